@@ -1,0 +1,56 @@
+//! What the engine asks of the system below it. Backends are dumb: they do one thing at a time and say what
+//! came of it. Retries, short transfers and what an error means live in the engine.
+
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
+pub(crate) mod syscall;
+
+use crate::buffer::Segment;
+use crate::recovery::Extent;
+use std::io;
+
+/// Work for another thread.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// What there is to grow into.
+#[derive(Clone, Copy, Debug)]
+pub struct FreeSpace {
+    /// Free bytes on the file system, for this user.
+    pub free_bytes: u64,
+    /// The largest size this process may give a file.
+    pub size_max: u64,
+}
+
+/// One open file or device. All methods may be called from several threads at once.
+pub trait Backend: Send + Sync + 'static {
+    /// Writes segments one behind the other, with O_DSYNC semantics if `dsync`. May be short.
+    fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64>;
+    /// Reads into `into`. May be short.
+    fn read(&self, into: &mut [u8], offset: u64) -> io::Result<u64>;
+    /// Makes the data written before stable (fdatasync).
+    fn flush(&self) -> io::Result<()>;
+    /// Makes data, size and attributes stable (fsync).
+    fn sync_all(&self) -> io::Result<()>;
+    /// The size that other processes see.
+    fn physical_size(&self) -> io::Result<u64>;
+    /// Allocates space that reads as zeros, and moves the size if it ends beyond.
+    fn allocate(&self, start: u64, end: u64) -> io::Result<()>;
+    /// Fills allocated space with zeros as written data without transferring them, if the device can.
+    fn write_zeroes(&self, start: u64, end: u64) -> io::Result<()>;
+    /// Sets the size.
+    fn truncate(&self, len: u64) -> io::Result<()>;
+    /// The allocated extents of the whole file, in order.
+    fn extents(&self) -> io::Result<Vec<Extent>>;
+    /// The marker, if there is one.
+    fn read_marker(&self) -> io::Result<Option<Vec<u8>>>;
+    /// Sets the marker.
+    fn write_marker(&self, bytes: &[u8]) -> io::Result<()>;
+    /// Removes the marker.
+    fn remove_marker(&self) -> io::Result<()>;
+    /// What there is to grow into.
+    fn free_space(&self) -> io::Result<FreeSpace>;
+    /// Runs a job beside the caller.
+    fn spawn(&self, job: Job) -> io::Result<()>;
+    /// Lets other processes write.
+    fn unlock(&self);
+}

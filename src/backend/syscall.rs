@@ -1,0 +1,97 @@
+//! The backend of plain system calls on one descriptor.
+
+use super::{Backend, FreeSpace, Job};
+use crate::buffer::Segment;
+use crate::recovery::Extent;
+use crate::{marker, sys};
+use rustix::fs::{FallocateFlags, XattrFlags};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A regular file or block device, open O_DIRECT.
+#[derive(Debug)]
+pub struct Syscall {
+    fd: OwnedFd,
+}
+
+impl Syscall {
+    pub fn new(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+}
+
+impl AsFd for Syscall {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Backend for Syscall {
+    fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
+        sys::write(self.fd.as_fd(), segments, offset, dsync)
+    }
+
+    fn read(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
+        Ok(rustix::io::pread(&self.fd, into, offset)? as u64)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(rustix::fs::fdatasync(&self.fd)?)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(&self.fd)?)
+    }
+
+    fn physical_size(&self) -> io::Result<u64> {
+        // Seeking knows the size of devices too; the position is used by nobody.
+        Ok(rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0))?)
+    }
+
+    fn allocate(&self, start: u64, end: u64) -> io::Result<()> {
+        Ok(rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), start, end - start)?)
+    }
+
+    fn write_zeroes(&self, start: u64, end: u64) -> io::Result<()> {
+        // FALLOC_FL_WRITE_ZEROES, Linux 6.17; rustix has no name for it yet.
+        let flags = FallocateFlags::from_bits_retain(0x80);
+        Ok(rustix::fs::fallocate(&self.fd, flags, start, end - start)?)
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::ftruncate(&self.fd, len)?)
+    }
+
+    fn extents(&self) -> io::Result<Vec<Extent>> {
+        sys::fiemap::extents(self.fd.as_fd())
+    }
+
+    fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {
+        sys::read_xattr(self.fd.as_fd(), marker::NAME)
+    }
+
+    fn write_marker(&self, bytes: &[u8]) -> io::Result<()> {
+        Ok(rustix::fs::fsetxattr(&self.fd, marker::NAME, bytes, XattrFlags::empty())?)
+    }
+
+    fn remove_marker(&self) -> io::Result<()> {
+        match rustix::fs::fremovexattr(&self.fd, marker::NAME) {
+            Err(rustix::io::Errno::NODATA) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    fn free_space(&self) -> io::Result<FreeSpace> {
+        let fs = rustix::fs::fstatvfs(&self.fd)?;
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        Ok(FreeSpace { free_bytes: fs.f_bavail * fs.f_frsize, size_max: limit.unwrap_or(u64::MAX) })
+    }
+
+    fn spawn(&self, job: Job) -> io::Result<()> {
+        std::thread::Builder::new().name("dioxide-grow".into()).spawn(job).map(drop)
+    }
+
+    fn unlock(&self) {
+        sys::unlock(self.fd.as_fd());
+    }
+}

@@ -1,0 +1,131 @@
+//! Owned memory aligned for direct I/O, and the raw view of a caller's bytes that a request carries.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// Enough for every file system and device: direct I/O never asks for more than a page.
+const ALIGN: usize = 4096;
+
+/// Zero-filled memory of fixed length that starts at a multiple of 4096 bytes, which every device
+/// and file system accepts for direct I/O. Dereferences to `[u8]`.
+pub struct Buffer {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the buffer owns its memory alone, and hands it out only as `&[u8]` and `&mut [u8]`.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; shared access is read-only.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// `len` bytes of zeros.
+    ///
+    /// # Panics
+    ///
+    /// If `len` overflows `isize` when rounded up to 4096. Out of memory aborts, as in `Vec`.
+    pub fn zeroed(len: usize) -> Self {
+        let layout = Self::layout(len);
+        // SAFETY: the layout has a size above zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        Self { start: NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout)), len }
+    }
+
+    fn layout(len: usize) -> Layout {
+        Layout::from_size_align(len.max(1), ALIGN).expect("buffer length overflows isize")
+    }
+}
+
+impl From<&[u8]> for Buffer {
+    /// An aligned copy.
+    fn from(bytes: &[u8]) -> Self {
+        let mut buffer = Self::zeroed(bytes.len());
+        buffer.copy_from_slice(bytes);
+        buffer
+    }
+}
+
+impl Clone for Buffer {
+    fn clone(&self) -> Self {
+        Self::from(&**self)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with this very layout, and freed once.
+        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start` is valid for `len` initialised bytes as long as `self` lives.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` makes it the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Buffer").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+/// The bytes of one dio as a request carries them: a view without a lifetime. Whoever made it keeps
+/// the bytes in place, and unchanged, until the operation is complete: a blocking caller does by
+/// not returning.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct Segment(libc::iovec);
+
+// SAFETY: a segment is an address that only a backend dereferences, while the owner of the bytes
+// is blocked or has given them away; it has no affinity to a thread.
+unsafe impl Send for Segment {}
+// SAFETY: as above; nothing is written through a segment.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// A view of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() })
+    }
+
+    /// Length in bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.0.iov_len as u64
+    }
+
+    /// The same view without its first `count` bytes.
+    pub fn skip(&self, count: u64) -> Self {
+        assert!(count <= self.len());
+        Self(libc::iovec {
+            iov_base: self.0.iov_base.cast::<u8>().wrapping_add(count as usize).cast(),
+            iov_len: self.0.iov_len - count as usize,
+        })
+    }
+
+    /// The segments as the kernel takes them.
+    pub(crate) fn as_iovecs(segments: &[Segment]) -> &[libc::iovec] {
+        // SAFETY: `Segment` is a transparent wrapper of `iovec`.
+        unsafe { std::slice::from_raw_parts(segments.as_ptr().cast(), segments.len()) }
+    }
+
+    /// Appends the bytes behind the view to `out`. For backends that copy.
+    #[cfg_attr(not(any(test, feature = "sim")), expect(dead_code))]
+    pub(crate) fn copy_to(&self, out: &mut Vec<u8>) {
+        // SAFETY: the maker of the segment keeps the bytes in place until the operation is complete,
+        // and a backend copies only while it performs that operation.
+        let bytes = unsafe { std::slice::from_raw_parts(self.0.iov_base.cast::<u8>(), self.0.iov_len) };
+        out.extend_from_slice(bytes);
+    }
+}

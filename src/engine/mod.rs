@@ -1,0 +1,390 @@
+//! One open file or device: the control flow between the decisions, the backend and the callers. Shared by all
+//! handles and threads of the file.
+//!
+//! A caller puts its operation into the [`Core`] and waits. What the core makes of it comes back as requests, each
+//! handed to one of the callers that wait for it: there are no I/O threads. So a lone writer performs its own write
+//! on the spot, and with many the first of a group writes for the group (leader and followers).
+
+mod alone;
+mod core;
+mod grower;
+mod io;
+mod positional;
+pub(crate) mod process;
+pub(crate) mod recover;
+pub(crate) mod registry;
+#[cfg(test)]
+mod tests;
+mod waiter;
+
+pub(crate) use core::Ground;
+
+use crate::backend::Backend;
+use crate::buffer::Segment;
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::flush::Means;
+use crate::growth::{Planner, Wishes};
+use crate::inflight::{Gate, Pass};
+use crate::marker::{Marker, Prepared};
+use crate::options::Growth;
+use crate::recovery::Recovery;
+use crate::stats::{Counters, count};
+use crate::sys::probe::Alignment;
+use core::{Core, Failure, Outbox, Request, Work};
+use process::{FileSystem, Process, lock};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use waiter::{News, Token};
+
+/// What an engine is made of, once the file is open, locked and in order.
+pub(crate) struct Parts<B> {
+    pub backend: B,
+    pub path: Arc<Path>,
+    pub process: &'static Process,
+    pub fs: Arc<FileSystem>,
+    pub ground: Ground,
+    pub alignment: Alignment,
+    pub wishes: Wishes,
+    pub recovery: Recovery,
+    /// The marker that stays, when only the caller can tell where the file ends.
+    pub held: Option<Marker>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Engine<B> {
+    pub backend: B,
+    pub alignment: Alignment,
+    pub recovery: Recovery,
+    path: Arc<Path>,
+    process: &'static Process,
+    fs: Arc<FileSystem>,
+    is_device: bool,
+    core: Mutex<Core<Token>>,
+    /// `written` of the core, to be read without its lock.
+    len: AtomicU64,
+    gate: Gate,
+    grower_ended: Condvar,
+    /// What the growth budget has charged this file with.
+    charged: Mutex<u64>,
+    counters: Counters,
+}
+
+impl<B: Backend> Engine<B> {
+    pub fn new(parts: Parts<B>) -> Self {
+        let len = parts.recovery.ceiling;
+        let core = Core::new(len, parts.ground, Planner::new(parts.wishes), parts.held);
+        Self {
+            backend: parts.backend,
+            alignment: parts.alignment,
+            recovery: parts.recovery,
+            path: parts.path,
+            process: parts.process,
+            fs: parts.fs,
+            is_device: parts.ground.is_device,
+            core: Mutex::new(core),
+            len: AtomicU64::new(len),
+            gate: Gate::default(),
+            grower_ended: Condvar::new(),
+            charged: Mutex::new(0),
+            counters: Counters::default(),
+        }
+    }
+
+    pub fn path(&self) -> &Arc<Path> {
+        &self.path
+    }
+
+    pub fn growth(&self) -> Growth {
+        match self.lock().prepared() {
+            Some(Prepared::Unwritten) => Growth::Unwritten,
+            Some(Prepared::Zeroed) => Growth::Zeroed,
+            None => Growth::None,
+        }
+    }
+
+    /// An error of this file that is not about a place in it.
+    pub fn error_for(&self, operation: Operation, kind: ErrorKind) -> Error {
+        self.error(operation, None, kind)
+    }
+
+    /// The end of what is written: never space that was only grown.
+    pub fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    pub fn stats(&self) -> crate::Stats {
+        let growth_waits = if self.process.is_current() { self.lock().growth_waits() } else { 0 };
+        crate::Stats { growth_waits, ..self.counters.snapshot() }
+    }
+
+    pub fn append(self: &Arc<Self>, data: &[u8], durable: bool) -> Result<u64> {
+        let fail = |kind| self.error(Operation::Append, None, kind);
+        if self.is_device {
+            return Err(fail(ErrorKind::Unsupported("a block device has no end to append to".into())));
+        }
+        let _pass = self.begin(Operation::Append)?;
+        check_memory(data, self.alignment).map_err(fail)?;
+        check("length", data.len() as u64, self.alignment.append).map_err(fail)?;
+        if data.is_empty() {
+            return Ok(self.len());
+        }
+        check("file length", self.lock().sizes().reserved, self.alignment.append).map_err(fail)?;
+        let offset =
+            self.run(|core, token, out| core.append(token, Segment::of(data), durable, out)).map_err(fail)?;
+        count(&self.counters.appends, 1);
+        count(&self.counters.append_bytes, data.len() as u64);
+        Ok(offset)
+    }
+
+    pub fn write_at(self: &Arc<Self>, data: &[u8], offset: u64, durable: bool) -> Result<()> {
+        let fail = |kind| self.error(Operation::Write, Some(offset), kind);
+        let _pass = self.begin(Operation::Write)?;
+        check_transfer(data, offset, self.alignment).map_err(fail)?;
+        let Some(end) = offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok())
+        else {
+            return Err(fail(ErrorKind::NoSpace(libc::EFBIG)));
+        };
+        if data.is_empty() {
+            return Ok(());
+        }
+        let extends = end > self.len();
+        if extends && self.is_device {
+            return Err(fail(ErrorKind::Os(libc::ENOSPC)));
+        }
+        if !extends && !durable {
+            // Nobody need know: the file system orders overlapping writes, and there is nothing to share.
+            let result =
+                io::write_fully(&self.backend, &[Segment::of(data)], offset, false, self.alignment.offset);
+            return self.judge_write(result, Operation::Write, offset).map_err(|failure| fail(failure.kind));
+        }
+        self.run(|core, token, out| core.write(token, Segment::of(data), offset, durable, out))
+            .map(drop)
+            .map_err(fail)
+    }
+
+    pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        let fail = |kind| self.error(Operation::Read, Some(offset), kind);
+        let _pass = self.begin(Operation::Read)?;
+        check_transfer(into, offset, self.alignment).map_err(fail)?;
+        let read = read_up_to(&self.backend, into, offset, self.len(), self.alignment.offset);
+        read.map(|read| read as usize).map_err(|error| fail(os_kind(&error)))
+    }
+
+    pub fn sync_data(self: &Arc<Self>) -> Result<()> {
+        let _pass = self.begin(Operation::Flush)?;
+        self.run(|core, token, out| core.sync(token, out))
+            .map(drop)
+            .map_err(|kind| self.error(Operation::Flush, None, kind))
+    }
+
+    // --- checks -------------------------------------------------------------------------------------
+
+    /// What holds for every operation: our process, and no failed flush.
+    fn begin(&self, operation: Operation) -> Result<Pass<'_>> {
+        self.check_usable(operation)?;
+        Ok(self.gate.enter())
+    }
+
+    fn check_usable(&self, operation: Operation) -> Result<()> {
+        if !self.process.is_current() {
+            return Err(self.error(operation, None, ErrorKind::Forked));
+        }
+        match self.fs.wedged() {
+            Some(cause) if operation != Operation::Read => {
+                Err(self.error(operation, None, ErrorKind::Wedged(cause.clone())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn error(&self, operation: Operation, offset: Option<u64>, kind: ErrorKind) -> Error {
+        Error::new(operation, &self.path, offset, kind)
+    }
+
+    // --- the life of an operation -------------------------------------------------------------------
+
+    fn lock(&self) -> MutexGuard<'_, Core<Token>> {
+        lock(&self.core)
+    }
+
+    /// Puts an operation into the core and waits for its outcome, doing meanwhile what the core asks of it.
+    fn run(
+        self: &Arc<Self>,
+        submit: impl FnOnce(&mut Core<Token>, Token, &mut Outbox<Token>),
+    ) -> Result<u64, ErrorKind> {
+        let me = waiter::mine();
+        self.step(|core, out| submit(core, me.clone(), out));
+        loop {
+            match me.next() {
+                News::Work(request) => self.perform(request),
+                News::Done(outcome) => return outcome,
+            }
+        }
+    }
+
+    /// Changes the core, then hands out what came of it.
+    fn step<R>(self: &Arc<Self>, change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>) -> R) -> R {
+        let mut out = Outbox::default();
+        let mut core = self.lock();
+        let _all_or_nothing = AbortOnPanic;
+        let result = change(&mut core, &mut out);
+        self.len.store(core.sizes().written, Ordering::Release);
+        drop(core);
+        // Requests first: the device should be busy before those who are done are woken.
+        for request in out.requests {
+            request.owner.clone().assign(request);
+        }
+        for (token, outcome) in out.outcomes {
+            token.finish(outcome);
+        }
+        if out.start_grower {
+            self.start_grower();
+        }
+        result
+    }
+
+    fn perform(self: &Arc<Self>, request: Request<Token>) {
+        let result = match &request.work {
+            Work::Flush => self.flush(),
+            Work::Write { segments, offset, means, extends } => {
+                self.count_request(segments, *means);
+                self.write(segments, *offset, *means, *extends)
+            }
+        };
+        self.step(|core, out| core.completed(request.id, result, out));
+    }
+
+    fn count_request(&self, segments: &[Segment], means: Option<Means>) {
+        count(&self.counters.requests, 1);
+        count(&self.counters.request_bytes, segments.iter().map(Segment::len).sum());
+        count(&self.counters.dsync_requests, u64::from(means == Some(Means::Dsync)));
+        count(&self.counters.merged, if segments.len() > 1 { segments.len() as u64 } else { 0 });
+    }
+
+    fn flush(&self) -> Result<(), Failure> {
+        count(&self.counters.flushes, 1);
+        let blame = |error: &std::io::Error| Some(self.cause(Operation::Flush, None, error));
+        let result = self.fs.flushing(|| io::uninterrupted(|| self.backend.flush()), blame);
+        self.judge_write(result, Operation::Flush, 0)
+    }
+
+    fn write(
+        &self,
+        segments: &[Segment],
+        offset: u64,
+        means: Option<Means>,
+        extends: Option<u64>,
+    ) -> Result<(), Failure> {
+        let dsync = means == Some(Means::Dsync);
+        let perform = || io::write_fully(&self.backend, segments, offset, dsync, self.alignment.offset);
+        let result = if dsync {
+            // It may have been the flush behind it that failed; the kernel does not say.
+            let blame = |error: &std::io::Error| {
+                puts_flush_in_doubt(error).then(|| self.cause(Operation::Write, Some(offset), error))
+            };
+            self.fs.flushing(perform, blame)
+        } else {
+            perform()
+        };
+        if let (Err(_), Some(size)) = (&result, extends)
+            && let Err(error) = io::uninterrupted(|| self.backend.truncate(size))
+        {
+            log::error!("dioxide: {}: taking back a failed append: {error}", self.path.display());
+        }
+        self.judge_write(result, Operation::Write, offset)
+    }
+
+    /// Puts the result of a request into the core's terms. After a failed flush on this file system nothing
+    /// succeeds any more.
+    fn judge_write(
+        &self,
+        result: std::io::Result<()>,
+        operation: Operation,
+        offset: u64,
+    ) -> Result<(), Failure> {
+        if let Err(error) = &result {
+            let cause = self.cause(operation, Some(offset), error);
+            if is_gone(error) {
+                self.fs.wedge(cause.clone());
+            }
+            let wedges = self.fs.wedged().is_some();
+            let cause = self.fs.wedged().cloned().unwrap_or(cause);
+            return Err(Failure { kind: os_kind(error), cause, wedges });
+        }
+        match self.fs.wedged() {
+            Some(cause) => {
+                Err(Failure { kind: ErrorKind::Wedged(cause.clone()), cause: cause.clone(), wedges: true })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn cause(&self, operation: Operation, offset: Option<u64>, error: &std::io::Error) -> Arc<Error> {
+        Arc::new(self.error(operation, offset, os_kind(error)))
+    }
+}
+
+/// A broken rule inside the core leaves nobody who could answer the callers that wait, and their memory may be in
+/// use by the kernel: the process ends rather than hang or guess.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// The kernel's refusal, as a kind.
+pub(crate) fn os_kind(error: &std::io::Error) -> ErrorKind {
+    match error.raw_os_error() {
+        Some(errno @ (libc::ENOSPC | libc::EDQUOT | libc::EFBIG)) => ErrorKind::NoSpace(errno),
+        Some(errno) => ErrorKind::Os(errno),
+        None => ErrorKind::Os(libc::EIO),
+    }
+}
+
+/// The file system or device is not there any more, or no longer takes writes.
+fn is_gone(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EROFS | libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN))
+}
+
+/// A write that carries a flush failed so that the flush may be what failed.
+fn puts_flush_in_doubt(error: &std::io::Error) -> bool {
+    !matches!(
+        os_kind(error),
+        ErrorKind::NoSpace(_) | ErrorKind::Os(libc::EINVAL | libc::EAGAIN | libc::EFAULT)
+    )
+}
+
+fn check(what: &'static str, value: u64, required: u64) -> Result<(), ErrorKind> {
+    if value.is_multiple_of(required) { Ok(()) } else { Err(ErrorKind::Misaligned { what, value, required }) }
+}
+
+fn check_memory(data: &[u8], alignment: Alignment) -> Result<(), ErrorKind> {
+    check("memory address", data.as_ptr() as u64, alignment.memory)
+}
+
+/// What every read and positional write must fulfil.
+pub(crate) fn check_transfer(data: &[u8], offset: u64, alignment: Alignment) -> Result<(), ErrorKind> {
+    check_memory(data, alignment)?;
+    check("offset", offset, alignment.offset)?;
+    check("length", data.len() as u64, alignment.offset)
+}
+
+/// Reads at `offset` what there is below `len`. Fewer bytes than that are an error.
+pub(crate) fn read_up_to<B: Backend>(
+    backend: &B,
+    into: &mut [u8],
+    offset: u64,
+    len: u64,
+    align: u64,
+) -> std::io::Result<u64> {
+    let left = len.saturating_sub(offset).min(into.len() as u64);
+    let wanted = left.next_multiple_of(align).min(into.len() as u64);
+    let read = io::read_fully(backend, &mut into[..wanted as usize], offset, align)?;
+    if read < left { Err(std::io::ErrorKind::UnexpectedEof.into()) } else { Ok(left) }
+}

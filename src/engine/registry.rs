@@ -1,0 +1,103 @@
+//! The files that this process has open for writing: one engine for each device and inode, however many handles.
+
+use super::Engine;
+use super::process::lock;
+use crate::Result;
+use crate::backend::syscall::Syscall;
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// Device and inode; for a block device its own number, and no inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub dev: u64,
+    pub inode: Option<u64>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    files: Mutex<HashMap<Key, Entry>>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+enum Entry {
+    /// Being opened or closed.
+    Busy,
+    Open {
+        engine: Arc<Engine<Syscall>>,
+        handles: usize,
+    },
+}
+
+impl Registry {
+    /// One more handle of a file that is open, waiting if it is just being opened or closed.
+    pub fn join(&self, key: Key) -> Option<Arc<Engine<Syscall>>> {
+        let mut files = lock(&self.files);
+        loop {
+            match files.get_mut(&key) {
+                None => return None,
+                Some(Entry::Open { engine, handles }) => {
+                    *handles += 1;
+                    return Some(engine.clone());
+                }
+                Some(Entry::Busy) => {
+                    files = self.changed.wait(files).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+
+    /// Opens a file unless it is open by now.
+    pub fn open(
+        &self,
+        key: Key,
+        make: impl FnOnce() -> Result<Engine<Syscall>>,
+    ) -> Result<Arc<Engine<Syscall>>> {
+        loop {
+            if let Some(engine) = self.join(key) {
+                return Ok(engine);
+            }
+            let mut files = lock(&self.files);
+            if files.contains_key(&key) {
+                continue;
+            }
+            files.insert(key, Entry::Busy);
+            break;
+        }
+        let made = make().map(Arc::new);
+        self.replace(
+            key,
+            made.as_ref().ok().map(|engine| Entry::Open { engine: engine.clone(), handles: 1 }),
+        );
+        made
+    }
+
+    /// One handle less. With the last one the file is put away.
+    pub fn leave(&self, key: Key) -> Result<()> {
+        let mut files = lock(&self.files);
+        let Some(Entry::Open { engine, handles }) = files.get_mut(&key) else {
+            unreachable!("a handle belongs to an open file")
+        };
+        *handles -= 1;
+        if *handles > 0 {
+            return Ok(());
+        }
+        let engine = engine.clone();
+        files.insert(key, Entry::Busy);
+        drop(files);
+        let result = engine.finish();
+        self.replace(key, None);
+        result
+    }
+
+    fn replace(&self, key: Key, entry: Option<Entry>) {
+        let mut files = lock(&self.files);
+        match entry {
+            Some(entry) => files.insert(key, entry),
+            None => files.remove(&key),
+        };
+        self.changed.notify_all();
+    }
+}

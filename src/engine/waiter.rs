@@ -1,0 +1,95 @@
+//! Where a blocked caller waits: for work it is to do for itself and others, and for its outcome.
+
+use super::core::{Outcome, Request};
+use super::process::lock;
+use rustix::thread::futex;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+const NOTHING: u32 = 0;
+const ASLEEP: u32 = 1;
+const NEWS: u32 = 2;
+
+/// A caller's operation, as the core knows it.
+pub(super) type Token = Arc<Waiter>;
+
+/// See the module. One operation at a time.
+#[derive(Debug, Default)]
+pub(super) struct Waiter {
+    state: AtomicU32,
+    slot: Mutex<Slot>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    work: Vec<Request<Token>>,
+    outcome: Option<Outcome>,
+}
+
+/// What a caller is woken for.
+pub(super) enum News {
+    Work(Request<Token>),
+    Done(Outcome),
+}
+
+/// The calling thread's own, for its next operation.
+pub(super) fn mine() -> Token {
+    thread_local!(static MINE: RefCell<Token> = RefCell::default());
+    MINE.with_borrow_mut(|mine| {
+        // Somebody may still be about to drop the request of the last operation.
+        if Arc::strong_count(mine) > 1 {
+            *mine = Token::default();
+        }
+        mine.clone()
+    })
+}
+
+impl Waiter {
+    /// Gives the caller a request to perform.
+    pub fn assign(&self, request: Request<Token>) {
+        lock(&self.slot).work.push(request);
+        self.wake();
+    }
+
+    /// Ends the operation.
+    pub fn finish(&self, outcome: Outcome) {
+        lock(&self.slot).outcome = Some(outcome);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if self.state.swap(NEWS, Ordering::AcqRel) == ASLEEP {
+            let woken = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
+            debug_assert!(woken.is_ok());
+        }
+    }
+
+    /// Waits for work or the outcome; work first, since others wait for it.
+    pub fn next(&self) -> News {
+        loop {
+            if let Some(news) = self.take() {
+                return news;
+            }
+            self.sleep();
+        }
+    }
+
+    fn take(&self) -> Option<News> {
+        let mut slot = lock(&self.slot);
+        match slot.work.pop() {
+            Some(request) => Some(News::Work(request)),
+            None => slot.outcome.take().map(News::Done),
+        }
+    }
+
+    fn sleep(&self) {
+        if self.state.compare_exchange(NOTHING, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            while self.state.load(Ordering::Acquire) == ASLEEP {
+                // EINTR and EAGAIN both mean: look again.
+                let _ = futex::wait(&self.state, futex::Flags::PRIVATE, ASLEEP, None);
+            }
+        }
+        self.state.store(NOTHING, Ordering::Release);
+    }
+}

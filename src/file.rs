@@ -1,0 +1,293 @@
+//! The public [`File`]: handles of what the engine runs, and readers beside it.
+
+use crate::backend::syscall::Syscall;
+use crate::engine::Engine;
+use crate::engine::process::Process;
+use crate::engine::registry::Key;
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::options::{Durability, OpenOptions};
+use crate::reader::Reader;
+use crate::recovery::Recovery;
+use crate::stats::Stats;
+use crate::sys::probe::Alignment;
+use crate::{Growth, open};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A regular file or block device, open O_DIRECT. Shared by threads through `&self`; a file may have
+/// several handles, which all see the same length and order.
+///
+/// Memory, offsets and lengths must be aligned, see [`alignment`](Self::alignment); [`Buffer`](crate::Buffer)
+/// is aligned memory.
+///
+/// Close it with [`close`](Self::close) to learn whether that succeeded. Dropping the last handle does the
+/// same, and logs what failed.
+///
+/// After a fork every operation of the child fails with [`ErrorKind::Forked`], and its exit changes nothing.
+#[derive(Debug)]
+pub struct File(Option<Inner>);
+
+#[derive(Debug)]
+pub(crate) enum Inner {
+    /// A handle of a file that this process writes.
+    Shared {
+        engine: Arc<Engine<Syscall>>,
+        key: Key,
+        process: &'static Process,
+        writable: bool,
+        durable: bool,
+    },
+    /// A reader of a file that this process does not write.
+    Reader(Reader),
+}
+
+impl File {
+    /// Opens a file read-only.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        OpenOptions::new().open(path)
+    }
+
+    /// Opens a file for writing, creating it if it is missing; an existing one is cut to length 0.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::open`].
+    pub fn create(path: impl AsRef<Path>) -> Result<Self> {
+        OpenOptions::new().write(true).create(true).truncate(true).open(path)
+    }
+
+    pub(crate) fn open_with(options: &OpenOptions, path: &Path) -> Result<Self> {
+        open::open(options, path).map(|inner| Self(Some(inner)))
+    }
+
+    pub(crate) fn open_temporary(options: &OpenOptions, dir: &Path) -> Result<Self> {
+        open::temporary(options, dir).map(|inner| Self(Some(inner)))
+    }
+
+    /// Appends `data`, and returns the offset at which it stands.
+    ///
+    /// Concurrent appends get disjoint, gapless offsets in the order in which they are taken. An empty append
+    /// writes nothing and returns the length.
+    ///
+    /// On return every byte below the end of `data` is written; with [`Durability::EveryWrite`] it is stable as
+    /// well, and every crash from now on leaves it in the file. Without, a crash may take any part of what no
+    /// [`sync_data`](Self::sync_data) covered, from some point to the end.
+    ///
+    /// # Errors
+    ///
+    /// [`Misaligned`](ErrorKind::Misaligned): the length of `data`, or of the file, is not a multiple of the append
+    /// unit, or the memory is not aligned. [`NoSpace`](ErrorKind::NoSpace): nothing was written, and the same
+    /// call works once there is space. [`AppendEnded`](ErrorKind::AppendEnded): an append below this one failed
+    /// after it had its offset, so this one is not part of the file. After any other error `data` may be on
+    /// disk in part, beyond the end of the file.
+    pub fn append(&self, data: &[u8]) -> Result<u64> {
+        let (engine, durable) = self.writer(Operation::Append, None)?;
+        engine.append(data, durable)
+    }
+
+    /// Writes `data` at `offset`: all of it or an error, never short.
+    ///
+    /// Beyond the end it extends the file, and what it leaves out is a hole that reads as zeros. With
+    /// [`Durability::EveryWrite`] it is stable on return. Concurrent writes of the same bytes have no order.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append). After an error any part of the range may hold old or new bytes.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        let (engine, durable) = self.writer(Operation::Write, Some(offset))?;
+        engine.write_at(data, offset, durable)
+    }
+
+    /// Reads at `offset` into `into`, and returns the number of bytes read: all of `into`, or what there
+    /// is up to the end of the file. Bytes of `into` beyond that number may have been set to zero.
+    ///
+    /// Sees every write that was acknowledged before the call; never space that was only grown.
+    ///
+    /// # Errors
+    ///
+    /// [`Misaligned`](ErrorKind::Misaligned), and what the kernel answers.
+    pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        match self.inner() {
+            Inner::Shared { engine, .. } => engine.read_at(into, offset),
+            Inner::Reader(reader) => reader.read_at(into, offset),
+        }
+    }
+
+    /// Makes everything stable that was acknowledged before the call, through whatever handle.
+    ///
+    /// # Errors
+    ///
+    /// A failed flush is final: it [wedges](ErrorKind::Wedged) every file of the process on the same file system
+    /// (or device), because the kernel may have dropped what it could not write and report success the next time.
+    pub fn sync_data(&self) -> Result<()> {
+        self.writer(Operation::Flush, None)?.0.sync_data()
+    }
+
+    /// Cuts the file to `len` bytes, or extends it by a hole. Waits for operations in flight. Durable on return,
+    /// as is everything written before. Space grown ahead is given back.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel answers; the length is then the old or the new one.
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        self.writer(Operation::SetLen, None)?.0.set_len(len)
+    }
+
+    /// The length in bytes: the end of what is written, without space that was only grown.
+    ///
+    /// A handle of the writing process is exact. A read-only handle of another process goes by the marker and the
+    /// extents of the file: exact for [`Growth::Unwritten`]; for [`Growth::Zeroed`] it is the last durable end
+    /// that the writer noted, which it does at each step of growth.
+    ///
+    /// # Errors
+    ///
+    /// Only for a reader beside another process: what the kernel answers.
+    pub fn len(&self) -> Result<u64> {
+        match self.inner() {
+            Inner::Shared { engine, .. } => Ok(engine.len()),
+            Inner::Reader(reader) => reader.len(),
+        }
+    }
+
+    /// Whether [`len`](Self::len) is 0.
+    ///
+    /// # Errors
+    ///
+    /// As [`len`](Self::len).
+    pub fn is_empty(&self) -> Result<bool> {
+        self.len().map(|len| len == 0)
+    }
+
+    /// One more handle of the file, with the same rights.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel answers.
+    pub fn try_clone(&self) -> Result<Self> {
+        match self.inner() {
+            Inner::Shared { engine, key, process, writable, durable } => {
+                if !process.is_current() {
+                    return Err(engine.error_for(Operation::Open, ErrorKind::Forked));
+                }
+                let engine = process.registry.join(*key).expect("open as long as this handle is");
+                Ok(Self(Some(Inner::Shared {
+                    engine,
+                    key: *key,
+                    process,
+                    writable: *writable,
+                    durable: *durable,
+                })))
+            }
+            Inner::Reader(reader) => Ok(Self(Some(Inner::Reader(reader.try_clone()?)))),
+        }
+    }
+
+    /// Gives up this handle. With the last one that may write, the file is brought into the state in which any
+    /// other program would leave it, durably: its size is its length, without space grown ahead or a marker.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel answers; the file is closed all the same, and the next open recovers it.
+    /// [`Doubtful`](ErrorKind::Doubtful): another program changed its size, so it was not cut.
+    pub fn close(mut self) -> Result<()> {
+        self.0.take().map_or(Ok(()), leave)
+    }
+
+    /// What was done on the file since its first writing handle was opened. All zero for a reader.
+    pub fn stats(&self) -> Stats {
+        match self.inner() {
+            Inner::Shared { engine, .. } => engine.stats(),
+            Inner::Reader(_) => Stats::default(),
+        }
+    }
+
+    /// What memory, offsets and lengths must be multiples of.
+    pub fn alignment(&self) -> Alignment {
+        match self.inner() {
+            Inner::Shared { engine, .. } => engine.alignment,
+            Inner::Reader(reader) => reader.alignment(),
+        }
+    }
+
+    /// What a crash had left of the file when it was opened for writing, and what was made of it. Nothing if it was
+    /// in order.
+    ///
+    /// With [`Verdict::Undecided`](crate::Verdict::Undecided) the length is the ceiling: read from the floor
+    /// on, find the last of your records, and cut there with [`set_len`](Self::set_len). Until then the marker stays,
+    /// so that the question comes again with the next open.
+    pub fn recovery(&self) -> Option<&Recovery> {
+        match self.inner() {
+            Inner::Shared { engine, .. } => engine.recovery.needs_attention().then_some(&engine.recovery),
+            Inner::Reader(_) => None,
+        }
+    }
+
+    /// How space is really prepared ahead: [`Growth::None`] where the file system cannot undo it after a
+    /// crash (the log says why, once).
+    pub fn growth(&self) -> Growth {
+        match self.inner() {
+            Inner::Shared { engine, .. } => engine.growth(),
+            Inner::Reader(_) => Growth::None,
+        }
+    }
+
+    /// When writes through this handle are stable.
+    pub fn durability(&self) -> Durability {
+        match self.inner() {
+            Inner::Shared { durable: true, .. } => Durability::EveryWrite,
+            _ => Durability::OnSync,
+        }
+    }
+
+    fn inner(&self) -> &Inner {
+        self.0.as_ref().expect("only close and drop take it")
+    }
+
+    fn writer(&self, operation: Operation, offset: Option<u64>) -> Result<(&Arc<Engine<Syscall>>, bool)> {
+        let path = match self.inner() {
+            Inner::Shared { engine, writable: true, durable, .. } => return Ok((engine, *durable)),
+            Inner::Shared { engine, .. } => engine.path(),
+            Inner::Reader(reader) => reader.path(),
+        };
+        Err(Error::new(operation, path, offset, ErrorKind::ReadOnly))
+    }
+}
+
+fn leave(inner: Inner) -> Result<()> {
+    match inner {
+        Inner::Shared { engine, process, key, .. } => {
+            if process.is_current() {
+                process.registry.leave(key)
+            } else {
+                engine.finish()
+            }
+        }
+        Inner::Reader(_) => Ok(()),
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let Some(inner) = self.0.take() else { return };
+        match leave(inner) {
+            Err(error) if *error.kind() != ErrorKind::Forked => log::error!("dioxide: {error}"),
+            _ => {}
+        }
+    }
+}
+
+impl AsFd for File {
+    /// The descriptor, to inspect the file with. Changing the file through it behind the engine's back breaks what
+    /// the engine promises.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self.inner() {
+            Inner::Shared { engine, .. } => engine.backend.as_fd(),
+            Inner::Reader(reader) => reader.as_fd(),
+        }
+    }
+}

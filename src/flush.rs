@@ -1,0 +1,168 @@
+//! Flush tickets: which flush makes which writes stable. Values only; the engine owns them under its lock.
+//!
+//! A flush covers the writes that finished before it was submitted, and no others: a flush that is
+//! already running may have passed the device by the time a later write finishes. So a finished
+//! write takes the number of the next flush to *begin* as its ticket, and is stable when the flush
+//! of that number has succeeded. One flush per file is in flight; everybody who comes meanwhile
+//! shares the next.
+
+use std::collections::BTreeSet;
+
+/// The number of a flush of one file, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Generation(u64);
+
+/// The flushes of one file.
+#[derive(Debug, Default)]
+pub struct Flushes {
+    begun: u64,
+    succeeded: u64,
+    running: bool,
+}
+
+impl Flushes {
+    /// The flush that will cover everything finished by now.
+    pub fn ticket(&self) -> Generation {
+        Generation(self.begun + 1)
+    }
+
+    /// Whether everything that holds `ticket` is stable.
+    pub fn covers(&self, ticket: Generation) -> bool {
+        ticket.0 <= self.succeeded
+    }
+
+    /// Whether a flush is in flight.
+    pub fn running(&self) -> bool {
+        self.running
+    }
+
+    /// A flush is submitted now.
+    pub fn begin(&mut self) -> Generation {
+        assert!(!self.running, "one flush at a time");
+        self.running = true;
+        self.begun += 1;
+        Generation(self.begun)
+    }
+
+    /// The flush in flight ended. A failed one leaves its tickets uncovered for ever.
+    pub fn end(&mut self, generation: Generation, succeeded: bool) {
+        assert!(self.running && generation.0 == self.begun);
+        self.running = false;
+        if succeeded {
+            self.succeeded = generation.0;
+        }
+    }
+}
+
+/// How a durable write becomes stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Means {
+    /// RWF_DSYNC on its own request.
+    Dsync,
+    /// A plain request, then a flush that others may share.
+    SharedFlush,
+}
+
+/// What decides between the two.
+#[derive(Clone, Copy, Debug)]
+pub struct Company {
+    /// The kernel's RWF_DSYNC costs a block device two flushes (the write path syncs, then syncs
+    /// again); a write and one flush is cheaper even for a lone writer.
+    pub is_device: bool,
+    /// Other requests of this file are in flight, or a flush is.
+    pub others_in_flight: bool,
+    /// Something below is written but not stable, so that this write alone would not be enough.
+    pub unstable_below: bool,
+}
+
+/// A lone writer saves a call (and on a device with FUA the flush) by RWF_DSYNC. Writers in company
+/// each leave their request plain and share one flush: N requests with RWF_DSYNC are N flushes and,
+/// into unwritten space, N journal commits.
+pub fn means(company: Company) -> Means {
+    if company.is_device || company.others_in_flight || company.unstable_below {
+        Means::SharedFlush
+    } else {
+        Means::Dsync
+    }
+}
+
+/// The flushes in flight on one file system or device, of all files of the process.
+///
+/// When a flush fails, the device may have dropped what *other* files wrote as well, and the
+/// kernel may tell those files that all is well. So a success is believed only when no flush that ran
+/// beside it is still out: that one might have failed first.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    next: u64,
+    running: BTreeSet<u64>,
+}
+
+impl Ledger {
+    /// A flush is submitted.
+    pub fn begin(&mut self) -> u64 {
+        self.next += 1;
+        self.running.insert(self.next);
+        self.next
+    }
+
+    /// It came back, with whatever result. Returns the number up to which flushes ran beside it.
+    pub fn end(&mut self, flush: u64) -> u64 {
+        self.running.remove(&flush);
+        self.next
+    }
+
+    /// Whether a flush up to `last` is still out.
+    pub fn any_out_up_to(&self, last: u64) -> bool {
+        self.running.first().is_some_and(|&oldest| oldest <= last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_running_flush_does_not_cover_a_later_write() {
+        let mut flushes = Flushes::default();
+        let early = flushes.ticket();
+        let first = flushes.begin();
+        let late = flushes.ticket();
+        flushes.end(first, true);
+        assert!(flushes.covers(early));
+        assert!(!flushes.covers(late));
+        let second = flushes.begin();
+        flushes.end(second, true);
+        assert!(flushes.covers(late));
+    }
+
+    #[test]
+    fn a_failed_flush_covers_nothing() {
+        let mut flushes = Flushes::default();
+        let ticket = flushes.ticket();
+        let first = flushes.begin();
+        flushes.end(first, false);
+        assert!(!flushes.covers(ticket));
+    }
+
+    #[test]
+    fn a_success_waits_for_the_flushes_beside_it() {
+        let mut ledger = Ledger::default();
+        let slow = ledger.begin();
+        let quick = ledger.begin();
+        let beside = ledger.end(quick);
+        assert!(ledger.any_out_up_to(beside));
+        let later = ledger.begin();
+        ledger.end(slow);
+        assert!(!ledger.any_out_up_to(beside), "a flush begun afterwards is no concern");
+        ledger.end(later);
+    }
+
+    #[test]
+    fn only_a_lone_writer_on_a_file_uses_dsync() {
+        let alone = Company { is_device: false, others_in_flight: false, unstable_below: false };
+        assert_eq!(means(alone), Means::Dsync);
+        assert_eq!(means(Company { is_device: true, ..alone }), Means::SharedFlush);
+        assert_eq!(means(Company { others_in_flight: true, ..alone }), Means::SharedFlush);
+        assert_eq!(means(Company { unstable_below: true, ..alone }), Means::SharedFlush);
+    }
+}

@@ -1,0 +1,274 @@
+//! How far a file grows ahead, and when. Values only; the engine owns them under its lock.
+//!
+//! Growing takes the inode lock exclusively and waits for every write in flight, so it happens
+//! seldom, in large steps, and early: in a steady stream no append waits for it.
+
+/// The first step. Small files should not take much, large ones double away from it soon.
+const STEP_FIRST_BYTES: u64 = 8 << 20;
+
+/// No step takes more than this fraction of the free space, unless an operation needs more.
+const FREE_SPACE_FRACTION: u64 = 8;
+
+/// What may be grown ahead by all files of the process together, unless set otherwise: 2 GiB.
+pub const BUDGET_DEFAULT_BYTES: u64 = 2 << 30;
+
+/// The wishes of whoever opened the file.
+#[derive(Clone, Copy, Debug)]
+pub struct Wishes {
+    /// The largest step, in bytes.
+    pub cap_bytes: u64,
+    /// The length the file is expected to reach.
+    pub capacity_bytes: Option<u64>,
+    /// Growth ends at a multiple of this: the append unit.
+    pub unit_bytes: u64,
+    /// How many of the last steps to keep ready, in halves: filling space with zeros takes as long as
+    /// writing it, so it begins earlier than a mere allocation.
+    pub low_water_halves: u64,
+}
+
+/// The space that waiting operations need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Where the first of them begins. Beyond the physical size, what lies between is left a hole.
+    pub start: u64,
+    /// The end of the first of them: with less, it fails.
+    pub least: u64,
+    /// The end of all of them.
+    pub end: u64,
+}
+
+/// What the file system and the process have to give.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Free bytes on the file system.
+    pub free_bytes: u64,
+    /// The largest size that this process may give a file (RLIMIT_FSIZE).
+    pub size_max: u64,
+    /// What the process-wide budget grants.
+    pub granted_bytes: u64,
+}
+
+/// One step of growth: allocate `from..to`, or less, but at least up to `least`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Where allocation begins: the physical size, or further if a hole is meant.
+    pub from: u64,
+    /// The new physical size.
+    pub to: u64,
+    /// The smallest useful new physical size.
+    pub least: u64,
+    unit: u64,
+}
+
+impl Plan {
+    /// The next smaller step after "no space": half the way, and at last just what is needed.
+    pub fn smaller(self) -> Option<Self> {
+        let half = self.from + (self.to - self.from) / 2 / self.unit * self.unit;
+        let to = half.max(self.least);
+        (to < self.to && to > self.from).then_some(Self { to, ..self })
+    }
+}
+
+/// Plans the steps of one file.
+#[derive(Debug)]
+pub struct Planner {
+    wishes: Wishes,
+    next_step: u64,
+    last_step: u64,
+    first: bool,
+}
+
+impl Planner {
+    /// Nothing grown yet.
+    pub fn new(wishes: Wishes) -> Self {
+        let next_step = STEP_FIRST_BYTES.min(wishes.cap_bytes);
+        Self { wishes, next_step, last_step: next_step, first: true }
+    }
+
+    /// Whether so little is left ahead that the next step should begin.
+    pub fn below_low_water(&self, ahead: u64) -> bool {
+        ahead < self.last_step / 2 * self.wishes.low_water_halves
+    }
+
+    /// How much the next step would like to take.
+    pub fn wanted(&self) -> u64 {
+        self.next_step.max(if self.first { self.wishes.capacity_bytes.unwrap_or(0) } else { 0 })
+    }
+
+    /// The next step, or nothing if there is no room for a useful one. `physical` and `reserved` are the
+    /// sizes now. Doubles the step after.
+    pub fn plan(&mut self, physical: u64, reserved: u64, need: Option<Need>, room: Room) -> Option<Plan> {
+        let unit = self.wishes.unit_bytes;
+        let from = need.map_or(physical, |need| physical.max(need.start / unit * unit));
+        let step = self.wanted().min(room.free_bytes / FREE_SPACE_FRACTION).min(room.granted_bytes);
+        let end = need.map_or(reserved, |need| need.end);
+        let target = match self.wishes.capacity_bytes {
+            Some(capacity) if self.first => capacity.clamp(from, from.saturating_add(step)),
+            _ => from.max(end).saturating_add(step),
+        };
+        let ceiling = room.size_max.min(i64::MAX as u64) / unit * unit;
+        let least = need.map_or(from + unit, |need| need.least).div_ceil(unit) * unit;
+        let to = target.max(end).div_ceil(unit).saturating_mul(unit).max(least).min(ceiling);
+        if least > to || to <= physical {
+            return None;
+        }
+        self.first = false;
+        self.last_step = step.max(unit);
+        self.next_step = (self.next_step * 2).min(self.wishes.cap_bytes);
+        Some(Plan { from, to, least, unit })
+    }
+
+    /// The file was cut to its logical size: start small again.
+    pub fn reset(&mut self) {
+        *self = Self::new(self.wishes);
+    }
+}
+
+/// What all files of the process may have grown ahead, together.
+#[derive(Debug)]
+pub struct Budget {
+    limit: u64,
+    taken: u64,
+}
+
+impl Budget {
+    /// `limit` bytes.
+    pub fn new(limit: u64) -> Self {
+        Self { limit, taken: 0 }
+    }
+
+    /// Sets a new limit; what is taken already stays.
+    pub fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
+    }
+
+    /// Asks for `wanted` bytes for a file that was charged with `charged` before and still has `ahead` of
+    /// them. Grants at most a quarter of what is left, so that many files starting at once all find
+    /// some, and returns the file's new charge with the grant in it.
+    pub fn grant(&mut self, charged: u64, ahead: u64, wanted: u64) -> (u64, u64) {
+        self.give_back(charged);
+        self.taken += ahead;
+        let granted = wanted.min(self.limit.saturating_sub(self.taken) / 4);
+        self.taken += granted;
+        (ahead + granted, granted)
+    }
+
+    /// A file is closed or cut.
+    pub fn give_back(&mut self, charged: u64) {
+        self.taken = self.taken.checked_sub(charged).expect("no file gives back more than it took");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+    const WISHES: Wishes =
+        Wishes { cap_bytes: 256 * MIB, capacity_bytes: None, unit_bytes: 4096, low_water_halves: 1 };
+    const ROOM: Room = Room { free_bytes: 1 << 40, size_max: u64::MAX, granted_bytes: 1 << 40 };
+
+    #[test]
+    fn steps_double_up_to_the_cap() {
+        let mut planner = Planner::new(WISHES);
+        let mut physical = 0;
+        let mut steps = Vec::new();
+        for _ in 0..8 {
+            let plan = planner.plan(physical, physical, None, ROOM).unwrap();
+            steps.push((plan.to - physical) / MIB);
+            physical = plan.to;
+        }
+        assert_eq!(steps, [8, 16, 32, 64, 128, 256, 256, 256]);
+    }
+
+    #[test]
+    fn a_step_never_takes_more_than_an_eighth_of_the_free_space() {
+        let room = Room { free_bytes: 16 * MIB, ..ROOM };
+        let plan = Planner::new(WISHES).plan(0, 0, None, room).unwrap();
+        assert_eq!(plan.to, 2 * MIB);
+    }
+
+    #[test]
+    fn a_need_is_met_even_without_budget() {
+        let room = Room { granted_bytes: 0, ..ROOM };
+        let need = Need { start: 0, least: 4096, end: 3 * 4096 };
+        let plan = Planner::new(WISHES).plan(0, 0, Some(need), room).unwrap();
+        assert_eq!((plan.to, plan.least), (3 * 4096, 4096));
+    }
+
+    #[test]
+    fn a_hole_left_on_purpose_is_not_allocated() {
+        let need = Need { start: 1 << 30, least: (1 << 30) + 4096, end: (1 << 30) + 4096 };
+        let plan = Planner::new(WISHES).plan(8 * MIB, 4096, Some(need), ROOM).unwrap();
+        assert_eq!(plan.from, 1 << 30);
+    }
+
+    #[test]
+    fn capacity_is_reached_in_one_step() {
+        let wishes = Wishes { capacity_bytes: Some(1 << 30), ..WISHES };
+        let plan = Planner::new(wishes).plan(0, 0, None, ROOM).unwrap();
+        assert_eq!(plan.to, 1 << 30);
+    }
+
+    #[test]
+    fn smaller_steps_end_at_the_need() {
+        let mut plan = Plan { from: 0, to: 16 * 4096, least: 3 * 4096, unit: 4096 };
+        let mut tried = vec![plan.to / 4096];
+        while let Some(next) = plan.smaller() {
+            plan = next;
+            tried.push(plan.to / 4096);
+        }
+        assert_eq!(tried, [16, 8, 4, 3]);
+    }
+
+    #[test]
+    fn the_file_size_limit_is_respected() {
+        let room = Room { size_max: 10_000, ..ROOM };
+        let mut planner = Planner::new(WISHES);
+        assert_eq!(planner.plan(0, 0, None, room).unwrap().to, 8192);
+        let need = Need { start: 8192, least: 12288, end: 12288 };
+        assert_eq!(planner.plan(8192, 8192, Some(need), room), None);
+    }
+
+    #[test]
+    fn a_thousand_files_stay_within_the_budget() {
+        let mut budget = Budget::new(2048 * MIB);
+        let granted: u64 = (0..1000).map(|_| budget.grant(0, 0, 256 * MIB).1).sum();
+        assert!(granted <= 2048 * MIB);
+        assert!(budget.grant(0, 0, 256 * MIB).1 < MIB);
+    }
+
+    #[test]
+    fn used_space_goes_back_into_the_budget() {
+        let mut budget = Budget::new(400);
+        let (charged, granted) = budget.grant(0, 0, 1000);
+        assert_eq!((charged, granted), (100, 100));
+        let (charged, _) = budget.grant(charged, 0, 1000);
+        budget.give_back(charged);
+        assert_eq!(budget.taken, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn every_plan_serves_its_need_within_the_room(
+            physical in 0u64..1000, reserved in 0u64..1000, start in 0u64..2000, len in 1u64..50,
+            free in 0u64..(1 << 30), granted in 0u64..(1 << 30)
+        ) {
+            let (physical, reserved) = (physical.max(reserved) * 4096, reserved.min(physical) * 4096);
+            let start = (start * 4096).max(reserved);
+            let least = start + len * 4096;
+            let need = Need { start, least, end: least + 8192 };
+            prop_assume!(least > physical);
+            let room = Room { free_bytes: free, size_max: u64::MAX, granted_bytes: granted };
+            let plan = Planner::new(WISHES).plan(physical, reserved, Some(need), room).unwrap();
+            prop_assert!(plan.from >= physical && plan.from <= start.max(physical));
+            prop_assert!(plan.to >= plan.least && plan.least >= least);
+            let mut next = Some(plan);
+            while let Some(plan) = next {
+                prop_assert!(plan.to >= least && plan.to > plan.from && plan.to % 4096 == 0);
+                next = plan.smaller();
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Concurrent, durable, safe direct I/O (O_DIRECT) for Linux.
+//!
+//! On ext4 and XFS, many threads that append to one file opened O_DIRECT wait for each other in the kernel, and many
+//! durable writers wait for each other's flushes. dioxide grows the file ahead of its writers, so that no
+//! write moves the end of file; merges appends that wait together into one request; and lets writers share
+//! flushes. What it does to a file is undone at close, or after a crash at the next open.
+//!
+//! ```no_run
+//! use dioxide::{Buffer, Durability, OpenOptions};
+//!
+//! let log = OpenOptions::new()
+//!     .write(true)
+//!     .create(true)
+//!     .durability(Durability::EveryWrite)
+//!     .open("records.log")?;
+//! std::thread::scope(|scope| {
+//!     for _ in 0..64 {
+//!         scope.spawn(|| {
+//!             let block = Buffer::zeroed(4096);
+//!             log.append(&block) // stable when it returns
+//!         });
+//!     }
+//! });
+//! log.close()?;
+//! # Ok::<(), dioxide::Error>(())
+//! ```
+//!
+//! Start with [`OpenOptions`] and [`File`]. What is promised when a call returns and after a crash stands with
+//! each call.
+
+#![deny(unsafe_code)]
+
+mod backend;
+#[allow(unsafe_code)]
+mod buffer;
+mod engine;
+mod error;
+mod file;
+mod flush;
+mod growth;
+mod inflight;
+mod marker;
+mod merge;
+mod open;
+mod options;
+mod reader;
+mod recovery;
+mod size;
+mod stats;
+#[allow(unsafe_code)]
+mod sys;
+
+pub use buffer::Buffer;
+pub use engine::recover::Recover;
+pub use error::{Error, ErrorKind, Operation, Result};
+pub use file::File;
+pub use open::recover;
+pub use options::{Durability, GROWTH_CAP_DEFAULT_BYTES, Growth, OpenOptions};
+pub use recovery::{Recovery, Verdict};
+pub use stats::Stats;
+pub use sys::probe::Alignment;
+
+/// Sets what all files of the process together may have grown ahead, in bytes; 2 GiB by default. An append that
+/// needs more gets just what it needs.
+pub fn set_growth_budget(bytes: u64) {
+    engine::process::Process::current().budget().set_limit(bytes);
+}

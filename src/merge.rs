@@ -1,0 +1,108 @@
+//! Which operations that wait together go out as one request. Values only.
+
+/// What one request may carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes: the device's largest request; beyond it the kernel would split again.
+    pub bytes_max: u64,
+    /// Segments of one vectored write.
+    pub segments_max: usize,
+}
+
+/// The kernel's UIO_MAXIOV.
+pub const SEGMENTS_MAX: usize = 1024;
+
+impl Limits {
+    /// Whether an operation of `len` bytes may join a request of `bytes` and `segments`. One operation
+    /// alone is never refused, however long.
+    pub fn admit(&self, bytes: u64, segments: usize, len: u64) -> bool {
+        segments < self.segments_max && bytes + len <= self.bytes_max
+    }
+}
+
+/// Bytes `start..end` of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The first byte.
+    pub start: u64,
+    /// The byte after the last.
+    pub end: u64,
+}
+
+impl Span {
+    /// `len` bytes at `start`.
+    pub fn at(start: u64, len: u64) -> Self {
+        Self { start, end: start + len }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Whether the two share a byte or stand side by side: worth one request, or in need of an order.
+    pub fn touches(&self, other: &Span) -> bool {
+        self.start <= other.end && other.start <= self.end
+    }
+}
+
+/// Splits spans, sorted by start, into runs in which each begins exactly where the one before ends, within
+/// the limits. Returns the length of each run. Overlapping spans never share a run: one request has no
+/// order inside.
+pub fn runs(spans: &[Span], limits: Limits) -> Vec<usize> {
+    let mut runs = Vec::new();
+    let mut bytes = 0;
+    for (index, span) in spans.iter().enumerate() {
+        let joins = index > 0 && spans[index - 1].end == span.start;
+        match runs.last_mut() {
+            Some(count) if joins && limits.admit(bytes, *count, span.len()) => {
+                *count += 1;
+                bytes += span.len();
+            }
+            _ => {
+                runs.push(1);
+                bytes = span.len();
+            }
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LIMITS: Limits = Limits { bytes_max: 4096 * 4, segments_max: 3 };
+
+    #[test]
+    fn runs_break_at_gaps_and_limits() {
+        let spans: Vec<_> = [0, 1, 2, 3, 5, 5, 6].iter().map(|&n| Span::at(n * 4096, 4096)).collect();
+        assert_eq!(runs(&spans, LIMITS), [3, 1, 1, 2]);
+    }
+
+    #[test]
+    fn one_long_operation_is_not_refused() {
+        assert_eq!(runs(&[Span::at(0, 1 << 30)], LIMITS), [1]);
+    }
+
+    proptest! {
+        #[test]
+        fn runs_are_contiguous_within_limits_and_complete(
+            mut starts in proptest::collection::vec((0u64..40, 1u64..5), 0..30)
+        ) {
+            starts.sort();
+            let spans: Vec<_> = starts.iter().map(|&(s, l)| Span::at(s * 4096, l * 4096)).collect();
+            let runs = runs(&spans, LIMITS);
+            prop_assert_eq!(runs.iter().sum::<usize>(), spans.len());
+            let mut rest = &spans[..];
+            for count in runs {
+                let (run, tail) = rest.split_at(count);
+                rest = tail;
+                prop_assert!(run.windows(2).all(|pair| pair[0].end == pair[1].start));
+                prop_assert!(count <= LIMITS.segments_max);
+                prop_assert!(count == 1 || run.iter().map(Span::len).sum::<u64>() <= LIMITS.bytes_max);
+            }
+        }
+    }
+}

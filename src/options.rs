@@ -1,0 +1,166 @@
+//! How a file is opened: access, durability and growth. Plain values; what they lead to is decided in `engine`.
+
+use crate::{File, Result};
+use std::path::Path;
+
+/// When the bytes of a write are on stable storage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// After the next [`File::sync_data`] that begins after the write returned.
+    #[default]
+    OnSync,
+    /// Before the write itself returns, as with O_DSYNC. The engine picks `RWF_DSYNC` on the
+    /// request or one flush shared by several writes.
+    EveryWrite,
+}
+
+/// How the space ahead of the end of a file is prepared, so that an append finds it ready.
+///
+/// On ext4 and XFS a write that moves the end of file is serialised against every other write
+/// of that file; a write into space prepared ahead is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Growth {
+    /// Allocated but not written (`fallocate`). After a crash the file system itself tells which
+    /// blocks were written, so recovery finds the end without help.
+    #[default]
+    Unwritten,
+    /// Allocated and filled with zeros. A durable write then needs no journal commit, about twice
+    /// the rate of [`Growth::Unwritten`], for one more write of every byte in the background. After
+    /// a crash the end is not known to the file system: [`File::recovery`] reports a range and the
+    /// caller, who knows its records, cuts with [`File::set_len`].
+    Zeroed,
+    /// Nothing is prepared: every append moves the end of file in the kernel.
+    None,
+}
+
+/// The largest step by which a file grows ahead unless [`OpenOptions::growth_cap`] says otherwise: 256 MiB.
+pub const GROWTH_CAP_DEFAULT_BYTES: u64 = 256 << 20;
+
+/// Opens a [`File`], in the manner of [`std::fs::OpenOptions`].
+///
+/// ```no_run
+/// use dioxide::{Buffer, Durability, OpenOptions};
+///
+/// let log = OpenOptions::new()
+///     .write(true)
+///     .create(true)
+///     .durability(Durability::EveryWrite)
+///     .open("records.log")?;
+/// let block = Buffer::zeroed(4096);
+/// let offset = log.append(&block)?; // durable when this returns
+/// log.close()?;
+/// # Ok::<(), dioxide::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    pub(crate) write: bool,
+    pub(crate) create: bool,
+    pub(crate) create_new: bool,
+    pub(crate) truncate: bool,
+    pub(crate) mode: u32,
+    pub(crate) durability: Durability,
+    pub(crate) growth: Growth,
+    pub(crate) growth_cap_bytes: u64,
+    pub(crate) capacity_bytes: Option<u64>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl OpenOptions {
+    /// Read-only, nothing created; [`Durability::OnSync`] and [`Growth::Unwritten`].
+    pub fn new() -> Self {
+        Self {
+            write: false,
+            create: false,
+            create_new: false,
+            truncate: false,
+            mode: 0o666,
+            durability: Durability::default(),
+            growth: Growth::default(),
+            growth_cap_bytes: GROWTH_CAP_DEFAULT_BYTES,
+            capacity_bytes: None,
+        }
+    }
+
+    /// Allow writing (and reading: recovery must read). One process at a time can hold a file so.
+    pub fn write(&mut self, write: bool) -> &mut Self {
+        self.write = write;
+        self
+    }
+
+    /// Create the file if it is missing. The new name is durable when `open` returns.
+    pub fn create(&mut self, create: bool) -> &mut Self {
+        self.create = create;
+        self
+    }
+
+    /// Create the file; an existing one is an error.
+    pub fn create_new(&mut self, create_new: bool) -> &mut Self {
+        self.create_new = create_new;
+        self
+    }
+
+    /// Cut an existing file to length 0, once the file is locked against other writers.
+    pub fn truncate(&mut self, truncate: bool) -> &mut Self {
+        self.truncate = truncate;
+        self
+    }
+
+    /// Permission bits of a created file, before the umask. 0o666 by default.
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
+        self.mode = mode;
+        self
+    }
+
+    /// When writes through this handle are stable. Handles of one file may differ.
+    pub fn durability(&mut self, durability: Durability) -> &mut Self {
+        self.durability = durability;
+        self
+    }
+
+    /// How space is prepared ahead of the end. The first writing handle of a file decides.
+    pub fn growth(&mut self, growth: Growth) -> &mut Self {
+        self.growth = growth;
+        self
+    }
+
+    /// The largest step of growth, in bytes; 256 MiB by default. A step is never more than an
+    /// eighth of the free space either, unless an append needs more.
+    pub fn growth_cap(&mut self, bytes: u64) -> &mut Self {
+        self.growth_cap_bytes = bytes;
+        self
+    }
+
+    /// The length that the file is expected to reach, in bytes: the first step of growth goes
+    /// there at once, beyond the cap too. A hint, never a limit.
+    pub fn capacity(&mut self, bytes: u64) -> &mut Self {
+        self.capacity_bytes = Some(bytes);
+        self
+    }
+
+    /// Opens `path`: a regular file or a block device.
+    ///
+    /// Opening for writing takes a lock against other writers, recovers what a crash left behind
+    /// (see [`File::recovery`]) and makes what it found durable.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) when another process has the file open for
+    /// writing, [`Busy`](crate::ErrorKind::Busy) for a block device in use,
+    /// [`Doubtful`](crate::ErrorKind::Doubtful) when another program changed the length of a file
+    /// that a crash left grown, [`Wedged`](crate::ErrorKind::Wedged) after a failed flush on that
+    /// file system, and whatever the kernel answers.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        File::open_with(self, path.as_ref())
+    }
+
+    /// Opens a new file without a name in the directory `dir` (O_TMPFILE): it vanishes with its
+    /// last handle, however the process ends. Always writable.
+    pub fn open_temporary(&self, dir: impl AsRef<Path>) -> Result<File> {
+        File::open_temporary(self, dir.as_ref())
+    }
+}

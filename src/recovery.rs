@@ -1,0 +1,242 @@
+//! What a crash left of a file, and where it may be cut. Decisions only; the engine does the I/O.
+
+use crate::marker::{Identity, Marker, Mode, Prepared};
+use std::fmt;
+
+/// Allocated space of a file, as FIEMAP tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The first byte.
+    pub start: u64,
+    /// The byte after the last.
+    pub end: u64,
+    /// Holds data, rather than being merely allocated.
+    pub written: bool,
+}
+
+/// The state in which a file was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// It was closed, or never grew ahead: nothing to do.
+    Clean,
+    /// It carries the marker of the file that it was copied from: left alone.
+    Foreign,
+    /// It was left grown; the end of what was written is known.
+    Cut,
+    /// It was left grown over zeros; the end lies between `floor` and `ceiling`, and only the owner of the
+    /// records can tell where.
+    Undecided,
+    /// It was left grown, and is not as it was left. Nothing is cut, except by force.
+    Doubtful(String),
+}
+
+/// What opening found, and what it did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Recovery {
+    /// The file's size as found, in bytes.
+    pub physical_size: u64,
+    /// Everything below was certainly meant to be kept.
+    pub floor: u64,
+    /// Nothing above was written. Equal to `floor` when the end is known.
+    pub ceiling: u64,
+    /// The state found.
+    pub verdict: Verdict,
+}
+
+impl fmt::Display for Recovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { physical_size, floor, ceiling, verdict } = self;
+        match verdict {
+            Verdict::Clean => write!(f, "clean, {physical_size} bytes"),
+            Verdict::Foreign => {
+                write!(f, "a copy that carries another file's marker; left alone, {physical_size} bytes")
+            }
+            Verdict::Cut if ceiling == physical_size => {
+                write!(f, "left open by a crash; nothing to cut, {physical_size} bytes")
+            }
+            Verdict::Cut => write!(
+                f,
+                "left grown to {physical_size} bytes by a crash; what was written ends at {ceiling}"
+            ),
+            Verdict::Undecided => write!(
+                f,
+                "left grown over zeros by a crash; the end lies between {floor} and {ceiling}, and only the \
+                 program that wrote it can tell where"
+            ),
+            Verdict::Doubtful(why) => {
+                write!(
+                    f,
+                    "left grown by a crash and changed since ({why}); what was written ends at {ceiling}"
+                )
+            }
+        }
+    }
+}
+
+impl Recovery {
+    /// Whether there is anything to say about it.
+    pub(crate) fn needs_attention(&self) -> bool {
+        self.verdict != Verdict::Clean
+    }
+
+    /// A file without a marker.
+    pub(crate) fn clean(physical_size: u64) -> Self {
+        Self { physical_size, floor: physical_size, ceiling: physical_size, verdict: Verdict::Clean }
+    }
+}
+
+/// What to make of a file of `physical_size` bytes that is `identity` and carries `marker`. `extents` are
+/// those of the whole file, by start, read after a sync.
+pub fn judge(marker: &Marker, identity: Identity, physical_size: u64, extents: &[Extent]) -> Recovery {
+    let clean = Recovery::clean(physical_size);
+    if marker.identity != identity {
+        return Recovery { verdict: Verdict::Foreign, ..clean };
+    }
+    // Whoever changed the length without us has made `base` meaningless as well.
+    if physical_size < marker.base {
+        return Recovery { verdict: Verdict::Cut, ..clean };
+    }
+    let (floor, ceiling) = match marker.prepared {
+        Prepared::Zeroed => (marker.base, physical_size),
+        Prepared::Unwritten => {
+            let end = end_of_written(marker, physical_size, extents);
+            (end, end)
+        }
+    };
+    let verdict = match doubt(marker, physical_size, extents) {
+        Some(why) => Verdict::Doubtful(why),
+        None if floor == ceiling => Verdict::Cut,
+        None => Verdict::Undecided,
+    };
+    Recovery { physical_size, floor, ceiling, verdict }
+}
+
+/// Append-only: the end of the contiguous written part. Positional: holes may be meant, so the end of the
+/// last written extent. Never below the base.
+fn end_of_written(marker: &Marker, physical_size: u64, extents: &[Extent]) -> u64 {
+    let written = extents.iter().filter(|extent| extent.written);
+    let end = match marker.mode {
+        Mode::Positional => written.map(|extent| extent.end).max().unwrap_or(0),
+        Mode::AppendOnly => written
+            .fold(marker.base, |end, extent| if extent.start <= end { end.max(extent.end) } else { end }),
+    };
+    end.clamp(marker.base, physical_size)
+}
+
+/// Signs that someone else wrote to the file after the crash.
+fn doubt(marker: &Marker, physical_size: u64, extents: &[Extent]) -> Option<String> {
+    let grown_to = marker.grown_to;
+    if physical_size > grown_to {
+        return Some(format!("it was left with {grown_to} bytes and has {physical_size}"));
+    }
+    // A growth that never became complete: none of our writers had that space yet.
+    let unfinished = marker.grown_from < physical_size && physical_size < grown_to;
+    let writer = extents.iter().find(|e| e.written && e.end > marker.grown_from);
+    match writer {
+        Some(extent) if unfinished && marker.prepared == Prepared::Unwritten => {
+            Some(format!("something was written at {}", extent.start.max(marker.grown_from)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SELF: Identity = Identity { inode: 12, born: (1, 2) };
+    const MARKER: Marker = Marker {
+        identity: SELF,
+        prepared: Prepared::Unwritten,
+        mode: Mode::AppendOnly,
+        base: 8192,
+        grown_from: 16384,
+        grown_to: 65536,
+    };
+
+    fn extent(start: u64, end: u64, written: bool) -> Extent {
+        Extent { start, end, written }
+    }
+
+    #[test]
+    fn appends_end_at_the_first_gap() {
+        let extents = [
+            extent(0, 12288, true),
+            extent(12288, 16384, true),
+            extent(16384, 20480, false),
+            extent(20480, 24576, true),
+            extent(24576, 65536, false),
+        ];
+        let found = judge(&MARKER, SELF, 65536, &extents);
+        assert_eq!((found.verdict, found.ceiling), (Verdict::Cut, 16384));
+    }
+
+    #[test]
+    fn positional_writes_end_at_the_last_written_extent() {
+        let marker = Marker { mode: Mode::Positional, ..MARKER };
+        let extents = [extent(0, 8192, true), extent(20480, 24576, true), extent(24576, 65536, false)];
+        assert_eq!(judge(&marker, SELF, 65536, &extents).ceiling, 24576);
+    }
+
+    #[test]
+    fn nothing_below_the_base_is_cut() {
+        let sparse = [extent(8192, 65536, false)];
+        assert_eq!(judge(&MARKER, SELF, 65536, &sparse).ceiling, 8192);
+    }
+
+    #[test]
+    fn a_copy_is_left_alone() {
+        let other = Identity { inode: 13, ..SELF };
+        assert_eq!(judge(&MARKER, other, 65536, &[]).verdict, Verdict::Foreign);
+    }
+
+    #[test]
+    fn a_file_grown_since_is_doubtful() {
+        let found = judge(&MARKER, SELF, 65536 + 4096, &[]);
+        assert!(matches!(found.verdict, Verdict::Doubtful(_)));
+    }
+
+    #[test]
+    fn writes_into_an_unfinished_growth_are_doubtful() {
+        let extents = [extent(0, 8192, true), extent(16384, 20480, true)];
+        let found = judge(&MARKER, SELF, 20480, &extents);
+        assert!(matches!(found.verdict, Verdict::Doubtful(_)));
+    }
+
+    #[test]
+    fn an_unfinished_growth_alone_is_not_doubtful() {
+        let extents = [extent(0, 12288, true), extent(12288, 20480, false)];
+        let found = judge(&MARKER, SELF, 20480, &extents);
+        assert_eq!((found.verdict, found.ceiling), (Verdict::Cut, 12288));
+    }
+
+    #[test]
+    fn zeros_tell_nothing() {
+        let marker = Marker { prepared: Prepared::Zeroed, ..MARKER };
+        let found = judge(&marker, SELF, 65536, &[extent(0, 65536, true)]);
+        assert_eq!((found.verdict, found.floor, found.ceiling), (Verdict::Undecided, 8192, 65536));
+    }
+
+    proptest! {
+        #[test]
+        fn an_end_is_never_below_the_base_nor_above_the_file(
+            base in 0u64..20, to in 0u64..40, size in 0u64..50, positional: bool,
+            edges in proptest::collection::btree_set(0u64..50, 0..12), written: u16
+        ) {
+            let edges: Vec<_> = edges.into_iter().collect();
+            let extents: Vec<_> = edges.windows(2).enumerate()
+                .map(|(n, w)| extent(w[0] * 4096, w[1] * 4096, written >> n & 1 == 1)).collect();
+            let marker = Marker {
+                mode: if positional { Mode::Positional } else { Mode::AppendOnly },
+                base: base * 4096, grown_from: base * 4096, grown_to: to.max(base) * 4096, ..MARKER
+            };
+            let size = size * 4096;
+            let found = judge(&marker, SELF, size, &extents);
+            prop_assert!(found.floor <= found.ceiling && found.ceiling <= size);
+            prop_assert!(found.floor >= marker.base.min(size));
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! What a file has done so far, counted where it happens.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What was done on a file, through all its handles, since its first writing handle was opened.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// The live counters behind [`Stats`].
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $(pub $name: AtomicU64,)*
+        }
+
+        impl Counters {
+            pub fn snapshot(&self) -> Stats {
+                Stats { $($name: self.$name.load(Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Appends acknowledged.
+    appends,
+    /// Bytes of these.
+    append_bytes,
+    /// Write requests sent to the kernel for appends, and for positional writes that are durable
+    /// or extend the file. Others go straight out and are not counted.
+    requests,
+    /// Bytes of these.
+    request_bytes,
+    /// Requests that carried RWF_DSYNC.
+    dsync_requests,
+    /// Operations that shared their request with another one.
+    merged,
+    /// Flushes sent, those behind RWF_DSYNC not included.
+    flushes,
+    /// Growth steps done.
+    growths,
+    /// Bytes of these.
+    grown_bytes,
+    /// Times that an operation had to wait because the space ahead was used up.
+    growth_waits,
+}
+
+/// Adds to a counter.
+pub(crate) fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Relaxed);
+}

@@ -1,0 +1,69 @@
+//! The system calls that no crate wraps as we need them. All unsafe code of the blocking path is here.
+
+pub(crate) mod fiemap;
+pub(crate) mod probe;
+pub(crate) mod process;
+
+use crate::buffer::Segment;
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Writes segments one behind the other; with RWF_DSYNC if `dsync`. May be short.
+pub(crate) fn write(fd: BorrowedFd<'_>, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
+    let iovecs = Segment::as_iovecs(segments);
+    let flags = if dsync { libc::RWF_DSYNC } else { 0 };
+    // SAFETY: the iovecs point to bytes that their owners keep in place until the operation is complete
+    // (see `Segment`), which is after this call; the kernel only reads them.
+    let written =
+        unsafe { libc::pwritev2(fd.as_raw_fd(), iovecs.as_ptr(), iovecs.len() as i32, offset as i64, flags) };
+    u64::try_from(written).map_err(|_| io::Error::last_os_error())
+}
+
+/// An extended attribute, if the file has it and the file system has any.
+pub(crate) fn read_xattr(fd: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
+    let mut value = vec![0u8; 4096];
+    match rustix::fs::fgetxattr(fd, name, &mut value[..]) {
+        Ok(len) => {
+            value.truncate(len);
+            Ok(Some(value))
+        }
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Ok(None),
+        // Longer than any marker: present, and not ours to read.
+        Err(Errno::RANGE) => Ok(Some(Vec::new())),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// The byte that stands for the right to write: near the largest offset, where no program locks its data. A
+/// lock of the whole file would make a program's own POSIX locks fail.
+const LOCK_BYTE: i64 = i64::MAX - 1;
+
+/// Takes the right to write for this open file description. False if another one has it.
+pub(crate) fn try_lock(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    match ofd_lock(fd, libc::F_WRLCK) {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Gives it back, also for copies of the descriptor that a forked child may still hold.
+pub(crate) fn unlock(fd: BorrowedFd<'_>) {
+    if let Err(error) = ofd_lock(fd, libc::F_UNLCK) {
+        log::warn!("dioxide: unlocking failed: {error}");
+    }
+}
+
+fn ofd_lock(fd: BorrowedFd<'_>, kind: i32) -> io::Result<()> {
+    let lock = libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: LOCK_BYTE,
+        l_len: 1,
+        l_pid: 0,
+    };
+    // SAFETY: F_OFD_SETLK reads one flock structure, which outlives the call.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,216 @@
+//! What this file, on this file system, on this device is like. Asked once, at open.
+
+use crate::marker::Identity;
+use crate::merge::{Limits, SEGMENTS_MAX};
+use rustix::fs::{AtFlags, FileType, StatxFlags};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+
+/// The alignments that direct I/O wants on a file, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Alignment {
+    /// Of memory addresses.
+    pub memory: u64,
+    /// Of offsets and lengths of reads and positional writes.
+    pub offset: u64,
+    /// Of the lengths of appends, and of a file that is appended to: `offset`, or the file system's block
+    /// if that is larger, so that two appends never share a block.
+    pub append: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub identity: Identity,
+    /// The device that holds the file, or that the file is.
+    pub dev: u64,
+    pub is_device: bool,
+    pub alignment: Alignment,
+    pub limits: Limits,
+    pub len: u64,
+    /// The mount it was opened through, if the kernel numbers mounts for good (Linux 6.8).
+    pub mount: Option<u64>,
+}
+
+/// Where the kernel has no answer (before 6.1, or btrfs): right for every device in use.
+const ALIGNMENT_FALLBACK: u64 = 4096;
+
+/// Where the device has no answer.
+const REQUEST_FALLBACK_BYTES: u64 = 1 << 20;
+
+// linux/stat.h; rustix has no names for these yet.
+const STATX_DIOALIGN: u32 = 0x2000;
+const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
+
+/// Asks for everything. Fails with EINVAL for what is neither a regular file nor a block device.
+pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
+    let wanted = StatxFlags::BASIC_STATS
+        | StatxFlags::BTIME
+        | StatxFlags::from_bits_retain(STATX_DIOALIGN | STATX_MNT_ID_UNIQUE);
+    let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted)?;
+    let is_device = match FileType::from_raw_mode(stat.stx_mode.into()) {
+        FileType::RegularFile => false,
+        FileType::BlockDevice => true,
+        _ => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
+    };
+    let (major, minor) = match is_device {
+        true => (stat.stx_rdev_major, stat.stx_rdev_minor),
+        false => (stat.stx_dev_major, stat.stx_dev_minor),
+    };
+    let known = |mask: u32| stat.stx_mask & mask != 0;
+    let aligned = known(STATX_DIOALIGN);
+    if aligned && stat.stx_dio_offset_align == 0 {
+        return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+    }
+    let offset = if aligned { u64::from(stat.stx_dio_offset_align) } else { ALIGNMENT_FALLBACK };
+    let memory = if aligned { u64::from(stat.stx_dio_mem_align) } else { ALIGNMENT_FALLBACK };
+    let block = rustix::fs::fstatvfs(fd)?.f_bsize;
+    Ok(Facts {
+        identity: Identity { inode: stat.stx_ino, born: (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec) },
+        dev: rustix::fs::makedev(major, minor),
+        is_device,
+        alignment: Alignment { memory, offset, append: if is_device { offset } else { offset.max(block) } },
+        limits: Limits { bytes_max: request_max(major, minor), segments_max: SEGMENTS_MAX },
+        len: if is_device { rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0))? } else { stat.stx_size },
+        mount: known(STATX_MNT_ID_UNIQUE).then_some(stat.stx_mnt_id),
+    })
+}
+
+/// The folder of a block device in sysfs; of the whole disk, for a partition.
+fn disk_folder(major: u32, minor: u32) -> Option<PathBuf> {
+    let folder = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    if folder.join("partition").exists() { folder.parent().map(Into::into) } else { Some(folder) }
+}
+
+/// The largest request that the device takes.
+fn request_max(major: u32, minor: u32) -> u64 {
+    disk_folder(major, minor)
+        .and_then(|folder| std::fs::read_to_string(folder.join("queue/max_sectors_kb")).ok())
+        .and_then(|text| text.trim().parse::<u64>().ok())
+        .map_or(REQUEST_FALLBACK_BYTES, |kib| kib << 10)
+}
+
+/// Whether space may be grown ahead on this file, and a crash be undone: or in words, why not.
+pub(crate) fn can_grow_ahead(fd: BorrowedFd<'_>, facts: &Facts) -> Result<(), String> {
+    const EXT: u64 = 0xEF53;
+    const XFS: u64 = 0x5846_5342;
+    let fs = rustix::fs::fstatfs(fd).map_err(|error| error.to_string())?;
+    match fs.f_type as u64 {
+        XFS => Ok(()),
+        EXT => ext_can_grow_ahead(fd, facts),
+        other => Err(format!("file system type {other:#x} is not known to keep unwritten extents")),
+    }
+}
+
+fn ext_can_grow_ahead(fd: BorrowedFd<'_>, facts: &Facts) -> Result<(), String> {
+    const EXTENTS_FL: u32 = 0x80000;
+    let flags = rustix::fs::ioctl_getflags(fd).map_err(|error| error.to_string())?;
+    if flags.bits() & EXTENTS_FL == 0 {
+        return Err("the file is mapped by indirect blocks, which cannot be allocated unwritten".into());
+    }
+    let (major, minor) = (rustix::fs::major(facts.dev), rustix::fs::minor(facts.dev));
+    let options = mount_options(&format!("{major}:{minor}")).unwrap_or_default();
+    if let Some(option) =
+        options.split(',').find(|option| ["nobarrier", "barrier=0", "data=journal"].contains(option))
+    {
+        return Err(format!("mounted with {option}, after a crash extents do not tell what was written"));
+    }
+    match has_journal(major, minor) {
+        Some(true) => Ok(()),
+        Some(false) => Err("without a journal, extents do not tell after a crash what was written".into()),
+        None => Err("cannot tell whether the file system has a journal".into()),
+    }
+}
+
+/// ext4 shows the process id of its journal thread, or `<none>`.
+fn has_journal(major: u32, minor: u32) -> Option<bool> {
+    let device = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    let path = PathBuf::from("/sys/fs/ext4").join(device.file_name()?).join("journal_task");
+    let task = std::fs::read_to_string(path).ok()?;
+    Some(task.trim().parse::<u64>().is_ok())
+}
+
+/// The superblock options of the file system on `device` ("major:minor").
+fn mount_options(device: &str) -> Option<String> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(device))?;
+    line.rsplit(' ').next().map(Into::into)
+}
+
+/// Whether the mount with this unique number still exists. Where the kernel cannot tell, it does.
+pub(crate) fn mount_exists(mount: u64) -> bool {
+    /// `struct mnt_id_req` of linux/mount.h.
+    #[repr(C)]
+    struct Request {
+        size: u32,
+        spare: u32,
+        mount: u64,
+        param: u64,
+    }
+    const SYS_STATMOUNT: libc::c_long = 457;
+    let request = Request { size: 24, spare: 0, mount, param: 0 };
+    let mut answer = [0u64; 512];
+    // SAFETY: the request has the kernel's layout; the answer is as long as we say, and only the call
+    // writes it.
+    let result =
+        unsafe { libc::syscall(SYS_STATMOUNT, &request, answer.as_mut_ptr(), size_of_val(&answer), 0) };
+    result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ENOENT)
+}
+
+/// The loop device that a file or device is the image of, if it is one.
+pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> Option<String> {
+    let this = rustix::fs::fstat(fd).ok()?;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    for entry in std::fs::read_dir("/sys/block").ok()?.flatten() {
+        let Ok(image) = std::fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
+        let image = image.trim_end_matches('\n');
+        // Only an image beside our file is looked at: others may lie on a server or disk that does not answer.
+        if device_of_mount(&mounts, image) != Some(this.st_dev) {
+            continue;
+        }
+        if rustix::fs::stat(image).is_ok_and(|stat| same_file(&stat, &this)) {
+            return Some(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    None
+}
+
+fn same_file(one: &rustix::fs::Stat, other: &rustix::fs::Stat) -> bool {
+    let device = |stat: &rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+    match (device(one), device(other)) {
+        (true, true) => one.st_rdev == other.st_rdev,
+        (false, false) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
+        _ => false,
+    }
+}
+
+/// The device of the mount that holds `path`, by /proc/self/mountinfo alone.
+fn device_of_mount(mounts: &str, path: &str) -> Option<u64> {
+    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let holding =
+        fields.filter(|fields| fields.len() > 4 && std::path::Path::new(path).starts_with(fields[4]));
+    let (major, minor) = holding.max_by_key(|fields| fields[4].len())?[2].split_once(':')?;
+    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// The directory that holds `path`, open to be synced.
+pub(crate) fn parent_directory(path: &std::path::Path) -> io::Result<std::fs::File> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    std::fs::File::open(parent.unwrap_or(std::path::Path::new(".")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_on_a_stalled_file_system_is_not_looked_at() {
+        let mounts = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:50 / /mnt/fuse rw - fuse x rw\n\
+                      3 1 8:1 /a /mnt/fused rw - ext4 /dev/sda1 rw\n";
+        assert_eq!(device_of_mount(mounts, "/mnt/fuse/disk"), Some(rustix::fs::makedev(0, 50)));
+        assert_eq!(device_of_mount(mounts, "/mnt/fused/disk"), Some(rustix::fs::makedev(8, 1)));
+        assert_eq!(device_of_mount(mounts, "/images/disk"), Some(rustix::fs::makedev(8, 1)));
+    }
+}
