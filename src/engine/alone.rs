@@ -2,8 +2,9 @@
 //! length, and no marker.
 //!
 //! Order, so that a crash at any point is recovered from:
-//! 1. a marker whose base is the new end (never above it before, so that recovery may cut), durable;
-//! 2. the cut; 3. the cut durable; 4. the marker away; 5. that durable.
+//! 1. everything written durable, since the base must not be above anything that a crash could take;
+//! 2. a marker whose base is the new end, durable;
+//! 3. the cut, durable; 4. the marker away, durable.
 
 use super::process::lock;
 use super::{Engine, io, os_kind};
@@ -65,6 +66,7 @@ impl<B: Backend> Engine<B> {
     fn cut_to(&self, len: u64) -> std::io::Result<()> {
         let marker = self.lock().marker();
         if let Some(marker) = marker {
+            self.make_stable()?;
             self.cut_with(Marker { base: len, ..marker }, len)?;
             self.backend.remove_marker()?;
         } else {

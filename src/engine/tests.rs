@@ -1,1 +1,341 @@
-//! Tests of the engine on the simulated disk.
+//! The engine on the simulated disk, one thread: what it leaves on disk, step by step and after every crash.
+
+use super::core::Ground;
+use super::process::{FileSystem, Process};
+use super::recover::{Recover, bring_into_order};
+use super::{Engine, Parts};
+use crate::backend::sim::{BLOCK_BYTES, Call, Sim};
+use crate::buffer::Buffer;
+use crate::error::{ErrorKind, Result};
+use crate::growth::Wishes;
+use crate::marker::{Identity, Prepared};
+use crate::merge::Limits;
+use crate::recovery::Verdict;
+use crate::sys::probe::Alignment;
+use std::path::Path;
+use std::sync::Arc;
+
+const SELF: Identity = Identity { inode: 1, born: (1, 1) };
+const DISK_BYTES: u64 = 64 << 20;
+
+type SimFile = Arc<Engine<Sim>>;
+
+fn open_on(sim: Sim, prepared: Option<Prepared>, fs: Arc<FileSystem>) -> Result<SimFile, ErrorKind> {
+    let order = bring_into_order(&sim, SELF, Recover::Cut);
+    let (recovery, held) = order.map_err(|error| super::os_kind(&error))?;
+    if let Verdict::Doubtful(why) = recovery.verdict {
+        return Err(ErrorKind::Doubtful(why));
+    }
+    let limits = Limits { bytes_max: 1 << 20, segments_max: 1024 };
+    Ok(Arc::new(Engine::new(Parts {
+        backend: sim,
+        path: Path::new("simulated").into(),
+        process: Process::current(),
+        fs,
+        ground: Ground { identity: SELF, limits, is_device: false, prepared },
+        alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
+        wishes: Wishes {
+            cap_bytes: 1 << 20,
+            capacity_bytes: None,
+            unit_bytes: BLOCK_BYTES,
+            low_water_halves: 1,
+        },
+        recovery,
+        held,
+    })))
+}
+
+fn open(sim: Sim) -> SimFile {
+    open_on(sim, Some(Prepared::Unwritten), Arc::default()).expect("in order")
+}
+
+fn record(number: u64, blocks: u64) -> Buffer {
+    let mut buffer = Buffer::zeroed((blocks * BLOCK_BYTES) as usize);
+    for (n, block) in buffer.chunks_mut(BLOCK_BYTES as usize).enumerate() {
+        block[..8].copy_from_slice(&(number + n as u64).to_le_bytes());
+    }
+    buffer
+}
+
+fn contents(file: &SimFile) -> Vec<u64> {
+    (0..file.len() / BLOCK_BYTES).map(|n| file.backend.content(n).expect("inside the file")).collect()
+}
+
+#[test]
+fn appends_stand_one_behind_the_other_and_close_cuts() {
+    let file = open(Sim::new(DISK_BYTES));
+    assert_eq!(file.append(&record(1, 1), false), Ok(0));
+    assert_eq!(file.append(&record(2, 3), true), Ok(BLOCK_BYTES));
+    assert_eq!(file.append(&record(5, 1), false), Ok(4 * BLOCK_BYTES));
+    assert_eq!(contents(&file), [1, 2, 3, 4, 5]);
+    assert!(file.backend.is_marked());
+    file.finish().unwrap();
+    assert!(!file.backend.is_marked());
+    assert_eq!(file.backend.content(5), None, "space grown ahead is given back");
+}
+
+#[test]
+fn a_short_write_is_resumed() {
+    let sim = Sim::new(DISK_BYTES);
+    sim.shorten_writes();
+    let file = open(sim);
+    file.append(&record(1, 7), true).unwrap();
+    assert_eq!(contents(&file), [1, 2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn reads_end_where_the_file_does() {
+    let file = open(Sim::new(DISK_BYTES));
+    file.append(&record(1, 2), false).unwrap();
+    let mut into = Buffer::zeroed(4 * BLOCK_BYTES as usize);
+    assert_eq!(file.read_at(&mut into, BLOCK_BYTES), Ok(BLOCK_BYTES as usize));
+    assert_eq!(file.read_at(&mut into, 2 * BLOCK_BYTES), Ok(0));
+    assert_eq!(file.read_at(&mut into, 1 << 40), Ok(0));
+}
+
+#[test]
+fn a_full_disk_fails_appends_without_a_hole_until_space_is_freed() {
+    let file = open(Sim::new(16 * BLOCK_BYTES));
+    for number in 1..=16 {
+        file.append(&record(number, 1), false).unwrap();
+    }
+    let error = file.append(&record(17, 1), false).unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::NoSpace(libc::ENOSPC));
+    assert_eq!(file.len(), 16 * BLOCK_BYTES);
+    file.set_len(10 * BLOCK_BYTES).unwrap();
+    assert_eq!(file.append(&record(11, 6), false), Ok(10 * BLOCK_BYTES));
+    assert!(file.append(&record(17, 1), false).is_err());
+    assert_eq!(contents(&file), (1..=16).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_large_append_that_does_not_fit_leaves_room_for_a_small_one() {
+    let file = open(Sim::new(16 * BLOCK_BYTES));
+    assert!(file.append(&record(1, 20), false).is_err());
+    assert_eq!(file.append(&record(1, 2), false), Ok(0));
+}
+
+#[test]
+fn without_growth_ahead_a_full_disk_leaves_the_file_as_it_was() {
+    let file = open_on(Sim::new(4 * BLOCK_BYTES), None, Arc::default()).unwrap();
+    file.append(&record(1, 3), false).unwrap();
+    let error = file.append(&record(4, 2), false).unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::NoSpace(libc::ENOSPC));
+    assert_eq!(file.len(), 3 * BLOCK_BYTES);
+    assert_eq!(file.append(&record(4, 1), false), Ok(3 * BLOCK_BYTES));
+    assert!(!file.backend.is_marked());
+}
+
+#[test]
+fn a_failed_append_ends_appending_until_set_len() {
+    let file = open(Sim::new(DISK_BYTES));
+    file.append(&record(1, 1), true).unwrap();
+    file.backend.fail(Call::Write, 0, libc::EIO);
+    let first = file.append(&record(2, 1), false).unwrap_err();
+    assert_eq!(*first.kind(), ErrorKind::Os(libc::EIO));
+    let second = file.append(&record(3, 1), false).unwrap_err();
+    assert!(matches!(second.kind(), ErrorKind::AppendEnded(_)), "{second}");
+    file.sync_data().expect("what was acknowledged can be made stable");
+    assert_eq!(file.len(), BLOCK_BYTES);
+    file.set_len(file.len()).unwrap();
+    assert_eq!(file.append(&record(4, 1), false), Ok(BLOCK_BYTES));
+    file.finish().unwrap();
+    assert_eq!(contents(&file), [1, 4]);
+}
+
+#[test]
+fn flush_error_wedges_every_file_of_the_file_system() {
+    let fs: Arc<FileSystem> = Arc::default();
+    let one = open_on(Sim::new(DISK_BYTES), Some(Prepared::Unwritten), fs.clone()).unwrap();
+    let other = open_on(Sim::new(DISK_BYTES), Some(Prepared::Unwritten), fs).unwrap();
+    let elsewhere = open(Sim::new(DISK_BYTES));
+    for file in [&one, &other, &elsewhere] {
+        file.append(&record(1, 1), false).unwrap();
+    }
+    one.backend.fail(Call::Flush, 0, libc::EIO);
+    for file in [&one, &one, &other] {
+        let error = file.sync_data().unwrap_err();
+        let ErrorKind::Wedged(cause) = error.kind() else { panic!("{error}") };
+        assert_eq!(*cause.kind(), ErrorKind::Os(libc::EIO), "the first cause is told");
+        assert!(matches!(file.append(&record(2, 1), false).unwrap_err().kind(), ErrorKind::Wedged(_)));
+    }
+    for file in [&one, &other] {
+        assert!(matches!(file.finish().unwrap_err().kind(), ErrorKind::Wedged(_)));
+        assert!(file.backend.is_marked(), "the next open has to recover");
+    }
+    elsewhere.sync_data().unwrap();
+}
+
+#[test]
+fn a_durable_append_whose_flush_fails_is_not_acknowledged() {
+    let file = open(Sim::new(DISK_BYTES));
+    file.append(&record(1, 1), false).unwrap();
+    file.backend.fail(Call::Flush, 0, libc::EIO);
+    assert!(file.append(&record(2, 1), true).is_err());
+}
+
+#[test]
+fn a_durable_append_makes_plain_ones_below_it_stable() {
+    let file = open(Sim::new(DISK_BYTES));
+    file.append(&record(1, 1), false).unwrap();
+    file.append(&record(2, 1), true).unwrap();
+    let disk = file.backend.crash(|_| false);
+    assert_eq!((disk.content(0), disk.content(1)), (Some(1), Some(2)));
+}
+
+#[test]
+fn a_write_far_past_the_end_leaves_a_hole() {
+    let file = open(Sim::new(DISK_BYTES));
+    file.append(&record(1, 1), false).unwrap();
+    file.write_at(&record(9, 1), 9000 * BLOCK_BYTES, true).unwrap();
+    assert_eq!(file.len(), 9001 * BLOCK_BYTES);
+    assert!(file.stats().grown_bytes < 9000 * BLOCK_BYTES);
+    assert_eq!(file.append(&record(2, 1), true), Ok(9001 * BLOCK_BYTES));
+    let after = open(file.backend.crash(|_| false));
+    assert_eq!(after.len(), 9002 * BLOCK_BYTES);
+    assert_eq!(after.backend.content(9000), Some(9));
+}
+
+#[test]
+fn misalignment_is_an_error_that_names_the_alignment() {
+    let file = open(Sim::new(DISK_BYTES));
+    let data = record(1, 2);
+    let kind = |result: Result<()>| result.unwrap_err().kind().clone();
+    let wanted = |what, value, required| ErrorKind::Misaligned { what, value, required };
+    assert_eq!(kind(file.append(&data[..512], false).map(drop)), wanted("length", 512, 4096));
+    assert_eq!(kind(file.write_at(&data[..512], 100, false)), wanted("offset", 100, 512));
+    assert_eq!(kind(file.write_at(&data[..100], 0, false)), wanted("length", 100, 512));
+    assert!(matches!(
+        kind(file.write_at(&data[1..513], 0, false)),
+        ErrorKind::Misaligned { what: "memory address", required: 512, .. }
+    ));
+    file.write_at(&data[..512], 0, false).unwrap();
+    assert_eq!(kind(file.append(&data, false).map(drop)), wanted("file length", 512, 4096));
+}
+
+#[test]
+fn zeroed_space_leaves_the_end_to_the_caller_until_it_cuts() {
+    let file = open_on(Sim::new(DISK_BYTES), Some(Prepared::Zeroed), Arc::default()).unwrap();
+    file.append(&record(1, 1), true).unwrap();
+    for _ in 0..2 {
+        let again = open_on(file.backend.crash(|_| true), Some(Prepared::Zeroed), Arc::default()).unwrap();
+        assert_eq!(again.recovery.verdict, Verdict::Undecided);
+        assert_eq!(again.recovery.floor, 0);
+        assert!(again.len() > BLOCK_BYTES && contents(&again)[1] == 0);
+        again.finish().unwrap();
+        assert!(again.backend.is_marked(), "nobody said where the file ends");
+    }
+    let last = open_on(file.backend.crash(|_| true), Some(Prepared::Zeroed), Arc::default()).unwrap();
+    last.set_len(BLOCK_BYTES).unwrap();
+    assert!(!last.backend.is_marked());
+    assert_eq!(contents(&last), [1]);
+}
+
+#[test]
+fn a_file_grown_by_another_program_since_is_doubtful() {
+    let file = open(Sim::new(DISK_BYTES));
+    file.append(&record(1, 1), true).unwrap();
+    let disk = file.backend.crash(|_| true);
+    disk.append_behind_our_back(1);
+    let size = disk.calls();
+    assert!(matches!(open_on(disk, Some(Prepared::Unwritten), Arc::default()), Err(ErrorKind::Doubtful(_))));
+    assert_eq!(size, 0);
+}
+
+#[test]
+fn close_does_not_cut_a_file_that_another_program_grew() {
+    let file = open(Sim::new(DISK_BYTES));
+    file.append(&record(1, 1), true).unwrap();
+    file.backend.append_behind_our_back(1);
+    assert!(matches!(file.finish().unwrap_err().kind(), ErrorKind::Doubtful(_)));
+    assert!(file.backend.is_marked());
+}
+
+#[test]
+fn a_marker_that_cannot_be_read_is_doubtful() {
+    let sim = Sim::new(DISK_BYTES);
+    crate::backend::Backend::write_marker(&sim, b"nonsense").unwrap();
+    assert!(open_on(sim, Some(Prepared::Unwritten), Arc::default()).is_err());
+}
+
+/// The life of a file whose block `n` holds the number `n + 1`. Returns how many blocks were acknowledged as durable.
+fn live(file: &SimFile) -> u64 {
+    let mut durable = 0;
+    let mut number = 1;
+    for step in 0..40u64 {
+        let blocks = 1 + step % 3;
+        if file.append(&record(number, blocks), step % 2 == 0).is_err() {
+            break;
+        }
+        number += blocks;
+        if step % 2 == 0 {
+            durable = number - 1;
+        }
+    }
+    durable
+}
+
+/// A crash at every call, with several choices of what survives of the unflushed, and a crash at every call of the
+/// recovery that follows.
+#[test]
+fn a_crash_in_any_window_loses_nothing_acknowledged_and_shows_nothing_else() {
+    for prepared in [Prepared::Unwritten, Prepared::Zeroed] {
+        let whole = open_on(Sim::new(DISK_BYTES), Some(prepared), Arc::default()).unwrap();
+        live(&whole);
+        whole.finish().unwrap();
+        for cut in 0..whole.backend.calls() {
+            crash_at(cut, prepared);
+        }
+    }
+}
+
+fn crash_at(cut: u64, prepared: Prepared) {
+    let sim = Sim::new(DISK_BYTES);
+    sim.die_after(cut);
+    let fs: Arc<FileSystem> = Arc::default();
+    let file = open_on_dying(sim, prepared, fs);
+    let Some(file) = file else { return };
+    let durable = live(&file);
+    let _ = file.finish();
+    for choice in 0..8u64 {
+        let mut random = choice.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ cut;
+        let disk = file.backend.crash(|_| match choice {
+            0 => false,
+            1 => true,
+            _ => {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                random >> 63 == 1
+            }
+        });
+        check_after_crash(&disk, durable, prepared, &format!("cut {cut} choice {choice} {prepared:?}"));
+    }
+}
+
+/// Opening a new file syncs it: a disk that is gone by then has no file to speak of.
+fn open_on_dying(sim: Sim, prepared: Prepared, fs: Arc<FileSystem>) -> Option<SimFile> {
+    let works = crate::backend::Backend::sync_all(&sim).is_ok();
+    works.then(|| open_on(sim, Some(prepared), fs).ok()).flatten()
+}
+
+fn check_after_crash(disk: &Sim, durable: u64, prepared: Prepared, at: &str) {
+    for again in 0.. {
+        let image = disk.crash(|_| true);
+        image.die_after(again);
+        let died = bring_into_order(&image, SELF, Recover::Cut).is_err();
+        let file = open_on(image.crash(|n| n.is_none() && again % 2 == 0), Some(prepared), Arc::default())
+            .unwrap_or_else(|kind| panic!("{at}, recovery call {again}: {kind}"));
+        let contents = contents(&file);
+        let end = contents.iter().position(|content| *content == 0).unwrap_or(contents.len());
+        assert!(end as u64 >= durable, "{at}, recovery call {again}: {durable} acknowledged, {end} found");
+        assert!(
+            contents[..end].iter().zip(1..).all(|(found, wanted)| *found == wanted),
+            "{at}: {contents:?}"
+        );
+        if prepared == Prepared::Unwritten {
+            assert_eq!(end, contents.len(), "{at}: grown space shows");
+        }
+        if !died {
+            break;
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Runs system tools (mount, losetup, mkfs) with a time limit. They run as processes of their own,
+//! because a call stuck in the kernel would keep this process from ending.
+
+use std::ffi::OsStr;
+use std::io;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Runs the tool and returns its standard output; a failure carries everything it printed.
+pub(crate) fn run<A: AsRef<OsStr>>(
+    limit: Duration,
+    program: &str,
+    args: impl IntoIterator<Item = A>,
+) -> io::Result<String> {
+    let child = Command::new(program)
+        .args(args)
+        .env("PATH", path_with_sbin())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| io::Error::new(e.kind(), format!("{program}: {e}")))?;
+    let pid = Pid::from_child(&child);
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(child.wait_with_output()));
+    match receiver.recv_timeout(limit) {
+        Ok(output) => judge(program, output?),
+        Err(_) => {
+            let _ = kill_process(pid, Signal::KILL);
+            Err(io::Error::new(io::ErrorKind::TimedOut, format!("{program}: not done after {limit:?}")))
+        }
+    }
+}
+
+fn judge(program: &str, output: Output) -> io::Result<String> {
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(stdout);
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!("{program}: {}: {stdout}{}", output.status, stderr.trim_end())))
+}
+
+/// A root shell made with su often lacks the directories of mkfs and losetup.
+fn path_with_sbin() -> String {
+    format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default())
+}

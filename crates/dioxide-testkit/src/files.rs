@@ -1,0 +1,149 @@
+//! What tests ask the kernel about files: extents, the marker attribute, caches, the shutdown ioctl.
+
+use std::ffi::{c_int, c_ulong};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+/// The attribute in which dioxide keeps its marker.
+pub const MARKER: &str = "user.dioxide";
+
+/// A run of a file's bytes that the file system has mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Where it begins in the file, in bytes.
+    pub start: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// Allocated, but reads as zeros.
+    pub unwritten: bool,
+}
+
+/// The file's extents in order, as FIEMAP tells them, neighbours of one kind joined: a file
+/// system's own splits (ext4: every 128 MiB) mean nothing to a test.
+pub fn extents(path: impl AsRef<Path>) -> io::Result<Vec<Extent>> {
+    let file = File::open(path)?;
+    let mut joined = Vec::new();
+    let mut start = 0;
+    loop {
+        let map = Fiemap::read(&file, start)?;
+        for found in map.found() {
+            start = found.logical + found.length;
+            join(&mut joined, found.to_extent());
+        }
+        if map.is_last() {
+            return Ok(joined);
+        }
+    }
+}
+
+fn join(extents: &mut Vec<Extent>, next: Extent) {
+    match extents.last_mut() {
+        Some(last) if last.start + last.len == next.start && last.unwritten == next.unwritten => {
+            last.len += next.len;
+        }
+        _ => extents.push(next),
+    }
+}
+
+const FS_IOC_FIEMAP: c_ulong = 0xC020_660B;
+const FIEMAP_EXTENT_LAST: u32 = 0x1;
+const FIEMAP_EXTENT_UNWRITTEN: u32 = 0x800;
+const BATCH: usize = 128;
+
+#[repr(C)]
+struct Fiemap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+    extents: [FiemapExtent; BATCH],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FiemapExtent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved64: [u64; 2],
+    flags: u32,
+    reserved: [u32; 3],
+}
+
+impl FiemapExtent {
+    fn to_extent(self) -> Extent {
+        let unwritten = self.flags & FIEMAP_EXTENT_UNWRITTEN != 0;
+        Extent { start: self.logical, len: self.length, unwritten }
+    }
+}
+
+impl Fiemap {
+    fn read(file: &File, start: u64) -> io::Result<Fiemap> {
+        let mut map = Fiemap {
+            start,
+            length: u64::MAX - start,
+            flags: 0,
+            mapped_extents: 0,
+            extent_count: BATCH as u32,
+            reserved: 0,
+            extents: [FiemapExtent::default(); BATCH],
+        };
+        // SAFETY: the kernel writes at most `extent_count` extents, and there is room for them.
+        let result = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &mut map) };
+        if result == 0 { Ok(map) } else { Err(io::Error::last_os_error()) }
+    }
+
+    fn found(&self) -> &[FiemapExtent] {
+        &self.extents[..self.mapped_extents as usize]
+    }
+
+    fn is_last(&self) -> bool {
+        self.found().last().is_none_or(|extent| extent.flags & FIEMAP_EXTENT_LAST != 0)
+    }
+}
+
+/// Sets the marker attribute.
+pub fn set_marker(path: impl AsRef<Path>, value: &[u8]) -> io::Result<()> {
+    Ok(rustix::fs::setxattr(path.as_ref(), MARKER, value, XattrFlags::empty())?)
+}
+
+/// The marker attribute, if the file has one.
+pub fn marker(path: impl AsRef<Path>) -> io::Result<Option<Vec<u8>>> {
+    let mut value = vec![0; 64 << 10];
+    match rustix::fs::getxattr(path.as_ref(), MARKER, &mut value) {
+        Ok(len) => Ok(Some(value[..len].to_vec())),
+        Err(Errno::NODATA) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Removes the marker attribute.
+pub fn remove_marker(path: impl AsRef<Path>) -> io::Result<()> {
+    Ok(rustix::fs::removexattr(path.as_ref(), MARKER)?)
+}
+
+/// Makes the kernel forget every clean page, inode and directory entry of the machine.
+pub fn drop_caches() -> io::Result<()> {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3")
+}
+
+/// Shuts the file system around `path` down at once, without flushing its log, as a crash would.
+/// Only for a file system of your own ([`crate::volume::Volume`]): nothing works on it until it is
+/// mounted anew.
+pub fn shutdown(path: impl AsRef<Path>) -> io::Result<()> {
+    // EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN are the same number, and so is the flag.
+    const SHUTDOWN: c_ulong = 0x8004_587D;
+    const NO_LOG_FLUSH: u32 = 2;
+    let dir = File::open(path)?;
+    // SAFETY: the ioctl only reads a u32.
+    let result: c_int = unsafe { libc::ioctl(dir.as_raw_fd(), SHUTDOWN, &NO_LOG_FLUSH) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

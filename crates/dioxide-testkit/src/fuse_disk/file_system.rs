@@ -1,0 +1,183 @@
+//! The FUSE file system of a disk: one directory with one file, `image`.
+//!
+//! `fsync` must be answered: after ENOSYS, the default, the kernel takes every flush as done. The
+//! file is opened for direct I/O, or the kernel would go on reading lost data from its own cache.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite,
+    Request, TimeOrNow, WriteFlags,
+};
+
+use super::disk::BLOCK;
+use super::shared::SharedDisk;
+
+pub(super) const IMAGE: &str = "image";
+
+const IMAGE_INODE: INodeNo = INodeNo(2);
+const ATTRIBUTES_VALID: Duration = Duration::from_secs(3600);
+const WRITE_MAX: u32 = 1 << 20;
+
+pub(super) struct OneFile {
+    disk: Arc<SharedDisk>,
+}
+
+impl OneFile {
+    pub(super) fn new(disk: Arc<SharedDisk>) -> OneFile {
+        OneFile { disk }
+    }
+
+    fn attributes(&self, inode: INodeNo) -> FileAttr {
+        let is_image = inode == IMAGE_INODE;
+        let size = if is_image { self.disk.wait().size() } else { 0 };
+        FileAttr {
+            ino: inode,
+            size,
+            blocks: size / 512,
+            atime: SystemTime::UNIX_EPOCH,
+            mtime: SystemTime::UNIX_EPOCH,
+            ctime: SystemTime::UNIX_EPOCH,
+            crtime: SystemTime::UNIX_EPOCH,
+            kind: if is_image { FileType::RegularFile } else { FileType::Directory },
+            perm: if is_image { 0o600 } else { 0o700 },
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: BLOCK as u32,
+            flags: 0,
+        }
+    }
+}
+
+fn answer(reply: ReplyEmpty, result: Result<(), i32>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(Errno::from_i32(errno)),
+    }
+}
+
+impl Filesystem for OneFile {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let _ = config.set_max_write(WRITE_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if name == IMAGE {
+            reply.entry(&ATTRIBUTES_VALID, &self.attributes(IMAGE_INODE), Generation(0));
+        } else {
+            reply.error(Errno::ENOENT);
+        }
+    }
+
+    fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        reply.attr(&ATTRIBUTES_VALID, &self.attributes(inode));
+    }
+
+    /// Nothing can be set: a disk has one size.
+    fn setattr(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _mode: Option<u32>,
+        _uid: Option<u32>,
+        _gid: Option<u32>,
+        _size: Option<u64>,
+        _atime: Option<TimeOrNow>,
+        _mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        reply.attr(&ATTRIBUTES_VALID, &self.attributes(inode));
+    }
+
+    fn open(&self, _request: &Request, _inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        match self.disk.wait().read(offset, size.into()) {
+            Ok(data) => reply.data(data),
+            Err(errno) => reply.error(Errno::from_i32(errno)),
+        }
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        match self.disk.wait().write(offset, data) {
+            Ok(len) => reply.written(len as u32),
+            Err(errno) => reply.error(Errno::from_i32(errno)),
+        }
+    }
+
+    /// Every close(2) of the file, which is no flush of the disk.
+    fn flush(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
+    /// What the loop device makes of a flush.
+    fn fsync(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        answer(reply, self.disk.wait().flush());
+    }
+
+    /// What the loop device makes of a discard (punch a hole) and of writing zeros.
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        if mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) == 0 {
+            return answer(reply, Err(libc::EOPNOTSUPP));
+        }
+        answer(reply, self.disk.wait().zero(offset, length));
+    }
+}

@@ -1,0 +1,57 @@
+//! A loop device on a file, detached on drop, with the record file that `scripts/lab down` reads:
+//! the backing file, written before it is attached, and the device, added after.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::command;
+use crate::wait::{PATIENCE, retry};
+
+pub(crate) struct LoopDevice {
+    device: PathBuf,
+    backing: PathBuf,
+    record: PathBuf,
+}
+
+impl LoopDevice {
+    pub(crate) fn attach(backing: &Path, record: &Path) -> io::Result<LoopDevice> {
+        let mut file = fs::File::create(record)?;
+        writeln!(file, "{}", backing.display())?;
+        let printed = command::run(PATIENCE, "losetup", ["--find".as_ref(), "--show".as_ref(), backing])?;
+        write!(file, "{printed}")?;
+        let device = PathBuf::from(printed.trim_end());
+        Ok(LoopDevice { device, backing: backing.to_owned(), record: record.to_owned() })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.device
+    }
+
+    /// The number may belong to another image already: only the backing file tells.
+    fn is_attached(&self) -> bool {
+        let name = self.device.file_name().unwrap_or_default();
+        let path = Path::new("/sys/block").join(name).join("loop/backing_file");
+        fs::read_to_string(path).is_ok_and(|backing| Path::new(backing.trim_end()) == self.backing)
+    }
+
+    /// `losetup -d` succeeds before the device is free if somebody still has it open.
+    fn detach(&self) -> io::Result<()> {
+        retry(PATIENCE, || {
+            if !self.is_attached() {
+                return Ok(());
+            }
+            command::run(PATIENCE, "losetup", ["-d".as_ref(), self.device.as_path()])?;
+            Err(io::Error::from(io::ErrorKind::ResourceBusy))
+        })
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        match self.detach() {
+            Ok(()) => drop(fs::remove_file(&self.record)),
+            Err(e) => eprintln!("testkit: {} stays attached: {e}", self.device.display()),
+        }
+    }
+}

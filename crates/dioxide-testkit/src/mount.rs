@@ -1,0 +1,59 @@
+//! A mounted file system, unmounted on drop. Every wait is bounded.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::command;
+use crate::wait::{PATIENCE, retry};
+
+pub(crate) struct Mount {
+    dir: PathBuf,
+}
+
+impl Mount {
+    pub(crate) fn new(fs_type: &str, source: &Path, dir: &Path) -> io::Result<Mount> {
+        let args = [Path::new("-t"), Path::new(fs_type), source, dir];
+        command::run(PATIENCE, "mount", args)?;
+        Ok(Mount { dir: dir.to_owned() })
+    }
+
+    /// Takes over what somebody else (a FUSE server) mounted.
+    pub(crate) fn adopt(dir: &Path) -> Mount {
+        Mount { dir: dir.to_owned() }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Does nothing if it is unmounted already. An error says that it still is mounted.
+    pub(crate) fn unmount(&self) -> io::Result<()> {
+        self.unmount_within(PATIENCE)
+    }
+
+    pub(crate) fn unmount_within(&self, limit: Duration) -> io::Result<()> {
+        retry(limit, || {
+            if !is_mounted(&self.dir)? {
+                return Ok(());
+            }
+            command::run(limit, "umount", [&self.dir]).map(drop)
+        })
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(e) = self.unmount() {
+            eprintln!("testkit: {} stays mounted: {e}", self.dir.display());
+        }
+    }
+}
+
+/// Asks the kernel's table and not the directory itself, which a dead server does not answer for.
+fn is_mounted(dir: &Path) -> io::Result<bool> {
+    let escaped = dir.to_string_lossy().replace(' ', "\\040");
+    let table = fs::read_to_string("/proc/self/mounts")?;
+    Ok(table.lines().any(|line| line.split(' ').nth(1) == Some(&escaped)))
+}

@@ -1,0 +1,76 @@
+//! Tests that need the lab: they run if it is there; otherwise they are listed as ignored, with
+//! the reason, so that a run without a lab counts and names what it skipped.
+
+use std::io;
+use std::path::Path;
+
+use rustix::process::geteuid;
+
+use crate::lab::{self, Disk, Fs, TestDir};
+
+pub use libtest_mimic::{Failed, Trial};
+
+/// What a trial returns; `?` takes any error that can be displayed.
+pub type TrialResult = Result<(), Failed>;
+
+/// A test that needs a fresh directory on the lab's `fs`; named `fs::name`.
+pub fn lab_trial(name: &str, fs: Fs, test: impl FnOnce(TestDir) -> TrialResult + Send + 'static) -> Trial {
+    let full_name = format!("{fs}::{name}");
+    let label = full_name.clone();
+    trial(full_name, lab_has(fs), move || test(lab::fresh_dir(fs, &label)?))
+}
+
+/// The same test on every file system of the lab.
+pub fn lab_trials(name: &str, test: fn(TestDir) -> TrialResult) -> Vec<Trial> {
+    Fs::ALL.map(|fs| lab_trial(name, fs, test)).into()
+}
+
+/// A test that needs the lab's bare disk, one at a time; named `disk::name`.
+pub fn disk_trial(name: &str, test: impl FnOnce(Disk) -> TrialResult + Send + 'static) -> Trial {
+    trial(format!("disk::{name}"), lab::disk_path().map(drop), move || test(lab::disk()?))
+}
+
+/// A test that makes file systems of its own ([`crate::volume::Volume`]).
+pub fn volume_trial(name: &str, test: impl FnOnce() -> TrialResult + Send + 'static) -> Trial {
+    trial(name.to_owned(), can_make_volumes(), test)
+}
+
+/// The same test with a file system of each kind, which the test makes; named `fs::name`.
+pub fn volume_trials(name: &str, test: fn(Fs) -> TrialResult) -> Vec<Trial> {
+    Fs::ALL.map(|fs| volume_trial(&format!("{fs}::{name}"), move || test(fs))).into()
+}
+
+/// A test that makes FUSE disks ([`crate::fuse_disk::FuseDisk`]).
+pub fn fuse_trial(name: &str, test: impl FnOnce() -> TrialResult + Send + 'static) -> Trial {
+    trial(name.to_owned(), can_make_volumes().and_then(|()| exists("/dev/fuse")), test)
+}
+
+/// The same test on a FUSE disk with a file system of each kind, made by the test; named `fs::name`.
+pub fn fuse_trials(name: &str, test: fn(Fs) -> TrialResult) -> Vec<Trial> {
+    Fs::ALL.map(|fs| fuse_trial(&format!("{fs}::{name}"), move || test(fs))).into()
+}
+
+fn trial(
+    name: String,
+    possible: io::Result<()>,
+    test: impl FnOnce() -> TrialResult + Send + 'static,
+) -> Trial {
+    match possible {
+        Ok(()) => Trial::test(name, test),
+        // Run all the same with --ignored, it fails and says why.
+        Err(why) => Trial::test(name, test).with_kind(format!("skipped: {why}")).with_ignored_flag(true),
+    }
+}
+
+fn lab_has(fs: Fs) -> io::Result<()> {
+    lab::fresh_dir(fs, "probe").map(drop)
+}
+
+fn can_make_volumes() -> io::Result<()> {
+    lab::dir()?;
+    if geteuid().is_root() { Ok(()) } else { Err(io::Error::other("not root")) }
+}
+
+fn exists(path: &str) -> io::Result<()> {
+    if Path::new(path).exists() { Ok(()) } else { Err(io::Error::other(format!("no {path}"))) }
+}

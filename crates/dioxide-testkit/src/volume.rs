@@ -1,0 +1,166 @@
+//! A file system of a test's own, on a loop device: to be shut down, cut from power, remounted and
+//! checked. Lives in the lab's `volumes` directory; dropped, it leaves nothing behind.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::command;
+use crate::files;
+use crate::fuse_disk::{FuseDisk, Keep};
+use crate::lab::Fs;
+use crate::loop_device::LoopDevice;
+use crate::mount::Mount;
+use crate::site::Site;
+
+/// The smallest size that mkfs.xfs accepts.
+pub const SIZE_MIN: u64 = 300 << 20;
+
+const TOOL_LIMIT: Duration = Duration::from_secs(60);
+
+/// What an unmount gets before the disk below is given up.
+const STUCK: Duration = Duration::from_secs(5);
+
+/// A mounted file system. Close every file on it before it is unmounted, remounted or checked.
+pub struct Volume {
+    fs: Fs,
+    mount: Option<Mount>,
+    mount_point: PathBuf,
+    below: Below,
+}
+
+enum Below {
+    Image { loop_device: LoopDevice, _site: Site },
+    FuseDisk(FuseDisk),
+}
+
+impl Volume {
+    /// Makes one of `size` bytes on an image file.
+    pub fn new(fs: Fs, size: u64) -> io::Result<Volume> {
+        let site = Site::new()?;
+        let image = site.path("disk.img");
+        File::create_new(&image)?.set_len(size)?;
+        let loop_device = LoopDevice::attach(&image, &site.path("disk.loop"))?;
+        let mount_point = site.make_dir("mnt")?;
+        Volume::format(fs, mount_point, Below::Image { loop_device, _site: site })
+    }
+
+    /// Makes one of `size` bytes on a disk that fails on command.
+    pub fn on_fuse_disk(fs: Fs, size: u64) -> io::Result<Volume> {
+        let mut disk = FuseDisk::start(size)?;
+        disk.loop_device()?;
+        let mount_point = disk.site().make_dir("mnt")?;
+        Volume::format(fs, mount_point, Below::FuseDisk(disk))
+    }
+
+    fn format(fs: Fs, mount_point: PathBuf, below: Below) -> io::Result<Volume> {
+        let mut volume = Volume { fs, mount: None, mount_point, below };
+        make_fs(fs, volume.device())?;
+        volume.mount()?;
+        Ok(volume)
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.mount_point
+    }
+
+    /// Its loop device.
+    pub fn device(&self) -> &Path {
+        match &self.below {
+            Below::Image { loop_device, .. } => loop_device.path(),
+            Below::FuseDisk(disk) => disk.attached().expect("attached before it was formatted"),
+        }
+    }
+
+    /// The disk below, if it is one that fails on command.
+    pub fn disk(&self) -> Option<&FuseDisk> {
+        match &self.below {
+            Below::Image { .. } => None,
+            Below::FuseDisk(disk) => Some(disk),
+        }
+    }
+
+    /// Mounts it, unless it is mounted.
+    pub fn mount(&mut self) -> io::Result<()> {
+        if self.mount.is_none() {
+            self.mount = Some(Mount::new(self.fs.name(), self.device(), &self.mount_point)?);
+        }
+        Ok(())
+    }
+
+    /// Unmounts it, if it is mounted. Waits a while for the last file to be closed.
+    pub fn unmount(&mut self) -> io::Result<()> {
+        if let Some(mount) = &self.mount {
+            mount.unmount()?;
+        }
+        self.mount = None;
+        Ok(())
+    }
+
+    /// Unmounts it and mounts it anew, with recovery from its log if it was not unmounted cleanly.
+    pub fn remount(&mut self) -> io::Result<()> {
+        self.unmount()?;
+        self.mount()
+    }
+
+    /// Shuts the file system down as a crash would, its log not flushed; [`Volume::remount`] brings
+    /// it back. The disk below keeps what it was given: no block that was written is lost.
+    pub fn shutdown(&self) -> io::Result<()> {
+        files::shutdown(&self.mount_point)
+    }
+
+    /// Cuts the power of the FUSE disk below, which loses what `keep` does not keep of its cache,
+    /// and brings disk and file system back.
+    pub fn power_cut(&mut self, keep: Keep) -> io::Result<()> {
+        self.fuse_disk()?.power_cut(keep)?;
+        self.unmount()?;
+        self.fuse_disk()?.heal()?;
+        self.mount()
+    }
+
+    fn fuse_disk(&self) -> io::Result<&FuseDisk> {
+        self.disk().ok_or_else(|| io::Error::other("this volume has no FUSE disk below"))
+    }
+
+    /// Lets the file system's own checker look, which must find nothing. Remounts it twice: first to
+    /// replay its log, which a checker that may not write cannot do.
+    pub fn fsck(&mut self) -> io::Result<()> {
+        self.remount()?;
+        self.unmount()?;
+        check_fs(self.fs, self.device())?;
+        self.mount()
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        let (Some(mount), Below::FuseDisk(disk)) = (&self.mount, &self.below) else { return };
+        let _ = disk.go_on();
+        if mount.unmount_within(STUCK).is_err() {
+            disk.give_up();
+        }
+    }
+}
+
+/// Without discarding, so that old content stays where the file system does not write.
+fn make_fs(fs: Fs, device: &Path) -> io::Result<()> {
+    let (tool, options): (_, &[&str]) = match fs {
+        Fs::Ext4 => ("mkfs.ext4", &["-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"]),
+        Fs::Xfs => ("mkfs.xfs", &["-q", "-f", "-K"]),
+    };
+    run_on(device, tool, options)
+}
+
+fn check_fs(fs: Fs, device: &Path) -> io::Result<()> {
+    match fs {
+        Fs::Ext4 => run_on(device, "e2fsck", &["-f", "-n"]),
+        Fs::Xfs => run_on(device, "xfs_repair", &["-n"]),
+    }
+}
+
+fn run_on(device: &Path, tool: &str, options: &[&str]) -> io::Result<()> {
+    let args = options.iter().map(Path::new).chain([device]);
+    command::run(TOOL_LIMIT, tool, args).map(drop)
+}

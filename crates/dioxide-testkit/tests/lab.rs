@@ -1,0 +1,137 @@
+//! Self test of the lab: its directories and disk, extents and marker, throw-away volumes.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use dioxide_testkit::files::{self, Extent};
+use dioxide_testkit::lab::{self, Disk, Fs, TestDir};
+use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, volume_trials};
+use dioxide_testkit::volume::{SIZE_MIN, Volume};
+
+const KIB: u64 = 1 << 10;
+
+fn directories_are_fresh_and_removed(dir: TestDir) -> TrialResult {
+    let path = dir.to_path_buf();
+    assert_eq!(fs::read_dir(&path)?.count(), 0);
+    fs::write(path.join("file"), "x")?;
+    drop(dir);
+    assert!(!path.exists());
+    Ok(())
+}
+
+fn extents_tell_written_from_unwritten(dir: TestDir) -> TrialResult {
+    let path = dir.join("file");
+    let file = File::create(&path)?;
+    assert_eq!(files::extents(&path)?, []);
+    // SAFETY: a plain system call on an open file.
+    assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, 1 << 20) }, 0);
+    file.write_all_at(&[1; 16 << 10], 64 * KIB)?;
+    file.sync_all()?;
+    let extent = |start, end, unwritten| Extent { start: start * KIB, len: (end - start) * KIB, unwritten };
+    assert_eq!(files::extents(&path)?, [extent(0, 64, true), extent(64, 80, false), extent(80, 1024, true)]);
+    Ok(())
+}
+
+fn many_extents_are_all_listed(dir: TestDir) -> TrialResult {
+    let path = dir.join("file");
+    let file = File::create(&path)?;
+    for n in 0..400 {
+        file.write_all_at(&[1; 4096], n * 8 * KIB)?;
+    }
+    file.sync_all()?;
+    // XFS fills some of the holes with unwritten space.
+    let written = files::extents(&path)?.into_iter().filter(|extent| !extent.unwritten);
+    assert!(written.map(|extent| extent.start).eq((0..400).map(|n| n * 8 * KIB)));
+    Ok(())
+}
+
+fn marker_is_set_and_removed(dir: TestDir) -> TrialResult {
+    let path = dir.join("file");
+    File::create(&path)?;
+    assert_eq!(files::marker(&path)?, None);
+    files::set_marker(&path, b"value")?;
+    assert_eq!(files::marker(&path)?.as_deref(), Some(b"value".as_slice()));
+    files::remove_marker(&path)?;
+    assert_eq!(files::marker(&path)?, None);
+    files::drop_caches()?;
+    Ok(())
+}
+
+fn disk_is_a_block_device_of_one_test_at_a_time(disk: Disk) -> TrialResult {
+    let device = OpenOptions::new().read(true).write(true).open(&*disk)?;
+    device.write_all_at(&[7; 4096], 0)?;
+    drop((device, disk));
+    lab::disk()?;
+    Ok(())
+}
+
+fn shutdown_loses_what_was_not_synced(fs_type: Fs) -> TrialResult {
+    let mut volume = Volume::new(fs_type, SIZE_MIN)?;
+    write_synced(&volume.path().join("synced"))?;
+    fs::write(volume.path().join("not-synced"), "y")?;
+    volume.shutdown()?;
+    assert!(fs::write(volume.path().join("after"), "z").is_err(), "a file system that is shut down");
+    volume.remount()?;
+    assert_eq!(fs::read_to_string(volume.path().join("synced"))?, "x");
+    assert!(!volume.path().join("not-synced").exists());
+    volume.fsck()?;
+    Ok(())
+}
+
+fn write_synced(path: &Path) -> std::io::Result<()> {
+    fs::write(path, "x")?;
+    File::open(path)?.sync_all()?;
+    File::open(path.parent().expect("a file has a directory"))?.sync_all()
+}
+
+fn dropped_volume_leaves_nothing(fs_type: Fs) -> TrialResult {
+    let volume = Volume::new(fs_type, SIZE_MIN)?;
+    let (mount_point, device) = (volume.path().to_owned(), volume.device().to_owned());
+    drop(volume);
+    assert!(!mount_point.parent().expect("the site").exists());
+    assert!(fs::read_to_string("/proc/self/mounts")?.find(&*mount_point.to_string_lossy()).is_none());
+    let backing = Path::new("/sys/block").join(device.file_name().unwrap()).join("loop/backing_file");
+    let site = mount_point.parent().unwrap().to_string_lossy().into_owned();
+    assert!(!fs::read_to_string(backing).is_ok_and(|backing| backing.starts_with(&site)));
+    Ok(())
+}
+
+fn unmount_waits_for_the_last_file(fs_type: Fs) -> TrialResult {
+    let mut volume = Volume::new(fs_type, SIZE_MIN)?;
+    let file = File::create(volume.path().join("file"))?;
+    thread::spawn(move || {
+        thread::sleep(Duration::from_millis(200));
+        drop(file);
+    });
+    volume.unmount()?;
+    assert!(!volume.path().join("file").exists());
+    Ok(())
+}
+
+fn trials() -> Vec<Trial> {
+    [
+        lab_trials("directories_are_fresh_and_removed", directories_are_fresh_and_removed),
+        lab_trials("extents_tell_written_from_unwritten", extents_tell_written_from_unwritten),
+        lab_trials("many_extents_are_all_listed", many_extents_are_all_listed),
+        lab_trials("marker_is_set_and_removed", marker_is_set_and_removed),
+        vec![disk_trial(
+            "disk_is_a_block_device_of_one_test_at_a_time",
+            disk_is_a_block_device_of_one_test_at_a_time,
+        )],
+        volume_trials("shutdown_loses_what_was_not_synced", shutdown_loses_what_was_not_synced),
+        volume_trials("dropped_volume_leaves_nothing", dropped_volume_leaves_nothing),
+        volume_trials("unmount_waits_for_the_last_file", unmount_waits_for_the_last_file),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn main() -> ExitCode {
+    dioxide_testkit::run(&[], trials)
+}
