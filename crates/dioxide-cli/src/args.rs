@@ -1,0 +1,258 @@
+//! What was typed. Parsing only: nothing here looks at the system; `bench::plan` turns it into what is meant.
+
+use crate::units::{parse_bytes, parse_duration};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// More threads than any storage benchmark needs; the ledger has 20 bits for them.
+const NUMJOBS_MAX: i64 = 1024;
+const BS_MAX_BYTES: u64 = 16 << 20;
+const RUNTIME_MIN: Duration = Duration::from_millis(10);
+const RUNTIME_MAX: Duration = Duration::from_secs(3600);
+const ROUNDS_MAX: i64 = 999;
+
+/// Direct I/O that stays concurrent: measure it on your own disk, recover files after a crash.
+#[derive(Parser)]
+#[command(name = "dioxide", version, about)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Show where direct I/O stops scaling, and what dioxide makes of the same work.
+    ///
+    /// Without a scenario: appends and sync writers on a scratch file, in under a minute. Every scenario does
+    /// the same work by several paths, interleaved over rounds, on a file without a name that vanishes with
+    /// the process.
+    Bench(Bench),
+    /// Bring files that a crash left grown back to the end of what was written.
+    ///
+    /// Says first what was found. Cuts only where the end is known and nobody changed the file since.
+    Recover(Recover),
+}
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Bench {
+    #[command(subcommand)]
+    pub scenario: Option<Scenario>,
+    /// Directory for the scratch file.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+impl Bench {
+    /// Where the results go, with or without a scenario.
+    pub fn output(&self) -> &Output {
+        match &self.scenario {
+            None => &self.output,
+            Some(Scenario::Append(append)) => &append.output,
+            Some(Scenario::Sync(sync)) => &sync.output,
+        }
+    }
+}
+
+#[derive(Subcommand)]
+pub enum Scenario {
+    /// N threads append to one file: through the kernel, into preallocated space, and with dioxide.
+    ///
+    /// Paths: `kernel` is a pwrite past the end at a shared next offset (O_DIRECT, with O_DSYNC for
+    /// every-write); `preallocated` is the same inside a file fallocated beforehand, which is not timed;
+    /// `dioxide` is File::append, and its growth and close are timed. Every path ends with its data stable:
+    /// the first two by one fdatasync, dioxide by close.
+    Append(Append),
+    /// N threads rewrite a region of their own each, durably: the workload of an old kernel regression.
+    ///
+    /// Paths: `serialised` is a pwrite, then an fdatasync under one lock; `kernel` is a pwrite with
+    /// O_DIRECT|O_SYNC; `dioxide` is File::write_at with Durability::EveryWrite.
+    Sync(Sync),
+}
+
+#[derive(Args)]
+pub struct Append {
+    /// Directory for the scratch file.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Block sizes: the bytes of one append.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "4k")]
+    #[arg(value_parser = block_size)]
+    pub bs: Vec<u64>,
+    /// Numbers of threads.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,4,16,64")]
+    #[arg(value_parser = numjobs())]
+    pub numjobs: Vec<u32>,
+    #[command(flatten)]
+    pub pace: Pace,
+    /// When an append counts as done.
+    #[arg(long, value_enum, default_value_t)]
+    pub durability: Durability,
+    /// How dioxide prepares the space ahead.
+    #[arg(long, value_enum, default_value_t)]
+    pub growth: Growth,
+    /// Largest size of the scratch file [default: 4g or a quarter of the free space, the smaller].
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub size: Option<u64>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args)]
+pub struct Sync {
+    /// Directory for the scratch file.
+    #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "device")]
+    pub dir: PathBuf,
+    /// Block device to run on instead of a file. ITS CONTENTS ARE DESTROYED.
+    #[arg(long, value_name = "DEVICE", requires = "overwrite_device")]
+    pub device: Option<PathBuf>,
+    /// The same name again, to confirm that its contents may be destroyed.
+    #[arg(long, value_name = "DEVICE", requires = "device")]
+    pub overwrite_device: Option<PathBuf>,
+    /// Block sizes: the bytes of one write, and of each thread's region.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64k")]
+    #[arg(value_parser = block_size)]
+    pub bs: Vec<u64>,
+    /// Numbers of threads.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64")]
+    #[arg(value_parser = numjobs())]
+    pub numjobs: Vec<u32>,
+    #[command(flatten)]
+    pub pace: Pace,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// How long and how often.
+#[derive(Args, Clone, Copy)]
+pub struct Pace {
+    /// Time of one run.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = runtime)]
+    pub runtime: Duration,
+    /// Rounds; each runs every path once, in another order.
+    #[arg(long, value_name = "N", default_value = "9")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX))]
+    pub rounds: u32,
+}
+
+#[derive(Args)]
+pub struct Output {
+    /// Write the results as JSON to FILE, or to stdout in place of the tables (`-`).
+    #[arg(long, value_name = "FILE|-")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct Recover {
+    /// Files to look at.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Cut files too that were changed since the crash. For the owner of the data only.
+    #[arg(long)]
+    pub force: bool,
+    /// Only say what was found.
+    #[arg(long, conflicts_with = "force")]
+    pub dry_run: bool,
+}
+
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub enum Durability {
+    /// When it is written; it is stable after the end of the run.
+    #[default]
+    OnSync,
+    /// When it is stable, as with O_DSYNC.
+    EveryWrite,
+}
+
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub enum Growth {
+    /// Allocated; recovery finds the end after a crash.
+    #[default]
+    Unwritten,
+    /// Allocated and filled with zeros: durable writes need no journal.
+    Zeroed,
+}
+
+fn block_size(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text)?;
+    match bytes {
+        512..=BS_MAX_BYTES if bytes.is_multiple_of(512) => Ok(bytes),
+        _ => Err("a block is a multiple of 512 bytes, 16m at most".into()),
+    }
+}
+
+fn runtime(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        time if (RUNTIME_MIN..=RUNTIME_MAX).contains(&time) => Ok(time),
+        _ => Err("a run takes between 10ms and 1h".into()),
+    }
+}
+
+fn numjobs() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=NUMJOBS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Result<Command, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.command)
+    }
+
+    fn scenario(line: &str) -> Scenario {
+        match parse(line).unwrap() {
+            Command::Bench(bench) => bench.scenario.unwrap(),
+            Command::Recover(_) => panic!("{line} is a bench"),
+        }
+    }
+
+    #[test]
+    fn definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn append_lists_and_defaults() {
+        let Scenario::Append(append) = scenario("dioxide bench append --bs 4k,16k --numjobs 1,128") else {
+            panic!("append")
+        };
+        assert_eq!(append.bs, [4096, 16384]);
+        assert_eq!(append.numjobs, [1, 128]);
+        assert_eq!((append.pace.rounds, append.pace.runtime), (9, Duration::from_secs(2)));
+        assert!(matches!(append.durability, Durability::OnSync));
+        assert!(matches!(append.growth, Growth::Unwritten));
+    }
+
+    #[test]
+    fn sync_is_the_seeds_workload() {
+        let Scenario::Sync(sync) = scenario("dioxide bench sync") else { panic!("sync") };
+        assert_eq!((sync.bs, sync.numjobs), (vec![65536], vec![64]));
+    }
+
+    #[test]
+    fn refused() {
+        for line in [
+            "dioxide",
+            "dioxide bench append --bs 100",
+            "dioxide bench append --bs 4k,",
+            "dioxide bench append --numjobs 0",
+            "dioxide bench append --numjobs 5000",
+            "dioxide bench append --rounds 0",
+            "dioxide bench append --runtime 0s",
+            "dioxide bench append --durability sometimes",
+            "dioxide bench sync --device /dev/x",
+            "dioxide bench sync --overwrite-device /dev/x",
+            "dioxide bench sync --dir . --device /dev/x --overwrite-device /dev/x",
+            "dioxide bench --dir . append",
+            "dioxide recover",
+            "dioxide recover --force --dry-run x",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The append scenario: N threads append to one file, by three routes.
+//!
+//! All routes draw from the same tickets, so that none writes more than the size cap, and all end
+//! stable inside the clock: dioxide by its close, the others by one fdatasync.
+
+use super::figures::Run;
+use super::ledger::{End, Ledger, Places};
+use super::place::Ground;
+use super::task::Task;
+use super::work::Route;
+use anyhow::{Context, Result};
+use dioxide::{Durability, Growth, OpenOptions};
+use rustix::fs::OFlags;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// One run.
+pub fn run(task: &Task<'_>) -> Result<Run> {
+    let ground = task.place.prepare()?;
+    let ledger = task.ledger(Places::OnceEach);
+    let tickets = Tickets::new(task);
+    let (run, end) = match task.route {
+        Route::Dioxide => (through_dioxide(task, &ground, &ledger, &tickets)?, End::AtLastBlock),
+        Route::Preallocated => {
+            ground.preallocate(task.size_bytes).context("preallocate")?;
+            (through_kernel(task, &ground, &ledger, &tickets)?, End::Anywhere)
+        }
+        _ => (through_kernel(task, &ground, &ledger, &tickets)?, End::AtLastBlock),
+    };
+    task.conclude(run, &ground, &ledger, end)
+}
+
+/// Appends as a program does them by hand: the ticket is the offset.
+fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
+    let flags = match task.point.durability {
+        Durability::EveryWrite => OFlags::DSYNC,
+        Durability::OnSync => OFlags::empty(),
+    };
+    let file = ground.open(flags)?;
+    let shift = task.crew(ledger).work(|_, block| {
+        let Some(offset) = tickets.take() else { return Ok(None) };
+        pwrite(&file, block, offset)?;
+        Ok(Some(offset))
+    })?;
+    file.sync_data().context("fdatasync")?;
+    Ok(shift.clock_out())
+}
+
+/// The ticket only allows an append; where it goes is for the library to say.
+fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
+    let file = OpenOptions::new()
+        .write(true)
+        .durability(task.point.durability)
+        .growth(task.point.growth.unwrap_or(Growth::None))
+        .open(ground.path())?;
+    let shift = task.crew(ledger).work(|_, block| match tickets.take() {
+        Some(_) => Ok(Some(file.append(block)?)),
+        None => Ok(None),
+    })?;
+    file.close()?;
+    Ok(shift.clock_out())
+}
+
+fn pwrite(file: &File, block: &[u8], offset: u64) -> Result<()> {
+    file.write_all_at(block, offset).with_context(|| format!("pwrite at {offset}"))
+}
+
+/// One for each block that fits under the size cap.
+struct Tickets {
+    next: AtomicU64,
+    bs_bytes: u64,
+    size_bytes: u64,
+}
+
+impl Tickets {
+    fn new(task: &Task<'_>) -> Self {
+        Self { next: AtomicU64::new(0), bs_bytes: task.point.bs_bytes, size_bytes: task.size_bytes }
+    }
+
+    /// The next offset. None once the file is full.
+    fn take(&self) -> Option<u64> {
+        let offset = self.next.fetch_add(self.bs_bytes, Relaxed);
+        (offset + self.bs_bytes <= self.size_bytes).then_some(offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tickets_end_at_the_cap() {
+        let tickets = Tickets { next: AtomicU64::new(0), bs_bytes: 4096, size_bytes: 10_000 };
+        assert_eq!([tickets.take(), tickets.take(), tickets.take()], [Some(0), Some(4096), None]);
+        assert_eq!(tickets.take(), None);
+    }
+}

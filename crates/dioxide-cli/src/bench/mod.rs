@@ -1,0 +1,40 @@
+//! `dioxide bench`: the same work by several routes, interleaved, timed, verified and compared.
+
+mod append;
+mod crew;
+pub mod figures;
+mod ledger;
+mod place;
+mod plan;
+mod progress;
+mod rounds;
+pub mod stamp;
+mod sync;
+mod task;
+pub mod work;
+
+use crate::args;
+use crate::meter::machine::Machine;
+use crate::report::{self, Report};
+use anyhow::Result;
+use plan::Plan;
+use progress::Progress;
+use work::Work;
+
+/// Plans, measures, reports.
+pub fn run(args: args::Bench) -> Result<()> {
+    let plan = Plan::new(&args)?;
+    let machine = Machine::describe(plan.place.name(), plan.place.disk.as_ref());
+    let rows = measure(&plan)?;
+    let report = Report { machine, fs: plan.place.fs, rows };
+    report::print(&report, args.output().json.as_deref())
+}
+
+fn measure(plan: &Plan) -> Result<Vec<figures::Row>> {
+    let progress = Progress::of(plan.works.iter().map(Work::runs).sum());
+    let mut rows = Vec::new();
+    for work in &plan.works {
+        rows.extend(rounds::run(&plan.place, work, &progress)?);
+    }
+    Ok(rows)
+}

@@ -1,0 +1,230 @@
+//! What was meant: arguments checked against the place they are for, and turned into work.
+
+use super::place::Place;
+use super::work::{Point, Route, Scenario, Work};
+use crate::args;
+use crate::exit::say;
+use crate::units;
+use anyhow::{Context, Result, bail, ensure};
+use dioxide::{Durability, Growth, OpenOptions};
+use std::path::Path;
+use std::time::Duration;
+
+/// Without `--size`, no scratch file gets larger.
+const SIZE_DEFAULT_MAX_BYTES: u64 = 4 << 30;
+/// Nor takes more than this part of the free space.
+const SIZE_DEFAULT_FRACTION: u64 = 4;
+/// `dioxide bench` alone is over in a minute: no further round begins that would go beyond these.
+const TOUR_APPEND_MAX: Duration = Duration::from_secs(38);
+const TOUR_SYNC_MAX: Duration = Duration::from_secs(9);
+
+/// A bench that can start.
+pub struct Plan {
+    pub place: Place,
+    pub works: Vec<Work>,
+}
+
+impl Plan {
+    pub fn new(bench: &args::Bench) -> Result<Self> {
+        check_output(bench.output())?;
+        match &bench.scenario {
+            None => Self::tour(&bench.dir),
+            Some(args::Scenario::Append(append)) => Self::append(append),
+            Some(args::Scenario::Sync(sync)) => Self::sync(sync),
+        }
+    }
+
+    /// Both scenarios, short enough to be watched: `dioxide bench` alone.
+    fn tour(dir: &Path) -> Result<Self> {
+        let place = Place::directory(dir)?;
+        let size_bytes = size(&place, None)?;
+        let pace = args::Pace { runtime: Duration::from_millis(700), rounds: 3 };
+        let durabilities = [Durability::OnSync, Durability::EveryWrite];
+        let append = append_points(&[4096], &[1, 64], &durabilities, Growth::Unwritten);
+        let append = append_work(&place, append, pace, size_bytes)?;
+        let sync = sync_work(&place, sync_points(&[65536], &[64]), pace)?;
+        let budgets = [(append, TOUR_APPEND_MAX), (sync, TOUR_SYNC_MAX)];
+        let works = budgets.map(|(work, budget)| Work { budget: Some(budget), ..work });
+        Ok(Self { place, works: works.into() })
+    }
+
+    fn append(args: &args::Append) -> Result<Self> {
+        let place = Place::directory(&args.dir)?;
+        let size_bytes = size(&place, args.size)?;
+        let points = append_points(&args.bs, &args.numjobs, &[args.durability.into()], args.growth.into());
+        let work = append_work(&place, points, args.pace, size_bytes)?;
+        Ok(Self { place, works: vec![work] })
+    }
+
+    fn sync(args: &args::Sync) -> Result<Self> {
+        let place = match &args.device {
+            Some(device) => {
+                ensure!(
+                    args.overwrite_device.as_ref() == Some(device),
+                    "--device and --overwrite-device name different devices; nothing was touched"
+                );
+                Place::device(device)?
+            }
+            None => Place::directory(&args.dir)?,
+        };
+        let work = sync_work(&place, sync_points(&args.bs, &args.numjobs), args.pace)?;
+        Ok(Self { place, works: vec![work] })
+    }
+}
+
+/// Better now than after the work.
+fn check_output(output: &args::Output) -> Result<()> {
+    let Some(path) = output.json.as_deref().filter(|path| *path != Path::new("-")) else { return Ok(()) };
+    let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    ensure!(parent.is_dir(), "--json {}: no such directory", path.display());
+    ensure!(!path.is_dir(), "--json {}: is a directory", path.display());
+    Ok(())
+}
+
+fn append_points(bs: &[u64], numjobs: &[u32], durabilities: &[Durability], growth: Growth) -> Vec<Point> {
+    let mut points = Vec::new();
+    for &durability in durabilities {
+        for &bs_bytes in bs {
+            points.extend(numjobs.iter().map(|&numjobs| Point {
+                scenario: Scenario::Append,
+                bs_bytes,
+                numjobs: numjobs as usize,
+                durability,
+                growth: Some(growth),
+            }));
+        }
+    }
+    points
+}
+
+fn sync_points(bs: &[u64], numjobs: &[u32]) -> Vec<Point> {
+    let mut points = append_points(bs, numjobs, &[Durability::EveryWrite], Growth::None);
+    for point in &mut points {
+        (point.scenario, point.growth) = (Scenario::Sync, None);
+    }
+    points
+}
+
+fn append_work(place: &Place, points: Vec<Point>, pace: args::Pace, size_bytes: u64) -> Result<Work> {
+    let largest = points.iter().map(|point| point.bs_bytes * point.numjobs as u64).max().unwrap_or(0);
+    ensure!(
+        largest <= size_bytes,
+        "a file of {} has no room for one block of each thread; see --size",
+        units::about_bytes(size_bytes)
+    );
+    let mut routes = Scenario::Append.routes();
+    let ground = place.prepare()?;
+    if ground.preallocate(largest).is_err() {
+        say(&format!("{}: no fallocate here, so `preallocated` is left out", place.name()));
+        routes.retain(|route| *route != Route::Preallocated);
+    }
+    let unit = alignment(place)?.append;
+    check_blocks(&points, unit, "appends")?;
+    Ok(Work::new(points, routes, pace, size_bytes))
+}
+
+fn sync_work(place: &Place, points: Vec<Point>, pace: args::Pace) -> Result<Work> {
+    let largest = points.iter().map(|point| point.bs_bytes * point.numjobs as u64).max().unwrap_or(0);
+    let room = place.room_bytes()?;
+    ensure!(
+        largest <= room,
+        "{} has {}, and this needs {}",
+        place.name(),
+        units::about_bytes(room),
+        units::about_bytes(largest)
+    );
+    check_blocks(&points, alignment(place)?.offset, "direct writes")?;
+    Ok(Work::new(points, Scenario::Sync.routes(), pace, largest))
+}
+
+/// As the library sees it; also the first proof that the library can work here at all.
+fn alignment(place: &Place) -> Result<dioxide::Alignment> {
+    let ground = place.prepare()?;
+    // A file system that does not take O_DIRECT gets a sentence of its own here.
+    drop(ground.open(rustix::fs::OFlags::empty()).with_context(|| place.name())?);
+    let file = OpenOptions::new().write(true).open(ground.path()).with_context(|| place.name())?;
+    let alignment = file.alignment();
+    file.close().with_context(|| place.name())?;
+    Ok(alignment)
+}
+
+fn check_blocks(points: &[Point], unit_bytes: u64, what: &str) -> Result<()> {
+    match points.iter().find(|point| !point.bs_bytes.is_multiple_of(unit_bytes.max(1))) {
+        Some(Point { bs_bytes, .. }) => {
+            let (bs, unit) = (units::bytes(*bs_bytes), units::bytes(unit_bytes));
+            bail!("--bs {bs}: {what} come in multiples of {unit} here")
+        }
+        None => Ok(()),
+    }
+}
+
+/// The largest size of a scratch file.
+fn size(place: &Place, wanted: Option<u64>) -> Result<u64> {
+    let free = place.room_bytes()?;
+    match wanted {
+        None => Ok(SIZE_DEFAULT_MAX_BYTES.min(free / SIZE_DEFAULT_FRACTION)),
+        Some(size) if size <= free => Ok(size),
+        Some(size) => {
+            let (size, free) = (units::bytes(size), units::about_bytes(free));
+            bail!("--size {size}: {} has only {free} free", place.name())
+        }
+    }
+}
+
+impl From<args::Durability> for Durability {
+    fn from(typed: args::Durability) -> Self {
+        match typed {
+            args::Durability::OnSync => Self::OnSync,
+            args::Durability::EveryWrite => Self::EveryWrite,
+        }
+    }
+}
+
+impl From<args::Growth> for Growth {
+    fn from(typed: args::Growth) -> Self {
+        match typed {
+            args::Growth::Unwritten => Self::Unwritten,
+            args::Growth::Zeroed => Self::Zeroed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_by_durability_block_size_and_threads() {
+        let durabilities = [Durability::OnSync, Durability::EveryWrite];
+        let points = append_points(&[4096, 8192], &[1, 64], &durabilities, Growth::Zeroed);
+        assert_eq!(points.len(), 8);
+        assert_eq!((points[1].bs_bytes, points[1].numjobs), (4096, 64));
+        assert_eq!((points[2].bs_bytes, points[2].numjobs), (8192, 1));
+        assert!(points[4..].iter().all(|point| point.durability == Durability::EveryWrite));
+        assert!(points.iter().all(|point| point.growth == Some(Growth::Zeroed)));
+    }
+
+    #[test]
+    fn sync_points_do_not_grow() {
+        let points = sync_points(&[65536], &[64]);
+        assert_eq!(points.len(), 1);
+        assert_eq!((points[0].scenario, points[0].growth), (Scenario::Sync, None));
+        assert_eq!(points[0].durability, Durability::EveryWrite);
+    }
+
+    #[test]
+    fn blocks_must_fit_the_unit() {
+        let points = append_points(&[512], &[1], &[Durability::OnSync], Growth::Unwritten);
+        let refusal = check_blocks(&points, 4096, "appends").unwrap_err().to_string();
+        assert_eq!(refusal, "--bs 512: appends come in multiples of 4k here");
+        check_blocks(&points, 512, "appends").unwrap();
+    }
+
+    #[test]
+    fn size_is_capped() {
+        let place = Place::directory(&std::env::temp_dir()).unwrap();
+        assert!(size(&place, None).unwrap() <= SIZE_DEFAULT_MAX_BYTES);
+        assert_eq!(size(&place, Some(4096)).unwrap(), 4096);
+        assert!(size(&place, Some(u64::MAX)).unwrap_err().to_string().contains("free"));
+    }
+}

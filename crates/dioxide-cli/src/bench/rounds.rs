@@ -1,0 +1,74 @@
+//! The order of runs. Within a round every point is run by every route, so that what changes on the machine
+//! meanwhile changes all of them; the order of routes rotates from round to round.
+
+use super::figures::Row;
+use super::place::Place;
+use super::progress::Progress;
+use super::task::Task;
+use super::work::{Route, Work};
+use crate::interrupt;
+use anyhow::Result;
+use std::time::{Duration, Instant};
+
+/// Runs all of `work`; the rows come back by point, then by route.
+pub fn run(place: &Place, work: &Work, progress: &Progress) -> Result<Vec<Row>> {
+    let mut rows = empty_rows(work);
+    let begun = Instant::now();
+    for round in 0..work.rounds {
+        if is_over_budget(work.budget, begun.elapsed(), round) {
+            break;
+        }
+        for rows in rows.chunks_mut(work.routes.len()) {
+            for turn in order(round, work.routes.len()) {
+                interrupt::check()?;
+                run_one(place, work, &mut rows[turn], progress)?;
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn empty_rows(work: &Work) -> Vec<Row> {
+    let routes = |point| work.routes.iter().map(move |route: &Route| Row::new(point, *route));
+    work.points.iter().copied().flat_map(routes).collect()
+}
+
+fn run_one(place: &Place, work: &Work, row: &mut Row, progress: &Progress) -> Result<()> {
+    progress.announce(&row.point, row.route);
+    row.add(Task::new(place, work, row.point, row.route).run()?);
+    progress.advance();
+    Ok(())
+}
+
+/// Each route is first, second, ... in turn.
+fn order(round: u32, routes: usize) -> impl Iterator<Item = usize> {
+    (0..routes).map(move |turn| (turn + round as usize) % routes)
+}
+
+/// Whether another round, as long as those before, would take too long. There is always a first one.
+fn is_over_budget(budget: Option<Duration>, elapsed: Duration, rounds: u32) -> bool {
+    match budget {
+        Some(budget) if rounds > 0 => elapsed + elapsed / rounds > budget,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_rotates() {
+        let orders: Vec<Vec<usize>> = (0..4).map(|round| order(round, 3).collect()).collect();
+        assert_eq!(orders, [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]);
+    }
+
+    #[test]
+    fn budget() {
+        let seconds = Duration::from_secs;
+        assert!(!is_over_budget(None, seconds(1000), 5));
+        assert!(!is_over_budget(Some(seconds(10)), seconds(100), 0), "one round at least");
+        assert!(!is_over_budget(Some(seconds(10)), seconds(6), 2));
+        assert!(is_over_budget(Some(seconds(10)), seconds(8), 2));
+    }
+}

@@ -1,0 +1,63 @@
+//! One run: one route at one point, from fresh ground to verified blocks. Each scenario has its own file.
+
+use super::crew::Crew;
+use super::figures::Run;
+use super::ledger::{End, Ledger, Places};
+use super::place::{Ground, Place};
+use super::stamp::salt;
+use super::work::{Point, Route, Scenario, Work};
+use super::{append, sync};
+use anyhow::{Context, Result};
+use std::time::Duration;
+
+/// What a run needs to know.
+pub struct Task<'a> {
+    pub place: &'a Place,
+    pub point: Point,
+    pub route: Route,
+    pub runtime: Duration,
+    pub size_bytes: u64,
+}
+
+impl<'a> Task<'a> {
+    pub fn new(place: &'a Place, work: &Work, point: Point, route: Route) -> Self {
+        Self { place, point, route, runtime: work.runtime, size_bytes: work.size_bytes }
+    }
+
+    /// Does the work, timed, then checks that everything acknowledged is there.
+    pub fn run(&self) -> Result<Run> {
+        let outcome = match self.point.scenario {
+            Scenario::Append => append::run(self),
+            Scenario::Sync => sync::run(self),
+        };
+        let Point { scenario, numjobs, .. } = self.point;
+        let what = || {
+            let (scenario, route) = (scenario.name(), self.route.name());
+            format!("{scenario}, {route}, numjobs {numjobs}, on {}", self.place.name())
+        };
+        outcome.with_context(what)
+    }
+
+    /// A ledger for as many blocks as the run can write.
+    pub fn ledger(&self, places: Places) -> Ledger {
+        Ledger::new(salt(), self.point.bs_bytes, self.size_bytes / self.point.bs_bytes, places)
+    }
+
+    pub fn crew(&self, ledger: &'a Ledger) -> Crew<'a> {
+        Crew {
+            numjobs: self.point.numjobs,
+            bs_bytes: self.point.bs_bytes,
+            runtime: self.runtime,
+            ledger,
+            disk: self.place.disk.as_ref(),
+        }
+    }
+
+    /// After the clock: reads back what was acknowledged, and counts extents.
+    pub fn conclude(&self, mut run: Run, ground: &Ground, ledger: &Ledger, end: End) -> Result<Run> {
+        ledger.verify(&ground.open_to_verify()?, end)?;
+        run.figures.extents = ground.extents();
+        run.figures.is_cut_short = run.figures.elapsed < self.runtime;
+        Ok(run)
+    }
+}

@@ -1,0 +1,107 @@
+//! The values a bench is made of: scenario, point, route. No I/O.
+
+use crate::args::Pace;
+use dioxide::{Durability, Growth};
+use std::time::Duration;
+
+/// One of the walls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scenario {
+    /// N threads append to one file.
+    Append,
+    /// N threads rewrite a region of their own each, durably.
+    Sync,
+}
+
+/// One way to do the work of a scenario: `path` in the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// What a careful program does today.
+    Kernel,
+    /// What a program does that knows fallocate.
+    Preallocated,
+    /// The wall as it was once, acted out in user space.
+    Serialised,
+    /// What this project is about.
+    Dioxide,
+}
+
+/// One point of a scenario's parameter space: a line of its matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    pub scenario: Scenario,
+    pub bs_bytes: u64,
+    pub numjobs: usize,
+    pub durability: Durability,
+    /// Only appends grow.
+    pub growth: Option<Growth>,
+}
+
+/// All points of one scenario, and how long to look at them.
+#[derive(Debug)]
+pub struct Work {
+    pub points: Vec<Point>,
+    pub routes: Vec<Route>,
+    pub runtime: Duration,
+    pub rounds: u32,
+    /// No run writes beyond this offset.
+    pub size_bytes: u64,
+    /// Stop between rounds rather than take longer than this.
+    pub budget: Option<Duration>,
+}
+
+impl Work {
+    pub fn new(points: Vec<Point>, routes: Vec<Route>, pace: Pace, size_bytes: u64) -> Self {
+        Self { points, routes, runtime: pace.runtime, rounds: pace.rounds, size_bytes, budget: None }
+    }
+
+    /// How many runs it takes at most.
+    pub fn runs(&self) -> u64 {
+        u64::from(self.rounds) * (self.points.len() * self.routes.len()) as u64
+    }
+}
+
+impl Scenario {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Append => "append",
+            Self::Sync => "sync",
+        }
+    }
+
+    /// In the order in which they are shown: what to be compared with comes first.
+    pub fn routes(self) -> Vec<Route> {
+        match self {
+            Self::Append => vec![Route::Kernel, Route::Preallocated, Route::Dioxide],
+            Self::Sync => vec![Route::Serialised, Route::Kernel, Route::Dioxide],
+        }
+    }
+}
+
+impl Route {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Preallocated => "preallocated",
+            Self::Serialised => "serialised",
+            Self::Dioxide => "dioxide",
+        }
+    }
+}
+
+/// As typed on the command line.
+pub fn durability_name(durability: Durability) -> &'static str {
+    match durability {
+        Durability::OnSync => "on-sync",
+        Durability::EveryWrite => "every-write",
+    }
+}
+
+/// As typed on the command line.
+pub fn growth_name(growth: Growth) -> &'static str {
+    match growth {
+        Growth::Unwritten => "unwritten",
+        Growth::Zeroed => "zeroed",
+        Growth::None => "none",
+    }
+}

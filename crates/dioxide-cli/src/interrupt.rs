@@ -1,0 +1,47 @@
+//! Ctrl-C and its relatives: the first one asks every loop to stop, the second one kills. Process-wide.
+//!
+//! Scratch files have no name, so either way nothing is left behind.
+
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
+
+/// The number of the signal that arrived, 0 while none did.
+static ARRIVED: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
+
+/// The user, or the system, asked to stop.
+#[derive(Debug)]
+pub struct Interrupted {
+    pub signal: u8,
+}
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// From now on SIGINT, SIGTERM and SIGHUP set the flag that [`check`] reads.
+pub fn listen() -> Result<()> {
+    let again = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // Handlers run in this order: the first signal finds `again` still unset.
+        flag::register_conditional_default(signal, again.clone())
+            .and_then(|_| flag::register(signal, again.clone()))
+            .and_then(|_| flag::register_usize(signal, ARRIVED.clone(), signal as usize))
+            .context("listen for Ctrl-C")?;
+    }
+    Ok(())
+}
+
+/// Fails once a signal has arrived. Every loop that may run for long calls it.
+pub fn check() -> Result<(), Interrupted> {
+    match ARRIVED.load(Relaxed) {
+        0 => Ok(()),
+        signal => Err(Interrupted { signal: signal as u8 }),
+    }
+}

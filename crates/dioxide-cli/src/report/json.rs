@@ -1,0 +1,198 @@
+//! The results as JSON. Keys are those of fio where fio has them; figures are medians over the rounds,
+//! latencies are of all rounds together, ratios are taken round by round.
+
+use super::{Report, rival};
+use crate::bench::figures::{Clat, Ratio, Row};
+use crate::bench::work::{Route, durability_name, growth_name};
+use crate::meter::machine::Machine;
+use serde::{Serialize, Serializer};
+
+/// The percentiles that fio reports, with p99.9 and the like for stalls.
+const PERCENTILES: [f64; 17] =
+    [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
+
+/// The whole document.
+#[derive(Serialize)]
+pub struct Document<'a> {
+    #[serde(flatten)]
+    machine: &'a Machine,
+    results: Vec<Outcome<'a>>,
+}
+
+/// One row. What does not apply, or could not be counted, is null.
+#[derive(Serialize)]
+struct Outcome<'a> {
+    scenario: &'static str,
+    path: &'static str,
+    fs: Option<&'a str>,
+    bs_bytes: u64,
+    numjobs: usize,
+    durability: &'static str,
+    growth: Option<&'static str>,
+    rounds: usize,
+    /// Less than asked for where the file was full before.
+    runtime_ms: u64,
+    iops: f64,
+    bw_bytes: f64,
+    clat_ns: Latency,
+    /// Percent of one CPU, all threads together.
+    usr_cpu: f64,
+    sys_cpu: f64,
+    /// Writes completed by the device below during a run, whoever caused them; a call for a flush is one.
+    requests: Option<u64>,
+    flushes: Option<u64>,
+    extents: Option<u64>,
+    ratio_to_kernel: Option<Ratio>,
+    ratio_to_preallocated: Option<Ratio>,
+    ratio_to_serialised: Option<Ratio>,
+}
+
+#[derive(Serialize)]
+struct Latency {
+    mean: f64,
+    max: u64,
+    #[serde(serialize_with = "as_map")]
+    percentile: Vec<(String, u64)>,
+}
+
+/// The report as it is to be written.
+pub fn document(report: &Report) -> Document<'_> {
+    let results = report.rows.iter().map(|row| outcome(report, row)).collect();
+    Document { machine: &report.machine, results }
+}
+
+fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
+    let ratio_to = |route| rival(&report.rows, row, route);
+    let rounded = |count: Option<f64>| count.map(|count| count.round() as u64);
+    Outcome {
+        scenario: row.point.scenario.name(),
+        path: row.route.name(),
+        fs: report.fs.as_deref(),
+        bs_bytes: row.point.bs_bytes,
+        numjobs: row.point.numjobs,
+        durability: durability_name(row.point.durability),
+        growth: row.point.growth.map(growth_name),
+        rounds: row.runs.len(),
+        runtime_ms: row.median(|run| run.elapsed.as_secs_f64() * 1e3).round() as u64,
+        iops: row.iops(),
+        bw_bytes: row.bw_bytes(),
+        clat_ns: latency(&row.clat),
+        usr_cpu: row.median(|run| run.usr_cpu),
+        sys_cpu: row.median(|run| run.sys_cpu),
+        requests: rounded(row.median_known(|run| run.requests)),
+        flushes: rounded(row.median_known(|run| run.flushes)),
+        extents: rounded(row.median_known(|run| run.extents)),
+        ratio_to_kernel: ratio_to(Route::Kernel),
+        ratio_to_preallocated: ratio_to(Route::Preallocated),
+        ratio_to_serialised: ratio_to(Route::Serialised),
+    }
+}
+
+fn latency(clat: &Clat) -> Latency {
+    let at = |percentile: f64| (format!("{percentile:.6}"), clat.value_at_percentile(percentile));
+    Latency { mean: clat.mean(), max: clat.max(), percentile: PERCENTILES.map(at).into() }
+}
+
+/// As an object whose keys stay in order.
+fn as_map<S: Serializer>(pairs: &[(String, u64)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(pairs.iter().map(|(key, value)| (key, value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::figures::examples::{append_point, row, sync_point};
+    use serde_json::{Value, json};
+
+    fn report() -> Report {
+        let append = append_point(64);
+        Report {
+            machine: Machine::describe("/somewhere".into(), None),
+            fs: Some("ext4".into()),
+            rows: vec![
+                row(append, Route::Kernel, &[100, 200]),
+                row(append, Route::Preallocated, &[400, 400]),
+                row(append, Route::Dioxide, &[1000, 1600]),
+                row(sync_point(), Route::Kernel, &[50]),
+            ],
+        }
+    }
+
+    fn parsed() -> Value {
+        let text = serde_json::to_string(&document(&report())).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn every_key_is_there() {
+        for result in parsed()["results"].as_array().unwrap() {
+            let keys: Vec<&str> = result.as_object().unwrap().keys().map(String::as_str).collect();
+            for key in [
+                "scenario",
+                "path",
+                "fs",
+                "bs_bytes",
+                "numjobs",
+                "durability",
+                "growth",
+                "iops",
+                "bw_bytes",
+                "clat_ns",
+                "usr_cpu",
+                "sys_cpu",
+                "requests",
+                "flushes",
+                "extents",
+                "ratio_to_kernel",
+                "ratio_to_preallocated",
+                "ratio_to_serialised",
+            ] {
+                assert!(keys.contains(&key), "{key} is missing in {result}");
+            }
+        }
+    }
+
+    #[test]
+    fn machine_facts_are_at_the_top() {
+        let document = parsed();
+        for key in ["dioxide_version", "kernel_release", "cpus", "command_line", "date", "target", "device"] {
+            assert!(document.get(key).is_some(), "{key}");
+        }
+        assert_eq!(document["target"], "/somewhere");
+    }
+
+    #[test]
+    fn figures_of_a_row() {
+        let dioxide = &parsed()["results"][2];
+        assert_eq!(dioxide["scenario"], "append");
+        assert_eq!(dioxide["path"], "dioxide");
+        assert_eq!(dioxide["fs"], "ext4");
+        assert_eq!(dioxide["durability"], "on-sync");
+        assert_eq!(dioxide["growth"], "unwritten");
+        assert_eq!(dioxide["iops"], 1300.0);
+        assert_eq!(dioxide["bw_bytes"], 1300.0 * 4096.0);
+        assert_eq!(dioxide["requests"], 2600);
+        assert_eq!(dioxide["ratio_to_kernel"], json!({"min": 8.0, "median": 9.0, "max": 10.0}));
+        assert_eq!(dioxide["ratio_to_preallocated"], json!({"min": 2.5, "median": 3.25, "max": 4.0}));
+    }
+
+    #[test]
+    fn latencies_as_in_fio() {
+        let clat = &parsed()["results"][0]["clat_ns"];
+        let median = clat["percentile"]["50.000000"].as_u64().unwrap();
+        assert!((499_000..=501_000).contains(&median), "{median}");
+        assert!(clat["percentile"]["99.000000"].as_u64().unwrap() > median);
+        assert!(clat["max"].as_u64().unwrap() >= 1_000_000);
+        assert!(clat["mean"].is_f64());
+    }
+
+    #[test]
+    fn what_does_not_apply_is_null() {
+        let document = parsed();
+        let results = document["results"].as_array().unwrap();
+        assert!(results[0]["ratio_to_kernel"].is_null(), "kernel is not compared with itself");
+        assert!(results[0]["extents"].is_null());
+        assert!(results[3]["growth"].is_null());
+        assert!(results[3]["ratio_to_preallocated"].is_null());
+    }
+}

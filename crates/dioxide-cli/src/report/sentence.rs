@@ -1,0 +1,186 @@
+//! The closing sentence of a wall: what the table says, in words, for better or worse.
+
+use super::rival;
+use crate::bench::figures::{Ratio, Row};
+use crate::bench::work::{Route, Scenario};
+use crate::units;
+use dioxide::Durability;
+
+/// What these rows, all of one scenario, block size and durability, amount to.
+pub fn of(rows: &[Row]) -> String {
+    match rows[0].point.scenario {
+        Scenario::Append => appends(rows),
+        Scenario::Sync => sync_writers(rows),
+    }
+}
+
+fn appends(rows: &[Row]) -> String {
+    let durable = match rows[0].point.durability {
+        Durability::OnSync => "",
+        Durability::EveryWrite => ", durable when acknowledged",
+    };
+    let mut text = format!("Appends of {}{durable}:", units::bytes(rows[0].point.bs_bytes));
+    let dioxide: Vec<&Row> = rows.iter().filter(|row| row.route == Route::Dioxide).collect();
+    let (Some(fewest), Some(most)) = (
+        dioxide.iter().min_by_key(|row| row.point.numjobs),
+        dioxide.iter().max_by_key(|row| row.point.numjobs),
+    ) else {
+        return text + " nothing was measured.";
+    };
+    if fewest.point.numjobs < most.point.numjobs {
+        text += &scaling(rows, fewest, most);
+    }
+    text += &comparison(rows, most);
+    if fewest.point.numjobs < most.point.numjobs {
+        text += &comparison(rows, fewest);
+    }
+    text
+}
+
+/// How far threads get the kernel, and dioxide.
+fn scaling(rows: &[Row], fewest: &Row, most: &Row) -> String {
+    let kernel =
+        |row: &Row| rows.iter().find(|other| other.route == Route::Kernel && other.point == row.point);
+    let Some((one, many)) = kernel(fewest).zip(kernel(most)) else { return String::new() };
+    let Some(ratio) = many.ratio_to(one) else { return String::new() };
+    let (few, many) = (threads(fewest.point.numjobs), threads(most.point.numjobs));
+    format!(" {many} through the kernel reach {} the rate of {few}.", times(ratio))
+}
+
+/// dioxide against its rivals at one number of threads.
+fn comparison(rows: &[Row], dioxide: &Row) -> String {
+    let rivals = [(Route::Kernel, "the kernel"), (Route::Preallocated, "a preallocated file")];
+    let phrases: Vec<String> = rivals
+        .iter()
+        .filter_map(|(route, name)| Some(verdict(rival(rows, dioxide, *route)?, name)))
+        .collect();
+    match phrases.is_empty() {
+        true => String::new(),
+        false => format!(" With {}, dioxide is {}.", threads(dioxide.point.numjobs), phrases.join(", and ")),
+    }
+}
+
+fn sync_writers(rows: &[Row]) -> String {
+    let last = rows.iter().rfind(|row| row.route == Route::Dioxide);
+    let Some(dioxide) = last else { return "Sync writers: nothing was measured.".into() };
+    let (numjobs, bs) = (dioxide.point.numjobs, units::bytes(dioxide.point.bs_bytes));
+    let rates: Vec<String> =
+        rows.iter().filter(|row| row.point == dioxide.point).map(rate_of_sync_writers).collect();
+    let rivals = [(Route::Kernel, "the kernel"), (Route::Serialised, "flushing under a lock")];
+    let phrases: Vec<String> = rivals
+        .iter()
+        .filter_map(|(route, name)| Some(verdict(rival(rows, dioxide, *route)?, name)))
+        .collect();
+    let threads = threads(numjobs);
+    format!(
+        "Sync writers, {threads} of {bs} each: {}. dioxide is {}.",
+        rates.join(", "),
+        phrases.join(", and ")
+    )
+}
+
+fn rate_of_sync_writers(row: &Row) -> String {
+    let name = match row.route {
+        Route::Serialised => "flushing under a lock",
+        Route::Kernel => "the kernel's O_SYNC",
+        other => other.name(),
+    };
+    format!("{name} {:.0} MB/s", row.bw_bytes() / 1e6)
+}
+
+/// Rates closer together than this count as level, unless every round says otherwise.
+const LEVEL: std::ops::RangeInclusive<f64> = 0.9..=1.1;
+
+/// `22x (20..24) as fast as the kernel`; honest where it is not faster, or not certain.
+fn verdict(ratio: Ratio, rival: &str) -> String {
+    let times = times(ratio);
+    if ratio.min > 1.0 {
+        format!("{times} as fast as {rival}")
+    } else if ratio.max < 1.0 {
+        format!("slower than {rival} at {times} its rate")
+    } else if LEVEL.contains(&ratio.median) {
+        format!("level with {rival} at {times} its rate")
+    } else {
+        let trend = if ratio.median > 1.0 { "faster" } else { "slower" };
+        format!("perhaps {trend} than {rival} at {times} its rate (the rounds disagree)")
+    }
+}
+
+/// `1.70x (1.52..1.81)`, or `22x (20..24)` where digits behind the point mean nothing.
+fn times(Ratio { min, median, max }: Ratio) -> String {
+    let digits = if median < 10.0 { 2 } else { 0 };
+    match min == max {
+        true => format!("{median:.digits$}x"),
+        false => format!("{median:.digits$}x ({min:.digits$}..{max:.digits$})"),
+    }
+}
+
+fn threads(count: usize) -> String {
+    if count == 1 { "one thread".into() } else { format!("{count} threads") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::figures::examples::{append_point, row, sync_point};
+
+    fn appends_with(dioxide: &[u64]) -> Vec<Row> {
+        vec![
+            row(append_point(1), Route::Kernel, &[100, 100]),
+            row(append_point(1), Route::Preallocated, &[100, 100]),
+            row(append_point(1), Route::Dioxide, &[95, 105]),
+            row(append_point(64), Route::Kernel, &[50, 50]),
+            row(append_point(64), Route::Preallocated, &[600, 600]),
+            row(append_point(64), Route::Dioxide, dioxide),
+        ]
+    }
+
+    #[test]
+    fn faster() {
+        assert_eq!(
+            of(&appends_with(&[1000, 1200])),
+            "Appends of 4k: 64 threads through the kernel reach 0.50x the rate of one thread. \
+             With 64 threads, dioxide is 22x (20..24) as fast as the kernel, and 1.83x (1.67..2.00) as \
+             fast as a preallocated file. \
+             With one thread, dioxide is level with the kernel at 1.00x (0.95..1.05) its rate, and level \
+             with a preallocated file at 1.00x (0.95..1.05) its rate."
+        );
+    }
+
+    #[test]
+    fn slower_is_said_too() {
+        let text = of(&appends_with(&[400, 500]));
+        assert!(text.contains("slower than a preallocated file at 0.75x (0.67..0.83) its rate"), "{text}");
+    }
+
+    #[test]
+    fn doubt_is_said_too() {
+        let text = of(&appends_with(&[300, 660]));
+        assert!(text.contains("perhaps slower than a preallocated file at 0.80x (0.50..1.10)"), "{text}");
+    }
+
+    #[test]
+    fn one_number_of_threads_has_no_scaling() {
+        let rows = appends_with(&[1000, 1000]).split_off(3);
+        assert_eq!(
+            of(&rows),
+            "Appends of 4k: With 64 threads, dioxide is 20x as fast as the kernel, and 1.67x as fast as a \
+             preallocated file."
+        );
+    }
+
+    #[test]
+    fn sync() {
+        let rows = vec![
+            row(sync_point(), Route::Serialised, &[1000]),
+            row(sync_point(), Route::Kernel, &[5000]),
+            row(sync_point(), Route::Dioxide, &[6000]),
+        ];
+        assert_eq!(
+            of(&rows),
+            "Sync writers, 64 threads of 64k each: flushing under a lock 66 MB/s, the kernel's O_SYNC \
+             328 MB/s, dioxide 393 MB/s. dioxide is 1.20x as fast as the kernel, and 6.00x as fast as \
+             flushing under a lock."
+        );
+    }
+}

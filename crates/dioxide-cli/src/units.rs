@@ -1,0 +1,92 @@
+//! Sizes and durations as people type and read them. Sizes are binary: k, m, g are powers of 1024, as in fio.
+
+use std::time::Duration;
+
+const SUFFIXES: [(char, u64); 4] = [('k', 1 << 10), ('m', 1 << 20), ('g', 1 << 30), ('t', 1 << 40)];
+
+/// `512`, `4k`, `1m`, `2g`; upper case as well.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is not a size such as 512, 4k, 1m or 2g");
+    let lower = text.trim().to_ascii_lowercase();
+    let suffix = SUFFIXES.iter().find(|(letter, _)| lower.ends_with(*letter));
+    let (digits, unit) = suffix.map_or((&lower[..], 1), |(_, unit)| (&lower[..lower.len() - 1], *unit));
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    digits.parse::<u64>().ok().and_then(|count| count.checked_mul(unit)).ok_or_else(wrong)
+}
+
+/// `2s`, `500ms`, `1m 30s`; a plain number is seconds, as in fio.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    if let Ok(seconds) = text.parse::<u64>() {
+        return Ok(Duration::from_secs(seconds));
+    }
+    humantime::parse_duration(text).map_err(|_| format!("`{text}` is not a duration such as 2s, 500ms or 1m"))
+}
+
+/// The shortest exact form: `4k`, `1m`, `1536`.
+pub fn bytes(count: u64) -> String {
+    let exact = |(_, unit): &&(char, u64)| count >= *unit && count.is_multiple_of(*unit);
+    match SUFFIXES.iter().rev().find(exact) {
+        Some((letter, unit)) => format!("{}{letter}", count / unit),
+        None => count.to_string(),
+    }
+}
+
+/// About three digits of a size: `5.6g`, `75.0m`.
+pub fn about_bytes(count: u64) -> String {
+    match SUFFIXES.iter().rev().find(|(_, unit)| count >= *unit) {
+        Some((letter, unit)) => format!("{:.1}{letter}", count as f64 / *unit as f64),
+        None => count.to_string(),
+    }
+}
+
+/// A latency with about three digits: `870 ns`, `52.1 us`, `4.05 ms`, `1.20 s`.
+pub fn nanoseconds(count: f64) -> String {
+    match count {
+        n if n < 1e3 => format!("{n:.0} ns"),
+        n if n < 1e6 => format!("{:.1} us", n / 1e3),
+        n if n < 1e9 => format!("{:.2} ms", n / 1e6),
+        n => format!("{:.2} s", n / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, count) in [("512", 512), ("4k", 4096), ("4K", 4096), ("1m", 1 << 20), ("2g", 2 << 30)] {
+            assert_eq!(parse_bytes(text), Ok(count), "{text}");
+        }
+        for text in ["", "k", "-4k", "+4k", "4kb", "4.5k", "four", "99999999999t", "é"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_print_as_typed() {
+        for text in ["512", "1536", "4k", "64k", "1m", "3g"] {
+            assert_eq!(bytes(parse_bytes(text).unwrap()), text);
+        }
+        assert_eq!(bytes(0), "0");
+        assert_eq!(about_bytes(6_012_954_214), "5.6g");
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(parse_duration("2s"), Ok(Duration::from_secs(2)));
+        assert_eq!(parse_duration("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert!(parse_duration("soon").unwrap_err().contains("`soon` is not a duration"));
+    }
+
+    #[test]
+    fn latencies() {
+        assert_eq!(nanoseconds(870.0), "870 ns");
+        assert_eq!(nanoseconds(52_100.0), "52.1 us");
+        assert_eq!(nanoseconds(4_050_000.0), "4.05 ms");
+        assert_eq!(nanoseconds(1.2e9), "1.20 s");
+    }
+}

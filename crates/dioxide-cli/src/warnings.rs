@@ -1,0 +1,60 @@
+//! Shows on stderr what the library has to say beyond its results (`log` records, warnings and errors only).
+
+use crate::exit::say;
+use log::{LevelFilter, Log, Metadata, Record};
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+struct Stderr {
+    said: Mutex<HashSet<String>>,
+}
+
+/// Routes the library's warnings to stderr.
+pub fn to_stderr() {
+    let stderr = Box::new(Stderr { said: Mutex::default() });
+    // Only fails where a logger is installed already, and nobody else installs one here.
+    if log::set_boxed_logger(stderr).is_ok() {
+        log::set_max_level(LevelFilter::Warn);
+    }
+}
+
+impl Log for Stderr {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= log::Level::Warn
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let message = record.args().to_string();
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.enabled(record.metadata()) && said.insert(without_numbers(&message)) {
+            say(&named(message.strip_prefix("dioxide: ").unwrap_or(&message)));
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// Files without a name have a path all the same, which means nothing to anybody else.
+fn named(message: &str) -> String {
+    match message.split_once(": ") {
+        Some((path, rest)) if path.starts_with("/proc/self/fd/") => format!("scratch file: {rest}"),
+        _ => message.to_owned(),
+    }
+}
+
+/// Scratch files differ by number only: a bench would say the same of each of its runs.
+fn without_numbers(message: &str) -> String {
+    message.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scratch_files_are_called_so() {
+        assert_eq!(named("/proc/self/fd/5: no growth: why"), "scratch file: no growth: why");
+        assert_eq!(named("log: no growth: why"), "log: no growth: why");
+        assert_eq!(without_numbers("/proc/self/fd/5: no"), without_numbers("/proc/self/fd/41: no"));
+    }
+}

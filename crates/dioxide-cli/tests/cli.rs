@@ -1,0 +1,185 @@
+//! The command line from outside, on whatever file system the build is on: misuse, exit codes, output, and
+//! what is left behind when it is stopped.
+
+mod common;
+
+use common::*;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Output, Stdio};
+use tempfile::TempDir;
+
+fn fresh_dir() -> TempDir {
+    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn is_empty(dir: &Path) -> bool {
+    fs::read_dir(dir).unwrap().next().is_none()
+}
+
+fn results(output: &Output) -> Vec<Value> {
+    let document: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else");
+    document["results"].as_array().unwrap().clone()
+}
+
+#[test]
+fn usage_errors_end_with_2() {
+    for line in [
+        "",
+        "bench nothing",
+        "bench append --bs 100",
+        "bench append --numjobs none",
+        "bench append --runtime 2h",
+        "bench sync --device /dev/null",
+        "recover",
+        "--nonsense",
+    ] {
+        let output = run(line);
+        expect_code(&output, 2);
+        assert_eq!(stdout(&output), "", "{line}");
+    }
+}
+
+#[test]
+fn misuse_is_one_sentence() {
+    let dir = fresh_dir();
+    let file = dir.path().join("file");
+    fs::write(&file, "something").unwrap();
+    let (dir, file) = (dir.path().display(), file.display());
+    for (line, words) in [
+        ("bench append --dir /no/such/directory".into(), "/no/such/directory: No such file"),
+        (format!("bench append --dir {file}"), "is not a directory"),
+        (format!("bench append --dir {dir} --size 900t"), "free"),
+        (format!("bench append --dir {dir} --size 4k --numjobs 64"), "no room for one block of each thread"),
+        (format!("bench append --dir {dir} --json /no/such/directory/x"), "no such directory"),
+        (format!("bench sync --device {file} --overwrite-device {file}"), "is not a block device"),
+        ("bench sync --device /dev/null --overwrite-device /dev/null".into(), "is not a block device"),
+        ("bench sync --device /dev/a --overwrite-device /dev/b".into(), "nothing was touched"),
+        ("recover /no/such/file".into(), "/no/such/file"),
+    ] {
+        expect_refusal(&run(&line), words);
+    }
+    assert_eq!(fs::read_to_string(file.to_string()).unwrap(), "something");
+}
+
+#[test]
+fn json_has_stdout_to_itself() {
+    let dir = fresh_dir();
+    let output = short_append(dir.path(), "--json -");
+    expect_code(&output, 0);
+    let results = results(&output);
+    assert_eq!(results.len(), 2 * 3, "two numbers of threads by three paths");
+    for result in &results {
+        for key in KEYS {
+            assert!(result.get(key).is_some(), "{key} is missing in {result}");
+        }
+        assert!(result["iops"].as_f64().unwrap() > 0.0);
+        assert!(result["clat_ns"]["percentile"]["99.000000"].as_u64().unwrap() > 0);
+    }
+    let paths: Vec<&str> = results.iter().map(|result| result["path"].as_str().unwrap()).collect();
+    assert_eq!(paths[..3], ["kernel", "preallocated", "dioxide"]);
+    assert!(results[2]["ratio_to_kernel"]["median"].as_f64().unwrap() > 0.0);
+    assert!(results[2]["ratio_to_preallocated"]["max"].as_f64().unwrap() > 0.0);
+    assert!(!stderr(&output).contains('\r'), "no progress bar without a terminal");
+    assert!(is_empty(dir.path()));
+}
+
+#[test]
+fn json_goes_to_a_file_beside_the_tables() {
+    let dir = fresh_dir();
+    let file = dir.path().join("out.json");
+    let output = short_append(dir.path(), &format!("--durability every-write --json {}", file.display()));
+    expect_code(&output, 0);
+    assert!(
+        stdout(&output).contains("x preallocated") && stdout(&output).contains("dioxide is"),
+        "{output:?}"
+    );
+    let document: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert_eq!(document["results"][0]["durability"], "every-write");
+}
+
+#[test]
+fn sync_writers_on_a_file() {
+    let dir = fresh_dir();
+    let line =
+        format!("bench sync --dir {} --numjobs 4 --runtime 50ms --rounds 1 --json -", dir.path().display());
+    let output = run(&line);
+    expect_code(&output, 0);
+    let results = results(&output);
+    let paths: Vec<&str> = results.iter().map(|result| result["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["serialised", "kernel", "dioxide"]);
+    assert!(results.iter().all(|result| result["scenario"] == "sync" && result["growth"].is_null()));
+    assert!(is_empty(dir.path()));
+}
+
+#[test]
+fn size_caps_a_run() {
+    let dir = fresh_dir();
+    let line = format!(
+        "bench append --dir {} --bs 64k --numjobs 2 --runtime 1m --rounds 1 --size 4m --json -",
+        dir.path().display()
+    );
+    let output = run(&line);
+    expect_code(&output, 0);
+    assert!(results(&output).iter().all(|result| result["runtime_ms"].as_u64().unwrap() < 50_000));
+}
+
+/// Sends `signal` to a bench at work, and checks that it takes its scratch file with it.
+fn stopped_by(signal: Signal) -> Output {
+    let dir = fresh_dir();
+    let bench = long_append(dir.path());
+    kill_process(Pid::from_child(&bench), signal).unwrap();
+    let output = bench.wait_with_output().unwrap();
+    assert!(is_empty(dir.path()));
+    output
+}
+
+#[test]
+fn ctrl_c_ends_cleanly() {
+    let output = stopped_by(Signal::INT);
+    expect_code(&output, 130);
+    assert_eq!(stderr(&output).lines().last(), Some("dioxide: interrupted"));
+    assert_eq!(stdout(&output), "");
+}
+
+#[test]
+fn termination_ends_cleanly() {
+    expect_code(&stopped_by(Signal::TERM), 143);
+}
+
+#[test]
+fn kill_9_leaves_nothing() {
+    let output = stopped_by(Signal::KILL);
+    assert_eq!(output.status.code(), None);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_panic() {
+    let dir = fresh_dir();
+    let line = format!("bench sync --dir {} --numjobs 1 --runtime 20ms --rounds 1", dir.path().display());
+    let mut bench: Child = dioxide(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(bench.stdout.take());
+    let output = bench.wait_with_output().unwrap();
+    expect_code(&output, 1);
+    assert!(!stderr(&output).contains("panic"), "{}", stderr(&output));
+}
+
+#[test]
+fn recover_reports_every_file_and_fails_if_one_does() {
+    let dir = fresh_dir();
+    let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+    fs::write(&one, "12345").unwrap();
+    fs::write(&two, "").unwrap();
+    let (one, two) = (one.display(), two.display());
+
+    let output = run(&format!("recover {one} {two}"));
+    expect_code(&output, 0);
+    assert_eq!(stdout(&output), format!("{one}: clean, 5 bytes\n{two}: clean, 0 bytes\n"));
+
+    let output = run(&format!("recover {one} /no/such/file {two}"));
+    expect_code(&output, 1);
+    assert_eq!(stdout(&output).lines().count(), 2, "the others are still looked at");
+    assert!(stderr(&output).contains("/no/such/file"));
+}

@@ -1,0 +1,91 @@
+//! Runs the command line and looks at what it says.
+#![allow(dead_code)]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `dioxide` with the words of `line` as arguments.
+pub fn dioxide(line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dioxide"));
+    command.args(line.split_whitespace()).stdin(Stdio::null());
+    command
+}
+
+pub fn run(line: &str) -> Output {
+    dioxide(line).output().unwrap()
+}
+
+pub fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+pub fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// Fails unless the command ended with `code`; shows what it said.
+pub fn expect_code(output: &Output, code: i32) {
+    let said = format!("{}\n{}", stdout(output), stderr(output));
+    assert_eq!(output.status.code(), Some(code), "{said}");
+}
+
+/// Fails unless the command ended with 1 and said one sentence with `words` in it.
+pub fn expect_refusal(output: &Output, words: &str) {
+    expect_code(output, 1);
+    let text = stderr(output);
+    assert!(text.starts_with("dioxide: ") && text.contains(words), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert_eq!(stdout(output), "");
+}
+
+/// A short bench in `dir`: as little as still runs every route.
+pub fn short_append(dir: &Path, more: &str) -> Output {
+    let dir = dir.display();
+    run(&format!("bench append --dir {dir} --numjobs 1,4 --runtime 50ms --rounds 2 --size 16m {more}"))
+}
+
+/// Starts a bench that takes long, and waits until its threads are at work.
+pub fn long_append(dir: &Path) -> Child {
+    let line = format!("bench append --dir {} --numjobs 8 --runtime 1h --rounds 1", dir.display());
+    let child = dioxide(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("the bench is at work", || threads(&child) > 8);
+    child
+}
+
+fn threads(child: &Child) -> usize {
+    fs::read_dir(format!("/proc/{}/task", child.id())).map_or(0, Iterator::count)
+}
+
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Every key that a result must have.
+pub const KEYS: [&str; 17] = [
+    "scenario",
+    "path",
+    "fs",
+    "bs_bytes",
+    "numjobs",
+    "durability",
+    "growth",
+    "iops",
+    "bw_bytes",
+    "clat_ns",
+    "usr_cpu",
+    "sys_cpu",
+    "requests",
+    "flushes",
+    "extents",
+    "ratio_to_kernel",
+    "ratio_to_preallocated",
+];

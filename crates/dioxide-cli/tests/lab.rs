@@ -1,0 +1,199 @@
+//! The command line on the lab: benches on real ext4 and XFS, the bare disk, files that a crash left grown.
+//! Ignored, each by name, where there is no lab (`scripts/with-lab`).
+
+mod common;
+
+use common::*;
+use dioxide::{Buffer, Growth, OpenOptions};
+use dioxide_testkit::child::{self, Acks};
+use dioxide_testkit::files;
+use dioxide_testkit::lab::{Disk, TestDir};
+use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Output};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(30);
+const BLOCK: usize = 4096;
+
+/// Appends for ever, with the growth that is named.
+fn append(acks: &Acks, args: &[String]) {
+    let growth = if args[1] == "zeroed" { Growth::Zeroed } else { Growth::Unwritten };
+    let file = OpenOptions::new().write(true).create(true).growth(growth).open(&args[0]).unwrap();
+    let block = Buffer::from(&[7; BLOCK][..]);
+    loop {
+        let offset = file.append(&block).unwrap();
+        file.sync_data().unwrap();
+        acks.send([offset, 0, 0]);
+    }
+}
+
+/// A file that was appended to until its process was killed, and the end of what was acknowledged.
+fn left_by_a_crash(dir: &Path, growth: &str) -> Result<(PathBuf, u64), Box<dyn std::error::Error>> {
+    let path = dir.join("log");
+    let mut child = child::spawn("append", &[path.to_str().unwrap(), growth])?;
+    child.wait_for_acks(10, LIMIT)?;
+    let acknowledged = child.kill_9()?;
+    let end = acknowledged.iter().map(|ack| ack[0] + BLOCK as u64).max().unwrap();
+    assert!(fs::metadata(&path)?.len() > end, "it is grown ahead");
+    Ok((path, end))
+}
+
+fn recover(path: &Path, more: &str) -> Output {
+    run(&format!("recover {} {more}", path.display()))
+}
+
+fn recover_cuts_at_the_end_of_what_was_written(dir: TestDir) -> TrialResult {
+    let (path, acknowledged) = left_by_a_crash(&dir, "unwritten")?;
+    let grown = fs::metadata(&path)?.len();
+
+    let output = recover(&path, "--dry-run");
+    expect_code(&output, 0);
+    assert!(stdout(&output).contains("left grown"), "{}", stdout(&output));
+    assert_eq!(fs::metadata(&path)?.len(), grown, "a dry run changes nothing");
+
+    let output = recover(&path, "");
+    expect_code(&output, 0);
+    let (report, outcome) = stdout(&output).split_once('\n').unwrap();
+    assert!(report.contains("left grown") && outcome.contains("done, "), "{}", stdout(&output));
+    let end = fs::metadata(&path)?.len();
+    assert!((acknowledged..=acknowledged + BLOCK as u64).contains(&end), "{end}, not {acknowledged}");
+    assert!(stdout(&recover(&path, "")).contains("clean"));
+    Ok(())
+}
+
+fn recover_leaves_zeroed_files_to_their_owner(dir: TestDir) -> TrialResult {
+    let (path, _) = left_by_a_crash(&dir, "zeroed")?;
+    let grown = fs::metadata(&path)?.len();
+    let output = recover(&path, "");
+    expect_code(&output, 0);
+    assert!(stdout(&output).contains("only the program that wrote it can tell"), "{}", stdout(&output));
+    assert_eq!(fs::metadata(&path)?.len(), grown);
+    Ok(())
+}
+
+fn recover_cuts_doubtful_files_by_force_only(dir: TestDir) -> TrialResult {
+    let (path, acknowledged) = left_by_a_crash(&dir, "unwritten")?;
+    let grown = fs::metadata(&path)?.len() + 8192;
+    File::options().write(true).open(&path)?.set_len(grown)?;
+
+    for more in ["", "--dry-run"] {
+        let output = recover(&path, more);
+        expect_code(&output, 1);
+        assert!(stdout(&output).contains("changed since"), "{}", stdout(&output));
+        assert!(stderr(&output).contains("`--force` cuts it"), "{}", stderr(&output));
+        assert_eq!(fs::metadata(&path)?.len(), grown);
+    }
+    expect_code(&recover(&path, "--force"), 0);
+    assert!(fs::metadata(&path)?.len() <= acknowledged + BLOCK as u64);
+    assert_eq!(files::marker(&path)?, None);
+    Ok(())
+}
+
+fn results(output: &Output) -> Vec<Value> {
+    expect_code(output, 0);
+    let document: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else");
+    document["results"].as_array().unwrap().clone()
+}
+
+/// What only a real file system on a real device can show: its name, requests, flushes, extents.
+fn bench_counts_what_reaches_the_device(dir: TestDir) -> TrialResult {
+    let results = results(&short_append(&dir, "--durability every-write --json -"));
+    assert_eq!(results.len(), 6);
+    for result in results {
+        assert!(["ext4", "xfs"].contains(&result["fs"].as_str().unwrap()));
+        for count in ["requests", "flushes", "extents"] {
+            assert!(result[count].as_u64().unwrap() > 0, "{count} in {result}");
+        }
+    }
+    Ok(())
+}
+
+fn bench_zeroed(dir: TestDir) -> TrialResult {
+    let results = results(&short_append(&dir, "--growth zeroed --json -"));
+    assert!(results.iter().all(|result| result["growth"] == "zeroed"));
+    Ok(())
+}
+
+fn bench_refuses_blocks_below_the_append_unit(dir: TestDir) -> TrialResult {
+    expect_refusal(&short_append(&dir, "--bs 512"), "--bs 512: appends come in multiples of 4k here");
+    Ok(())
+}
+
+fn sync_on(device: &Path) -> Output {
+    let device = device.display();
+    let line = format!("bench sync --device {device} --overwrite-device {device}");
+    run(&format!("{line} --numjobs 8 --runtime 100ms --rounds 2 --json -"))
+}
+
+fn bench_on_a_bare_disk(disk: Disk) -> TrialResult {
+    let results = results(&sync_on(&disk));
+    assert_eq!(results.len(), 3);
+    for result in &results {
+        assert!(result["fs"].is_null() && result["extents"].is_null());
+        assert!(result["requests"].as_u64().unwrap() > 0 && result["flushes"].as_u64().unwrap() > 0);
+    }
+    // Its own stamps are nothing that would keep it from running there again.
+    expect_code(&sync_on(&disk), 0);
+    Ok(())
+}
+
+fn a_disk_that_holds_something_is_refused(disk: Disk) -> TrialResult {
+    let bytes = File::options().read(true).write(true).open(&*disk)?;
+    let mut before = [0; 2];
+    bytes.read_exact_at(&mut before, 1080)?;
+    bytes.write_all_at(&[0x53, 0xef], 1080)?;
+    let refusal = sync_on(&disk);
+    bytes.write_all_at(&before, 1080)?;
+    expect_refusal(&refusal, "holds an ext2, ext3 or ext4 file system");
+    Ok(())
+}
+
+fn a_disk_that_another_program_holds_is_refused(disk: Disk) -> TrialResult {
+    use std::os::unix::fs::OpenOptionsExt;
+    let flags = rustix::fs::OFlags::EXCL.bits() as i32;
+    let _holder = File::options().write(true).custom_flags(flags).open(&*disk)?;
+    expect_refusal(&sync_on(&disk), "is in use");
+    Ok(())
+}
+
+/// The lab's own file systems are on loop devices: as refusable as any.
+fn a_mounted_device_is_refused(dir: TestDir) -> TrialResult {
+    let device = rustix::fs::stat(&*dir)?.st_dev;
+    let link = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let sysfs = fs::canonicalize(link)?;
+    let device = Path::new("/dev").join(sysfs.file_name().unwrap());
+    expect_refusal(&sync_on(&device), "is in use: mounted at");
+    Ok(())
+}
+
+fn trials() -> Vec<Trial> {
+    let on_the_disk = vec![
+        disk_trial("bench_on_a_bare_disk", bench_on_a_bare_disk),
+        disk_trial("a_disk_that_holds_something_is_refused", a_disk_that_holds_something_is_refused),
+        disk_trial(
+            "a_disk_that_another_program_holds_is_refused",
+            a_disk_that_another_program_holds_is_refused,
+        ),
+    ];
+    let on_file_systems = [
+        lab_trials("bench_counts_what_reaches_the_device", bench_counts_what_reaches_the_device),
+        lab_trials("bench_zeroed", bench_zeroed),
+        lab_trials("bench_refuses_blocks_below_the_append_unit", bench_refuses_blocks_below_the_append_unit),
+        lab_trials("a_mounted_device_is_refused", a_mounted_device_is_refused),
+        lab_trials(
+            "recover_cuts_at_the_end_of_what_was_written",
+            recover_cuts_at_the_end_of_what_was_written,
+        ),
+        lab_trials("recover_leaves_zeroed_files_to_their_owner", recover_leaves_zeroed_files_to_their_owner),
+        lab_trials("recover_cuts_doubtful_files_by_force_only", recover_cuts_doubtful_files_by_force_only),
+    ];
+    on_the_disk.into_iter().chain(on_file_systems.into_iter().flatten()).collect()
+}
+
+fn main() -> ExitCode {
+    dioxide_testkit::run(&[("append", append)], trials)
+}
