@@ -3,8 +3,9 @@
 //! Growing takes the inode lock exclusively and waits for every write in flight, so it happens
 //! seldom, in large steps, and early: in a steady stream no append waits for it.
 
-/// The first step. Small files should not take much, large ones double away from it soon.
-const STEP_FIRST_BYTES: u64 = 8 << 20;
+/// The first step. Each step costs a sync of the file, so it should not be too small for a fast writer; a small file
+/// gives it back at close.
+const STEP_FIRST_BYTES: u64 = 32 << 20;
 
 /// No step takes more than this fraction of the free space, unless an operation needs more.
 const FREE_SPACE_FRACTION: u64 = 8;
@@ -179,7 +180,7 @@ mod tests {
             steps.push((plan.to - physical) / MIB);
             physical = plan.to;
         }
-        assert_eq!(steps, [8, 16, 32, 64, 128, 256, 256, 256]);
+        assert_eq!(steps, [32, 64, 128, 256, 256, 256, 256, 256]);
     }
 
     #[test]
@@ -200,7 +201,7 @@ mod tests {
     #[test]
     fn a_hole_left_on_purpose_is_not_allocated() {
         let need = Need { start: 1 << 30, least: (1 << 30) + 4096, end: (1 << 30) + 4096 };
-        let plan = Planner::new(WISHES).plan(8 * MIB, 4096, Some(need), ROOM).unwrap();
+        let plan = Planner::new(WISHES).plan(32 * MIB, 4096, Some(need), ROOM).unwrap();
         assert_eq!(plan.from, 1 << 30);
     }
 

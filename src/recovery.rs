@@ -131,15 +131,18 @@ fn doubt(marker: &Marker, physical_size: u64, extents: &[Extent]) -> Option<Stri
     if physical_size > grown_to {
         return Some(format!("it was left with {grown_to} bytes and has {physical_size}"));
     }
-    // A growth that never became complete: none of our writers had that space yet.
     let unfinished = marker.grown_from < physical_size && physical_size < grown_to;
-    let writer = extents.iter().find(|e| e.written && e.end > marker.grown_from);
-    match writer {
-        Some(extent) if unfinished && marker.prepared == Prepared::Unwritten => {
-            Some(format!("something was written at {}", extent.start.max(marker.grown_from)))
-        }
-        _ => None,
+    if !unfinished || marker.prepared == Prepared::Zeroed {
+        return None;
     }
+    // A growth that never became complete: none of our writers had that space yet, so it is allocated and unwritten.
+    let above = || extents.iter().filter(|extent| extent.end > marker.grown_from);
+    if let Some(extent) = above().find(|extent| extent.written) {
+        return Some(format!("something was written at {}", extent.start.max(marker.grown_from)));
+    }
+    let allocated: u64 = above().map(|extent| extent.end - extent.start.max(marker.grown_from)).sum();
+    let hole = allocated < physical_size - marker.grown_from;
+    (hole && marker.mode == Mode::AppendOnly).then(|| format!("it was extended to {physical_size} bytes"))
 }
 
 #[cfg(test)]
@@ -211,6 +214,13 @@ mod tests {
         let extents = [extent(0, 12288, true), extent(12288, 20480, false)];
         let found = judge(&MARKER, SELF, 20480, &extents);
         assert_eq!((found.verdict, found.ceiling), (Verdict::Cut, 12288));
+    }
+
+    #[test]
+    fn a_file_extended_since_by_a_hole_is_doubtful() {
+        let extents = [extent(0, 12288, true), extent(12288, 16384, false)];
+        let found = judge(&MARKER, SELF, 20480, &extents);
+        assert!(matches!(found.verdict, Verdict::Doubtful(_)));
     }
 
     #[test]

@@ -23,9 +23,12 @@ use crate::size::Sizes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How many requests of appends may be in flight. More would leave less to merge; fewer would leave the
-/// device idle while the next request is made up.
-pub const APPEND_REQUESTS_MAX: usize = 4;
+/// With this many requests of appends in flight, further ones wait, and are merged. More would leave less to
+/// merge; with fewer the device would be idle while the next request is made up.
+const MERGED_REQUESTS_MAX: usize = 2;
+
+/// But so many appends go out side by side all the same: a few writers gain nothing by waiting for each other.
+const SINGLE_APPENDS_MAX: usize = 4;
 
 /// What came of an operation: the offset written, or what stood in the way.
 pub type Outcome = Result<u64, ErrorKind>;
@@ -94,10 +97,12 @@ pub struct Ground {
     pub prepared: Option<Prepared>,
 }
 
-/// What a growth job is to do, in order: marker, allocation, marker if it became less, publication.
+/// What a growth job is to do.
 #[derive(Clone, Copy, Debug)]
 pub struct GrowthJob {
     pub marker: Marker,
+    /// The marker is on disk already: the job before this one announced it.
+    pub announced: bool,
     /// Nothing when only the marker has to change.
     pub plan: Option<Plan>,
 }
@@ -149,6 +154,8 @@ struct Space {
     planner: Planner,
     /// As it is on disk, if it is there.
     marker: Option<Marker>,
+    /// The next step, if the marker on disk announces it.
+    announced: Option<Plan>,
     /// What the next marker must say.
     mode: Mode,
     prepared: Option<Prepared>,
@@ -173,6 +180,8 @@ pub struct Core<T> {
     flushes: Flushes,
     /// The flush in flight: its request, its number, and how far the file was written when it began.
     flushing: Option<(u64, Generation, u64)>,
+    /// The next flush waits for the requests up to this one that are in flight.
+    flush_after: Option<u64>,
     awaiting_flush: VecDeque<(Generation, T)>,
     space: Space,
     stopped: Option<ErrorKind>,
@@ -192,10 +201,12 @@ impl<T: Clone> Core<T> {
             positional: Positional::default(),
             flushes: Flushes::default(),
             flushing: None,
+            flush_after: None,
             awaiting_flush: VecDeque::new(),
             space: Space {
                 planner,
                 marker: held,
+                announced: None,
                 mode: held.map_or(Mode::AppendOnly, |marker| marker.mode),
                 prepared: ground.prepared,
                 held: held.map(|marker| (marker.base, marker.prepared)),
@@ -318,9 +329,15 @@ impl<T: Clone> Core<T> {
 
     /// Sends out what can go, and asks for what it lacks.
     fn pump(&mut self, out: &mut Outbox<T>) {
-        while self.in_flight < APPEND_REQUESTS_MAX && self.send_next(out) {}
+        while self.may_send() && self.send_next(out) {}
         self.start_grower(out);
         self.start_flush(out);
+    }
+
+    fn may_send(&self) -> bool {
+        let in_flight = self.reserved.iter().filter(|part| matches!(part.state, State::InFlight(_)));
+        self.in_flight < MERGED_REQUESTS_MAX
+            || in_flight.map(|part| part.members.len()).sum::<usize>() < SINGLE_APPENDS_MAX
     }
 
     /// Sends out the oldest waiting group, or the part of it that fits into the space there is.
@@ -553,9 +570,22 @@ impl<T: Clone> Core<T> {
             return;
         }
         let Some(owner) = self.flush_owner() else { return };
+        // Whoever is in flight by now can share this flush if it waits for them, and it would be in their way
+        // on the device. Those who come later cannot hold it up.
+        let last = *self.flush_after.get_or_insert(self.next_id);
+        if self.oldest_in_flight().is_some_and(|oldest| oldest <= last) {
+            return;
+        }
+        self.flush_after = None;
         let id = self.next_id();
         self.flushing = Some((id, self.flushes.begin(), self.sizes.written));
         out.requests.push(Request { id, owner, work: Work::Flush });
+    }
+
+    /// The oldest request that writes, if any is in flight.
+    fn oldest_in_flight(&self) -> Option<u64> {
+        let extending = self.reserved.iter().filter(|part| matches!(part.state, State::InFlight(_)));
+        extending.map(|part| part.id).min().into_iter().chain(self.positional.oldest_in_flight()).min()
     }
 
     /// Somebody whom a flush that begins now would satisfy.
@@ -607,11 +637,16 @@ impl<T: Clone> Core<T> {
                 && self.space.need.is_some()
                 && !self.space.planner.below_low_water(sizes.ahead())
             {
-                return Some(GrowthJob { marker: self.next_marker(sizes.physical), plan: None });
+                let marker = self.next_marker(sizes.physical, sizes.physical);
+                return Some(GrowthJob { marker, announced: false, plan: None });
+            }
+            if let Some((marker, plan)) = self.take_announced(missing, room) {
+                return Some(GrowthJob { marker, announced: true, plan: Some(plan) });
             }
             match self.space.planner.plan(sizes.physical, sizes.reserved, missing, room) {
                 Some(plan) => {
-                    return Some(GrowthJob { marker: self.next_marker(plan.to), plan: Some(plan) });
+                    let marker = self.next_marker(sizes.physical, plan.to);
+                    return Some(GrowthJob { marker, announced: false, plan: Some(plan) });
                 }
                 None => self.grown(Err(ErrorKind::NoSpace(libc::EFBIG)), out),
             }
@@ -620,17 +655,27 @@ impl<T: Clone> Core<T> {
         None
     }
 
-    fn next_marker(&self, grown_to: u64) -> Marker {
+    /// The step that the marker on disk announces, if it still serves.
+    fn take_announced(&mut self, missing: Option<Need>, room: Room) -> Option<(Marker, Plan)> {
+        let plan = self.space.announced.take()?;
+        let marker = self.space.marker.filter(|marker| marker.mode == self.space.mode)?;
+        let serves = missing.is_none_or(|need| need.start <= plan.from && need.least <= plan.to);
+        let affordable = plan.to - plan.from <= room.granted_bytes.min(room.free_bytes);
+        (serves && affordable && plan.from == self.sizes.physical).then_some((marker, plan))
+    }
+
+    /// The file is being grown to `physical`: the marker that announces that and the step after it, so that one sync
+    /// makes this growth durable and the next one possible.
+    pub fn announce(&mut self, physical: u64, room: Room) -> Option<Marker> {
+        let plan = self.space.planner.plan(physical, physical, None, room)?;
+        self.space.announced = Some(plan);
+        Some(self.next_marker(physical, plan.to))
+    }
+
+    fn next_marker(&self, grown_from: u64, grown_to: u64) -> Marker {
         let prepared = self.space.prepared.expect("only files that grow have a marker");
         let (base, prepared) = self.space.held.unwrap_or((self.sizes.durable, prepared));
-        Marker {
-            identity: self.ground.identity,
-            prepared,
-            mode: self.space.mode,
-            base,
-            grown_from: self.sizes.physical,
-            grown_to,
-        }
+        Marker { identity: self.ground.identity, prepared, mode: self.space.mode, base, grown_from, grown_to }
     }
 
     /// The marker is durable on disk.
@@ -713,6 +758,7 @@ impl<T: Clone> Core<T> {
         self.sizes.cut(len);
         self.space.planner.reset();
         self.space.marker = None;
+        self.space.announced = None;
         self.space.held = None;
         self.space.mode = Mode::AppendOnly;
         self.space.exhausted = false;

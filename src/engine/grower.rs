@@ -5,8 +5,12 @@
 //! 1. the marker that announces the new size, durable;
 //! 2. the allocation (smaller if there is no space for all of it; then the marker again, with the true size);
 //! 3. zeros, if the space is to be filled;
-//! 4. the growth durable;
-//! 5. only now do writers learn of it.
+//! 4. the marker that announces the next step as well; it and the growth durable by one sync, so that the next
+//!    job has its first step behind it;
+//! 5. only now do writers learn of the space.
+//!
+//! The marker of step 4 says `grown_from` = the size now reached: until the next allocation is complete nobody writes
+//! above it, which is what recovery relies on.
 
 use super::core::{Failure, GrowthJob};
 use super::{Engine, io, os_kind, puts_flush_in_doubt};
@@ -47,7 +51,7 @@ impl<B: Backend> Engine<B> {
                 job
             });
             let Some(job) = job else { return };
-            let result = self.perform_growth(job);
+            let result = self.perform_growth(job, room);
             self.step(|core, out| match result {
                 Ok(physical) => core.grown(Ok(physical), out),
                 Err(failure) if matches!(failure.kind, ErrorKind::NoSpace(_)) && !failure.wedges => {
@@ -71,9 +75,11 @@ impl<B: Backend> Engine<B> {
         Room { free_bytes: space.free_bytes, size_max: space.size_max, granted_bytes }
     }
 
-    fn perform_growth(&self, job: GrowthJob) -> std::result::Result<u64, Failure> {
+    fn perform_growth(&self, job: GrowthJob, room: Room) -> std::result::Result<u64, Failure> {
         let fail = |error: std::io::Error| self.growth_failure(&error);
-        self.mark(job.marker).map_err(fail)?;
+        if !job.announced {
+            self.mark(job.marker).map_err(fail)?;
+        }
         let Some(plan) = job.plan else { return Ok(job.marker.grown_to) };
         let grown_to = self.allocate(plan).map_err(fail)?;
         if grown_to < plan.to {
@@ -82,7 +88,11 @@ impl<B: Backend> Engine<B> {
         if job.marker.prepared == Prepared::Zeroed {
             self.fill(plan.from, grown_to).map_err(fail)?;
         }
-        self.make_stable().map_err(fail)?;
+        let next = self.lock().announce(grown_to, room);
+        match next {
+            Some(marker) => self.mark(marker).map_err(fail)?,
+            None => self.make_stable().map_err(fail)?,
+        }
         count(&self.counters.growths, 1);
         count(&self.counters.grown_bytes, grown_to - plan.from);
         Ok(grown_to)

@@ -37,6 +37,11 @@ impl<T: Clone> Positional<T> {
         self.in_flight.len()
     }
 
+    /// The number of the oldest request in flight.
+    pub fn oldest_in_flight(&self) -> Option<u64> {
+        self.in_flight.iter().map(|request| request.id).min()
+    }
+
     /// Sends a write out, as request `id` and by the given means, or lets it wait.
     pub fn submit(
         &mut self,

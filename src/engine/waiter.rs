@@ -7,6 +7,10 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+/// How often to let others run before going to sleep. What a caller waits for is often done by a thread that is ready
+/// to run, and a sleep and its wake-up cost more than a turn.
+const YIELDS_MAX: u32 = 3;
+
 const NOTHING: u32 = 0;
 const ASLEEP: u32 = 1;
 const NEWS: u32 = 2;
@@ -84,6 +88,12 @@ impl Waiter {
     }
 
     fn sleep(&self) {
+        for _ in 0..YIELDS_MAX {
+            if self.state.load(Ordering::Acquire) != NOTHING {
+                break;
+            }
+            std::thread::yield_now();
+        }
         if self.state.compare_exchange(NOTHING, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             while self.state.load(Ordering::Acquire) == ASLEEP {
                 // EINTR and EAGAIN both mean: look again.
