@@ -40,7 +40,12 @@ impl Span {
         self.end - self.start
     }
 
-    /// Whether the two share a byte or stand side by side: worth one request, or in need of an order.
+    /// Whether the two share a byte.
+    pub fn overlaps(&self, other: &Span) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+
+    /// Whether the two share a byte or stand side by side.
     pub fn touches(&self, other: &Span) -> bool {
         self.start <= other.end && other.start <= self.end
     }

@@ -1,14 +1,17 @@
 //! Durable overwrites on their way: which may go out at once, and which wait to be merged.
 //!
-//! A write waits only while it touches one that is in flight or waits itself; then those that stand
-//! side by side go out as one request. So writers in different places never wait for each other, and
-//! two overlapping writes are never in flight together. Nobody starves: a newcomer that touches a
-//! waiting write waits as well, and every completion sends out all that touches nothing in flight.
+//! A write waits only while it overlaps one that is in flight or waits itself, or when it stands beside such a one and
+//! [`REQUESTS_MAX`] requests are out: then those that stand side by side go out as one. So writers in different
+//! places never wait for each other, and two overlapping writes are never in flight together. Nobody starves: what
+//! waits goes out, oldest offset first, as requests come back.
 
 use super::core::{Member, Outbox, Request, Work};
 use crate::error::ErrorKind;
 use crate::flush::Means;
 use crate::merge::{self, Limits, Span};
+
+/// With so many requests in flight, further ones that could be merged with others wait to be.
+const REQUESTS_MAX: usize = 4;
 
 /// A request in flight, and what it carries.
 #[derive(Debug)]
@@ -52,19 +55,21 @@ impl<T: Clone> Positional<T> {
         out: &mut Outbox<T>,
     ) {
         let span = Span::at(offset, member.segment.len());
-        if self.touches_any(&span) {
+        if self.others().any(|other| other.overlaps(&span)) || self.is_worth_merging(&span) {
             self.waiting.push((span, member));
         } else {
             self.send(id, vec![(span, member)], means, out);
         }
     }
 
-    fn touches_any(&self, span: &Span) -> bool {
-        self.touches_in_flight(span) || self.waiting.iter().any(|(other, _)| other.touches(span))
+    /// Everything in flight or waiting.
+    fn others(&self) -> impl Iterator<Item = &Span> {
+        let waiting = self.waiting.iter().map(|(span, _)| span);
+        self.in_flight.iter().map(|request| &request.span).chain(waiting)
     }
 
-    fn touches_in_flight(&self, span: &Span) -> bool {
-        self.in_flight.iter().any(|other| other.span.touches(span))
+    fn is_worth_merging(&self, span: &Span) -> bool {
+        self.in_flight.len() >= REQUESTS_MAX && self.others().any(|other| other.touches(span))
     }
 
     /// Sends `members`, which stand side by side, as request `id`.
@@ -89,28 +94,22 @@ impl<T: Clone> Positional<T> {
         self.in_flight.swap_remove(index.expect("a request comes back once"))
     }
 
-    /// Sends out what waits and touches nothing in flight, merged.
+    /// Sends out what waits and overlaps nothing in flight, merged, as far as there may be more requests.
     pub fn release(&mut self, limits: Limits, next_id: &mut u64, out: &mut Outbox<T>) {
-        let waiting = std::mem::take(&mut self.waiting);
-        let (mut kept, mut free): (Vec<_>, Vec<_>) =
-            waiting.into_iter().partition(|(span, _)| self.touches_in_flight(span));
-        free.sort_by_key(|(span, _)| span.start);
-        let spans: Vec<_> = free.iter().map(|(span, _)| *span).collect();
-        let mut free = free.into_iter();
-        let mut sent: Vec<Span> = Vec::new();
+        self.waiting.sort_by_key(|(span, _)| span.start);
+        let spans: Vec<_> = self.waiting.iter().map(|(span, _)| *span).collect();
+        let mut waiting = std::mem::take(&mut self.waiting).into_iter();
         for count in merge::runs(&spans, limits) {
-            let run: Vec<_> = free.by_ref().take(count).collect();
-            let overlaps = |other: &Span| run.iter().any(|(s, _)| s.start < other.end && other.start < s.end);
-            if sent.iter().any(overlaps) {
-                kept.extend(run);
+            let run: Vec<_> = waiting.by_ref().take(count).collect();
+            let overlaps = |other: &InFlight<T>| run.iter().any(|(span, _)| span.overlaps(&other.span));
+            if self.in_flight.len() >= REQUESTS_MAX || self.in_flight.iter().any(overlaps) {
+                self.waiting.extend(run);
                 continue;
             }
-            sent.extend(run.iter().map(|(span, _)| *span));
             *next_id += 1;
             let durable = run.iter().any(|(_, member)| member.durable);
             self.send(*next_id, run, durable.then_some(Means::SharedFlush), out);
         }
-        self.waiting = kept;
     }
 
     /// Everything that waits fails.
