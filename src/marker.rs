@@ -3,7 +3,7 @@
 //! It stands in the extended attribute `user.dioxide` from before the first growth until after the
 //! cut at close. 64 bytes, little-endian: magic `dioxide`, version u8; growth u8, mode u8, 2 bytes
 //! zero, birth time nanoseconds u32; inode u64; birth time seconds i64; base u64; grown_from u64;
-//! grown_to u64; 4 bytes zero, CRC-32 of the 60 bytes before it. 64 is the most that fits beside an
+//! grown_to u64; epoch u32, CRC-32 of the 60 bytes before it. 64 is the most that fits beside an
 //! ext4 inode of 256 bytes, so writing the marker needs no block, even on a full disk.
 
 /// The name of the extended attribute.
@@ -51,11 +51,13 @@ pub struct Marker {
     pub mode: Mode,
     /// Recovery never cuts below this end.
     pub base: u64,
-    /// The physical size before the growth that this marker announces. Nobody of ours writes above
-    /// it before that growth is complete.
+    /// The physical size before the growth that this marker announces, rounded up to a block. Nobody of ours
+    /// writes above it while this marker stands.
     pub grown_from: u64,
     /// The physical size after it.
     pub grown_to: u64,
+    /// Different for each marker of a file, so that a reader notices that the file was cut and grown again.
+    pub epoch: u32,
 }
 
 impl Marker {
@@ -72,6 +74,7 @@ impl Marker {
         bytes[32..40].copy_from_slice(&self.base.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.grown_from.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.grown_to.to_le_bytes());
+        bytes[56..60].copy_from_slice(&self.epoch.to_le_bytes());
         let crc = crc32fast::hash(&bytes[..60]);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -100,6 +103,7 @@ impl Marker {
             base: u64::from_le_bytes(field(bytes, 32)),
             grown_from: u64::from_le_bytes(field(bytes, 40)),
             grown_to: u64::from_le_bytes(field(bytes, 48)),
+            epoch: u32::from_le_bytes(field(bytes, 56)),
         })
     }
 }
@@ -121,6 +125,7 @@ mod tests {
             base: 4096,
             grown_from: 8192,
             grown_to: 1 << 40,
+            epoch: 7,
         }
     }
 

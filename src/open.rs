@@ -185,8 +185,10 @@ fn make_engine(
         ground: Ground {
             identity: facts.identity,
             limits: facts.limits,
+            append_unit: facts.alignment.append,
             is_device: facts.is_device,
             prepared,
+            epoch: sys::epoch(),
         },
         alignment: facts.alignment,
         wishes: wishes(options, prepared, &facts),
@@ -219,7 +221,10 @@ fn recovered(
     let error = |error: &std::io::Error| Error::new(Operation::Recover, path, None, os_kind(error));
     let mut found = None;
     fs.flushing(
-        || bring_into_order(backend, facts.identity, Recover::Cut).map(|result| found = Some(result)),
+        || {
+            bring_into_order(backend, facts.identity, facts.alignment.append, Recover::Cut)
+                .map(|result| found = Some(result))
+        },
         |failure| (failure.raw_os_error() == Some(libc::EIO)).then(|| Arc::new(error(failure))),
     )
     .map_err(|failure| error(&failure))?;
@@ -277,6 +282,7 @@ pub fn recover(path: impl AsRef<Path>, how: Recover) -> Result<Recovery> {
         refuse_if_in_use(&fd, &facts).map_err(fail)?;
     }
     let backend = Syscall::new(fd);
-    let result = bring_into_order(&backend, facts.identity, how).map_err(|error| fail(os_kind(&error)));
+    let result = bring_into_order(&backend, facts.identity, facts.alignment.append, how)
+        .map_err(|error| fail(os_kind(&error)));
     result.map(|(recovery, _)| recovery)
 }

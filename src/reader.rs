@@ -66,8 +66,12 @@ impl Reader {
         {
             return Ok(*len);
         }
-        let (found, _) =
-            recover::bring_into_order(&self.backend, self.facts.identity, recover::Recover::Inspect)?;
+        let (found, _) = recover::bring_into_order(
+            &self.backend,
+            self.facts.identity,
+            self.facts.alignment.append,
+            recover::Recover::Inspect,
+        )?;
         let len = match found.verdict {
             Verdict::Cut => found.ceiling,
             Verdict::Undecided => found.floor,

@@ -87,61 +87,77 @@ impl Recovery {
     }
 }
 
-/// What to make of a file of `physical_size` bytes that is `identity` and carries `marker`. `extents` are
-/// those of the whole file, by start, read after a sync.
-pub fn judge(marker: &Marker, identity: Identity, physical_size: u64, extents: &[Extent]) -> Recovery {
+/// What to make of a file of `physical_size` bytes, in blocks of `block` bytes, that is `identity` and carries `marker`.
+/// `extents` are those of the whole file, by start, read after a sync.
+pub fn judge(
+    marker: &Marker,
+    identity: Identity,
+    physical_size: u64,
+    block: u64,
+    extents: &[Extent],
+) -> Recovery {
     let clean = Recovery::clean(physical_size);
     if marker.identity != identity {
         return Recovery { verdict: Verdict::Foreign, ..clean };
     }
-    // Whoever changed the length without us has made `base` meaningless as well.
+    // Somebody cut it shorter than we ever would: there is nothing of ours left to cut.
     if physical_size < marker.base {
         return Recovery { verdict: Verdict::Cut, ..clean };
     }
-    let (floor, ceiling) = match marker.prepared {
-        Prepared::Zeroed => (marker.base, physical_size),
+    let at = |end: u64, verdict| Recovery { physical_size, floor: end, ceiling: end, verdict };
+    if let Some(why) = doubt(marker, physical_size, extents) {
+        return at(last_written(extents).clamp(marker.base, physical_size), Verdict::Doubtful(why));
+    }
+    match marker.prepared {
+        Prepared::Zeroed if marker.base < physical_size => Recovery {
+            physical_size,
+            floor: marker.base,
+            ceiling: physical_size,
+            verdict: Verdict::Undecided,
+        },
+        Prepared::Zeroed => at(physical_size, Verdict::Cut),
         Prepared::Unwritten => {
-            let end = end_of_written(marker, physical_size, extents);
-            (end, end)
+            let end = end_of_written(marker, block, extents);
+            at(end.clamp(marker.base, physical_size), Verdict::Cut)
         }
-    };
-    let verdict = match doubt(marker, physical_size, extents) {
-        Some(why) => Verdict::Doubtful(why),
-        None if floor == ceiling => Verdict::Cut,
-        None => Verdict::Undecided,
-    };
-    Recovery { physical_size, floor, ceiling, verdict }
+    }
 }
 
 /// Append-only: the end of the contiguous written part. Positional: holes may be meant, so the end of the
-/// last written extent. Never below the base.
-fn end_of_written(marker: &Marker, physical_size: u64, extents: &[Extent]) -> u64 {
-    let written = extents.iter().filter(|extent| extent.written);
-    let end = match marker.mode {
-        Mode::Positional => written.map(|extent| extent.end).max().unwrap_or(0),
-        Mode::AppendOnly => written
+/// last written extent.
+fn end_of_written(marker: &Marker, block: u64, extents: &[Extent]) -> u64 {
+    match marker.mode {
+        Mode::Positional => last_written(extents),
+        // A file whose end does not lie at a block takes no appends; its last block is written to the full.
+        Mode::AppendOnly if !marker.base.is_multiple_of(block) => marker.base,
+        Mode::AppendOnly => extents
+            .iter()
+            .filter(|extent| extent.written)
             .fold(marker.base, |end, extent| if extent.start <= end { end.max(extent.end) } else { end }),
-    };
-    end.clamp(marker.base, physical_size)
+    }
 }
 
-/// Signs that someone else wrote to the file after the crash.
+fn last_written(extents: &[Extent]) -> u64 {
+    extents.iter().filter(|extent| extent.written).map(|extent| extent.end).max().unwrap_or(0)
+}
+
+/// Signs that someone else changed the file after the crash.
 fn doubt(marker: &Marker, physical_size: u64, extents: &[Extent]) -> Option<String> {
-    let grown_to = marker.grown_to;
+    let Marker { grown_from, grown_to, .. } = *marker;
     if physical_size > grown_to {
         return Some(format!("it was left with {grown_to} bytes and has {physical_size}"));
     }
-    let unfinished = marker.grown_from < physical_size && physical_size < grown_to;
-    if !unfinished || marker.prepared == Prepared::Zeroed {
+    if physical_size <= grown_from || marker.prepared == Prepared::Zeroed {
         return None;
     }
-    // A growth that never became complete: none of our writers had that space yet, so it is allocated and unwritten.
-    let above = || extents.iter().filter(|extent| extent.end > marker.grown_from);
+    // The growth that the marker announces was under way: none of our writers had that space yet, so it is allocated
+    // and unwritten.
+    let above = || extents.iter().filter(|extent| extent.end > grown_from);
     if let Some(extent) = above().find(|extent| extent.written) {
-        return Some(format!("something was written at {}", extent.start.max(marker.grown_from)));
+        return Some(format!("something was written at {}", extent.start.max(grown_from)));
     }
-    let allocated: u64 = above().map(|extent| extent.end - extent.start.max(marker.grown_from)).sum();
-    let hole = allocated < physical_size - marker.grown_from;
+    let allocated: u64 = above().map(|extent| extent.end - extent.start.max(grown_from)).sum();
+    let hole = allocated < physical_size - grown_from;
     (hole && marker.mode == Mode::AppendOnly).then(|| format!("it was extended to {physical_size} bytes"))
 }
 
@@ -156,9 +172,15 @@ mod tests {
         prepared: Prepared::Unwritten,
         mode: Mode::AppendOnly,
         base: 8192,
-        grown_from: 16384,
-        grown_to: 65536,
+        grown_from: 65536,
+        grown_to: 131072,
+        epoch: 1,
     };
+    const GROWING: Marker = Marker { grown_from: 16384, grown_to: 65536, ..MARKER };
+
+    fn judge(marker: &Marker, identity: Identity, size: u64, extents: &[Extent]) -> Recovery {
+        super::judge(marker, identity, size, 4096, extents)
+    }
 
     fn extent(start: u64, end: u64, written: bool) -> Extent {
         Extent { start, end, written }
@@ -198,29 +220,46 @@ mod tests {
 
     #[test]
     fn a_file_grown_since_is_doubtful() {
-        let found = judge(&MARKER, SELF, 65536 + 4096, &[]);
+        let found = judge(&MARKER, SELF, 131072 + 4096, &[]);
         assert!(matches!(found.verdict, Verdict::Doubtful(_)));
     }
 
     #[test]
     fn writes_into_an_unfinished_growth_are_doubtful() {
         let extents = [extent(0, 8192, true), extent(16384, 20480, true)];
-        let found = judge(&MARKER, SELF, 20480, &extents);
+        let found = judge(&GROWING, SELF, 20480, &extents);
         assert!(matches!(found.verdict, Verdict::Doubtful(_)));
     }
 
     #[test]
     fn an_unfinished_growth_alone_is_not_doubtful() {
         let extents = [extent(0, 12288, true), extent(12288, 20480, false)];
-        let found = judge(&MARKER, SELF, 20480, &extents);
+        let found = judge(&GROWING, SELF, 20480, &extents);
         assert_eq!((found.verdict, found.ceiling), (Verdict::Cut, 12288));
     }
 
     #[test]
     fn a_file_extended_since_by_a_hole_is_doubtful() {
         let extents = [extent(0, 12288, true), extent(12288, 16384, false)];
-        let found = judge(&MARKER, SELF, 20480, &extents);
+        let found = judge(&GROWING, SELF, 20480, &extents);
         assert!(matches!(found.verdict, Verdict::Doubtful(_)));
+    }
+
+    #[test]
+    fn a_file_filled_up_by_another_program_to_the_announced_size_is_doubtful() {
+        let extents = [extent(0, 12288, true), extent(12288, 16384, false), extent(16384, 65536, true)];
+        let found = judge(&GROWING, SELF, 65536, &extents);
+        assert!(matches!(found.verdict, Verdict::Doubtful(_)));
+        assert_eq!(found.ceiling, 65536, "not even force cuts what was written");
+    }
+
+    #[test]
+    fn a_file_of_odd_length_that_was_only_grown_keeps_its_length() {
+        let marker = Marker { base: 5000, ..MARKER };
+        assert_eq!(
+            judge(&marker, SELF, 65536, &[extent(0, 8192, true), extent(8192, 65536, false)]).ceiling,
+            5000
+        );
     }
 
     #[test]
@@ -241,7 +280,7 @@ mod tests {
                 .map(|(n, w)| extent(w[0] * 4096, w[1] * 4096, written >> n & 1 == 1)).collect();
             let marker = Marker {
                 mode: if positional { Mode::Positional } else { Mode::AppendOnly },
-                base: base * 4096, grown_from: base * 4096, grown_to: to.max(base) * 4096, ..MARKER
+                base: base * 4096, grown_from: to.max(base) * 4096, grown_to: to.max(base) * 4096, ..MARKER
             };
             let size = size * 4096;
             let found = judge(&marker, SELF, size, &extents);

@@ -92,9 +92,13 @@ impl<T> Outbox<T> {
 pub struct Ground {
     pub identity: Identity,
     pub limits: Limits,
+    /// Appends, and the end of a file that takes them, lie at multiples of this.
+    pub append_unit: u64,
     pub is_device: bool,
     /// How space ahead is prepared; nothing where it is not.
     pub prepared: Option<Prepared>,
+    /// Where the epochs of markers start.
+    pub epoch: u32,
 }
 
 /// What a growth job is to do.
@@ -348,8 +352,9 @@ impl<T: Clone> Core<T> {
             Place::At(offset) => offset,
         };
         let end = offset + group.bytes;
-        if group.place != Place::End && end <= self.sizes.reserved {
-            return self.reroute(end, out);
+        let inside = if group.place == Place::End { 0 } else { group.fitting(offset, self.sizes.reserved) };
+        if inside > 0 {
+            return self.reroute(inside, out);
         }
         if self.space.prepared.is_none() {
             // The write itself moves i_size. One at a time, so that nobody is above it if it fails.
@@ -366,13 +371,20 @@ impl<T: Clone> Core<T> {
     }
 
     /// A group that was to extend the file lies within what others extended meanwhile.
-    fn reroute(&mut self, end: u64, out: &mut Outbox<T>) -> bool {
-        if end > self.sizes.written {
+    fn reroute(&mut self, count: usize, out: &mut Outbox<T>) -> bool {
+        let group = self.waiting.front_mut().expect("the caller looked at it");
+        let Place::At(mut offset) = group.place else { unreachable!("appends lie at the end") };
+        let bytes: u64 = group.members.iter().take(count).map(|member| member.segment.len()).sum();
+        if offset + bytes > self.sizes.written {
             return false;
         }
-        let group = self.waiting.pop_front().expect("the caller looked at it");
-        let Place::At(mut offset) = group.place else { unreachable!("appends lie at the end") };
-        for member in group.members {
+        let members: Vec<_> = group.members.drain(..count).collect();
+        group.bytes -= bytes;
+        group.place = Place::At(offset + bytes);
+        if group.members.is_empty() {
+            self.waiting.pop_front();
+        }
+        for member in members {
             let len = member.segment.len();
             self.overwrite(offset, member, out);
             offset += len;
@@ -637,6 +649,8 @@ impl<T: Clone> Core<T> {
                 && self.space.need.is_some()
                 && !self.space.planner.below_low_water(sizes.ahead())
             {
+                // It takes the place of the one that announced the next step.
+                self.space.announced = None;
                 let marker = self.next_marker(sizes.physical, sizes.physical);
                 return Some(GrowthJob { marker, announced: false, plan: None });
             }
@@ -672,10 +686,20 @@ impl<T: Clone> Core<T> {
         Some(self.next_marker(physical, plan.to))
     }
 
-    fn next_marker(&self, grown_from: u64, grown_to: u64) -> Marker {
+    fn next_marker(&mut self, grown_from: u64, grown_to: u64) -> Marker {
         let prepared = self.space.prepared.expect("only files that grow have a marker");
         let (base, prepared) = self.space.held.unwrap_or((self.sizes.durable, prepared));
-        Marker { identity: self.ground.identity, prepared, mode: self.space.mode, base, grown_from, grown_to }
+        self.ground.epoch = self.ground.epoch.wrapping_add(1);
+        Marker {
+            identity: self.ground.identity,
+            prepared,
+            mode: self.space.mode,
+            base,
+            // Extents end at blocks, so ours may reach as far.
+            grown_from: grown_from.next_multiple_of(self.ground.append_unit),
+            grown_to,
+            epoch: self.ground.epoch,
+        }
     }
 
     /// The marker is durable on disk.

@@ -7,6 +7,8 @@
 
 mod alone;
 mod core;
+#[cfg(test)]
+mod core_model;
 mod grower;
 mod io;
 mod positional;

@@ -23,11 +23,12 @@ pub enum Recover {
     Force,
 }
 
-/// Looks at a file that is `identity`, and does what `how` allows. Returns what was found, and the marker that stays
+/// Looks at a file that is `identity`, in blocks of `block` bytes, and does what `how` allows. Returns what was found, and the marker that stays
 /// because only the caller can tell where the file ends.
 pub(crate) fn bring_into_order<B: Backend>(
     backend: &B,
     identity: Identity,
+    block: u64,
     how: Recover,
 ) -> io::Result<(Recovery, Option<Marker>)> {
     if how != Recover::Inspect {
@@ -47,7 +48,7 @@ pub(crate) fn bring_into_order<B: Backend>(
             return Ok((Recovery { verdict: Verdict::Doubtful(why), ..Recovery::clean(size) }, None));
         }
     };
-    let found = judge(&marker, identity, size, &backend.extents()?);
+    let found = judge(&marker, identity, size, block, &backend.extents()?);
     match (&found.verdict, how) {
         (Verdict::Cut, Recover::Cut | Recover::Force) | (Verdict::Doubtful(_), Recover::Force) => {
             cut(backend, marker, &found)?;

@@ -21,7 +21,7 @@ const DISK_BYTES: u64 = 64 << 20;
 type SimFile = Arc<Engine<Sim>>;
 
 fn open_on(sim: Sim, prepared: Option<Prepared>, fs: Arc<FileSystem>) -> Result<SimFile, ErrorKind> {
-    let order = bring_into_order(&sim, SELF, Recover::Cut);
+    let order = bring_into_order(&sim, SELF, BLOCK_BYTES, Recover::Cut);
     let (recovery, held) = order.map_err(|error| super::os_kind(&error))?;
     if let Verdict::Doubtful(why) = recovery.verdict {
         return Err(ErrorKind::Doubtful(why));
@@ -32,7 +32,14 @@ fn open_on(sim: Sim, prepared: Option<Prepared>, fs: Arc<FileSystem>) -> Result<
         path: Path::new("simulated").into(),
         process: Process::current(),
         fs,
-        ground: Ground { identity: SELF, limits, is_device: false, prepared },
+        ground: Ground {
+            identity: SELF,
+            limits,
+            append_unit: BLOCK_BYTES,
+            is_device: false,
+            prepared,
+            epoch: 0,
+        },
         alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
         wishes: Wishes {
             cap_bytes: 1 << 20,
@@ -321,7 +328,7 @@ fn check_after_crash(disk: &Sim, durable: u64, prepared: Prepared, at: &str) {
     for again in 0.. {
         let image = disk.crash(|_| true);
         image.die_after(again);
-        let died = bring_into_order(&image, SELF, Recover::Cut).is_err();
+        let died = bring_into_order(&image, SELF, BLOCK_BYTES, Recover::Cut).is_err();
         let file = open_on(image.crash(|n| n.is_none() && again % 2 == 0), Some(prepared), Arc::default())
             .unwrap_or_else(|kind| panic!("{at}, recovery call {again}: {kind}"));
         let contents = contents(&file);

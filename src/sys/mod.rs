@@ -35,6 +35,12 @@ pub(crate) fn read_xattr(fd: BorrowedFd<'_>, name: &str) -> io::Result<Option<Ve
     }
 }
 
+/// A number that is another one the next time a file is opened.
+pub(crate) fn epoch() -> u32 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    now.subsec_nanos() ^ now.as_secs() as u32
+}
+
 /// The byte that stands for the right to write: near the largest offset, where no program locks its data. A
 /// lock of the whole file would make a program's own POSIX locks fail.
 const LOCK_BYTE: i64 = i64::MAX - 1;
