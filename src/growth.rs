@@ -22,9 +22,9 @@ pub struct Wishes {
     pub capacity_bytes: Option<u64>,
     /// Growth ends at a multiple of this: the append unit.
     pub unit_bytes: u64,
-    /// How many of the last steps to keep ready, in halves: filling space with zeros takes as long as
-    /// writing it, so it begins earlier than a mere allocation.
-    pub low_water_halves: u64,
+    /// How much of the last step is to be left when the next begins, in quarters: filling space with zeros takes as
+    /// long as writing it, so it begins earlier than a mere allocation.
+    pub low_water_quarters: u64,
 }
 
 /// The space that waiting operations need.
@@ -88,7 +88,7 @@ impl Planner {
 
     /// Whether so little is left ahead that the next step should begin.
     pub fn below_low_water(&self, ahead: u64) -> bool {
-        ahead < self.last_step / 2 * self.wishes.low_water_halves
+        ahead < self.last_step / 4 * self.wishes.low_water_quarters
     }
 
     /// How much the next step would like to take.
@@ -97,8 +97,8 @@ impl Planner {
     }
 
     /// The next step, or nothing if there is no room for a useful one. `physical` and `reserved` are the
-    /// sizes now. Doubles the step after.
-    pub fn plan(&mut self, physical: u64, reserved: u64, need: Option<Need>, room: Room) -> Option<Plan> {
+    /// sizes now.
+    pub fn plan(&self, physical: u64, reserved: u64, need: Option<Need>, room: Room) -> Option<Plan> {
         let unit = self.wishes.unit_bytes;
         let from = need.map_or(physical, |need| physical.max(need.start / unit * unit));
         let step = self.wanted().min(room.free_bytes / FREE_SPACE_FRACTION).min(room.granted_bytes);
@@ -110,13 +110,14 @@ impl Planner {
         let ceiling = room.size_max.min(i64::MAX as u64) / unit * unit;
         let least = need.map_or(from + unit, |need| need.least).div_ceil(unit) * unit;
         let to = target.max(end).div_ceil(unit).saturating_mul(unit).max(least).min(ceiling);
-        if least > to || to <= physical {
-            return None;
-        }
+        (least <= to && to > physical).then_some(Plan { from, to, least, unit })
+    }
+
+    /// A step was carried out, and the file is now grown to `physical`: the next one is twice as large.
+    pub fn carried_out(&mut self, plan: Plan, physical: u64) {
         self.first = false;
-        self.last_step = step.max(unit);
-        self.next_step = (self.next_step * 2).min(self.wishes.cap_bytes);
-        Some(Plan { from, to, least, unit })
+        self.last_step = (physical - plan.from).min(self.wishes.cap_bytes);
+        self.next_step = self.next_step.saturating_mul(2).min(self.wishes.cap_bytes);
     }
 
     /// The file was cut to its logical size: start small again.
@@ -167,7 +168,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
     const WISHES: Wishes =
-        Wishes { cap_bytes: 256 * MIB, capacity_bytes: None, unit_bytes: 4096, low_water_halves: 1 };
+        Wishes { cap_bytes: 256 * MIB, capacity_bytes: None, unit_bytes: 4096, low_water_quarters: 2 };
     const ROOM: Room = Room { free_bytes: 1 << 40, size_max: u64::MAX, granted_bytes: 1 << 40 };
 
     #[test]
@@ -177,10 +178,31 @@ mod tests {
         let mut steps = Vec::new();
         for _ in 0..8 {
             let plan = planner.plan(physical, physical, None, ROOM).unwrap();
+            planner.carried_out(plan, plan.to);
             steps.push((plan.to - physical) / MIB);
             physical = plan.to;
         }
         assert_eq!(steps, [32, 64, 128, 256, 256, 256, 256, 256]);
+    }
+
+    #[test]
+    fn a_cap_without_bounds_does_not_overflow() {
+        let mut planner = Planner::new(Wishes { cap_bytes: u64::MAX, ..WISHES });
+        for _ in 0..80 {
+            let plan = planner.plan(0, 0, None, ROOM).unwrap();
+            planner.carried_out(plan, plan.to);
+        }
+        assert!(planner.below_low_water(0));
+    }
+
+    #[test]
+    fn one_small_append_does_not_start_a_second_step() {
+        for low_water_quarters in [2, 3] {
+            let mut planner = Planner::new(Wishes { low_water_quarters, ..WISHES });
+            let plan = planner.plan(0, 0, None, ROOM).unwrap();
+            planner.carried_out(plan, plan.to);
+            assert!(!planner.below_low_water(plan.to - 4096));
+        }
     }
 
     #[test]
@@ -226,7 +248,7 @@ mod tests {
     #[test]
     fn the_file_size_limit_is_respected() {
         let room = Room { size_max: 10_000, ..ROOM };
-        let mut planner = Planner::new(WISHES);
+        let planner = Planner::new(WISHES);
         assert_eq!(planner.plan(0, 0, None, room).unwrap().to, 8192);
         let need = Need { start: 8192, least: 12288, end: 12288 };
         assert_eq!(planner.plan(8192, 8192, Some(need), room), None);

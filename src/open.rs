@@ -255,7 +255,7 @@ fn wishes(options: &OpenOptions, prepared: Option<Prepared>, facts: &Facts) -> W
         cap_bytes: options.growth_cap_bytes.max(facts.alignment.append),
         capacity_bytes: options.capacity_bytes,
         unit_bytes: facts.alignment.append,
-        low_water_halves: if zeroed { 2 } else { 1 },
+        low_water_quarters: if zeroed { 3 } else { 2 },
     }
 }
 

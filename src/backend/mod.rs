@@ -8,6 +8,7 @@ pub(crate) mod syscall;
 use crate::buffer::Segment;
 use crate::recovery::Extent;
 use std::io;
+use std::thread::JoinHandle;
 
 /// Work for another thread.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -49,8 +50,8 @@ pub trait Backend: Send + Sync + 'static {
     fn remove_marker(&self) -> io::Result<()>;
     /// What there is to grow into.
     fn free_space(&self) -> io::Result<FreeSpace>;
-    /// Runs a job beside the caller.
-    fn spawn(&self, job: Job) -> io::Result<()>;
+    /// Runs a job beside the caller, or before it returns. The thread, if there is one, can be waited for.
+    fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle<()>>>;
     /// Lets other processes write.
     fn unlock(&self);
 }

@@ -8,6 +8,7 @@ use crate::buffer::Segment;
 use crate::recovery::Extent;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 /// The block of the simulated file system, in bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -240,13 +241,14 @@ impl Backend for Sim {
         let (first, last) = ((start / BLOCK_BYTES) as usize, end.div_ceil(BLOCK_BYTES) as usize);
         let known = state.live.blocks.len();
         let new = (first..last).filter(|&n| n >= known || !state.live.blocks[n].allocated).count();
-        if state.live.allocated() + new > self.capacity_blocks {
-            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
-        }
+        let left = self.capacity_blocks - state.live.allocated();
+        // As real file systems do, what there is is taken, and the size moved, before there is no more.
+        let (last, end) =
+            if new > left { (first + left, (first + left) as u64 * BLOCK_BYTES) } else { (last, end) };
         state.live.reach(last as u64);
         state.live.blocks[first..last].iter_mut().for_each(|block| block.allocated = true);
         state.live.size = state.live.size.max(end);
-        Ok(())
+        if new > left { Err(io::Error::from_raw_os_error(libc::ENOSPC)) } else { Ok(()) }
     }
 
     fn write_zeroes(&self, _start: u64, _end: u64) -> io::Result<()> {
@@ -289,9 +291,9 @@ impl Backend for Sim {
         Ok(FreeSpace { free_bytes: free as u64 * BLOCK_BYTES, size_max: u64::MAX })
     }
 
-    fn spawn(&self, job: Job) -> io::Result<()> {
+    fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle<()>>> {
         job();
-        Ok(())
+        Ok(None)
     }
 
     fn unlock(&self) {}

@@ -7,6 +7,7 @@ use crate::{marker, sys};
 use rustix::fs::{FallocateFlags, XattrFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread::JoinHandle;
 
 /// A regular file or block device, open O_DIRECT.
 #[derive(Debug)]
@@ -87,8 +88,8 @@ impl Backend for Syscall {
         Ok(FreeSpace { free_bytes: fs.f_bavail * fs.f_frsize, size_max: limit.unwrap_or(u64::MAX) })
     }
 
-    fn spawn(&self, job: Job) -> io::Result<()> {
-        std::thread::Builder::new().name("dioxide-grow".into()).spawn(job).map(drop)
+    fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle<()>>> {
+        std::thread::Builder::new().name("dioxide-grow".into()).spawn(job).map(Some)
     }
 
     fn unlock(&self) {

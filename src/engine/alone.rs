@@ -7,7 +7,7 @@
 //! 3. the cut, durable; 4. the marker away, durable.
 
 use super::process::lock;
-use super::{Engine, io, os_kind};
+use super::{Engine, io, is_gone, os_kind};
 use crate::backend::Backend;
 use crate::error::{ErrorKind, Operation, Result};
 use crate::marker::Marker;
@@ -65,9 +65,15 @@ impl<B: Backend> Engine<B> {
     /// Sets the size, durably, and removes the marker.
     fn cut_to(&self, len: u64) -> std::io::Result<()> {
         let marker = self.lock().marker();
+        let size_max = self.backend.free_space().map_or(u64::MAX, |space| space.size_max);
+        if len > size_max.max(self.len()) {
+            // The kernel would end the process by SIGXFSZ.
+            return Err(std::io::Error::from_raw_os_error(libc::EFBIG));
+        }
         if let Some(marker) = marker {
             self.make_stable()?;
-            self.cut_with(Marker { base: len, ..marker }, len)?;
+            let base = len.min(self.lock().sizes().written);
+            self.cut_with(Marker { base, ..marker }, len).inspect_err(|_| self.restore(marker))?;
             self.backend.remove_marker()?;
         } else {
             io::uninterrupted(|| self.backend.truncate(len))?;
@@ -87,14 +93,29 @@ impl<B: Backend> Engine<B> {
         self.make_stable()
     }
 
+    /// A cut that failed left the file as it was, so the marker must say again what it said.
+    fn restore(&self, marker: Marker) {
+        if let Err(error) = self.mark(marker) {
+            log::warn!("dioxide: {}: restoring the marker: {error}", self.path.display());
+        }
+    }
+
     fn stop_grower(&self) {
         let mut core = self.lock();
         while !core.pause_growth() {
             core = self.grower_ended.wait(core).unwrap_or_else(PoisonError::into_inner);
         }
+        drop(core);
+        // It has nothing left to do, but may still hold the descriptor.
+        if let Some(thread) = lock(&self.grower).take() {
+            let _ = thread.join();
+        }
     }
 
     fn kind_of(&self, error: &std::io::Error) -> ErrorKind {
+        if is_gone(error) {
+            self.fs.wedge(self.cause(Operation::SetLen, None, error));
+        }
         match self.fs.wedged() {
             Some(cause) => ErrorKind::Wedged(cause.clone()),
             None => os_kind(error),

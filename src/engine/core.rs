@@ -356,6 +356,9 @@ impl<T: Clone> Core<T> {
         if inside > 0 {
             return self.reroute(inside, out);
         }
+        if group.place == Place::End && !offset.is_multiple_of(self.ground.append_unit) {
+            return self.refuse_unaligned_end(offset, out);
+        }
         if self.space.prepared.is_none() {
             // The write itself moves i_size. One at a time, so that nobody is above it if it fails.
             return self.in_flight == 0 && self.send(offset, usize::MAX, out);
@@ -368,6 +371,17 @@ impl<T: Clone> Core<T> {
             return false;
         }
         self.send(offset, fitting, out)
+    }
+
+    /// Appends stand at whole blocks; a positional write has left the end elsewhere.
+    fn refuse_unaligned_end(&mut self, end: u64, out: &mut Outbox<T>) -> bool {
+        let required = self.ground.append_unit;
+        let group = self.waiting.pop_front().expect("the caller looked at it");
+        for member in group.members {
+            let kind = ErrorKind::Misaligned { what: "file length", value: end, required };
+            out.answer(member.token, Err(kind));
+        }
+        true
     }
 
     /// A group that was to extend the file lies within what others extended meanwhile.
@@ -645,10 +659,8 @@ impl<T: Clone> Core<T> {
         while self.wants_growth() {
             let sizes = self.sizes;
             let missing = self.space.need.filter(|need| need.least > sizes.physical);
-            if missing.is_none()
-                && self.space.need.is_some()
-                && !self.space.planner.below_low_water(sizes.ahead())
-            {
+            // Space that is there must not wait for space that may not be.
+            if missing.is_none() && self.space.need.is_some() {
                 // It takes the place of the one that announced the next step.
                 self.space.announced = None;
                 let marker = self.next_marker(sizes.physical, sizes.physical);
@@ -672,18 +684,24 @@ impl<T: Clone> Core<T> {
     /// The step that the marker on disk announces, if it still serves.
     fn take_announced(&mut self, missing: Option<Need>, room: Room) -> Option<(Marker, Plan)> {
         let plan = self.space.announced.take()?;
-        let marker = self.space.marker.filter(|marker| marker.mode == self.space.mode)?;
+        let marker = self.space.marker?;
+        if marker.mode != self.space.mode || marker.grown_to != plan.to {
+            return None;
+        }
         let serves = missing.is_none_or(|need| need.start <= plan.from && need.least <= plan.to);
         let affordable = plan.to - plan.from <= room.granted_bytes.min(room.free_bytes);
         (serves && affordable && plan.from == self.sizes.physical).then_some((marker, plan))
     }
 
-    /// The file is being grown to `physical`: the marker that announces that and the step after it, so that one sync
-    /// makes this growth durable and the next one possible.
-    pub fn announce(&mut self, physical: u64, room: Room) -> Option<Marker> {
-        let plan = self.space.planner.plan(physical, physical, None, room)?;
+    /// The file was grown to `physical`: the marker to stand while writers use that space. It announces the next step
+    /// as well, so that one sync makes this growth durable and the next one possible.
+    pub fn announce(&mut self, done: Plan, physical: u64, room: Room) -> Marker {
+        self.space.planner.carried_out(done, physical);
+        let Some(plan) = self.space.planner.plan(physical, physical, None, room) else {
+            return self.next_marker(physical, physical);
+        };
         self.space.announced = Some(plan);
-        Some(self.next_marker(physical, plan.to))
+        self.next_marker(physical, plan.to)
     }
 
     fn next_marker(&mut self, grown_from: u64, grown_to: u64) -> Marker {
@@ -715,8 +733,8 @@ impl<T: Clone> Core<T> {
                 self.sizes.grow_to(physical);
                 self.space.exhausted = false;
             }
-            (Err(kind), Some(need)) => self.refuse(need, kind, out),
-            (Err(_), None) => self.space.exhausted = true,
+            (Err(kind), Some(need)) if need.least > self.sizes.physical => self.refuse(need, kind, out),
+            (Err(_), _) => self.space.exhausted = true,
         }
         self.pump(out);
     }
@@ -744,12 +762,12 @@ impl<T: Clone> Core<T> {
     fn refuse(&mut self, need: Need, kind: ErrorKind, out: &mut Outbox<T>) {
         self.space.exhausted = true;
         let least = need.least - need.start;
+        let physical = self.sizes.physical;
         for group in &mut self.waiting {
-            let too_much = |len: u64| len >= least;
             let (refused, kept) = match group.place {
-                Place::End => group.members.drain(..).partition(|m| too_much(m.segment.len())),
+                Place::End => group.members.drain(..).partition(|m| m.segment.len() >= least),
                 // Those behind a refused one would move to other offsets: all or none.
-                Place::At(_) if too_much(group.bytes) => {
+                Place::At(offset) if group.bytes >= least && offset + group.bytes > physical => {
                     (std::mem::take(&mut group.members), VecDeque::new())
                 }
                 Place::At(_) => continue,

@@ -119,7 +119,7 @@ impl Model {
             cap_bytes: BLOCK << random.below(6),
             capacity_bytes: None,
             unit_bytes: BLOCK,
-            low_water_halves: 1 + random.below(2),
+            low_water_quarters: 2 + random.below(2),
         };
         let start = random.below(4) * BLOCK;
         let mut disk = Disk::default();
@@ -333,10 +333,12 @@ impl Model {
                     None => Ok(job.marker.grown_to),
                     Some(plan) => self.allocate(plan),
                 };
-                if let (Ok(physical), Some(_)) = (&result, job.plan) {
+                if let (Ok(physical), Some(plan)) = (&result, job.plan) {
                     let room = self.room();
-                    let next = self.core.announce(*physical, room);
-                    next.filter(|_| !fails).into_iter().for_each(|marker| self.core.marked(marker));
+                    let next = self.core.announce(plan, *physical, room);
+                    if !fails {
+                        self.core.marked(next);
+                    }
                 }
                 if fails {
                     let wedges = self.random.one_in(3);

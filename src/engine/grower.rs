@@ -13,7 +13,7 @@
 //! above it, which is what recovery relies on.
 
 use super::core::{Failure, GrowthJob};
-use super::{Engine, io, os_kind, puts_flush_in_doubt};
+use super::{Engine, io, is_gone, os_kind};
 use crate::backend::{Backend, FreeSpace};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
@@ -29,10 +29,12 @@ const ZEROS_BYTES: usize = 1 << 20;
 impl<B: Backend> Engine<B> {
     pub(super) fn start_grower(self: &Arc<Self>) {
         let engine = self.clone();
-        let spawned = self.backend.spawn(Box::new(move || engine.grow()));
-        if let Err(error) = spawned {
-            log::warn!("dioxide: no thread to grow {} ({error}); a writer does it", self.path.display());
-            self.grow();
+        match self.backend.spawn(Box::new(move || engine.grow())) {
+            Ok(thread) => *super::lock(&self.grower) = thread,
+            Err(error) => {
+                log::warn!("dioxide: no thread to grow {} ({error}); a writer does it", self.path.display());
+                self.grow();
+            }
         }
     }
 
@@ -81,18 +83,29 @@ impl<B: Backend> Engine<B> {
             self.mark(job.marker).map_err(fail)?;
         }
         let Some(plan) = job.plan else { return Ok(job.marker.grown_to) };
-        let grown_to = self.allocate(plan).map_err(fail)?;
+        let physical = self.lock().sizes().physical;
+        let result = self.grow_by(plan, job.marker, room);
+        if result.is_err() {
+            // Nobody has the space yet, so whatever was done of it is taken back: a failed allocation may have
+            // moved the size, and kept the disk full.
+            let taken_back = io::uninterrupted(|| self.backend.truncate(physical));
+            if let Err(error) = taken_back {
+                log::warn!("dioxide: {}: taking back a growth: {error}", self.path.display());
+            }
+        }
+        result.map_err(fail)
+    }
+
+    fn grow_by(&self, plan: Plan, marker: Marker, room: Room) -> Result<u64> {
+        let grown_to = self.allocate(plan)?;
         if grown_to < plan.to {
-            self.mark(Marker { grown_to, ..job.marker }).map_err(fail)?;
+            self.mark(Marker { grown_to, ..marker })?;
         }
-        if job.marker.prepared == Prepared::Zeroed {
-            self.fill(plan.from, grown_to).map_err(fail)?;
+        if marker.prepared == Prepared::Zeroed {
+            self.fill(plan.from, grown_to)?;
         }
-        let next = self.lock().announce(grown_to, room);
-        match next {
-            Some(marker) => self.mark(marker).map_err(fail)?,
-            None => self.make_stable().map_err(fail)?,
-        }
+        let next = self.lock().announce(plan, grown_to, room);
+        self.mark(next)?;
         count(&self.counters.growths, 1);
         count(&self.counters.grown_bytes, grown_to - plan.from);
         Ok(grown_to)
@@ -108,17 +121,19 @@ impl<B: Backend> Engine<B> {
 
     /// Data, size and attributes. A failure wedges the file system as that of any flush does.
     pub(super) fn make_stable(&self) -> Result<()> {
-        let blame = |error: &std::io::Error| {
-            puts_flush_in_doubt(error).then(|| self.cause(Operation::Flush, None, error))
-        };
+        let blame = |error: &std::io::Error| Some(self.cause(Operation::Flush, None, error));
         self.fs.flushing(|| io::uninterrupted(|| self.backend.sync_all()), blame)
     }
 
     /// Allocates, in smaller steps if there is no space for the whole; returns the new physical size.
     fn allocate(&self, plan: Plan) -> Result<u64> {
+        let physical = self.lock().sizes().physical;
         let mut plan = plan;
         loop {
             let result = io::uninterrupted(|| self.backend.allocate(plan.from, plan.to));
+            if result.is_err() {
+                io::uninterrupted(|| self.backend.truncate(physical))?;
+            }
             match (result, plan.smaller()) {
                 (Ok(()), _) => return Ok(plan.to),
                 (Err(error), Some(smaller)) if matches!(os_kind(&error), ErrorKind::NoSpace(_)) => {
@@ -136,6 +151,8 @@ impl<B: Backend> Engine<B> {
         }
         static ZEROS: OnceLock<Buffer> = OnceLock::new();
         let zeros = ZEROS.get_or_init(|| Buffer::zeroed(ZEROS_BYTES));
+        // The part of a block before an unaligned end was zeroed when the file was extended.
+        let from = from.next_multiple_of(self.alignment.offset);
         for start in (from..to).step_by(ZEROS_BYTES) {
             let len = (to - start).min(ZEROS_BYTES as u64) as usize;
             io::write_fully(
@@ -151,6 +168,9 @@ impl<B: Backend> Engine<B> {
 
     fn growth_failure(&self, error: &std::io::Error) -> Failure {
         let own = self.cause(Operation::Grow, None, error);
+        if is_gone(error) {
+            self.fs.wedge(own.clone());
+        }
         match self.fs.wedged() {
             Some(cause) => {
                 Failure { kind: ErrorKind::Wedged(cause.clone()), cause: cause.clone(), wedges: true }

@@ -37,6 +37,7 @@ use process::{FileSystem, Process, lock};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
 use waiter::{News, Token};
 
 /// What an engine is made of, once the file is open, locked and in order.
@@ -68,6 +69,7 @@ pub(crate) struct Engine<B> {
     len: AtomicU64,
     gate: Gate,
     grower_ended: Condvar,
+    grower: Mutex<Option<JoinHandle<()>>>,
     /// What the growth budget has charged this file with.
     charged: Mutex<u64>,
     counters: Counters,
@@ -89,6 +91,7 @@ impl<B: Backend> Engine<B> {
             len: AtomicU64::new(len),
             gate: Gate::default(),
             grower_ended: Condvar::new(),
+            grower: Mutex::default(),
             charged: Mutex::new(0),
             counters: Counters::default(),
         }
@@ -127,12 +130,11 @@ impl<B: Backend> Engine<B> {
             return Err(fail(ErrorKind::Unsupported("a block device has no end to append to".into())));
         }
         let _pass = self.begin(Operation::Append)?;
-        check_memory(data, self.alignment).map_err(fail)?;
-        check("length", data.len() as u64, self.alignment.append).map_err(fail)?;
         if data.is_empty() {
             return Ok(self.len());
         }
-        check("file length", self.lock().sizes().reserved, self.alignment.append).map_err(fail)?;
+        check_memory(data, self.alignment).map_err(fail)?;
+        check("length", data.len() as u64, self.alignment.append).map_err(fail)?;
         let offset =
             self.run(|core, token, out| core.append(token, Segment::of(data), durable, out)).map_err(fail)?;
         count(&self.counters.appends, 1);
@@ -230,7 +232,7 @@ impl<B: Backend> Engine<B> {
     fn step<R>(self: &Arc<Self>, change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>) -> R) -> R {
         let mut out = Outbox::default();
         let mut core = self.lock();
-        let _all_or_nothing = AbortOnPanic;
+        let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
         let result = change(&mut core, &mut out);
         self.len.store(core.sizes().written, Ordering::Release);
         drop(core);
@@ -280,6 +282,10 @@ impl<B: Backend> Engine<B> {
         extends: Option<u64>,
     ) -> Result<(), Failure> {
         let dsync = means == Some(Means::Dsync);
+        if extends.is_some() {
+            let end = offset + segments.iter().map(Segment::len).sum::<u64>();
+            self.check_size_limit(end)?;
+        }
         let perform = || io::write_fully(&self.backend, segments, offset, dsync, self.alignment.offset);
         let result = if dsync {
             // It may have been the flush behind it that failed; the kernel does not say.
@@ -296,6 +302,17 @@ impl<B: Backend> Engine<B> {
             log::error!("dioxide: {}: taking back a failed append: {error}", self.path.display());
         }
         self.judge_write(result, Operation::Write, offset)
+    }
+
+    /// A write beyond the largest size allowed would end the process by SIGXFSZ.
+    fn check_size_limit(&self, end: u64) -> Result<(), Failure> {
+        let size_max = self.backend.free_space().map_or(u64::MAX, |space| space.size_max);
+        if end <= size_max {
+            return Ok(());
+        }
+        let error = std::io::Error::from_raw_os_error(libc::EFBIG);
+        let cause = self.cause(Operation::Write, Some(end), &error);
+        Err(Failure { kind: os_kind(&error), cause, wedges: false })
     }
 
     /// Puts the result of a request into the core's terms. After a failed flush on this file system nothing
@@ -330,11 +347,14 @@ impl<B: Backend> Engine<B> {
 
 /// A broken rule inside the core leaves nobody who could answer the callers that wait, and their memory may be in
 /// use by the kernel: the process ends rather than hang or guess.
-struct AbortOnPanic;
+struct AbortOnPanic {
+    /// The caller's own panic, from before, is none of ours.
+    unwinding: bool,
+}
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() && !self.unwinding {
             std::process::abort();
         }
     }
@@ -372,7 +392,9 @@ fn check_memory(data: &[u8], alignment: Alignment) -> Result<(), ErrorKind> {
 
 /// What every read and positional write must fulfil.
 pub(crate) fn check_transfer(data: &[u8], offset: u64, alignment: Alignment) -> Result<(), ErrorKind> {
-    check_memory(data, alignment)?;
+    if !data.is_empty() {
+        check_memory(data, alignment)?;
+    }
     check("offset", offset, alignment.offset)?;
     check("length", data.len() as u64, alignment.offset)
 }

@@ -45,7 +45,7 @@ fn open_on(sim: Sim, prepared: Option<Prepared>, fs: Arc<FileSystem>) -> Result<
             cap_bytes: 1 << 20,
             capacity_bytes: None,
             unit_bytes: BLOCK_BYTES,
-            low_water_halves: 1,
+            low_water_quarters: 2,
         },
         recovery,
         held,
@@ -256,6 +256,68 @@ fn close_does_not_cut_a_file_that_another_program_grew() {
     file.backend.append_behind_our_back(1);
     assert!(matches!(file.finish().unwrap_err().kind(), ErrorKind::Doubtful(_)));
     assert!(file.backend.is_marked());
+}
+
+#[test]
+fn a_failed_set_len_shows_no_grown_space_after_a_crash() {
+    let file = open(Sim::new(DISK_BYTES));
+    file.append(&record(1, 1), true).unwrap();
+    file.backend.fail(Call::Allocate, 0, libc::EFBIG);
+    assert!(file.set_len(1 << 40).is_err());
+    assert_eq!(file.append(&record(2, 1), true), Ok(BLOCK_BYTES));
+    assert_eq!(open(file.backend.crash(|_| true)).len(), 2 * BLOCK_BYTES);
+}
+
+#[test]
+fn a_crash_during_an_extending_set_len_leaves_the_old_or_the_new_length() {
+    for calls in 0.. {
+        let file = open(Sim::new(DISK_BYTES));
+        file.append(&record(1, 1), true).unwrap();
+        file.backend.die_after(calls);
+        let done = file.set_len(60 << 20).is_ok();
+        for keep in [false, true] {
+            let len = open(file.backend.crash(|_| keep)).len();
+            assert!(len == BLOCK_BYTES || len == 60 << 20, "{calls} calls: {len}");
+        }
+        if done {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_growth_that_fails_half_way_is_taken_back() {
+    let file = open(Sim::new(DISK_BYTES));
+    file.append(&record(1, 1), true).unwrap();
+    let size = crate::backend::Backend::physical_size(&file.backend);
+    assert!(file.append(&Buffer::zeroed(DISK_BYTES as usize + 4096), true).is_err());
+    assert_eq!(crate::backend::Backend::physical_size(&file.backend).ok(), size.ok());
+    file.finish().unwrap();
+    assert_eq!(contents(&file), [1]);
+}
+
+#[test]
+fn a_failed_zeroing_is_taken_back() {
+    let file = open_on(Sim::new(DISK_BYTES), Some(Prepared::Zeroed), Arc::default()).unwrap();
+    file.backend.fail(Call::Write, 0, libc::EIO);
+    assert!(file.append(&record(1, 1), true).is_err());
+    file.finish().unwrap();
+    assert_eq!(file.len(), 0);
+}
+
+#[test]
+fn a_read_only_file_system_found_by_growth_wedges() {
+    let file = open(Sim::new(DISK_BYTES));
+    file.backend.fail(Call::Marker, 0, libc::EROFS);
+    assert!(file.append(&record(1, 1), true).is_err());
+    assert!(matches!(file.sync_data().unwrap_err().kind(), ErrorKind::Wedged(_)));
+}
+
+#[test]
+fn an_empty_append_returns_the_length() {
+    let file = open(Sim::new(DISK_BYTES));
+    file.append(&record(1, 2), false).unwrap();
+    assert_eq!(file.append(&[], true), Ok(2 * BLOCK_BYTES));
 }
 
 #[test]
