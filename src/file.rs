@@ -24,26 +24,33 @@ use std::sync::Arc;
 /// Close it with [`close`](Self::close) to learn whether that succeeded. Dropping the last handle does the
 /// same, and logs what failed.
 ///
-/// After a fork every operation of the child fails with [`ErrorKind::Forked`], and its exit changes nothing.
+/// After a fork every operation of the child on a handle that writes fails with [`ErrorKind::Forked`], and its exit
+/// changes nothing. A read-only handle goes on in the child, as a reader beside another process.
+///
+/// # Locks
+///
+/// A writer process holds a lock of one byte near the largest offset (an OFD lock of byte 2⁶³ - 2), which keeps
+/// other writers out. It conflicts with POSIX and OFD locks of the same process as well, if they reach so far:
+/// one that the program itself takes to the end of the file and beyond (`l_len` 0) is refused with `EAGAIN`.
+/// Lock a range that ends below, such as 2⁶² bytes.
+///
+/// Closing any descriptor of a file ends all POSIX locks that the process has on it; that is how POSIX has it, and
+/// holds for the descriptors of this crate too: for the last writing handle, for each read-only one, and for
+/// [`recover`](crate::recover). More writing handles share one descriptor. OFD locks and `flock` are not concerned.
 #[derive(Debug)]
 pub struct File(Option<Inner>);
 
 #[derive(Debug)]
 pub(crate) enum Inner {
-    /// A handle of a file that this process writes.
-    Shared {
-        engine: Arc<Engine<Syscall>>,
-        key: Key,
-        process: &'static Process,
-        writable: bool,
-        durable: bool,
-    },
-    /// A reader of a file that this process does not write.
+    /// One of the handles that write.
+    Shared { engine: Arc<Engine<Syscall>>, key: Key, process: &'static Process, durable: bool },
+    /// A read-only one.
     Reader(Reader),
 }
 
 impl File {
-    /// Opens a file read-only.
+    /// Opens a file read-only, with a descriptor of its own: it does not keep a file that this process writes
+    /// from being put away, see [`close`](Self::close).
     ///
     /// # Errors
     ///
@@ -106,11 +113,13 @@ impl File {
     /// Reads at `offset` into `into`, and returns the number of bytes read: all of `into`, or what there
     /// is up to the end of the file. Bytes of `into` beyond that number may have been set to zero.
     ///
-    /// Sees every write that was acknowledged before the call; never space that was only grown.
+    /// Sees every write that was acknowledged before the call (a reader beside another process: up to the end that
+    /// [`len`](Self::len) can tell it); never space that was only grown.
     ///
     /// # Errors
     ///
-    /// [`Misaligned`](ErrorKind::Misaligned), and what the kernel answers.
+    /// [`Misaligned`](ErrorKind::Misaligned), and what the kernel answers. For a reader beside another process as
+    /// [`len`](Self::len).
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         match self.inner() {
             Inner::Shared { engine, .. } => engine.read_at(into, offset),
@@ -140,13 +149,15 @@ impl File {
 
     /// The length in bytes: the end of what is written, without space that was only grown.
     ///
-    /// A handle of the writing process is exact. A read-only handle of another process goes by the marker and the
-    /// extents of the file: exact for [`Growth::Unwritten`]; for [`Growth::Zeroed`] it is the last durable end
-    /// that the writer noted, which it does at each step of growth.
+    /// Exact in the process that writes the file, for read-only handles too. In another process a read-only
+    /// handle goes by the marker and the extents of the file: exact for [`Growth::Unwritten`]; for
+    /// [`Growth::Zeroed`] it is the last durable end that the writer noted, which it does at each step of
+    /// growth.
     ///
     /// # Errors
     ///
-    /// Only for a reader beside another process: what the kernel answers.
+    /// Only for a reader beside another process: what the kernel answers, and `EAGAIN` if the file changes so fast
+    /// that no two looks agree.
     pub fn len(&self) -> Result<u64> {
         match self.inner() {
             Inner::Shared { engine, .. } => Ok(engine.len()),
@@ -170,18 +181,12 @@ impl File {
     /// What the kernel answers.
     pub fn try_clone(&self) -> Result<Self> {
         match self.inner() {
-            Inner::Shared { engine, key, process, writable, durable } => {
+            Inner::Shared { engine, key, process, durable } => {
                 if !process.is_current() {
                     return Err(engine.error_for(Operation::Open, ErrorKind::Forked));
                 }
                 let engine = process.registry.join(*key).expect("open as long as this handle is");
-                Ok(Self(Some(Inner::Shared {
-                    engine,
-                    key: *key,
-                    process,
-                    writable: *writable,
-                    durable: *durable,
-                })))
+                Ok(Self(Some(Inner::Shared { engine, key: *key, process, durable: *durable })))
             }
             Inner::Reader(reader) => Ok(Self(Some(Inner::Reader(reader.try_clone()?)))),
         }
@@ -189,6 +194,7 @@ impl File {
 
     /// Gives up this handle. With the last one that may write, the file is brought into the state in which any
     /// other program would leave it, durably: its size is its length, without space grown ahead or a marker.
+    /// Read-only handles may still be open then, and go on.
     ///
     /// # Errors
     ///
@@ -228,11 +234,13 @@ impl File {
     }
 
     /// How space is really prepared ahead: [`Growth::None`] where the file system cannot undo it after a
-    /// crash (the log says why, once).
+    /// crash (the log says why, once), for a reader, and in the child of a fork. A file that was found
+    /// [undecided](crate::Verdict::Undecided) goes on as it had begun, whatever was asked for.
     pub fn growth(&self) -> Growth {
         match self.inner() {
-            Inner::Shared { engine, .. } => engine.growth(),
-            Inner::Reader(_) => Growth::None,
+            // The child of a fork must not wait for a lock that one of its parent's threads may have held.
+            Inner::Shared { engine, process, .. } if process.is_current() => engine.growth(),
+            Inner::Shared { .. } | Inner::Reader(_) => Growth::None,
         }
     }
 
@@ -249,12 +257,10 @@ impl File {
     }
 
     fn writer(&self, operation: Operation, offset: Option<u64>) -> Result<(&Arc<Engine<Syscall>>, bool)> {
-        let path = match self.inner() {
-            Inner::Shared { engine, writable: true, durable, .. } => return Ok((engine, *durable)),
-            Inner::Shared { engine, .. } => engine.path(),
-            Inner::Reader(reader) => reader.path(),
-        };
-        Err(Error::new(operation, path, offset, ErrorKind::ReadOnly))
+        match self.inner() {
+            Inner::Shared { engine, durable, .. } => Ok((engine, *durable)),
+            Inner::Reader(reader) => Err(Error::new(operation, reader.path(), offset, ErrorKind::ReadOnly)),
+        }
     }
 }
 

@@ -1,24 +1,28 @@
 //! Opening: find out what the path is, lock it, bring it into order, and only then let it be used.
 
 use crate::backend::syscall::Syscall;
-use crate::engine::process::{FileSystem, Process};
+use crate::engine::process::{FileSystem, Process, may_be_a_failed_flush};
 use crate::engine::recover::{Recover, bring_into_order};
 use crate::engine::registry::Key;
 use crate::engine::{Engine, Ground, Parts, os_kind};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::file::Inner;
 use crate::growth::Wishes;
-use crate::marker::Prepared;
+use crate::marker::{Marker, Prepared};
 use crate::options::{Durability, Growth, OpenOptions};
 use crate::reader::Reader;
 use crate::recovery::{Recovery, Verdict};
 use crate::sys;
-use crate::sys::probe::Facts;
+use crate::sys::probe::{Facts, Through};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+
+/// A step of zeros takes no more than this, so that writers never wait long behind it.
+const ZEROED_STEP_MAX_BYTES: u64 = 32 << 20;
 
 const DIRECT: OFlags = OFlags::DIRECT.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
@@ -26,26 +30,21 @@ const DIRECT: OFlags = OFlags::DIRECT.union(OFlags::CLOEXEC).union(OFlags::NOCTT
 pub(crate) fn open(options: &OpenOptions, path: &Path) -> Result<Inner> {
     let path: Arc<Path> = path.into();
     if !options.write {
-        return open_read_only(&path);
+        return open_read_only(options, &path);
     }
     let process = Process::current();
-    let inner = open_writing(options, process, &path)?;
-    if let (true, Inner::Shared { engine, .. }) = (options.truncate, &inner) {
-        engine.set_len(0).inspect_err(|_| drop(process.registry.leave(key_of(&inner))))?;
+    let (key, engine) = open_writing(options, process, &path)?;
+    if options.truncate {
+        engine.set_len(0).inspect_err(|_| drop(process.registry.leave(key)))?;
     }
-    Ok(inner)
-}
-
-fn key_of(inner: &Inner) -> Key {
-    match inner {
-        Inner::Shared { key, .. } => *key,
-        Inner::Reader(_) => unreachable!("readers are not registered"),
-    }
+    Ok(shared(options, process, key, engine))
 }
 
 /// Opens a file without a name in `dir`.
 pub(crate) fn temporary(options: &OpenOptions, dir: &Path) -> Result<Inner> {
     let path: Arc<Path> = dir.into();
+    let process = Process::current();
+    refuse_if_wedged(process, &path, dir)?;
     let flags = DIRECT | OFlags::RDWR | OFlags::TMPFILE;
     let fd = rustix::fs::open(dir, flags, Mode::from_raw_mode(options.mode)).map_err(|errno| {
         let unsupported = matches!(errno, Errno::OPNOTSUPP | Errno::ISDIR);
@@ -55,38 +54,61 @@ pub(crate) fn temporary(options: &OpenOptions, dir: &Path) -> Result<Inner> {
         };
         Error::new(Operation::Open, &path, None, kind)
     })?;
-    adopt(options, Process::current(), &path, fd)
+    let (key, engine) = adopt(options, process, &path, fd)?;
+    Ok(shared(options, process, key, engine))
 }
 
-fn open_read_only(path: &Arc<Path>) -> Result<Inner> {
+/// Beside the handles that write: the last of those puts the file away, whoever still reads it.
+fn open_read_only(options: &OpenOptions, path: &Arc<Path>) -> Result<Inner> {
     let fail = |kind| Error::new(Operation::Open, path, None, kind);
+    if options.create || options.create_new || options.truncate {
+        return Err(fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
+    }
     let fd = rustix::fs::open(&**path, DIRECT | OFlags::RDONLY, Mode::empty())
         .map_err(|errno| fail(refusal(errno)))?;
     let facts = facts(path, &fd)?;
-    let process = Process::current();
-    let key = key(&facts);
-    match process.registry.join(key) {
-        Some(engine) => Ok(Inner::Shared { engine, key, process, writable: false, durable: false }),
-        None => Ok(Inner::Reader(Reader::new(Syscall::new(fd), path.clone(), facts))),
-    }
+    Ok(Inner::Reader(Reader::new(Syscall::new(fd), path.clone(), facts, Process::current())))
 }
+
+type Joined = (Key, Arc<Engine<Syscall>>);
 
 /// Joins the handles of a file that is open already, or opens it. Looks at the path first: closing a second
 /// descriptor of a file would end the POSIX locks that the program itself may hold on it.
-fn open_writing(options: &OpenOptions, process: &'static Process, path: &Arc<Path>) -> Result<Inner> {
-    let stat = rustix::fs::stat(&**path).ok();
-    if let Some(stat) = stat.filter(|_| !options.create_new) {
-        let key = key_of_stat(&stat);
-        if let Some(engine) = process.registry.join(key) {
-            return Ok(shared(options, process, key, engine));
+fn open_writing(options: &OpenOptions, process: &'static Process, path: &Arc<Path>) -> Result<Joined> {
+    let stat = rustix::fs::stat(&**path).ok().filter(|_| !options.create_new);
+    match &stat {
+        Some(stat) => {
+            let key = key_of_stat(stat);
+            if let Some(engine) = process.registry.join(key) {
+                return Ok((key, engine));
+            }
         }
+        None => refuse_if_wedged(process, path, sys::probe::parent(path))?,
     }
     let is_device = stat.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
     let (fd, created) = open_or_create(options, path, is_device)?;
     if created {
-        make_name_stable(path, &fd)?;
+        make_name_stable(process, path, &fd)?;
     }
     adopt(options, process, path, fd)
+}
+
+/// A wedged file system takes no new files: before one is created in `dir`. Where nothing can be asked, creating will
+/// fail as well.
+fn refuse_if_wedged(process: &Process, path: &Arc<Path>, dir: &Path) -> Result<()> {
+    let Ok((dev, through)) = sys::probe::place(dir) else { return Ok(()) };
+    file_system(process, path, Operation::Open, dev, through).map(drop)
+}
+
+fn file_system(
+    process: &Process,
+    path: &Arc<Path>,
+    operation: Operation,
+    dev: u64,
+    through: Through,
+) -> Result<Arc<FileSystem>> {
+    let fs = process.file_system(dev, through);
+    fs.map_err(|cause| Error::new(operation, path, None, ErrorKind::Wedged(cause)))
 }
 
 fn open_or_create(options: &OpenOptions, path: &Arc<Path>, is_device: bool) -> Result<(OwnedFd, bool)> {
@@ -119,11 +141,35 @@ fn refusal(errno: Errno) -> ErrorKind {
 }
 
 /// A new file survives a crash once its directory does.
-fn make_name_stable(path: &Arc<Path>, fd: &OwnedFd) -> Result<()> {
-    rustix::fs::fsync(fd)
-        .map_err(std::io::Error::from)
-        .and_then(|()| sys::probe::parent_directory(path)?.sync_all())
-        .map_err(|error| Error::new(Operation::Open, path, None, os_kind(&error)))
+fn make_name_stable(process: &Process, path: &Arc<Path>, fd: &OwnedFd) -> Result<()> {
+    let facts = facts(path, fd)?;
+    let fs = file_system(process, path, Operation::Open, facts.dev, facts.through)?;
+    let directory = sys::probe::parent_directory(path)
+        .map_err(|error| Error::new(Operation::Open, path, None, os_kind(&error)))?;
+    flushing(&fs, path, Operation::Open, || {
+        rustix::io::retry_on_intr(|| rustix::fs::fsync(fd))?;
+        directory.sync_all()
+    })
+}
+
+/// Performs what flushes. Fails if that does, or a flush that ran beside it.
+fn flushing<R>(
+    fs: &FileSystem,
+    path: &Arc<Path>,
+    operation: Operation,
+    perform: impl FnOnce() -> io::Result<R>,
+) -> Result<R> {
+    let error = |kind| Error::new(operation, path, None, kind);
+    let mut done = None;
+    fs.flushing(
+        || perform().map(|result| done = Some(result)),
+        |failure| may_be_a_failed_flush(failure).then(|| Arc::new(error(os_kind(failure)))),
+    )
+    .map_err(|failure| error(os_kind(&failure)))?;
+    match fs.wedged() {
+        Some(cause) => Err(error(ErrorKind::Wedged(cause.clone()))),
+        None => Ok(done.expect("set on success")),
+    }
 }
 
 fn facts(path: &Arc<Path>, fd: &OwnedFd) -> Result<Facts> {
@@ -137,10 +183,6 @@ fn facts(path: &Arc<Path>, fd: &OwnedFd) -> Result<Facts> {
     })
 }
 
-fn key(facts: &Facts) -> Key {
-    Key { dev: facts.dev, inode: (!facts.is_device).then_some(facts.identity.inode) }
-}
-
 fn key_of_stat(stat: &rustix::fs::Stat) -> Key {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::BlockDevice => Key { dev: stat.st_rdev, inode: None },
@@ -150,15 +192,15 @@ fn key_of_stat(stat: &rustix::fs::Stat) -> Key {
 
 fn shared(options: &OpenOptions, process: &'static Process, key: Key, engine: Arc<Engine<Syscall>>) -> Inner {
     let durable = options.durability == Durability::EveryWrite;
-    Inner::Shared { engine, key, process, writable: true, durable }
+    Inner::Shared { engine, key, process, durable }
 }
 
 /// Makes a file out of an open descriptor.
-fn adopt(options: &OpenOptions, process: &'static Process, path: &Arc<Path>, fd: OwnedFd) -> Result<Inner> {
+fn adopt(options: &OpenOptions, process: &'static Process, path: &Arc<Path>, fd: OwnedFd) -> Result<Joined> {
     let facts = facts(path, &fd)?;
-    let key = key(&facts);
+    let key = Key::of(&facts);
     let engine = process.registry.open(key, || make_engine(options, process, path, fd, facts))?;
-    Ok(shared(options, process, key, engine))
+    Ok((key, engine))
 }
 
 fn make_engine(
@@ -168,17 +210,19 @@ fn make_engine(
     fd: OwnedFd,
     facts: Facts,
 ) -> Result<Engine<Syscall>> {
-    let fail = |kind| Error::new(Operation::Open, path, None, kind);
-    let fs = process.file_system(facts.dev, facts.mount).map_err(|cause| fail(ErrorKind::Wedged(cause)))?;
-    refuse_if_in_use(&fd, &facts).map_err(fail)?;
-    let prepared = prepared(options.growth, path, &fd, &facts);
-    let backend = Syscall::new(fd);
+    let fs = file_system(process, path, Operation::Open, facts.dev, facts.through)?;
+    let file = Locked::new(fd, &facts).map_err(|kind| Error::new(Operation::Open, path, None, kind))?;
     let (recovery, held) = match facts.is_device {
         true => (Recovery::clean(facts.len), None),
-        false => recovered(&backend, &fs, path, &facts)?,
+        false => recovered(&file, &fs, path, &facts)?,
+    };
+    let prepared = match &held {
+        // The marker stays, whatever is asked for: the file must not grow but as it announces.
+        Some(marker) => Some(marker.prepared),
+        None => prepared(options.growth, path, file.as_fd(), &facts),
     };
     Ok(Engine::new(Parts {
-        backend,
+        backend: file.keep(),
         path: path.clone(),
         process,
         fs,
@@ -197,38 +241,53 @@ fn make_engine(
     }))
 }
 
-/// One writer process per file; and no file that the kernel itself writes.
-fn refuse_if_in_use(fd: &OwnedFd, facts: &Facts) -> Result<(), ErrorKind> {
-    if let Some(device) = sys::probe::loop_device_on(fd.as_fd()) {
-        return Err(ErrorKind::Busy(format!("it is the image behind /dev/{device}")));
+/// A file or device that we may write. Gives a file back when it is dropped: closing alone does not, while a program
+/// that is just being started has a copy of the descriptor.
+struct Locked(Option<Syscall>);
+
+impl Locked {
+    /// One writer process per file; and no file that the kernel itself writes.
+    fn new(fd: OwnedFd, facts: &Facts) -> Result<Self, ErrorKind> {
+        if let Some(device) = sys::probe::loop_device_on(fd.as_fd()) {
+            return Err(ErrorKind::Busy(format!("it is the image behind /dev/{device}")));
+        }
+        match facts.is_device || sys::try_lock(fd.as_fd()).map_err(|error| os_kind(&error))? {
+            true => Ok(Self(Some(Syscall::new(fd)))),
+            false => Err(ErrorKind::Locked),
+        }
     }
-    if facts.is_device {
-        return Ok(());
+
+    fn backend(&self) -> &Syscall {
+        self.0.as_ref().expect("only keep and drop take it")
     }
-    match sys::try_lock(fd.as_fd()) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(ErrorKind::Locked),
-        Err(error) => Err(os_kind(&error)),
+
+    /// From now on the caller gives it back.
+    fn keep(mut self) -> Syscall {
+        self.0.take().expect("only keep and drop take it")
+    }
+}
+
+impl AsFd for Locked {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.backend().as_fd()
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        if let Some(file) = self.0.take() {
+            sys::unlock(file.as_fd());
+        }
     }
 }
 
 fn recovered(
-    backend: &Syscall,
+    file: &Locked,
     fs: &FileSystem,
     path: &Arc<Path>,
     facts: &Facts,
-) -> Result<(Recovery, Option<crate::marker::Marker>)> {
-    let error = |error: &std::io::Error| Error::new(Operation::Recover, path, None, os_kind(error));
-    let mut found = None;
-    fs.flushing(
-        || {
-            bring_into_order(backend, facts.identity, facts.alignment.append, Recover::Cut)
-                .map(|result| found = Some(result))
-        },
-        |failure| (failure.raw_os_error() == Some(libc::EIO)).then(|| Arc::new(error(failure))),
-    )
-    .map_err(|failure| error(&failure))?;
-    let (recovery, held) = found.expect("set on success");
+) -> Result<(Recovery, Option<Marker>)> {
+    let (recovery, held) = in_order(file, fs, path, facts, Recover::Cut)?;
     if let Verdict::Doubtful(why) = &recovery.verdict {
         return Err(Error::new(Operation::Open, path, None, ErrorKind::Doubtful(why.clone())));
     }
@@ -238,11 +297,23 @@ fn recovered(
     Ok((recovery, held))
 }
 
-fn prepared(growth: Growth, path: &Arc<Path>, fd: &OwnedFd, facts: &Facts) -> Option<Prepared> {
+fn in_order(
+    file: &Locked,
+    fs: &FileSystem,
+    path: &Arc<Path>,
+    facts: &Facts,
+    how: Recover,
+) -> Result<(Recovery, Option<Marker>)> {
+    flushing(fs, path, Operation::Recover, || {
+        bring_into_order(file.backend(), facts.identity, facts.alignment.append, how)
+    })
+}
+
+fn prepared(growth: Growth, path: &Arc<Path>, fd: BorrowedFd<'_>, facts: &Facts) -> Option<Prepared> {
     if growth == Growth::None || facts.is_device {
         return None;
     }
-    if let Err(why) = sys::probe::can_grow_ahead(fd.as_fd(), facts) {
+    if let Err(why) = sys::probe::can_grow_ahead(fd, facts) {
         log::warn!("dioxide: {}: no growth ahead: {why}", path.display());
         return None;
     }
@@ -251,8 +322,10 @@ fn prepared(growth: Growth, path: &Arc<Path>, fd: &OwnedFd, facts: &Facts) -> Op
 
 fn wishes(options: &OpenOptions, prepared: Option<Prepared>, facts: &Facts) -> Wishes {
     let zeroed = prepared == Some(Prepared::Zeroed);
+    // Zeros are written like data, and pile up before the sync that ends the step.
+    let step_max = if zeroed { ZEROED_STEP_MAX_BYTES } else { u64::MAX };
     Wishes {
-        cap_bytes: options.growth_cap_bytes.max(facts.alignment.append),
+        cap_bytes: options.growth_cap_bytes.min(step_max).max(facts.alignment.append),
         capacity_bytes: options.capacity_bytes,
         unit_bytes: facts.alignment.append,
         low_water_quarters: if zeroed { 3 } else { 2 },
@@ -261,10 +334,15 @@ fn wishes(options: &OpenOptions, prepared: Option<Prepared>, facts: &Facts) -> W
 
 /// Looks at a file that a crash may have left grown, and does what `how` allows. See [`Recovery`].
 ///
+/// It opens and closes the file, which ends the POSIX locks (`F_SETLK`) that this process has on it, as with
+/// any program: also with [`Recover::Inspect`].
+///
 /// # Errors
 ///
 /// [`ErrorKind::Locked`] when a process has it open for writing and `how` is not [`Recover::Inspect`], and what
-/// the kernel answers. A doubtful file is no error: see the verdict.
+/// the kernel answers; [`ErrorKind::Wedged`] after a failed flush on that file system. With
+/// [`Recover::Inspect`], `EAGAIN` if a process changes the file so fast that no two looks agree. A doubtful
+/// file is no error: see the verdict.
 pub fn recover(path: impl AsRef<Path>, how: Recover) -> Result<Recovery> {
     let path: Arc<Path> = path.as_ref().into();
     let fail = |kind| Error::new(Operation::Recover, &path, None, kind);
@@ -276,13 +354,13 @@ pub fn recover(path: impl AsRef<Path>, how: Recover) -> Result<Recovery> {
     if facts.is_device {
         return Err(fail(ErrorKind::Unsupported("a block device does not grow".into())));
     }
-    if how != Recover::Inspect {
-        let process = Process::current();
-        process.file_system(facts.dev, facts.mount).map_err(|cause| fail(ErrorKind::Wedged(cause)))?;
-        refuse_if_in_use(&fd, &facts).map_err(fail)?;
-    }
-    let backend = Syscall::new(fd);
-    let result = bring_into_order(&backend, facts.identity, facts.alignment.append, how)
-        .map_err(|error| fail(os_kind(&error)));
-    result.map(|(recovery, _)| recovery)
+    let found = if how == Recover::Inspect {
+        bring_into_order(&Syscall::new(fd), facts.identity, facts.alignment.append, how)
+            .map_err(|error| fail(os_kind(&error)))
+    } else {
+        let fs = file_system(Process::current(), &path, Operation::Recover, facts.dev, facts.through)?;
+        let file = Locked::new(fd, &facts).map_err(fail)?;
+        in_order(&file, &fs, &path, &facts, how)
+    };
+    found.map(|(recovery, _)| recovery)
 }

@@ -129,7 +129,8 @@ impl OpenOptions {
     }
 
     /// The largest step of growth, in bytes; 256 MiB by default. A step is never more than an
-    /// eighth of the free space either, unless an append needs more.
+    /// eighth of the free space either, unless an append needs more, and one of [`Growth::Zeroed`] never more
+    /// than 32 MiB.
     pub fn growth_cap(&mut self, bytes: u64) -> &mut Self {
         self.growth_cap_bytes = bytes;
         self

@@ -1,14 +1,25 @@
-//! A read-only handle of a file that this process does not write; another one may.
+//! A read-only handle, with a descriptor of its own. Whoever writes the file may be this process, another one, or
+//! nobody, and that may change at any time: each call finds out.
 
 use crate::backend::Backend;
 use crate::backend::syscall::Syscall;
-use crate::engine::{self, recover};
+use crate::engine::process::{Process, lock};
+use crate::engine::registry::Key;
+use crate::engine::{self, Engine, recover};
 use crate::error::{Error, Operation, Result};
 use crate::recovery::Verdict;
 use crate::sys::probe::{Alignment, Facts};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+/// How often a read is repeated because the file became shorter under it.
+const SHRINKS_MAX: u32 = 100;
+
+/// How often a read is repeated because the marker changed under it. Nearly always the file only grew; beside a fast
+/// writer a long read would never end.
+const CHANGES_MAX: u32 = 3;
 
 /// See the module.
 #[derive(Debug)]
@@ -16,19 +27,20 @@ pub(crate) struct Reader {
     backend: Syscall,
     path: Arc<Path>,
     facts: Facts,
+    process: &'static Process,
     /// The length last found, and the marker it was found with: as long as that one stands, the file only grows.
     known: Mutex<Option<(Vec<u8>, u64)>>,
 }
 
 impl Reader {
-    pub fn new(backend: Syscall, path: Arc<Path>, facts: Facts) -> Self {
-        Self { backend, path, facts, known: Mutex::default() }
+    pub fn new(backend: Syscall, path: Arc<Path>, facts: Facts, process: &'static Process) -> Self {
+        Self { backend, path, facts, process, known: Mutex::default() }
     }
 
     pub fn try_clone(&self) -> Result<Self> {
         let fd =
             self.backend.as_fd().try_clone_to_owned().map_err(|error| self.error(Operation::Open, &error))?;
-        Ok(Self::new(Syscall::new(fd), self.path.clone(), self.facts.clone()))
+        Ok(Self::new(Syscall::new(fd), self.path.clone(), self.facts.clone(), self.process))
     }
 
     pub fn alignment(&self) -> Alignment {
@@ -40,48 +52,92 @@ impl Reader {
     }
 
     pub fn len(&self) -> Result<u64> {
-        self.find_len(u64::MAX).map_err(|error| self.error(Operation::Len, &error))
+        if let Some(engine) = self.engine() {
+            return Ok(engine.len());
+        }
+        self.find(u64::MAX).map(|(_, len)| len).map_err(|error| self.error(Operation::Len, &error))
     }
 
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
-        engine::check_transfer(into, offset, self.facts.alignment)
-            .map_err(|kind| Error::new(Operation::Read, &self.path, Some(offset), kind))?;
-        let wanted_end = offset.saturating_add(into.len() as u64);
-        self.find_len(wanted_end)
-            .and_then(|len| engine::read_up_to(&self.backend, into, offset, len, self.facts.alignment.offset))
-            .map(|read| read as usize)
-            .map_err(|error| self.error(Operation::Read, &error))
+        let fail = |kind| Error::new(Operation::Read, &self.path, Some(offset), kind);
+        engine::check_transfer(into, offset, self.facts.alignment).map_err(fail)?;
+        if let Some(engine) = self.engine() {
+            let result = engine.read_at(into, offset);
+            // If it was closed meanwhile, another process may have cut what it still thought to be there.
+            let still_open = || self.engine().is_some_and(|now| Arc::ptr_eq(&now, &engine));
+            if result.is_ok() || still_open() {
+                return result;
+            }
+        }
+        let read = self.read_by_marker(into, offset);
+        read.map(|read| read as usize).map_err(|error| fail(engine::os_kind(&error)))
     }
 
-    /// The length; or, to spare the look at the extents, any length known to be written that is `enough`.
-    fn find_len(&self, enough: u64) -> std::io::Result<u64> {
+    /// The engine of the file, if this process writes it right now: it knows the length exactly, and keeps reads and
+    /// cuts apart.
+    fn engine(&self) -> Option<Arc<Engine<Syscall>>> {
+        let writable_here = self.process.is_current() && !self.facts.is_device;
+        writable_here.then(|| self.process.registry.find(Key::of(&self.facts))).flatten()
+    }
+
+    /// Reads what another process may be writing, and even cutting.
+    fn read_by_marker(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
+        let wanted_end = offset.saturating_add(into.len() as u64);
+        let (mut shrinks, mut changes) = (0, 0);
+        loop {
+            let (marker, len) = self.find(wanted_end)?;
+            match engine::read_up_to(&self.backend, into, offset, len, self.facts.alignment.offset) {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && shrinks < SHRINKS_MAX => {
+                    shrinks += 1;
+                    self.forget();
+                }
+                Ok(_) if changes < CHANGES_MAX && self.read_marker()? != marker => changes += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// The length, and the marker it was found with; or, to spare the look at the extents, any length known to be
+    /// written that is `enough`.
+    fn find(&self, enough: u64) -> io::Result<(Option<Vec<u8>>, u64)> {
         if self.facts.is_device {
-            return Ok(self.facts.len);
+            return Ok((None, self.facts.len));
         }
-        let Some(marker) = self.backend.read_marker()? else { return self.backend.physical_size() };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((with, len)) = &*known
-            && *with == marker
-            && *len >= enough
+        if let Some(known) = self.known().filter(|(_, len)| *len >= enough)
+            && self.read_marker()?.as_ref() == Some(&known.0)
         {
-            return Ok(*len);
+            return Ok((Some(known.0), known.1));
         }
-        let (found, _) = recover::bring_into_order(
-            &self.backend,
-            self.facts.identity,
-            self.facts.alignment.append,
-            recover::Recover::Inspect,
-        )?;
+        let (marker, found) = recover::look(&self.backend, self.facts.identity, self.facts.alignment.append)?;
         let len = match found.verdict {
             Verdict::Cut => found.ceiling,
             Verdict::Undecided => found.floor,
             Verdict::Clean | Verdict::Foreign | Verdict::Doubtful(_) => found.physical_size,
         };
-        *known = Some((marker, len));
-        Ok(len)
+        self.learn(marker.clone().map(|marker| (marker, len)));
+        Ok((marker, len))
     }
 
-    fn error(&self, operation: Operation, error: &std::io::Error) -> Error {
+    fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {
+        if self.facts.is_device { Ok(None) } else { self.backend.read_marker() }
+    }
+
+    /// In the child of a fork a thread that is not there may hold the lock for ever.
+    fn known(&self) -> Option<(Vec<u8>, u64)> {
+        self.process.is_current().then(|| lock(&self.known).clone()).flatten()
+    }
+
+    fn learn(&self, known: Option<(Vec<u8>, u64)>) {
+        if self.process.is_current() {
+            *lock(&self.known) = known;
+        }
+    }
+
+    fn forget(&self) {
+        self.learn(None);
+    }
+
+    fn error(&self, operation: Operation, error: &io::Error) -> Error {
         Error::new(operation, &self.path, None, engine::os_kind(error))
     }
 }

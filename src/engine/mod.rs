@@ -97,10 +97,6 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    pub fn path(&self) -> &Arc<Path> {
-        &self.path
-    }
-
     pub fn growth(&self) -> Growth {
         match self.lock().prepared() {
             Some(Prepared::Unwritten) => Growth::Unwritten,

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::flush::Ledger;
 use crate::growth::{BUDGET_DEFAULT_BYTES, Budget};
 use crate::sys;
+use crate::sys::probe::Through;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -23,8 +24,18 @@ pub(crate) struct FileSystem {
     ledger: Mutex<Ledger>,
     flush_ended: Condvar,
     wedged: OnceLock<Arc<Error>>,
-    /// The mounts through which our files were opened, by their unique numbers.
-    mounts: Mutex<Vec<u64>>,
+    /// Its number; 0 on the simulated disk.
+    dev: u64,
+    mounts: Mutex<Mounts>,
+}
+
+/// The mounts of a file system that we know of.
+#[derive(Debug, Default)]
+struct Mounts {
+    /// Their unique numbers.
+    known: Vec<u64>,
+    /// A file was opened through a mount that the kernel does not number for good.
+    unnumbered: bool,
 }
 
 /// Locks; a panic elsewhere is no reason to stop, since no state here is left half changed.
@@ -51,23 +62,45 @@ impl Process {
         lock(&self.budget)
     }
 
-    /// The file system `dev`, for a file about to be opened through `mount`; or the first failure, if it is wedged
-    /// and has not been mounted anew. `mount` is unknown on older kernels, and for devices.
-    pub fn file_system(&self, dev: u64, mount: Option<u64>) -> Result<Arc<FileSystem>, Arc<Error>> {
+    /// The file system `dev`, for a file about to be opened; or the first failure, if it is wedged and has not been
+    /// mounted anew.
+    pub fn file_system(&self, dev: u64, through: Through) -> Result<Arc<FileSystem>, Arc<Error>> {
         let mut known = lock(&self.file_systems);
         known.retain(|_, fs| Arc::strong_count(fs) > 1 || fs.wedged().is_some());
         if let Some(fs) = known.get(&dev)
             && let Some(cause) = fs.wedged()
         {
-            if Arc::strong_count(fs) > 1 || fs.may_still_be_mounted(mount) {
+            // Asked in any case: it also learns of mounts.
+            let still_mounted = fs.may_still_be_mounted(through);
+            if Arc::strong_count(fs) > 1 || still_mounted {
                 return Err(cause.clone());
             }
             known.remove(&dev);
         }
-        let fs = known.entry(dev).or_default();
-        fs.seen_through(mount);
+        let fs = known.entry(dev).or_insert_with(|| Arc::new(FileSystem { dev, ..FileSystem::default() }));
+        lock(&fs.mounts).seen(through);
         Ok(fs.clone())
     }
+}
+
+/// Whether a call that flushes may have failed in its flush. All but what the kernel answers before it begins.
+pub(crate) fn may_be_a_failed_flush(error: &std::io::Error) -> bool {
+    !matches!(
+        error.raw_os_error(),
+        Some(
+            libc::ENOSPC
+                | libc::EDQUOT
+                | libc::EFBIG
+                | libc::EINVAL
+                | libc::EAGAIN
+                | libc::EFAULT
+                | libc::EPERM
+                | libc::EACCES
+                | libc::EOPNOTSUPP
+                | libc::ETXTBSY
+                | libc::ENOMEM
+        )
+    )
 }
 
 impl FileSystem {
@@ -81,6 +114,7 @@ impl FileSystem {
         if self.wedged.set(cause).is_ok() {
             let cause = self.wedged().expect("just set");
             log::error!("dioxide: {cause}; every file on this file system fails from now on");
+            lock(&self.mounts).find_all(self.dev);
         }
     }
 
@@ -108,26 +142,82 @@ impl FileSystem {
         result
     }
 
-    fn seen_through(&self, mount: Option<u64>) {
+    /// A device was opened anew once nobody has it; a file system was mounted anew once none of the mounts is left
+    /// that it was known by. A refused mount is one of them, and so are all that are found beside it.
+    fn may_still_be_mounted(&self, through: Through) -> bool {
         let mut mounts = lock(&self.mounts);
-        if let Some(mount) = mount
-            && !mounts.contains(&mount)
-        {
-            mounts.push(mount);
+        mounts.known.retain(|mount| sys::probe::mount_exists(*mount));
+        let still = mounts.unnumbered || !mounts.known.is_empty();
+        if still {
+            mounts.seen(through);
+            mounts.find_all(self.dev);
+        }
+        if mounts.unnumbered {
+            log::error!(
+                "dioxide: this kernel (before Linux 6.8) cannot tell whether a file system was mounted anew: refused \
+                 until this process ends"
+            );
+        }
+        still
+    }
+}
+
+impl Mounts {
+    fn seen(&mut self, through: Through) {
+        match through {
+            Through::Device => {}
+            Through::Unnumbered => self.unnumbered = true,
+            Through::Mount(mount) if self.known.contains(&mount) => {}
+            Through::Mount(mount) => self.known.push(mount),
         }
     }
 
-    /// A device was opened anew once nobody has it; a file system was mounted anew once none of the mounts is
-    /// left that it was seen through. A refused mount counts as seen.
-    fn may_still_be_mounted(&self, mount: Option<u64>) -> bool {
-        let mut mounts = lock(&self.mounts);
-        mounts.retain(|mount| sys::probe::mount_exists(*mount));
-        match mount {
-            Some(mount) if !mounts.is_empty() && !mounts.contains(&mount) => {
-                mounts.push(mount);
-                true
-            }
-            _ => !mounts.is_empty(),
+    /// Learns of the mounts through which we have opened nothing: the file system outlives all others with them.
+    fn find_all(&mut self, dev: u64) {
+        // A device without a file system is not mounted, and the simulated one (0) nowhere.
+        if dev != 0 && !self.known.is_empty() {
+            sys::probe::mounts_of(dev).into_iter().for_each(|mount| self.seen(Through::Mount(mount)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{ErrorKind, Operation};
+
+    /// No device has this number.
+    const DEV: u64 = 0xFFFF_FFF0;
+
+    /// Whether a wedged file system is refused when nobody has a file of it any more.
+    fn refused_after_a_wedge(through: Through) -> bool {
+        let process = Process {
+            registry: Registry::default(),
+            budget: Mutex::new(Budget::new(0)),
+            file_systems: Mutex::default(),
+        };
+        let fs = process.file_system(DEV, through).expect("nothing failed yet");
+        let path = Arc::from(std::path::Path::new("log"));
+        fs.wedge(Arc::new(Error::new(Operation::Flush, &path, None, ErrorKind::Os(libc::EIO))));
+        assert!(process.file_system(DEV, through).is_err(), "somebody still has it");
+        drop(fs);
+        process.file_system(DEV, through).is_err()
+    }
+
+    #[test]
+    fn a_wedged_device_can_be_opened_anew() {
+        assert!(!refused_after_a_wedge(Through::Device));
+    }
+
+    #[test]
+    fn a_wedged_file_system_is_refused_while_it_is_mounted() {
+        if let Ok((_, through @ Through::Mount(_))) = sys::probe::place(std::path::Path::new("/")) {
+            assert!(refused_after_a_wedge(through));
+        }
+    }
+
+    #[test]
+    fn on_an_old_kernel_a_wedged_file_system_is_refused_for_good() {
+        assert!(refused_after_a_wedge(Through::Unnumbered));
     }
 }

@@ -8,7 +8,7 @@
 use super::io::uninterrupted;
 use crate::backend::Backend;
 use crate::marker::{Identity, Marker};
-use crate::recovery::{Recovery, Verdict, judge};
+use crate::recovery::{Extent, Recovery, Verdict, judge};
 use std::io;
 
 /// What may be done to a file that a crash left grown.
@@ -23,8 +23,19 @@ pub enum Recover {
     Force,
 }
 
-/// Looks at a file that is `identity`, in blocks of `block` bytes, and does what `how` allows. Returns what was found, and the marker that stays
-/// because only the caller can tell where the file ends.
+/// How often a look that a writer disturbed is repeated before it fails.
+const LOOKS_MAX: u32 = 100;
+
+/// What a file shows, all of one moment.
+struct View {
+    size: u64,
+    marker: Option<Vec<u8>>,
+    /// Only if the marker is the file's own.
+    extents: Vec<Extent>,
+}
+
+/// Looks at a file that is `identity`, in blocks of `block` bytes, and does what `how` allows. Returns what was
+/// found, and the marker that stays because only the caller can tell where the file ends.
 pub(crate) fn bring_into_order<B: Backend>(
     backend: &B,
     identity: Identity,
@@ -34,21 +45,19 @@ pub(crate) fn bring_into_order<B: Backend>(
     if how != Recover::Inspect {
         uninterrupted(|| backend.sync_all())?;
     }
-    let size = backend.physical_size()?;
-    let Some(bytes) = backend.read_marker()? else {
-        return Ok((Recovery::clean(size), None));
-    };
-    let marker = match Marker::decode(&bytes) {
-        Ok(marker) => marker,
-        Err(why) => {
+    let view = view(backend, identity)?;
+    let found = verdict(&view, identity, block);
+    let marker = match view.marker.as_deref().map(Marker::decode) {
+        None => return Ok((found, None)),
+        Some(Ok(marker)) => marker,
+        Some(Err(_)) => {
             if how == Recover::Force {
                 backend.remove_marker()?;
                 uninterrupted(|| backend.sync_all())?;
             }
-            return Ok((Recovery { verdict: Verdict::Doubtful(why), ..Recovery::clean(size) }, None));
+            return Ok((found, None));
         }
     };
-    let found = judge(&marker, identity, size, block, &backend.extents()?);
     match (&found.verdict, how) {
         (Verdict::Cut, Recover::Cut | Recover::Force) | (Verdict::Doubtful(_), Recover::Force) => {
             cut(backend, marker, &found)?;
@@ -56,6 +65,48 @@ pub(crate) fn bring_into_order<B: Backend>(
         }
         (Verdict::Undecided, _) => Ok((found, Some(marker))),
         _ => Ok((found, None)),
+    }
+}
+
+/// Looks at a file that another process may be writing. Returns its marker, and what it says with the rest.
+pub(crate) fn look<B: Backend>(
+    backend: &B,
+    identity: Identity,
+    block: u64,
+) -> io::Result<(Option<Vec<u8>>, Recovery)> {
+    let view = view(backend, identity)?;
+    let found = verdict(&view, identity, block);
+    Ok((view.marker, found))
+}
+
+/// Looks until nothing changes meanwhile. A marker is never written twice, and without one the size of a file that
+/// its writer does not cut never falls: one that does was grown ahead, or has been cut.
+fn view<B: Backend>(backend: &B, identity: Identity) -> io::Result<View> {
+    for _ in 0..LOOKS_MAX {
+        let marker = backend.read_marker()?;
+        let size = backend.physical_size()?;
+        let own = marker.as_deref().is_some_and(|bytes| is_of(bytes, identity));
+        // A copy may lie where extents cannot be asked for.
+        let extents = if own { backend.extents()? } else { Vec::new() };
+        let same_marker = backend.read_marker()? == marker;
+        let size_now = backend.physical_size()?;
+        if same_marker && (size_now == size || marker.is_none() && size_now > size) {
+            return Ok(View { size, marker, extents });
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EAGAIN))
+}
+
+fn is_of(marker: &[u8], identity: Identity) -> bool {
+    Marker::decode(marker).is_ok_and(|marker| marker.identity == identity)
+}
+
+fn verdict(view: &View, identity: Identity, block: u64) -> Recovery {
+    let clean = Recovery::clean(view.size);
+    match view.marker.as_deref().map(Marker::decode) {
+        None => clean,
+        Some(Ok(marker)) => judge(&marker, identity, view.size, block, &view.extents),
+        Some(Err(why)) => Recovery { verdict: Verdict::Doubtful(why), ..clean },
     }
 }
 

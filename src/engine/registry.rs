@@ -4,6 +4,7 @@ use super::Engine;
 use super::process::lock;
 use crate::Result;
 use crate::backend::syscall::Syscall;
+use crate::sys::probe::Facts;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -12,6 +13,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 pub(crate) struct Key {
     pub dev: u64,
     pub inode: Option<u64>,
+}
+
+impl Key {
+    /// That of an open file or device.
+    pub fn of(facts: &Facts) -> Self {
+        Self { dev: facts.dev, inode: (!facts.is_device).then_some(facts.identity.inode) }
+    }
 }
 
 /// See the module.
@@ -46,6 +54,14 @@ impl Registry {
                     files = self.changed.wait(files).unwrap_or_else(PoisonError::into_inner);
                 }
             }
+        }
+    }
+
+    /// The engine of a file if it is open at this moment: no handle, and no waiting.
+    pub fn find(&self, key: Key) -> Option<Arc<Engine<Syscall>>> {
+        match lock(&self.files).get(&key) {
+            Some(Entry::Open { engine, .. }) => Some(engine.clone()),
+            Some(Entry::Busy) | None => None,
         }
     }
 

@@ -73,3 +73,55 @@ fn ofd_lock(fd: BorrowedFd<'_>, kind: i32) -> io::Result<()> {
     let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// `struct mnt_id_req` of linux/mount.h.
+#[repr(C)]
+struct MountRequest {
+    size: u32,
+    spare: u32,
+    mount: u64,
+    param: u64,
+}
+
+impl MountRequest {
+    fn new(mount: u64, param: u64) -> Self {
+        Self { size: size_of::<Self>() as u32, spare: 0, mount, param }
+    }
+}
+
+/// The device of the file system that is mounted by the mount with this unique number (Linux 6.8).
+pub(crate) fn statmount(mount: u64) -> io::Result<u64> {
+    const SYS_STATMOUNT: libc::c_long = 457;
+    const STATMOUNT_SB_BASIC: u64 = 1;
+    let request = MountRequest::new(mount, STATMOUNT_SB_BASIC);
+    // `struct statmount`: size and options, mask, then the device: major, minor.
+    let mut answer = [0u64; 512];
+    // SAFETY: the request has the kernel's layout; the answer is as long as we say, and only the call
+    // writes it.
+    let result =
+        unsafe { libc::syscall(SYS_STATMOUNT, &request, answer.as_mut_ptr(), size_of_val(&answer), 0) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let device = answer[2].to_ne_bytes();
+    let half = |at: usize| u32::from_ne_bytes([device[at], device[at + 1], device[at + 2], device[at + 3]]);
+    Ok(rustix::fs::makedev(half(0), half(4)))
+}
+
+/// The unique numbers of all mounts that this process can reach (Linux 6.8).
+pub(crate) fn list_mounts() -> io::Result<Vec<u64>> {
+    const SYS_LISTMOUNT: libc::c_long = 458;
+    const LSMT_ROOT: u64 = u64::MAX;
+    let mut all = Vec::new();
+    let mut some = [0u64; 512];
+    loop {
+        let request = MountRequest::new(LSMT_ROOT, all.last().copied().unwrap_or(0));
+        // SAFETY: as for statmount.
+        let count = unsafe { libc::syscall(SYS_LISTMOUNT, &request, some.as_mut_ptr(), some.len(), 0) };
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+        all.extend_from_slice(&some[..count]);
+        if count < some.len() {
+            return Ok(all);
+        }
+    }
+}

@@ -5,7 +5,7 @@ use crate::merge::{Limits, SEGMENTS_MAX};
 use rustix::fs::{AtFlags, FileType, StatxFlags};
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The alignments that direct I/O wants on a file, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +30,18 @@ pub(crate) struct Facts {
     pub alignment: Alignment,
     pub limits: Limits,
     pub len: u64,
-    /// The mount it was opened through, if the kernel numbers mounts for good (Linux 6.8).
-    pub mount: Option<u64>,
+    pub through: Through,
+}
+
+/// By what way a file was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Through {
+    /// It is a device, used without a file system.
+    Device,
+    /// The mount with this number, which no other one ever gets (Linux 6.8).
+    Mount(u64),
+    /// A mount on an older kernel, which gives numbers again.
+    Unnumbered,
 }
 
 /// Where the kernel has no answer (before 6.1, or btrfs): right for every device in use.
@@ -74,8 +84,20 @@ pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
         alignment: Alignment { memory, offset, append: if is_device { offset } else { offset.max(block) } },
         limits: Limits { bytes_max: request_max(major, minor), segments_max: SEGMENTS_MAX },
         len: if is_device { rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0))? } else { stat.stx_size },
-        mount: known(STATX_MNT_ID_UNIQUE).then_some(stat.stx_mnt_id),
+        through: if is_device { Through::Device } else { through(&stat) },
     })
+}
+
+fn through(stat: &rustix::fs::Statx) -> Through {
+    let numbered = stat.stx_mask & STATX_MNT_ID_UNIQUE != 0;
+    if numbered { Through::Mount(stat.stx_mnt_id) } else { Through::Unnumbered }
+}
+
+/// The file system that the directory `dir` lies on, and by what way.
+pub(crate) fn place(dir: &Path) -> io::Result<(u64, Through)> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
+    let stat = rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::empty(), wanted)?;
+    Ok((rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), through(&stat)))
 }
 
 /// The folder of a block device in sysfs; of the whole disk, for a partition.
@@ -141,22 +163,17 @@ fn mount_options(device: &str) -> Option<String> {
 
 /// Whether the mount with this unique number still exists. Where the kernel cannot tell, it does.
 pub(crate) fn mount_exists(mount: u64) -> bool {
-    /// `struct mnt_id_req` of linux/mount.h.
-    #[repr(C)]
-    struct Request {
-        size: u32,
-        spare: u32,
-        mount: u64,
-        param: u64,
+    match super::statmount(mount) {
+        Ok(_) => true,
+        Err(error) => error.raw_os_error() != Some(libc::ENOENT),
     }
-    const SYS_STATMOUNT: libc::c_long = 457;
-    let request = Request { size: 24, spare: 0, mount, param: 0 };
-    let mut answer = [0u64; 512];
-    // SAFETY: the request has the kernel's layout; the answer is as long as we say, and only the call
-    // writes it.
-    let result =
-        unsafe { libc::syscall(SYS_STATMOUNT, &request, answer.as_mut_ptr(), size_of_val(&answer), 0) };
-    result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ENOENT)
+}
+
+/// The unique numbers of the mounts of the file system `dev` that this process can see. None on older kernels.
+/// Looks at no path: one might lie on a server or disk that does not answer.
+pub(crate) fn mounts_of(dev: u64) -> Vec<u64> {
+    let is_of_dev = |mount: &u64| super::statmount(*mount).is_ok_and(|found| found == dev);
+    super::list_mounts().unwrap_or_default().into_iter().filter(is_of_dev).collect()
 }
 
 /// The loop device that a file or device is the image of, if it is one.
@@ -188,17 +205,31 @@ fn same_file(one: &rustix::fs::Stat, other: &rustix::fs::Stat) -> bool {
 
 /// The device of the mount that holds `path`, by /proc/self/mountinfo alone.
 fn device_of_mount(mounts: &str, path: &str) -> Option<u64> {
-    let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let holding =
-        fields.filter(|fields| fields.len() > 4 && std::path::Path::new(path).starts_with(fields[4]));
-    let (major, minor) = holding.max_by_key(|fields| fields[4].len())?[2].split_once(':')?;
+    let mounts = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        Some((fields.nth(2)?, unescaped(fields.nth(1)?)))
+    });
+    let holding = mounts.filter(|(_, point)| Path::new(path).starts_with(point));
+    let (major, minor) = holding.max_by_key(|(_, point)| point.len())?.0.split_once(':')?;
     Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
+/// A path of /proc/self/mountinfo, where the kernel writes what would part lines and fields in octal.
+fn unescaped(field: &str) -> String {
+    // The backslash last: it may stand before digits of the path itself.
+    let plain = field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
+    plain.replace("\\134", "\\")
+}
+
 /// The directory that holds `path`, open to be synced.
-pub(crate) fn parent_directory(path: &std::path::Path) -> io::Result<std::fs::File> {
+pub(crate) fn parent_directory(path: &Path) -> io::Result<std::fs::File> {
+    std::fs::File::open(parent(path))
+}
+
+/// Its path.
+pub(crate) fn parent(path: &Path) -> &Path {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    std::fs::File::open(parent.unwrap_or(std::path::Path::new(".")))
+    parent.unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]
@@ -212,5 +243,25 @@ mod tests {
         assert_eq!(device_of_mount(mounts, "/mnt/fuse/disk"), Some(rustix::fs::makedev(0, 50)));
         assert_eq!(device_of_mount(mounts, "/mnt/fused/disk"), Some(rustix::fs::makedev(8, 1)));
         assert_eq!(device_of_mount(mounts, "/images/disk"), Some(rustix::fs::makedev(8, 1)));
+    }
+    #[test]
+    fn mount_points_with_odd_names_are_recognised() {
+        let mounts = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n\
+                      2 1 0:50 / /mnt/a\\040b rw - fuse x rw\n\
+                      3 1 0:51 / /mnt/a\\011b\\012c rw - fuse x rw\n\
+                      4 1 0:52 / /mnt/a\\134040b rw - fuse x rw\n";
+        assert_eq!(device_of_mount(mounts, "/mnt/a b/disk"), Some(rustix::fs::makedev(0, 50)));
+        assert_eq!(device_of_mount(mounts, "/mnt/a\tb\nc/disk"), Some(rustix::fs::makedev(0, 51)));
+        assert_eq!(device_of_mount(mounts, "/mnt/a\\040b/disk"), Some(rustix::fs::makedev(0, 52)));
+    }
+
+    #[test]
+    fn the_mount_of_a_directory_is_among_those_of_its_file_system() {
+        let (dev, through) = place(Path::new("/")).unwrap();
+        if let Through::Mount(mount) = through {
+            assert!(mount_exists(mount));
+            assert!(mounts_of(dev).contains(&mount));
+            assert!(!mounts_of(0).contains(&mount));
+        }
     }
 }

@@ -1,0 +1,276 @@
+//! Writes that extend the file: grouped while they wait, sent out below `physical`, answered in the order of
+//! their offsets.
+
+use super::{Core, Failure, Member, Outbox, Outcome, Place, Request, Reserved, State, Waiting, Work};
+use crate::error::ErrorKind;
+use crate::flush::{self, Company, Means};
+use crate::growth::Need;
+use crate::merge::{Limits, Span};
+use crate::size::Sizes;
+use std::collections::VecDeque;
+
+/// With this many requests of appends in flight, further ones wait, and are merged. More would leave less to
+/// merge; with fewer the device would be idle while the next request is made up.
+const MERGED_REQUESTS_MAX: usize = 2;
+
+/// But so many appends go out side by side all the same: a few writers gain nothing by waiting for each other.
+const SINGLE_APPENDS_MAX: usize = 4;
+
+impl<T: Clone> Core<T> {
+    pub(super) fn extend(&mut self, place: Place, member: Member<T>, out: &mut Outbox<T>) {
+        if let Some(stopped) = &self.stopped {
+            return out.answer(member.token, Err(stopped.clone()));
+        }
+        let len = member.segment.len();
+        match self.waiting.back_mut() {
+            Some(last) if last.admits(place, len, self.ground.limits) => last.push(member),
+            _ => {
+                let mut group = Waiting { place, members: VecDeque::new(), bytes: 0 };
+                group.push(member);
+                self.waiting.push_back(group);
+            }
+        }
+        self.pump(out);
+    }
+
+    /// Sends out what can go, and asks for what it lacks.
+    pub(super) fn pump(&mut self, out: &mut Outbox<T>) {
+        while self.may_send() && self.send_next(out) {}
+        self.start_grower(out);
+        self.start_flush(out);
+    }
+
+    pub(super) fn may_send(&self) -> bool {
+        let in_flight = self.reserved.iter().filter(|part| matches!(part.state, State::InFlight(_)));
+        self.in_flight < MERGED_REQUESTS_MAX
+            || in_flight.map(|part| part.members.len()).sum::<usize>() < SINGLE_APPENDS_MAX
+    }
+
+    /// Sends out the oldest waiting group, or the part of it that fits into the space there is.
+    pub(super) fn send_next(&mut self, out: &mut Outbox<T>) -> bool {
+        let Some(group) = self.waiting.front() else { return false };
+        let offset = match group.place {
+            Place::End => self.sizes.reserved,
+            Place::At(offset) => offset,
+        };
+        let end = offset + group.bytes;
+        let inside = if group.place == Place::End { 0 } else { group.fitting(offset, self.sizes.reserved) };
+        if inside > 0 {
+            return self.reroute(inside, out);
+        }
+        if group.place == Place::End && !offset.is_multiple_of(self.ground.append_unit) {
+            return self.refuse_unaligned_end(offset, out);
+        }
+        if self.space.prepared.is_none() {
+            // The write itself moves i_size. One at a time, so that nobody is above it if it fails.
+            return self.in_flight == 0 && self.send(offset, usize::MAX, out);
+        }
+        let fitting = group.fitting(offset, self.sizes.physical);
+        let need = Need { start: offset, least: offset + group.members[0].segment.len(), end };
+        if self.marker_must_change(group.place) || fitting == 0 {
+            self.growth_waits += u64::from(self.space.need.is_none());
+            self.space.need = Some(need);
+            return false;
+        }
+        self.send(offset, fitting, out)
+    }
+
+    /// Appends stand at whole blocks; a positional write has left the end elsewhere.
+    pub(super) fn refuse_unaligned_end(&mut self, end: u64, out: &mut Outbox<T>) -> bool {
+        let required = self.ground.append_unit;
+        let group = self.waiting.pop_front().expect("the caller looked at it");
+        for member in group.members {
+            let kind = ErrorKind::Misaligned { what: "file length", value: end, required };
+            out.answer(member.token, Err(kind));
+        }
+        true
+    }
+
+    /// A group that was to extend the file lies within what others extended meanwhile.
+    pub(super) fn reroute(&mut self, count: usize, out: &mut Outbox<T>) -> bool {
+        let group = self.waiting.front_mut().expect("the caller looked at it");
+        let Place::At(mut offset) = group.place else { unreachable!("appends lie at the end") };
+        let bytes: u64 = group.members.iter().take(count).map(|member| member.segment.len()).sum();
+        if offset + bytes > self.sizes.written {
+            return false;
+        }
+        let members: Vec<_> = group.members.drain(..count).collect();
+        group.bytes -= bytes;
+        group.place = Place::At(offset + bytes);
+        if group.members.is_empty() {
+            self.waiting.pop_front();
+        }
+        for member in members {
+            let len = member.segment.len();
+            self.overwrite(offset, member, out);
+            offset += len;
+        }
+        true
+    }
+
+    /// Reserves space at `offset` for the first `count` members of the oldest group, and sends them out.
+    pub(super) fn send(&mut self, offset: u64, count: usize, out: &mut Outbox<T>) -> bool {
+        let group = self.waiting.front_mut().expect("the caller looked at it");
+        let count = count.min(group.members.len());
+        let mut end = offset;
+        let mut segments = Vec::with_capacity(count);
+        let mut members = Vec::with_capacity(count);
+        let mut durable = false;
+        for member in group.members.drain(..count) {
+            members.push((member.token, end));
+            durable |= member.durable;
+            end += member.segment.len();
+            segments.push(member.segment);
+        }
+        if group.members.is_empty() {
+            self.waiting.pop_front();
+        } else {
+            group.bytes -= end - offset;
+            group.place = if group.place == Place::End { Place::End } else { Place::At(end) };
+        }
+        let extends = (end > self.sizes.physical).then_some(self.sizes.physical);
+        self.sizes.grow_to(end);
+        let span = Span { start: self.sizes.reserved, end: end.max(self.sizes.reserved) };
+        self.sizes.reserve_to(span.end);
+        let means = durable.then(|| self.means());
+        let id = self.next_id();
+        out.requests.push(Request {
+            id,
+            owner: members[0].0.clone(),
+            work: Work::Write { segments, offset, means, extends },
+        });
+        self.reserved.push_back(Reserved { id, span, members, durable, state: State::InFlight(means) });
+        self.in_flight += 1;
+        true
+    }
+
+    pub(super) fn means(&self) -> Means {
+        flush::means(Company {
+            is_device: self.ground.is_device,
+            others_in_flight: self.in_flight > 0 || self.positional.in_flight() > 0 || self.flushes.running(),
+            unstable_below: self.sizes.durable < self.sizes.written || !self.waiting.is_empty(),
+        })
+    }
+
+    /// An extending request came back.
+    pub(super) fn extended(&mut self, index: usize, result: Result<(), Failure>) {
+        self.in_flight -= 1;
+        let grows_ahead = self.space.prepared.is_some();
+        let part = &mut self.reserved[index];
+        let State::InFlight(means) = part.state else { unreachable!("a request comes back once") };
+        let Err(failure) = result else {
+            part.state = State::Written { synced: means == Some(Means::Dsync) };
+            return;
+        };
+        let no_space = matches!(failure.kind, ErrorKind::NoSpace(_));
+        part.state = State::Failed(failure.kind);
+        if !grows_ahead {
+            // It was to move i_size itself, alone, and the engine took back what it did.
+            self.sizes.take_back_to(part.span.start);
+        }
+        if grows_ahead || !no_space {
+            self.stopped.get_or_insert(ErrorKind::AppendEnded(failure.cause));
+        }
+    }
+
+    pub(super) fn wedged(&self) -> bool {
+        matches!(self.stopped, Some(ErrorKind::Wedged(_)))
+    }
+
+    /// Moves `written` and `durable` as far as finished requests allow, and answers whom that satisfies.
+    pub(super) fn settle(&mut self, out: &mut Outbox<T>) {
+        for part in &self.reserved {
+            if !matches!(part.state, State::Written { .. }) || part.span.start > self.sizes.written {
+                break;
+            }
+            // Those that wait for a flush were counted before.
+            self.sizes.written_to(part.span.end.max(self.sizes.written));
+        }
+        for part in &self.reserved {
+            let State::Written { synced: true } = part.state else { break };
+            if part.span.end <= self.sizes.written && part.span.start <= self.sizes.durable {
+                self.sizes.durable_to(part.span.end);
+            }
+        }
+        while !self.wedged() && self.reserved.front().is_some_and(|part| part.is_complete(&self.sizes)) {
+            let part = self.reserved.pop_front().expect("just seen");
+            part.answer(Ok, out);
+        }
+        self.fail_the_failed(out);
+        if self.stopped.is_some() {
+            self.fail_the_rest(out);
+        }
+    }
+
+    pub(super) fn fail_the_failed(&mut self, out: &mut Outbox<T>) {
+        while let Some(index) = self.reserved.iter().position(|part| matches!(part.state, State::Failed(_))) {
+            let part = self.reserved.remove(index).expect("just seen");
+            let State::Failed(kind) = part.state.clone() else { unreachable!("just seen") };
+            part.answer(|_| Err(kind.clone()), out);
+        }
+    }
+
+    /// After a failure: nobody behind it is acknowledged, and nobody who waits goes out. Those in flight
+    /// are answered when they come back, since the kernel still reads their memory.
+    pub(super) fn fail_the_rest(&mut self, out: &mut Outbox<T>) {
+        let stopped = self.stopped.clone().expect("the caller looked at it");
+        for group in self.waiting.drain(..) {
+            for member in group.members {
+                out.answer(member.token, Err(stopped.clone()));
+            }
+        }
+        let wedged = self.wedged();
+        let mut end = self.sizes.written;
+        for part in std::mem::take(&mut self.reserved) {
+            let behind_a_gap = part.span.start > end;
+            if !behind_a_gap {
+                end = end.max(part.span.end);
+            }
+            match part.state {
+                State::Written { .. } if behind_a_gap || wedged => part.answer(|_| Err(stopped.clone()), out),
+                _ => self.reserved.push_back(part),
+            }
+        }
+    }
+}
+
+impl<T> Waiting<T> {
+    pub(super) fn admits(&self, place: Place, len: u64, limits: Limits) -> bool {
+        let adjacent = match (self.place, place) {
+            (Place::End, Place::End) => true,
+            (Place::At(offset), Place::At(next)) => offset + self.bytes == next,
+            _ => false,
+        };
+        adjacent && limits.admit(self.bytes, self.members.len(), len)
+    }
+
+    pub(super) fn push(&mut self, member: Member<T>) {
+        self.bytes += member.segment.len();
+        self.members.push_back(member);
+    }
+
+    /// How many of the members, from the first, end below `physical` when written at `offset`.
+    pub(super) fn fitting(&self, offset: u64, physical: u64) -> usize {
+        let mut end = offset;
+        self.members
+            .iter()
+            .take_while(|member| {
+                end += member.segment.len();
+                end <= physical
+            })
+            .count()
+    }
+}
+
+impl<T> Reserved<T> {
+    pub(super) fn is_complete(&self, sizes: &Sizes) -> bool {
+        let reached = if self.durable { sizes.durable } else { sizes.written };
+        matches!(self.state, State::Written { .. }) && self.span.end <= reached
+    }
+
+    pub(super) fn answer(self, outcome: impl Fn(u64) -> Outcome, out: &mut Outbox<T>) {
+        for (token, offset) in self.members {
+            out.answer(token, outcome(offset));
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! When a flush begins, and whom it satisfies.
+
+use super::{Core, Outbox, Request, State, Work};
+
+impl<T: Clone> Core<T> {
+    /// Answers whom the last flush covered, and begins the next one if anybody waits for it.
+    pub(super) fn start_flush(&mut self, out: &mut Outbox<T>) {
+        while let Some((ticket, _)) = self.awaiting_flush.front() {
+            if !self.flushes.covers(*ticket) {
+                break;
+            }
+            let (_, token) = self.awaiting_flush.pop_front().expect("just seen");
+            out.answer(token, Ok(0));
+        }
+        if self.flushes.running() || self.wedged() {
+            return;
+        }
+        let Some(owner) = self.flush_owner() else { return };
+        // Whoever is in flight by now can share this flush if it waits for them, and it would be in their way
+        // on the device. Those who come later cannot hold it up.
+        let last = *self.flush_after.get_or_insert(self.next_id);
+        if self.oldest_in_flight().is_some_and(|oldest| oldest <= last) {
+            return;
+        }
+        self.flush_after = None;
+        let id = self.next_id();
+        self.flushing = Some((id, self.flushes.begin(), self.sizes.written));
+        out.requests.push(Request { id, owner, work: Work::Flush });
+    }
+
+    /// The oldest request that writes, if any is in flight.
+    pub(super) fn oldest_in_flight(&self) -> Option<u64> {
+        let extending = self.reserved.iter().filter(|part| matches!(part.state, State::InFlight(_)));
+        extending.map(|part| part.id).min().into_iter().chain(self.positional.oldest_in_flight()).min()
+    }
+
+    /// Somebody whom a flush that begins now would satisfy.
+    pub(super) fn flush_owner(&self) -> Option<T> {
+        let written = self.sizes.written;
+        let extending = self.reserved.iter().find(|part| part.durable && part.span.end <= written);
+        let extending = extending.map(|part| &part.members[0].0);
+        extending.or(self.awaiting_flush.front().map(|(_, token)| token)).cloned()
+    }
+}

@@ -1,0 +1,344 @@
+//! The life of every dio that others must know of, as a state machine without I/O: appends, writes that extend
+//! the file, durable writes, flushes and growth. The engine holds it under one lock.
+//!
+//! Operations go in by `append`, `write` and `sync`; out come requests to perform (each with an owner, one
+//! of those who wait for it), and outcomes. Whoever performed a request reports it by `completed`. Everything
+//! between is decided here, by the leaf modules and these rules:
+//!
+//! 1. Space before offset: an extending write gets its offset only below `physical`, so a full disk is
+//!    an error without a hole.
+//! 2. Extending writes are acknowledged in the order of their offsets: never above a gap.
+//! 3. A plain one is acknowledged when everything below its end is written, a durable one when everything
+//!    below its end is durable.
+//! 4. After a failure above `written` nothing can extend the file any more: it would lie behind a gap.
+
+mod extending;
+mod flushes;
+mod overwrites;
+mod space;
+
+use super::positional::Positional;
+use crate::buffer::Segment;
+use crate::error::{Error, ErrorKind};
+use crate::flush::{Flushes, Generation, Means};
+use crate::growth::{Need, Plan, Planner};
+use crate::marker::{Identity, Marker, Mode, Prepared};
+use crate::merge::{Limits, Span};
+use crate::size::Sizes;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What came of an operation: the offset written, or what stood in the way.
+pub type Outcome = Result<u64, ErrorKind>;
+
+/// One request to perform, and who should: an operation that waits for it.
+#[derive(Debug)]
+pub struct Request<T> {
+    pub id: u64,
+    pub owner: T,
+    pub work: Work,
+}
+
+/// What to perform.
+#[derive(Debug)]
+pub enum Work {
+    /// Write the segments one behind the other, all or nothing.
+    Write {
+        segments: Vec<Segment>,
+        offset: u64,
+        means: Option<Means>,
+        /// The kernel's i_size, if the write moves it: to be restored if the write fails.
+        extends: Option<u64>,
+    },
+    /// Flush the file's data, and the device's cache.
+    Flush,
+}
+
+/// Why a request failed.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// For the operations that the request carried.
+    pub kind: ErrorKind,
+    /// The same with operation, path and offset, for those that fail because of it.
+    pub cause: Arc<Error>,
+    /// Nothing on the file system can be trusted any more.
+    pub wedges: bool,
+}
+
+/// What a step of the machine gave: requests to perform, outcomes to hand back, and whether to start the grower.
+#[derive(Debug)]
+pub struct Outbox<T> {
+    pub requests: Vec<Request<T>>,
+    pub outcomes: Vec<(T, Outcome)>,
+    pub start_grower: bool,
+}
+
+impl<T> Default for Outbox<T> {
+    fn default() -> Self {
+        Self { requests: Vec::new(), outcomes: Vec::new(), start_grower: false }
+    }
+}
+
+impl<T> Outbox<T> {
+    pub fn answer(&mut self, token: T, outcome: Outcome) {
+        self.outcomes.push((token, outcome));
+    }
+}
+
+/// What the file is, and what its file system does.
+#[derive(Clone, Copy, Debug)]
+pub struct Ground {
+    pub identity: Identity,
+    pub limits: Limits,
+    /// Appends, and the end of a file that takes them, lie at multiples of this.
+    pub append_unit: u64,
+    pub is_device: bool,
+    /// How space ahead is prepared; nothing where it is not.
+    pub prepared: Option<Prepared>,
+    /// Where the epochs of markers start.
+    pub epoch: u32,
+}
+
+/// What a growth job is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct GrowthJob {
+    pub marker: Marker,
+    /// The marker is on disk already: the job before this one announced it.
+    pub announced: bool,
+    /// Nothing when only the marker has to change.
+    pub plan: Option<Plan>,
+}
+
+/// One operation on its way.
+#[derive(Debug)]
+pub(in crate::engine) struct Member<T> {
+    pub token: T,
+    pub segment: Segment,
+    pub durable: bool,
+}
+
+/// Extending operations that will go out together, without an offset yet.
+#[derive(Debug)]
+struct Waiting<T> {
+    place: Place,
+    members: VecDeque<Member<T>>,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    End,
+    At(u64),
+}
+
+/// A reserved part of the file, until it is acknowledged.
+#[derive(Debug)]
+struct Reserved<T> {
+    id: u64,
+    /// From the end of the one before: a hole left on purpose is part of it.
+    span: Span,
+    /// With the offset of each.
+    members: Vec<(T, u64)>,
+    durable: bool,
+    state: State,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    InFlight(Option<Means>),
+    Written { synced: bool },
+    Failed(ErrorKind),
+}
+
+/// The space ahead of the writers.
+#[derive(Debug)]
+struct Space {
+    planner: Planner,
+    /// As it is on disk, if it is there.
+    marker: Option<Marker>,
+    /// The next step, if the marker on disk announces it.
+    announced: Option<Plan>,
+    /// What the next marker must say.
+    mode: Mode,
+    prepared: Option<Prepared>,
+    /// Recovery left it to the caller to cut; until then the floor stays the base.
+    held: Option<(u64, Prepared)>,
+    need: Option<Need>,
+    grower_running: bool,
+    paused: bool,
+    /// No space was left when growing ahead: wait for somebody who needs it.
+    exhausted: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Core<T> {
+    sizes: Sizes,
+    ground: Ground,
+    waiting: VecDeque<Waiting<T>>,
+    reserved: VecDeque<Reserved<T>>,
+    in_flight: usize,
+    positional: Positional<T>,
+    flushes: Flushes,
+    /// The flush in flight: its request, its number, and how far the file was written when it began.
+    flushing: Option<(u64, Generation, u64)>,
+    /// The next flush waits for the requests up to this one that are in flight.
+    flush_after: Option<u64>,
+    awaiting_flush: VecDeque<(Generation, T)>,
+    space: Space,
+    stopped: Option<ErrorKind>,
+    next_id: u64,
+    growth_waits: u64,
+}
+
+impl<T: Clone> Core<T> {
+    /// A file of `len` bytes, all of it stable. `held` is what recovery left to the caller.
+    pub fn new(len: u64, ground: Ground, planner: Planner, held: Option<Marker>) -> Self {
+        Self {
+            sizes: Sizes::settled(len),
+            ground,
+            waiting: VecDeque::new(),
+            reserved: VecDeque::new(),
+            in_flight: 0,
+            positional: Positional::default(),
+            flushes: Flushes::default(),
+            flushing: None,
+            flush_after: None,
+            awaiting_flush: VecDeque::new(),
+            space: Space {
+                planner,
+                marker: held,
+                announced: None,
+                mode: held.map_or(Mode::AppendOnly, |marker| marker.mode),
+                prepared: ground.prepared,
+                held: held.map(|marker| (marker.base, marker.prepared)),
+                need: None,
+                grower_running: false,
+                paused: false,
+                exhausted: false,
+            },
+            stopped: None,
+            next_id: 0,
+            growth_waits: 0,
+        }
+    }
+
+    pub fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    /// The marker that is on disk.
+    pub fn marker(&self) -> Option<Marker> {
+        self.space.marker
+    }
+
+    /// How space is prepared ahead, if it is.
+    pub fn prepared(&self) -> Option<Prepared> {
+        self.space.prepared
+    }
+
+    /// The base that stays until the caller cuts, if recovery left that to it.
+    pub fn held(&self) -> Option<u64> {
+        self.space.held.map(|(base, _)| base)
+    }
+
+    /// How often an operation found too little space ahead.
+    pub fn growth_waits(&self) -> u64 {
+        self.growth_waits
+    }
+
+    /// Appends `segment`, for `token`.
+    pub fn append(&mut self, token: T, segment: Segment, durable: bool, out: &mut Outbox<T>) {
+        self.extend(Place::End, Member { token, segment, durable }, out);
+    }
+
+    /// Writes `segment` at `offset`, for `token`. Only for writes that extend the file or are durable: others
+    /// need no order.
+    pub fn write(&mut self, token: T, segment: Segment, offset: u64, durable: bool, out: &mut Outbox<T>) {
+        let member = Member { token, segment, durable };
+        if offset + segment.len() <= self.sizes.written {
+            self.overwrite(offset, member, out);
+        } else {
+            self.extend(Place::At(offset), member, out);
+        }
+    }
+
+    /// Makes stable what was written before, for `token`.
+    pub fn sync(&mut self, token: T, out: &mut Outbox<T>) {
+        match &self.stopped {
+            Some(ErrorKind::Wedged(cause)) => {
+                out.answer(token, Err(ErrorKind::Wedged(cause.clone())));
+            }
+            _ => {
+                self.awaiting_flush.push_back((self.flushes.ticket(), token));
+                self.start_flush(out);
+            }
+        }
+    }
+
+    /// Reports a request performed.
+    pub fn completed(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {
+        if let Err(Failure { wedges: true, cause, .. }) = &result {
+            self.wedge(cause.clone(), out);
+        }
+        match self.flushing {
+            Some((flush, generation, covered)) if flush == id => {
+                self.flushing = None;
+                self.flushes.end(generation, result.is_ok());
+                if result.is_ok() {
+                    self.sizes.durable_to(covered);
+                }
+            }
+            _ => match self.reserved.iter().position(|part| part.id == id) {
+                Some(index) => self.extended(index, result),
+                None => self.overwritten(id, result, out),
+            },
+        }
+        self.settle(out);
+        self.pump(out);
+    }
+
+    /// From now on everything fails: a flush failed on this file system.
+    pub fn wedge(&mut self, cause: Arc<Error>, out: &mut Outbox<T>) {
+        if !self.wedged() {
+            self.stopped = Some(ErrorKind::Wedged(cause));
+        }
+        let stopped = self.stopped.clone().expect("just set");
+        for (_, token) in self.awaiting_flush.drain(..) {
+            out.answer(token, Err(stopped.clone()));
+        }
+        self.positional.fail_waiting(&stopped, out);
+        self.settle(out);
+    }
+
+    /// Keeps the grower out; returns whether it is idle.
+    pub fn pause_growth(&mut self) -> bool {
+        self.space.paused = true;
+        !self.space.grower_running
+    }
+
+    /// Lets the grower work again.
+    pub fn resume_growth(&mut self) {
+        self.space.paused = false;
+    }
+
+    /// With nothing in flight, the file was cut (or extended) to `len` durably and carries no marker.
+    pub fn cut(&mut self, len: u64) {
+        assert!(self.reserved.is_empty() && self.waiting.is_empty());
+        self.sizes.cut(len);
+        self.space.planner.reset();
+        self.space.marker = None;
+        self.space.announced = None;
+        self.space.held = None;
+        self.space.mode = Mode::AppendOnly;
+        self.space.exhausted = false;
+        if matches!(self.stopped, Some(ErrorKind::AppendEnded(_))) {
+            self.stopped = None;
+        }
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+}

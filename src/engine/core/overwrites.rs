@@ -1,0 +1,55 @@
+//! Writes below the end that are durable, and so have a flush to share.
+
+use super::{Core, Failure, Member, Outbox};
+use crate::error::ErrorKind;
+use crate::flush::Means;
+
+impl<T: Clone> Core<T> {
+    pub(super) fn overwrite(&mut self, offset: u64, member: Member<T>, out: &mut Outbox<T>) {
+        if let Some(stopped @ ErrorKind::Wedged(_)) = &self.stopped {
+            return out.answer(member.token, Err(stopped.clone()));
+        }
+        let means = member.durable.then(|| self.means());
+        let id = self.next_id();
+        self.positional.submit(id, offset, member, means, out);
+    }
+
+    pub(super) fn overwritten(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {
+        let done = self.positional.complete(id);
+        match result {
+            Err(failure) if done.members.len() > 1 && !self.wedged() => {
+                // One of them failed, the kernel does not say which: each goes again, to fail alone.
+                log::debug!("a merged write failed ({}), its members go out one by one", failure.kind);
+                for (span, member) in done.members {
+                    let id = self.next_id();
+                    self.positional.send(id, vec![(span, member)], done.means, out);
+                }
+            }
+            result => {
+                let synced = done.means == Some(Means::Dsync);
+                for (span, member) in done.members {
+                    self.answer_overwrite(span.start, member, &result, synced, out);
+                }
+            }
+        }
+        self.positional.release(self.ground.limits, &mut self.next_id, out);
+    }
+
+    pub(super) fn answer_overwrite(
+        &mut self,
+        offset: u64,
+        member: Member<T>,
+        result: &Result<(), Failure>,
+        synced: bool,
+        out: &mut Outbox<T>,
+    ) {
+        match (result, &self.stopped) {
+            (Err(failure), _) => out.answer(member.token, Err(failure.kind.clone())),
+            (_, Some(stopped @ ErrorKind::Wedged(_))) => out.answer(member.token, Err(stopped.clone())),
+            _ if member.durable && !synced => {
+                self.awaiting_flush.push_back((self.flushes.ticket(), member.token));
+            }
+            _ => out.answer(member.token, Ok(offset)),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The space ahead of the writers: when to grow, what the marker says, and who fails when there is no space.
+
+use super::{Core, Failure, GrowthJob, Outbox, Place};
+use crate::error::ErrorKind;
+use crate::growth::{Need, Plan, Room};
+use crate::marker::{Marker, Mode};
+use std::collections::VecDeque;
+
+impl<T: Clone> Core<T> {
+    pub(super) fn start_grower(&mut self, out: &mut Outbox<T>) {
+        if !self.space.grower_running && self.wants_growth() {
+            self.space.grower_running = true;
+            out.start_grower = true;
+        }
+    }
+
+    pub(super) fn wants_growth(&self) -> bool {
+        let space = &self.space;
+        let low = !space.exhausted && space.planner.below_low_water(self.sizes.ahead());
+        let extending = space.marker.is_some() || space.need.is_some();
+        space.prepared.is_some()
+            && !space.paused
+            && self.stopped.is_none()
+            && (space.need.is_some() || (extending && low))
+    }
+
+    /// Positional writes beyond the end change what recovery must look for, so the marker says so first.
+    pub(super) fn marker_must_change(&mut self, place: Place) -> bool {
+        if place != Place::End {
+            self.space.mode = Mode::Positional;
+        }
+        self.space.marker.is_some_and(|marker| marker.mode != self.space.mode)
+    }
+
+    /// How much the next step of growth would like to take, and how much is still ahead: for the budget.
+    pub fn growth_wanted(&self) -> (u64, u64) {
+        (self.space.planner.wanted(), self.sizes.ahead())
+    }
+
+    /// The grower asks for its next job. Without one it must end.
+    pub fn next_growth(&mut self, room: Room, out: &mut Outbox<T>) -> Option<GrowthJob> {
+        while self.wants_growth() {
+            let sizes = self.sizes;
+            let missing = self.space.need.filter(|need| need.least > sizes.physical);
+            // Space that is there must not wait for space that may not be.
+            if missing.is_none() && self.space.need.is_some() {
+                // It takes the place of the one that announced the next step.
+                self.space.announced = None;
+                let marker = self.next_marker(sizes.physical, sizes.physical);
+                return Some(GrowthJob { marker, announced: false, plan: None });
+            }
+            if let Some((marker, plan)) = self.take_announced(missing, room) {
+                return Some(GrowthJob { marker, announced: true, plan: Some(plan) });
+            }
+            match self.space.planner.plan(sizes.physical, sizes.reserved, missing, room) {
+                Some(plan) => {
+                    let marker = self.next_marker(sizes.physical, plan.to);
+                    return Some(GrowthJob { marker, announced: false, plan: Some(plan) });
+                }
+                None => self.grown(Err(ErrorKind::NoSpace(libc::EFBIG)), out),
+            }
+        }
+        self.space.grower_running = false;
+        None
+    }
+
+    /// The step that the marker on disk announces, if it still serves.
+    pub(super) fn take_announced(&mut self, missing: Option<Need>, room: Room) -> Option<(Marker, Plan)> {
+        let plan = self.space.announced.take()?;
+        let marker = self.space.marker?;
+        if marker.mode != self.space.mode || marker.grown_to != plan.to {
+            return None;
+        }
+        let serves = missing.is_none_or(|need| need.start <= plan.from && need.least <= plan.to);
+        let affordable = plan.to - plan.from <= room.granted_bytes.min(room.free_bytes);
+        (serves && affordable && plan.from == self.sizes.physical).then_some((marker, plan))
+    }
+
+    /// The file was grown to `physical`: the marker to stand while writers use that space. It announces the next step
+    /// as well, so that one sync makes this growth durable and the next one possible.
+    pub fn announce(&mut self, done: Plan, physical: u64, room: Room) -> Marker {
+        self.space.planner.carried_out(done, physical);
+        let Some(plan) = self.space.planner.plan(physical, physical, None, room) else {
+            return self.next_marker(physical, physical);
+        };
+        self.space.announced = Some(plan);
+        self.next_marker(physical, plan.to)
+    }
+
+    pub(super) fn next_marker(&mut self, grown_from: u64, grown_to: u64) -> Marker {
+        let prepared = self.space.prepared.expect("only files that grow have a marker");
+        let (base, prepared) = self.space.held.unwrap_or((self.sizes.durable, prepared));
+        self.ground.epoch = self.ground.epoch.wrapping_add(1);
+        Marker {
+            identity: self.ground.identity,
+            prepared,
+            mode: self.space.mode,
+            base,
+            // Extents end at blocks, so ours may reach as far.
+            grown_from: grown_from.next_multiple_of(self.ground.append_unit),
+            grown_to,
+            epoch: self.ground.epoch,
+        }
+    }
+
+    /// The marker is durable on disk.
+    pub fn marked(&mut self, marker: Marker) {
+        self.space.marker = Some(marker);
+    }
+
+    /// A growth job ended: with the new physical size, durable, or without space.
+    pub fn grown(&mut self, result: Result<u64, ErrorKind>, out: &mut Outbox<T>) {
+        let need = self.space.need.take();
+        match (result, need) {
+            (Ok(physical), _) => {
+                self.sizes.grow_to(physical);
+                self.space.exhausted = false;
+            }
+            (Err(kind), Some(need)) if need.least > self.sizes.physical => self.refuse(need, kind, out),
+            (Err(_), _) => self.space.exhausted = true,
+        }
+        self.pump(out);
+    }
+
+    /// Marking or growing failed in a way that makes the file useless for extension.
+    pub fn growth_failed(&mut self, failure: Failure, out: &mut Outbox<T>) {
+        self.space.need = None;
+        if failure.wedges {
+            self.wedge(failure.cause, out);
+        } else if self.space.marker.is_none() && matches!(failure.kind, ErrorKind::Os(libc::EOPNOTSUPP)) {
+            log::warn!("dioxide: no growth ahead from now on: {}", failure.cause);
+            self.space.prepared = None;
+        } else {
+            self.space.exhausted = true;
+            for group in self.waiting.drain(..) {
+                for member in group.members {
+                    out.answer(member.token, Err(failure.kind.clone()));
+                }
+            }
+        }
+        self.pump(out);
+    }
+
+    /// There is no space for the first waiting operation, nor for any that needs as much.
+    pub(super) fn refuse(&mut self, need: Need, kind: ErrorKind, out: &mut Outbox<T>) {
+        self.space.exhausted = true;
+        let least = need.least - need.start;
+        let physical = self.sizes.physical;
+        for group in &mut self.waiting {
+            let (refused, kept) = match group.place {
+                Place::End => group.members.drain(..).partition(|m| m.segment.len() >= least),
+                // Those behind a refused one would move to other offsets: all or none.
+                Place::At(offset) if group.bytes >= least && offset + group.bytes > physical => {
+                    (std::mem::take(&mut group.members), VecDeque::new())
+                }
+                Place::At(_) => continue,
+            };
+            group.members = kept;
+            group.bytes = group.members.iter().map(|m| m.segment.len()).sum();
+            for member in refused {
+                out.answer(member.token, Err(kind.clone()));
+            }
+        }
+        self.waiting.retain(|group| !group.members.is_empty());
+    }
+}

@@ -1,0 +1,227 @@
+//! What the tests share: records that prove themselves, and small questions about files.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use dioxide::{Buffer, Error, ErrorKind, File, Growth, OpenOptions};
+use dioxide_testkit::child::Acks;
+use dioxide_testkit::files;
+use dioxide_testkit::lab::{Disk, Fs, TestDir};
+use dioxide_testkit::trials::TrialResult;
+use std::io;
+use std::path::Path;
+
+pub type LabTest = (&'static str, fn(TestDir) -> TrialResult);
+pub type VolumeTest = (&'static str, fn(Fs) -> TrialResult);
+pub type DiskTest = (&'static str, fn(Disk) -> TrialResult);
+
+/// A list of tests, each with its name.
+macro_rules! named {
+    ($($test:ident),* $(,)?) => { &[$((stringify!($test), $test)),*] };
+}
+pub(crate) use named;
+
+/// The append unit of the lab's file systems.
+pub const BLOCK: usize = 4096;
+pub const BLOCK_BYTES: u64 = BLOCK as u64;
+pub const MIB: u64 = 1 << 20;
+
+/// What a block says of itself; every byte of it follows from this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    pub writer: u64,
+    pub number: u64,
+    pub part: u64,
+}
+
+impl Stamp {
+    fn words(self) -> impl Iterator<Item = u64> {
+        let key = scramble(self.writer) ^ scramble(self.number).rotate_left(21) ^ scramble(self.part + 7);
+        let filler = (3..BLOCK as u64 / 8).map(move |i| key.wrapping_mul(2 * i + 1) ^ (key >> (i % 32)));
+        [self.writer, self.number, self.part].into_iter().chain(filler)
+    }
+
+    fn fill(self, block: &mut [u8]) {
+        for (bytes, word) in block.chunks_exact_mut(8).zip(self.words()) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    /// The stamp of a block, if every byte of it is right. Zeros and old content have none.
+    pub fn of(block: &[u8]) -> Option<Stamp> {
+        let word = |i: usize| u64::from_le_bytes(block[i * 8..][..8].try_into().expect("eight bytes"));
+        let stamp = Stamp { writer: word(0), number: word(1), part: word(2) };
+        // Also keeps garbage from overflowing.
+        let plausible = stamp.part < 1 << 32;
+        let whole = || block.chunks_exact(8).zip(stamp.words()).all(|(b, w)| b == w.to_le_bytes());
+        (block.len() == BLOCK && plausible && whole()).then_some(stamp)
+    }
+}
+
+fn scramble(n: u64) -> u64 {
+    let n = n.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let n = (n ^ (n >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let n = (n ^ (n >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    n ^ (n >> 31)
+}
+
+/// Reproducible random numbers.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(scramble(seed))
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 = scramble(self.0);
+        self.0 % end
+    }
+}
+
+/// Record `number` of `writer`, of `blocks` blocks.
+pub fn record(writer: u64, number: u64, blocks: u64) -> Buffer {
+    let mut buffer = Buffer::zeroed(blocks as usize * BLOCK);
+    for (part, block) in buffer.chunks_exact_mut(BLOCK).enumerate() {
+        Stamp { writer, number, part: part as u64 }.fill(block);
+    }
+    buffer
+}
+
+/// A record, and where it was acknowledged to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Placed {
+    pub offset: u64,
+    pub writer: u64,
+    pub number: u64,
+    pub blocks: u64,
+}
+
+impl Placed {
+    pub fn end(&self) -> u64 {
+        self.offset + self.blocks * BLOCK_BYTES
+    }
+
+    pub fn to_ack(self) -> [u64; 3] {
+        [self.offset, self.writer << 32 | self.number, self.blocks]
+    }
+
+    pub fn from_ack([offset, name, blocks]: [u64; 3]) -> Self {
+        Self { offset, writer: name >> 32, number: name & 0xFFFF_FFFF, blocks }
+    }
+
+    /// Whether all of it stands in `content`, the file's bytes from 0.
+    pub fn is_in(&self, content: &[u8]) -> bool {
+        let Some(bytes) = content.get(self.offset as usize..self.end() as usize) else { return false };
+        bytes.chunks_exact(BLOCK).zip(0..).all(|(block, part)| {
+            Stamp::of(block) == Some(Stamp { writer: self.writer, number: self.number, part })
+        })
+    }
+}
+
+/// Appends record `number` of `writer`.
+pub fn append(file: &File, writer: u64, number: u64, blocks: u64) -> dioxide::Result<Placed> {
+    let offset = file.append(&record(writer, number, blocks))?;
+    Ok(Placed { offset, writer, number, blocks })
+}
+
+/// Appends `count` records of one to four blocks.
+pub fn append_many(file: &File, writer: u64, count: u64) -> Vec<Placed> {
+    let mut random = Random::new(writer);
+    (0..count)
+        .map(|number| append(file, writer, number, 1 + random.below(4)).expect("there is space"))
+        .collect()
+}
+
+/// Checks that the records are side by side from `start`, without a gap or an overlap. Returns their end.
+pub fn assert_gapless(placed: &[Placed], start: u64) -> u64 {
+    let mut sorted = placed.to_vec();
+    sorted.sort_unstable();
+    sorted.iter().fold(start, |end, record| {
+        assert_eq!(record.offset, end, "a gap or an overlap at {record:?}");
+        record.end()
+    })
+}
+
+/// Checks that each record stands where it was acknowledged.
+pub fn assert_all_there(content: &[u8], placed: &[Placed]) {
+    for record in placed {
+        assert!(record.is_in(content), "lost: {record:?} in a file of {} bytes", content.len());
+    }
+}
+
+/// Where the records from `start` on end: the first block that is not one.
+pub fn end_of_records(content: &[u8], start: u64) -> u64 {
+    let whole = content[start as usize..].chunks_exact(BLOCK).take_while(|block| Stamp::of(block).is_some());
+    start + whole.count() as u64 * BLOCK_BYTES
+}
+
+/// Checks that the file is as any other program would leave it.
+pub fn assert_tidy(path: &Path, len: u64) -> io::Result<()> {
+    assert_eq!(std::fs::metadata(path)?.len(), len, "size");
+    assert_eq!(files::marker(path)?, None, "marker");
+    let end = files::extents(path)?.last().map_or(0, |extent| extent.start + extent.len);
+    assert!(end <= len.next_multiple_of(BLOCK_BYTES), "space up to {end} in a file of {len}");
+    Ok(())
+}
+
+/// To write, and to create if need be.
+pub fn writable() -> OpenOptions {
+    OpenOptions::new().write(true).create(true).clone()
+}
+
+/// Why it failed; it must have.
+pub fn refusal<T>(result: dioxide::Result<T>) -> ErrorKind {
+    match result {
+        Ok(_) => panic!("it should have failed"),
+        Err(error) => error.kind().clone(),
+    }
+}
+
+/// Runs `work` in `count` threads, each with its number.
+pub fn together<T: Send>(count: u64, work: impl Fn(u64) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..count)
+            .map(|n| {
+                scope.spawn({
+                    let work = &work;
+                    move || work(n)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("a thread panicked")).collect()
+    })
+}
+
+/// The name of a growth, as an argument of a child.
+pub fn growth_named(name: &str) -> Growth {
+    match name {
+        "unwritten" => Growth::Unwritten,
+        "zeroed" => Growth::Zeroed,
+        "none" => Growth::None,
+        other => panic!("no growth is called {other}"),
+    }
+}
+
+/// How a child tells its parent what came of an operation: 0 for success.
+pub fn tell<T>(acks: &Acks, result: &dioxide::Result<T>) {
+    let (code, errno) = result.as_ref().err().map_or((0, 0), |error| (code_of(error), error.errno()));
+    acks.send([code, errno as u64, 0]);
+}
+
+pub const LOCKED: u64 = 1;
+pub const BUSY: u64 = 2;
+pub const NO_SPACE: u64 = 3;
+const OTHER: u64 = 99;
+
+fn code_of(error: &Error) -> u64 {
+    match error.kind() {
+        ErrorKind::Locked => LOCKED,
+        ErrorKind::Busy(_) => BUSY,
+        ErrorKind::NoSpace(_) => NO_SPACE,
+        _ => OTHER,
+    }
+}
+
+/// A scenario for children: opens args[0] for writing, and tells what came of it.
+pub fn try_to_open(acks: &Acks, args: &[String]) {
+    tell(acks, &OpenOptions::new().write(true).open(&args[0]));
+}

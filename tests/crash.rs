@@ -1,0 +1,804 @@
+//! Killed processes, power cuts and what others did to a file meanwhile: nothing acknowledged is lost, nothing of
+//! others is cut.
+
+mod common;
+
+use common::*;
+use dioxide::{Durability, ErrorKind, File, Growth, OpenOptions, Recover, Recovery, Verdict};
+use dioxide_testkit::child::{self, Acks, Child};
+use dioxide_testkit::files;
+use dioxide_testkit::fuse_disk::Keep;
+use dioxide_testkit::lab::{Fs, TestDir};
+use dioxide_testkit::trials::{Trial, TrialResult, fuse_trials, lab_trials, volume_trials};
+use dioxide_testkit::volume::{SIZE_MIN, Volume};
+use rustix::fs::FallocateFlags;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+// --- children -------------------------------------------------------------------------------------
+
+fn open_durable(path: &str, growth: &str) -> File {
+    let mut options = writable();
+    options.durability(Durability::EveryWrite).growth(growth_named(growth)).growth_cap(MIB);
+    options.open(path).expect("it opens")
+}
+
+/// A child: args are path, growth, threads, and a number that tells its records from those of others.
+fn append_durably(acks: &Acks, args: &[String]) {
+    let file = open_durable(&args[0], &args[1]);
+    let first = args[3].parse::<u64>().expect("a number") << 16;
+    together(args[2].parse().expect("a number"), |thread| {
+        let placed = (0..).map_while(|number| append(&file, first + thread, number, 1 + number % 4).ok());
+        placed.for_each(|placed| acks.send(placed.to_ack()));
+    });
+}
+
+/// A child: each thread appends some, then flushes, then acknowledges them all.
+fn append_then_sync(acks: &Acks, args: &[String]) {
+    let mut options = writable();
+    let file = options.growth(growth_named(&args[1])).growth_cap(MIB).open(&args[0]).expect("it opens");
+    let first = args[3].parse::<u64>().expect("a number") << 16;
+    together(args[2].parse().expect("a number"), |thread| {
+        for number in (0..).step_by(4) {
+            let batch = (number..number + 4).map(|n| append(&file, first + thread, n, 1 + n % 3));
+            let Ok(batch) = batch.collect::<Result<Vec<_>, _>>() else { return };
+            if file.sync_data().is_err() {
+                return;
+            }
+            batch.into_iter().for_each(|placed| acks.send(placed.to_ack()));
+        }
+    });
+}
+
+/// A child: durable writes at places of each thread's own, most of them beyond the end.
+fn write_durably_with_holes(acks: &Acks, args: &[String]) {
+    let file = open_durable(&args[0], &args[1]);
+    let threads = args[2].parse().expect("a number");
+    let seed = args[3].parse::<u64>().expect("a number");
+    together(threads, |thread| {
+        let mut random = Random::new(seed << 16 | thread);
+        let mut slot = random.below(8);
+        for number in 0.. {
+            let placed = Placed {
+                offset: (slot * threads + thread) * 2 * BLOCK_BYTES,
+                writer: thread,
+                number,
+                blocks: 1,
+            };
+            if file.write_at(&record(thread, number, 1), placed.offset).is_err() {
+                break;
+            }
+            acks.send(placed.to_ack());
+            slot += 1 + random.below(3);
+        }
+    });
+}
+
+/// A child: opens, appends and closes for ever.
+fn open_append_close(acks: &Acks, args: &[String]) {
+    for number in 0.. {
+        let file = open_durable(&args[0], &args[1]);
+        let placed = append(&file, 1, number << 16 | args[2].parse::<u64>().expect("a number"), 2);
+        let placed = placed.expect("there is space");
+        acks.send(placed.to_ack());
+        file.close().expect("it closes");
+    }
+}
+
+fn start(scenario: &str, path: &Path, growth: &str, threads: u64, round: u64) -> std::io::Result<Child> {
+    let args = [path.to_string_lossy().into_owned(), growth.into(), threads.to_string(), round.to_string()];
+    child::spawn(scenario, &args)
+}
+
+fn placed(acks: Vec<[u64; 3]>) -> Vec<Placed> {
+    acks.into_iter().map(Placed::from_ack).collect()
+}
+
+fn end_of(placed: &[Placed]) -> u64 {
+    placed.iter().map(Placed::end).max().unwrap_or(0)
+}
+
+/// Opens after a crash, without growing anything.
+fn reopen(path: &Path) -> dioxide::Result<File> {
+    OpenOptions::new().write(true).open(path)
+}
+
+// --- kills ----------------------------------------------------------------------------------------
+
+/// Lets a child acknowledge a random number of records, sometimes none, and work on for a random while.
+fn kill_at_random(mut child: Child, random: &mut Random) -> std::io::Result<Vec<Placed>> {
+    if random.below(5) > 0 {
+        child.wait_for_acks(1 + random.below(150) as usize, PATIENCE)?;
+    }
+    Ok(placed(child.kill_after(Duration::from_micros(random.below(30_000)))?))
+}
+
+/// A file that is written by children that are killed, one after the other.
+struct Killed {
+    path: PathBuf,
+    acknowledged: Vec<Placed>,
+    /// Where it ended after the last recovery.
+    len: u64,
+}
+
+impl Killed {
+    fn new(path: PathBuf) -> Self {
+        Self { path, acknowledged: Vec::new(), len: 0 }
+    }
+
+    /// One more child was killed that acknowledged these: opens the file and checks what recovery made of it.
+    fn check(&mut self, new: Vec<Placed>, zeroed: bool) -> TrialResult {
+        assert!(new.iter().all(|record| record.offset >= self.len), "a new record lies below the old end");
+        self.acknowledged.extend(new);
+        let inspected =
+            self.path.exists().then(|| dioxide::recover(&self.path, Recover::Inspect)).transpose()?;
+        let file = writable().open(&self.path)?;
+        self.len = if zeroed { self.settle(&file)? } else { self.recovered(&file, inspected.as_ref())? };
+        file.close()?;
+        assert_tidy(&self.path, self.len)?;
+        let content = fs::read(&self.path)?;
+        assert_all_there(&content, &self.acknowledged);
+        assert_eq!(end_of_records(&content, 0), self.len, "the file is not the written prefix");
+        Ok(())
+    }
+
+    fn recovered(&self, file: &File, inspected: Option<&Recovery>) -> dioxide::Result<u64> {
+        let len = file.len()?;
+        assert!(len >= end_of(&self.acknowledged), "cut to {len}, below {}", end_of(&self.acknowledged));
+        let Some(found) = file.recovery() else { return Ok(len) };
+        assert_eq!(found.verdict, Verdict::Cut);
+        assert_eq!(Some(found), inspected, "looking finds the same as recovering");
+        assert_eq!((found.floor, found.ceiling), (len, len));
+        Ok(len)
+    }
+
+    /// Does what the owner of the records has to do after a crash over zeros.
+    fn settle(&self, file: &File) -> Result<u64, dioxide_testkit::trials::Failed> {
+        let Some(found) = file.recovery() else { return Ok(file.len()?) };
+        let acknowledged = end_of(&self.acknowledged);
+        assert!(found.floor <= found.ceiling && found.ceiling == file.len()?, "{found:?}");
+        assert!(acknowledged <= found.ceiling, "{acknowledged} was acknowledged: {found:?}");
+        assert!(found.floor >= self.len, "the floor fell below {}: {found:?}", self.len);
+        let content = fs::read(&self.path)?;
+        let end = end_of_records(&content, 0);
+        assert!(found.floor <= end, "a floor above what was written: {found:?}, {end}");
+        if found.verdict == Verdict::Cut {
+            assert_eq!(end, found.ceiling);
+        } else {
+            assert_eq!(found.verdict, Verdict::Undecided);
+            file.set_len(end)?;
+        }
+        Ok(end)
+    }
+}
+
+const KILLS: u64 = 13;
+
+fn kill_appenders(dir: &Path, growth: &str) -> TrialResult {
+    let mut random = Random::new(dir.as_os_str().len() as u64 + growth.len() as u64);
+    let mut file = Killed::new(dir.join("log"));
+    let mut acknowledged = 0;
+    for round in 0..KILLS {
+        if round % 4 == 0 {
+            file = Killed::new(dir.join(format!("log-{round}")));
+        }
+        let before = file.acknowledged.len();
+        let child = start("append_durably", &file.path, growth, 64, round)?;
+        file.check(kill_at_random(child, &mut random)?, growth == "zeroed")?;
+        acknowledged += file.acknowledged.len() - before;
+    }
+    assert!(acknowledged > 200, "too little was acknowledged to test anything: {acknowledged}");
+    Ok(())
+}
+
+fn a_killed_process_loses_no_acknowledged_record(dir: TestDir) -> TrialResult {
+    kill_appenders(&dir, "unwritten")
+}
+
+fn a_killed_process_over_zeros_loses_no_acknowledged_record(dir: TestDir) -> TrialResult {
+    kill_appenders(&dir, "zeroed")
+}
+
+fn a_killed_process_without_growth_loses_no_acknowledged_record(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let mut acknowledged = Vec::new();
+    for round in 0..4 {
+        let mut child = start("append_durably", &path, "none", 16, round)?;
+        child.wait_for_acks(40, PATIENCE)?;
+        acknowledged.extend(placed(child.kill_9()?));
+        assert_eq!(files::marker(&path)?, None);
+        let file = reopen(&path)?;
+        assert!(file.len()? >= end_of(&acknowledged));
+        file.close()?;
+        assert_all_there(&fs::read(&path)?, &acknowledged);
+    }
+    Ok(())
+}
+
+fn a_killed_process_loses_no_positional_write(dir: TestDir) -> TrialResult {
+    let mut random = Random::new(77);
+    let mut acknowledged = 0;
+    for round in 0..10 {
+        let path = dir.join(format!("log-{round}"));
+        let child = start("write_durably_with_holes", &path, "unwritten", 32, round)?;
+        let records = kill_at_random(child, &mut random)?;
+        acknowledged += records.len();
+        let file = writable().open(&path)?;
+        let len = file.len()?;
+        assert!(len >= end_of(&records), "cut to {len}, below {}", end_of(&records));
+        assert!(file.recovery().is_none_or(|found| found.verdict == Verdict::Cut), "{:?}", file.recovery());
+        file.close()?;
+        assert_tidy(&path, len)?;
+        let content = fs::read(&path)?;
+        assert_all_there(&content, &records);
+        assert_own_places_or_zeros(&content, 32);
+    }
+    assert!(acknowledged > 200, "too little was acknowledged to test anything: {acknowledged}");
+    Ok(())
+}
+
+/// Checks that every block is a hole, or a record of the thread that this place belongs to.
+fn assert_own_places_or_zeros(content: &[u8], threads: u64) {
+    for (block, n) in content.chunks(BLOCK).zip(0u64..) {
+        match Stamp::of(block) {
+            Some(stamp) => assert_eq!((n % 2, n / 2 % threads), (0, stamp.writer), "misplaced: {stamp:?}"),
+            None => assert!(block.iter().all(|byte| *byte == 0), "neither a record nor zeros in block {n}"),
+        }
+    }
+}
+
+/// Most of these kills hit the opening (with the recovery after the kill before) or the closing of the file.
+fn a_process_killed_while_opening_or_closing_loses_nothing(dir: TestDir) -> TrialResult {
+    let mut random = Random::new(5);
+    let mut file = Killed::new(dir.join("log"));
+    for round in 0..25 {
+        let args = [file.path.to_string_lossy().into_owned(), "unwritten".into(), round.to_string()];
+        let mut child = child::spawn("open_append_close", &args)?;
+        child.wait_for_acks(1 + random.below(4) as usize, PATIENCE)?;
+        let new = placed(child.kill_after(Duration::from_micros(random.below(4_000)))?);
+        file.acknowledged.extend(new);
+        // Two of three are left to the next child to recover.
+        if round % 3 == 2 {
+            file.check(Vec::new(), false)?;
+        }
+    }
+    Ok(())
+}
+
+fn without_an_answer_the_question_comes_again(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let records = leave_grown(&path, "zeroed")?;
+    let mut asked = Vec::new();
+    for _ in 0..3 {
+        let file = reopen(&path)?;
+        asked.push(file.recovery().map(|found| (found.floor, found.ceiling)).expect("it must ask"));
+        file.close()?;
+    }
+    assert!(asked[0].0 <= end_of(&records) && end_of(&records) <= asked[0].1);
+    assert!(asked.iter().all(|range| range.0 == asked[0].0), "the floor moved: {asked:?}");
+    let file = reopen(&path)?;
+    file.set_len(end_of(&records))?;
+    file.close()?;
+    assert_tidy(&path, end_of(&records))?;
+    assert_eq!(reopen(&path)?.recovery(), None);
+    assert_all_there(&fs::read(&path)?, &records);
+    Ok(())
+}
+
+/// Its marker stays until the owner says where the file ends: whatever growth is asked for, it must go on to
+/// tell how far the file may have grown.
+fn a_file_with_an_open_question_grows_as_its_marker_says(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let records = leave_grown(&path, "zeroed")?;
+    for growth in [Growth::None, Growth::Unwritten] {
+        let file = OpenOptions::new().write(true).growth(growth).growth_cap(MIB).open(&path)?;
+        assert_eq!(file.growth(), Growth::Zeroed);
+        let placed = append(&file, 5, 0, 8 * MIB / BLOCK_BYTES)?;
+        assert_eq!(placed.end(), file.len()?);
+        let found = dioxide::recover(&path, Recover::Inspect)?;
+        assert_eq!(found.verdict, Verdict::Undecided, "what a crash now would leave: {found:?}");
+        assert!(found.ceiling >= placed.end());
+        file.close()?;
+        assert_eq!(reopen(&path)?.recovery().map(|found| &found.verdict), Some(&Verdict::Undecided));
+        assert_all_there(&fs::read(&path)?, &records);
+        assert_all_there(&fs::read(&path)?, &[placed]);
+    }
+    Ok(())
+}
+
+// --- power ----------------------------------------------------------------------------------------
+
+/// Checks what a crash left of the file of a child that appended durably.
+fn check_after_crash(path: &Path, records: &[Placed], growth: &str) -> TrialResult {
+    let file = reopen(path)?;
+    let len = file.len()?;
+    assert!(len >= end_of(records), "cut to {len}, below {}", end_of(records));
+    let content = fs::read(path)?;
+    assert_all_there(&content, records);
+    let end = end_of_records(&content, 0);
+    if growth == "zeroed" {
+        assert!(file.recovery().is_none_or(|found| (found.floor..=found.ceiling).contains(&end)));
+        file.set_len(end)?;
+    } else {
+        assert_records_or_lost(&content[end as usize..]);
+    }
+    let next = append(&file, 1 << 30, 0, 3)?;
+    assert_eq!(next.offset, file.len()? - 3 * BLOCK_BYTES);
+    file.close()?;
+    assert_tidy(path, next.end())?;
+    assert_all_there(&fs::read(path)?, records);
+    Ok(())
+}
+
+/// What was never acknowledged may be torn, but nobody else's old content may show.
+fn assert_records_or_lost(unacknowledged: &[u8]) {
+    for block in unacknowledged.chunks(BLOCK) {
+        let sectors = block.chunks(512);
+        let stale = sectors.filter(|sector| sector.iter().all(|byte| *byte == 0xA5)).count();
+        assert_eq!(stale, 0, "old disk content shows");
+    }
+}
+
+fn cut_power(fs: Fs, scenario: &str, growth: &str, cuts: &[Keep]) -> TrialResult {
+    let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    for (round, keep) in (0..).zip(cuts) {
+        let path = volume.path().join(format!("log-{round}"));
+        let mut child = start(scenario, &path, growth, 16, round)?;
+        child.wait_for_acks(150 + 60 * round as usize, PATIENCE)?;
+        volume.disk().expect("on a FUSE disk").power_cut(*keep)?;
+        let (_, acks) = child.wait(PATIENCE)?;
+        volume.power_cut(*keep)?;
+        check_after_crash(&path, &placed(acks), growth)?;
+    }
+    volume.fsck()?;
+    Ok(())
+}
+
+fn acknowledged_records_survive_power_cuts(fs: Fs) -> TrialResult {
+    let cuts = [Keep::Nothing, Keep::Random { seed: 1 }, Keep::Random { seed: 2 }, Keep::All];
+    cut_power(fs, "append_durably", "unwritten", &cuts)
+}
+
+fn acknowledged_records_over_zeros_survive_power_cuts(fs: Fs) -> TrialResult {
+    cut_power(fs, "append_durably", "zeroed", &[Keep::Nothing, Keep::Random { seed: 3 }])
+}
+
+fn flushed_records_survive_power_cuts(fs: Fs) -> TrialResult {
+    cut_power(fs, "append_then_sync", "unwritten", &[Keep::Nothing, Keep::Random { seed: 4 }, Keep::Nothing])
+}
+
+/// The control: if this disk could not lose anything, the tests above would prove nothing.
+fn a_disk_that_lies_about_flushes_loses_records(fs: Fs) -> TrialResult {
+    let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    let path = volume.path().join("log");
+    let mut child = start("append_durably", &path, "unwritten", 16, 0)?;
+    child.wait_for_acks(50, PATIENCE)?;
+    let disk = volume.disk().expect("on a FUSE disk");
+    disk.lie()?;
+    child.wait_for_acks(400, PATIENCE)?;
+    disk.power_cut(Keep::Nothing)?;
+    let (_, acks) = child.wait(PATIENCE)?;
+    volume.power_cut(Keep::Nothing)?;
+    let content = fs::read(&path)?;
+    assert!(placed(acks).iter().any(|record| !record.is_in(&content)), "nothing was lost");
+    Ok(())
+}
+
+fn acknowledged_records_survive_a_shutdown_of_the_file_system(fs: Fs) -> TrialResult {
+    let mut volume = Volume::new(fs, SIZE_MIN)?;
+    for (round, growth) in (0..).zip(["unwritten", "zeroed", "none", "unwritten"]) {
+        let path = volume.path().join(format!("log-{round}"));
+        let mut child = start("append_durably", &path, growth, 16, round)?;
+        // While XFS shuts down, an fdatasync may find nothing left to wait for and say OK: what counts is what was
+        // acknowledged before.
+        let acks = child.wait_for_acks(100 + 100 * round as usize, PATIENCE)?.to_vec();
+        volume.shutdown()?;
+        child.wait(PATIENCE)?;
+        volume.remount()?;
+        check_after_crash(&path, &placed(acks), growth)?;
+    }
+    volume.fsck()?;
+    Ok(())
+}
+
+// --- files of others ------------------------------------------------------------------------------
+
+/// Leaves a file as a killed appender does: grown, with a marker. Returns what it must hold.
+fn leave_grown(path: &Path, growth: &str) -> std::io::Result<Vec<Placed>> {
+    let mut child = start("append_durably", path, growth, 1, 1)?;
+    child.wait_for_acks(20, PATIENCE)?;
+    let records = placed(child.kill_9()?);
+    assert!(files::marker(path)?.is_some(), "it has no marker");
+    Ok(records)
+}
+
+/// A program's own file with its own ideas of space, and what its content is.
+type Own = fn(&Path) -> std::io::Result<Vec<u8>>;
+
+fn preallocated_inside(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut file = fs::File::create(path)?;
+    file.write_all(&record(7, 7, 1))?;
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 3 * MIB)?;
+    file.sync_all()?;
+    fs::read(path)
+}
+
+fn preallocated_beyond(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut file = fs::File::create(path)?;
+    file.write_all(&record(7, 7, 2))?;
+    rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 3 * MIB)?;
+    file.sync_all()?;
+    fs::read(path)
+}
+
+fn sparse(path: &Path) -> std::io::Result<Vec<u8>> {
+    use std::os::unix::fs::FileExt;
+    let file = fs::File::create(path)?;
+    file.write_all_at(&record(7, 7, 1), 2 * MIB)?;
+    file.set_len(5 * MIB)?;
+    file.sync_all()?;
+    fs::read(path)
+}
+
+const OWN: [(&str, Own); 3] =
+    [("inside", preallocated_inside), ("beyond", preallocated_beyond), ("sparse", sparse)];
+
+fn a_file_of_someone_else_is_never_cut(dir: TestDir) -> TrialResult {
+    for (name, make) in OWN {
+        let path = dir.join(name);
+        let content = make(&path)?;
+        let file = reopen(&path)?;
+        assert_eq!(file.recovery(), None, "{name}");
+        file.close()?;
+        assert!(fs::read(&path)? == content, "{name}: opening and closing changed it");
+        let file = reopen(&path)?;
+        assert_eq!(append(&file, 1, 1, 1)?.offset, content.len() as u64, "{name}");
+        file.close()?;
+        assert_tidy(&path, content.len() as u64 + BLOCK_BYTES)?;
+        assert!(fs::read(&path)?[..content.len()] == content, "{name}: an append changed it");
+    }
+    Ok(())
+}
+
+fn a_kill_does_not_cut_what_was_there_before(dir: TestDir) -> TrialResult {
+    for scenario in ["append_durably", "write_durably_beyond"] {
+        for (name, make) in OWN {
+            let path = dir.join(format!("{name}-{scenario}"));
+            let content = make(&path)?;
+            let mut child = start(scenario, &path, "unwritten", 4, 1)?;
+            child.wait_for_acks(30, PATIENCE)?;
+            let records = placed(child.kill_9()?);
+            let file = reopen(&path)?;
+            assert!(file.recovery().is_some(), "{name}: the kill left no trace");
+            assert!(file.len()? >= end_of(&records), "{name}");
+            file.close()?;
+            let after = fs::read(&path)?;
+            assert!(after[..content.len()] == content, "{name}: what was there changed");
+            assert_all_there(&after, &records);
+        }
+    }
+    Ok(())
+}
+
+/// A child: durable positional writes, a little further out each.
+fn write_durably_beyond(acks: &Acks, args: &[String]) {
+    let file = open_durable(&args[0], &args[1]);
+    let start = file.len().expect("a writer knows");
+    for number in 0.. {
+        let placed = Placed { offset: start + number * 5 * BLOCK_BYTES, writer: 3, number, blocks: 1 };
+        file.write_at(&record(3, number, 1), placed.offset).expect("there is space");
+        acks.send(placed.to_ack());
+    }
+}
+
+fn a_copy_with_the_marker_is_left_alone(dir: TestDir) -> TrialResult {
+    let (path, copy) = (dir.join("log"), dir.join("copy"));
+    let records = leave_grown(&path, "unwritten")?;
+    let marker = files::marker(&path)?.expect("just left");
+    fs::copy(&path, &copy)?;
+    files::set_marker(&copy, &marker)?;
+    let size = fs::metadata(&copy)?.len();
+    assert_eq!(dioxide::recover(&copy, Recover::Inspect)?.verdict, Verdict::Foreign);
+    assert_eq!(dioxide::recover(&copy, Recover::Cut)?.verdict, Verdict::Foreign);
+    let reader = File::open(&copy)?;
+    assert_eq!(reader.len()?, size);
+    let file = reopen(&copy)?;
+    assert_eq!(file.recovery().map(|found| &found.verdict), Some(&Verdict::Foreign));
+    assert_eq!(file.len()?, size);
+    file.close()?;
+    assert_eq!(fs::metadata(&copy)?.len(), size, "opening and closing cut it");
+    let file = reopen(&copy)?;
+    assert_eq!(append(&file, 1, 1, 1)?.offset, size);
+    file.close()?;
+    assert_eq!(fs::metadata(&copy)?.len(), size + BLOCK_BYTES);
+    assert_all_there(&fs::read(&copy)?, &records);
+    assert_eq!(dioxide::recover(&path, Recover::Cut)?.verdict, Verdict::Cut, "the original is no copy");
+    assert_tidy(&path, end_of_records(&fs::read(&path)?, 0))?;
+    Ok(())
+}
+
+/// A file that a crash left grown, that another program appended to since.
+fn grown_by_another_since(path: &Path) -> Result<(Vec<Placed>, Vec<u8>), dioxide_testkit::trials::Failed> {
+    let records = leave_grown(path, "unwritten")?;
+    let mut other = fs::OpenOptions::new().append(true).open(path)?;
+    other.write_all(b"a line of another program\n")?;
+    other.sync_all()?;
+    Ok((records, fs::read(path)?))
+}
+
+fn a_file_that_another_program_appended_to_is_doubtful(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let (records, content) = grown_by_another_since(&path)?;
+    assert!(matches!(refusal(reopen(&path)), ErrorKind::Doubtful(_)));
+    assert!(matches!(refusal(File::create(&path)), ErrorKind::Doubtful(_)));
+    for how in [Recover::Inspect, Recover::Cut] {
+        let found = dioxide::recover(&path, how)?;
+        assert!(matches!(found.verdict, Verdict::Doubtful(_)), "{found:?}");
+        assert_eq!(found.physical_size, content.len() as u64);
+    }
+    let reader = File::open(&path)?;
+    assert_eq!(reader.len()?, content.len() as u64, "all of it can be looked at");
+    let mut into = dioxide::Buffer::zeroed(content.len().next_multiple_of(BLOCK));
+    assert_eq!(reader.read_at(&mut into, 0)?, content.len());
+    assert!(into[..content.len()] == content[..]);
+    assert!(fs::read(&path)? == content, "it was changed");
+    let forced = dioxide::recover(&path, Recover::Force)?;
+    assert!(matches!(forced.verdict, Verdict::Doubtful(_)), "{forced:?}");
+    assert_eq!(forced.ceiling, content.len() as u64, "the end of what is written, by whomever");
+    // What XFS has put by for the other program beyond the end stays.
+    assert_eq!((fs::metadata(&path)?.len(), files::marker(&path)?), (forced.ceiling, None));
+    let file = reopen(&path)?;
+    assert_eq!(file.recovery(), None);
+    file.close()?;
+    assert!(fs::read(&path)? == content, "even force cuts nothing that was written");
+    assert_all_there(&content, &records);
+    Ok(())
+}
+
+/// The marker announces how far the file was to grow next; another program may end just there.
+fn a_file_that_another_program_filled_up_to_the_announced_size_is_doubtful(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    leave_grown(&path, "unwritten")?;
+    let marker = files::marker(&path)?.expect("just left");
+    let announced = u64::from_le_bytes(marker[48..56].try_into()?);
+    let size = fs::metadata(&path)?.len();
+    let mut other = fs::OpenOptions::new().append(true).open(&path)?;
+    let step = if announced > size { announced - size } else { BLOCK_BYTES };
+    other.write_all(&vec![b'x'; step as usize])?;
+    other.sync_all()?;
+    let content = fs::read(&path)?;
+    let opened = reopen(&path).map(drop);
+    assert!(fs::read(&path)? == content, "{step} bytes of another program were cut off: {opened:?}");
+    assert!(matches!(refusal(opened), ErrorKind::Doubtful(_)));
+    Ok(())
+}
+
+fn a_zeroed_file_that_another_program_appended_to_is_not_cut(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let records = leave_grown(&path, "zeroed")?;
+    fs::OpenOptions::new().append(true).open(&path)?.write_all(b"a line of another program\n")?;
+    let content = fs::read(&path)?;
+    match reopen(&path) {
+        Err(error) => assert!(matches!(error.kind(), ErrorKind::Doubtful(_)), "{error}"),
+        Ok(file) => {
+            let found = file.recovery().cloned().expect("it must ask");
+            assert_eq!((found.verdict, found.ceiling), (Verdict::Undecided, content.len() as u64));
+            file.close()?;
+        }
+    }
+    assert!(fs::read(&path)? == content, "it was changed");
+    assert_all_there(&content, &records);
+    Ok(())
+}
+
+fn a_file_that_another_program_made_shorter_is_left_as_it_is(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    leave_grown(&path, "unwritten")?;
+    let len = 3 * BLOCK_BYTES;
+    fs::OpenOptions::new().write(true).open(&path)?.set_len(len)?;
+    match reopen(&path) {
+        Ok(file) => {
+            assert_eq!(file.len()?, len);
+            file.close()?;
+        }
+        Err(error) => assert!(matches!(error.kind(), ErrorKind::Doubtful(_)), "{error}"),
+    }
+    assert_eq!(File::open(&path)?.len()?, len);
+    let content = fs::read(&path)?;
+    assert_eq!((content.len() as u64, end_of_records(&content, 0)), (len, len));
+    Ok(())
+}
+
+/// What another program wrote behind the gap that the crash left.
+fn a_write_of_another_program_inside_the_grown_space_is_not_destroyed_silently(dir: TestDir) -> TrialResult {
+    use std::os::unix::fs::FileExt;
+    let path = dir.join("log");
+    let records = leave_grown(&path, "unwritten")?;
+    let size = fs::metadata(&path)?.len();
+    let other = fs::OpenOptions::new().write(true).open(&path)?;
+    other.write_all_at(&record(9, 9, 1), size - BLOCK_BYTES)?;
+    other.sync_all()?;
+    // It cannot be told from an unacknowledged record behind a gap. What was acknowledged stays.
+    let file = reopen(&path);
+    if let Ok(file) = file {
+        file.close()?;
+    }
+    assert_all_there(&fs::read(&path)?, &records);
+    Ok(())
+}
+
+/// Makes something else of a marker.
+type Damage = fn(Vec<u8>) -> Vec<u8>;
+
+const DAMAGES: [(&str, Damage); 5] = [
+    ("a flipped bit", |mut marker| {
+        marker[33] ^= 4;
+        marker
+    }),
+    ("cut short", |marker| marker[..40].to_vec()),
+    ("empty", |_| Vec::new()),
+    ("too long", |marker| marker.repeat(100)),
+    ("another program's", |_| b"not a marker of ours, but 64 bytes long as one of ours would be!".to_vec()),
+];
+
+fn a_damaged_marker_is_doubtful_and_nothing_is_cut(dir: TestDir) -> TrialResult {
+    for (name, damage) in DAMAGES {
+        let path = dir.join(name.replace(' ', "-"));
+        let records = leave_grown(&path, "unwritten")?;
+        let marker = files::marker(&path)?.expect("just left");
+        // ext4 has room for one block of attributes; what it does not take cannot be found there either.
+        if files::set_marker(&path, &damage(marker)).is_err() {
+            continue;
+        }
+        let size = fs::metadata(&path)?.len();
+        assert!(matches!(refusal(reopen(&path)), ErrorKind::Doubtful(_)), "{name}");
+        let found = dioxide::recover(&path, Recover::Inspect)?;
+        assert!(matches!(found.verdict, Verdict::Doubtful(_)), "{name}: {found:?}");
+        assert_eq!(File::open(&path)?.len()?, size, "{name}");
+        assert_eq!(fs::metadata(&path)?.len(), size, "{name}: cut");
+        dioxide::recover(&path, Recover::Force)?;
+        assert_eq!(fs::metadata(&path)?.len(), size, "{name}: cut by force, though nobody knows where");
+        let file = reopen(&path)?;
+        assert_eq!(file.recovery(), None, "{name}: force removes the marker");
+        file.close()?;
+        assert_all_there(&fs::read(&path)?, &records);
+    }
+    Ok(())
+}
+
+/// A marker is what src/marker.rs says: three ends at 32, 40 and 48, then a checksum of the first 60 bytes.
+fn remark(path: &Path, base: u64, from: u64, to: u64) -> std::io::Result<()> {
+    let mut marker = files::marker(path)?.expect("there is one");
+    for (at, value) in [(32, base), (40, from), (48, to)] {
+        marker[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
+    let sum = crc32fast::hash(&marker[..60]);
+    marker[60..].copy_from_slice(&sum.to_le_bytes());
+    files::set_marker(path, &marker)
+}
+
+/// Brings a grown file of this end and size into the state that a crash leaves between two steps.
+type Window = fn(&Path, u64, u64) -> std::io::Result<()>;
+
+const WINDOWS: [(&str, Window); 4] = [
+    ("announced, not grown", |path, end, size| remark(path, end, size, size + 8 * MIB)),
+    ("grown in part", |path, end, size| {
+        remark(path, end, size, size + 8 * MIB)?;
+        let file = fs::OpenOptions::new().write(true).open(path)?;
+        Ok(rustix::fs::fallocate(&file, FallocateFlags::empty(), size, MIB)?)
+    }),
+    ("announced as cut, not cut", |path, end, size| remark(path, end, size, size)),
+    ("cut, not unmarked", |path, end, size| {
+        remark(path, end, size, size)?;
+        fs::OpenOptions::new().write(true).open(path)?.set_len(end)
+    }),
+];
+
+fn a_crash_in_each_window_of_the_markers_life_is_recovered_from(dir: TestDir) -> TrialResult {
+    for (name, act) in WINDOWS {
+        let path = dir.join(name.replace(' ', "-"));
+        leave_grown(&path, "unwritten")?;
+        let end = end_of_records(&fs::read(&path)?, 0);
+        let size = fs::metadata(&path)?.len();
+        act(&path, end, size)?;
+        let file = reopen(&path)?;
+        assert_eq!(file.len()?, end, "{name}: {:?}", file.recovery());
+        assert_eq!(append(&file, 1, 0, 1)?.offset, end, "{name}");
+        file.close()?;
+        assert_tidy(&path, end + BLOCK_BYTES)?;
+    }
+    Ok(())
+}
+
+/// As after a crash between the growth and the first write of a file of someone else.
+fn a_file_of_odd_length_that_was_only_grown_keeps_its_length(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    leave_grown(&path, "unwritten")?;
+    let file = fs::OpenOptions::new().write(true).open(&path)?;
+    file.set_len(5000)?;
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 5000, MIB - 5000)?;
+    // The block of the odd end is its own already.
+    remark(&path, 5000, 2 * BLOCK_BYTES, MIB)?;
+    let content = fs::read(&path)?;
+    let reader = File::open(&path)?;
+    assert_eq!(reader.len()?, 5000);
+    let file = reopen(&path)?;
+    assert_eq!(file.len()?, 5000, "{:?}", file.recovery());
+    file.close()?;
+    assert_tidy(&path, 5000)?;
+    assert!(fs::read(&path)? == content[..5000]);
+    Ok(())
+}
+
+fn a_file_in_use_is_recovered_by_nobody_else(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let mut child = start("append_durably", &path, "unwritten", 1, 1)?;
+    child.wait_for_acks(5, PATIENCE)?;
+    assert_eq!(refusal(dioxide::recover(&path, Recover::Cut)), ErrorKind::Locked);
+    assert_eq!(refusal(dioxide::recover(&path, Recover::Force)), ErrorKind::Locked);
+    let records = placed(child.kill_9()?);
+    assert_eq!(dioxide::recover(&path, Recover::Cut)?.verdict, Verdict::Cut);
+    assert_all_there(&fs::read(&path)?, &records);
+    let own = writable().growth(Growth::Unwritten).open(&path)?;
+    let last = append(&own, 1, 1, 1)?;
+    assert!(dioxide::recover(&path, Recover::Cut).is_err(), "this process writes it");
+    assert!(fs::metadata(&path)?.len() > last.end(), "it was cut below its writer");
+    own.close()?;
+    assert_tidy(&path, last.end())?;
+    Ok(())
+}
+
+// --- the list -------------------------------------------------------------------------------------
+
+fn trials() -> Vec<Trial> {
+    let in_the_lab: &[LabTest] = named![
+        a_file_of_odd_length_that_was_only_grown_keeps_its_length,
+        a_killed_process_loses_no_acknowledged_record,
+        a_killed_process_over_zeros_loses_no_acknowledged_record,
+        a_killed_process_without_growth_loses_no_acknowledged_record,
+        a_killed_process_loses_no_positional_write,
+        a_process_killed_while_opening_or_closing_loses_nothing,
+        without_an_answer_the_question_comes_again,
+        a_file_with_an_open_question_grows_as_its_marker_says,
+        a_file_of_someone_else_is_never_cut,
+        a_kill_does_not_cut_what_was_there_before,
+        a_copy_with_the_marker_is_left_alone,
+        a_file_that_another_program_appended_to_is_doubtful,
+        a_file_that_another_program_filled_up_to_the_announced_size_is_doubtful,
+        a_zeroed_file_that_another_program_appended_to_is_not_cut,
+        a_file_that_another_program_made_shorter_is_left_as_it_is,
+        a_write_of_another_program_inside_the_grown_space_is_not_destroyed_silently,
+        a_damaged_marker_is_doubtful_and_nothing_is_cut,
+        a_crash_in_each_window_of_the_markers_life_is_recovered_from,
+        a_file_in_use_is_recovered_by_nobody_else,
+    ];
+    let mut all: Vec<_> = in_the_lab.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
+    all.extend(volume_trials(
+        "acknowledged_records_survive_a_shutdown_of_the_file_system",
+        acknowledged_records_survive_a_shutdown_of_the_file_system,
+    ));
+    let on_fuse: &[VolumeTest] = named![
+        flushed_records_survive_power_cuts,
+        acknowledged_records_survive_power_cuts,
+        acknowledged_records_over_zeros_survive_power_cuts,
+        a_disk_that_lies_about_flushes_loses_records,
+    ];
+    all.extend(on_fuse.iter().flat_map(|&(name, test)| fuse_trials(name, test)));
+    all
+}
+
+fn main() -> ExitCode {
+    let scenarios: &[child::Scenario] = &[
+        ("append_durably", append_durably),
+        ("append_then_sync", append_then_sync),
+        ("write_durably_with_holes", write_durably_with_holes),
+        ("write_durably_beyond", write_durably_beyond),
+        ("open_append_close", open_append_close),
+    ];
+    dioxide_testkit::run(scenarios, trials)
+}

@@ -1,0 +1,798 @@
+//! Basics on real ext4 and XFS: appends, positional writes, lengths, holes, growth, handles.
+
+mod common;
+
+use common::*;
+use dioxide::{Buffer, Durability, ErrorKind, File, Growth, OpenOptions};
+use dioxide_testkit::child::{self, Acks};
+use dioxide_testkit::files;
+use dioxide_testkit::lab::{Fs, TestDir};
+use dioxide_testkit::trials::{Trial, TrialResult, lab_trial, lab_trials};
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+// --- appends --------------------------------------------------------------------------------------
+
+fn appends_are_disjoint_gapless_and_kept(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = writable().open(&path)?;
+    let by_writer = together(16, |writer| append_many(&file, writer, 500));
+    for records in &by_writer {
+        assert!(records.is_sorted(), "the appends of one thread are in its order");
+    }
+    let placed = by_writer.concat();
+    let end = assert_gapless(&placed, 0);
+    assert_eq!(file.len()?, end);
+    let stats = file.stats();
+    assert_eq!((stats.appends, stats.append_bytes, stats.request_bytes), (8000, end, end));
+    assert!(stats.requests < 8000, "nothing was merged: {stats:?}");
+    file.close()?;
+    assert_tidy(&path, end)?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+fn grown_space_is_never_seen(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = OpenOptions::new().write(true).create(true).growth_cap(2 * MIB).open(&path)?;
+    let done = AtomicBool::new(false);
+    let grown_seen = std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| watch_until(&file, &path, &done));
+        together(8, |writer| append_many(&file, writer, 400));
+        done.store(true, SeqCst);
+        watcher.join().expect("the watcher saw nothing wrong")
+    });
+    assert!(grown_seen, "the file never grew ahead: nothing was tested");
+    file.close()?;
+    Ok(())
+}
+
+/// Checks the length and the last blocks below it again and again. Returns whether the file was ever
+/// larger than it said.
+fn watch_until(file: &File, path: &Path, done: &AtomicBool) -> bool {
+    let mut last = 0;
+    let mut grown_seen = false;
+    while !done.load(SeqCst) {
+        let len = file.len().expect("a handle of the writer knows");
+        assert!(len >= last, "the length went from {last} to {len}");
+        last = len;
+        assert_only_records_at(file, len.saturating_sub(8 * BLOCK_BYTES), len);
+        grown_seen |= fs::metadata(path).expect("it exists").len() > file.len().expect("as above");
+    }
+    grown_seen
+}
+
+/// Reads from `offset` on, also beyond `len`, and checks that only records come.
+fn assert_only_records_at(file: &File, offset: u64, len: u64) {
+    let mut into = Buffer::zeroed(64 * BLOCK);
+    let read = file.read_at(&mut into, offset).expect("reading works");
+    assert!(offset + read as u64 >= len.min(offset + into.len() as u64), "read {read} at {offset} of {len}");
+    for (block, n) in into[..read].chunks(BLOCK).zip(0..) {
+        assert!(Stamp::of(block).is_some(), "no record at {} (length {len})", offset + n * BLOCK_BYTES);
+    }
+}
+
+fn an_empty_append_returns_the_length(dir: TestDir) -> TrialResult {
+    let file = writable().open(dir.join("log"))?;
+    append(&file, 1, 1, 2)?;
+    assert_eq!(file.append(&[])?, 2 * BLOCK_BYTES);
+    assert_eq!(file.len()?, 2 * BLOCK_BYTES);
+    file.close()?;
+    Ok(())
+}
+
+fn records_larger_than_a_request_are_whole(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = writable().open(&path)?;
+    let placed = together(3, |writer| append(&file, writer, 0, 5 * MIB / BLOCK_BYTES + writer).unwrap());
+    let end = assert_gapless(&placed, 0);
+    file.close()?;
+    assert_tidy(&path, end)?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+// --- errors ---------------------------------------------------------------------------------------
+
+fn assert_misaligned<T>(result: dioxide::Result<T>, what: &str, required: u64) {
+    let error = result.err().expect("misaligned");
+    match error.kind() {
+        ErrorKind::Misaligned { what: found, required: wanted, .. } => {
+            assert_eq!((*found, *wanted), (what, required));
+        }
+        other => panic!("{other:?}"),
+    }
+    let text = error.to_string();
+    assert!(text.contains(&required.to_string()) && text.contains(what), "{text}");
+}
+
+fn misalignment_is_an_error_that_names_the_alignment(dir: TestDir) -> TrialResult {
+    let file = writable().open(dir.join("log"))?;
+    let align = file.alignment();
+    let unit = align.append as usize;
+    let mut buffer = Buffer::zeroed(2 * unit);
+    assert_misaligned(file.append(&buffer[1..unit + 1]), "memory address", align.memory);
+    assert_misaligned(file.append(&buffer[..unit + 1]), "length", align.append);
+    assert_misaligned(file.write_at(&buffer[1..unit + 1], 0), "memory address", align.memory);
+    assert_misaligned(file.write_at(&buffer[..unit], 1), "offset", align.offset);
+    assert_misaligned(file.write_at(&buffer[..1], 0), "length", align.offset);
+    assert_misaligned(file.read_at(&mut buffer[1..unit + 1], 0), "memory address", align.memory);
+    assert_misaligned(file.read_at(&mut buffer[..unit], 1), "offset", align.offset);
+    assert_misaligned(file.read_at(&mut buffer[..1], 0), "length", align.offset);
+    assert_eq!(file.len()?, 0);
+    file.close()?;
+    Ok(())
+}
+
+fn a_file_of_odd_length_takes_no_appends(dir: TestDir) -> TrialResult {
+    let path = dir.join("odd");
+    fs::write(&path, [7; 100])?;
+    let file = writable().open(&path)?;
+    assert_misaligned(file.append(&record(1, 1, 1)), "file length", file.alignment().append);
+    let mut into = Buffer::zeroed(BLOCK);
+    assert_eq!(file.read_at(&mut into, 0)?, 100);
+    assert_eq!(into[..100], [7; 100]);
+    file.close()?;
+    assert_eq!(fs::read(&path)?, [7; 100]);
+    Ok(())
+}
+
+/// Growth begins at the odd end, and what stands before it stays.
+fn a_file_of_odd_length_takes_positional_writes(dir: TestDir) -> TrialResult {
+    for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
+        let path = dir.join(format!("{growth:?}"));
+        fs::write(&path, [7; 100])?;
+        let file = writable().growth(growth).growth_cap(MIB).open(&path)?;
+        file.write_at(&record(1, 1, 1), 2 * BLOCK_BYTES).map_err(|error| format!("{growth:?}: {error}"))?;
+        assert_eq!(file.len()?, 3 * BLOCK_BYTES);
+        file.close()?;
+        assert_tidy(&path, 3 * BLOCK_BYTES)?;
+        let content = fs::read(&path)?;
+        assert_eq!(content[..100], [7; 100], "{growth:?}");
+        assert!(content[100..2 * BLOCK].iter().all(|byte| *byte == 0), "{growth:?}: stale data");
+        assert_eq!(end_of_records(&content, 2 * BLOCK_BYTES), 3 * BLOCK_BYTES, "{growth:?}");
+    }
+    Ok(())
+}
+
+fn an_odd_length_can_be_set(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = writable().open(&path)?;
+    append(&file, 1, 0, 2)?;
+    file.set_len(5000)?;
+    assert_eq!(file.len()?, 5000);
+    let mut into = Buffer::zeroed(2 * BLOCK);
+    assert_eq!(file.read_at(&mut into, 0)?, 5000);
+    assert!(into[..5000] == record(1, 0, 2)[..5000]);
+    assert_misaligned(append(&file, 1, 1, 1), "file length", file.alignment().append);
+    file.close()?;
+    assert_tidy(&path, 5000)?;
+    assert!(fs::read(&path)? == record(1, 0, 2)[..5000]);
+    Ok(())
+}
+
+fn opening_what_cannot_be_opened_says_why(dir: TestDir) -> TrialResult {
+    let missing = dir.join("missing");
+    assert_eq!(refusal(OpenOptions::new().write(true).open(&missing)), ErrorKind::Os(libc::ENOENT));
+    let error = File::open(&missing).expect_err("missing");
+    assert_eq!(error.kind(), &ErrorKind::Os(libc::ENOENT));
+    assert_eq!(error.path(), missing);
+    assert_eq!(refusal(OpenOptions::new().write(true).open(&*dir)), ErrorKind::Os(libc::EISDIR));
+    assert!(matches!(refusal(File::open(&*dir)), ErrorKind::Unsupported(_) | ErrorKind::Os(libc::EISDIR)));
+    assert!(matches!(refusal(OpenOptions::new().write(true).open("/dev/null")), ErrorKind::Unsupported(_)));
+    Ok(())
+}
+
+fn create_and_truncate_do_what_they_say(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+    append(&file, 1, 1, 3)?;
+    file.close()?;
+    assert_eq!(refusal(writable().create_new(true).open(&path)), ErrorKind::Os(libc::EEXIST));
+    let file = writable().open(&path)?;
+    assert_eq!(file.len()?, 3 * BLOCK_BYTES, "create alone cuts nothing");
+    file.close()?;
+    let file = File::create(&path)?;
+    assert!(file.is_empty()?);
+    assert_eq!(append(&file, 2, 1, 1)?.offset, 0);
+    file.close()?;
+    assert_tidy(&path, BLOCK_BYTES)?;
+    use std::os::unix::fs::PermissionsExt;
+    assert_eq!(fs::metadata(&path)?.permissions().mode() & 0o777, 0o600);
+    Ok(())
+}
+
+fn a_temporary_file_has_no_name(dir: TestDir) -> TrialResult {
+    let file = OpenOptions::new().open_temporary(&*dir)?;
+    let placed = append_many(&file, 1, 50);
+    let end = assert_gapless(&placed, 0);
+    assert_eq!(fs::read_dir(&*dir)?.count(), 0);
+    assert_only_records_at(&file, 0, end.min(BLOCK_BYTES));
+    file.close()?;
+    Ok(())
+}
+
+// --- positional writes ----------------------------------------------------------------------------
+
+fn a_write_far_past_the_end_leaves_a_hole(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = writable().growth_cap(8 * MIB).open(&path)?;
+    let first = append(&file, 1, 1, 1)?;
+    file.write_at(&record(2, 1, 2), 64 * MIB)?;
+    let end = 64 * MIB + 2 * BLOCK_BYTES;
+    assert_eq!(file.len()?, end);
+    let mut into = Buffer::from(&[0xFF; BLOCK][..]);
+    for offset in [BLOCK_BYTES, 4 * MIB, 40 * MIB, 64 * MIB - BLOCK_BYTES] {
+        into.fill(0xFF);
+        assert_eq!(file.read_at(&mut into, offset)?, BLOCK);
+        assert!(into.iter().all(|byte| *byte == 0), "no zeros at {offset}");
+    }
+    let after = append(&file, 3, 1, 1)?;
+    assert_eq!(after.offset, end, "appends go on behind it");
+    file.close()?;
+    assert_tidy(&path, after.end())?;
+    let content = fs::read(&path)?;
+    let far = Placed { offset: 64 * MIB, writer: 2, number: 1, blocks: 2 };
+    assert_all_there(&content, &[first, far, after]);
+    assert!(content[BLOCK..64 << 20].iter().all(|byte| *byte == 0));
+    assert_hole(&path, 16 * MIB, 64 * MIB)
+}
+
+/// Checks that nothing is allocated between. (Nearer to the first record, space may have been grown.)
+fn assert_hole(path: &Path, start: u64, end: u64) -> TrialResult {
+    for extent in files::extents(path)? {
+        assert!(extent.start + extent.len <= start || extent.start >= end, "not a hole: {extent:?}");
+    }
+    Ok(())
+}
+
+fn a_write_past_the_largest_offset_is_an_error(dir: TestDir) -> TrialResult {
+    let file = writable().open(dir.join("log"))?;
+    let far = i64::MAX as u64 / BLOCK_BYTES * BLOCK_BYTES;
+    assert_eq!(refusal(file.write_at(&record(1, 1, 2), far)), ErrorKind::NoSpace(libc::EFBIG));
+    assert_eq!(file.len()?, 0);
+    assert_eq!(append(&file, 1, 2, 1)?.offset, 0, "and appends still work");
+    file.close()?;
+    Ok(())
+}
+
+fn a_write_past_what_the_file_system_can_hold_is_an_error(dir: TestDir) -> TrialResult {
+    let file = writable().open(dir.join("log"))?;
+    let first = append(&file, 1, 0, 1)?;
+    let kind = refusal(file.write_at(&record(1, 1, 1), 1 << 50));
+    assert!(matches!(kind, ErrorKind::NoSpace(_)), "{kind:?}");
+    assert_eq!(file.len()?, first.end());
+    assert_eq!(append(&file, 1, 2, 1)?.offset, first.end(), "appends still work");
+    file.close()?;
+    Ok(())
+}
+
+fn overwrites_and_appends_go_side_by_side(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = writable().open(&path)?;
+    let placed = together(8, |writer| {
+        let mut records = append_many(&file, writer, 100);
+        for record in &mut records {
+            rewrite(&file, record);
+        }
+        records
+    })
+    .concat();
+    let end = assert_gapless(&placed, 0);
+    file.close()?;
+    assert_tidy(&path, end)?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+/// Writes another record over this one, and reads it back.
+fn rewrite(file: &File, placed: &mut Placed) {
+    placed.number += 1_000_000;
+    let data = record(placed.writer, placed.number, placed.blocks);
+    file.write_at(&data, placed.offset).expect("it overwrites");
+    let mut into = Buffer::zeroed(data.len());
+    assert_eq!(file.read_at(&mut into, placed.offset).expect("it reads"), data.len());
+    assert!(into[..] == data[..], "what was just written is not read");
+}
+
+/// Half of the threads append, half write some way beyond the end.
+fn extending_writes_of_both_kinds_mix(dir: TestDir) -> TrialResult {
+    for durability in [Durability::OnSync, Durability::EveryWrite] {
+        let path = dir.join(format!("{durability:?}"));
+        let file = writable().durability(durability).open(&path)?;
+        let next = AtomicU64::new(1);
+        let placed = together(8, |writer| {
+            if writer % 2 == 0 { append_many(&file, writer, 60) } else { leap(&file, writer, 60, &next) }
+        })
+        .concat();
+        let (appended, leapt): (Vec<_>, Vec<_>) = placed.iter().partition(|record| record.writer % 2 == 0);
+        assert_disjoint(&appended);
+        let end = file.len()?;
+        assert_eq!(end, placed.iter().map(Placed::end).max().unwrap_or(0));
+        file.close()?;
+        assert_tidy(&path, end)?;
+        let content = fs::read(&path)?;
+        let not_overwritten = |record: &Placed| leapt.iter().all(|leap| !overlap(record, leap));
+        let (kept, overwritten): (Vec<_>, Vec<_>) = appended.into_iter().partition(not_overwritten);
+        assert!(overwritten.len() < kept.len(), "too little is left to be checked");
+        assert_all_there(&content, &kept);
+        assert_records_or_zeros(&content);
+        for leap in &leapt {
+            let one_of_them = leapt.iter().any(|other| other.offset == leap.offset && other.is_in(&content));
+            assert!(one_of_them, "lost: {leap:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Writes records at places that only ever lie further out, some beyond the end.
+fn leap(file: &File, writer: u64, count: u64, next: &AtomicU64) -> Vec<Placed> {
+    (0..count)
+        .map(|number| {
+            let end = file.len().expect("a handle of the writer knows");
+            let offset = end + next.fetch_add(1, SeqCst) % 5 * 3 * BLOCK_BYTES + 64 * BLOCK_BYTES;
+            file.write_at(&record(writer, number, 1), offset).expect("there is space");
+            Placed { offset, writer, number, blocks: 1 }
+        })
+        .collect()
+}
+
+fn overlap(one: &Placed, other: &Placed) -> bool {
+    one.offset < other.end() && other.offset < one.end()
+}
+
+fn assert_disjoint(placed: &[Placed]) {
+    let mut sorted = placed.to_vec();
+    sorted.sort_unstable();
+    assert!(sorted.windows(2).all(|pair| pair[0].end() <= pair[1].offset), "overlapping records");
+}
+
+fn assert_records_or_zeros(content: &[u8]) {
+    for (block, n) in content.chunks(BLOCK).zip(0u64..) {
+        let right = Stamp::of(block).is_some() || block.iter().all(|byte| *byte == 0);
+        assert!(right, "neither a record nor zeros at {}", n * BLOCK_BYTES);
+    }
+}
+
+// --- set_len --------------------------------------------------------------------------------------
+
+fn set_len_shows_zeros_where_something_was_cut(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = writable().open(&path)?;
+    append(&file, 1, 1, 8)?;
+    file.set_len(2 * BLOCK_BYTES)?;
+    assert_tidy(&path, 2 * BLOCK_BYTES)?;
+    file.set_len(6 * BLOCK_BYTES)?;
+    assert_eq!(file.len()?, 6 * BLOCK_BYTES);
+    let mut into = Buffer::from(&[0xFF; 4 * BLOCK][..]);
+    assert_eq!(file.read_at(&mut into, 2 * BLOCK_BYTES)?, 4 * BLOCK);
+    assert!(into.iter().all(|byte| *byte == 0), "stale data");
+    assert_eq!(append(&file, 1, 2, 1)?.offset, 6 * BLOCK_BYTES);
+    file.close()?;
+    assert_tidy(&path, 7 * BLOCK_BYTES)?;
+    Ok(())
+}
+
+/// What the appenders of a truncated file know.
+struct Truncated {
+    file: File,
+    /// How many cuts have returned.
+    cuts: AtomicU64,
+    done: AtomicBool,
+}
+
+fn appends_and_cuts_in_one_file_agree(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let shared = Truncated {
+        file: OpenOptions::new().write(true).create(true).growth_cap(MIB).open(&path)?,
+        cuts: AtomicU64::new(0),
+        done: AtomicBool::new(false),
+    };
+    let noted = std::thread::scope(|scope| {
+        let appenders = scope.spawn(|| together(4, |writer| append_between_cuts(&shared, writer)).concat());
+        for _ in 0..30 {
+            sleep(Duration::from_millis(5));
+            shared.file.set_len(0).expect("cutting works");
+            shared.cuts.fetch_add(1, SeqCst);
+        }
+        sleep(Duration::from_millis(20));
+        shared.done.store(true, SeqCst);
+        appenders.join().expect("appending works")
+    });
+    let len = shared.file.len()?;
+    shared.file.close()?;
+    assert_tidy(&path, len)?;
+    let content = fs::read(&path)?;
+    let after_all: Vec<_> = noted.iter().filter(|(cuts, _)| *cuts == 30).map(|(_, placed)| *placed).collect();
+    assert!(!after_all.is_empty(), "nothing was appended after the last cut");
+    assert_all_there(&content, &after_all);
+    assert_only_acknowledged(&content, &noted);
+    Ok(())
+}
+
+/// Each record with the number of cuts that had returned before it was appended.
+fn append_between_cuts(shared: &Truncated, writer: u64) -> Vec<(u64, Placed)> {
+    let mut noted = Vec::new();
+    for number in 0.. {
+        if shared.done.load(SeqCst) {
+            break;
+        }
+        let cuts = shared.cuts.load(SeqCst);
+        noted.push((cuts, append(&shared.file, writer, number, 1 + number % 3).expect("appending works")));
+    }
+    noted
+}
+
+/// Checks that the file consists of acknowledged records, each where it was acknowledged.
+fn assert_only_acknowledged(content: &[u8], noted: &[(u64, Placed)]) {
+    let offsets: HashMap<_, _> = noted.iter().map(|(_, p)| ((p.writer, p.number), p.offset)).collect();
+    for (block, n) in content.chunks(BLOCK).zip(0u64..) {
+        let at = n * BLOCK_BYTES;
+        let stamp = Stamp::of(block).unwrap_or_else(|| panic!("no record at {at}"));
+        let offset = offsets[&(stamp.writer, stamp.number)];
+        assert_eq!(offset + stamp.part * BLOCK_BYTES, at, "{stamp:?} is misplaced");
+    }
+}
+
+// --- handles --------------------------------------------------------------------------------------
+
+fn handles_of_both_durabilities_share_a_file(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let lazy = writable().open(&path)?;
+    let strict = writable().durability(Durability::EveryWrite).open(&path)?;
+    assert_eq!((lazy.durability(), strict.durability()), (Durability::OnSync, Durability::EveryWrite));
+    let placed = together(8, |writer| {
+        let file = if writer % 2 == 0 { &lazy } else { &strict };
+        append_many(file, writer, 100)
+    })
+    .concat();
+    let end = assert_gapless(&placed, 0);
+    lazy.sync_data()?;
+    lazy.close()?;
+    assert_eq!(strict.len()?, end);
+    let last = append(&strict, 9, 0, 1)?;
+    assert_eq!(last.offset, end);
+    strict.close()?;
+    assert_tidy(&path, last.end())?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+fn a_reader_in_the_same_process_sees_the_exact_length(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let writer = writable().open(&path)?;
+    append(&writer, 1, 0, 1)?;
+    let reader = File::open(&path)?;
+    for number in 1..50 {
+        let end = append(&writer, 1, number, 1)?.end();
+        assert_eq!(reader.len()?, end);
+        assert_only_records_at(&reader, end - BLOCK_BYTES, end);
+    }
+    assert_eq!(refusal(reader.append(&record(1, 1, 1))), ErrorKind::ReadOnly);
+    assert_eq!(refusal(reader.write_at(&record(1, 1, 1), 0)), ErrorKind::ReadOnly);
+    assert_eq!(refusal(reader.set_len(0)), ErrorKind::ReadOnly);
+    reader.close()?;
+    writer.close()?;
+    Ok(())
+}
+
+fn closing_the_last_writer_tidies_up_beside_a_reader(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let writer = writable().open(&path)?;
+    let placed = append(&writer, 1, 0, 3)?;
+    let reader = File::open(&path)?;
+    writer.close()?;
+    assert_tidy(&path, placed.end())?;
+    assert_eq!(reader.len()?, placed.end());
+    assert_only_records_at(&reader, 0, placed.end());
+    Ok(())
+}
+
+/// While threads of this process append, cut, close and open it again.
+fn a_reader_sees_only_records_while_the_file_is_closed_and_opened(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    append(&writable().open(&path)?, 1, 0, 1)?;
+    let reader = File::open(&path)?;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in (0..).take_while(|_| !done.load(SeqCst)) {
+                let file = writable().growth_cap(MIB).open(&path).expect("it opens");
+                append(&file, 2, number, 3).expect("there is space");
+                if number % 4 == 3 {
+                    file.set_len(BLOCK_BYTES).expect("it cuts");
+                }
+                file.close().expect("it closes");
+            }
+        });
+        let until = Instant::now() + Duration::from_millis(1000);
+        let mut into = Buffer::zeroed(64 * BLOCK);
+        while Instant::now() < until {
+            assert!(reader.len().expect("it is there") <= 16 * BLOCK_BYTES, "grown space is seen");
+            let read = reader.read_at(&mut into, 0).expect("a cut is no error");
+            assert_eq!(end_of_records(&into[..read], 0), read as u64);
+        }
+        done.store(true, SeqCst);
+    });
+    Ok(())
+}
+
+fn creating_needs_the_right_to_write(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    fs::write(&path, &record(1, 1, 1)[..])?;
+    let options: [&dyn Fn(&mut OpenOptions); 3] =
+        [&|options| _ = options.create(true), &|options| _ = options.create_new(true), &|options| {
+            _ = options.truncate(true)
+        }];
+    for set in options {
+        let mut options = OpenOptions::new();
+        set(&mut options);
+        assert!(matches!(refusal(options.open(&path)), ErrorKind::Unsupported(_)));
+        assert!(matches!(refusal(options.open(dir.join("new"))), ErrorKind::Unsupported(_)));
+    }
+    assert_eq!(fs::metadata(&path)?.len(), BLOCK_BYTES);
+    assert!(!dir.join("new").exists());
+    Ok(())
+}
+
+fn a_reader_alone_needs_no_writer(dir: TestDir) -> TrialResult {
+    let path = dir.join("plain");
+    fs::write(&path, &record(1, 1, 3)[..])?;
+    let reader = File::open(&path)?;
+    assert_eq!(reader.len()?, 3 * BLOCK_BYTES);
+    assert_only_records_at(&reader, 0, 3 * BLOCK_BYTES);
+    assert_eq!(refusal(reader.append(&record(1, 1, 1))), ErrorKind::ReadOnly);
+    let twin = reader.try_clone()?;
+    reader.close()?;
+    assert_only_records_at(&twin, BLOCK_BYTES, 3 * BLOCK_BYTES);
+    Ok(())
+}
+
+fn a_clone_is_one_more_handle(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let first = writable().open(&path)?;
+    let second = first.try_clone()?;
+    append(&first, 1, 0, 1)?;
+    first.close()?;
+    let last = append(&second, 1, 1, 1)?;
+    assert_eq!(last.offset, BLOCK_BYTES);
+    second.close()?;
+    assert_tidy(&path, 2 * BLOCK_BYTES)?;
+    Ok(())
+}
+
+fn a_closed_file_can_be_opened_and_appended_to(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let mut placed = Vec::new();
+    for round in 0..5 {
+        let file = writable().open(&path)?;
+        assert_eq!(file.recovery(), None, "it was closed in order");
+        placed.extend(append_many(&file, round, 20));
+        file.close()?;
+        assert_tidy(&path, assert_gapless(&placed, 0))?;
+    }
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+fn dropping_the_last_handle_tidies_up(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = writable().open(&path)?;
+    let end = append(&file, 1, 0, 3)?.end();
+    assert!(fs::metadata(&path)?.len() > end, "it grew ahead");
+    assert!(files::marker(&path)?.is_some(), "and said so");
+    drop(file);
+    assert_tidy(&path, end)?;
+    Ok(())
+}
+
+// --- readers in other processes -------------------------------------------------------------------
+
+/// A child that appends durably for ever.
+fn append_for_ever(acks: &Acks, args: &[String]) {
+    let mut options = writable();
+    let file = options.durability(Durability::EveryWrite).growth_cap(MIB).open(&args[0]).expect("it opens");
+    for number in 0.. {
+        acks.send(append(&file, 1, number, 1 + number % 3).expect("there is space").to_ack());
+    }
+}
+
+/// A child that opens, appends and closes for ever.
+fn open_and_close_for_ever(acks: &Acks, args: &[String]) {
+    for number in 0.. {
+        let file = writable().growth_cap(MIB).open(&args[0]).expect("it opens");
+        let placed = append(&file, 1, number, 1).expect("there is space");
+        file.close().expect("it closes");
+        acks.send(placed.to_ack());
+    }
+}
+
+fn a_reader_in_another_process_follows_the_end(dir: TestDir) -> TrialResult {
+    follow(dir.join("log"), "append_for_ever")
+}
+
+fn a_reader_never_sees_grown_space_while_the_file_is_opened_and_closed(dir: TestDir) -> TrialResult {
+    follow(dir.join("log"), "open_and_close_for_ever")
+}
+
+/// Reads what a child appends, and checks that all that was acknowledged is seen, and nothing else.
+fn follow(path: PathBuf, scenario: &str) -> TrialResult {
+    let mut writer = child::spawn(scenario, &[&path.to_string_lossy()])?;
+    let mut acknowledged = writer.wait_for_acks(1, Duration::from_secs(20))?.to_vec();
+    let reader = File::open(&path)?;
+    let mut known = 0;
+    let until = Instant::now() + Duration::from_millis(1500);
+    while Instant::now() < until {
+        if let Ok(acks) = writer.wait_for_acks(acknowledged.len() + 1, Duration::ZERO) {
+            acknowledged = acks.to_vec();
+        }
+        let end = acknowledged.last().map_or(0, |ack| Placed::from_ack(*ack).end());
+        let len = reader.len()?;
+        assert!(len >= end, "{len}, though {end} was acknowledged");
+        assert!(len >= known, "the length went from {known} to {len}");
+        known = check_new_records(&reader, known, len)?;
+    }
+    assert!(known > 20 * BLOCK_BYTES, "too little was written to test anything: {known}");
+    let acks = writer.kill_9()?;
+    assert_all_there(&fs::read(&path)?, &acks.into_iter().map(Placed::from_ack).collect::<Vec<_>>());
+    Ok(())
+}
+
+/// Checks that from `known` to `len` there are only records.
+fn check_new_records(reader: &File, known: u64, len: u64) -> dioxide::Result<u64> {
+    let mut into = Buffer::zeroed((len - known) as usize);
+    let read = reader.read_at(&mut into, known)?;
+    assert_eq!(read as u64, len - known, "less is read than the length says");
+    let end = end_of_records(&into, 0) + known;
+    assert_eq!(end, len, "space that was only grown is seen");
+    Ok(len)
+}
+
+// --- growth ---------------------------------------------------------------------------------------
+
+fn without_growth_the_file_is_never_larger_than_its_length(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = writable().growth(Growth::None).open(&path)?;
+    assert_eq!(file.growth(), Growth::None);
+    let placed = together(4, |writer| append_many(&file, writer, 50)).concat();
+    let end = assert_gapless(&placed, 0);
+    assert_tidy(&path, end)?;
+    assert_eq!(file.stats().growths, 0);
+    file.close()?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+fn zeroed_space_is_written_ahead(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let mut options = writable();
+    let file = options.growth(Growth::Zeroed).growth_cap(4 * MIB).open(&path)?;
+    assert_eq!(file.growth(), Growth::Zeroed);
+    let placed = together(8, |writer| append_many(&file, writer, 100)).concat();
+    let end = assert_gapless(&placed, 0);
+    file.write_at(&record(50, 0, 1), end)?;
+    assert!(files::extents(&path)?.iter().all(|extent| !extent.unwritten || extent.start > end));
+    file.close()?;
+    assert_tidy(&path, end + BLOCK_BYTES)?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+fn the_capacity_is_reached_in_one_step(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = writable().growth_cap(4 * MIB).capacity(48 * MIB).open(&path)?;
+    append(&file, 1, 0, 1)?;
+    assert_eq!(fs::metadata(&path)?.len(), 48 * MIB);
+    let placed = together(4, |writer| append_many(&file, writer, 100)).concat();
+    assert_eq!((file.stats().growths, file.stats().growth_waits), (1, 1));
+    let end = assert_gapless(&placed, BLOCK_BYTES);
+    file.close()?;
+    assert_tidy(&path, end)?;
+    Ok(())
+}
+
+/// 8 MiB a second leave the grower half a second for each step.
+fn in_a_steady_stream_only_the_first_append_waits_for_growth(dir: TestDir) -> TrialResult {
+    let file = writable().growth_cap(8 * MIB).open(dir.join("log"))?;
+    let data = record(1, 1, 2);
+    let start = Instant::now();
+    for number in 1..=1536 {
+        file.append(&data)?;
+        let due = start + number * Duration::from_micros(1000);
+        sleep(due.saturating_duration_since(Instant::now()));
+    }
+    let stats = file.stats();
+    assert!(stats.growths >= 2, "12 MiB in steps of at most 8 MiB: {stats:?}");
+    assert_eq!(stats.growth_waits, 1, "{stats:?}");
+    file.close()?;
+    Ok(())
+}
+
+const BUDGET: u64 = 24 * MIB;
+
+/// A child (the budget is its process's own) with 100 files. Tells how far they grew together.
+fn open_a_hundred_files(acks: &Acks, args: &[String]) {
+    dioxide::set_growth_budget(BUDGET);
+    let paths: Vec<_> = (0..100).map(|n| Path::new(&args[0]).join(n.to_string())).collect();
+    let files: Vec<_> = paths.iter().map(|path| writable().open(path).expect("it opens")).collect();
+    for file in &files {
+        append(file, 1, 0, 1).expect("there is space");
+    }
+    sleep(Duration::from_millis(200));
+    let ahead = paths.iter().map(|path| fs::metadata(path).expect("it exists").len() - BLOCK_BYTES).sum();
+    for file in files {
+        file.close().expect("it closes");
+    }
+    let left = paths.iter().map(|path| fs::metadata(path).expect("it exists").len()).sum();
+    acks.send([ahead, left, 0]);
+}
+
+fn a_hundred_files_stay_within_the_budget(dir: TestDir) -> TrialResult {
+    let child = child::spawn("open_a_hundred_files", &[&dir.to_string_lossy()])?;
+    let (status, acks) = child.wait(Duration::from_secs(60))?;
+    assert!(status.success(), "{status}");
+    let [ahead, left, _] = acks[0];
+    assert!((BUDGET / 4..=BUDGET).contains(&ahead), "{ahead} bytes were grown ahead");
+    assert_eq!(left, 100 * BLOCK_BYTES);
+    Ok(())
+}
+
+fn trials() -> Vec<Trial> {
+    let all: &[LabTest] = named![
+        a_file_of_odd_length_takes_positional_writes,
+        an_odd_length_can_be_set,
+        appends_are_disjoint_gapless_and_kept,
+        grown_space_is_never_seen,
+        an_empty_append_returns_the_length,
+        records_larger_than_a_request_are_whole,
+        misalignment_is_an_error_that_names_the_alignment,
+        a_file_of_odd_length_takes_no_appends,
+        opening_what_cannot_be_opened_says_why,
+        create_and_truncate_do_what_they_say,
+        a_temporary_file_has_no_name,
+        a_write_far_past_the_end_leaves_a_hole,
+        a_write_past_the_largest_offset_is_an_error,
+        overwrites_and_appends_go_side_by_side,
+        extending_writes_of_both_kinds_mix,
+        set_len_shows_zeros_where_something_was_cut,
+        appends_and_cuts_in_one_file_agree,
+        handles_of_both_durabilities_share_a_file,
+        a_reader_in_the_same_process_sees_the_exact_length,
+        closing_the_last_writer_tidies_up_beside_a_reader,
+        a_reader_sees_only_records_while_the_file_is_closed_and_opened,
+        creating_needs_the_right_to_write,
+        a_clone_is_one_more_handle,
+        a_closed_file_can_be_opened_and_appended_to,
+        dropping_the_last_handle_tidies_up,
+        a_reader_in_another_process_follows_the_end,
+        a_reader_never_sees_grown_space_while_the_file_is_opened_and_closed,
+        without_growth_the_file_is_never_larger_than_its_length,
+        zeroed_space_is_written_ahead,
+        the_capacity_is_reached_in_one_step,
+        in_a_steady_stream_only_the_first_append_waits_for_growth,
+        a_hundred_files_stay_within_the_budget,
+        a_reader_alone_needs_no_writer,
+    ];
+    let mut trials: Vec<_> = all.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
+    // XFS holds files up to the largest offset.
+    trials.push(lab_trial(
+        "a_write_past_what_the_file_system_can_hold_is_an_error",
+        Fs::Ext4,
+        a_write_past_what_the_file_system_can_hold_is_an_error,
+    ));
+    trials
+}
+
+fn main() -> ExitCode {
+    let scenarios: &[child::Scenario] = &[
+        ("append_for_ever", append_for_ever),
+        ("open_and_close_for_ever", open_and_close_for_ever),
+        ("open_a_hundred_files", open_a_hundred_files),
+    ];
+    dioxide_testkit::run(scenarios, trials)
+}

@@ -1,0 +1,514 @@
+//! Failed flushes, failed writes and stalled disks: what is lost is never acknowledged, and the damage stays where
+//! it is.
+
+mod common;
+
+use common::*;
+use dioxide::{Durability, Error, ErrorKind, File, Growth, OpenOptions, Operation};
+use dioxide_testkit::fuse_disk::FuseDisk;
+use dioxide_testkit::lab::{self, Fs};
+use dioxide_testkit::trials::{Trial, TrialResult, fuse_trials};
+use dioxide_testkit::volume::{SIZE_MIN, Volume};
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+const WHOLE_DISK: Range<u64> = 0..u64::MAX;
+
+fn disk(volume: &Volume) -> &FuseDisk {
+    volume.disk().expect("on a FUSE disk")
+}
+
+/// A file with ten durable records, grown ahead, so that appends only write.
+fn durable_file(path: &Path) -> dioxide::Result<(File, Vec<Placed>)> {
+    let file = writable().open(path)?;
+    let records = append_many(&file, 1, 10);
+    file.sync_data()?;
+    Ok((file, records))
+}
+
+/// Why it is wedged; it must be.
+fn first_cause<T>(result: dioxide::Result<T>) -> Arc<Error> {
+    match refusal(result) {
+        ErrorKind::Wedged(cause) => cause,
+        other => panic!("not wedged, but {other:?}"),
+    }
+}
+
+/// Two files of one file system with a record each that is not stable, one of which has seen a flush fail.
+struct Wedged {
+    first: File,
+    second: File,
+    first_path: PathBuf,
+    second_path: PathBuf,
+    durable: Vec<Placed>,
+    cause: Arc<Error>,
+    /// Last, so that the files are closed before.
+    volume: Volume,
+}
+
+fn wedge(fs: Fs) -> Result<Wedged, dioxide_testkit::trials::Failed> {
+    let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    let (first_path, second_path) = (volume.path().join("first"), volume.path().join("second"));
+    let (first, durable) = durable_file(&first_path)?;
+    let (second, _) = durable_file(&second_path)?;
+    append(&first, 2, 0, 1)?;
+    append(&second, 2, 0, 1)?;
+    disk(&volume).fail_flush(1, libc::EIO)?;
+    let cause = first_cause(first.sync_data());
+    assert_eq!(disk(&volume).stats()?.failed_flushes, 1);
+    Ok(Wedged { first, second, first_path, second_path, durable, cause, volume })
+}
+
+fn a_failed_flush_wedges_every_file_of_its_file_system(fs: Fs) -> TrialResult {
+    let Wedged { volume: _volume, first, second, first_path, cause, .. } = wedge(fs)?;
+    assert_eq!((cause.operation(), cause.path(), cause.errno()), (Operation::Flush, &*first_path, libc::EIO));
+    // The disk is well again, and the kernel would say that all is stable.
+    assert_eq!(first_cause(second.sync_data()), cause);
+    for file in [&first, &second] {
+        assert_eq!(first_cause(file.sync_data()), cause);
+        assert_eq!(first_cause(append(file, 3, 0, 1)), cause);
+        assert_eq!(first_cause(file.write_at(&record(3, 0, 1), 0)), cause);
+        assert_eq!(first_cause(file.set_len(0)), cause);
+    }
+    let text = second.sync_data().err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(text.contains("first"), "it does not name the file whose flush failed: {text}");
+    let mut into = dioxide::Buffer::zeroed(BLOCK);
+    // XFS has shut itself down; ext4 still reads.
+    let read = first.read_at(&mut into, 0).map_err(|error| error.kind().clone());
+    assert!(matches!(read, Ok(BLOCK) | Err(ErrorKind::Os(libc::EIO))), "{read:?}");
+    assert_eq!(first_cause(first.close()), cause);
+    drop(second);
+    Ok(())
+}
+
+fn a_wedged_file_system_is_refused_until_it_is_mounted_anew(fs: Fs) -> TrialResult {
+    let Wedged { mut volume, first, second, first_path, second_path, durable, cause } = wedge(fs)?;
+    drop(first);
+    assert!(second.close().is_err(), "closing says that it could not be done");
+    for path in [&first_path, &second_path] {
+        assert_refused(OpenOptions::new().write(true).open(path), &cause);
+        assert_refused(dioxide::recover(path, dioxide::Recover::Cut), &cause);
+    }
+    volume.remount()?;
+    for path in [&first_path, &second_path] {
+        let file = OpenOptions::new().write(true).open(path)?;
+        assert!(file.len()? >= end_of(&durable), "what was durable was cut");
+        assert_all_there(&fs::read(path)?, &durable);
+        // What the failed flush lost may look written; whoever owns the records finds that out.
+        file.set_len(end_of(&durable))?;
+        let next = append(&file, 4, 0, 2)?;
+        file.sync_data()?;
+        file.close()?;
+        assert_tidy(path, next.end())?;
+        assert_all_there(&fs::read(path)?, &[next]);
+    }
+    volume.fsck()?;
+    Ok(())
+}
+
+/// One more mount of a volume, until it is dropped at the latest.
+struct OtherMount(lab::TestDir);
+
+impl OtherMount {
+    fn of(volume: &Volume) -> Result<Self, dioxide_testkit::trials::Failed> {
+        let mount = Self(lab::fresh_dir(Fs::Ext4, "other_mount")?);
+        let status = Command::new("mount").args([volume.device(), &mount.0]).status()?;
+        if status.success() { Ok(mount) } else { Err(format!("mount: {status}").into()) }
+    }
+
+    fn unmount(&self) -> io::Result<bool> {
+        Ok(Command::new("umount").arg(&*self.0).stderr(Stdio::null()).status()?.success())
+    }
+}
+
+impl Drop for OtherMount {
+    fn drop(&mut self) {
+        let _ = self.unmount();
+    }
+}
+
+/// Another mount keeps the file system, with what its failed flush has lost.
+fn a_wedged_file_system_is_refused_as_long_as_any_mount_of_it_is_left(fs: Fs) -> TrialResult {
+    let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    let other = OtherMount::of(&volume)?;
+    let path = volume.path().join("log");
+    let (file, records) = durable_file(&path)?;
+    rustix::fs::sync();
+    file.write_at(&record(5, 0, 1), 0)?;
+    disk(&volume).fail_flush(1, libc::EIO)?;
+    let cause = first_cause(file.sync_data());
+    drop(file);
+    volume.unmount()?;
+    assert_eq!(first_cause(OpenOptions::new().write(true).open(other.0.join("log"))), cause);
+    assert_eq!(first_cause(writable().open(other.0.join("new"))), cause);
+    volume.mount()?;
+    // What is refused is remembered.
+    assert_eq!(first_cause(OpenOptions::new().write(true).open(other.0.join("log"))), cause);
+    assert!(other.unmount()?);
+    assert_eq!(first_cause(OpenOptions::new().write(true).open(&path)), cause, "it was never away");
+    volume.remount()?;
+    let file = OpenOptions::new().write(true).open(&path)?;
+    assert!(file.len()? >= end_of(&records));
+    file.close()?;
+    Ok(())
+}
+
+/// A flush that carries no journal entry fails, so the file system itself notices nothing.
+fn a_wedged_file_system_takes_no_new_files(fs: Fs) -> TrialResult {
+    let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    let (file, _) = durable_file(&volume.path().join("log"))?;
+    rustix::fs::sync();
+    file.write_at(&record(5, 0, 1), 0)?;
+    disk(&volume).fail_flush(1, libc::EIO)?;
+    let cause = first_cause(file.sync_data());
+    let third = volume.path().join("third");
+    assert_refused(writable().open(&third), &cause);
+    assert_refused(OpenOptions::new().open_temporary(volume.path()), &cause);
+    assert!(!third.try_exists().unwrap_or(false), "a file was created");
+    Ok(())
+}
+
+/// Refused by us, or by a file system that has shut itself down.
+fn assert_refused<T>(result: dioxide::Result<T>, cause: &Arc<Error>) {
+    match refusal(result) {
+        ErrorKind::Wedged(found) => assert_eq!(found, *cause),
+        ErrorKind::Os(libc::EIO | libc::EROFS) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whoever flushes: one failure wedges the file system.
+fn assert_wedges(fs: Fs, flush: fn(&Path) -> dioxide::Result<()>) -> TrialResult {
+    let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    let (file, _) = durable_file(&volume.path().join("log"))?;
+    fs::write(volume.path().join("plain"), &record(1, 1, 1)[..])?;
+    append(&file, 2, 0, 1)?;
+    disk(&volume).fail_flush(1, libc::EIO)?;
+    let error = flush(volume.path()).expect_err("its flush failed");
+    assert_eq!((error.errno(), disk(&volume).stats()?.failed_flushes), (libc::EIO, 1), "{error}");
+    assert_eq!(first_cause(file.sync_data()).errno(), libc::EIO);
+    assert_eq!(first_cause(append(&file, 3, 0, 1)).errno(), libc::EIO);
+    Ok(())
+}
+
+fn a_flush_that_fails_while_a_file_is_created_wedges(fs: Fs) -> TrialResult {
+    assert_wedges(fs, |dir| writable().open(dir.join("new")).map(drop))
+}
+
+fn a_flush_that_fails_while_a_file_is_opened_wedges(fs: Fs) -> TrialResult {
+    assert_wedges(fs, |dir| writable().open(dir.join("plain")).map(drop))
+}
+
+fn a_flush_that_fails_in_recover_wedges(fs: Fs) -> TrialResult {
+    assert_wedges(fs, |dir| dioxide::recover(dir.join("plain"), dioxide::Recover::Cut).map(drop))
+}
+
+fn a_flush_that_fails_in_set_len_wedges(fs: Fs) -> TrialResult {
+    let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    let (file, _) = durable_file(&volume.path().join("log"))?;
+    let (other, _) = durable_file(&volume.path().join("other"))?;
+    append(&file, 2, 0, 1)?;
+    disk(&volume).fail_flush(1, libc::EIO)?;
+    assert_eq!(first_cause(other.set_len(BLOCK_BYTES)).errno(), libc::EIO);
+    assert_eq!(first_cause(file.sync_data()).errno(), libc::EIO);
+    Ok(())
+}
+
+fn end_of(placed: &[Placed]) -> u64 {
+    placed.iter().map(Placed::end).max().unwrap_or(0)
+}
+
+fn other_file_systems_are_not_wedged(fs: Fs) -> TrialResult {
+    let wedged = wedge(fs)?;
+    let dir = lab::fresh_dir(fs, "beside_a_wedge")?;
+    let file = writable().durability(Durability::EveryWrite).open(dir.join("log"))?;
+    append(&file, 1, 0, 1)?;
+    file.sync_data()?;
+    file.close()?;
+    assert!(wedged.first.sync_data().is_err());
+    Ok(())
+}
+
+fn a_durable_append_whose_flush_fails_is_not_acknowledged(fs: Fs) -> TrialResult {
+    for threads in [1, 16] {
+        let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+        let path = volume.path().join("log");
+        let file = writable().durability(Durability::EveryWrite).open(&path)?;
+        let before = append_many(&file, 1, 5);
+        disk(&volume).fail_flush(1, libc::EIO)?;
+        let results = together(threads, |writer| append(&file, 2 + writer, 0, 1));
+        assert!(results.iter().any(Result::is_err), "all acknowledged, though a flush failed");
+        assert_eq!(disk(&volume).stats()?.failed_flushes, 1);
+        let cause = first_cause(file.sync_data());
+        // ext4 may have told another thread first, by then read-only.
+        assert!([libc::EIO, libc::EROFS].contains(&cause.errno()), "{cause}");
+        drop(file);
+        check_after_remount(volume, &path, before, results)?;
+    }
+    Ok(())
+}
+
+/// Checks that everything acknowledged outlives the mount.
+fn check_after_remount(
+    mut volume: Volume,
+    path: &Path,
+    mut acknowledged: Vec<Placed>,
+    results: Vec<dioxide::Result<Placed>>,
+) -> TrialResult {
+    acknowledged.extend(results.into_iter().filter_map(Result::ok));
+    volume.remount()?;
+    let file = OpenOptions::new().write(true).open(path)?;
+    assert!(file.len()? >= end_of(&acknowledged), "acknowledged records were cut");
+    assert_all_there(&fs::read(path)?, &acknowledged);
+    file.close()?;
+    Ok(())
+}
+
+/// Durable appends to several files while flushes fail: whoever was acknowledged is on disk after a remount.
+fn nothing_acknowledged_beside_a_failing_flush_is_lost(fs: Fs) -> TrialResult {
+    let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    let paths: Vec<_> = (0..4).map(|n| volume.path().join(format!("log-{n}"))).collect();
+    let mut options = writable();
+    options.durability(Durability::EveryWrite);
+    let files = paths.iter().map(|path| options.open(path)).collect::<Result<Vec<_>, _>>()?;
+    let acknowledged = thread::scope(|scope| {
+        let writers = scope.spawn(|| {
+            together(16, |writer| {
+                let file = &files[writer as usize % 4];
+                let placed = (0..).map_while(|number| append(file, writer, number, 1).ok());
+                placed.collect::<Vec<_>>()
+            })
+        });
+        thread::sleep(Duration::from_millis(100));
+        disk(&volume).fail_flush(1, libc::EIO).expect("the disk obeys");
+        writers.join().expect("writers end")
+    });
+    drop(files);
+    volume.remount()?;
+    for (n, path) in paths.iter().enumerate() {
+        let here: Vec<_> = acknowledged.iter().skip(n).step_by(4).flatten().copied().collect();
+        let file = OpenOptions::new().write(true).open(path)?;
+        assert!(file.len()? >= end_of(&here));
+        assert_all_there(&fs::read(path)?, &here);
+        file.close()?;
+    }
+    Ok(())
+}
+
+// --- failed writes --------------------------------------------------------------------------------
+
+/// A file whose last append failed at the disk, with what was acknowledged before.
+fn fail_an_append(
+    volume: &Volume,
+    growth: Growth,
+) -> Result<(File, PathBuf, Vec<Placed>), dioxide_testkit::trials::Failed> {
+    let path = volume.path().join(format!("{growth:?}"));
+    let file = writable().growth(growth).growth_cap(4 * MIB).open(&path)?;
+    let records = append_many(&file, 1, 10);
+    file.sync_data()?;
+    wait_until_grown(&path)?;
+    rustix::fs::sync();
+    let failed_before = disk(volume).stats()?.failed_writes;
+    disk(volume).fail_write_range(WHOLE_DISK, 1, libc::EIO)?;
+    let error = append(&file, 2, 0, 1).expect_err("its write failed");
+    assert_eq!(error.kind(), &ErrorKind::Os(libc::EIO), "{error}");
+    assert_eq!(disk(volume).stats()?.failed_writes, failed_before + 1);
+    disk(volume).heal()?;
+    Ok((file, path, records))
+}
+
+/// Waits until nothing is grown in the background any more.
+fn wait_until_grown(path: &Path) -> std::io::Result<()> {
+    let mut size = 0;
+    while size != fs::metadata(path)?.len() {
+        size = fs::metadata(path)?.len();
+        thread::sleep(Duration::from_millis(250));
+    }
+    Ok(())
+}
+
+fn a_failed_append_ends_appending_until_it_is_given_up(fs: Fs) -> TrialResult {
+    let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
+        give_up_a_failed_append(&volume, growth)?;
+    }
+    Ok(())
+}
+
+fn give_up_a_failed_append(volume: &Volume, growth: Growth) -> TrialResult {
+    let (file, path, mut records) = fail_an_append(volume, growth)?;
+    let end = end_of(&records);
+    assert_eq!(file.len()?, end);
+    for _ in 0..2 {
+        match refusal(append(&file, 3, 0, 1)) {
+            ErrorKind::AppendEnded(cause) => {
+                assert_eq!((cause.errno(), cause.offset()), (libc::EIO, Some(end)))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    file.sync_data()?;
+    assert_eq!(file.len()?, end, "a flush acknowledged what had failed");
+    file.write_at(&record(1, 0, 1), 0)?;
+    file.set_len(file.len()?)?;
+    let next = append(&file, 4, 0, 3)?;
+    assert_eq!(next.offset, end);
+    records.push(next);
+    file.close()?;
+    assert_tidy(&path, next.end())?;
+    assert_all_there(&fs::read(&path)?, &records[1..]);
+    Ok(())
+}
+
+fn closing_after_a_failed_append_cuts_at_the_gap(fs: Fs) -> TrialResult {
+    let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
+        let (file, path, records) = fail_an_append(&volume, growth)?;
+        assert!(matches!(refusal(append(&file, 3, 0, 1)), ErrorKind::AppendEnded(_)));
+        file.close()?;
+        assert_tidy(&path, end_of(&records))?;
+        let file = OpenOptions::new().write(true).open(&path)?;
+        assert_eq!(file.recovery(), None);
+        assert_eq!(append(&file, 4, 0, 1)?.offset, end_of(&records));
+        file.close()?;
+        assert_all_there(&fs::read(&path)?, &records);
+    }
+    Ok(())
+}
+
+fn appends_in_flight_beside_a_failed_one_leave_no_gap(fs: Fs) -> TrialResult {
+    let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    for round in 0..5 {
+        let path = volume.path().join(format!("log-{round}"));
+        let (file, mut records) = durable_file(&path)?;
+        let results = thread::scope(|scope| {
+            let appends = scope.spawn(|| together(16, |writer| append_until_error(&file, 10 + writer)));
+            thread::sleep(Duration::from_millis(10));
+            disk(&volume).fail_write_range(WHOLE_DISK, 1, libc::EIO).expect("the disk obeys");
+            appends.join().expect("appenders end")
+        });
+        disk(&volume).heal()?;
+        for (placed, error) in results {
+            let ended = matches!(error.kind(), ErrorKind::Os(libc::EIO) | ErrorKind::AppendEnded(_));
+            assert!(ended, "{error}");
+            records.extend(placed);
+        }
+        let end = assert_gapless(&records, 0);
+        assert_eq!(file.len()?, end, "the length is not the end of what was acknowledged");
+        file.sync_data()?;
+        file.close()?;
+        assert_tidy(&path, end)?;
+        assert_all_there(&fs::read(&path)?, &records);
+    }
+    Ok(())
+}
+
+fn append_until_error(file: &File, writer: u64) -> (Vec<Placed>, Error) {
+    let mut placed = Vec::new();
+    for number in 0.. {
+        match append(file, writer, number, 1 + number % 2) {
+            Ok(record) => placed.push(record),
+            Err(error) => return (placed, error),
+        }
+    }
+    unreachable!("numbers do not end before the disk fails")
+}
+
+fn a_failed_overwrite_fails_its_caller_only(fs: Fs) -> TrialResult {
+    let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    for durability in [Durability::OnSync, Durability::EveryWrite] {
+        let path = volume.path().join(format!("{durability:?}"));
+        let (file, records) = durable_file(&path)?;
+        let strict = writable().durability(durability).open(&path)?;
+        rustix::fs::sync();
+        disk(&volume).fail_write_range(WHOLE_DISK, 1, libc::EIO)?;
+        assert_eq!(refusal(file.write_at(&record(5, 0, 1), 0)), ErrorKind::Os(libc::EIO));
+        disk(&volume).heal()?;
+        file.sync_data()?;
+        strict.write_at(&record(6, 0, 1), 0)?;
+        let next = append(&strict, 7, 0, 1)?;
+        assert_eq!(next.offset, end_of(&records));
+        drop(file);
+        strict.close()?;
+        assert_tidy(&path, next.end())?;
+        assert_all_there(&fs::read(&path)?, &records[1..]);
+    }
+    Ok(())
+}
+
+// --- stalls ---------------------------------------------------------------------------------------
+
+fn a_stalled_disk_stops_only_its_own_files(fs: Fs) -> TrialResult {
+    let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    let path = volume.path().join("log");
+    let (stuck, records) = durable_file(&path)?;
+    let dir = lab::fresh_dir(fs, "beside_a_stall")?;
+    let (open_path, new_path) = (dir.join("open"), dir.join("new"));
+    let (other, _) = durable_file(&open_path)?;
+    disk(&volume).stall()?;
+    let (stuck_done, stuck_result) = mpsc::channel();
+    let (other_done, other_result) = mpsc::channel();
+    let stuck_thread = thread::spawn(move || {
+        let result = append(&stuck, 2, 0, 1).and_then(|placed| stuck.sync_data().map(|()| placed));
+        let _ = stuck_done.send(());
+        (stuck, result)
+    });
+    let other_thread = thread::spawn(move || {
+        let result = work_beside(&other, &new_path);
+        let _ = other_done.send(());
+        result
+    });
+    let went_on = other_result.recv_timeout(Duration::from_secs(15));
+    let was_stuck = stuck_result.try_recv().is_err();
+    disk(&volume).go_on()?;
+    other_thread.join().expect("no panic beside the stall")?;
+    let (stuck, result) = stuck_thread.join().expect("no panic in the stall");
+    assert!(went_on.is_ok(), "a file on another file system waited for the stalled disk");
+    assert!(was_stuck, "the disk did not stall: nothing was tested");
+    assert_eq!(result?.offset, end_of(&records));
+    stuck.close()?;
+    Ok(())
+}
+
+/// Appends, flushes, opens, cuts and closes on a file system that does not stall.
+fn work_beside(open: &File, new_path: &Path) -> dioxide::Result<()> {
+    append_many(open, 2, 20);
+    open.sync_data()?;
+    let new = writable().durability(Durability::EveryWrite).open(new_path)?;
+    append_many(&new, 3, 20);
+    new.set_len(0)?;
+    new.close()
+}
+
+fn trials() -> Vec<Trial> {
+    let all: &[VolumeTest] = named![
+        a_wedged_file_system_takes_no_new_files,
+        a_flush_that_fails_while_a_file_is_created_wedges,
+        a_flush_that_fails_while_a_file_is_opened_wedges,
+        a_flush_that_fails_in_recover_wedges,
+        a_flush_that_fails_in_set_len_wedges,
+        a_failed_flush_wedges_every_file_of_its_file_system,
+        a_wedged_file_system_is_refused_until_it_is_mounted_anew,
+        a_wedged_file_system_is_refused_as_long_as_any_mount_of_it_is_left,
+        other_file_systems_are_not_wedged,
+        a_durable_append_whose_flush_fails_is_not_acknowledged,
+        nothing_acknowledged_beside_a_failing_flush_is_lost,
+        a_failed_append_ends_appending_until_it_is_given_up,
+        closing_after_a_failed_append_cuts_at_the_gap,
+        appends_in_flight_beside_a_failed_one_leave_no_gap,
+        a_failed_overwrite_fails_its_caller_only,
+        a_stalled_disk_stops_only_its_own_files,
+    ];
+    all.iter().flat_map(|&(name, test)| fuse_trials(name, test)).collect()
+}
+
+fn main() -> ExitCode {
+    dioxide_testkit::run(&[], trials)
+}
