@@ -1,13 +1,12 @@
 //! Writes that extend the file: grouped while they wait, sent out below `physical`, answered in the order of
 //! their offsets.
 
-use super::{Core, Failure, Member, Outbox, Outcome, Place, Request, Reserved, State, Waiting, Work};
+use super::{Core, Failure, Few, Member, Outbox, Outcome, Place, Request, Reserved, State, Waiting, Work};
 use crate::error::ErrorKind;
 use crate::flush::{self, Company, Means};
 use crate::growth::Need;
 use crate::merge::{Limits, Span};
 use crate::size::Sizes;
-use std::collections::VecDeque;
 
 /// With this many requests of appends in flight, further ones wait, and are merged. More would leave less to
 /// merge; with fewer the device would be idle while the next request is made up.
@@ -25,7 +24,7 @@ impl<T: Clone> Core<T> {
         match self.waiting.back_mut() {
             Some(last) if last.admits(place, len, self.ground.limits) => last.push(member),
             _ => {
-                let mut group = Waiting { place, members: VecDeque::new(), bytes: 0 };
+                let mut group = Waiting { place, members: Few::new(), bytes: 0 };
                 group.push(member);
                 self.waiting.push_back(group);
             }
@@ -94,7 +93,7 @@ impl<T: Clone> Core<T> {
         if offset + bytes > self.sizes.written {
             return false;
         }
-        let members: Vec<_> = group.members.drain(..count).collect();
+        let members: Few<_> = group.members.drain(..count).collect();
         group.bytes -= bytes;
         group.place = Place::At(offset + bytes);
         if group.members.is_empty() {
@@ -113,8 +112,8 @@ impl<T: Clone> Core<T> {
         let group = self.waiting.front_mut().expect("the caller looked at it");
         let count = count.min(group.members.len());
         let mut end = offset;
-        let mut segments = Vec::with_capacity(count);
-        let mut members = Vec::with_capacity(count);
+        let mut segments = Few::with_capacity(count);
+        let mut members = Few::with_capacity(count);
         let mut durable = false;
         for member in group.members.drain(..count) {
             members.push((member.token, end));
@@ -246,7 +245,7 @@ impl<T> Waiting<T> {
 
     pub(super) fn push(&mut self, member: Member<T>) {
         self.bytes += member.segment.len();
-        self.members.push_back(member);
+        self.members.push(member);
     }
 
     /// How many of the members, from the first, end below `physical` when written at `offset`.

@@ -25,8 +25,12 @@ use crate::growth::{Need, Plan, Planner};
 use crate::marker::{Identity, Marker, Mode, Prepared};
 use crate::merge::{Limits, Span};
 use crate::size::Sizes;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// A list that is most often of one: a lone writer needs no memory for it.
+pub(in crate::engine) type Few<T> = SmallVec<[T; 1]>;
 
 /// What came of an operation: the offset written, or what stood in the way.
 pub type Outcome = Result<u64, ErrorKind>;
@@ -44,7 +48,7 @@ pub struct Request<T> {
 pub enum Work {
     /// Write the segments one behind the other, all or nothing.
     Write {
-        segments: Vec<Segment>,
+        segments: Few<Segment>,
         offset: u64,
         means: Option<Means>,
         /// The kernel's i_size, if the write moves it: to be restored if the write fails.
@@ -68,14 +72,14 @@ pub struct Failure {
 /// What a step of the machine gave: requests to perform, outcomes to hand back, and whether to start the grower.
 #[derive(Debug)]
 pub struct Outbox<T> {
-    pub requests: Vec<Request<T>>,
-    pub outcomes: Vec<(T, Outcome)>,
+    pub requests: Few<Request<T>>,
+    pub outcomes: Few<(T, Outcome)>,
     pub start_grower: bool,
 }
 
 impl<T> Default for Outbox<T> {
     fn default() -> Self {
-        Self { requests: Vec::new(), outcomes: Vec::new(), start_grower: false }
+        Self { requests: Few::new(), outcomes: Few::new(), start_grower: false }
     }
 }
 
@@ -121,7 +125,7 @@ pub(in crate::engine) struct Member<T> {
 #[derive(Debug)]
 struct Waiting<T> {
     place: Place,
-    members: VecDeque<Member<T>>,
+    members: Few<Member<T>>,
     bytes: u64,
 }
 
@@ -138,7 +142,7 @@ struct Reserved<T> {
     /// From the end of the one before: a hole left on purpose is part of it.
     span: Span,
     /// With the offset of each.
-    members: Vec<(T, u64)>,
+    members: Few<(T, u64)>,
     durable: bool,
     state: State,
 }

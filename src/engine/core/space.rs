@@ -1,10 +1,9 @@
 //! The space ahead of the writers: when to grow, what the marker says, and who fails when there is no space.
 
-use super::{Core, Failure, GrowthJob, Outbox, Place};
+use super::{Core, Failure, Few, GrowthJob, Outbox, Place};
 use crate::error::ErrorKind;
 use crate::growth::{Need, Plan, Room};
 use crate::marker::{Marker, Mode};
-use std::collections::VecDeque;
 
 impl<T: Clone> Core<T> {
     pub(super) fn start_grower(&mut self, out: &mut Outbox<T>) {
@@ -151,7 +150,7 @@ impl<T: Clone> Core<T> {
                 Place::End => group.members.drain(..).partition(|m| m.segment.len() >= least),
                 // Those behind a refused one would move to other offsets: all or none.
                 Place::At(offset) if group.bytes >= least && offset + group.bytes > physical => {
-                    (std::mem::take(&mut group.members), VecDeque::new())
+                    (std::mem::take(&mut group.members), Few::new())
                 }
                 Place::At(_) => continue,
             };
