@@ -76,7 +76,8 @@ pub enum ErrorKind {
     #[error("in use: {0}")]
     Busy(String),
     /// A flush failed on this file system or device, so nothing on it can be trusted to be stable
-    /// until it is mounted (or the device opened) anew.
+    /// until it is mounted (or the device opened) anew. Mounts in other mount namespaces are not seen: unmount it
+    /// there as well. Before Linux 6.8 mounts cannot be told apart, and only a new process may open it again.
     #[error(
         "a flush failed here before ({0}); mount the file system (or open the device) anew, then recover"
     )]

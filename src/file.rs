@@ -150,7 +150,8 @@ impl File {
     /// The length in bytes: the end of what is written, without space that was only grown.
     ///
     /// Exact in the process that writes the file, for read-only handles too. In another process a read-only
-    /// handle goes by the marker and the extents of the file: exact for [`Growth::Unwritten`]; for
+    /// handle goes by the marker and the extents of the file: to the block for [`Growth::Unwritten`], and it may include
+    /// appends not yet acknowledged; for
     /// [`Growth::Zeroed`] it is the last durable end that the writer noted, which it does at each step of
     /// growth.
     ///
@@ -268,6 +269,7 @@ fn leave(inner: Inner) -> Result<()> {
     match inner {
         Inner::Shared { engine, process, key, .. } => {
             if process.is_current() {
+                drop(engine);
                 process.registry.leave(key)
             } else {
                 engine.finish()

@@ -87,7 +87,9 @@ fn open_writing(options: &OpenOptions, process: &'static Process, path: &Arc<Pat
     }
     let is_device = stat.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
     let (fd, created) = open_or_create(options, path, is_device)?;
-    if created {
+    // An empty file may be one that another opener has created and not yet made stable.
+    let fresh = || options.create && rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_size == 0);
+    if created || (!is_device && fresh()) {
         make_name_stable(process, path, &fd)?;
     }
     adopt(options, process, path, fd)

@@ -65,7 +65,7 @@ impl Reader {
             let result = engine.read_at(into, offset);
             // If it was closed meanwhile, another process may have cut what it still thought to be there.
             let still_open = || self.engine().is_some_and(|now| Arc::ptr_eq(&now, &engine));
-            if result.is_ok() || still_open() {
+            if still_open() {
                 return result;
             }
         }

@@ -49,7 +49,7 @@ impl<B: Backend> Engine<B> {
             let core = self.lock();
             (core.sizes(), core.marker(), core.held())
         };
-        let Some(marker) = marker else { return Ok(()) };
+        let Some(marker) = marker else { return self.make_stable().map_err(fail) };
         let found = self.backend.physical_size().map_err(fail)?;
         if found != sizes.physical {
             let why = format!("it was grown to {} bytes and has {found}", sizes.physical);
@@ -57,7 +57,7 @@ impl<B: Backend> Engine<B> {
         }
         match held {
             // Nobody said where the file ends, so the question stays for the next one who opens it.
-            Some(base) => self.cut_with(Marker { base, ..marker }, sizes.written).map_err(fail),
+            Some(base) => self.cut_with(marker, base, sizes.written).map_err(fail),
             None => self.cut_to(sizes.written).map_err(fail),
         }
     }
@@ -70,32 +70,40 @@ impl<B: Backend> Engine<B> {
             // The kernel would end the process by SIGXFSZ.
             return Err(std::io::Error::from_raw_os_error(libc::EFBIG));
         }
-        if let Some(marker) = marker {
-            self.make_stable()?;
-            let base = len.min(self.lock().sizes().written);
-            self.cut_with(Marker { base, ..marker }, len).inspect_err(|_| self.restore(marker))?;
-            self.backend.remove_marker()?;
-        } else {
+        let Some(marker) = marker else {
             io::uninterrupted(|| self.backend.truncate(len))?;
-        }
+            self.adopt(len);
+            return self.make_stable();
+        };
         self.make_stable()?;
+        let base = len.min(self.lock().sizes().written);
+        self.cut_with(marker, base, len)?;
+        self.adopt(len);
+        self.backend.remove_marker()?;
+        self.lock().unmarked();
+        self.make_stable()
+    }
+
+    /// The file has the new size, whatever else may still fail.
+    fn adopt(&self, len: u64) {
         self.lock().cut(len);
         self.process.budget().give_back(std::mem::take(&mut lock(&self.charged)));
         self.len.store(len, Ordering::Release);
-        Ok(())
     }
 
     /// Announces the cut, and cuts, both durably. Nothing above `grown_from` is anybody's any more.
-    fn cut_with(&self, marker: Marker, len: u64) -> std::io::Result<()> {
+    fn cut_with(&self, marker: Marker, base: u64, len: u64) -> std::io::Result<()> {
         let grown_to = marker.grown_to.max(len);
-        self.mark(Marker { grown_from: grown_to, grown_to, ..marker })?;
-        io::uninterrupted(|| self.backend.truncate(len))?;
+        let epoch = self.lock().next_epoch();
+        self.mark(Marker { base, grown_from: grown_to, grown_to, epoch, ..marker })?;
+        io::uninterrupted(|| self.backend.truncate(len)).inspect_err(|_| self.restore(marker))?;
         self.make_stable()
     }
 
     /// A cut that failed left the file as it was, so the marker must say again what it said.
     fn restore(&self, marker: Marker) {
-        if let Err(error) = self.mark(marker) {
+        let epoch = self.lock().next_epoch();
+        if let Err(error) = self.mark(Marker { epoch, ..marker }) {
             log::warn!("dioxide: {}: restoring the marker: {error}", self.path.display());
         }
     }

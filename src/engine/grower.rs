@@ -84,16 +84,33 @@ impl<B: Backend> Engine<B> {
         }
         let Some(plan) = job.plan else { return Ok(job.marker.grown_to) };
         let physical = self.lock().sizes().physical;
+        let found = self.backend.physical_size().map_err(fail)?;
+        if found != physical {
+            return Err(self.changed_by_another(physical, found));
+        }
         let result = self.grow_by(plan, job.marker, room);
         if result.is_err() {
-            // Nobody has the space yet, so whatever was done of it is taken back: a failed allocation may have
-            // moved the size, and kept the disk full.
-            let taken_back = io::uninterrupted(|| self.backend.truncate(physical));
+            let taken_back = self.take_back(physical, plan.to);
             if let Err(error) = taken_back {
                 log::warn!("dioxide: {}: taking back a growth: {error}", self.path.display());
             }
         }
         result.map_err(fail)
+    }
+
+    /// Nobody has the space yet, so whatever was done of it is taken back: a failed allocation may have moved the size,
+    /// and kept the disk full. A size that is not of our making is left alone.
+    pub(super) fn take_back(&self, physical: u64, tried: u64) -> Result<()> {
+        let found = self.backend.physical_size()?;
+        let ours = physical < found && found <= tried;
+        if ours { io::uninterrupted(|| self.backend.truncate(physical)) } else { Ok(()) }
+    }
+
+    /// Growing over what another program appended would make it ours, and overwrite it.
+    fn changed_by_another(&self, physical: u64, found: u64) -> Failure {
+        let kind = ErrorKind::Doubtful(format!("it was grown to {physical} bytes and has {found}"));
+        let cause = Arc::new(self.error(Operation::Grow, None, kind.clone()));
+        Failure { kind, cause, wedges: false }
     }
 
     fn grow_by(&self, plan: Plan, marker: Marker, room: Room) -> Result<u64> {
@@ -132,7 +149,7 @@ impl<B: Backend> Engine<B> {
         loop {
             let result = io::uninterrupted(|| self.backend.allocate(plan.from, plan.to));
             if result.is_err() {
-                io::uninterrupted(|| self.backend.truncate(physical))?;
+                self.take_back(physical, plan.to)?;
             }
             match (result, plan.smaller()) {
                 (Ok(()), _) => return Ok(plan.to),

@@ -292,8 +292,9 @@ impl<B: Backend> Engine<B> {
         } else {
             perform()
         };
+        let end = offset + segments.iter().map(Segment::len).sum::<u64>();
         if let (Err(_), Some(size)) = (&result, extends)
-            && let Err(error) = io::uninterrupted(|| self.backend.truncate(size))
+            && let Err(error) = self.take_back(size, end)
         {
             log::error!("dioxide: {}: taking back a failed append: {error}", self.path.display());
         }

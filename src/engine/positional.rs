@@ -101,8 +101,10 @@ impl<T: Clone> Positional<T> {
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
         for count in merge::runs(&spans, limits) {
             let run: Vec<_> = waiting.by_ref().take(count).collect();
-            let overlaps = |other: &InFlight<T>| run.iter().any(|(span, _)| span.overlaps(&other.span));
-            if self.in_flight.len() >= REQUESTS_MAX || self.in_flight.iter().any(overlaps) {
+            let any = |meets: fn(&Span, &Span) -> bool| {
+                self.in_flight.iter().any(|other| run.iter().any(|(span, _)| meets(span, &other.span)))
+            };
+            if any(Span::overlaps) || self.in_flight.len() >= REQUESTS_MAX && any(Span::touches) {
                 self.waiting.extend(run);
                 continue;
             }

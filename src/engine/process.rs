@@ -139,7 +139,10 @@ impl FileSystem {
         while result.is_ok() && self.wedged().is_none() && ledger.any_out_up_to(beside) {
             ledger = self.flush_ended.wait(ledger).unwrap_or_else(PoisonError::into_inner);
         }
-        result
+        match self.wedged() {
+            Some(_) if result.is_ok() => Err(std::io::Error::from_raw_os_error(libc::EIO)),
+            _ => result,
+        }
     }
 
     /// A device was opened anew once nobody has it; a file system was mounted anew once none of the mounts is left

@@ -104,6 +104,8 @@ impl Registry {
         files.insert(key, Entry::Busy);
         drop(files);
         let result = engine.finish();
+        // Before anybody may open it anew: a device lets nobody in while its descriptor is open.
+        drop(engine);
         self.replace(key, None);
         result
     }

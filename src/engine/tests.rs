@@ -5,8 +5,8 @@ use super::process::{FileSystem, Process};
 use super::recover::{Recover, bring_into_order};
 use super::{Engine, Parts};
 use crate::backend::sim::{BLOCK_BYTES, Call, Sim};
-use crate::buffer::Buffer;
-use crate::error::{ErrorKind, Result};
+use crate::buffer::{Buffer, Segment};
+use crate::error::{ErrorKind, Operation, Result};
 use crate::growth::Wishes;
 use crate::marker::{Identity, Prepared};
 use crate::merge::Limits;
@@ -325,6 +325,72 @@ fn a_marker_that_cannot_be_read_is_doubtful() {
     let sim = Sim::new(DISK_BYTES);
     crate::backend::Backend::write_marker(&sim, b"nonsense").unwrap();
     assert!(open_on(sim, Some(Prepared::Unwritten), Arc::default()).is_err());
+}
+
+#[test]
+fn close_beside_a_failed_flush_is_not_a_success() {
+    let fs: Arc<FileSystem> = Arc::default();
+    let file = open_on(Sim::new(DISK_BYTES), Some(Prepared::Unwritten), fs.clone()).unwrap();
+    file.append(&record(1, 1), false).unwrap();
+    let (begun, wait) = std::sync::mpsc::channel();
+    let cause = Arc::new(file.error(Operation::Flush, None, ErrorKind::Os(libc::EIO)));
+    let other = std::thread::spawn(move || {
+        let fails = || {
+            begun.send(()).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            Err(std::io::Error::from_raw_os_error(libc::EIO))
+        };
+        fs.flushing(fails, |_| Some(cause))
+    });
+    wait.recv().unwrap();
+    let closed = file.finish();
+    assert!(other.join().unwrap().is_err());
+    assert!(matches!(closed.unwrap_err().kind(), ErrorKind::Wedged(_)));
+    assert!(file.backend.is_marked());
+}
+
+#[test]
+fn growth_leaves_alone_what_another_program_appended() {
+    let file = open(Sim::new(DISK_BYTES));
+    file.append(&record(1, 1), true).unwrap();
+    let end = file.lock().sizes().physical / BLOCK_BYTES;
+    file.backend.append_behind_our_back(1);
+    let error = (2..).find_map(|number| file.append(&record(number, 1), true).err()).unwrap();
+    assert!(matches!(error.kind(), ErrorKind::Doubtful(_)), "{error}");
+    assert!(file.finish().is_err());
+    assert_eq!(file.backend.content(end), Some(u64::MAX));
+}
+
+#[test]
+fn a_set_len_that_cannot_remove_the_marker_has_cut_all_the_same() {
+    let file = open(Sim::new(DISK_BYTES));
+    for number in 1..=8 {
+        file.append(&record(number, 1), true).unwrap();
+    }
+    file.backend.fail(Call::Marker, 1, libc::ENOSPC);
+    assert!(file.set_len(2 * BLOCK_BYTES).is_err());
+    assert_eq!(file.append(&record(3, 1), true), Ok(2 * BLOCK_BYTES));
+    assert_eq!(contents(&open(file.backend.crash(|_| true))), [1, 2, 3]);
+}
+
+#[test]
+fn a_write_beyond_all_limits_refuses_no_append() {
+    use super::core::{Core, Outbox};
+    use crate::growth::{Planner, Room};
+    let limits = Limits { bytes_max: 1 << 20, segments_max: 1024 };
+    let prepared = Some(Prepared::Unwritten);
+    let ground =
+        Ground { identity: SELF, limits, append_unit: BLOCK_BYTES, is_device: false, prepared, epoch: 0 };
+    let wishes =
+        Wishes { cap_bytes: 1 << 20, capacity_bytes: None, unit_bytes: BLOCK_BYTES, low_water_quarters: 2 };
+    let mut core: Core<u32> = Core::new(0, ground, Planner::new(wishes), None);
+    let data = record(1, 1);
+    let mut out = Outbox::default();
+    core.write(1, Segment::of(&data), 1 << 50, false, &mut out);
+    core.append(2, Segment::of(&data), false, &mut out);
+    let room = Room { free_bytes: 1 << 40, size_max: 1 << 44, granted_bytes: 1 << 40 };
+    assert!(core.next_growth(room, &mut out).is_some(), "the append needs space");
+    assert_eq!(out.outcomes[..], [(1, Err(ErrorKind::NoSpace(libc::EFBIG)))]);
 }
 
 /// The life of a file whose block `n` holds the number `n + 1`. Returns how many blocks were acknowledged as durable.

@@ -326,12 +326,11 @@ impl<T: Clone> Core<T> {
         self.space.paused = false;
     }
 
-    /// With nothing in flight, the file was cut (or extended) to `len` durably and carries no marker.
+    /// With nothing in flight, the file was cut (or extended) to `len`.
     pub fn cut(&mut self, len: u64) {
         assert!(self.reserved.is_empty() && self.waiting.is_empty());
         self.sizes.cut(len);
         self.space.planner.reset();
-        self.space.marker = None;
         self.space.announced = None;
         self.space.held = None;
         self.space.mode = Mode::AppendOnly;
@@ -339,6 +338,11 @@ impl<T: Clone> Core<T> {
         if matches!(self.stopped, Some(ErrorKind::AppendEnded(_))) {
             self.stopped = None;
         }
+    }
+
+    /// The file carries no marker any more.
+    pub fn unmarked(&mut self) {
+        self.space.marker = None;
     }
 
     fn next_id(&mut self) -> u64 {

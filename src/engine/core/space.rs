@@ -89,7 +89,6 @@ impl<T: Clone> Core<T> {
     pub(super) fn next_marker(&mut self, grown_from: u64, grown_to: u64) -> Marker {
         let prepared = self.space.prepared.expect("only files that grow have a marker");
         let (base, prepared) = self.space.held.unwrap_or((self.sizes.durable, prepared));
-        self.ground.epoch = self.ground.epoch.wrapping_add(1);
         Marker {
             identity: self.ground.identity,
             prepared,
@@ -98,8 +97,14 @@ impl<T: Clone> Core<T> {
             // Extents end at blocks, so ours may reach as far.
             grown_from: grown_from.next_multiple_of(self.ground.append_unit),
             grown_to,
-            epoch: self.ground.epoch,
+            epoch: self.next_epoch(),
         }
+    }
+
+    /// For the next marker that goes to the disk.
+    pub fn next_epoch(&mut self) -> u32 {
+        self.ground.epoch = self.ground.epoch.wrapping_add(1);
+        self.ground.epoch
     }
 
     /// The marker is durable on disk.
@@ -142,17 +147,18 @@ impl<T: Clone> Core<T> {
 
     /// There is no space for the first waiting operation, nor for any that needs as much.
     pub(super) fn refuse(&mut self, need: Need, kind: ErrorKind, out: &mut Outbox<T>) {
-        self.space.exhausted = true;
+        self.space.exhausted |= need.start <= self.sizes.reserved;
         let least = need.least - need.start;
-        let physical = self.sizes.physical;
+        // A write far beyond the end says nothing of appends; nor they of it.
+        let at_the_end = need.start <= self.sizes.reserved;
         for group in &mut self.waiting {
             let (refused, kept) = match group.place {
-                Place::End => group.members.drain(..).partition(|m| m.segment.len() >= least),
+                Place::End if at_the_end => group.members.drain(..).partition(|m| m.segment.len() >= least),
                 // Those behind a refused one would move to other offsets: all or none.
-                Place::At(offset) if group.bytes >= least && offset + group.bytes > physical => {
+                Place::At(offset) if offset + group.bytes >= need.least => {
                     (std::mem::take(&mut group.members), Few::new())
                 }
-                Place::At(_) => continue,
+                _ => continue,
             };
             group.members = kept;
             group.bytes = group.members.iter().map(|m| m.segment.len()).sum();
