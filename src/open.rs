@@ -163,14 +163,16 @@ fn flushing<R>(
 ) -> Result<R> {
     let error = |kind| Error::new(operation, path, None, kind);
     let mut done = None;
-    fs.flushing(
+    let result = fs.flushing(
         || perform().map(|result| done = Some(result)),
         |failure| may_be_a_failed_flush(failure).then(|| Arc::new(error(os_kind(failure)))),
-    )
-    .map_err(|failure| error(os_kind(&failure)))?;
-    match fs.wedged() {
-        Some(cause) => Err(error(ErrorKind::Wedged(cause.clone()))),
-        None => Ok(done.expect("set on success")),
+    );
+    match (result, done, fs.wedged()) {
+        (Ok(()), Some(done), _) => Ok(done),
+        // Ours succeeded, one beside it did not.
+        (Err(_), Some(_), Some(cause)) => Err(error(ErrorKind::Wedged(cause.clone()))),
+        (Err(failure), _, _) => Err(error(os_kind(&failure))),
+        (Ok(()), None, _) => unreachable!("a success has a result"),
     }
 }
 

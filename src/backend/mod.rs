@@ -13,15 +13,6 @@ use std::thread::JoinHandle;
 /// Work for another thread.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// What there is to grow into.
-#[derive(Clone, Copy, Debug)]
-pub struct FreeSpace {
-    /// Free bytes on the file system, for this user.
-    pub free_bytes: u64,
-    /// The largest size this process may give a file.
-    pub size_max: u64,
-}
-
 /// One open file or device. All methods may be called from several threads at once.
 pub trait Backend: Send + Sync + 'static {
     /// Writes segments one behind the other, with O_DSYNC semantics if `dsync`. May be short.
@@ -48,8 +39,10 @@ pub trait Backend: Send + Sync + 'static {
     fn write_marker(&self, bytes: &[u8]) -> io::Result<()>;
     /// Removes the marker.
     fn remove_marker(&self) -> io::Result<()>;
-    /// What there is to grow into.
-    fn free_space(&self) -> io::Result<FreeSpace>;
+    /// Free bytes on the file system, for this user.
+    fn free_bytes(&self) -> io::Result<u64>;
+    /// The largest size this process may give a file.
+    fn size_max(&self) -> u64;
     /// Runs a job beside the caller, or before it returns. The thread, if there is one, can be waited for.
     fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle<()>>>;
     /// Lets other processes write.

@@ -3,7 +3,7 @@
 //! What it keeps of a crash is what a file system keeps: metadata (size, allocation, marker) old or new as one, and of
 //! the blocks not yet flushed any subset.
 
-use super::{Backend, FreeSpace, Job};
+use super::{Backend, Job};
 use crate::buffer::Segment;
 use crate::recovery::Extent;
 use std::io;
@@ -286,9 +286,13 @@ impl Backend for Sim {
         Ok(())
     }
 
-    fn free_space(&self) -> io::Result<FreeSpace> {
+    fn free_bytes(&self) -> io::Result<u64> {
         let free = self.capacity_blocks - self.state().live.allocated();
-        Ok(FreeSpace { free_bytes: free as u64 * BLOCK_BYTES, size_max: u64::MAX })
+        Ok(free as u64 * BLOCK_BYTES)
+    }
+
+    fn size_max(&self) -> u64 {
+        u64::MAX
     }
 
     fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle<()>>> {

@@ -1,6 +1,6 @@
 //! The backend of plain system calls on one descriptor.
 
-use super::{Backend, FreeSpace, Job};
+use super::{Backend, Job};
 use crate::buffer::Segment;
 use crate::recovery::Extent;
 use crate::{marker, sys};
@@ -82,10 +82,13 @@ impl Backend for Syscall {
         }
     }
 
-    fn free_space(&self) -> io::Result<FreeSpace> {
+    fn free_bytes(&self) -> io::Result<u64> {
         let fs = rustix::fs::fstatvfs(&self.fd)?;
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-        Ok(FreeSpace { free_bytes: fs.f_bavail * fs.f_frsize, size_max: limit.unwrap_or(u64::MAX) })
+        Ok(fs.f_bavail * fs.f_frsize)
+    }
+
+    fn size_max(&self) -> u64 {
+        rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX)
     }
 
     fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle<()>>> {

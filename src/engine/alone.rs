@@ -7,7 +7,7 @@
 //! 3. the cut, durable; 4. the marker away, durable.
 
 use super::process::lock;
-use super::{Engine, io, is_gone, os_kind};
+use super::{Engine, io};
 use crate::backend::Backend;
 use crate::error::{ErrorKind, Operation, Result};
 use crate::marker::Marker;
@@ -25,7 +25,7 @@ impl<B: Backend> Engine<B> {
         self.stop_grower();
         let result = self.cut_to(len);
         self.lock().resume_growth();
-        result.map_err(|error| fail(self.kind_of(&error)))
+        result.map_err(|error| fail(self.kind_of(Operation::SetLen, &error)))
     }
 
     /// Ends the file's life in this process. Nothing may use the engine afterwards.
@@ -44,7 +44,9 @@ impl<B: Backend> Engine<B> {
 
     fn put_away(&self) -> Result<()> {
         self.check_usable(Operation::Close)?;
-        let fail = |error: std::io::Error| self.error(Operation::Close, None, self.kind_of(&error));
+        let fail = |error: std::io::Error| {
+            self.error(Operation::Close, None, self.kind_of(Operation::Close, &error))
+        };
         let (sizes, marker, held) = {
             let core = self.lock();
             (core.sizes(), core.marker(), core.held())
@@ -65,8 +67,7 @@ impl<B: Backend> Engine<B> {
     /// Sets the size, durably, and removes the marker.
     fn cut_to(&self, len: u64) -> std::io::Result<()> {
         let marker = self.lock().marker();
-        let size_max = self.backend.free_space().map_or(u64::MAX, |space| space.size_max);
-        if len > size_max.max(self.len()) {
+        if len > self.backend.size_max().max(self.len()) {
             // The kernel would end the process by SIGXFSZ.
             return Err(std::io::Error::from_raw_os_error(libc::EFBIG));
         }
@@ -117,16 +118,6 @@ impl<B: Backend> Engine<B> {
         // It has nothing left to do, but may still hold the descriptor.
         if let Some(thread) = lock(&self.grower).take() {
             let _ = thread.join();
-        }
-    }
-
-    fn kind_of(&self, error: &std::io::Error) -> ErrorKind {
-        if is_gone(error) {
-            self.fs.wedge(self.cause(Operation::SetLen, None, error));
-        }
-        match self.fs.wedged() {
-            Some(cause) => ErrorKind::Wedged(cause.clone()),
-            None => os_kind(error),
         }
     }
 }

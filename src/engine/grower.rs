@@ -13,8 +13,8 @@
 //! above it, which is what recovery relies on.
 
 use super::core::{Failure, GrowthJob};
-use super::{Engine, io, is_gone, os_kind};
-use crate::backend::{Backend, FreeSpace};
+use super::{Engine, io, os_kind};
+use crate::backend::Backend;
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
 use crate::growth::{Plan, Room};
@@ -65,16 +65,16 @@ impl<B: Backend> Engine<B> {
     }
 
     fn room(&self) -> Room {
-        let space = self.backend.free_space().unwrap_or_else(|error| {
+        let free_bytes = self.backend.free_bytes().unwrap_or_else(|error| {
             log::warn!("dioxide: {}: free space unknown: {error}", self.path.display());
-            FreeSpace { free_bytes: 0, size_max: u64::MAX }
+            0
         });
         let (wanted, ahead) = self.lock().growth_wanted();
         let mut charged = super::lock(&self.charged);
-        let wanted = wanted.min(space.free_bytes);
+        let wanted = wanted.min(free_bytes);
         let (charge, granted_bytes) = self.process.budget().grant(*charged, ahead, wanted);
         *charged = charge;
-        Room { free_bytes: space.free_bytes, size_max: space.size_max, granted_bytes }
+        Room { free_bytes, size_max: self.backend.size_max(), granted_bytes }
     }
 
     fn perform_growth(&self, job: GrowthJob, room: Room) -> std::result::Result<u64, Failure> {
@@ -185,14 +185,10 @@ impl<B: Backend> Engine<B> {
 
     fn growth_failure(&self, error: &std::io::Error) -> Failure {
         let own = self.cause(Operation::Grow, None, error);
-        if is_gone(error) {
-            self.fs.wedge(own.clone());
-        }
+        let kind = self.kind_of(Operation::Grow, error);
         match self.fs.wedged() {
-            Some(cause) => {
-                Failure { kind: ErrorKind::Wedged(cause.clone()), cause: cause.clone(), wedges: true }
-            }
-            None => Failure { kind: own.kind().clone(), cause: own, wedges: false },
+            Some(cause) => Failure { kind, cause: cause.clone(), wedges: true },
+            None => Failure { kind, cause: own, wedges: false },
         }
     }
 }

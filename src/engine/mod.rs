@@ -278,8 +278,8 @@ impl<B: Backend> Engine<B> {
         extends: Option<u64>,
     ) -> Result<(), Failure> {
         let dsync = means == Some(Means::Dsync);
+        let end = offset + segments.iter().map(Segment::len).sum::<u64>();
         if extends.is_some() {
-            let end = offset + segments.iter().map(Segment::len).sum::<u64>();
             self.check_size_limit(end)?;
         }
         let perform = || io::write_fully(&self.backend, segments, offset, dsync, self.alignment.offset);
@@ -292,7 +292,6 @@ impl<B: Backend> Engine<B> {
         } else {
             perform()
         };
-        let end = offset + segments.iter().map(Segment::len).sum::<u64>();
         if let (Err(_), Some(size)) = (&result, extends)
             && let Err(error) = self.take_back(size, end)
         {
@@ -303,8 +302,7 @@ impl<B: Backend> Engine<B> {
 
     /// A write beyond the largest size allowed would end the process by SIGXFSZ.
     fn check_size_limit(&self, end: u64) -> Result<(), Failure> {
-        let size_max = self.backend.free_space().map_or(u64::MAX, |space| space.size_max);
-        if end <= size_max {
+        if end <= self.backend.size_max() {
             return Ok(());
         }
         let error = std::io::Error::from_raw_os_error(libc::EFBIG);
@@ -334,6 +332,18 @@ impl<B: Backend> Engine<B> {
                 Err(Failure { kind: ErrorKind::Wedged(cause.clone()), cause: cause.clone(), wedges: true })
             }
             None => Ok(()),
+        }
+    }
+
+    /// What growing, cutting or closing failed of: the first failed flush, if this or another one put the file system
+    /// in doubt.
+    fn kind_of(&self, operation: Operation, error: &std::io::Error) -> ErrorKind {
+        if is_gone(error) {
+            self.fs.wedge(self.cause(operation, None, error));
+        }
+        match self.fs.wedged() {
+            Some(cause) => ErrorKind::Wedged(cause.clone()),
+            None => os_kind(error),
         }
     }
 

@@ -147,10 +147,10 @@ impl<T: Clone> Core<T> {
 
     /// There is no space for the first waiting operation, nor for any that needs as much.
     pub(super) fn refuse(&mut self, need: Need, kind: ErrorKind, out: &mut Outbox<T>) {
-        self.space.exhausted |= need.start <= self.sizes.reserved;
         let least = need.least - need.start;
         // A write far beyond the end says nothing of appends; nor they of it.
         let at_the_end = need.start <= self.sizes.reserved;
+        self.space.exhausted |= at_the_end;
         for group in &mut self.waiting {
             let (refused, kept) = match group.place {
                 Place::End if at_the_end => group.members.drain(..).partition(|m| m.segment.len() >= least),
