@@ -23,6 +23,8 @@ pub enum Operation {
     Flush,
     /// [`File::set_len`](crate::File::set_len).
     SetLen,
+    /// [`File::recycle`](crate::File::recycle).
+    Recycle,
     /// [`File::len`](crate::File::len).
     Len,
     /// Preparing space ahead of the end.
@@ -41,6 +43,7 @@ impl fmt::Display for Operation {
             Self::Read => "read",
             Self::Flush => "flush",
             Self::SetLen => "set_len",
+            Self::Recycle => "recycle",
             Self::Len => "len",
             Self::Grow => "grow",
             Self::Close => "close",

@@ -99,12 +99,14 @@ impl File {
 
     /// Writes `data` at `offset`: all of it or an error, never short.
     ///
-    /// Beyond the end it extends the file, and what it leaves out is a hole that reads as zeros. With
+    /// Beyond the end it extends the file, and what it leaves out is a hole that reads as zeros; over
+    /// [recycled](Self::recycle) space that would show old content, so nothing can be left out there. With
     /// [`Durability::EveryWrite`] it is stable on return. Concurrent writes of the same bytes have no order.
     ///
     /// # Errors
     ///
-    /// As [`append`](Self::append). After an error any part of the range may hold old or new bytes.
+    /// As [`append`](Self::append); [`Unsupported`](ErrorKind::Unsupported) for a gap over recycled space. After an error
+    /// any part of the range may hold old or new bytes.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let (engine, durable) = self.writer(Operation::Write, Some(offset))?;
         engine.write_at(data, offset, durable)
@@ -138,7 +140,7 @@ impl File {
     }
 
     /// Cuts the file to `len` bytes, or extends it by a hole. Waits for operations in flight. Durable on return,
-    /// as is everything written before. Space grown ahead is given back.
+    /// as is everything written before. Space grown ahead is given back, and so is [recycled](Self::recycle) space.
     ///
     /// # Errors
     ///
@@ -147,13 +149,44 @@ impl File {
         self.writer(Operation::SetLen, None)?.0.set_len(len)
     }
 
+    /// Makes an empty file of this one that has all its space: as `set_len(0)`, but what the file holds becomes space
+    /// ahead of the next appends. Written space is the fastest to append to durably, since a write into it needs no
+    /// journal commit; so a log made of segments gives each new one the space of an old one, under a new name.
+    ///
+    /// Waits for operations in flight. On return the length is 0, and this file never shows what it held: an append or
+    /// a positional write must begin at the end or below it, until the space is used up. What was above the old length,
+    /// grown ahead, stays as well. Growth ahead begins only when an append needs more than there is.
+    ///
+    /// Nothing is erased. Other programs read the old content in the file until it is overwritten. [`close`](Self::close)
+    /// and [`set_len`](Self::set_len) give back what lies above the end, as always: a segment that is to be used again
+    /// is closed when it is full.
+    ///
+    /// # After a crash
+    ///
+    /// On return nothing of the old content is promised any more. Until the file is closed, a crash leaves it
+    /// [undecided](crate::Verdict::Undecided): [`recovery`](Self::recovery) reports a floor (0, until the file grows
+    /// beyond the space that it had) and a ceiling, and what is durable lies between, followed by the old content. **Old
+    /// records look as valid there as new ones, whatever checksum they carry**; so each record must tell in which life
+    /// of the segment it was written, by a log sequence number or a number of the segment. The caller finds the last
+    /// record of this life and cuts there with [`set_len`](Self::set_len). A crash during the call leaves the file as it
+    /// was, or undecided with all its content.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](ErrorKind::Unsupported) where the file does not [grow](Self::growth) ahead: its marker is what
+    /// tells after a crash that the end is not known. [`Doubtful`](ErrorKind::Doubtful): another program changed the
+    /// size. And what the kernel answers; the file is then as it was.
+    pub fn recycle(&self) -> Result<()> {
+        self.writer(Operation::Recycle, None)?.0.recycle()
+    }
+
     /// The length in bytes: the end of what is written, without space that was only grown.
     ///
     /// Exact in the process that writes the file, for read-only handles too. In another process a read-only
     /// handle goes by the marker and the extents of the file: to the block for [`Growth::Unwritten`], and it may include
     /// appends not yet acknowledged; for
-    /// [`Growth::Zeroed`] it is the last durable end that the writer noted, which it does at each step of
-    /// growth.
+    /// [`Growth::Zeroed`] and in [recycled](Self::recycle) space it is the last durable end that the writer noted, which
+    /// it does at each step of growth.
     ///
     /// # Errors
     ///

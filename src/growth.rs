@@ -91,6 +91,11 @@ impl Planner {
         ahead < self.last_step / 4 * self.wishes.low_water_quarters
     }
 
+    /// The length the file is expected to reach; 0 if nobody said.
+    pub fn capacity(&self) -> u64 {
+        self.wishes.capacity_bytes.unwrap_or(0)
+    }
+
     /// How much the next step would like to take.
     pub fn wanted(&self) -> u64 {
         self.next_step.max(if self.first { self.wishes.capacity_bytes.unwrap_or(0) } else { 0 })
@@ -107,6 +112,9 @@ impl Planner {
             Some(capacity) if self.first => capacity.clamp(from, from.saturating_add(step)),
             _ => from.max(end).saturating_add(step),
         };
+        if need.is_none() && step < unit {
+            return None;
+        }
         let ceiling = room.size_max.min(i64::MAX as u64) / unit * unit;
         let least = need.map_or(from + unit, |need| need.least).div_ceil(unit) * unit;
         let to = target.max(end).div_ceil(unit).saturating_mul(unit).max(least).min(ceiling);
@@ -144,8 +152,8 @@ impl Budget {
         self.limit = limit;
     }
 
-    /// Asks for `wanted` bytes for a file that was charged with `charged` before and still has `ahead` of
-    /// them. Grants at most a quarter of what is left, so that many files starting at once all find
+    /// Asks for `wanted` bytes (0 to give back what is used, or all) for a file that was charged with `charged` before
+    /// and still has `ahead` of them. Grants at most a quarter of what is left, so that many files starting at once all find
     /// some, and returns the file's new charge with the grant in it.
     pub fn grant(&mut self, charged: u64, ahead: u64, wanted: u64) -> (u64, u64) {
         self.give_back(charged);
@@ -155,8 +163,7 @@ impl Budget {
         (ahead + granted, granted)
     }
 
-    /// A file is closed or cut.
-    pub fn give_back(&mut self, charged: u64) {
+    fn give_back(&mut self, charged: u64) {
         self.taken = self.taken.checked_sub(charged).expect("no file gives back more than it took");
     }
 }
@@ -218,6 +225,12 @@ mod tests {
         let need = Need { start: 0, least: 4096, end: 3 * 4096 };
         let plan = Planner::new(WISHES).plan(0, 0, Some(need), room).unwrap();
         assert_eq!((plan.to, plan.least), (3 * 4096, 4096));
+    }
+
+    #[test]
+    fn without_budget_nothing_grows_that_nobody_needs() {
+        let room = Room { granted_bytes: 4095, ..ROOM };
+        assert_eq!(Planner::new(WISHES).plan(0, 0, None, room), None);
     }
 
     #[test]

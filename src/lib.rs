@@ -61,7 +61,7 @@ pub use stats::Stats;
 pub use sys::probe::Alignment;
 
 /// Sets what all files of the process together may have grown ahead, in bytes; 2 GiB by default. An append that
-/// needs more gets just what it needs.
+/// needs more gets just what it needs. What [`File::recycle`] keeps is not counted.
 pub fn set_growth_budget(bytes: u64) {
     engine::process::Process::current().budget().set_limit(bytes);
 }

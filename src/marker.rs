@@ -1,8 +1,8 @@
 //! The marker: what a file that grew ahead says of itself, so that a crash can be undone. Encoding only.
 //!
 //! It stands in the extended attribute `user.dioxide` from before the first growth until after the
-//! cut at close. 64 bytes, little-endian: magic `dioxide`, version u8; growth u8, mode u8, 2 bytes
-//! zero, birth time nanoseconds u32; inode u64; birth time seconds i64; base u64; grown_from u64;
+//! cut at close. 64 bytes, little-endian: magic `dioxide`, version u8; growth u8, mode u8, recycled u8,
+//! one byte zero, birth time nanoseconds u32; inode u64; birth time seconds i64; base u64; grown_from u64;
 //! grown_to u64; epoch u32, CRC-32 of the 60 bytes before it. 64 is the most that fits beside an
 //! ext4 inode of 256 bytes, so writing the marker needs no block, even on a full disk.
 
@@ -49,6 +49,8 @@ pub struct Marker {
     pub prepared: Prepared,
     /// What extended the file.
     pub mode: Mode,
+    /// Part of what lies above the base is what the file held before it was recycled.
+    pub recycled: bool,
     /// Recovery never cuts below this end.
     pub base: u64,
     /// The physical size before the growth that this marker announces, rounded up to a block. Nobody of ours
@@ -61,6 +63,11 @@ pub struct Marker {
 }
 
 impl Marker {
+    /// Whether the extents of the file tell what was written above the base. Zeros and old content look written as well.
+    pub fn extents_tell(&self) -> bool {
+        self.prepared == Prepared::Unwritten && !self.recycled
+    }
+
     /// The bytes of the attribute.
     pub fn encode(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
@@ -68,6 +75,7 @@ impl Marker {
         bytes[7] = VERSION;
         bytes[8] = matches!(self.prepared, Prepared::Zeroed) as u8;
         bytes[9] = matches!(self.mode, Mode::Positional) as u8;
+        bytes[10] = self.recycled as u8;
         bytes[12..16].copy_from_slice(&self.identity.born.1.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.identity.inode.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.identity.born.0.to_le_bytes());
@@ -100,6 +108,7 @@ impl Marker {
             },
             prepared: if bytes[8] == 0 { Prepared::Unwritten } else { Prepared::Zeroed },
             mode: if bytes[9] == 0 { Mode::AppendOnly } else { Mode::Positional },
+            recycled: bytes[10] != 0,
             base: u64::from_le_bytes(field(bytes, 32)),
             grown_from: u64::from_le_bytes(field(bytes, 40)),
             grown_to: u64::from_le_bytes(field(bytes, 48)),
@@ -122,6 +131,7 @@ mod tests {
             identity: Identity { inode: 77, born: (-5, 999_999_999) },
             prepared: Prepared::Zeroed,
             mode: Mode::Positional,
+            recycled: true,
             base: 4096,
             grown_from: 8192,
             grown_to: 1 << 40,

@@ -137,7 +137,7 @@ impl OpenOptions {
     }
 
     /// The length that the file is expected to reach, in bytes: the first step of growth goes
-    /// there at once, beyond the cap too. A hint, never a limit.
+    /// there at once, beyond the cap too, and the next begins only when more is needed. A hint, never a limit.
     pub fn capacity(&mut self, bytes: u64) -> &mut Self {
         self.capacity_bytes = Some(bytes);
         self

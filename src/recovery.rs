@@ -1,6 +1,6 @@
 //! What a crash left of a file, and where it may be cut. Decisions only; the engine does the I/O.
 
-use crate::marker::{Identity, Marker, Mode, Prepared};
+use crate::marker::{Identity, Marker, Mode};
 use std::fmt;
 
 /// Allocated space of a file, as FIEMAP tells.
@@ -24,8 +24,8 @@ pub enum Verdict {
     Foreign,
     /// It was left grown; the end of what was written is known.
     Cut,
-    /// It was left grown over zeros; the end lies between `floor` and `ceiling`, and only the owner of the
-    /// records can tell where.
+    /// It was left with zeros, or what it held before it was recycled, behind its records; the end lies between
+    /// `floor` and `ceiling`, and only the owner of the records can tell where.
     Undecided,
     /// It was left grown, and is not as it was left. Nothing is cut, except by force.
     Doubtful(String),
@@ -62,8 +62,8 @@ impl fmt::Display for Recovery {
             ),
             Verdict::Undecided => write!(
                 f,
-                "left grown over zeros by a crash; the end lies between {floor} and {ceiling}, and only the \
-                 program that wrote it can tell where"
+                "left by a crash with zeros or old content behind its records; the end lies between {floor} and \
+                 {ceiling}, and only the program that wrote it can tell where"
             ),
             Verdict::Doubtful(why) => {
                 write!(
@@ -108,19 +108,13 @@ pub fn judge(
     if let Some(why) = doubt(marker, physical_size, extents) {
         return at(last_written(extents).clamp(marker.base, physical_size), Verdict::Doubtful(why));
     }
-    match marker.prepared {
-        Prepared::Zeroed if marker.base < physical_size => Recovery {
-            physical_size,
-            floor: marker.base,
-            ceiling: physical_size,
-            verdict: Verdict::Undecided,
-        },
-        Prepared::Zeroed => at(physical_size, Verdict::Cut),
-        Prepared::Unwritten => {
-            let end = end_of_written(marker, block, extents);
-            at(end.clamp(marker.base, physical_size), Verdict::Cut)
-        }
+    if marker.extents_tell() {
+        let end = end_of_written(marker, block, extents);
+        return at(end.clamp(marker.base, physical_size), Verdict::Cut);
     }
+    let known = marker.base == physical_size;
+    let verdict = if known { Verdict::Cut } else { Verdict::Undecided };
+    Recovery { physical_size, floor: marker.base, ceiling: physical_size, verdict }
 }
 
 /// Append-only: the end of the contiguous written part. Positional: holes may be meant, so the end of the
@@ -147,7 +141,7 @@ fn doubt(marker: &Marker, physical_size: u64, extents: &[Extent]) -> Option<Stri
     if physical_size > grown_to {
         return Some(format!("it was left with {grown_to} bytes and has {physical_size}"));
     }
-    if physical_size <= grown_from || marker.prepared == Prepared::Zeroed {
+    if physical_size <= grown_from || !marker.extents_tell() {
         return None;
     }
     // The growth that the marker announces was under way: none of our writers had that space yet, so it is allocated
@@ -164,6 +158,7 @@ fn doubt(marker: &Marker, physical_size: u64, extents: &[Extent]) -> Option<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::marker::Prepared;
     use proptest::prelude::*;
 
     const SELF: Identity = Identity { inode: 12, born: (1, 2) };
@@ -171,6 +166,7 @@ mod tests {
         identity: SELF,
         prepared: Prepared::Unwritten,
         mode: Mode::AppendOnly,
+        recycled: false,
         base: 8192,
         grown_from: 65536,
         grown_to: 131072,
@@ -269,10 +265,29 @@ mod tests {
         assert_eq!((found.verdict, found.floor, found.ceiling), (Verdict::Undecided, 8192, 65536));
     }
 
+    #[test]
+    fn old_content_tells_nothing_whatever_lies_beyond_it() {
+        let marker = Marker { recycled: true, ..MARKER };
+        let old_then_grown = [extent(0, 32768, true), extent(32768, 65536, false)];
+        let found = judge(&marker, SELF, 65536, &old_then_grown);
+        assert_eq!((found.verdict, found.floor, found.ceiling), (Verdict::Undecided, 8192, 65536));
+    }
+
+    #[test]
+    fn where_nothing_lies_above_the_base_nothing_is_asked() {
+        for marker in [
+            Marker { recycled: true, base: 65536, ..MARKER },
+            Marker { prepared: Prepared::Zeroed, base: 65536, ..MARKER },
+        ] {
+            let found = judge(&marker, SELF, 65536, &[extent(0, 65536, true)]);
+            assert_eq!((found.verdict, found.floor, found.ceiling), (Verdict::Cut, 65536, 65536));
+        }
+    }
+
     proptest! {
         #[test]
         fn an_end_is_never_below_the_base_nor_above_the_file(
-            base in 0u64..20, to in 0u64..40, size in 0u64..50, positional: bool,
+            base in 0u64..20, to in 0u64..40, size in 0u64..50, positional: bool, recycled: bool,
             edges in proptest::collection::btree_set(0u64..50, 0..12), written: u16
         ) {
             let edges: Vec<_> = edges.into_iter().collect();
@@ -280,7 +295,7 @@ mod tests {
                 .map(|(n, w)| extent(w[0] * 4096, w[1] * 4096, written >> n & 1 == 1)).collect();
             let marker = Marker {
                 mode: if positional { Mode::Positional } else { Mode::AppendOnly },
-                base: base * 4096, grown_from: to.max(base) * 4096, grown_to: to.max(base) * 4096, ..MARKER
+                recycled, base: base * 4096, grown_from: to.max(base) * 4096, grown_to: to.max(base) * 4096, ..MARKER
             };
             let size = size * 4096;
             let found = judge(&marker, SELF, size, &extents);

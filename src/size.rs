@@ -1,7 +1,7 @@
 //! The four sizes of a file that grows ahead of its writers. Values only; the engine owns them under its lock.
 //!
 //! `physical >= reserved >= written >= durable`. They speak of extension only (an overwrite in
-//! flight lowers none of them), and only [`Sizes::cut`] lowers them.
+//! flight lowers none of them), and only [`Sizes::cut`] and [`Sizes::recycle`] lower them.
 
 /// See the module. All in bytes from the start of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,11 @@ impl Sizes {
     /// The kernel's i_size was set to `len` durably, with nothing in flight.
     pub fn cut(&mut self, len: u64) {
         *self = Self::settled(len);
+    }
+
+    /// The file begins anew over the space that it has, with nothing in flight.
+    pub fn recycle(&mut self) {
+        *self = Self { physical: self.physical, ..Self::settled(0) };
     }
 
     /// The only write in flight was to move i_size itself, failed, and was taken back.

@@ -1,15 +1,23 @@
-//! What needs the file to itself: `set_len` and close. Both leave it as any other program would: its size is its
-//! length, and no marker.
+//! What needs the file to itself: `set_len`, `recycle` and close. `set_len` and close leave it as any other program
+//! would: its size is its length, and no marker.
 //!
-//! Order, so that a crash at any point is recovered from:
+//! Order of a cut, so that a crash at any point is recovered from:
 //! 1. everything written durable, since the base must not be above anything that a crash could take;
 //! 2. a marker whose base is the new end, durable;
 //! 3. the cut, durable; 4. the marker away, durable.
+//!
+//! An extension comes after a cut to the written end, because what lies above may be anything.
+//!
+//! Recycling has one step: a marker that promises nothing of what the file holds (base 0), durable. Before, all of it
+//! is there; afterwards it is space ahead, and only the records tell which life they are of.
 
+use super::core::Core;
+use super::grower::changed_by_another;
 use super::process::lock;
+use super::waiter::Token;
 use super::{Engine, io};
 use crate::backend::Backend;
-use crate::error::{ErrorKind, Operation, Result};
+use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::marker::Marker;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -21,11 +29,34 @@ impl<B: Backend> Engine<B> {
         if self.is_device {
             return Err(fail(ErrorKind::Unsupported("the size of a block device is fixed".into())));
         }
+        let result = self.alone(|| self.cut_to(len));
+        result.map_err(|error| fail(self.kind_of(Operation::SetLen, &error)))
+    }
+
+    /// Gives up what the file holds, and keeps its space.
+    pub fn recycle(&self) -> Result<()> {
+        self.check_usable(Operation::Recycle)?;
+        if self.lock().prepared().is_none() {
+            let why = "it does not grow ahead (asked not to, a block device, or the log says why), so a crash \
+                       could not be recovered from";
+            return Err(self.error(Operation::Recycle, None, ErrorKind::Unsupported(why.into())));
+        }
+        self.alone(|| {
+            self.check_size(Operation::Recycle)?;
+            let marker = self.lock().recycling_marker();
+            self.mark(marker).map_err(|error| self.failure(Operation::Recycle, &error))?;
+            self.adopt(Core::recycle);
+            Ok(())
+        })
+    }
+
+    /// Makes a change with nothing in flight, and no growth.
+    fn alone<R>(&self, change: impl FnOnce() -> R) -> R {
         let _alone = self.gate.shut();
         self.stop_grower();
-        let result = self.cut_to(len);
+        let result = change();
         self.lock().resume_growth();
-        result.map_err(|error| fail(self.kind_of(Operation::SetLen, &error)))
+        result
     }
 
     /// Ends the file's life in this process. Nothing may use the engine afterwards.
@@ -37,26 +68,20 @@ impl<B: Backend> Engine<B> {
         let _alone = self.gate.shut();
         self.stop_grower();
         let result = self.put_away();
-        self.process.budget().give_back(std::mem::take(&mut lock(&self.charged)));
+        self.charge(0, 0);
         self.backend.unlock();
         result
     }
 
     fn put_away(&self) -> Result<()> {
         self.check_usable(Operation::Close)?;
-        let fail = |error: std::io::Error| {
-            self.error(Operation::Close, None, self.kind_of(Operation::Close, &error))
-        };
+        let fail = |error: std::io::Error| self.failure(Operation::Close, &error);
         let (sizes, marker, held) = {
             let core = self.lock();
             (core.sizes(), core.marker(), core.held())
         };
         let Some(marker) = marker else { return self.make_stable().map_err(fail) };
-        let found = self.backend.physical_size().map_err(fail)?;
-        if found != sizes.physical {
-            let why = format!("it was grown to {} bytes and has {found}", sizes.physical);
-            return Err(self.error(Operation::Close, None, ErrorKind::Doubtful(why)));
-        }
+        self.check_size(Operation::Close)?;
         match held {
             // Nobody said where the file ends, so the question stays for the next one who opens it.
             Some(base) => self.cut_with(marker, base, sizes.written).map_err(fail),
@@ -64,37 +89,59 @@ impl<B: Backend> Engine<B> {
         }
     }
 
+    /// What another program appended is not ours to cut, nor to write over.
+    fn check_size(&self, operation: Operation) -> Result<()> {
+        let physical = self.lock().sizes().physical;
+        let found = self.backend.physical_size().map_err(|error| self.failure(operation, &error))?;
+        if found == physical {
+            return Ok(());
+        }
+        Err(self.error(operation, None, changed_by_another(physical, found)))
+    }
+
+    fn failure(&self, operation: Operation, error: &std::io::Error) -> Error {
+        self.error(operation, None, self.kind_of(operation, error))
+    }
+
     /// Sets the size, durably, and removes the marker.
     fn cut_to(&self, len: u64) -> std::io::Result<()> {
-        let marker = self.lock().marker();
+        let (marker, written) = {
+            let core = self.lock();
+            (core.marker(), core.sizes().written)
+        };
         if len > self.backend.size_max().max(self.len()) {
             // The kernel would end the process by SIGXFSZ.
             return Err(std::io::Error::from_raw_os_error(libc::EFBIG));
         }
         let Some(marker) = marker else {
             io::uninterrupted(|| self.backend.truncate(len))?;
-            self.adopt(len);
+            self.adopt(|core| core.cut(len));
             return self.make_stable();
         };
+        if len > written {
+            self.cut_to(written)?;
+            return self.cut_to(len);
+        }
         self.make_stable()?;
-        let base = len.min(self.lock().sizes().written);
-        self.cut_with(marker, base, len)?;
-        self.adopt(len);
+        self.cut_with(marker, len, len)?;
+        self.adopt(|core| core.cut(len));
         self.backend.remove_marker()?;
         self.lock().unmarked();
         self.make_stable()
     }
 
-    /// The file has the new size, whatever else may still fail.
-    fn adopt(&self, len: u64) {
-        self.lock().cut(len);
-        self.process.budget().give_back(std::mem::take(&mut lock(&self.charged)));
-        self.len.store(len, Ordering::Release);
+    /// The file has changed, whatever else may still fail. Nothing of it was grown ahead.
+    fn adopt(&self, change: impl FnOnce(&mut Core<Token>)) {
+        let mut core = self.lock();
+        change(&mut core);
+        self.len.store(core.sizes().written, Ordering::Release);
+        drop(core);
+        self.charge(0, 0);
     }
 
     /// Announces the cut, and cuts, both durably. Nothing above `grown_from` is anybody's any more.
     fn cut_with(&self, marker: Marker, base: u64, len: u64) -> std::io::Result<()> {
-        let grown_to = marker.grown_to.max(len);
+        let grown_to = marker.grown_to;
         let epoch = self.lock().next_epoch();
         self.mark(Marker { base, grown_from: grown_to, grown_to, epoch, ..marker })?;
         io::uninterrupted(|| self.backend.truncate(len)).inspect_err(|_| self.restore(marker))?;

@@ -26,6 +26,11 @@ use std::sync::{Arc, OnceLock};
 /// Zeros go out in requests of this size.
 const ZEROS_BYTES: usize = 1 << 20;
 
+/// The size is not of our making.
+pub(super) fn changed_by_another(physical: u64, found: u64) -> ErrorKind {
+    ErrorKind::Doubtful(format!("it was grown to {physical} bytes and has {found}"))
+}
+
 impl<B: Backend> Engine<B> {
     pub(super) fn start_grower(self: &Arc<Self>) {
         let engine = self.clone();
@@ -48,6 +53,8 @@ impl<B: Backend> Engine<B> {
             let job = self.step(|core, out| {
                 let job = core.next_growth(room, out);
                 if job.is_none() {
+                    // The step that was granted is not taken.
+                    self.charge(core.grown_ahead(), 0);
                     self.grower_ended.notify_all();
                 }
                 job
@@ -69,12 +76,20 @@ impl<B: Backend> Engine<B> {
             log::warn!("dioxide: {}: free space unknown: {error}", self.path.display());
             0
         });
-        let (wanted, ahead) = self.lock().growth_wanted();
-        let mut charged = super::lock(&self.charged);
-        let wanted = wanted.min(free_bytes);
-        let (charge, granted_bytes) = self.process.budget().grant(*charged, ahead, wanted);
-        *charged = charge;
+        let (wanted, ahead) = {
+            let core = self.lock();
+            (core.growth_wanted(), core.grown_ahead())
+        };
+        let granted_bytes = self.charge(ahead, wanted.min(free_bytes));
         Room { free_bytes, size_max: self.backend.size_max(), granted_bytes }
+    }
+
+    /// Charges the file with what is ahead, and with what the budget grants of `wanted`.
+    pub(super) fn charge(&self, ahead: u64, wanted: u64) -> u64 {
+        let mut charged = super::lock(&self.charged);
+        let (charge, granted) = self.process.budget().grant(*charged, ahead, wanted);
+        *charged = charge;
+        granted
     }
 
     fn perform_growth(&self, job: GrowthJob, room: Room) -> std::result::Result<u64, Failure> {
@@ -86,7 +101,10 @@ impl<B: Backend> Engine<B> {
         let physical = self.lock().sizes().physical;
         let found = self.backend.physical_size().map_err(fail)?;
         if found != physical {
-            return Err(self.changed_by_another(physical, found));
+            // Growing over what another program appended would make it ours, and overwrite it.
+            let kind = changed_by_another(physical, found);
+            let cause = Arc::new(self.error(Operation::Grow, None, kind.clone()));
+            return Err(Failure { kind, cause, wedges: false });
         }
         let result = self.grow_by(plan, job.marker, room);
         if result.is_err() {
@@ -104,13 +122,6 @@ impl<B: Backend> Engine<B> {
         let found = self.backend.physical_size()?;
         let ours = physical < found && found <= tried;
         if ours { io::uninterrupted(|| self.backend.truncate(physical)) } else { Ok(()) }
-    }
-
-    /// Growing over what another program appended would make it ours, and overwrite it.
-    fn changed_by_another(&self, physical: u64, found: u64) -> Failure {
-        let kind = ErrorKind::Doubtful(format!("it was grown to {physical} bytes and has {found}"));
-        let cause = Arc::new(self.error(Operation::Grow, None, kind.clone()));
-        Failure { kind, cause, wedges: false }
     }
 
     fn grow_by(&self, plan: Plan, marker: Marker, room: Room) -> Result<u64> {

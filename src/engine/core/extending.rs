@@ -58,7 +58,14 @@ impl<T: Clone> Core<T> {
             return self.reroute(inside, out);
         }
         if group.place == Place::End && !offset.is_multiple_of(self.ground.append_unit) {
-            return self.refuse_unaligned_end(offset, out);
+            // A positional write has left the end elsewhere.
+            let required = self.ground.append_unit;
+            let kind = ErrorKind::Misaligned { what: "file length", value: offset, required };
+            return self.refuse_oldest(kind, out);
+        }
+        if self.would_show_old_content(offset) {
+            let why = "the gap below would show what the file held before it was recycled";
+            return self.refuse_oldest(ErrorKind::Unsupported(why.into()), out);
         }
         if self.space.prepared.is_none() {
             // The write itself moves i_size. One at a time, so that nobody is above it if it fails.
@@ -74,13 +81,11 @@ impl<T: Clone> Core<T> {
         self.send(offset, fitting, out)
     }
 
-    /// Appends stand at whole blocks; a positional write has left the end elsewhere.
-    pub(super) fn refuse_unaligned_end(&mut self, end: u64, out: &mut Outbox<T>) -> bool {
-        let required = self.ground.append_unit;
+    /// The oldest group can never go where it is to go.
+    pub(super) fn refuse_oldest(&mut self, kind: ErrorKind, out: &mut Outbox<T>) -> bool {
         let group = self.waiting.pop_front().expect("the caller looked at it");
         for member in group.members {
-            let kind = ErrorKind::Misaligned { what: "file length", value: end, required };
-            out.answer(member.token, Err(kind));
+            out.answer(member.token, Err(kind.clone()));
         }
         true
     }

@@ -165,8 +165,10 @@ struct Space {
     /// What the next marker must say.
     mode: Mode,
     prepared: Option<Prepared>,
-    /// Recovery left it to the caller to cut; until then the floor stays the base.
-    held: Option<(u64, Prepared)>,
+    /// Recovery left it to the caller to cut; until then the next markers keep its base, and why it is not known.
+    held: Option<Marker>,
+    /// What the file held before it was recycled reaches to here; 0 if it was not.
+    old_to: u64,
     need: Option<Need>,
     grower_running: bool,
     paused: bool,
@@ -215,7 +217,8 @@ impl<T: Clone> Core<T> {
                 announced: None,
                 mode: held.map_or(Mode::AppendOnly, |marker| marker.mode),
                 prepared: ground.prepared,
-                held: held.map(|marker| (marker.base, marker.prepared)),
+                held,
+                old_to: 0,
                 need: None,
                 grower_running: false,
                 paused: false,
@@ -243,7 +246,7 @@ impl<T: Clone> Core<T> {
 
     /// The base that stays until the caller cuts, if recovery left that to it.
     pub fn held(&self) -> Option<u64> {
-        self.space.held.map(|(base, _)| base)
+        self.space.held.map(|marker| marker.base)
     }
 
     /// How often an operation found too little space ahead.
@@ -328,11 +331,22 @@ impl<T: Clone> Core<T> {
 
     /// With nothing in flight, the file was cut (or extended) to `len`.
     pub fn cut(&mut self, len: u64) {
-        assert!(self.reserved.is_empty() && self.waiting.is_empty());
         self.sizes.cut(len);
+        self.begin_anew(0);
+    }
+
+    /// With nothing in flight, and a marker on disk that says so, the file begins anew over the space that it has.
+    pub fn recycle(&mut self) {
+        self.sizes.recycle();
+        self.begin_anew(self.sizes.physical);
+    }
+
+    fn begin_anew(&mut self, old_to: u64) {
+        assert!(self.reserved.is_empty() && self.waiting.is_empty());
         self.space.planner.reset();
         self.space.announced = None;
         self.space.held = None;
+        self.space.old_to = old_to;
         self.space.mode = Mode::AppendOnly;
         self.space.exhausted = false;
         if matches!(self.stopped, Some(ErrorKind::AppendEnded(_))) {

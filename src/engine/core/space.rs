@@ -1,4 +1,10 @@
 //! The space ahead of the writers: when to grow, what the marker says, and who fails when there is no space.
+//!
+//! A recycled file has old content ahead, up to `old_to`. Three rules keep it out of sight:
+//! 1. Nothing jumps over it: below `old_to` the file is extended without a gap.
+//! 2. Markers say `recycled` until their base has passed `old_to`; then what is ahead was grown, and they say as much as
+//!    those of any other file.
+//! 3. It is no growth: it is not charged to the budget, and growth beyond it waits until somebody needs it.
 
 use super::{Core, Failure, Few, GrowthJob, Outbox, Place};
 use crate::error::ErrorKind;
@@ -15,12 +21,24 @@ impl<T: Clone> Core<T> {
 
     pub(super) fn wants_growth(&self) -> bool {
         let space = &self.space;
-        let low = !space.exhausted && space.planner.below_low_water(self.sizes.ahead());
+        let low =
+            !space.exhausted && !self.is_sufficient() && space.planner.below_low_water(self.sizes.ahead());
         let extending = space.marker.is_some() || space.need.is_some();
         space.prepared.is_some()
             && !space.paused
             && self.stopped.is_none()
             && (space.need.is_some() || (extending && low))
+    }
+
+    /// The file has the space that it is expected to need.
+    fn is_sufficient(&self) -> bool {
+        let expected = self.space.planner.capacity().max(self.space.old_to);
+        self.sizes.reserved <= expected && expected <= self.sizes.physical
+    }
+
+    /// Whether a write that begins at `offset` would leave out space that does not read as zeros.
+    pub(super) fn would_show_old_content(&self, offset: u64) -> bool {
+        offset > self.sizes.reserved && self.sizes.reserved < self.space.old_to
     }
 
     /// Positional writes beyond the end change what recovery must look for, so the marker says so first.
@@ -31,9 +49,14 @@ impl<T: Clone> Core<T> {
         self.space.marker.is_some_and(|marker| marker.mode != self.space.mode)
     }
 
-    /// How much the next step of growth would like to take, and how much is still ahead: for the budget.
-    pub fn growth_wanted(&self) -> (u64, u64) {
-        (self.space.planner.wanted(), self.sizes.ahead())
+    /// How much the next step of growth would like to take.
+    pub fn growth_wanted(&self) -> u64 {
+        self.space.planner.wanted()
+    }
+
+    /// How much was grown and is still ahead: for the budget.
+    pub fn grown_ahead(&self) -> u64 {
+        self.sizes.physical - self.sizes.reserved.max(self.space.old_to)
     }
 
     /// The grower asks for its next job. Without one it must end.
@@ -87,18 +110,29 @@ impl<T: Clone> Core<T> {
     }
 
     pub(super) fn next_marker(&mut self, grown_from: u64, grown_to: u64) -> Marker {
-        let prepared = self.space.prepared.expect("only files that grow have a marker");
-        let (base, prepared) = self.space.held.unwrap_or((self.sizes.durable, prepared));
+        let durable = self.sizes.durable;
+        let (base, recycled) = match self.space.held {
+            Some(held) => (held.base, held.recycled),
+            None => (durable, durable < self.space.old_to),
+        };
         Marker {
             identity: self.ground.identity,
-            prepared,
+            prepared: self.space.prepared.expect("only files that grow have a marker"),
             mode: self.space.mode,
+            recycled,
             base,
             // Extents end at blocks, so ours may reach as far.
             grown_from: grown_from.next_multiple_of(self.ground.append_unit),
             grown_to,
             epoch: self.next_epoch(),
         }
+    }
+
+    /// The marker to stand before the file begins anew over the space that it has.
+    pub fn recycling_marker(&mut self) -> Marker {
+        let physical = self.sizes.physical;
+        let marker = self.next_marker(physical, physical);
+        Marker { mode: Mode::AppendOnly, recycled: true, base: 0, ..marker }
     }
 
     /// For the next marker that goes to the disk.
