@@ -90,6 +90,8 @@ struct Model {
     holes: HashSet<u64>,
     wedged: bool,
     capacity: u64,
+    /// The end of what the file held before it was recycled.
+    old_to: u64,
     last_append: usize,
 }
 
@@ -138,6 +140,7 @@ impl Model {
             holes: HashSet::new(),
             wedged: false,
             capacity: if random.one_in(3) { (20 + random.below(60)) * BLOCK } else { 1 << 40 },
+            old_to: 0,
             last_append: 0,
             random,
         }
@@ -157,7 +160,11 @@ impl Model {
             }
             let stuck = self.ops.iter().position(|op| op.answered.is_none());
             assert_eq!(stuck, None, "seed {}: never answered: {:?}\n{:#?}", self.seed, stuck, self.core);
-            self.cut();
+            assert!(self.core.pause_growth());
+            if !self.wedged {
+                if self.grows && self.random.one_in(2) { self.recycle() } else { self.cut() }
+            }
+            self.core.resume_growth();
         }
     }
 
@@ -233,6 +240,8 @@ impl Model {
             let mut others = self.in_flight.iter().map(|other| &other.range).filter(|range| inside(range));
             let crossed = others.any(|other| other.start < this.end && this.start < other.end);
             assert!(!inside(&this) || !crossed, "seed {seed}: {this:?} overwritten twice at a time");
+            let gap_over_old = self.end < self.old_to && *offset > self.end;
+            assert!(!gap_over_old, "seed {seed}: {this:?} jumps over old content");
             self.holes.extend((self.end..*offset).step_by(BLOCK as usize));
             self.end = self.end.max(place);
             range = this;
@@ -317,6 +326,8 @@ impl Model {
                     let stable =
                         |n: usize| self.disk.is_stable(n) || self.holes.contains(&(n as u64 * BLOCK));
                     assert!((0..base).all(stable), "seed {seed}: the base {base} is above what is stable");
+                    let told = job.marker.recycled || job.marker.base >= self.old_to;
+                    assert!(told, "seed {seed}: no word of old content: {job:?}");
                     let told = job.plan.is_none_or(|plan| plan.to <= job.marker.grown_to);
                     assert!(told, "seed {seed}: grows beyond what its marker says: {job:?}");
                     self.grower = Grower::Working(job);
@@ -365,17 +376,28 @@ impl Model {
 
     /// `set_len`, alone.
     fn cut(&mut self) {
-        assert!(self.core.pause_growth());
-        if !self.wedged {
-            self.end = self.random.below(self.core.sizes().written / BLOCK + 3) * BLOCK;
-            self.core.cut(self.end);
-            self.disk.live.truncate((self.end / BLOCK) as usize);
-            self.disk.stable = self.disk.live.clone();
-            self.holes = (0..self.end).step_by(BLOCK as usize).collect();
-            // What was cut away is no longer a matter of any sync to come.
-            self.ops.iter_mut().for_each(|op| op.written = op.written.map(|_| 0));
-        }
-        self.core.resume_growth();
+        let end = self.random.below(self.core.sizes().written / BLOCK + 3) * BLOCK;
+        self.core.cut(end);
+        self.disk.live.truncate((end / BLOCK) as usize);
+        self.disk.stable = self.disk.live.clone();
+        self.begin_anew(end, 0);
+    }
+
+    /// `recycle`, alone: the old content stands where it stood, and counts for nothing.
+    fn recycle(&mut self) {
+        let marker = self.core.recycling_marker();
+        self.core.marked(marker);
+        self.core.recycle();
+        self.disk.live.fill(0);
+        self.disk.stable.fill(0);
+        self.begin_anew(0, self.core.sizes().physical);
+    }
+
+    fn begin_anew(&mut self, end: u64, old_to: u64) {
+        (self.end, self.old_to) = (end, old_to);
+        self.holes = (0..end).step_by(BLOCK as usize).collect();
+        // What was given up is no longer a matter of any sync to come.
+        self.ops.iter_mut().for_each(|op| op.written = op.written.map(|_| 0));
     }
 
     // --- what must hold -------------------------------------------------------------------------------

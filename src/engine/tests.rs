@@ -10,7 +10,7 @@ use crate::error::{ErrorKind, Operation, Result};
 use crate::growth::Wishes;
 use crate::marker::{Identity, Prepared};
 use crate::merge::Limits;
-use crate::recovery::Verdict;
+use crate::recovery::{Recovery, Verdict};
 use crate::sys::probe::Alignment;
 use std::path::Path;
 use std::sync::Arc;
@@ -473,4 +473,227 @@ fn check_after_crash(disk: &Sim, durable: u64, prepared: Prepared, at: &str) {
             break;
         }
     }
+}
+
+/// Old content is told from the records of `live`, which are counted from 1, by its numbers.
+const OLD: u64 = 1 << 32;
+
+/// A closed file of `blocks` blocks of old content.
+fn old_file(blocks: u64) -> Sim {
+    let file = open(Sim::new(DISK_BYTES));
+    for n in 0..blocks {
+        file.append(&record(OLD + n, 1), false).unwrap();
+    }
+    file.finish().unwrap();
+    file.backend.crash(|_| false)
+}
+
+fn recycled(blocks: u64) -> SimFile {
+    let file = open(old_file(blocks));
+    file.recycle().unwrap();
+    file
+}
+
+fn physical_blocks(file: &SimFile) -> u64 {
+    crate::backend::Backend::physical_size(&file.backend).unwrap() / BLOCK_BYTES
+}
+
+#[test]
+fn a_recycled_file_is_empty_and_keeps_its_space() {
+    let file = recycled(20);
+    assert_eq!((file.len(), physical_blocks(&file)), (0, 20));
+    let mut into = Buffer::zeroed(BLOCK_BYTES as usize);
+    assert_eq!(file.read_at(&mut into, 0), Ok(0));
+    assert_eq!(file.append(&record(1, 2), true), Ok(0));
+    assert_eq!(file.read_at(&mut into, 2 * BLOCK_BYTES), Ok(0));
+    assert_eq!((contents(&file), physical_blocks(&file)), (vec![1, 2], 20));
+    file.finish().unwrap();
+    assert!(!file.backend.is_marked());
+    assert_eq!(file.backend.content(2), None, "old content is given back");
+}
+
+#[test]
+fn a_recycled_file_grows_when_its_space_is_used_up() {
+    let file = recycled(20);
+    for number in 1..=20 {
+        file.append(&record(number, 1), true).unwrap();
+        assert_eq!(physical_blocks(&file), 20, "block {number}");
+    }
+    for number in 21..=60 {
+        file.append(&record(number, 1), true).unwrap();
+    }
+    assert!(physical_blocks(&file) > 60);
+    let after = open(file.backend.crash(|_| true));
+    assert_eq!(contents(&after), (1..=60).collect::<Vec<_>>(), "the extents tell again where it ends");
+}
+
+#[test]
+fn a_gap_over_old_content_is_refused() {
+    let file = recycled(20);
+    file.append(&record(1, 1), false).unwrap();
+    let error = file.write_at(&record(9, 1), 2 * BLOCK_BYTES, true).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Unsupported(_)), "{error}");
+    let far = file.write_at(&record(9, 1), 50 * BLOCK_BYTES, false).unwrap_err();
+    assert!(matches!(far.kind(), ErrorKind::Unsupported(_)), "{far}");
+    file.write_at(&record(1, 3), 0, false).expect("no gap");
+    file.append(&record(4, 17), false).unwrap();
+    file.write_at(&record(26, 1), 25 * BLOCK_BYTES, true).expect("nothing old is left out");
+    let wanted: Vec<_> = (1..=20).chain([0; 5]).chain([26]).collect();
+    assert_eq!(contents(&file), wanted);
+    assert_eq!(open(file.backend.crash(|_| false)).recovery.verdict, Verdict::Undecided);
+}
+
+#[test]
+fn set_len_beyond_the_end_of_a_recycled_file_shows_zeros() {
+    let file = recycled(20);
+    file.append(&record(1, 1), true).unwrap();
+    file.set_len(8 * BLOCK_BYTES).unwrap();
+    assert_eq!(contents(&file), [1, 0, 0, 0, 0, 0, 0, 0]);
+    assert!(!file.backend.is_marked());
+}
+
+#[test]
+fn a_crash_during_an_extending_set_len_of_a_recycled_file_shows_nothing_old() {
+    for calls in 0.. {
+        let file = recycled(20);
+        file.append(&record(1, 1), true).unwrap();
+        file.backend.die_after(calls);
+        let done = file.set_len(8 * BLOCK_BYTES).is_ok();
+        for keep in [false, true] {
+            let after = open(file.backend.crash(|_| keep));
+            match after.recovery.verdict {
+                Verdict::Undecided => assert_eq!(contents(&after)[0], 1),
+                _ => assert!(contents(&after)[1..].iter().all(|content| *content == 0), "{calls} calls"),
+            }
+        }
+        if done {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_file_whose_marker_cannot_be_written_is_not_recycled() {
+    let file = open(old_file(20));
+    file.backend.fail(Call::Marker, 0, libc::ENOSPC);
+    let error = file.recycle().unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::NoSpace(libc::ENOSPC));
+    assert_eq!(contents(&file), (OLD..OLD + 20).collect::<Vec<_>>());
+    assert_eq!(file.append(&record(1, 1), true), Ok(20 * BLOCK_BYTES));
+}
+
+#[test]
+fn a_file_that_does_not_grow_ahead_or_was_changed_is_not_recycled() {
+    let plain = open_on(old_file(3), None, Arc::default()).unwrap();
+    assert!(matches!(plain.recycle().unwrap_err().kind(), ErrorKind::Unsupported(_)));
+    let file = open(old_file(3));
+    file.backend.append_behind_our_back(1);
+    assert!(matches!(file.recycle().unwrap_err().kind(), ErrorKind::Doubtful(_)));
+    assert_eq!((plain.len(), file.len()), (3 * BLOCK_BYTES, 3 * BLOCK_BYTES));
+}
+
+#[test]
+fn recycling_allows_appends_after_a_failed_one() {
+    let file = recycled(20);
+    file.backend.fail(Call::Write, 0, libc::EIO);
+    assert!(file.append(&record(1, 1), false).is_err());
+    assert!(matches!(file.append(&record(1, 1), false).unwrap_err().kind(), ErrorKind::AppendEnded(_)));
+    file.recycle().unwrap();
+    assert_eq!(file.append(&record(1, 1), true), Ok(0));
+}
+
+#[test]
+fn an_open_question_is_given_up_by_recycling() {
+    let file = recycled(20);
+    file.append(&record(1, 3), true).unwrap();
+    let again = open(file.backend.crash(|_| true));
+    assert_eq!((again.recovery.floor, again.recovery.ceiling), (0, 20 * BLOCK_BYTES));
+    again.recycle().unwrap();
+    assert_eq!(again.append(&record(1, 1), true), Ok(0));
+    again.finish().unwrap();
+    assert_eq!(contents(&open(again.backend.crash(|_| false))), [1]);
+}
+
+/// As above, for a file that had another life before: nothing of it is taken for a record of this one.
+#[test]
+fn a_crash_in_any_window_of_a_recycled_file_mixes_no_lives() {
+    for (prepared, old_blocks) in
+        [(Prepared::Unwritten, 30), (Prepared::Zeroed, 30), (Prepared::Unwritten, 300)]
+    {
+        for cut in 0.. {
+            let sim = old_file(old_blocks);
+            sim.die_after(cut);
+            let Ok(file) = open_on(sim, Some(prepared), Arc::default()) else { continue };
+            let begun = file.recycle().is_ok();
+            let durable = if begun { live(&file) } else { 0 };
+            let done = file.finish().is_ok();
+            for keep in 0..4u64 {
+                let disk = file.backend.crash(|n| match keep {
+                    0 => false,
+                    1 => true,
+                    _ => n.is_none_or(|n| (n as u64 ^ cut) % 2 == keep % 2),
+                });
+                let at = format!("cut {cut} keep {keep} {prepared:?} over {old_blocks}");
+                check_lives(&disk, prepared, begun.then_some(durable), old_blocks, &at);
+            }
+            if done {
+                break;
+            }
+        }
+    }
+}
+
+/// Checks what a crash left of a recycled file, and a crash at every call of the recovery after it. `durable` blocks of
+/// this life were acknowledged, if it had begun.
+fn check_lives(disk: &Sim, prepared: Prepared, durable: Option<u64>, old_blocks: u64, at: &str) {
+    let old: Vec<_> = (OLD..OLD + old_blocks).collect();
+    for again in 0.. {
+        let at = format!("{at}, recovery call {again}");
+        let image = disk.crash(|_| true);
+        image.die_after(again);
+        let died = bring_into_order(&image, SELF, BLOCK_BYTES, Recover::Cut).is_err();
+        let file = open_on(image.crash(|n| n.is_none() && again % 2 == 0), Some(prepared), Arc::default())
+            .unwrap_or_else(|kind| panic!("{at}: {kind}"));
+        let as_it_was = file.recovery.verdict == Verdict::Clean && contents(&file) == old;
+        if durable.is_some() || !as_it_was {
+            let end = settle(&file).unwrap_or_else(|error| panic!("{at}: {error}"));
+            assert!(end >= durable.unwrap_or(0), "{at}: {durable:?} acknowledged, {end} found");
+            assert_eq!(contents(&file), (1..=end).collect::<Vec<_>>(), "{at}");
+        }
+        assert!(!file.backend.is_marked(), "{at}");
+        if !died {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_crash_while_the_owner_cuts_old_content_leaves_the_question_or_the_answer() {
+    let crashed = recycled(20);
+    crashed.append(&record(1, 3), true).unwrap();
+    for calls in 0.. {
+        let file = open(crashed.backend.crash(|_| true));
+        file.backend.die_after(calls);
+        let done = settle(&file).is_ok();
+        for keep in [false, true] {
+            let after = open(file.backend.crash(|_| keep));
+            assert_eq!(settle(&after), Ok(3), "{calls} calls");
+            assert_eq!(contents(&after), [1, 2, 3]);
+        }
+        if done {
+            break;
+        }
+    }
+}
+
+/// What the owner of the records does: finds the end of this life, and cuts there. Returns it, in blocks.
+fn settle(file: &SimFile) -> Result<u64> {
+    let found = contents(file);
+    let end = found.iter().zip(1..).take_while(|(content, number)| **content == *number).count() as u64;
+    let Recovery { floor, ceiling, verdict, .. } = &file.recovery;
+    assert!((*floor..=*ceiling).contains(&(end * BLOCK_BYTES)), "{end} blocks: {:?}", file.recovery);
+    if *verdict == Verdict::Undecided {
+        file.set_len(end * BLOCK_BYTES)?;
+    }
+    Ok(end)
 }
