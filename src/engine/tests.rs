@@ -528,6 +528,22 @@ fn a_recycled_file_grows_when_its_space_is_used_up() {
 }
 
 #[test]
+fn a_file_is_charged_with_what_it_has_grown_ahead_alone() {
+    let file = open(old_file(20));
+    let charged = |file: &SimFile| *super::lock(&file.charged);
+    for number in 0..300 {
+        file.append(&record(number, 1), false).unwrap();
+        assert!(charged(&file) >= file.lock().grown_ahead(), "block {number}");
+        // Half a step was left when the last one was taken.
+        assert!(charged(&file) <= 3 << 19, "block {number}: a step that was not taken");
+    }
+    file.recycle().unwrap();
+    assert_eq!((charged(&file), file.lock().grown_ahead()), (0, 0));
+    file.append(&record(1, 1), false).unwrap();
+    assert_eq!(charged(&file), 0);
+}
+
+#[test]
 fn a_gap_over_old_content_is_refused() {
     let file = recycled(20);
     file.append(&record(1, 1), false).unwrap();
@@ -618,7 +634,7 @@ fn an_open_question_is_given_up_by_recycling() {
 #[test]
 fn a_crash_in_any_window_of_a_recycled_file_mixes_no_lives() {
     for (prepared, old_blocks) in
-        [(Prepared::Unwritten, 30), (Prepared::Zeroed, 30), (Prepared::Unwritten, 300)]
+        [(Prepared::Unwritten, 31), (Prepared::Zeroed, 31), (Prepared::Unwritten, 300)]
     {
         for cut in 0.. {
             let sim = old_file(old_blocks);
