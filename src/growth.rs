@@ -109,7 +109,9 @@ impl Planner {
         let step = self.wanted().min(room.free_bytes / FREE_SPACE_FRACTION).min(room.granted_bytes);
         let end = need.map_or(reserved, |need| need.end);
         let target = match self.wishes.capacity_bytes {
-            Some(capacity) if self.first => capacity.clamp(from, from.saturating_add(step)),
+            Some(capacity) if self.first && capacity > from => {
+                capacity.clamp(from, from.saturating_add(step))
+            }
             _ => from.max(end).saturating_add(step),
         };
         if need.is_none() && step < unit {
@@ -152,9 +154,9 @@ impl Budget {
         self.limit = limit;
     }
 
-    /// Asks for `wanted` bytes (0 to give back what is used, or all) for a file that was charged with `charged` before
-    /// and still has `ahead` of them. Grants at most a quarter of what is left, so that many files starting at once all find
-    /// some, and returns the file's new charge with the grant in it.
+    /// Asks for `wanted` bytes for a file that was charged with `charged` before and still has `ahead` of
+    /// them; for none, to give back the rest. Grants at most a quarter of what is left, so that many files
+    /// starting at once all find some, and returns the file's new charge with the grant in it.
     pub fn grant(&mut self, charged: u64, ahead: u64, wanted: u64) -> (u64, u64) {
         self.give_back(charged);
         self.taken += ahead;
@@ -245,6 +247,14 @@ mod tests {
         let wishes = Wishes { capacity_bytes: Some(1 << 30), ..WISHES };
         let plan = Planner::new(wishes).plan(0, 0, None, ROOM).unwrap();
         assert_eq!(plan.to, 1 << 30);
+    }
+
+    #[test]
+    fn a_file_beyond_its_capacity_grows_by_steps() {
+        let wishes = Wishes { capacity_bytes: Some(MIB), ..WISHES };
+        let need = Need { start: MIB, least: MIB + 4096, end: MIB + 4096 };
+        let plan = Planner::new(wishes).plan(MIB, MIB, Some(need), ROOM).unwrap();
+        assert_eq!(plan.to, 33 * MIB + 4096);
     }
 
     #[test]
