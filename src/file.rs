@@ -161,6 +161,15 @@ impl File {
     /// and [`set_len`](Self::set_len) give back what lies above the end, as always: a segment that is to be used again
     /// is closed when it is full.
     ///
+    /// ```no_run
+    /// # use dioxide::OpenOptions;
+    /// std::fs::rename("log.17", "log.42")?;
+    /// std::fs::File::open(".")?.sync_all()?; // the new life must not be found under the old name
+    /// let log = OpenOptions::new().write(true).open("log.42")?;
+    /// log.recycle()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # After a crash
     ///
     /// On return nothing of the old content is promised any more. Until the file is closed, a crash leaves it

@@ -119,7 +119,7 @@ impl Model {
         };
         let wishes = Wishes {
             cap_bytes: BLOCK << random.below(6),
-            capacity_bytes: None,
+            capacity_bytes: random.one_in(3).then(|| random.below(40) * BLOCK),
             unit_bytes: BLOCK,
             low_water_quarters: 2 + random.below(2),
         };
