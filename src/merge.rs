@@ -12,6 +12,16 @@ pub struct Limits {
 /// The kernel's UIO_MAXIOV.
 pub const SEGMENTS_MAX: usize = 1024;
 
+/// So many plain appends go out side by side: a few writers gain nothing by waiting for each other.
+pub const SINGLE_APPENDS_MAX: usize = 4;
+
+/// Whether an operation waits for the rest of its cohort, those that were answered together: they may come back
+/// together as well, and then share a request. A durable one costs a flush, so it waits for one other already; a plain
+/// one costs so little that only a crowd is worth it.
+pub fn gathers(cohort: usize, durable: bool) -> bool {
+    cohort > if durable { 1 } else { SINGLE_APPENDS_MAX }
+}
+
 impl Limits {
     /// Whether an operation of `len` bytes may join a request of `bytes` and `segments`. One operation
     /// alone is never refused, however long.
@@ -43,11 +53,6 @@ impl Span {
     /// Whether the two share a byte.
     pub fn overlaps(&self, other: &Span) -> bool {
         self.start < other.end && other.start < self.end
-    }
-
-    /// Whether the two share a byte or stand side by side.
-    pub fn touches(&self, other: &Span) -> bool {
-        self.start <= other.end && other.start <= self.end
     }
 }
 

@@ -1,7 +1,7 @@
 //! The core against a model: random operations, completions in any order, failures, growth that stalls or finds
 //! no space; after every step the rules at the top of `core` are checked on a disk of 16-byte blocks.
 
-use super::core::{Core, Failure, Ground, GrowthJob, Outbox, Outcome, Request, Work};
+use super::core::{Call, Core, Failure, Ground, GrowthJob, Outbox, Outcome, Request, Work};
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::flush::Means;
@@ -83,6 +83,8 @@ struct Model {
     harsh: bool,
     ops: Vec<Op>,
     in_flight: Vec<InFlight>,
+    /// Whose owners are not awake yet.
+    calls: Vec<(usize, Call)>,
     grower: Grower,
     disk: Disk,
     /// The end of all that was sent out to extend the file; blocks below it that nobody was to write.
@@ -134,6 +136,7 @@ impl Model {
             harsh: random.one_in(3),
             ops: Vec::new(),
             in_flight: Vec::new(),
+            calls: Vec::new(),
             grower: Grower::Idle,
             disk,
             end: start,
@@ -149,14 +152,20 @@ impl Model {
     fn run(&mut self) {
         for _ in 0..1 + self.random.below(3) {
             for _ in 0..self.random.below(60) {
-                match self.random.below(5) {
+                match self.random.below(6) {
                     0 | 1 => self.submit(),
                     2 => self.growth_step(),
+                    3 => self.wake_one(),
                     _ => self.complete_one(),
                 }
             }
-            while !self.in_flight.is_empty() || !matches!(self.grower, Grower::Idle) {
-                if self.random.one_in(2) { self.growth_step() } else { self.complete_one() }
+            while !self.in_flight.is_empty() || !self.calls.is_empty() || !matches!(self.grower, Grower::Idle)
+            {
+                match self.random.below(3) {
+                    0 => self.growth_step(),
+                    1 => self.wake_one(),
+                    _ => self.complete_one(),
+                }
             }
             let stuck = self.ops.iter().position(|op| op.answered.is_none());
             assert_eq!(stuck, None, "seed {}: never answered: {:?}\n{:#?}", self.seed, stuck, self.core);
@@ -176,7 +185,16 @@ impl Model {
         for request in out.requests {
             self.send(request);
         }
+        for (op, call) in out.calls {
+            let seed = self.seed;
+            assert!(self.ops[op].answered.is_none(), "seed {seed}: {op} left before it was called");
+            let again = self.calls.iter().any(|(_, other)| *other == call);
+            assert!(!again, "seed {seed}: called twice: {call:?}");
+            self.calls.push((op, call));
+        }
         for (op, outcome) in out.outcomes {
+            let called = self.calls.iter().any(|(owner, _)| *owner == op);
+            assert!(!called, "seed {}: {op} is answered while it is called", self.seed);
             self.answer(op, outcome);
         }
         if out.start_grower {
@@ -272,6 +290,15 @@ impl Model {
             Kind::Sync => unreachable!("a sync writes nothing"),
         }
         op.offset = Some(offset);
+    }
+
+    /// Somebody who was called is awake.
+    fn wake_one(&mut self) {
+        if self.calls.is_empty() {
+            return;
+        }
+        let (_, call) = self.calls.swap_remove(self.random.below(self.calls.len() as u64) as usize);
+        self.step(|core, out| core.called(call, out));
     }
 
     fn complete_one(&mut self) {

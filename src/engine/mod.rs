@@ -32,13 +32,13 @@ use crate::options::Growth;
 use crate::recovery::Recovery;
 use crate::stats::{Counters, count};
 use crate::sys::probe::Alignment;
-use core::{Core, Failure, Outbox, Request, Work};
+use core::{Call, Core, Failure, Outbox, Request, Work};
 use process::{FileSystem, Process, lock};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use waiter::{News, Token};
+use waiter::{News, Task, Token};
 
 /// What an engine is made of, once the file is open, locked and in order.
 pub(crate) struct Parts<B> {
@@ -131,8 +131,9 @@ impl<B: Backend> Engine<B> {
         }
         check_memory(data, self.alignment).map_err(fail)?;
         check("length", data.len() as u64, self.alignment.append).map_err(fail)?;
-        let offset =
-            self.run(|core, token, out| core.append(token, Segment::of(data), durable, out)).map_err(fail)?;
+        let offset = self
+            .run(durable, |core, token, out| core.append(token, Segment::of(data), durable, out))
+            .map_err(fail)?;
         count(&self.counters.appends, 1);
         count(&self.counters.append_bytes, data.len() as u64);
         Ok(offset)
@@ -159,7 +160,7 @@ impl<B: Backend> Engine<B> {
                 io::write_fully(&self.backend, &[Segment::of(data)], offset, false, self.alignment.offset);
             return self.judge_write(result, Operation::Write, offset).map_err(|failure| fail(failure.kind));
         }
-        self.run(|core, token, out| core.write(token, Segment::of(data), offset, durable, out))
+        self.run(durable, |core, token, out| core.write(token, Segment::of(data), offset, durable, out))
             .map(drop)
             .map_err(fail)
     }
@@ -174,7 +175,7 @@ impl<B: Backend> Engine<B> {
 
     pub fn sync_data(self: &Arc<Self>) -> Result<()> {
         let _pass = self.begin(Operation::Flush)?;
-        self.run(|core, token, out| core.sync(token, out))
+        self.run(true, |core, token, out| core.sync(token, out))
             .map(drop)
             .map_err(|kind| self.error(Operation::Flush, None, kind))
     }
@@ -212,13 +213,15 @@ impl<B: Backend> Engine<B> {
     /// Puts an operation into the core and waits for its outcome, doing meanwhile what the core asks of it.
     fn run(
         self: &Arc<Self>,
+        durable: bool,
         submit: impl FnOnce(&mut Core<Token>, Token, &mut Outbox<Token>),
     ) -> Result<u64, ErrorKind> {
         let me = waiter::mine();
         self.step(|core, out| submit(core, me.clone(), out));
         loop {
-            match me.next() {
-                News::Work(request) => self.perform(request),
+            match me.next(durable) {
+                News::Work(Task::Request(request)) => self.perform(request),
+                News::Work(Task::Call(call)) => self.called(call, durable),
                 News::Done(outcome) => return outcome,
             }
         }
@@ -234,7 +237,10 @@ impl<B: Backend> Engine<B> {
         drop(core);
         // Requests first: the device should be busy before those who are done are woken.
         for request in out.requests {
-            request.owner.clone().assign(request);
+            request.owner.clone().assign(Task::Request(request));
+        }
+        for (owner, call) in out.calls {
+            owner.assign(Task::Call(call));
         }
         for (token, outcome) in out.outcomes {
             token.finish(outcome);
@@ -243,6 +249,14 @@ impl<B: Backend> Engine<B> {
             self.start_grower();
         }
         result
+    }
+
+    /// A durable request is worth a turn of those who are ready to join it.
+    fn called(self: &Arc<Self>, call: Call, durable: bool) {
+        if durable {
+            std::thread::yield_now();
+        }
+        self.step(|core, out| core.called(call, out));
     }
 
     fn perform(self: &Arc<Self>, request: Request<Token>) {

@@ -1,17 +1,13 @@
-//! Durable overwrites on their way: which may go out at once, and which wait to be merged.
+//! Durable overwrites on their way: which may go out at once, and which wait.
 //!
-//! A write waits only while it overlaps one that is in flight or waits itself, or when it stands beside such a one and
-//! [`REQUESTS_MAX`] requests are out: then those that stand side by side go out as one. So writers in different
-//! places never wait for each other, and two overlapping writes are never in flight together. Nobody starves: what
-//! waits goes out, oldest offset first, as requests come back.
+//! A write waits while it overlaps one that is in flight or waits itself, so two overlapping writes are never in flight
+//! together; and with the others of its cohort, so that those that stand side by side go out as one. Nobody starves: what
+//! waits goes out, lowest offset first, whenever a request comes back or the one who was called for it is awake.
 
 use super::core::{Member, Outbox, Request, Work};
 use crate::error::ErrorKind;
 use crate::flush::Means;
 use crate::merge::{self, Limits, Span};
-
-/// With so many requests in flight, further ones that could be merged with others wait to be.
-const REQUESTS_MAX: usize = 4;
 
 /// A request in flight, and what it carries.
 #[derive(Debug)]
@@ -27,11 +23,13 @@ pub(super) struct InFlight<T> {
 pub(super) struct Positional<T> {
     in_flight: Vec<InFlight<T>>,
     waiting: Vec<(Span, Member<T>)>,
+    /// Those of a cohort, until the one who is called for them is awake.
+    held: Vec<(Span, Member<T>)>,
 }
 
 impl<T> Default for Positional<T> {
     fn default() -> Self {
-        Self { in_flight: Vec::new(), waiting: Vec::new() }
+        Self { in_flight: Vec::new(), waiting: Vec::new(), held: Vec::new() }
     }
 }
 
@@ -55,21 +53,28 @@ impl<T: Clone> Positional<T> {
         out: &mut Outbox<T>,
     ) {
         let span = Span::at(offset, member.segment.len());
-        if self.others().any(|other| other.overlaps(&span)) || self.is_worth_merging(&span) {
+        if self.others().any(|other| other.overlaps(&span)) {
             self.waiting.push((span, member));
         } else {
             self.send(id, vec![(span, member)], means, out);
         }
     }
 
-    /// Everything in flight or waiting.
-    fn others(&self) -> impl Iterator<Item = &Span> {
-        let waiting = self.waiting.iter().map(|(span, _)| span);
-        self.in_flight.iter().map(|request| &request.span).chain(waiting)
+    /// Lets a write wait for its cohort. Returns whether it is the first, who is to be called.
+    pub fn hold(&mut self, offset: u64, member: Member<T>) -> bool {
+        self.held.push((Span::at(offset, member.segment.len()), member));
+        self.held.len() == 1
     }
 
-    fn is_worth_merging(&self, span: &Span) -> bool {
-        self.in_flight.len() >= REQUESTS_MAX && self.others().any(|other| other.touches(span))
+    /// The one who was called is awake: those held may go with the next release.
+    pub fn let_go(&mut self) {
+        self.waiting.append(&mut self.held);
+    }
+
+    /// Everything in flight or waiting.
+    fn others(&self) -> impl Iterator<Item = &Span> {
+        let waiting = self.waiting.iter().chain(&self.held).map(|(span, _)| span);
+        self.in_flight.iter().map(|request| &request.span).chain(waiting)
     }
 
     /// Sends `members`, which stand side by side, as request `id`.
@@ -94,17 +99,15 @@ impl<T: Clone> Positional<T> {
         self.in_flight.swap_remove(index.expect("a request comes back once"))
     }
 
-    /// Sends out what waits and overlaps nothing in flight, merged, as far as there may be more requests.
+    /// Sends out what waits and overlaps nothing in flight, merged.
     pub fn release(&mut self, limits: Limits, next_id: &mut u64, out: &mut Outbox<T>) {
         self.waiting.sort_by_key(|(span, _)| span.start);
         let spans: Vec<_> = self.waiting.iter().map(|(span, _)| *span).collect();
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
         for count in merge::runs(&spans, limits) {
             let run: Vec<_> = waiting.by_ref().take(count).collect();
-            let any = |meets: fn(&Span, &Span) -> bool| {
-                self.in_flight.iter().any(|other| run.iter().any(|(span, _)| meets(span, &other.span)))
-            };
-            if any(Span::overlaps) || self.in_flight.len() >= REQUESTS_MAX && any(Span::touches) {
+            let crossed = |other: &InFlight<T>| run.iter().any(|(span, _)| span.overlaps(&other.span));
+            if self.in_flight.iter().any(crossed) {
                 self.waiting.extend(run);
                 continue;
             }

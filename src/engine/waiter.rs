@@ -1,14 +1,14 @@
 //! Where a blocked caller waits: for work it is to do for itself and others, and for its outcome.
 
-use super::core::{Outcome, Request};
+use super::core::{Call, Outcome, Request};
 use super::process::lock;
 use rustix::thread::futex;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// How often to let others run before going to sleep. What a caller waits for is often done by a thread that is ready
-/// to run, and a sleep and its wake-up cost more than a turn.
+/// How often a caller that waits for no flush lets others run before it goes to sleep. What it waits for is often done
+/// by a thread that is ready to run, and a sleep and its wake-up cost more than a turn.
 const YIELDS_MAX: u32 = 3;
 
 const NOTHING: u32 = 0;
@@ -27,14 +27,27 @@ pub(super) struct Waiter {
 
 #[derive(Debug, Default)]
 struct Slot {
-    work: Vec<Request<Token>>,
+    work: Vec<Task>,
     outcome: Option<Outcome>,
+}
+
+/// What a caller is to do for itself and others.
+#[derive(Debug)]
+pub(super) enum Task {
+    Request(Request<Token>),
+    Call(Call),
 }
 
 /// What a caller is woken for.
 pub(super) enum News {
-    Work(Request<Token>),
+    Work(Task),
     Done(Outcome),
+}
+
+impl PartialEq for Waiter {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
 }
 
 /// The calling thread's own, for its next operation.
@@ -50,9 +63,9 @@ pub(super) fn mine() -> Token {
 }
 
 impl Waiter {
-    /// Gives the caller a request to perform.
-    pub fn assign(&self, request: Request<Token>) {
-        lock(&self.slot).work.push(request);
+    /// Gives the caller something to do.
+    pub fn assign(&self, task: Task) {
+        lock(&self.slot).work.push(task);
         self.wake();
     }
 
@@ -69,26 +82,27 @@ impl Waiter {
         }
     }
 
-    /// Waits for work or the outcome; work first, since others wait for it.
-    pub fn next(&self) -> News {
+    /// Waits for work or the outcome; work first, since others wait for it. A flush takes long: whoever waits for one
+    /// sleeps at once.
+    pub fn next(&self, durable: bool) -> News {
         loop {
             if let Some(news) = self.take() {
                 return news;
             }
-            self.sleep();
+            self.sleep(if durable { 0 } else { YIELDS_MAX });
         }
     }
 
     fn take(&self) -> Option<News> {
         let mut slot = lock(&self.slot);
         match slot.work.pop() {
-            Some(request) => Some(News::Work(request)),
+            Some(task) => Some(News::Work(task)),
             None => slot.outcome.take().map(News::Done),
         }
     }
 
-    fn sleep(&self) {
-        for _ in 0..YIELDS_MAX {
+    fn sleep(&self, yields: u32) {
+        for _ in 0..yields {
             if self.state.load(Ordering::Acquire) != NOTHING {
                 break;
             }

@@ -1,27 +1,24 @@
 //! Writes that extend the file: grouped while they wait, sent out below `physical`, answered in the order of
 //! their offsets.
 
-use super::{Core, Failure, Few, Member, Outbox, Outcome, Place, Request, Reserved, State, Waiting, Work};
+use super::{
+    Call, Core, Failure, Few, Member, Outbox, Outcome, Place, Request, Reserved, State, Waiting, Work,
+};
 use crate::error::ErrorKind;
 use crate::flush::{self, Company, Means};
 use crate::growth::Need;
-use crate::merge::{Limits, Span};
+use crate::merge::{self, Limits, SINGLE_APPENDS_MAX, Span};
 use crate::size::Sizes;
 
-/// With this many requests of appends in flight, further ones wait, and are merged. More would leave less to
-/// merge; with fewer the device would be idle while the next request is made up.
-const MERGED_REQUESTS_MAX: usize = 2;
-
-/// But so many appends go out side by side all the same: a few writers gain nothing by waiting for each other.
-const SINGLE_APPENDS_MAX: usize = 4;
-
-impl<T: Clone> Core<T> {
+impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn extend(&mut self, place: Place, member: Member<T>, out: &mut Outbox<T>) {
         if let Some(stopped) = &self.stopped {
             return out.answer(member.token, Err(stopped.clone()));
         }
         let len = member.segment.len();
-        match self.waiting.back_mut() {
+        let durable = member.durable;
+        let alone = self.waiting.is_empty() && self.called.is_none();
+        match self.waiting.back_mut().or(self.called.as_mut()) {
             Some(last) if last.admits(place, len, self.ground.limits) => last.push(member),
             _ => {
                 let mut group = Waiting { place, members: Few::new(), bytes: 0 };
@@ -29,65 +26,103 @@ impl<T: Clone> Core<T> {
                 self.waiting.push_back(group);
             }
         }
+        if alone && !merge::gathers(self.cohort, durable) {
+            // Whoever submitted it is awake, so it goes at once.
+            self.send_waiting(out);
+        }
         self.pump(out);
     }
 
-    /// Sends out what can go, and asks for what it lacks.
+    /// Calls for what can go, and asks for what it lacks.
     pub(super) fn pump(&mut self, out: &mut Outbox<T>) {
-        while self.may_send() && self.send_next(out) {}
+        if self.called.is_none() && self.may_send() && self.next_place(out).is_some() {
+            let group = self.waiting.pop_front().expect("it can go");
+            out.calls.push((group.members[0].token.clone(), Call::Extend));
+            self.called = Some(group);
+        }
         self.start_grower(out);
         self.start_flush(out);
     }
 
-    pub(super) fn may_send(&self) -> bool {
-        let in_flight = self.reserved.iter().filter(|part| matches!(part.state, State::InFlight(_)));
-        self.in_flight < MERGED_REQUESTS_MAX
-            || in_flight.map(|part| part.members.len()).sum::<usize>() < SINGLE_APPENDS_MAX
+    /// Sends out those for whom the caller was called, with all who joined them.
+    pub(super) fn send_called(&mut self, out: &mut Outbox<T>) {
+        let group = self.called.take().expect("a call is answered once");
+        self.waiting.push_front(group);
+        if self.stopped.is_some() {
+            self.fail_the_rest(out);
+        }
+        self.send_waiting(out);
+        self.pump(out);
     }
 
-    /// Sends out the oldest waiting group, or the part of it that fits into the space there is.
-    pub(super) fn send_next(&mut self, out: &mut Outbox<T>) -> bool {
-        let Some(group) = self.waiting.front() else { return false };
-        let offset = match group.place {
-            Place::End => self.sizes.reserved,
-            Place::At(offset) => offset,
-        };
-        let end = offset + group.bytes;
-        let inside = if group.place == Place::End { 0 } else { group.fitting(offset, self.sizes.reserved) };
-        if inside > 0 {
-            return self.reroute(inside, out);
+    fn send_waiting(&mut self, out: &mut Outbox<T>) {
+        while self.may_send()
+            && let Some((offset, count)) = self.next_place(out)
+        {
+            self.send(offset, count, out);
         }
-        if group.place == Place::End && !offset.is_multiple_of(self.ground.append_unit) {
-            // A positional write has left the end elsewhere.
-            let required = self.ground.append_unit;
-            let kind = ErrorKind::Misaligned { what: "file length", value: offset, required };
-            return self.refuse_oldest(kind, out);
+    }
+
+    /// One request at a time, so that the others wait and are merged; or a few appends side by side.
+    fn may_send(&self) -> bool {
+        let in_flight = self.reserved.iter().filter(|part| matches!(part.state, State::InFlight(_)));
+        let appends = || in_flight.map(|part| part.members.len()).sum::<usize>();
+        self.in_flight == 0 || !merge::gathers(self.cohort, false) && appends() < SINGLE_APPENDS_MAX
+    }
+
+    /// Where the oldest waiting group can go, and how many of it fit into the space there is. Refuses who can never go,
+    /// and asks for space.
+    pub(super) fn next_place(&mut self, out: &mut Outbox<T>) -> Option<(u64, usize)> {
+        loop {
+            let group = self.waiting.front()?;
+            let offset = match group.place {
+                Place::End => self.sizes.reserved,
+                Place::At(offset) => offset,
+            };
+            let end = offset + group.bytes;
+            let inside =
+                if group.place == Place::End { 0 } else { group.fitting(offset, self.sizes.reserved) };
+            if inside > 0 {
+                if !self.reroute(inside, out) {
+                    return None;
+                }
+                continue;
+            }
+            if group.place == Place::End && !offset.is_multiple_of(self.ground.append_unit) {
+                // A positional write has left the end elsewhere.
+                let required = self.ground.append_unit;
+                self.refuse_oldest(
+                    ErrorKind::Misaligned { what: "file length", value: offset, required },
+                    out,
+                );
+                continue;
+            }
+            if self.would_show_old_content(offset) {
+                let why = "the gap below would show what the file held before it was recycled";
+                self.refuse_oldest(ErrorKind::Unsupported(why.into()), out);
+                continue;
+            }
+            if self.space.prepared.is_none() {
+                // The write itself moves i_size. One at a time, so that nobody is above it if it fails.
+                return (self.in_flight == 0).then_some((offset, usize::MAX));
+            }
+            let fitting = group.fitting(offset, self.sizes.physical);
+            let need = Need { start: offset, least: offset + group.members[0].segment.len(), end };
+            if self.marker_must_change(group.place) || fitting == 0 {
+                self.growth_waits += u64::from(self.space.need.is_none());
+                self.space.need = Some(need);
+                return None;
+            }
+            return Some((offset, fitting));
         }
-        if self.would_show_old_content(offset) {
-            let why = "the gap below would show what the file held before it was recycled";
-            return self.refuse_oldest(ErrorKind::Unsupported(why.into()), out);
-        }
-        if self.space.prepared.is_none() {
-            // The write itself moves i_size. One at a time, so that nobody is above it if it fails.
-            return self.in_flight == 0 && self.send(offset, usize::MAX, out);
-        }
-        let fitting = group.fitting(offset, self.sizes.physical);
-        let need = Need { start: offset, least: offset + group.members[0].segment.len(), end };
-        if self.marker_must_change(group.place) || fitting == 0 {
-            self.growth_waits += u64::from(self.space.need.is_none());
-            self.space.need = Some(need);
-            return false;
-        }
-        self.send(offset, fitting, out)
     }
 
     /// The oldest group can never go where it is to go.
-    pub(super) fn refuse_oldest(&mut self, kind: ErrorKind, out: &mut Outbox<T>) -> bool {
+    pub(super) fn refuse_oldest(&mut self, kind: ErrorKind, out: &mut Outbox<T>) {
         let group = self.waiting.pop_front().expect("the caller looked at it");
         for member in group.members {
             out.answer(member.token, Err(kind.clone()));
         }
-        true
     }
 
     /// A group that was to extend the file lies within what others extended meanwhile.
@@ -113,7 +148,7 @@ impl<T: Clone> Core<T> {
     }
 
     /// Reserves space at `offset` for the first `count` members of the oldest group, and sends them out.
-    pub(super) fn send(&mut self, offset: u64, count: usize, out: &mut Outbox<T>) -> bool {
+    pub(super) fn send(&mut self, offset: u64, count: usize, out: &mut Outbox<T>) {
         let group = self.waiting.front_mut().expect("the caller looked at it");
         let count = count.min(group.members.len());
         let mut end = offset;
@@ -145,7 +180,6 @@ impl<T: Clone> Core<T> {
         });
         self.reserved.push_back(Reserved { id, span, members, durable, state: State::InFlight(means) });
         self.in_flight += 1;
-        true
     }
 
     pub(super) fn means(&self) -> Means {
@@ -224,6 +258,9 @@ impl<T: Clone> Core<T> {
             }
         }
         let wedged = self.wedged();
+        let flush_called = self.flush_called.clone();
+        let is_called =
+            |part: &Reserved<T>| part.members.iter().any(|(token, _)| flush_called.as_ref() == Some(token));
         let mut end = self.sizes.written;
         for part in std::mem::take(&mut self.reserved) {
             let behind_a_gap = part.span.start > end;
@@ -231,7 +268,9 @@ impl<T: Clone> Core<T> {
                 end = end.max(part.span.end);
             }
             match part.state {
-                State::Written { .. } if behind_a_gap || wedged => part.answer(|_| Err(stopped.clone()), out),
+                State::Written { .. } if behind_a_gap || wedged && !is_called(&part) => {
+                    part.answer(|_| Err(stopped.clone()), out)
+                }
                 _ => self.reserved.push_back(part),
             }
         }

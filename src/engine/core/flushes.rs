@@ -1,8 +1,8 @@
 //! When a flush begins, and whom it satisfies.
 
-use super::{Core, Outbox, Request, State, Work};
+use super::{Call, Core, Outbox, Request, State, Work};
 
-impl<T: Clone> Core<T> {
+impl<T: Clone + PartialEq> Core<T> {
     /// Answers whom the last flush covered, and begins the next one if anybody waits for it.
     pub(super) fn start_flush(&mut self, out: &mut Outbox<T>) {
         while let Some((ticket, _)) = self.awaiting_flush.front() {
@@ -12,7 +12,7 @@ impl<T: Clone> Core<T> {
             let (_, token) = self.awaiting_flush.pop_front().expect("just seen");
             out.answer(token, Ok(0));
         }
-        if self.flushes.running() || self.wedged() {
+        if self.flushes.running() || self.flush_called.is_some() || self.wedged() {
             return;
         }
         let Some(owner) = self.flush_owner() else { return };
@@ -22,6 +22,22 @@ impl<T: Clone> Core<T> {
         if self.oldest_in_flight().is_some_and(|oldest| oldest <= last) {
             return;
         }
+        self.flush_called = Some(owner.clone());
+        out.calls.push((owner, Call::Flush));
+    }
+
+    /// Begins the flush, unless others are in flight by now whom it can take along. That it does once.
+    pub(super) fn begin_flush(&mut self, out: &mut Outbox<T>) {
+        let owner = self.flush_called.take().expect("a call is answered once");
+        if self.wedged() {
+            return self.fail_all(out);
+        }
+        if !self.flush_postponed && self.oldest_in_flight().is_some() {
+            self.flush_postponed = true;
+            self.flush_after = Some(self.next_id);
+            return;
+        }
+        self.flush_postponed = false;
         self.flush_after = None;
         let id = self.next_id();
         self.flushing = Some((id, self.flushes.begin(), self.sizes.written));

@@ -58,6 +58,17 @@ pub enum Work {
     Flush,
 }
 
+/// Something to do next, put together only when its owner is awake for it: whoever came meanwhile goes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Send out those who wait to extend the file.
+    Extend,
+    /// Send out the durable writes that wait.
+    Overwrite,
+    /// Begin the next flush.
+    Flush,
+}
+
 /// Why a request failed.
 #[derive(Clone, Debug)]
 pub struct Failure {
@@ -73,13 +84,15 @@ pub struct Failure {
 #[derive(Debug)]
 pub struct Outbox<T> {
     pub requests: Few<Request<T>>,
+    /// Each with its owner, one of those who wait for it; to be given back by `called`.
+    pub calls: Few<(T, Call)>,
     pub outcomes: Few<(T, Outcome)>,
     pub start_grower: bool,
 }
 
 impl<T> Default for Outbox<T> {
     fn default() -> Self {
-        Self { requests: Few::new(), outcomes: Few::new(), start_grower: false }
+        Self { requests: Few::new(), calls: Few::new(), outcomes: Few::new(), start_grower: false }
     }
 }
 
@@ -182,6 +195,8 @@ pub struct Core<T> {
     sizes: Sizes,
     ground: Ground,
     waiting: VecDeque<Waiting<T>>,
+    /// Those whose first member is called to send them out. They are before all in `waiting`.
+    called: Option<Waiting<T>>,
     reserved: VecDeque<Reserved<T>>,
     in_flight: usize,
     positional: Positional<T>,
@@ -190,26 +205,35 @@ pub struct Core<T> {
     flushing: Option<(u64, Generation, u64)>,
     /// The next flush waits for the requests up to this one that are in flight.
     flush_after: Option<u64>,
+    /// Who is called to begin the next flush.
+    flush_called: Option<T>,
+    /// The next flush was held up already for those who came while its owner awoke.
+    flush_postponed: bool,
     awaiting_flush: VecDeque<(Generation, T)>,
     space: Space,
+    /// How many were answered together last.
+    cohort: usize,
     stopped: Option<ErrorKind>,
     next_id: u64,
     growth_waits: u64,
 }
 
-impl<T: Clone> Core<T> {
+impl<T: Clone + PartialEq> Core<T> {
     /// A file of `len` bytes, all of it stable. `held` is what recovery left to the caller.
     pub fn new(len: u64, ground: Ground, planner: Planner, held: Option<Marker>) -> Self {
         Self {
             sizes: Sizes::settled(len),
             ground,
             waiting: VecDeque::new(),
+            called: None,
             reserved: VecDeque::new(),
             in_flight: 0,
             positional: Positional::default(),
             flushes: Flushes::default(),
             flushing: None,
             flush_after: None,
+            flush_called: None,
+            flush_postponed: false,
             awaiting_flush: VecDeque::new(),
             space: Space {
                 planner,
@@ -224,6 +248,7 @@ impl<T: Clone> Core<T> {
                 paused: false,
                 exhausted: false,
             },
+            cohort: 1,
             stopped: None,
             next_id: 0,
             growth_waits: 0,
@@ -283,6 +308,15 @@ impl<T: Clone> Core<T> {
         }
     }
 
+    /// Whoever was called is awake.
+    pub fn called(&mut self, call: Call, out: &mut Outbox<T>) {
+        match call {
+            Call::Extend => self.send_called(out),
+            Call::Overwrite => self.send_overwrites(out),
+            Call::Flush => self.begin_flush(out),
+        }
+    }
+
     /// Reports a request performed.
     pub fn completed(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {
         if let Err(Failure { wedges: true, cause, .. }) = &result {
@@ -303,6 +337,9 @@ impl<T: Clone> Core<T> {
         }
         self.settle(out);
         self.pump(out);
+        if !out.outcomes.is_empty() {
+            self.cohort = out.outcomes.len();
+        }
     }
 
     /// From now on everything fails: a flush failed on this file system.
@@ -310,9 +347,18 @@ impl<T: Clone> Core<T> {
         if !self.wedged() {
             self.stopped = Some(ErrorKind::Wedged(cause));
         }
-        let stopped = self.stopped.clone().expect("just set");
-        for (_, token) in self.awaiting_flush.drain(..) {
-            out.answer(token, Err(stopped.clone()));
+        self.fail_all(out);
+    }
+
+    /// Whoever is called is answered when it comes.
+    fn fail_all(&mut self, out: &mut Outbox<T>) {
+        let stopped = self.stopped.clone().expect("the caller set it");
+        for (ticket, token) in std::mem::take(&mut self.awaiting_flush) {
+            if self.flush_called.as_ref() == Some(&token) {
+                self.awaiting_flush.push_back((ticket, token));
+            } else {
+                out.answer(token, Err(stopped.clone()));
+            }
         }
         self.positional.fail_waiting(&stopped, out);
         self.settle(out);
@@ -342,7 +388,7 @@ impl<T: Clone> Core<T> {
     }
 
     fn begin_anew(&mut self, old_to: u64) {
-        assert!(self.reserved.is_empty() && self.waiting.is_empty());
+        assert!(self.reserved.is_empty() && self.waiting.is_empty() && self.called.is_none());
         self.space.planner.reset();
         self.space.announced = None;
         self.space.held = None;

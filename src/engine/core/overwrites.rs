@@ -1,17 +1,34 @@
 //! Writes below the end that are durable, and so have a flush to share.
 
-use super::{Core, Failure, Member, Outbox};
+use super::{Call, Core, Failure, Member, Outbox};
 use crate::error::ErrorKind;
 use crate::flush::Means;
+use crate::merge;
 
-impl<T: Clone> Core<T> {
+impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn overwrite(&mut self, offset: u64, member: Member<T>, out: &mut Outbox<T>) {
         if let Some(stopped @ ErrorKind::Wedged(_)) = &self.stopped {
             return out.answer(member.token, Err(stopped.clone()));
         }
+        if member.durable && merge::gathers(self.cohort, true) {
+            let token = member.token.clone();
+            if self.positional.hold(offset, member) {
+                out.calls.push((token, Call::Overwrite));
+            }
+            return;
+        }
         let means = member.durable.then(|| self.means());
         let id = self.next_id();
         self.positional.submit(id, offset, member, means, out);
+    }
+
+    /// Sends out the writes of a cohort: the one who was called for them is awake.
+    pub(super) fn send_overwrites(&mut self, out: &mut Outbox<T>) {
+        self.positional.let_go();
+        if self.wedged() {
+            return self.fail_all(out);
+        }
+        self.positional.release(self.ground.limits, &mut self.next_id, out);
     }
 
     pub(super) fn overwritten(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {

@@ -11,7 +11,7 @@ use crate::error::ErrorKind;
 use crate::growth::{Need, Plan, Room};
 use crate::marker::{Marker, Mode};
 
-impl<T: Clone> Core<T> {
+impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn start_grower(&mut self, out: &mut Outbox<T>) {
         if !self.space.grower_running && self.wants_growth() {
             self.space.grower_running = true;
