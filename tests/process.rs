@@ -7,7 +7,7 @@ use dioxide::{Buffer, Durability, ErrorKind, File, OpenOptions};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::files;
 use dioxide_testkit::lab::{self, Disk, Fs, TestDir};
-use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, volume_trials};
+use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, volume_trials_where};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -612,8 +612,9 @@ fn trials() -> Vec<Trial> {
     all.push(disk_trial("the_image_behind_a_loop_device_is_refused", |_disk| {
         the_image_behind_a_loop_device_is_refused()
     }));
-    all.extend(volume_trials(
+    all.extend(volume_trials_where(
         "a_device_with_a_mounted_file_system_is_refused",
+        Fs::has_disk,
         a_device_with_a_mounted_file_system_is_refused,
     ));
     all
