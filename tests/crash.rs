@@ -17,7 +17,7 @@ use rustix::fs::FallocateFlags;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -411,6 +411,39 @@ fn acknowledged_records_survive_a_shutdown_of_the_file_system(fs: Fs) -> TrialRe
     Ok(())
 }
 
+// --- snapshots ------------------------------------------------------------------------------------
+
+/// A snapshot of btrfs has files with the same inode numbers, birth times and markers.
+fn a_snapshot_of_a_file_in_use_is_recovered_as_after_a_crash(dir: TestDir) -> TrialResult {
+    let (used, snapshot) = (dir.join("used"), dir.join("snapshot"));
+    subvolume(&["create", &used.to_string_lossy()])?;
+    let path = used.join("log");
+    let mut child = start("append_durably", &path, "unwritten", 4, 1)?;
+    let before = placed(child.wait_for_acks(60, PATIENCE)?.to_vec());
+    subvolume(&["snapshot", &used.to_string_lossy(), &snapshot.to_string_lossy()])?;
+    let at_once = end_of(&placed(child.wait_for_acks(before.len() + 1, PATIENCE)?.to_vec()));
+    let all = placed(child.kill_9()?);
+    let copy = snapshot.join("log");
+    assert!((end_of(&before)..=at_once + MIB).contains(&File::open(&copy)?.len()?), "as a reader sees it");
+    for (path, records) in [(copy, before), (path, all)] {
+        let file = reopen(&path)?;
+        assert_eq!(file.recovery().map(|found| &found.verdict), Some(&Verdict::Cut));
+        assert!(file.len()? >= end_of(&records));
+        let next = append(&file, 9, 0, 2)?;
+        file.close()?;
+        assert_tidy(&path, next.end())?;
+        let content = fs::read(&path)?;
+        assert_all_there(&content, &records);
+        assert_eq!(end_of_records(&content, 0), next.end());
+    }
+    Ok(())
+}
+
+fn subvolume(args: &[&str]) -> TrialResult {
+    let status = Command::new("btrfs").args(["-q", "subvolume"]).args(args).status()?;
+    if status.success() { Ok(()) } else { Err(format!("btrfs subvolume {args:?}: {status}").into()) }
+}
+
 // --- files of others ------------------------------------------------------------------------------
 
 /// Leaves a file as a killed appender does: grown, with a marker. Returns what it must hold.
@@ -451,10 +484,16 @@ fn sparse(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 const OWN: [(&str, Own); 3] =
-    [("inside", preallocated_inside), ("beyond", preallocated_beyond), ("sparse", sparse)];
+    [("sparse", sparse), ("inside", preallocated_inside), ("beyond", preallocated_beyond)];
+
+/// Those that can be made on `fs`.
+fn own_on(fs: Fs) -> &'static [(&'static str, Own)] {
+    // Indirect blocks cannot be preallocated.
+    if fs == Fs::Ext3 { &OWN[..1] } else { &OWN }
+}
 
 fn a_file_of_someone_else_is_never_cut(dir: TestDir) -> TrialResult {
-    for (name, make) in OWN {
+    for (name, make) in own_on(dir.fs()) {
         let path = dir.join(name);
         let content = make(&path)?;
         let file = reopen(&path)?;
@@ -464,7 +503,8 @@ fn a_file_of_someone_else_is_never_cut(dir: TestDir) -> TrialResult {
         let file = reopen(&path)?;
         assert_eq!(append(&file, 1, 1, 1)?.offset, content.len() as u64, "{name}");
         file.close()?;
-        assert_tidy(&path, content.len() as u64 + BLOCK_BYTES)?;
+        let size = fs::metadata(&path)?.len();
+        assert_eq!((size, files::marker(&path)?), (content.len() as u64 + BLOCK_BYTES, None), "{name}");
         assert!(fs::read(&path)?[..content.len()] == content, "{name}: an append changed it");
     }
     Ok(())
@@ -472,7 +512,7 @@ fn a_file_of_someone_else_is_never_cut(dir: TestDir) -> TrialResult {
 
 fn a_kill_does_not_cut_what_was_there_before(dir: TestDir) -> TrialResult {
     for scenario in ["append_durably", "write_durably_beyond"] {
-        for (name, make) in OWN {
+        for (name, make) in own_on(dir.fs()) {
             let path = dir.join(format!("{name}-{scenario}"));
             let content = make(&path)?;
             let mut child = start(scenario, &path, "unwritten", 4, 1)?;
@@ -791,6 +831,14 @@ fn trials() -> Vec<Trial> {
     all.extend(zeros.flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_zeroed, test)));
     let unwritten = where_unwritten_space_grows.iter();
     all.extend(unwritten.flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)));
+    all.extend(lab_trials_where(
+        "a_snapshot_of_a_file_in_use_is_recovered_as_after_a_crash",
+        |fs| match fs {
+            Fs::Btrfs | Fs::BtrfsNocow => Ok(()),
+            _ => Err("it has no snapshots"),
+        },
+        a_snapshot_of_a_file_in_use_is_recovered_as_after_a_crash,
+    ));
     all.extend(volume_trials_where(
         "acknowledged_records_survive_a_shutdown_of_the_file_system",
         Fs::shuts_down,

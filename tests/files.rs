@@ -48,7 +48,7 @@ fn grown_space_is_never_seen(dir: TestDir) -> TrialResult {
         watcher.join().expect("the watcher saw nothing wrong")
     });
     let grows = growth_on(dir.fs(), Growth::Unwritten) != Growth::None;
-    assert_eq!(grown_seen, grows, "whether the file ever grew ahead");
+    assert!(grown_seen || !grows, "the file never grew ahead: nothing was tested");
     file.close()?;
     Ok(())
 }
@@ -628,8 +628,10 @@ fn follow(path: PathBuf, scenario: &str) -> TrialResult {
     let mut acknowledged = writer.wait_for_acks(1, Duration::from_secs(20))?.to_vec();
     let reader = File::open(&path)?;
     let mut known = 0;
-    let until = Instant::now() + Duration::from_millis(1500);
-    while Instant::now() < until {
+    let start = Instant::now();
+    // btrfs syncs one file after the other, and other tests sync there as well.
+    let enough = |known| known > 20 * BLOCK_BYTES || start.elapsed() > Duration::from_secs(20);
+    while start.elapsed() < Duration::from_millis(1500) || !enough(known) {
         if let Ok(acks) = writer.wait_for_acks(acknowledged.len() + 1, Duration::ZERO) {
             acknowledged = acks.to_vec();
         }

@@ -85,6 +85,15 @@ impl Fs {
         if self == Fs::Tmpfs { Err("tmpfs has no disk") } else { Ok(()) }
     }
 
+    /// Whether a direct write goes to the disk itself: where it goes through the cache, a write that the disk refuses
+    /// fails the next flush as well.
+    pub fn writes_directly(self) -> Applies {
+        match self {
+            Fs::Btrfs => Err("btrfs writes files with checksums through its cache"),
+            other => other.has_disk(),
+        }
+    }
+
     /// Whether it can be shut down as by a crash, and be mounted as it then is.
     pub fn shuts_down(self) -> Applies {
         match self {

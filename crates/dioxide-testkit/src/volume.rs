@@ -91,9 +91,12 @@ impl Volume {
         }
     }
 
-    /// Mounts it, unless it is mounted.
+    /// Mounts it, unless it is mounted. Without a journal it is repaired before, as a boot does.
     pub fn mount(&mut self) -> io::Result<()> {
         if self.mount.is_none() {
+            if !self.fs.recovers_itself() {
+                repair_fs(self.device())?;
+            }
             let options = match self.below {
                 Below::Memory { size, .. } => format!("size={size}"),
                 _ => "defaults".into(),
@@ -131,9 +134,6 @@ impl Volume {
         self.fuse_disk()?.power_cut(keep)?;
         self.unmount()?;
         self.fuse_disk()?.heal()?;
-        if !self.fs.recovers_itself() {
-            repair_fs(self.device())?;
-        }
         self.mount()
     }
 
@@ -189,7 +189,7 @@ fn check_fs(fs: Fs, device: &Path) -> io::Result<()> {
     }
 }
 
-/// As a boot after a crash does. e2fsck says by failing that there was something to repair; whether that was all, the
+/// e2fsck says by failing that there was something to repair; whether that was all, the
 /// second run tells.
 fn repair_fs(device: &Path) -> io::Result<()> {
     let _ = run_on(device, "e2fsck", &["-f", "-y"]);
