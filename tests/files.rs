@@ -7,11 +7,12 @@ use dioxide::{Buffer, Durability, ErrorKind, File, Growth, OpenOptions};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::files;
 use dioxide_testkit::lab::{Fs, TestDir};
-use dioxide_testkit::trials::{Trial, TrialResult, lab_trials, lab_trials_where};
+use dioxide_testkit::trials::{Trial, TrialResult, lab_trials, lab_trials_where, volume_trials_where};
+use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -186,6 +187,8 @@ fn opening_what_cannot_be_opened_says_why(dir: TestDir) -> TrialResult {
     assert_eq!(refusal(OpenOptions::new().write(true).open(&*dir)), ErrorKind::Os(libc::EISDIR));
     assert!(matches!(refusal(File::open(&*dir)), ErrorKind::Unsupported(_) | ErrorKind::Os(libc::EISDIR)));
     assert!(matches!(refusal(OpenOptions::new().write(true).open("/dev/null")), ErrorKind::Unsupported(_)));
+    let no_disk = refusal(File::open("/proc/version"));
+    assert!(matches!(&no_disk, ErrorKind::Unsupported(why) if why.contains("O_DIRECT")), "{no_disk:?}");
     Ok(())
 }
 
@@ -689,6 +692,22 @@ fn without_growth_the_file_is_never_larger_than_its_length(dir: TestDir) -> Tria
     Ok(())
 }
 
+/// A sync proves nothing there, so neither would a marker.
+fn without_barriers_nothing_grows(fs: Fs) -> TrialResult {
+    let volume = Volume::new(fs, SIZE_MIN)?;
+    let status = Command::new("mount").args(["-o", "remount,nobarrier"]).arg(volume.path()).status()?;
+    assert!(status.success(), "{status}");
+    for growth in [Growth::Unwritten, Growth::Zeroed] {
+        let path = volume.path().join(format!("{growth:?}"));
+        let file = writable().growth(growth).open(&path)?;
+        assert_eq!(file.growth(), Growth::None);
+        let end = assert_gapless(&append_many(&file, 1, 20), 0);
+        assert_tidy(&path, end)?;
+        file.close()?;
+    }
+    Ok(())
+}
+
 fn zeroed_space_is_written_ahead(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let mut options = writable();
@@ -808,6 +827,14 @@ fn trials() -> Vec<Trial> {
         "zeroed_space_is_written_ahead",
         Fs::grows_zeroed,
         zeroed_space_is_written_ahead,
+    ));
+    trials.extend(volume_trials_where(
+        "without_barriers_nothing_grows",
+        |fs| match fs {
+            Fs::Xfs => Err("it has no such option"),
+            other => other.has_disk(),
+        },
+        without_barriers_nothing_grows,
     ));
     trials.extend(lab_trials_where(
         "a_write_past_what_the_file_system_can_hold_is_an_error",

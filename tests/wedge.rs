@@ -148,12 +148,16 @@ fn a_wedged_file_system_is_refused_as_long_as_any_mount_of_it_is_left(fs: Fs) ->
     volume.unmount()?;
     assert_refused(OpenOptions::new().write(true).open(other.0.join("log")), &cause);
     assert_eq!(first_cause(writable().open(other.0.join("new"))), cause);
-    volume.mount()?;
+    // btrfs itself refuses to mount once more what it has made read-only.
+    let mounted_twice = volume.mount().is_ok();
+    assert_eq!(mounted_twice, !matches!(fs, Fs::Btrfs | Fs::BtrfsNocow));
     // What is refused is remembered.
     assert_refused(OpenOptions::new().write(true).open(other.0.join("log")), &cause);
     assert!(other.unmount()?);
-    // It was never away.
-    assert_refused(OpenOptions::new().write(true).open(&path), &cause);
+    if mounted_twice {
+        // It was never away.
+        assert_refused(OpenOptions::new().write(true).open(&path), &cause);
+    }
     volume.remount()?;
     let file = OpenOptions::new().write(true).open(&path)?;
     assert!(file.len()? >= end_of(&records));
@@ -541,10 +545,6 @@ fn trials() -> Vec<Trial> {
         nothing_acknowledged_beside_a_failing_flush_is_lost,
         a_stalled_disk_stops_only_its_own_files,
     ];
-    let on_btrfs: [(&str, fn() -> TrialResult); 2] = [
-        ("btrfs::a_failed_write_through_the_cache_wedges", a_failed_write_through_the_cache_wedges),
-        ("btrfs::a_failed_flush_wedges_all_subvolumes", a_failed_flush_wedges_all_subvolumes),
-    ];
     let where_writes_are_direct: &[VolumeTest] = named![
         a_failed_append_ends_appending_until_it_is_given_up,
         closing_after_a_failed_append_cuts_at_the_gap,
@@ -554,9 +554,10 @@ fn trials() -> Vec<Trial> {
     let mut trials: Vec<_> = all.iter().flat_map(|&(name, test)| fuse_trials(name, test)).collect();
     let direct = where_writes_are_direct.iter();
     trials.extend(direct.flat_map(|&(name, test)| fuse_trials_where(name, Fs::writes_directly, test)));
-    for (name, test) in on_btrfs {
-        trials.push(fuse_trial(name, test));
-    }
+    trials.extend([
+        fuse_trial("btrfs::a_failed_write_through_the_cache_wedges", a_failed_write_through_the_cache_wedges),
+        fuse_trial("btrfs::a_failed_flush_wedges_all_subvolumes", a_failed_flush_wedges_all_subvolumes),
+    ]);
     trials
 }
 

@@ -426,9 +426,12 @@ fn live(file: &SimFile) -> u64 {
 
 /// A crash at every call, with several choices of what survives of the unflushed, and a crash at every call of the
 /// recovery that follows.
+/// Makes one of so many bytes.
+type NewDisk = fn(u64) -> Sim;
+
 #[test]
 fn a_crash_in_any_window_loses_nothing_acknowledged_and_shows_nothing_else() {
-    let disks: [(fn(u64) -> Sim, _); 3] = [
+    let disks: [(NewDisk, Prepared); 3] = [
         (Sim::new, Prepared::Unwritten),
         (Sim::new, Prepared::Zeroed),
         (Sim::without_allocation, Prepared::Zeroed),

@@ -113,6 +113,14 @@ fn bench_counts_what_reaches_the_device(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+fn bench_says_where_direct_io_is_not_direct(dir: TestDir) -> TrialResult {
+    let output = short_append(&dir, "--json -");
+    expect_code(&output, 0);
+    let says = stderr(&output).contains("O_DIRECT is not direct here");
+    assert_eq!(says, dir.fs().writes_directly().is_err(), "{}", stderr(&output));
+    Ok(())
+}
+
 fn bench_zeroed(dir: TestDir) -> TrialResult {
     let results = results(&short_append(&dir, "--growth zeroed --json -"));
     assert!(results.iter().all(|result| result["growth"] == "zeroed"));
@@ -199,6 +207,7 @@ fn trials() -> Vec<Trial> {
             is_on_one_device,
             bench_counts_what_reaches_the_device,
         ),
+        lab_trials("bench_says_where_direct_io_is_not_direct", bench_says_where_direct_io_is_not_direct),
         lab_trials("bench_zeroed", bench_zeroed),
         lab_trials_where(
             "bench_refuses_blocks_below_the_append_unit",
