@@ -30,7 +30,7 @@ mod command;
 pub mod files;
 pub mod fuse_disk;
 pub mod lab;
-mod loop_device;
+pub mod loop_device;
 mod mount;
 mod site;
 pub mod trials;
