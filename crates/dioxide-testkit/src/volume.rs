@@ -13,6 +13,7 @@ use crate::lab::Fs;
 use crate::loop_device::LoopDevice;
 use crate::mount::Mount;
 use crate::site::Site;
+use crate::wait::{PATIENCE, retry};
 
 /// The smallest size that mkfs.xfs accepts.
 pub const SIZE_MIN: u64 = 300 << 20;
@@ -175,7 +176,7 @@ fn make_fs(fs: Fs, device: &Path) -> io::Result<()> {
         }
         Fs::Ext3 => run_on(device, "mkfs.ext3", &EXT),
         Fs::Xfs => run_on(device, "mkfs.xfs", &["-q", "-f", "-K"]),
-        Fs::Btrfs | Fs::BtrfsNocow => run_on(device, "mkfs.btrfs", &["-q", "-f", "-K"]),
+        Fs::Btrfs | Fs::BtrfsNocow => run_btrfs_on(device, "mkfs.btrfs", &["-q", "-f", "-K"]),
         Fs::Tmpfs => Ok(()),
     }
 }
@@ -184,7 +185,7 @@ fn check_fs(fs: Fs, device: &Path) -> io::Result<()> {
     match fs {
         Fs::Ext4 | Fs::Ext3 | Fs::Ext4NoJournal => run_on(device, "e2fsck", &["-f", "-n"]),
         Fs::Xfs => run_on(device, "xfs_repair", &["-n"]),
-        Fs::Btrfs | Fs::BtrfsNocow => run_on(device, "btrfs", &["check"]),
+        Fs::Btrfs | Fs::BtrfsNocow => run_btrfs_on(device, "btrfs", &["check"]),
         Fs::Tmpfs => Ok(()),
     }
 }
@@ -194,6 +195,11 @@ fn check_fs(fs: Fs, device: &Path) -> io::Result<()> {
 fn repair_fs(device: &Path) -> io::Result<()> {
     let _ = run_on(device, "e2fsck", &["-f", "-y"]);
     run_on(device, "e2fsck", &["-f", "-n"])
+}
+
+/// The tools of btrfs look at the images behind all loop devices, and give up where another test has just broken one.
+fn run_btrfs_on(device: &Path, tool: &str, options: &[&str]) -> io::Result<()> {
+    retry(PATIENCE, || run_on(device, tool, options))
 }
 
 fn run_on(device: &Path, tool: &str, options: &[&str]) -> io::Result<()> {
