@@ -104,8 +104,8 @@ impl Fs {
         }
     }
 
-    /// Whether it is consistent after a crash as soon as it is mounted.
-    pub(crate) fn recovers_itself(self) -> bool {
+    /// Whether it is consistent after a crash as soon as it is mounted, and shows old content of the disk nowhere.
+    pub fn recovers_itself(self) -> bool {
         self != Fs::Ext4NoJournal
     }
 }
