@@ -98,18 +98,18 @@ fn open_writing(options: &OpenOptions, process: &'static Process, path: &Arc<Pat
 /// A wedged file system takes no new files: before one is created in `dir`. Where nothing can be asked, creating will
 /// fail as well.
 fn refuse_if_wedged(process: &Process, path: &Arc<Path>, dir: &Path) -> Result<()> {
-    let Ok((dev, through)) = sys::probe::place(dir) else { return Ok(()) };
-    file_system(process, path, Operation::Open, dev, through).map(drop)
+    let Ok((fs, through)) = sys::probe::place(dir) else { return Ok(()) };
+    file_system(process, path, Operation::Open, fs, through).map(drop)
 }
 
 fn file_system(
     process: &Process,
     path: &Arc<Path>,
     operation: Operation,
-    dev: u64,
+    number: u64,
     through: Through,
 ) -> Result<Arc<FileSystem>> {
-    let fs = process.file_system(dev, through);
+    let fs = process.file_system(number, through);
     fs.map_err(|cause| Error::new(operation, path, None, ErrorKind::Wedged(cause)))
 }
 
@@ -137,7 +137,10 @@ fn open_or_create(options: &OpenOptions, path: &Arc<Path>, is_device: bool) -> R
 
 fn refusal(errno: Errno) -> ErrorKind {
     match errno {
-        Errno::INVAL => ErrorKind::Unsupported("this file system does not take O_DIRECT".into()),
+        Errno::INVAL => ErrorKind::Unsupported(
+            "this file system does not take O_DIRECT; those that store files on a disk do (ext4, XFS, btrfs)"
+                .into(),
+        ),
         other => ErrorKind::Os(other.raw_os_error()),
     }
 }
@@ -145,7 +148,7 @@ fn refusal(errno: Errno) -> ErrorKind {
 /// A new file survives a crash once its directory does.
 fn make_name_stable(process: &Process, path: &Arc<Path>, fd: &OwnedFd) -> Result<()> {
     let facts = facts(path, fd)?;
-    let fs = file_system(process, path, Operation::Open, facts.dev, facts.through)?;
+    let fs = file_system(process, path, Operation::Open, facts.fs, facts.through)?;
     let directory = sys::probe::parent_directory(path)
         .map_err(|error| Error::new(Operation::Open, path, None, os_kind(&error)))?;
     flushing(&fs, path, Operation::Open, || {
@@ -180,7 +183,9 @@ fn facts(path: &Arc<Path>, fd: &OwnedFd) -> Result<Facts> {
     sys::probe::facts(fd.as_fd()).map_err(|error| {
         let kind = match error.raw_os_error() {
             Some(libc::EINVAL) => ErrorKind::Unsupported("neither a regular file nor a block device".into()),
-            Some(libc::EOPNOTSUPP) => ErrorKind::Unsupported("no direct I/O on this file".into()),
+            Some(libc::EOPNOTSUPP) => ErrorKind::Unsupported(
+                "no direct I/O on this file: it is encrypted, or the file system is mounted with data=journal".into(),
+            ),
             _ => os_kind(&error),
         };
         Error::new(Operation::Open, path, None, kind)
@@ -214,7 +219,7 @@ fn make_engine(
     fd: OwnedFd,
     facts: Facts,
 ) -> Result<Engine<Syscall>> {
-    let fs = file_system(process, path, Operation::Open, facts.dev, facts.through)?;
+    let fs = file_system(process, path, Operation::Open, facts.fs, facts.through)?;
     let file = Locked::new(fd, &facts).map_err(|kind| Error::new(Operation::Open, path, None, kind))?;
     let (recovery, held) = match facts.is_device {
         true => (Recovery::clean(facts.len), None),
@@ -225,6 +230,9 @@ fn make_engine(
         Some(marker) => Some(marker.prepared),
         None => prepared(options.growth, path, file.as_fd(), &facts),
     };
+    if let Some(why) = sys::probe::why_not_direct(file.as_fd(), &facts) {
+        log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", path.display());
+    }
     Ok(Engine::new(Parts {
         backend: file.keep(),
         path: path.clone(),
@@ -313,15 +321,21 @@ fn in_order(
     })
 }
 
+/// What the space ahead will be, as far as that is possible. Never another kind than was asked for: after a crash the
+/// program would have to know that.
 fn prepared(growth: Growth, path: &Arc<Path>, fd: BorrowedFd<'_>, facts: &Facts) -> Option<Prepared> {
-    if growth == Growth::None || facts.is_device {
-        return None;
-    }
-    if let Err(why) = sys::probe::can_grow_ahead(fd, facts) {
-        log::warn!("dioxide: {}: no growth ahead: {why}", path.display());
-        return None;
-    }
-    Some(if growth == Growth::Zeroed { Prepared::Zeroed } else { Prepared::Unwritten })
+    let (wanted, other) = match growth {
+        Growth::Unwritten if !facts.is_device => (Prepared::Unwritten, Prepared::Zeroed),
+        Growth::Zeroed if !facts.is_device => (Prepared::Zeroed, Prepared::Unwritten),
+        _ => return None,
+    };
+    let Err(why) = sys::probe::can_grow_ahead(fd, facts, wanted) else { return Some(wanted) };
+    let advice = match sys::probe::can_grow_ahead(fd, facts, other) {
+        Ok(()) => format!("; Growth::{other:?} is possible"),
+        Err(_) => String::new(),
+    };
+    log::warn!("dioxide: {}: no growth ahead: {why}{advice}", path.display());
+    None
 }
 
 fn wishes(options: &OpenOptions, prepared: Option<Prepared>, facts: &Facts) -> Wishes {
@@ -362,7 +376,7 @@ pub fn recover(path: impl AsRef<Path>, how: Recover) -> Result<Recovery> {
         bring_into_order(&Syscall::new(fd), facts.identity, facts.alignment.append, how)
             .map_err(|error| fail(os_kind(&error)))
     } else {
-        let fs = file_system(Process::current(), &path, Operation::Recover, facts.dev, facts.through)?;
+        let fs = file_system(Process::current(), &path, Operation::Recover, facts.fs, facts.through)?;
         let file = Locked::new(fd, &facts).map_err(fail)?;
         in_order(&file, &fs, &path, &facts, how)
     };

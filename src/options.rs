@@ -16,18 +16,23 @@ pub enum Durability {
 
 /// How the space ahead of the end of a file is prepared, so that an append finds it ready.
 ///
-/// On ext4 and XFS a write that moves the end of file is serialised against every other write
-/// of that file; a write into space prepared ahead is not.
+/// On ext4, XFS and btrfs a write that moves the end of file is serialised against every other write
+/// of that file; a write into space prepared ahead is not (except to a btrfs file with checksums).
+///
+/// Where a kind of growth is not possible, nothing is prepared ahead, never space of another kind, and the log says why:
+/// see [`File::growth`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Growth {
     /// Allocated but not written (`fallocate`). After a crash the file system itself tells which
-    /// blocks were written, so recovery finds the end without help.
+    /// blocks were written, so recovery finds the end without help. On XFS, on ext4 with extents and a journal,
+    /// and on btrfs; not where mounted without barriers.
     #[default]
     Unwritten,
     /// Allocated and filled with zeros. A durable write then needs no journal commit, about twice
     /// the rate of [`Growth::Unwritten`], for one more write of every byte in the background. After
     /// a crash the end is not known to the file system: [`File::recovery`] reports a range and the
-    /// caller, who knows its records, cuts with [`File::set_len`].
+    /// caller, who knows its records, cuts with [`File::set_len`]. On XFS, on ext4 and ext3 of any form, and on btrfs
+    /// files with `chattr +C`; not where mounted without barriers.
     Zeroed,
     /// Nothing is prepared: every append moves the end of file in the kernel.
     None,
@@ -146,7 +151,8 @@ impl OpenOptions {
     /// Opens `path`: a regular file or a block device.
     ///
     /// Opening for writing takes a lock against other writers, recovers what a crash left behind
-    /// (see [`File::recovery`]) and makes what it found durable.
+    /// (see [`File::recovery`]) and makes what it found durable. Where O_DIRECT is not direct (btrfs with checksums,
+    /// tmpfs) the log says so.
     ///
     /// # Errors
     ///
@@ -154,7 +160,8 @@ impl OpenOptions {
     /// writing, [`Busy`](crate::ErrorKind::Busy) for a block device in use,
     /// [`Doubtful`](crate::ErrorKind::Doubtful) when another program changed the length of a file
     /// that a crash left grown, [`Wedged`](crate::ErrorKind::Wedged) after a failed flush on that
-    /// file system, and whatever the kernel answers.
+    /// file system, [`Unsupported`](crate::ErrorKind::Unsupported) where there is no O_DIRECT, and whatever the
+    /// kernel answers.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         File::open_with(self, path.as_ref())
     }

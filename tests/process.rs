@@ -7,7 +7,8 @@ use dioxide::{Buffer, Durability, ErrorKind, File, OpenOptions};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::files;
 use dioxide_testkit::lab::{self, Disk, Fs, TestDir};
-use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, volume_trials};
+use dioxide_testkit::loop_device::AttachedFile;
+use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, volume_trials_where};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -576,6 +577,24 @@ fn the_image_behind_a_loop_device_is_refused() -> TrialResult {
     Ok(())
 }
 
+/// Also where files have a device number that no mount has: on btrfs, and in a subvolume of it.
+fn an_image_is_refused_wherever_it_lies(dir: TestDir) -> TrialResult {
+    let mut image = dir.join("image");
+    if matches!(dir.fs(), Fs::Btrfs | Fs::BtrfsNocow) {
+        let subvolume = dir.join("subvolume");
+        let made = Command::new("btrfs").args(["-q", "subvolume", "create"]).arg(&subvolume).status()?;
+        assert!(made.success(), "{made}");
+        image = subvolume.join("image");
+    }
+    fs::File::create(&image)?.set_len(MIB)?;
+    let attached = AttachedFile::new(&image)?;
+    let busy = refusal(OpenOptions::new().write(true).open(&image));
+    assert!(matches!(busy, ErrorKind::Busy(_)), "{busy:?}");
+    drop(attached);
+    OpenOptions::new().write(true).open(&image)?.close()?;
+    Ok(())
+}
+
 // --- the list -------------------------------------------------------------------------------------
 
 fn trials() -> Vec<Trial> {
@@ -599,6 +618,7 @@ fn trials() -> Vec<Trial> {
         a_forked_child_is_not_stuck_by_the_parents_threads,
         an_executed_program_does_not_keep_the_lock,
         a_program_that_panics_can_still_append_while_it_unwinds,
+        an_image_is_refused_wherever_it_lies,
     ];
     let mut all: Vec<_> = in_the_lab.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
     let on_the_disk: &[DiskTest] = named![
@@ -612,8 +632,9 @@ fn trials() -> Vec<Trial> {
     all.push(disk_trial("the_image_behind_a_loop_device_is_refused", |_disk| {
         the_image_behind_a_loop_device_is_refused()
     }));
-    all.extend(volume_trials(
+    all.extend(volume_trials_where(
         "a_device_with_a_mounted_file_system_is_refused",
+        Fs::has_disk,
         a_device_with_a_mounted_file_system_is_refused,
     ));
     all

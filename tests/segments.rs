@@ -9,7 +9,9 @@ use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::files;
 use dioxide_testkit::fuse_disk::Keep;
 use dioxide_testkit::lab::{Disk, Fs, TestDir};
-use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, fuse_trials, lab_trials};
+use dioxide_testkit::trials::{
+    Trial, TrialResult, disk_trial, fuse_trials_where, lab_trials, lab_trials_where,
+};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::fs;
 use std::io;
@@ -390,21 +392,32 @@ fn many_files_without_a_budget_get_what_they_need(dir: TestDir) -> TrialResult {
 // --- the list -------------------------------------------------------------------------------------
 
 fn trials() -> Vec<Trial> {
-    let in_the_lab: &[LabTest] = named![
+    let where_unwritten_space_grows: &[LabTest] = named![
         a_recycled_file_is_empty_over_written_space,
-        a_recycled_file_grows_when_its_space_is_used_up,
-        a_file_of_odd_length_is_recycled,
         another_process_reads_nothing_old,
         a_gap_over_recycled_space_is_refused,
         set_len_beyond_the_end_of_a_recycled_file_shows_zeros,
-        what_does_not_grow_ahead_is_not_recycled,
         a_killed_process_mixes_no_lives,
-        a_killed_process_over_zeros_mixes_no_lives,
         many_files_share_the_budget_and_give_it_back,
         many_files_without_a_budget_get_what_they_need,
     ];
-    let mut all: Vec<_> = in_the_lab.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
-    all.extend(fuse_trials("power_cuts_mix_no_lives", power_cuts_mix_no_lives));
+    let where_both_grow: &[LabTest] =
+        named![a_recycled_file_grows_when_its_space_is_used_up, a_file_of_odd_length_is_recycled];
+    let both = |fs: Fs| fs.grows_unwritten().and(fs.grows_zeroed());
+    let mut all = Vec::new();
+    let unwritten = where_unwritten_space_grows.iter();
+    all.extend(unwritten.flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)));
+    all.extend(where_both_grow.iter().flat_map(|&(name, test)| lab_trials_where(name, both, test)));
+    all.extend(lab_trials_where(
+        "a_killed_process_over_zeros_mixes_no_lives",
+        Fs::grows_zeroed,
+        a_killed_process_over_zeros_mixes_no_lives,
+    ));
+    all.extend(lab_trials(
+        "what_does_not_grow_ahead_is_not_recycled",
+        what_does_not_grow_ahead_is_not_recycled,
+    ));
+    all.extend(fuse_trials_where("power_cuts_mix_no_lives", Fs::grows_unwritten, power_cuts_mix_no_lives));
     all.push(disk_trial("a_device_is_not_recycled", a_device_is_not_recycled));
     all
 }

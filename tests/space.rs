@@ -11,6 +11,7 @@ use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use rustix::fs::FallocateFlags;
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,15 +24,29 @@ fn fill_up(volume: &Volume, rest: u64) -> io::Result<PathBuf> {
     let mut len = 0;
     let mut step = (stat.f_bavail * stat.f_frsize).saturating_sub(rest) / BLOCK_BYTES * BLOCK_BYTES;
     while step >= BLOCK_BYTES {
-        match rustix::fs::fallocate(&filler, FallocateFlags::empty(), len, step) {
+        match take(&filler, len, step) {
             Ok(()) => len += step,
-            Err(rustix::io::Errno::NOSPC) => {}
-            Err(errno) => return Err(errno.into()),
+            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {}
+            Err(error) => return Err(error),
         }
         step = if rest == 0 { step / 2 / BLOCK_BYTES * BLOCK_BYTES } else { 0 };
     }
     filler.sync_all()?;
     Ok(path)
+}
+
+/// Takes space for a part of a file, by writing where that is the only way.
+fn take(file: &fs::File, start: u64, len: u64) -> io::Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), start, len) {
+        Err(rustix::io::Errno::OPNOTSUPP) => {
+            let zeros = vec![0; MIB as usize];
+            for at in (0..len).step_by(zeros.len()) {
+                file.write_all_at(&zeros[..(len - at).min(MIB) as usize], start + at)?;
+            }
+            file.sync_data()
+        }
+        result => Ok(result?),
+    }
 }
 
 /// Appends until there is no space; any other error is none of ours.

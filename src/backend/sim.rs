@@ -58,12 +58,19 @@ struct State {
 pub struct Sim {
     state: Mutex<State>,
     capacity_blocks: usize,
+    allocates: bool,
 }
 
 impl Sim {
     /// An empty file on a disk of `capacity_bytes`.
     pub fn new(capacity_bytes: u64) -> Self {
-        Self { state: Mutex::default(), capacity_blocks: (capacity_bytes / BLOCK_BYTES) as usize }
+        let capacity_blocks = (capacity_bytes / BLOCK_BYTES) as usize;
+        Self { state: Mutex::default(), capacity_blocks, allocates: true }
+    }
+
+    /// One where space is only taken by writing, as where files are mapped by indirect blocks.
+    pub fn without_allocation(capacity_bytes: u64) -> Self {
+        Self { allocates: false, ..Self::new(capacity_bytes) }
     }
 
     /// The `nth` next call of this kind (from 0) fails with `errno`.
@@ -109,7 +116,7 @@ impl Sim {
             }
         }
         let state = State { live: image.clone(), stable: image, ..State::default() };
-        Self { state: Mutex::new(state), capacity_blocks: self.capacity_blocks }
+        Self { state: Mutex::new(state), ..*self }
     }
 
     /// The first eight bytes of a block, as a number; nothing beyond the size.
@@ -237,6 +244,9 @@ impl Backend for Sim {
     }
 
     fn allocate(&self, start: u64, end: u64) -> io::Result<()> {
+        if !self.allocates {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
         let mut state = self.change(Call::Allocate)?;
         let (first, last) = ((start / BLOCK_BYTES) as usize, end.div_ceil(BLOCK_BYTES) as usize);
         let known = state.live.blocks.len();

@@ -3,8 +3,8 @@
 //!
 //! Order, so that a crash at any point can be undone:
 //! 1. the marker that announces the new size, durable;
-//! 2. the allocation (smaller if there is no space for all of it; then the marker again, with the true size);
-//! 3. zeros, if the space is to be filled;
+//! 2. the allocation, and zeros if the space is to be filled;
+//! 3. if there was no space for all of it: less, and the marker again, with the true size;
 //! 4. the marker that announces the next step as well; it and the growth durable by one sync, so that the next
 //!    job has its first step behind it;
 //! 5. only now do writers learn of the space.
@@ -125,12 +125,9 @@ impl<B: Backend> Engine<B> {
     }
 
     fn grow_by(&self, plan: Plan, marker: Marker, room: Room) -> Result<u64> {
-        let grown_to = self.allocate(plan)?;
+        let grown_to = self.prepare(plan, marker.prepared)?;
         if grown_to < plan.to {
             self.mark(Marker { grown_to, ..marker })?;
-        }
-        if marker.prepared == Prepared::Zeroed {
-            self.fill(plan.from, grown_to)?;
         }
         let next = self.lock().announce(plan, grown_to, room);
         self.mark(next)?;
@@ -153,12 +150,12 @@ impl<B: Backend> Engine<B> {
         self.fs.flushing(|| io::uninterrupted(|| self.backend.sync_all()), blame)
     }
 
-    /// Allocates, in smaller steps if there is no space for the whole; returns the new physical size.
-    fn allocate(&self, plan: Plan) -> Result<u64> {
+    /// Takes space, in smaller steps if there is not enough for the whole; returns the new physical size.
+    fn prepare(&self, plan: Plan, prepared: Prepared) -> Result<u64> {
         let physical = self.lock().sizes().physical;
         let mut plan = plan;
         loop {
-            let result = io::uninterrupted(|| self.backend.allocate(plan.from, plan.to));
+            let result = self.take_space(plan.from, plan.to, prepared);
             if result.is_err() {
                 self.take_back(physical, plan.to)?;
             }
@@ -169,6 +166,18 @@ impl<B: Backend> Engine<B> {
                 }
                 (Err(error), _) => return Err(error),
             }
+        }
+    }
+
+    fn take_space(&self, from: u64, to: u64, prepared: Prepared) -> Result<()> {
+        let allocated = io::uninterrupted(|| self.backend.allocate(from, to));
+        match prepared {
+            Prepared::Unwritten => allocated,
+            // Where nothing can be allocated unwritten (files mapped by indirect blocks), the zeros extend the file.
+            Prepared::Zeroed => match allocated {
+                Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => Err(error),
+                _ => self.fill(from, to),
+            },
         }
     }
 

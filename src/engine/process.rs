@@ -24,7 +24,7 @@ pub(crate) struct FileSystem {
     ledger: Mutex<Ledger>,
     flush_ended: Condvar,
     wedged: OnceLock<Arc<Error>>,
-    /// Its number; 0 on the simulated disk.
+    /// Its number, as [`Facts`](crate::sys::probe::Facts) have it; 0 on the simulated disk.
     dev: u64,
     mounts: Mutex<Mounts>,
 }

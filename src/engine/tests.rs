@@ -4,6 +4,7 @@ use super::core::Ground;
 use super::process::{FileSystem, Process};
 use super::recover::{Recover, bring_into_order};
 use super::{Engine, Parts};
+use crate::backend::Backend;
 use crate::backend::sim::{BLOCK_BYTES, Call, Sim};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation, Result};
@@ -112,6 +113,19 @@ fn a_full_disk_fails_appends_without_a_hole_until_space_is_freed() {
     file.set_len(10 * BLOCK_BYTES).unwrap();
     assert_eq!(file.append(&record(11, 6), false), Ok(10 * BLOCK_BYTES));
     assert!(file.append(&record(17, 1), false).is_err());
+    assert_eq!(contents(&file), (1..=16).collect::<Vec<_>>());
+}
+
+#[test]
+fn zeros_that_find_no_space_are_taken_back_and_fewer_are_tried() {
+    let sim = Sim::without_allocation(16 * BLOCK_BYTES);
+    let file = open_on(sim, Some(Prepared::Zeroed), Arc::default()).unwrap();
+    for number in 1..=16 {
+        file.append(&record(number, 1), false).unwrap();
+    }
+    assert_eq!(*file.append(&record(17, 1), false).unwrap_err().kind(), ErrorKind::NoSpace(libc::ENOSPC));
+    assert_eq!(file.backend.physical_size().unwrap(), 16 * BLOCK_BYTES, "what did not fit is taken back");
+    file.finish().unwrap();
     assert_eq!(contents(&file), (1..=16).collect::<Vec<_>>());
 }
 
@@ -412,20 +426,27 @@ fn live(file: &SimFile) -> u64 {
 
 /// A crash at every call, with several choices of what survives of the unflushed, and a crash at every call of the
 /// recovery that follows.
+/// Makes one of so many bytes.
+type NewDisk = fn(u64) -> Sim;
+
 #[test]
 fn a_crash_in_any_window_loses_nothing_acknowledged_and_shows_nothing_else() {
-    for prepared in [Prepared::Unwritten, Prepared::Zeroed] {
-        let whole = open_on(Sim::new(DISK_BYTES), Some(prepared), Arc::default()).unwrap();
+    let disks: [(NewDisk, Prepared); 3] = [
+        (Sim::new, Prepared::Unwritten),
+        (Sim::new, Prepared::Zeroed),
+        (Sim::without_allocation, Prepared::Zeroed),
+    ];
+    for (disk, prepared) in disks {
+        let whole = open_on(disk(DISK_BYTES), Some(prepared), Arc::default()).unwrap();
         live(&whole);
         whole.finish().unwrap();
         for cut in 0..whole.backend.calls() {
-            crash_at(cut, prepared);
+            crash_at(cut, disk(DISK_BYTES), prepared);
         }
     }
 }
 
-fn crash_at(cut: u64, prepared: Prepared) {
-    let sim = Sim::new(DISK_BYTES);
+fn crash_at(cut: u64, sim: Sim, prepared: Prepared) {
     sim.die_after(cut);
     let fs: Arc<FileSystem> = Arc::default();
     let file = open_on_dying(sim, prepared, fs);

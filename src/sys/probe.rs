@@ -1,8 +1,8 @@
 //! What this file, on this file system, on this device is like. Asked once, at open.
 
-use crate::marker::Identity;
+use crate::marker::{Identity, Prepared};
 use crate::merge::{Limits, SEGMENTS_MAX};
-use rustix::fs::{AtFlags, FileType, StatxFlags};
+use rustix::fs::{AtFlags, FileType, IFlags, StatxFlags};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -24,8 +24,11 @@ pub struct Alignment {
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub identity: Identity,
-    /// The device that holds the file, or that the file is.
+    /// With the inode number it names the file; of a device, its own number.
     pub dev: u64,
+    /// The file system that holds the file, or the device that it is. On btrfs, where each subvolume has a `dev` of
+    /// its own, that of the whole.
+    pub fs: u64,
     pub is_device: bool,
     pub alignment: Alignment,
     pub limits: Limits,
@@ -56,10 +59,7 @@ const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
 
 /// Asks for everything. Fails with EINVAL for what is neither a regular file nor a block device.
 pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
-    let wanted = StatxFlags::BASIC_STATS
-        | StatxFlags::BTIME
-        | StatxFlags::from_bits_retain(STATX_DIOALIGN | STATX_MNT_ID_UNIQUE);
-    let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted)?;
+    let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted())?;
     let is_device = match FileType::from_raw_mode(stat.stx_mode.into()) {
         FileType::RegularFile => false,
         FileType::BlockDevice => true,
@@ -80,6 +80,7 @@ pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
     Ok(Facts {
         identity: Identity { inode: stat.stx_ino, born: (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec) },
         dev: rustix::fs::makedev(major, minor),
+        fs: if is_device { rustix::fs::makedev(major, minor) } else { file_system_of(&stat) },
         is_device,
         alignment: Alignment { memory, offset, append: if is_device { offset } else { offset.max(block) } },
         limits: Limits { bytes_max: request_max(major, minor), segments_max: SEGMENTS_MAX },
@@ -93,11 +94,25 @@ fn through(stat: &rustix::fs::Statx) -> Through {
     if numbered { Through::Mount(stat.stx_mnt_id) } else { Through::Unnumbered }
 }
 
+fn wanted() -> StatxFlags {
+    let more = StatxFlags::from_bits_retain(STATX_DIOALIGN | STATX_MNT_ID_UNIQUE);
+    StatxFlags::BASIC_STATS | StatxFlags::BTIME | more
+}
+
+/// The device number of the whole file system. That of the file is another one on btrfs, for each subvolume; but the
+/// mount knows it. Kernels that cannot be asked (before 6.8) leave us with that of the file.
+fn file_system_of(stat: &rustix::fs::Statx) -> u64 {
+    let of_file = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    match through(stat) {
+        Through::Mount(mount) => super::statmount(mount).unwrap_or(of_file),
+        Through::Device | Through::Unnumbered => of_file,
+    }
+}
+
 /// The file system that the directory `dir` lies on, and by what way.
 pub(crate) fn place(dir: &Path) -> io::Result<(u64, Through)> {
-    let wanted = StatxFlags::BASIC_STATS | StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
-    let stat = rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::empty(), wanted)?;
-    Ok((rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), through(&stat)))
+    let stat = rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::empty(), wanted())?;
+    Ok((file_system_of(&stat), through(&stat)))
 }
 
 /// The folder of a block device in sysfs; of the whole disk, for a partition.
@@ -114,32 +129,62 @@ fn request_max(major: u32, minor: u32) -> u64 {
         .map_or(REQUEST_FALLBACK_BYTES, |kib| kib << 10)
 }
 
-/// Whether space may be grown ahead on this file, and a crash be undone: or in words, why not.
-pub(crate) fn can_grow_ahead(fd: BorrowedFd<'_>, facts: &Facts) -> Result<(), String> {
-    const EXT: u64 = 0xEF53;
-    const XFS: u64 = 0x5846_5342;
-    let fs = rustix::fs::fstatfs(fd).map_err(|error| error.to_string())?;
-    match fs.f_type as u64 {
-        XFS => Ok(()),
-        EXT => ext_can_grow_ahead(fd, facts),
-        other => Err(format!("file system type {other:#x} is not known to keep unwritten extents")),
+// linux/magic.h
+const BTRFS: u64 = 0x9123_683E;
+const EXT: u64 = 0xEF53;
+const TMPFS: u64 = 0x0102_1994;
+const XFS: u64 = 0x5846_5342;
+
+fn kind_of_file_system(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(rustix::fs::fstatfs(fd)?.f_type as u64)
+}
+
+/// Why the kernel keeps data of this file in its cache although it is open O_DIRECT, where it is known to.
+pub(crate) fn why_not_direct(fd: BorrowedFd<'_>, facts: &Facts) -> Option<&'static str> {
+    match kind_of_file_system(fd).ok().filter(|_| !facts.is_device)? {
+        BTRFS if !overwrites_in_place(fd) && !is_mounted_with(facts, &["nodatasum"]) => Some(
+            "btrfs writes files with checksums through its cache, one write at a time; it does not where \
+             `chattr +C` was given to the directory before the file was created",
+        ),
+        TMPFS => Some("tmpfs keeps files in memory; nothing survives a crash of the machine"),
+        _ => None,
     }
 }
 
-fn ext_can_grow_ahead(fd: BorrowedFd<'_>, facts: &Facts) -> Result<(), String> {
+/// Whether btrfs overwrites the file in place (`chattr +C`), rather than writing elsewhere.
+fn overwrites_in_place(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::ioctl_getflags(fd).is_ok_and(|flags| flags.contains(IFlags::NOCOW))
+}
+
+/// Whether space may be grown ahead in this way on this file, and a crash be undone: or in words, why not.
+///
+/// Any way needs syncs that are true, since the marker must be on disk before the space is. Beyond that, recovery of
+/// unwritten space needs a file system that brings back after a crash which blocks were written. Zeroed space is never
+/// cut by what the file system says, so it needs nothing more: neither unwritten extents nor a journal.
+pub(crate) fn can_grow_ahead(fd: BorrowedFd<'_>, facts: &Facts, prepared: Prepared) -> Result<(), String> {
+    if is_mounted_with(facts, &["nobarrier", "barrier=0"]) {
+        return Err("mounted without barriers, a sync does not reach the disk".into());
+    }
+    match (kind_of_file_system(fd).map_err(|error| error.to_string())?, prepared) {
+        (XFS, _) | (EXT, Prepared::Zeroed) | (BTRFS, Prepared::Unwritten) => Ok(()),
+        (EXT, Prepared::Unwritten) => ext_keeps_unwritten(fd, facts),
+        (BTRFS, Prepared::Zeroed) if overwrites_in_place(fd) => Ok(()),
+        (BTRFS, Prepared::Zeroed) => Err("btrfs would not write into the zeros, but elsewhere".into()),
+        (TMPFS, _) => Err("tmpfs performs one write of a file at a time, wherever it ends".into()),
+        (other, _) => Err(format!("nothing is known of file systems of type {other:#x}")),
+    }
+}
+
+fn ext_keeps_unwritten(fd: BorrowedFd<'_>, facts: &Facts) -> Result<(), String> {
     const EXTENTS_FL: u32 = 0x80000;
     let flags = rustix::fs::ioctl_getflags(fd).map_err(|error| error.to_string())?;
     if flags.bits() & EXTENTS_FL == 0 {
         return Err("the file is mapped by indirect blocks, which cannot be allocated unwritten".into());
     }
-    let (major, minor) = (rustix::fs::major(facts.dev), rustix::fs::minor(facts.dev));
-    let options = mount_options(&format!("{major}:{minor}")).unwrap_or_default();
-    if let Some(option) =
-        options.split(',').find(|option| ["nobarrier", "barrier=0", "data=journal"].contains(option))
-    {
-        return Err(format!("mounted with {option}, after a crash extents do not tell what was written"));
+    if is_mounted_with(facts, &["data=journal"]) {
+        return Err("mounted with data=journal, after a crash extents do not tell what was written".into());
     }
-    match has_journal(major, minor) {
+    match has_journal(rustix::fs::major(facts.fs), rustix::fs::minor(facts.fs)) {
         Some(true) => Ok(()),
         Some(false) => Err("without a journal, extents do not tell after a crash what was written".into()),
         None => Err("cannot tell whether the file system has a journal".into()),
@@ -152,6 +197,13 @@ fn has_journal(major: u32, minor: u32) -> Option<bool> {
     let path = PathBuf::from("/sys/fs/ext4").join(device.file_name()?).join("journal_task");
     let task = std::fs::read_to_string(path).ok()?;
     Some(task.trim().parse::<u64>().is_ok())
+}
+
+/// Whether the file's file system is mounted with one of these options of the whole file system.
+fn is_mounted_with(facts: &Facts, options: &[&str]) -> bool {
+    let (major, minor) = (rustix::fs::major(facts.fs), rustix::fs::minor(facts.fs));
+    mount_options(&format!("{major}:{minor}"))
+        .is_some_and(|found| found.split(',').any(|option| options.contains(&option)))
 }
 
 /// The superblock options of the file system on `device` ("major:minor").
@@ -179,12 +231,13 @@ pub(crate) fn mounts_of(dev: u64) -> Vec<u64> {
 /// The loop device that a file or device is the image of, if it is one.
 pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> Option<String> {
     let this = rustix::fs::fstat(fd).ok()?;
+    let holder = file_system_of(&rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted()).ok()?);
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     for entry in std::fs::read_dir("/sys/block").ok()?.flatten() {
         let Ok(image) = std::fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
         let image = image.trim_end_matches('\n');
         // Only an image beside our file is looked at: others may lie on a server or disk that does not answer.
-        if device_of_mount(&mounts, image) != Some(this.st_dev) {
+        if device_of_mount(&mounts, image) != Some(holder) {
             continue;
         }
         if rustix::fs::stat(image).is_ok_and(|stat| same_file(&stat, &this)) {

@@ -13,6 +13,16 @@ pub type LabTest = (&'static str, fn(TestDir) -> TrialResult);
 pub type VolumeTest = (&'static str, fn(Fs) -> TrialResult);
 pub type DiskTest = (&'static str, fn(Disk) -> TrialResult);
 
+/// How a file on `fs` grows that asks for `growth`.
+pub fn growth_on(fs: Fs, growth: Growth) -> Growth {
+    let possible = match growth {
+        Growth::Unwritten => fs.grows_unwritten().is_ok(),
+        Growth::Zeroed => fs.grows_zeroed().is_ok(),
+        Growth::None => true,
+    };
+    if possible { growth } else { Growth::None }
+}
+
 /// A list of tests, each with its name.
 macro_rules! named {
     ($($test:ident),* $(,)?) => { &[$((stringify!($test), $test)),*] };

@@ -1,5 +1,5 @@
 //! The lab that `scripts/lab up` makes, found through the environment: `DIOXIDE_LAB` is a directory
-//! with `ext4` and `xfs` mounted in it, `DIOXIDE_LAB_DISK` a bare loop device.
+//! with every [`Fs`] mounted in it, `DIOXIDE_LAB_DISK` a bare loop device.
 
 use std::env;
 use std::fmt;
@@ -14,22 +14,99 @@ use rustix::fs::FlockOperation;
 
 /// A file system of the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Fs {
+    /// With extents and a journal.
     Ext4,
+    /// XFS.
     Xfs,
+    /// With checksums, which it keeps by writing through the cache.
+    Btrfs,
+    /// Files inherit `chattr +C`: no checksums, overwritten in place.
+    BtrfsNocow,
+    /// By the driver of ext4, files mapped by indirect blocks.
+    Ext3,
+    /// With extents and without a journal: checked before it is mounted after a crash.
+    Ext4NoJournal,
+    /// No disk below.
+    Tmpfs,
 }
+
+/// Why a test has nothing to test on a file system.
+pub type Applies = Result<(), &'static str>;
 
 impl Fs {
     /// All of them, for tests that run on each.
-    pub const ALL: [Fs; 2] = [Fs::Ext4, Fs::Xfs];
+    pub const ALL: [Fs; 7] =
+        [Fs::Ext4, Fs::Xfs, Fs::Btrfs, Fs::BtrfsNocow, Fs::Ext3, Fs::Ext4NoJournal, Fs::Tmpfs];
 
-    /// The name that mount(8) knows.
+    /// The name of its directory in the lab.
     pub fn name(self) -> &'static str {
         match self {
             Fs::Ext4 => "ext4",
             Fs::Xfs => "xfs",
+            Fs::Btrfs => "btrfs",
+            Fs::BtrfsNocow => "btrfs-nocow",
+            Fs::Ext3 => "ext3",
+            Fs::Ext4NoJournal => "ext4-nojournal",
+            Fs::Tmpfs => "tmpfs",
         }
+    }
+
+    /// The name that mount(8) knows.
+    pub fn mount_type(self) -> &'static str {
+        match self {
+            Fs::BtrfsNocow => "btrfs",
+            Fs::Ext4NoJournal => "ext4",
+            other => other.name(),
+        }
+    }
+
+    /// Whether files grow ahead into unwritten space.
+    pub fn grows_unwritten(self) -> Applies {
+        match self {
+            Fs::Ext4 | Fs::Xfs | Fs::Btrfs | Fs::BtrfsNocow => Ok(()),
+            Fs::Ext3 => Err("indirect blocks cannot be allocated unwritten"),
+            Fs::Ext4NoJournal => Err("no journal keeps what was written"),
+            Fs::Tmpfs => Err("tmpfs gains nothing by growth"),
+        }
+    }
+
+    /// Whether files grow ahead into zeros.
+    pub fn grows_zeroed(self) -> Applies {
+        match self {
+            Fs::Ext4 | Fs::Xfs | Fs::BtrfsNocow | Fs::Ext3 | Fs::Ext4NoJournal => Ok(()),
+            Fs::Btrfs => Err("btrfs would not write into the zeros"),
+            Fs::Tmpfs => Err("tmpfs gains nothing by growth"),
+        }
+    }
+
+    /// Whether there is a disk, which can be looked at, fail and lose power.
+    pub fn has_disk(self) -> Applies {
+        if self == Fs::Tmpfs { Err("tmpfs has no disk") } else { Ok(()) }
+    }
+
+    /// Whether a direct write goes to the disk itself: where it goes through the cache, a write that the disk refuses
+    /// fails the next flush as well.
+    pub fn writes_directly(self) -> Applies {
+        match self {
+            Fs::Btrfs => Err("btrfs writes files with checksums through its cache"),
+            other => other.has_disk(),
+        }
+    }
+
+    /// Whether it can be shut down as by a crash, and be mounted as it then is.
+    pub fn shuts_down(self) -> Applies {
+        match self {
+            Fs::Ext4 | Fs::Xfs | Fs::Ext3 => Ok(()),
+            Fs::Btrfs | Fs::BtrfsNocow => Err("btrfs has no shutdown ioctl"),
+            Fs::Ext4NoJournal => Err("a shutdown without a journal stops no write-back"),
+            Fs::Tmpfs => Err("tmpfs has no shutdown ioctl"),
+        }
+    }
+
+    /// Whether it is consistent after a crash as soon as it is mounted, and shows old content of the disk nowhere.
+    pub fn recovers_itself(self) -> bool {
+        self != Fs::Ext4NoJournal
     }
 }
 
@@ -54,7 +131,7 @@ pub fn fresh_dir(fs: Fs, test: &str) -> io::Result<TestDir> {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = root.join(format!("{}-{}-{number}", test.replace([':', '/'], "-"), process::id()));
     fs::create_dir(&path)?;
-    Ok(TestDir { path })
+    Ok(TestDir { path, fs })
 }
 
 /// The path of the lab's bare disk; to use it, take [`disk`].
@@ -83,6 +160,14 @@ fn is_mount_point(dir: &Path) -> io::Result<bool> {
 #[derive(Debug)]
 pub struct TestDir {
     path: PathBuf,
+    fs: Fs,
+}
+
+impl TestDir {
+    /// What it lies on.
+    pub fn fs(&self) -> Fs {
+        self.fs
+    }
 }
 
 impl Deref for TestDir {

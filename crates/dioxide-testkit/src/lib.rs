@@ -1,6 +1,6 @@
 //! The test rig of dioxide: what integration tests stand on. Linux, and root for all but [`child`].
 //!
-//! - [`lab`]: fresh directories on the ext4 and XFS that `scripts/lab up` mounts, and its bare disk.
+//! - [`lab`]: fresh directories on the file systems that `scripts/lab up` mounts, and its bare disk.
 //! - [`volume`]: a file system of a test's own, to be shut down, remounted, checked.
 //! - [`fuse_disk`]: a disk with a volatile cache that fails, lies and loses power on command.
 //! - [`child`]: the test's executable started again, to be killed.
@@ -30,7 +30,7 @@ mod command;
 pub mod files;
 pub mod fuse_disk;
 pub mod lab;
-mod loop_device;
+pub mod loop_device;
 mod mount;
 mod site;
 pub mod trials;

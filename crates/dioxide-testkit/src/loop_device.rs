@@ -6,7 +6,23 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::command;
+use crate::site::Site;
 use crate::wait::{PATIENCE, retry};
+
+/// A loop device on a test's own file, wherever that lies, until dropped.
+pub struct AttachedFile {
+    // The device before the site of its record.
+    _device: LoopDevice,
+    _site: Site,
+}
+
+impl AttachedFile {
+    /// Attaches `file`.
+    pub fn new(file: &Path) -> io::Result<AttachedFile> {
+        let site = Site::new()?;
+        Ok(AttachedFile { _device: LoopDevice::attach(file, &site.path("disk.loop"))?, _site: site })
+    }
+}
 
 pub(crate) struct LoopDevice {
     device: PathBuf,

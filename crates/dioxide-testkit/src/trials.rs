@@ -1,12 +1,13 @@
 //! Tests that need the lab: they run if it is there; otherwise they are listed as ignored, with
-//! the reason, so that a run without a lab counts and names what it skipped.
+//! the reason, so that a run without a lab counts and names what it skipped. So is a test on a file system
+//! where it has nothing to test.
 
 use std::io;
 use std::path::Path;
 
 use rustix::process::geteuid;
 
-use crate::lab::{self, Disk, Fs, TestDir};
+use crate::lab::{self, Applies, Disk, Fs, TestDir};
 
 pub use libtest_mimic::{Failed, Trial};
 
@@ -17,48 +18,94 @@ pub type TrialResult = Result<(), Failed>;
 pub fn lab_trial(name: &str, fs: Fs, test: impl FnOnce(TestDir) -> TrialResult + Send + 'static) -> Trial {
     let full_name = format!("{fs}::{name}");
     let label = full_name.clone();
-    trial(full_name, lab_has(fs), move || test(lab::fresh_dir(fs, &label)?))
+    trial(full_name, skipped(lab_has(fs)), move || test(lab::fresh_dir(fs, &label)?))
 }
 
 /// The same test on every file system of the lab.
 pub fn lab_trials(name: &str, test: fn(TestDir) -> TrialResult) -> Vec<Trial> {
-    Fs::ALL.map(|fs| lab_trial(name, fs, test)).into()
+    lab_trials_where(name, |_| Ok(()), test)
+}
+
+/// The same test on every file system of the lab where it applies; listed as ignored on the others, with the reason.
+pub fn lab_trials_where(
+    name: &str,
+    applies: fn(Fs) -> Applies,
+    test: fn(TestDir) -> TrialResult,
+) -> Vec<Trial> {
+    let each = |fs| match applies(fs) {
+        Ok(()) => lab_trial(name, fs, test),
+        Err(why) => inapplicable(name, fs, why),
+    };
+    Fs::ALL.map(each).into()
 }
 
 /// A test that needs the lab's bare disk, one at a time; named `disk::name`.
 pub fn disk_trial(name: &str, test: impl FnOnce(Disk) -> TrialResult + Send + 'static) -> Trial {
-    trial(format!("disk::{name}"), lab::disk_path().map(drop), move || test(lab::disk()?))
+    trial(format!("disk::{name}"), skipped(lab::disk_path().map(drop)), move || test(lab::disk()?))
 }
 
 /// A test that makes file systems of its own ([`crate::volume::Volume`]).
 pub fn volume_trial(name: &str, test: impl FnOnce() -> TrialResult + Send + 'static) -> Trial {
-    trial(name.to_owned(), can_make_volumes(), test)
+    trial(name.to_owned(), skipped(can_make_volumes()), test)
+}
+
+/// The same test with a file system of each kind where it applies, which the test makes; named `fs::name`, and listed as
+/// ignored elsewhere, with the reason.
+pub fn volume_trials_where(
+    name: &str,
+    applies: fn(Fs) -> Applies,
+    test: fn(Fs) -> TrialResult,
+) -> Vec<Trial> {
+    let each = |fs| match applies(fs) {
+        Ok(()) => volume_trial(&format!("{fs}::{name}"), move || test(fs)),
+        Err(why) => inapplicable(name, fs, why),
+    };
+    Fs::ALL.map(each).into()
 }
 
 /// The same test with a file system of each kind, which the test makes; named `fs::name`.
 pub fn volume_trials(name: &str, test: fn(Fs) -> TrialResult) -> Vec<Trial> {
-    Fs::ALL.map(|fs| volume_trial(&format!("{fs}::{name}"), move || test(fs))).into()
+    volume_trials_where(name, |_| Ok(()), test)
 }
 
 /// A test that makes FUSE disks ([`crate::fuse_disk::FuseDisk`]).
 pub fn fuse_trial(name: &str, test: impl FnOnce() -> TrialResult + Send + 'static) -> Trial {
-    trial(name.to_owned(), can_make_volumes().and_then(|()| exists("/dev/fuse")), test)
+    trial(name.to_owned(), skipped(can_make_volumes().and_then(|()| exists("/dev/fuse"))), test)
 }
 
-/// The same test on a FUSE disk with a file system of each kind, made by the test; named `fs::name`.
+/// The same test on a FUSE disk with a file system of each kind where it applies, made by the test; named `fs::name`, and
+/// listed as ignored elsewhere, with the reason.
+pub fn fuse_trials_where(name: &str, applies: fn(Fs) -> Applies, test: fn(Fs) -> TrialResult) -> Vec<Trial> {
+    let each = |fs: Fs| match fs.has_disk().and_then(|()| applies(fs)) {
+        Ok(()) => fuse_trial(&format!("{fs}::{name}"), move || test(fs)),
+        Err(why) => inapplicable(name, fs, why),
+    };
+    Fs::ALL.map(each).into()
+}
+
+/// The same test on a FUSE disk with a file system of each kind that has a disk.
 pub fn fuse_trials(name: &str, test: fn(Fs) -> TrialResult) -> Vec<Trial> {
-    Fs::ALL.map(|fs| fuse_trial(&format!("{fs}::{name}"), move || test(fs))).into()
+    fuse_trials_where(name, |_| Ok(()), test)
+}
+
+fn inapplicable(name: &str, fs: Fs, why: &'static str) -> Trial {
+    let fail = move || Err(Failed::from(why));
+    trial(format!("{fs}::{name}"), Err(format!("does not apply: {why}")), fail)
+}
+
+fn skipped(possible: io::Result<()>) -> Result<(), String> {
+    possible.map_err(|why| format!("skipped: {why}"))
 }
 
 fn trial(
     name: String,
-    possible: io::Result<()>,
+    possible: Result<(), String>,
     test: impl FnOnce() -> TrialResult + Send + 'static,
 ) -> Trial {
     match possible {
         Ok(()) => Trial::test(name, test),
         // Run all the same with --ignored, it fails and says why.
-        Err(why) => Trial::test(name, test).with_kind(format!("skipped: {why}")).with_ignored_flag(true),
+        Err(why) => Trial::test(name, test).with_kind(why).with_ignored_flag(true),
     }
 }
 

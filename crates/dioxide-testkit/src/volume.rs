@@ -1,4 +1,4 @@
-//! A file system of a test's own, on a loop device: to be shut down, cut from power, remounted and
+//! A file system of a test's own, on a loop device (tmpfs: on none): to be shut down, cut from power, remounted and
 //! checked. Lives in the lab's `volumes` directory; dropped, it leaves nothing behind.
 
 use std::fs::File;
@@ -13,6 +13,7 @@ use crate::lab::Fs;
 use crate::loop_device::LoopDevice;
 use crate::mount::Mount;
 use crate::site::Site;
+use crate::wait::{PATIENCE, retry};
 
 /// The smallest size that mkfs.xfs accepts.
 pub const SIZE_MIN: u64 = 300 << 20;
@@ -31,14 +32,19 @@ pub struct Volume {
 }
 
 enum Below {
+    Memory { size: u64, _site: Site },
     Image { loop_device: LoopDevice, _site: Site },
     FuseDisk(FuseDisk),
 }
 
 impl Volume {
-    /// Makes one of `size` bytes on an image file.
+    /// Makes one of `size` bytes on an image file, or in memory.
     pub fn new(fs: Fs, size: u64) -> io::Result<Volume> {
         let site = Site::new()?;
+        if fs.has_disk().is_err() {
+            let mount_point = site.make_dir("mnt")?;
+            return Volume::format(fs, mount_point, Below::Memory { size, _site: site });
+        }
         let image = site.path("disk.img");
         File::create_new(&image)?.set_len(size)?;
         let loop_device = LoopDevice::attach(&image, &site.path("disk.loop"))?;
@@ -58,6 +64,9 @@ impl Volume {
         let mut volume = Volume { fs, mount: None, mount_point, below };
         make_fs(fs, volume.device())?;
         volume.mount()?;
+        if fs == Fs::BtrfsNocow {
+            command::run(TOOL_LIMIT, "chattr", ["+C".as_ref(), volume.path()])?;
+        }
         Ok(volume)
     }
 
@@ -66,9 +75,10 @@ impl Volume {
         &self.mount_point
     }
 
-    /// Its loop device.
+    /// Its loop device; for what is in memory, a name that says so.
     pub fn device(&self) -> &Path {
         match &self.below {
+            Below::Memory { .. } => Path::new("none"),
             Below::Image { loop_device, .. } => loop_device.path(),
             Below::FuseDisk(disk) => disk.attached().expect("attached before it was formatted"),
         }
@@ -77,15 +87,23 @@ impl Volume {
     /// The disk below, if it is one that fails on command.
     pub fn disk(&self) -> Option<&FuseDisk> {
         match &self.below {
-            Below::Image { .. } => None,
+            Below::Memory { .. } | Below::Image { .. } => None,
             Below::FuseDisk(disk) => Some(disk),
         }
     }
 
-    /// Mounts it, unless it is mounted.
+    /// Mounts it, unless it is mounted. Without a journal it is repaired before, as a boot does.
     pub fn mount(&mut self) -> io::Result<()> {
         if self.mount.is_none() {
-            self.mount = Some(Mount::new(self.fs.name(), self.device(), &self.mount_point)?);
+            if !self.fs.recovers_itself() {
+                repair_fs(self.device())?;
+            }
+            let options = match self.below {
+                Below::Memory { size, .. } => format!("size={size}"),
+                _ => "defaults".into(),
+            };
+            let mount_type = self.fs.mount_type();
+            self.mount = Some(Mount::new(mount_type, self.device(), &self.mount_point, &options)?);
         }
         Ok(())
     }
@@ -125,8 +143,11 @@ impl Volume {
     }
 
     /// Lets the file system's own checker look, which must find nothing. Remounts it twice: first to
-    /// replay its log, which a checker that may not write cannot do.
+    /// replay its log, which a checker that may not write cannot do. In memory there is nothing to check.
     pub fn fsck(&mut self) -> io::Result<()> {
+        if self.fs.has_disk().is_err() {
+            return Ok(());
+        }
         self.remount()?;
         self.unmount()?;
         check_fs(self.fs, self.device())?;
@@ -146,18 +167,39 @@ impl Drop for Volume {
 
 /// Without discarding, so that old content stays where the file system does not write.
 fn make_fs(fs: Fs, device: &Path) -> io::Result<()> {
-    let (tool, options): (_, &[&str]) = match fs {
-        Fs::Ext4 => ("mkfs.ext4", &["-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"]),
-        Fs::Xfs => ("mkfs.xfs", &["-q", "-f", "-K"]),
-    };
-    run_on(device, tool, options)
+    const EXT: [&str; 4] = ["-q", "-F", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"];
+    match fs {
+        Fs::Ext4 => run_on(device, "mkfs.ext4", &EXT),
+        Fs::Ext4NoJournal => {
+            let options: Vec<_> = EXT.into_iter().chain(["-O", "^has_journal"]).collect();
+            run_on(device, "mkfs.ext4", &options)
+        }
+        Fs::Ext3 => run_on(device, "mkfs.ext3", &EXT),
+        Fs::Xfs => run_on(device, "mkfs.xfs", &["-q", "-f", "-K"]),
+        Fs::Btrfs | Fs::BtrfsNocow => run_btrfs_on(device, "mkfs.btrfs", &["-q", "-f", "-K"]),
+        Fs::Tmpfs => Ok(()),
+    }
 }
 
 fn check_fs(fs: Fs, device: &Path) -> io::Result<()> {
     match fs {
-        Fs::Ext4 => run_on(device, "e2fsck", &["-f", "-n"]),
+        Fs::Ext4 | Fs::Ext3 | Fs::Ext4NoJournal => run_on(device, "e2fsck", &["-f", "-n"]),
         Fs::Xfs => run_on(device, "xfs_repair", &["-n"]),
+        Fs::Btrfs | Fs::BtrfsNocow => run_btrfs_on(device, "btrfs", &["check"]),
+        Fs::Tmpfs => Ok(()),
     }
+}
+
+/// e2fsck says by failing that there was something to repair; whether that was all, the
+/// second run tells.
+fn repair_fs(device: &Path) -> io::Result<()> {
+    let _ = run_on(device, "e2fsck", &["-f", "-y"]);
+    run_on(device, "e2fsck", &["-f", "-n"])
+}
+
+/// The tools of btrfs look at the images behind all loop devices, and give up where another test has just broken one.
+fn run_btrfs_on(device: &Path, tool: &str, options: &[&str]) -> io::Result<()> {
+    retry(PATIENCE, || run_on(device, tool, options))
 }
 
 fn run_on(device: &Path, tool: &str, options: &[&str]) -> io::Result<()> {

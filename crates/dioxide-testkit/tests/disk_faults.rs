@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use dioxide_testkit::files;
 use dioxide_testkit::fuse_disk::{FuseDisk, Keep};
 use dioxide_testkit::lab::Fs;
-use dioxide_testkit::trials::{Trial, TrialResult, fuse_trial, fuse_trials};
+use dioxide_testkit::trials::{Trial, TrialResult, fuse_trial, fuse_trials, fuse_trials_where};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 
 const BLOCK: usize = 4096;
@@ -128,7 +128,9 @@ fn cut_power(fs: Fs, keep: Keep, is_lying: bool) -> io::Result<(usize, usize)> {
 
 fn power_cut_loses_only_what_was_not_flushed(fs: Fs) -> TrialResult {
     assert_eq!(cut_power(fs, Keep::Nothing, false)?, (64, 0));
-    assert_eq!(cut_power(fs, Keep::All, false)?, (64, 64));
+    // With checksums btrfs writes elsewhere, and nothing points there before the flush.
+    let unflushed = if fs == Fs::Btrfs { 0 } else { 64 };
+    assert_eq!(cut_power(fs, Keep::All, false)?, (64, unflushed));
     Ok(())
 }
 
@@ -232,20 +234,21 @@ fn trials() -> Vec<Trial> {
             every_flush_of_the_loop_device_reaches_the_disk,
         ),
     ];
-    let on_each: [(&str, OnFs); 8] = [
+    let on_each: [(&str, OnFs); 7] = [
         ("power_cut_loses_only_what_was_not_flushed", power_cut_loses_only_what_was_not_flushed),
         ("power_cut_may_tear_what_was_not_flushed", power_cut_may_tear_what_was_not_flushed),
         ("lying_disk_loses_acknowledged_data", lying_disk_loses_acknowledged_data),
-        (
-            "failed_write_is_told_by_the_write_and_not_by_fdatasync",
-            failed_write_is_told_by_the_write_and_not_by_fdatasync,
-        ),
         ("dead_disk_fails_everything_at_once", dead_disk_fails_everything_at_once),
         ("cut_off_disk_fails_even_while_stalled", cut_off_disk_fails_even_while_stalled),
         ("stalled_disk_holds_a_write_until_it_goes_on", stalled_disk_holds_a_write_until_it_goes_on),
         ("stalled_volume_is_cleaned_up", stalled_volume_is_cleaned_up),
     ];
     trials.extend(on_each.into_iter().flat_map(|(name, test)| fuse_trials(name, test)));
+    trials.extend(fuse_trials_where(
+        "failed_write_is_told_by_the_write_and_not_by_fdatasync",
+        Fs::writes_directly,
+        failed_write_is_told_by_the_write_and_not_by_fdatasync,
+    ));
     trials
 }
 
