@@ -107,7 +107,7 @@ fn verdict(ratio: Ratio, rival: &str) -> String {
 }
 
 /// `1.70x (1.52..1.81)`, or `22x (20..24)` where digits behind the point mean nothing.
-fn times(Ratio { min, median, max }: Ratio) -> String {
+pub fn times(Ratio { min, median, max }: Ratio) -> String {
     let digits = if median < 10.0 { 2 } else { 0 };
     match min == max {
         true => format!("{median:.digits$}x"),
