@@ -224,7 +224,9 @@ pub mod examples {
             growing: None,
         };
         let mut timings = empty;
-        (1..=1000).for_each(|microseconds| timings.clat.saturating_record(microseconds * 1000));
+        for latencies in [Some(&mut timings.clat), timings.lat.as_mut()].into_iter().flatten() {
+            (1..=1000).for_each(|microseconds| latencies.saturating_record(microseconds * 1000));
+        }
         Run { figures, timings }
     }
 }

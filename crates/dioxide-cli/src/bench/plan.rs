@@ -8,6 +8,7 @@ use crate::units;
 use anyhow::{Context, Result, bail, ensure};
 use dioxide::{Durability, Growth, OpenOptions};
 use rustix::fs::OFlags;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -189,24 +190,28 @@ impl Abilities {
     /// Blocks that nobody can write are refused.
     fn check_writes(&self, points: &[Point]) -> Result<()> {
         let refused = points.iter().find(|point| !point.bs_bytes.is_multiple_of(self.write_unit));
-        refused.map_or(Ok(()), |point| bail!(refusal("direct writes", point.bs_bytes, self.write_unit)))
+        refused.map_or(Ok(()), |point| bail!(refusal("direct writes", &[point.bs_bytes], self.write_unit)))
     }
 
     /// Blocks that only dioxide cannot append are left to the others, unless all are such.
     fn leave_out_small_appends(&self, rows: &mut Vec<(Point, Route)>) -> Result<()> {
-        let can = |point: &Point| point.bs_bytes.is_multiple_of(self.append_unit);
-        let Some((small, _)) = rows.iter().find(|(point, _)| !can(point)) else { return Ok(()) };
-        let refusal = refusal("appends of dioxide", small.bs_bytes, self.append_unit);
-        ensure!(rows.iter().any(|(point, _)| can(point)), refusal);
-        say(&format!("{refusal}; other blocks are shown as `-`"));
-        rows.retain(|(point, route)| *route != Route::Dioxide || can(point));
+        let can = |bs_bytes: u64| bs_bytes.is_multiple_of(self.append_unit);
+        let all: BTreeSet<u64> = rows.iter().map(|(point, _)| point.bs_bytes).collect();
+        let small: Vec<u64> = all.iter().copied().filter(|&bs_bytes| !can(bs_bytes)).collect();
+        if small.is_empty() {
+            return Ok(());
+        }
+        let refusal = refusal("appends of dioxide", &small, self.append_unit);
+        ensure!(small.len() < all.len(), refusal);
+        say(&format!("{refusal}; shown as `-`"));
+        rows.retain(|(point, route)| *route != Route::Dioxide || can(point.bs_bytes));
         Ok(())
     }
 }
 
-fn refusal(what: &str, bs_bytes: u64, unit_bytes: u64) -> String {
-    let (bs, unit) = (units::bytes(bs_bytes), units::bytes(unit_bytes));
-    format!("--bs {bs}: {what} come in multiples of {unit} here")
+fn refusal(what: &str, bs_bytes: &[u64], unit_bytes: u64) -> String {
+    let bs: Vec<String> = bs_bytes.iter().map(|&bytes| units::bytes(bytes)).collect();
+    format!("--bs {}: {what} come in multiples of {} here", bs.join(","), units::bytes(unit_bytes))
 }
 
 /// The largest size of a scratch file.

@@ -20,7 +20,7 @@ pub fn of(report: &Report, rows: &[Row]) -> String {
     for against in rivals(scenario) {
         let title = format!("dioxide / {}", against.name());
         text += &matrix(rows, &title, |row| match row.route {
-            Route::Dioxide => rival(rows, row, against).map(|ratio| format!("{:.2}", ratio.median)),
+            Route::Dioxide => Some(table::ratio(rival(rows, row, against))),
             _ => None,
         });
     }
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(words(&text, "dioxide iops")[1..], [vec!["4096", "90", "580"], vec!["512", "-", "-"]]);
         assert_eq!(
             words(&text, "dioxide / kernel")[1..],
-            [vec!["4096", "0.90", "10.50"], vec!["512", "-", "-"]]
+            [vec!["4096", "0.90", "(0.90..0.90)", "10.50", "(10.00..11.00)"], vec!["512", "-", "-"]]
         );
     }
 

@@ -72,18 +72,16 @@ pub fn print(report: &Report, output: &Output) -> Result<()> {
 /// Several block sizes make matrices, and then their tables only if `verbose`.
 fn print_for_people(report: &Report, verbose: bool) -> Result<()> {
     let mut out = io::stdout().lock();
-    for rows in report.groups() {
-        let has_matrix = by_block_size(rows).nth(1).is_some();
-        if verbose || !has_matrix {
-            for rows in by_block_size(rows) {
-                writeln!(out, "{}\n{}\n", table::title(report, rows), table::of(rows))?;
-            }
-        }
-        if has_matrix {
-            writeln!(out, "{}", matrix::of(report, rows))?;
-        }
+    let (matrices, singles): (Vec<_>, Vec<_>) =
+        report.groups().partition(|rows| by_block_size(rows).nth(1).is_some());
+    for rows in &matrices {
+        writeln!(out, "{}", matrix::of(report, rows))?;
     }
-    for rows in report.groups().flat_map(by_block_size) {
+    let tables: Vec<_> = if verbose { report.groups().flat_map(by_block_size).collect() } else { singles };
+    for rows in &tables {
+        writeln!(out, "{}\n{}\n", table::title(report, rows), table::of(rows))?;
+    }
+    for rows in &tables {
         writeln!(out, "{}", sentence::of(rows))?;
     }
     out.flush()?;

@@ -67,12 +67,10 @@ fn remarks(rows: &[Row]) -> String {
 /// What stands above a column, and what it shows of a row.
 type Column = (&'static str, fn(&Row) -> String);
 
-const RATES: [Column; 4] = [
-    ("numjobs", |row| row.point.numjobs.to_string()),
-    ("path", |row| row.route.name().to_owned()),
-    ("iops", |row| format!("{:.0}", row.iops())),
-    ("MB/s", |row| format!("{:.1}", row.bw_bytes() / 1e6)),
-];
+const NAMES: [Column; 2] =
+    [("numjobs", |row| row.point.numjobs.to_string()), ("path", |row| row.route.name().to_owned())];
+const IOPS: Column = ("iops", |row| format!("{:.0}", row.iops()));
+const BANDWIDTH: Column = ("MB/s", |row| format!("{:.1}", row.bw_bytes() / 1e6));
 /// Those of vmstat, and how busy the device is.
 const MACHINE: [Column; 7] = [
     ("in flight", |row| known(row.median_known(|run| run.inflight), 1)),
@@ -93,10 +91,13 @@ const GROWTH: [Column; 2] = [
     ("max growing", |row| row.growing_clat_max_ns().map_or("-".into(), units::nanoseconds)),
     ("growths", |row| known(row.growths(), 0)),
 ];
-const COSTS: [Column; 5] = [
-    ("cpu us/op", |row| format!("{:.1}", row.median(|run| run.cpu_us_per_op))),
+/// Of this process; those of the machine are in other columns.
+const CPU: [Column; 2] = [
     ("usr %", |row| format!("{:.0}", row.median(|run| run.usr_cpu))),
     ("sys %", |row| format!("{:.0}", row.median(|run| run.sys_cpu))),
+];
+const COSTS: [Column; 3] = [
+    ("cpu us/op", |row| format!("{:.1}", row.median(|run| run.cpu_us_per_op))),
     ("requests/op", |row| known(row.median_per_op(|run| run.requests), 3)),
     ("flushes/op", |row| known(row.median_per_op(|run| run.flushes), 3)),
 ];
@@ -107,8 +108,8 @@ const LAT: &str = "lat p50";
 
 fn columns(scenario: Scenario) -> Vec<Column> {
     match scenario {
-        Scenario::Append => [&RATES[..], &LATENCIES, &GROWTH, &COSTS, &EXTENTS].concat(),
-        Scenario::Sync => [&RATES[..], &MACHINE, &LATENCIES, &COSTS].concat(),
+        Scenario::Append => [&NAMES[..], &[IOPS], &LATENCIES, &GROWTH, &CPU, &COSTS, &EXTENTS].concat(),
+        Scenario::Sync => [&NAMES[..], &[BANDWIDTH], &MACHINE, &LATENCIES, &COSTS].concat(),
     }
 }
 
@@ -145,7 +146,8 @@ fn known(count: Option<f64>, digits: usize) -> String {
     count.map_or("-".into(), |count| format!("{count:.digits$}"))
 }
 
-fn ratio(ratio: Option<Ratio>) -> String {
+/// The median over the rounds, and how far they scatter.
+pub fn ratio(ratio: Option<Ratio>) -> String {
     ratio.map_or("-".into(), |Ratio { min, median, max }| format!("{median:.2} ({min:.2}..{max:.2})"))
 }
 
@@ -218,7 +220,7 @@ mod tests {
     fn sync_writers_show_the_machine() {
         let text = of(&[row(sync_point(), Route::Kernel, &[100])]);
         let words = |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
-        assert_eq!(words(0)[4..12], ["in", "flight", "blocked", "us", "sy", "id", "wa", "st"]);
-        assert_eq!(words(1)[4..11], ["1.5", "-", "5", "25", "50", "20", "0"]);
+        assert_eq!(words(0)[3..11], ["in", "flight", "blocked", "us", "sy", "id", "wa", "st"]);
+        assert_eq!(words(1)[3..10], ["1.5", "-", "5", "25", "50", "20", "0"]);
     }
 }
