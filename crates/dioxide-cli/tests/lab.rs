@@ -119,7 +119,32 @@ fn bench_zeroed(dir: TestDir) -> TrialResult {
 }
 
 fn bench_refuses_blocks_below_the_append_unit(dir: TestDir) -> TrialResult {
-    expect_refusal(&short_append(&dir, "--bs 512"), "--bs 512: appends come in multiples of 4k here");
+    let refusal = "--bs 512: appends of dioxide come in multiples of 4k here";
+    expect_refusal(&short_append(&dir, "--bs 512"), refusal);
+    Ok(())
+}
+
+fn bench_leaves_small_blocks_to_the_kernel(dir: TestDir) -> TrialResult {
+    let output = short_append(&dir, "--bs 512,4k --json -");
+    assert!(stderr(&output).contains("--bs 512: appends of dioxide"), "{}", stderr(&output));
+    let results = results(&output);
+    let paths = |bs: u64| results.iter().filter(move |row| row["bs_bytes"] == bs).map(|row| &row["path"]);
+    assert_eq!(paths(512).collect::<Vec<_>>(), ["kernel", "preallocated", "kernel", "preallocated"]);
+    assert_eq!(paths(4096).count(), 6);
+    Ok(())
+}
+
+fn bench_counts_growth(dir: TestDir) -> TrialResult {
+    for result in results(&short_append(&dir, "--growth-cap 64k --json -")) {
+        let stall = result["growing_clat_max_ns"].as_u64();
+        if result["path"] == "dioxide" {
+            assert!(result["growths"].as_u64().unwrap() >= 10, "{result}");
+            // The first append finds no space.
+            assert!(stall.unwrap() > 0 && stall <= result["clat_ns"]["max"].as_u64(), "{result}");
+        } else {
+            assert!(stall.is_none() && result["growths"].is_null(), "{result}");
+        }
+    }
     Ok(())
 }
 
@@ -135,6 +160,10 @@ fn bench_on_a_bare_disk(disk: Disk) -> TrialResult {
     for result in &results {
         assert!(result["fs"].is_null() && result["extents"].is_null());
         assert!(result["requests"].as_u64().unwrap() > 0 && result["flushes"].as_u64().unwrap() > 0);
+        assert!(result["inflight"].as_f64().unwrap() > 0.0 && result["blocked"].is_f64(), "{result}");
+        let cpu = result["machine_cpu"].as_object().unwrap();
+        let sum: f64 = cpu.values().map(|share| share.as_f64().unwrap()).sum();
+        assert!(cpu.len() == 5 && (90.0..=110.0).contains(&sum), "{result}");
     }
     // Its own stamps are nothing that would keep it from running there again.
     expect_code(&sync_on(&disk), 0);
@@ -183,6 +212,8 @@ fn trials() -> Vec<Trial> {
         lab_trials("bench_counts_what_reaches_the_device", bench_counts_what_reaches_the_device),
         lab_trials("bench_zeroed", bench_zeroed),
         lab_trials("bench_refuses_blocks_below_the_append_unit", bench_refuses_blocks_below_the_append_unit),
+        lab_trials("bench_leaves_small_blocks_to_the_kernel", bench_leaves_small_blocks_to_the_kernel),
+        lab_trials("bench_counts_growth", bench_counts_growth),
         lab_trials("a_mounted_device_is_refused", a_mounted_device_is_refused),
         lab_trials(
             "recover_cuts_at_the_end_of_what_was_written",

@@ -42,10 +42,9 @@ impl Plan {
         let size_bytes = size(&place, None)?;
         let pace = args::Pace { runtime: Duration::from_millis(700), rounds: 3, rate: None };
         let durabilities = [Durability::OnSync, Durability::EveryWrite];
-        let abilities = Abilities::of(&place, Growth::Unwritten)?;
-        let append = append_points(&[4096], &[1, 64], &durabilities, abilities.growth, None);
-        let append = append_work(&place, &abilities, append, pace, size_bytes)?;
-        let sync = sync_work(&place, &abilities, sync_points(&[65536], &[64], None), pace)?;
+        let append = append_points(&[4096], &[1, 64], &durabilities, Growth::Unwritten, None);
+        let append = append_work(&place, append, pace, size_bytes)?;
+        let sync = sync_work(&place, sync_points(&[65536], &[64], None), pace)?;
         let budgets = [(append, TOUR_APPEND_MAX), (sync, TOUR_SYNC_MAX)];
         let works = budgets.map(|(work, budget)| Work { budget: Some(budget), ..work });
         Ok(Self { place, works: works.into() })
@@ -54,10 +53,9 @@ impl Plan {
     fn append(args: &args::Append) -> Result<Self> {
         let place = Place::directory(&args.dir)?;
         let size_bytes = size(&place, args.size)?;
-        let abilities = Abilities::of(&place, args.growth.into())?;
-        let durability = [args.durability.into()];
-        let points = append_points(&args.bs, &args.numjobs, &durability, abilities.growth, args.pace.rate);
-        let work = append_work(&place, &abilities, points, args.pace, size_bytes)?;
+        let (durability, growth) = ([args.durability.into()], args.growth.into());
+        let points = append_points(&args.bs, &args.numjobs, &durability, growth, args.pace.rate);
+        let work = append_work(&place, points, args.pace, size_bytes)?;
         let work = Work { growth_cap_bytes: args.growth_cap, ..work };
         Ok(Self { place, works: vec![work] })
     }
@@ -73,9 +71,8 @@ impl Plan {
             }
             None => Place::directory(&args.dir)?,
         };
-        let abilities = Abilities::of(&place, Growth::None)?;
         let points = sync_points(&args.bs, &args.numjobs, args.pace.rate);
-        let work = sync_work(&place, &abilities, points, args.pace)?;
+        let work = sync_work(&place, points, args.pace)?;
         Ok(Self { place, works: vec![work] })
     }
 }
@@ -120,20 +117,16 @@ fn sync_points(bs: &[u64], numjobs: &[u32], rate_iops: Option<u64>) -> Vec<Point
     points
 }
 
-fn append_work(
-    place: &Place,
-    abilities: &Abilities,
-    points: Vec<Point>,
-    pace: args::Pace,
-    size_bytes: u64,
-) -> Result<Work> {
+fn append_work(place: &Place, mut points: Vec<Point>, pace: args::Pace, size_bytes: u64) -> Result<Work> {
     let largest = points.iter().map(|point| point.bs_bytes * point.numjobs as u64).max().unwrap_or(0);
     ensure!(
         largest <= size_bytes,
         "a file of {} has no room for one block of each thread; see --size",
         units::about_bytes(size_bytes)
     );
+    let abilities = Abilities::of(place, points[0].growth.unwrap_or(Growth::None))?;
     abilities.check_writes(&points)?;
+    points.iter_mut().for_each(|point| point.growth = Some(abilities.growth));
     let mut rows = rows(points);
     if let Err(error) = place.prepare()?.preallocate(largest) {
         say(&format!("{}: no fallocate ({error}), so `preallocated` is left out", place.name()));
@@ -143,7 +136,7 @@ fn append_work(
     Ok(Work::new(rows, pace, size_bytes))
 }
 
-fn sync_work(place: &Place, abilities: &Abilities, points: Vec<Point>, pace: args::Pace) -> Result<Work> {
+fn sync_work(place: &Place, points: Vec<Point>, pace: args::Pace) -> Result<Work> {
     let largest = points.iter().map(|point| point.bs_bytes * point.numjobs as u64).max().unwrap_or(0);
     let room = place.room_bytes()?;
     ensure!(
@@ -153,7 +146,7 @@ fn sync_work(place: &Place, abilities: &Abilities, points: Vec<Point>, pace: arg
         units::about_bytes(room),
         units::about_bytes(largest)
     );
-    abilities.check_writes(&points)?;
+    Abilities::of(place, Growth::None)?.check_writes(&points)?;
     Ok(Work::new(rows(points), pace, largest))
 }
 
