@@ -11,8 +11,8 @@ const BS_MAX_BYTES: u64 = 16 << 20;
 const RUNTIME_MIN: Duration = Duration::from_millis(10);
 const RUNTIME_MAX: Duration = Duration::from_secs(3600);
 const ROUNDS_MAX: i64 = 999;
-/// One operation each nanosecond.
-const RATE_MAX: u64 = 1_000_000_000;
+/// More than any device does.
+const RATE_MAX: u64 = 10_000_000;
 
 /// Direct I/O that stays concurrent: measure it on your own disk, recover files after a crash.
 #[derive(Parser)]
@@ -150,8 +150,8 @@ pub struct Pace {
     ///
     /// Each thread begins its operations at times fixed beforehand, evenly spaced, and latencies (`lat`)
     /// are measured from those times: an operation that starts late because an earlier one
-    /// took long counts as slow (no coordinated omission). What is not reached shows as a lower iops. In
-    /// fio, rate_iops is for each job.
+    /// took long counts as slow (no coordinated omission), and one that was never begun counts as
+    /// ending with the run. What is not reached shows as a lower iops. In fio, rate_iops is for each job.
     #[arg(long, value_name = "IOPS", value_parser = clap::value_parser!(u64).range(1..=RATE_MAX))]
     pub rate: Option<u64>,
 }

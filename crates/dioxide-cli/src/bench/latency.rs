@@ -30,6 +30,14 @@ impl Timings {
         }
     }
 
+    /// An operation that was due and is not begun any more, since earlier ones took until the end: it would have
+    /// ended now at the earliest.
+    pub fn miss(&mut self, due: Instant) {
+        if let Some(lat) = &mut self.lat {
+            record(lat, Instant::now().saturating_duration_since(due));
+        }
+    }
+
     pub fn add(&mut self, other: &Self) {
         let same = "all histograms have the same range";
         self.clat.add(&other.clat).expect(same);
