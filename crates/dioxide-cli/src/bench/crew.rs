@@ -140,8 +140,10 @@ impl<'a> Crew<'a> {
             stamp.sequence += 1;
         }
         if let Some(schedule) = self.schedule {
-            let missed = (stamp.sequence..).map(|sequence| schedule.due(job, sequence));
-            missed.take_while(|due| *due < self.runtime).for_each(|due| timings.miss(began + due));
+            let elapsed = began.elapsed();
+            let due = (stamp.sequence..).map(|sequence| schedule.due(job, sequence));
+            due.take_while(|due| *due < elapsed.min(self.runtime))
+                .for_each(|due| timings.miss(elapsed - due));
         }
         Ok(timings)
     }

@@ -31,10 +31,10 @@ impl Timings {
     }
 
     /// An operation that was due and is not begun any more, since earlier ones took until the end: it would have
-    /// ended now at the earliest.
-    pub fn miss(&mut self, due: Instant) {
+    /// taken as long as it is late at least.
+    pub fn miss(&mut self, late: Duration) {
         if let Some(lat) = &mut self.lat {
-            record(lat, Instant::now().saturating_duration_since(due));
+            record(lat, late);
         }
     }
 
