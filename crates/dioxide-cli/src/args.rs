@@ -11,6 +11,8 @@ const BS_MAX_BYTES: u64 = 16 << 20;
 const RUNTIME_MIN: Duration = Duration::from_millis(10);
 const RUNTIME_MAX: Duration = Duration::from_secs(3600);
 const ROUNDS_MAX: i64 = 999;
+/// More than any device does.
+const RATE_MAX: u64 = 10_000_000;
 
 /// Direct I/O that stays concurrent: measure it on your own disk, recover files after a crash.
 #[derive(Parser)]
@@ -27,7 +29,7 @@ pub enum Command {
     /// Without a scenario: appends and sync writers on a scratch file, in under a minute. Every scenario does
     /// the same work by several paths, interleaved over rounds, on a file without a name that vanishes with
     /// the process.
-    Bench(Bench),
+    Bench(Box<Bench>),
     /// Bring files that a crash left grown back to the end of what was written.
     ///
     /// Says first what was found. Cuts only where the end is known and nobody changed the file since.
@@ -61,15 +63,20 @@ impl Bench {
 pub enum Scenario {
     /// N threads append to one file: through the kernel, into preallocated space, and with dioxide.
     ///
+    /// Several block sizes make matrices: block size by threads, for each path, and the ratios.
+    ///
     /// Paths: `kernel` is a pwrite past the end at a shared next offset (O_DIRECT, with O_DSYNC for
     /// every-write); `preallocated` is the same inside a file fallocated beforehand, which is not timed;
     /// `dioxide` is File::append, and its growth and close are timed. Every path ends with its data stable:
-    /// the first two by one fdatasync, dioxide by close.
+    /// the first two by one fdatasync, dioxide by close. `max growing` is the longest append that met a
+    /// growth of dioxide's file. `cpu us/op` is the CPU time of this process; kernel threads are not in it.
     Append(Append),
     /// N threads rewrite a region of their own each, durably: the workload of an old kernel regression.
     ///
     /// Paths: `serialised` is a pwrite, then an fdatasync under one lock; `kernel` is a pwrite with
-    /// O_DIRECT|O_SYNC; `dioxide` is File::write_at with Durability::EveryWrite.
+    /// O_DIRECT|O_SYNC; `dioxide` is File::write_at with Durability::EveryWrite. `in flight` is the mean number
+    /// of requests that the device has; `blocked` (tasks that wait for I/O), `us sy id wa st` are of the whole
+    /// machine, as vmstat shows them.
     Sync(Sync),
 }
 
@@ -94,6 +101,9 @@ pub struct Append {
     /// How dioxide prepares the space ahead.
     #[arg(long, value_enum, default_value_t)]
     pub growth: Growth,
+    /// Largest step by which dioxide grows its file [default: the library's, 256m].
+    #[arg(long, value_name = "BYTES", value_parser = growth_cap)]
+    pub growth_cap: Option<u64>,
     /// Largest size of the scratch file [default: 4g or a quarter of the free space, the smaller].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub size: Option<u64>,
@@ -136,6 +146,14 @@ pub struct Pace {
     #[arg(long, value_name = "N", default_value = "9")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX))]
     pub rounds: u32,
+    /// Offered load: operations per second of all threads together [default: as many as go].
+    ///
+    /// Each thread begins its operations at times fixed beforehand, evenly spaced, and latencies (`lat`)
+    /// are measured from those times: an operation that starts late because an earlier one
+    /// took long counts as slow (no coordinated omission), and one that was never begun counts as
+    /// ending with the run. What is not reached shows as a lower iops. In fio, rate_iops is for each job.
+    #[arg(long, value_name = "IOPS", value_parser = clap::value_parser!(u64).range(1..=RATE_MAX))]
+    pub rate: Option<u64>,
 }
 
 #[derive(Args)]
@@ -143,6 +161,9 @@ pub struct Output {
     /// Write the results as JSON to FILE, or to stdout in place of the tables (`-`).
     #[arg(long, value_name = "FILE|-")]
     pub json: Option<PathBuf>,
+    /// With several block sizes, print the table of each as well as the matrices.
+    #[arg(long, short)]
+    pub verbose: bool,
 }
 
 #[derive(Args)]
@@ -181,6 +202,13 @@ fn block_size(text: &str) -> Result<u64, String> {
     match bytes {
         512..=BS_MAX_BYTES if bytes.is_multiple_of(512) => Ok(bytes),
         _ => Err("a block is a multiple of 512 bytes, 16m at most".into()),
+    }
+}
+
+fn growth_cap(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        0 => Err("a step of growth has at least one byte".into()),
+        bytes => Ok(bytes),
     }
 }
 
@@ -226,6 +254,7 @@ mod tests {
         assert_eq!((append.pace.rounds, append.pace.runtime), (9, Duration::from_secs(2)));
         assert!(matches!(append.durability, Durability::OnSync));
         assert!(matches!(append.growth, Growth::Unwritten));
+        assert_eq!((append.growth_cap, append.pace.rate), (None, None));
     }
 
     #[test]
@@ -245,6 +274,8 @@ mod tests {
             "dioxide bench append --rounds 0",
             "dioxide bench append --runtime 0s",
             "dioxide bench append --durability sometimes",
+            "dioxide bench append --growth-cap 0",
+            "dioxide bench append --rate 0",
             "dioxide bench sync --device /dev/x",
             "dioxide bench sync --overwrite-device /dev/x",
             "dioxide bench sync --dir . --device /dev/x --overwrite-device /dev/x",

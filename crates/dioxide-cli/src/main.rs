@@ -18,7 +18,7 @@ fn main() -> std::process::ExitCode {
     let cli = args::Cli::parse();
     warnings::to_stderr();
     let outcome = interrupt::listen().and_then(|()| match cli.command {
-        args::Command::Bench(bench) => bench::run(bench),
+        args::Command::Bench(bench) => bench::run(*bench),
         args::Command::Recover(recover) => recover::run(recover),
     });
     exit::code(outcome)

@@ -72,9 +72,9 @@ fn json_has_stdout_to_itself() {
     let results = results(&output);
     assert_eq!(results.len(), 2 * 3, "two numbers of threads by three paths");
     for result in &results {
-        for key in KEYS {
-            assert!(result.get(key).is_some(), "{key} is missing in {result}");
-        }
+        let mut keys: Vec<&str> = result.as_object().unwrap().keys().map(String::as_str).collect();
+        keys.sort_by_key(|key| KEYS.iter().position(|known| known == key));
+        assert_eq!(keys, KEYS);
         assert!(result["iops"].as_f64().unwrap() > 0.0);
         assert!(result["clat_ns"]["percentile"]["99.000000"].as_u64().unwrap() > 0);
     }
@@ -84,6 +84,38 @@ fn json_has_stdout_to_itself() {
     assert!(results[2]["ratio_to_preallocated"]["max"].as_f64().unwrap() > 0.0);
     assert!(!stderr(&output).contains('\r'), "no progress bar without a terminal");
     assert!(is_empty(dir.path()));
+}
+
+#[test]
+fn a_given_load_is_not_exceeded() {
+    let dir = fresh_dir();
+    let output = short_append(dir.path(), "--rate 400 --json -");
+    expect_code(&output, 0);
+    for result in results(&output) {
+        // Runs of 50 ms: the first operation of each thread is due at once.
+        assert!(result["iops"].as_f64().unwrap() <= 440.0, "{result}");
+        assert_eq!(result["rate_iops"], 400);
+        assert!(result["lat_ns"]["max"].as_u64() >= result["clat_ns"]["max"].as_u64(), "{result}");
+    }
+}
+
+#[test]
+fn several_block_sizes_make_matrices() {
+    let dir = fresh_dir();
+    let output = short_append(dir.path(), "--bs 16k,64k");
+    expect_code(&output, 0);
+    let lines = || stdout(&output).lines().map(str::trim_start);
+    for title in ["kernel iops", "dioxide iops", "dioxide / kernel", "dioxide:"] {
+        assert_eq!(
+            lines().filter(|line| line.starts_with(title)).count(),
+            1,
+            "{title} in {}",
+            stdout(&output)
+        );
+    }
+    assert!(!stdout(&output).contains("p99.9"), "{}", stdout(&output));
+    let output = short_append(dir.path(), "--bs 16k,64k --verbose");
+    assert_eq!(stdout(&output).matches("p99.9 ").count(), 2, "{}", stdout(&output));
 }
 
 #[test]

@@ -128,7 +128,41 @@ fn bench_zeroed(dir: TestDir) -> TrialResult {
 }
 
 fn bench_refuses_blocks_below_the_append_unit(dir: TestDir) -> TrialResult {
-    expect_refusal(&short_append(&dir, "--bs 512"), "--bs 512: appends come in multiples of 4k here");
+    let refusal = match dir.fs() {
+        // It does not tell what its device could do.
+        Fs::BtrfsNocow => "--bs 512: direct writes come in multiples of 4k here",
+        _ => "--bs 512: appends of dioxide come in multiples of 4k here",
+    };
+    expect_refusal(&short_append(&dir, "--bs 512"), refusal);
+    Ok(())
+}
+
+fn bench_leaves_small_blocks_to_the_kernel(dir: TestDir) -> TrialResult {
+    let output = short_append(&dir, "--bs 512,4k --json -");
+    assert!(stderr(&output).contains("--bs 512: appends of dioxide"), "{}", stderr(&output));
+    let results = results(&output);
+    let paths = |bs: u64| results.iter().filter(move |row| row["bs_bytes"] == bs).map(|row| &row["path"]);
+    let small: Vec<_> = paths(512).collect();
+    match dir.fs() {
+        // Nothing can be preallocated.
+        Fs::Ext3 => assert_eq!(small, ["kernel", "kernel"]),
+        _ => assert_eq!(small, ["kernel", "preallocated", "kernel", "preallocated"]),
+    }
+    assert!(paths(4096).any(|path| path == "dioxide"));
+    Ok(())
+}
+
+fn bench_counts_growth(dir: TestDir) -> TrialResult {
+    for result in results(&short_append(&dir, "--growth-cap 64k --json -")) {
+        let stall = result["growing_clat_max_ns"].as_u64();
+        if result["path"] == "dioxide" {
+            assert!(result["growths"].as_u64().unwrap() >= 10, "{result}");
+            // The first append finds no space.
+            assert!(stall.unwrap() > 0 && stall <= result["clat_ns"]["max"].as_u64(), "{result}");
+        } else {
+            assert!(stall.is_none() && result["growths"].is_null(), "{result}");
+        }
+    }
     Ok(())
 }
 
@@ -144,6 +178,10 @@ fn bench_on_a_bare_disk(disk: Disk) -> TrialResult {
     for result in &results {
         assert!(result["fs"].is_null() && result["extents"].is_null());
         assert!(result["requests"].as_u64().unwrap() > 0 && result["flushes"].as_u64().unwrap() > 0);
+        assert!(result["inflight"].as_f64().unwrap() > 0.0 && result["blocked"].is_f64(), "{result}");
+        let cpu = result["machine_cpu"].as_object().unwrap();
+        let sum: f64 = cpu.values().map(|share| share.as_f64().unwrap()).sum();
+        assert!(cpu.len() == 5 && (90.0..=110.0).contains(&sum), "{result}");
     }
     // Its own stamps are nothing that would keep it from running there again.
     expect_code(&sync_on(&disk), 0);
@@ -208,12 +246,18 @@ fn trials() -> Vec<Trial> {
             bench_counts_what_reaches_the_device,
         ),
         lab_trials("bench_says_where_direct_io_is_not_direct", bench_says_where_direct_io_is_not_direct),
-        lab_trials("bench_zeroed", bench_zeroed),
+        lab_trials_where("bench_zeroed", Fs::grows_zeroed, bench_zeroed),
         lab_trials_where(
             "bench_refuses_blocks_below_the_append_unit",
             opens_without_a_warning,
             bench_refuses_blocks_below_the_append_unit,
         ),
+        lab_trials_where(
+            "bench_leaves_small_blocks_to_the_kernel",
+            is_on_one_device,
+            bench_leaves_small_blocks_to_the_kernel,
+        ),
+        lab_trials_where("bench_counts_growth", Fs::grows_unwritten, bench_counts_growth),
         lab_trials_where("a_mounted_device_is_refused", is_on_one_device, a_mounted_device_is_refused),
         lab_trials_where(
             "recover_cuts_at_the_end_of_what_was_written",

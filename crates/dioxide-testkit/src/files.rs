@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_ulong};
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
@@ -32,6 +33,14 @@ pub fn extents(path: impl AsRef<Path>) -> io::Result<Vec<Extent>> {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(sought(&file)?),
         result => result,
     }
+}
+
+/// Where on the disk the longest piece of a file lies, in bytes. Not for btrfs, which tells addresses of its own.
+pub fn longest_piece(path: impl AsRef<Path>) -> io::Result<Range<u64>> {
+    let map = Fiemap::read(&File::open(path)?, 0)?;
+    let longest = map.found().iter().max_by_key(|found| found.length);
+    let longest = longest.ok_or_else(|| io::Error::other("the file has no extents"))?;
+    Ok(longest.physical..longest.physical + longest.length)
 }
 
 fn sought(file: &File) -> rustix::io::Result<Vec<Extent>> {

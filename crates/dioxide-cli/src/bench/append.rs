@@ -4,6 +4,7 @@
 //! stable inside the clock: dioxide by its close, the others by one fdatasync.
 
 use super::figures::Run;
+use super::growing::GrowthWatch;
 use super::ledger::{End, Ledger, Places};
 use super::place::Ground;
 use super::task::Task;
@@ -49,17 +50,26 @@ fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &T
 
 /// The ticket only allows an append; where it goes is for the library to say.
 fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
-    let file = OpenOptions::new()
-        .write(true)
-        .durability(task.point.durability)
-        .growth(task.point.growth.unwrap_or(Growth::None))
-        .open(ground.path())?;
+    let file = options(task).open(ground.path())?;
+    let watch = GrowthWatch::new(&file, ground);
     let shift = task.crew(ledger).work(|_, block| match tickets.take() {
-        Some(_) => Ok(Some(file.append(block)?)),
+        Some(_) => Ok(Some(watch.append(block)?)),
         None => Ok(None),
     })?;
+    let growing = watch.result();
     file.close()?;
-    Ok(shift.clock_out())
+    let mut run = shift.clock_out();
+    run.figures.growing = growing;
+    Ok(run)
+}
+
+fn options(task: &Task<'_>) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).durability(task.point.durability).growth(task.point.growth.unwrap_or(Growth::None));
+    if let Some(bytes) = task.growth_cap_bytes {
+        options.growth_cap(bytes);
+    }
+    options
 }
 
 fn pwrite(file: &File, block: &[u8], offset: u64) -> Result<()> {

@@ -1,27 +1,35 @@
 //! The crew: N threads that do one operation over and over behind a common start, and the clock over them.
 
-use super::figures::{Clat, Run, new_clat};
+use super::figures::Run;
+use super::latency::Timings;
 use super::ledger::Ledger;
+use super::schedule::Schedule;
 use super::stamp::{Stamp, fill_with_noise};
 use crate::interrupt;
 use crate::meter::Meter;
 use crate::meter::disk::Disk;
 use anyhow::{Context, Result, anyhow};
 use dioxide::Buffer;
+use rustix::thread::set_current_timer_slack;
+use std::num::NonZero;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{Builder, Scope, ScopedJoinHandle, scope};
+use std::thread::{Builder, Scope, ScopedJoinHandle, park_timeout, scope};
 use std::time::{Duration, Instant};
 
-/// How soon a Ctrl-C is noticed.
+/// How soon a Ctrl-C is noticed, and how often the machine is looked at.
 const ATTENTION: Duration = Duration::from_millis(50);
+/// How late a thread may be woken for its next operation, where the load is given. The kernel's own is 50 us.
+const TIMER_SLACK_NS: u64 = 1;
 
 /// See the module.
 pub struct Crew<'a> {
     pub numjobs: usize,
     pub bs_bytes: u64,
     pub runtime: Duration,
+    /// When each operation begins. None for as soon as the one before has ended.
+    pub schedule: Option<Schedule>,
     pub ledger: &'a Ledger,
     pub disk: Option<&'a Disk>,
 }
@@ -30,21 +38,13 @@ pub struct Crew<'a> {
 pub struct Shift<'a> {
     began: Instant,
     meter: Meter<'a>,
-    ops: u64,
-    clat: Clat,
-}
-
-/// What one thread did.
-struct Tally {
-    began: Instant,
-    ops: u64,
-    clat: Clat,
+    timings: Timings,
 }
 
 /// What the threads of a crew share with the one that waits for them.
 struct Floor {
-    /// Held for writing until everyone is ready.
-    gate: RwLock<()>,
+    /// When it was opened; held for writing until everyone is ready.
+    gate: RwLock<Instant>,
     stop: AtomicBool,
 }
 
@@ -52,12 +52,12 @@ impl<'a> Crew<'a> {
     /// Runs `op` in every thread until the time is over or an `op` returns None (no space left for it).
     /// `op` is given the number of its thread and a stamped block, and returns the offset where it wrote.
     ///
-    /// The clock starts when the first thread does, and is still running on return: the caller ends
+    /// The clock starts when the threads may, and is still running on return: the caller ends
     /// what belongs to the route, a flush or a close, and then calls [`Shift::clock_out`].
     pub fn work(&self, op: impl Fn(usize, &[u8]) -> Result<Option<u64>> + Sync) -> Result<Shift<'a>> {
-        let floor = Floor { gate: RwLock::new(()), stop: AtomicBool::new(false) };
+        let floor = Floor { gate: RwLock::new(Instant::now()), stop: AtomicBool::new(false) };
         scope(|scope| {
-            let closed = floor.gate.write().expect("nobody panics with the gate");
+            let mut closed = floor.gate.write().expect("nobody panics with the gate");
             let (ready, events) = channel();
             let jobs: Result<Vec<_>> =
                 (0..self.numjobs).map(|job| self.hire(scope, job, &floor, ready.clone(), &op)).collect();
@@ -66,13 +66,16 @@ impl<'a> Crew<'a> {
             floor.stop.store(jobs.is_err(), Relaxed);
             let jobs = jobs?;
             events.iter().take(self.numjobs).for_each(drop);
-            let meter = Meter::start(self.disk);
+            let mut meter = Meter::start(self.disk);
+            let began = Instant::now();
+            *closed = began;
             drop(closed);
-            let interrupted = self.wait(&events);
+            let interrupted = self.wait(&events, &mut meter);
             floor.stop.store(true, Relaxed);
-            let tallies: Result<Vec<Tally>> = jobs.into_iter().map(join).collect();
+            jobs.iter().for_each(|job| job.thread().unpark());
+            let timings: Result<Vec<Timings>> = jobs.into_iter().map(join).collect();
             interrupted?;
-            Ok(Shift::of(tallies?, meter))
+            Ok(Shift { began, meter, timings: self.sum(&timings?) })
         })
     }
 
@@ -83,7 +86,7 @@ impl<'a> Crew<'a> {
         floor: &'env Floor,
         ready: Sender<()>,
         op: &'env Op,
-    ) -> Result<ScopedJoinHandle<'scope, Result<Tally>>>
+    ) -> Result<ScopedJoinHandle<'scope, Result<Timings>>>
     where
         Op: Fn(usize, &[u8]) -> Result<Option<u64>> + Sync,
     {
@@ -98,43 +101,65 @@ impl<'a> Crew<'a> {
         floor: &Floor,
         ready: &Sender<()>,
         op: &impl Fn(usize, &[u8]) -> Result<Option<u64>>,
-    ) -> Result<Tally> {
+    ) -> Result<Timings> {
         let mut block = Buffer::zeroed(self.bs_bytes as usize);
         fill_with_noise(job as u64 + 1, &mut block);
-        let mut clat = new_clat();
+        if self.schedule.is_some() {
+            set_current_timer_slack(NonZero::new(TIMER_SLACK_NS)).context("set the timer slack")?;
+        }
         let _ = ready.send(());
-        drop(floor.gate.read());
-        let outcome = self.repeat(job, &floor.stop, &mut block, &mut clat, op);
+        let began = *floor.gate.read().expect("nobody panics with the gate");
+        let outcome = self.repeat(job, began, &floor.stop, &mut block, op);
         if outcome.is_err() {
             floor.stop.store(true, Relaxed);
         }
-        outcome.map(|(began, ops)| Tally { began, ops, clat })
+        outcome
     }
 
-    /// The measured loop: the start of the first operation, and how many there were.
+    /// The measured loop.
     fn repeat(
         &self,
         job: usize,
+        began: Instant,
         stop: &AtomicBool,
         block: &mut [u8],
-        clat: &mut Clat,
         op: impl Fn(usize, &[u8]) -> Result<Option<u64>>,
-    ) -> Result<(Instant, u64)> {
-        let began = Instant::now();
+    ) -> Result<Timings> {
+        let mut timings = self.no_timings();
         let mut stamp = Stamp { job: job as u32, sequence: 1 };
         while !stop.load(Relaxed) {
             self.ledger.stamp(stamp, block);
+            let due = self.schedule.map(|schedule| began + schedule.due(job, stamp.sequence));
+            if due.is_some_and(|due| !is_awaited(due, stop)) {
+                break;
+            }
             let submitted = Instant::now();
-            let Some(offset) = op(job, block)? else { break };
-            clat.saturating_record(submitted.elapsed().as_nanos() as u64);
+            let Some(offset) = op(job, block)? else { return Ok(timings) };
+            timings.record(due.unwrap_or(submitted), submitted);
             self.ledger.acknowledge(stamp, offset)?;
             stamp.sequence += 1;
         }
-        Ok((began, stamp.sequence - 1))
+        if let Some(schedule) = self.schedule {
+            let elapsed = began.elapsed();
+            let due = (stamp.sequence..).map(|sequence| schedule.due(job, sequence));
+            due.take_while(|due| *due < elapsed.min(self.runtime))
+                .for_each(|due| timings.miss(elapsed - due));
+        }
+        Ok(timings)
+    }
+
+    fn no_timings(&self) -> Timings {
+        Timings::new(self.schedule.is_some())
+    }
+
+    fn sum(&self, timings: &[Timings]) -> Timings {
+        let mut sum = self.no_timings();
+        timings.iter().for_each(|timings| sum.add(timings));
+        sum
     }
 
     /// Until the time is over, every thread is done, or the user has had enough.
-    fn wait(&self, events: &Receiver<()>) -> Result<()> {
+    fn wait(&self, events: &Receiver<()>, meter: &mut Meter<'_>) -> Result<()> {
         let end = Instant::now() + self.runtime;
         loop {
             interrupt::check()?;
@@ -145,30 +170,34 @@ impl<'a> Crew<'a> {
             if events.recv_timeout(left.min(ATTENTION)) == Err(RecvTimeoutError::Disconnected) {
                 return Ok(());
             }
+            meter.sample();
         }
     }
 }
 
-fn join(job: ScopedJoinHandle<'_, Result<Tally>>) -> Result<Tally> {
+/// Sleeps until an operation is due. False if the crew stops before.
+fn is_awaited(due: Instant, stop: &AtomicBool) -> bool {
+    loop {
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        park_timeout(left.min(ATTENTION));
+        if stop.load(Relaxed) {
+            return false;
+        }
+    }
+}
+
+fn join(job: ScopedJoinHandle<'_, Result<Timings>>) -> Result<Timings> {
     job.join().unwrap_or_else(|_| Err(anyhow!("a thread of the bench panicked")))
 }
 
-impl<'a> Shift<'a> {
-    fn of(tallies: Vec<Tally>, meter: Meter<'a>) -> Self {
-        let mut tallies = tallies.into_iter();
-        let Tally { mut began, mut ops, mut clat } = tallies.next().expect("a crew has at least one thread");
-        for tally in tallies {
-            began = began.min(tally.began);
-            ops += tally.ops;
-            clat.add(&tally.clat).expect("all histograms have the same range");
-        }
-        Self { began, meter, ops, clat }
-    }
-
+impl Shift<'_> {
     /// Stops the clock.
     pub fn clock_out(self) -> Run {
         let elapsed = self.began.elapsed();
-        Run::new(self.ops, elapsed, self.clat, self.meter.stop())
+        Run::new(self.timings.clat.len(), elapsed, self.timings, self.meter.stop())
     }
 }
 
@@ -182,7 +211,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3600);
 
     fn crew(ledger: &Ledger, runtime: Duration) -> Crew<'_> {
-        Crew { numjobs: 8, bs_bytes: BS, runtime, ledger, disk: None }
+        Crew { numjobs: 8, bs_bytes: BS, runtime, schedule: None, ledger, disk: None }
     }
 
     #[test]
@@ -195,8 +224,44 @@ mod tests {
         };
         let run = crew(&ledger, runtime).work(work).unwrap().clock_out();
         assert!(run.figures.elapsed >= runtime);
-        assert_eq!(run.figures.ops, run.clat.len());
-        assert!(run.figures.ops >= 8 && run.clat.min() >= 900_000);
+        assert!(run.figures.ops >= 8 && run.timings.clat.min() >= 900_000);
+    }
+
+    #[test]
+    fn a_given_load_is_kept_and_lateness_counted() {
+        let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
+        let schedule = Some(Schedule::new(1000, 8));
+        let crew = Crew { schedule, ..crew(&ledger, Duration::from_millis(200)) };
+        let stalled = AtomicBool::new(false);
+        let work = |job: usize, _: &[u8]| {
+            if job == 0 && !stalled.swap(true, Relaxed) {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Ok(Some(job as u64 * BS))
+        };
+        let run = crew.work(work).unwrap().clock_out();
+        let (ops, elapsed) = (run.figures.ops, run.figures.elapsed);
+        assert!(u128::from(ops) <= elapsed.as_millis() + 8, "{ops} operations in {elapsed:?}");
+        // One call was slow, and made the operations late that were due meanwhile: one each 8 ms.
+        let lat = run.timings.lat.unwrap();
+        let late = |from_ms: u64| lat.count_between(from_ms * 1_000_000, u64::MAX);
+        assert!(late(99) >= 1 && late(20) >= 9, "{} of {} were late", late(20), lat.len());
+    }
+
+    #[test]
+    fn what_is_never_begun_counts_as_late() {
+        let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
+        let schedule = Some(Schedule::new(1000, 1));
+        let crew = Crew { schedule, numjobs: 1, ..crew(&ledger, Duration::from_millis(50)) };
+        let work = |_: usize, _: &[u8]| {
+            std::thread::sleep(Duration::from_millis(100));
+            Ok(Some(0))
+        };
+        let run = crew.work(work).unwrap().clock_out();
+        assert_eq!((run.figures.ops, run.timings.clat.len()), (1, 1));
+        let lat = run.timings.lat.unwrap();
+        assert_eq!(lat.len(), 50);
+        assert!(lat.min() >= 50_000_000, "{}", lat.min());
     }
 
     #[test]

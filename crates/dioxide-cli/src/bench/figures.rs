@@ -1,23 +1,17 @@
 //! What runs amount to: figures of one run, medians over rounds, ratios between routes. Arithmetic only.
 
+use super::growing::Growing;
+use super::latency::Timings;
 use super::work::{Point, Route};
+use crate::meter::vmstat::Shares;
 use crate::meter::{Usage, percent};
-use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::time::Duration;
-
-/// Completion latencies in nanoseconds. 32-bit counts: a run has fewer operations of one latency than that.
-pub type Clat = Histogram<u32>;
-
-/// Latencies from 1 ns to 100 s with three digits.
-pub fn new_clat() -> Clat {
-    Histogram::new_with_bounds(1, 100_000_000_000, 3).expect("valid bounds")
-}
 
 /// One run of one route.
 pub struct Run {
     pub figures: Figures,
-    pub clat: Clat,
+    pub timings: Timings,
 }
 
 /// The numbers of a run of which the report shows the median.
@@ -31,25 +25,42 @@ pub struct Figures {
     /// Percent of one CPU, all threads together.
     pub usr_cpu: f64,
     pub sys_cpu: f64,
-    pub requests: Option<u64>,
-    pub flushes: Option<u64>,
-    pub extents: Option<u64>,
+    /// CPU time of the process for one operation, in microseconds.
+    pub cpu_us_per_op: f64,
+    pub requests: Option<f64>,
+    pub flushes: Option<f64>,
+    pub extents: Option<f64>,
+    /// The mean number of requests that the device had.
+    pub inflight: Option<f64>,
+    /// The mean number of tasks of the machine that waited for I/O.
+    pub blocked: Option<f64>,
+    /// CPU of the machine.
+    pub machine: Option<Shares>,
+    /// None where nothing grows ahead.
+    pub growing: Option<Growing>,
 }
 
 impl Run {
-    pub fn new(ops: u64, elapsed: Duration, clat: Clat, usage: Usage) -> Self {
+    pub fn new(ops: u64, elapsed: Duration, timings: Timings, usage: Usage) -> Self {
+        let seconds = elapsed.as_secs_f64();
+        let cpu = usage.cpu.user + usage.cpu.system;
         let figures = Figures {
             ops,
-            iops: ops as f64 / elapsed.as_secs_f64(),
+            iops: ops as f64 / seconds,
             elapsed,
             is_cut_short: false,
             usr_cpu: percent(usage.cpu.user, elapsed),
             sys_cpu: percent(usage.cpu.system, elapsed),
-            requests: usage.disk.map(|counts| counts.writes),
-            flushes: usage.disk.map(|counts| counts.flushes),
+            cpu_us_per_op: cpu.as_secs_f64() * 1e6 / ops.max(1) as f64,
+            requests: usage.disk.map(|counts| counts.writes as f64),
+            flushes: usage.disk.map(|counts| counts.flushes as f64),
             extents: None,
+            inflight: usage.disk.map(|counts| counts.in_flight_ms as f64 / 1e3 / seconds),
+            blocked: usage.blocked,
+            machine: usage.machine,
+            growing: None,
         };
-        Self { figures, clat }
+        Self { figures, timings }
     }
 }
 
@@ -60,17 +71,17 @@ pub struct Row {
     /// By round.
     pub runs: Vec<Figures>,
     /// Of all rounds together.
-    pub clat: Clat,
+    pub timings: Timings,
 }
 
 impl Row {
     pub fn new(point: Point, route: Route) -> Self {
-        Self { point, route, runs: Vec::new(), clat: new_clat() }
+        Self { point, route, runs: Vec::new(), timings: Timings::new(point.rate_iops.is_some()) }
     }
 
     pub fn add(&mut self, run: Run) {
         self.runs.push(run.figures);
-        self.clat.add(&run.clat).expect("all histograms have the same range");
+        self.timings.add(&run.timings);
     }
 
     /// The median over the rounds of a figure that every run has.
@@ -79,18 +90,40 @@ impl Row {
     }
 
     /// The median over the rounds of a figure that some runs may not have. None if none has.
-    pub fn median_known(&self, figure: impl Fn(&Figures) -> Option<u64>) -> Option<f64> {
-        median(self.runs.iter().filter_map(figure).map(|count| count as f64).collect())
+    pub fn median_known(&self, figure: impl Fn(&Figures) -> Option<f64>) -> Option<f64> {
+        median(self.runs.iter().filter_map(figure).collect())
     }
 
     /// The median over the rounds of a count for each operation.
-    pub fn median_per_op(&self, count: impl Fn(&Figures) -> Option<u64>) -> Option<f64> {
-        let per_op = |run: &Figures| Some(count(run)? as f64 / run.ops.max(1) as f64);
-        median(self.runs.iter().filter_map(per_op).collect())
+    pub fn median_per_op(&self, count: impl Fn(&Figures) -> Option<f64>) -> Option<f64> {
+        self.median_known(|run| Some(count(run)? / run.ops.max(1) as f64))
     }
 
     pub fn iops(&self) -> f64 {
         self.median(|run| run.iops)
+    }
+
+    /// How often the file grew in a run.
+    pub fn growths(&self) -> Option<f64> {
+        self.median_known(|run| Some(run.growing?.growths as f64))
+    }
+
+    /// The longest append of all rounds that met a growth of its file.
+    pub fn growing_clat_max_ns(&self) -> Option<f64> {
+        let longest = self.runs.iter().filter_map(|run| Some(run.growing?.clat_max)).max();
+        longest.map(|clat| clat.as_nanos() as f64)
+    }
+
+    /// How the machine spent its CPUs; each share is a median of its own.
+    pub fn machine(&self) -> Option<Shares> {
+        let share = |of: fn(&Shares) -> f64| self.median_known(|run| run.machine.as_ref().map(of));
+        Some(Shares {
+            usr: share(|cpu| cpu.usr)?,
+            sys: share(|cpu| cpu.sys)?,
+            idle: share(|cpu| cpu.idle)?,
+            wait: share(|cpu| cpu.wait)?,
+            steal: share(|cpu| cpu.steal)?,
+        })
     }
 
     pub fn bw_bytes(&self) -> f64 {
@@ -149,6 +182,7 @@ pub mod examples {
             numjobs,
             durability: Durability::OnSync,
             growth: Some(Growth::Unwritten),
+            rate_iops: None,
         }
     }
 
@@ -159,19 +193,20 @@ pub mod examples {
             numjobs: 64,
             durability: Durability::EveryWrite,
             growth: None,
+            rate_iops: None,
         }
     }
 
-    /// One run a round, each a second long, with these rates.
+    /// One run a round, each a second long, with these rates. Latencies are 1 us to 1 ms.
     pub fn row(point: Point, route: Route, rates: &[u64]) -> Row {
         let mut row = Row::new(point, route);
         for rate in rates {
-            row.add(run(*rate));
+            row.add(run(*rate, row.timings.clone()));
         }
         row
     }
 
-    fn run(ops: u64) -> Run {
+    fn run(ops: u64, empty: Timings) -> Run {
         let figures = Figures {
             ops,
             iops: ops as f64,
@@ -179,13 +214,20 @@ pub mod examples {
             is_cut_short: ops > 100_000,
             usr_cpu: 10.0,
             sys_cpu: 50.0,
-            requests: Some(2 * ops),
-            flushes: Some(7),
+            cpu_us_per_op: 600_000.0 / ops as f64,
+            requests: Some(2.0 * ops as f64),
+            flushes: Some(7.0),
             extents: None,
+            inflight: Some(1.5),
+            blocked: None,
+            machine: Some(Shares { usr: 5.0, sys: 25.0, idle: 50.0, wait: 20.0, steal: 0.0 }),
+            growing: None,
         };
-        let mut clat = new_clat();
-        (1..=1000).for_each(|microseconds| clat.saturating_record(microseconds * 1000));
-        Run { figures, clat }
+        let mut timings = empty;
+        for latencies in [Some(&mut timings.clat), timings.lat.as_mut()].into_iter().flatten() {
+            (1..=1000).for_each(|microseconds| latencies.saturating_record(microseconds * 1000));
+        }
+        Run { figures, timings }
     }
 }
 

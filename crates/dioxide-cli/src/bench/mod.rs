@@ -3,11 +3,14 @@
 mod append;
 mod crew;
 pub mod figures;
+pub mod growing;
+pub mod latency;
 mod ledger;
 mod place;
 mod plan;
 mod progress;
 mod rounds;
+mod schedule;
 pub mod stamp;
 mod sync;
 mod task;
@@ -27,7 +30,7 @@ pub fn run(args: args::Bench) -> Result<()> {
     let machine = Machine::describe(plan.place.name(), plan.place.disk.as_ref());
     let rows = measure(&plan)?;
     let report = Report { machine, fs: plan.place.fs, rows };
-    report::print(&report, args.output().json.as_deref())
+    report::print(&report, args.output())
 }
 
 fn measure(plan: &Plan) -> Result<Vec<figures::Row>> {

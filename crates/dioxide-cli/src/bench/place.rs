@@ -2,7 +2,7 @@
 
 use crate::device;
 use crate::meter::disk::Disk;
-use crate::meter::mount::mount_of;
+use crate::meter::filesystem::FileSystem;
 use crate::sys::count_extents;
 use anyhow::{Context, Result, bail};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstatvfs, open, syncfs, unlink};
@@ -17,7 +17,7 @@ pub struct Place {
     path: PathBuf,
     kind: Kind,
     /// None for a device.
-    pub fs: Option<String>,
+    pub fs: Option<FileSystem>,
     /// The device below. None where there is no single one, or none that can be seen.
     pub disk: Option<Disk>,
 }
@@ -36,9 +36,10 @@ impl Place {
         if !metadata.is_dir() {
             bail!("{} is not a directory", path.display());
         }
-        let fs = mount_of(&directory).ok().flatten().map(|mount| mount.fs);
         let disk = Disk::find(metadata.dev());
-        Ok(Self { path: path.to_owned(), kind: Kind::Directory(directory), fs, disk })
+        let place = Self { path: path.to_owned(), kind: Kind::Directory(directory), fs: None, disk };
+        let fs = FileSystem::of(&place.scratch()?);
+        Ok(Self { fs, ..place })
     }
 
     /// A device that nothing else uses and that holds nothing recognisable.
@@ -143,6 +144,11 @@ impl Ground {
             }
             None => Err(Errno::OPNOTSUPP),
         }
+    }
+
+    pub fn size_bytes(&self) -> Result<u64> {
+        let size = |file: &File| Ok(file.metadata().context("fstat")?.len());
+        self.scratch.as_ref().map_or(Ok(0), size)
     }
 
     /// None on a device, and on file systems that do not tell.

@@ -7,6 +7,8 @@ use crate::exit::say;
 use crate::units;
 use anyhow::{Context, Result, bail, ensure};
 use dioxide::{Durability, Growth, OpenOptions};
+use rustix::fs::OFlags;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -38,11 +40,11 @@ impl Plan {
     fn tour(dir: &Path) -> Result<Self> {
         let place = Place::directory(dir)?;
         let size_bytes = size(&place, None)?;
-        let pace = args::Pace { runtime: Duration::from_millis(700), rounds: 3 };
+        let pace = args::Pace { runtime: Duration::from_millis(700), rounds: 3, rate: None };
         let durabilities = [Durability::OnSync, Durability::EveryWrite];
-        let append = append_points(&[4096], &[1, 64], &durabilities, Growth::Unwritten);
+        let append = append_points(&[4096], &[1, 64], &durabilities, Growth::Unwritten, None);
         let append = append_work(&place, append, pace, size_bytes)?;
-        let sync = sync_work(&place, sync_points(&[65536], &[64]), pace)?;
+        let sync = sync_work(&place, sync_points(&[65536], &[64], None), pace)?;
         let budgets = [(append, TOUR_APPEND_MAX), (sync, TOUR_SYNC_MAX)];
         let works = budgets.map(|(work, budget)| Work { budget: Some(budget), ..work });
         Ok(Self { place, works: works.into() })
@@ -51,8 +53,10 @@ impl Plan {
     fn append(args: &args::Append) -> Result<Self> {
         let place = Place::directory(&args.dir)?;
         let size_bytes = size(&place, args.size)?;
-        let points = append_points(&args.bs, &args.numjobs, &[args.durability.into()], args.growth.into());
+        let (durability, growth) = ([args.durability.into()], args.growth.into());
+        let points = append_points(&args.bs, &args.numjobs, &durability, growth, args.pace.rate);
         let work = append_work(&place, points, args.pace, size_bytes)?;
+        let work = Work { growth_cap_bytes: args.growth_cap, ..work };
         Ok(Self { place, works: vec![work] })
     }
 
@@ -67,7 +71,8 @@ impl Plan {
             }
             None => Place::directory(&args.dir)?,
         };
-        let work = sync_work(&place, sync_points(&args.bs, &args.numjobs), args.pace)?;
+        let points = sync_points(&args.bs, &args.numjobs, args.pace.rate);
+        let work = sync_work(&place, points, args.pace)?;
         Ok(Self { place, works: vec![work] })
     }
 }
@@ -81,7 +86,13 @@ fn check_output(output: &args::Output) -> Result<()> {
     Ok(())
 }
 
-fn append_points(bs: &[u64], numjobs: &[u32], durabilities: &[Durability], growth: Growth) -> Vec<Point> {
+fn append_points(
+    bs: &[u64],
+    numjobs: &[u32],
+    durabilities: &[Durability],
+    growth: Growth,
+    rate_iops: Option<u64>,
+) -> Vec<Point> {
     let mut points = Vec::new();
     for &durability in durabilities {
         for &bs_bytes in bs {
@@ -91,36 +102,38 @@ fn append_points(bs: &[u64], numjobs: &[u32], durabilities: &[Durability], growt
                 numjobs: numjobs as usize,
                 durability,
                 growth: Some(growth),
+                rate_iops,
             }));
         }
     }
     points
 }
 
-fn sync_points(bs: &[u64], numjobs: &[u32]) -> Vec<Point> {
-    let mut points = append_points(bs, numjobs, &[Durability::EveryWrite], Growth::None);
+fn sync_points(bs: &[u64], numjobs: &[u32], rate_iops: Option<u64>) -> Vec<Point> {
+    let mut points = append_points(bs, numjobs, &[Durability::EveryWrite], Growth::None, rate_iops);
     for point in &mut points {
         (point.scenario, point.growth) = (Scenario::Sync, None);
     }
     points
 }
 
-fn append_work(place: &Place, points: Vec<Point>, pace: args::Pace, size_bytes: u64) -> Result<Work> {
+fn append_work(place: &Place, mut points: Vec<Point>, pace: args::Pace, size_bytes: u64) -> Result<Work> {
     let largest = points.iter().map(|point| point.bs_bytes * point.numjobs as u64).max().unwrap_or(0);
     ensure!(
         largest <= size_bytes,
         "a file of {} has no room for one block of each thread; see --size",
         units::about_bytes(size_bytes)
     );
-    let mut routes = Scenario::Append.routes();
-    let ground = place.prepare()?;
-    if ground.preallocate(largest).is_err() {
-        say(&format!("{}: no fallocate here, so `preallocated` is left out", place.name()));
-        routes.retain(|route| *route != Route::Preallocated);
+    let abilities = Abilities::of(place, points[0].growth.unwrap_or(Growth::None))?;
+    abilities.check_writes(&points)?;
+    points.iter_mut().for_each(|point| point.growth = Some(abilities.growth));
+    let mut rows = rows(points);
+    if let Err(error) = place.prepare()?.preallocate(largest) {
+        say(&format!("{}: no fallocate ({error}), so `preallocated` is left out", place.name()));
+        rows.retain(|(_, route)| *route != Route::Preallocated);
     }
-    let unit = alignment(place)?.append;
-    check_blocks(&points, unit, "appends")?;
-    Ok(Work::new(points, routes, pace, size_bytes))
+    abilities.leave_out_small_appends(&mut rows)?;
+    Ok(Work::new(rows, pace, size_bytes))
 }
 
 fn sync_work(place: &Place, points: Vec<Point>, pace: args::Pace) -> Result<Work> {
@@ -133,29 +146,65 @@ fn sync_work(place: &Place, points: Vec<Point>, pace: args::Pace) -> Result<Work
         units::about_bytes(room),
         units::about_bytes(largest)
     );
-    check_blocks(&points, alignment(place)?.offset, "direct writes")?;
-    Ok(Work::new(points, Scenario::Sync.routes(), pace, largest))
+    Abilities::of(place, Growth::None)?.check_writes(&points)?;
+    Ok(Work::new(rows(points), pace, largest))
 }
 
-/// As the library sees it; also the first proof that the library can work here at all.
-fn alignment(place: &Place) -> Result<dioxide::Alignment> {
-    let ground = place.prepare()?;
-    // A file system that does not take O_DIRECT gets a sentence of its own here.
-    drop(ground.open(rustix::fs::OFlags::empty()).with_context(|| place.name())?);
-    let file = OpenOptions::new().write(true).open(ground.path()).with_context(|| place.name())?;
-    let alignment = file.alignment();
-    file.close().with_context(|| place.name())?;
-    Ok(alignment)
+/// Each point by all routes of its scenario.
+fn rows(points: Vec<Point>) -> Vec<(Point, Route)> {
+    let by_all_routes = |point: Point| point.scenario.routes().into_iter().map(move |route| (point, route));
+    points.into_iter().flat_map(by_all_routes).collect()
 }
 
-fn check_blocks(points: &[Point], unit_bytes: u64, what: &str) -> Result<()> {
-    match points.iter().find(|point| !point.bs_bytes.is_multiple_of(unit_bytes.max(1))) {
-        Some(Point { bs_bytes, .. }) => {
-            let (bs, unit) = (units::bytes(*bs_bytes), units::bytes(unit_bytes));
-            bail!("--bs {bs}: {what} come in multiples of {unit} here")
-        }
-        None => Ok(()),
+/// What can be done at a place.
+struct Abilities {
+    /// Bytes that direct writes come in multiples of.
+    write_unit: u64,
+    /// Bytes that appends of dioxide come in multiples of.
+    append_unit: u64,
+    /// How dioxide really grows.
+    growth: Growth,
+}
+
+impl Abilities {
+    /// As the library sees it; also the first proof that the library can work here at all.
+    fn of(place: &Place, growth: Growth) -> Result<Self> {
+        let ground = place.prepare()?;
+        // A file system that does not take O_DIRECT gets a sentence of its own here.
+        drop(ground.open(OFlags::empty()).with_context(|| place.name())?);
+        let mut options = OpenOptions::new();
+        let file = options.write(true).growth(growth).open(ground.path()).with_context(|| place.name())?;
+        let dioxide::Alignment { offset, append, .. } = file.alignment();
+        let abilities = Self { write_unit: offset.max(1), append_unit: append.max(1), growth: file.growth() };
+        file.close().with_context(|| place.name())?;
+        Ok(abilities)
     }
+
+    /// Blocks that nobody can write are refused.
+    fn check_writes(&self, points: &[Point]) -> Result<()> {
+        let refused = points.iter().find(|point| !point.bs_bytes.is_multiple_of(self.write_unit));
+        refused.map_or(Ok(()), |point| bail!(refusal("direct writes", &[point.bs_bytes], self.write_unit)))
+    }
+
+    /// Blocks that only dioxide cannot append are left to the others, unless all are such.
+    fn leave_out_small_appends(&self, rows: &mut Vec<(Point, Route)>) -> Result<()> {
+        let can = |bs_bytes: u64| bs_bytes.is_multiple_of(self.append_unit);
+        let all: BTreeSet<u64> = rows.iter().map(|(point, _)| point.bs_bytes).collect();
+        let small: Vec<u64> = all.iter().copied().filter(|&bs_bytes| !can(bs_bytes)).collect();
+        if small.is_empty() {
+            return Ok(());
+        }
+        let refusal = refusal("appends of dioxide", &small, self.append_unit);
+        ensure!(small.len() < all.len(), refusal);
+        say(&format!("{refusal}; shown as `-`"));
+        rows.retain(|(point, route)| *route != Route::Dioxide || can(point.bs_bytes));
+        Ok(())
+    }
+}
+
+fn refusal(what: &str, bs_bytes: &[u64], unit_bytes: u64) -> String {
+    let bs: Vec<String> = bs_bytes.iter().map(|&bytes| units::bytes(bytes)).collect();
+    format!("--bs {}: {what} come in multiples of {} here", bs.join(","), units::bytes(unit_bytes))
 }
 
 /// The largest size of a scratch file.
@@ -193,10 +242,14 @@ impl From<args::Growth> for Growth {
 mod tests {
     use super::*;
 
+    fn simple_points(bs: &[u64]) -> Vec<Point> {
+        append_points(bs, &[1], &[Durability::OnSync], Growth::Unwritten, None)
+    }
+
     #[test]
     fn points_by_durability_block_size_and_threads() {
         let durabilities = [Durability::OnSync, Durability::EveryWrite];
-        let points = append_points(&[4096, 8192], &[1, 64], &durabilities, Growth::Zeroed);
+        let points = append_points(&[4096, 8192], &[1, 64], &durabilities, Growth::Zeroed, None);
         assert_eq!(points.len(), 8);
         assert_eq!((points[1].bs_bytes, points[1].numjobs), (4096, 64));
         assert_eq!((points[2].bs_bytes, points[2].numjobs), (8192, 1));
@@ -206,7 +259,8 @@ mod tests {
 
     #[test]
     fn sync_points_do_not_grow() {
-        let points = sync_points(&[65536], &[64]);
+        let points = sync_points(&[65536], &[64], Some(5));
+        assert_eq!(points[0].rate_iops, Some(5));
         assert_eq!(points.len(), 1);
         assert_eq!((points[0].scenario, points[0].growth), (Scenario::Sync, None));
         assert_eq!(points[0].durability, Durability::EveryWrite);
@@ -214,10 +268,22 @@ mod tests {
 
     #[test]
     fn blocks_must_fit_the_unit() {
-        let points = append_points(&[512], &[1], &[Durability::OnSync], Growth::Unwritten);
-        let refusal = check_blocks(&points, 4096, "appends").unwrap_err().to_string();
-        assert_eq!(refusal, "--bs 512: appends come in multiples of 4k here");
-        check_blocks(&points, 512, "appends").unwrap();
+        let abilities = |write_unit| Abilities { write_unit, append_unit: 4096, growth: Growth::None };
+        let refusal = abilities(4096).check_writes(&simple_points(&[4096, 512])).unwrap_err().to_string();
+        assert_eq!(refusal, "--bs 512: direct writes come in multiples of 4k here");
+        abilities(512).check_writes(&simple_points(&[4096, 512])).unwrap();
+    }
+
+    #[test]
+    fn blocks_below_the_append_unit_are_left_to_others() {
+        let abilities = Abilities { write_unit: 512, append_unit: 4096, growth: Growth::None };
+        let mut both = rows(simple_points(&[512, 4096]));
+        abilities.leave_out_small_appends(&mut both).unwrap();
+        let dioxide: Vec<u64> =
+            both.iter().filter(|row| row.1 == Route::Dioxide).map(|row| row.0.bs_bytes).collect();
+        assert_eq!((both.len(), dioxide), (5, vec![4096]));
+        let refusal = abilities.leave_out_small_appends(&mut rows(simple_points(&[512]))).unwrap_err();
+        assert_eq!(refusal.to_string(), "--bs 512: appends of dioxide come in multiples of 4k here");
     }
 
     #[test]

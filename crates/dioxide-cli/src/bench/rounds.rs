@@ -5,32 +5,27 @@ use super::figures::Row;
 use super::place::Place;
 use super::progress::Progress;
 use super::task::Task;
-use super::work::{Route, Work};
+use super::work::Work;
 use crate::interrupt;
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
 /// Runs all of `work`; the rows come back by point, then by route.
 pub fn run(place: &Place, work: &Work, progress: &Progress) -> Result<Vec<Row>> {
-    let mut rows = empty_rows(work);
+    let mut rows: Vec<Row> = work.rows.iter().map(|&(point, route)| Row::new(point, route)).collect();
     let begun = Instant::now();
     for round in 0..work.rounds {
         if is_over_budget(work.budget, begun.elapsed(), round) {
             break;
         }
-        for rows in rows.chunks_mut(work.routes.len()) {
-            for turn in order(round, work.routes.len()) {
+        for rows in rows.chunk_by_mut(|one, next| one.point == next.point) {
+            for turn in order(round, rows.len()) {
                 interrupt::check()?;
                 run_one(place, work, &mut rows[turn], progress)?;
             }
         }
     }
     Ok(rows)
-}
-
-fn empty_rows(work: &Work) -> Vec<Row> {
-    let routes = |point| work.routes.iter().map(move |route: &Route| Row::new(point, *route));
-    work.points.iter().copied().flat_map(routes).collect()
 }
 
 fn run_one(place: &Place, work: &Work, row: &mut Row, progress: &Progress) -> Result<()> {

@@ -4,6 +4,7 @@ use super::crew::Crew;
 use super::figures::Run;
 use super::ledger::{End, Ledger, Places};
 use super::place::{Ground, Place};
+use super::schedule::Schedule;
 use super::stamp::salt;
 use super::work::{Point, Route, Scenario, Work};
 use super::{append, sync};
@@ -17,11 +18,13 @@ pub struct Task<'a> {
     pub route: Route,
     pub runtime: Duration,
     pub size_bytes: u64,
+    pub growth_cap_bytes: Option<u64>,
 }
 
 impl<'a> Task<'a> {
     pub fn new(place: &'a Place, work: &Work, point: Point, route: Route) -> Self {
-        Self { place, point, route, runtime: work.runtime, size_bytes: work.size_bytes }
+        let &Work { runtime, size_bytes, growth_cap_bytes, .. } = work;
+        Self { place, point, route, runtime, size_bytes, growth_cap_bytes }
     }
 
     /// Does the work, timed, then checks that everything acknowledged is there.
@@ -48,6 +51,7 @@ impl<'a> Task<'a> {
             numjobs: self.point.numjobs,
             bs_bytes: self.point.bs_bytes,
             runtime: self.runtime,
+            schedule: self.point.rate_iops.map(|rate| Schedule::new(rate, self.point.numjobs)),
             ledger,
             disk: self.place.disk.as_ref(),
         }
@@ -56,7 +60,7 @@ impl<'a> Task<'a> {
     /// After the clock: reads back what was acknowledged, and counts extents.
     pub fn conclude(&self, mut run: Run, ground: &Ground, ledger: &Ledger, end: End) -> Result<Run> {
         ledger.verify(&ground.open_to_verify()?, end)?;
-        run.figures.extents = ground.extents();
+        run.figures.extents = ground.extents().map(|count| count as f64);
         run.figures.is_cut_short = run.figures.elapsed < self.runtime;
         Ok(run)
     }

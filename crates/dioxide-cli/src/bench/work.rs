@@ -33,31 +33,36 @@ pub struct Point {
     pub bs_bytes: u64,
     pub numjobs: usize,
     pub durability: Durability,
-    /// Only appends grow.
+    /// What dioxide really does here. Only appends grow.
     pub growth: Option<Growth>,
+    /// The offered load, of all threads together. None for as much as goes.
+    pub rate_iops: Option<u64>,
 }
 
 /// All points of one scenario, and how long to look at them.
 #[derive(Debug)]
 pub struct Work {
-    pub points: Vec<Point>,
-    pub routes: Vec<Route>,
+    /// Each point by each route that can go there.
+    pub rows: Vec<(Point, Route)>,
     pub runtime: Duration,
     pub rounds: u32,
     /// No run writes beyond this offset.
     pub size_bytes: u64,
+    /// The largest step of dioxide's growth. None for the library's own.
+    pub growth_cap_bytes: Option<u64>,
     /// Stop between rounds rather than take longer than this.
     pub budget: Option<Duration>,
 }
 
 impl Work {
-    pub fn new(points: Vec<Point>, routes: Vec<Route>, pace: Pace, size_bytes: u64) -> Self {
-        Self { points, routes, runtime: pace.runtime, rounds: pace.rounds, size_bytes, budget: None }
+    pub fn new(rows: Vec<(Point, Route)>, pace: Pace, size_bytes: u64) -> Self {
+        let Pace { runtime, rounds, .. } = pace;
+        Self { rows, runtime, rounds, size_bytes, growth_cap_bytes: None, budget: None }
     }
 
     /// How many runs it takes at most.
     pub fn runs(&self) -> u64 {
-        u64::from(self.rounds) * (self.points.len() * self.routes.len()) as u64
+        u64::from(self.rounds) * self.rows.len() as u64
     }
 }
 

@@ -17,6 +17,8 @@ pub struct Counts {
     pub writes: u64,
     /// Flushes that the device did.
     pub flushes: u64,
+    /// How long completed requests were in flight, all of them together, in milliseconds.
+    pub in_flight_ms: u64,
 }
 
 impl Counts {
@@ -24,6 +26,7 @@ impl Counts {
         Self {
             writes: self.writes.wrapping_sub(earlier.writes),
             flushes: self.flushes.wrapping_sub(earlier.flushes),
+            in_flight_ms: self.in_flight_ms.wrapping_sub(earlier.in_flight_ms),
         }
     }
 }
@@ -50,10 +53,10 @@ impl Disk {
 
     /// What the device has completed so far.
     pub fn read(&self) -> Option<Counts> {
-        let writes = parse_stat(&self.stat(&self.sysfs)?)?.writes;
+        let counts = parse_stat(&self.stat(&self.sysfs)?)?;
         // A flush concerns the whole device, and only there is it counted.
         let flushes = parse_stat(&self.stat(self.whole())?)?.flushes;
-        Some(Counts { writes, flushes })
+        Some(Counts { flushes, ..counts })
     }
 
     fn stat(&self, sysfs: &Path) -> Option<String> {
@@ -69,11 +72,12 @@ impl Disk {
     }
 }
 
-/// Fields as in the kernel's Documentation/block/stat.rst: the 5th is writes completed, the 16th flushes
-/// completed (since 5.5).
+/// Fields as in the kernel's Documentation/block/stat.rst: the 5th is writes completed, the 11th the time of
+/// requests in flight, the 16th flushes completed (since 5.5).
 fn parse_stat(text: &str) -> Option<Counts> {
     let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
-    Some(Counts { writes: *fields.get(4)?, flushes: *fields.get(15)? })
+    let field = |number: usize| fields.get(number - 1).copied();
+    Some(Counts { writes: field(5)?, in_flight_ms: field(11)?, flushes: field(16)? })
 }
 
 #[cfg(test)]
@@ -82,16 +86,17 @@ mod tests {
 
     #[test]
     fn stat_fields() {
-        let text = "  57 1 2162 4 11 0 8 0 0 4 4 0 0 0 0 7 9\n";
-        assert_eq!(parse_stat(text), Some(Counts { writes: 11, flushes: 7 }));
+        let text = "  57 1 2162 4 11 0 8 0 0 4 5 0 0 0 0 7 9\n";
+        assert_eq!(parse_stat(text), Some(Counts { writes: 11, flushes: 7, in_flight_ms: 5 }));
         assert_eq!(parse_stat("1 2 3 4 5 6 7 8 9 10 11"), None, "older kernels count no flushes");
         assert_eq!(parse_stat(""), None);
     }
 
     #[test]
     fn differences() {
-        let (earlier, later) = (Counts { writes: 5, flushes: 1 }, Counts { writes: 9, flushes: 4 });
-        assert_eq!(later.since(earlier), Counts { writes: 4, flushes: 3 });
+        let earlier = Counts { writes: 5, flushes: 1, in_flight_ms: 10 };
+        let later = Counts { writes: 9, flushes: 4, in_flight_ms: 30 };
+        assert_eq!(later.since(earlier), Counts { writes: 4, flushes: 3, in_flight_ms: 20 });
     }
 
     #[test]

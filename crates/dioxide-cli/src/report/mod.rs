@@ -1,11 +1,14 @@
 //! Results for people (tables and sentences on stdout) and for programs (JSON). Nothing is measured here.
 
 mod json;
+mod matrix;
 mod sentence;
 mod table;
 
+use crate::args::Output;
 use crate::bench::figures::{Ratio, Row};
-use crate::bench::work::Route;
+use crate::bench::work::{Route, Scenario};
+use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
 use anyhow::{Context, Result};
 use std::fs;
@@ -16,34 +19,47 @@ use std::path::Path;
 pub struct Report {
     pub machine: Machine,
     /// None on a device.
-    pub fs: Option<String>,
+    pub fs: Option<FileSystem>,
     /// By point, then by route.
     pub rows: Vec<Row>,
 }
 
 impl Report {
-    /// The rows of one scenario, block size and durability, which stand side by side in `rows`.
+    /// The rows of one scenario and durability, which stand side by side in `rows`.
     fn groups(&self) -> impl Iterator<Item = &[Row]> {
         self.rows.chunk_by(|one, next| {
             let (one, next) = (one.point, next.point);
-            (one.scenario, one.bs_bytes, one.durability) == (next.scenario, next.bs_bytes, next.durability)
+            (one.scenario, one.durability) == (next.scenario, next.durability)
         })
     }
 }
 
-/// The row of another route at the same point.
+/// The rows of one block size, out of those of one scenario and durability.
+fn by_block_size(rows: &[Row]) -> impl Iterator<Item = &[Row]> {
+    rows.chunk_by(|one, next| one.point.bs_bytes == next.point.bs_bytes)
+}
+
+/// Whom dioxide is compared with.
+fn rivals(scenario: Scenario) -> [Route; 2] {
+    match scenario {
+        Scenario::Append => [Route::Kernel, Route::Preallocated],
+        Scenario::Sync => [Route::Kernel, Route::Serialised],
+    }
+}
+
+/// How `row` compares with another route at the same point.
 fn rival(rows: &[Row], row: &Row, route: Route) -> Option<Ratio> {
     let rival = rows.iter().find(|other| other.point == row.point && other.route == route)?;
     if rival.route == row.route { None } else { row.ratio_to(rival) }
 }
 
-/// Prints the report. `json` is a file, or `-` for nothing but JSON on stdout.
-pub fn print(report: &Report, json: Option<&Path>) -> Result<()> {
-    let to_stdout = json == Some(Path::new("-"));
+/// Prints the report.
+pub fn print(report: &Report, output: &Output) -> Result<()> {
+    let to_stdout = output.json.as_deref() == Some(Path::new("-"));
     if !to_stdout {
-        print_for_people(report)?;
+        print_for_people(report, output.verbose)?;
     }
-    let Some(path) = json else { return Ok(()) };
+    let Some(path) = &output.json else { return Ok(()) };
     let mut text = serde_json::to_string_pretty(&json::document(report))?;
     text.push('\n');
     if to_stdout {
@@ -53,12 +69,19 @@ pub fn print(report: &Report, json: Option<&Path>) -> Result<()> {
     fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }
 
-fn print_for_people(report: &Report) -> Result<()> {
+/// Several block sizes make matrices, and then their tables only if `verbose`.
+fn print_for_people(report: &Report, verbose: bool) -> Result<()> {
     let mut out = io::stdout().lock();
-    for rows in report.groups() {
+    let (matrices, singles): (Vec<_>, Vec<_>) =
+        report.groups().partition(|rows| by_block_size(rows).nth(1).is_some());
+    for rows in &matrices {
+        writeln!(out, "{}", matrix::of(report, rows))?;
+    }
+    let tables: Vec<_> = if verbose { report.groups().flat_map(by_block_size).collect() } else { singles };
+    for rows in &tables {
         writeln!(out, "{}\n{}\n", table::title(report, rows), table::of(rows))?;
     }
-    for rows in report.groups() {
+    for rows in &tables {
         writeln!(out, "{}", sentence::of(rows))?;
     }
     out.flush()?;

@@ -2,24 +2,51 @@
 
 use super::rival;
 use crate::bench::figures::{Ratio, Row};
-use crate::bench::work::{Route, Scenario};
+use crate::bench::work::{Point, Route, Scenario};
 use crate::units;
 use dioxide::Durability;
 
 /// What these rows, all of one scenario, block size and durability, amount to.
 pub fn of(rows: &[Row]) -> String {
-    match rows[0].point.scenario {
-        Scenario::Append => appends(rows),
-        Scenario::Sync => sync_writers(rows),
+    let point = rows[0].point;
+    match (point.rate_iops, point.scenario) {
+        (Some(rate), _) => given_load(rows, rate),
+        (None, Scenario::Append) => appends(rows),
+        (None, Scenario::Sync) => sync_writers(rows),
+    }
+}
+
+/// With a given load it is latencies that differ, unless a path does not keep up.
+fn given_load(rows: &[Row], rate_iops: u64) -> String {
+    let subject = subject(rows[0].point);
+    let most = rows.iter().map(|row| row.point.numjobs).max().unwrap_or_default();
+    let mut text = format!("{subject}, {rate_iops} a second offered by {}: p99 and p99.9 are", threads(most));
+    let paths: Vec<String> = rows
+        .iter()
+        .filter(|row| row.point.numjobs == most)
+        .map(|row| {
+            let at = |percent| units::nanoseconds(row.timings.seen().value_at_percentile(percent) as f64);
+            let behind = (row.iops() < KEPT_UP * rate_iops as f64)
+                .then(|| format!(" (does not keep up: {:.0} a second)", row.iops()));
+            let (name, behind) = (row.route.name(), behind.unwrap_or_default());
+            format!(" {name} {} and {}{behind}", at(99.0), at(99.9))
+        })
+        .collect();
+    text += &paths.join(",");
+    text + "."
+}
+
+fn subject(point: Point) -> String {
+    let bs = units::bytes(point.bs_bytes);
+    match (point.scenario, point.durability) {
+        (Scenario::Append, Durability::OnSync) => format!("Appends of {bs}"),
+        (Scenario::Append, Durability::EveryWrite) => format!("Appends of {bs}, durable when acknowledged"),
+        (Scenario::Sync, _) => format!("Sync writes of {bs}"),
     }
 }
 
 fn appends(rows: &[Row]) -> String {
-    let durable = match rows[0].point.durability {
-        Durability::OnSync => "",
-        Durability::EveryWrite => ", durable when acknowledged",
-    };
-    let mut text = format!("Appends of {}{durable}:", units::bytes(rows[0].point.bs_bytes));
+    let mut text = format!("{}:", subject(rows[0].point));
     let dioxide: Vec<&Row> = rows.iter().filter(|row| row.route == Route::Dioxide).collect();
     let (Some(fewest), Some(most)) = (
         dioxide.iter().min_by_key(|row| row.point.numjobs),
@@ -34,7 +61,18 @@ fn appends(rows: &[Row]) -> String {
     if fewest.point.numjobs < most.point.numjobs {
         text += &comparison(rows, fewest);
     }
-    text
+    text + &growth_stall(rows, most)
+}
+
+/// How long growth held up an append, against what is slow without any growth.
+fn growth_stall(rows: &[Row], dioxide: &Row) -> String {
+    let preallocated = rows.iter().find(|row| row.route == Route::Preallocated && row.point == dioxide.point);
+    let Some((stall_ns, other)) = dioxide.growing_clat_max_ns().zip(preallocated) else {
+        return String::new();
+    };
+    let slow_ns = other.timings.seen().value_at_percentile(99.9) as f64;
+    let (stall, times) = (units::nanoseconds(stall_ns), stall_ns / slow_ns);
+    format!(" The longest append during growth took {stall}, {times:.1}x the p99.9 of a preallocated file.")
 }
 
 /// How far threads get the kernel, and dioxide.
@@ -88,6 +126,8 @@ fn rate_of_sync_writers(row: &Row) -> String {
     format!("{name} {:.0} MB/s", row.bw_bytes() / 1e6)
 }
 
+/// A path that reaches this part of the offered load keeps up: the clock also counts the flush or close at its end.
+const KEPT_UP: f64 = 0.95;
 /// Rates closer together than this count as level, unless every round says otherwise.
 const LEVEL: std::ops::RangeInclusive<f64> = 0.9..=1.1;
 
@@ -107,7 +147,7 @@ fn verdict(ratio: Ratio, rival: &str) -> String {
 }
 
 /// `1.70x (1.52..1.81)`, or `22x (20..24)` where digits behind the point mean nothing.
-fn times(Ratio { min, median, max }: Ratio) -> String {
+pub fn times(Ratio { min, median, max }: Ratio) -> String {
     let digits = if median < 10.0 { 2 } else { 0 };
     match min == max {
         true => format!("{median:.digits$}x"),
@@ -123,6 +163,8 @@ fn threads(count: usize) -> String {
 mod tests {
     use super::*;
     use crate::bench::figures::examples::{append_point, row, sync_point};
+    use crate::bench::growing::Growing;
+    use std::time::Duration;
 
     fn appends_with(dioxide: &[u64]) -> Vec<Row> {
         vec![
@@ -157,6 +199,28 @@ mod tests {
     fn doubt_is_said_too() {
         let text = of(&appends_with(&[300, 660]));
         assert!(text.contains("perhaps slower than a preallocated file at 0.80x (0.50..1.10)"), "{text}");
+    }
+
+    #[test]
+    fn the_longest_append_during_growth() {
+        let mut rows = appends_with(&[1000, 1000]);
+        let clat_max = Duration::from_millis(5);
+        rows[5].runs[1].growing = Some(Growing { growths: 12, clat_max });
+        let text = of(&rows);
+        let expected =
+            "The longest append during growth took 5.00 ms, 5.0x the p99.9 of a preallocated file.";
+        assert!(text.ends_with(expected), "{text}");
+    }
+
+    #[test]
+    fn a_given_load_is_about_latency() {
+        let point = Point { rate_iops: Some(100), ..append_point(8) };
+        let rows = [row(point, Route::Kernel, &[60]), row(point, Route::Dioxide, &[99])];
+        assert_eq!(
+            of(&rows),
+            "Appends of 4k, 100 a second offered by 8 threads: p99 and p99.9 are kernel 990.2 us and 1.00 ms \
+             (does not keep up: 60 a second), dioxide 990.2 us and 1.00 ms."
+        );
     }
 
     #[test]

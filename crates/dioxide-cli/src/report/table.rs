@@ -1,52 +1,130 @@
 //! The results as tables: one for each scenario, block size and durability.
 
-use super::{Report, rival};
+use super::{Report, rival, rivals};
 use crate::bench::figures::{Ratio, Row};
-use crate::bench::work::{Route, Scenario, durability_name, growth_name};
+use crate::bench::work::{Scenario, durability_name, growth_name};
+use crate::meter::vmstat::Shares;
 use crate::units;
 use comfy_table::{CellAlignment, Table, presets};
+
+/// A step of growth may fall on any part of a run: with fewer than this, chance decides how many it has.
+const GROWTHS_MIN: u64 = 10;
 
 /// What stands above the table of these rows.
 pub fn title(report: &Report, rows: &[Row]) -> String {
     let point = rows[0].point;
-    let scenario = match point.scenario {
+    let (scenario, bs) = (scenario(point.scenario), units::bytes(point.bs_bytes));
+    format!("{scenario}: bs={bs} {}", conditions(report, rows))
+}
+
+pub fn scenario(scenario: Scenario) -> &'static str {
+    match scenario {
         Scenario::Append => "Appends",
         Scenario::Sync => "Sync writers",
-    };
+    }
+}
+
+/// What these rows have in common besides the block size, and what else is to be known of them.
+pub fn conditions(report: &Report, rows: &[Row]) -> String {
+    let point = rows[0].point;
     let growth = point.growth.map(|growth| format!(", growth {}", growth_name(growth)));
-    let cut_short = rows.iter().flat_map(|row| &row.runs).any(|run| run.is_cut_short);
-    let remark = if cut_short { "; some runs filled their file and ended early (--size)" } else { "" };
+    let rate =
+        point.rate_iops.map(|rate| format!(", {rate} iops offered (lat counts from when each was due)"));
     format!(
-        "{scenario}: bs={} {}{}, {}; medians of {} rounds of {:.1} s{remark}",
-        units::bytes(point.bs_bytes),
+        "{}{}{}, {}; medians of {} rounds of {:.1} s{}",
         durability_name(point.durability),
         growth.unwrap_or_default(),
+        rate.unwrap_or_default(),
         place(report),
         rows[0].runs.len(),
         rows[0].median(|run| run.elapsed.as_secs_f64()),
+        remarks(rows),
     )
 }
 
 /// `ext4 on loop0`, `btrfs`, `/dev/loop5`.
 fn place(report: &Report) -> String {
-    match (&report.fs, &report.machine.device) {
-        (Some(fs), Some(device)) => format!("{fs} on {device}"),
-        (Some(fs), None) => fs.clone(),
-        (None, _) => report.machine.target.clone(),
+    let Some(fs) = &report.fs else { return report.machine.target.clone() };
+    let device = report.machine.device.as_ref().map(|device| format!(" on {device}"));
+    let remark = fs.remark.map(|remark| format!(" ({remark})"));
+    format!("{}{}{}", fs.name, device.unwrap_or_default(), remark.unwrap_or_default())
+}
+
+fn remarks(rows: &[Row]) -> String {
+    let mut runs = rows.iter().flat_map(|row| &row.runs);
+    let is_cut_short = runs.clone().any(|run| run.is_cut_short);
+    let grows_little = runs.any(|run| run.growing.is_some_and(|growing| growing.growths < GROWTHS_MIN));
+    let mut text = String::new();
+    if is_cut_short {
+        text += "; some runs filled their file and ended early (--size)";
+    }
+    if grows_little {
+        text += "; dioxide grew less than ten times in some runs: raise --runtime or lower --growth-cap";
+    }
+    text
+}
+
+/// What stands above a column, and what it shows of a row.
+type Column = (&'static str, fn(&Row) -> String);
+
+const NAMES: [Column; 2] =
+    [("numjobs", |row| row.point.numjobs.to_string()), ("path", |row| row.route.name().to_owned())];
+const IOPS: Column = ("iops", |row| format!("{:.0}", row.iops()));
+const BANDWIDTH: Column = ("MB/s", |row| format!("{:.1}", row.bw_bytes() / 1e6));
+/// Those of vmstat, and how busy the device is.
+const MACHINE: [Column; 7] = [
+    ("in flight", |row| known(row.median_known(|run| run.inflight), 1)),
+    ("blocked", |row| known(row.median_known(|run| run.blocked), 1)),
+    ("us", |row| share(row, |cpu| cpu.usr)),
+    ("sy", |row| share(row, |cpu| cpu.sys)),
+    ("id", |row| share(row, |cpu| cpu.idle)),
+    ("wa", |row| share(row, |cpu| cpu.wait)),
+    ("st", |row| share(row, |cpu| cpu.steal)),
+];
+const LATENCIES: [Column; 4] = [
+    (CLAT, |row| percentile(row, 50.0)),
+    ("p99", |row| percentile(row, 99.0)),
+    ("p99.9", |row| percentile(row, 99.9)),
+    ("max", |row| percentile(row, 100.0)),
+];
+const GROWTH: [Column; 2] = [
+    ("max growing", |row| row.growing_clat_max_ns().map_or("-".into(), units::nanoseconds)),
+    ("growths", |row| known(row.growths(), 0)),
+];
+/// Of this process; those of the machine are in other columns.
+const CPU: [Column; 2] = [
+    ("usr %", |row| format!("{:.0}", row.median(|run| run.usr_cpu))),
+    ("sys %", |row| format!("{:.0}", row.median(|run| run.sys_cpu))),
+];
+const COSTS: [Column; 3] = [
+    ("cpu us/op", |row| format!("{:.1}", row.median(|run| run.cpu_us_per_op))),
+    ("requests/op", |row| known(row.median_per_op(|run| run.requests), 3)),
+    ("flushes/op", |row| known(row.median_per_op(|run| run.flushes), 3)),
+];
+const EXTENTS: [Column; 1] = [("extents", |row| known(row.median_known(|run| run.extents), 0))];
+/// Where the load is given, latencies are not of calls alone.
+const CLAT: &str = "clat p50";
+const LAT: &str = "lat p50";
+
+fn columns(scenario: Scenario) -> Vec<Column> {
+    match scenario {
+        Scenario::Append => [&NAMES[..], &[IOPS], &LATENCIES, &GROWTH, &CPU, &COSTS, &EXTENTS].concat(),
+        Scenario::Sync => [&NAMES[..], &[BANDWIDTH], &MACHINE, &LATENCIES, &COSTS].concat(),
     }
 }
 
 /// The table of these rows.
 pub fn of(rows: &[Row]) -> String {
-    let other = match rows[0].point.scenario {
-        Scenario::Append => Route::Preallocated,
-        Scenario::Sync => Route::Serialised,
-    };
-    let rivals = [Route::Kernel, other];
+    let point = rows[0].point;
+    let (columns, rivals) = (columns(point.scenario), rivals(point.scenario));
+    let name = |name| if name == CLAT && point.rate_iops.is_some() { LAT } else { name };
+    let names = columns.iter().map(|&(column, _)| name(column).to_owned());
+    let ratios = rivals.map(|rival| format!("x {}", rival.name()));
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header(rivals));
+    table.load_style(presets::NOTHING).set_header(names.chain(ratios));
     for row in rows {
-        table.add_row(cells(rows, row, rivals));
+        let cells = columns.iter().map(|(_, cell)| cell(row));
+        table.add_row(cells.chain(rivals.map(|route| ratio(rival(rows, row, route)))));
     }
     // Names to the left, numbers to the right.
     for column in table.column_iter_mut() {
@@ -56,49 +134,36 @@ pub fn of(rows: &[Row]) -> String {
     table.trim_fmt()
 }
 
-fn header(rivals: [Route; 2]) -> Vec<String> {
-    let columns = "numjobs|path|iops|MB/s|clat p50|p99|max|usr %|sys %|requests/op|flushes/op|extents";
-    let ratios = rivals.map(|rival| format!("x {}", rival.name()));
-    columns.split('|').map(str::to_owned).chain(ratios).collect()
+fn percentile(row: &Row, percent: f64) -> String {
+    units::nanoseconds(row.timings.seen().value_at_percentile(percent) as f64)
 }
 
-fn cells(rows: &[Row], row: &Row, rivals: [Route; 2]) -> Vec<String> {
-    let percentile = |percent| units::nanoseconds(row.clat.value_at_percentile(percent) as f64);
-    let mut cells = vec![
-        row.point.numjobs.to_string(),
-        row.route.name().to_owned(),
-        format!("{:.0}", row.iops()),
-        format!("{:.1}", row.bw_bytes() / 1e6),
-        percentile(50.0),
-        percentile(99.0),
-        percentile(100.0),
-        format!("{:.0}", row.median(|run| run.usr_cpu)),
-        format!("{:.0}", row.median(|run| run.sys_cpu)),
-        known(row.median_per_op(|run| run.requests), 3),
-        known(row.median_per_op(|run| run.flushes), 3),
-        known(row.median_known(|run| run.extents), 0),
-    ];
-    cells.extend(rivals.map(|route| ratio(rival(rows, row, route))));
-    cells
+fn share(row: &Row, of: fn(&Shares) -> f64) -> String {
+    known(row.machine().as_ref().map(of), 0)
 }
 
 fn known(count: Option<f64>, digits: usize) -> String {
     count.map_or("-".into(), |count| format!("{count:.digits$}"))
 }
 
-fn ratio(ratio: Option<Ratio>) -> String {
+/// The median over the rounds, and how far they scatter.
+pub fn ratio(ratio: Option<Ratio>) -> String {
     ratio.map_or("-".into(), |Ratio { min, median, max }| format!("{median:.2} ({min:.2}..{max:.2})"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::examples::{append_point, row};
+    use crate::bench::figures::examples::{append_point, row, sync_point};
+    use crate::bench::growing::Growing;
+    use crate::bench::work::{Point, Route};
+    use crate::meter::filesystem::FileSystem;
     use crate::meter::machine::Machine;
+    use std::time::Duration;
 
     fn title_of(rows: Vec<Row>) -> String {
         let machine = Machine::describe("/somewhere".into(), None);
-        let report = Report { machine, fs: Some("ext4".into()), rows };
+        let report = Report { machine, fs: Some(FileSystem { name: "ext4".into(), remark: None }), rows };
         title(&report, &report.rows)
     }
 
@@ -123,5 +188,39 @@ mod tests {
         );
         let fast = row(append_point(64), Route::Kernel, &[200_000]);
         assert!(title_of(vec![fast]).ends_with("some runs filled their file and ended early (--size)"));
+    }
+
+    #[test]
+    fn a_title_tells_a_remarkable_file_system_and_a_given_load() {
+        let machine = Machine::describe("/somewhere".into(), None);
+        let fs = Some(FileSystem { name: "ext3".into(), remark: Some("without extents") });
+        let point = Point { rate_iops: Some(5000), ..append_point(1) };
+        let report = Report { machine, fs, rows: vec![row(point, Route::Kernel, &[100])] };
+        assert_eq!(
+            title(&report, &report.rows),
+            "Appends: bs=4k on-sync, growth unwritten, 5000 iops offered (lat counts from when each was due), \
+             ext3 (without extents); medians of 1 rounds of 1.0 s"
+        );
+        assert!(of(&report.rows).contains("lat p50") && !of(&report.rows).contains("clat"));
+    }
+
+    #[test]
+    fn too_little_growth_is_said() {
+        let grown = |growths| {
+            let mut row = row(append_point(1), Route::Dioxide, &[100]);
+            row.runs[0].growing = Some(Growing { growths, clat_max: Duration::from_millis(4) });
+            row
+        };
+        assert!(title_of(vec![grown(9)]).contains("grew less than ten times in some runs"));
+        assert!(!title_of(vec![grown(10)]).contains("grew"));
+        assert!(of(&[grown(10)]).contains("4.00 ms"));
+    }
+
+    #[test]
+    fn sync_writers_show_the_machine() {
+        let text = of(&[row(sync_point(), Route::Kernel, &[100])]);
+        let words = |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(words(0)[3..11], ["in", "flight", "blocked", "us", "sy", "id", "wa", "st"]);
+        assert_eq!(words(1)[3..10], ["1.5", "-", "5", "25", "50", "20", "0"]);
     }
 }

@@ -69,23 +69,35 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Every key that a result must have.
-pub const KEYS: [&str; 17] = [
+/// Every key of a result, whatever applies to it.
+pub const KEYS: [&str; 29] = [
     "scenario",
     "path",
     "fs",
+    "fs_remark",
     "bs_bytes",
     "numjobs",
+    "rate_iops",
     "durability",
     "growth",
+    "rounds",
+    "runtime_ms",
     "iops",
     "bw_bytes",
     "clat_ns",
+    "lat_ns",
+    "growths",
+    "growing_clat_max_ns",
+    "cpu_us_per_op",
     "usr_cpu",
     "sys_cpu",
     "requests",
     "flushes",
     "extents",
+    "inflight",
+    "blocked",
+    "machine_cpu",
     "ratio_to_kernel",
     "ratio_to_preallocated",
+    "ratio_to_serialised",
 ];

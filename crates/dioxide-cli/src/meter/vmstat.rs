@@ -1,0 +1,90 @@
+//! What the whole machine does, as vmstat shows it, from /proc/stat.
+
+use serde::Serialize;
+use std::fs;
+
+/// A reading of /proc/stat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    cpu: Ticks,
+    /// Tasks that wait for I/O right now.
+    pub blocked: u64,
+}
+
+/// CPU time of all CPUs since the start of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ticks {
+    user: u64,
+    system: u64,
+    idle: u64,
+    wait: u64,
+    steal: u64,
+}
+
+/// How the CPUs spent their time, in percent of all of them together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Shares {
+    pub usr: f64,
+    pub sys: f64,
+    pub idle: f64,
+    pub wait: f64,
+    pub steal: f64,
+}
+
+/// The state of the machine now. None where there is no /proc.
+pub fn read() -> Option<Reading> {
+    parse(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+impl Reading {
+    /// None if no tick has passed.
+    pub fn shares_since(&self, earlier: &Self) -> Option<Shares> {
+        // Idle and waiting time may go back a little.
+        let since = |field: fn(&Ticks) -> u64| field(&self.cpu).saturating_sub(field(&earlier.cpu)) as f64;
+        let fields: [fn(&Ticks) -> u64; 5] =
+            [|cpu| cpu.user, |cpu| cpu.system, |cpu| cpu.idle, |cpu| cpu.wait, |cpu| cpu.steal];
+        let spent = fields.map(since);
+        let all: f64 = spent.iter().sum();
+        let [usr, sys, idle, wait, steal] = spent.map(|ticks| 100.0 * ticks / all);
+        (all > 0.0).then_some(Shares { usr, sys, idle, wait, steal })
+    }
+}
+
+/// `cpu user nice system idle iowait irq softirq steal ...` and `procs_blocked N`, among others.
+fn parse(text: &str) -> Option<Reading> {
+    let rest = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let cpu: Vec<u64> = rest("cpu")?.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    let [user, nice, system, idle, wait, irq, softirq, steal, ..] = cpu[..] else { return None };
+    let cpu = Ticks { user: user + nice, system: system + irq + softirq, idle, wait, steal };
+    Some(Reading { cpu, blocked: rest("procs_blocked")?.trim().parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EARLIER: &str =
+        "cpu  10 1 20 300 40 2 3 5 0 0\ncpu0 1 1 1 1 1 1 1 1\nprocs_running 9\nprocs_blocked 7\n";
+
+    #[test]
+    fn fields() {
+        let cpu = Ticks { user: 11, system: 25, idle: 300, wait: 40, steal: 5 };
+        assert_eq!(parse(EARLIER), Some(Reading { cpu, blocked: 7 }));
+        assert_eq!(parse("cpu  1 2 3\nprocs_blocked 7\n"), None);
+        assert_eq!(parse(""), None);
+    }
+
+    #[test]
+    fn shares() {
+        let earlier = parse(EARLIER).unwrap();
+        let later = parse("cpu  30 1 60 310 70 2 3 5 0 0\nprocs_blocked 0\n").unwrap();
+        let expected = Shares { usr: 20.0, sys: 40.0, idle: 10.0, wait: 30.0, steal: 0.0 };
+        assert_eq!(later.shares_since(&earlier), Some(expected));
+        assert_eq!(earlier.shares_since(&earlier), None);
+    }
+
+    #[test]
+    fn this_machine() {
+        assert!(read().is_some());
+    }
+}

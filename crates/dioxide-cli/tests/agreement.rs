@@ -1,0 +1,157 @@
+//! The `kernel` path of the bench against fio and sysbench doing the same work, in the same minutes: rates agree
+//! within 15 %. Ignored, each by name, where there is no lab (`scripts/with-lab`) or no such tool.
+
+mod common;
+
+use common::*;
+use dioxide_testkit::lab::{Applies, Fs, TestDir};
+use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where};
+use serde_json::Value;
+use std::error::Error;
+use std::fs::{self, File};
+use std::io::Write;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::{Mutex, PoisonError};
+
+const AGREEMENT: RangeInclusive<f64> = 0.85..=1.15;
+/// Other work on the machine only ever slows a round down, so the fastest of some rounds are compared, and there is time
+/// to find a quiet while. Rates that really differ, differ then too.
+const ROUNDS_MIN: usize = 6;
+const ROUNDS_MAX: usize = 30;
+const RUNTIME: &str = "200ms";
+/// Large enough that what the tools do between two writes does not count.
+const BS_BYTES: u64 = 256 << 10;
+const SYNC_JOBS: u64 = 8;
+/// About as many writes as go in one of our runs: sysbench has no shorter time than a second.
+const SYSBENCH_EVENTS: &str = "1000";
+
+type Rate = Result<f64, Box<dyn Error>>;
+
+/// Fails unless the fastest rounds of `ours` and `theirs`, taken in turn, come to agree.
+fn expect_agreement(ours: impl Fn() -> Rate, theirs: impl Fn() -> Rate) -> TrialResult {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _turn = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut our_best, mut their_best) = (0.0, 0.0);
+    for round in 1..=ROUNDS_MAX {
+        our_best = ours()?.max(our_best);
+        their_best = theirs()?.max(their_best);
+        if round >= ROUNDS_MIN && AGREEMENT.contains(&(our_best / their_best)) {
+            return Ok(());
+        }
+    }
+    Err(format!("{our_best:.0} operations a second by the bench, {their_best:.0} by the other").into())
+}
+
+/// What the `kernel` path reaches in one round.
+fn kernel_path(scenario: &str, dir: &Path, more: &str) -> Rate {
+    let dir = dir.display();
+    let output = run(&format!("bench {scenario} --dir {dir} --runtime {RUNTIME} --rounds 1 --json - {more}"));
+    expect_code(&output, 0);
+    let document: Value = serde_json::from_slice(&output.stdout)?;
+    let rows = document["results"].as_array().ok_or("no results")?;
+    let kernel = rows.iter().find(|row| row["path"] == "kernel").ok_or("no kernel path")?;
+    Ok(kernel["iops"].as_f64().ok_or("no iops")?)
+}
+
+/// The output of a tool in `dir`, which must succeed.
+fn tool(line: &str, dir: &Path) -> Result<String, Box<dyn Error>> {
+    let mut words = line.split_whitespace();
+    let output = Command::new(words.next().ok_or("no tool")?).args(words).current_dir(dir).output()?;
+    if !output.status.success() {
+        return Err(format!("{line}: {}", stderr(&output)).into());
+    }
+    Ok(stdout(&output).to_owned())
+}
+
+/// Direct writes of `BS_BYTES` in order by fio, on the file `fio` in `dir`.
+fn fio(dir: &Path, more: &str) -> Rate {
+    let common = "fio --name=agreement --filename=fio --ioengine=psync --direct=1 --rw=write --thread --fallocate=none \
+                  --gtod_reduce=1 --group_reporting --output-format=json";
+    let output = tool(&format!("{common} --bs={BS_BYTES} --runtime={RUNTIME} {more}"), dir)?;
+    fs::remove_file(dir.join("fio"))?;
+    let document: Value = serde_json::from_str(&output)?;
+    Ok(document["jobs"][0]["write"]["iops"].as_f64().ok_or("no iops")?)
+}
+
+/// Sequential direct writes past the end of a fresh file.
+fn sysbench(dir: &Path) -> Rate {
+    let line = "sysbench fileio --file-num=1 --file-total-size=400M --file-test-mode=seqwr --file-extra-flags=direct \
+                --file-fsync-freq=0 --threads=1 --time=0";
+    let output = tool(&format!("{line} --file-block-size={BS_BYTES} --events={SYSBENCH_EVENTS} run"), dir)?;
+    fs::remove_file(dir.join("test_file.0"))?;
+    let rate = output.lines().find_map(|line| line.trim().strip_prefix("writes/s:"));
+    Ok(rate.ok_or("no writes/s")?.trim().parse()?)
+}
+
+fn appends(dir: &Path, more: &str) -> Rate {
+    kernel_path("append", dir, &format!("--bs {BS_BYTES} --numjobs 1 {more}"))
+}
+
+fn appends_as_fio(dir: TestDir) -> TrialResult {
+    expect_agreement(|| appends(&dir, ""), || fio(&dir, "--size=400m --end_fsync=1"))
+}
+
+fn durable_appends_as_fio(dir: TestDir) -> TrialResult {
+    expect_agreement(|| appends(&dir, "--durability every-write"), || fio(&dir, "--size=400m --sync=dsync"))
+}
+
+fn appends_as_sysbench(dir: TestDir) -> TrialResult {
+    expect_agreement(|| appends(&dir, ""), || sysbench(&dir))
+}
+
+fn sync_writers_as_fio(dir: TestDir) -> TrialResult {
+    let regions = format!(
+        "--numjobs={SYNC_JOBS} --size={BS_BYTES} --offset_increment={BS_BYTES} --time_based --sync=sync"
+    );
+    let theirs = || {
+        let mut file = File::create(dir.join("fio"))?;
+        file.write_all(&vec![7; (SYNC_JOBS * BS_BYTES) as usize])?;
+        file.sync_all()?;
+        fio(&dir, &regions)
+    };
+    let ours = || kernel_path("sync", &dir, &format!("--bs {BS_BYTES} --numjobs {SYNC_JOBS}"));
+    expect_agreement(ours, theirs)
+}
+
+/// The path is the same everywhere, and each comparison takes seconds.
+fn stands_for_all(fs: Fs) -> Applies {
+    match fs {
+        Fs::Ext4 | Fs::Xfs => Ok(()),
+        _ => Err("ext4 and XFS stand for all"),
+    }
+}
+
+/// Trials that run where `tool` is installed, and are listed as ignored elsewhere.
+fn trials_with(tool: &str, trials: impl IntoIterator<Item = Vec<Trial>>) -> Vec<Trial> {
+    let trials = trials.into_iter().flatten();
+    match Command::new(tool).arg("--version").output() {
+        Ok(_) => trials.collect(),
+        Err(why) => {
+            let skipped =
+                |trial: Trial| trial.with_kind(format!("skipped: {tool}: {why}")).with_ignored_flag(true);
+            trials.map(skipped).collect()
+        }
+    }
+}
+
+fn trials() -> Vec<Trial> {
+    let fio = trials_with(
+        "fio",
+        [
+            lab_trials_where("appends_as_fio", stands_for_all, appends_as_fio),
+            lab_trials_where("durable_appends_as_fio", stands_for_all, durable_appends_as_fio),
+            lab_trials_where("sync_writers_as_fio", stands_for_all, sync_writers_as_fio),
+        ],
+    );
+    let sysbench = trials_with(
+        "sysbench",
+        [lab_trials_where("appends_as_sysbench", stands_for_all, appends_as_sysbench)],
+    );
+    fio.into_iter().chain(sysbench).collect()
+}
+
+fn main() -> ExitCode {
+    dioxide_testkit::run(&[], trials)
+}
