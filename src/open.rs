@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// A step of zeros takes no more than this, so that writers never wait long behind it.
-const ZEROED_STEP_MAX_BYTES: u64 = 32 << 20;
+const ZEROED_STEP_MAX_BYTES: u64 = 8 << 20;
 
 const DIRECT: OFlags = OFlags::DIRECT.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 

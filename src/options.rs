@@ -38,8 +38,9 @@ pub enum Growth {
     None,
 }
 
-/// The largest step by which a file grows ahead unless [`OpenOptions::growth_cap`] says otherwise: 256 MiB.
-pub const GROWTH_CAP_DEFAULT_BYTES: u64 = 256 << 20;
+/// The largest step by which a file grows ahead unless [`OpenOptions::growth_cap`] says otherwise: 64 MiB. A step ends
+/// with a sync, which on many devices holds up writes for as long as it takes to store what was written since the last.
+pub const GROWTH_CAP_DEFAULT_BYTES: u64 = 64 << 20;
 
 /// Opens a [`File`], in the manner of [`std::fs::OpenOptions`].
 ///
@@ -133,9 +134,9 @@ impl OpenOptions {
         self
     }
 
-    /// The largest step of growth, in bytes; 256 MiB by default. A step is never more than an
+    /// The largest step of growth, in bytes; 64 MiB by default. A step is never more than an
     /// eighth of the free space either, unless an append needs more, and one of [`Growth::Zeroed`] never more
-    /// than 32 MiB.
+    /// than 8 MiB. Larger steps are fewer, smaller ones hold up writers less.
     pub fn growth_cap(&mut self, bytes: u64) -> &mut Self {
         self.growth_cap_bytes = bytes;
         self

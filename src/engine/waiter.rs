@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 /// How often a caller that waits for no flush lets others run before it goes to sleep. What it waits for is often done
 /// by a thread that is ready to run, and a sleep and its wake-up cost more than a turn.
-const YIELDS_MAX: u32 = 3;
+const YIELDS_MAX: u32 = 8;
 
 const NOTHING: u32 = 0;
 const ASLEEP: u32 = 1;

@@ -101,7 +101,7 @@ pub struct Append {
     /// How dioxide prepares the space ahead.
     #[arg(long, value_enum, default_value_t)]
     pub growth: Growth,
-    /// Largest step by which dioxide grows its file [default: the library's, 256m].
+    /// Largest step by which dioxide grows its file [default: the library's, 64m].
     #[arg(long, value_name = "BYTES", value_parser = growth_cap)]
     pub growth_cap: Option<u64>,
     /// Largest size of the scratch file [default: 4g or a quarter of the free space, the smaller].
