@@ -104,6 +104,9 @@ pub struct Append {
     /// Largest step by which dioxide grows its file [default: the library's, 64m].
     #[arg(long, value_name = "BYTES", value_parser = growth_cap)]
     pub growth_cap: Option<u64>,
+    /// Also append over an old file of the full --size, which is recycled (path `recycled`). Filling it is not timed.
+    #[arg(long)]
+    pub recycle: bool,
     /// Largest size of the scratch file [default: 4g or a quarter of the free space, the smaller].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub size: Option<u64>,

@@ -1,4 +1,4 @@
-//! The append scenario: N threads append to one file, by three routes.
+//! The append scenario: N threads append to one file, by several routes.
 //!
 //! All routes draw from the same tickets, so that none writes more than the size cap, and all end
 //! stable inside the clock: dioxide by its close, the others by one fdatasync.
@@ -23,6 +23,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
     let tickets = Tickets::new(task);
     let (run, end) = match task.route {
         Route::Dioxide => (through_dioxide(task, &ground, &ledger, &tickets)?, End::AtLastBlock),
+        Route::Recycled => (over_an_old_file(task, &ground, &ledger, &tickets)?, End::AtLastBlock),
         Route::Preallocated => {
             ground.preallocate(task.size_bytes).context("preallocate")?;
             (through_kernel(task, &ground, &ledger, &tickets)?, End::Anywhere)
@@ -61,6 +62,19 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &
     let mut run = shift.clock_out();
     run.figures.growing = growing;
     Ok(run)
+}
+
+/// The file was written to the full before, and begins anew.
+fn over_an_old_file(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
+    ground.fill(task.size_bytes).context("fill the file to be recycled")?;
+    let file = options(task).open(ground.path())?;
+    file.recycle()?;
+    let shift = task.crew(ledger).work(|_, block| match tickets.take() {
+        Some(_) => Ok(Some(file.append(block)?)),
+        None => Ok(None),
+    })?;
+    file.close()?;
+    Ok(shift.clock_out())
 }
 
 fn options(task: &Task<'_>) -> OpenOptions {

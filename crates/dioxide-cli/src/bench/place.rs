@@ -1,15 +1,18 @@
 //! Where a bench runs, and the ground that it makes there for each run: a file without a name, or a device.
 
+use super::stamp::fill_with_noise;
 use crate::device;
+use crate::interrupt;
 use crate::meter::disk::Disk;
 use crate::meter::filesystem::FileSystem;
 use crate::sys::count_extents;
 use anyhow::{Context, Result, bail};
+use dioxide::Buffer;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstatvfs, open, syncfs, unlink};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// A directory or a block device, and what is known of it.
@@ -102,6 +105,8 @@ impl Place {
     }
 }
 
+const FILL_BYTES: usize = 1 << 20;
+
 /// What one run works on. Every opener gets a description of its own.
 pub struct Ground {
     path: PathBuf,
@@ -144,6 +149,19 @@ impl Ground {
             }
             None => Err(Errno::OPNOTSUPP),
         }
+    }
+
+    /// Writes all of it, as a program did that is done with it.
+    pub fn fill(&self, bytes: u64) -> Result<()> {
+        let mut old = Buffer::zeroed(FILL_BYTES);
+        fill_with_noise(1, &mut old);
+        let file = self.open(OFlags::empty())?;
+        for offset in (0..bytes).step_by(FILL_BYTES) {
+            interrupt::check()?;
+            file.write_all_at(&old, offset)?;
+        }
+        file.set_len(bytes)?;
+        Ok(file.sync_all()?)
     }
 
     pub fn size_bytes(&self) -> Result<u64> {

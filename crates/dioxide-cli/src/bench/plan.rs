@@ -56,7 +56,10 @@ impl Plan {
         let (durability, growth) = ([args.durability.into()], args.growth.into());
         let points = append_points(&args.bs, &args.numjobs, &durability, growth, args.pace.rate);
         let work = append_work(&place, points, args.pace, size_bytes)?;
-        let work = Work { growth_cap_bytes: args.growth_cap, ..work };
+        let mut work = Work { growth_cap_bytes: args.growth_cap, ..work };
+        if args.recycle {
+            work.rows = with_recycled(work.rows);
+        }
         Ok(Self { place, works: vec![work] })
     }
 
@@ -154,6 +157,15 @@ fn sync_work(place: &Place, points: Vec<Point>, pace: args::Pace) -> Result<Work
 fn rows(points: Vec<Point>) -> Vec<(Point, Route)> {
     let by_all_routes = |point: Point| point.scenario.routes().into_iter().map(move |route| (point, route));
     points.into_iter().flat_map(by_all_routes).collect()
+}
+
+/// Each point of dioxide's also over an old file.
+fn with_recycled(rows: Vec<(Point, Route)>) -> Vec<(Point, Route)> {
+    let both = |(point, route)| match route {
+        Route::Dioxide => vec![(point, route), (point, Route::Recycled)],
+        _ => vec![(point, route)],
+    };
+    rows.into_iter().flat_map(both).collect()
 }
 
 /// What can be done at a place.

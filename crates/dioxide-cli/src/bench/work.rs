@@ -24,6 +24,8 @@ pub enum Route {
     Serialised,
     /// What this project is about.
     Dioxide,
+    /// The same over an old file, as a new log in its space.
+    Recycled,
 }
 
 /// One point of a scenario's parameter space: a line of its matrix.
@@ -90,6 +92,7 @@ impl Route {
             Self::Preallocated => "preallocated",
             Self::Serialised => "serialised",
             Self::Dioxide => "dioxide",
+            Self::Recycled => "recycled",
         }
     }
 }
