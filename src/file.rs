@@ -183,7 +183,9 @@ impl File {
     /// # Errors
     ///
     /// [`Unsupported`](ErrorKind::Unsupported) where the file does not [grow](Self::growth) ahead: its marker is what
-    /// tells after a crash that the end is not known. [`Doubtful`](ErrorKind::Doubtful): another program changed the
+    /// tells after a crash that the end is not known; and where blocks are not written over where they lie (btrfs without
+    /// `chattr +C`), since there is nothing to reuse then. A snapshot or reflink copy that shares the space has the same
+    /// effect, which no one can see in advance: an append may then meet a full disk. [`Doubtful`](ErrorKind::Doubtful): another program changed the
     /// size. And what the kernel answers; the file is then as it was.
     pub fn recycle(&self) -> Result<()> {
         self.writer(Operation::Recycle, None)?.0.recycle()

@@ -233,6 +233,8 @@ fn make_engine(
     if let Some(why) = sys::probe::why_not_direct(file.as_fd(), &facts) {
         log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", path.display());
     }
+    // What zeros need, old content needs too.
+    let overwrites_in_place = sys::probe::can_grow_ahead(file.as_fd(), &facts, Prepared::Zeroed).is_ok();
     Ok(Engine::new(Parts {
         backend: file.keep(),
         path: path.clone(),
@@ -243,6 +245,7 @@ fn make_engine(
             limits: facts.limits,
             append_unit: facts.alignment.append,
             is_device: facts.is_device,
+            overwrites_in_place,
             prepared,
             epoch: sys::epoch(),
         },

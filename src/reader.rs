@@ -112,6 +112,7 @@ impl Reader {
         let len = match found.verdict {
             Verdict::Cut => found.ceiling,
             Verdict::Undecided => found.floor,
+            Verdict::Doubtful(_) if found.floor < found.ceiling => found.floor,
             Verdict::Clean | Verdict::Foreign | Verdict::Doubtful(_) => found.physical_size,
         };
         self.learn(marker.clone().map(|marker| (marker, len)));

@@ -27,7 +27,8 @@ pub enum Verdict {
     /// It was left with zeros, or what it held before it was recycled, behind its records; the end lies between
     /// `floor` and `ceiling`, and only the owner of the records can tell where.
     Undecided,
-    /// It was left grown, and is not as it was left. Nothing is cut, except by force.
+    /// It was left grown, and is not as it was left. Nothing is cut, except by force; and not even then if `floor` and
+    /// `ceiling` differ: force makes it [`Undecided`](Verdict::Undecided).
     Doubtful(String),
 }
 
@@ -106,7 +107,11 @@ pub fn judge(
     }
     let at = |end: u64, verdict| Recovery { physical_size, floor: end, ceiling: end, verdict };
     if let Some(why) = doubt(marker, physical_size, extents) {
-        return at(last_written(extents).clamp(marker.base, physical_size), Verdict::Doubtful(why));
+        let verdict = Verdict::Doubtful(why);
+        return match marker.extents_tell() {
+            true => at(last_written(extents).clamp(marker.base, physical_size), verdict),
+            false => Recovery { physical_size, floor: marker.base, ceiling: physical_size, verdict },
+        };
     }
     if marker.extents_tell() {
         let end = end_of_written(marker, block, extents);

@@ -8,7 +8,7 @@ use dioxide::{Durability, ErrorKind, File, Growth, OpenOptions, Verdict};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::files;
 use dioxide_testkit::fuse_disk::Keep;
-use dioxide_testkit::lab::{Disk, Fs, TestDir};
+use dioxide_testkit::lab::{Applies, Disk, Fs, TestDir};
 use dioxide_testkit::trials::{
     Trial, TrialResult, disk_trial, fuse_trials_where, lab_trials, lab_trials_where,
 };
@@ -389,20 +389,35 @@ fn many_files_without_a_budget_get_what_they_need(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// Whether a file grows ahead, and yet what is written over goes elsewhere.
+fn grows_but_elsewhere(fs: Fs) -> Applies {
+    if fs == Fs::Btrfs { Ok(()) } else { Err("it writes over blocks where they lie, or does not grow") }
+}
+
+fn a_file_that_is_not_written_over_in_place_is_not_recycled(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    fill(&path, 0)?;
+    let file = reopen(&path)?;
+    let refusal = file.recycle().expect_err("the space would not be its own");
+    assert!(matches!(refusal.kind(), ErrorKind::Unsupported(_)), "{refusal}");
+    assert_eq!(file.len()?, SEGMENT_BYTES);
+    Ok(file.close()?)
+}
+
 // --- the list -------------------------------------------------------------------------------------
 
 fn trials() -> Vec<Trial> {
-    let where_unwritten_space_grows: &[LabTest] = named![
+    let where_unwritten_space_grows: &[LabTest] =
+        named![many_files_share_the_budget_and_give_it_back, many_files_without_a_budget_get_what_they_need,];
+    let where_both_grow: &[LabTest] = named![
         a_recycled_file_is_empty_over_written_space,
         another_process_reads_nothing_old,
         a_gap_over_recycled_space_is_refused,
         set_len_beyond_the_end_of_a_recycled_file_shows_zeros,
         a_killed_process_mixes_no_lives,
-        many_files_share_the_budget_and_give_it_back,
-        many_files_without_a_budget_get_what_they_need,
+        a_recycled_file_grows_when_its_space_is_used_up,
+        a_file_of_odd_length_is_recycled
     ];
-    let where_both_grow: &[LabTest] =
-        named![a_recycled_file_grows_when_its_space_is_used_up, a_file_of_odd_length_is_recycled];
     let both = |fs: Fs| fs.grows_unwritten().and(fs.grows_zeroed());
     let mut all = Vec::new();
     let unwritten = where_unwritten_space_grows.iter();
@@ -417,7 +432,12 @@ fn trials() -> Vec<Trial> {
         "what_does_not_grow_ahead_is_not_recycled",
         what_does_not_grow_ahead_is_not_recycled,
     ));
-    all.extend(fuse_trials_where("power_cuts_mix_no_lives", Fs::grows_unwritten, power_cuts_mix_no_lives));
+    all.extend(fuse_trials_where("power_cuts_mix_no_lives", both, power_cuts_mix_no_lives));
+    all.extend(lab_trials_where(
+        "a_file_that_is_not_written_over_in_place_is_not_recycled",
+        grows_but_elsewhere,
+        a_file_that_is_not_written_over_in_place_is_not_recycled,
+    ));
     all.push(disk_trial("a_device_is_not_recycled", a_device_is_not_recycled));
     all
 }

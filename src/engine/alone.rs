@@ -36,12 +36,10 @@ impl<B: Backend> Engine<B> {
     /// Gives up what the file holds, and keeps its space.
     pub fn recycle(&self) -> Result<()> {
         self.check_usable(Operation::Recycle)?;
-        if self.lock().prepared().is_none() {
-            let why = "it does not grow ahead (asked not to, a block device, or the log says why), so a crash \
-                       could not be recovered from";
-            return Err(self.error(Operation::Recycle, None, ErrorKind::Unsupported(why.into())));
-        }
         self.alone(|| {
+            if let Err(why) = self.lock().can_recycle() {
+                return Err(self.error(Operation::Recycle, None, ErrorKind::Unsupported(why.into())));
+            }
             self.check_size(Operation::Recycle)?;
             let marker = self.lock().recycling_marker();
             self.mark(marker).map_err(|error| self.failure(Operation::Recycle, &error))?;

@@ -61,6 +61,11 @@ impl<B: Backend> Engine<B> {
             });
             let Some(job) = job else { return };
             let result = self.perform_growth(job, room);
+            if let Err(failure) = &result
+                && !matches!(failure.kind, ErrorKind::NoSpace(_))
+            {
+                log::warn!("dioxide: no growth ahead: {}", failure.cause);
+            }
             self.step(|core, out| match result {
                 Ok(physical) => core.grown(Ok(physical), out),
                 Err(failure) if matches!(failure.kind, ErrorKind::NoSpace(_)) && !failure.wedges => {

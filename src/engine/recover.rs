@@ -19,7 +19,8 @@ pub enum Recover {
     /// Cut where the end is certain.
     Cut,
     /// Cut even if the file was changed since: at the end of what is written. For the owner, who
-    /// knows by whom. Where the marker itself cannot be read it is only removed.
+    /// knows by whom. Where zeros or old content hide that end, the file is left to its program, as
+    /// [`Undecided`](crate::Verdict::Undecided). Where the marker itself cannot be read it is only removed.
     Force,
 }
 
@@ -59,6 +60,10 @@ pub(crate) fn bring_into_order<B: Backend>(
         }
     };
     match (&found.verdict, how) {
+        (Verdict::Doubtful(_), Recover::Force) if found.floor < found.ceiling => {
+            adopt(backend, marker, &found)?;
+            Ok((found, None))
+        }
         (Verdict::Cut, Recover::Cut | Recover::Force) | (Verdict::Doubtful(_), Recover::Force) => {
             cut(backend, marker, &found)?;
             Ok((found, None))
@@ -108,6 +113,14 @@ fn verdict(view: &View, identity: Identity, block: u64) -> Recovery {
         Some(Ok(marker)) => judge(&marker, identity, view.size, block, &view.extents),
         Some(Err(why)) => Recovery { verdict: Verdict::Doubtful(why), ..clean },
     }
+}
+
+/// What others made of the file is now taken as its own; where its records end is still not known.
+fn adopt<B: Backend>(backend: &B, marker: Marker, found: &Recovery) -> io::Result<()> {
+    let grown_to = found.physical_size;
+    let grown = Marker { grown_from: grown_to, grown_to, epoch: marker.epoch.wrapping_add(1), ..marker };
+    backend.write_marker(&grown.encode())?;
+    uninterrupted(|| backend.sync_all())
 }
 
 fn cut<B: Backend>(backend: &B, marker: Marker, found: &Recovery) -> io::Result<()> {

@@ -1,14 +1,14 @@
 //! The engine on the simulated disk, one thread: what it leaves on disk, step by step and after every crash.
 
-use super::core::Ground;
+use super::core::{Core, Failure, Ground, Outbox};
 use super::process::{FileSystem, Process};
 use super::recover::{Recover, bring_into_order};
 use super::{Engine, Parts};
 use crate::backend::Backend;
 use crate::backend::sim::{BLOCK_BYTES, Call, Sim};
 use crate::buffer::{Buffer, Segment};
-use crate::error::{ErrorKind, Operation, Result};
-use crate::growth::Wishes;
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::growth::{Planner, Room, Wishes};
 use crate::marker::{Identity, Prepared};
 use crate::merge::Limits;
 use crate::recovery::{Recovery, Verdict};
@@ -38,6 +38,7 @@ fn open_on(sim: Sim, prepared: Option<Prepared>, fs: Arc<FileSystem>) -> Result<
             limits,
             append_unit: BLOCK_BYTES,
             is_device: false,
+            overwrites_in_place: true,
             prepared,
             epoch: 0,
         },
@@ -387,23 +388,87 @@ fn a_set_len_that_cannot_remove_the_marker_has_cut_all_the_same() {
     assert_eq!(contents(&open(file.backend.crash(|_| true))), [1, 2, 3]);
 }
 
-#[test]
-fn a_write_beyond_all_limits_refuses_no_append() {
-    use super::core::{Core, Outbox};
-    use crate::growth::{Planner, Room};
+/// A core on its own, of an empty file.
+fn bare_core() -> Core<u32> {
     let limits = Limits { bytes_max: 1 << 20, segments_max: 1024 };
     let prepared = Some(Prepared::Unwritten);
-    let ground =
-        Ground { identity: SELF, limits, append_unit: BLOCK_BYTES, is_device: false, prepared, epoch: 0 };
+    let ground = Ground {
+        identity: SELF,
+        limits,
+        append_unit: BLOCK_BYTES,
+        is_device: false,
+        overwrites_in_place: true,
+        prepared,
+        epoch: 0,
+    };
     let wishes =
         Wishes { cap_bytes: 1 << 20, capacity_bytes: None, unit_bytes: BLOCK_BYTES, low_water_quarters: 2 };
-    let mut core: Core<u32> = Core::new(0, ground, Planner::new(wishes), None);
+    Core::new(0, ground, Planner::new(wishes), None)
+}
+
+const ROOM: Room = Room { free_bytes: 1 << 44, size_max: 1 << 44, granted_bytes: 1 << 40 };
+
+fn run_grower(core: &mut Core<u32>, out: &mut Outbox<u32>) {
+    while let Some(job) = core.next_growth(ROOM, out) {
+        let plan = job.plan.expect("nothing else to do than to grow");
+        let marker = core.announce(plan, plan.to, ROOM);
+        core.marked(marker);
+        core.grown(Ok(plan.to), out);
+    }
+}
+
+#[test]
+fn a_need_ends_with_its_operation() {
+    let mut core = bare_core();
+    let data = record(1, 1);
+    let mut out = Outbox::default();
+    core.append(1, Segment::of(&data), false, &mut out);
+    run_grower(&mut core, &mut out);
+    for (_, call) in std::mem::take(&mut out.calls) {
+        core.called(call, &mut out);
+    }
+    let append = out.requests.pop().expect("there is space").id;
+    core.write(2, Segment::of(&data), 1 << 40, false, &mut out);
+    let kind = ErrorKind::Os(libc::EIO);
+    let cause = Arc::new(Error::new(Operation::Write, &Path::new("log").into(), None, kind.clone()));
+    core.completed(append, Err(Failure { kind, cause, wedges: false }), &mut out);
+    assert_eq!(out.outcomes.len(), 2, "both are refused");
+    assert!(core.next_growth(ROOM, &mut out).is_none() && core.pause_growth());
+    let marker = core.recycling_marker();
+    core.marked(marker);
+    core.recycle();
+    core.resume_growth();
+    core.append(3, Segment::of(&data), false, &mut Outbox::default());
+    run_grower(&mut core, &mut Outbox::default());
+    assert!(core.sizes().physical < 1 << 30, "grown for nobody: {:?}", core.sizes());
+}
+
+#[test]
+fn force_leaves_a_recycled_file_to_its_program() {
+    let file = open(Sim::new(DISK_BYTES));
+    for number in 1..=20 {
+        file.append(&record(number, 1), false).unwrap();
+    }
+    file.recycle().unwrap();
+    file.append(&record(100, 1), true).unwrap();
+    let disk = file.backend.crash(|_| true);
+    disk.append_behind_our_back(1);
+    let (found, _) = bring_into_order(&disk, SELF, BLOCK_BYTES, Recover::Force).unwrap();
+    assert!(matches!(found.verdict, Verdict::Doubtful(_)), "{found:?}");
+    assert_eq!((found.floor, found.ceiling), (0, found.physical_size), "old records tell no end");
+    let again = open(disk);
+    assert_eq!(again.recovery.verdict, Verdict::Undecided);
+    assert_eq!(again.recovery.floor, 0);
+}
+
+#[test]
+fn a_write_beyond_all_limits_refuses_no_append() {
+    let mut core = bare_core();
     let data = record(1, 1);
     let mut out = Outbox::default();
     core.write(1, Segment::of(&data), 1 << 50, false, &mut out);
     core.append(2, Segment::of(&data), false, &mut out);
-    let room = Room { free_bytes: 1 << 40, size_max: 1 << 44, granted_bytes: 1 << 40 };
-    assert!(core.next_growth(room, &mut out).is_some(), "the append needs space");
+    assert!(core.next_growth(ROOM, &mut out).is_some(), "the append needs space");
     assert_eq!(out.outcomes[..], [(1, Err(ErrorKind::NoSpace(libc::EFBIG)))]);
 }
 

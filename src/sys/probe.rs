@@ -142,10 +142,15 @@ fn kind_of_file_system(fd: BorrowedFd<'_>) -> io::Result<u64> {
 /// Why the kernel keeps data of this file in its cache although it is open O_DIRECT, where it is known to.
 pub(crate) fn why_not_direct(fd: BorrowedFd<'_>, facts: &Facts) -> Option<&'static str> {
     match kind_of_file_system(fd).ok().filter(|_| !facts.is_device)? {
-        BTRFS if !overwrites_in_place(fd) && !is_mounted_with(facts, &["nodatasum"]) => Some(
-            "btrfs writes files with checksums through its cache, one write at a time; it does not where \
+        BTRFS
+            if !overwrites_in_place(fd)
+                && !mount_options(facts).is_some_and(|found| has_any(&found, &["nodatasum"])) =>
+        {
+            Some(
+                "btrfs writes files with checksums through its cache, one write at a time; it does not where \
              `chattr +C` was given to the directory before the file was created",
-        ),
+            )
+        }
         TMPFS => Some("tmpfs keeps files in memory; nothing survives a crash of the machine"),
         _ => None,
     }
@@ -162,12 +167,15 @@ fn overwrites_in_place(fd: BorrowedFd<'_>) -> bool {
 /// unwritten space needs a file system that brings back after a crash which blocks were written. Zeroed space is never
 /// cut by what the file system says, so it needs nothing more: neither unwritten extents nor a journal.
 pub(crate) fn can_grow_ahead(fd: BorrowedFd<'_>, facts: &Facts, prepared: Prepared) -> Result<(), String> {
-    if is_mounted_with(facts, &["nobarrier", "barrier=0"]) {
+    let Some(options) = mount_options(facts) else {
+        return Err("cannot tell whether its file system is mounted with barriers".into());
+    };
+    if has_any(&options, &["nobarrier", "barrier=0"]) {
         return Err("mounted without barriers, a sync does not reach the disk".into());
     }
     match (kind_of_file_system(fd).map_err(|error| error.to_string())?, prepared) {
         (XFS, _) | (EXT, Prepared::Zeroed) | (BTRFS, Prepared::Unwritten) => Ok(()),
-        (EXT, Prepared::Unwritten) => ext_keeps_unwritten(fd, facts),
+        (EXT, Prepared::Unwritten) => ext_keeps_unwritten(fd, facts, &options),
         (BTRFS, Prepared::Zeroed) if overwrites_in_place(fd) => Ok(()),
         (BTRFS, Prepared::Zeroed) => Err("btrfs would not write into the zeros, but elsewhere".into()),
         (TMPFS, _) => Err("tmpfs performs one write of a file at a time, wherever it ends".into()),
@@ -175,13 +183,13 @@ pub(crate) fn can_grow_ahead(fd: BorrowedFd<'_>, facts: &Facts, prepared: Prepar
     }
 }
 
-fn ext_keeps_unwritten(fd: BorrowedFd<'_>, facts: &Facts) -> Result<(), String> {
+fn ext_keeps_unwritten(fd: BorrowedFd<'_>, facts: &Facts, options: &str) -> Result<(), String> {
     const EXTENTS_FL: u32 = 0x80000;
     let flags = rustix::fs::ioctl_getflags(fd).map_err(|error| error.to_string())?;
     if flags.bits() & EXTENTS_FL == 0 {
         return Err("the file is mapped by indirect blocks, which cannot be allocated unwritten".into());
     }
-    if is_mounted_with(facts, &["data=journal"]) {
+    if has_any(options, &["data=journal"]) {
         return Err("mounted with data=journal, after a crash extents do not tell what was written".into());
     }
     match has_journal(rustix::fs::major(facts.fs), rustix::fs::minor(facts.fs)) {
@@ -199,18 +207,17 @@ fn has_journal(major: u32, minor: u32) -> Option<bool> {
     Some(task.trim().parse::<u64>().is_ok())
 }
 
-/// Whether the file's file system is mounted with one of these options of the whole file system.
-fn is_mounted_with(facts: &Facts, options: &[&str]) -> bool {
-    let (major, minor) = (rustix::fs::major(facts.fs), rustix::fs::minor(facts.fs));
-    mount_options(&format!("{major}:{minor}"))
-        .is_some_and(|found| found.split(',').any(|option| options.contains(&option)))
+/// The options of the file's whole file system, as mounted. None where no mount of it is to be seen (in a chroot, or a
+/// subvolume of btrfs before Linux 6.8).
+fn mount_options(facts: &Facts) -> Option<String> {
+    let device = format!("{}:{}", rustix::fs::major(facts.fs), rustix::fs::minor(facts.fs));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&*device))?;
+    line.rsplit(' ').next().map(Into::into)
 }
 
-/// The superblock options of the file system on `device` ("major:minor").
-fn mount_options(device: &str) -> Option<String> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(device))?;
-    line.rsplit(' ').next().map(Into::into)
+fn has_any(options: &str, wanted: &[&str]) -> bool {
+    options.split(',').any(|option| wanted.contains(&option))
 }
 
 /// Whether the mount with this unique number still exists. Where the kernel cannot tell, it does.

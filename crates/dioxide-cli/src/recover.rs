@@ -53,6 +53,10 @@ fn plan(found: &Recovery, how: Recover) -> Step {
         Verdict::Clean | Verdict::Foreign | Verdict::Undecided => Step::Nothing,
         Verdict::Cut => Step::Act,
         Verdict::Doubtful(_) if how == Recover::Force => Step::Act,
+        _ if found.floor < found.ceiling => Step::Leave(
+            "left as it is; if you know who changed it, `--force` leaves it to its program to say where its records end"
+                .into(),
+        ),
         _ => Step::Leave(format!(
             "left as it is, since cutting could destroy data; if you know who changed it, `--force` cuts it \
              to {} bytes",

@@ -252,6 +252,7 @@ impl<T: Clone + PartialEq> Core<T> {
     /// are answered when they come back, since the kernel still reads their memory.
     pub(super) fn fail_the_rest(&mut self, out: &mut Outbox<T>) {
         let stopped = self.stopped.clone().expect("the caller looked at it");
+        self.space.need = None;
         for group in self.waiting.drain(..) {
             for member in group.members {
                 out.answer(member.token, Err(stopped.clone()));

@@ -110,6 +110,8 @@ pub struct Ground {
     /// Appends, and the end of a file that takes them, lie at multiples of this.
     pub append_unit: u64,
     pub is_device: bool,
+    /// What was written once is written over where it lies, and so needs no space again.
+    pub overwrites_in_place: bool,
     /// How space ahead is prepared; nothing where it is not.
     pub prepared: Option<Prepared>,
     /// Where the epochs of markers start.
@@ -267,6 +269,20 @@ impl<T: Clone + PartialEq> Core<T> {
     /// How space is prepared ahead, if it is.
     pub fn prepared(&self) -> Option<Prepared> {
         self.space.prepared
+    }
+
+    /// Whether the file can begin anew over its own space: or in words, why not.
+    pub fn can_recycle(&self) -> Result<(), &'static str> {
+        match self.space.prepared {
+            None => {
+                Err("it does not grow ahead (asked not to, a block device, or the log says why), so a crash \
+                         could not be recovered from")
+            }
+            Some(_) if !self.ground.overwrites_in_place => Err(
+                "this file system would write elsewhere (btrfs does without `chattr +C`), so there is nothing to reuse",
+            ),
+            Some(_) => Ok(()),
+        }
     }
 
     /// The base that stays until the caller cuts, if recovery left that to it.

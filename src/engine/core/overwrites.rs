@@ -34,9 +34,8 @@ impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn overwritten(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {
         let done = self.positional.complete(id);
         match result {
-            Err(failure) if done.members.len() > 1 && !self.wedged() => {
+            Err(_) if done.members.len() > 1 && !self.wedged() => {
                 // One of them failed, the kernel does not say which: each goes again, to fail alone.
-                log::debug!("a merged write failed ({}), its members go out one by one", failure.kind);
                 for (span, member) in done.members {
                     let id = self.next_id();
                     self.positional.send(id, vec![(span, member)], done.means, out);

@@ -166,7 +166,6 @@ impl<T: Clone + PartialEq> Core<T> {
         if failure.wedges {
             self.wedge(failure.cause, out);
         } else if self.space.marker.is_none() && matches!(failure.kind, ErrorKind::Os(libc::EOPNOTSUPP)) {
-            log::warn!("dioxide: no growth ahead from now on: {}", failure.cause);
             self.space.prepared = None;
         } else {
             self.space.exhausted = true;
