@@ -4,7 +4,7 @@ use super::figures::Run;
 use super::latency::Timings;
 use super::ledger::Ledger;
 use super::schedule::Schedule;
-use super::stamp::{Stamp, fill_with_noise};
+use super::stamp::{Stamp, fill_as_job};
 use crate::interrupt;
 use crate::meter::Meter;
 use crate::meter::disk::Disk;
@@ -103,7 +103,7 @@ impl<'a> Crew<'a> {
         op: &impl Fn(usize, &[u8]) -> Result<Option<u64>>,
     ) -> Result<Timings> {
         let mut block = Buffer::zeroed(self.bs_bytes as usize);
-        fill_with_noise(job as u64 + 1, &mut block);
+        fill_as_job(job as u32, &mut block);
         if self.schedule.is_some() {
             set_current_timer_slack(NonZero::new(TIMER_SLACK_NS)).context("set the timer slack")?;
         }

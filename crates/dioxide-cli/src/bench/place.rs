@@ -1,6 +1,6 @@
 //! Where a bench runs, and the ground that it makes there for each run: a file without a name, or a device.
 
-use super::stamp::fill_with_noise;
+use super::stamp::fill_as_old;
 use crate::device;
 use crate::interrupt;
 use crate::meter::disk::Disk;
@@ -154,7 +154,7 @@ impl Ground {
     /// Writes all of it, as a program did that is done with it.
     pub fn fill(&self, bytes: u64) -> Result<()> {
         let mut old = Buffer::zeroed(FILL_BYTES);
-        fill_with_noise(1, &mut old);
+        fill_as_old(&mut old);
         let file = self.open(OFlags::empty())?;
         for offset in (0..bytes).step_by(FILL_BYTES) {
             interrupt::check()?;
