@@ -145,7 +145,7 @@ pub struct Pace {
     /// Time of one run.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = runtime)]
     pub runtime: Duration,
-    /// Rounds; each runs every path once, in another order.
+    /// Rounds; each runs every path once, in an order that changes.
     #[arg(long, value_name = "N", default_value = "9")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX))]
     pub rounds: u32,
