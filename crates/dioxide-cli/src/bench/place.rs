@@ -93,7 +93,12 @@ impl Place {
             Err(Errno::OPNOTSUPP | Errno::ISDIR) => self.unlinked(flags, mode),
             outcome => outcome,
         };
-        Ok(file.with_context(|| format!("create a scratch file in {}", self.name()))?.into())
+        match file {
+            Ok(file) => Ok(file.into()),
+            // The directory is there, so it is the file that has no place (/proc).
+            Err(Errno::NOENT) => bail!("{}: this file system stores no files", self.name()),
+            Err(errno) => Err(errno).with_context(|| format!("create a scratch file in {}", self.name())),
+        }
     }
 
     /// For file systems without O_TMPFILE: a name that exists for an instant only.
@@ -195,6 +200,12 @@ mod tests {
         let refusal = Place::directory(file.path()).err().unwrap().to_string();
         assert!(refusal.ends_with("is not a directory"), "{refusal}");
         assert!(Place::directory(&file.path().with_extension("missing")).is_err());
+    }
+
+    #[test]
+    fn no_files_can_be_stored() {
+        let refusal = Place::directory(Path::new("/proc")).err().unwrap().to_string();
+        assert_eq!(refusal, "/proc: this file system stores no files");
     }
 
     #[test]
