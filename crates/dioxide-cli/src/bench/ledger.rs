@@ -52,6 +52,11 @@ impl Ledger {
         Self { salt, bs_bytes, places, slots }
     }
 
+    /// The memory that a ledger of so many blocks takes.
+    pub fn memory_bytes(blocks: u64) -> u64 {
+        blocks.saturating_mul(size_of::<AtomicU64>() as u64)
+    }
+
     /// Marks `block` as the next write of a job.
     pub fn stamp(&self, stamp: Stamp, block: &mut [u8]) {
         stamp.put(self.salt, block);
