@@ -61,7 +61,9 @@ impl Plan {
         let points = append_points(&args.bs, &args.numjobs, &durability, growth, args.pace.rate);
         let work = append_work(&place, points, args.pace, size_bytes)?;
         let mut work = Work { growth_cap_bytes: args.growth_cap, ..work };
-        if args.recycle {
+        if args.recycle && work.rows.iter().all(|(point, _)| point.growth == Some(Growth::None)) {
+            say(&format!("{}: nothing grows ahead here, so `recycled` is left out", place.name()));
+        } else if args.recycle {
             work.rows = with_recycled(work.rows);
         }
         Ok(Self { place, works: vec![work] })
