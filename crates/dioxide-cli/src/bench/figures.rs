@@ -160,11 +160,11 @@ impl Ratio {
         let max = ratios.iter().copied().reduce(f64::max)?;
         Some(Self { min, max, rounds: ratios.len(), median: median(ratios)? })
     }
+}
 
-    /// Whether what all rounds say may be stated.
-    pub fn is_certain(&self) -> bool {
-        self.rounds >= ROUNDS_CERTAIN_MIN
-    }
+/// Whether what all of so many rounds say may be stated.
+pub fn is_certain(rounds: usize) -> bool {
+    rounds >= ROUNDS_CERTAIN_MIN
 }
 
 /// The middle value, or the mean of the two in the middle.

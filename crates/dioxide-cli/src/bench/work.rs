@@ -81,8 +81,9 @@ impl Work {
         let minutes = (self.time() > UNANNOUNCED_MAX).then(|| self.time().as_secs_f64() / 60.0)?;
         let points = self.rows.chunk_by(|one, next| one.0 == next.0).count();
         let paths = self.rows.iter().map(|(_, route)| route).collect::<HashSet<_>>().len();
+        let up_to = if points * paths == self.rows.len() { "" } else { "up to " };
         Some(format!(
-            "{points} points x {paths} paths x {} rounds of {} s: about {minutes:.0} min",
+            "{points} points x {up_to}{paths} paths x {} rounds of {} s: about {minutes:.0} min",
             self.rounds,
             self.runtime.as_secs_f64(),
         ))
@@ -153,6 +154,9 @@ mod tests {
             work(48, Duration::from_secs(2), 9).announcement().unwrap(),
             "48 points x 3 paths x 9 rounds of 2 s: about 43 min"
         );
+        let mut fewer = work(48, Duration::from_secs(2), 9);
+        fewer.rows.pop();
+        assert!(fewer.announcement().unwrap().starts_with("48 points x up to 3 paths x 9 rounds"));
         assert_eq!(work(2, Duration::from_secs(1), 10).announcement(), None, "a minute");
         assert!(
             work(2, Duration::from_millis(1100), 10)

@@ -2,7 +2,7 @@
 
 use super::sentence::times;
 use super::{Report, by_block_size, rival, rivals, table};
-use crate::bench::figures::{Ratio, Row};
+use crate::bench::figures::{Ratio, Row, is_certain};
 use crate::bench::work::Route;
 use crate::units;
 use comfy_table::{CellAlignment, Table, presets};
@@ -80,9 +80,13 @@ fn descent(rows: &[Row], route: Route) -> String {
     let name = route.name();
     let deepest = falls.iter().min_by(|one, other| one.ratio.median.total_cmp(&other.ratio.median));
     let Some(Fall { row, fewer, ratio }) = deepest else {
-        return format!("{name}: at no block size do more threads get over 5 % less done in every round.");
+        let rounds = rows[0].runs.len();
+        let few = if is_certain(rounds) { String::new() } else { format!(", of {rounds}") };
+        return format!(
+            "{name}: at no block size do more threads get over 5 % less done in every round{few}."
+        );
     };
-    let certainty = if ratio.is_certain() { "" } else { "perhaps " };
+    let certainty = if is_certain(ratio.rounds) { "" } else { "perhaps " };
     format!(
         "{name}: {certainty}at {} of its points more threads get over 5 % less done than some fewer, in every round; \
          the deepest: bs={}, where {} threads reach {} the rate of {}.",
@@ -193,6 +197,7 @@ mod tests {
         let text = descent(&rows(), Route::Kernel);
         assert!(text.starts_with("kernel: perhaps at 1 of its points"), "{text}");
         assert!(text.ends_with("8 threads reach about 0.55x (2 rounds) the rate of 1."), "{text}");
+        assert!(descent(&rows(), Route::Dioxide).ends_with("less done in every round, of 2."));
     }
 
     #[test]

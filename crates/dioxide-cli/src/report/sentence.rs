@@ -1,7 +1,7 @@
 //! The closing sentence of a wall: what the table says, in words, for better or worse.
 
 use super::rival;
-use crate::bench::figures::{Ratio, Row};
+use crate::bench::figures::{Ratio, Row, is_certain};
 use crate::bench::work::{Point, Route, Scenario};
 use crate::units;
 use dioxide::Durability;
@@ -134,7 +134,7 @@ const LEVEL: std::ops::RangeInclusive<f64> = 0.9..=1.1;
 /// `22x (20..24) as fast as the kernel`; honest where it is not faster, or not certain.
 fn verdict(ratio: Ratio, rival: &str) -> String {
     let times = times(ratio);
-    if !ratio.is_certain() {
+    if !is_certain(ratio.rounds) {
         format!("at {times} the rate of {rival}")
     } else if ratio.min > 1.0 {
         format!("{times} as fast as {rival}")
@@ -153,7 +153,7 @@ fn verdict(ratio: Ratio, rival: &str) -> String {
 pub fn times(ratio: Ratio) -> String {
     let Ratio { min, median, max, rounds } = ratio;
     let digits = if min < 10.0 { 2 } else { 0 };
-    if !ratio.is_certain() {
+    if !is_certain(rounds) {
         let unit = if rounds == 1 { "round" } else { "rounds" };
         format!("about {median:.digits$}x ({rounds} {unit})")
     } else if min == max {
