@@ -190,7 +190,8 @@ fn bench_counts_growth(dir: TestDir) -> TrialResult {
     for result in results(&short_append(&dir, "--growth-cap 64k --json -")) {
         let stall = result["growing_clat_max_ns"].as_u64();
         if result["path"] == "dioxide" {
-            assert!(result["growths"].as_u64().unwrap() >= 10, "{result}");
+            // The first, and others in the background: how many is a matter of the machine.
+            assert!(result["growths"].as_u64().unwrap() >= 2, "{result}");
             // The first append finds no space.
             assert!(stall.unwrap() > 0 && stall <= result["clat_ns"]["max"].as_u64(), "{result}");
         } else {
