@@ -14,13 +14,17 @@
 //!     .durability(Durability::EveryWrite)
 //!     .open("records.log")?;
 //! std::thread::scope(|scope| {
-//!     for _ in 0..64 {
-//!         scope.spawn(|| {
-//!             let block = Buffer::zeroed(4096);
-//!             log.append(&block) // stable when it returns
-//!         });
+//!     let append = || {
+//!         let block = Buffer::zeroed(4096);
+//!         log.append(&block) // stable when it returns, with its offset
+//!     };
+//!     let writers: Vec<_> = (0..64).map(|_| scope.spawn(append)).collect();
+//!     for writer in writers {
+//!         let offset = writer.join().expect("no writer panics")?;
+//!         println!("a record at {offset}");
 //!     }
-//! });
+//!     dioxide::Result::Ok(())
+//! })?;
 //! log.close()?;
 //! # Ok::<(), dioxide::Error>(())
 //! ```

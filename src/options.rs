@@ -28,9 +28,9 @@ pub enum Growth {
     /// and on btrfs; not where mounted without barriers.
     #[default]
     Unwritten,
-    /// Allocated and filled with zeros. A durable write then needs no journal commit, about twice
-    /// the rate of [`Growth::Unwritten`], for one more write of every byte in the background. After
-    /// a crash the end is not known to the file system: [`File::recovery`] reports a range and the
+    /// Allocated and filled with zeros. A durable write then needs no journal commit: in space that is zeroed
+    /// already, about twice the rate of [`Growth::Unwritten`]. The zeros are a second write of every byte, in the
+    /// background, to the same device: appends may wait for it, and with many writers the gain is less. After a crash the end is not known to the file system: [`File::recovery`] reports a range and the
     /// caller, who knows its records, cuts with [`File::set_len`]. On XFS, on ext4 and ext3 of any form, and on btrfs
     /// files with `chattr +C`; not where mounted without barriers.
     Zeroed,

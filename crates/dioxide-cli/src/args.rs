@@ -70,6 +70,10 @@ pub enum Scenario {
     /// `dioxide` is File::append, and its growth and close are timed. Every path ends with its data stable:
     /// the first two by one fdatasync, dioxide by close. `max growing` is the longest append that met a
     /// growth of dioxide's file. `cpu us/op` is the CPU time of this process; kernel threads are not in it.
+    ///
+    /// `a (b..c)` is the median and the range of the ratios of all rounds. `requests/op` counts the writes that the
+    /// device completed and the calls for a flush, whoever caused them. `flushes/op` counts the flushes that it did,
+    /// whoever caused them; one may serve several calls.
     Append(Append),
     /// N threads rewrite a region of their own each, durably: the workload of an old kernel regression.
     ///
@@ -77,6 +81,10 @@ pub enum Scenario {
     /// O_DIRECT|O_SYNC; `dioxide` is File::write_at with Durability::EveryWrite. `in flight` is the mean number
     /// of requests that the device has; `blocked` (tasks that wait for I/O), `us sy id wa st` are of the whole
     /// machine, as vmstat shows them.
+    ///
+    /// `a (b..c)` is the median and the range of the ratios of all rounds. `requests/op` counts the writes that the
+    /// device completed and the calls for a flush, whoever caused them. `flushes/op` counts the flushes that it did,
+    /// whoever caused them; one may serve several calls.
     Sync(Sync),
 }
 
@@ -145,7 +153,7 @@ pub struct Pace {
     /// Time of one run.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = runtime)]
     pub runtime: Duration,
-    /// Rounds; each runs every path once, in another order.
+    /// Rounds; each runs every path once, in an order that changes.
     #[arg(long, value_name = "N", default_value = "9")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX))]
     pub rounds: u32,

@@ -133,6 +133,15 @@ fn json_goes_to_a_file_beside_the_tables() {
 }
 
 #[test]
+fn json_that_cannot_be_written_takes_no_tables_away() {
+    let dir = fresh_dir();
+    let output = short_append(dir.path(), "--json /dev/full");
+    expect_code(&output, 1);
+    assert!(stdout(&output).contains("dioxide is"), "{output:?}");
+    assert!(stderr(&output).contains("write /dev/full"), "{output:?}");
+}
+
+#[test]
 fn sync_writers_on_a_file() {
     let dir = fresh_dir();
     let line =
@@ -190,12 +199,16 @@ fn kill_9_leaves_nothing() {
 #[test]
 fn a_reader_that_goes_away_is_no_panic() {
     let dir = fresh_dir();
+    let json = dir.path().join("out.json");
     let line = format!("bench sync --dir {} --numjobs 1 --runtime 20ms --rounds 1", dir.path().display());
+    let line = format!("{line} --json {}", json.display());
     let mut bench: Child = dioxide(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(bench.stdout.take());
     let output = bench.wait_with_output().unwrap();
     expect_code(&output, 1);
     assert!(!stderr(&output).contains("panic"), "{}", stderr(&output));
+    let document: Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
+    assert_eq!(document["results"][0]["scenario"], "sync", "what was measured is not lost");
 }
 
 #[test]

@@ -8,7 +8,8 @@ use dioxide::{Buffer, Growth, OpenOptions};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::files;
 use dioxide_testkit::lab::{Applies, Disk, Fs, TestDir};
-use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, lab_trials_where};
+use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, lab_trials_where, volume_trials};
+use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -127,6 +128,39 @@ fn bench_zeroed(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+fn bench_over_a_recycled_file(dir: TestDir) -> TrialResult {
+    let json = dir.join("out.json");
+    let output = short_append(&dir, &format!("--recycle --json {}", json.display()));
+    expect_code(&output, 0);
+    let document: Value = serde_json::from_slice(&fs::read(json)?)?;
+    let rows = document["results"].as_array().unwrap();
+    let wanted = if dir.fs().grows_unwritten().is_ok() { 2 } else { 0 };
+    let recycled: Vec<_> = rows.iter().filter(|row| row["path"] == "recycled").collect();
+    assert_eq!(recycled.len(), wanted, "one for each number of threads");
+    assert_eq!(stderr(&output).contains("`recycled` is left out"), wanted == 0, "{}", stderr(&output));
+    let words = stdout(&output).lines().filter_map(|line| line.split_whitespace().nth(1));
+    assert_eq!(words.filter(|path| *path == "recycled").count(), wanted, "{}", stdout(&output));
+    for row in recycled {
+        assert!(row["iops"].as_f64().unwrap() > 0.0 && row["ratio_to_kernel"].is_object(), "{row}");
+        assert!(row["growths"].is_null(), "{row}");
+    }
+    Ok(())
+}
+
+fn bench_says_that_a_disk_is_full(fs: Fs) -> TrialResult {
+    let volume = Volume::new(fs, SIZE_MIN)?;
+    let filler = File::create(volume.path().join("filler"))?;
+    let zeros = vec![0; 1 << 20];
+    let mut end = 0;
+    // The last write is short, if not refused.
+    while let Ok(written) = filler.write_at(&zeros, end) {
+        end += written as u64;
+    }
+    let output = run(&format!("bench append --dir {}", volume.path().display()));
+    expect_refusal(&output, if fs == Fs::Xfs { "No space left on device" } else { "free" });
+    Ok(())
+}
+
 fn bench_refuses_blocks_below_the_append_unit(dir: TestDir) -> TrialResult {
     let refusal = match dir.fs() {
         // It does not tell what its device could do.
@@ -156,7 +190,8 @@ fn bench_counts_growth(dir: TestDir) -> TrialResult {
     for result in results(&short_append(&dir, "--growth-cap 64k --json -")) {
         let stall = result["growing_clat_max_ns"].as_u64();
         if result["path"] == "dioxide" {
-            assert!(result["growths"].as_u64().unwrap() >= 10, "{result}");
+            // The first, and others in the background: how many is a matter of the machine.
+            assert!(result["growths"].as_u64().unwrap() >= 2, "{result}");
             // The first append finds no space.
             assert!(stall.unwrap() > 0 && stall <= result["clat_ns"]["max"].as_u64(), "{result}");
         } else {
@@ -246,6 +281,8 @@ fn trials() -> Vec<Trial> {
             bench_counts_what_reaches_the_device,
         ),
         lab_trials("bench_says_where_direct_io_is_not_direct", bench_says_where_direct_io_is_not_direct),
+        lab_trials("bench_over_a_recycled_file", bench_over_a_recycled_file),
+        volume_trials("bench_says_that_a_disk_is_full", bench_says_that_a_disk_is_full),
         lab_trials_where("bench_zeroed", Fs::grows_zeroed, bench_zeroed),
         lab_trials_where(
             "bench_refuses_blocks_below_the_append_unit",

@@ -4,7 +4,7 @@ use super::figures::Run;
 use super::latency::Timings;
 use super::ledger::Ledger;
 use super::schedule::Schedule;
-use super::stamp::{Stamp, fill_with_noise};
+use super::stamp::{Stamp, fill_as_job};
 use crate::interrupt;
 use crate::meter::Meter;
 use crate::meter::disk::Disk;
@@ -38,7 +38,16 @@ pub struct Crew<'a> {
 pub struct Shift<'a> {
     began: Instant,
     meter: Meter<'a>,
+    runtime: Duration,
+    schedule: Option<Schedule>,
+    done: Vec<Done>,
+}
+
+/// What one thread did.
+struct Done {
     timings: Timings,
+    /// The number of the first operation that it did not begin for want of time. None if there was no space for it.
+    next: Option<u64>,
 }
 
 /// What the threads of a crew share with the one that waits for them.
@@ -73,9 +82,9 @@ impl<'a> Crew<'a> {
             let interrupted = self.wait(&events, &mut meter);
             floor.stop.store(true, Relaxed);
             jobs.iter().for_each(|job| job.thread().unpark());
-            let timings: Result<Vec<Timings>> = jobs.into_iter().map(join).collect();
+            let done: Result<Vec<Done>> = jobs.into_iter().map(join).collect();
             interrupted?;
-            Ok(Shift { began, meter, timings: self.sum(&timings?) })
+            Ok(Shift { began, meter, runtime: self.runtime, schedule: self.schedule, done: done? })
         })
     }
 
@@ -86,7 +95,7 @@ impl<'a> Crew<'a> {
         floor: &'env Floor,
         ready: Sender<()>,
         op: &'env Op,
-    ) -> Result<ScopedJoinHandle<'scope, Result<Timings>>>
+    ) -> Result<ScopedJoinHandle<'scope, Result<Done>>>
     where
         Op: Fn(usize, &[u8]) -> Result<Option<u64>> + Sync,
     {
@@ -101,9 +110,9 @@ impl<'a> Crew<'a> {
         floor: &Floor,
         ready: &Sender<()>,
         op: &impl Fn(usize, &[u8]) -> Result<Option<u64>>,
-    ) -> Result<Timings> {
+    ) -> Result<Done> {
         let mut block = Buffer::zeroed(self.bs_bytes as usize);
-        fill_with_noise(job as u64 + 1, &mut block);
+        fill_as_job(job as u32, &mut block);
         if self.schedule.is_some() {
             set_current_timer_slack(NonZero::new(TIMER_SLACK_NS)).context("set the timer slack")?;
         }
@@ -124,8 +133,8 @@ impl<'a> Crew<'a> {
         stop: &AtomicBool,
         block: &mut [u8],
         op: impl Fn(usize, &[u8]) -> Result<Option<u64>>,
-    ) -> Result<Timings> {
-        let mut timings = self.no_timings();
+    ) -> Result<Done> {
+        let mut timings = Timings::new(self.schedule.is_some());
         let mut stamp = Stamp { job: job as u32, sequence: 1 };
         while !stop.load(Relaxed) {
             self.ledger.stamp(stamp, block);
@@ -134,28 +143,12 @@ impl<'a> Crew<'a> {
                 break;
             }
             let submitted = Instant::now();
-            let Some(offset) = op(job, block)? else { return Ok(timings) };
+            let Some(offset) = op(job, block)? else { return Ok(Done { timings, next: None }) };
             timings.record(due.unwrap_or(submitted), submitted);
             self.ledger.acknowledge(stamp, offset)?;
             stamp.sequence += 1;
         }
-        if let Some(schedule) = self.schedule {
-            let elapsed = began.elapsed();
-            let due = (stamp.sequence..).map(|sequence| schedule.due(job, sequence));
-            due.take_while(|due| *due < elapsed.min(self.runtime))
-                .for_each(|due| timings.miss(elapsed - due));
-        }
-        Ok(timings)
-    }
-
-    fn no_timings(&self) -> Timings {
-        Timings::new(self.schedule.is_some())
-    }
-
-    fn sum(&self, timings: &[Timings]) -> Timings {
-        let mut sum = self.no_timings();
-        timings.iter().for_each(|timings| sum.add(timings));
-        sum
+        Ok(Done { timings, next: Some(stamp.sequence) })
     }
 
     /// Until the time is over, every thread is done, or the user has had enough.
@@ -189,16 +182,35 @@ fn is_awaited(due: Instant, stop: &AtomicBool) -> bool {
     }
 }
 
-fn join(job: ScopedJoinHandle<'_, Result<Timings>>) -> Result<Timings> {
+fn join(job: ScopedJoinHandle<'_, Result<Done>>) -> Result<Done> {
     job.join().unwrap_or_else(|_| Err(anyhow!("a thread of the bench panicked")))
 }
 
 impl Shift<'_> {
-    /// Stops the clock.
+    /// Stops the clock, and then does the sums.
     pub fn clock_out(self) -> Run {
         let elapsed = self.began.elapsed();
-        Run::new(self.timings.clat.len(), elapsed, self.timings, self.meter.stop())
+        let usage = self.meter.stop();
+        let mut timings = Timings::new(self.schedule.is_some());
+        self.done.iter().for_each(|done| timings.add(&done.timings));
+        let ops = timings.clat.len();
+        if let Some(schedule) = self.schedule {
+            let missed = missed(schedule, &self.done, elapsed.min(self.runtime));
+            missed.for_each(|due| timings.miss(elapsed - due));
+        }
+        Run::new(ops, elapsed, timings, usage)
     }
+}
+
+/// When those operations were due, before `end`, that were never begun.
+fn missed(schedule: Schedule, done: &[Done], end: Duration) -> impl Iterator<Item = Duration> {
+    done.iter().enumerate().flat_map(move |(job, done)| {
+        let due = done
+            .next
+            .into_iter()
+            .flat_map(move |next| (next..).map(move |sequence| schedule.due(job, sequence)));
+        due.take_while(move |due| *due < end)
+    })
 }
 
 #[cfg(test)]
@@ -257,11 +269,24 @@ mod tests {
             std::thread::sleep(Duration::from_millis(100));
             Ok(Some(0))
         };
-        let run = crew.work(work).unwrap().clock_out();
+        let shift = crew.work(work).unwrap();
+        let counted = shift.done[0].timings.lat.as_ref().unwrap().len();
+        assert_eq!(counted, 1, "the clock runs: what was missed is counted later");
+        let run = shift.clock_out();
         assert_eq!((run.figures.ops, run.timings.clat.len()), (1, 1));
         let lat = run.timings.lat.unwrap();
         assert_eq!(lat.len(), 50);
         assert!(lat.min() >= 50_000_000, "{}", lat.min());
+    }
+
+    #[test]
+    fn a_full_file_misses_nothing() {
+        let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
+        let schedule = Some(Schedule::new(1000, 1));
+        let crew = Crew { schedule, numjobs: 1, ..crew(&ledger, LONG) };
+        let shift = crew.work(|_, _| Ok(None)).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(shift.clock_out().timings.lat.unwrap().len(), 0);
     }
 
     #[test]

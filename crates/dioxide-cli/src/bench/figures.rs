@@ -143,7 +143,12 @@ pub struct Ratio {
     pub min: f64,
     pub median: f64,
     pub max: f64,
+    #[serde(skip)]
+    pub rounds: usize,
 }
+
+/// With fewer rounds than this, that all of them agree is too likely by chance.
+const ROUNDS_CERTAIN_MIN: usize = 5;
 
 impl Ratio {
     /// None without a round, or when something did not move at all.
@@ -153,8 +158,13 @@ impl Ratio {
         }
         let min = ratios.iter().copied().reduce(f64::min)?;
         let max = ratios.iter().copied().reduce(f64::max)?;
-        Some(Self { min, median: median(ratios)?, max })
+        Some(Self { min, max, rounds: ratios.len(), median: median(ratios)? })
     }
+}
+
+/// Whether what all of so many rounds say may be stated.
+pub fn is_certain(rounds: usize) -> bool {
+    rounds >= ROUNDS_CERTAIN_MIN
 }
 
 /// The middle value, or the mean of the two in the middle.
@@ -201,7 +211,7 @@ pub mod examples {
     pub fn row(point: Point, route: Route, rates: &[u64]) -> Row {
         let mut row = Row::new(point, route);
         for rate in rates {
-            row.add(run(*rate, row.timings.clone()));
+            row.add(run(*rate, Timings::new(point.rate_iops.is_some())));
         }
         row
     }
@@ -249,7 +259,7 @@ mod tests {
         let kernel = row(append_point(1), Route::Kernel, &[100, 200, 100]);
         let dioxide = row(append_point(1), Route::Dioxide, &[300, 600, 200]);
         let ratio = dioxide.ratio_to(&kernel).unwrap();
-        assert_eq!(ratio, Ratio { min: 2.0, median: 3.0, max: 3.0 });
+        assert_eq!(ratio, Ratio { min: 2.0, median: 3.0, max: 3.0, rounds: 3 });
     }
 
     #[test]

@@ -52,9 +52,9 @@ impl Timings {
     }
 }
 
-/// From 1 ns to 100 s with three digits.
+/// From 1 ns to 10000 s, longer than any run, with three digits.
 fn empty() -> Latencies {
-    Histogram::new_with_bounds(1, 100_000_000_000, 3).expect("valid bounds")
+    Histogram::new_with_bounds(1, 10_000_000_000_000, 3).expect("valid bounds")
 }
 
 fn record(latencies: &mut Latencies, time: Duration) {
@@ -74,6 +74,13 @@ mod tests {
         free.record(submitted, submitted);
         assert!(given.seen().max() >= 1_000_000_000 && given.clat.max() < 1_000_000_000);
         assert!(free.lat.is_none() && free.seen().len() == 1);
+    }
+
+    #[test]
+    fn a_run_of_an_hour_has_room() {
+        let mut timings = Timings::new(true);
+        timings.miss(Duration::from_secs(3600));
+        assert!(timings.seen().max() >= 3_600_000_000_000);
     }
 
     #[test]

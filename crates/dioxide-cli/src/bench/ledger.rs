@@ -1,11 +1,15 @@
 //! The ledger: which write was acknowledged at which place, and whether it is there. Shared by all threads.
 //!
 //! One word for each block of the file, so its size follows the size of the file, not the length of the run.
+//!
+//! A block is there if every byte of it is what its writer wrote: noise depends on the job only, so the content is made
+//! once more, and compared as a whole.
 
-use super::stamp::Stamp;
+use super::stamp::{Stamp, fill_as_job};
 use crate::interrupt;
 use anyhow::{Context, Result, bail, ensure};
 use dioxide::Buffer;
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -48,6 +52,11 @@ impl Ledger {
         Self { salt, bs_bytes, places, slots }
     }
 
+    /// The memory that a ledger of so many blocks takes.
+    pub fn memory_bytes(blocks: u64) -> u64 {
+        blocks.saturating_mul(size_of::<AtomicU64>() as u64)
+    }
+
     /// Marks `block` as the next write of a job.
     pub fn stamp(&self, stamp: Stamp, block: &mut [u8]) {
         stamp.put(self.salt, block);
@@ -74,12 +83,13 @@ impl Ledger {
         }
         let per_chunk = (CHUNK_BYTES / self.bs_bytes).max(1);
         let mut chunk = Buffer::zeroed((per_chunk * self.bs_bytes) as usize);
+        let mut expected = Expected { ledger: self, by_job: HashMap::new() };
         for first in (0..blocks).step_by(per_chunk as usize) {
             interrupt::check()?;
             let count = per_chunk.min(blocks - first);
             let bytes = &mut chunk[..(count * self.bs_bytes) as usize];
             file.read_exact_at(bytes, first * self.bs_bytes).context("read the blocks back")?;
-            self.compare(first, bytes)?;
+            self.compare(first, bytes, &mut expected)?;
         }
         Ok(())
     }
@@ -96,11 +106,11 @@ impl Ledger {
         Ok(end as u64)
     }
 
-    fn compare(&self, first: u64, bytes: &[u8]) -> Result<()> {
+    fn compare(&self, first: u64, bytes: &[u8], expected: &mut Expected<'_>) -> Result<()> {
         let blocks = bytes.chunks(self.bs_bytes as usize);
         for (number, block) in (first..).zip(blocks) {
             let Some(stamp) = unpack(self.slots[number as usize].load(Relaxed)) else { continue };
-            if !stamp.is_on(self.salt, block) {
+            if block != expected.block(stamp) {
                 let (offset, Stamp { job, sequence }) = (number * self.bs_bytes, stamp);
                 bail!(wrong(&format!(
                     "write {sequence} of thread {job} was acknowledged at {offset} and is not there"
@@ -108,6 +118,25 @@ impl Ledger {
             }
         }
         Ok(())
+    }
+}
+
+/// What was written, made once more.
+struct Expected<'a> {
+    ledger: &'a Ledger,
+    /// A block of each job, with the stamp that it was last asked for.
+    by_job: HashMap<u32, Vec<u8>>,
+}
+
+impl Expected<'_> {
+    fn block(&mut self, stamp: Stamp) -> &[u8] {
+        let block = self.by_job.entry(stamp.job).or_insert_with(|| {
+            let mut noise = vec![0; self.ledger.bs_bytes as usize];
+            fill_as_job(stamp.job, &mut noise);
+            noise
+        });
+        self.ledger.stamp(stamp, block);
+        block
     }
 }
 
@@ -146,6 +175,7 @@ mod tests {
 
     fn write(ledger: &Ledger, file: &File, stamp: Stamp, number: u64) {
         let mut block = vec![0; BS as usize];
+        fill_as_job(stamp.job, &mut block);
         ledger.stamp(stamp, &mut block);
         file.write_all_at(&block, number * BS).unwrap();
         ledger.acknowledge(stamp, number * BS).unwrap();
@@ -175,6 +205,35 @@ mod tests {
         file.write_all_at(&[0; BS as usize], 2 * BS).unwrap();
         let complaint = complaint(ledger.verify(&file, End::AtLastBlock));
         assert!(complaint.contains("write 1 of thread 2 was acknowledged at 8192"), "{complaint}");
+    }
+
+    #[test]
+    fn every_sector_counts() {
+        for sector in 0..BS / 512 {
+            let (ledger, file) = written(Places::OnceEach, 5);
+            file.write_all_at(&[0; 512], 2 * BS + sector * 512).unwrap();
+            let complaint = complaint(ledger.verify(&file, End::AtLastBlock));
+            assert!(complaint.contains("write 1 of thread 2"), "sector {sector}: {complaint}");
+        }
+    }
+
+    #[test]
+    fn every_byte_counts() {
+        let (ledger, file) = written(Places::OnceEach, 5);
+        let mut last = [0];
+        file.read_exact_at(&mut last, 3 * BS - 1).unwrap();
+        file.write_all_at(&[!last[0]], 3 * BS - 1).unwrap();
+        assert!(complaint(ledger.verify(&file, End::AtLastBlock)).contains("write 1 of thread 2"));
+    }
+
+    #[test]
+    fn rewrites_that_were_torn() {
+        let (ledger, file) = written(Places::Rewritten, 3);
+        let mut earlier = [0; 512];
+        file.read_exact_at(&mut earlier, BS + 1024).unwrap();
+        write(&ledger, &file, stamp(1, 2), 1);
+        file.write_all_at(&earlier, BS + 1024).unwrap();
+        assert!(complaint(ledger.verify(&file, End::Anywhere)).contains("write 2 of thread 1"));
     }
 
     #[test]

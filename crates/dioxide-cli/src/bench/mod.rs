@@ -17,6 +17,7 @@ mod task;
 pub mod work;
 
 use crate::args;
+use crate::exit::say;
 use crate::meter::machine::Machine;
 use crate::report::{self, Report};
 use anyhow::Result;
@@ -27,6 +28,7 @@ use work::Work;
 /// Plans, measures, reports.
 pub fn run(args: args::Bench) -> Result<()> {
     let plan = Plan::new(&args)?;
+    plan.works.iter().filter_map(Work::announcement).for_each(|sentence| say(&sentence));
     let machine = Machine::describe(plan.place.name(), plan.place.disk.as_ref());
     let rows = measure(&plan)?;
     let report = Report { machine, fs: plan.place.fs, rows };

@@ -1,6 +1,6 @@
 //! Where a bench runs, and the ground that it makes there for each run: a file without a name, or a device.
 
-use super::stamp::fill_with_noise;
+use super::stamp::fill_as_old;
 use crate::device;
 use crate::interrupt;
 use crate::meter::disk::Disk;
@@ -93,7 +93,12 @@ impl Place {
             Err(Errno::OPNOTSUPP | Errno::ISDIR) => self.unlinked(flags, mode),
             outcome => outcome,
         };
-        Ok(file.with_context(|| format!("create a scratch file in {}", self.name()))?.into())
+        match file {
+            Ok(file) => Ok(file.into()),
+            // The directory is there, so it is the file that has no place (/proc).
+            Err(Errno::NOENT) => bail!("{}: this file system stores no files", self.name()),
+            Err(errno) => Err(errno).with_context(|| format!("create a scratch file in {}", self.name())),
+        }
     }
 
     /// For file systems without O_TMPFILE: a name that exists for an instant only.
@@ -154,7 +159,7 @@ impl Ground {
     /// Writes all of it, as a program did that is done with it.
     pub fn fill(&self, bytes: u64) -> Result<()> {
         let mut old = Buffer::zeroed(FILL_BYTES);
-        fill_with_noise(1, &mut old);
+        fill_as_old(&mut old);
         let file = self.open(OFlags::empty())?;
         for offset in (0..bytes).step_by(FILL_BYTES) {
             interrupt::check()?;
@@ -195,6 +200,12 @@ mod tests {
         let refusal = Place::directory(file.path()).err().unwrap().to_string();
         assert!(refusal.ends_with("is not a directory"), "{refusal}");
         assert!(Place::directory(&file.path().with_extension("missing")).is_err());
+    }
+
+    #[test]
+    fn no_files_can_be_stored() {
+        let refusal = Place::directory(Path::new("/proc")).err().unwrap().to_string();
+        assert_eq!(refusal, "/proc: this file system stores no files");
     }
 
     #[test]

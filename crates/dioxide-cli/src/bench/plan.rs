@@ -1,5 +1,6 @@
 //! What was meant: arguments checked against the place they are for, and turned into work.
 
+use super::ledger::Ledger;
 use super::place::Place;
 use super::work::{Point, Route, Scenario, Work};
 use crate::args;
@@ -8,6 +9,7 @@ use crate::units;
 use anyhow::{Context, Result, bail, ensure};
 use dioxide::{Durability, Growth, OpenOptions};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -16,6 +18,8 @@ use std::time::Duration;
 const SIZE_DEFAULT_MAX_BYTES: u64 = 4 << 30;
 /// Nor takes more than this part of the free space.
 const SIZE_DEFAULT_FRACTION: u64 = 4;
+/// What is noted of a run may take this part of the memory.
+const LEDGER_FRACTION: u64 = 4;
 /// `dioxide bench` alone is over in a minute: no further round begins that would go beyond these.
 const TOUR_APPEND_MAX: Duration = Duration::from_secs(38);
 const TOUR_SYNC_MAX: Duration = Duration::from_secs(9);
@@ -57,7 +61,9 @@ impl Plan {
         let points = append_points(&args.bs, &args.numjobs, &durability, growth, args.pace.rate);
         let work = append_work(&place, points, args.pace, size_bytes)?;
         let mut work = Work { growth_cap_bytes: args.growth_cap, ..work };
-        if args.recycle {
+        if args.recycle && work.rows.iter().all(|(point, _)| point.growth == Some(Growth::None)) {
+            say(&format!("{}: nothing grows ahead here, so `recycled` is left out", place.name()));
+        } else if args.recycle {
             work.rows = with_recycled(work.rows);
         }
         Ok(Self { place, works: vec![work] })
@@ -89,6 +95,12 @@ fn check_output(output: &args::Output) -> Result<()> {
     Ok(())
 }
 
+/// In the order in which they were typed, each once.
+fn distinct<T: Copy + Ord>(typed: &[T]) -> Vec<T> {
+    let mut seen = BTreeSet::new();
+    typed.iter().copied().filter(|value| seen.insert(*value)).collect()
+}
+
 fn append_points(
     bs: &[u64],
     numjobs: &[u32],
@@ -96,9 +108,10 @@ fn append_points(
     growth: Growth,
     rate_iops: Option<u64>,
 ) -> Vec<Point> {
+    let (bs, numjobs) = (distinct(bs), distinct(numjobs));
     let mut points = Vec::new();
     for &durability in durabilities {
-        for &bs_bytes in bs {
+        for &bs_bytes in &bs {
             points.extend(numjobs.iter().map(|&numjobs| Point {
                 scenario: Scenario::Append,
                 bs_bytes,
@@ -122,16 +135,16 @@ fn sync_points(bs: &[u64], numjobs: &[u32], rate_iops: Option<u64>) -> Vec<Point
 
 fn append_work(place: &Place, mut points: Vec<Point>, pace: args::Pace, size_bytes: u64) -> Result<Work> {
     let largest = points.iter().map(|point| point.bs_bytes * point.numjobs as u64).max().unwrap_or(0);
-    ensure!(
-        largest <= size_bytes,
-        "a file of {} has no room for one block of each thread; see --size",
-        units::about_bytes(size_bytes)
-    );
+    if largest > size_bytes {
+        bail!(no_room(&place.name(), place.room_bytes()?, size_bytes, largest));
+    }
+    check_ledger(&points, size_bytes, memory_bytes())?;
     let abilities = Abilities::of(place, points[0].growth.unwrap_or(Growth::None))?;
     abilities.check_writes(&points)?;
     points.iter_mut().for_each(|point| point.growth = Some(abilities.growth));
     let mut rows = rows(points);
     if let Err(error) = place.prepare()?.preallocate(largest) {
+        ensure!(error != Errno::NOSPC, "{}: the file system is full ({error})", place.name());
         say(&format!("{}: no fallocate ({error}), so `preallocated` is left out", place.name()));
         rows.retain(|(_, route)| *route != Route::Preallocated);
     }
@@ -149,8 +162,39 @@ fn sync_work(place: &Place, points: Vec<Point>, pace: args::Pace) -> Result<Work
         units::about_bytes(room),
         units::about_bytes(largest)
     );
+    check_ledger(&points, largest, memory_bytes())?;
     Abilities::of(place, Growth::None)?.check_writes(&points)?;
     Ok(Work::new(rows(points), pace, largest))
+}
+
+/// Why `largest` bytes do not go into a file of `size_bytes`.
+fn no_room(place: &str, free: u64, size_bytes: u64, largest: u64) -> String {
+    let about = units::about_bytes;
+    let file = format!("a file of {} has no room for one block of each thread", about(size_bytes));
+    if largest > free {
+        format!("{file}: {place} has {} free, and this needs {}", about(free), about(largest))
+    } else {
+        format!("{file} ({}); see --size", about(largest))
+    }
+}
+
+/// Nobody wants to wait for the machine to run out of memory.
+fn check_ledger(points: &[Point], size_bytes: u64, memory_bytes: u64) -> Result<()> {
+    let smallest = points.iter().map(|point| point.bs_bytes).min().unwrap_or(u64::MAX);
+    let ledger = Ledger::memory_bytes(size_bytes / smallest);
+    ensure!(
+        ledger <= memory_bytes / LEDGER_FRACTION,
+        "to note every block of {} in a file of {} takes {} of memory, over a quarter of it: lower --size or raise --bs",
+        units::bytes(smallest),
+        units::about_bytes(size_bytes),
+        units::about_bytes(ledger)
+    );
+    Ok(())
+}
+
+fn memory_bytes() -> u64 {
+    let machine = rustix::system::sysinfo();
+    machine.totalram as u64 * u64::from(machine.mem_unit)
 }
 
 /// Each point by all routes of its scenario.
@@ -267,6 +311,36 @@ mod tests {
         assert_eq!((points[2].bs_bytes, points[2].numjobs), (8192, 1));
         assert!(points[4..].iter().all(|point| point.durability == Durability::EveryWrite));
         assert!(points.iter().all(|point| point.growth == Some(Growth::Zeroed)));
+    }
+
+    #[test]
+    fn a_value_typed_twice_is_one() {
+        let points =
+            append_points(&[8192, 4096, 8192], &[4, 1, 4, 4], &[Durability::OnSync], Growth::None, None);
+        let points: Vec<_> = points.iter().map(|point| (point.bs_bytes, point.numjobs)).collect();
+        assert_eq!(points, [(8192, 4), (8192, 1), (4096, 4), (4096, 1)]);
+    }
+
+    #[test]
+    fn a_full_disk_is_called_so() {
+        assert_eq!(
+            no_room("/full", 4096, 1024, 8192),
+            "a file of 1.0k has no room for one block of each thread: /full has 4.0k free, and this needs 8.0k"
+        );
+        assert!(no_room("/large", 1 << 30, 1024, 8192).ends_with("each thread (8.0k); see --size"));
+    }
+
+    #[test]
+    fn a_ledger_leaves_memory_to_others() {
+        let points = simple_points(&[4096, 512]);
+        check_ledger(&points, 128 << 20, 8 << 20).unwrap();
+        let refusal = check_ledger(&points, (128 << 20) + 512, 8 << 20).unwrap_err().to_string();
+        assert_eq!(
+            refusal,
+            "to note every block of 512 in a file of 128.0m takes 2.0m of memory, over a quarter of it: lower --size \
+             or raise --bs"
+        );
+        assert!(memory_bytes() > 64 << 20);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The order of runs. Within a round every point is run by every route, so that what changes on the machine
-//! meanwhile changes all of them; the order of routes rotates from round to round.
+//! meanwhile changes all of them. The order of routes rotates from round to round, once forwards and once backwards, so
+//! that each route follows each other one; points are visited forwards and backwards in turn.
 
 use super::figures::Row;
 use super::place::Place;
@@ -18,8 +19,12 @@ pub fn run(place: &Place, work: &Work, progress: &Progress) -> Result<Vec<Row>> 
         if is_over_budget(work.budget, begun.elapsed(), round) {
             break;
         }
-        for rows in rows.chunk_by_mut(|one, next| one.point == next.point) {
-            for turn in order(round, rows.len()) {
+        let mut points: Vec<_> = rows.chunk_by_mut(|one, next| one.point == next.point).collect();
+        if !round.is_multiple_of(2) {
+            points.reverse();
+        }
+        for rows in points {
+            for turn in order(round as usize, rows.len()) {
                 interrupt::check()?;
                 run_one(place, work, &mut rows[turn], progress)?;
             }
@@ -35,9 +40,12 @@ fn run_one(place: &Place, work: &Work, row: &mut Row, progress: &Progress) -> Re
     Ok(())
 }
 
-/// Each route is first, second, ... in turn.
-fn order(round: u32, routes: usize) -> impl Iterator<Item = usize> {
-    (0..routes).map(move |turn| (turn + round as usize) % routes)
+/// Each route is first, second, ... in turn, over a cycle of as many rounds as there are routes. Every second cycle is
+/// backwards.
+fn order(round: usize, routes: usize) -> impl Iterator<Item = usize> {
+    let is_backwards = !(round / routes).is_multiple_of(2);
+    let forwards = (0..routes).map(move |turn| (turn + round) % routes);
+    forwards.map(move |route| if is_backwards { routes - 1 - route } else { route })
 }
 
 /// Whether another round, as long as those before, would take too long. There is always a first one.
@@ -53,9 +61,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_rotates() {
-        let orders: Vec<Vec<usize>> = (0..4).map(|round| order(round, 3).collect()).collect();
-        assert_eq!(orders, [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]);
+    fn order_rotates_forwards_and_backwards() {
+        let orders: Vec<Vec<usize>> = (0..7).map(|round| order(round, 3).collect()).collect();
+        let forwards = [[0, 1, 2], [1, 2, 0], [2, 0, 1]];
+        let backwards = [[2, 1, 0], [1, 0, 2], [0, 2, 1]];
+        assert_eq!(orders, [&forwards[..], &backwards, &forwards[..1]].concat());
     }
 
     #[test]

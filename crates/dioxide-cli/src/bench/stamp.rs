@@ -1,9 +1,14 @@
-//! Stamps: who wrote a block, and as which of its writes, in every 4 KiB piece of it. Bytes only.
+//! The blocks that threads write: noise of their job, and in every sector a stamp that says who wrote the block, and
+//! as which of its writes. Bytes only.
 //!
-//! A stamp does not name the offset, since an appender learns it only afterwards; the ledger knows it.
+//! So a write has one content, and what is read back is compared with all of it. A stamp does not name the offset,
+//! since an appender learns it only afterwards. That takes nothing from it: no two writes of a run have the same job and
+//! number, and the ledger notes at which one offset each was acknowledged, so a block that lies anywhere else is missing
+//! there.
 
-/// Pieces of a block that are stamped each, so that a request torn or misplaced inside a block shows.
-const PIECE_BYTES: usize = 4096;
+/// Pieces of a block that are stamped each. No device writes less at once, so that a request torn or misplaced inside a
+/// block shows even if an earlier write of the same job lies below.
+const PIECE_BYTES: usize = 512;
 const STAMP_BYTES: usize = 24;
 
 /// Who wrote a block. Sequence numbers of a job start at 1.
@@ -21,12 +26,6 @@ impl Stamp {
         }
     }
 
-    /// Whether all of `block` carries this stamp.
-    pub fn is_on(self, salt: u64, block: &[u8]) -> bool {
-        let mut pieces = block.chunks(PIECE_BYTES).enumerate();
-        pieces.all(|(piece, bytes)| bytes.starts_with(&self.encode(salt, piece)))
-    }
-
     fn encode(self, salt: u64, piece: usize) -> [u8; STAMP_BYTES] {
         let mut bytes = [0; STAMP_BYTES];
         bytes[..8].copy_from_slice(&salt.to_le_bytes());
@@ -37,9 +36,20 @@ impl Stamp {
     }
 }
 
-/// Fills a block with bytes that no device can compress or share between writers.
-pub fn fill_with_noise(seed: u64, block: &mut [u8]) {
-    let mut state = seed | 1;
+/// Fills a block with the noise of a job, for its stamps to be put on.
+pub fn fill_as_job(job: u32, block: &mut [u8]) {
+    fill_with_noise(u64::from(job) + 1, block);
+}
+
+/// Fills a block with noise that no job has: what lay there before a run.
+pub fn fill_as_old(block: &mut [u8]) {
+    fill_with_noise(0, block);
+}
+
+/// Bytes that no device can compress or share between seeds.
+fn fill_with_noise(seed: u64, block: &mut [u8]) {
+    // An odd factor keeps seeds apart, and makes none of ours 0, where the generator would stay.
+    let mut state = (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     for word in block.chunks_mut(8) {
         // A xorshift generator: good enough to look random to a disk.
         state ^= state << 13;
@@ -61,31 +71,42 @@ mod tests {
 
     const STAMP: Stamp = Stamp { job: 7, sequence: 9 };
 
-    #[test]
-    fn every_piece_is_marked() {
+    fn stamped(stamp: Stamp, salt: u64) -> Vec<u8> {
         let mut block = vec![0; 3 * PIECE_BYTES];
-        STAMP.put(1, &mut block);
-        assert!(STAMP.is_on(1, &block));
-        block.copy_within(0..PIECE_BYTES, PIECE_BYTES);
-        assert!(!STAMP.is_on(1, &block), "a piece in the wrong place");
+        stamp.put(salt, &mut block);
+        block
+    }
+
+    #[test]
+    fn every_piece_is_marked_and_differs() {
+        let block = stamped(STAMP, 1);
+        let pieces: Vec<&[u8]> = block.chunks(PIECE_BYTES).collect();
+        assert!(pieces[0] != pieces[1] && pieces[1] != pieces[2] && pieces[0] != pieces[2]);
+        let later = stamped(Stamp { sequence: 10, ..STAMP }, 1);
+        assert!(pieces.into_iter().zip(later.chunks(PIECE_BYTES)).all(|(one, other)| one != other));
     }
 
     #[test]
     fn other_runs_writers_and_writes_differ() {
-        let mut block = vec![0; 512];
-        STAMP.put(1, &mut block);
-        assert!(!STAMP.is_on(2, &block));
-        assert!(!Stamp { job: 8, ..STAMP }.is_on(1, &block));
-        assert!(!Stamp { sequence: 8, ..STAMP }.is_on(1, &block));
+        let block = stamped(STAMP, 1);
+        assert_ne!(block, stamped(STAMP, 2));
+        assert_ne!(block, stamped(Stamp { job: 8, ..STAMP }, 1));
+        assert_ne!(block, stamped(Stamp { sequence: 8, ..STAMP }, 1));
         assert_ne!(salt(), salt());
     }
 
     #[test]
-    fn noise_differs_between_writers() {
-        let (mut one, mut two) = (vec![0; 4096], vec![0; 4096]);
-        fill_with_noise(2, &mut one);
-        fill_with_noise(4, &mut two);
-        assert_ne!(one, two);
-        assert!(one.windows(8).all(|bytes| bytes != [0; 8]));
+    fn noise_differs_between_writers_and_from_what_was_there() {
+        let noise = |fill: &dyn Fn(&mut [u8])| {
+            let mut block = vec![0; 4096];
+            fill(&mut block);
+            assert!(block.windows(8).all(|bytes| bytes != [0; 8]));
+            block
+        };
+        let mut all: Vec<_> = (0..8).map(|job| noise(&|block| fill_as_job(job, block))).collect();
+        all.push(noise(&fill_as_old));
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 9);
     }
 }

@@ -5,7 +5,7 @@
 use super::figures::Run;
 use super::ledger::{End, Ledger, Places};
 use super::place::Ground;
-use super::stamp::fill_with_noise;
+use super::stamp::fill_as_old;
 use super::task::Task;
 use super::work::Route;
 use anyhow::{Context, Result};
@@ -32,7 +32,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
 fn write_beforehand(task: &Task<'_>, ground: &Ground) -> Result<()> {
     let file = ground.open(OFlags::empty())?;
     let mut block = Buffer::zeroed(task.point.bs_bytes as usize);
-    fill_with_noise(0, &mut block);
+    fill_as_old(&mut block);
     for job in 0..task.point.numjobs {
         pwrite(&file, &block, region(task, job))?;
     }

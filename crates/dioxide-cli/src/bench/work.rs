@@ -2,7 +2,11 @@
 
 use crate::args::Pace;
 use dioxide::{Durability, Growth};
+use std::collections::HashSet;
 use std::time::Duration;
+
+/// A bench that takes longer says so beforehand.
+const UNANNOUNCED_MAX: Duration = Duration::from_secs(60);
 
 /// One of the walls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +18,7 @@ pub enum Scenario {
 }
 
 /// One way to do the work of a scenario: `path` in the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Route {
     /// What a careful program does today.
     Kernel,
@@ -66,6 +70,24 @@ impl Work {
     pub fn runs(&self) -> u64 {
         u64::from(self.rounds) * self.rows.len() as u64
     }
+
+    /// The time that the runs take, without what is done between them.
+    pub fn time(&self) -> Duration {
+        self.runtime.saturating_mul(u32::try_from(self.runs()).unwrap_or(u32::MAX))
+    }
+
+    /// How long it takes, in words. None if that is no longer than one waits without being told.
+    pub fn announcement(&self) -> Option<String> {
+        let minutes = (self.time() > UNANNOUNCED_MAX).then(|| self.time().as_secs_f64() / 60.0)?;
+        let points = self.rows.chunk_by(|one, next| one.0 == next.0).count();
+        let paths = self.rows.iter().map(|(_, route)| route).collect::<HashSet<_>>().len();
+        let up_to = if points * paths == self.rows.len() { "" } else { "up to " };
+        Some(format!(
+            "{points} points x {up_to}{paths} paths x {} rounds of {} s: about {minutes:.0} min",
+            self.rounds,
+            self.runtime.as_secs_f64(),
+        ))
+    }
 }
 
 impl Scenario {
@@ -111,5 +133,36 @@ pub fn growth_name(growth: Growth) -> &'static str {
         Growth::Unwritten => "unwritten",
         Growth::Zeroed => "zeroed",
         Growth::None => "none",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figures::examples::append_point;
+    use super::*;
+
+    fn work(points: usize, runtime: Duration, rounds: u32) -> Work {
+        let points = (1..=points).map(append_point);
+        let rows =
+            points.flat_map(|point| point.scenario.routes().into_iter().map(move |route| (point, route)));
+        Work::new(rows.collect(), Pace { runtime, rounds, rate: None }, 0)
+    }
+
+    #[test]
+    fn what_takes_long_is_announced() {
+        assert_eq!(
+            work(48, Duration::from_secs(2), 9).announcement().unwrap(),
+            "48 points x 3 paths x 9 rounds of 2 s: about 43 min"
+        );
+        let mut fewer = work(48, Duration::from_secs(2), 9);
+        fewer.rows.pop();
+        assert!(fewer.announcement().unwrap().starts_with("48 points x up to 3 paths x 9 rounds"));
+        assert_eq!(work(2, Duration::from_secs(1), 10).announcement(), None, "a minute");
+        assert!(
+            work(2, Duration::from_millis(1100), 10)
+                .announcement()
+                .unwrap()
+                .contains("rounds of 1.1 s: about 1 min")
+        );
     }
 }

@@ -147,10 +147,10 @@ mod tests {
 
     #[test]
     fn the_stamps_of_an_earlier_bench_are_no_signature() {
-        use crate::bench::stamp::{Stamp, fill_with_noise};
+        use crate::bench::stamp::{Stamp, fill_as_job};
         let disk = disk();
         let mut block = vec![0; 65536];
-        fill_with_noise(0, &mut block);
+        fill_as_job(0, &mut block);
         Stamp { job: 0, sequence: 1 }.put(5, &mut block);
         disk.write_all_at(&block, 0).unwrap();
         assert_eq!(find(&disk, SIZE).unwrap(), None);

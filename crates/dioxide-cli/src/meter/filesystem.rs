@@ -1,6 +1,6 @@
 //! The file system that a file is on, and what of it bears on direct I/O.
 
-use super::mount::mount_of;
+use super::mount::{Mount, mount_of};
 use rustix::fs::{IFlags, ioctl_getflags};
 use std::fs::File;
 
@@ -19,16 +19,21 @@ pub struct FileSystem {
 impl FileSystem {
     /// That of `file`. None if /proc does not tell.
     pub fn of(file: &File) -> Option<Self> {
-        let name = mount_of(file).ok()??.fs;
-        let remark = ioctl_getflags(file).ok().and_then(|flags| remark(&name, flags));
+        let Mount { fs: name, options, .. } = mount_of(file).ok()??;
+        let remark = ioctl_getflags(file).ok().and_then(|flags| remark(&name, &options, flags));
         Some(Self { name, remark })
     }
 }
 
-fn remark(name: &str, flags: IFlags) -> Option<&'static str> {
+fn remark(name: &str, options: &str, flags: IFlags) -> Option<&'static str> {
+    // Without copies on write there are no checksums either.
+    let has_no_checksums = || {
+        let off = |option| ["nodatasum", "nodatacow"].contains(&option);
+        flags.contains(IFlags::NOCOW) || options.split(',').any(off)
+    };
     match name {
         "ext2" | "ext3" | "ext4" if !flags.contains(EXTENT) => Some("mapped block by block, without extents"),
-        "btrfs" if !flags.contains(IFlags::NOCOW) => Some(
+        "btrfs" if !has_no_checksums() => Some(
             "with checksums, for which recent kernels buffer O_DIRECT; not so after chattr +C of the directory",
         ),
         _ => None,
@@ -41,15 +46,18 @@ mod tests {
 
     #[test]
     fn ext_without_extents() {
-        assert_eq!(remark("ext4", EXTENT), None);
-        assert!(remark("ext4", IFlags::empty()).unwrap().contains("without extents"));
-        assert!(remark("ext3", IFlags::NOATIME).unwrap().contains("without extents"));
+        assert_eq!(remark("ext4", "rw", EXTENT), None);
+        assert!(remark("ext4", "rw", IFlags::empty()).unwrap().contains("without extents"));
+        assert!(remark("ext3", "rw", IFlags::NOATIME).unwrap().contains("without extents"));
     }
 
     #[test]
     fn btrfs_with_checksums() {
-        assert_eq!(remark("btrfs", IFlags::NOCOW), None);
-        assert!(remark("btrfs", IFlags::empty()).unwrap().contains("chattr +C"));
-        assert_eq!(remark("tmpfs", IFlags::empty()), None);
+        assert_eq!(remark("btrfs", "rw", IFlags::NOCOW), None);
+        for options in ["rw,nodatasum,ssd", "rw,nodatasum,nodatacow"] {
+            assert_eq!(remark("btrfs", options, IFlags::empty()), None, "{options}");
+        }
+        assert!(remark("btrfs", "rw,ssd", IFlags::empty()).unwrap().contains("chattr +C"));
+        assert_eq!(remark("tmpfs", "rw", IFlags::empty()), None);
     }
 }

@@ -13,6 +13,8 @@ pub struct Mount {
     pub point: String,
     pub fs: String,
     pub source: String,
+    /// Options of the whole file system, whichever mount of it this is.
+    pub options: String,
 }
 
 /// The mounts that this process sees.
@@ -40,6 +42,7 @@ fn parse_line(line: &str) -> Option<Mount> {
         point: unescape(front.get(4)?),
         fs: back.next()?.to_owned(),
         source: unescape(back.next()?),
+        options: back.next()?.to_owned(),
     })
 }
 
@@ -56,13 +59,15 @@ mod tests {
 
     #[test]
     fn line_with_and_without_optional_fields() {
-        let mount = parse_line("36 35 98:1 / /my\\040disk rw,noatime master:1 - ext3 /dev/root rw").unwrap();
+        let mount = parse_line("36 35 98:1 / /my\\040disk rw,noatime master:1 - ext3 /dev/root rw,nobarrier")
+            .unwrap();
         let expected = Mount {
             id: 36,
             device: makedev(98, 1),
             point: "/my disk".into(),
             fs: "ext3".into(),
             source: "/dev/root".into(),
+            options: "rw,nobarrier".into(),
         };
         assert_eq!(mount, expected);
         assert_eq!(parse_line("1 0 0:2 / / rw - tmpfs none rw").unwrap().fs, "tmpfs");

@@ -66,8 +66,13 @@ struct Outcome<'a> {
 
 #[derive(Serialize)]
 struct Latency {
-    mean: f64,
+    min: u64,
     max: u64,
+    mean: f64,
+    stddev: f64,
+    /// How many operations.
+    #[serde(rename = "N")]
+    count: u64,
     #[serde(serialize_with = "as_map")]
     percentile: Vec<(String, u64)>,
 }
@@ -116,7 +121,14 @@ fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
 
 fn latency(all: &Latencies) -> Latency {
     let at = |percentile: f64| (format!("{percentile:.6}"), all.value_at_percentile(percentile));
-    Latency { mean: all.mean(), max: all.max(), percentile: PERCENTILES.map(at).into() }
+    Latency {
+        min: all.min(),
+        max: all.max(),
+        mean: all.mean(),
+        stddev: all.stdev(),
+        count: all.len(),
+        percentile: PERCENTILES.map(at).into(),
+    }
 }
 
 /// As an object whose keys stay in order.
@@ -181,7 +193,11 @@ mod tests {
         assert!((499_000..=501_000).contains(&median), "{median}");
         assert!(clat["percentile"]["99.000000"].as_u64().unwrap() > median);
         assert!(clat["max"].as_u64().unwrap() >= 1_000_000);
-        assert!(clat["mean"].is_f64());
+        // 1 us to 1 ms in each of two rounds, evenly.
+        assert!((999..=1001).contains(&clat["min"].as_u64().unwrap()), "{clat}");
+        assert!((499e3..502e3).contains(&clat["mean"].as_f64().unwrap()), "{clat}");
+        assert!((288e3..290e3).contains(&clat["stddev"].as_f64().unwrap()), "{clat}");
+        assert_eq!(clat["N"], 2000);
     }
 
     #[test]

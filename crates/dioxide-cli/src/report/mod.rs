@@ -53,20 +53,18 @@ fn rival(rows: &[Row], row: &Row, route: Route) -> Option<Ratio> {
     if rival.route == row.route { None } else { row.ratio_to(rival) }
 }
 
-/// Prints the report.
+/// Prints the report. The file for programs comes first, so that a closed stdout loses nothing of it; if it cannot be
+/// written, people see the results all the same.
 pub fn print(report: &Report, output: &Output) -> Result<()> {
-    let to_stdout = output.json.as_deref() == Some(Path::new("-"));
-    if !to_stdout {
-        print_for_people(report, output.verbose)?;
-    }
-    let Some(path) = &output.json else { return Ok(()) };
+    let Some(path) = &output.json else { return print_for_people(report, output.verbose) };
     let mut text = serde_json::to_string_pretty(&json::document(report))?;
     text.push('\n');
-    if to_stdout {
-        io::stdout().write_all(text.as_bytes())?;
-        return Ok(());
+    if path == Path::new("-") {
+        return Ok(io::stdout().write_all(text.as_bytes())?);
     }
-    fs::write(path, text).with_context(|| format!("write {}", path.display()))
+    let written = fs::write(path, text).with_context(|| format!("write {}", path.display()));
+    let printed = print_for_people(report, output.verbose);
+    written.and(printed)
 }
 
 /// Several block sizes make matrices, and then their tables only if `verbose`.

@@ -1,7 +1,7 @@
 //! The closing sentence of a wall: what the table says, in words, for better or worse.
 
 use super::rival;
-use crate::bench::figures::{Ratio, Row};
+use crate::bench::figures::{Ratio, Row, is_certain};
 use crate::bench::work::{Point, Route, Scenario};
 use crate::units;
 use dioxide::Durability;
@@ -134,7 +134,9 @@ const LEVEL: std::ops::RangeInclusive<f64> = 0.9..=1.1;
 /// `22x (20..24) as fast as the kernel`; honest where it is not faster, or not certain.
 fn verdict(ratio: Ratio, rival: &str) -> String {
     let times = times(ratio);
-    if ratio.min > 1.0 {
+    if !is_certain(ratio.rounds) {
+        format!("at {times} the rate of {rival}")
+    } else if ratio.min > 1.0 {
         format!("{times} as fast as {rival}")
     } else if ratio.max < 1.0 {
         format!("slower than {rival} at {times} its rate")
@@ -146,12 +148,18 @@ fn verdict(ratio: Ratio, rival: &str) -> String {
     }
 }
 
-/// `1.70x (1.52..1.81)`, or `22x (20..24)` where digits behind the point mean nothing.
-pub fn times(Ratio { min, median, max }: Ratio) -> String {
-    let digits = if median < 10.0 { 2 } else { 0 };
-    match min == max {
-        true => format!("{median:.digits$}x"),
-        false => format!("{median:.digits$}x ({min:.digits$}..{max:.digits$})"),
+/// `1.70x (1.52..1.81)`, or `22x (20..24)` where digits behind the point mean nothing; `about 1.70x (3 rounds)` where
+/// there were too few to tell how far they scatter.
+pub fn times(ratio: Ratio) -> String {
+    let Ratio { min, median, max, rounds } = ratio;
+    let digits = if min < 10.0 { 2 } else { 0 };
+    if !is_certain(rounds) {
+        let unit = if rounds == 1 { "round" } else { "rounds" };
+        format!("about {median:.digits$}x ({rounds} {unit})")
+    } else if min == max {
+        format!("{median:.digits$}x")
+    } else {
+        format!("{median:.digits$}x ({min:.digits$}..{max:.digits$})")
     }
 }
 
@@ -166,21 +174,23 @@ mod tests {
     use crate::bench::growing::Growing;
     use std::time::Duration;
 
-    fn appends_with(dioxide: &[u64]) -> Vec<Row> {
+    /// Five rounds; `slowest` and `fastest` are dioxide's with 64 threads, and the others lie between them.
+    fn appends_with(slowest: u64, fastest: u64) -> Vec<Row> {
+        let middle = (slowest + fastest) / 2;
         vec![
-            row(append_point(1), Route::Kernel, &[100, 100]),
-            row(append_point(1), Route::Preallocated, &[100, 100]),
-            row(append_point(1), Route::Dioxide, &[95, 105]),
-            row(append_point(64), Route::Kernel, &[50, 50]),
-            row(append_point(64), Route::Preallocated, &[600, 600]),
-            row(append_point(64), Route::Dioxide, dioxide),
+            row(append_point(1), Route::Kernel, &[100; 5]),
+            row(append_point(1), Route::Preallocated, &[100; 5]),
+            row(append_point(1), Route::Dioxide, &[95, 100, 100, 100, 105]),
+            row(append_point(64), Route::Kernel, &[50; 5]),
+            row(append_point(64), Route::Preallocated, &[600; 5]),
+            row(append_point(64), Route::Dioxide, &[slowest, middle, middle, middle, fastest]),
         ]
     }
 
     #[test]
     fn faster() {
         assert_eq!(
-            of(&appends_with(&[1000, 1200])),
+            of(&appends_with(1000, 1200)),
             "Appends of 4k: 64 threads through the kernel reach 0.50x the rate of one thread. \
              With 64 threads, dioxide is 22x (20..24) as fast as the kernel, and 1.83x (1.67..2.00) as \
              fast as a preallocated file. \
@@ -191,19 +201,41 @@ mod tests {
 
     #[test]
     fn slower_is_said_too() {
-        let text = of(&appends_with(&[400, 500]));
+        let text = of(&appends_with(400, 500));
         assert!(text.contains("slower than a preallocated file at 0.75x (0.67..0.83) its rate"), "{text}");
     }
 
     #[test]
     fn doubt_is_said_too() {
-        let text = of(&appends_with(&[300, 660]));
+        let text = of(&appends_with(300, 660));
         assert!(text.contains("perhaps slower than a preallocated file at 0.80x (0.50..1.10)"), "{text}");
     }
 
     #[test]
+    fn few_rounds_are_no_certainty() {
+        let mut rows = appends_with(1000, 1200);
+        rows.iter_mut().for_each(|row| row.runs.truncate(3));
+        assert_eq!(
+            of(&rows),
+            "Appends of 4k: 64 threads through the kernel reach about 0.50x (3 rounds) the rate of one thread. \
+             With 64 threads, dioxide is at about 22x (3 rounds) the rate of the kernel, and at about 1.83x (3 rounds) \
+             the rate of a preallocated file. \
+             With one thread, dioxide is at about 1.00x (3 rounds) the rate of the kernel, and at about 1.00x (3 \
+             rounds) the rate of a preallocated file."
+        );
+    }
+
+    #[test]
+    fn digits_follow_the_smallest() {
+        let ratio = |min, median, max| times(Ratio { min, median, max, rounds: 9 });
+        assert_eq!(ratio(8.5, 12.25, 15.0), "12.25x (8.50..15.00)");
+        assert_eq!(ratio(10.4, 12.25, 15.0), "12x (10..15)");
+        assert_eq!(times(Ratio { min: 1.0, median: 1.0, max: 1.0, rounds: 1 }), "about 1.00x (1 round)");
+    }
+
+    #[test]
     fn the_longest_append_during_growth() {
-        let mut rows = appends_with(&[1000, 1000]);
+        let mut rows = appends_with(1000, 1000);
         let clat_max = Duration::from_millis(5);
         rows[5].runs[1].growing = Some(Growing { growths: 12, clat_max });
         let text = of(&rows);
@@ -225,7 +257,7 @@ mod tests {
 
     #[test]
     fn one_number_of_threads_has_no_scaling() {
-        let rows = appends_with(&[1000, 1000]).split_off(3);
+        let rows = appends_with(1000, 1000).split_off(3);
         assert_eq!(
             of(&rows),
             "Appends of 4k: With 64 threads, dioxide is 20x as fast as the kernel, and 1.67x as fast as a \
@@ -236,9 +268,9 @@ mod tests {
     #[test]
     fn sync() {
         let rows = vec![
-            row(sync_point(), Route::Serialised, &[1000]),
-            row(sync_point(), Route::Kernel, &[5000]),
-            row(sync_point(), Route::Dioxide, &[6000]),
+            row(sync_point(), Route::Serialised, &[1000; 5]),
+            row(sync_point(), Route::Kernel, &[5000; 5]),
+            row(sync_point(), Route::Dioxide, &[6000; 5]),
         ];
         assert_eq!(
             of(&rows),

@@ -56,10 +56,11 @@ fn remarks(rows: &[Row]) -> String {
     let grows_little = runs.any(|run| run.growing.is_some_and(|growing| growing.growths < GROWTHS_MIN));
     let mut text = String::new();
     if is_cut_short {
-        text += "; some runs filled their file and ended early (--size)";
+        text += "; some runs filled their file and ended early (see bench append --size)";
     }
     if grows_little {
-        text += "; dioxide grew less than ten times in some runs: raise --runtime or lower --growth-cap";
+        text += "; dioxide grew less than ten times in some runs, so `max growing` is partly chance \
+                 (see bench append --runtime, --growth-cap)";
     }
     text
 }
@@ -148,7 +149,7 @@ fn known(count: Option<f64>, digits: usize) -> String {
 
 /// The median over the rounds, and how far they scatter.
 pub fn ratio(ratio: Option<Ratio>) -> String {
-    ratio.map_or("-".into(), |Ratio { min, median, max }| format!("{median:.2} ({min:.2}..{max:.2})"))
+    ratio.map_or("-".into(), |Ratio { min, median, max, .. }| format!("{median:.2} ({min:.2}..{max:.2})"))
 }
 
 #[cfg(test)]
@@ -187,7 +188,10 @@ mod tests {
             "Appends: bs=4k on-sync, growth unwritten, ext4; medians of 1 rounds of 1.0 s"
         );
         let fast = row(append_point(64), Route::Kernel, &[200_000]);
-        assert!(title_of(vec![fast]).ends_with("some runs filled their file and ended early (--size)"));
+        assert!(
+            title_of(vec![fast])
+                .ends_with("some runs filled their file and ended early (see bench append --size)")
+        );
     }
 
     #[test]
