@@ -121,6 +121,16 @@ pub struct Ground {
     scratch: Option<File>,
 }
 
+/// XFS takes a file apart in the background once nobody has it, which for one of many extents takes long, and would
+/// fall into the run that follows. What is cut is gone on return.
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if let Some(scratch) = &self.scratch {
+            let _ = scratch.set_len(0);
+        }
+    }
+}
+
 impl Ground {
     /// A name to open it by, within this process.
     pub fn path(&self) -> &Path {
