@@ -7,7 +7,7 @@ use crate::args;
 use crate::exit::say;
 use crate::units;
 use anyhow::{Context, Result, bail, ensure};
-use dioxide::{Durability, Growth, OpenOptions};
+use dioxide::{Durability, ErrorKind, Growth, OpenOptions};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -61,10 +61,11 @@ impl Plan {
         let points = append_points(&args.bs, &args.numjobs, &durability, growth, args.pace.rate);
         let work = append_work(&place, points, args.pace, size_bytes)?;
         let mut work = Work { growth_cap_bytes: args.growth_cap, ..work };
-        if args.recycle && work.rows.iter().all(|(point, _)| point.growth == Some(Growth::None)) {
-            say(&format!("{}: nothing grows ahead here, so `recycled` is left out", place.name()));
-        } else if args.recycle {
-            work.rows = with_recycled(work.rows);
+        if args.recycle {
+            match why_not_recycled(&place, growth)? {
+                Some(why) => say(&format!("{}: {why}; `recycled` is left out", place.name())),
+                None => work.rows = with_recycled(work.rows),
+            }
         }
         Ok(Self { place, works: vec![work] })
     }
@@ -210,6 +211,21 @@ fn with_recycled(rows: Vec<(Point, Route)>) -> Vec<(Point, Route)> {
         _ => vec![(point, route)],
     };
     rows.into_iter().flat_map(both).collect()
+}
+
+/// The library's reason, if it recycles no file here.
+fn why_not_recycled(place: &Place, growth: Growth) -> Result<Option<String>> {
+    let ground = place.prepare()?;
+    let file = OpenOptions::new().write(true).growth(growth).open(ground.path())?;
+    let why = match file.recycle() {
+        Ok(()) => None,
+        Err(error) => match error.kind() {
+            ErrorKind::Unsupported(why) => Some(why.clone()),
+            _ => return Err(error.into()),
+        },
+    };
+    file.close()?;
+    Ok(why)
 }
 
 /// What can be done at a place.
