@@ -15,6 +15,10 @@ pub const SEGMENTS_MAX: usize = 1024;
 /// So many plain appends go out side by side: a few writers gain nothing by waiting for each other.
 pub const SINGLE_APPENDS_MAX: usize = 4;
 
+/// A write as long as this fills a request by itself: the device would lose more by waiting for others to be merged with
+/// it than it saves.
+pub const WORTH_MERGING_BYTES: u64 = 32 << 10;
+
 /// Whether an operation waits for the rest of its cohort, those that were answered together: they may come back
 /// together as well, and then share a request. A durable one costs a flush, so it waits for one other already; a plain
 /// one costs so little that only a crowd is worth it.

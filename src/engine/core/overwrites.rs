@@ -10,7 +10,8 @@ impl<T: Clone + PartialEq> Core<T> {
         if let Some(stopped @ ErrorKind::Wedged(_)) = &self.stopped {
             return out.answer(member.token, Err(stopped.clone()));
         }
-        if member.durable && merge::gathers(self.cohort, true) {
+        let short = member.segment.len() < merge::WORTH_MERGING_BYTES;
+        if member.durable && short && merge::gathers(self.cohort, true) {
             let token = member.token.clone();
             if self.positional.hold(offset, member) {
                 out.calls.push((token, Call::Overwrite));
