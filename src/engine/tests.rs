@@ -21,34 +21,35 @@ const DISK_BYTES: u64 = 64 << 20;
 
 type SimFile = Arc<Engine<Sim>>;
 
+const WISHES: Wishes =
+    Wishes { cap_bytes: 1 << 20, capacity_bytes: None, unit_bytes: BLOCK_BYTES, low_water_quarters: 2 };
+
+fn ground(prepared: Option<Prepared>) -> Ground {
+    Ground {
+        identity: SELF,
+        limits: Limits { bytes_max: 1 << 20, segments_max: 1024 },
+        append_unit: BLOCK_BYTES,
+        is_device: false,
+        overwrites_in_place: true,
+        prepared,
+        epoch: 0,
+    }
+}
+
 fn open_on(sim: Sim, prepared: Option<Prepared>, fs: Arc<FileSystem>) -> Result<SimFile, ErrorKind> {
     let order = bring_into_order(&sim, SELF, BLOCK_BYTES, Recover::Cut);
     let (recovery, held) = order.map_err(|error| super::os_kind(&error))?;
     if let Verdict::Doubtful(why) = recovery.verdict {
         return Err(ErrorKind::Doubtful(why));
     }
-    let limits = Limits { bytes_max: 1 << 20, segments_max: 1024 };
     Ok(Arc::new(Engine::new(Parts {
         backend: sim,
         path: Path::new("simulated").into(),
         process: Process::current(),
         fs,
-        ground: Ground {
-            identity: SELF,
-            limits,
-            append_unit: BLOCK_BYTES,
-            is_device: false,
-            overwrites_in_place: true,
-            prepared,
-            epoch: 0,
-        },
+        ground: ground(prepared),
         alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
-        wishes: Wishes {
-            cap_bytes: 1 << 20,
-            capacity_bytes: None,
-            unit_bytes: BLOCK_BYTES,
-            low_water_quarters: 2,
-        },
+        wishes: WISHES,
         recovery,
         held,
     })))
@@ -390,20 +391,7 @@ fn a_set_len_that_cannot_remove_the_marker_has_cut_all_the_same() {
 
 /// A core on its own, of an empty file.
 fn bare_core() -> Core<u32> {
-    let limits = Limits { bytes_max: 1 << 20, segments_max: 1024 };
-    let prepared = Some(Prepared::Unwritten);
-    let ground = Ground {
-        identity: SELF,
-        limits,
-        append_unit: BLOCK_BYTES,
-        is_device: false,
-        overwrites_in_place: true,
-        prepared,
-        epoch: 0,
-    };
-    let wishes =
-        Wishes { cap_bytes: 1 << 20, capacity_bytes: None, unit_bytes: BLOCK_BYTES, low_water_quarters: 2 };
-    Core::new(0, ground, Planner::new(wishes), None)
+    Core::new(0, ground(Some(Prepared::Unwritten)), Planner::new(WISHES), None)
 }
 
 const ROOM: Room = Room { free_bytes: 1 << 44, size_max: 1 << 44, granted_bytes: 1 << 40 };
