@@ -234,7 +234,8 @@ fn make_engine(
         log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", path.display());
     }
     // What zeros need, old content needs too.
-    let overwrites_in_place = sys::probe::can_grow_ahead(file.as_fd(), &facts, Prepared::Zeroed).is_ok();
+    let overwrites_in_place =
+        prepared.is_some() && sys::probe::can_grow_ahead(file.as_fd(), &facts, Prepared::Zeroed).is_ok();
     Ok(Engine::new(Parts {
         backend: file.keep(),
         path: path.clone(),

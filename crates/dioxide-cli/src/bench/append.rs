@@ -53,10 +53,7 @@ fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &T
 fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
     let file = options(task).open(ground.path())?;
     let watch = GrowthWatch::new(&file, ground);
-    let shift = task.crew(ledger).work(|_, block| match tickets.take() {
-        Some(_) => Ok(Some(watch.append(block)?)),
-        None => Ok(None),
-    })?;
+    let shift = task.crew(ledger).work(|_, block| tickets.spend(|| watch.append(block)))?;
     let growing = watch.result();
     file.close()?;
     let mut run = shift.clock_out();
@@ -69,10 +66,7 @@ fn over_an_old_file(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: 
     ground.fill(task.size_bytes).context("fill the file to be recycled")?;
     let file = options(task).open(ground.path())?;
     file.recycle()?;
-    let shift = task.crew(ledger).work(|_, block| match tickets.take() {
-        Some(_) => Ok(Some(file.append(block)?)),
-        None => Ok(None),
-    })?;
+    let shift = task.crew(ledger).work(|_, block| tickets.spend(|| Ok(file.append(block)?)))?;
     file.close()?;
     Ok(shift.clock_out())
 }
@@ -106,6 +100,11 @@ impl Tickets {
     fn take(&self) -> Option<u64> {
         let offset = self.next.fetch_add(self.bs_bytes, Relaxed);
         (offset + self.bs_bytes <= self.size_bytes).then_some(offset)
+    }
+
+    /// Appends if there is a ticket, wherever that may go.
+    fn spend(&self, append: impl FnOnce() -> Result<u64>) -> Result<Option<u64>> {
+        self.take().map(|_| append()).transpose()
     }
 }
 
