@@ -7,8 +7,8 @@
 //! first shuts the gate, then looks at the counters. Both are sequentially consistent, so at least one
 //! of the two sees the other.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use crate::sync::{Condvar, Mutex};
 
 /// More than the threads that run at one moment on most machines; two that share a counter are correct,
 /// only slower.
@@ -45,7 +45,7 @@ impl Default for Gate {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             shut: AtomicBool::new(false),
             lock: Mutex::new(()),
-            changed: Condvar::new(),
+            changed: Condvar::default(),
         }
     }
 }
@@ -61,21 +61,21 @@ impl Gate {
                 return pass;
             }
             drop(pass);
-            let mut held = self.lock();
+            let mut held = self.lock.lock();
             while self.shut.load(SeqCst) {
-                held = self.changed.wait(held).unwrap_or_else(PoisonError::into_inner);
+                held = self.changed.wait(held);
             }
         }
     }
 
     /// Waits until every operation has ended, and keeps new ones out. One at a time.
     pub fn shut(&self) -> Alone<'_> {
-        let mut held = self.lock();
+        let mut held = self.lock.lock();
         while self.shut.swap(true, SeqCst) {
-            held = self.changed.wait(held).unwrap_or_else(PoisonError::into_inner);
+            held = self.changed.wait(held);
         }
         while self.in_flight() > 0 {
-            held = self.changed.wait(held).unwrap_or_else(PoisonError::into_inner);
+            held = self.changed.wait(held);
         }
         Alone(self)
     }
@@ -85,17 +85,13 @@ impl Gate {
         // different moments, but an operation that got through is in its counter until it ends.
         self.shards.iter().map(|shard| shard.0.load(SeqCst)).sum()
     }
-
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
         self.shard.0.fetch_sub(1, SeqCst);
         if self.gate.shut.load(SeqCst) {
-            drop(self.gate.lock());
+            drop(self.gate.lock.lock());
             self.gate.changed.notify_all();
         }
     }
@@ -103,7 +99,7 @@ impl Drop for Pass<'_> {
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
-        let held = self.0.lock();
+        let held = self.0.lock.lock();
         self.0.shut.store(false, SeqCst);
         drop(held);
         self.0.changed.notify_all();
@@ -112,6 +108,7 @@ impl Drop for Alone<'_> {
 
 /// A small number for the calling thread, so that threads spread over the counters.
 fn thread_number() -> usize {
+    use std::sync::atomic::AtomicUsize;
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static NUMBER: usize = NEXT.fetch_add(1, SeqCst));
     NUMBER.with(|number| *number)

@@ -51,6 +51,7 @@ mod reader;
 mod recovery;
 mod size;
 mod stats;
+mod sync;
 #[allow(unsafe_code)]
 mod sys;
 

@@ -3,16 +3,17 @@
 
 use crate::backend::Backend;
 use crate::backend::syscall::Syscall;
-use crate::engine::process::{Process, lock};
+use crate::engine::process::Process;
 use crate::engine::registry::Key;
 use crate::engine::{self, Engine, recover};
 use crate::error::{Error, Operation, Result};
 use crate::recovery::Verdict;
+use crate::sync::Mutex;
 use crate::sys::probe::{Alignment, Facts};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// How often a read is repeated because the file became shorter under it.
 const SHRINKS_MAX: u32 = 100;
@@ -125,12 +126,12 @@ impl Reader {
 
     /// In the child of a fork a thread that is not there may hold the lock for ever.
     fn known(&self) -> Option<(Vec<u8>, u64)> {
-        self.process.is_current().then(|| lock(&self.known).clone()).flatten()
+        self.process.is_current().then(|| self.known.lock().clone()).flatten()
     }
 
     fn learn(&self, known: Option<(Vec<u8>, u64)>) {
         if self.process.is_current() {
-            *lock(&self.known) = known;
+            *self.known.lock() = known;
         }
     }
 

@@ -7,8 +7,8 @@ pub(crate) mod syscall;
 
 use crate::buffer::Segment;
 use crate::recovery::Extent;
+use crate::sync::JoinHandle;
 use std::io;
-use std::thread::JoinHandle;
 
 /// Work for another thread.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -44,7 +44,7 @@ pub trait Backend: Send + Sync + 'static {
     /// The largest size this process may give a file.
     fn size_max(&self) -> u64;
     /// Runs a job beside the caller, or before it returns. The thread, if there is one, can be waited for.
-    fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle<()>>>;
+    fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>>;
     /// Lets other processes write.
     fn unlock(&self);
 }

@@ -8,7 +8,6 @@ use crate::buffer::Segment;
 use crate::recovery::Extent;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 /// The block of the simulated file system, in bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -305,7 +304,7 @@ impl Backend for Sim {
         u64::MAX
     }
 
-    fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle<()>>> {
+    fn spawn(&self, job: Job) -> io::Result<Option<crate::sync::JoinHandle>> {
         job();
         Ok(None)
     }

@@ -3,11 +3,11 @@
 use super::{Backend, Job};
 use crate::buffer::Segment;
 use crate::recovery::Extent;
+use crate::sync::{self, JoinHandle};
 use crate::{marker, sys};
 use rustix::fs::{FallocateFlags, XattrFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::thread::JoinHandle;
 
 /// A regular file or block device, open O_DIRECT.
 #[derive(Debug)]
@@ -91,8 +91,8 @@ impl Backend for Syscall {
         rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX)
     }
 
-    fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle<()>>> {
-        std::thread::Builder::new().name("dioxide-grow".into()).spawn(job).map(Some)
+    fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>> {
+        sync::spawn("dioxide-grow", job).map(Some)
     }
 
     fn unlock(&self) {

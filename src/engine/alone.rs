@@ -13,14 +13,12 @@
 
 use super::core::Core;
 use super::grower::changed_by_another;
-use super::process::lock;
 use super::waiter::Token;
 use super::{Engine, io};
 use crate::backend::Backend;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::marker::Marker;
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
+use crate::sync::atomic::Ordering;
 
 impl<B: Backend> Engine<B> {
     pub fn set_len(&self, len: u64) -> Result<()> {
@@ -157,12 +155,12 @@ impl<B: Backend> Engine<B> {
     fn stop_grower(&self) {
         let mut core = self.lock();
         while !core.pause_growth() {
-            core = self.grower_ended.wait(core).unwrap_or_else(PoisonError::into_inner);
+            core = self.grower_ended.wait(core);
         }
         drop(core);
         // It has nothing left to do, but may still hold the descriptor.
-        if let Some(thread) = lock(&self.grower).take() {
-            let _ = thread.join();
+        if let Some(thread) = self.grower.lock().take() {
+            thread.join();
         }
     }
 }

@@ -35,7 +35,7 @@ impl<B: Backend> Engine<B> {
     pub(super) fn start_grower(self: &Arc<Self>) {
         let engine = self.clone();
         match self.backend.spawn(Box::new(move || engine.grow())) {
-            Ok(thread) => *super::lock(&self.grower) = thread,
+            Ok(thread) => *self.grower.lock() = thread,
             Err(error) => {
                 log::warn!("dioxide: no thread to grow {} ({error}); a writer does it", self.path.display());
                 self.grow();
@@ -91,7 +91,7 @@ impl<B: Backend> Engine<B> {
 
     /// Charges the file with what is ahead, and with what the budget grants of `wanted`.
     pub(super) fn charge(&self, ahead: u64, wanted: u64) -> u64 {
-        let mut charged = super::lock(&self.charged);
+        let mut charged = self.charged.lock();
         let (charge, granted) = self.process.budget().grant(*charged, ahead, wanted);
         *charged = charge;
         granted

@@ -31,13 +31,13 @@ use crate::marker::{Marker, Prepared};
 use crate::options::Growth;
 use crate::recovery::Recovery;
 use crate::stats::{Counters, count};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
 use crate::sys::probe::Alignment;
 use core::{Call, Core, Failure, Outbox, Request, Work};
-use process::{FileSystem, Process, lock};
+use process::{FileSystem, Process};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use waiter::{News, Task, Token};
 
 /// What an engine is made of, once the file is open, locked and in order.
@@ -69,7 +69,7 @@ pub(crate) struct Engine<B> {
     len: AtomicU64,
     gate: Gate,
     grower_ended: Condvar,
-    grower: Mutex<Option<JoinHandle<()>>>,
+    grower: Mutex<Option<JoinHandle>>,
     /// What the growth budget has charged this file with.
     charged: Mutex<u64>,
     counters: Counters,
@@ -90,7 +90,7 @@ impl<B: Backend> Engine<B> {
             core: Mutex::new(core),
             len: AtomicU64::new(len),
             gate: Gate::default(),
-            grower_ended: Condvar::new(),
+            grower_ended: Condvar::default(),
             grower: Mutex::default(),
             charged: Mutex::new(0),
             counters: Counters::default(),
@@ -207,7 +207,7 @@ impl<B: Backend> Engine<B> {
     // --- the life of an operation -------------------------------------------------------------------
 
     fn lock(&self) -> MutexGuard<'_, Core<Token>> {
-        lock(&self.core)
+        self.core.lock()
     }
 
     /// Puts an operation into the core and waits for its outcome, doing meanwhile what the core asks of it.
@@ -254,7 +254,7 @@ impl<B: Backend> Engine<B> {
     /// A durable request is worth a turn of those who are ready to join it.
     fn called(self: &Arc<Self>, call: Call, durable: bool) {
         if durable {
-            std::thread::yield_now();
+            yield_now();
         }
         self.step(|core, out| core.called(call, out));
     }

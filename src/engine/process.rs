@@ -5,10 +5,11 @@ use crate::engine::registry::Registry;
 use crate::error::Error;
 use crate::flush::Ledger;
 use crate::growth::{BUDGET_DEFAULT_BYTES, Budget};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::sys;
 use crate::sys::probe::Through;
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// See the module.
 #[derive(Debug)]
@@ -38,11 +39,6 @@ struct Mounts {
     unnumbered: bool,
 }
 
-/// Locks; a panic elsewhere is no reason to stop, since no state here is left half changed.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Process {
     /// That of the calling process.
     pub fn current() -> &'static Self {
@@ -59,13 +55,13 @@ impl Process {
     }
 
     pub fn budget(&self) -> MutexGuard<'_, Budget> {
-        lock(&self.budget)
+        self.budget.lock()
     }
 
     /// The file system `dev`, for a file about to be opened; or the first failure, if it is wedged and has not been
     /// mounted anew.
     pub fn file_system(&self, dev: u64, through: Through) -> Result<Arc<FileSystem>, Arc<Error>> {
-        let mut known = lock(&self.file_systems);
+        let mut known = self.file_systems.lock();
         known.retain(|_, fs| Arc::strong_count(fs) > 1 || fs.wedged().is_some());
         if let Some(fs) = known.get(&dev)
             && let Some(cause) = fs.wedged()
@@ -78,7 +74,7 @@ impl Process {
             known.remove(&dev);
         }
         let fs = known.entry(dev).or_insert_with(|| Arc::new(FileSystem { dev, ..FileSystem::default() }));
-        lock(&fs.mounts).seen(through);
+        fs.mounts.lock().seen(through);
         Ok(fs.clone())
     }
 }
@@ -114,7 +110,7 @@ impl FileSystem {
         if self.wedged.set(cause).is_ok() {
             let cause = self.wedged().expect("just set");
             log::error!("dioxide: {cause}; every file on this file system fails from now on");
-            lock(&self.mounts).find_all(self.dev);
+            self.mounts.lock().find_all(self.dev);
         }
     }
 
@@ -126,18 +122,18 @@ impl FileSystem {
         perform: impl FnOnce() -> std::io::Result<()>,
         blame: impl FnOnce(&std::io::Error) -> Option<Arc<Error>>,
     ) -> std::io::Result<()> {
-        let flush = lock(&self.ledger).begin();
+        let flush = self.ledger.lock().begin();
         let result = perform();
         if let Err(error) = &result
             && let Some(cause) = blame(error)
         {
             self.wedge(cause);
         }
-        let mut ledger = lock(&self.ledger);
+        let mut ledger = self.ledger.lock();
         let beside = ledger.end(flush);
         self.flush_ended.notify_all();
         while result.is_ok() && self.wedged().is_none() && ledger.any_out_up_to(beside) {
-            ledger = self.flush_ended.wait(ledger).unwrap_or_else(PoisonError::into_inner);
+            ledger = self.flush_ended.wait(ledger);
         }
         match self.wedged() {
             Some(_) if result.is_ok() => Err(std::io::Error::from_raw_os_error(libc::EIO)),
@@ -148,7 +144,7 @@ impl FileSystem {
     /// A device was opened anew once nobody has it; a file system was mounted anew once none of the mounts is left
     /// that it was known by. A refused mount is one of them, and so are all that are found beside it.
     fn may_still_be_mounted(&self, through: Through) -> bool {
-        let mut mounts = lock(&self.mounts);
+        let mut mounts = self.mounts.lock();
         mounts.known.retain(|mount| sys::probe::mount_exists(*mount));
         let still = mounts.unnumbered || !mounts.known.is_empty();
         if still {

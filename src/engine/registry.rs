@@ -1,12 +1,12 @@
 //! The files that this process has open for writing: one engine for each device and inode, however many handles.
 
 use super::Engine;
-use super::process::lock;
 use crate::Result;
 use crate::backend::syscall::Syscall;
+use crate::sync::{Condvar, Mutex};
 use crate::sys::probe::Facts;
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Device and inode; for a block device its own number, and no inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,7 +42,7 @@ enum Entry {
 impl Registry {
     /// One more handle of a file that is open, waiting if it is just being opened or closed.
     pub fn join(&self, key: Key) -> Option<Arc<Engine<Syscall>>> {
-        let mut files = lock(&self.files);
+        let mut files = self.files.lock();
         loop {
             match files.get_mut(&key) {
                 None => return None,
@@ -51,7 +51,7 @@ impl Registry {
                     return Some(engine.clone());
                 }
                 Some(Entry::Busy) => {
-                    files = self.changed.wait(files).unwrap_or_else(PoisonError::into_inner);
+                    files = self.changed.wait(files);
                 }
             }
         }
@@ -59,7 +59,7 @@ impl Registry {
 
     /// The engine of a file if it is open at this moment: no handle, and no waiting.
     pub fn find(&self, key: Key) -> Option<Arc<Engine<Syscall>>> {
-        match lock(&self.files).get(&key) {
+        match self.files.lock().get(&key) {
             Some(Entry::Open { engine, .. }) => Some(engine.clone()),
             Some(Entry::Busy) | None => None,
         }
@@ -75,7 +75,7 @@ impl Registry {
             if let Some(engine) = self.join(key) {
                 return Ok(engine);
             }
-            let mut files = lock(&self.files);
+            let mut files = self.files.lock();
             if files.contains_key(&key) {
                 continue;
             }
@@ -92,7 +92,7 @@ impl Registry {
 
     /// One handle less. With the last one the file is put away.
     pub fn leave(&self, key: Key) -> Result<()> {
-        let mut files = lock(&self.files);
+        let mut files = self.files.lock();
         let Some(Entry::Open { engine, handles }) = files.get_mut(&key) else {
             unreachable!("a handle belongs to an open file")
         };
@@ -111,7 +111,7 @@ impl Registry {
     }
 
     fn replace(&self, key: Key, entry: Option<Entry>) {
-        let mut files = lock(&self.files);
+        let mut files = self.files.lock();
         match entry {
             Some(entry) => files.insert(key, entry),
             None => files.remove(&key),

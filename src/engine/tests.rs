@@ -604,7 +604,7 @@ fn a_recycled_file_grows_when_its_space_is_used_up() {
 #[test]
 fn a_file_is_charged_with_what_it_has_grown_ahead_alone() {
     let file = open(old_file(20));
-    let charged = |file: &SimFile| *super::lock(&file.charged);
+    let charged = |file: &SimFile| *file.charged.lock();
     for number in 0..300 {
         file.append(&record(number, 1), false).unwrap();
         assert!(charged(&file) >= file.lock().grown_ahead(), "block {number}");

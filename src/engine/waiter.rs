@@ -1,11 +1,10 @@
 //! Where a blocked caller waits: for work it is to do for itself and others, and for its outcome.
 
 use super::core::{Call, Outcome, Request};
-use super::process::lock;
-use rustix::thread::futex;
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{Mutex, futex, yield_now};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// How often a caller that waits for no flush lets others run before it goes to sleep. What it waits for is often done
 /// by a thread that is ready to run, and a sleep and its wake-up cost more than a turn.
@@ -65,20 +64,19 @@ pub(super) fn mine() -> Token {
 impl Waiter {
     /// Gives the caller something to do.
     pub fn assign(&self, task: Task) {
-        lock(&self.slot).work.push(task);
+        self.slot.lock().work.push(task);
         self.wake();
     }
 
     /// Ends the operation.
     pub fn finish(&self, outcome: Outcome) {
-        lock(&self.slot).outcome = Some(outcome);
+        self.slot.lock().outcome = Some(outcome);
         self.wake();
     }
 
     fn wake(&self) {
         if self.state.swap(NEWS, Ordering::AcqRel) == ASLEEP {
-            let woken = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
-            debug_assert!(woken.is_ok());
+            futex::wake(&self.state);
         }
     }
 
@@ -94,7 +92,7 @@ impl Waiter {
     }
 
     fn take(&self) -> Option<News> {
-        let mut slot = lock(&self.slot);
+        let mut slot = self.slot.lock();
         match slot.work.pop() {
             Some(task) => Some(News::Work(task)),
             None => slot.outcome.take().map(News::Done),
@@ -106,12 +104,11 @@ impl Waiter {
             if self.state.load(Ordering::Acquire) != NOTHING {
                 break;
             }
-            std::thread::yield_now();
+            yield_now();
         }
         if self.state.compare_exchange(NOTHING, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             while self.state.load(Ordering::Acquire) == ASLEEP {
-                // EINTR and EAGAIN both mean: look again.
-                let _ = futex::wait(&self.state, futex::Flags::PRIVATE, ASLEEP, None);
+                futex::wait(&self.state, ASLEEP);
             }
         }
         self.state.store(NOTHING, Ordering::Release);
