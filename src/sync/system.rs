@@ -1,7 +1,4 @@
-//! What threads wait with: every lock, condition, futex and thread of the library is made here, so that there is one
-//! place to put a scheduler under them.
-//!
-//! A lock is never poisoned: no state is left half changed by a panic, or the process ends (see the engine).
+//! As the system has it.
 
 pub(crate) use std::sync::atomic;
 

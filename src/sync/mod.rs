@@ -1,0 +1,8 @@
+//! What threads wait with: every lock, condition, futex and thread of the library is made here, so that there is one
+//! place to put a scheduler under them.
+//!
+//! A lock is never poisoned: no state is left half changed by a panic, or the process ends (see the engine).
+
+mod system;
+
+pub(crate) use system::*;
