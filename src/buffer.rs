@@ -121,7 +121,7 @@ impl Segment {
     }
 
     /// Appends the bytes behind the view to `out`. For backends that copy.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn copy_to(&self, out: &mut Vec<u8>) {
         // SAFETY: the maker of the segment keeps the bytes in place until the operation is complete,
         // and a backend copies only while it performs that operation.

@@ -1,6 +1,5 @@
 //! The public [`File`]: handles of what the engine runs, and readers beside it.
 
-use crate::backend::syscall::Syscall;
 use crate::engine::Engine;
 use crate::engine::process::Process;
 use crate::engine::registry::Key;
@@ -36,14 +35,15 @@ use std::sync::Arc;
 ///
 /// Closing any descriptor of a file ends all POSIX locks that the process has on it; that is how POSIX has it, and
 /// holds for the descriptors of this crate too: for the last writing handle, for each read-only one, and for
-/// [`recover`](crate::recover). More writing handles share one descriptor. OFD locks and `flock` are not concerned.
+/// [`recover`](crate::recover). More writing handles share one descriptor, and so do
+/// clones of a read-only one. OFD locks and `flock` are not concerned.
 #[derive(Debug)]
 pub struct File(Option<Inner>);
 
 #[derive(Debug)]
 pub(crate) enum Inner {
     /// One of the handles that write.
-    Shared { engine: Arc<Engine<Syscall>>, key: Key, process: &'static Process, durable: bool },
+    Shared { engine: Arc<Engine>, key: Key, process: &'static Process, durable: bool },
     /// A read-only one.
     Reader(Reader),
 }
@@ -66,6 +66,11 @@ impl File {
     /// As [`OpenOptions::open`].
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         OpenOptions::new().write(true).create(true).truncate(true).open(path)
+    }
+
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn of(inner: Inner) -> Self {
+        Self(Some(inner))
     }
 
     pub(crate) fn open_with(options: &OpenOptions, path: &Path) -> Result<Self> {
@@ -233,7 +238,7 @@ impl File {
                 let engine = process.registry.join(*key).expect("open as long as this handle is");
                 Ok(Self(Some(Inner::Shared { engine, key: *key, process, durable: *durable })))
             }
-            Inner::Reader(reader) => Ok(Self(Some(Inner::Reader(reader.try_clone()?)))),
+            Inner::Reader(reader) => Ok(Self(Some(Inner::Reader(reader.another())))),
         }
     }
 
@@ -301,7 +306,7 @@ impl File {
         self.0.as_ref().expect("only close and drop take it")
     }
 
-    fn writer(&self, operation: Operation, offset: Option<u64>) -> Result<(&Arc<Engine<Syscall>>, bool)> {
+    fn writer(&self, operation: Operation, offset: Option<u64>) -> Result<(&Arc<Engine>, bool)> {
         match self.inner() {
             Inner::Shared { engine, durable, .. } => Ok((engine, *durable)),
             Inner::Reader(reader) => Err(Error::new(operation, reader.path(), offset, ErrorKind::ReadOnly)),
@@ -338,7 +343,7 @@ impl AsFd for File {
     /// the engine promises.
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self.inner() {
-            Inner::Shared { engine, .. } => engine.backend.as_fd(),
+            Inner::Shared { engine, .. } => engine.backend.descriptor(),
             Inner::Reader(reader) => reader.as_fd(),
         }
     }

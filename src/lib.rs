@@ -49,6 +49,8 @@ mod open;
 mod options;
 mod reader;
 mod recovery;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
 mod size;
 mod stats;
 mod sync;

@@ -1,5 +1,6 @@
 //! Opening: find out what the path is, lock it, bring it into order, and only then let it be used.
 
+use crate::backend::Backend;
 use crate::backend::syscall::Syscall;
 use crate::engine::process::{FileSystem, Process, may_be_a_failed_flush};
 use crate::engine::recover::{Recover, bring_into_order};
@@ -67,10 +68,10 @@ fn open_read_only(options: &OpenOptions, path: &Arc<Path>) -> Result<Inner> {
     let fd = rustix::fs::open(&**path, DIRECT | OFlags::RDONLY, Mode::empty())
         .map_err(|errno| fail(refusal(errno)))?;
     let facts = facts(path, &fd)?;
-    Ok(Inner::Reader(Reader::new(Syscall::new(fd), path.clone(), facts, Process::current())))
+    Ok(Inner::Reader(Reader::new(Arc::new(Syscall::new(fd)), path.clone(), facts, Process::current())))
 }
 
-type Joined = (Key, Arc<Engine<Syscall>>);
+type Joined = (Key, Arc<Engine>);
 
 /// Joins the handles of a file that is open already, or opens it. Looks at the path first: closing a second
 /// descriptor of a file would end the POSIX locks that the program itself may hold on it.
@@ -158,7 +159,7 @@ fn make_name_stable(process: &Process, path: &Arc<Path>, fd: &OwnedFd) -> Result
 }
 
 /// Performs what flushes. Fails if that does, or a flush that ran beside it.
-fn flushing<R>(
+pub(crate) fn flushing<R>(
     fs: &FileSystem,
     path: &Arc<Path>,
     operation: Operation,
@@ -199,7 +200,12 @@ fn key_of_stat(stat: &rustix::fs::Stat) -> Key {
     }
 }
 
-fn shared(options: &OpenOptions, process: &'static Process, key: Key, engine: Arc<Engine<Syscall>>) -> Inner {
+pub(crate) fn shared(
+    options: &OpenOptions,
+    process: &'static Process,
+    key: Key,
+    engine: Arc<Engine>,
+) -> Inner {
     let durable = options.durability == Durability::EveryWrite;
     Inner::Shared { engine, key, process, durable }
 }
@@ -218,12 +224,12 @@ fn make_engine(
     path: &Arc<Path>,
     fd: OwnedFd,
     facts: Facts,
-) -> Result<Engine<Syscall>> {
+) -> Result<Engine> {
     let fs = file_system(process, path, Operation::Open, facts.fs, facts.through)?;
     let file = Locked::new(fd, &facts).map_err(|kind| Error::new(Operation::Open, path, None, kind))?;
     let (recovery, held) = match facts.is_device {
         true => (Recovery::clean(facts.len), None),
-        false => recovered(&file, &fs, path, &facts)?,
+        false => recovered(file.backend(), &fs, path, &facts)?,
     };
     let prepared = match &held {
         // The marker stays, whatever is asked for: the file must not grow but as it announces.
@@ -236,25 +242,35 @@ fn make_engine(
     // What zeros need, old content needs too.
     let overwrites_in_place =
         prepared.is_some() && sys::probe::can_grow_ahead(file.as_fd(), &facts, Prepared::Zeroed).is_ok();
+    let ground = ground(&facts, prepared, overwrites_in_place, sys::epoch());
     Ok(Engine::new(Parts {
-        backend: file.keep(),
+        backend: Box::new(file.keep()),
         path: path.clone(),
         process,
         fs,
-        ground: Ground {
-            identity: facts.identity,
-            limits: facts.limits,
-            append_unit: facts.alignment.append,
-            is_device: facts.is_device,
-            overwrites_in_place,
-            prepared,
-            epoch: sys::epoch(),
-        },
+        ground,
         alignment: facts.alignment,
         wishes: wishes(options, prepared, &facts),
         recovery,
         held,
     }))
+}
+
+pub(crate) fn ground(
+    facts: &Facts,
+    prepared: Option<Prepared>,
+    overwrites_in_place: bool,
+    epoch: u32,
+) -> Ground {
+    Ground {
+        identity: facts.identity,
+        limits: facts.limits,
+        append_unit: facts.alignment.append,
+        is_device: facts.is_device,
+        overwrites_in_place,
+        prepared,
+        epoch,
+    }
 }
 
 /// A file or device that we may write. Gives a file back when it is dropped: closing alone does not, while a program
@@ -297,8 +313,9 @@ impl Drop for Locked {
     }
 }
 
-fn recovered(
-    file: &Locked,
+/// Brings a file into order before anybody uses it.
+pub(crate) fn recovered(
+    file: &dyn Backend,
     fs: &FileSystem,
     path: &Arc<Path>,
     facts: &Facts,
@@ -314,14 +331,14 @@ fn recovered(
 }
 
 fn in_order(
-    file: &Locked,
+    file: &dyn Backend,
     fs: &FileSystem,
     path: &Arc<Path>,
     facts: &Facts,
     how: Recover,
 ) -> Result<(Recovery, Option<Marker>)> {
     flushing(fs, path, Operation::Recover, || {
-        bring_into_order(file.backend(), facts.identity, facts.alignment.append, how)
+        bring_into_order(file, facts.identity, facts.alignment.append, how)
     })
 }
 
@@ -342,7 +359,7 @@ fn prepared(growth: Growth, path: &Arc<Path>, fd: BorrowedFd<'_>, facts: &Facts)
     None
 }
 
-fn wishes(options: &OpenOptions, prepared: Option<Prepared>, facts: &Facts) -> Wishes {
+pub(crate) fn wishes(options: &OpenOptions, prepared: Option<Prepared>, facts: &Facts) -> Wishes {
     let zeroed = prepared == Some(Prepared::Zeroed);
     // Zeros are written like data, and pile up before the sync that ends the step.
     let step_max = if zeroed { ZEROED_STEP_MAX_BYTES } else { u64::MAX };
@@ -382,7 +399,7 @@ pub fn recover(path: impl AsRef<Path>, how: Recover) -> Result<Recovery> {
     } else {
         let fs = file_system(Process::current(), &path, Operation::Recover, facts.fs, facts.through)?;
         let file = Locked::new(fd, &facts).map_err(fail)?;
-        in_order(&file, &fs, &path, &facts, how)
+        in_order(file.backend(), &fs, &path, &facts, how)
     };
     found.map(|(recovery, _)| recovery)
 }

@@ -2,7 +2,6 @@
 //! nobody, and that may change at any time: each call finds out.
 
 use crate::backend::Backend;
-use crate::backend::syscall::Syscall;
 use crate::engine::process::Process;
 use crate::engine::registry::Key;
 use crate::engine::{self, Engine, recover};
@@ -25,7 +24,7 @@ const CHANGES_MAX: u32 = 3;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    backend: Syscall,
+    backend: Arc<dyn Backend>,
     path: Arc<Path>,
     facts: Facts,
     process: &'static Process,
@@ -34,14 +33,12 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub fn new(backend: Syscall, path: Arc<Path>, facts: Facts, process: &'static Process) -> Self {
+    pub fn new(backend: Arc<dyn Backend>, path: Arc<Path>, facts: Facts, process: &'static Process) -> Self {
         Self { backend, path, facts, process, known: Mutex::default() }
     }
 
-    pub fn try_clone(&self) -> Result<Self> {
-        let fd =
-            self.backend.as_fd().try_clone_to_owned().map_err(|error| self.error(Operation::Open, &error))?;
-        Ok(Self::new(Syscall::new(fd), self.path.clone(), self.facts.clone(), self.process))
+    pub fn another(&self) -> Self {
+        Self::new(self.backend.clone(), self.path.clone(), self.facts.clone(), self.process)
     }
 
     pub fn alignment(&self) -> Alignment {
@@ -76,7 +73,7 @@ impl Reader {
 
     /// The engine of the file, if this process writes it right now: it knows the length exactly, and keeps reads and
     /// cuts apart.
-    fn engine(&self) -> Option<Arc<Engine<Syscall>>> {
+    fn engine(&self) -> Option<Arc<Engine>> {
         let writable_here = self.process.is_current() && !self.facts.is_device;
         writable_here.then(|| self.process.registry.find(Key::of(&self.facts))).flatten()
     }
@@ -87,7 +84,7 @@ impl Reader {
         let (mut shrinks, mut changes) = (0, 0);
         loop {
             let (marker, len) = self.find(wanted_end)?;
-            match engine::read_up_to(&self.backend, into, offset, len, self.facts.alignment.offset) {
+            match engine::read_up_to(&*self.backend, into, offset, len, self.facts.alignment.offset) {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && shrinks < SHRINKS_MAX => {
                     shrinks += 1;
                     self.forget();
@@ -109,7 +106,8 @@ impl Reader {
         {
             return Ok((Some(known.0), known.1));
         }
-        let (marker, found) = recover::look(&self.backend, self.facts.identity, self.facts.alignment.append)?;
+        let (marker, found) =
+            recover::look(&*self.backend, self.facts.identity, self.facts.alignment.append)?;
         let len = match found.verdict {
             Verdict::Cut => found.ceiling,
             Verdict::Undecided => found.floor,
@@ -146,6 +144,6 @@ impl Reader {
 
 impl AsFd for Reader {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.backend.as_fd()
+        self.backend.descriptor()
     }
 }

@@ -1,20 +1,22 @@
 //! What the engine asks of the system below it. Backends are dumb: they do one thing at a time and say what
 //! came of it. Retries, short transfers and what an error means live in the engine.
 
-#[cfg(test)]
-pub mod sim;
+#[cfg(any(test, feature = "sim"))]
+pub(crate) mod sim;
 pub(crate) mod syscall;
 
 use crate::buffer::Segment;
 use crate::recovery::Extent;
 use crate::sync::JoinHandle;
+use std::fmt::Debug;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 /// Work for another thread.
 pub type Job = Box<dyn FnOnce() + Send>;
 
 /// One open file or device. All methods may be called from several threads at once.
-pub trait Backend: Send + Sync + 'static {
+pub trait Backend: Debug + Send + Sync + 'static {
     /// Writes segments one behind the other, with O_DSYNC semantics if `dsync`. May be short.
     fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64>;
     /// Reads into `into`. May be short.
@@ -47,4 +49,6 @@ pub trait Backend: Send + Sync + 'static {
     fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>>;
     /// Lets other processes write.
     fn unlock(&self);
+    /// To inspect the file with.
+    fn descriptor(&self) -> BorrowedFd<'_>;
 }

@@ -98,4 +98,8 @@ impl Backend for Syscall {
     fn unlock(&self) {
         sys::unlock(self.fd.as_fd());
     }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }

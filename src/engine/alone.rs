@@ -15,12 +15,11 @@ use super::core::Core;
 use super::grower::changed_by_another;
 use super::waiter::Token;
 use super::{Engine, io};
-use crate::backend::Backend;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::marker::Marker;
 use crate::sync::atomic::Ordering;
 
-impl<B: Backend> Engine<B> {
+impl Engine {
     pub fn set_len(&self, len: u64) -> Result<()> {
         let fail = |kind| self.error(Operation::SetLen, Some(len), kind);
         self.check_usable(Operation::SetLen)?;

@@ -14,7 +14,6 @@
 
 use super::core::{Failure, GrowthJob};
 use super::{Engine, io, os_kind};
-use crate::backend::Backend;
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
 use crate::growth::{Plan, Room};
@@ -31,7 +30,7 @@ pub(super) fn changed_by_another(physical: u64, found: u64) -> ErrorKind {
     ErrorKind::Doubtful(format!("it was grown to {physical} bytes and has {found}"))
 }
 
-impl<B: Backend> Engine<B> {
+impl Engine {
     pub(super) fn start_grower(self: &Arc<Self>) {
         let engine = self.clone();
         match self.backend.spawn(Box::new(move || engine.grow())) {
@@ -198,7 +197,7 @@ impl<B: Backend> Engine<B> {
         for start in (from..to).step_by(ZEROS_BYTES) {
             let len = (to - start).min(ZEROS_BYTES as u64) as usize;
             io::write_fully(
-                &self.backend,
+                &*self.backend,
                 &[Segment::of(&zeros[..len])],
                 start,
                 false,

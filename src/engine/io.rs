@@ -9,8 +9,8 @@ const AGAIN_MAX: u32 = 100;
 
 /// Writes all segments, one behind the other. A short write is resumed where it is aligned, so part of it may be
 /// written twice; an error means that any part may have been written.
-pub(super) fn write_fully<B: Backend>(
-    backend: &B,
+pub(super) fn write_fully(
+    backend: &dyn Backend,
     segments: &[Segment],
     offset: u64,
     dsync: bool,
@@ -36,12 +36,7 @@ pub(super) fn write_fully<B: Backend>(
 }
 
 /// Reads until `into` is full or the file ends, and says how much that was.
-pub(super) fn read_fully<B: Backend>(
-    backend: &B,
-    into: &mut [u8],
-    offset: u64,
-    align: u64,
-) -> io::Result<u64> {
+pub(super) fn read_fully(backend: &dyn Backend, into: &mut [u8], offset: u64, align: u64) -> io::Result<u64> {
     let mut done = 0;
     let mut again = 0;
     while (done as usize) < into.len() {

@@ -41,8 +41,8 @@ use std::sync::Arc;
 use waiter::{News, Task, Token};
 
 /// What an engine is made of, once the file is open, locked and in order.
-pub(crate) struct Parts<B> {
-    pub backend: B,
+pub(crate) struct Parts {
+    pub backend: Box<dyn Backend>,
     pub path: Arc<Path>,
     pub process: &'static Process,
     pub fs: Arc<FileSystem>,
@@ -56,8 +56,8 @@ pub(crate) struct Parts<B> {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Engine<B> {
-    pub backend: B,
+pub(crate) struct Engine {
+    pub backend: Box<dyn Backend>,
     pub alignment: Alignment,
     pub recovery: Recovery,
     path: Arc<Path>,
@@ -75,8 +75,8 @@ pub(crate) struct Engine<B> {
     counters: Counters,
 }
 
-impl<B: Backend> Engine<B> {
-    pub fn new(parts: Parts<B>) -> Self {
+impl Engine {
+    pub fn new(parts: Parts) -> Self {
         let len = parts.recovery.ceiling;
         let core = Core::new(len, parts.ground, Planner::new(parts.wishes), parts.held);
         Self {
@@ -157,7 +157,7 @@ impl<B: Backend> Engine<B> {
         if !extends && !durable {
             // Nobody need know: the file system orders overlapping writes, and there is nothing to share.
             let result =
-                io::write_fully(&self.backend, &[Segment::of(data)], offset, false, self.alignment.offset);
+                io::write_fully(&*self.backend, &[Segment::of(data)], offset, false, self.alignment.offset);
             return self.judge_write(result, Operation::Write, offset).map_err(|failure| fail(failure.kind));
         }
         self.run(durable, |core, token, out| core.write(token, Segment::of(data), offset, durable, out))
@@ -169,7 +169,7 @@ impl<B: Backend> Engine<B> {
         let fail = |kind| self.error(Operation::Read, Some(offset), kind);
         let _pass = self.begin(Operation::Read)?;
         check_transfer(into, offset, self.alignment).map_err(fail)?;
-        let read = read_up_to(&self.backend, into, offset, self.len(), self.alignment.offset);
+        let read = read_up_to(&*self.backend, into, offset, self.len(), self.alignment.offset);
         read.map(|read| read as usize).map_err(|error| fail(os_kind(&error)))
     }
 
@@ -296,7 +296,7 @@ impl<B: Backend> Engine<B> {
         if extends.is_some() {
             self.check_size_limit(end)?;
         }
-        let perform = || io::write_fully(&self.backend, segments, offset, dsync, self.alignment.offset);
+        let perform = || io::write_fully(&*self.backend, segments, offset, dsync, self.alignment.offset);
         let result = if dsync {
             // It may have been the flush behind it that failed; the kernel does not say.
             let blame = |error: &std::io::Error| {
@@ -421,8 +421,8 @@ pub(crate) fn check_transfer(data: &[u8], offset: u64, alignment: Alignment) -> 
 }
 
 /// Reads at `offset` what there is below `len`. Fewer bytes than that are an error.
-pub(crate) fn read_up_to<B: Backend>(
-    backend: &B,
+pub(crate) fn read_up_to(
+    backend: &dyn Backend,
     into: &mut [u8],
     offset: u64,
     len: u64,

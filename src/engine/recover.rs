@@ -37,8 +37,8 @@ struct View {
 
 /// Looks at a file that is `identity`, in blocks of `block` bytes, and does what `how` allows. Returns what was
 /// found, and the marker that stays because only the caller can tell where the file ends.
-pub(crate) fn bring_into_order<B: Backend>(
-    backend: &B,
+pub(crate) fn bring_into_order(
+    backend: &dyn Backend,
     identity: Identity,
     block: u64,
     how: Recover,
@@ -74,8 +74,8 @@ pub(crate) fn bring_into_order<B: Backend>(
 }
 
 /// Looks at a file that another process may be writing. Returns its marker, and what it says with the rest.
-pub(crate) fn look<B: Backend>(
-    backend: &B,
+pub(crate) fn look(
+    backend: &dyn Backend,
     identity: Identity,
     block: u64,
 ) -> io::Result<(Option<Vec<u8>>, Recovery)> {
@@ -86,7 +86,7 @@ pub(crate) fn look<B: Backend>(
 
 /// Looks until nothing changes meanwhile. A marker is never written twice, and without one the size of a file that
 /// its writer does not cut never falls: one that does was grown ahead, or has been cut.
-fn view<B: Backend>(backend: &B, identity: Identity) -> io::Result<View> {
+fn view(backend: &dyn Backend, identity: Identity) -> io::Result<View> {
     for _ in 0..LOOKS_MAX {
         let marker = backend.read_marker()?;
         let size = backend.physical_size()?;
@@ -116,14 +116,14 @@ fn verdict(view: &View, identity: Identity, block: u64) -> Recovery {
 }
 
 /// What others made of the file is now taken as its own; where its records end is still not known.
-fn adopt<B: Backend>(backend: &B, marker: Marker, found: &Recovery) -> io::Result<()> {
+fn adopt(backend: &dyn Backend, marker: Marker, found: &Recovery) -> io::Result<()> {
     let grown_to = found.physical_size;
     let grown = Marker { grown_from: grown_to, grown_to, epoch: marker.epoch.wrapping_add(1), ..marker };
     backend.write_marker(&grown.encode())?;
     uninterrupted(|| backend.sync_all())
 }
 
-fn cut<B: Backend>(backend: &B, marker: Marker, found: &Recovery) -> io::Result<()> {
+fn cut(backend: &dyn Backend, marker: Marker, found: &Recovery) -> io::Result<()> {
     let end = found.ceiling;
     if end < found.physical_size {
         let grown_to = marker.grown_to.max(found.physical_size);

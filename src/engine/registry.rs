@@ -2,7 +2,6 @@
 
 use super::Engine;
 use crate::Result;
-use crate::backend::syscall::Syscall;
 use crate::sync::{Condvar, Mutex};
 use crate::sys::probe::Facts;
 use std::collections::HashMap;
@@ -34,14 +33,14 @@ enum Entry {
     /// Being opened or closed.
     Busy,
     Open {
-        engine: Arc<Engine<Syscall>>,
+        engine: Arc<Engine>,
         handles: usize,
     },
 }
 
 impl Registry {
     /// One more handle of a file that is open, waiting if it is just being opened or closed.
-    pub fn join(&self, key: Key) -> Option<Arc<Engine<Syscall>>> {
+    pub fn join(&self, key: Key) -> Option<Arc<Engine>> {
         let mut files = self.files.lock();
         loop {
             match files.get_mut(&key) {
@@ -58,7 +57,7 @@ impl Registry {
     }
 
     /// The engine of a file if it is open at this moment: no handle, and no waiting.
-    pub fn find(&self, key: Key) -> Option<Arc<Engine<Syscall>>> {
+    pub fn find(&self, key: Key) -> Option<Arc<Engine>> {
         match self.files.lock().get(&key) {
             Some(Entry::Open { engine, .. }) => Some(engine.clone()),
             Some(Entry::Busy) | None => None,
@@ -66,11 +65,7 @@ impl Registry {
     }
 
     /// Opens a file unless it is open by now.
-    pub fn open(
-        &self,
-        key: Key,
-        make: impl FnOnce() -> Result<Engine<Syscall>>,
-    ) -> Result<Arc<Engine<Syscall>>> {
+    pub fn open(&self, key: Key, make: impl FnOnce() -> Result<Engine>) -> Result<Arc<Engine>> {
         loop {
             if let Some(engine) = self.join(key) {
                 return Ok(engine);

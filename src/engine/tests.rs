@@ -5,7 +5,7 @@ use super::process::{FileSystem, Process};
 use super::recover::{Recover, bring_into_order};
 use super::{Engine, Parts};
 use crate::backend::Backend;
-use crate::backend::sim::{BLOCK_BYTES, Call, Sim};
+use crate::backend::sim::{BLOCK_BYTES, Call, Device, Piece, Settings, Sim};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::growth::{Planner, Room, Wishes};
@@ -19,7 +19,90 @@ use std::sync::Arc;
 const SELF: Identity = Identity { inode: 1, born: (1, 1) };
 const DISK_BYTES: u64 = 64 << 20;
 
-type SimFile = Arc<Engine<Sim>>;
+/// A disk with one file, whose blocks tests tell by a number in their first eight bytes.
+#[derive(Clone, Debug)]
+struct Disk(Sim);
+
+impl Disk {
+    fn new(capacity_bytes: u64) -> Self {
+        Self::with(Settings { capacity_bytes, ..Settings::default() })
+    }
+
+    /// One where space is only taken by writing, as where files are mapped by indirect blocks.
+    fn without_allocation(capacity_bytes: u64) -> Self {
+        Self::with(Settings { capacity_bytes, allocates: false, ..Settings::default() })
+    }
+
+    fn with(settings: Settings) -> Self {
+        let disk = Self::of(Device::new(0, settings));
+        disk.0.sync_all().expect("nothing fails yet");
+        disk
+    }
+
+    fn of(device: Arc<Device>) -> Self {
+        let inode = device.find("file", true).expect("created");
+        Self(Sim { device, inode })
+    }
+
+    fn fail(&self, call: Call, nth: u64, errno: i32) {
+        self.0.device.fail(call, nth, errno);
+    }
+
+    fn die_after(&self, calls: u64) {
+        self.0.device.die_after(calls);
+    }
+
+    fn calls(&self) -> u64 {
+        self.0.device.calls()
+    }
+
+    /// The disk after a power cut now: `keep` says of the metadata (None), and of each block that was not flushed,
+    /// whether its newest state made it.
+    fn crash(&self, mut keep: impl FnMut(Option<u64>) -> bool) -> Self {
+        let mut choose = |piece, max| {
+            let block = match piece {
+                Piece::Metadata => None,
+                Piece::Block(number) | Piece::Sector(number) => Some(number),
+            };
+            if keep(block) { max } else { 0 }
+        };
+        Self::of(self.0.device.crash(&mut choose))
+    }
+
+    /// The number of a block; nothing beyond the size.
+    fn content(&self, block: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        let whole = (block + 1) * BLOCK_BYTES <= self.0.physical_size().unwrap();
+        self.0.device.peek(self.0.inode, &mut bytes, block * BLOCK_BYTES);
+        whole.then(|| u64::from_le_bytes(bytes))
+    }
+
+    fn is_marked(&self) -> bool {
+        self.0.read_marker().unwrap().is_some()
+    }
+
+    /// Another program writes `blocks` blocks at the end.
+    fn append_behind_our_back(&self, blocks: u64) {
+        let bytes = vec![0xFF; (blocks * BLOCK_BYTES) as usize];
+        self.0.write(&[Segment::of(&bytes)], self.0.physical_size().unwrap(), false).unwrap();
+        self.0.sync_all().unwrap();
+    }
+}
+
+/// An open file, and the disk below it.
+#[derive(Clone)]
+struct SimFile {
+    engine: Arc<Engine>,
+    backend: Disk,
+}
+
+impl std::ops::Deref for SimFile {
+    type Target = Arc<Engine>;
+
+    fn deref(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+}
 
 const WISHES: Wishes =
     Wishes { cap_bytes: 1 << 20, capacity_bytes: None, unit_bytes: BLOCK_BYTES, low_water_quarters: 2 };
@@ -36,14 +119,14 @@ fn ground(prepared: Option<Prepared>) -> Ground {
     }
 }
 
-fn open_on(sim: Sim, prepared: Option<Prepared>, fs: Arc<FileSystem>) -> Result<SimFile, ErrorKind> {
-    let order = bring_into_order(&sim, SELF, BLOCK_BYTES, Recover::Cut);
+fn open_on(disk: Disk, prepared: Option<Prepared>, fs: Arc<FileSystem>) -> Result<SimFile, ErrorKind> {
+    let order = bring_into_order(&disk.0, SELF, BLOCK_BYTES, Recover::Cut);
     let (recovery, held) = order.map_err(|error| super::os_kind(&error))?;
     if let Verdict::Doubtful(why) = recovery.verdict {
         return Err(ErrorKind::Doubtful(why));
     }
-    Ok(Arc::new(Engine::new(Parts {
-        backend: sim,
+    let engine = Engine::new(Parts {
+        backend: Box::new(disk.0.clone()),
         path: Path::new("simulated").into(),
         process: Process::current(),
         fs,
@@ -52,11 +135,12 @@ fn open_on(sim: Sim, prepared: Option<Prepared>, fs: Arc<FileSystem>) -> Result<
         wishes: WISHES,
         recovery,
         held,
-    })))
+    });
+    Ok(SimFile { engine: Arc::new(engine), backend: disk })
 }
 
-fn open(sim: Sim) -> SimFile {
-    open_on(sim, Some(Prepared::Unwritten), Arc::default()).expect("in order")
+fn open(disk: Disk) -> SimFile {
+    open_on(disk, Some(Prepared::Unwritten), Arc::default()).expect("in order")
 }
 
 fn record(number: u64, blocks: u64) -> Buffer {
@@ -73,7 +157,7 @@ fn contents(file: &SimFile) -> Vec<u64> {
 
 #[test]
 fn appends_stand_one_behind_the_other_and_close_cuts() {
-    let file = open(Sim::new(DISK_BYTES));
+    let file = open(Disk::new(DISK_BYTES));
     assert_eq!(file.append(&record(1, 1), false), Ok(0));
     assert_eq!(file.append(&record(2, 3), true), Ok(BLOCK_BYTES));
     assert_eq!(file.append(&record(5, 1), false), Ok(4 * BLOCK_BYTES));
@@ -86,16 +170,15 @@ fn appends_stand_one_behind_the_other_and_close_cuts() {
 
 #[test]
 fn a_short_write_is_resumed() {
-    let sim = Sim::new(DISK_BYTES);
-    sim.shorten_writes();
-    let file = open(sim);
+    let file =
+        open(Disk::with(Settings { capacity_bytes: DISK_BYTES, short_one_in: 1, ..Settings::default() }));
     file.append(&record(1, 7), true).unwrap();
     assert_eq!(contents(&file), [1, 2, 3, 4, 5, 6, 7]);
 }
 
 #[test]
 fn reads_end_where_the_file_does() {
-    let file = open(Sim::new(DISK_BYTES));
+    let file = open(Disk::new(DISK_BYTES));
     file.append(&record(1, 2), false).unwrap();
     let mut into = Buffer::zeroed(4 * BLOCK_BYTES as usize);
     assert_eq!(file.read_at(&mut into, BLOCK_BYTES), Ok(BLOCK_BYTES as usize));
@@ -105,7 +188,7 @@ fn reads_end_where_the_file_does() {
 
 #[test]
 fn a_full_disk_fails_appends_without_a_hole_until_space_is_freed() {
-    let file = open(Sim::new(16 * BLOCK_BYTES));
+    let file = open(Disk::new(16 * BLOCK_BYTES));
     for number in 1..=16 {
         file.append(&record(number, 1), false).unwrap();
     }
@@ -120,27 +203,27 @@ fn a_full_disk_fails_appends_without_a_hole_until_space_is_freed() {
 
 #[test]
 fn zeros_that_find_no_space_are_taken_back_and_fewer_are_tried() {
-    let sim = Sim::without_allocation(16 * BLOCK_BYTES);
+    let sim = Disk::without_allocation(16 * BLOCK_BYTES);
     let file = open_on(sim, Some(Prepared::Zeroed), Arc::default()).unwrap();
     for number in 1..=16 {
         file.append(&record(number, 1), false).unwrap();
     }
     assert_eq!(*file.append(&record(17, 1), false).unwrap_err().kind(), ErrorKind::NoSpace(libc::ENOSPC));
-    assert_eq!(file.backend.physical_size().unwrap(), 16 * BLOCK_BYTES, "what did not fit is taken back");
+    assert_eq!(file.backend.0.physical_size().unwrap(), 16 * BLOCK_BYTES, "what did not fit is taken back");
     file.finish().unwrap();
     assert_eq!(contents(&file), (1..=16).collect::<Vec<_>>());
 }
 
 #[test]
 fn a_large_append_that_does_not_fit_leaves_room_for_a_small_one() {
-    let file = open(Sim::new(16 * BLOCK_BYTES));
+    let file = open(Disk::new(16 * BLOCK_BYTES));
     assert!(file.append(&record(1, 20), false).is_err());
     assert_eq!(file.append(&record(1, 2), false), Ok(0));
 }
 
 #[test]
 fn without_growth_ahead_a_full_disk_leaves_the_file_as_it_was() {
-    let file = open_on(Sim::new(4 * BLOCK_BYTES), None, Arc::default()).unwrap();
+    let file = open_on(Disk::new(4 * BLOCK_BYTES), None, Arc::default()).unwrap();
     file.append(&record(1, 3), false).unwrap();
     let error = file.append(&record(4, 2), false).unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::NoSpace(libc::ENOSPC));
@@ -151,7 +234,7 @@ fn without_growth_ahead_a_full_disk_leaves_the_file_as_it_was() {
 
 #[test]
 fn a_failed_append_ends_appending_until_set_len() {
-    let file = open(Sim::new(DISK_BYTES));
+    let file = open(Disk::new(DISK_BYTES));
     file.append(&record(1, 1), true).unwrap();
     file.backend.fail(Call::Write, 0, libc::EIO);
     let first = file.append(&record(2, 1), false).unwrap_err();
@@ -169,9 +252,9 @@ fn a_failed_append_ends_appending_until_set_len() {
 #[test]
 fn flush_error_wedges_every_file_of_the_file_system() {
     let fs: Arc<FileSystem> = Arc::default();
-    let one = open_on(Sim::new(DISK_BYTES), Some(Prepared::Unwritten), fs.clone()).unwrap();
-    let other = open_on(Sim::new(DISK_BYTES), Some(Prepared::Unwritten), fs).unwrap();
-    let elsewhere = open(Sim::new(DISK_BYTES));
+    let one = open_on(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), fs.clone()).unwrap();
+    let other = open_on(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), fs).unwrap();
+    let elsewhere = open(Disk::new(DISK_BYTES));
     for file in [&one, &other, &elsewhere] {
         file.append(&record(1, 1), false).unwrap();
     }
@@ -191,7 +274,7 @@ fn flush_error_wedges_every_file_of_the_file_system() {
 
 #[test]
 fn a_durable_append_whose_flush_fails_is_not_acknowledged() {
-    let file = open(Sim::new(DISK_BYTES));
+    let file = open(Disk::new(DISK_BYTES));
     file.append(&record(1, 1), false).unwrap();
     file.backend.fail(Call::Flush, 0, libc::EIO);
     assert!(file.append(&record(2, 1), true).is_err());
@@ -199,7 +282,7 @@ fn a_durable_append_whose_flush_fails_is_not_acknowledged() {
 
 #[test]
 fn a_durable_append_makes_plain_ones_below_it_stable() {
-    let file = open(Sim::new(DISK_BYTES));
+    let file = open(Disk::new(DISK_BYTES));
     file.append(&record(1, 1), false).unwrap();
     file.append(&record(2, 1), true).unwrap();
     let disk = file.backend.crash(|_| false);
@@ -208,7 +291,7 @@ fn a_durable_append_makes_plain_ones_below_it_stable() {
 
 #[test]
 fn a_write_far_past_the_end_leaves_a_hole() {
-    let file = open(Sim::new(DISK_BYTES));
+    let file = open(Disk::new(DISK_BYTES));
     file.append(&record(1, 1), false).unwrap();
     file.write_at(&record(9, 1), 9000 * BLOCK_BYTES, true).unwrap();
     assert_eq!(file.len(), 9001 * BLOCK_BYTES);
@@ -221,7 +304,7 @@ fn a_write_far_past_the_end_leaves_a_hole() {
 
 #[test]
 fn misalignment_is_an_error_that_names_the_alignment() {
-    let file = open(Sim::new(DISK_BYTES));
+    let file = open(Disk::new(DISK_BYTES));
     let data = record(1, 2);
     let kind = |result: Result<()>| result.unwrap_err().kind().clone();
     let wanted = |what, value, required| ErrorKind::Misaligned { what, value, required };
@@ -238,7 +321,7 @@ fn misalignment_is_an_error_that_names_the_alignment() {
 
 #[test]
 fn zeroed_space_leaves_the_end_to_the_caller_until_it_cuts() {
-    let file = open_on(Sim::new(DISK_BYTES), Some(Prepared::Zeroed), Arc::default()).unwrap();
+    let file = open_on(Disk::new(DISK_BYTES), Some(Prepared::Zeroed), Arc::default()).unwrap();
     file.append(&record(1, 1), true).unwrap();
     for _ in 0..2 {
         let again = open_on(file.backend.crash(|_| true), Some(Prepared::Zeroed), Arc::default()).unwrap();
@@ -256,18 +339,19 @@ fn zeroed_space_leaves_the_end_to_the_caller_until_it_cuts() {
 
 #[test]
 fn a_file_grown_by_another_program_since_is_doubtful() {
-    let file = open(Sim::new(DISK_BYTES));
+    let file = open(Disk::new(DISK_BYTES));
     file.append(&record(1, 1), true).unwrap();
     let disk = file.backend.crash(|_| true);
     disk.append_behind_our_back(1);
-    let size = disk.calls();
-    assert!(matches!(open_on(disk, Some(Prepared::Unwritten), Arc::default()), Err(ErrorKind::Doubtful(_))));
-    assert_eq!(size, 0);
+    let before = disk.calls();
+    let opened = open_on(disk.clone(), Some(Prepared::Unwritten), Arc::default());
+    assert!(matches!(opened, Err(ErrorKind::Doubtful(_))));
+    assert_eq!(disk.calls() - before, 1, "all it did was to sync");
 }
 
 #[test]
 fn close_does_not_cut_a_file_that_another_program_grew() {
-    let file = open(Sim::new(DISK_BYTES));
+    let file = open(Disk::new(DISK_BYTES));
     file.append(&record(1, 1), true).unwrap();
     file.backend.append_behind_our_back(1);
     assert!(matches!(file.finish().unwrap_err().kind(), ErrorKind::Doubtful(_)));
@@ -276,7 +360,7 @@ fn close_does_not_cut_a_file_that_another_program_grew() {
 
 #[test]
 fn a_failed_set_len_shows_no_grown_space_after_a_crash() {
-    let file = open(Sim::new(DISK_BYTES));
+    let file = open(Disk::new(DISK_BYTES));
     file.append(&record(1, 1), true).unwrap();
     file.backend.fail(Call::Allocate, 0, libc::EFBIG);
     assert!(file.set_len(1 << 40).is_err());
@@ -287,7 +371,7 @@ fn a_failed_set_len_shows_no_grown_space_after_a_crash() {
 #[test]
 fn a_crash_during_an_extending_set_len_leaves_the_old_or_the_new_length() {
     for calls in 0.. {
-        let file = open(Sim::new(DISK_BYTES));
+        let file = open(Disk::new(DISK_BYTES));
         file.append(&record(1, 1), true).unwrap();
         file.backend.die_after(calls);
         let done = file.set_len(60 << 20).is_ok();
@@ -303,18 +387,18 @@ fn a_crash_during_an_extending_set_len_leaves_the_old_or_the_new_length() {
 
 #[test]
 fn a_growth_that_fails_half_way_is_taken_back() {
-    let file = open(Sim::new(DISK_BYTES));
+    let file = open(Disk::new(DISK_BYTES));
     file.append(&record(1, 1), true).unwrap();
-    let size = crate::backend::Backend::physical_size(&file.backend);
+    let size = file.backend.0.physical_size();
     assert!(file.append(&Buffer::zeroed(DISK_BYTES as usize + 4096), true).is_err());
-    assert_eq!(crate::backend::Backend::physical_size(&file.backend).ok(), size.ok());
+    assert_eq!(file.backend.0.physical_size().ok(), size.ok());
     file.finish().unwrap();
     assert_eq!(contents(&file), [1]);
 }
 
 #[test]
 fn a_failed_zeroing_is_taken_back() {
-    let file = open_on(Sim::new(DISK_BYTES), Some(Prepared::Zeroed), Arc::default()).unwrap();
+    let file = open_on(Disk::new(DISK_BYTES), Some(Prepared::Zeroed), Arc::default()).unwrap();
     file.backend.fail(Call::Write, 0, libc::EIO);
     assert!(file.append(&record(1, 1), true).is_err());
     file.finish().unwrap();
@@ -323,7 +407,7 @@ fn a_failed_zeroing_is_taken_back() {
 
 #[test]
 fn a_read_only_file_system_found_by_growth_wedges() {
-    let file = open(Sim::new(DISK_BYTES));
+    let file = open(Disk::new(DISK_BYTES));
     file.backend.fail(Call::Marker, 0, libc::EROFS);
     assert!(file.append(&record(1, 1), true).is_err());
     assert!(matches!(file.sync_data().unwrap_err().kind(), ErrorKind::Wedged(_)));
@@ -331,22 +415,22 @@ fn a_read_only_file_system_found_by_growth_wedges() {
 
 #[test]
 fn an_empty_append_returns_the_length() {
-    let file = open(Sim::new(DISK_BYTES));
+    let file = open(Disk::new(DISK_BYTES));
     file.append(&record(1, 2), false).unwrap();
     assert_eq!(file.append(&[], true), Ok(2 * BLOCK_BYTES));
 }
 
 #[test]
 fn a_marker_that_cannot_be_read_is_doubtful() {
-    let sim = Sim::new(DISK_BYTES);
-    crate::backend::Backend::write_marker(&sim, b"nonsense").unwrap();
+    let sim = Disk::new(DISK_BYTES);
+    sim.0.write_marker(b"nonsense").unwrap();
     assert!(open_on(sim, Some(Prepared::Unwritten), Arc::default()).is_err());
 }
 
 #[test]
 fn close_beside_a_failed_flush_is_not_a_success() {
     let fs: Arc<FileSystem> = Arc::default();
-    let file = open_on(Sim::new(DISK_BYTES), Some(Prepared::Unwritten), fs.clone()).unwrap();
+    let file = open_on(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), fs.clone()).unwrap();
     file.append(&record(1, 1), false).unwrap();
     let (begun, wait) = std::sync::mpsc::channel();
     let cause = Arc::new(file.error(Operation::Flush, None, ErrorKind::Os(libc::EIO)));
@@ -367,7 +451,7 @@ fn close_beside_a_failed_flush_is_not_a_success() {
 
 #[test]
 fn growth_leaves_alone_what_another_program_appended() {
-    let file = open(Sim::new(DISK_BYTES));
+    let file = open(Disk::new(DISK_BYTES));
     file.append(&record(1, 1), true).unwrap();
     let end = file.lock().sizes().physical / BLOCK_BYTES;
     file.backend.append_behind_our_back(1);
@@ -379,7 +463,7 @@ fn growth_leaves_alone_what_another_program_appended() {
 
 #[test]
 fn a_set_len_that_cannot_remove_the_marker_has_cut_all_the_same() {
-    let file = open(Sim::new(DISK_BYTES));
+    let file = open(Disk::new(DISK_BYTES));
     for number in 1..=8 {
         file.append(&record(number, 1), true).unwrap();
     }
@@ -433,7 +517,7 @@ fn a_need_ends_with_its_operation() {
 
 #[test]
 fn force_leaves_a_recycled_file_to_its_program() {
-    let file = open(Sim::new(DISK_BYTES));
+    let file = open(Disk::new(DISK_BYTES));
     for number in 1..=20 {
         file.append(&record(number, 1), false).unwrap();
     }
@@ -441,7 +525,7 @@ fn force_leaves_a_recycled_file_to_its_program() {
     file.append(&record(100, 1), true).unwrap();
     let disk = file.backend.crash(|_| true);
     disk.append_behind_our_back(1);
-    let (found, _) = bring_into_order(&disk, SELF, BLOCK_BYTES, Recover::Force).unwrap();
+    let (found, _) = bring_into_order(&disk.0, SELF, BLOCK_BYTES, Recover::Force).unwrap();
     assert!(matches!(found.verdict, Verdict::Doubtful(_)), "{found:?}");
     assert_eq!((found.floor, found.ceiling), (0, found.physical_size), "old records tell no end");
     let again = open(disk);
@@ -477,17 +561,17 @@ fn live(file: &SimFile) -> u64 {
     durable
 }
 
+/// Makes one of so many bytes.
+type NewDisk = fn(u64) -> Disk;
+
 /// A crash at every call, with several choices of what survives of the unflushed, and a crash at every call of the
 /// recovery that follows.
-/// Makes one of so many bytes.
-type NewDisk = fn(u64) -> Sim;
-
 #[test]
 fn a_crash_in_any_window_loses_nothing_acknowledged_and_shows_nothing_else() {
     let disks: [(NewDisk, Prepared); 3] = [
-        (Sim::new, Prepared::Unwritten),
-        (Sim::new, Prepared::Zeroed),
-        (Sim::without_allocation, Prepared::Zeroed),
+        (Disk::new, Prepared::Unwritten),
+        (Disk::new, Prepared::Zeroed),
+        (Disk::without_allocation, Prepared::Zeroed),
     ];
     for (disk, prepared) in disks {
         let whole = open_on(disk(DISK_BYTES), Some(prepared), Arc::default()).unwrap();
@@ -499,7 +583,7 @@ fn a_crash_in_any_window_loses_nothing_acknowledged_and_shows_nothing_else() {
     }
 }
 
-fn crash_at(cut: u64, sim: Sim, prepared: Prepared) {
+fn crash_at(cut: u64, sim: Disk, prepared: Prepared) {
     sim.die_after(cut);
     let fs: Arc<FileSystem> = Arc::default();
     let file = open_on_dying(sim, prepared, fs);
@@ -521,16 +605,16 @@ fn crash_at(cut: u64, sim: Sim, prepared: Prepared) {
 }
 
 /// Opening a new file syncs it: a disk that is gone by then has no file to speak of.
-fn open_on_dying(sim: Sim, prepared: Prepared, fs: Arc<FileSystem>) -> Option<SimFile> {
-    let works = crate::backend::Backend::sync_all(&sim).is_ok();
+fn open_on_dying(sim: Disk, prepared: Prepared, fs: Arc<FileSystem>) -> Option<SimFile> {
+    let works = sim.0.sync_all().is_ok();
     works.then(|| open_on(sim, Some(prepared), fs).ok()).flatten()
 }
 
-fn check_after_crash(disk: &Sim, durable: u64, prepared: Prepared, at: &str) {
+fn check_after_crash(disk: &Disk, durable: u64, prepared: Prepared, at: &str) {
     for again in 0.. {
         let image = disk.crash(|_| true);
         image.die_after(again);
-        let died = bring_into_order(&image, SELF, BLOCK_BYTES, Recover::Cut).is_err();
+        let died = bring_into_order(&image.0, SELF, BLOCK_BYTES, Recover::Cut).is_err();
         let file = open_on(image.crash(|n| n.is_none() && again % 2 == 0), Some(prepared), Arc::default())
             .unwrap_or_else(|kind| panic!("{at}, recovery call {again}: {kind}"));
         let contents = contents(&file);
@@ -553,8 +637,8 @@ fn check_after_crash(disk: &Sim, durable: u64, prepared: Prepared, at: &str) {
 const OLD: u64 = 1 << 32;
 
 /// A closed file of `blocks` blocks of old content.
-fn old_file(blocks: u64) -> Sim {
-    let file = open(Sim::new(DISK_BYTES));
+fn old_file(blocks: u64) -> Disk {
+    let file = open(Disk::new(DISK_BYTES));
     for n in 0..blocks {
         file.append(&record(OLD + n, 1), false).unwrap();
     }
@@ -569,7 +653,7 @@ fn recycled(blocks: u64) -> SimFile {
 }
 
 fn physical_blocks(file: &SimFile) -> u64 {
-    crate::backend::Backend::physical_size(&file.backend).unwrap() / BLOCK_BYTES
+    file.backend.0.physical_size().unwrap() / BLOCK_BYTES
 }
 
 #[test]
@@ -721,7 +805,7 @@ fn a_crash_in_any_window_of_a_recycled_file_mixes_no_lives() {
                 let disk = file.backend.crash(|n| match keep {
                     0 => false,
                     1 => true,
-                    _ => n.is_none_or(|n| (n as u64 ^ cut) % 2 == keep % 2),
+                    _ => n.is_none_or(|n| (n ^ cut) % 2 == keep % 2),
                 });
                 let at = format!("cut {cut} keep {keep} {prepared:?} over {old_blocks}");
                 check_lives(&disk, prepared, begun.then_some(durable), old_blocks, &at);
@@ -735,13 +819,13 @@ fn a_crash_in_any_window_of_a_recycled_file_mixes_no_lives() {
 
 /// Checks what a crash left of a recycled file, and a crash at every call of the recovery after it. `durable` blocks of
 /// this life were acknowledged, if it had begun.
-fn check_lives(disk: &Sim, prepared: Prepared, durable: Option<u64>, old_blocks: u64, at: &str) {
+fn check_lives(disk: &Disk, prepared: Prepared, durable: Option<u64>, old_blocks: u64, at: &str) {
     let old: Vec<_> = (OLD..OLD + old_blocks).collect();
     for again in 0.. {
         let at = format!("{at}, recovery call {again}");
         let image = disk.crash(|_| true);
         image.die_after(again);
-        let died = bring_into_order(&image, SELF, BLOCK_BYTES, Recover::Cut).is_err();
+        let died = bring_into_order(&image.0, SELF, BLOCK_BYTES, Recover::Cut).is_err();
         let file = open_on(image.crash(|n| n.is_none() && again % 2 == 0), Some(prepared), Arc::default())
             .unwrap_or_else(|kind| panic!("{at}: {kind}"));
         let as_it_was = file.recovery.verdict == Verdict::Clean && contents(&file) == old;

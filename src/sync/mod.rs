@@ -4,5 +4,7 @@
 //! A lock is never poisoned: no state is left half changed by a panic, or the process ends (see the engine).
 
 mod system;
+#[cfg(any(test, feature = "sim"))]
+pub(crate) mod world;
 
 pub(crate) use system::*;

@@ -1,8 +1,10 @@
-//! As the system has it.
+//! As the system has it; in the threads of a simulation, as its scheduler does.
 
 pub(crate) use std::sync::atomic;
 
 use self::atomic::AtomicU32;
+#[cfg(any(test, feature = "sim"))]
+use super::world;
 use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -13,7 +15,13 @@ use std::sync::PoisonError;
 pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 
 /// The value of a [`Mutex`], until dropped.
-pub(crate) struct MutexGuard<'a, T>(std::sync::MutexGuard<'a, T>);
+pub(crate) struct MutexGuard<'a, T> {
+    /// There until it is dropped.
+    value: Option<std::sync::MutexGuard<'a, T>>,
+    /// The task that holds it, and what it holds.
+    #[cfg(any(test, feature = "sim"))]
+    held: Option<(world::Task, &'a Mutex<T>)>,
+}
 
 impl<T> Mutex<T> {
     pub fn new(value: T) -> Self {
@@ -21,7 +29,38 @@ impl<T> Mutex<T> {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        #[cfg(any(test, feature = "sim"))]
+        if let Some(task) = world::current() {
+            return self.lock_in(task);
+        }
+        let value = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        MutexGuard {
+            value: Some(value),
+            #[cfg(any(test, feature = "sim"))]
+            held: None,
+        }
+    }
+
+    #[cfg(any(test, feature = "sim"))]
+    fn lock_in(&self, task: world::Task) -> MutexGuard<'_, T> {
+        use std::sync::TryLockError;
+        task.may_be_preempted();
+        let value = loop {
+            match self.0.try_lock() {
+                Ok(value) => break value,
+                Err(TryLockError::Poisoned(value)) => break value.into_inner(),
+                Err(TryLockError::WouldBlock) if task.is_held(self.address()) => task.wait(self.address()),
+                // A thread outside has it, for a moment that no scheduler can see.
+                Err(TryLockError::WouldBlock) => break self.0.lock().unwrap_or_else(PoisonError::into_inner),
+            }
+        };
+        task.took(self.address());
+        MutexGuard { value: Some(value), held: Some((task, self)) }
+    }
+
+    #[cfg(any(test, feature = "sim"))]
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 }
 
@@ -35,13 +74,23 @@ impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0
+        self.value.as_ref().expect("held until dropped")
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.0
+        self.value.as_mut().expect("held until dropped")
+    }
+}
+
+impl<T> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        self.value = None;
+        #[cfg(any(test, feature = "sim"))]
+        if let Some((task, mutex)) = self.held.take() {
+            task.gave_back(mutex.address());
+        }
     }
 }
 
@@ -51,28 +100,60 @@ pub(crate) struct Condvar(std::sync::Condvar);
 
 impl Condvar {
     /// Gives the lock up until it is notified, or earlier.
-    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-        MutexGuard(self.0.wait(guard.0).unwrap_or_else(PoisonError::into_inner))
+    pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        #[cfg(any(test, feature = "sim"))]
+        if let Some((task, mutex)) = guard.held.clone() {
+            // Nobody else runs in between.
+            drop(guard);
+            task.wait(self.address());
+            return mutex.lock();
+        }
+        let value = guard.value.take().expect("held until dropped");
+        guard.value = Some(self.0.wait(value).unwrap_or_else(PoisonError::into_inner));
+        guard
     }
 
     pub fn notify_all(&self) {
+        #[cfg(any(test, feature = "sim"))]
+        if let Some(task) = world::current() {
+            task.wake(self.address());
+        }
         self.0.notify_all();
+    }
+
+    #[cfg(any(test, feature = "sim"))]
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 }
 
 /// Sleeping on a word of memory.
 pub(crate) mod futex {
     use super::AtomicU32;
+    #[cfg(any(test, feature = "sim"))]
+    use super::world;
     use rustix::thread::futex;
 
     /// Sleeps while the word has this value, or shorter.
     pub fn wait(word: &AtomicU32, value: u32) {
+        #[cfg(any(test, feature = "sim"))]
+        if let Some(task) = world::current() {
+            // Nobody else runs in between.
+            if word.load(super::atomic::Ordering::SeqCst) == value {
+                task.wait(word.as_ptr().addr());
+            }
+            return;
+        }
         // EINTR and EAGAIN both mean: look again.
         let _ = futex::wait(word, futex::Flags::PRIVATE, value, None);
     }
 
     /// Wakes one who sleeps on the word.
     pub fn wake(word: &AtomicU32) {
+        #[cfg(any(test, feature = "sim"))]
+        if let Some(task) = world::current() {
+            return task.wake(word.as_ptr().addr());
+        }
         let woken = futex::wake(word, futex::Flags::PRIVATE, 1);
         debug_assert!(woken.is_ok());
     }
@@ -80,21 +161,37 @@ pub(crate) mod futex {
 
 /// Lets others run.
 pub(crate) fn yield_now() {
+    #[cfg(any(test, feature = "sim"))]
+    if let Some(task) = world::current() {
+        return task.yield_now();
+    }
     std::thread::yield_now();
 }
 
 /// A thread that can be waited for.
 #[derive(Debug)]
-pub(crate) struct JoinHandle(std::thread::JoinHandle<()>);
+pub(crate) enum JoinHandle {
+    System(std::thread::JoinHandle<()>),
+    #[cfg(any(test, feature = "sim"))]
+    Simulated(world::Handle<()>),
+}
 
 impl JoinHandle {
     /// Waits until the thread has ended, also by a panic.
     pub fn join(self) {
-        let _ = self.0.join();
+        let _ = match self {
+            Self::System(thread) => thread.join(),
+            #[cfg(any(test, feature = "sim"))]
+            Self::Simulated(task) => task.join(),
+        };
     }
 }
 
 /// Starts a thread.
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle> {
-    std::thread::Builder::new().name(name.into()).spawn(work).map(JoinHandle)
+    #[cfg(any(test, feature = "sim"))]
+    if let Some(task) = world::current() {
+        return task.spawn(name, work).map(JoinHandle::Simulated);
+    }
+    std::thread::Builder::new().name(name.into()).spawn(work).map(JoinHandle::System)
 }

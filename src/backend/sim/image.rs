@@ -1,0 +1,167 @@
+//! One state of a simulated file system: names, sizes, markers, and blocks with what is written in them.
+
+use crate::recovery::Extent;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The block of the simulated file system, in bytes.
+pub(crate) const BLOCK_BYTES: u64 = 4096;
+
+/// What the device writes whole or not at all, in bytes.
+pub(crate) const SECTOR_BYTES: usize = 512;
+
+pub(super) type Page = Arc<[u8; BLOCK_BYTES as usize]>;
+
+/// A block that is allocated. It has another number after it was given back and taken again.
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    pub life: u64,
+    /// None if it was never written, and so reads as zeros.
+    pub page: Option<Page>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Inode {
+    pub size: u64,
+    pub marker: Option<Vec<u8>>,
+    pub blocks: BTreeMap<u64, Block>,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Image {
+    pub names: BTreeMap<String, u64>,
+    pub inodes: BTreeMap<u64, Inode>,
+}
+
+/// What a journal keeps: one after the other, each whole or not at all.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    Create {
+        name: String,
+        inode: u64,
+    },
+    Rename {
+        from: String,
+        to: String,
+    },
+    Remove {
+        name: String,
+    },
+    Size {
+        inode: u64,
+        size: u64,
+    },
+    /// Takes those of these blocks that are not allocated.
+    Allocate {
+        inode: u64,
+        first: u64,
+        end: u64,
+        life: u64,
+    },
+    Truncate {
+        inode: u64,
+        len: u64,
+    },
+    Marker {
+        inode: u64,
+        marker: Option<Vec<u8>>,
+    },
+}
+
+impl Change {
+    /// Whether fdatasync must make it stable: without it data would not be found again.
+    pub fn finds_data(&self) -> bool {
+        !matches!(self, Self::Marker { .. })
+    }
+}
+
+impl Image {
+    pub fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Create { name, inode } => {
+                self.names.insert(name.clone(), *inode);
+                self.inodes.entry(*inode).or_default();
+            }
+            Change::Rename { from, to } => {
+                if let Some(inode) = self.names.remove(from) {
+                    self.names.insert(to.clone(), inode);
+                }
+            }
+            Change::Remove { name } => {
+                self.names.remove(name);
+            }
+            Change::Size { inode, size } => self.inode(*inode).size = *size,
+            Change::Allocate { inode, first, end, life } => {
+                let inode = self.inode(*inode);
+                for number in *first..*end {
+                    inode.blocks.entry(number).or_insert(Block { life: *life, page: None });
+                }
+            }
+            Change::Truncate { inode, len } => self.inode(*inode).truncate(*len),
+            Change::Marker { inode, marker } => self.inode(*inode).marker.clone_from(marker),
+        }
+    }
+
+    pub fn inode(&mut self, number: u64) -> &mut Inode {
+        self.inodes.get_mut(&number).expect("an inode is created before it is used")
+    }
+
+    pub fn allocated_blocks(&self) -> u64 {
+        self.inodes.values().map(|inode| inode.blocks.len() as u64).sum()
+    }
+}
+
+impl Inode {
+    fn truncate(&mut self, len: u64) {
+        self.blocks.split_off(&len.div_ceil(BLOCK_BYTES));
+        if let Some(tail) = self.zeroed_tail(len)
+            && let Some(block) = self.blocks.get_mut(&(len / BLOCK_BYTES))
+        {
+            block.page = Some(tail);
+        }
+        self.size = len;
+    }
+
+    /// The last block of a file of `len` bytes, without what lies beyond; None if there is nothing to zero.
+    pub fn zeroed_tail(&self, len: u64) -> Option<Page> {
+        let keep = (len % BLOCK_BYTES) as usize;
+        let page = self.blocks.get(&(len / BLOCK_BYTES))?.page.as_ref().filter(|_| keep > 0)?;
+        let mut page = **page;
+        page[keep..].fill(0);
+        Some(Arc::new(page))
+    }
+
+    pub fn page(&self, block: u64) -> Option<&Page> {
+        self.blocks.get(&block)?.page.as_ref()
+    }
+
+    /// Reads at `offset` what there is below the size.
+    pub fn read(&self, into: &mut [u8], offset: u64) -> u64 {
+        let read = (into.len() as u64).min(self.size.saturating_sub(offset));
+        let (mut at, end) = (offset, offset + read);
+        while at < end {
+            let (block, inside) = (at / BLOCK_BYTES, (at % BLOCK_BYTES) as usize);
+            let len = ((end - at) as usize).min(BLOCK_BYTES as usize - inside);
+            let piece = &mut into[(at - offset) as usize..][..len];
+            match self.page(block) {
+                Some(page) => piece.copy_from_slice(&page[inside..][..len]),
+                None => piece.fill(0),
+            }
+            at += len as u64;
+        }
+        read
+    }
+
+    pub fn extents(&self) -> Vec<Extent> {
+        let mut extents: Vec<Extent> = Vec::new();
+        for (number, block) in &self.blocks {
+            let (start, written) = (number * BLOCK_BYTES, block.page.is_some());
+            match extents.last_mut() {
+                Some(last) if last.end == start && last.written == written => last.end += BLOCK_BYTES,
+                _ => extents.push(Extent { start, end: start + BLOCK_BYTES, written }),
+            }
+        }
+        extents
+    }
+}

@@ -1,0 +1,443 @@
+//! The backend of a simulated disk with a small file system: a volatile cache and a stable image, a journal, sectors that
+//! are written in any order, faults, and power cuts.
+//!
+//! What it keeps of a crash is what a journaling file system keeps: of the changes of metadata (names, sizes, allocation,
+//! markers) the first so and so many; of a block that was allocated and not written before, nothing or one whole write,
+//! since the file system notes it as written only afterwards; of any other block, sector by sector, what is
+//! stable or what was written since. fdatasync covers metadata only as far as data needs it.
+//!
+//! In the threads of a simulation each call takes simulated time, so that calls end in any order; elsewhere it ends at once.
+
+mod image;
+mod state;
+
+pub(crate) use image::{BLOCK_BYTES, SECTOR_BYTES};
+pub use state::Call;
+pub(crate) use state::Piece;
+
+use super::{Backend, Job};
+use crate::buffer::Segment;
+use crate::recovery::Extent;
+use crate::sync::{self, JoinHandle, world};
+use image::{Change, Image};
+use rustix::fs::OFlags;
+use state::State;
+use std::fmt;
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// What a simulated disk is like.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// The space there is for data, in bytes.
+    pub capacity_bytes: u64,
+    /// Whether space can be allocated without writing it, as on ext4 or XFS, and not as on ext3.
+    pub allocates: bool,
+    /// How long a call takes, in simulated time.
+    pub latency: RangeInclusive<Duration>,
+    /// One write in so many is short. 0 for none.
+    pub short_one_in: u64,
+    /// One call in so many is interrupted (EINTR) or put off (EAGAIN). 0 for none.
+    pub interrupted_one_in: u64,
+}
+
+impl Default for Settings {
+    /// 1 GiB that can be allocated, 10 to 200 microseconds for each call, and nothing that goes wrong.
+    fn default() -> Self {
+        Self {
+            capacity_bytes: 1 << 30,
+            allocates: true,
+            latency: Duration::from_micros(10)..=Duration::from_micros(200),
+            short_one_in: 0,
+            interrupted_one_in: 0,
+        }
+    }
+}
+
+/// What happens by chance.
+#[derive(Clone, Debug, Default)]
+struct Faults {
+    random: fastrand::Rng,
+    settings: Settings,
+    /// Calls that begin before this simulated time wait for it.
+    stalled_until: Duration,
+}
+
+type Watcher = Box<dyn FnMut() + Send>;
+
+/// See the module.
+pub(crate) struct Device {
+    state: Mutex<State>,
+    watcher: Mutex<Option<Watcher>>,
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device").finish_non_exhaustive()
+    }
+}
+
+impl Device {
+    pub fn new(seed: u64, settings: Settings) -> Arc<Self> {
+        let capacity_blocks = settings.capacity_bytes / BLOCK_BYTES;
+        let random = fastrand::Rng::with_seed(seed);
+        let faults = Faults { random, settings, ..Faults::default() };
+        Self::of(State::with(Image::default(), capacity_blocks, 0, faults))
+    }
+
+    fn of(state: State) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(state), watcher: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The inode of a file, created if there is none and it may be.
+    pub fn find(&self, name: &str, create: bool) -> Option<u64> {
+        let mut state = self.state();
+        if let Some(inode) = state.live.names.get(name) {
+            return Some(*inode);
+        }
+        create.then(|| {
+            let inode = state.next_number();
+            state.change(Change::Create { name: name.into(), inode });
+            inode
+        })
+    }
+
+    pub fn rename(&self, from: &str, to: &str) {
+        self.state().change(Change::Rename { from: from.into(), to: to.into() });
+    }
+
+    pub fn remove(&self, name: &str) {
+        self.state().change(Change::Remove { name: name.into() });
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        self.state().live.names.keys().cloned().collect()
+    }
+
+    /// The `nth` next call of this kind (from 0) fails with `errno`.
+    pub fn fail(&self, call: Call, nth: u64, errno: i32) {
+        self.state().planned.push((call, nth, errno));
+    }
+
+    /// After so many more calls that change something every call fails: the device is gone.
+    pub fn die_after(&self, calls: u64) {
+        let mut state = self.state();
+        state.dies_after = Some(state.calls + calls);
+    }
+
+    /// Nothing ends for so long, in simulated time.
+    pub fn stall(&self, time: Duration) {
+        let until = now() + time;
+        self.state().faults.stalled_until = until;
+    }
+
+    /// How many calls changed something, or failed to.
+    pub fn calls(&self) -> u64 {
+        self.state().calls
+    }
+
+    /// Calls `watcher` whenever a call begins or ends.
+    pub fn watch(&self, watcher: Option<Watcher>) {
+        *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = watcher;
+    }
+
+    /// The disk after a power cut now. `choose` picks one of so many ways, from 0 (what is stable) to the number it is
+    /// given (the newest).
+    pub fn crash(&self, choose: &mut dyn FnMut(Piece, u64) -> u64) -> Arc<Self> {
+        let state = self.state();
+        let faults = Faults { stalled_until: Duration::ZERO, ..state.faults.clone() };
+        Self::of(State::with(state.crash(choose), state.capacity_blocks, state.number(), faults))
+    }
+
+    /// The disk after a power cut now, one of all that are possible by the seed.
+    pub fn crash_at_random(&self) -> Arc<Self> {
+        let mut random = self.state().faults.random.fork();
+        // Some cuts keep all or nothing of a kind: so the ends are tried, too.
+        let (whole, bias) = (random.u8(..4), random.u8(..3));
+        self.crash(&mut |_, max| match (whole, bias) {
+            (0, 0) => 0,
+            (0, 1) => max,
+            (_, 0) if random.bool() => 0,
+            (_, 1) if random.bool() => max,
+            _ => random.u64(..=max),
+        })
+    }
+
+    /// Whether space can be allocated without writing it.
+    pub fn allocates(&self) -> bool {
+        self.state().faults.settings.allocates
+    }
+
+    /// A number of the seed.
+    pub fn draw(&self) -> u64 {
+        self.state().faults.random.u64(..)
+    }
+
+    /// All that any program finds in a file.
+    pub fn content(&self, inode: u64) -> Vec<u8> {
+        let mut state = self.state();
+        let inode = state.live.inode(inode);
+        let mut content = vec![0; inode.size as usize];
+        inode.read(&mut content, 0);
+        content
+    }
+
+    /// A program writes a file anew, and syncs it.
+    pub fn put(&self, name: &str, content: &[u8]) {
+        let inode = self.find(name, true).expect("created");
+        let mut state = self.state();
+        state.truncate(inode, 0);
+        if !content.is_empty() {
+            let ticket = state.send(inode, 0, content.to_vec());
+            let written = state.land(ticket, false);
+            assert_eq!(written.ok(), Some(content.len() as u64), "no space on the simulated disk");
+        }
+        let snapshot = state.snapshot(true);
+        state.flush(snapshot);
+    }
+
+    /// What any program reads in a file, in no time.
+    #[cfg(test)]
+    pub fn peek(&self, inode: u64, into: &mut [u8], offset: u64) -> u64 {
+        self.state().live.inode(inode).read(into, offset)
+    }
+
+    /// One call: it begins, takes its time, and ends with its effect.
+    fn call<P, R>(
+        &self,
+        call: Call,
+        begin: impl FnOnce(&mut State) -> P,
+        end: impl FnOnce(&mut State, P, io::Result<()>) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let (fate, prepared, nanos) = {
+            let mut state = self.state();
+            let fate = state.fate(call);
+            (fate, begin(&mut state), state.faults.latency())
+        };
+        self.happened();
+        if let Some(task) = world::current() {
+            task.note(nanos);
+            task.sleep(nanos);
+        }
+        let result = end(&mut self.state(), prepared, fate);
+        self.happened();
+        result
+    }
+
+    fn happened(&self) {
+        // Not while it watches.
+        let Ok(mut watcher) = self.watcher.try_lock() else { return };
+        if let Some(watch) = &mut *watcher {
+            world::outside(watch);
+        }
+    }
+}
+
+fn now() -> Duration {
+    world::current().map_or(Duration::ZERO, |task| task.now())
+}
+
+impl Faults {
+    fn latency(&mut self) -> u64 {
+        let nanos = |time: &Duration| time.as_nanos() as u64;
+        let range = nanos(self.settings.latency.start())..=nanos(self.settings.latency.end());
+        let stalled = self.stalled_until.saturating_sub(now());
+        self.random.u64(range) + nanos(&stalled)
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        count > 0 && self.random.u64(..count) == 0
+    }
+}
+
+impl State {
+    /// Counts a call, and fails it if it is to fail.
+    fn fate(&mut self, call: Call) -> io::Result<()> {
+        self.calls += u64::from(call != Call::Read);
+        let error = |errno| Err(io::Error::from_raw_os_error(errno));
+        if self.dies_after.is_some_and(|last| self.calls > last) {
+            return error(libc::EIO);
+        }
+        let mut planned = None;
+        self.planned.retain_mut(|(kind, nth, errno)| {
+            if *kind != call || planned.is_some() {
+                return true;
+            }
+            let now = *nth == 0;
+            *nth = nth.saturating_sub(1);
+            planned = now.then_some(*errno);
+            !now
+        });
+        if let Some(errno) = planned {
+            return error(errno);
+        }
+        let interrupted_one_in = self.faults.settings.interrupted_one_in;
+        if matches!(call, Call::Write | Call::Read) && self.faults.one_in(interrupted_one_in) {
+            return error(if self.faults.random.bool() { libc::EINTR } else { libc::EAGAIN });
+        }
+        Ok(())
+    }
+
+    fn is_dead(&self) -> bool {
+        self.dies_after.is_some_and(|last| self.calls > last)
+    }
+}
+
+/// An open file of a simulated disk.
+#[derive(Clone, Debug)]
+pub(crate) struct Sim {
+    pub device: Arc<Device>,
+    pub inode: u64,
+}
+
+impl Sim {
+    /// A change of metadata: at once, when the call ends.
+    fn change(&self, call: Call, change: impl FnOnce(&mut State) -> io::Result<()>) -> io::Result<()> {
+        self.device.call(
+            call,
+            |_| (),
+            |state, (), fate| {
+                fate?;
+                change(state)
+            },
+        )
+    }
+
+    fn sync(&self, all: bool) -> io::Result<()> {
+        self.device.call(
+            Call::Flush,
+            |state| state.snapshot(all),
+            |state, snapshot, fate| {
+                if fate.is_err() && !state.is_dead() {
+                    state.lose(snapshot);
+                }
+                fate.map(|()| state.flush(snapshot))
+            },
+        )
+    }
+}
+
+impl Backend for Sim {
+    fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
+        let mut bytes = Vec::new();
+        segments.iter().for_each(|segment| segment.copy_to(&mut bytes));
+        self.device.call(
+            Call::Write,
+            |state| {
+                let short_one_in = state.faults.settings.short_one_in;
+                let sectors = bytes.len() / SECTOR_BYTES;
+                if sectors > 1 && state.faults.one_in(short_one_in) {
+                    bytes.truncate(state.faults.random.usize(1..sectors) * SECTOR_BYTES);
+                }
+                state.send(self.inode, offset, bytes)
+            },
+            |state, ticket, fate| match fate {
+                Ok(()) => state.land(ticket, dsync),
+                Err(error) => {
+                    match error.raw_os_error() {
+                        Some(libc::EINTR | libc::EAGAIN) => state.recall(ticket),
+                        _ if state.is_dead() => state.recall(ticket),
+                        _ => state.fail(ticket),
+                    }
+                    Err(error)
+                }
+            },
+        )
+    }
+
+    fn read(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
+        self.device.call(
+            Call::Read,
+            |_| (),
+            |state, (), fate| {
+                fate?;
+                Ok(state.live.inode(self.inode).read(into, offset))
+            },
+        )
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.sync(false)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.sync(true)
+    }
+
+    fn physical_size(&self) -> io::Result<u64> {
+        Ok(self.device.state().live.inode(self.inode).size)
+    }
+
+    fn allocate(&self, start: u64, end: u64) -> io::Result<()> {
+        if !self.device.allocates() {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        self.change(Call::Allocate, |state| state.allocate(self.inode, start, end))
+    }
+
+    fn write_zeroes(&self, _start: u64, _end: u64) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        self.change(Call::Allocate, |state| {
+            state.truncate(self.inode, len);
+            Ok(())
+        })
+    }
+
+    fn extents(&self) -> io::Result<Vec<Extent>> {
+        Ok(self.device.state().live.inode(self.inode).extents())
+    }
+
+    fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.device.state().live.inode(self.inode).marker.clone())
+    }
+
+    fn write_marker(&self, bytes: &[u8]) -> io::Result<()> {
+        let marker = Some(bytes.to_vec());
+        self.change(Call::Marker, |state| {
+            state.change(Change::Marker { inode: self.inode, marker });
+            Ok(())
+        })
+    }
+
+    fn remove_marker(&self) -> io::Result<()> {
+        self.change(Call::Marker, |state| {
+            state.change(Change::Marker { inode: self.inode, marker: None });
+            Ok(())
+        })
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(self.device.state().free_blocks() * BLOCK_BYTES)
+    }
+
+    fn size_max(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>> {
+        if world::current().is_some() {
+            return sync::spawn("dioxide-grow", job).map(Some);
+        }
+        job();
+        Ok(None)
+    }
+
+    fn unlock(&self) {}
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        static NOTHING: OnceLock<OwnedFd> = OnceLock::new();
+        let open = || rustix::fs::open("/dev/null", OFlags::CLOEXEC, rustix::fs::Mode::empty());
+        NOTHING.get_or_init(|| open().expect("/dev/null is always there")).as_fd()
+    }
+}

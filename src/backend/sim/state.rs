@@ -1,0 +1,321 @@
+//! What the simulated disk keeps: a live image, as programs see it; a stable one, as a power cut would leave it; and
+//! between them a journal, a volatile cache, and requests in flight.
+
+use super::Faults;
+use super::image::{BLOCK_BYTES, Change, Image, Page, SECTOR_BYTES};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+/// What of a crash is to be chosen: as often as a state has more than one way to come out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// How many changes of the journal survive.
+    Metadata,
+    /// What an allocated block holds that was not written yet: nothing, or one of the writes to it, whole.
+    Block(u64),
+    /// Which write a sector holds: the stable one, or a later one.
+    Sector(u64),
+}
+
+/// What a test can make fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Call {
+    /// A write.
+    Write,
+    /// A read.
+    Read,
+    /// A flush or sync.
+    Flush,
+    /// An allocation, or a cut.
+    Allocate,
+    /// Setting or removing the marker.
+    Marker,
+}
+
+/// A write on its way to the disk.
+#[derive(Clone, Debug)]
+struct InFlight {
+    inode: u64,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+/// What a block held after a write that no flush has covered.
+#[derive(Clone, Debug)]
+struct Version {
+    number: u64,
+    life: u64,
+    page: Page,
+}
+
+/// What a flush covers: what had happened before it began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Snapshot {
+    number: u64,
+    changes: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub live: Image,
+    stable: Image,
+    /// Not yet stable, oldest first.
+    journal: VecDeque<Change>,
+    /// How many changes are stable.
+    committed: u64,
+    /// By inode and block; oldest first.
+    cache: BTreeMap<(u64, u64), Vec<Version>>,
+    in_flight: BTreeMap<u64, InFlight>,
+    number: u64,
+    pub capacity_blocks: u64,
+    pub calls: u64,
+    pub dies_after: Option<u64>,
+    pub planned: Vec<(Call, u64, i32)>,
+    pub faults: Faults,
+}
+
+impl State {
+    pub fn next_number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    /// Makes a change of metadata, stable with the next commit.
+    pub fn change(&mut self, change: Change) {
+        self.live.apply(&change);
+        self.journal.push_back(change);
+    }
+
+    // --- space --------------------------------------------------------------------------------------
+
+    pub fn free_blocks(&self) -> u64 {
+        self.capacity_blocks.saturating_sub(self.live.allocated_blocks())
+    }
+
+    /// Takes what is free of these blocks, and says where it ends.
+    fn take(&mut self, inode: u64, first: u64, end: u64) -> u64 {
+        let mut free = self.free_blocks();
+        let blocks = &self.live.inode(inode).blocks;
+        let taken_to = (first..end).find(|number| {
+            let needs = !blocks.contains_key(number);
+            let missing = needs && free == 0;
+            free -= u64::from(needs && !missing);
+            missing
+        });
+        let taken_to = taken_to.unwrap_or(end);
+        let needed = (first..taken_to).any(|number| !blocks.contains_key(&number));
+        if needed {
+            let life = self.next_number();
+            self.change(Change::Allocate { inode, first, end: taken_to, life });
+        }
+        taken_to
+    }
+
+    /// Allocates, and moves the size; as real file systems do, what there is is taken before there is no more.
+    pub fn allocate(&mut self, inode: u64, start: u64, end: u64) -> io::Result<()> {
+        let wanted = end.div_ceil(BLOCK_BYTES);
+        let taken_to = self.take(inode, start / BLOCK_BYTES, wanted);
+        let end = end.min(taken_to * BLOCK_BYTES);
+        self.extend(inode, end);
+        if taken_to < wanted { Err(io::Error::from_raw_os_error(libc::ENOSPC)) } else { Ok(()) }
+    }
+
+    fn extend(&mut self, inode: u64, end: u64) {
+        if self.live.inode(inode).size < end {
+            self.change(Change::Size { inode, size: end });
+        }
+    }
+
+    pub fn truncate(&mut self, inode: u64, len: u64) {
+        let tail = self.live.inode(inode).zeroed_tail(len);
+        self.change(Change::Truncate { inode, len });
+        if let Some(page) = tail {
+            self.remember(inode, len / BLOCK_BYTES, page);
+        }
+    }
+
+    // --- writes -------------------------------------------------------------------------------------
+
+    /// A write begins: from now on a crash may leave any part of it.
+    pub fn send(&mut self, inode: u64, offset: u64, bytes: Vec<u8>) -> u64 {
+        let ticket = self.next_number();
+        self.in_flight.insert(ticket, InFlight { inode, offset, bytes });
+        ticket
+    }
+
+    /// A write ends: its bytes are what programs read. Short where there is no space.
+    pub fn land(&mut self, ticket: u64, dsync: bool) -> io::Result<u64> {
+        let InFlight { inode, offset, bytes } = self.in_flight.remove(&ticket).expect("it was sent");
+        let end = offset + bytes.len() as u64;
+        let taken_to = self.take(inode, offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
+        let end = end.min(taken_to * BLOCK_BYTES);
+        if end <= offset {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        let written = &bytes[..(end - offset) as usize];
+        for (block, page) in self.pages(inode, offset, written) {
+            self.remember(inode, block, page);
+        }
+        self.extend(inode, end);
+        if dsync {
+            let blocks = offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES);
+            let snapshot = self.snapshot(false);
+            self.commit(snapshot.changes);
+            blocks.for_each(|block| self.settle((inode, block), snapshot.number));
+        }
+        Ok(written.len() as u64)
+    }
+
+    /// A write ends as if it had never begun.
+    pub fn recall(&mut self, ticket: u64) {
+        self.in_flight.remove(&ticket);
+    }
+
+    /// A write ends in an error: any of its blocks may have been written.
+    pub fn fail(&mut self, ticket: u64) {
+        let InFlight { inode, offset, bytes } = self.in_flight.remove(&ticket).expect("it was sent");
+        for (block, page) in self.pages(inode, offset, &bytes) {
+            if self.live.inode(inode).blocks.contains_key(&block) && self.faults.random.bool() {
+                self.remember(inode, block, page);
+            }
+        }
+    }
+
+    /// The blocks that `bytes` at `offset` make, with what is around them.
+    fn pages(&self, inode: u64, offset: u64, bytes: &[u8]) -> Vec<(u64, Page)> {
+        let inode = &self.live.inodes[&inode];
+        let mut pages = Vec::new();
+        let mut rest = bytes;
+        let mut at = offset;
+        while !rest.is_empty() {
+            let (block, inside) = (at / BLOCK_BYTES, (at % BLOCK_BYTES) as usize);
+            let len = rest.len().min(BLOCK_BYTES as usize - inside);
+            let mut page = inode.page(block).map_or([0; BLOCK_BYTES as usize], |page| **page);
+            page[inside..][..len].copy_from_slice(&rest[..len]);
+            pages.push((block, Arc::new(page)));
+            (rest, at) = (&rest[len..], at + len as u64);
+        }
+        pages
+    }
+
+    /// A block has new content, in the volatile cache.
+    fn remember(&mut self, inode: u64, block: u64, page: Page) {
+        let number = self.next_number();
+        let known = self.live.inode(inode).blocks.get_mut(&block).expect("it is allocated");
+        known.page = Some(page.clone());
+        let version = Version { number, life: known.life, page };
+        self.cache.entry((inode, block)).or_default().push(version);
+    }
+
+    // --- flushes ------------------------------------------------------------------------------------
+
+    /// What a flush that begins now will cover: all of the metadata, or what finds data.
+    pub fn snapshot(&self, all: bool) -> Snapshot {
+        let covered = match all {
+            true => self.journal.len(),
+            false => self.journal.iter().rposition(Change::finds_data).map_or(0, |last| last + 1),
+        };
+        Snapshot { number: self.number, changes: self.committed + covered as u64 }
+    }
+
+    pub fn flush(&mut self, snapshot: Snapshot) {
+        self.commit(snapshot.changes);
+        let cached: Vec<_> = self.cache.keys().copied().collect();
+        cached.into_iter().for_each(|key| self.settle(key, snapshot.number));
+    }
+
+    /// A flush failed: some of what it should have covered never becomes stable, whoever flushes again.
+    pub fn lose(&mut self, snapshot: Snapshot) {
+        for versions in self.cache.values_mut() {
+            if self.faults.random.bool() {
+                versions.retain(|version| version.number > snapshot.number);
+            }
+        }
+        self.cache.retain(|_, versions| !versions.is_empty());
+    }
+
+    /// Makes the metadata stable up to this number of changes.
+    fn commit(&mut self, changes: u64) {
+        while self.committed < changes {
+            let change = self.journal.pop_front().expect("it was counted");
+            self.stable.apply(&change);
+            self.committed += 1;
+        }
+    }
+
+    /// Makes a block stable as it was at the time of `number`.
+    fn settle(&mut self, key: (u64, u64), number: u64) {
+        let Some(versions) = self.cache.get_mut(&key) else { return };
+        let Some(last) = versions.iter().rposition(|version| version.number <= number) else { return };
+        let version = versions.drain(..=last).next_back().expect("at least one");
+        if versions.is_empty() {
+            self.cache.remove(&key);
+        }
+        let block = self.stable.inodes.get_mut(&key.0).and_then(|inode| inode.blocks.get_mut(&key.1));
+        if let Some(block) = block.filter(|block| block.life == version.life) {
+            block.page = Some(version.page);
+        }
+    }
+
+    // --- crashes ------------------------------------------------------------------------------------
+
+    /// What a power cut now leaves. `choose` picks one of so many ways, from 0 (what is stable) to the number it is
+    /// given (the newest).
+    pub fn crash(&self, choose: &mut dyn FnMut(Piece, u64) -> u64) -> Image {
+        let mut image = self.stable.clone();
+        let survive = choose(Piece::Metadata, self.journal.len() as u64) as usize;
+        self.journal.iter().take(survive).for_each(|change| image.apply(change));
+        for ((inode, number), pages) in self.unstable() {
+            let block = image.inodes.get_mut(&inode).and_then(|inode| inode.blocks.get_mut(&number));
+            let Some(block) = block else { continue };
+            let pages: Vec<_> =
+                pages.into_iter().filter(|(life, _)| *life == block.life).map(|(_, page)| page).collect();
+            if pages.is_empty() {
+                continue;
+            }
+            let max = pages.len() as u64;
+            let Some(stable) = &block.page else {
+                let chosen = choose(Piece::Block(number), max);
+                block.page = chosen.checked_sub(1).map(|n| pages[n as usize].clone());
+                continue;
+            };
+            let mut page = **stable;
+            for (sector, bytes) in page.chunks_mut(SECTOR_BYTES).enumerate() {
+                if let Some(n) = choose(Piece::Sector(number), max).checked_sub(1) {
+                    bytes.copy_from_slice(&pages[n as usize][sector * SECTOR_BYTES..][..SECTOR_BYTES]);
+                }
+            }
+            block.page = Some(Arc::new(page));
+        }
+        image
+    }
+
+    /// What each block may hold beside what is stable, oldest first, with the life of the block: what is in the cache, and
+    /// what is in flight.
+    fn unstable(&self) -> BTreeMap<(u64, u64), Vec<(u64, Page)>> {
+        let cached = self.cache.iter().map(|(key, versions)| {
+            (*key, versions.iter().map(|version| (version.life, version.page.clone())).collect::<Vec<_>>())
+        });
+        let mut unstable: BTreeMap<_, _> = cached.collect();
+        for InFlight { inode, offset, bytes } in self.in_flight.values() {
+            for (number, page) in self.pages(*inode, *offset, bytes) {
+                if let Some(block) = self.live.inodes[inode].blocks.get(&number) {
+                    unstable.entry((*inode, number)).or_default().push((block.life, page));
+                }
+            }
+        }
+        unstable
+    }
+
+    /// A disk that holds just this.
+    pub fn with(image: Image, capacity_blocks: u64, number: u64, faults: Faults) -> Self {
+        Self { live: image.clone(), stable: image, capacity_blocks, number, faults, ..Self::default() }
+    }
+
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}

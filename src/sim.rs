@@ -1,0 +1,307 @@
+//! A simulated disk, and threads in simulated time, to test a program's own use of [`File`] on: what is on the disk after
+//! a power cut at any moment, when a flush fails, when there is no space. Behind the feature `sim`, meant for tests.
+//!
+//! The whole engine runs as it does elsewhere; only what it asks of the system is answered by a [`Disk`] in
+//! memory. A disk alone makes faults and power cuts repeatable for a single thread. [`run`] makes them so for any
+//! number: its threads run one at a time, in an order drawn from a seed, and the calls of the disk take simulated time, so
+//! that they end in any order. The same seed gives the same run.
+//!
+//! ```
+//! use dioxide::sim::{self, Disk};
+//! use dioxide::{Buffer, Durability, OpenOptions};
+//!
+//! let mut log = OpenOptions::new();
+//! log.write(true).create(true).durability(Durability::EveryWrite);
+//!
+//! for seed in 0..10 {
+//!     let disk = Disk::new(seed);
+//!     let ((acknowledged, after), _) = sim::run(seed, || {
+//!         let file = disk.open(&log, "log").unwrap();
+//!         let writers: Vec<_> = (0..4)
+//!             .map(|_| {
+//!                 let file = file.try_clone().unwrap();
+//!                 sim::spawn(move || file.append(&Buffer::zeroed(4096)).unwrap())
+//!             })
+//!             .collect();
+//!         let offsets = writers.into_iter().map(|writer| writer.join().unwrap());
+//!         (offsets.max().unwrap() + 4096, disk.crash())
+//!     });
+//!     let file = after.open(&log, "log").unwrap();
+//!     assert_eq!(file.len().unwrap(), acknowledged);
+//! }
+//! ```
+
+use crate::backend::sim::{BLOCK_BYTES, Device, SECTOR_BYTES, Sim};
+use crate::engine::process::{FileSystem, Process};
+use crate::engine::registry::Key;
+use crate::engine::{Engine, Parts};
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::file::{File, Inner};
+use crate::marker::{Identity, Prepared};
+use crate::merge::Limits;
+use crate::open;
+use crate::options::{Growth, OpenOptions};
+use crate::reader::Reader;
+use crate::sync::world;
+use crate::sys::probe::{Alignment, Facts, Through};
+
+use std::any::Any;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+pub use crate::backend::sim::{Call, Settings};
+
+/// The largest request of a simulated disk, in bytes: small, so that merging meets it.
+const REQUEST_MAX_BYTES: u64 = 256 << 10;
+const SEGMENTS_MAX: usize = 64;
+
+/// A disk with a journaling file system. Clones are the same disk.
+///
+/// A power cut leaves what such a file system can leave: of the changes of names, sizes and allocation, the first
+/// so and so many; of data that no flush has covered, any subset of sectors (512 bytes).
+#[derive(Clone, Debug)]
+pub struct Disk {
+    device: Arc<Device>,
+    fs: Arc<FileSystem>,
+    /// As no real device is numbered.
+    dev: u64,
+}
+
+impl Disk {
+    /// An empty disk of 1 GiB. The seed decides how long calls take, and what power cuts leave.
+    pub fn new(seed: u64) -> Self {
+        Self::with(seed, Settings::default())
+    }
+
+    /// An empty disk.
+    pub fn with(seed: u64, settings: Settings) -> Self {
+        Self::of(Device::new(seed, settings))
+    }
+
+    fn of(device: Arc<Device>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1 << 63);
+        Self { device, fs: Arc::default(), dev: NEXT.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// Opens a file of the disk, as [`OpenOptions::open`] does one of the system. `name` is only a name: there are
+    /// no directories. The descriptor of the file is one of `/dev/null`.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::open`].
+    pub fn open(&self, options: &OpenOptions, name: &str) -> Result<File> {
+        let path: Arc<Path> = Path::new(name).into();
+        let fail = |kind| Error::new(Operation::Open, &path, None, kind);
+        if let Some(cause) = self.fs.wedged() {
+            return Err(fail(ErrorKind::Wedged(cause.clone())));
+        }
+        let known = self.device.find(name, false).is_some();
+        if known && options.create_new {
+            return Err(fail(ErrorKind::Os(libc::EEXIST)));
+        }
+        let create = options.write && (options.create || options.create_new);
+        let inode = self.device.find(name, create).ok_or_else(|| fail(ErrorKind::Os(libc::ENOENT)))?;
+        let backend = Sim { device: self.device.clone(), inode };
+        let facts = self.facts(&backend);
+        let process = Process::current();
+        if !options.write {
+            let reader = Reader::new(Arc::new(backend), path, facts, process);
+            return Ok(File::of(Inner::Reader(reader)));
+        }
+        let key = Key::of(&facts);
+        let engine =
+            process.registry.open(key, || self.make_engine(options, process, &path, backend, facts))?;
+        if options.truncate {
+            engine.set_len(0).inspect_err(|_| drop(process.registry.leave(key)))?;
+        }
+        Ok(File::of(open::shared(options, process, key, engine)))
+    }
+
+    fn facts(&self, backend: &Sim) -> Facts {
+        Facts {
+            identity: Identity { inode: backend.inode, born: (0, 0) },
+            dev: self.dev,
+            fs: self.dev,
+            is_device: false,
+            alignment: Alignment {
+                memory: SECTOR_BYTES as u64,
+                offset: SECTOR_BYTES as u64,
+                append: BLOCK_BYTES,
+            },
+            limits: Limits { bytes_max: REQUEST_MAX_BYTES, segments_max: SEGMENTS_MAX },
+            len: 0,
+            through: Through::Unnumbered,
+        }
+    }
+
+    fn make_engine(
+        &self,
+        options: &OpenOptions,
+        process: &'static Process,
+        path: &Arc<Path>,
+        backend: Sim,
+        facts: Facts,
+    ) -> Result<Engine> {
+        // It syncs, so a name just created is stable then.
+        let (recovery, held) = open::recovered(&backend, &self.fs, path, &facts)?;
+        let prepared = match &held {
+            Some(marker) => Some(marker.prepared),
+            None => match options.growth {
+                Growth::Unwritten => self.device.allocates().then_some(Prepared::Unwritten),
+                Growth::Zeroed => Some(Prepared::Zeroed),
+                Growth::None => None,
+            },
+        };
+        Ok(Engine::new(Parts {
+            backend: Box::new(backend),
+            path: path.clone(),
+            process,
+            fs: self.fs.clone(),
+            ground: open::ground(&facts, prepared, true, self.device.draw() as u32),
+            alignment: facts.alignment,
+            wishes: open::wishes(options, prepared, &facts),
+            recovery,
+            held,
+        }))
+    }
+
+    /// The disk as a power cut now leaves it, one of all the ways that are possible; this one goes on. Files that are open
+    /// belong to this one.
+    pub fn crash(&self) -> Self {
+        Self::of(self.device.crash_at_random())
+    }
+
+    /// The `nth` next call of a kind (from 0), on any file, fails with `errno`.
+    ///
+    /// A flush that fails loses some of what it should have covered, whatever later flushes say, as file systems do.
+    pub fn fail(&self, call: Call, nth: u64, errno: i32) {
+        self.device.fail(call, nth, errno);
+    }
+
+    /// After so many more calls that change something, every call fails, as if the device, or the program, were gone.
+    pub fn die_after(&self, calls: u64) {
+        self.device.die_after(calls);
+    }
+
+    /// Nothing that begins from now on ends for so long, in simulated time. Only for threads of [`run`].
+    pub fn stall(&self, time: Duration) {
+        self.device.stall(time);
+    }
+
+    /// How many calls have changed something, or failed to.
+    pub fn calls(&self) -> u64 {
+        self.device.calls()
+    }
+
+    /// Calls `watcher` whenever a call of the disk begins or ends, for instance to [`crash`](Self::crash) a copy there. What
+    /// the watcher does takes no simulated time. `None` ends it.
+    pub fn watch(&self, watcher: Option<Box<dyn FnMut() + Send>>) {
+        self.device.watch(watcher);
+    }
+
+    /// The files there are.
+    pub fn names(&self) -> Vec<String> {
+        self.device.names()
+    }
+
+    /// Gives a file another name, stable with the next flush of any file.
+    pub fn rename(&self, from: &str, to: &str) {
+        self.device.rename(from, to);
+    }
+
+    /// Removes a name, stable with the next flush of any file. Whoever has the file open goes on.
+    pub fn remove(&self, name: &str) {
+        self.device.remove(name);
+    }
+
+    /// What other programs find in a file: also space that was only grown. None if there is no such file.
+    pub fn content(&self, name: &str) -> Option<Vec<u8>> {
+        self.device.find(name, false).map(|inode| self.device.content(inode))
+    }
+
+    /// Another program makes this the content of a file, durably.
+    pub fn put(&self, name: &str, content: &[u8]) {
+        self.device.put(name, content);
+    }
+}
+
+/// What a simulation came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Simulated time.
+    pub elapsed: Duration,
+    /// Of all that happened, in its order: two runs with the same digest were the same.
+    pub digest: u64,
+}
+
+/// Runs `main` in simulated time, and waits for the threads it [spawned](spawn). Threads that are started otherwise take no
+/// part: they must not wait for these, nor these for them.
+///
+/// # Panics
+///
+/// With the panic of `main`; if all threads wait for one another; and inside of another simulation.
+pub fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Run) {
+    let (result, ended) = world::run(seed, main);
+    (result, Run { elapsed: ended.elapsed, digest: ended.digest })
+}
+
+fn task() -> world::Task {
+    world::current().expect("a thread of a simulation (dioxide::sim::run)")
+}
+
+/// A thread of a simulation.
+#[derive(Debug)]
+pub struct JoinHandle<T>(world::Handle<T>);
+
+impl<T> JoinHandle<T> {
+    /// Waits until the thread has ended, and gives what it returned.
+    ///
+    /// # Errors
+    ///
+    /// The thread's panic.
+    ///
+    /// # Panics
+    ///
+    /// Outside of the simulation.
+    pub fn join(self) -> std::result::Result<T, Box<dyn Any + Send>> {
+        self.0.join()
+    }
+}
+
+/// Starts one more thread of the simulation.
+///
+/// # Panics
+///
+/// Outside of a simulation, and if the system has no more threads.
+pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    JoinHandle(task().spawn("simulated", work).expect("a thread"))
+}
+
+/// Lets simulated time pass.
+///
+/// # Panics
+///
+/// Outside of a simulation.
+pub fn sleep(time: Duration) {
+    task().sleep(time.as_nanos() as u64);
+}
+
+/// Lets other threads of the simulation run.
+///
+/// # Panics
+///
+/// Outside of a simulation.
+pub fn yield_now() {
+    task().yield_now();
+}
+
+/// The simulated time since the simulation began.
+///
+/// # Panics
+///
+/// Outside of a simulation.
+pub fn now() -> Duration {
+    task().now()
+}

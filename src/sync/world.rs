@@ -1,0 +1,464 @@
+//! Simulated time and a scheduler for the threads that share it: one runs at a time, and which one goes on when it gives
+//! way is drawn from a seed. So what they do is repeatable, however the system schedules them.
+//!
+//! A thread gives way where it waits (for a lock, a condition, a futex, another thread, simulated time), where it yields,
+//! and now and then where it takes a lock. When nobody can go on, time jumps to where the first sleeper awakes.
+//!
+//! Threads that were not started here take no part: they wait as the system has it, for one another and for short locks
+//! that worlds share with them.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How often, of so many times, a thread gives way before it takes a lock.
+const PREEMPTED_ONE_IN: u64 = 4;
+
+/// Each turn takes up to this long, so that sleepers awake between the turns of others.
+const TURN_MAX_NANOS: u64 = 2_000;
+
+thread_local!(static HERE: RefCell<Option<Task>> = const { RefCell::new(None) });
+
+/// A thread of a world.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    world: Arc<World>,
+    id: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+struct World {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    random: fastrand::Rng,
+    now_nanos: u64,
+    tasks: Vec<Entry>,
+    running: usize,
+    /// The locks that tasks hold, by address.
+    held: HashSet<usize>,
+    digest: u64,
+    /// The main thread has panicked: whoever waits, waits for ever.
+    broken: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    turn: Arc<Condvar>,
+    status: Status,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Ready,
+    /// Until somebody wakes those who wait for this address.
+    Waiting(usize),
+    /// Until this time, in nanoseconds.
+    Asleep(u64),
+    Ended,
+}
+
+/// What a world came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub elapsed: Duration,
+    /// Of everything that happened, in its order.
+    pub digest: u64,
+}
+
+/// A thread of this world that can be waited for.
+#[derive(Debug)]
+pub(crate) struct Handle<T> {
+    id: usize,
+    result: Arc<Mutex<Option<std::thread::Result<T>>>>,
+}
+
+/// Runs `main`, and what it spawns, to their end.
+///
+/// # Panics
+///
+/// With the panic of `main`; and if all threads wait for one another.
+pub(crate) fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Ended) {
+    assert!(current().is_none(), "a world inside a world");
+    let state = State {
+        random: fastrand::Rng::with_seed(seed),
+        now_nanos: 0,
+        tasks: vec![Entry { turn: Arc::default(), status: Status::Ready }],
+        running: 0,
+        held: HashSet::new(),
+        digest: seed,
+        broken: false,
+    };
+    let me = Task { world: Arc::new(World { state: Mutex::new(state) }), id: 0 };
+    HERE.set(Some(me.clone()));
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let result = main();
+        // Those that are left may spawn more.
+        let mut id = 1;
+        while id < me.tasks() {
+            me.join(id);
+            id += 1;
+        }
+        result
+    }));
+    HERE.set(None);
+    let mut state = me.state();
+    match result {
+        Ok(result) => {
+            let elapsed = Duration::from_nanos(state.now_nanos);
+            (result, Ended { elapsed, digest: state.digest })
+        }
+        Err(panic) => {
+            state.broken = true;
+            drop(state);
+            resume_unwind(panic)
+        }
+    }
+}
+
+/// The calling thread, if it is one of a world.
+pub(crate) fn current() -> Option<Task> {
+    HERE.with_borrow(Clone::clone)
+}
+
+/// Does something as if the calling thread were in no world.
+pub(crate) fn outside<R>(work: impl FnOnce() -> R) -> R {
+    struct Back(Option<Task>);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            HERE.set(self.0.take());
+        }
+    }
+    let _back = Back(HERE.take());
+    work()
+}
+
+impl Task {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.world.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many were started, with the main one.
+    fn tasks(&self) -> usize {
+        self.state().tasks.len()
+    }
+
+    /// Simulated time since the world began.
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.state().now_nanos)
+    }
+
+    /// Something happened that the same seed must make happen again.
+    pub fn note(&self, what: u64) {
+        self.state().note(what);
+    }
+
+    /// Lets others run.
+    pub fn yield_now(&self) {
+        self.give_way(Status::Ready);
+    }
+
+    /// Lets time pass.
+    pub fn sleep(&self, nanos: u64) {
+        let until = self.state().now_nanos + nanos;
+        self.give_way(Status::Asleep(until));
+    }
+
+    /// Waits until somebody wakes those who wait for `address`.
+    pub fn wait(&self, address: usize) {
+        self.give_way(Status::Waiting(address));
+    }
+
+    /// Wakes those who wait for `address`.
+    pub fn wake(&self, address: usize) {
+        self.state().wake(address);
+    }
+
+    /// Gives way now and then, as any thread may have to.
+    pub fn may_be_preempted(&self) {
+        let preempted = self.state().random.u64(..PREEMPTED_ONE_IN) == 0;
+        if preempted {
+            self.yield_now();
+        }
+    }
+
+    /// A task has taken the lock at this address.
+    pub fn took(&self, lock: usize) {
+        self.state().held.insert(lock);
+    }
+
+    /// A task has given the lock at this address back.
+    pub fn gave_back(&self, lock: usize) {
+        let mut state = self.state();
+        state.held.remove(&lock);
+        state.wake(lock);
+    }
+
+    /// Whether a task has the lock at this address.
+    pub fn is_held(&self, lock: usize) -> bool {
+        self.state().held.contains(&lock)
+    }
+
+    /// Starts one more task.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<Handle<T>> {
+        let id = {
+            let mut state = self.state();
+            state.tasks.push(Entry { turn: Arc::default(), status: Status::Ready });
+            state.tasks.len() - 1
+        };
+        let new = Self { world: self.world.clone(), id };
+        let result = Arc::new(Mutex::new(None));
+        let place = result.clone();
+        let body = move || {
+            HERE.set(Some(new.clone()));
+            new.await_turn(new.state());
+            let result = catch_unwind(AssertUnwindSafe(work));
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            HERE.set(None);
+            new.end();
+        };
+        // Its end is told by its status: the thread itself may live a little longer.
+        std::thread::Builder::new().name(name.into()).spawn(body).inspect_err(|_| {
+            self.state().tasks[id].status = Status::Ended;
+        })?;
+        Ok(Handle { id, result })
+    }
+
+    /// Waits until a task has ended.
+    fn join(&self, id: usize) {
+        while self.state().tasks[id].status != Status::Ended {
+            self.wait(ended(id));
+        }
+    }
+
+    fn end(&self) {
+        let mut state = self.state();
+        state.wake(ended(self.id));
+        state.tasks[self.id].status = Status::Ended;
+        self.pass_on(&mut state);
+    }
+
+    /// Gives the turn to another, and comes back when it is this one's again.
+    fn give_way(&self, status: Status) {
+        let mut state = self.state();
+        state.tasks[self.id].status = status;
+        self.pass_on(&mut state);
+        self.await_turn(state);
+    }
+
+    /// Draws whose turn it is.
+    fn pass_on(&self, state: &mut State) {
+        state.now_nanos += state.random.u64(..TURN_MAX_NANOS);
+        let next = state.draw().or_else(|| {
+            let asleep = state.tasks.iter().filter_map(|entry| match entry.status {
+                Status::Asleep(until) => Some(until),
+                _ => None,
+            });
+            state.now_nanos = asleep.min()?;
+            state.draw()
+        });
+        let Some(next) = next else {
+            if state.tasks.iter().any(|entry| entry.status != Status::Ended) && !state.broken {
+                self.dead_lock(state);
+            }
+            return;
+        };
+        state.tasks[next].status = Status::Ready;
+        state.running = next;
+        state.note(next as u64);
+        if next != self.id {
+            state.tasks[next].turn.notify_one();
+        }
+    }
+
+    fn await_turn(&self, mut state: MutexGuard<'_, State>) {
+        let turn = state.tasks[self.id].turn.clone();
+        while state.running != self.id || state.broken {
+            if state.broken && self.id == 0 {
+                drop(state);
+                assert!(!std::thread::panicking(), "waits for ever while it unwinds");
+                panic!("all threads of the simulation wait for one another");
+            }
+            state = turn.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Nobody can go on, ever: the main thread says so, the others stay where they are.
+    fn dead_lock(&self, state: &mut State) {
+        eprintln!("simulation: all threads wait for one another: {:?}", state.tasks);
+        state.broken = true;
+        state.tasks[0].turn.notify_one();
+    }
+}
+
+/// Where those wait who wait for the end of a task: no address of a lock.
+fn ended(id: usize) -> usize {
+    usize::MAX - id
+}
+
+impl State {
+    fn draw(&mut self) -> Option<usize> {
+        let now = self.now_nanos;
+        let can_go_on = |entry: &Entry| match entry.status {
+            Status::Ready => true,
+            Status::Asleep(until) => until <= now,
+            Status::Waiting(_) | Status::Ended => false,
+        };
+        let count = self.tasks.iter().filter(|entry| can_go_on(entry)).count();
+        let drawn = if count > 0 { self.random.usize(..count) } else { return None };
+        self.tasks.iter().enumerate().filter(|(_, entry)| can_go_on(entry)).nth(drawn).map(|(id, _)| id)
+    }
+
+    fn wake(&mut self, address: usize) {
+        let waiting = self.tasks.iter_mut().filter(|entry| entry.status == Status::Waiting(address));
+        waiting.for_each(|entry| entry.status = Status::Ready);
+    }
+
+    fn note(&mut self, what: u64) {
+        let mixed = (self.digest ^ what).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+        self.digest = mixed ^ self.now_nanos;
+    }
+}
+
+impl<T> Handle<T> {
+    /// Waits until the thread has ended, and gives what it returned, or its panic.
+    ///
+    /// # Panics
+    ///
+    /// Outside of the world.
+    pub fn join(self) -> Result<T, Box<dyn Any + Send>> {
+        current().expect("only the threads of a simulation can wait for one another").join(self.id);
+        let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
+        result.take().expect("a thread that ended left its result")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Condvar, Mutex, yield_now};
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+    fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Handle<T> {
+        current().expect("in a world").spawn("test", work).expect("a thread")
+    }
+
+    /// What some threads that take a lock in turn saw, and the digest.
+    fn race(seed: u64) -> (Vec<u64>, Ended) {
+        run(seed, || {
+            let seen = Arc::new(Mutex::new(Vec::new()));
+            let tasks: Vec<_> = (0..4)
+                .map(|id| {
+                    let seen = seen.clone();
+                    spawn(move || {
+                        for _ in 0..5 {
+                            let mut seen = seen.lock();
+                            current().unwrap().sleep(100);
+                            seen.push(id);
+                            drop(seen);
+                            yield_now();
+                        }
+                    })
+                })
+                .collect();
+            tasks.into_iter().for_each(|task| task.join().unwrap());
+            seen.lock().clone()
+        })
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_run_and_others_do_not() {
+        let runs: Vec<_> = (0..20).map(race).collect();
+        let digests: HashSet<_> = runs.iter().map(|(_, ended)| ended.digest).collect();
+        assert_eq!(digests.len(), 20);
+        let orders: HashSet<_> = runs.iter().map(|(seen, _)| seen.clone()).collect();
+        assert!(orders.len() > 15, "{}", orders.len());
+        for (seed, run) in runs.iter().enumerate() {
+            assert_eq!(race(seed as u64), *run);
+        }
+    }
+
+    #[test]
+    fn time_passes_only_where_it_is_waited_for() {
+        let ((), ended) = run(1, || {
+            let slow = spawn(|| current().unwrap().sleep(3_000_000_000));
+            let quick = spawn(|| current().unwrap().sleep(1_000_000));
+            quick.join().unwrap();
+            assert!(current().unwrap().now() < Duration::from_millis(2));
+            slow.join().unwrap();
+        });
+        assert!(ended.elapsed >= Duration::from_secs(3) && ended.elapsed < Duration::from_secs(4));
+    }
+
+    #[test]
+    fn a_condition_wakes_those_who_wait_for_it() {
+        for seed in 0..50 {
+            let (sum, _) = run(seed, || {
+                let shared = Arc::new((Mutex::new(0), Condvar::default()));
+                let tasks: Vec<_> = (0..3)
+                    .map(|id| {
+                        let shared = shared.clone();
+                        spawn(move || {
+                            let mut turn = shared.0.lock();
+                            while *turn != id {
+                                turn = shared.1.wait(turn);
+                            }
+                            *turn += 1;
+                            shared.1.notify_all();
+                        })
+                    })
+                    .collect();
+                tasks.into_iter().for_each(|task| task.join().unwrap());
+                *shared.0.lock()
+            });
+            assert_eq!(sum, 3);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "wait for one another")]
+    fn threads_that_wait_for_one_another_are_found() {
+        run(7, || {
+            let forks = Arc::new((Mutex::new(()), Mutex::new(())));
+            let other = forks.clone();
+            let left = spawn(move || {
+                let _one = other.0.lock();
+                current().unwrap().sleep(1000);
+                let _two = other.1.lock();
+            });
+            let _two = forks.1.lock();
+            current().unwrap().sleep(1000);
+            let _one = forks.0.lock();
+            let _ = left.join();
+        });
+    }
+
+    #[test]
+    fn a_panic_of_a_thread_is_given_to_whoever_joins_it() {
+        run(3, || assert!(spawn(|| panic!("on purpose")).join().is_err()));
+    }
+
+    #[test]
+    fn what_main_leaves_running_still_ends() {
+        let done = Arc::new(AtomicU64::new(0));
+        let count = done.clone();
+        run(5, move || {
+            spawn(move || {
+                current().unwrap().sleep(1_000_000);
+                count.fetch_add(1, SeqCst);
+            });
+        });
+        assert_eq!(done.load(SeqCst), 1);
+    }
+}
