@@ -1,5 +1,5 @@
 # The commands a developer needs; scripts/ does the work.
-.PHONY: bench test check lab unlab
+.PHONY: bench test check simulate lab unlab
 .NOTPARALLEL:
 
 bench:
@@ -8,6 +8,11 @@ bench:
 # Everything; as root on real file systems too.
 test:
 	scripts/with-lab cargo test --workspace
+	cargo test --release --features sim --test simulation --doc
+
+# The model and the simulated disk for as many hours as HOURS says.
+simulate:
+	DIOXIDE_HOURS=$(or $(HOURS),1) cargo test --release --features sim --test simulation -- --nocapture acknowledged
 
 check:
 	cargo fmt --all --check

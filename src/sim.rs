@@ -180,6 +180,11 @@ impl Disk {
         self.device.fail(call, nth, errno);
     }
 
+    /// Takes back what [`fail`](Self::fail) and [`stall`](Self::stall) still have in store.
+    pub fn heal(&self) {
+        self.device.heal();
+    }
+
     /// After so many more calls that change something, every call fails, as if the device, or the program, were gone.
     pub fn die_after(&self, calls: u64) {
         self.device.die_after(calls);

@@ -98,18 +98,19 @@ impl Engine {
 
     fn perform_growth(&self, job: GrowthJob, room: Room) -> std::result::Result<u64, Failure> {
         let fail = |error: std::io::Error| self.growth_failure(&error);
-        if !job.announced {
-            self.mark(job.marker).map_err(fail)?;
-        }
-        let Some(plan) = job.plan else { return Ok(job.marker.grown_to) };
         let physical = self.lock().sizes().physical;
         let found = self.backend.physical_size().map_err(fail)?;
         if found != physical {
-            // Growing over what another program appended would make it ours, and overwrite it.
+            // Growing over what another program appended would make it ours, and overwrite it. And a growth of ours that
+            // could not be taken back is above what the next marker would say.
             let kind = changed_by_another(physical, found);
             let cause = Arc::new(self.error(Operation::Grow, None, kind.clone()));
             return Err(Failure { kind, cause, wedges: false });
         }
+        if !job.announced {
+            self.mark(job.marker).map_err(fail)?;
+        }
+        let Some(plan) = job.plan else { return Ok(job.marker.grown_to) };
         let result = self.grow_by(plan, job.marker, room);
         if result.is_err() {
             let taken_back = self.take_back(physical, plan.to);

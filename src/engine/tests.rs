@@ -249,6 +249,26 @@ fn a_failed_append_ends_appending_until_set_len() {
     assert_eq!(contents(&file), [1, 4]);
 }
 
+/// Two faults in one growth: the size stays above what we know of, and no marker may say less.
+#[test]
+fn a_growth_that_could_not_be_taken_back_is_not_announced_over() {
+    let file = open(Disk::new(DISK_BYTES));
+    let blocks = file.lock().sizes().physical.max(WISHES.cap_bytes) / BLOCK_BYTES;
+    file.append(&record(1, 1), true).unwrap();
+    // The next growth ends with a marker that fails, and a cut that fails.
+    file.backend.fail(Call::Marker, 1, libc::EIO);
+    file.backend.fail(Call::Allocate, 1, libc::EIO);
+    assert!(file.append(&record(2, 4 * blocks), true).is_err());
+    let mut appended = 1;
+    while file.append(&record(appended + 1, 1), true).is_ok() {
+        appended += 1;
+        assert!(appended < 4 * blocks, "nothing failed");
+    }
+    let after = open(file.backend.crash(|_| true));
+    assert!(after.len() >= appended * BLOCK_BYTES);
+    assert_eq!(contents(&after)[..appended as usize], (1..=appended).collect::<Vec<_>>());
+}
+
 #[test]
 fn flush_error_wedges_every_file_of_the_file_system() {
     let fs: Arc<FileSystem> = Arc::default();

@@ -113,7 +113,7 @@ impl Image {
 }
 
 impl Inode {
-    fn truncate(&mut self, len: u64) {
+    pub fn truncate(&mut self, len: u64) {
         self.blocks.split_off(&len.div_ceil(BLOCK_BYTES));
         if let Some(tail) = self.zeroed_tail(len)
             && let Some(block) = self.blocks.get_mut(&(len / BLOCK_BYTES))

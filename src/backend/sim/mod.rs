@@ -43,6 +43,8 @@ pub struct Settings {
     pub short_one_in: u64,
     /// One call in so many is interrupted (EINTR) or put off (EAGAIN). 0 for none.
     pub interrupted_one_in: u64,
+    /// Flushes say that they succeeded, and do nothing: to show that a test would notice.
+    pub lies_about_flushes: bool,
 }
 
 impl Default for Settings {
@@ -54,6 +56,7 @@ impl Default for Settings {
             latency: Duration::from_micros(10)..=Duration::from_micros(200),
             short_one_in: 0,
             interrupted_one_in: 0,
+            lies_about_flushes: false,
         }
     }
 }
@@ -125,6 +128,13 @@ impl Device {
     /// The `nth` next call of this kind (from 0) fails with `errno`.
     pub fn fail(&self, call: Call, nth: u64, errno: i32) {
         self.state().planned.push((call, nth, errno));
+    }
+
+    /// No more than has happened by now goes wrong on purpose.
+    pub fn heal(&self) {
+        let mut state = self.state();
+        state.planned.clear();
+        state.faults.stalled_until = Duration::ZERO;
     }
 
     /// After so many more calls that change something every call fails: the device is gone.
@@ -319,7 +329,11 @@ impl Sim {
                 if fate.is_err() && !state.is_dead() {
                     state.lose(snapshot);
                 }
-                fate.map(|()| state.flush(snapshot))
+                fate?;
+                if !state.faults.settings.lies_about_flushes {
+                    state.flush(snapshot);
+                }
+                Ok(())
             },
         )
     }
@@ -340,7 +354,7 @@ impl Backend for Sim {
                 state.send(self.inode, offset, bytes)
             },
             |state, ticket, fate| match fate {
-                Ok(()) => state.land(ticket, dsync),
+                Ok(()) => state.land(ticket, dsync && !state.faults.settings.lies_about_flushes),
                 Err(error) => {
                     match error.raw_os_error() {
                         Some(libc::EINTR | libc::EAGAIN) => state.recall(ticket),

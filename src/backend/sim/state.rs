@@ -290,6 +290,8 @@ impl State {
             }
             block.page = Some(Arc::new(page));
         }
+        // What was taken for a write whose size did not make it is given back when the file system is mounted.
+        image.inodes.values_mut().for_each(|inode| inode.truncate(inode.size));
         image
     }
 

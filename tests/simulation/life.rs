@@ -1,0 +1,555 @@
+//! The life of one file: phases in which several writers use it at once, and what happens between them.
+
+use crate::oracle::Oracle;
+use crate::records::{BLOCK_BYTES, Number, SECTORS, Sector, record, sectors};
+use dioxide::sim::{self, Call, Disk, Settings};
+use dioxide::{Buffer, Durability, Error, ErrorKind, File, Growth, OpenOptions, Verdict};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+const NAME: &str = "log";
+const ORDINARY: &str = "ordinary";
+
+/// When the power is cut while writers are at work, each time on a copy of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crashes {
+    Never,
+    /// Once in so many events.
+    OneIn(u64),
+    /// At each event, and then at each event of the recovery.
+    Every,
+}
+
+/// What happened in some lives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    pub lives: u64,
+    pub operations: u64,
+    pub events: u64,
+    pub crashes: u64,
+    pub recoveries_cut_short: u64,
+    pub undecided: u64,
+    pub failed: u64,
+    pub full: u64,
+    pub wedged: u64,
+    pub recycled: u64,
+    pub cut: u64,
+}
+
+impl Outcome {
+    pub fn add(&mut self, other: &Self) {
+        self.lives += other.lives;
+        self.operations += other.operations;
+        self.events += other.events;
+        self.crashes += other.crashes;
+        self.recoveries_cut_short += other.recoveries_cut_short;
+        self.undecided += other.undecided;
+        self.failed += other.failed;
+        self.full += other.full;
+        self.wedged += other.wedged;
+        self.recycled += other.recycled;
+        self.cut += other.cut;
+    }
+}
+
+/// See the module.
+pub struct Life {
+    seed: u64,
+    random: fastrand::Rng,
+    crashes: Crashes,
+    settings: Settings,
+    options: OpenOptions,
+    /// The control: what is only acknowledged is taken for durable.
+    too_early: bool,
+    disk: Disk,
+    /// Left open between two phases.
+    open: Option<File>,
+    shared: Arc<Shared>,
+    ordinary: Vec<u8>,
+}
+
+/// What the writers of a phase share.
+struct Shared {
+    oracle: Mutex<Oracle>,
+    outcome: Mutex<Outcome>,
+    phase: Mutex<Phase>,
+    /// What the watcher panicked with.
+    found: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Phase {
+    /// Something was made to go wrong.
+    faulty: bool,
+    /// There is little space.
+    narrow: bool,
+    positional: bool,
+    too_early: bool,
+    broken: bool,
+    wedged: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Life {
+    pub fn new(seed: u64, crashes: Crashes) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut settings = Settings::default();
+        if random.u8(..4) == 0 {
+            settings.capacity_bytes = random.u64(12..60) * BLOCK_BYTES;
+        }
+        settings.allocates = random.u8(..5) > 0;
+        settings.short_one_in = [0, 0, 2, 5][random.usize(..4)];
+        settings.interrupted_one_in = [0, 0, 3, 20][random.usize(..4)];
+        let growth = [Growth::Unwritten, Growth::Unwritten, Growth::Zeroed, Growth::None][random.usize(..4)];
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).growth(growth).growth_cap(BLOCK_BYTES << random.u64(..6));
+        if random.u8(..3) == 0 {
+            options.capacity(random.u64(..40) * BLOCK_BYTES);
+        }
+        let ordinary = (0..random.usize(..9000)).map(|_| random.u8(..)).collect();
+        Self {
+            disk: Disk::with(seed, settings.clone()),
+            seed,
+            random,
+            crashes,
+            settings,
+            options,
+            too_early: false,
+            open: None,
+            shared: Arc::new(Shared {
+                oracle: Mutex::default(),
+                outcome: Mutex::new(Outcome { lives: 1, ..Outcome::default() }),
+                phase: Mutex::default(),
+                found: Mutex::default(),
+            }),
+            ordinary,
+        }
+    }
+
+    /// The control: flushes do nothing.
+    pub fn on_a_lying_disk(mut self) -> Self {
+        self.settings.lies_about_flushes = true;
+        self.disk = Disk::with(self.seed, self.settings.clone());
+        self
+    }
+
+    /// The control: plain appends are taken for durable.
+    pub fn acknowledging_too_early(mut self) -> Self {
+        self.too_early = true;
+        self
+    }
+
+    pub fn live(mut self) -> Outcome {
+        self.disk.put(ORDINARY, &self.ordinary);
+        let mut recycled = false;
+        for _ in 0..1 + self.random.u64(..3) {
+            let file = self.open.take().map_or_else(|| self.disk.open(&self.options, NAME), Ok);
+            let file = file.unwrap_or_else(|error| panic!("{}: {error}", self.at()));
+            assert!(file.recovery().is_none(), "{}: {:?}", self.at(), file.recovery());
+            self.phase(&file, recycled);
+            recycled = self.between(file);
+        }
+        self.check_ordinary(&self.disk.clone());
+        lock(&self.shared.outcome).clone()
+    }
+
+    fn at(&self) -> String {
+        format!("seed {}, {:?}, {:?}", self.seed, self.options, self.settings)
+    }
+
+    // --- a phase ------------------------------------------------------------------------------------
+
+    fn phase(&mut self, file: &File, recycled: bool) {
+        let growth = file.growth();
+        let phase = Phase {
+            faulty: false,
+            narrow: self.settings.capacity_bytes < 1 << 20,
+            positional: !recycled && self.random.u8(..3) == 0,
+            too_early: self.too_early,
+            ..Phase::default()
+        };
+        *lock(&self.shared.phase) = phase;
+        if self.random.u8(..3) == 0 {
+            self.plan_faults();
+        }
+        if self.random.u8(..8) == 0 {
+            self.disk.stall(Duration::from_millis(self.random.u64(..100)));
+        }
+        self.watch(growth);
+        let writers: Vec<_> = (0..1 + self.random.u64(..5))
+            .map(|_| {
+                let handle = || file.try_clone().expect("one more handle");
+                let durable = durable_handle(&self.disk, &self.options);
+                let mut writer = Writer {
+                    random: self.random.fork(),
+                    handles: [handle(), durable],
+                    shared: self.shared.clone(),
+                    own: BTreeMap::new(),
+                    at: self.at(),
+                };
+                sim::spawn(move || writer.work())
+            })
+            .collect();
+        for writer in writers {
+            if let Err(panic) = writer.join() {
+                resume_unwind(panic);
+            }
+        }
+        self.disk.watch(None);
+        self.disk.heal();
+        if let Some(panic) = lock(&self.shared.found).take() {
+            resume_unwind(panic);
+        }
+        lock(&self.shared.oracle).check_appends(&self.at());
+    }
+
+    fn plan_faults(&mut self) {
+        for _ in 0..1 + self.random.u64(..2) {
+            let call =
+                [Call::Write, Call::Write, Call::Flush, Call::Allocate, Call::Marker][self.random.usize(..5)];
+            let errno = [5, 5, 28][self.random.usize(..3)];
+            // What a flush that finds no space means, nobody promises.
+            let errno = if call == Call::Flush { 5 } else { errno };
+            self.disk.fail(call, self.random.u64(..12), errno);
+        }
+        lock(&self.shared.phase).faulty = true;
+    }
+
+    /// Cuts the power at events of the phase, on copies.
+    fn watch(&mut self, growth: Growth) {
+        let one_in = match self.crashes {
+            Crashes::Never => return,
+            Crashes::OneIn(count) => count,
+            Crashes::Every => 1,
+        };
+        let mut random = self.random.fork();
+        let checker = self.checker(growth);
+        let disk = self.disk.clone();
+        self.disk.watch(Some(Box::new(move || {
+            lock(&checker.shared.outcome).events += 1;
+            if random.u64(..one_in) > 0 || lock(&checker.shared.found).is_some() {
+                return;
+            }
+            // Not to unwind what is at work here.
+            let check = || drop(checker.check(&disk.crash(), &mut random));
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(check)) {
+                *lock(&checker.shared.found) = Some(panic);
+            }
+        })));
+    }
+
+    fn checker(&self, growth: Growth) -> Checker {
+        Checker {
+            shared: self.shared.clone(),
+            options: self.options.clone(),
+            growth,
+            short_writes: self.settings.short_one_in > 0,
+            every_recovery: self.crashes == Crashes::Every,
+            at: self.at(),
+        }
+    }
+
+    // --- between phases -----------------------------------------------------------------------------
+
+    /// Cuts the power for good, or does what needs the file alone. Returns whether the next phase is over old content.
+    fn between(&mut self, file: File) -> bool {
+        let mut phase = lock(&self.shared.phase).clone();
+        let growth = file.growth();
+        if phase.broken {
+            // The caller of a durable write that failed learns only of that, and the next one why nothing works.
+            let wedged = file.sync_data().is_err_and(|error| matches!(error.kind(), ErrorKind::Wedged(_)));
+            assert!(wedged || !phase.wedged, "{}: wedged no more", self.at());
+            phase.wedged = wedged;
+        }
+        if phase.wedged {
+            assert!(file.close().is_err(), "{}: closed on a wedged file system", self.at());
+            let again = self.disk.open(&self.options, NAME).expect_err("refused until it is mounted anew");
+            assert!(matches!(again.kind(), ErrorKind::Wedged(_)), "{}: {again}", self.at());
+        } else if self.random.bool() {
+            return self.alone(file, &phase);
+        }
+        let mut random = self.random.fork();
+        let crashed = self.disk.crash();
+        let content = self.checker(growth).check(&crashed, &mut random);
+        self.check_ordinary(&crashed);
+        self.disk = crashed;
+        lock(&self.shared.oracle).settle(content);
+        false
+    }
+
+    fn alone(&mut self, file: File, phase: &Phase) -> bool {
+        let at = self.at();
+        let len = file.len().expect("no reader");
+        if phase.broken {
+            // What was acknowledged stays; what failed is given up.
+            file.set_len(len).unwrap_or_else(|error| panic!("{at}: {error}"));
+        } else {
+            let growth_none = file.growth() == Growth::None;
+            let full = lock(&self.shared.outcome).full > 0;
+            lock(&self.shared.oracle).check_live(&read(&file), growth_none && (phase.faulty || full), &at);
+        }
+        let mut recycled = false;
+        match self.random.u8(..4) {
+            0 => {
+                let to = self.random.u64(..=len / BLOCK_BYTES + 4) * BLOCK_BYTES;
+                lock(&self.shared.outcome).cut += 1;
+                file.set_len(to).unwrap_or_else(|error| panic!("{at}: {error}"));
+                assert_eq!(file.len().ok(), Some(to), "{at}");
+            }
+            1 if file.growth() != Growth::None => {
+                lock(&self.shared.outcome).recycled += 1;
+                file.recycle().unwrap_or_else(|error| panic!("{at}: {error}"));
+                recycled = true;
+            }
+            _ => file.sync_data().unwrap_or_else(|error| panic!("{at}: {error}")),
+        }
+        let content = read(&file);
+        lock(&self.shared.oracle).settle(content.clone());
+        if recycled {
+            // The next phase finds the old content behind the end.
+            self.open = Some(file);
+            return true;
+        }
+        file.close().unwrap_or_else(|error| panic!("{at}: {error}"));
+        assert_eq!(self.disk.content(NAME), Some(content), "{at}: closed, it is as any other file");
+        false
+    }
+
+    /// A file of somebody else is never changed.
+    fn check_ordinary(&self, disk: &Disk) {
+        let file = disk.open(OpenOptions::new().write(true), ORDINARY).expect("it is in order");
+        assert!(file.recovery().is_none());
+        file.close().expect("it closes");
+        assert_eq!(disk.content(ORDINARY).as_ref(), Some(&self.ordinary), "{}", self.at());
+    }
+}
+
+fn durable_handle(disk: &Disk, options: &OpenOptions) -> File {
+    disk.open(options.clone().durability(Durability::EveryWrite), NAME).expect("one more handle")
+}
+
+fn read(file: &File) -> Vec<u8> {
+    let mut content = Buffer::zeroed(file.len().expect("no reader") as usize);
+    let read = file.read_at(&mut content, 0).expect("it can be read");
+    assert_eq!(read, content.len());
+    content.to_vec()
+}
+
+/// Checks what a crash left.
+struct Checker {
+    shared: Arc<Shared>,
+    options: OpenOptions,
+    growth: Growth,
+    short_writes: bool,
+    every_recovery: bool,
+    at: String,
+}
+
+impl Checker {
+    /// Opens the file as a program would after a crash, perhaps after crashes of the recovery. Returns its content.
+    fn check(&self, crashed: &Disk, random: &mut fastrand::Rng) -> Vec<u8> {
+        lock(&self.shared.outcome).crashes += 1;
+        if self.every_recovery {
+            for calls in 0.. {
+                let dying = crashed.crash();
+                if self.recover_dying(&dying, calls) {
+                    break;
+                }
+                self.recover(&dying.crash(), &format!("after a crash at call {calls} of recovery"));
+            }
+        } else if random.u8(..4) == 0 {
+            let dying = crashed.crash();
+            self.recover_dying(&dying, random.u64(..8));
+            self.recover(&dying.crash(), "after a crash in recovery");
+        }
+        self.recover(crashed, "after a crash")
+    }
+
+    /// Opens the file on a disk that goes away after some calls. Whether it did not need so many.
+    fn recover_dying(&self, dying: &Disk, calls: u64) -> bool {
+        lock(&self.shared.outcome).recoveries_cut_short += 1;
+        let before = dying.calls();
+        dying.die_after(calls);
+        let opened = dying.open(&self.options, NAME).is_ok();
+        opened && dying.calls() - before <= calls
+    }
+
+    fn recover(&self, disk: &Disk, when: &str) -> Vec<u8> {
+        let at = format!("{}, {when}", self.at);
+        let oracle = lock(&self.shared.oracle);
+        let file = disk.open(&self.options, NAME).unwrap_or_else(|error| panic!("{at}: {error}"));
+        if file.recovery().is_some_and(|found| found.verdict == Verdict::Undecided) {
+            lock(&self.shared.outcome).undecided += 1;
+            let found = file.recovery().expect("just seen");
+            assert!(found.floor <= oracle.most(), "{at}: {found}");
+            let end = end_of_records(&oracle, &read(&file), found.floor);
+            file.set_len(end).unwrap_or_else(|error| panic!("{at}: {error}"));
+        }
+        let len = file.len().expect("no reader");
+        if !len.is_multiple_of(BLOCK_BYTES) {
+            // Only a short write that moves the end itself can end so, and nothing can be appended to that.
+            assert!(self.short_writes && self.growth == Growth::None, "{at}: {len} bytes");
+            file.set_len(len / BLOCK_BYTES * BLOCK_BYTES).unwrap_or_else(|error| panic!("{at}: {error}"));
+        }
+        let content = read(&file);
+        // What the system itself extends may be longer than what was written; and the rest of a block that a short
+        // write ends in is zeroed, until the write is resumed.
+        let may_have_zeros = self.growth == Growth::None || self.short_writes;
+        oracle.check_after_crash(&content, may_have_zeros, &at);
+        file.close().unwrap_or_else(|error| panic!("{at}: {error}"));
+        assert_eq!(disk.content(NAME).as_ref(), Some(&content), "{at}: closed, it is as any other file");
+        content
+    }
+}
+
+/// Where the records end that were written since everything was settled, as far as whole blocks tell.
+fn end_of_records(oracle: &Oracle, content: &[u8], floor: u64) -> u64 {
+    let floor = floor.max(oracle.base_len());
+    let blocks: Vec<_> = sectors(content).collect();
+    let is_whole = |block: &[(u64, Sector)]| {
+        block.iter().all(|(_, sector)| matches!(sector, Sector::Of { write, .. } if oracle.is_recent(*write)))
+    };
+    let above = blocks.chunks(SECTORS).enumerate().skip((floor / BLOCK_BYTES) as usize);
+    let end = match oracle.holes {
+        true => above.filter(|(_, block)| is_whole(block)).last().map(|(n, _)| n as u64 + 1),
+        false => above.take_while(|(_, block)| is_whole(block)).last().map(|(n, _)| n as u64 + 1),
+    };
+    end.map_or(floor, |end| end * BLOCK_BYTES)
+}
+
+/// One thread of a phase.
+struct Writer {
+    random: fastrand::Rng,
+    /// Plain and durable.
+    handles: [File; 2],
+    shared: Arc<Shared>,
+    /// What it wrote last at each place.
+    own: BTreeMap<u64, (Number, u64)>,
+    at: String,
+}
+
+impl Writer {
+    fn work(&mut self) {
+        for _ in 0..1 + self.random.u64(..12) {
+            lock(&self.shared.outcome).operations += 1;
+            let positional = lock(&self.shared.phase).positional;
+            match self.random.u8(..16) {
+                0..=7 => self.append(),
+                8..=10 => self.overwrite(),
+                11 | 12 if positional => self.extend(),
+                13 => self.read(),
+                _ => self.sync(),
+            }
+        }
+    }
+
+    fn oracle(&self) -> MutexGuard<'_, Oracle> {
+        lock(&self.shared.oracle)
+    }
+
+    fn append(&mut self) {
+        let blocks = if self.random.u8(..20) == 0 { self.random.u64(1..100) } else { self.random.u64(1..5) };
+        let durable = self.random.bool();
+        let was_wedged = lock(&self.shared.phase).wedged;
+        let number = self.oracle().begin(blocks, None);
+        let result = self.handles[usize::from(durable)].append(&record(number, blocks));
+        assert!(!was_wedged || result.is_err(), "{}: appended on a wedged file system", self.at);
+        let promised = durable || lock(&self.shared.phase).too_early;
+        self.oracle().end(number, result.as_ref().map(|offset| Some(*offset)).map_err(drop), promised);
+        match result {
+            Ok(offset) => drop(self.own.insert(offset / BLOCK_BYTES, (number, blocks))),
+            Err(error) => self.judge(&error),
+        }
+    }
+
+    fn write(&mut self, place: u64, blocks: u64) {
+        let durable = self.random.bool();
+        let was_wedged = lock(&self.shared.phase).wedged;
+        let number = self.oracle().begin(blocks, Some(place));
+        let result =
+            self.handles[usize::from(durable)].write_at(&record(number, blocks), place * BLOCK_BYTES);
+        assert!(!was_wedged || result.is_err(), "{}: written on a wedged file system", self.at);
+        self.oracle().end(number, result.as_ref().map(|()| None).map_err(drop), durable);
+        match result {
+            Ok(()) => drop(self.own.insert(place, (number, blocks))),
+            Err(error) => {
+                self.own.remove(&place);
+                self.judge(&error);
+            }
+        }
+    }
+
+    fn overwrite(&mut self) {
+        if let Some((place, blocks)) = self.one_of_mine() {
+            self.write(place, blocks);
+        }
+    }
+
+    /// Writes beyond the end, perhaps with a hole before it.
+    fn extend(&mut self) {
+        let place = self.handles[0].len().expect("no reader") / BLOCK_BYTES + self.random.u64(..4);
+        self.oracle().holes = true;
+        let blocks = self.random.u64(1..3);
+        self.write(place, blocks);
+    }
+
+    fn sync(&mut self) {
+        let promised = self.oracle().acknowledged();
+        match self.handles[0].sync_data() {
+            Ok(()) => self.oracle().promise(&promised),
+            Err(error) => self.judge(&error),
+        }
+    }
+
+    fn read(&mut self) {
+        let Some((place, blocks)) = self.one_of_mine() else { return };
+        let mut into = Buffer::zeroed((blocks * BLOCK_BYTES) as usize);
+        let read = self.handles[0].read_at(&mut into, place * BLOCK_BYTES);
+        let read = read.unwrap_or_else(|error| panic!("{}: {error}", self.at));
+        assert_eq!(read, into.len(), "{}", self.at);
+        let (number, _) = self.own[&place];
+        // Positional writes of others may have been meant for the same place.
+        if !self.oracle().holes {
+            for (block, sector) in sectors(&into) {
+                assert_eq!(sector, Sector::Of { write: number, block }, "{}: read at {place}", self.at);
+            }
+        }
+    }
+
+    fn one_of_mine(&mut self) -> Option<(u64, u64)> {
+        if self.own.is_empty() {
+            return None;
+        }
+        let nth = self.random.usize(..self.own.len());
+        self.own.iter().nth(nth).map(|(place, (_, blocks))| (*place, *blocks))
+    }
+
+    /// An error must have a cause, and leaves its trace.
+    fn judge(&self, error: &Error) {
+        let mut phase = lock(&self.shared.phase);
+        let mut outcome = lock(&self.shared.outcome);
+        outcome.failed += 1;
+        match error.kind() {
+            ErrorKind::NoSpace(_) => {
+                outcome.full += 1;
+                assert!(phase.narrow || phase.faulty, "{}: {error}", self.at);
+                phase.broken = true;
+            }
+            ErrorKind::Wedged(_) => {
+                outcome.wedged += u64::from(!phase.wedged);
+                assert!(phase.faulty, "{}: {error}", self.at);
+                (phase.wedged, phase.broken) = (true, true);
+            }
+            _ => {
+                assert!(phase.faulty || phase.narrow, "{}: {error}", self.at);
+                phase.broken = true;
+            }
+        }
+    }
+}

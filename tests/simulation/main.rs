@@ -1,0 +1,114 @@
+//! The whole library on the simulated disk, against a model: several writers, faults, power cuts at any event, and
+//! what recovery makes of them. A run is told by its seed.
+//!
+//! `DIOXIDE_SEED=n` repeats one run, `DIOXIDE_SEEDS=n` makes so many, `DIOXIDE_HOURS=h` goes on for so long.
+
+mod life;
+mod oracle;
+mod records;
+
+use dioxide::sim;
+use life::{Crashes, Life, Outcome};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Enough that each kind of run comes often.
+const SEEDS: u64 = 20_000;
+const EXHAUSTIVE_SEEDS: u64 = 60;
+const REPEATED_SEEDS: u64 = 100;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name}: not a number")))
+}
+
+fn run(seed: u64, crashes: Crashes) -> (Outcome, sim::Run) {
+    let outcome = Mutex::default();
+    let ((), run) = sim::run(seed, || *outcome.lock().unwrap() = Life::new(seed, crashes).live());
+    (outcome.into_inner().unwrap(), run)
+}
+
+/// Runs all seeds, on all processors, and says what they came to.
+fn run_all(name: &str, seeds: u64, crashes: Crashes) -> Outcome {
+    if let Some(seed) = number("DIOXIDE_SEED") {
+        let (outcome, run) = run(seed, crashes);
+        println!("{name}, seed {seed}: {outcome:?}, {run:?}");
+        return outcome;
+    }
+    let seeds = number("DIOXIDE_SEEDS").unwrap_or(seeds);
+    let end = number("DIOXIDE_HOURS").map(|hours| Instant::now() + Duration::from_secs(hours * 3600));
+    let is_over = |seed| end.map_or(seed >= seeds, |end| Instant::now() >= end);
+    let (next, sum) = (AtomicU64::new(0), Mutex::new(Outcome::default()));
+    std::thread::scope(|scope| {
+        let work = || {
+            loop {
+                let seed = next.fetch_add(1, Relaxed);
+                if is_over(seed) {
+                    return;
+                }
+                let done = std::panic::catch_unwind(|| run(seed, crashes));
+                match done {
+                    Ok((outcome, _)) => sum.lock().unwrap().add(&outcome),
+                    Err(panic) => {
+                        eprintln!("{name}: repeat with DIOXIDE_SEED={seed}");
+                        std::panic::resume_unwind(panic);
+                    }
+                }
+                if seed > 0 && seed.is_multiple_of(100_000) {
+                    println!("{name}: {seed} seeds");
+                }
+            }
+        };
+        let workers = std::thread::available_parallelism().map_or(1, |count| count.get());
+        (0..workers).for_each(|_| drop(scope.spawn(work)));
+    });
+    let sum = sum.into_inner().unwrap();
+    println!("{name}: {sum:?}");
+    sum
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_whatever_the_order_and_the_faults() {
+    let sum = run_all("random crashes", SEEDS, Crashes::OneIn(24));
+    if number("DIOXIDE_SEED").is_none() && number("DIOXIDE_SEEDS").is_none() {
+        // What a run may meet, was met.
+        assert!(sum.operations > 40 * SEEDS && sum.crashes > 5 * SEEDS, "{sum:?}");
+        assert!(sum.failed > SEEDS / 4 && sum.wedged > SEEDS / 50 && sum.full > SEEDS / 50, "{sum:?}");
+        assert!(sum.undecided > SEEDS / 2 && sum.recycled > SEEDS / 20 && sum.cut > SEEDS / 10, "{sum:?}");
+    }
+}
+
+#[test]
+fn a_crash_at_every_event_and_in_every_recovery_from_it_loses_nothing() {
+    let sum = run_all("every event", EXHAUSTIVE_SEEDS, Crashes::Every);
+    assert!(sum.crashes > 0);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for seed in 0..REPEATED_SEEDS {
+        let crashes = Crashes::OneIn(24);
+        assert_eq!(run(seed, crashes), run(seed, crashes), "seed {seed}");
+    }
+    let digests: std::collections::HashSet<_> =
+        (0..REPEATED_SEEDS).map(|seed| run(seed, Crashes::Never).1.digest).collect();
+    assert_eq!(digests.len() as u64, REPEATED_SEEDS);
+}
+
+/// The model must be able to fail: a disk that forgets what it said was stable.
+#[test]
+#[should_panic(expected = "was durable")]
+fn a_disk_that_lies_about_flushes_is_found() {
+    for seed in 0..200 {
+        sim::run(seed, || Life::new(seed, Crashes::OneIn(4)).on_a_lying_disk().live());
+    }
+}
+
+/// And so must a program that acknowledges what is not stable.
+#[test]
+#[should_panic(expected = "was durable")]
+fn a_program_that_acknowledges_without_flush_is_found() {
+    for seed in 0..200 {
+        sim::run(seed, || Life::new(seed, Crashes::OneIn(4)).acknowledging_too_early().live());
+    }
+}

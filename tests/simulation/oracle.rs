@@ -1,0 +1,194 @@
+//! What may be in the file: every write that was begun, when it ended, and whether it was promised to stay.
+
+use crate::records::{BLOCK_BYTES, Number, SECTOR_BYTES, Sector, sectors};
+use std::collections::BTreeMap;
+
+/// A write, as its caller knows it.
+#[derive(Clone, Debug)]
+pub struct Write {
+    pub blocks: u64,
+    /// In blocks. Appenders learn it when they are answered.
+    pub place: Option<u64>,
+    pub begun: u64,
+    /// Answered, by whatever.
+    pub ended: Option<u64>,
+    pub acknowledged: bool,
+    pub durable: bool,
+    pub appended: bool,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Oracle {
+    pub writes: BTreeMap<Number, Write>,
+    clock: u64,
+    /// What the file held when nobody used it last, durably.
+    base: Vec<u8>,
+    /// Writes from before that.
+    before: Number,
+    /// A hole may have been left on purpose.
+    pub holes: bool,
+}
+
+impl Oracle {
+    /// Nothing but this is in the file, and it is durable. Numbers of writes go on.
+    pub fn settle(&mut self, content: Vec<u8>) {
+        self.before = self.last();
+        self.base = content;
+        self.writes.clear();
+        self.holes = false;
+    }
+
+    fn last(&self) -> Number {
+        self.writes.keys().next_back().copied().unwrap_or(self.before)
+    }
+
+    /// What was settled, in bytes.
+    pub fn base_len(&self) -> u64 {
+        self.base.len() as u64
+    }
+
+    /// Whether a write is of the time since everything was settled.
+    pub fn is_recent(&self, write: Number) -> bool {
+        write > self.before
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    pub fn begin(&mut self, blocks: u64, place: Option<u64>) -> Number {
+        let number = self.last() + 1;
+        let begun = self.tick();
+        let appended = place.is_none();
+        let write =
+            Write { blocks, place, begun, ended: None, acknowledged: false, durable: false, appended };
+        self.writes.insert(number, write);
+        number
+    }
+
+    /// An answer. A durable append promises everything below its end.
+    pub fn end(&mut self, number: Number, result: Result<Option<u64>, ()>, durable: bool) {
+        let ended = self.tick();
+        let write = self.writes.get_mut(&number).expect("it was begun");
+        write.ended = Some(ended);
+        if let Ok(offset) = result {
+            write.place = offset.map(|offset| offset / BLOCK_BYTES).or(write.place);
+            write.acknowledged = true;
+            write.durable = durable;
+            if write.appended && durable {
+                let end = write.end().expect("it has a place");
+                let below = |other: &&mut Write| other.appended && other.end().is_some_and(|it| it <= end);
+                self.writes.values_mut().filter(below).for_each(|write| write.durable = true);
+            }
+        }
+    }
+
+    /// What a flush that begins now promises if it succeeds.
+    pub fn acknowledged(&self) -> Vec<Number> {
+        self.writes.iter().filter(|(_, write)| write.acknowledged).map(|(number, _)| *number).collect()
+    }
+
+    pub fn promise(&mut self, numbers: &[Number]) {
+        numbers.iter().for_each(|number| self.writes.get_mut(number).expect("known").durable = true);
+    }
+
+    // --- what is checked ------------------------------------------------------------------------------
+
+    /// Appends that were answered stand side by side.
+    pub fn check_appends(&self, at: &str) {
+        let mut taken: Vec<_> = self
+            .writes
+            .values()
+            .filter(|write| write.appended)
+            .filter_map(|w| Some((w.place?, w.end()?)))
+            .collect();
+        taken.sort_unstable();
+        for pair in taken.windows(2) {
+            assert!(pair[0].1 <= pair[1].0, "{at}: appends overlap: {pair:?}");
+        }
+    }
+
+    /// The length, in bytes, that the file has at least.
+    pub fn least(&self) -> u64 {
+        let durable = self.writes.values().filter(|write| write.durable).filter_map(Write::end);
+        durable.max().unwrap_or(0).max(self.base.len() as u64 / BLOCK_BYTES) * BLOCK_BYTES
+    }
+
+    /// And at most.
+    pub fn most(&self) -> u64 {
+        let placed = self.writes.values().filter(|write| !write.appended).filter_map(Write::end);
+        let start = placed.max().unwrap_or(0).max(self.base.len() as u64 / BLOCK_BYTES);
+        let appended: u64 =
+            self.writes.values().filter(|write| write.appended).map(|write| write.blocks).sum();
+        (start + appended) * BLOCK_BYTES
+    }
+
+    /// What a crash left, brought into order.
+    pub fn check_after_crash(&self, content: &[u8], may_have_zeros: bool, at: &str) {
+        let len = content.len() as u64;
+        assert!(len >= self.least(), "{at}: {} bytes, but {} was durable", len, self.least());
+        assert!(len <= self.most(), "{at}: {} bytes, but only {} were written", len, self.most());
+        self.check(content, may_have_zeros, |write| write.durable, "was durable", at);
+    }
+
+    /// What is read while nobody writes.
+    pub fn check_live(&self, content: &[u8], may_have_zeros: bool, at: &str) {
+        self.check(content, may_have_zeros, |write| write.acknowledged, "was acknowledged", at);
+    }
+
+    /// Each sector holds what somebody wrote there, and nothing that was over when something began that `counts`.
+    fn check(
+        &self,
+        content: &[u8],
+        may_have_zeros: bool,
+        counts: impl Fn(&Write) -> bool,
+        because: &str,
+        at: &str,
+    ) {
+        let mut found_at: BTreeMap<Number, u64> = BTreeMap::new();
+        let placed: Vec<_> = self.writes.values().filter(|write| write.place.is_some()).collect();
+        for (n, (block, sector)) in sectors(content).enumerate() {
+            let bytes = &content[n * SECTOR_BYTES..][..SECTOR_BYTES.min(content.len() - n * SECTOR_BYTES)];
+            let base = self.base.get(n * SECTOR_BYTES..n * SECTOR_BYTES + bytes.len());
+            // When what is found here had been written for good.
+            let over = match sector {
+                Sector::Of { write, block: of } if self.is_recent(write) => {
+                    let place = block.checked_sub(of);
+                    let known = self.writes.get(&write).unwrap_or_else(|| panic!("{at}: {sector:?}?"));
+                    assert!(of < known.blocks && place.is_some(), "{at}: block {block} holds {sector:?}");
+                    let first = *found_at.entry(write).or_insert(place.unwrap());
+                    assert_eq!(Some(first), place, "{at}: write {write} stands at two places");
+                    assert!(
+                        known.place.is_none_or(|it| it == first),
+                        "{at}: {write} is not where it should be"
+                    );
+                    known.ended
+                }
+                _ if base == Some(bytes) => Some(0),
+                Sector::Zero => {
+                    let may_be = (may_have_zeros || self.holes) && base.is_none();
+                    assert!(
+                        may_be,
+                        "{at}: block {block} of {} shows zeros",
+                        content.len() as u64 / BLOCK_BYTES
+                    );
+                    Some(0)
+                }
+                _ => panic!("{at}: block {block} holds {sector:?}"),
+            };
+            let Some(over) = over else { continue };
+            let covers =
+                |write: &&&Write| write.place.is_some_and(|it| it <= block) && write.end() > Some(block);
+            let newer = placed.iter().filter(covers).find(|write| counts(write) && write.begun > over);
+            assert!(newer.is_none(), "{at}: block {block} holds {sector:?}, but {newer:?} {because}");
+        }
+    }
+}
+
+impl Write {
+    fn end(&self) -> Option<u64> {
+        self.place.map(|place| place + self.blocks)
+    }
+}
