@@ -8,7 +8,8 @@ bench:
 # Everything; as root on real file systems too.
 test:
 	scripts/with-lab cargo test --workspace
-	cargo test --release --features sim --test simulation --doc
+	cargo test --release --features sim --test simulation
+	cargo test --features sim --doc sim
 
 # The model and the simulated disk for as many hours as HOURS says.
 simulate:

@@ -99,8 +99,8 @@ struct Model {
 
 #[test]
 fn the_core_keeps_its_rules_whatever_the_order() {
-    let seeds = std::env::var("DIOXIDE_MODEL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(3000);
-    let only = std::env::var("DIOXIDE_MODEL_SEED").ok().and_then(|n| n.parse().ok());
+    let seeds = std::env::var("DIOXIDE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(3000);
+    let only = std::env::var("DIOXIDE_SEED").ok().and_then(|n| n.parse().ok());
     for seed in only.map_or(0..seeds, |seed| seed..seed + 1) {
         Model::new(seed).run();
     }
