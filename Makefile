@@ -1,5 +1,5 @@
 # The commands a developer needs; scripts/ does the work.
-.PHONY: bench test check lab unlab
+.PHONY: bench test loom check lab unlab
 .NOTPARALLEL:
 
 bench:
@@ -8,6 +8,10 @@ bench:
 # Everything; as root on real file systems too.
 test:
 	scripts/with-lab cargo test --workspace
+
+# The locks and waits of the library, in every order of their steps.
+loom:
+	scripts/loom
 
 check:
 	cargo fmt --all --check
