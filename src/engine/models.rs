@@ -38,6 +38,8 @@ struct Image {
     blocks: Vec<Block>,
     size: u64,
     is_marked: bool,
+    /// Threads that grow the file.
+    growers: usize,
 }
 
 #[derive(Debug, Default)]
@@ -206,7 +208,13 @@ impl Backend for Disk {
             job();
             return Ok(None);
         }
-        spawn("grower", job).map(Some)
+        self.state().files[self.file].growers += 1;
+        let disk = self.clone();
+        let grower = move || {
+            job();
+            disk.state().files[disk.file].growers -= 1;
+        };
+        spawn("grower", grower).map(Some)
     }
 
     fn unlock(&self) {}
@@ -275,6 +283,7 @@ impl File {
     fn append(&self, number: u8, durable: bool) -> Result<u64> {
         let record = [number; BLOCK as usize];
         let offset = self.engine.append(&record, durable)?;
+        assert!(self.engine.len() > offset, "acknowledged beyond the length");
         let state = self.disk.state();
         let blocks = &state.files[self.disk.file].blocks[..=(offset / BLOCK) as usize];
         assert!(!blocks.contains(&Block::Empty), "acknowledged above a gap: {blocks:?}");
@@ -303,6 +312,7 @@ impl File {
         let state = self.disk.state();
         let image = &state.files[self.disk.file];
         assert_eq!((image.size, image.is_marked), (records.len() as u64 * BLOCK, false));
+        assert_eq!(image.growers, 0, "still at work on a closed file");
     }
 
     /// Does something to the file in another thread.
@@ -435,6 +445,28 @@ fn loom_a_cut_comes_before_an_append_or_after_it() {
 }
 
 // --- growth ---------------------------------------------------------------------------------------
+
+#[test]
+fn loom_the_grower_ends_while_another_append_needs_space() {
+    explore(2, || {
+        let file = File::create(&Device::default(), &Arc::default(), Grows::Beside);
+        let other = file.beside(|file| file.append(1, false).unwrap());
+        file.append(2, false).unwrap();
+        other.join().unwrap();
+        assert_eq!(sorted(file.records()), [1, 2]);
+        file.close();
+    });
+}
+
+#[test]
+fn loom_no_thread_grows_a_closed_file() {
+    explore(4, || {
+        let file = File::create(&Device::default(), &Arc::default(), Grows::Beside);
+        file.append(1, true).unwrap();
+        file.append(2, false).unwrap();
+        file.close();
+    });
+}
 
 #[test]
 fn loom_a_file_is_cut_while_it_grows() {
