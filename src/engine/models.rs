@@ -387,7 +387,7 @@ fn loom_three_appends() {
 
 #[test]
 fn loom_durable_appends_that_come_back_together() {
-    explore(4, || {
+    explore(3, || {
         let file = File::begun(Grows::Once);
         let other = file.beside(|file| {
             file.append(2, true).unwrap();
@@ -419,7 +419,7 @@ fn loom_a_reader_sees_no_space_that_was_only_grown() {
 
 #[test]
 fn loom_a_sync_makes_stable_what_was_acknowledged_before_it() {
-    explore(5, || {
+    explore(4, || {
         let file = File::begun(Grows::Once);
         let other = file.beside(|file| file.append(2, true).unwrap());
         file.append(3, false).unwrap();
@@ -460,7 +460,7 @@ fn loom_the_grower_ends_while_another_append_needs_space() {
 
 #[test]
 fn loom_no_thread_grows_a_closed_file() {
-    explore(4, || {
+    explore(3, || {
         let file = File::create(&Device::default(), &Arc::default(), Grows::Beside);
         file.append(1, true).unwrap();
         file.append(2, false).unwrap();
@@ -470,7 +470,7 @@ fn loom_no_thread_grows_a_closed_file() {
 
 #[test]
 fn loom_a_file_is_cut_while_it_grows() {
-    explore(4, || {
+    explore(3, || {
         let file = File::create(&Device::default(), &Arc::default(), Grows::Beside);
         file.append(1, false).unwrap();
         file.engine.set_len(0).unwrap();
