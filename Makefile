@@ -1,5 +1,5 @@
 # The commands a developer needs; scripts/ does the work.
-.PHONY: bench test check simulate lab unlab
+.PHONY: bench test check simulate loom lab unlab
 .NOTPARALLEL:
 
 bench:
@@ -14,6 +14,10 @@ test:
 # The model and the simulated disk for as many hours as HOURS says.
 simulate:
 	DIOXIDE_HOURS=$(or $(HOURS),1) cargo test --release --features sim --test simulation -- --nocapture acknowledged
+
+# The locks and waits of the library, in every order of their steps.
+loom:
+	scripts/loom
 
 check:
 	cargo fmt --all --check

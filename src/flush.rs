@@ -18,6 +18,7 @@ pub struct Flushes {
     begun: u64,
     succeeded: u64,
     running: bool,
+    failed: bool,
 }
 
 impl Flushes {
@@ -44,11 +45,13 @@ impl Flushes {
         Generation(self.begun)
     }
 
-    /// The flush in flight ended. A failed one leaves its tickets uncovered for ever.
+    /// The flush in flight ended. Once one has failed nothing more is covered: what it was to make stable may be lost,
+    /// whatever the kernel says of later ones.
     pub fn end(&mut self, generation: Generation, succeeded: bool) {
         assert!(self.running && generation.0 == self.begun);
         self.running = false;
-        if succeeded {
+        self.failed |= !succeeded;
+        if !self.failed {
             self.succeeded = generation.0;
         }
     }
@@ -145,6 +148,17 @@ mod tests {
     }
 
     #[test]
+    fn a_success_after_a_failed_flush_covers_nothing() {
+        let mut flushes = Flushes::default();
+        let ticket = flushes.ticket();
+        for succeeded in [false, true] {
+            let flush = flushes.begin();
+            flushes.end(flush, succeeded);
+        }
+        assert!(!flushes.covers(ticket));
+    }
+
+    #[test]
     fn a_success_waits_for_the_flushes_beside_it() {
         let mut ledger = Ledger::default();
         let slow = ledger.begin();
@@ -164,5 +178,79 @@ mod tests {
         assert_eq!(means(Company { is_device: true, ..alone }), Means::SharedFlush);
         assert_eq!(means(Company { others_in_flight: true, ..alone }), Means::SharedFlush);
         assert_eq!(means(Company { unstable_below: true, ..alone }), Means::SharedFlush);
+    }
+
+    /// What is known of one file's flushes: of each write its ticket, when it finished, and whether it is stable.
+    #[derive(Default)]
+    struct History {
+        flushes: Flushes,
+        now: u64,
+        writes: Vec<(Generation, u64, bool)>,
+        running: Option<(Generation, u64)>,
+        failed: bool,
+    }
+
+    impl History {
+        /// The next thing happens: a write finishes, or a flush begins, or succeeds, or fails. False if it cannot.
+        fn happens(&mut self, what: u32) -> bool {
+            self.now += 1;
+            match (what, self.running) {
+                (0, _) => self.writes.push((self.flushes.ticket(), self.now, false)),
+                (1, None) => self.running = Some((self.flushes.begin(), self.now)),
+                (2 | 3, Some((generation, begun))) => {
+                    self.flushes.end(generation, what == 2);
+                    self.running = None;
+                    self.failed |= what == 3;
+                    let covered = self.writes.iter_mut().filter(|(_, finished, _)| *finished < begun);
+                    covered.for_each(|(_, _, stable)| *stable |= !self.failed);
+                }
+                _ => return false,
+            }
+            true
+        }
+    }
+
+    /// Every history of up to nine things that happen. A write is stable once a flush that began after it has succeeded,
+    /// unless one failed before that.
+    #[test]
+    fn a_ticket_is_covered_when_its_write_is_stable() {
+        for number in 0..4u32.pow(9) {
+            let mut history = History::default();
+            for n in 0..9 {
+                if !history.happens(number >> (2 * n) & 3) {
+                    break;
+                }
+                for &(ticket, _, stable) in &history.writes {
+                    assert_eq!(history.flushes.covers(ticket), stable, "{number:#x}, {n}: {ticket:?}");
+                }
+            }
+        }
+    }
+
+    /// Every history of seven flushes that begin or end. One that ended waits for those that began before its end.
+    #[test]
+    fn a_flush_is_believed_when_nobody_is_out_who_ran_beside_it() {
+        let mut histories: Vec<Vec<Option<usize>>> = vec![vec![]];
+        while let Some(history) = histories.pop() {
+            let mut ledger = Ledger::default();
+            let (mut running, mut ended) = (Vec::new(), Vec::new());
+            for event in &history {
+                match event {
+                    None => running.push(ledger.begin()),
+                    Some(which) => {
+                        let flush = running.remove(*which);
+                        ended.push((ledger.end(flush), running.clone()));
+                    }
+                }
+                for (beside, others) in &ended {
+                    let out = others.iter().any(|other| running.contains(other));
+                    assert_eq!(ledger.any_out_up_to(*beside), out, "{history:?}");
+                }
+            }
+            if history.len() < 7 {
+                let next = [None].into_iter().chain((0..running.len()).map(Some));
+                histories.extend(next.map(|event| [&history[..], &[event]].concat()));
+            }
+        }
     }
 }

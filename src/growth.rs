@@ -64,7 +64,7 @@ pub struct Plan {
 impl Plan {
     /// The next smaller step after "no space": half the way, and at last just what is needed.
     pub fn smaller(self) -> Option<Self> {
-        let half = self.from + (self.to - self.from) / 2 / self.unit * self.unit;
+        let half = (self.from + (self.to - self.from) / 2) / self.unit * self.unit;
         let to = half.max(self.least);
         (to < self.to && to > self.from).then_some(Self { to, ..self })
     }
@@ -269,6 +269,12 @@ mod tests {
     }
 
     #[test]
+    fn smaller_steps_of_an_odd_size_end_at_a_unit() {
+        let plan = Plan { from: 5000, to: 16 * 4096, least: 2 * 4096, unit: 4096 };
+        assert_eq!(plan.smaller().map(|plan| plan.to), Some(8 * 4096));
+    }
+
+    #[test]
     fn the_file_size_limit_is_respected() {
         let room = Room { size_max: 10_000, ..ROOM };
         let planner = Planner::new(WISHES);
@@ -314,6 +320,126 @@ mod tests {
             while let Some(plan) = next {
                 prop_assert!(plan.to >= least && plan.to > plan.from && plan.to % 4096 == 0);
                 next = plan.smaller();
+            }
+        }
+    }
+
+    const UNIT: u64 = 4;
+
+    /// Every planner of small wishes, before its first step and after it.
+    fn planners() -> impl Iterator<Item = Planner> {
+        let caps = [0, 3, 4, 8, 12].into_iter();
+        let wishes = caps.flat_map(|cap_bytes| {
+            let capacities = [None].into_iter().chain((0..=20).step_by(5).map(Some));
+            capacities.map(move |capacity_bytes| Wishes {
+                cap_bytes,
+                capacity_bytes,
+                unit_bytes: UNIT,
+                low_water_quarters: 2,
+            })
+        });
+        wishes.flat_map(|wishes| [true, false].map(|first| Planner { first, ..Planner::new(wishes) }))
+    }
+
+    /// Every need of at least up to five bytes, perhaps with others behind it, that the size does not meet.
+    fn needs(physical: u64) -> impl Iterator<Item = Option<Need>> {
+        let starts_and_lens = (0..=18).flat_map(|start| [1, 4, 5].map(|len| (start, start + len)));
+        let unmet = starts_and_lens.filter(move |(_, least)| *least > physical);
+        let needs = unmet
+            .flat_map(|(start, least)| [0, 6].map(|more| Some(Need { start, least, end: least + more })));
+        [None].into_iter().chain(needs)
+    }
+
+    fn rooms() -> impl Iterator<Item = Room> {
+        [0, 32, 64, 1000].into_iter().flat_map(|free_bytes| {
+            [0, 4, 9, 100].into_iter().flat_map(move |granted_bytes| {
+                [7, 16, 27, u64::MAX].map(|size_max| Room { free_bytes, size_max, granted_bytes })
+            })
+        })
+    }
+
+    /// The rule, said of the outcome: `plan` for a file of `physical` bytes.
+    fn is_right(
+        planner: &Planner,
+        physical: u64,
+        need: Option<Need>,
+        room: Room,
+        plan: Option<Plan>,
+    ) -> bool {
+        let whole = |bytes: u64| bytes.div_ceil(UNIT) * UNIT;
+        let step = planner.wanted().min(room.free_bytes / 8).min(room.granted_bytes);
+        let ceiling = room.size_max.min(i64::MAX as u64) / UNIT * UNIT;
+        let Some(plan) = plan else {
+            // There is nothing to gain, or no way to it.
+            return match need {
+                None => step < UNIT || whole(physical + UNIT) > ceiling || planner.capacity() > physical,
+                Some(need) => whole(need.least) > ceiling,
+            };
+        };
+        let hole_is_meant = need.is_some_and(|need| need.start > physical);
+        let from = plan.from == physical || hole_is_meant && need.is_some_and(|need| plan.from <= need.start);
+        let within = plan.to > physical && plan.to <= ceiling && plan.to.is_multiple_of(UNIT);
+        let serves =
+            need.is_none_or(|need| plan.least >= need.least && plan.to >= whole(need.end).min(ceiling));
+        // Beyond what is needed, no more than the step.
+        let needed = need.map_or(physical, |need| physical.max(need.end));
+        let modest = plan.to <= whole(needed + step).max(plan.least);
+        from && within && serves && modest && plan.to >= plan.least && plan.least.is_multiple_of(UNIT)
+    }
+
+    /// Every small planner, size, need and room: the plan, and all that follow it when there is no space.
+    #[test]
+    fn every_small_plan_is_right() {
+        for planner in planners() {
+            for physical in 0..=16 {
+                for (need, room) in needs(physical).flat_map(|need| rooms().map(move |room| (need, room))) {
+                    let case = || format!("{planner:?} {physical} {need:?} {room:?}");
+                    let plan = planner.plan(physical, 0, need, room);
+                    assert!(is_right(&planner, physical, need, room, plan), "{}: {plan:?}", case());
+                    let mut last = plan;
+                    while let Some(plan) = last {
+                        last = plan.smaller();
+                        let Some(smaller) = last else {
+                            assert!(
+                                plan.to == plan.least || plan.to <= plan.from + UNIT,
+                                "{}: {plan:?}",
+                                case()
+                            );
+                            break;
+                        };
+                        assert!(smaller.to < plan.to && smaller.to >= plan.least, "{}: {smaller:?}", case());
+                        assert!(
+                            smaller.to > plan.from && smaller.to.is_multiple_of(UNIT),
+                            "{}: {smaller:?}",
+                            case()
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// Every three grants to two files, of every small budget: what one has is taken from what the other may get.
+    #[test]
+    fn every_small_budget_is_kept() {
+        let asks: Vec<_> = (0..2)
+            .flat_map(|file| (0..4).flat_map(move |ahead| [0, 1, 2, 9].map(|wanted| (file, ahead, wanted))))
+            .collect();
+        for limit in 0..16 {
+            for number in 0..asks.len().pow(3) {
+                let mut budget = Budget::new(limit);
+                let mut charges = [0; 2];
+                for n in 0..3 {
+                    let (file, ahead, wanted) = asks[number / asks.len().pow(n) % asks.len()];
+                    let others: u64 = charges[1 - file];
+                    let (charge, granted) = budget.grant(charges[file], ahead, wanted);
+                    charges[file] = charge;
+                    assert_eq!(charge, ahead + granted);
+                    assert_eq!(budget.taken, charges[0] + charges[1]);
+                    assert!(granted <= wanted && (granted == 0 || others + ahead + 4 * granted <= limit));
+                    let one_more = others + ahead + 4 * (granted + 1) <= limit;
+                    assert!(granted == wanted || !one_more, "less than there is");
+                }
             }
         }
     }

@@ -8,11 +8,11 @@
 //! of the two sees the other.
 
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, thread_local};
 
 /// More than the threads that run at one moment on most machines; two that share a counter are correct,
 /// only slower.
-const SHARDS: usize = 64;
+const SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// 128 bytes: two cache lines, since processors fetch them in pairs.
 #[derive(Debug, Default)]
@@ -109,7 +109,11 @@ impl Drop for Alone<'_> {
 /// A small number for the calling thread, so that threads spread over the counters.
 fn thread_number() -> usize {
     use std::sync::atomic::AtomicUsize;
+    #[cfg(not(loom))]
     static NEXT: AtomicUsize = AtomicUsize::new(0);
+    // Every execution of a model counts from 0.
+    #[cfg(loom)]
+    loom::lazy_static!(static ref NEXT: AtomicUsize = AtomicUsize::new(0););
     thread_local!(static NUMBER: usize = NEXT.fetch_add(1, SeqCst));
     NUMBER.with(|number| *number)
 }
@@ -148,5 +152,61 @@ mod tests {
     #[test]
     fn counters_do_not_share_cache_lines() {
         assert_eq!(size_of::<Shard>(), 128);
+    }
+}
+
+/// Every order of steps of a few threads (see `scripts/loom`).
+#[cfg(all(test, loom))]
+mod loom_models {
+    use super::Gate;
+    use crate::sync::explore;
+    use loom::cell::UnsafeCell;
+    use loom::thread;
+    use std::sync::Arc;
+
+    /// A file that many may look at, and one may change alone. Loom reports who does so beside another.
+    #[derive(Default)]
+    struct Guarded {
+        gate: Gate,
+        file: UnsafeCell<()>,
+    }
+
+    impl Guarded {
+        fn enter(&self) {
+            let _pass = self.gate.enter();
+            self.file.with(drop);
+        }
+
+        fn shut(&self) {
+            let _alone = self.gate.shut();
+            self.file.with_mut(drop);
+        }
+    }
+
+    fn beside(guarded: &Arc<Guarded>, act: fn(&Guarded)) -> thread::JoinHandle<()> {
+        let guarded = guarded.clone();
+        thread::spawn(move || act(&guarded))
+    }
+
+    #[test]
+    fn loom_nobody_is_inside_while_another_is_alone() {
+        explore(3, || {
+            let guarded = Arc::<Guarded>::default();
+            let others = [beside(&guarded, Guarded::enter), beside(&guarded, Guarded::shut)];
+            guarded.enter();
+            guarded.enter();
+            others.into_iter().for_each(|other| other.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn loom_two_who_want_the_file_alone_have_it_in_turn() {
+        explore(4, || {
+            let guarded = Arc::<Guarded>::default();
+            let others = [beside(&guarded, Guarded::shut), beside(&guarded, Guarded::shut)];
+            guarded.enter();
+            others.into_iter().for_each(|other| other.join().unwrap());
+            guarded.shut();
+        });
     }
 }

@@ -119,4 +119,69 @@ mod tests {
             }
         }
     }
+
+    /// Every list of spans in six blocks, sorted by start, one longer than `spans`.
+    fn with_one_more(spans: &[Span]) -> Vec<Vec<Span>> {
+        let first = spans.last().map_or(0, |span| span.start);
+        let more = (first..6).flat_map(|start| (start + 1..=6).map(move |end| Span { start, end }));
+        more.map(|span| [spans, &[span]].concat()).collect()
+    }
+
+    /// Whether one request may carry all of them.
+    fn is_a_request(run: &[Span], limits: Limits) -> bool {
+        let adjacent = run.windows(2).all(|pair| pair[0].end == pair[1].start);
+        let bytes: u64 = run.iter().map(Span::len).sum();
+        run.len() == 1 || adjacent && run.len() <= limits.segments_max && bytes <= limits.bytes_max
+    }
+
+    /// The fewest requests that carry all of them in their order, by trying every way to cut the list.
+    fn fewest(spans: &[Span], limits: Limits) -> usize {
+        let cuts = 0..1u32 << spans.len().saturating_sub(1);
+        let requests = cuts.filter_map(|cuts| {
+            let mut first = 0;
+            let ends = (1..=spans.len()).filter(|&n| n == spans.len() || cuts >> (n - 1) & 1 == 1);
+            let mut requests = ends.map(|end| {
+                let run = &spans[first..end];
+                first = end;
+                is_a_request(run, limits)
+            });
+            requests.by_ref().all(|is| is).then(|| cuts.count_ones() as usize + 1)
+        });
+        if spans.is_empty() { 0 } else { requests.min().expect("each alone is one") }
+    }
+
+    /// Every list of up to four spans in six blocks, with every limit.
+    #[test]
+    fn runs_are_requests_and_as_few_as_can_be() {
+        let mut lists = vec![vec![]];
+        let mut next = 0;
+        while let Some(spans) = lists.get(next).cloned() {
+            for limits in (1..=6)
+                .flat_map(|bytes_max| (1..=4).map(move |segments_max| Limits { bytes_max, segments_max }))
+            {
+                let counts = runs(&spans, limits);
+                let mut rest = &spans[..];
+                for &count in &counts {
+                    let (run, tail) = rest.split_at(count);
+                    assert!(is_a_request(run, limits), "{spans:?} {limits:?}: {counts:?}");
+                    rest = tail;
+                }
+                assert!(rest.is_empty(), "{spans:?} {limits:?}: {counts:?}");
+                assert_eq!(counts.len(), fewest(&spans, limits), "{spans:?} {limits:?}: {counts:?}");
+            }
+            if spans.len() < 4 {
+                lists.extend(with_one_more(&spans));
+            }
+            next += 1;
+        }
+    }
+
+    #[test]
+    fn spans_overlap_where_they_share_a_block() {
+        let all = with_one_more(&[]);
+        for (one, other) in all.iter().flat_map(|one| all.iter().map(move |other| (one[0], other[0]))) {
+            let shared = (one.start..one.end).any(|block| (other.start..other.end).contains(&block));
+            assert_eq!(one.overlaps(&other), shared, "{one:?} {other:?}");
+        }
+    }
 }

@@ -100,4 +100,117 @@ mod tests {
         sizes.reserve_to(8192);
         sizes.durable_to(4096);
     }
+
+    const BLOCKS: usize = 4;
+
+    /// A file block by block: what is true of each.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Blocks {
+        exists: [bool; BLOCKS],
+        reserved: [bool; BLOCKS],
+        written: [bool; BLOCKS],
+        durable: [bool; BLOCKS],
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Change {
+        Grow(usize),
+        Reserve(usize),
+        Written(usize),
+        Durable(usize),
+        Cut(usize),
+        TakeBack(usize),
+        Recycle,
+    }
+
+    fn below(end: usize) -> [bool; BLOCKS] {
+        std::array::from_fn(|n| n < end)
+    }
+
+    fn count(blocks: [bool; BLOCKS]) -> usize {
+        let count = blocks.iter().filter(|is| **is).count();
+        assert_eq!(blocks, below(count), "without a gap");
+        count
+    }
+
+    impl Blocks {
+        fn settled(len: usize) -> Self {
+            let all = below(len);
+            Self { exists: all, reserved: all, written: all, durable: all }
+        }
+
+        fn sizes(&self) -> Sizes {
+            let size = |blocks| count(blocks) as u64;
+            Sizes {
+                physical: size(self.exists),
+                reserved: size(self.reserved),
+                written: size(self.written),
+                durable: size(self.durable),
+            }
+        }
+
+        /// What is left of the file, or nothing if the change must not be.
+        fn after(mut self, change: Change) -> Option<Self> {
+            let allowed = match change {
+                Change::Reserve(end) => {
+                    self.exists[..end] == below(end)[..end] && !self.reserved[end..].contains(&true)
+                }
+                Change::Written(end) => {
+                    !self.reserved[..end].contains(&false) && !self.written[end..].contains(&true)
+                }
+                Change::Durable(end) => !self.written[..end].contains(&false),
+                Change::TakeBack(end) => {
+                    !self.reserved[..end].contains(&false) && !self.written[end..].contains(&true)
+                }
+                Change::Grow(_) | Change::Cut(_) | Change::Recycle => true,
+            };
+            match change {
+                Change::Grow(end) => self.exists[..end].fill(true),
+                Change::Reserve(end) => self.reserved[..end].fill(true),
+                Change::Written(end) => self.written[..end].fill(true),
+                Change::Durable(end) => self.durable[..end].fill(true),
+                Change::Cut(end) => self = Self::settled(end),
+                Change::TakeBack(end) => {
+                    self.reserved[end..].fill(false);
+                    self.exists[end..].fill(false);
+                }
+                Change::Recycle => self = Self { exists: self.exists, ..Self::settled(0) },
+            }
+            allowed.then_some(self)
+        }
+    }
+
+    fn changed(mut sizes: Sizes, change: Change) -> Sizes {
+        match change {
+            Change::Grow(end) => sizes.grow_to(end as u64),
+            Change::Reserve(end) => sizes.reserve_to(end as u64),
+            Change::Written(end) => sizes.written_to(end as u64),
+            Change::Durable(end) => sizes.durable_to(end as u64),
+            Change::Cut(end) => sizes.cut(end as u64),
+            Change::TakeBack(end) => sizes.take_back_to(end as u64),
+            Change::Recycle => sizes.recycle(),
+        }
+        sizes
+    }
+
+    /// Every file of four blocks that any changes lead to, and every change of it.
+    #[test]
+    fn every_change_of_every_small_file_is_right_or_refused() {
+        let ends =
+            [Change::Grow, Change::Reserve, Change::Written, Change::Durable, Change::Cut, Change::TakeBack];
+        let changes = ends.into_iter().flat_map(|change| (0..=BLOCKS).map(change));
+        let changes: Vec<_> = changes.chain([Change::Recycle]).collect();
+        let mut files: Vec<_> = (0..=BLOCKS).map(Blocks::settled).collect();
+        let mut next = 0;
+        while let Some(&file) = files.get(next) {
+            for &change in &changes {
+                let found = std::panic::catch_unwind(|| changed(file.sizes(), change)).ok();
+                let after = file.after(change);
+                assert_eq!(found, after.map(|after| after.sizes()), "{change:?} of {file:?}");
+                files.extend(after.filter(|after| !files.contains(after)));
+            }
+            next += 1;
+        }
+        assert_eq!(files.len(), 70, "each of the four sizes not above the one before");
+    }
 }

@@ -33,9 +33,16 @@ pub(super) fn changed_by_another(physical: u64, found: u64) -> ErrorKind {
 impl Engine {
     pub(super) fn start_grower(self: &Arc<Self>) {
         let engine = self.clone();
+        // Whoever stops the grower waits for one thread, so there is one: the last has done its work, but may still
+        // hold the descriptor.
+        let mut thread = self.grower.lock();
+        if let Some(last) = thread.take() {
+            last.join();
+        }
         match self.backend.spawn(Box::new(move || engine.grow())) {
-            Ok(thread) => *self.grower.lock() = thread,
+            Ok(started) => *thread = started,
             Err(error) => {
+                drop(thread);
                 log::warn!("dioxide: no thread to grow {} ({error}); a writer does it", self.path.display());
                 self.grow();
             }

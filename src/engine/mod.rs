@@ -11,6 +11,8 @@ mod core;
 mod core_model;
 mod grower;
 mod io;
+#[cfg(all(test, loom))]
+mod models;
 mod positional;
 pub(crate) mod process;
 pub(crate) mod recover;

@@ -5,11 +5,11 @@ use crate::engine::registry::Registry;
 use crate::error::Error;
 use crate::flush::Ledger;
 use crate::growth::{BUDGET_DEFAULT_BYTES, Budget};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use crate::sys;
 use crate::sys::probe::Through;
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// See the module.
 #[derive(Debug)]
@@ -42,16 +42,22 @@ struct Mounts {
 impl Process {
     /// That of the calling process.
     pub fn current() -> &'static Self {
-        sys::process::of_this_process(|| Self {
+        sys::process::of_this_process(|| Self::new(BUDGET_DEFAULT_BYTES))
+    }
+
+    /// With nothing open, and this growth budget.
+    pub fn new(budget_bytes: u64) -> Self {
+        Self {
             registry: Registry::default(),
-            budget: Mutex::new(Budget::new(BUDGET_DEFAULT_BYTES)),
+            budget: Mutex::new(Budget::new(budget_bytes)),
             file_systems: Mutex::default(),
-        })
+        }
     }
 
     /// False in a child of the process that made it.
     pub fn is_current(&'static self) -> bool {
-        sys::process::is_of_this_process(self)
+        // Nobody forks in a model, where each execution has a process of its own.
+        cfg!(loom) || sys::process::is_of_this_process(self)
     }
 
     pub fn budget(&self) -> MutexGuard<'_, Budget> {
@@ -190,11 +196,7 @@ mod tests {
 
     /// Whether a wedged file system is refused when nobody has a file of it any more.
     fn refused_after_a_wedge(through: Through) -> bool {
-        let process = Process {
-            registry: Registry::default(),
-            budget: Mutex::new(Budget::new(0)),
-            file_systems: Mutex::default(),
-        };
+        let process = Process::new(0);
         let fs = process.file_system(DEV, through).expect("nothing failed yet");
         let path = Arc::from(std::path::Path::new("log"));
         fs.wedge(Arc::new(Error::new(Operation::Flush, &path, None, ErrorKind::Os(libc::EIO))));

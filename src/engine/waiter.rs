@@ -2,13 +2,13 @@
 
 use super::core::{Call, Outcome, Request};
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{Mutex, futex, yield_now};
+use crate::sync::{Mutex, futex, thread_local, yield_now};
 use std::cell::RefCell;
 use std::sync::Arc;
 
 /// How often a caller that waits for no flush lets others run before it goes to sleep. What it waits for is often done
 /// by a thread that is ready to run, and a sleep and its wake-up cost more than a turn.
-const YIELDS_MAX: u32 = 8;
+const YIELDS_MAX: u32 = if cfg!(loom) { 1 } else { 8 };
 
 const NOTHING: u32 = 0;
 const ASLEEP: u32 = 1;
@@ -52,9 +52,10 @@ impl PartialEq for Waiter {
 /// The calling thread's own, for its next operation.
 pub(super) fn mine() -> Token {
     thread_local!(static MINE: RefCell<Token> = RefCell::default());
-    MINE.with_borrow_mut(|mine| {
+    MINE.with(|mine| {
+        let mut mine = mine.borrow_mut();
         // Somebody may still be about to drop the request of the last operation.
-        if Arc::strong_count(mine) > 1 {
+        if Arc::strong_count(&mine) > 1 {
             *mine = Token::default();
         }
         mine.clone()
@@ -112,5 +113,95 @@ impl Waiter {
             }
         }
         self.state.store(NOTHING, Ordering::Release);
+    }
+}
+
+/// Every order of steps of a few threads (see `scripts/loom`).
+#[cfg(all(test, loom))]
+mod loom_models {
+    use super::*;
+    use crate::sync::explore;
+    use loom::thread;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    fn call(news: News) -> Call {
+        match news {
+            News::Work(Task::Call(call)) => call,
+            _ => panic!("no call"),
+        }
+    }
+
+    fn outcome(news: News) -> Outcome {
+        match news {
+            News::Done(outcome) => outcome,
+            News::Work(_) => panic!("work behind the outcome"),
+        }
+    }
+
+    /// Does something to the waiter in another thread, which gives it up then.
+    fn beside(waiter: &Token, act: fn(&Waiter)) -> thread::JoinHandle<()> {
+        let waiter = waiter.clone();
+        thread::spawn(move || act(&waiter))
+    }
+
+    #[test]
+    fn loom_work_comes_before_the_outcome_that_follows_it() {
+        for durable in [false, true] {
+            explore(None, move || {
+                let me = mine();
+                let other = beside(&me, |waiter| {
+                    waiter.assign(Task::Call(Call::Extend));
+                    waiter.finish(Ok(7));
+                });
+                assert_eq!(call(me.next(durable)), Call::Extend);
+                assert_eq!(outcome(me.next(durable)), Ok(7));
+                other.join().unwrap();
+            });
+        }
+    }
+
+    #[test]
+    fn loom_no_work_of_two_is_lost() {
+        for durable in [false, true] {
+            explore(4, move || {
+                let me = mine();
+                let others = [
+                    beside(&me, |waiter| waiter.assign(Task::Call(Call::Extend))),
+                    beside(&me, |waiter| waiter.assign(Task::Call(Call::Flush))),
+                ];
+                let calls = [call(me.next(durable)), call(me.next(durable))];
+                assert!(calls.contains(&Call::Extend) && calls.contains(&Call::Flush));
+                me.finish(Ok(0));
+                assert_eq!(outcome(me.next(durable)), Ok(0));
+                others.into_iter().for_each(|other| other.join().unwrap());
+            });
+        }
+    }
+
+    #[test]
+    fn loom_the_next_operation_gets_no_news_of_the_last() {
+        let reused = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+        let counts = reused.clone();
+        explore(5, move || {
+            let first = mine();
+            let last = beside(&first, |waiter| waiter.finish(Ok(1)));
+            assert_eq!(outcome(first.next(true)), Ok(1));
+            let was = Arc::as_ptr(&first);
+            drop(first);
+            let second = mine();
+            counts[usize::from(Arc::as_ptr(&second) == was)].fetch_add(1, Relaxed);
+            let next = beside(&second, |waiter| {
+                waiter.assign(Task::Call(Call::Flush));
+                waiter.finish(Ok(2));
+            });
+            assert_eq!(call(second.next(true)), Call::Flush);
+            assert_eq!(outcome(second.next(true)), Ok(2));
+            last.join().unwrap();
+            next.join().unwrap();
+        });
+        assert!(
+            reused.iter().all(|count| count.load(Relaxed) > 0),
+            "both a waiter used again and another one"
+        );
     }
 }

@@ -3,8 +3,17 @@
 //!
 //! A lock is never poisoned: no state is left half changed by a panic, or the process ends (see the engine).
 
+#[cfg(loom)]
+mod model;
+#[cfg(not(loom))]
 mod system;
 #[cfg(any(test, feature = "sim"))]
+#[cfg_attr(loom, allow(dead_code, reason = "only the system's waits give way to it"))]
 pub(crate) mod world;
 
+#[cfg(loom)]
+pub(crate) use model::*;
+#[cfg(not(loom))]
+pub(crate) use std::{sync::OnceLock, thread_local};
+#[cfg(not(loom))]
 pub(crate) use system::*;

@@ -1,0 +1,533 @@
+//! The engine on a small disk, two or three threads: every order of their steps (see `scripts/loom`).
+//!
+//! The disk is as unkind as one may be: a flush covers what was written when it began and is felt when it ends, and one
+//! that fails loses what every file had in the cache, and fails only once.
+
+use super::core::Ground;
+use super::process::{FileSystem, Process};
+use super::{Engine, Parts};
+use crate::backend::{Backend, Job};
+use crate::buffer::Segment;
+use crate::error::{ErrorKind, Result};
+use crate::growth::Wishes;
+use crate::marker::{Identity, Prepared};
+use crate::merge::Limits;
+use crate::recovery::{Extent, Recovery};
+use crate::sync::{JoinHandle, Mutex, MutexGuard, explore, spawn};
+use crate::sys::probe::Alignment;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+const BLOCK: u64 = 16;
+const IDENTITY: Identity = Identity { inode: 1, born: (1, 1) };
+
+/// A block that holds the number of a record, each byte of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Block {
+    Empty,
+    Cached(u8),
+    /// In the cache when a flush failed: it can be read, and never becomes stable.
+    Lost(u8),
+    Stable(u8),
+}
+
+#[derive(Debug, Default)]
+struct Image {
+    blocks: Vec<Block>,
+    size: u64,
+    is_marked: bool,
+    /// Threads that grow the file.
+    growers: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    files: Vec<Image>,
+    /// So many of the next writes and flushes fail.
+    writes_fail: usize,
+    flushes_fail: usize,
+}
+
+type Device = Arc<Mutex<State>>;
+
+/// One file of a device.
+#[derive(Clone, Debug)]
+struct Disk {
+    device: Device,
+    file: usize,
+    grows_beside: bool,
+}
+
+impl Image {
+    fn reach(&mut self, end: u64) {
+        let blocks = (end / BLOCK) as usize;
+        if self.blocks.len() < blocks {
+            self.blocks.resize(blocks, Block::Empty);
+        }
+        self.size = self.size.max(end);
+    }
+}
+
+impl State {
+    fn fails(left: &mut usize) -> io::Result<()> {
+        match left.checked_sub(1) {
+            None => Ok(()),
+            Some(fewer) => {
+                *left = fewer;
+                Err(io::Error::from_raw_os_error(libc::EIO))
+            }
+        }
+    }
+
+    fn lose_the_cache(&mut self) {
+        for block in self.files.iter_mut().flat_map(|image| &mut image.blocks) {
+            if let Block::Cached(number) = *block {
+                *block = Block::Lost(number);
+            }
+        }
+    }
+}
+
+impl Disk {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.device.lock()
+    }
+
+    /// Makes the blocks at these places stable that are in the cache now.
+    fn flush_blocks(&self, places: &[usize]) -> io::Result<()> {
+        let cached = |image: &Image, n: usize| matches!(image.blocks.get(n), Some(Block::Cached(_)));
+        let places: Vec<_> = {
+            let state = self.state();
+            places.iter().copied().filter(|&n| cached(&state.files[self.file], n)).collect()
+        };
+        let mut state = self.state();
+        if let Err(error) = State::fails(&mut state.flushes_fail) {
+            state.lose_the_cache();
+            return Err(error);
+        }
+        for n in places {
+            let block = state.files[self.file].blocks.get_mut(n);
+            if let Some(block) = block
+                && let Block::Cached(number) = *block
+            {
+                *block = Block::Stable(number);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Backend for Disk {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        unimplemented!("no model looks at it")
+    }
+
+    fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
+        let mut bytes = Vec::new();
+        segments.iter().for_each(|segment| segment.copy_to(&mut bytes));
+        let first = (offset / BLOCK) as usize;
+        let places: Vec<_> = (first..first + bytes.len() / BLOCK as usize).collect();
+        {
+            let mut state = self.state();
+            State::fails(&mut state.writes_fail)?;
+            let image = &mut state.files[self.file];
+            image.reach(offset + bytes.len() as u64);
+            for (&n, block) in places.iter().zip(bytes.chunks(BLOCK as usize)) {
+                image.blocks[n] = Block::Cached(block[0]);
+            }
+        }
+        if dsync {
+            self.flush_blocks(&places)?;
+        }
+        Ok(bytes.len() as u64)
+    }
+
+    fn read(&self, _into: &mut [u8], _offset: u64) -> io::Result<u64> {
+        unimplemented!("no model reads")
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.flush_blocks(&(0..100).collect::<Vec<_>>())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.flush()
+    }
+
+    fn physical_size(&self) -> io::Result<u64> {
+        Ok(self.state().files[self.file].size)
+    }
+
+    fn allocate(&self, _start: u64, end: u64) -> io::Result<()> {
+        self.state().files[self.file].reach(end);
+        Ok(())
+    }
+
+    fn write_zeroes(&self, _start: u64, _end: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        let mut state = self.state();
+        let image = &mut state.files[self.file];
+        image.blocks.resize((len / BLOCK) as usize, Block::Empty);
+        image.size = len;
+        Ok(())
+    }
+
+    fn extents(&self) -> io::Result<Vec<Extent>> {
+        unimplemented!("no model recovers")
+    }
+
+    fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {
+        unimplemented!("no model recovers")
+    }
+
+    fn write_marker(&self, _bytes: &[u8]) -> io::Result<()> {
+        self.state().files[self.file].is_marked = true;
+        Ok(())
+    }
+
+    fn remove_marker(&self) -> io::Result<()> {
+        self.state().files[self.file].is_marked = false;
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(1 << 20)
+    }
+
+    fn size_max(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>> {
+        if !self.grows_beside {
+            job();
+            return Ok(None);
+        }
+        self.state().files[self.file].growers += 1;
+        let disk = self.clone();
+        let grower = move || {
+            job();
+            disk.state().files[disk.file].growers -= 1;
+        };
+        spawn("grower", grower).map(Some)
+    }
+
+    fn unlock(&self) {}
+}
+
+/// An open file.
+#[derive(Clone)]
+struct File {
+    engine: Arc<Engine>,
+    disk: Disk,
+}
+
+/// A way for a file to grow.
+#[derive(Clone, Copy, PartialEq)]
+enum Grows {
+    /// In one step, far beyond what a model needs, with the first record.
+    Once,
+    /// By as little as it can, in a thread beside the writers.
+    Beside,
+    /// Not at all: each write moves the size.
+    Never,
+}
+
+loom::lazy_static!(static ref PROCESS: Process = Process::new(1 << 20););
+
+impl File {
+    /// An empty file beside the others of a device.
+    fn create(device: &Device, fs: &Arc<FileSystem>, grows: Grows) -> Self {
+        let file = {
+            let mut state = device.lock();
+            state.files.push(Image::default());
+            state.files.len() - 1
+        };
+        let disk = Disk { device: device.clone(), file, grows_beside: grows == Grows::Beside };
+        let cap_bytes = if grows == Grows::Beside { BLOCK } else { 64 * BLOCK };
+        let engine = Engine::new(Parts {
+            backend: Box::new(disk.clone()),
+            path: Path::new("model").into(),
+            process: &PROCESS,
+            fs: fs.clone(),
+            ground: Ground {
+                identity: IDENTITY,
+                limits: Limits { bytes_max: 1 << 20, segments_max: 1024 },
+                append_unit: BLOCK,
+                is_device: false,
+                overwrites_in_place: true,
+                prepared: (grows != Grows::Never).then_some(Prepared::Unwritten),
+                epoch: 0,
+            },
+            alignment: Alignment { memory: 1, offset: BLOCK, append: BLOCK },
+            wishes: Wishes { cap_bytes, capacity_bytes: None, unit_bytes: BLOCK, low_water_quarters: 2 },
+            recovery: Recovery::clean(0),
+            held: None,
+        });
+        Self { engine: Arc::new(engine), disk }
+    }
+
+    /// One alone on its device, with record 1 in it.
+    fn begun(grows: Grows) -> Self {
+        let file = Self::create(&Device::default(), &Arc::default(), grows);
+        assert_eq!(file.append(1, false), Ok(0));
+        file
+    }
+
+    /// Appends a record. What is acknowledged must be there, with everything below it.
+    fn append(&self, number: u8, durable: bool) -> Result<u64> {
+        let record = [number; BLOCK as usize];
+        let offset = self.engine.append(&record, durable)?;
+        assert!(self.engine.len() > offset, "acknowledged beyond the length");
+        let state = self.disk.state();
+        let blocks = &state.files[self.disk.file].blocks[..=(offset / BLOCK) as usize];
+        assert!(!blocks.contains(&Block::Empty), "acknowledged above a gap: {blocks:?}");
+        assert!(!durable || blocks.iter().all(|block| matches!(block, Block::Stable(_))), "{blocks:?}");
+        assert_eq!(content(blocks.last().copied()), Some(number));
+        Ok(offset)
+    }
+
+    /// What the file holds below its length: nothing that was only grown.
+    fn records(&self) -> Vec<u8> {
+        let blocks = self.engine.len() / BLOCK;
+        let state = self.disk.state();
+        let image = &state.files[self.disk.file];
+        (0..blocks).map(|n| content(image.blocks.get(n as usize).copied()).expect("written")).collect()
+    }
+
+    /// Whether a record is where no crash takes it.
+    fn is_stable(&self, number: u8) -> bool {
+        self.disk.state().files[self.disk.file].blocks.contains(&Block::Stable(number))
+    }
+
+    /// Closes the file, which then is like any other. Nobody of ours has it any more.
+    fn close(self) {
+        let records = self.records();
+        assert_eq!(self.engine.finish(), Ok(()));
+        let state = self.disk.state();
+        let image = &state.files[self.disk.file];
+        assert_eq!((image.size, image.is_marked), (records.len() as u64 * BLOCK, false));
+        assert_eq!(image.growers, 0, "still at work on a closed file");
+    }
+
+    /// Does something to the file in another thread.
+    fn beside<R: 'static>(&self, act: impl FnOnce(&Self) -> R + 'static) -> loom::thread::JoinHandle<R> {
+        let file = self.clone();
+        loom::thread::spawn(move || act(&file))
+    }
+}
+
+fn content(block: Option<Block>) -> Option<u8> {
+    match block? {
+        Block::Empty => None,
+        Block::Cached(number) | Block::Lost(number) | Block::Stable(number) => Some(number),
+    }
+}
+
+fn sorted(mut records: Vec<u8>) -> Vec<u8> {
+    records.sort_unstable();
+    records
+}
+
+fn is_wedged<R>(result: &Result<R>) -> bool {
+    matches!(result, Err(error) if matches!(error.kind(), ErrorKind::Wedged(_) | ErrorKind::Os(libc::EIO)))
+}
+
+// --- appends --------------------------------------------------------------------------------------
+
+fn two_append(grows: Grows, durable: [bool; 2]) {
+    let file = File::begun(grows);
+    let other = file.beside(move |file| file.append(2, durable[0]).unwrap());
+    let mine = file.append(3, durable[1]).unwrap();
+    let offsets = [mine, other.join().unwrap()];
+    assert!(offsets == [BLOCK, 2 * BLOCK] || offsets == [2 * BLOCK, BLOCK], "{offsets:?}");
+    assert_eq!(sorted(file.records()), [1, 2, 3]);
+    file.close();
+}
+
+#[test]
+fn loom_two_appends() {
+    explore(None, || two_append(Grows::Once, [false, false]));
+}
+
+#[test]
+fn loom_two_durable_appends() {
+    explore(5, || two_append(Grows::Once, [true, true]));
+}
+
+#[test]
+fn loom_a_durable_append_beside_a_plain_one() {
+    explore(6, || two_append(Grows::Once, [true, false]));
+}
+
+#[test]
+fn loom_two_appends_that_move_the_size_themselves() {
+    explore(6, || two_append(Grows::Never, [true, false]));
+}
+
+#[test]
+fn loom_three_appends() {
+    explore(2, || {
+        let file = File::begun(Grows::Once);
+        let others = [
+            file.beside(|file| file.append(2, false).unwrap()),
+            file.beside(|file| file.append(3, true).unwrap()),
+        ];
+        file.append(4, true).unwrap();
+        others.into_iter().for_each(|other| assert!(other.join().unwrap() > 0));
+        assert_eq!(sorted(file.records()), [1, 2, 3, 4]);
+        file.close();
+    });
+}
+
+#[test]
+fn loom_durable_appends_that_come_back_together() {
+    explore(3, || {
+        let file = File::begun(Grows::Once);
+        let other = file.beside(|file| {
+            file.append(2, true).unwrap();
+            file.append(3, true).unwrap();
+        });
+        file.append(4, true).unwrap();
+        file.append(5, true).unwrap();
+        other.join().unwrap();
+        assert_eq!(sorted(file.records()), [1, 2, 3, 4, 5]);
+        file.close();
+    });
+}
+
+#[test]
+fn loom_a_reader_sees_no_space_that_was_only_grown() {
+    explore(None, || {
+        let file = File::begun(Grows::Once);
+        let reader = file.beside(|file| {
+            let first = file.records();
+            assert!(file.records().starts_with(&first));
+        });
+        file.append(2, false).unwrap();
+        file.append(3, true).unwrap();
+        reader.join().unwrap();
+    });
+}
+
+// --- beside other operations ----------------------------------------------------------------------
+
+#[test]
+fn loom_a_sync_makes_stable_what_was_acknowledged_before_it() {
+    explore(4, || {
+        let file = File::begun(Grows::Once);
+        let other = file.beside(|file| file.append(2, true).unwrap());
+        file.append(3, false).unwrap();
+        file.engine.sync_data().unwrap();
+        assert!(file.is_stable(1) && file.is_stable(3));
+        other.join().unwrap();
+        file.close();
+    });
+}
+
+#[test]
+fn loom_a_cut_comes_before_an_append_or_after_it() {
+    explore(None, || {
+        let file = File::begun(Grows::Once);
+        let other = file.beside(|file| file.engine.append(&[2; BLOCK as usize], true).unwrap());
+        file.engine.set_len(0).unwrap();
+        match other.join().unwrap() {
+            0 => assert_eq!(file.records(), [2]),
+            offset => assert_eq!((offset, file.records()), (BLOCK, vec![])),
+        }
+        file.close();
+    });
+}
+
+// --- growth ---------------------------------------------------------------------------------------
+
+#[test]
+fn loom_the_grower_ends_while_another_append_needs_space() {
+    explore(2, || {
+        let file = File::create(&Device::default(), &Arc::default(), Grows::Beside);
+        let other = file.beside(|file| file.append(1, false).unwrap());
+        file.append(2, false).unwrap();
+        other.join().unwrap();
+        assert_eq!(sorted(file.records()), [1, 2]);
+        file.close();
+    });
+}
+
+#[test]
+fn loom_no_thread_grows_a_closed_file() {
+    explore(3, || {
+        let file = File::create(&Device::default(), &Arc::default(), Grows::Beside);
+        file.append(1, true).unwrap();
+        file.append(2, false).unwrap();
+        file.close();
+    });
+}
+
+#[test]
+fn loom_a_file_is_cut_while_it_grows() {
+    explore(3, || {
+        let file = File::create(&Device::default(), &Arc::default(), Grows::Beside);
+        file.append(1, false).unwrap();
+        file.engine.set_len(0).unwrap();
+        assert_eq!(file.append(2, false), Ok(0));
+        file.close();
+    });
+}
+
+// --- failures -------------------------------------------------------------------------------------
+
+#[test]
+fn loom_a_failed_flush_fails_whoever_it_was_to_make_stable() {
+    explore(5, || {
+        let file = File::begun(Grows::Once);
+        file.disk.state().flushes_fail = 1;
+        let other = file.beside(|file| file.append(2, true));
+        let mine = file.append(3, true);
+        let theirs = other.join().unwrap();
+        assert!(mine.is_ok() || is_wedged(&mine), "{mine:?}");
+        assert!(theirs.is_ok() || is_wedged(&theirs), "{theirs:?}");
+        assert!(is_wedged(&mine) || is_wedged(&theirs), "somebody is told");
+        assert!(matches!(file.append(4, false).unwrap_err().kind(), ErrorKind::Wedged(_)));
+        assert!(file.engine.finish().is_err());
+    });
+}
+
+#[test]
+fn loom_a_failed_flush_of_one_file_is_no_success_of_another() {
+    explore(None, || {
+        let (device, fs) = (Device::default(), Arc::default());
+        let file = File::create(&device, &fs, Grows::Once);
+        let beside = File::create(&device, &fs, Grows::Once);
+        assert_eq!((file.append(1, false), beside.append(1, false)), (Ok(0), Ok(0)));
+        device.lock().flushes_fail = 1;
+        let other = beside.beside(|beside| beside.append(2, true));
+        let mine = file.append(3, true);
+        let theirs = other.join().unwrap();
+        assert!(is_wedged(&mine) || is_wedged(&theirs), "somebody is told");
+        assert!(file.append(4, false).is_err() && beside.append(4, false).is_err());
+    });
+}
+
+#[test]
+fn loom_a_failed_write_fails_all_above_it() {
+    explore(None, || {
+        let file = File::begun(Grows::Once);
+        file.disk.state().writes_fail = 1;
+        let other = file.beside(|file| file.append(2, false));
+        let mine = file.append(3, false);
+        let theirs = other.join().unwrap();
+        assert!(mine.is_err() || theirs.is_err(), "somebody is told");
+        let acknowledged = usize::from(mine.is_ok()) + usize::from(theirs.is_ok());
+        assert!(file.records().len() > acknowledged);
+        let ended = file.append(4, false).unwrap_err();
+        assert!(matches!(ended.kind(), ErrorKind::AppendEnded(_)), "{ended}");
+        file.engine.set_len(file.engine.len()).unwrap();
+        file.append(5, true).unwrap();
+        file.close();
+    });
+}

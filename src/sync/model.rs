@@ -1,0 +1,254 @@
+//! As the model checker has it: loom runs every order of steps that the memory model allows, one after the other.
+//!
+//! Nothing here may outlive one execution of a model, so nothing here is static.
+
+pub(crate) use loom::thread_local;
+
+use self::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::fmt;
+use std::io;
+use std::ops::{Deref, DerefMut};
+
+/// Values that several threads change without a lock.
+///
+/// Two things that loom gets wrong are put right here. It takes a sequentially consistent access for one that acquires
+/// and releases, but knows such fences: there is one on both sides. And it lets a plain store come between the two halves
+/// of another thread's swap: so a store is a swap.
+pub(crate) mod atomic {
+    pub(crate) use loom::sync::atomic::Ordering;
+
+    use loom::sync::atomic::fence;
+    use loom::sync::{Condvar, Mutex};
+
+    fn fenced<R>(orders: &[Ordering], access: impl FnOnce() -> R) -> R {
+        let total = orders.contains(&Ordering::SeqCst);
+        if total {
+            fence(Ordering::SeqCst);
+        }
+        let result = access();
+        if total {
+            fence(Ordering::SeqCst);
+        }
+        result
+    }
+
+    macro_rules! atomic {
+        ($name:ident, $value:ty) => {
+            #[derive(Debug, Default)]
+            pub(crate) struct $name(loom::sync::atomic::$name);
+
+            #[allow(dead_code, reason = "the same for all of them")]
+            impl $name {
+                pub fn new(value: $value) -> Self {
+                    Self(loom::sync::atomic::$name::new(value))
+                }
+
+                pub fn load(&self, order: Ordering) -> $value {
+                    fenced(&[order], || self.0.load(order))
+                }
+
+                pub fn store(&self, value: $value, order: Ordering) {
+                    self.swap(value, order);
+                }
+
+                pub fn swap(&self, value: $value, order: Ordering) -> $value {
+                    fenced(&[order], || self.0.swap(value, order))
+                }
+            }
+        };
+    }
+
+    atomic!(AtomicBool, bool);
+    atomic!(AtomicU64, u64);
+
+    impl AtomicU64 {
+        pub fn fetch_add(&self, by: u64, order: Ordering) -> u64 {
+            fenced(&[order], || self.0.fetch_add(by, order))
+        }
+
+        pub fn fetch_sub(&self, by: u64, order: Ordering) -> u64 {
+            fenced(&[order], || self.0.fetch_sub(by, order))
+        }
+    }
+
+    /// A word that threads sleep on, with the kernel's queue of those who do.
+    #[derive(Debug, Default)]
+    pub(crate) struct AtomicU32 {
+        value: loom::sync::atomic::AtomicU32,
+        pub(super) queue: Mutex<()>,
+        pub(super) woken: Condvar,
+    }
+
+    impl AtomicU32 {
+        pub fn load(&self, order: Ordering) -> u32 {
+            fenced(&[order], || self.value.load(order))
+        }
+
+        pub fn store(&self, value: u32, order: Ordering) {
+            self.swap(value, order);
+        }
+
+        pub fn swap(&self, value: u32, order: Ordering) -> u32 {
+            fenced(&[order], || self.value.swap(value, order))
+        }
+
+        pub fn compare_exchange(
+            &self,
+            current: u32,
+            new: u32,
+            success: Ordering,
+            failure: Ordering,
+        ) -> Result<u32, u32> {
+            fenced(&[success, failure], || self.value.compare_exchange(current, new, success, failure))
+        }
+    }
+}
+
+/// Mutual exclusion.
+#[derive(Default)]
+pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+/// The value of a [`Mutex`], until dropped.
+pub(crate) struct MutexGuard<'a, T>(loom::sync::MutexGuard<'a, T>);
+
+impl<T> Mutex<T> {
+    pub fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        MutexGuard(self.0.lock().expect("loom poisons nothing"))
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+/// Something that changes under a [`Mutex`].
+#[derive(Debug, Default)]
+pub(crate) struct Condvar(loom::sync::Condvar);
+
+impl Condvar {
+    /// Gives the lock up until it is notified.
+    pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard(self.0.wait(guard.0).expect("loom poisons nothing"))
+    }
+
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+/// A value that is set once.
+#[derive(Debug)]
+pub(crate) struct OnceLock<T> {
+    value: std::sync::OnceLock<T>,
+    is_set: AtomicBool,
+    setting: Mutex<()>,
+}
+
+impl<T> Default for OnceLock<T> {
+    fn default() -> Self {
+        Self { value: std::sync::OnceLock::new(), is_set: AtomicBool::new(false), setting: Mutex::default() }
+    }
+}
+
+impl<T> OnceLock<T> {
+    pub fn get(&self) -> Option<&T> {
+        if self.is_set.load(Ordering::Acquire) { self.value.get() } else { None }
+    }
+
+    pub fn set(&self, value: T) -> Result<(), T> {
+        let _setting = self.setting.lock();
+        let result = self.value.set(value);
+        self.is_set.store(true, Ordering::Release);
+        result
+    }
+}
+
+/// Sleeping on a word of memory.
+pub(crate) mod futex {
+    use super::{AtomicU32, Ordering};
+
+    /// Sleeps while the word has this value. The kernel looks at it under the lock of its queue.
+    pub fn wait(word: &AtomicU32, value: u32) {
+        let queue = word.queue.lock().expect("loom poisons nothing");
+        if word.load(Ordering::Acquire) == value {
+            drop(word.woken.wait(queue));
+        }
+    }
+
+    /// Wakes one who sleeps on the word.
+    pub fn wake(word: &AtomicU32) {
+        let _queue = word.queue.lock();
+        word.woken.notify_one();
+    }
+}
+
+/// Lets others run.
+pub(crate) fn yield_now() {
+    loom::thread::yield_now();
+}
+
+/// A thread that can be waited for.
+#[derive(Debug)]
+pub(crate) struct JoinHandle(loom::thread::JoinHandle<()>);
+
+impl JoinHandle {
+    /// Waits until the thread has ended.
+    pub fn join(self) {
+        let _ = self.0.join();
+    }
+}
+
+/// Starts a thread.
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle> {
+    loom::thread::Builder::new().name(name.into()).spawn(work).map(JoinHandle)
+}
+
+/// Runs a model in every order of its steps that has at most `preemptions` switches away from a thread that could go
+/// on, and says how many that were. `LOOM_MAX_PREEMPTIONS` overrides the limit, `LOOM_MAX_DURATION` ends the search
+/// after so many seconds.
+#[cfg(test)]
+pub(crate) fn explore(preemptions: impl Into<Option<usize>>, model: impl Fn() + Send + Sync + 'static) {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(preemptions.into());
+    builder.max_branches = 10_000;
+    builder.checkpoint_interval = 1000;
+    let executions = Arc::new(AtomicU64::new(0));
+    let counted = executions.clone();
+    let began = std::time::Instant::now();
+    builder.check(move || {
+        counted.fetch_add(1, Relaxed);
+        model();
+    });
+    let took = began.elapsed();
+    println!(
+        "{}: {} executions, {}{}, {:.1} s",
+        std::thread::current().name().unwrap_or_default(),
+        executions.load(Relaxed),
+        builder.preemption_bound.map_or("any".into(), |bound| format!("up to {bound}")) + " preemptions",
+        if builder.max_duration.is_some_and(|limit| took >= limit) { ", cut short" } else { "" },
+        took.as_secs_f64()
+    );
+}
