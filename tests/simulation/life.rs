@@ -417,7 +417,7 @@ fn end_of_records(oracle: &Oracle, content: &[u8], floor: u64) -> u64 {
     };
     let above = blocks.chunks(SECTORS).enumerate().skip((floor / BLOCK_BYTES) as usize);
     let end = match oracle.holes {
-        true => above.filter(|(_, block)| is_whole(block)).last().map(|(n, _)| n as u64 + 1),
+        true => above.filter(|(_, block)| is_whole(block)).map(|(n, _)| n as u64 + 1).max(),
         false => above.take_while(|(_, block)| is_whole(block)).last().map(|(n, _)| n as u64 + 1),
     };
     end.map_or(floor, |end| end * BLOCK_BYTES)

@@ -72,7 +72,7 @@ fn nothing_acknowledged_is_lost_whatever_the_order_and_the_faults() {
     let sum = run_all("random crashes", SEEDS, Crashes::OneIn(24));
     if number("DIOXIDE_SEED").is_none() && number("DIOXIDE_SEEDS").is_none() {
         // What a run may meet, was met.
-        assert!(sum.operations > 40 * SEEDS && sum.crashes > 5 * SEEDS, "{sum:?}");
+        assert!(sum.operations > 30 * SEEDS && sum.crashes > 5 * SEEDS, "{sum:?}");
         assert!(sum.failed > SEEDS / 4 && sum.wedged > SEEDS / 50 && sum.full > SEEDS / 50, "{sum:?}");
         assert!(sum.undecided > SEEDS / 2 && sum.recycled > SEEDS / 20 && sum.cut > SEEDS / 10, "{sum:?}");
     }
