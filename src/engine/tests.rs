@@ -378,6 +378,16 @@ fn growth_leaves_alone_what_another_program_appended() {
 }
 
 #[test]
+fn a_file_whose_marker_may_not_be_written_works_without_growth() {
+    for errno in [libc::EOPNOTSUPP, libc::EPERM, libc::EACCES] {
+        let file = open(Sim::new(DISK_BYTES));
+        file.backend.fail(Call::Marker, 0, errno);
+        assert_eq!(file.append(&record(1, 2), true), Ok(0));
+        assert_eq!((file.growth(), physical_blocks(&file)), (crate::Growth::None, 2));
+    }
+}
+
+#[test]
 fn a_set_len_that_cannot_remove_the_marker_has_cut_all_the_same() {
     let file = open(Sim::new(DISK_BYTES));
     for number in 1..=8 {
