@@ -399,7 +399,8 @@ fn is_gone(error: &std::io::Error) -> bool {
 fn puts_flush_in_doubt(error: &std::io::Error) -> bool {
     !matches!(
         os_kind(error),
-        ErrorKind::NoSpace(_) | ErrorKind::Os(libc::EINVAL | libc::EAGAIN | libc::EFAULT)
+        ErrorKind::NoSpace(_)
+            | ErrorKind::Os(libc::EINVAL | libc::EAGAIN | libc::EFAULT | libc::EPERM | libc::ETXTBSY)
     )
 }
 

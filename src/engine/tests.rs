@@ -388,6 +388,16 @@ fn a_file_whose_marker_may_not_be_written_works_without_growth() {
 }
 
 #[test]
+fn a_write_that_is_not_permitted_fails_alone() {
+    let file = open(Sim::new(DISK_BYTES));
+    file.append(&record(1, 1), true).unwrap();
+    file.backend.fail(Call::Write, 0, libc::EPERM);
+    let error = file.write_at(&record(2, 1), 0, true).unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Os(libc::EPERM));
+    assert_eq!(file.append(&record(2, 1), true), Ok(BLOCK_BYTES));
+}
+
+#[test]
 fn a_set_len_that_cannot_remove_the_marker_has_cut_all_the_same() {
     let file = open(Sim::new(DISK_BYTES));
     for number in 1..=8 {
