@@ -78,7 +78,10 @@ impl<B: Backend> Engine<B> {
             let core = self.lock();
             (core.sizes(), core.marker(), core.held())
         };
-        let Some(marker) = marker else { return self.make_stable().map_err(fail) };
+        let Some(marker) = marker else {
+            self.take_back(sizes.written, self.left_behind.load(Ordering::Relaxed)).map_err(fail)?;
+            return self.make_stable().map_err(fail);
+        };
         self.check_size(Operation::Close)?;
         match held {
             // Nobody said where the file ends, so the question stays for the next one who opens it.
@@ -134,6 +137,7 @@ impl<B: Backend> Engine<B> {
         change(&mut core);
         self.len.store(core.sizes().written, Ordering::Release);
         drop(core);
+        self.left_behind.store(0, Ordering::Relaxed);
         self.charge(0, 0);
     }
 

@@ -72,6 +72,8 @@ pub(crate) struct Engine<B> {
     grower: Mutex<Option<JoinHandle<()>>>,
     /// What the growth budget has charged this file with.
     charged: Mutex<u64>,
+    /// How far a failed append may have moved the size, if that could not be taken back.
+    left_behind: AtomicU64,
     counters: Counters,
 }
 
@@ -93,6 +95,7 @@ impl<B: Backend> Engine<B> {
             grower_ended: Condvar::new(),
             grower: Mutex::default(),
             charged: Mutex::new(0),
+            left_behind: AtomicU64::new(0),
             counters: Counters::default(),
         }
     }
@@ -309,6 +312,7 @@ impl<B: Backend> Engine<B> {
         if let (Err(_), Some(size)) = (&result, extends)
             && let Err(error) = self.take_back(size, end)
         {
+            self.left_behind.fetch_max(end, Ordering::Relaxed);
             log::error!("dioxide: {}: taking back a failed append: {error}", self.path.display());
         }
         self.judge_write(result, Operation::Write, offset)

@@ -398,6 +398,19 @@ fn a_write_that_is_not_permitted_fails_alone() {
 }
 
 #[test]
+fn what_a_failed_append_left_is_cut_by_close() {
+    let file = open_on(Sim::new(DISK_BYTES), None, Arc::default()).unwrap();
+    file.append(&record(1, 2), true).unwrap();
+    file.backend.shorten_writes();
+    file.backend.fail(Call::Write, 1, libc::EDQUOT);
+    file.backend.fail(Call::Allocate, 0, libc::EDQUOT);
+    assert_eq!(*file.append(&record(2, 4), false).unwrap_err().kind(), ErrorKind::NoSpace(libc::EDQUOT));
+    assert!(physical_blocks(&file) > 2);
+    file.finish().unwrap();
+    assert_eq!(physical_blocks(&file), 2);
+}
+
+#[test]
 fn a_set_len_that_cannot_remove_the_marker_has_cut_all_the_same() {
     let file = open(Sim::new(DISK_BYTES));
     for number in 1..=8 {
