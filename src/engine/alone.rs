@@ -15,10 +15,10 @@ use super::core::Core;
 use super::grower::changed_by_another;
 use super::process::lock;
 use super::waiter::Token;
-use super::{Engine, io};
+use super::{Engine, io, is_no_space};
 use crate::backend::Backend;
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::marker::Marker;
+use crate::marker::{Marker, Mode};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -145,9 +145,20 @@ impl<B: Backend> Engine<B> {
     fn cut_with(&self, marker: Marker, base: u64, len: u64) -> std::io::Result<()> {
         let grown_to = marker.grown_to;
         let epoch = self.lock().next_epoch();
-        self.mark(Marker { base, grown_from: grown_to, grown_to, epoch, ..marker })?;
+        match self.mark(Marker { base, grown_from: grown_to, grown_to, epoch, ..marker }) {
+            // A full disk, and yet no reason to keep it full.
+            Err(error)
+                if self.finds_again(marker, len) && is_no_space(&error) && self.fs.wedged().is_none() => {}
+            result => result?,
+        }
         io::uninterrupted(|| self.backend.truncate(len)).inspect_err(|_| self.restore(marker))?;
         self.make_stable()
+    }
+
+    /// Whether recovery finds this end by the marker that is on disk, if the file is cut there and nothing else happens.
+    fn finds_again(&self, marker: Marker, len: u64) -> bool {
+        let ends_written = len >= self.len() || marker.mode == Mode::AppendOnly;
+        marker.base <= len && ends_written
     }
 
     /// A cut that failed left the file as it was, so the marker must say again what it said.

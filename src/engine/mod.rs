@@ -394,6 +394,10 @@ pub(crate) fn os_kind(error: &std::io::Error) -> ErrorKind {
     }
 }
 
+fn is_no_space(error: &std::io::Error) -> bool {
+    matches!(os_kind(error), ErrorKind::NoSpace(_))
+}
+
 /// The file system or device is not there any more, or no longer takes writes.
 fn is_gone(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EROFS | libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN))
