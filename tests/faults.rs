@@ -633,8 +633,10 @@ fn a_storm_of_signals_is_not_noticed(dir: TestDir) -> TrialResult {
 
 // --- limits of the process ------------------------------------------------------------------------
 
-fn limit(resource: Resource, value: u64) {
-    let limit = Rlimit { current: Some(value), maximum: rustix::process::getrlimit(resource).maximum };
+/// Sets a limit; without a value, to the most that is allowed.
+fn limit(resource: Resource, value: Option<u64>) {
+    let maximum = rustix::process::getrlimit(resource).maximum;
+    let limit = Rlimit { current: value.or(maximum), maximum };
     rustix::process::setrlimit(resource, limit).expect("lowering is allowed");
 }
 
@@ -647,11 +649,10 @@ fn next_descriptor() -> u64 {
 /// A child that opens args[0] with few descriptors left, one more each time. Tells how it went each time.
 fn open_with_few_descriptors(acks: &Acks, args: &[String]) {
     let path = Path::new(&args[0]);
-    let all = rustix::process::getrlimit(Resource::Nofile).current.expect("a limit");
     for left in 0..6 {
-        limit(Resource::Nofile, next_descriptor() + left);
+        limit(Resource::Nofile, Some(next_descriptor() + left));
         let opened = writable().open(path);
-        limit(Resource::Nofile, all);
+        limit(Resource::Nofile, None);
         match opened {
             Err(error) => {
                 assert_eq!((error.operation(), error.path()), (Operation::Open, path), "{error}");
@@ -710,7 +711,7 @@ fn append_without_threads(acks: &Acks, args: &[String]) {
             })
             .collect();
         give_up_rights();
-        limit(Resource::Nproc, 0);
+        limit(Resource::Nproc, Some(0));
         let refused = thread::Builder::new().spawn(|| ());
         assert_eq!(refused.err().and_then(|error| error.raw_os_error()), Some(libc::EAGAIN));
         ready.wait();
@@ -722,6 +723,7 @@ fn append_without_threads(acks: &Acks, args: &[String]) {
     assert!(times_said(path, "no thread to grow") > 0);
     file.sync_data().expect("it syncs");
     file.close().expect("it closes");
+    limit(Resource::Nproc, None);
     placed.into_iter().for_each(|placed| acks.send(placed.to_ack()));
 }
 
@@ -912,6 +914,9 @@ fn many_threads_open_and_close_a_file_at_once(dir: TestDir) -> TrialResult {
 
 // --- the list -------------------------------------------------------------------------------------
 
+/// The file systems on which a test applies.
+type Where = fn(Fs) -> Applies;
+
 fn trials() -> Vec<Trial> {
     let everywhere: &[LabTest] = named![
         a_removed_file_works_to_its_end,
@@ -940,21 +945,25 @@ fn trials() -> Vec<Trial> {
         immutable_and_append_only_files_are_refused,
         an_image_is_refused_with_however_few_descriptors,
     ];
-    let lists: [(&[LabTest], fn(Fs) -> Applies); 3] = [
+    let lists: [(&[LabTest], Where); 3] = [
         (where_files_grow, grows_somehow),
         (where_files_grow_unwritten, Fs::grows_unwritten),
         (with_a_disk, Fs::has_disk),
     ];
-    let volumes: [(&str, fn(Fs) -> Applies, fn(Fs) -> TrialResult); 2] = [
+    let volumes: [(VolumeTest, Where); 2] = [
         (
-            "a_read_only_file_system_is_refused_until_it_is_writable",
+            (
+                "a_read_only_file_system_is_refused_until_it_is_writable",
+                a_read_only_file_system_is_refused_until_it_is_writable,
+            ),
             |_| Ok(()),
-            a_read_only_file_system_is_refused_until_it_is_writable,
         ),
         (
-            "a_file_system_that_turns_read_only_meanwhile_wedges",
+            (
+                "a_file_system_that_turns_read_only_meanwhile_wedges",
+                a_file_system_that_turns_read_only_meanwhile_wedges,
+            ),
             turns_read_only,
-            a_file_system_that_turns_read_only_meanwhile_wedges,
         ),
     ];
     let on_the_disk: &[DiskTest] = named![
@@ -966,7 +975,7 @@ fn trials() -> Vec<Trial> {
         all.extend(list.iter().flat_map(|&(name, test)| lab_trials_where(name, applies, test)));
     }
     all.extend(
-        volumes.into_iter().flat_map(|(name, applies, test)| volume_trials_where(name, applies, test)),
+        volumes.into_iter().flat_map(|((name, test), applies)| volume_trials_where(name, applies, test)),
     );
     all.extend(on_the_disk.iter().map(|&(name, test)| disk_trial(name, test)));
     all

@@ -546,6 +546,8 @@ fn a_size_limit_fails_set_len_cleanly(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+type Ext4Test = (&'static str, fn() -> TrialResult);
+
 fn trials() -> Vec<Trial> {
     let on_volumes: &[VolumeTest] = named![
         a_full_disk_fails_appends_cleanly,
@@ -562,7 +564,7 @@ fn trials() -> Vec<Trial> {
         an_exhausted_quota_fails_appends_cleanly,
         a_file_that_an_exhausted_quota_keeps_from_being_closed_loses_nothing
     ];
-    let on_ext4: &[(&str, fn() -> TrialResult)] = named![
+    let on_ext4: &[Ext4Test] = named![
         a_marker_that_finds_no_space_leaves_the_file_as_it_was,
         scattered_writes_on_a_full_disk_are_kept_or_refused,
         appends_into_a_fragmented_file_on_a_full_disk_are_kept_or_refused,
