@@ -1,5 +1,5 @@
 # The commands a developer needs; scripts/ does the work.
-.PHONY: bench test check simulate loom lab unlab
+.PHONY: bench test check simulate loom sanitize lab unlab
 .NOTPARALLEL:
 
 bench:
@@ -18,6 +18,10 @@ simulate:
 # The locks and waits of the library, in every order of their steps.
 loom:
 	scripts/loom
+
+# The library's tests under AddressSanitizer, ThreadSanitizer and valgrind, each of which first finds planted faults.
+sanitize:
+	scripts/with-lab scripts/sanitize
 
 check:
 	cargo fmt --all --check

@@ -280,7 +280,7 @@ struct Locked(Option<Syscall>);
 impl Locked {
     /// One writer process per file; and no file that the kernel itself writes.
     fn new(fd: OwnedFd, facts: &Facts) -> Result<Self, ErrorKind> {
-        if let Some(device) = sys::probe::loop_device_on(fd.as_fd()) {
+        if let Some(device) = sys::probe::loop_device_on(fd.as_fd()).map_err(|error| os_kind(&error))? {
             return Err(ErrorKind::Busy(format!("it is the image behind /dev/{device}")));
         }
         match facts.is_device || sys::try_lock(fd.as_fd()).map_err(|error| os_kind(&error))? {

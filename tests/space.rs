@@ -1,20 +1,24 @@
-//! Full disks and size limits: appends fail cleanly, leave no hole, and work again with space.
+//! Full disks, quotas and size limits: appends fail cleanly, leave no hole, and work again with space.
 
 mod common;
 
 use common::*;
-use dioxide::{Durability, ErrorKind, File, Growth, OpenOptions};
+use dioxide::{Durability, ErrorKind, File, Growth, OpenOptions, Operation};
 use dioxide_testkit::child::{self, Acks};
-use dioxide_testkit::lab::{Fs, TestDir};
-use dioxide_testkit::trials::{Trial, TrialResult, lab_trials, volume_trials};
+use dioxide_testkit::files;
+use dioxide_testkit::lab::{Applies, Fs, TestDir};
+use dioxide_testkit::trials::{
+    Trial, TrialResult, lab_trials, volume_trial, volume_trials, volume_trials_where,
+};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use rustix::fs::FallocateFlags;
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-use std::time::Duration;
+use std::process::{Command, ExitCode};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Takes all free space but `rest` bytes. Removed again, it gives it back.
 fn fill_up(volume: &Volume, rest: u64) -> io::Result<PathBuf> {
@@ -30,6 +34,11 @@ fn fill_up(volume: &Volume, rest: u64) -> io::Result<PathBuf> {
             Err(error) => return Err(error),
         }
         step = if rest == 0 { step / 2 / BLOCK_BYTES * BLOCK_BYTES } else { 0 };
+        // What failed may have taken a part.
+        len = len.max(filler.metadata()?.len());
+    }
+    while rest == 0 && take(&filler, len, BLOCK_BYTES).is_ok() {
+        len += BLOCK_BYTES;
     }
     filler.sync_all()?;
     Ok(path)
@@ -49,14 +58,18 @@ fn take(file: &fs::File, start: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// Appends until there is no space; any other error is none of ours.
-fn append_until_full(file: &File, writer: u64) -> Vec<Placed> {
+/// Appends until the kernel says that there is no space, by one of `errnos`; any other error is none of ours.
+fn append_until_full(file: &File, writer: u64, errnos: &[i32]) -> Vec<Placed> {
     let mut placed = Vec::new();
     for number in 0.. {
         match append(file, writer, number, 1 + number % 4) {
             Ok(record) => placed.push(record),
             Err(error) => {
-                assert_eq!(error.kind(), &ErrorKind::NoSpace(libc::ENOSPC), "{error}");
+                assert!(
+                    matches!(error.kind(), ErrorKind::NoSpace(errno) if errnos.contains(errno)),
+                    "{error}"
+                );
+                assert_eq!(error.operation(), Operation::Append);
                 break;
             }
         }
@@ -65,12 +78,17 @@ fn append_until_full(file: &File, writer: u64) -> Vec<Placed> {
 }
 
 /// What holds of a file that was appended to until there was no space, and after space was freed.
-fn check_full(file: File, path: &Path, filler: &Path, mut placed: Vec<Placed>) -> TrialResult {
+fn check_full(
+    file: File,
+    path: &Path,
+    free: impl FnOnce() -> io::Result<()>,
+    mut placed: Vec<Placed>,
+) -> TrialResult {
     let end = assert_gapless(&placed, 0);
     assert!(end > 0, "nothing fitted");
     assert_eq!(file.len()?, end, "a failed append changed the length");
     assert_all_there(&fs::read(path)?[..end as usize], &placed);
-    fs::remove_file(filler)?;
+    free()?;
     let after = append(&file, 90, 0, 4)?;
     assert_eq!(after.offset, end, "a failed append left a gap");
     placed.push(after);
@@ -88,8 +106,8 @@ fn fill_by_appends(fs: Fs, options: &OpenOptions, threads: u64) -> TrialResult {
     let path = volume.path().join("log");
     let file = options.open(&path)?;
     let filler = fill_up(&volume, 24 * MIB)?;
-    let placed = together(threads, |writer| append_until_full(&file, writer)).concat();
-    check_full(file, &path, &filler, placed)?;
+    let placed = together(threads, |writer| append_until_full(&file, writer, &[libc::ENOSPC])).concat();
+    check_full(file, &path, || fs::remove_file(filler), placed)?;
     volume.fsck()?;
     Ok(())
 }
@@ -139,6 +157,301 @@ fn assert_full(file: &File) -> dioxide::Result<u64> {
     }
     Ok(len)
 }
+
+/// One write that begins well and ends in a full disk: the kernel answers with a short count first.
+fn an_append_that_finds_space_for_a_part_is_taken_back(fs: Fs) -> TrialResult {
+    let mut volume = Volume::new(fs, SIZE_MIN)?;
+    let path = volume.path().join("log");
+    let file = writable().growth(Growth::None).open(&path)?;
+    let first = append(&file, 1, 0, 3)?;
+    let filler = fill_up(&volume, 16 * MIB)?;
+    let large = record(2, 0, 64 * MIB / BLOCK_BYTES);
+    let error = file.append(&large).expect_err("a quarter of it fits");
+    assert_eq!((error.kind(), error.operation()), (&ErrorKind::NoSpace(libc::ENOSPC), Operation::Append));
+    assert_eq!((file.len()?, fs::metadata(&path)?.len()), (first.end(), first.end()));
+    let small = append(&file, 1, 1, 16)?;
+    assert_eq!(small.offset, first.end(), "what was written of it stays in the way");
+    fs::remove_file(filler)?;
+    assert_eq!(file.append(&large)?, small.end());
+    file.close()?;
+    let all = Placed { offset: small.end(), writer: 2, number: 0, blocks: 64 * MIB / BLOCK_BYTES };
+    assert_tidy(&path, all.end())?;
+    assert_all_there(&fs::read(&path)?, &[first, small, all]);
+    volume.fsck()?;
+    Ok(())
+}
+
+fn a_file_created_on_a_full_disk_is_made_or_refused(fs: Fs) -> TrialResult {
+    let volume = Volume::new(fs, SIZE_MIN)?;
+    let filler = fill_up(&volume, 0)?;
+    let path = volume.path().join("log");
+    let early = match writable().open(&path) {
+        Ok(file) => file,
+        Err(error) => {
+            assert_eq!(
+                (error.errno(), error.operation(), error.path()),
+                (libc::ENOSPC, Operation::Open, &*path)
+            );
+            fs::remove_file(&filler)?;
+            writable().open(&path)?
+        }
+    };
+    let _ = fs::remove_file(filler);
+    let placed = append_many(&early, 1, 20);
+    early.close()?;
+    assert_tidy(&path, assert_gapless(&placed, 0))?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+/// Closing gives space back, and must not need any for that.
+fn a_full_disk_does_not_keep_a_file_from_being_closed(fs: Fs) -> TrialResult {
+    for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
+        let mut volume = Volume::new(fs, SIZE_MIN)?;
+        let path = volume.path().join("log");
+        let file = writable().growth(growth).growth_cap(4 * MIB).open(&path)?;
+        let placed = append_many(&file, 1, 50);
+        fill_up(&volume, 0)?;
+        file.close().map_err(|error| format!("{growth:?}: {error}"))?;
+        assert_tidy(&path, assert_gapless(&placed, 0))?;
+        assert_all_there(&fs::read(&path)?, &placed);
+        volume.fsck()?;
+    }
+    Ok(())
+}
+
+/// A child that appends durably for ever.
+fn append_for_ever(acks: &Acks, args: &[String]) {
+    let mut options = writable();
+    options.durability(Durability::EveryWrite).growth(growth_named(&args[1])).growth_cap(4 * MIB);
+    let file = options.open(&args[0]).expect("it opens");
+    for number in 0.. {
+        acks.send(append(&file, 1, number, 1).expect("there is space").to_ack());
+    }
+}
+
+fn a_full_disk_does_not_keep_a_file_from_being_recovered(fs: Fs) -> TrialResult {
+    for growth in ["unwritten", "zeroed", "none"] {
+        let mut volume = Volume::new(fs, SIZE_MIN)?;
+        let path = volume.path().join("log");
+        let mut child = child::spawn("append_for_ever", &[&*path.to_string_lossy(), growth])?;
+        child.wait_for_acks(100, Duration::from_secs(30))?;
+        let placed: Vec<_> = child.kill_9()?.into_iter().map(Placed::from_ack).collect();
+        fill_up(&volume, 0)?;
+        let file =
+            OpenOptions::new().write(true).open(&path).map_err(|error| format!("{growth}: {error}"))?;
+        assert!(file.len()? >= assert_gapless(&placed, 0));
+        let end = end_of_records(&fs::read(&path)?, 0);
+        file.set_len(end)?;
+        file.close()?;
+        assert_tidy(&path, end)?;
+        assert_all_there(&fs::read(&path)?, &placed);
+        volume.fsck()?;
+    }
+    Ok(())
+}
+
+/// The marker fits beside an inode; not where a program's own attribute takes that place.
+fn a_marker_that_finds_no_space_leaves_the_file_as_it_was() -> TrialResult {
+    let mut volume = Volume::new(Fs::Ext4, SIZE_MIN)?;
+    let path = volume.path().join("log");
+    let file = writable().open(&path)?;
+    let mut placed = append_many(&file, 1, 20);
+    file.close()?;
+    rustix::fs::setxattr(&path, "user.own", &[1; 64], rustix::fs::XattrFlags::empty())?;
+    let filler = fill_up(&volume, 0)?;
+    let file = writable().open(&path)?;
+    let end = file.len()?;
+    let error = file.recycle().expect_err("it cannot be announced");
+    assert_eq!((error.kind(), error.operation()), (&ErrorKind::NoSpace(libc::ENOSPC), Operation::Recycle));
+    assert_eq!(refusal(append(&file, 2, 0, 1)), ErrorKind::NoSpace(libc::ENOSPC));
+    assert_eq!((file.len()?, files::marker(&path)?), (end, None));
+    file.write_at(&record(3, 0, 1), 0)?;
+    fs::remove_file(filler)?;
+    placed[0] = append(&file, 2, 0, 1)?;
+    assert_eq!(placed[0].offset, end);
+    file.close()?;
+    assert_tidy(&path, end + BLOCK_BYTES)?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    volume.fsck()?;
+    Ok(())
+}
+
+// --- unwritten space on a full disk ---------------------------------------------------------------
+
+fn set_ext4(volume: &Volume, name: &str, value: &str) -> io::Result<()> {
+    let device = volume.device().file_name().expect("a device has a name");
+    fs::write(Path::new("/sys/fs/ext4").join(device).join(name), value)
+}
+
+/// To split an extent ext4 may need a block for its tree. It keeps some back for that.
+fn a_full_disk_keeps_nothing_that_was_acknowledged_from_being_converted(
+    prepare: impl Fn(&Volume) -> io::Result<()>,
+    write: impl Fn(&File, &Path) -> Vec<Placed>,
+) -> TrialResult {
+    let mut volume = Volume::new(Fs::Ext4, SIZE_MIN)?;
+    prepare(&volume)?;
+    let path = volume.path().join("log");
+    let file = writable().durability(Durability::EveryWrite).growth_cap(4 * MIB).open(&path)?;
+    let first = append_many(&file, 1, 300);
+    fill_up(&volume, 0)?;
+    assert!(volume_is_full(&volume)?);
+    let placed = write(&file, &path);
+    assert!(placed.len() > 50, "too little was written to test anything: {}", placed.len());
+    volume.shutdown()?;
+    drop(file);
+    volume.remount()?;
+    let file = OpenOptions::new().write(true).open(&path)?;
+    let len = file.len()?;
+    assert!(len >= placed.iter().map(Placed::end).max().unwrap_or(0), "acknowledged records were cut");
+    let content = fs::read(&path)?;
+    assert_all_there(&content, &placed);
+    assert_all_there(&content, &first);
+    for block in content.chunks_exact(BLOCK) {
+        assert!(Stamp::of(block).is_some() || block.iter().all(|byte| *byte == 0), "old content of the disk");
+    }
+    drop(file);
+    volume.fsck()?;
+    Ok(())
+}
+
+fn volume_is_full(volume: &Volume) -> io::Result<bool> {
+    let probe = fs::File::create(volume.path().join("probe"))?;
+    let result = rustix::fs::fallocate(&probe, FallocateFlags::empty(), 0, BLOCK_BYTES);
+    drop(probe);
+    fs::remove_file(volume.path().join("probe"))?;
+    Ok(result.is_err())
+}
+
+/// Leaves 32 MiB free, in pieces of two blocks, and takes away what ext4 keeps back: it fills what it cannot split with
+/// zeros then.
+fn fragment(volume: &Volume) -> io::Result<()> {
+    let comb = volume.path().join("comb");
+    fs::rename(fill_up(volume, 0)?, &comb)?;
+    let file = fs::OpenOptions::new().write(true).open(&comb)?;
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    for piece in (0..64 * MIB).step_by(4 * BLOCK) {
+        rustix::fs::fallocate(&file, punch, piece, 2 * BLOCK_BYTES)?;
+    }
+    file.sync_all()?;
+    set_ext4(volume, "reserved_clusters", "0")
+}
+
+/// Of how many pieces a file consists, unjoined.
+fn pieces(path: &Path) -> Result<u64, dioxide_testkit::trials::Failed> {
+    let output = Command::new("/usr/sbin/filefrag").arg(path).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let count = text.rsplit(": ").next().and_then(|tail| tail.split(' ').next()?.parse().ok());
+    count.ok_or_else(|| format!("filefrag: {text}").into())
+}
+
+/// Single blocks with unwritten ones between.
+fn scattered_writes_on_a_full_disk_are_kept_or_refused() -> TrialResult {
+    a_full_disk_keeps_nothing_that_was_acknowledged_from_being_converted(
+        |_| Ok(()),
+        |file, path| {
+            let end = fs::metadata(path).expect("it is there").len();
+            let start = file.len().expect("a writer knows") + BLOCK_BYTES;
+            let offsets = (start..end).step_by(2 * BLOCK).zip(0..).take(300);
+            let write = |(offset, number)| {
+                let placed = Placed { offset, writer: 2, number, blocks: 1 };
+                match file.write_at(&record(2, number, 1), offset) {
+                    Ok(()) => Some(placed),
+                    Err(error) => {
+                        assert_eq!(error.errno(), libc::ENOSPC, "{error}");
+                        None
+                    }
+                }
+            };
+            offsets.filter_map(write).collect()
+        },
+    )
+}
+
+/// A file in small pieces, whose tree is full.
+fn appends_into_a_fragmented_file_on_a_full_disk_are_kept_or_refused() -> TrialResult {
+    a_full_disk_keeps_nothing_that_was_acknowledged_from_being_converted(fragment, |file, path| {
+        let end = fs::metadata(path).expect("it is there").len();
+        assert!(pieces(path).expect("filefrag tells") > 400, "one block of the tree holds it");
+        let blocks = (end - file.len().expect("a writer knows")) / BLOCK_BYTES;
+        (0..blocks).map_while(|number| append(file, 2, number, 1).ok()).collect()
+    })
+}
+
+// --- quotas ---------------------------------------------------------------------------------------
+
+/// Of btrfs; the other quotas are not in every kernel. What is still being written may keep it from being changed.
+fn limit_volume(volume: &Volume, limit: &str) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        let output = Command::new("btrfs").args(["qgroup", "limit", limit]).arg(volume.path()).output()?;
+        if output.status.success() {
+            return Ok(());
+        }
+        if start.elapsed() > Duration::from_secs(10) {
+            return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// btrfs takes an exhausted quota for a full disk where files are overwritten in place.
+const NO_QUOTA: &[i32] = &[libc::EDQUOT, libc::ENOSPC];
+
+fn limited(fs: Fs, limit: &str) -> Result<Volume, dioxide_testkit::trials::Failed> {
+    let volume = Volume::new(fs, SIZE_MIN)?;
+    let status = Command::new("btrfs").args(["-q", "quota", "enable"]).arg(volume.path()).status()?;
+    assert!(status.success(), "{status}");
+    limit_volume(&volume, limit)?;
+    Ok(volume)
+}
+
+fn has_a_quota(fs: Fs) -> Applies {
+    match fs {
+        Fs::Btrfs | Fs::BtrfsNocow => Ok(()),
+        _ => Err("its quotas are not in every kernel; those of btrfs are"),
+    }
+}
+
+fn an_exhausted_quota_fails_appends_cleanly(fs: Fs) -> TrialResult {
+    for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
+        let mut volume = limited(fs, "24M")?;
+        let path = volume.path().join("log");
+        let file = writable().growth(growth).growth_cap(4 * MIB).open(&path)?;
+        let placed = together(4, |writer| append_until_full(&file, writer, NO_QUOTA)).concat();
+        check_full(file, &path, || limit_volume(&volume, "none"), placed)?;
+        volume.fsck()?;
+    }
+    Ok(())
+}
+
+/// btrfs does not even cut a file then. What closing could not do is said, and nothing acknowledged is lost.
+fn a_file_that_an_exhausted_quota_keeps_from_being_closed_loses_nothing(fs: Fs) -> TrialResult {
+    for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
+        let volume = limited(fs, "24M")?;
+        let path = volume.path().join("log");
+        let file = writable().growth(growth).growth_cap(4 * MIB).open(&path)?;
+        let placed = append_until_full(&file, 1, NO_QUOTA);
+        let end = assert_gapless(&placed, 0);
+        match file.close() {
+            Ok(()) => assert_tidy(&path, end)?,
+            Err(error) => {
+                let expected = (&ErrorKind::NoSpace(libc::EDQUOT), Operation::Close);
+                assert_eq!((error.kind(), error.operation()), expected, "{error}");
+                limit_volume(&volume, "none")?;
+                let file = OpenOptions::new().write(true).open(&path)?;
+                assert!(file.len()? >= end);
+                // Without a marker nobody knows of the rest of a failed append.
+                file.set_len(end)?;
+                file.close()?;
+            }
+        }
+        assert_all_there(&fs::read(&path)?, &placed);
+    }
+    Ok(())
+}
+
+// --- size limits ----------------------------------------------------------------------------------
 
 fn limit_size(bytes: &str) {
     let bytes = bytes.parse().expect("a number");
@@ -233,6 +546,8 @@ fn a_size_limit_fails_set_len_cleanly(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+type Ext4Test = (&'static str, fn() -> TrialResult);
+
 fn trials() -> Vec<Trial> {
     let on_volumes: &[VolumeTest] = named![
         a_full_disk_fails_appends_cleanly,
@@ -240,6 +555,19 @@ fn trials() -> Vec<Trial> {
         a_full_disk_fails_zeroed_growth_cleanly,
         a_full_disk_fails_appends_without_growth_cleanly,
         a_file_opened_on_a_full_disk_waits_for_space,
+        an_append_that_finds_space_for_a_part_is_taken_back,
+        a_file_created_on_a_full_disk_is_made_or_refused,
+        a_full_disk_does_not_keep_a_file_from_being_closed,
+        a_full_disk_does_not_keep_a_file_from_being_recovered,
+    ];
+    let where_there_is_a_quota: &[VolumeTest] = named![
+        an_exhausted_quota_fails_appends_cleanly,
+        a_file_that_an_exhausted_quota_keeps_from_being_closed_loses_nothing
+    ];
+    let on_ext4: &[Ext4Test] = named![
+        a_marker_that_finds_no_space_leaves_the_file_as_it_was,
+        scattered_writes_on_a_full_disk_are_kept_or_refused,
+        appends_into_a_fragmented_file_on_a_full_disk_are_kept_or_refused,
     ];
     let in_the_lab: &[LabTest] = named![
         a_refused_write_leaves_the_space_there_is_usable,
@@ -250,12 +578,16 @@ fn trials() -> Vec<Trial> {
         a_size_limit_fails_set_len_cleanly,
     ];
     let mut all: Vec<_> = on_volumes.iter().flat_map(|&(name, test)| volume_trials(name, test)).collect();
+    let quota = where_there_is_a_quota.iter();
+    all.extend(quota.flat_map(|&(name, test)| volume_trials_where(name, has_a_quota, test)));
+    all.extend(on_ext4.iter().map(|&(name, test)| volume_trial(&format!("ext4::{name}"), test)));
     all.extend(in_the_lab.iter().flat_map(|&(name, test)| lab_trials(name, test)));
     all
 }
 
 fn main() -> ExitCode {
     let scenarios: &[child::Scenario] = &[
+        ("append_for_ever", append_for_ever),
         ("append_to_the_limit", append_to_the_limit),
         ("write_past_the_limit", write_past_the_limit),
         ("set_len_past_the_limit", set_len_past_the_limit),

@@ -14,9 +14,9 @@
 use super::core::Core;
 use super::grower::changed_by_another;
 use super::waiter::Token;
-use super::{Engine, io};
+use super::{Engine, io, is_no_space};
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::marker::Marker;
+use crate::marker::{Marker, Mode};
 use crate::sync::atomic::Ordering;
 
 impl Engine {
@@ -75,7 +75,10 @@ impl Engine {
             let core = self.lock();
             (core.sizes(), core.marker(), core.held())
         };
-        let Some(marker) = marker else { return self.make_stable().map_err(fail) };
+        let Some(marker) = marker else {
+            self.take_back(sizes.written, self.left_behind.load(Ordering::Relaxed)).map_err(fail)?;
+            return self.make_stable().map_err(fail);
+        };
         self.check_size(Operation::Close)?;
         match held {
             // Nobody said where the file ends, so the question stays for the next one who opens it.
@@ -131,6 +134,7 @@ impl Engine {
         change(&mut core);
         self.len.store(core.sizes().written, Ordering::Release);
         drop(core);
+        self.left_behind.store(0, Ordering::Relaxed);
         self.charge(0, 0);
     }
 
@@ -138,9 +142,20 @@ impl Engine {
     fn cut_with(&self, marker: Marker, base: u64, len: u64) -> std::io::Result<()> {
         let grown_to = marker.grown_to;
         let epoch = self.lock().next_epoch();
-        self.mark(Marker { base, grown_from: grown_to, grown_to, epoch, ..marker })?;
+        match self.mark(Marker { base, grown_from: grown_to, grown_to, epoch, ..marker }) {
+            // A full disk, and yet no reason to keep it full.
+            Err(error)
+                if self.finds_again(marker, len) && is_no_space(&error) && self.fs.wedged().is_none() => {}
+            result => result?,
+        }
         io::uninterrupted(|| self.backend.truncate(len)).inspect_err(|_| self.restore(marker))?;
         self.make_stable()
+    }
+
+    /// Whether recovery finds this end by the marker that is on disk, if the file is cut there and nothing else happens.
+    fn finds_again(&self, marker: Marker, len: u64) -> bool {
+        let ends_written = len >= self.len() || marker.mode == Mode::AppendOnly;
+        marker.base <= len && ends_written
     }
 
     /// A cut that failed left the file as it was, so the marker must say again what it said.

@@ -74,6 +74,8 @@ pub(crate) struct Engine {
     grower: Mutex<Option<JoinHandle>>,
     /// What the growth budget has charged this file with.
     charged: Mutex<u64>,
+    /// How far a failed append may have moved the size, if that could not be taken back.
+    left_behind: AtomicU64,
     counters: Counters,
 }
 
@@ -95,6 +97,7 @@ impl Engine {
             grower_ended: Condvar::default(),
             grower: Mutex::default(),
             charged: Mutex::new(0),
+            left_behind: AtomicU64::new(0),
             counters: Counters::default(),
         }
     }
@@ -311,6 +314,7 @@ impl Engine {
         if let (Err(_), Some(size)) = (&result, extends)
             && let Err(error) = self.take_back(size, end)
         {
+            self.left_behind.fetch_max(end, Ordering::Relaxed);
             log::error!("dioxide: {}: taking back a failed append: {error}", self.path.display());
         }
         self.judge_write(result, Operation::Write, offset)
@@ -392,6 +396,10 @@ pub(crate) fn os_kind(error: &std::io::Error) -> ErrorKind {
     }
 }
 
+fn is_no_space(error: &std::io::Error) -> bool {
+    matches!(os_kind(error), ErrorKind::NoSpace(_))
+}
+
 /// The file system or device is not there any more, or no longer takes writes.
 fn is_gone(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EROFS | libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN))
@@ -401,7 +409,8 @@ fn is_gone(error: &std::io::Error) -> bool {
 fn puts_flush_in_doubt(error: &std::io::Error) -> bool {
     !matches!(
         os_kind(error),
-        ErrorKind::NoSpace(_) | ErrorKind::Os(libc::EINVAL | libc::EAGAIN | libc::EFAULT)
+        ErrorKind::NoSpace(_)
+            | ErrorKind::Os(libc::EINVAL | libc::EAGAIN | libc::EFAULT | libc::EPERM | libc::ETXTBSY)
     )
 }
 

@@ -6,6 +6,7 @@
 //! 3. the marker with the end found as its base, durable; 4. the cut, durable; 5. the marker away, durable.
 
 use super::io::uninterrupted;
+use super::is_no_space;
 use crate::backend::Backend;
 use crate::marker::{Identity, Marker};
 use crate::recovery::{Extent, Recovery, Verdict, judge};
@@ -128,7 +129,11 @@ fn cut(backend: &dyn Backend, marker: Marker, found: &Recovery) -> io::Result<()
     if end < found.physical_size {
         let grown_to = marker.grown_to.max(found.physical_size);
         let last = Marker { base: end, grown_from: grown_to, grown_to, ..marker };
-        backend.write_marker(&last.encode())?;
+        match backend.write_marker(&last.encode()) {
+            // A full disk. The marker that is there finds this end again.
+            Err(error) if found.verdict == Verdict::Cut && is_no_space(&error) => {}
+            result => result?,
+        }
         uninterrupted(|| backend.sync_all())?;
         uninterrupted(|| backend.truncate(end))?;
         uninterrupted(|| backend.sync_all())?;

@@ -482,6 +482,67 @@ fn growth_leaves_alone_what_another_program_appended() {
 }
 
 #[test]
+fn a_file_that_finds_no_space_for_its_marker_is_closed_all_the_same() {
+    for prepared in [Prepared::Unwritten, Prepared::Zeroed] {
+        let file = open_on(Disk::new(DISK_BYTES), Some(prepared), Arc::default()).unwrap();
+        file.append(&record(1, 3), true).unwrap();
+        file.backend.fail(Call::Marker, 0, libc::ENOSPC);
+        file.finish().unwrap();
+        assert_eq!((physical_blocks(&file), file.backend.is_marked()), (3, false));
+    }
+}
+
+#[test]
+fn a_file_that_finds_no_space_for_its_marker_is_recovered_all_the_same() {
+    for cut in 0..8 {
+        let file = open(Disk::new(DISK_BYTES));
+        file.append(&record(1, 1), true).unwrap();
+        file.append(&record(2, 1), true).unwrap();
+        let disk = file.backend.crash(|_| true);
+        disk.fail(Call::Marker, 0, libc::ENOSPC);
+        disk.die_after(cut);
+        let recovered = bring_into_order(&disk.0, SELF, BLOCK_BYTES, Recover::Cut);
+        assert_eq!(recovered.is_ok(), cut == 7, "after {cut} calls");
+        for kept in [false, true] {
+            assert_eq!(contents(&open(disk.crash(|_| kept))), [1, 2], "after {cut} calls");
+        }
+    }
+}
+
+#[test]
+fn a_write_that_is_not_permitted_fails_alone() {
+    let file = open(Disk::new(DISK_BYTES));
+    file.append(&record(1, 1), true).unwrap();
+    file.backend.fail(Call::Write, 0, libc::EPERM);
+    let error = file.write_at(&record(2, 1), 0, true).unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Os(libc::EPERM));
+    assert_eq!(file.append(&record(2, 1), true), Ok(BLOCK_BYTES));
+}
+
+#[test]
+fn a_file_whose_marker_may_not_be_written_works_without_growth() {
+    for errno in [libc::EOPNOTSUPP, libc::EPERM, libc::EACCES] {
+        let file = open(Disk::new(DISK_BYTES));
+        file.backend.fail(Call::Marker, 0, errno);
+        assert_eq!(file.append(&record(1, 2), true), Ok(0));
+        assert_eq!((file.growth(), physical_blocks(&file)), (crate::Growth::None, 2));
+    }
+}
+
+#[test]
+fn what_a_failed_append_left_is_cut_by_close() {
+    let disk = Disk::with(Settings { capacity_bytes: DISK_BYTES, short_one_in: 1, ..Settings::default() });
+    let file = open_on(disk, None, Arc::default()).unwrap();
+    file.append(&record(1, 2), true).unwrap();
+    file.backend.fail(Call::Write, 1, libc::EDQUOT);
+    file.backend.fail(Call::Allocate, 0, libc::EDQUOT);
+    assert_eq!(*file.append(&record(2, 4), false).unwrap_err().kind(), ErrorKind::NoSpace(libc::EDQUOT));
+    assert!(physical_blocks(&file) > 2);
+    file.finish().unwrap();
+    assert_eq!(physical_blocks(&file), 2);
+}
+
+#[test]
 fn a_set_len_that_cannot_remove_the_marker_has_cut_all_the_same() {
     let file = open(Disk::new(DISK_BYTES));
     for number in 1..=8 {
@@ -598,17 +659,23 @@ fn a_crash_in_any_window_loses_nothing_acknowledged_and_shows_nothing_else() {
         live(&whole);
         whole.finish().unwrap();
         for cut in 0..whole.backend.calls() {
-            crash_at(cut, disk(DISK_BYTES), prepared);
+            for markers_find_space in [true, false] {
+                crash_at(cut, disk(DISK_BYTES), prepared, markers_find_space);
+            }
         }
     }
 }
 
-fn crash_at(cut: u64, sim: Disk, prepared: Prepared) {
+/// Where they do not, it is when the file is closed.
+fn crash_at(cut: u64, sim: Disk, prepared: Prepared, markers_find_space: bool) {
     sim.die_after(cut);
     let fs: Arc<FileSystem> = Arc::default();
     let file = open_on_dying(sim, prepared, fs);
     let Some(file) = file else { return };
     let durable = live(&file);
+    if !markers_find_space {
+        file.backend.fail(Call::Marker, 0, libc::ENOSPC);
+    }
     let _ = file.finish();
     for choice in 0..8u64 {
         let mut random = choice.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ cut;
@@ -620,7 +687,8 @@ fn crash_at(cut: u64, sim: Disk, prepared: Prepared) {
                 random >> 63 == 1
             }
         });
-        check_after_crash(&disk, durable, prepared, &format!("cut {cut} choice {choice} {prepared:?}"));
+        let at = format!("cut {cut} choice {choice} {prepared:?}, markers find space: {markers_find_space}");
+        check_after_crash(&disk, durable, prepared, &at);
     }
 }
 

@@ -235,23 +235,36 @@ pub(crate) fn mounts_of(dev: u64) -> Vec<u64> {
     super::list_mounts().unwrap_or_default().into_iter().filter(is_of_dev).collect()
 }
 
-/// The loop device that a file or device is the image of, if it is one.
-pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> Option<String> {
-    let this = rustix::fs::fstat(fd).ok()?;
-    let holder = file_system_of(&rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted()).ok()?);
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    for entry in std::fs::read_dir("/sys/block").ok()?.flatten() {
-        let Ok(image) = std::fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
+/// The loop device that a file or device is the image of, if it is one. Fails where it could be told, and the process
+/// lacks the descriptors or the memory to ask.
+pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> io::Result<Option<String>> {
+    let this = rustix::fs::fstat(fd)?;
+    let holder = file_system_of(&rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted())?);
+    let Some(mounts) = if_there(std::fs::read_to_string("/proc/self/mountinfo"))? else { return Ok(None) };
+    let Some(disks) = if_there(std::fs::read_dir("/sys/block"))? else { return Ok(None) };
+    for entry in disks.flatten() {
+        let image = if_there(std::fs::read_to_string(entry.path().join("loop/backing_file")))?;
+        let Some(image) = image else { continue };
         let image = image.trim_end_matches('\n');
         // Only an image beside our file is looked at: others may lie on a server or disk that does not answer.
         if device_of_mount(&mounts, image) != Some(holder) {
             continue;
         }
         if rustix::fs::stat(image).is_ok_and(|stat| same_file(&stat, &this)) {
-            return Some(entry.file_name().to_string_lossy().into_owned());
+            return Ok(Some(entry.file_name().to_string_lossy().into_owned()));
         }
     }
-    None
+    Ok(None)
+}
+
+/// What was read, unless it is not there to be read.
+fn if_there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
+            Err(error)
+        }
+        other => Ok(other.ok()),
+    }
 }
 
 fn same_file(one: &rustix::fs::Stat, other: &rustix::fs::Stat) -> bool {

@@ -165,7 +165,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.need = None;
         if failure.wedges {
             self.wedge(failure.cause, out);
-        } else if self.space.marker.is_none() && matches!(failure.kind, ErrorKind::Os(libc::EOPNOTSUPP)) {
+        } else if self.space.marker.is_none() && keeps_no_marker(&failure.kind) {
             self.space.prepared = None;
         } else {
             self.space.exhausted = true;
@@ -201,4 +201,10 @@ impl<T: Clone + PartialEq> Core<T> {
         }
         self.waiting.retain(|group| !group.members.is_empty());
     }
+}
+
+/// No attributes on this file system, or none that this process may write: it may have given up the rights with which it
+/// opened the file.
+fn keeps_no_marker(refusal: &ErrorKind) -> bool {
+    matches!(refusal, ErrorKind::Os(libc::EOPNOTSUPP | libc::EPERM | libc::EACCES))
 }

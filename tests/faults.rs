@@ -1,0 +1,997 @@
+//! What goes wrong around a file: attributes that cannot be written, file systems that turn read-only, other programs
+//! that interfere, signals, and limits of the process. Errors say what they are of, and nothing acknowledged is lost.
+
+mod common;
+
+use common::*;
+use dioxide::{Buffer, Durability, Error, ErrorKind, File, Growth, OpenOptions, Operation};
+use dioxide_testkit::child::{self, Acks};
+use dioxide_testkit::lab::{Applies, Disk, Fs, TestDir};
+use dioxide_testkit::loop_device::AttachedFile;
+use dioxide_testkit::trials::{
+    Failed, Trial, TrialResult, disk_trial, lab_trials, lab_trials_where, volume_trials_where,
+};
+use dioxide_testkit::volume::{SIZE_MIN, Volume};
+use rustix::process::{Resource, Rlimit};
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Barrier, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Plays a scenario in a child that must survive it. Returns what it acknowledged.
+fn played(scenario: &str, path: &Path, more: &[&str]) -> Result<Vec<[u64; 3]>, Failed> {
+    let path = path.to_string_lossy();
+    let args: Vec<&str> = [&*path].into_iter().chain(more.iter().copied()).collect();
+    let (status, acks) = child::spawn(scenario, &args)?.wait(PATIENCE)?;
+    if status.success() { Ok(acks) } else { Err(format!("{scenario}: {status}, {acks:?}").into()) }
+}
+
+fn placed(acks: &[[u64; 3]]) -> Vec<Placed> {
+    acks.iter().copied().map(Placed::from_ack).collect()
+}
+
+fn reopen(path: &Path) -> dioxide::Result<File> {
+    OpenOptions::new().write(true).open(path)
+}
+
+fn end_of(placed: &[Placed]) -> u64 {
+    placed.iter().map(Placed::end).max().unwrap_or(0)
+}
+
+fn run(program: &str, args: &[&str], path: &Path) -> TrialResult {
+    let status = Command::new(program).args(args).arg(path).status()?;
+    if status.success() { Ok(()) } else { Err(format!("{program} {args:?}: {status}").into()) }
+}
+
+fn assert_is_of(error: &Error, operation: Operation, path: &Path, errno: i32) {
+    assert_eq!((error.operation(), error.path(), error.errno()), (operation, path, errno), "{error}");
+}
+
+// --- what the log says ----------------------------------------------------------------------------
+
+/// Everything that was logged, by all tests of this process.
+static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+struct Listener;
+
+impl log::Log for Listener {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        SAID.lock().expect("listeners do not panic").push(record.args().to_string());
+    }
+
+    fn flush(&self) {}
+}
+
+/// How often something was said of `path` that contains `text`.
+fn times_said(path: &Path, text: &str) -> usize {
+    let path = path.to_string_lossy();
+    let said = SAID.lock().expect("listeners do not panic");
+    said.iter().filter(|line| line.contains(&*path) && line.contains(text)).count()
+}
+
+// --- attributes -----------------------------------------------------------------------------------
+
+/// Works on a file that can keep no marker: it does not grow, says so once, and is right.
+fn works_without_growth(path: &Path, options: &OpenOptions) -> Result<Vec<Placed>, Failed> {
+    let file = options.open(path)?;
+    let placed = use_without_growth(&file);
+    let end = assert_gapless(&placed, 0);
+    assert_eq!(fs::metadata(path)?.len(), end, "it grew");
+    file.close()?;
+    assert_tidy(path, end)?;
+    assert_all_there(&fs::read(path)?, &placed);
+    assert_eq!(times_said(path, "no growth ahead"), 1, "said once");
+    Ok(placed)
+}
+
+fn use_without_growth(file: &File) -> Vec<Placed> {
+    let placed = together(4, |writer| append_many(file, writer, 20)).concat();
+    assert_eq!(file.growth(), Growth::None);
+    file.sync_data().expect("it syncs");
+    placed
+}
+
+/// From now on the kernel answers this system call of this thread, and of those that it starts, with `errno`. For good.
+fn refuse(system_call: libc::c_long, errno: i32) {
+    let step = |code, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+    let mut filter = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, system_call as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the filter outlives the call, and only changes what this thread is answered.
+    let result = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) };
+    assert_eq!(result, 0, "root may do that: {}", io::Error::last_os_error());
+}
+
+/// A child on a file system that has no attributes.
+fn append_without_attributes(acks: &Acks, args: &[String]) {
+    refuse(libc::SYS_fsetxattr, libc::EOPNOTSUPP);
+    let path = Path::new(&args[0]);
+    let placed = works_without_growth(path, writable().growth(growth_named(&args[1]))).expect("it works");
+    placed.into_iter().for_each(|placed| acks.send(placed.to_ack()));
+}
+
+/// No kernel of today mounts without attributes what files grow on, so the answer is made up.
+fn without_attributes_nothing_grows(dir: TestDir) -> TrialResult {
+    for growth in ["unwritten", "zeroed"] {
+        if growth_on(dir.fs(), growth_named(growth)) != Growth::None {
+            let path = dir.join(growth);
+            let placed = placed(&played("append_without_attributes", &path, &[growth])?);
+            assert_tidy(&path, assert_gapless(&placed, 0))?;
+            assert_all_there(&fs::read(&path)?, &placed);
+        }
+    }
+    Ok(())
+}
+
+/// A child with a thread whose writes are always put off. That thread alone fails, and not before it has tried again.
+fn append_beside_a_write_put_off(acks: &Acks, args: &[String]) {
+    let path = Path::new(&args[0]);
+    let file = writable().growth_cap(MIB).durability(Durability::EveryWrite).open(path).expect("it opens");
+    let before = append_many(&file, 1, 10);
+    let end = end_of(&before);
+    let error = thread::scope(|scope| {
+        let put_off = scope.spawn(|| {
+            refuse(libc::SYS_pwritev2, libc::EAGAIN);
+            file.write_at(&record(9, 0, 1), end - BLOCK_BYTES).expect_err("put off for ever");
+            append(&file, 9, 1, 1).expect_err("put off for ever")
+        });
+        put_off.join().expect("it is told so")
+    });
+    assert_is_of(&error, Operation::Append, path, libc::EAGAIN);
+    assert!(
+        matches!(refusal(append(&file, 2, 0, 1)), ErrorKind::AppendEnded(cause) if cause.errno() == libc::EAGAIN)
+    );
+    file.sync_data().expect("no flush failed");
+    assert_eq!(file.len().expect("a writer knows"), end);
+    file.set_len(end).expect("it gives up what failed");
+    before.into_iter().for_each(|placed| acks.send(placed.to_ack()));
+    append_many(&file, 3, 100).into_iter().for_each(|placed| acks.send(placed.to_ack()));
+    file.close().expect("it closes");
+}
+
+fn a_write_that_is_put_off_for_ever_fails_alone(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let placed = placed(&played("append_beside_a_write_put_off", &path, &[])?);
+    assert_tidy(&path, assert_gapless(&placed, 0))?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+fn grows_somehow(fs: Fs) -> Applies {
+    fs.grows_unwritten().or(fs.grows_zeroed())
+}
+
+/// How a file grows there.
+fn some_growth(fs: Fs) -> &'static str {
+    if fs.grows_unwritten().is_ok() { "unwritten" } else { "zeroed" }
+}
+
+/// The user and group of nobody.
+const NOBODY: u32 = 65534;
+
+fn give_up_rights() {
+    // SAFETY: changes the ids of this process, a child of its own.
+    let changed = unsafe {
+        libc::setresgid(NOBODY, NOBODY, NOBODY) == 0 && libc::setresuid(NOBODY, NOBODY, NOBODY) == 0
+    };
+    assert!(changed, "root may do that");
+}
+
+/// A child that opens as root and works as nobody: setting an attribute is a matter of the file's mode and owner, also
+/// for a descriptor that is open for writing.
+fn open_then_give_up_rights(acks: &Acks, args: &[String]) {
+    let path = Path::new(&args[0]);
+    let file = writable().growth(growth_named(&args[1])).mode(0o644).open(path).expect("it opens");
+    give_up_rights();
+    for placed in use_without_growth(&file) {
+        acks.send(placed.to_ack());
+    }
+    file.close().expect("it closes");
+    assert_eq!(times_said(path, "no growth ahead"), 1);
+}
+
+fn a_program_that_gives_up_its_rights_appends_without_growth(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let placed = placed(&played("open_then_give_up_rights", &path, &[some_growth(dir.fs())])?);
+    let end = assert_gapless(&placed, 0);
+    assert!(end > 0);
+    assert_tidy(&path, end)?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+/// A child whose file has grown, and cannot grow again nor be cut.
+fn grow_then_give_up_rights(acks: &Acks, args: &[String]) {
+    let path = Path::new(&args[0]);
+    let mut options = writable();
+    options.growth(growth_named(&args[1])).growth_cap(MIB).durability(Durability::EveryWrite).mode(0o644);
+    let file = options.open(path).expect("it opens");
+    acks.send(append(&file, 1, 0, 1).expect("there is space").to_ack());
+    give_up_rights();
+    let refused = (1..100_000).find_map(|number| match append(&file, 1, number, 16) {
+        Ok(placed) => {
+            acks.send(placed.to_ack());
+            None
+        }
+        Err(error) => Some(error),
+    });
+    let error = refused.expect("it does not grow for ever");
+    assert_is_of(&error, Operation::Append, path, libc::EACCES);
+    file.sync_data().expect("what is written is");
+    file.read_at(&mut Buffer::zeroed(BLOCK), 0).expect("it reads");
+    assert_is_of(&file.close().expect_err("it cannot be cut"), Operation::Close, path, libc::EACCES);
+}
+
+fn a_program_that_gives_up_its_rights_after_growth_loses_nothing(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let placed = placed(&played("grow_then_give_up_rights", &path, &[some_growth(dir.fs())])?);
+    let end = assert_gapless(&placed, 0);
+    assert!(end >= MIB / 2, "too little was acknowledged to test anything: {end}");
+    let file = reopen(&path)?;
+    assert!(file.len()? >= end);
+    file.set_len(end)?;
+    file.close()?;
+    assert_tidy(&path, end)?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+/// The flags of chattr forbid changes also to who has the file open; which ones is up to the file system.
+fn a_flag_set_meanwhile_loses_nothing(dir: &Path, flag: &str) -> TrialResult {
+    for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
+        let path = dir.join(format!("{growth:?}"));
+        let mut options = writable();
+        let file = options.growth(growth).growth_cap(MIB).durability(Durability::EveryWrite).open(&path)?;
+        let mut placed = append_many(&file, 1, 10);
+        run("chattr", &[&format!("+{flag}")], &path)?;
+        let worked = work_while_forbidden(&file, &path, &mut placed);
+        run("chattr", &[&format!("-{flag}")], &path)?;
+        worked?;
+        file.set_len(file.len()?)?;
+        placed.extend(append_many(&file, 3, 100));
+        let end = assert_gapless(&placed, 0);
+        assert_eq!(file.len()?, end);
+        file.close()?;
+        assert_tidy(&path, end)?;
+        assert_all_there(&fs::read(&path)?, &placed);
+    }
+    Ok(())
+}
+
+fn work_while_forbidden(file: &File, path: &Path, placed: &mut Vec<Placed>) -> TrialResult {
+    for number in 0..200 {
+        match append(file, 2, number, 8) {
+            Ok(record) => placed.push(record),
+            Err(error) => {
+                assert_eq!((error.operation(), error.path()), (Operation::Append, path));
+                let ended = match error.kind() {
+                    ErrorKind::AppendEnded(cause) => cause.errno(),
+                    _ => error.errno(),
+                };
+                assert_eq!(ended, libc::EPERM, "{error}");
+            }
+        }
+    }
+    assert_eq!(file.len()?, end_of(placed));
+    let mut into = Buffer::zeroed(BLOCK);
+    assert_eq!(file.read_at(&mut into, 0)?, BLOCK);
+    // Not a failed flush, whatever else is forbidden.
+    file.sync_data()?;
+    Ok(())
+}
+
+fn a_file_made_immutable_meanwhile_loses_nothing(dir: TestDir) -> TrialResult {
+    a_flag_set_meanwhile_loses_nothing(&dir, "i")
+}
+
+fn a_file_made_append_only_meanwhile_loses_nothing(dir: TestDir) -> TrialResult {
+    a_flag_set_meanwhile_loses_nothing(&dir, "a")
+}
+
+fn immutable_and_append_only_files_are_refused(dir: TestDir) -> TrialResult {
+    for flag in ["i", "a"] {
+        let path = dir.join(flag);
+        fs::write(&path, &record(1, 0, 2)[..])?;
+        run("chattr", &[&format!("+{flag}")], &path)?;
+        let opened = reopen(&path);
+        let read = File::open(&path).and_then(|reader| reader.read_at(&mut Buffer::zeroed(BLOCK), 0));
+        run("chattr", &[&format!("-{flag}")], &path)?;
+        assert_is_of(&opened.expect_err("nothing may be changed"), Operation::Open, &path, libc::EPERM);
+        assert_eq!(read?, BLOCK);
+        reopen(&path)?.close()?;
+        assert_tidy(&path, 2 * BLOCK_BYTES)?;
+    }
+    Ok(())
+}
+
+// --- read-only file systems -----------------------------------------------------------------------
+
+fn a_read_only_file_system_is_refused_until_it_is_writable(fs: Fs) -> TrialResult {
+    let volume = Volume::new(fs, SIZE_MIN)?;
+    let (path, missing) = (volume.path().join("log"), volume.path().join("missing"));
+    let file = writable().open(&path)?;
+    let mut placed = append_many(&file, 1, 10);
+    file.close()?;
+    // A program that another test has just started has copies of descriptors for a moment.
+    let start = Instant::now();
+    while let Err(failed) = run("mount", &["-o", "remount,ro"], volume.path()) {
+        if start.elapsed() > PATIENCE {
+            return Err(failed);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let refused = reopen(&path).expect_err("it is read-only");
+    assert_is_of(&refused, Operation::Open, &path, libc::EROFS);
+    let refused = writable().open(&missing).expect_err("nothing can be created");
+    assert_is_of(&refused, Operation::Open, &missing, libc::EROFS);
+    let refused = dioxide::recover(&path, dioxide::Recover::Cut).expect_err("nothing can be cut");
+    assert_is_of(&refused, Operation::Recover, &path, libc::EROFS);
+    assert_eq!(dioxide::recover(&path, dioxide::Recover::Inspect)?.ceiling, end_of(&placed));
+    assert_eq!(File::open(&path)?.len()?, end_of(&placed));
+    run("mount", &["-o", "remount,rw"], volume.path())?;
+    let file = reopen(&path)?;
+    placed.push(append(&file, 2, 0, 1)?);
+    file.close()?;
+    assert_tidy(&path, assert_gapless(&placed, 0))?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+fn turns_read_only(fs: Fs) -> Applies {
+    match fs {
+        Fs::Ext4 | Fs::Ext3 | Fs::Ext4NoJournal => Ok(()),
+        _ => Err("only ext4 can be told to find an error"),
+    }
+}
+
+/// What `errors=remount-ro` does when the file system finds itself damaged.
+fn a_file_system_that_turns_read_only_meanwhile_wedges(fs: Fs) -> TrialResult {
+    for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
+        let mut volume = Volume::new(fs, SIZE_MIN)?;
+        run("mount", &["-o", "remount,errors=remount-ro"], volume.path())?;
+        let paths = [volume.path().join("log"), volume.path().join("other")];
+        let mut options = writable();
+        options.growth(growth).growth_cap(MIB).durability(Durability::EveryWrite);
+        let (file, other) = (options.open(&paths[0])?, options.open(&paths[1])?);
+        let acknowledged = append_until_read_only(&volume, &file)?;
+        append(&other, 1, 0, 1).expect_err("it is as read-only");
+        for operation in
+            [file.sync_data(), other.sync_data(), file.set_len(0), file.write_at(&record(9, 0, 1), 0)]
+        {
+            let error = operation.expect_err("nothing is written any more");
+            assert!(matches!(error.kind(), ErrorKind::Wedged(cause) if is_end(cause)), "{error}");
+        }
+        assert_eq!(file.read_at(&mut Buffer::zeroed(BLOCK), 0)?, BLOCK, "reading goes on");
+        assert!(matches!(refusal(file.close()), ErrorKind::Wedged(_)));
+        drop(other);
+        assert!(matches!(refusal(reopen(&paths[0])), ErrorKind::Wedged(_) | ErrorKind::Os(libc::EROFS)));
+        volume.remount()?;
+        let file = reopen(&paths[0])?;
+        assert!(file.len()? >= end_of(&acknowledged), "acknowledged records were cut");
+        assert_all_there(&fs::read(&paths[0])?, &acknowledged);
+        file.close()?;
+    }
+    Ok(())
+}
+
+/// Eight threads append while the file system finds its error. Returns what they were told is there.
+fn append_until_read_only(volume: &Volume, file: &File) -> Result<Vec<Placed>, Failed> {
+    let device = volume.device().file_name().expect("a device has a name");
+    let trigger = Path::new("/sys/fs/ext4").join(device).join("trigger_fs_error");
+    let before = append_many(file, 90, 10);
+    let ended = thread::scope(|scope| {
+        let writers = scope.spawn(|| {
+            together(8, |writer| {
+                let mut placed = Vec::new();
+                for number in 0.. {
+                    match append(file, writer, number, 2) {
+                        Ok(record) => placed.push(record),
+                        Err(error) => return (placed, error),
+                    }
+                }
+                unreachable!("numbers do not end before the file system does")
+            })
+        });
+        thread::sleep(Duration::from_millis(100));
+        fs::write(trigger, "a fault on purpose").expect("ext4 can be told to find an error");
+        writers.join().expect("writers end")
+    });
+    for (_, error) in &ended {
+        let wedged = matches!(error.kind(), ErrorKind::Wedged(cause) if is_end(cause));
+        assert!(wedged || is_end(error), "{error}");
+    }
+    let acknowledged: Vec<_> = ended.into_iter().flat_map(|(placed, _)| placed).chain(before).collect();
+    assert_gapless(&acknowledged, 0);
+    Ok(acknowledged)
+}
+
+/// What a file system that has turned read-only answers; or its journal, which ends first.
+fn is_end(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Os(libc::EROFS | libc::EIO))
+}
+
+/// Sets or ends the write protection of a block device.
+fn protect(disk: &Disk, protected: bool) -> io::Result<()> {
+    const BLKROSET: libc::c_ulong = 0x125D;
+    let device = fs::File::open(&**disk)?;
+    let value = libc::c_int::from(protected);
+    // SAFETY: the ioctl only reads an int.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), BLKROSET, &value) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn a_device_that_is_write_protected_meanwhile_takes_no_writes(disk: Disk) -> TrialResult {
+    let lazy = OpenOptions::new().write(true).open(&*disk)?;
+    let strict = OpenOptions::new().write(true).durability(Durability::EveryWrite).open(&*disk)?;
+    lazy.write_at(&record(1, 0, 4), 0)?;
+    lazy.sync_data()?;
+    protect(&disk, true)?;
+    let refused = [&lazy, &strict].map(|file| file.write_at(&record(2, 0, 1), 0));
+    let mut into = Buffer::zeroed(4 * BLOCK);
+    let read = lazy.read_at(&mut into, 0);
+    let opened = reopen(&disk).and_then(File::close);
+    protect(&disk, false)?;
+    let [lazily, strictly] = refused.map(|result| result.expect_err("it is protected"));
+    assert_is_of(&lazily, Operation::Write, &disk, libc::EPERM);
+    assert_eq!(lazily.offset(), Some(0));
+    assert_is_of(&strictly, Operation::Write, &disk, libc::EPERM);
+    assert_eq!((read?, end_of_records(&into, 0)), (4 * BLOCK, 4 * BLOCK_BYTES));
+    opened?;
+    strict.write_at(&record(3, 0, 1), 0)?;
+    strict.sync_data()?;
+    Ok(())
+}
+
+// --- other programs -------------------------------------------------------------------------------
+
+fn a_removed_file_works_to_its_end(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = writable().durability(Durability::EveryWrite).growth_cap(MIB).open(&path)?;
+    let mut placed = append_many(&file, 1, 10);
+    fs::remove_file(&path)?;
+    // Another file of this name is another file.
+    let other = writable().open(&path)?;
+    let elsewhere = append_many(&other, 7, 5);
+    placed.extend(together(4, |writer| append_many(&file, 2 + writer, 200)).concat());
+    let end = assert_gapless(&placed, 0);
+    let mut content = Buffer::zeroed(end as usize);
+    assert_eq!(file.read_at(&mut content, 0)?, content.len());
+    assert_all_there(&content, &placed);
+    file.set_len(BLOCK_BYTES)?;
+    file.close()?;
+    other.close()?;
+    assert_tidy(&path, assert_gapless(&elsewhere, 0))?;
+    assert_all_there(&fs::read(&path)?, &elsewhere);
+    Ok(())
+}
+
+fn a_renamed_file_goes_on_under_both_names(dir: TestDir) -> TrialResult {
+    let (old, new) = (dir.join("old"), dir.join("new"));
+    let file = writable().growth_cap(MIB).open(&old)?;
+    let mut placed = append_many(&file, 1, 10);
+    fs::rename(&old, &new)?;
+    placed.extend(append_many(&file, 2, 10));
+    let twin = reopen(&new)?;
+    assert_eq!(twin.len()?, file.len()?);
+    placed.extend(
+        together(4, |writer| append_many(if writer < 2 { &file } else { &twin }, 3 + writer, 50)).concat(),
+    );
+    let error = file.append(&record(1, 1, 1)[1..]).expect_err("misaligned");
+    assert_eq!(error.path(), old, "as it was named when it was opened");
+    file.close()?;
+    twin.close()?;
+    assert_tidy(&new, assert_gapless(&placed, 0))?;
+    assert_all_there(&fs::read(&new)?, &placed);
+    assert!(!old.exists());
+    Ok(())
+}
+
+fn other_handle(path: &Path) -> io::Result<fs::File> {
+    fs::OpenOptions::new().read(true).write(true).open(path)
+}
+
+/// Cut into what was written: nothing can bring that back, but nothing else is harmed, and nothing is made up.
+fn a_file_cut_by_another_program_is_said_to_be_so(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = writable().growth_cap(MIB).open(&path)?;
+    let placed: Vec<_> = (0..8).map(|number| append(&file, 1, number, 2)).collect::<Result<_, _>>()?;
+    let len = file.len()?;
+    other_handle(&path)?.set_len(6 * BLOCK_BYTES)?;
+    let mut into = Buffer::zeroed(4 * BLOCK);
+    assert_eq!(file.read_at(&mut into, 0)?, 4 * BLOCK);
+    let error = file.read_at(&mut into, 8 * BLOCK_BYTES).expect_err("neither zeros nor a short read");
+    assert_is_of(&error, Operation::Read, &path, libc::EIO);
+    assert_eq!((error.offset(), file.len()?), (Some(8 * BLOCK_BYTES), len));
+    let grew = grows_somehow(dir.fs()).is_ok() && file.growth() != Growth::None;
+    let closed = file.close();
+    if grew {
+        assert!(matches!(refusal(closed), ErrorKind::Doubtful(_)), "it was cut by somebody else");
+    }
+    assert_eq!(fs::metadata(&path)?.len(), 6 * BLOCK_BYTES, "what is left is left alone");
+    assert_all_there(&fs::read(&path)?, &placed[..3]);
+    Ok(())
+}
+
+fn what_another_program_appends_meanwhile_is_kept(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = writable().growth_cap(MIB).open(&path)?;
+    let placed = append_many(&file, 1, 10);
+    let size = fs::metadata(&path)?.len();
+    let theirs = vec![0x5A; 3 * BLOCK];
+    std::os::unix::fs::FileExt::write_all_at(&other_handle(&path)?, &theirs, size)?;
+    let error = file.close().expect_err("it would be cut");
+    assert_eq!((error.operation(), error.path()), (Operation::Close, &*path));
+    assert!(matches!(error.kind(), ErrorKind::Doubtful(_)), "{error}");
+    let content = fs::read(&path)?;
+    assert_all_there(&content, &placed);
+    assert_eq!(content[size as usize..], theirs);
+    assert!(matches!(refusal(reopen(&path)), ErrorKind::Doubtful(_)));
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+// --- signals --------------------------------------------------------------------------------------
+
+extern "C" fn ignore_signal(_: libc::c_int) {}
+
+/// Interrupts every thread of this process, as fast as it can, until `done`. Returns how often.
+fn storm(done: &AtomicBool) -> u64 {
+    // SAFETY: an all-zero sigaction is valid, with no flags: nothing is restarted. The handler does nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = ignore_signal as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()), 0);
+    }
+    let mut sent = 0;
+    while !done.load(SeqCst) {
+        for thread in fs::read_dir("/proc/self/task").expect("there is /proc").flatten() {
+            let id: i32 = thread.file_name().to_string_lossy().parse().expect("a number");
+            // SAFETY: a thread that has ended makes it fail, which is no matter.
+            let result = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), id, libc::SIGUSR1) };
+            sent += u64::from(result == 0);
+        }
+        thread::sleep(Duration::from_micros(50));
+    }
+    sent
+}
+
+/// A child that does all it can in a storm of signals.
+fn work_in_a_storm(acks: &Acks, args: &[String]) {
+    let dir = Path::new(&args[0]);
+    let done = AtomicBool::new(false);
+    let (sent, placed) = thread::scope(|scope| {
+        let storm = scope.spawn(|| storm(&done));
+        let placed = append_in_a_storm(dir, growth_named(&args[1]));
+        open_and_close_in_a_storm(dir);
+        done.store(true, SeqCst);
+        (storm.join().expect("the storm ends"), placed)
+    });
+    acks.send([sent, 0, 0]);
+    placed.into_iter().for_each(|placed| acks.send(placed.to_ack()));
+}
+
+fn append_in_a_storm(dir: &Path, growth: Growth) -> Vec<Placed> {
+    let mut options = writable();
+    let file = options.growth(growth).growth_cap(MIB).durability(Durability::EveryWrite);
+    let file = file.open(dir.join("log")).expect("it opens");
+    let placed = together(8, |writer| append_many(&file, writer, 60)).concat();
+    let mut into = Buffer::zeroed(16 * BLOCK);
+    for record in &placed {
+        let part = &mut into[..record.blocks as usize * BLOCK];
+        assert_eq!(file.read_at(part, record.offset).expect("it reads"), part.len());
+    }
+    file.close().expect("it closes");
+    placed
+}
+
+fn open_and_close_in_a_storm(dir: &Path) {
+    let path = dir.join("other");
+    for number in 0..30 {
+        let file = writable().growth_cap(MIB).open(&path).expect("it opens");
+        append(&file, 1, number, 2).expect("there is space");
+        file.sync_data().expect("it syncs");
+        file.set_len(BLOCK_BYTES).expect("it cuts");
+        if file.growth() != Growth::None {
+            // Where blocks are not written over in place it is refused.
+            let _ = file.recycle();
+            file.set_len(BLOCK_BYTES).expect("it extends");
+        }
+        assert_eq!(File::open(&path).and_then(|reader| reader.len()).expect("it reads"), BLOCK_BYTES);
+        file.close().expect("it closes");
+        dioxide::recover(&path, dioxide::Recover::Cut).expect("it is in order");
+    }
+}
+
+fn a_storm_of_signals_is_not_noticed(dir: TestDir) -> TrialResult {
+    for growth in ["unwritten", "zeroed", "none"] {
+        let part = dir.join(growth);
+        fs::create_dir(&part)?;
+        let acks = played("work_in_a_storm", &part, &[growth])?;
+        assert!(acks[0][0] > 500, "too few signals to test anything: {}", acks[0][0]);
+        let placed = placed(&acks[1..]);
+        assert_tidy(&part.join("log"), assert_gapless(&placed, 0))?;
+        assert_all_there(&fs::read(part.join("log"))?, &placed);
+        assert_tidy(&part.join("other"), BLOCK_BYTES)?;
+    }
+    Ok(())
+}
+
+// --- limits of the process ------------------------------------------------------------------------
+
+/// Sets a limit; without a value, to the most that is allowed.
+fn limit(resource: Resource, value: Option<u64>) {
+    let maximum = rustix::process::getrlimit(resource).maximum;
+    let limit = Rlimit { current: value.or(maximum), maximum };
+    rustix::process::setrlimit(resource, limit).expect("lowering is allowed");
+}
+
+/// The number that the next descriptor gets.
+fn next_descriptor() -> u64 {
+    let probe = fs::File::open("/dev/null").expect("there is a descriptor left");
+    probe.as_raw_fd() as u64
+}
+
+/// A child that opens args[0] with few descriptors left, one more each time. Tells how it went each time.
+fn open_with_few_descriptors(acks: &Acks, args: &[String]) {
+    let path = Path::new(&args[0]);
+    for left in 0..6 {
+        limit(Resource::Nofile, Some(next_descriptor() + left));
+        let opened = writable().open(path);
+        limit(Resource::Nofile, None);
+        match opened {
+            Err(error) => {
+                assert_eq!((error.operation(), error.path()), (Operation::Open, path), "{error}");
+                acks.send([left, error.errno() as u64, 0]);
+            }
+            Ok(file) => {
+                append(&file, 1, left, 1).expect("there is space");
+                file.close().expect("it closes");
+                acks.send([left, 0, 0]);
+            }
+        }
+    }
+}
+
+fn a_process_without_descriptors_is_told_so(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let acks = played("open_with_few_descriptors", &path, &[])?;
+    assert_eq!(acks.len(), 6);
+    assert_eq!(acks[0][1], libc::EMFILE as u64);
+    assert_eq!(acks[5][1], 0, "five descriptors are enough: {acks:?}");
+    assert!(acks.iter().all(|ack| [0, libc::EMFILE as u64].contains(&ack[1])), "{acks:?}");
+    let opened = acks.iter().filter(|ack| ack[1] == 0).count() as u64;
+    assert_tidy(&path, opened * BLOCK_BYTES)?;
+    assert_eq!(end_of_records(&fs::read(&path)?, 0), opened * BLOCK_BYTES);
+    Ok(())
+}
+
+fn an_image_is_refused_with_however_few_descriptors(dir: TestDir) -> TrialResult {
+    let image = dir.join("image");
+    fs::File::create(&image)?.set_len(MIB)?;
+    let _attached = AttachedFile::new(&image)?;
+    let acks = played("open_with_few_descriptors", &image, &[])?;
+    assert_eq!(acks[5][1], libc::EBUSY as u64, "{acks:?}");
+    assert!(acks.iter().all(|ack| ack[1] != 0), "an image in use was opened: {acks:?}");
+    Ok(())
+}
+
+/// A child that may start no thread after its first few.
+fn append_without_threads(acks: &Acks, args: &[String]) {
+    let path = Path::new(&args[0]);
+    let mut options = writable();
+    let options = options.growth(growth_named(&args[1])).growth_cap(MIB).mode(0o666);
+    // So that markers can be written by nobody as well.
+    fs::File::create(path).expect("it is created");
+    std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("root may do that");
+    let file = options.open(path).expect("it opens");
+    let ready = Barrier::new(5);
+    let placed = thread::scope(|scope| {
+        let writers: Vec<_> = (0..4)
+            .map(|writer| {
+                let (ready, file) = (&ready, &file);
+                scope.spawn(move || {
+                    ready.wait();
+                    append_many(file, writer, 200)
+                })
+            })
+            .collect();
+        give_up_rights();
+        limit(Resource::Nproc, Some(0));
+        let refused = thread::Builder::new().spawn(|| ());
+        assert_eq!(refused.err().and_then(|error| error.raw_os_error()), Some(libc::EAGAIN));
+        ready.wait();
+        writers.into_iter().flat_map(|writer| writer.join().expect("it appends")).collect::<Vec<_>>()
+    });
+    assert_eq!(file.growth(), growth_named(&args[1]));
+    let stats = file.stats();
+    assert!(stats.growths > 1, "{stats:?}");
+    assert!(times_said(path, "no thread to grow") > 0);
+    file.sync_data().expect("it syncs");
+    file.close().expect("it closes");
+    limit(Resource::Nproc, None);
+    placed.into_iter().for_each(|placed| acks.send(placed.to_ack()));
+}
+
+fn without_threads_a_writer_grows_the_file(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let placed = placed(&played("append_without_threads", &path, &[some_growth(dir.fs())])?);
+    let end = assert_gapless(&placed, 0);
+    assert_tidy(&path, end)?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+// --- odd calls ------------------------------------------------------------------------------------
+
+fn operations_of_length_zero_do_nothing(dir: TestDir) -> TrialResult {
+    for durability in [Durability::OnSync, Durability::EveryWrite] {
+        let path = dir.join(format!("{durability:?}"));
+        let file = writable().durability(durability).open(&path)?;
+        file.sync_data()?;
+        assert_eq!((file.append(&[])?, file.read_at(&mut [], 0)?, file.len()?), (0, 0, 0));
+        let end = append(&file, 1, 0, 2)?.end();
+        let stats = file.stats();
+        assert_eq!((file.append(&[])?, file.append(&Buffer::zeroed(0))?), (end, end));
+        for offset in [0, end, end + 64 * BLOCK_BYTES] {
+            file.write_at(&[], offset)?;
+            assert_eq!(file.read_at(&mut [], offset)?, 0);
+        }
+        assert_eq!(file.read_at(&mut Buffer::zeroed(BLOCK), end)?, 0, "at the end there is nothing");
+        assert_eq!(file.read_at(&mut Buffer::zeroed(BLOCK), 1 << 62)?, 0);
+        assert_eq!((file.len()?, file.stats()), (end, stats), "an empty operation did something");
+        file.set_len(end)?;
+        let reader = File::open(&path)?;
+        assert_eq!((reader.read_at(&mut [], 0)?, reader.read_at(&mut Buffer::zeroed(BLOCK), end)?), (0, 0));
+        file.close()?;
+        assert_tidy(&path, end)?;
+    }
+    Ok(())
+}
+
+/// Every way to be misaligned, for every kind of handle: an error, and nothing has changed.
+fn misaligned_operations_change_nothing(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
+        for durability in [Durability::OnSync, Durability::EveryWrite] {
+            let file = writable().truncate(true).growth(growth).durability(durability).open(&path)?;
+            let placed = append_many(&file, 1, 3);
+            let end = assert_gapless(&placed, 0);
+            let align = file.alignment();
+            misaligned(&file, end, align.offset as usize, align.memory as usize);
+            let refused = [align.append as usize - 1, 1, align.append as usize + 1];
+            for len in refused {
+                assert!(is_misaligned(file.append(&Buffer::zeroed(2 * BLOCK)[..len])), "{len}");
+            }
+            assert_eq!(file.len()?, end);
+            let reader = File::open(&path)?;
+            assert!(is_misaligned(reader.read_at(&mut Buffer::zeroed(BLOCK), 1)));
+            assert!(is_misaligned(reader.read_at(&mut Buffer::zeroed(BLOCK)[..1], 0)));
+            file.close()?;
+            assert_tidy(&path, end)?;
+            assert_all_there(&fs::read(&path)?, &placed);
+        }
+    }
+    Ok(())
+}
+
+fn is_misaligned<T>(result: dioxide::Result<T>) -> bool {
+    result.is_err_and(|error| {
+        matches!(error.kind(), ErrorKind::Misaligned { .. }) && error.errno() == libc::EINVAL
+    })
+}
+
+fn misaligned(file: &File, end: u64, unit: usize, memory: usize) {
+    let mut buffer = Buffer::zeroed(4 * BLOCK);
+    for offset in [0, end - unit as u64, end, end + 16 * BLOCK_BYTES] {
+        for off_by in [1, unit as u64 / 2, unit as u64 - 1] {
+            assert!(is_misaligned(file.write_at(&buffer[..unit], offset + off_by)));
+            assert!(is_misaligned(file.read_at(&mut buffer[..unit], offset + off_by)));
+            assert!(is_misaligned(file.write_at(&buffer[..unit + off_by as usize], offset)));
+            assert!(is_misaligned(file.read_at(&mut buffer[..off_by as usize], offset)));
+        }
+        if memory > 1 {
+            assert!(is_misaligned(file.write_at(&buffer[1..=unit], offset)));
+            assert!(is_misaligned(file.read_at(&mut buffer[1..=unit], offset)));
+        }
+    }
+}
+
+fn misaligned_operations_change_nothing_on_a_device(disk: Disk) -> TrialResult {
+    let file = reopen(&disk)?;
+    file.write_at(&record(1, 0, 4), 0)?;
+    let align = file.alignment();
+    misaligned(&file, 4 * BLOCK_BYTES, align.offset as usize, align.memory as usize);
+    let mut into = Buffer::zeroed(4 * BLOCK);
+    file.read_at(&mut into, 0)?;
+    assert!(into[..] == record(1, 0, 4)[..]);
+    file.close()?;
+    Ok(())
+}
+
+// --- threads --------------------------------------------------------------------------------------
+
+/// The handle goes down with a thread that panics, whose panic goes on as it was.
+fn a_file_dropped_by_a_panic_is_put_away(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = writable().growth_cap(MIB).open(&path)?;
+    let placed = append_many(&file, 1, 20);
+    let panicked = thread::spawn(move || {
+        let _file = file;
+        panic!("a panic of the program's own, on purpose");
+    });
+    let payload = panicked.join().expect_err("it panicked");
+    assert_eq!(payload.downcast_ref(), Some(&"a panic of the program's own, on purpose"));
+    assert_tidy(&path, assert_gapless(&placed, 0))?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    let file = reopen(&path)?;
+    assert_eq!(file.recovery(), None);
+    file.close()?;
+    Ok(())
+}
+
+/// The others go on.
+fn a_thread_that_panics_between_appends_harms_nobody(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = writable().durability(Durability::EveryWrite).growth_cap(MIB).open(&path)?;
+    let (kept, noted) = (Mutex::new(Vec::new()), &file);
+    thread::scope(|scope| {
+        let writers: Vec<_> = (0..8)
+            .map(|writer| {
+                let kept = &kept;
+                scope.spawn(move || {
+                    let handle = noted.try_clone().expect("one more handle");
+                    let placed = append_many(&handle, writer, 25);
+                    kept.lock().expect("nobody panics here").extend(placed);
+                    assert!(writer % 2 == 0, "a panic of the program's own, on purpose");
+                })
+            })
+            .collect();
+        let panicked = writers.into_iter().filter_map(|writer| writer.join().err()).count();
+        assert_eq!(panicked, 4);
+    });
+    let mut placed = kept.into_inner().expect("nobody panics here");
+    placed.extend(append_many(&file, 9, 5));
+    file.close()?;
+    assert_tidy(&path, assert_gapless(&placed, 0))?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+fn a_thousand_threads_share_a_file(dir: TestDir) -> TrialResult {
+    for durability in [Durability::OnSync, Durability::EveryWrite] {
+        let path = dir.join(format!("{durability:?}"));
+        let file = writable().durability(durability).open(&path)?;
+        let placed = together(1000, |writer| append_many(&file, writer, 3)).concat();
+        let end = assert_gapless(&placed, 0);
+        let stats = file.stats();
+        assert_eq!((stats.appends, stats.append_bytes), (3000, end));
+        assert!(stats.requests < 3000, "nothing was merged: {stats:?}");
+        file.close()?;
+        assert_tidy(&path, end)?;
+        assert_all_there(&fs::read(&path)?, &placed);
+    }
+    Ok(())
+}
+
+/// Every thread opens the file itself, so it is opened, shared and put away in any order.
+fn many_threads_open_and_close_a_file_at_once(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let placed = together(16, |writer| {
+        (0..25)
+            .map(|number| {
+                let file = writable().growth_cap(MIB).open(&path).expect("it opens");
+                assert_eq!(file.recovery(), None, "it was closed in order");
+                let placed = append(&file, writer, number, 1 + number % 3).expect("there is space");
+                if number % 5 == 4 {
+                    drop(file)
+                } else {
+                    file.close().expect("it closes")
+                }
+                placed
+            })
+            .collect::<Vec<_>>()
+    })
+    .concat();
+    assert_tidy(&path, assert_gapless(&placed, 0))?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+// --- the list -------------------------------------------------------------------------------------
+
+/// The file systems on which a test applies.
+type Where = fn(Fs) -> Applies;
+
+fn trials() -> Vec<Trial> {
+    let everywhere: &[LabTest] = named![
+        a_removed_file_works_to_its_end,
+        a_renamed_file_goes_on_under_both_names,
+        a_file_cut_by_another_program_is_said_to_be_so,
+        a_write_that_is_put_off_for_ever_fails_alone,
+        a_storm_of_signals_is_not_noticed,
+        a_process_without_descriptors_is_told_so,
+        operations_of_length_zero_do_nothing,
+        misaligned_operations_change_nothing,
+        a_file_dropped_by_a_panic_is_put_away,
+        a_thread_that_panics_between_appends_harms_nobody,
+        a_thousand_threads_share_a_file,
+        many_threads_open_and_close_a_file_at_once,
+    ];
+    let where_files_grow: &[LabTest] = named![
+        without_attributes_nothing_grows,
+        a_program_that_gives_up_its_rights_appends_without_growth,
+        a_program_that_gives_up_its_rights_after_growth_loses_nothing,
+        without_threads_a_writer_grows_the_file,
+    ];
+    let where_files_grow_unwritten: &[LabTest] = named![what_another_program_appends_meanwhile_is_kept];
+    let with_a_disk: &[LabTest] = named![
+        a_file_made_immutable_meanwhile_loses_nothing,
+        a_file_made_append_only_meanwhile_loses_nothing,
+        immutable_and_append_only_files_are_refused,
+        an_image_is_refused_with_however_few_descriptors,
+    ];
+    let lists: [(&[LabTest], Where); 3] = [
+        (where_files_grow, grows_somehow),
+        (where_files_grow_unwritten, Fs::grows_unwritten),
+        (with_a_disk, Fs::has_disk),
+    ];
+    let volumes: [(VolumeTest, Where); 2] = [
+        (
+            (
+                "a_read_only_file_system_is_refused_until_it_is_writable",
+                a_read_only_file_system_is_refused_until_it_is_writable,
+            ),
+            |_| Ok(()),
+        ),
+        (
+            (
+                "a_file_system_that_turns_read_only_meanwhile_wedges",
+                a_file_system_that_turns_read_only_meanwhile_wedges,
+            ),
+            turns_read_only,
+        ),
+    ];
+    let on_the_disk: &[DiskTest] = named![
+        a_device_that_is_write_protected_meanwhile_takes_no_writes,
+        misaligned_operations_change_nothing_on_a_device,
+    ];
+    let mut all: Vec<_> = everywhere.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
+    for (list, applies) in lists {
+        all.extend(list.iter().flat_map(|&(name, test)| lab_trials_where(name, applies, test)));
+    }
+    all.extend(
+        volumes.into_iter().flat_map(|((name, test), applies)| volume_trials_where(name, applies, test)),
+    );
+    all.extend(on_the_disk.iter().map(|&(name, test)| disk_trial(name, test)));
+    all
+}
+
+fn main() -> ExitCode {
+    log::set_logger(&Listener).expect("nobody listens yet");
+    log::set_max_level(log::LevelFilter::Warn);
+    let scenarios: &[child::Scenario] = &[
+        ("append_without_attributes", append_without_attributes),
+        ("append_beside_a_write_put_off", append_beside_a_write_put_off),
+        ("open_then_give_up_rights", open_then_give_up_rights),
+        ("grow_then_give_up_rights", grow_then_give_up_rights),
+        ("work_in_a_storm", work_in_a_storm),
+        ("open_with_few_descriptors", open_with_few_descriptors),
+        ("append_without_threads", append_without_threads),
+    ];
+    dioxide_testkit::run(scenarios, trials)
+}
