@@ -132,7 +132,10 @@ mod tests {
     #[test]
     fn a_write_may_leave_gaps() {
         let written = History::of([Act::WriteAt(name(0), 4096, 1 << 20), Act::Durable(name(0), 1 << 20)]);
-        assert_eq!((written.floor, written.ceiling, written.is_gapless), ((1 << 20) + 4096, (1 << 20) + 4096, false));
+        assert_eq!(
+            (written.floor, written.ceiling, written.is_gapless),
+            ((1 << 20) + 4096, (1 << 20) + 4096, false)
+        );
     }
 
     #[test]

@@ -141,7 +141,11 @@ fn report(results: &Results, time: Duration) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["fs", "workload", "recordings", "flushes", "cuts", "records", "fsck", "losses", ""]);
-    table.column_iter_mut().skip(2).take(6).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
+        .column_iter_mut()
+        .skip(2)
+        .take(6)
+        .for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     table.add_rows(results.tallies.iter().map(row));
     println!("{table}");
     let cuts: u64 = results.tallies.iter().map(|tally| tally.cuts).sum();

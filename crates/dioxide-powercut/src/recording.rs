@@ -154,7 +154,8 @@ impl Recording {
     /// What failed in the rig.
     pub fn replay(&mut self, cut: Cut) -> io::Result<Seen> {
         let histories = self.histories(cut.after);
-        let mut seen = Seen { records: histories.iter().map(History::kept).sum::<usize>() as u64, ..Seen::default() };
+        let mut seen =
+            Seen { records: histories.iter().map(History::kept).sum::<usize>() as u64, ..Seen::default() };
         if let Err(e) = self.volume.replay(cut.after, cut.keep) {
             seen.losses.push(format!("it cannot be mounted: {e}"));
             return Ok(seen);

@@ -20,7 +20,10 @@ impl AttachedFile {
     /// Attaches `file`.
     pub fn new(file: &Path) -> io::Result<AttachedFile> {
         let site = Site::new()?;
-        Ok(AttachedFile { _device: LoopDevice::attach(file, &site.path("disk.loop"), Io::Cached)?, _site: site })
+        Ok(AttachedFile {
+            _device: LoopDevice::attach(file, &site.path("disk.loop"), Io::Cached)?,
+            _site: site,
+        })
     }
 }
 

@@ -35,8 +35,7 @@ impl Stamp {
     pub fn of(unit: &[u8]) -> Option<Stamp> {
         let word = |i: usize| Some(u64::from_le_bytes(unit.get(i * 8..i * 8 + 8)?.try_into().ok()?));
         let stamp = Stamp { writer: word(0)?, number: word(1)?, part: word(2)? };
-        let whole =
-            || unit.chunks_exact(8).zip(stamp.words(unit.len())).all(|(b, w)| b == w.to_le_bytes());
+        let whole = || unit.chunks_exact(8).zip(stamp.words(unit.len())).all(|(b, w)| b == w.to_le_bytes());
         (stamp.part < PARTS_MAX && whole()).then_some(stamp)
     }
 }

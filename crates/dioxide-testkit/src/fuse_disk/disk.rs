@@ -392,13 +392,13 @@ mod tests {
     #[test]
     fn a_recording_is_replayed_to_any_cut_and_in_any_order() {
         let mut disk = recorded();
-        let with = |disk: &mut Disk, keep| -> Vec<u8> { (0..=8).map(|cut| replayed(disk, cut, keep)).collect() };
+        let with =
+            |disk: &mut Disk, keep| -> Vec<u8> { (0..=8).map(|cut| replayed(disk, cut, keep)).collect() };
         for _ in 0..2 {
             assert_eq!(with(&mut disk, Keep::Nothing), [0xA5, 0xA5, 0xA5, 2, 2, 2, 2, 0, 0]);
             assert_eq!(with(&mut disk, Keep::All), [0xA5, 1, 2, 2, 2, 3, 0, 0, 4]);
         }
-        let mut seen: Vec<_> =
-            (0..20).map(|seed| replayed(&mut disk, 6, Keep::Writes { seed })).collect();
+        let mut seen: Vec<_> = (0..20).map(|seed| replayed(&mut disk, 6, Keep::Writes { seed })).collect();
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen, [0, 2, 3], "of two writes, either, both or none");

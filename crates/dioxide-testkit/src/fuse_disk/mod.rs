@@ -73,7 +73,8 @@ impl FuseDisk {
     /// Attaches a loop device to the disk, unless there is one.
     pub fn loop_device(&mut self) -> io::Result<&Path> {
         if self.loop_device.is_none() {
-            self.loop_device = Some(LoopDevice::attach(&self.image(), &self.site.path("disk.loop"), Io::Direct)?);
+            self.loop_device =
+                Some(LoopDevice::attach(&self.image(), &self.site.path("disk.loop"), Io::Direct)?);
         }
         Ok(self.attached().expect("just attached"))
     }

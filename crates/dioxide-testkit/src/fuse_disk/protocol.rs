@@ -147,9 +147,7 @@ impl Command {
     pub(super) fn from_line(line: &str) -> Option<Command> {
         let words: Vec<&str> = line.split_whitespace().collect();
         Some(match words[..] {
-            ["fail-flush", times, errno] => {
-                Command::FailFlush { times: value(times)?, errno: value(errno)? }
-            }
+            ["fail-flush", times, errno] => Command::FailFlush { times: value(times)?, errno: value(errno)? },
             ["fail-write-range", start, end, times, errno] => Command::FailWriteRange {
                 range: value(start)?..value(end)?,
                 times: value(times)?,
