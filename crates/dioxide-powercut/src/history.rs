@@ -36,7 +36,7 @@ pub struct History {
     pub floor: u64,
     /// Above this, there is no end.
     pub ceiling: u64,
-    /// The life of the file that began last.
+    /// The life of the file that has begun last.
     pub life: u64,
     /// Whether only appends were made to it: then there is no gap below the floor.
     pub is_gapless: bool,
@@ -80,11 +80,9 @@ impl History {
                 self.ceiling = len;
             }
             // Until it has happened the old life may still be there, whole.
-            Act::Recycle(life) => {
-                self.floor = 0;
+            Act::Recycle(_) => self.floor = 0,
+            Act::WasRecycled(life) => {
                 self.life = life;
-            }
-            Act::WasRecycled(_) => {
                 self.ceiling = 0;
                 self.records.values_mut().for_each(|record| record.fate = Fate::Open);
             }

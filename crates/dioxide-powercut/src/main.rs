@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
 use dioxide_powercut::SCENARIOS;
 use dioxide_powercut::campaign::{self, Finding, Results, Settings, Tally};
-use dioxide_powercut::recording::{Cut, Flushes, Recording};
+use dioxide_powercut::recording::{Again, Cut, Flushes, Recording};
 use dioxide_testkit::fuse_disk::Keep;
 use dioxide_testkit::lab::Fs;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -74,6 +74,9 @@ struct ReplayArgs {
     /// What the disk keeps of what was not flushed: nothing, all, sectors:SEED or writes:SEED
     #[arg(long)]
     keep: Keep,
+    /// The power goes again during recovery: after how many 1024ths of what is written then, and what is kept (as 512:all)
+    #[arg(long)]
+    again: Option<Again>,
 }
 
 fn file_system(name: &str) -> Result<Fs> {
@@ -179,14 +182,18 @@ fn tell(finding: &Finding) {
     losses.iter().for_each(|loss| println!("  {loss}"));
     if let Some(log) = log {
         let log = log.display();
-        println!("  dioxide-powercut replay {log} --fs {fs} --after {} --keep {}", cut.after, cut.keep);
+        let again = cut.again.map(|again| format!(" --again {again}")).unwrap_or_default();
+        println!(
+            "  dioxide-powercut replay {log} --fs {fs} --after {} --keep {}{again}",
+            cut.after, cut.keep
+        );
     }
 }
 
 fn replay(args: &ReplayArgs) -> Result<bool> {
     let log = args.log.canonicalize().with_context(|| args.log.display().to_string())?;
     let mut recording = Recording::load(args.fs, &log)?;
-    let seen = recording.replay(Cut { after: args.after, keep: args.keep })?;
+    let seen = recording.replay(Cut { after: args.after, keep: args.keep, again: args.again })?;
     println!("{} records had to be there.", seen.records);
     seen.losses.iter().for_each(|loss| println!("{loss}"));
     if seen.losses.is_empty() {

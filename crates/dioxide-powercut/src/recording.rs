@@ -9,9 +9,11 @@ use dioxide_testkit::fuse_disk::{FuseDisk, Keep};
 use dioxide_testkit::lab::Fs;
 use dioxide_testkit::records::Random;
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
+use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// How long a workload may take.
@@ -50,6 +52,34 @@ pub struct Cut {
     pub after: u64,
     /// Of what was not flushed.
     pub keep: Keep,
+    /// The power goes again during the recovery and checks that follow, and everything is checked once more.
+    pub again: Option<Again>,
+}
+
+/// A second moment at which the power goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Again {
+    /// After how much of what the disk is given then, in 1024ths.
+    pub part: u64,
+    /// As in [`Cut`].
+    pub keep: Keep,
+}
+
+impl fmt::Display for Again {
+    /// As [`Again::from_str`] reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.part, self.keep)
+    }
+}
+
+impl FromStr for Again {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Again, String> {
+        let (part, keep) = text.split_once(':').ok_or("not PART:KEEP")?;
+        let part = part.parse().map_err(|_| format!("not a number: {part}"))?;
+        Ok(Again { part, keep: keep.parse()? })
+    }
 }
 
 /// What one cut showed.
@@ -137,31 +167,43 @@ impl Recording {
         let anywhere = self.span.start + random.below(self.span.end - self.span.start + 1);
         let marked = self.marks.get(random.below(2 * self.marks.len() as u64) as usize);
         let after = marked.map_or(anywhere, |(place, _)| place + 1);
-        let seed = random.below(1 << 32);
-        let keep = match random.below(6) {
-            0 | 1 => Keep::Nothing,
-            2 => Keep::All,
-            3 | 4 => Keep::Writes { seed },
-            _ => Keep::Random { seed },
-        };
-        Cut { after, keep }
+        let keep = any_keep(random);
+        let goes_again = random.below(4) == 0;
+        let again = goes_again.then(|| Again { part: random.below(1025), keep: any_keep(random) });
+        Cut { after, keep, again }
     }
 
-    /// Cuts the power there and looks. What is seen of a file system that does not come up again is a loss as well.
+    /// Cuts the power there and looks. A file system that does not come up again is a loss as well.
     ///
     /// # Errors
     ///
     /// What failed in the rig.
     pub fn replay(&mut self, cut: Cut) -> io::Result<Seen> {
         let histories = self.histories(cut.after);
-        let mut seen =
-            Seen { records: histories.iter().map(History::kept).sum::<usize>() as u64, ..Seen::default() };
-        if let Err(e) = self.volume.replay(cut.after, cut.keep) {
-            seen.losses.push(format!("it cannot be mounted: {e}"));
-            return Ok(seen);
+        let mounted = self.volume.replay(cut.after, cut.keep);
+        let mut seen = self.look(mounted, &histories)?;
+        if let Some(again) = cut.again
+            && seen.losses.is_empty()
+        {
+            let since = disk(&self.volume).stats()?.logged_since;
+            let mounted = self.volume.replay_again(since * again.part / 1024, again.keep);
+            let after = self.look(mounted, &histories)?;
+            seen.records += after.records;
+            seen.losses.extend(after.losses.iter().map(|loss| format!("after one more cut: {loss}")));
         }
-        for (number, history) in (0..).zip(&histories) {
-            seen.losses.extend(check::check(self.volume.path(), number, history)?);
+        Ok(seen)
+    }
+
+    fn look(&self, mounted: io::Result<()>, histories: &[History]) -> io::Result<Seen> {
+        let records = histories.iter().map(History::kept).sum::<usize>() as u64;
+        let mut seen = Seen { records, losses: Vec::new() };
+        match mounted {
+            Ok(()) => {
+                for (number, history) in (0..).zip(histories) {
+                    seen.losses.extend(check::check(self.volume.path(), number, history)?);
+                }
+            }
+            Err(e) => seen.losses.push(format!("it cannot be mounted: {e}")),
         }
         Ok(seen)
     }
@@ -183,6 +225,16 @@ impl Recording {
     }
 }
 
+fn any_keep(random: &mut Random) -> Keep {
+    let seed = random.below(1 << 32);
+    match random.below(6) {
+        0 | 1 => Keep::Nothing,
+        2 => Keep::All,
+        3 | 4 => Keep::Writes { seed },
+        _ => Keep::Random { seed },
+    }
+}
+
 fn disk(volume: &Volume) -> &FuseDisk {
     volume.disk().expect("made on a FUSE disk")
 }
@@ -196,4 +248,16 @@ fn play(plan: &Plan, dir: &Path, marks: &Path) -> io::Result<()> {
     let args = [plan.workload.name, &dir, &marks, &plan.seed.to_string(), &plan.records.to_string()];
     let (status, _) = child::spawn(SCENARIO, &args)?.wait(LIMIT)?;
     if status.success() { Ok(()) } else { Err(io::Error::other(format!("{}: {status}", plan.workload.name))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_cut_survives_its_text() {
+        let again = Again { part: 512, keep: Keep::Writes { seed: 7 } };
+        assert_eq!(again.to_string().parse(), Ok(again));
+        assert!("512".parse::<Again>().is_err());
+    }
 }

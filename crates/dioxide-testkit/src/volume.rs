@@ -155,6 +155,13 @@ impl Volume {
         self.mount()
     }
 
+    /// Mounts what one more power cut leaves, during what was done since the last ([`FuseDisk::replay_again`]).
+    pub fn replay_again(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
+        self.unmount()?;
+        self.fuse_disk()?.replay_again(cut, keep)?;
+        self.mount()
+    }
+
     fn fuse_disk(&self) -> io::Result<&FuseDisk> {
         self.disk().ok_or_else(|| io::Error::other("this volume has no FUSE disk below"))
     }

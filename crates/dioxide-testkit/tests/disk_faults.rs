@@ -295,7 +295,10 @@ fn a_replay_has_what_was_flushed_before_the_cut() -> TrialResult {
             disk.replay(place + 1, keep)?;
             for (other, [number, ..]) in &flushed {
                 let is_there = has_block(&disk.image(), *number, 1)?;
-                assert!(is_there || *other > place, "block {number} is not there after {place}, keeping {keep}");
+                assert!(
+                    is_there || *other > place,
+                    "block {number} is not there after {place}, keeping {keep}"
+                );
                 not_flushed += u64::from(!is_there);
             }
         }

@@ -26,6 +26,8 @@ pub(super) struct Disk {
     image: Image,
     /// What came since the last flush; of a recording disk, everything.
     log: Vec<Entry>,
+    /// What came since the last replay.
+    since: Vec<Entry>,
     state: State,
     faults: Faults,
     delays: Option<Delays>,
@@ -36,9 +38,12 @@ pub(super) struct Disk {
 enum State {
     InUse,
     Recording,
-    /// The log is complete. Its first entries, as many, are what is stable; writes go on top, to be undone.
+    /// The log is complete. Its first entries, as many, are what is stable; what `keep` keeps of the next, up to
+    /// `cut`, and what was written since goes on top, to be undone.
     Replaying {
         settled: usize,
+        cut: usize,
+        keep: Keep,
     },
 }
 
@@ -86,6 +91,7 @@ impl Disk {
         Disk {
             image: Image::new(size),
             log: Vec::new(),
+            since: Vec::new(),
             state: State::InUse,
             faults: Faults::default(),
             delays: None,
@@ -138,7 +144,10 @@ impl Disk {
         match self.state {
             State::InUse => self.log.clear(),
             State::Recording => self.log.push(Entry::Flush),
-            State::Replaying { .. } => return Ok(()),
+            State::Replaying { .. } => {
+                self.since.push(Entry::Flush);
+                return Ok(());
+            }
         }
         self.image.settle();
         Ok(())
@@ -185,11 +194,13 @@ impl Disk {
             }
             Command::Record => self.record()?,
             Command::Replay { cut, keep } => self.replay(cut as usize, keep)?,
+            Command::ReplayAgain { cut, keep } => self.replay_again(cut as usize, keep)?,
             Command::Save(path) => self.save(&path)?,
             Command::Load(path) => self.load(&path)?,
             Command::Stats => {}
         }
         self.stats.logged = self.log.len() as u64;
+        self.stats.logged_since = self.since.len() as u64;
         Ok(self.stats)
     }
 
@@ -216,8 +227,9 @@ impl Disk {
     }
 
     fn log(&mut self, entry: impl FnOnce() -> Entry) {
-        if !matches!(self.state, State::Replaying { .. }) {
-            self.log.push(entry());
+        match self.state {
+            State::Replaying { .. } => self.since.push(entry()),
+            State::InUse | State::Recording => self.log.push(entry()),
         }
     }
 
@@ -246,7 +258,7 @@ impl Disk {
         let flushed = flushed_before(&self.log, cut);
         let settled = match self.state {
             State::InUse => return Err(io::Error::other("nothing was recorded")),
-            State::Replaying { settled } if settled <= flushed => {
+            State::Replaying { settled, .. } if settled <= flushed => {
                 self.image.go_back();
                 settled
             }
@@ -257,8 +269,24 @@ impl Disk {
         };
         self.log[settled..flushed].iter().for_each(|entry| entry.settle(&mut self.image));
         keep_some(&self.log[flushed..cut], &mut self.image, keep);
-        self.state = State::Replaying { settled: flushed };
+        self.state = State::Replaying { settled: flushed, cut, keep };
+        self.since.clear();
         self.delays = None;
+        Ok(())
+    }
+
+    /// One more power cut, after `again` entries of what came since the last.
+    fn replay_again(&mut self, again: usize, keep_again: Keep) -> io::Result<()> {
+        let State::Replaying { settled, cut, keep } = self.state else {
+            return Err(io::Error::other("nothing was replayed"));
+        };
+        let mut since = std::mem::take(&mut self.since);
+        since.truncate(again);
+        let flushed = flushed_before(&since, since.len());
+        self.image.go_back();
+        keep_some(&self.log[settled..cut], &mut self.image, keep);
+        keep_some(&since[..flushed], &mut self.image, Keep::All);
+        keep_some(&since[flushed..], &mut self.image, keep_again);
         Ok(())
     }
 
@@ -406,6 +434,24 @@ mod tests {
     }
 
     #[test]
+    fn the_power_goes_again_after_a_replay() {
+        let mut disk = recorded();
+        let mut again = |cut, keep| {
+            order(&mut disk, Command::Replay { cut: 5, keep: Keep::All });
+            assert_eq!(block(&mut disk)[0], 3);
+            disk.write(0, &[5; BLOCK]).unwrap();
+            disk.flush().unwrap();
+            disk.write(0, &[6; BLOCK]).unwrap();
+            order(&mut disk, Command::ReplayAgain { cut, keep });
+            block(&mut disk)[0]
+        };
+        let mut with = |keep| [0, 1, 2, 3].map(|cut| again(cut, keep));
+        assert_eq!(with(Keep::Nothing), [3, 3, 5, 5]);
+        assert_eq!(with(Keep::All), [3, 5, 5, 6]);
+        assert_eq!(replayed(&mut disk, 3, Keep::All), 2, "nothing of it stays");
+    }
+
+    #[test]
     fn marks_have_their_place_among_the_writes() {
         let words = [3, 7, 8, 9, 10].map(u64::to_le_bytes).concat();
         assert_eq!(recorded().marks(), words);
@@ -426,5 +472,6 @@ mod tests {
         let mut disk = disk_with_cached_block();
         assert!(disk.obey(Command::Record).is_err());
         assert!(disk.obey(Command::Replay { cut: 0, keep: Keep::All }).is_err());
+        assert!(disk.obey(Command::ReplayAgain { cut: 0, keep: Keep::All }).is_err());
     }
 }

@@ -161,6 +161,12 @@ impl FuseDisk {
         self.server.ask(&Command::Replay { cut, keep })
     }
 
+    /// After a replay, makes the disk what one more power cut leaves, after as many entries of what came since
+    /// ([`Stats::logged_since`]).
+    pub fn replay_again(&self, cut: u64, keep: Keep) -> io::Result<Stats> {
+        self.server.ask(&Command::ReplayAgain { cut, keep })
+    }
+
     /// Writes the recording to a file of this path, absolute and without spaces.
     pub fn save(&self, path: &Path) -> io::Result<Stats> {
         self.server.ask(&Command::Save(path.to_owned()))

@@ -65,9 +65,11 @@ pub struct Stats {
     pub failed_writes: u64,
     /// Entries of the log: writes, zeroings, flushes and marks, all of them while the disk records.
     pub logged: u64,
+    /// What came since the last replay, in the same way.
+    pub logged_since: u64,
 }
 
-const STATS_FIELDS: usize = 8;
+const STATS_FIELDS: usize = 9;
 
 impl Stats {
     fn to_numbers(self) -> [u64; STATS_FIELDS] {
@@ -80,13 +82,33 @@ impl Stats {
             self.failed_flushes,
             self.failed_writes,
             self.logged,
+            self.logged_since,
         ]
     }
 
     fn from_numbers(numbers: [u64; STATS_FIELDS]) -> Stats {
-        let [reads, writes, written_bytes, zeroings, flushes, failed_flushes, failed_writes, logged] =
-            numbers;
-        Stats { reads, writes, written_bytes, zeroings, flushes, failed_flushes, failed_writes, logged }
+        let [
+            reads,
+            writes,
+            written_bytes,
+            zeroings,
+            flushes,
+            failed_flushes,
+            failed_writes,
+            logged,
+            logged_since,
+        ] = numbers;
+        Stats {
+            reads,
+            writes,
+            written_bytes,
+            zeroings,
+            flushes,
+            failed_flushes,
+            failed_writes,
+            logged,
+            logged_since,
+        }
     }
 
     pub(super) fn to_line(self) -> String {
@@ -112,6 +134,7 @@ pub(super) enum Command {
     Delay { max_us: u64, seed: u64 },
     Record,
     Replay { cut: u64, keep: Keep },
+    ReplayAgain { cut: u64, keep: Keep },
     Save(PathBuf),
     Load(PathBuf),
     Stats,
@@ -120,7 +143,7 @@ pub(super) enum Command {
 /// The commands in words, for whoever runs the disk by hand.
 pub(super) const USAGE: &str = "commands: fail-flush TIMES ERRNO | fail-write-range START END TIMES ERRNO | \
                                 lie | power-cut KEEP | stall | go-on | heal | delay MAX_US SEED | record | \
-                                replay CUT KEEP | save FILE | load FILE | stats; \
+                                replay CUT KEEP | replay-again CUT KEEP | save FILE | load FILE | stats; \
                                 KEEP: nothing | all | sectors:SEED | writes:SEED";
 
 impl Command {
@@ -138,6 +161,7 @@ impl Command {
             Command::Delay { max_us, seed } => format!("delay {max_us} {seed}"),
             Command::Record => "record".to_owned(),
             Command::Replay { cut, keep } => format!("replay {cut} {keep}"),
+            Command::ReplayAgain { cut, keep } => format!("replay-again {cut} {keep}"),
             Command::Save(path) => format!("save {}", path.display()),
             Command::Load(path) => format!("load {}", path.display()),
             Command::Stats => "stats".to_owned(),
@@ -161,6 +185,7 @@ impl Command {
             ["delay", max_us, seed] => Command::Delay { max_us: value(max_us)?, seed: value(seed)? },
             ["record"] => Command::Record,
             ["replay", cut, keep] => Command::Replay { cut: value(cut)?, keep: value(keep)? },
+            ["replay-again", cut, keep] => Command::ReplayAgain { cut: value(cut)?, keep: value(keep)? },
             ["save", path] => Command::Save(path.into()),
             ["load", path] => Command::Load(path.into()),
             ["stats"] => Command::Stats,
@@ -192,6 +217,7 @@ mod tests {
             Command::Delay { max_us: 500, seed: 1 },
             Command::Record,
             Command::Replay { cut: 17, keep: Keep::Writes { seed: 3 } },
+            Command::ReplayAgain { cut: 17, keep: Keep::Random { seed: 3 } },
             Command::Save("/a/log".into()),
             Command::Load("/a/log".into()),
             Command::Stats,
@@ -204,7 +230,7 @@ mod tests {
 
     #[test]
     fn stats_survive_their_line() {
-        let stats = Stats::from_numbers([1, 2, 3, 4, 5, 6, 7, 8]);
+        let stats = Stats::from_numbers([1, 2, 3, 4, 5, 6, 7, 8, 9]);
         assert_eq!(Stats::from_line(&stats.to_line()), Some(stats));
         assert_eq!(Stats::from_line("1 2"), None);
     }
