@@ -3,9 +3,9 @@
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use comfy_table::{CellAlignment, Table, presets};
-use dioxide_powercut::SCENARIOS;
 use dioxide_powercut::campaign::{self, Finding, Results, Settings, Tally};
 use dioxide_powercut::recording::{Again, Cut, Flushes, Recording};
+use dioxide_powercut::{SCENARIOS, workload};
 use dioxide_testkit::fuse_disk::Keep;
 use dioxide_testkit::lab::Fs;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -82,10 +82,7 @@ struct ReplayArgs {
 fn file_system(name: &str) -> Result<Fs> {
     let known = Fs::ALL.into_iter().find(|fs| fs.name() == name);
     let Some(fs) = known else { bail!("no such file system") };
-    match (dioxide_powercut::workload::UNSYNCED.applies)(fs) {
-        Ok(()) => Ok(fs),
-        Err(why) => bail!(why),
-    }
+    workload::everywhere(fs).map_or_else(|why| bail!(why), |()| Ok(fs))
 }
 
 fn main() -> ExitCode {

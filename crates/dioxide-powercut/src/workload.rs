@@ -38,7 +38,8 @@ pub struct Workload {
     pub is_honest: bool,
 }
 
-fn everywhere(fs: Fs) -> Applies {
+/// Where power cuts can be looked at.
+pub fn everywhere(fs: Fs) -> Applies {
     fs.has_disk()?;
     if fs.recovers_itself() { Ok(()) } else { Err("it may show anything after a crash") }
 }

@@ -3,7 +3,7 @@
 
 use dioxide_powercut::SCENARIOS;
 use dioxide_powercut::recording::{Cut, Flushes, Plan, Recording, Seen};
-use dioxide_powercut::workload::{UNSYNCED, WORKLOADS, Workload};
+use dioxide_powercut::workload::{UNSYNCED, WORKLOADS, Workload, everywhere};
 use dioxide_testkit::fuse_disk::Keep;
 use dioxide_testkit::lab::{self, Fs};
 use dioxide_testkit::trials::{Trial, TrialResult, fuse_trial, fuse_trials_where};
@@ -60,7 +60,7 @@ fn what_a_disk_that_lies_about_flushes_was_given_is_lost(fs: Fs) -> TrialResult 
 fn a_cut_that_loses_nothing_shows_what_was_never_flushed() -> TrialResult {
     let mut recording = Recording::new(&plan(Fs::Ext4, &WORKLOADS[0], Flushes::Ignored))?;
     let mut cuts = recording.cuts(CUTS, 1);
-    cuts.iter_mut().for_each(|cut| cut.keep = Keep::All);
+    cuts.iter_mut().for_each(|cut| *cut = Cut { keep: Keep::All, again: None, ..*cut });
     assert!(cut_all(&mut recording, &cuts)?.iter().all(|seen| seen.losses.is_empty()));
     Ok(())
 }
@@ -122,6 +122,8 @@ fn the_command_takes_everything_down_when_it_is_interrupted() -> TrialResult {
     Ok(())
 }
 
+type Once = fn() -> TrialResult;
+
 fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for workload in WORKLOADS {
@@ -132,15 +134,15 @@ fn trials() -> Vec<Trial> {
     }
     trials.extend(fuse_trials_where(
         "what_is_acknowledged_without_a_flush_is_lost",
-        UNSYNCED.applies,
+        everywhere,
         what_is_acknowledged_without_a_flush_is_lost,
     ));
     trials.extend(fuse_trials_where(
         "what_a_disk_that_lies_about_flushes_was_given_is_lost",
-        WORKLOADS[0].applies,
+        everywhere,
         what_a_disk_that_lies_about_flushes_was_given_is_lost,
     ));
-    let once: [(&str, fn() -> TrialResult); 4] = [
+    let once: [(&str, Once); 4] = [
         (
             "a_cut_that_loses_nothing_shows_what_was_never_flushed",
             a_cut_that_loses_nothing_shows_what_was_never_flushed,
