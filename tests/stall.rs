@@ -7,7 +7,7 @@ use common::*;
 use dioxide::{Buffer, Durability, File, OpenOptions};
 use dioxide_testkit::fuse_disk::{FuseDisk, Keep};
 use dioxide_testkit::lab::{self, Fs};
-use dioxide_testkit::trials::{Trial, TrialResult, fuse_trials};
+use dioxide_testkit::trials::{Trial, TrialResult, fuse_trials, fuse_trials_where};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::collections::HashMap;
 use std::fs;
@@ -335,12 +335,15 @@ fn a_buffer_that_is_overwritten_too_early_is_found(fs: Fs) -> TrialResult {
 }
 
 fn trials() -> Vec<Trial> {
-    let tests: &[VolumeTest] = named![
-        a_stopped_disk_acknowledges_nothing_and_keeps_what_it_acknowledged,
+    let after_cuts: &[VolumeTest] =
+        named![a_stopped_disk_acknowledges_nothing_and_keeps_what_it_acknowledged];
+    let mut trials = fuse_trials(
+        "a_killed_disk_fails_every_caller_in_bounded_time",
         a_killed_disk_fails_every_caller_in_bounded_time,
-    ];
-    let mut trials: Vec<_> = tests.iter().flat_map(|&(name, test)| fuse_trials(name, test)).collect();
-    trials.extend(dioxide_testkit::trials::fuse_trials_where(
+    );
+    let cuts = after_cuts.iter();
+    trials.extend(cuts.flat_map(|&(name, test)| fuse_trials_where(name, Fs::survives_power_cuts, test)));
+    trials.extend(fuse_trials_where(
         "a_buffer_that_is_overwritten_too_early_is_found",
         Fs::writes_directly,
         a_buffer_that_is_overwritten_too_early_is_found,
