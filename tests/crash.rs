@@ -10,7 +10,7 @@ use dioxide_testkit::files;
 use dioxide_testkit::fuse_disk::Keep;
 use dioxide_testkit::lab::{Fs, TestDir};
 use dioxide_testkit::trials::{
-    Trial, TrialResult, fuse_trials, lab_trials, lab_trials_where, volume_trials_where,
+    Trial, TrialResult, fuse_trials, fuse_trials_where, lab_trials, lab_trials_where, volume_trials_where,
 };
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use rustix::fs::FallocateFlags;
@@ -848,9 +848,13 @@ fn trials() -> Vec<Trial> {
         flushed_records_survive_power_cuts,
         acknowledged_records_survive_power_cuts,
         acknowledged_records_over_zeros_survive_power_cuts,
-        a_disk_that_lies_about_flushes_loses_records,
     ];
-    all.extend(on_fuse.iter().flat_map(|&(name, test)| fuse_trials(name, test)));
+    let cuts = on_fuse.iter();
+    all.extend(cuts.flat_map(|&(name, test)| fuse_trials_where(name, Fs::survives_power_cuts, test)));
+    all.extend(fuse_trials(
+        "a_disk_that_lies_about_flushes_loses_records",
+        a_disk_that_lies_about_flushes_loses_records,
+    ));
     all
 }
 

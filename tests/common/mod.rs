@@ -9,6 +9,8 @@ use dioxide_testkit::trials::TrialResult;
 use std::io;
 use std::path::Path;
 
+pub use dioxide_testkit::records::{Random, Stamp};
+
 pub type LabTest = (&'static str, fn(TestDir) -> TrialResult);
 pub type VolumeTest = (&'static str, fn(Fs) -> TrialResult);
 pub type DiskTest = (&'static str, fn(Disk) -> TrialResult);
@@ -33,59 +35,6 @@ pub(crate) use named;
 pub const BLOCK: usize = 4096;
 pub const BLOCK_BYTES: u64 = BLOCK as u64;
 pub const MIB: u64 = 1 << 20;
-
-/// What a block says of itself; every byte of it follows from this.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
-    pub writer: u64,
-    pub number: u64,
-    pub part: u64,
-}
-
-impl Stamp {
-    fn words(self) -> impl Iterator<Item = u64> {
-        let key = scramble(self.writer) ^ scramble(self.number).rotate_left(21) ^ scramble(self.part + 7);
-        let filler = (3..BLOCK as u64 / 8).map(move |i| key.wrapping_mul(2 * i + 1) ^ (key >> (i % 32)));
-        [self.writer, self.number, self.part].into_iter().chain(filler)
-    }
-
-    fn fill(self, block: &mut [u8]) {
-        for (bytes, word) in block.chunks_exact_mut(8).zip(self.words()) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-        }
-    }
-
-    /// The stamp of a block, if every byte of it is right. Zeros and old content have none.
-    pub fn of(block: &[u8]) -> Option<Stamp> {
-        let word = |i: usize| u64::from_le_bytes(block[i * 8..][..8].try_into().expect("eight bytes"));
-        let stamp = Stamp { writer: word(0), number: word(1), part: word(2) };
-        // Also keeps garbage from overflowing.
-        let plausible = stamp.part < 1 << 32;
-        let whole = || block.chunks_exact(8).zip(stamp.words()).all(|(b, w)| b == w.to_le_bytes());
-        (block.len() == BLOCK && plausible && whole()).then_some(stamp)
-    }
-}
-
-fn scramble(n: u64) -> u64 {
-    let n = n.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let n = (n ^ (n >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let n = (n ^ (n >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    n ^ (n >> 31)
-}
-
-/// Reproducible random numbers.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(scramble(seed))
-    }
-
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.0 = scramble(self.0);
-        self.0 % end
-    }
-}
 
 /// Record `number` of `writer`, of `blocks` blocks.
 pub fn record(writer: u64, number: u64, blocks: u64) -> Buffer {

@@ -67,11 +67,11 @@ pub(crate) fn allow_reexec() {
     REEXEC_ALLOWED.store(true, Ordering::Relaxed);
 }
 
-/// This executable, to be started again with `variable` set. Refused where the main is not
-/// [`crate::run`]: that child would run all tests, which would start children again.
+/// This executable, to be started again with `variable` set. Refused where the main does not begin with
+/// [`crate::run`] or [`crate::serve_if_asked`]: that child would run all tests, which would start children again.
 pub(crate) fn reexec(variable: &str, value: &str) -> io::Result<Command> {
     if !REEXEC_ALLOWED.load(Ordering::Relaxed) {
-        return Err(io::Error::other("this test's main must be dioxide_testkit::run"));
+        return Err(io::Error::other("the main must begin with dioxide_testkit::run or serve_if_asked"));
     }
     // Not its path: a build may have replaced the file since.
     let mut command = Command::new("/proc/self/exe");

@@ -104,6 +104,15 @@ impl Fs {
         }
     }
 
+    /// Whether what it said is durable outlives every power cut. Without a journal it does not, for any program: of two
+    /// syncs of one file at a time, one returns before the metadata that the other is writing is on the disk.
+    pub fn survives_power_cuts(self) -> Applies {
+        match self {
+            Fs::Ext4NoJournal => Err("without a journal, a sync beside another promises too much"),
+            other => other.has_disk(),
+        }
+    }
+
     /// Whether it is consistent after a crash as soon as it is mounted, and shows old content of the disk nowhere.
     pub fn recovers_itself(self) -> bool {
         self != Fs::Ext4NoJournal

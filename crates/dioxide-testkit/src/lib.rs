@@ -4,6 +4,7 @@
 //! - [`volume`]: a file system of a test's own, to be shut down, remounted, checked.
 //! - [`fuse_disk`]: a disk with a volatile cache that fails, lies and loses power on command.
 //! - [`child`]: the test's executable started again, to be killed.
+//! - [`records`]: bytes that prove themselves.
 //! - [`trials`]: tests that run if their lab is there and are listed as ignored otherwise.
 //!
 //! A test binary that uses children or a FUSE disk has `harness = false` and this main:
@@ -32,6 +33,7 @@ pub mod fuse_disk;
 pub mod lab;
 pub mod loop_device;
 mod mount;
+pub mod records;
 mod site;
 pub mod trials;
 pub mod volume;
@@ -42,12 +44,18 @@ use std::process::ExitCode;
 /// The main of a test binary: serves as a child or as a FUSE disk when started as one, and runs
 /// the trials otherwise. Takes the arguments of the standard test harness.
 pub fn run(scenarios: &[child::Scenario], trials: fn() -> Vec<trials::Trial>) -> ExitCode {
-    if let Some(code) = fuse_disk::server::serve_if_asked() {
+    if let Some(code) = serve_if_asked(scenarios) {
         return code;
     }
-    if let Some(code) = child::play_if_asked(scenarios) {
-        return code;
-    }
-    child::allow_reexec();
     libtest_mimic::run(&libtest_mimic::Arguments::from_args(), trials()).exit_code()
+}
+
+/// Serves as a child or as a FUSE disk when started as one. The first thing in the main of a program, not a test, that
+/// uses either.
+pub fn serve_if_asked(scenarios: &[child::Scenario]) -> Option<ExitCode> {
+    let code = fuse_disk::server::serve_if_asked().or_else(|| child::play_if_asked(scenarios));
+    if code.is_none() {
+        child::allow_reexec();
+    }
+    code
 }

@@ -20,7 +20,28 @@ impl AttachedFile {
     /// Attaches `file`.
     pub fn new(file: &Path) -> io::Result<AttachedFile> {
         let site = Site::new()?;
-        Ok(AttachedFile { _device: LoopDevice::attach(file, &site.path("disk.loop"))?, _site: site })
+        Ok(AttachedFile {
+            _device: LoopDevice::attach(file, &site.path("disk.loop"), Io::Cached)?,
+            _site: site,
+        })
+    }
+}
+
+/// How a loop device uses its backing file.
+#[derive(Clone, Copy)]
+pub(crate) enum Io {
+    /// One request at a time.
+    Cached,
+    /// Many requests side by side.
+    Direct,
+}
+
+impl Io {
+    fn option(self) -> &'static str {
+        match self {
+            Io::Cached => "--direct-io=off",
+            Io::Direct => "--direct-io=on",
+        }
     }
 }
 
@@ -31,10 +52,11 @@ pub(crate) struct LoopDevice {
 }
 
 impl LoopDevice {
-    pub(crate) fn attach(backing: &Path, record: &Path) -> io::Result<LoopDevice> {
+    pub(crate) fn attach(backing: &Path, record: &Path, io: Io) -> io::Result<LoopDevice> {
         let mut file = fs::File::create(record)?;
         writeln!(file, "{}", backing.display())?;
-        let printed = command::run(PATIENCE, "losetup", ["--find".as_ref(), "--show".as_ref(), backing])?;
+        let options = ["--find", "--show", io.option()].map(Path::new);
+        let printed = command::run(PATIENCE, "losetup", options.into_iter().chain([backing]))?;
         write!(file, "{printed}")?;
         let device = PathBuf::from(printed.trim_end());
         Ok(LoopDevice { device, backing: backing.to_owned(), record: record.to_owned() })

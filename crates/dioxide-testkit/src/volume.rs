@@ -10,7 +10,7 @@ use crate::command;
 use crate::files;
 use crate::fuse_disk::{FuseDisk, Keep};
 use crate::lab::Fs;
-use crate::loop_device::LoopDevice;
+use crate::loop_device::{Io, LoopDevice};
 use crate::mount::Mount;
 use crate::site::Site;
 use crate::wait::{PATIENCE, retry};
@@ -47,14 +47,24 @@ impl Volume {
         }
         let image = site.path("disk.img");
         File::create_new(&image)?.set_len(size)?;
-        let loop_device = LoopDevice::attach(&image, &site.path("disk.loop"))?;
+        let loop_device = LoopDevice::attach(&image, &site.path("disk.loop"), Io::Cached)?;
         let mount_point = site.make_dir("mnt")?;
         Volume::format(fs, mount_point, Below::Image { loop_device, _site: site })
     }
 
     /// Makes one of `size` bytes on a disk that fails on command.
     pub fn on_fuse_disk(fs: Fs, size: u64) -> io::Result<Volume> {
-        let mut disk = FuseDisk::start(size)?;
+        Volume::format_disk(fs, FuseDisk::start(size)?)
+    }
+
+    /// Makes one of `size` bytes on a disk that records from the start, to be replayed.
+    pub fn recorded(fs: Fs, size: u64) -> io::Result<Volume> {
+        let disk = FuseDisk::start(size)?;
+        disk.record()?;
+        Volume::format_disk(fs, disk)
+    }
+
+    fn format_disk(fs: Fs, mut disk: FuseDisk) -> io::Result<Volume> {
         disk.loop_device()?;
         let mount_point = disk.site().make_dir("mnt")?;
         Volume::format(fs, mount_point, Below::FuseDisk(disk))
@@ -135,6 +145,20 @@ impl Volume {
         self.fuse_disk()?.power_cut(keep)?;
         self.unmount()?;
         self.fuse_disk()?.heal()?;
+        self.mount()
+    }
+
+    /// Mounts what a power cut at this place of the recording leaves ([`FuseDisk::replay`]).
+    pub fn replay(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
+        self.unmount()?;
+        self.fuse_disk()?.replay(cut, keep)?;
+        self.mount()
+    }
+
+    /// Mounts what one more power cut leaves, during what was done since the last ([`FuseDisk::replay_again`]).
+    pub fn replay_again(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
+        self.unmount()?;
+        self.fuse_disk()?.replay_again(cut, keep)?;
         self.mount()
     }
 

@@ -1,8 +1,9 @@
 //! Self test of the failing disk, with the facts about this kernel that dioxide's promises rest on.
 //! The lying disk is the control: a rig that cannot lose acknowledged data proves nothing.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dioxide_testkit::files;
-use dioxide_testkit::fuse_disk::{FuseDisk, Keep};
+use dioxide_testkit::fuse_disk::{FuseDisk, Keep, Marks};
 use dioxide_testkit::lab::Fs;
 use dioxide_testkit::trials::{Trial, TrialResult, fuse_trial, fuse_trials, fuse_trials_where};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
@@ -220,6 +221,111 @@ fn stalled_volume_is_cleaned_up(fs: Fs) -> TrialResult {
     Ok(())
 }
 
+// --- recordings -----------------------------------------------------------------------------------
+
+const DELAY_MAX: Duration = Duration::from_millis(20);
+
+/// What threads did side by side on a recording disk: for each of their requests, when it began and when it ended.
+fn requests_side_by_side(disk: &mut FuseDisk) -> io::Result<Vec<Range<u64>>> {
+    const BEGIN: u64 = 0;
+    const END: u64 = 1;
+    let device = open_direct(disk.loop_device()?)?;
+    let marks = Marks::open(&disk.marks_path())?;
+    thread::scope(|scope| {
+        for thread in 0..8 {
+            let (device, marks) = (&device, &marks);
+            scope.spawn(move || {
+                for number in thread * 10..(thread + 1) * 10 {
+                    marks.send([BEGIN, number, 0, 0]);
+                    write_block(device, number, 1).expect("the disk takes it");
+                    marks.send([END, number, 0, 0]);
+                }
+            });
+        }
+    });
+    let marks = disk.marks()?;
+    let place = |kind, number| {
+        let found = marks.iter().find(|(_, mark)| mark[..2] == [kind, number]);
+        found.map(|(place, _)| *place).ok_or_else(|| io::Error::other("a mark is missing"))
+    };
+    (0..80).map(|number| Ok(place(BEGIN, number)?..place(END, number)?)).collect()
+}
+
+/// How many requests began after another and ended before it.
+fn overtakings(requests: &[Range<u64>]) -> usize {
+    let inside = |outer: &Range<u64>| {
+        requests.iter().filter(|inner| outer.start < inner.start && inner.end < outer.end).count()
+    };
+    requests.iter().map(inside).sum()
+}
+
+fn delayed_requests_overtake_each_other() -> TrialResult {
+    let mut disk = FuseDisk::start(64 * MIB)?;
+    disk.record()?;
+    disk.delay(DELAY_MAX, 1)?;
+    let overtakings = overtakings(&requests_side_by_side(&mut disk)?);
+    assert!(overtakings > 40, "{overtakings} overtakings: served one after the other?");
+    Ok(())
+}
+
+/// Blocks that are written, one after the other, each flushed by a thread of its own before the next is: at every cut, those
+/// that were flushed before it are there, however answers are delayed.
+fn a_replay_has_what_was_flushed_before_the_cut() -> TrialResult {
+    let mut disk = FuseDisk::start(64 * MIB)?;
+    disk.record()?;
+    disk.delay(DELAY_MAX / 10, 1)?;
+    let device = open_direct(disk.loop_device()?)?;
+    let marks = Marks::open(&disk.marks_path())?;
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let (device, marks) = (&device, &marks);
+            scope.spawn(move || {
+                for number in (thread..64).step_by(4) {
+                    write_block(device, number, 1).expect("the disk takes it");
+                    device.sync_data().expect("the disk flushes");
+                    marks.send([number, 0, 0, 0]);
+                }
+            });
+        }
+    });
+    let flushed = disk.marks()?;
+    let mut not_flushed = 0;
+    for &(place, _) in &flushed {
+        for keep in [Keep::Nothing, Keep::Writes { seed: place }, Keep::Random { seed: place }] {
+            disk.replay(place + 1, keep)?;
+            for (other, [number, ..]) in &flushed {
+                let is_there = has_block(&disk.image(), *number, 1)?;
+                assert!(
+                    is_there || *other > place,
+                    "block {number} is not there after {place}, keeping {keep}"
+                );
+                not_flushed += u64::from(!is_there);
+            }
+        }
+    }
+    assert!(not_flushed > 0, "everything is always there: nothing was replayed");
+    Ok(())
+}
+
+fn a_volume_is_replayed_to_its_past(fs: Fs) -> TrialResult {
+    let mut volume = Volume::recorded(fs, SIZE_MIN)?;
+    let (file, path) = durable_file(&volume, "file")?;
+    let first = volume.disk().expect("on a FUSE disk").stats()?.logged;
+    write_block(&file, 0, 2)?;
+    file.sync_all()?;
+    let second = volume.disk().expect("on a FUSE disk").stats()?.logged;
+    drop(file);
+    for _ in 0..2 {
+        volume.replay(first, Keep::All)?;
+        assert!(has_block(&path, 0, 1)?);
+        fs::remove_file(&path)?;
+        volume.replay(second, Keep::Nothing)?;
+        assert!(has_block(&path, 0, 2)?);
+    }
+    volume.fsck()?;
+    Ok(())
+}
+
 type OnFs = fn(Fs) -> TrialResult;
 
 fn trials() -> Vec<Trial> {
@@ -228,13 +334,19 @@ fn trials() -> Vec<Trial> {
             "ext4_tells_one_file_of_a_failed_flush_and_loses_both",
             ext4_tells_one_file_of_a_failed_flush_and_loses_both,
         ),
+        fuse_trial("delayed_requests_overtake_each_other", delayed_requests_overtake_each_other),
+        fuse_trial(
+            "a_replay_has_what_was_flushed_before_the_cut",
+            a_replay_has_what_was_flushed_before_the_cut,
+        ),
         fuse_trial("xfs_tells_both_files_of_a_failed_flush", xfs_tells_both_files_of_a_failed_flush),
         fuse_trial(
             "every_flush_of_the_loop_device_reaches_the_disk",
             every_flush_of_the_loop_device_reaches_the_disk,
         ),
     ];
-    let on_each: [(&str, OnFs); 7] = [
+    let on_each: [(&str, OnFs); 8] = [
+        ("a_volume_is_replayed_to_its_past", a_volume_is_replayed_to_its_past),
         ("power_cut_loses_only_what_was_not_flushed", power_cut_loses_only_what_was_not_flushed),
         ("power_cut_may_tear_what_was_not_flushed", power_cut_may_tear_what_was_not_flushed),
         ("lying_disk_loses_acknowledged_data", lying_disk_loses_acknowledged_data),

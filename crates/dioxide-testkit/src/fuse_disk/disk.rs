@@ -1,20 +1,20 @@
-//! The disk behind the FUSE file: a memory image with a volatile cache, and its faults.
+//! The disk behind the FUSE file: an image in memory with a volatile cache, its faults, and its log.
 //!
-//! Reads see the newest data. What a flush has not covered since can be lost: for each block
-//! written since the last flush the disk keeps its stable content and goes back to it, whole or by
-//! sectors, when it loses power or a flush fails.
+//! Reads see the newest data. What a flush has not covered can be lost: the disk logs what it was given since, goes back
+//! to what is stable, and keeps some of the log when it loses power.
+//!
+//! A recording disk keeps its whole log and can afterwards become, again and again, what a power cut at any place of it
+//! would have left.
 
-use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Write};
 use std::ops::Range;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::image::Image;
+use super::log::{self, Chooser, Entry, Mark, Random};
 use super::protocol::{Command, Keep, Stats};
-
-pub(super) const BLOCK: usize = 4096;
-const SECTOR: usize = 512;
-
-/// What an unwritten place of the disk holds, so that stale data shows.
-const OLD_CONTENT: u8 = 0xA5;
 
 /// A stall ends by itself, because nothing else would end it if its test were killed: the test's
 /// threads that wait for the disk then cannot die, and so its end of the control socket stays open.
@@ -23,11 +23,28 @@ pub(super) const STALL_MAX: Duration = Duration::from_secs(60);
 pub(super) type Errno = i32;
 
 pub(super) struct Disk {
-    image: Vec<u8>,
-    /// The stable content of the blocks written since the last flush, by their number.
-    stable: BTreeMap<usize, [u8; BLOCK]>,
+    image: Image,
+    /// What came since the last flush; of a recording disk, everything.
+    log: Vec<Entry>,
+    /// What came since the last replay.
+    since: Vec<Entry>,
+    state: State,
     faults: Faults,
+    delays: Option<Delays>,
     stats: Stats,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    InUse,
+    Recording,
+    /// The log is complete. Its first entries, as many, are what is stable; what `keep` keeps of the next, up to
+    /// `cut`, and what was written since goes on top, to be undone.
+    Replaying {
+        settled: usize,
+        cut: usize,
+        keep: Keep,
+    },
 }
 
 #[derive(Default)]
@@ -55,36 +72,59 @@ impl Failing {
     }
 }
 
+/// How long requests wait, before they take effect and after.
+struct Delays {
+    max: Duration,
+    random: Random,
+}
+
+impl Delays {
+    /// Most are short: a few that are long overtake nobody if all are.
+    fn draw(&mut self) -> Duration {
+        let part = (self.random.next() >> 40) as f64 / (1 << 24) as f64;
+        self.max.mul_f64(part.powi(3))
+    }
+}
+
 impl Disk {
     pub(super) fn new(size: usize) -> Disk {
-        let image = vec![OLD_CONTENT; size.next_multiple_of(BLOCK)];
-        Disk { image, stable: BTreeMap::new(), faults: Faults::default(), stats: Stats::default() }
+        Disk {
+            image: Image::new(size),
+            log: Vec::new(),
+            since: Vec::new(),
+            state: State::InUse,
+            faults: Faults::default(),
+            delays: None,
+            stats: Stats::default(),
+        }
     }
 
     pub(super) fn size(&self) -> u64 {
-        self.image.len() as u64
+        self.image.size()
     }
 
     pub(super) fn read(&mut self, offset: u64, len: u64) -> Result<&[u8], Errno> {
         self.check_power()?;
         self.stats.reads += 1;
         let range = self.clamp(offset, len);
-        Ok(&self.image[range])
+        Ok(self.image.bytes(range))
     }
 
     pub(super) fn write(&mut self, offset: u64, data: &[u8]) -> Result<usize, Errno> {
         let range = self.begin_write(offset, data.len() as u64)?;
+        let data = &data[..range.len()];
         self.stats.writes += 1;
         self.stats.written_bytes += range.len() as u64;
-        let len = range.len();
-        self.image[range].copy_from_slice(&data[..len]);
-        Ok(len)
+        self.image.cached_mut(range.clone()).copy_from_slice(data);
+        self.log(|| Entry::Write { offset: range.start, data: data.to_vec() });
+        Ok(data.len())
     }
 
     pub(super) fn zero(&mut self, offset: u64, len: u64) -> Result<(), Errno> {
         let range = self.begin_write(offset, len)?;
         self.stats.zeroings += 1;
-        self.image[range].fill(0);
+        self.image.cached_mut(range.clone()).fill(0);
+        self.log(|| Entry::Zeros(range));
         Ok(())
     }
 
@@ -98,10 +138,28 @@ impl Disk {
             self.lose(Keep::Nothing);
             return Err(errno);
         }
-        if !self.faults.lying {
-            self.stable.clear();
+        if self.faults.lying {
+            return Ok(());
         }
+        match self.state {
+            State::InUse => self.log.clear(),
+            State::Recording => self.log.push(Entry::Flush),
+            State::Replaying { .. } => {
+                self.since.push(Entry::Flush);
+                return Ok(());
+            }
+        }
+        self.image.settle();
         Ok(())
+    }
+
+    pub(super) fn mark(&mut self, mark: Mark) {
+        self.log(|| Entry::Mark(mark));
+    }
+
+    /// All marks so far, as [`log::marks`] gives them.
+    pub(super) fn marks(&self) -> Vec<u8> {
+        log::marks(&self.log)
     }
 
     /// How long requests have to wait for it yet, if it stalls.
@@ -110,7 +168,12 @@ impl Disk {
         (!rest.is_zero()).then_some(rest)
     }
 
-    pub(super) fn obey(&mut self, command: Command) -> Stats {
+    /// How long the next request has to wait before it takes effect, and after.
+    pub(super) fn draw_delays(&mut self) -> [Duration; 2] {
+        self.delays.as_mut().map_or([Duration::ZERO; 2], |delays| [delays.draw(), delays.draw()])
+    }
+
+    pub(super) fn obey(&mut self, command: Command) -> io::Result<Stats> {
         match command {
             Command::FailFlush { times, errno } => {
                 self.faults.flush = Some(Failing { left: times, errno });
@@ -126,9 +189,19 @@ impl Disk {
             Command::Stall => self.faults.stalled_until = Some(Instant::now() + STALL_MAX),
             Command::GoOn => self.faults.stalled_until = None,
             Command::Heal => self.faults = Faults::default(),
+            Command::Delay { max_us, seed } => {
+                self.delays = Some(Delays { max: Duration::from_micros(max_us), random: Random(seed) });
+            }
+            Command::Record => self.record()?,
+            Command::Replay { cut, keep } => self.replay(cut as usize, keep)?,
+            Command::ReplayAgain { cut, keep } => self.replay_again(cut as usize, keep)?,
+            Command::Save(path) => self.save(&path)?,
+            Command::Load(path) => self.load(&path)?,
             Command::Stats => {}
         }
-        self.stats
+        self.stats.logged = self.log.len() as u64;
+        self.stats.logged_since = self.since.len() as u64;
+        Ok(self.stats)
     }
 
     fn check_power(&self) -> Result<(), Errno> {
@@ -150,35 +223,99 @@ impl Disk {
             self.stats.failed_writes += 1;
             return Err(errno);
         }
-        let range = self.clamp(offset, len);
-        self.remember_stable(&range);
-        Ok(range)
+        Ok(self.clamp(offset, len))
     }
 
-    fn remember_stable(&mut self, range: &Range<usize>) {
-        for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
-            let content = &self.image[block * BLOCK..][..BLOCK];
-            self.stable.entry(block).or_insert_with(|| content.try_into().expect("one block"));
+    fn log(&mut self, entry: impl FnOnce() -> Entry) {
+        match self.state {
+            State::Replaying { .. } => self.since.push(entry()),
+            State::InUse | State::Recording => self.log.push(entry()),
         }
     }
 
-    /// Empties the cache: each sector of it gets stable or goes back to what it was.
+    /// Empties the cache: what is kept of it gets stable. Ends a recording, which could not tell of it.
     fn lose(&mut self, keep: Keep) {
-        let mut is_kept = keep.chooser();
-        for (block, content) in std::mem::take(&mut self.stable) {
-            let place = &mut self.image[block * BLOCK..][..BLOCK];
-            for (sector, old) in place.chunks_exact_mut(SECTOR).zip(content.chunks_exact(SECTOR)) {
-                if sector != old && !is_kept() {
-                    sector.copy_from_slice(old);
-                    self.stats.lost_sectors += 1;
-                }
-            }
-        }
+        self.image.go_back();
+        let flushed = flushed_before(&self.log, self.log.len());
+        keep_some(&self.log[flushed..], &mut self.image, keep);
+        self.image.settle();
+        self.log.clear();
+        self.state = State::InUse;
     }
+
+    fn record(&mut self) -> io::Result<()> {
+        if self.stats.writes + self.stats.zeroings > 0 {
+            return Err(io::Error::other("a recording begins with an unwritten disk"));
+        }
+        self.state = State::Recording;
+        Ok(())
+    }
+
+    fn replay(&mut self, cut: usize, keep: Keep) -> io::Result<()> {
+        if cut > self.log.len() {
+            return Err(io::Error::other(format!("the log ends at {}", self.log.len())));
+        }
+        let flushed = flushed_before(&self.log, cut);
+        let settled = match self.state {
+            State::InUse => return Err(io::Error::other("nothing was recorded")),
+            State::Replaying { settled, .. } if settled <= flushed => {
+                self.image.go_back();
+                settled
+            }
+            State::Recording | State::Replaying { .. } => {
+                self.image.erase();
+                0
+            }
+        };
+        self.log[settled..flushed].iter().for_each(|entry| entry.settle(&mut self.image));
+        keep_some(&self.log[flushed..cut], &mut self.image, keep);
+        self.state = State::Replaying { settled: flushed, cut, keep };
+        self.since.clear();
+        self.delays = None;
+        Ok(())
+    }
+
+    /// One more power cut, after `again` entries of what came since the last.
+    fn replay_again(&mut self, again: usize, keep_again: Keep) -> io::Result<()> {
+        let State::Replaying { settled, cut, keep } = self.state else {
+            return Err(io::Error::other("nothing was replayed"));
+        };
+        let mut since = std::mem::take(&mut self.since);
+        since.truncate(again);
+        let flushed = flushed_before(&since, since.len());
+        self.image.go_back();
+        keep_some(&self.log[settled..cut], &mut self.image, keep);
+        keep_some(&since[..flushed], &mut self.image, Keep::All);
+        keep_some(&since[flushed..], &mut self.image, keep_again);
+        Ok(())
+    }
+
+    fn save(&self, path: &Path) -> io::Result<()> {
+        let mut file = BufWriter::new(File::create(path)?);
+        log::save(&self.log, &mut file)?;
+        file.flush()
+    }
+
+    fn load(&mut self, path: &Path) -> io::Result<()> {
+        self.log = log::load(&mut BufReader::new(File::open(path)?))?;
+        self.state = State::Recording;
+        Ok(())
+    }
+}
+
+/// How many entries a power cut after `cut` of them finds stable, all of them.
+fn flushed_before(log: &[Entry], cut: usize) -> usize {
+    log[..cut].iter().rposition(|entry| matches!(entry, Entry::Flush)).map_or(0, |flush| flush + 1)
+}
+
+fn keep_some(log: &[Entry], image: &mut Image, keep: Keep) {
+    let mut chooser = Chooser::new(keep);
+    log.iter().for_each(|entry| entry.keep_some(image, &mut chooser));
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::image::BLOCK;
     use super::*;
 
     const FLUSHED: [u8; BLOCK] = [1; BLOCK];
@@ -196,10 +333,14 @@ mod tests {
         disk.read(0, BLOCK as u64).unwrap().to_vec()
     }
 
+    fn order(disk: &mut Disk, command: Command) {
+        disk.obey(command).unwrap();
+    }
+
     #[test]
     fn a_failed_flush_loses_the_cache_and_the_next_one_succeeds() {
         let mut disk = disk_with_cached_block();
-        disk.obey(Command::FailFlush { times: 1, errno: libc::EIO });
+        order(&mut disk, Command::FailFlush { times: 1, errno: libc::EIO });
         assert_eq!(block(&mut disk), CACHED);
         assert_eq!(disk.flush(), Err(libc::EIO));
         assert_eq!(block(&mut disk), FLUSHED);
@@ -209,41 +350,128 @@ mod tests {
     #[test]
     fn a_power_cut_loses_the_cache_and_stops_the_disk_until_it_heals() {
         let mut disk = disk_with_cached_block();
-        disk.obey(Command::PowerCut(Keep::Nothing));
+        order(&mut disk, Command::PowerCut(Keep::Nothing));
         assert_eq!(disk.write(0, &CACHED), Err(libc::EIO));
         assert_eq!(disk.flush(), Err(libc::EIO));
-        disk.obey(Command::Heal);
+        order(&mut disk, Command::Heal);
         assert_eq!(block(&mut disk), FLUSHED);
     }
 
     #[test]
     fn a_power_cut_with_a_seed_keeps_the_same_sectors_each_time() {
-        let cut = |seed| {
+        let cut = |keep| {
             let mut disk = disk_with_cached_block();
-            disk.obey(Command::PowerCut(Keep::Random { seed }));
-            disk.obey(Command::Heal);
+            order(&mut disk, Command::PowerCut(keep));
+            order(&mut disk, Command::Heal);
             block(&mut disk)
         };
-        assert_eq!(cut(7), cut(7));
-        assert!((0..8).any(|seed| cut(seed) != FLUSHED && cut(seed) != CACHED), "never torn");
+        let torn = |seed| cut(Keep::Random { seed });
+        assert_eq!(torn(7), torn(7));
+        assert!((0..8).any(|seed| torn(seed) != FLUSHED && torn(seed) != CACHED), "never torn");
+        let whole = |seed| cut(Keep::Writes { seed });
+        assert!((0..8).all(|seed| whole(seed) == FLUSHED || whole(seed) == CACHED), "torn");
+        assert!((0..8).any(|seed| whole(seed) == FLUSHED) && (0..8).any(|seed| whole(seed) == CACHED));
     }
 
     #[test]
     fn a_lying_disk_loses_what_it_said_was_flushed() {
         let mut disk = disk_with_cached_block();
-        disk.obey(Command::Lie);
+        order(&mut disk, Command::Lie);
         assert_eq!(disk.flush(), Ok(()));
-        disk.obey(Command::PowerCut(Keep::Nothing));
-        disk.obey(Command::Heal);
+        order(&mut disk, Command::PowerCut(Keep::Nothing));
+        order(&mut disk, Command::Heal);
         assert_eq!(block(&mut disk), FLUSHED);
     }
 
     #[test]
     fn writes_fail_only_in_the_broken_range_and_as_often_as_asked() {
         let mut disk = Disk::new(16 * BLOCK);
-        disk.obey(Command::FailWriteRange { range: 100..200, times: 1, errno: libc::ENOSPC });
+        order(&mut disk, Command::FailWriteRange { range: 100..200, times: 1, errno: libc::ENOSPC });
         assert_eq!(disk.write(200, &[0; 10]), Ok(10));
         assert_eq!(disk.write(90, &[0; 11]), Err(libc::ENOSPC));
         assert_eq!(disk.write(90, &[0; 11]), Ok(11));
+    }
+
+    /// One block that is written with 1, 2, flush, 3, zeros, flush, 4.
+    fn recorded() -> Disk {
+        let mut disk = Disk::new(16 * BLOCK);
+        order(&mut disk, Command::Record);
+        disk.write(0, &[1; BLOCK]).unwrap();
+        disk.write(0, &[2; BLOCK]).unwrap();
+        disk.flush().unwrap();
+        disk.mark([7, 8, 9, 10]);
+        disk.write(0, &[3; BLOCK]).unwrap();
+        disk.zero(0, BLOCK as u64).unwrap();
+        disk.flush().unwrap();
+        disk.write(0, &[4; BLOCK]).unwrap();
+        disk
+    }
+
+    fn replayed(disk: &mut Disk, cut: u64, keep: Keep) -> u8 {
+        order(disk, Command::Replay { cut, keep });
+        let block = block(disk);
+        assert!(block.iter().all(|byte| *byte == block[0]));
+        // What is written to a replayed disk, flushed or not, is gone with the next replay.
+        disk.write(0, &[9; BLOCK]).unwrap();
+        disk.flush().unwrap();
+        block[0]
+    }
+
+    #[test]
+    fn a_recording_is_replayed_to_any_cut_and_in_any_order() {
+        let mut disk = recorded();
+        let with =
+            |disk: &mut Disk, keep| -> Vec<u8> { (0..=8).map(|cut| replayed(disk, cut, keep)).collect() };
+        for _ in 0..2 {
+            assert_eq!(with(&mut disk, Keep::Nothing), [0xA5, 0xA5, 0xA5, 2, 2, 2, 2, 0, 0]);
+            assert_eq!(with(&mut disk, Keep::All), [0xA5, 1, 2, 2, 2, 3, 0, 0, 4]);
+        }
+        let mut seen: Vec<_> = (0..20).map(|seed| replayed(&mut disk, 6, Keep::Writes { seed })).collect();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen, [0, 2, 3], "of two writes, either, both or none");
+        assert!(disk.obey(Command::Replay { cut: 9, keep: Keep::All }).is_err());
+    }
+
+    #[test]
+    fn the_power_goes_again_after_a_replay() {
+        let mut disk = recorded();
+        let mut again = |cut, keep| {
+            order(&mut disk, Command::Replay { cut: 5, keep: Keep::All });
+            assert_eq!(block(&mut disk)[0], 3);
+            disk.write(0, &[5; BLOCK]).unwrap();
+            disk.flush().unwrap();
+            disk.write(0, &[6; BLOCK]).unwrap();
+            order(&mut disk, Command::ReplayAgain { cut, keep });
+            block(&mut disk)[0]
+        };
+        let mut with = |keep| [0, 1, 2, 3].map(|cut| again(cut, keep));
+        assert_eq!(with(Keep::Nothing), [3, 3, 5, 5]);
+        assert_eq!(with(Keep::All), [3, 5, 5, 6]);
+        assert_eq!(replayed(&mut disk, 3, Keep::All), 2, "nothing of it stays");
+    }
+
+    #[test]
+    fn marks_have_their_place_among_the_writes() {
+        let words = [3, 7, 8, 9, 10].map(u64::to_le_bytes).concat();
+        assert_eq!(recorded().marks(), words);
+    }
+
+    #[test]
+    fn a_recording_disk_that_lies_has_no_flushes_to_replay() {
+        let mut disk = Disk::new(16 * BLOCK);
+        order(&mut disk, Command::Record);
+        order(&mut disk, Command::Lie);
+        disk.write(0, &[1; BLOCK]).unwrap();
+        disk.flush().unwrap();
+        assert_eq!(replayed(&mut disk, 1, Keep::Nothing), 0xA5);
+    }
+
+    #[test]
+    fn only_an_unwritten_disk_records_and_only_a_recorded_one_replays() {
+        let mut disk = disk_with_cached_block();
+        assert!(disk.obey(Command::Record).is_err());
+        assert!(disk.obey(Command::Replay { cut: 0, keep: Keep::All }).is_err());
+        assert!(disk.obey(Command::ReplayAgain { cut: 0, keep: Keep::All }).is_err());
     }
 }

@@ -1,4 +1,5 @@
-//! The FUSE file system of a disk: one directory with one file, `image`.
+//! The FUSE file system of a disk: one directory with the file `image`, which is the disk, and the file `marks`: each
+//! write to it is a mark in the disk's log, and reading it gives all marks with their places in the log.
 //!
 //! `fsync` must be answered: after ENOSYS, the default, the kernel takes every flush as done. The
 //! file is opened for direct I/O, or the kernel would go on reading lost data from its own cache.
@@ -9,31 +10,37 @@ use std::time::{Duration, SystemTime};
 
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite,
-    Request, TimeOrNow, WriteFlags,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
+    ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
-use super::disk::BLOCK;
+use super::disk::Disk;
+use super::image::BLOCK;
+use super::log::mark_of;
 use super::shared::SharedDisk;
 
 pub(super) const IMAGE: &str = "image";
 
+pub(super) const MARKS: &str = "marks";
+
 const IMAGE_INODE: INodeNo = INodeNo(2);
+const MARKS_INODE: INodeNo = INodeNo(3);
 const ATTRIBUTES_VALID: Duration = Duration::from_secs(3600);
 const WRITE_MAX: u32 = 1 << 20;
+const REQUESTS_MAX: u16 = 64;
 
-pub(super) struct OneFile {
+pub(super) struct DiskFiles {
     disk: Arc<SharedDisk>,
 }
 
-impl OneFile {
-    pub(super) fn new(disk: Arc<SharedDisk>) -> OneFile {
-        OneFile { disk }
+impl DiskFiles {
+    pub(super) fn new(disk: Arc<SharedDisk>) -> DiskFiles {
+        DiskFiles { disk }
     }
 
     fn attributes(&self, inode: INodeNo) -> FileAttr {
-        let is_image = inode == IMAGE_INODE;
-        let size = if is_image { self.disk.wait().size() } else { 0 };
+        let size = if inode == IMAGE_INODE { self.disk.wait().size() } else { 0 };
+        let is_file = [IMAGE_INODE, MARKS_INODE].contains(&inode);
         FileAttr {
             ino: inode,
             size,
@@ -42,8 +49,8 @@ impl OneFile {
             mtime: SystemTime::UNIX_EPOCH,
             ctime: SystemTime::UNIX_EPOCH,
             crtime: SystemTime::UNIX_EPOCH,
-            kind: if is_image { FileType::RegularFile } else { FileType::Directory },
-            perm: if is_image { 0o600 } else { 0o700 },
+            kind: if is_file { FileType::RegularFile } else { FileType::Directory },
+            perm: if is_file { 0o600 } else { 0o700 },
             nlink: 1,
             uid: 0,
             gid: 0,
@@ -61,18 +68,22 @@ fn answer(reply: ReplyEmpty, result: Result<(), i32>) {
     }
 }
 
-impl Filesystem for OneFile {
+impl Filesystem for DiskFiles {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         let _ = config.set_max_write(WRITE_MAX);
+        let _ = config.set_max_background(REQUESTS_MAX);
+        // Without it the kernel waits for each direct request before it sends the next.
+        let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         Ok(())
     }
 
     fn lookup(&self, _request: &Request, _parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        if name == IMAGE {
-            reply.entry(&ATTRIBUTES_VALID, &self.attributes(IMAGE_INODE), Generation(0));
-        } else {
-            reply.error(Errno::ENOENT);
-        }
+        let inode = match name {
+            _ if name == IMAGE => IMAGE_INODE,
+            _ if name == MARKS => MARKS_INODE,
+            _ => return reply.error(Errno::ENOENT),
+        };
+        reply.entry(&ATTRIBUTES_VALID, &self.attributes(inode), Generation(0));
     }
 
     fn getattr(&self, _request: &Request, inode: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -108,7 +119,7 @@ impl Filesystem for OneFile {
     fn read(
         &self,
         _request: &Request,
-        _inode: INodeNo,
+        inode: INodeNo,
         _handle: FileHandle,
         offset: u64,
         size: u32,
@@ -116,6 +127,11 @@ impl Filesystem for OneFile {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        if inode == MARKS_INODE {
+            let marks = self.disk.wait().marks();
+            let start = marks.len().min(offset as usize);
+            return reply.data(&marks[start..marks.len().min(start + size as usize)]);
+        }
         match self.disk.wait().read(offset, size.into()) {
             Ok(data) => reply.data(data),
             Err(errno) => reply.error(Errno::from_i32(errno)),
@@ -125,7 +141,7 @@ impl Filesystem for OneFile {
     fn write(
         &self,
         _request: &Request,
-        _inode: INodeNo,
+        inode: INodeNo,
         _handle: FileHandle,
         offset: u64,
         data: &[u8],
@@ -134,7 +150,16 @@ impl Filesystem for OneFile {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.disk.wait().write(offset, data) {
+        if inode == MARKS_INODE {
+            return match data.try_into() {
+                Ok(bytes) => {
+                    self.disk.wait().mark(mark_of(bytes));
+                    reply.written(data.len() as u32);
+                }
+                Err(_) => reply.error(Errno::EINVAL),
+            };
+        }
+        match self.disk.some_time(|disk| disk.write(offset, data)) {
             Ok(len) => reply.written(len as u32),
             Err(errno) => reply.error(Errno::from_i32(errno)),
         }
@@ -161,7 +186,7 @@ impl Filesystem for OneFile {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        answer(reply, self.disk.wait().flush());
+        answer(reply, self.disk.some_time(Disk::flush));
     }
 
     /// What the loop device makes of a discard (punch a hole) and of writing zeros.
@@ -178,6 +203,6 @@ impl Filesystem for OneFile {
         if mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) == 0 {
             return answer(reply, Err(libc::EOPNOTSUPP));
         }
-        answer(reply, self.disk.wait().zero(offset, length));
+        answer(reply, self.disk.some_time(|disk| disk.zero(offset, length)));
     }
 }

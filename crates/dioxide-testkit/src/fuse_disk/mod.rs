@@ -1,5 +1,7 @@
-//! A disk that fails on command: a one-file FUSE file system in a process of its own, with a
+//! A disk that fails on command: a file of a FUSE file system in a process of its own, with a
 //! volatile cache, to be used through a loop device. The loop device passes every flush on.
+//!
+//! It can record all that it is given, and then be replayed to any moment ([`FuseDisk::replay`]).
 //!
 //! Its server is never the process under test: a process that waits for its own disk cannot even be
 //! killed. All waits here are bounded; a disk that is stuck is aborted through the kernel.
@@ -7,16 +9,19 @@
 mod abort;
 mod disk;
 mod file_system;
+mod image;
+mod log;
 mod protocol;
 pub mod server;
 mod shared;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Mutex;
@@ -25,12 +30,13 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::child;
-use crate::loop_device::LoopDevice;
+use crate::loop_device::{Io, LoopDevice};
 use crate::mount::Mount;
 use crate::site::Site;
 use crate::wait::{PATIENCE, retry};
 use protocol::Command;
 
+pub use log::Mark;
 pub use protocol::{Keep, Stats};
 
 /// What an unmount gets before the disk is aborted.
@@ -59,7 +65,7 @@ impl FuseDisk {
         Ok(FuseDisk { loop_device: None, mount, server, connection, site })
     }
 
-    /// The one file, which is the disk.
+    /// The file that is the disk.
     pub fn image(&self) -> PathBuf {
         self.mount.dir().join(file_system::IMAGE)
     }
@@ -67,7 +73,8 @@ impl FuseDisk {
     /// Attaches a loop device to the disk, unless there is one.
     pub fn loop_device(&mut self) -> io::Result<&Path> {
         if self.loop_device.is_none() {
-            self.loop_device = Some(LoopDevice::attach(&self.image(), &self.site.path("disk.loop"))?);
+            self.loop_device =
+                Some(LoopDevice::attach(&self.image(), &self.site.path("disk.loop"), Io::Direct)?);
         }
         Ok(self.attached().expect("just attached"))
     }
@@ -117,14 +124,71 @@ impl FuseDisk {
         self.server.ask(&Command::Stall)
     }
 
-    /// Lets a stalled disk go on.
+    /// Lets a stalled or stopped disk go on.
     pub fn go_on(&self) -> io::Result<Stats> {
+        self.signal(Signal::CONT)?;
         self.server.ask(&Command::GoOn)
+    }
+
+    /// From now on each write, zeroing and flush waits up to `max` before it takes effect and again before it is answered,
+    /// so that those under way together overtake each other. Ends with the first replay.
+    pub fn delay(&self, max: Duration, seed: u64) -> io::Result<Stats> {
+        self.server.ask(&Command::Delay { max_us: max.as_micros() as u64, seed })
+    }
+
+    /// The disk, which must be as it was started, logs everything from now on, to be replayed. A power cut or a failed
+    /// flush ends the recording.
+    pub fn record(&self) -> io::Result<Stats> {
+        self.server.ask(&Command::Record)
+    }
+
+    /// Where the workload on a recording disk leaves its marks: [`Marks::open`].
+    pub fn marks_path(&self) -> PathBuf {
+        self.mount.dir().join(file_system::MARKS)
+    }
+
+    /// All marks of the recording, each with its place in the log: a power cut after more entries than that comes
+    /// after the mark.
+    pub fn marks(&self) -> io::Result<Vec<(u64, Mark)>> {
+        let bytes = fs::read(self.marks_path())?;
+        let words = |bytes: &[u8]| log::numbers::<5>(bytes);
+        Ok(bytes.chunks_exact(40).map(words).map(|[place, mark @ ..]| (place, mark)).collect())
+    }
+
+    /// Ends the recording, and makes the disk what a power cut after `cut` entries of the log leaves: everything before
+    /// the last flush, and of the rest what `keep` keeps. What is written to it is undone by the next replay.
+    pub fn replay(&self, cut: u64, keep: Keep) -> io::Result<Stats> {
+        self.server.ask(&Command::Replay { cut, keep })
+    }
+
+    /// After a replay, makes the disk what one more power cut leaves, after as many entries of what came since
+    /// ([`Stats::logged_since`]).
+    pub fn replay_again(&self, cut: u64, keep: Keep) -> io::Result<Stats> {
+        self.server.ask(&Command::ReplayAgain { cut, keep })
+    }
+
+    /// Writes the recording to a file of this path, absolute and without spaces.
+    pub fn save(&self, path: &Path) -> io::Result<Stats> {
+        self.server.ask(&Command::Save(path.to_owned()))
+    }
+
+    /// Takes a saved recording for its own, ready to be replayed.
+    pub fn load(&self, path: &Path) -> io::Result<Stats> {
+        self.server.ask(&Command::Load(path.to_owned()))
+    }
+
+    /// Stops the server's process where it stands, as SIGSTOP does, until [`FuseDisk::go_on`].
+    pub fn stop(&self) -> io::Result<()> {
+        self.signal(Signal::STOP)
     }
 
     /// Kills the server: the disk is gone, everything on it fails from now on.
     pub fn die(&self) -> io::Result<()> {
-        Ok(kill_process(Pid::from_child(&self.server.process), Signal::KILL)?)
+        self.signal(Signal::KILL)
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(kill_process(Pid::from_child(&self.server.process), signal)?)
     }
 
     /// Makes the kernel give the disk up, which works whatever state the server is in; everything
@@ -152,6 +216,23 @@ impl Drop for FuseDisk {
     }
 }
 
+/// Where a workload marks what it does, in one order with what its disk does; shared by its threads.
+pub struct Marks(File);
+
+impl Marks {
+    /// `path` is that of [`FuseDisk::marks_path`].
+    pub fn open(path: &Path) -> io::Result<Marks> {
+        Ok(Marks(File::options().write(true).open(path)?))
+    }
+
+    /// Returns when the mark is in the log. Panics if the disk is gone.
+    pub fn send(&self, mark: Mark) {
+        let bytes = mark.map(u64::to_le_bytes).concat();
+        let written = (&self.0).write(&bytes).expect("the disk takes marks");
+        assert_eq!(written, bytes.len(), "a mark is one request");
+    }
+}
+
 struct Server {
     process: Child,
     control: Mutex<BufReader<UnixStream>>,
@@ -167,6 +248,8 @@ impl Server {
             .arg(size.to_string())
             .stdin(theirs.try_clone()?)
             .stdout(theirs)
+            // Ctrl-C is for the tests, which take their disks down in order.
+            .process_group(0)
             .spawn()?;
         Ok(Server { process, control: Mutex::new(BufReader::new(ours)) })
     }

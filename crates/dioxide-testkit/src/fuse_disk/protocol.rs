@@ -1,6 +1,8 @@
 //! What a test and its disk say to each other: a line each way over a socket.
 
+use std::fmt;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// What a disk that loses power keeps of its volatile cache.
@@ -10,31 +12,43 @@ pub enum Keep {
     Nothing,
     /// It had just been written out, though nobody asked.
     All,
-    /// Some sectors of 512 bytes, the same for the same seed and the same writes.
+    /// Some sectors of 512 bytes, the same for the same seed and the same writes: most writes are torn.
     Random {
+        /// Any number.
+        seed: u64,
+    },
+    /// Some writes as a whole, the same for the same seed and the same writes.
+    Writes {
         /// Any number.
         seed: u64,
     },
 }
 
-impl Keep {
-    /// Answers for one sector after the other whether it is kept.
-    pub(super) fn chooser(self) -> impl FnMut() -> bool {
-        let mut state = if let Keep::Random { seed } = self { seed } else { 0 };
-        move || match self {
-            Keep::Nothing => false,
-            Keep::All => true,
-            Keep::Random { .. } => split_mix(&mut state) & 1 == 1,
+impl fmt::Display for Keep {
+    /// As [`Keep::from_str`] reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Keep::Nothing => f.write_str("nothing"),
+            Keep::All => f.write_str("all"),
+            Keep::Random { seed } => write!(f, "sectors:{seed}"),
+            Keep::Writes { seed } => write!(f, "writes:{seed}"),
         }
     }
 }
 
-/// SplitMix64: small, and good from any seed.
-fn split_mix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let z = (*state ^ (*state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
+impl FromStr for Keep {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Keep, String> {
+        let seed = |seed: &str| seed.parse().map_err(|_| format!("not a seed: {seed}"));
+        Ok(match word.split_once(':') {
+            None if word == "nothing" => Keep::Nothing,
+            None if word == "all" => Keep::All,
+            Some(("sectors", number)) => Keep::Random { seed: seed(number)? },
+            Some(("writes", number)) => Keep::Writes { seed: seed(number)? },
+            _ => return Err("not one of nothing, all, sectors:SEED, writes:SEED".to_owned()),
+        })
+    }
 }
 
 /// What a disk has done since it started.
@@ -49,11 +63,13 @@ pub struct Stats {
     pub flushes: u64,
     pub failed_flushes: u64,
     pub failed_writes: u64,
-    /// Sectors whose cached content differed from the stable one and was lost.
-    pub lost_sectors: u64,
+    /// Entries of the log: writes, zeroings, flushes and marks, all of them while the disk records.
+    pub logged: u64,
+    /// What came since the last replay, in the same way.
+    pub logged_since: u64,
 }
 
-const STATS_FIELDS: usize = 8;
+const STATS_FIELDS: usize = 9;
 
 impl Stats {
     fn to_numbers(self) -> [u64; STATS_FIELDS] {
@@ -65,14 +81,34 @@ impl Stats {
             self.flushes,
             self.failed_flushes,
             self.failed_writes,
-            self.lost_sectors,
+            self.logged,
+            self.logged_since,
         ]
     }
 
     fn from_numbers(numbers: [u64; STATS_FIELDS]) -> Stats {
-        let [reads, writes, written_bytes, zeroings, flushes, failed_flushes, failed_writes, lost_sectors] =
-            numbers;
-        Stats { reads, writes, written_bytes, zeroings, flushes, failed_flushes, failed_writes, lost_sectors }
+        let [
+            reads,
+            writes,
+            written_bytes,
+            zeroings,
+            flushes,
+            failed_flushes,
+            failed_writes,
+            logged,
+            logged_since,
+        ] = numbers;
+        Stats {
+            reads,
+            writes,
+            written_bytes,
+            zeroings,
+            flushes,
+            failed_flushes,
+            failed_writes,
+            logged,
+            logged_since,
+        }
     }
 
     pub(super) fn to_line(self) -> String {
@@ -95,12 +131,20 @@ pub(super) enum Command {
     Stall,
     GoOn,
     Heal,
+    Delay { max_us: u64, seed: u64 },
+    Record,
+    Replay { cut: u64, keep: Keep },
+    ReplayAgain { cut: u64, keep: Keep },
+    Save(PathBuf),
+    Load(PathBuf),
     Stats,
 }
 
 /// The commands in words, for whoever runs the disk by hand.
 pub(super) const USAGE: &str = "commands: fail-flush TIMES ERRNO | fail-write-range START END TIMES ERRNO | \
-                                lie | power-cut nothing|all|SEED | stall | go-on | heal | stats";
+                                lie | power-cut KEEP | stall | go-on | heal | delay MAX_US SEED | record | \
+                                replay CUT KEEP | replay-again CUT KEEP | save FILE | load FILE | stats; \
+                                KEEP: nothing | all | sectors:SEED | writes:SEED";
 
 impl Command {
     pub(super) fn to_line(&self) -> String {
@@ -110,12 +154,16 @@ impl Command {
                 format!("fail-write-range {} {} {times} {errno}", range.start, range.end)
             }
             Command::Lie => "lie".to_owned(),
-            Command::PowerCut(Keep::Nothing) => "power-cut nothing".to_owned(),
-            Command::PowerCut(Keep::All) => "power-cut all".to_owned(),
-            Command::PowerCut(Keep::Random { seed }) => format!("power-cut {seed}"),
+            Command::PowerCut(keep) => format!("power-cut {keep}"),
             Command::Stall => "stall".to_owned(),
             Command::GoOn => "go-on".to_owned(),
             Command::Heal => "heal".to_owned(),
+            Command::Delay { max_us, seed } => format!("delay {max_us} {seed}"),
+            Command::Record => "record".to_owned(),
+            Command::Replay { cut, keep } => format!("replay {cut} {keep}"),
+            Command::ReplayAgain { cut, keep } => format!("replay-again {cut} {keep}"),
+            Command::Save(path) => format!("save {}", path.display()),
+            Command::Load(path) => format!("load {}", path.display()),
             Command::Stats => "stats".to_owned(),
         }
     }
@@ -123,28 +171,30 @@ impl Command {
     pub(super) fn from_line(line: &str) -> Option<Command> {
         let words: Vec<&str> = line.split_whitespace().collect();
         Some(match words[..] {
-            ["fail-flush", times, errno] => {
-                Command::FailFlush { times: number(times)?, errno: number(errno)? }
-            }
+            ["fail-flush", times, errno] => Command::FailFlush { times: value(times)?, errno: value(errno)? },
             ["fail-write-range", start, end, times, errno] => Command::FailWriteRange {
-                range: number(start)?..number(end)?,
-                times: number(times)?,
-                errno: number(errno)?,
+                range: value(start)?..value(end)?,
+                times: value(times)?,
+                errno: value(errno)?,
             },
             ["lie"] => Command::Lie,
-            ["power-cut", "nothing"] => Command::PowerCut(Keep::Nothing),
-            ["power-cut", "all"] => Command::PowerCut(Keep::All),
-            ["power-cut", seed] => Command::PowerCut(Keep::Random { seed: number(seed)? }),
+            ["power-cut", keep] => Command::PowerCut(value(keep)?),
             ["stall"] => Command::Stall,
             ["go-on"] => Command::GoOn,
             ["heal"] => Command::Heal,
+            ["delay", max_us, seed] => Command::Delay { max_us: value(max_us)?, seed: value(seed)? },
+            ["record"] => Command::Record,
+            ["replay", cut, keep] => Command::Replay { cut: value(cut)?, keep: value(keep)? },
+            ["replay-again", cut, keep] => Command::ReplayAgain { cut: value(cut)?, keep: value(keep)? },
+            ["save", path] => Command::Save(path.into()),
+            ["load", path] => Command::Load(path.into()),
             ["stats"] => Command::Stats,
             _ => return None,
         })
     }
 }
 
-fn number<T: FromStr>(word: &str) -> Option<T> {
+fn value<T: FromStr>(word: &str) -> Option<T> {
     word.parse().ok()
 }
 
@@ -164,6 +214,12 @@ mod tests {
             Command::Stall,
             Command::GoOn,
             Command::Heal,
+            Command::Delay { max_us: 500, seed: 1 },
+            Command::Record,
+            Command::Replay { cut: 17, keep: Keep::Writes { seed: 3 } },
+            Command::ReplayAgain { cut: 17, keep: Keep::Random { seed: 3 } },
+            Command::Save("/a/log".into()),
+            Command::Load("/a/log".into()),
             Command::Stats,
         ];
         for command in commands {
@@ -174,7 +230,7 @@ mod tests {
 
     #[test]
     fn stats_survive_their_line() {
-        let stats = Stats::from_numbers([1, 2, 3, 4, 5, 6, 7, 8]);
+        let stats = Stats::from_numbers([1, 2, 3, 4, 5, 6, 7, 8, 9]);
         assert_eq!(Stats::from_line(&stats.to_line()), Some(stats));
         assert_eq!(Stats::from_line("1 2"), None);
     }

@@ -11,11 +11,14 @@ use fuser::{Config, MountOption, Session};
 use rustix::mm::MlockAllFlags;
 
 use super::disk::Disk;
-use super::file_system::OneFile;
-use super::protocol::{Command, USAGE};
+use super::file_system::DiskFiles;
+use super::protocol::{Command, Stats, USAGE};
 use super::shared::SharedDisk;
 
 pub(super) const SERVER: &str = "DIOXIDE_FUSE_DISK";
+/// As many requests as can be under way side by side, each for as long as the disk delays it.
+const THREADS: usize = 24;
+
 pub(super) const READY: &str = "ready";
 
 /// Serves as a disk if the environment says so; the arguments are those of [`main`].
@@ -48,7 +51,7 @@ fn arguments() -> io::Result<(PathBuf, usize)> {
 fn serve(dir: &Path, size: usize) -> io::Result<()> {
     let disk = Arc::new(SharedDisk::new(Disk::new(size)));
     stay_out_of_reclaim();
-    let session = Session::new(OneFile::new(disk.clone()), dir, &config())?;
+    let session = Session::new(DiskFiles::new(disk.clone()), dir, &config())?;
     thread::spawn(move || session.run());
     say(READY)?;
     for line in io::stdin().lock().lines() {
@@ -60,12 +63,13 @@ fn serve(dir: &Path, size: usize) -> io::Result<()> {
 fn config() -> Config {
     let mut config = Config::default();
     config.mount_options = vec![MountOption::FSName("dioxide-fuse-disk".to_owned())];
+    config.n_threads = Some(THREADS);
     config
 }
 
 fn answer(disk: &SharedDisk, line: &str) -> String {
     match Command::from_line(line) {
-        Some(command) => disk.obey(command).to_line(),
+        Some(command) => disk.obey(command).map_or_else(|e| e.to_string(), Stats::to_line),
         None => USAGE.to_owned(),
     }
 }

@@ -1,0 +1,252 @@
+//! Many recordings with many cuts each, by several threads. The controls come first: a rig that loses nothing where
+//! it must proves nothing.
+
+use crate::check::Loss;
+use crate::recording::{Cut, Flushes, Plan, Recording};
+use crate::workload::{UNSYNCED, WORKLOADS, Workload};
+use dioxide_testkit::lab::Fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Every so many cuts, and after the last, the file system is checked as well.
+const FSCK_EVERY: usize = 25;
+
+/// How many cuts each control gets on each file system.
+pub const CONTROL_CUTS: u64 = 20;
+
+/// How many findings are kept in detail for each file system and workload.
+const FINDINGS_MAX: u64 = 3;
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// On which file systems.
+    pub file_systems: Vec<Fs>,
+    /// How many cuts in all, the controls not counted.
+    pub cuts: u64,
+    /// How many of them for each recording.
+    pub cuts_of_a_recording: u64,
+    /// Of everything.
+    pub seed: u64,
+    /// How many recordings are made and cut at a time.
+    pub jobs: usize,
+    /// As in [`Plan`].
+    pub records: u64,
+    /// As in [`Plan`].
+    pub delay_max: Duration,
+    /// Where recordings with losses are saved; nowhere if not given.
+    pub save_dir: Option<PathBuf>,
+}
+
+/// One recording and how many cuts it gets.
+#[derive(Clone, Copy)]
+struct Task {
+    plan: Plan,
+    cuts: u64,
+}
+
+/// What became of all cuts of one workload on one file system.
+#[derive(Clone)]
+pub struct Tally {
+    /// The file system.
+    pub fs: Fs,
+    /// The workload.
+    pub workload: &'static Workload,
+    /// How the disk treated its flushes.
+    pub flushes_were: Flushes,
+    /// How many recordings there were.
+    pub recordings: u64,
+    /// How many cuts.
+    pub cuts: u64,
+    /// How many durable records were looked for, in all cuts together.
+    pub records: u64,
+    /// How many flushes the disk was asked for while it recorded.
+    pub flushes: u64,
+    /// How often the file system was checked.
+    pub fscks: u64,
+    /// How many cuts lost something, or left something that must not be.
+    pub lossy: u64,
+}
+
+impl Tally {
+    fn of(plan: &Plan) -> Tally {
+        let Plan { fs, workload, flushes: flushes_were, .. } = *plan;
+        let (recordings, cuts, records, flushes, fscks, lossy) = (0, 0, 0, 0, 0, 0);
+        Tally { fs, workload, flushes_were, recordings, cuts, records, flushes, fscks, lossy }
+    }
+
+    fn is_of(&self, plan: &Plan) -> bool {
+        (self.fs, self.workload.name, self.flushes_were) == (plan.fs, plan.workload.name, plan.flushes)
+    }
+
+    /// Whether it is a control: one that must lose.
+    pub fn is_control(&self) -> bool {
+        !self.workload.is_honest || self.flushes_were == Flushes::Ignored
+    }
+
+    /// Whether what was lost is what must be.
+    pub fn is_as_it_should_be(&self) -> bool {
+        self.cuts == 0 || self.is_control() == (self.lossy > 0)
+    }
+}
+
+/// A cut that lost something.
+#[derive(Debug)]
+pub struct Finding {
+    /// On which file system.
+    pub fs: Fs,
+    /// The workload's name.
+    pub workload: &'static str,
+    /// The recording's seed.
+    pub seed: u64,
+    /// When.
+    pub cut: Cut,
+    /// What.
+    pub losses: Vec<Loss>,
+    /// The recording, if it was saved.
+    pub log: Option<PathBuf>,
+}
+
+/// What came of a campaign.
+#[derive(Default)]
+pub struct Results {
+    /// For each workload on each file system.
+    pub tallies: Vec<Tally>,
+    /// The first of each of them that is no control.
+    pub findings: Vec<Finding>,
+    /// What failed in the rig; it ends the campaign.
+    pub failure: Option<io::Error>,
+}
+
+impl Results {
+    /// Whether nothing was lost but by the controls, and nothing failed.
+    pub fn are_good(&self) -> bool {
+        self.failure.is_none() && self.tallies.iter().all(Tally::is_as_it_should_be)
+    }
+
+    fn tally(&mut self, plan: &Plan) -> &mut Tally {
+        let known = self.tallies.iter().position(|tally| tally.is_of(plan));
+        let index = known.unwrap_or_else(|| {
+            self.tallies.push(Tally::of(plan));
+            self.tallies.len() - 1
+        });
+        &mut self.tallies[index]
+    }
+}
+
+/// How many cuts [`run`] makes, controls included.
+pub fn total(settings: &Settings) -> u64 {
+    tasks(settings).iter().map(|task| task.cuts).sum()
+}
+
+/// Runs it, until `stop` is set, and calls `advance` after each cut.
+pub fn run(settings: &Settings, stop: &AtomicBool, advance: impl Fn() + Sync) -> Results {
+    let (tasks, next) = (tasks(settings), AtomicUsize::new(0));
+    let results = Mutex::new(Results::default());
+    let work = || {
+        while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed))
+            && !stop.load(Ordering::Relaxed)
+        {
+            // The signal that stops this also ends the children.
+            if let Err(e) = perform(task, settings, stop, &results, &advance)
+                && !stop.load(Ordering::Relaxed)
+            {
+                let name = format!("{} {} seed {}", task.plan.fs, task.plan.workload.name, task.plan.seed);
+                let failure = io::Error::new(e.kind(), format!("{name}: {e}"));
+                results.lock().expect("nobody panics").failure.get_or_insert(failure);
+                next.store(tasks.len(), Ordering::Relaxed);
+            }
+        }
+    };
+    thread::scope(|scope| (0..settings.jobs.max(1)).for_each(|_| drop(scope.spawn(work))));
+    results.into_inner().expect("nobody panics")
+}
+
+fn tasks(settings: &Settings) -> Vec<Task> {
+    let plan = |fs, workload, flushes, seed| Plan {
+        fs,
+        workload,
+        flushes,
+        seed,
+        records: settings.records,
+        delay_max: settings.delay_max,
+    };
+    let controls = settings.file_systems.iter().flat_map(|&fs| {
+        [
+            plan(fs, &UNSYNCED, Flushes::Kept, settings.seed),
+            plan(fs, &WORKLOADS[0], Flushes::Ignored, settings.seed),
+        ]
+    });
+    let mut tasks: Vec<_> = controls.map(|plan| Task { plan, cuts: CONTROL_CUTS }).collect();
+    let everything = settings.file_systems.iter().flat_map(|&fs| WORKLOADS.iter().map(move |w| (fs, w)));
+    let applicable: Vec<_> = everything.filter(|(fs, workload)| (workload.applies)(*fs).is_ok()).collect();
+    let mut left = settings.cuts;
+    for (number, &(fs, workload)) in (0..).zip(applicable.iter().cycle()) {
+        if left == 0 {
+            break;
+        }
+        let cuts = left.min(settings.cuts_of_a_recording);
+        tasks.push(Task { plan: plan(fs, workload, Flushes::Kept, settings.seed + number), cuts });
+        left -= cuts;
+    }
+    tasks
+}
+
+fn perform(
+    task: &Task,
+    settings: &Settings,
+    stop: &AtomicBool,
+    results: &Mutex<Results>,
+    advance: &impl Fn(),
+) -> io::Result<()> {
+    let plan = &task.plan;
+    let lock = || results.lock().expect("nobody panics");
+    let mut recording = Recording::new(plan)?;
+    {
+        let mut results = lock();
+        let tally = results.tally(plan);
+        tally.recordings += 1;
+        tally.flushes += recording.flushes();
+    }
+    let cuts = recording.cuts(task.cuts as usize, plan.seed);
+    for (n, &cut) in (1..).zip(&cuts) {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let mut seen = recording.replay(cut)?;
+        let is_honest = !Tally::of(plan).is_control();
+        let checks = is_honest && seen.losses.is_empty() && (n % FSCK_EVERY == 0 || n == cuts.len());
+        if checks && let Err(e) = recording.fsck() {
+            seen.losses.push(e.to_string());
+        }
+        let mut results = lock();
+        let tally = results.tally(plan);
+        tally.cuts += 1;
+        tally.records += seen.records;
+        tally.fscks += u64::from(checks);
+        if !seen.losses.is_empty() {
+            tally.lossy += 1;
+            if is_honest && tally.lossy <= FINDINGS_MAX {
+                let log = save(&recording, plan, settings)?;
+                let Plan { fs, workload, seed, .. } = *plan;
+                let finding = Finding { fs, workload: workload.name, seed, cut, losses: seen.losses, log };
+                results.findings.push(finding);
+            }
+        }
+        drop(results);
+        advance();
+    }
+    Ok(())
+}
+
+fn save(recording: &Recording, plan: &Plan, settings: &Settings) -> io::Result<Option<PathBuf>> {
+    let Some(dir) = &settings.save_dir else { return Ok(None) };
+    let name = format!("{}-{}-{}.powercut", plan.fs, plan.workload.name, plan.seed);
+    let path = dir.canonicalize()?.join(name);
+    recording.save(&path)?;
+    Ok(Some(path))
+}

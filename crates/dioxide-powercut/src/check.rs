@@ -1,0 +1,239 @@
+//! What is found after a cut: opens a file as its owner would, and holds every sector of it against its history.
+
+use crate::history::{Fate, History};
+use crate::mark::Name;
+use crate::workload::{POISON, path_of};
+use crate::{BLOCK, SECTOR};
+use dioxide::{Buffer, File, OpenOptions, Verdict};
+use dioxide_testkit::files;
+use dioxide_testkit::records::Stamp;
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A broken promise, in words.
+pub type Loss = String;
+
+/// How much is told of one file: what goes wrong once mostly goes wrong often.
+const LOSSES_MAX: usize = 5;
+
+/// Recovers file `number` of a workload in `dir`, checks it, and leaves it closed.
+///
+/// # Errors
+///
+/// What went wrong with the checking itself. A file that cannot be opened is a loss.
+pub fn check(dir: &Path, number: u64, history: &History) -> io::Result<Vec<Loss>> {
+    let Some(path) = find(dir, number)? else {
+        let lost = history.kept() > 0;
+        return Ok(if lost { vec![format!("file {number} is gone")] } else { vec![] });
+    };
+    let mut losses = Losses::default();
+    match recover(&path, history, &mut losses) {
+        Ok(end) => check_closed(&path, end, &mut losses)?,
+        Err(error) => losses.add(|| error.to_string()),
+    }
+    Ok(losses.told.into_iter().map(|loss| format!("file {number}: {loss}")).collect())
+}
+
+#[derive(Default)]
+struct Losses {
+    told: Vec<Loss>,
+}
+
+impl Losses {
+    fn add(&mut self, loss: impl FnOnce() -> Loss) {
+        if self.told.len() < LOSSES_MAX {
+            self.told.push(loss());
+        }
+    }
+
+    fn add_unless(&mut self, holds: bool, loss: impl FnOnce() -> Loss) {
+        if !holds {
+            self.add(loss);
+        }
+    }
+}
+
+/// The file under the name of whichever life it has reached.
+fn find(dir: &Path, number: u64) -> io::Result<Option<PathBuf>> {
+    let life_0 = path_of(dir, number, 0);
+    let stem = life_0.file_stem();
+    let paths = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    Ok(paths.into_iter().find(|path| path.file_stem() == stem))
+}
+
+/// Opens, checks and closes the file. Returns where it ends.
+fn recover(path: &Path, history: &History, losses: &mut Losses) -> dioxide::Result<u64> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    let content = Content::of(&read(&file)?, history, losses);
+    content.check_kept(history, losses);
+    let mut end = file.len()?;
+    if let Some(found) = file.recovery().filter(|found| found.verdict == Verdict::Undecided) {
+        end = content.end_of_records(history);
+        losses.add_unless((found.floor..=found.ceiling).contains(&end), || format!("ends at {end}: {found}"));
+        file.set_len(end)?;
+    }
+    let (floor, ceiling) = (history.floor, history.ceiling);
+    losses.add_unless((floor..=ceiling).contains(&end), || {
+        format!("ends at {end}, not between {floor} and {ceiling}; {:?}", file.recovery())
+    });
+    file.close()?;
+    Ok(end)
+}
+
+fn read(file: &File) -> dioxide::Result<Vec<u8>> {
+    let len = file.len()? as usize;
+    let mut buffer = Buffer::zeroed(len.next_multiple_of(BLOCK));
+    file.read_at(&mut buffer, 0)?;
+    Ok(buffer[..len].to_vec())
+}
+
+/// A file at rest is as any other program would leave it.
+fn check_closed(path: &Path, end: u64, losses: &mut Losses) -> io::Result<()> {
+    let size = fs::metadata(path)?.len();
+    losses.add_unless(size == end, || format!("closed at {end}, it has {size} bytes"));
+    let marker = files::marker(path)?;
+    losses.add_unless(marker.is_none(), || "closed, it has a marker".to_owned());
+    Ok(())
+}
+
+/// What its sectors say.
+struct Content {
+    stamps: Vec<Option<Stamp>>,
+}
+
+impl Content {
+    /// Each sector must be of a record that may be there, at one place, or empty where it may be.
+    fn of(bytes: &[u8], history: &History, losses: &mut Losses) -> Content {
+        let mut places = HashMap::new();
+        let mut check = |(sector, at): (&[u8], u64)| {
+            let stamp = Stamp::of(sector);
+            let wrong = match stamp {
+                Some(stamp) => wrong_with(stamp, at, history, &mut places),
+                None => wrong_without_stamp(sector, at, history),
+            };
+            if let Some(wrong) = wrong {
+                losses.add(|| format!("at {at}: {wrong}"));
+            }
+            stamp
+        };
+        let at = (0..).step_by(SECTOR);
+        Content { stamps: bytes.chunks(SECTOR).zip(at).map(&mut check).collect() }
+    }
+
+    fn check_kept(&self, history: &History, losses: &mut Losses) {
+        for (name, record) in history.records.iter().filter(|(_, record)| record.fate == Fate::Kept) {
+            let offset = record.offset.expect("a durable record has a place");
+            let first = offset as usize / SECTOR;
+            let lost = (0..record.bytes / SECTOR as u64).find(|&part| {
+                let stamp = Stamp { writer: name.writer, number: name.number, part };
+                self.stamps.get(first + part as usize) != Some(&Some(stamp))
+            });
+            if let Some(part) = lost {
+                losses.add(|| format!("lost from sector {part} on: {name:?}, {record:?}"));
+            }
+        }
+    }
+
+    /// Where the records of the current life end that begin at 0 and have no gap.
+    fn end_of_records(&self, history: &History) -> u64 {
+        let is_of_this_life = |stamp: &Option<Stamp>| {
+            let record = stamp.and_then(|stamp| history.records.get(&name_of(stamp)));
+            record.is_some_and(|record| record.life == history.life)
+        };
+        let sectors = self.stamps.iter().take_while(|stamp| is_of_this_life(stamp)).count();
+        (sectors * SECTOR / BLOCK * BLOCK) as u64
+    }
+}
+
+fn name_of(stamp: Stamp) -> Name {
+    Name { writer: stamp.writer, number: stamp.number }
+}
+
+fn wrong_with(stamp: Stamp, at: u64, history: &History, places: &mut HashMap<Name, u64>) -> Option<Loss> {
+    let name = name_of(stamp);
+    let Some(record) = history.records.get(&name) else {
+        return Some(format!("a record that nobody had begun: {stamp:?}"));
+    };
+    let before = stamp.part * SECTOR as u64;
+    if before > at || before >= record.bytes {
+        return Some(format!("a sector at a wrong place: {stamp:?}, {record:?}"));
+    }
+    let place = *places.entry(name).or_insert(record.offset.unwrap_or(at - before));
+    if place != at - before {
+        return Some(format!("a record of {place} once more at {}: {stamp:?}", at - before));
+    }
+    (record.fate == Fate::Gone).then(|| format!("a record that was cut off: {stamp:?}"))
+}
+
+fn wrong_without_stamp(sector: &[u8], at: u64, history: &History) -> Option<Loss> {
+    let (first, is_even) = (sector[0], sector.iter().all(|byte| *byte == sector[0]));
+    match first {
+        0 if is_even && history.is_gapless && at < history.floor => {
+            Some(format!("a gap below the durable end, {}", history.floor))
+        }
+        0 if is_even => None,
+        POISON if is_even => Some("a buffer as it was after its call had returned".to_owned()),
+        0xA5 if is_even => Some("old content of the disk".to_owned()),
+        _ => Some(format!("neither a record nor zeros, but {:02x?}…", &sector[..16])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mark::Act;
+
+    const NAME: Name = Name { writer: 1, number: 2 };
+
+    fn sector(number: u64, part: u64) -> [u8; SECTOR] {
+        let mut sector = [0; SECTOR];
+        Stamp { writer: NAME.writer, number, part }.fill(&mut sector);
+        sector
+    }
+
+    /// What is said of a file whose one record of two sectors is durable at 512, behind a gap that is meant.
+    fn losses(sectors: &[[u8; SECTOR]]) -> Vec<Loss> {
+        let history = History::of([Act::WriteAt(NAME, 1024, 512), Act::Durable(NAME, 512)]);
+        let mut losses = Losses::default();
+        Content::of(&sectors.concat(), &history, &mut losses).check_kept(&history, &mut losses);
+        losses.told
+    }
+
+    const HOLE: [u8; SECTOR] = [0; SECTOR];
+
+    #[test]
+    fn a_file_as_it_should_be_is_all_right() {
+        assert_eq!(losses(&[HOLE, sector(2, 0), sector(2, 1)]), [""; 0]);
+    }
+
+    #[test]
+    fn every_kind_of_loss_is_told() {
+        let said = |sectors: &[[u8; SECTOR]]| losses(sectors).join("; ");
+        let (first, second) = (sector(2, 0), sector(2, 1));
+        assert!(said(&[]).contains("lost from sector 0"));
+        assert!(said(&[HOLE, first]).contains("lost from sector 1"));
+        assert!(said(&[HOLE, first, HOLE]).contains("lost from sector 1"));
+        assert!(said(&[HOLE, first, second, first]).contains("once more at 1536"));
+        assert!(said(&[HOLE, first, second, sector(3, 0)]).contains("nobody had begun"));
+        assert!(said(&[HOLE, first, second, sector(2, 2)]).contains("wrong place"));
+        assert!(said(&[[0xA5; SECTOR], first, second]).contains("old content"));
+        assert!(said(&[[POISON; SECTOR], first, second]).contains("after its call"));
+        assert!(said(&[[9; SECTOR], first, second]).contains("neither"));
+    }
+
+    #[test]
+    fn a_gap_among_appends_and_what_was_cut_off_are_losses() {
+        let told = |acts: &[Act], bytes: &[u8]| {
+            let mut losses = Losses::default();
+            Content::of(bytes, &History::of(acts.iter().copied()), &mut losses);
+            losses.told.join("; ")
+        };
+        let mut acts = vec![Act::Append(NAME, 512), Act::Durable(NAME, 512)];
+        let bytes = [HOLE, sector(2, 0)].concat();
+        assert!(told(&acts, &bytes).contains("a gap below"));
+        acts.extend([Act::Cut(0), Act::WasCut(0)]);
+        assert!(told(&acts, &bytes).contains("was cut off"));
+    }
+}

@@ -1,0 +1,166 @@
+//! What a workload had done to a file by the time of a cut, and so what must, may and must not be found in it.
+
+use crate::mark::{Act, Name};
+use std::collections::HashMap;
+
+/// One of the records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Where it must lie, if that is known.
+    pub offset: Option<u64>,
+    /// How sure it is.
+    pub fate: Fate,
+    /// In which life of the file it was written.
+    pub life: u64,
+}
+
+/// Whether a record is there after the cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was durable.
+    Kept,
+    /// It was being written, or cut off, or written over.
+    Open,
+    /// It had been cut off.
+    Gone,
+}
+
+/// What is known of one file.
+#[derive(Debug, Default)]
+pub struct History {
+    /// All records that were begun.
+    pub records: HashMap<Name, Written>,
+    /// Below this, there is no end.
+    pub floor: u64,
+    /// Above this, there is no end.
+    pub ceiling: u64,
+    /// The life of the file that has begun last.
+    pub life: u64,
+    /// Whether only appends were made to it: then there is no gap below the floor.
+    pub is_gapless: bool,
+}
+
+impl History {
+    /// Of what was marked before the cut.
+    pub fn of(acts: impl IntoIterator<Item = Act>) -> History {
+        let mut history = History { is_gapless: true, ..History::default() };
+        acts.into_iter().for_each(|act| history.add(act));
+        history
+    }
+
+    /// How many records must be there.
+    pub fn kept(&self) -> usize {
+        self.records.values().filter(|record| record.fate == Fate::Kept).count()
+    }
+
+    fn add(&mut self, act: Act) {
+        match act {
+            Act::Append(name, bytes) => {
+                self.begin(name, bytes, None);
+                self.ceiling += bytes;
+            }
+            Act::WriteAt(name, bytes, offset) => {
+                self.is_gapless = false;
+                self.begin(name, bytes, Some(offset));
+                self.ceiling = self.ceiling.max(offset + bytes);
+            }
+            Act::Durable(name, offset) => {
+                let record = self.records.get_mut(&name).expect("durable after it was begun");
+                (record.offset, record.fate) = (Some(offset), Fate::Kept);
+                self.floor = self.floor.max(offset + record.bytes);
+            }
+            Act::Cut(len) => {
+                self.cut_off(len, Fate::Open);
+                self.floor = len;
+            }
+            Act::WasCut(len) => {
+                self.cut_off(len, Fate::Gone);
+                self.ceiling = len;
+            }
+            // Until it has happened the old life may still be there, whole.
+            Act::Recycle(_) => self.floor = 0,
+            Act::WasRecycled(life) => {
+                self.life = life;
+                self.ceiling = 0;
+                self.records.values_mut().for_each(|record| record.fate = Fate::Open);
+            }
+        }
+    }
+
+    fn begin(&mut self, name: Name, bytes: u64, offset: Option<u64>) {
+        let record = Written { bytes, offset, fate: Fate::Open, life: self.life };
+        let other = self.records.insert(name, record);
+        assert_eq!(other, None, "two records of one name");
+    }
+
+    fn cut_off(&mut self, len: u64, fate: Fate) {
+        for record in self.records.values_mut() {
+            if record.offset.is_some_and(|offset| offset >= len) {
+                record.fate = fate;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(number: u64) -> Name {
+        Name { writer: 0, number }
+    }
+
+    fn fates(history: &History) -> Vec<Fate> {
+        (0..history.records.len() as u64).map(|number| history.records[&name(number)].fate).collect()
+    }
+
+    #[test]
+    fn an_append_is_kept_once_it_is_durable() {
+        let mut acts = vec![Act::Append(name(0), 4096), Act::Append(name(1), 8192)];
+        let begun = History::of(acts.clone());
+        assert_eq!((begun.floor, begun.ceiling, begun.kept()), (0, 12288, 0));
+        acts.push(Act::Durable(name(1), 4096));
+        let durable = History::of(acts);
+        assert_eq!((durable.floor, durable.ceiling, durable.kept()), (12288, 12288, 1));
+        assert_eq!(fates(&durable), [Fate::Open, Fate::Kept]);
+    }
+
+    #[test]
+    fn a_write_may_leave_gaps() {
+        let written = History::of([Act::WriteAt(name(0), 4096, 1 << 20), Act::Durable(name(0), 1 << 20)]);
+        assert_eq!(
+            (written.floor, written.ceiling, written.is_gapless),
+            ((1 << 20) + 4096, (1 << 20) + 4096, false)
+        );
+    }
+
+    #[test]
+    fn what_is_cut_off_may_be_there_until_the_cut_is_done() {
+        let mut acts = vec![
+            Act::Append(name(0), 4096),
+            Act::Durable(name(0), 0),
+            Act::Append(name(1), 4096),
+            Act::Durable(name(1), 4096),
+            Act::Cut(4096),
+        ];
+        let cutting = History::of(acts.clone());
+        assert_eq!((cutting.floor, cutting.ceiling), (4096, 8192));
+        assert_eq!(fates(&cutting), [Fate::Kept, Fate::Open]);
+        acts.push(Act::WasCut(4096));
+        let cut = History::of(acts);
+        assert_eq!((cut.floor, cut.ceiling), (4096, 4096));
+        assert_eq!(fates(&cut), [Fate::Kept, Fate::Gone]);
+    }
+
+    #[test]
+    fn the_old_life_is_whole_until_the_file_is_recycled() {
+        let mut acts = vec![Act::Append(name(0), 4096), Act::Durable(name(0), 0), Act::Recycle(1)];
+        let recycling = History::of(acts.clone());
+        assert_eq!((recycling.floor, recycling.ceiling, fates(&recycling)), (0, 4096, vec![Fate::Kept]));
+        acts.push(Act::WasRecycled(1));
+        let recycled = History::of(acts);
+        assert_eq!((recycled.floor, recycled.ceiling, fates(&recycled)), (0, 0, vec![Fate::Open]));
+    }
+}

@@ -1,0 +1,200 @@
+//! The command: cuts the power as often as asked, or once more as before.
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Parser, Subcommand};
+use comfy_table::{CellAlignment, Table, presets};
+use dioxide_powercut::campaign::{self, Finding, Results, Settings, Tally};
+use dioxide_powercut::recording::{Again, Cut, Flushes, Recording};
+use dioxide_powercut::{SCENARIOS, workload};
+use dioxide_testkit::fuse_disk::Keep;
+use dioxide_testkit::lab::Fs;
+use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Cuts the power of simulated disks at any moment and looks for what dioxide lost. Needs root and the lab:
+/// scripts/with-lab cargo run --release -p dioxide-powercut -- run
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Record workloads and cut them. Exit code 1 if anything was lost, or if a control lost nothing
+    Run(RunArgs),
+    /// Cut a saved recording once more. Exit code 1 if anything was lost
+    Replay(ReplayArgs),
+}
+
+#[derive(Args)]
+struct RunArgs {
+    /// How many cuts, over all file systems and workloads
+    #[arg(long, default_value_t = 100_000)]
+    cuts: u64,
+    /// Of everything but the order in which threads run
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// On which file systems
+    #[arg(long, value_delimiter = ',', value_parser = file_system, default_value = "ext4,xfs,btrfs,btrfs-nocow,ext3")]
+    fs: Vec<Fs>,
+    /// How many recordings at a time
+    #[arg(long, default_value_t = 3)]
+    jobs: usize,
+    /// How many cuts for each recording
+    #[arg(long, default_value_t = 200)]
+    cuts_per_recording: u64,
+    /// How many records each thread of a workload writes
+    #[arg(long, default_value_t = 40)]
+    records: u64,
+    /// How long, in microseconds, the disk delays a request at most, before it takes effect and again after
+    #[arg(long, default_value_t = 1000)]
+    delay_us: u64,
+    /// Where recordings with losses are saved
+    #[arg(long, default_value = ".")]
+    save: PathBuf,
+}
+
+#[derive(Args)]
+struct ReplayArgs {
+    /// A saved recording
+    log: PathBuf,
+    /// Its file system
+    #[arg(long, value_parser = file_system)]
+    fs: Fs,
+    /// The entries of the log before the cut
+    #[arg(long)]
+    after: u64,
+    /// What the disk keeps of what was not flushed: nothing, all, sectors:SEED or writes:SEED
+    #[arg(long)]
+    keep: Keep,
+    /// The power goes again during recovery: after how many 1024ths of what is written then, and what is kept (as 512:all)
+    #[arg(long)]
+    again: Option<Again>,
+}
+
+fn file_system(name: &str) -> Result<Fs> {
+    let known = Fs::ALL.into_iter().find(|fs| fs.name() == name);
+    let Some(fs) = known else { bail!("no such file system") };
+    workload::everywhere(fs).map_or_else(|why| bail!(why), |()| Ok(fs))
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = dioxide_testkit::serve_if_asked(SCENARIOS) {
+        return code;
+    }
+    let done = match Cli::parse().command {
+        Command::Run(args) => run(args),
+        Command::Replay(args) => replay(&args),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("dioxide-powercut: {e:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: RunArgs) -> Result<bool> {
+    let settings = Settings {
+        file_systems: args.fs,
+        cuts: args.cuts,
+        cuts_of_a_recording: args.cuts_per_recording.max(1),
+        seed: args.seed,
+        jobs: args.jobs,
+        records: args.records,
+        delay_max: Duration::from_micros(args.delay_us),
+        save_dir: Some(args.save),
+    };
+    let stop = listen()?;
+    let bar = ProgressBar::new(campaign::total(&settings));
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} cuts, {per_sec}, {elapsed}, {eta} left");
+    bar.set_style(style.expect("the template is valid"));
+    let begin = Instant::now();
+    let results = campaign::run(&settings, &stop, || bar.inc(1));
+    bar.finish_and_clear();
+    report(&results, begin.elapsed());
+    if stop.load(Ordering::Relaxed) {
+        println!("Interrupted.");
+    }
+    Ok(results.are_good())
+}
+
+/// The first signal lets every cut that is under way end; then everything is taken down.
+fn listen() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, stop.clone()).context("listen for Ctrl-C")?;
+    }
+    Ok(stop)
+}
+
+fn report(results: &Results, time: Duration) {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["fs", "workload", "recordings", "flushes", "cuts", "records", "fsck", "losses", ""]);
+    table
+        .column_iter_mut()
+        .skip(2)
+        .take(6)
+        .for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table.add_rows(results.tallies.iter().map(row));
+    println!("{table}");
+    let cuts: u64 = results.tallies.iter().map(|tally| tally.cuts).sum();
+    let per_s = cuts as f64 / time.as_secs_f64();
+    println!("{cuts} cuts in {:.0} s, {per_s:.1}/s.", time.as_secs_f64());
+    results.findings.iter().for_each(tell);
+    if let Some(failure) = &results.failure {
+        println!("The rig failed: {failure}");
+    }
+}
+
+fn row(tally: &Tally) -> [String; 9] {
+    let workload = match tally.flushes_were {
+        Flushes::Kept => tally.workload.name.to_owned(),
+        Flushes::Ignored => format!("{}, lying disk", tally.workload.name),
+    };
+    let verdict = match (tally.is_control(), tally.is_as_it_should_be()) {
+        (false, true) => "",
+        (false, false) => "LOST",
+        (true, true) => "control, must lose",
+        (true, false) => "CONTROL LOST NOTHING",
+    };
+    let numbers = [tally.recordings, tally.flushes, tally.cuts, tally.records, tally.fscks, tally.lossy];
+    let [recordings, flushes, cuts, records, fscks, lossy] = numbers.map(|number| number.to_string());
+    [tally.fs.to_string(), workload, recordings, flushes, cuts, records, fscks, lossy, verdict.to_owned()]
+}
+
+fn tell(finding: &Finding) {
+    let Finding { fs, workload, seed, cut, losses, log } = finding;
+    println!("\n{fs} {workload}, seed {seed}, cut after {} keeping {}:", cut.after, cut.keep);
+    losses.iter().for_each(|loss| println!("  {loss}"));
+    if let Some(log) = log {
+        let log = log.display();
+        let again = cut.again.map(|again| format!(" --again {again}")).unwrap_or_default();
+        println!(
+            "  dioxide-powercut replay {log} --fs {fs} --after {} --keep {}{again}",
+            cut.after, cut.keep
+        );
+    }
+}
+
+fn replay(args: &ReplayArgs) -> Result<bool> {
+    let log = args.log.canonicalize().with_context(|| args.log.display().to_string())?;
+    let mut recording = Recording::load(args.fs, &log)?;
+    let seen = recording.replay(Cut { after: args.after, keep: args.keep, again: args.again })?;
+    println!("{} records had to be there.", seen.records);
+    seen.losses.iter().for_each(|loss| println!("{loss}"));
+    if seen.losses.is_empty() {
+        recording.fsck()?;
+    }
+    Ok(seen.losses.is_empty())
+}

@@ -1,0 +1,100 @@
+//! What a workload says of what it does, in one order with what its disk does.
+
+use dioxide_testkit::fuse_disk;
+
+/// A record: who wrote it, and which of the writer's it is. Also stands in every sector of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Name {
+    /// Each thread of each life of a file is another.
+    pub writer: u64,
+    /// Counts from 0.
+    pub number: u64,
+}
+
+/// What is about to be done, or is done and promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// The append of a record of this many bytes is about to be called.
+    Append(Name, u64),
+    /// A write of a record of this many bytes at this offset is about to be called.
+    WriteAt(Name, u64, u64),
+    /// The record is at this offset, and durable.
+    Durable(Name, u64),
+    /// The file is about to be cut to this length.
+    Cut(u64),
+    /// It has been cut to this length.
+    WasCut(u64),
+    /// The file is about to be recycled for its life of this number.
+    Recycle(u64),
+    /// It has been recycled.
+    WasRecycled(u64),
+}
+
+/// An act, and the number of the file on which it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// 0 or 1.
+    pub file: u64,
+    /// What is done to it.
+    pub act: Act,
+}
+
+impl Mark {
+    /// As the disk takes it.
+    pub fn encode(self) -> fuse_disk::Mark {
+        let name = |Name { writer, number }| writer << 32 | number;
+        let (kind, first, second, third) = match self.act {
+            Act::Append(record, bytes) => (0, name(record), bytes, 0),
+            Act::WriteAt(record, bytes, offset) => (1, name(record), bytes, offset),
+            Act::Durable(record, offset) => (2, name(record), offset, 0),
+            Act::Cut(len) => (3, len, 0, 0),
+            Act::WasCut(len) => (4, len, 0, 0),
+            Act::Recycle(life) => (5, life, 0, 0),
+            Act::WasRecycled(life) => (6, life, 0, 0),
+        };
+        [kind | self.file << 8, first, second, third]
+    }
+
+    /// What [`Mark::encode`] made of it.
+    ///
+    /// # Panics
+    ///
+    /// If it was made of none.
+    pub fn decode([head, first, second, third]: fuse_disk::Mark) -> Mark {
+        let record = Name { writer: first >> 32, number: first & 0xFFFF_FFFF };
+        let act = match head & 0xFF {
+            0 => Act::Append(record, second),
+            1 => Act::WriteAt(record, second, third),
+            2 => Act::Durable(record, second),
+            3 => Act::Cut(first),
+            4 => Act::WasCut(first),
+            5 => Act::Recycle(first),
+            6 => Act::WasRecycled(first),
+            kind => panic!("no mark is of kind {kind}"),
+        };
+        Mark { file: head >> 8, act }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mark_survives_the_disk() {
+        let record = Name { writer: 70_000, number: 9 };
+        let acts = [
+            Act::Append(record, 4096),
+            Act::WriteAt(record, 4096, 1 << 40),
+            Act::Durable(record, 8192),
+            Act::Cut(12288),
+            Act::WasCut(12288),
+            Act::Recycle(3),
+            Act::WasRecycled(3),
+        ];
+        for act in acts {
+            let mark = Mark { file: 1, act };
+            assert_eq!(Mark::decode(mark.encode()), mark);
+        }
+    }
+}

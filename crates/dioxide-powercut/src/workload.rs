@@ -1,0 +1,298 @@
+//! What is done to the files while everything is recorded, in a child process: each workload works on two files of
+//! one file system at once. Every buffer is overwritten as soon as the call that used it has returned, so that a disk
+//! that is given it later shows.
+
+use crate::mark::{Act, Mark, Name};
+use crate::{BLOCK, SECTOR};
+use dioxide::{Buffer, Durability, File, Growth, OpenOptions};
+use dioxide_testkit::child::Acks;
+use dioxide_testkit::fuse_disk::Marks;
+use dioxide_testkit::lab::{Applies, Fs};
+use dioxide_testkit::records::{Random, Stamp};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+/// The scenario that a child plays.
+pub const SCENARIO: &str = "powercut_workload";
+
+/// How many files a workload works on.
+pub const FILES: u64 = 2;
+
+/// What a buffer holds after its call has returned.
+pub const POISON: u8 = 0xDE;
+
+const THREADS_OF_A_FILE: u64 = 4;
+
+/// Full with that many blocks, a segment is recycled.
+const SEGMENT_BLOCKS: u64 = 24;
+
+/// One of the ways to use files.
+pub struct Workload {
+    /// As in the table of losses.
+    pub name: &'static str,
+    /// Where it has something to do.
+    pub applies: fn(Fs) -> Applies,
+    /// Works on one of the files.
+    run: fn(&Player),
+    /// Keeps its promises; the controls do not.
+    pub is_honest: bool,
+}
+
+/// Where power cuts can be looked at.
+pub fn everywhere(fs: Fs) -> Applies {
+    fs.survives_power_cuts()
+}
+
+fn where_zeros_grow(fs: Fs) -> Applies {
+    everywhere(fs).and(fs.grows_zeroed())
+}
+
+fn where_both_grow(fs: Fs) -> Applies {
+    fs.grows_unwritten().and(where_zeros_grow(fs))
+}
+
+const fn honest(name: &'static str, applies: fn(Fs) -> Applies, run: fn(&Player)) -> Workload {
+    Workload { name, applies, run, is_honest: true }
+}
+
+/// All that keep their promises.
+pub const WORKLOADS: &[Workload] = &[
+    honest("append", everywhere, append),
+    honest("append-sync", everywhere, append_then_sync),
+    honest("positional", everywhere, write_with_holes),
+    honest("zeroed", where_zeros_grow, append_over_zeros),
+    honest("reopen", everywhere, open_append_close),
+    honest("set-len", everywhere, append_and_cut),
+    honest("recycle", where_both_grow, recycle),
+];
+
+/// The control: says that records are durable that were never flushed.
+pub const UNSYNCED: Workload =
+    Workload { name: "unsynced", applies: everywhere, run: append_unsynced, is_honest: false };
+
+/// The workload of this name.
+pub fn named(name: &str) -> Option<&'static Workload> {
+    WORKLOADS.iter().chain([&UNSYNCED]).find(|workload| workload.name == name)
+}
+
+/// Plays a workload to its end. The arguments: its name, the directory of its files, the path of the disk's marks, a
+/// seed, and how many records each thread writes.
+pub fn play(_acks: &Acks, args: &[String]) {
+    let [name, dir, marks, seed, records] = args else { panic!("five arguments, not {args:?}") };
+    let workload = named(name).expect("a workload");
+    let marks = Marks::open(Path::new(marks)).expect("the marks open");
+    let (seed, records) = (seed.parse().expect("a seed"), records.parse().expect("a number"));
+    let dir = Path::new(dir);
+    thread::scope(|scope| {
+        for file in 0..FILES {
+            let player = Player { dir, marks: &marks, file, seed, records };
+            scope.spawn(move || (workload.run)(&player));
+        }
+    });
+}
+
+/// Who works on one of the files.
+struct Player<'a> {
+    dir: &'a Path,
+    marks: &'a Marks,
+    file: u64,
+    seed: u64,
+    records: u64,
+}
+
+impl Player<'_> {
+    fn path(&self) -> PathBuf {
+        path_of(self.dir, self.file, 0)
+    }
+
+    /// Of another writer other numbers.
+    fn random(&self, writer: u64) -> Random {
+        Random::new(self.seed << 16 | self.file << 12 | writer)
+    }
+
+    /// Small steps of growth, so that cuts fall into many.
+    fn options(&self, durability: Durability, growth: Growth) -> OpenOptions {
+        let cap = (BLOCK as u64 * 16) << self.random(0).below(4);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).durability(durability).growth(growth).growth_cap(cap);
+        options
+    }
+
+    fn open(&self, durability: Durability, growth: Growth) -> File {
+        self.options(durability, growth).open(self.path()).expect("it opens")
+    }
+
+    fn mark(&self, act: Act) {
+        self.marks.send(Mark { file: self.file, act }.encode());
+    }
+
+    /// Appends a record; where it is, is not promised yet.
+    fn append(&self, file: &File, name: Name, blocks: u64) -> u64 {
+        let mut record = record(name, blocks);
+        self.mark(Act::Append(name, record.len() as u64));
+        let offset = file.append(&record).expect("there is space");
+        record.fill(POISON);
+        offset
+    }
+
+    fn append_durably(&self, file: &File, name: Name, blocks: u64) -> u64 {
+        let offset = self.append(file, name, blocks);
+        self.mark(Act::Durable(name, offset));
+        offset
+    }
+
+    /// Runs `work` in some threads, each with its number.
+    fn together(&self, work: impl Fn(u64) + Sync) {
+        let work = &work;
+        thread::scope(|scope| {
+            (0..THREADS_OF_A_FILE).for_each(|writer| {
+                scope.spawn(move || work(writer));
+            });
+        });
+    }
+}
+
+/// The path of a file in its life of this number.
+pub fn path_of(dir: &Path, file: u64, life: u64) -> PathBuf {
+    dir.join(format!("log-{file}.{life}"))
+}
+
+fn record(name: Name, blocks: u64) -> Buffer {
+    let mut buffer = Buffer::zeroed(blocks as usize * BLOCK);
+    for (sector, part) in buffer.chunks_exact_mut(SECTOR).zip(0..) {
+        Stamp { writer: name.writer, number: name.number, part }.fill(sector);
+    }
+    buffer
+}
+
+fn append(player: &Player) {
+    append_from_threads(player, Durability::EveryWrite, Growth::Unwritten);
+}
+
+fn append_over_zeros(player: &Player) {
+    append_from_threads(player, Durability::EveryWrite, Growth::Zeroed);
+}
+
+/// Each append is said to be durable when it returns.
+fn append_from_threads(player: &Player, durability: Durability, growth: Growth) {
+    let file = player.open(durability, growth);
+    player.together(|writer| {
+        let mut random = player.random(writer);
+        for number in 0..player.records {
+            player.append_durably(&file, Name { writer, number }, 1 + random.below(4));
+        }
+    });
+    file.close().expect("it closes");
+}
+
+fn append_unsynced(player: &Player) {
+    append_from_threads(player, Durability::OnSync, Growth::Unwritten);
+}
+
+fn append_then_sync(player: &Player) {
+    let file = player.open(Durability::OnSync, Growth::Unwritten);
+    player.together(|writer| {
+        let mut random = player.random(writer);
+        let mut number = 0;
+        while number < player.records {
+            let batch = 1 + random.below(6);
+            let names = (number..number + batch).map(|number| Name { writer, number });
+            let placed: Vec<_> =
+                names.map(|name| (name, player.append(&file, name, 1 + random.below(4)))).collect();
+            file.sync_data().expect("it syncs");
+            placed.iter().for_each(|&(name, offset)| player.mark(Act::Durable(name, offset)));
+            number += batch;
+        }
+    });
+    file.close().expect("it closes");
+}
+
+/// Each thread has every fourth place, and leaves some of them out.
+fn write_with_holes(player: &Player) {
+    let file = player.open(Durability::EveryWrite, Growth::Unwritten);
+    player.together(|writer| {
+        let mut random = player.random(writer);
+        let mut place = random.below(4);
+        for number in 0..player.records {
+            let name = Name { writer, number };
+            let offset = (place * THREADS_OF_A_FILE + writer) * 2 * BLOCK as u64;
+            let mut record = record(name, 1 + random.below(2));
+            player.mark(Act::WriteAt(name, record.len() as u64, offset));
+            file.write_at(&record, offset).expect("there is space");
+            record.fill(POISON);
+            player.mark(Act::Durable(name, offset));
+            place += 1 + random.below(3);
+        }
+    });
+    file.close().expect("it closes");
+}
+
+/// One record and another for each time that the file is opened; what makes it durable is closing it, every other time.
+fn open_append_close(player: &Player) {
+    let mut random = player.random(0);
+    for number in (0..player.records).step_by(2) {
+        let closing_syncs = random.below(2) == 0;
+        let durability = if closing_syncs { Durability::OnSync } else { Durability::EveryWrite };
+        let growth = if random.below(4) == 0 { Growth::None } else { Growth::Unwritten };
+        let file = player.open(durability, growth);
+        let append = |number, blocks| {
+            let name = Name { writer: 0, number };
+            let offset = player.append(&file, name, blocks);
+            let durable = Act::Durable(name, offset);
+            if durability == Durability::EveryWrite {
+                player.mark(durable);
+            }
+            durable
+        };
+        let appended = [append(number, 1 + random.below(4)), append(number + 1, 1)];
+        file.close().expect("it closes");
+        if closing_syncs {
+            appended.into_iter().for_each(|durable| player.mark(durable));
+        }
+    }
+}
+
+/// Cuts the file every few records, at the end of one of them.
+fn append_and_cut(player: &Player) {
+    let file = player.open(Durability::EveryWrite, Growth::Unwritten);
+    let mut random = player.random(0);
+    let mut ends = vec![0];
+    for number in 0..player.records * THREADS_OF_A_FILE / 2 {
+        let blocks = 1 + random.below(8);
+        let offset = player.append_durably(&file, Name { writer: 0, number }, blocks);
+        ends.push(offset + blocks * BLOCK as u64);
+        if random.below(6) == 0 {
+            ends.truncate(1 + random.below(ends.len() as u64) as usize);
+            let len = *ends.last().expect("the first is never cut off");
+            player.mark(Act::Cut(len));
+            file.set_len(len).expect("it can be cut");
+            player.mark(Act::WasCut(len));
+        }
+    }
+    file.close().expect("it closes");
+}
+
+/// One segment after the other in the space of the one before, under another name.
+fn recycle(player: &Player) {
+    for life in 0..=player.records / 8 {
+        let path = path_of(player.dir, player.file, life);
+        if life > 0 {
+            std::fs::rename(path_of(player.dir, player.file, life - 1), &path).expect("it can be renamed");
+            std::fs::File::open(player.dir).and_then(|dir| dir.sync_all()).expect("the name can be synced");
+        }
+        let mut options = player.options(Durability::EveryWrite, Growth::Unwritten);
+        let file = options.capacity(SEGMENT_BLOCKS * BLOCK as u64).open(path).expect("it opens");
+        if life > 0 {
+            player.mark(Act::Recycle(life));
+            file.recycle().expect("it is recycled");
+            player.mark(Act::WasRecycled(life));
+        }
+        player.together(|thread| {
+            let writer = life * THREADS_OF_A_FILE + thread;
+            for number in 0..SEGMENT_BLOCKS / THREADS_OF_A_FILE / 2 {
+                player.append_durably(&file, Name { writer, number }, 2);
+            }
+        });
+        file.close().expect("it closes");
+    }
+}

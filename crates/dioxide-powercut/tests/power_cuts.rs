@@ -1,0 +1,163 @@
+//! Power cuts at any moment of every workload, on every file system that recovers by itself: nothing that was
+//! acknowledged is lost. The controls lose.
+
+use dioxide_powercut::SCENARIOS;
+use dioxide_powercut::recording::{Cut, Flushes, Plan, Recording, Seen};
+use dioxide_powercut::workload::{UNSYNCED, WORKLOADS, Workload, everywhere};
+use dioxide_testkit::fuse_disk::Keep;
+use dioxide_testkit::lab::{self, Fs};
+use dioxide_testkit::trials::{Trial, TrialResult, fuse_trial, fuse_trials_where};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// For each workload on each file system.
+const CUTS: usize = 12;
+
+fn plan(fs: Fs, workload: &'static Workload, flushes: Flushes) -> Plan {
+    Plan { fs, workload, flushes, seed: 1, records: 24, delay_max: Duration::from_millis(1) }
+}
+
+fn cut_all(recording: &mut Recording, cuts: &[Cut]) -> std::io::Result<Vec<Seen>> {
+    cuts.iter().map(|cut| recording.replay(*cut)).collect()
+}
+
+fn loses_nothing(fs: Fs, workload: &'static Workload) -> TrialResult {
+    let plan = plan(fs, workload, Flushes::Kept);
+    let mut recording = Recording::new(&plan)?;
+    assert!(recording.durable() >= 24, "too little was acknowledged to test anything");
+    let cuts = recording.cuts(CUTS, plan.seed);
+    let seen = cut_all(&mut recording, &cuts)?;
+    recording.fsck()?;
+    for (seen, cut) in seen.iter().zip(&cuts) {
+        assert!(seen.losses.is_empty(), "{cut:?}: {:#?}", seen.losses);
+    }
+    assert!(seen.iter().any(|seen| seen.records > 0), "no record had to be there at any cut");
+    Ok(())
+}
+
+/// How many cuts of a run that must lose lose something.
+fn lossy_cuts(plan: &Plan) -> std::io::Result<usize> {
+    let mut recording = Recording::new(plan)?;
+    let cuts = recording.cuts(CUTS, plan.seed);
+    let seen = cut_all(&mut recording, &cuts)?;
+    Ok(seen.iter().filter(|seen| !seen.losses.is_empty()).count())
+}
+
+fn what_is_acknowledged_without_a_flush_is_lost(fs: Fs) -> TrialResult {
+    assert!(lossy_cuts(&plan(fs, &UNSYNCED, Flushes::Kept))? > 0);
+    Ok(())
+}
+
+fn what_a_disk_that_lies_about_flushes_was_given_is_lost(fs: Fs) -> TrialResult {
+    assert!(lossy_cuts(&plan(fs, &WORKLOADS[0], Flushes::Ignored))? > 0);
+    Ok(())
+}
+
+/// A disk that keeps all that it was given shows every record, whenever it is cut.
+fn a_cut_that_loses_nothing_shows_what_was_never_flushed() -> TrialResult {
+    let mut recording = Recording::new(&plan(Fs::Ext4, &WORKLOADS[0], Flushes::Ignored))?;
+    let mut cuts = recording.cuts(CUTS, 1);
+    cuts.iter_mut().for_each(|cut| *cut = Cut { keep: Keep::All, again: None, ..*cut });
+    assert!(cut_all(&mut recording, &cuts)?.iter().all(|seen| seen.losses.is_empty()));
+    Ok(())
+}
+
+fn a_saved_recording_shows_the_same_losses() -> TrialResult {
+    let dir = lab::fresh_dir(Fs::Ext4, "saved")?;
+    let log = dir.join("log");
+    let mut recording = Recording::new(&plan(Fs::Ext4, &UNSYNCED, Flushes::Kept))?;
+    let cuts = recording.cuts(CUTS, 3);
+    let lossy = |seen: Vec<Seen>| seen.iter().map(|seen| !seen.losses.is_empty()).collect::<Vec<_>>();
+    let seen = lossy(cut_all(&mut recording, &cuts)?);
+    recording.save(&log)?;
+    drop(recording);
+    let mut loaded = Recording::load(Fs::Ext4, &log)?;
+    assert_eq!(lossy(cut_all(&mut loaded, &cuts)?), seen);
+    drop(loaded);
+    let cut = cuts.iter().zip(&seen).find_map(|(cut, is_lossy)| is_lossy.then_some(cut)).ok_or("no loss")?;
+    let (after, keep) = (cut.after.to_string(), cut.keep.to_string());
+    let replay = ["replay", &log.to_string_lossy(), "--fs", "ext4", "--after", &after, "--keep", &keep];
+    let replayed = command().args(replay).output()?;
+    assert_eq!(replayed.status.code(), Some(1), "{replayed:?}");
+    assert!(String::from_utf8(replayed.stdout)?.contains("lost from sector"));
+    Ok(())
+}
+
+fn command() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_dioxide-powercut"))
+}
+
+fn the_command_cuts_as_often_as_asked() -> TrialResult {
+    let ran = command().args(["run", "--cuts", "12", "--fs", "ext4", "--records", "8"]).output()?;
+    let out = String::from_utf8(ran.stdout)?;
+    assert!(ran.status.success(), "{out}");
+    // With those of the controls.
+    assert!(out.contains("52 cuts in"), "{out}");
+    assert_eq!(out.matches("control, must lose").count(), 2, "{out}");
+    Ok(())
+}
+
+fn the_command_takes_everything_down_when_it_is_interrupted() -> TrialResult {
+    let mut running = command().args(["run", "--fs", "ext4,xfs"]).stdout(Stdio::null()).spawn()?;
+    let prefix = format!("{}-", running.id());
+    let volumes = || -> std::io::Result<usize> {
+        let entries = fs::read_dir(lab::dir()?.join("volumes"))?;
+        Ok(entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count())
+    };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !volumes().is_ok_and(|count| count > 0) {
+        assert!(Instant::now() < deadline, "it makes no disks");
+        thread::sleep(Duration::from_millis(10));
+    }
+    thread::sleep(Duration::from_millis(500));
+    kill_process(Pid::from_child(&running), Signal::INT)?;
+    while running.try_wait()?.is_none() {
+        assert!(Instant::now() < deadline, "it does not end");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(volumes().unwrap_or(0), 0, "it left disks behind");
+    Ok(())
+}
+
+type Once = fn() -> TrialResult;
+
+fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for workload in WORKLOADS {
+        for fs in Fs::ALL.into_iter().filter(|fs| (workload.applies)(*fs).is_ok()) {
+            let name = format!("{fs}::{}_loses_nothing", workload.name);
+            trials.push(fuse_trial(&name, move || loses_nothing(fs, workload)));
+        }
+    }
+    trials.extend(fuse_trials_where(
+        "what_is_acknowledged_without_a_flush_is_lost",
+        everywhere,
+        what_is_acknowledged_without_a_flush_is_lost,
+    ));
+    trials.extend(fuse_trials_where(
+        "what_a_disk_that_lies_about_flushes_was_given_is_lost",
+        everywhere,
+        what_a_disk_that_lies_about_flushes_was_given_is_lost,
+    ));
+    let once: [(&str, Once); 4] = [
+        (
+            "a_cut_that_loses_nothing_shows_what_was_never_flushed",
+            a_cut_that_loses_nothing_shows_what_was_never_flushed,
+        ),
+        ("a_saved_recording_shows_the_same_losses", a_saved_recording_shows_the_same_losses),
+        ("the_command_cuts_as_often_as_asked", the_command_cuts_as_often_as_asked),
+        (
+            "the_command_takes_everything_down_when_it_is_interrupted",
+            the_command_takes_everything_down_when_it_is_interrupted,
+        ),
+    ];
+    trials.extend(once.map(|(name, test)| fuse_trial(name, test)));
+    trials
+}
+
+fn main() -> ExitCode {
+    dioxide_testkit::run(SCENARIOS, trials)
+}
