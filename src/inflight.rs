@@ -122,6 +122,7 @@ fn thread_number() -> usize {
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicI64;
+    use std::time::Duration;
 
     #[test]
     fn nobody_is_inside_while_another_is_alone() {
@@ -146,6 +147,22 @@ mod tests {
                     }
                 });
             }
+        });
+    }
+
+    #[test]
+    fn whoever_wants_to_be_alone_waits_for_those_inside() {
+        let gate = Gate::default();
+        let left = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let pass = gate.enter();
+            scope.spawn(|| {
+                let _alone = gate.shut();
+                assert!(left.load(SeqCst));
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            left.store(true, SeqCst);
+            drop(pass);
         });
     }
 

@@ -959,3 +959,5 @@ fn settle(file: &SimFile) -> Result<u64> {
     }
     Ok(end)
 }
+
+mod orders;

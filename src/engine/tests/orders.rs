@@ -1,0 +1,265 @@
+//! The orders that matter in a crash, and in what other processes and threads see, on disks less kind than the simulated
+//! one by itself.
+
+use super::*;
+use crate::backend::Job;
+use crate::engine::waiter::{News, Token};
+use crate::recovery::Extent;
+use crate::sync::JoinHandle;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// The two ways in which a crash can keep only one of the size and the marker. File systems that keep them in one
+/// journal do not, but no kernel promises an order where no sync lies between.
+fn crashes_apart(disk: &Disk) -> [Disk; 2] {
+    [true, false].map(|keep_size| {
+        let image = disk.crash(|_| keep_size);
+        match disk.crash(|_| !keep_size).0.read_marker().unwrap() {
+            Some(marker) => image.0.write_marker(&marker).unwrap(),
+            None => image.0.remove_marker().unwrap(),
+        }
+        image.crash(|_| true)
+    })
+}
+
+#[test]
+fn marker_and_size_that_a_crash_keeps_apart_are_brought_together() {
+    for prepared in [Prepared::Unwritten, Prepared::Zeroed] {
+        for cut in 0.. {
+            let sim = Disk::new(DISK_BYTES);
+            sim.die_after(cut);
+            let Some(file) = open_on_dying(sim, prepared, Arc::default()) else { continue };
+            let durable = live(&file);
+            let closed = file.finish().is_ok();
+            for disk in crashes_apart(&file.backend) {
+                check_apart(&disk, durable, prepared, &format!("cut {cut} {prepared:?}"));
+            }
+            if closed {
+                break;
+            }
+        }
+    }
+}
+
+/// The recovery is ended by such a crash as well, at every call.
+fn check_apart(disk: &Disk, durable: u64, prepared: Prepared, at: &str) {
+    for again in 0.. {
+        let image = disk.crash(|_| true);
+        image.die_after(again);
+        let died = bring_into_order(&image.0, SELF, BLOCK_BYTES, Recover::Cut).is_err();
+        for image in crashes_apart(&image) {
+            check_after_crash(&image, durable, prepared, at);
+        }
+        if !died {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_crash_while_a_file_is_cut_by_force_leaves_it_as_it_was_or_in_order() {
+    let file = open(Disk::new(DISK_BYTES));
+    file.append(&record(1, 3), true).unwrap();
+    let found = file.backend.crash(|_| true);
+    found.append_behind_our_back(1);
+    let end = found.0.physical_size().unwrap();
+    found.0.truncate(end + 8 * BLOCK_BYTES).unwrap();
+    for calls in 0.. {
+        let disk = found.crash(|_| true);
+        disk.die_after(calls);
+        let died = bring_into_order(&disk.0, SELF, BLOCK_BYTES, Recover::Force).is_err();
+        for keep in [false, true] {
+            let after = disk.crash(|_| keep);
+            let (found, _) = bring_into_order(&after.0, SELF, BLOCK_BYTES, Recover::Cut).unwrap();
+            match found.verdict {
+                Verdict::Doubtful(_) => {
+                    assert_eq!(found.physical_size, end + 8 * BLOCK_BYTES, "{calls} calls")
+                }
+                _ => assert_eq!((found.ceiling, after.is_marked()), (end, false), "{calls} calls"),
+            }
+        }
+        if !died {
+            break;
+        }
+    }
+}
+
+#[test]
+fn what_a_killed_process_left_is_stable_once_it_is_shown() {
+    for prepared in [None, Some(Prepared::Unwritten), Some(Prepared::Zeroed)] {
+        let killed = open_on(Disk::new(DISK_BYTES), prepared, Arc::default()).unwrap();
+        killed.append(&record(1, 3), false).unwrap();
+        bring_into_order(&killed.backend.0, SELF, BLOCK_BYTES, Recover::Cut).unwrap();
+        let after = open_on(killed.backend.crash(|_| false), prepared, Arc::default()).unwrap();
+        assert_eq!(contents(&after)[..3], [1, 2, 3], "{prepared:?}");
+    }
+}
+
+#[test]
+fn after_a_failed_flush_the_other_files_take_nothing() {
+    type Change = fn(&SimFile) -> Result<()>;
+    let changes: [Change; 6] = [
+        |file| file.append(&record(2, 1), false).map(drop),
+        |file| file.write_at(&record(2, 1), 0, false),
+        |file| file.write_at(&record(2, 1), 0, true),
+        |file| file.sync_data(),
+        |file| file.set_len(0),
+        |file| file.recycle(),
+    ];
+    for (n, change) in changes.iter().enumerate() {
+        let fs: Arc<FileSystem> = Arc::default();
+        let [one, other] = [(); 2].map(|()| {
+            let file = open_on(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), fs.clone()).unwrap();
+            file.append(&record(1, 1), false).unwrap();
+            file
+        });
+        one.backend.fail(Call::Flush, 0, libc::EIO);
+        one.sync_data().unwrap_err();
+        let calls = other.backend.calls();
+        assert!(matches!(change(&other).unwrap_err().kind(), ErrorKind::Wedged(_)), "change {n}");
+        assert_eq!(other.backend.calls(), calls, "change {n}");
+    }
+}
+
+#[test]
+fn the_markers_of_a_file_differ() {
+    let mut core = bare_core();
+    let data = record(1, 1);
+    core.append(1, Segment::of(&data), false, &mut Outbox::default());
+    let first = core.next_growth(ROOM, &mut Outbox::default()).expect("there is no space yet");
+    let plan = first.plan.expect("space is asked for");
+    let second = core.announce(plan, plan.to, ROOM);
+    let third = core.recycling_marker();
+    assert!(first.marker.epoch != second.epoch && second.epoch != third.epoch);
+}
+
+/// The simulated disk where writes stop inside a block, and nobody may change anything once others are let in.
+#[derive(Debug)]
+struct Watched {
+    disk: Disk,
+    ragged: bool,
+    unlocked: AtomicBool,
+}
+
+impl Watched {
+    fn new(ragged: bool) -> Self {
+        Self { disk: Disk::new(DISK_BYTES), ragged, unlocked: AtomicBool::new(false) }
+    }
+
+    fn disk(&self) -> &Sim {
+        assert!(!self.unlocked.load(Ordering::SeqCst), "another process may have the file by now");
+        &self.disk.0
+    }
+}
+
+macro_rules! passed_on {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(fn $name(&self, $($arg: $type),*) -> $result { self.disk().$name($($arg),*) })*
+    };
+}
+
+impl Backend for Watched {
+    fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
+        if !offset.is_multiple_of(512) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let written = self.disk().write(segments, offset, dsync)?;
+        Ok(if self.ragged && written > BLOCK_BYTES { written - BLOCK_BYTES + 100 } else { written })
+    }
+
+    fn unlock(&self) {
+        self.unlocked.store(true, Ordering::SeqCst);
+    }
+
+    passed_on! {
+        read(into: &mut [u8], offset: u64) -> io::Result<u64>;
+        flush() -> io::Result<()>;
+        sync_all() -> io::Result<()>;
+        physical_size() -> io::Result<u64>;
+        allocate(start: u64, end: u64) -> io::Result<()>;
+        write_zeroes(start: u64, end: u64) -> io::Result<()>;
+        truncate(len: u64) -> io::Result<()>;
+        extents() -> io::Result<Vec<Extent>>;
+        read_marker() -> io::Result<Option<Vec<u8>>>;
+        write_marker(bytes: &[u8]) -> io::Result<()>;
+        remove_marker() -> io::Result<()>;
+        free_bytes() -> io::Result<u64>;
+        size_max() -> u64;
+        spawn(job: Job) -> io::Result<Option<JoinHandle>>;
+        descriptor() -> BorrowedFd<'_>;
+    }
+}
+
+#[test]
+fn a_write_cut_short_inside_a_block_is_resumed_where_it_is_aligned() {
+    let ragged = Watched::new(true);
+    crate::engine::io::write_fully(&ragged, &[Segment::of(&record(1, 7))], 0, false, 512).unwrap();
+    assert_eq!(
+        (0..7).map(|n| ragged.disk.content(n)).collect::<Vec<_>>(),
+        (1..=7).map(Some).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn close_lets_others_in_last() {
+    let file = Arc::new(Engine::new(Parts {
+        backend: Box::new(Watched::new(false)),
+        path: Path::new("watched").into(),
+        process: Process::current(),
+        fs: Arc::default(),
+        ground: ground(Some(Prepared::Unwritten)),
+        alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
+        wishes: WISHES,
+        recovery: Recovery::clean(0),
+        held: None,
+    }));
+    file.append(&record(1, 1), false).unwrap();
+    file.finish().unwrap();
+}
+
+#[test]
+fn threads_share_a_file() {
+    const THREADS: u64 = 8;
+    const EACH: u64 = 100;
+    let file = open(Disk::new(DISK_BYTES));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let file = &file;
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    let number = 1 + thread * EACH + n;
+                    let offset = file.append(&record(number, 1), n % 3 == 0).unwrap();
+                    assert_eq!(file.backend.content(offset / BLOCK_BYTES), Some(number));
+                }
+            });
+        }
+    });
+    let mut found = contents(&file);
+    found.sort();
+    assert_eq!(found, (1..=THREADS * EACH).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_wake_up_is_never_lost() {
+    const ROUNDS: u64 = 20_000;
+    let (ball, echo) = (Token::default(), Token::default());
+    let (ended, end) = mpsc::channel();
+    let (other_ball, other_echo) = (ball.clone(), echo.clone());
+    std::thread::spawn(move || {
+        for n in 0..ROUNDS {
+            other_ball.next(true);
+            other_echo.finish(Ok(n));
+        }
+    });
+    std::thread::spawn(move || {
+        for n in 0..ROUNDS {
+            ball.finish(Ok(n));
+            assert!(matches!(echo.next(true), News::Done(Ok(answer)) if answer == n));
+        }
+        ended.send(()).unwrap();
+    });
+    end.recv_timeout(Duration::from_secs(20)).expect("nobody sleeps for ever");
+}
