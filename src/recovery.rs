@@ -256,6 +256,22 @@ mod tests {
     }
 
     #[test]
+    fn only_what_a_crash_left_is_worth_a_word_and_says_what_becomes_of_it() {
+        assert!(!Recovery::clean(8192).needs_attention());
+        let left = |verdict, ceiling| Recovery { physical_size: 8192, floor: 4096, ceiling, verdict };
+        for (found, words) in [
+            (left(Verdict::Foreign, 8192), "left alone"),
+            (left(Verdict::Cut, 4096), "what was written ends at 4096"),
+            (left(Verdict::Cut, 8192), "nothing to cut"),
+            (left(Verdict::Undecided, 8192), "the end lies between 4096 and 8192"),
+            (left(Verdict::Doubtful("by whom?".into()), 4096), "(by whom?)"),
+        ] {
+            assert!(found.needs_attention());
+            assert!(found.to_string().contains(words), "{found}");
+        }
+    }
+
+    #[test]
     fn a_file_filled_up_by_another_program_to_the_announced_size_is_doubtful() {
         let extents = [extent(0, 12288, true), extent(12288, 16384, false), extent(16384, 65536, true)];
         let found = judge(&GROWING, SELF, 65536, &extents);
