@@ -308,6 +308,7 @@ pub(crate) fn parent(path: &Path) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn an_image_on_a_stalled_file_system_is_not_looked_at() {
@@ -335,6 +336,26 @@ mod tests {
             assert!(mount_exists(mount));
             assert!(mounts_of(dev).contains(&mount));
             assert!(!mounts_of(0).contains(&mount));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_mount_point_of_any_name_is_recognised(name in "[^/\0]{1,12}", below in "[^/\0]{1,12}") {
+            let escaped = |c: char| match c {
+                ' ' | '\t' | '\n' | '\\' => format!("\\{:03o}", c as u32),
+                _ => c.to_string(),
+            };
+            let point: String = name.chars().map(escaped).collect();
+            let mounts = format!("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:50 / /mnt/{point} rw - fuse x rw\n");
+            let path = format!("/mnt/{name}/{below}");
+            prop_assume!(name != "." && name != ".." && below != "..");
+            prop_assert_eq!(device_of_mount(&mounts, &path), Some(rustix::fs::makedev(0, 50)));
+        }
+
+        #[test]
+        fn any_table_of_mounts_is_read_without_a_panic(mounts in "(?s).{0,200}", path in "(?s).{0,20}") {
+            let _ = device_of_mount(&mounts, &path);
         }
     }
 }
