@@ -67,6 +67,14 @@ pub use recovery::{Recovery, Verdict};
 pub use stats::Stats;
 pub use sys::probe::Alignment;
 
+/// What takes bytes from outside, for `fuzz/`.
+#[cfg(fuzzing)]
+#[allow(missing_docs)]
+pub mod fuzzing {
+    pub use crate::marker::{Identity, Marker, Mode, Prepared};
+    pub use crate::recovery::{Extent, judge};
+}
+
 /// Sets what all files of the process together may have grown ahead, in bytes; 2 GiB by default. An append that
 /// needs more gets just what it needs. What [`File::recycle`] keeps is not counted.
 pub fn set_growth_budget(bytes: u64) {

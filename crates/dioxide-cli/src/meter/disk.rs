@@ -74,7 +74,7 @@ impl Disk {
 
 /// Fields as in the kernel's Documentation/block/stat.rst: the 5th is writes completed, the 11th the time of
 /// requests in flight, the 16th flushes completed (since 5.5).
-fn parse_stat(text: &str) -> Option<Counts> {
+pub fn parse_stat(text: &str) -> Option<Counts> {
     let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
     let field = |number: usize| fields.get(number - 1).copied();
     Some(Counts { writes: field(5)?, in_flight_ms: field(11)?, flushes: field(16)? })

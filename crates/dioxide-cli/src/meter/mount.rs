@@ -31,7 +31,7 @@ pub fn mount_of(file: &File) -> io::Result<Option<Mount>> {
 
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`: the number of optional fields before
 /// the dash varies.
-fn parse_line(line: &str) -> Option<Mount> {
+pub fn parse_line(line: &str) -> Option<Mount> {
     let (front, back) = line.split_once(" - ")?;
     let front: Vec<&str> = front.split(' ').collect();
     let (major, minor) = front.get(2)?.split_once(':')?;

@@ -51,7 +51,7 @@ impl Reading {
 }
 
 /// `cpu user nice system idle iowait irq softirq steal ...` and `procs_blocked N`, among others.
-fn parse(text: &str) -> Option<Reading> {
+pub fn parse(text: &str) -> Option<Reading> {
     let rest = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     let cpu: Vec<u64> = rest("cpu")?.split_whitespace().map_while(|field| field.parse().ok()).collect();
     let [user, nice, system, idle, wait, irq, softirq, steal, ..] = cpu[..] else { return None };

@@ -1,0 +1,30 @@
+//! The command line, as anybody may type it: sizes, durations, lists.
+#![no_main]
+
+#[path = "../../crates/dioxide-cli/src/args.rs"]
+#[allow(dead_code)]
+mod args;
+#[path = "../../crates/dioxide-cli/src/units.rs"]
+#[allow(dead_code)]
+mod units;
+
+use args::{Cli, Command, Scenario};
+use clap::Parser;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|line: &str| {
+    if let Ok(count) = units::parse_bytes(line) {
+        assert_eq!(units::parse_bytes(&units::bytes(count)), Ok(count), "a size prints as another");
+    }
+    let _ = units::parse_duration(line);
+    let words = ["dioxide"].into_iter().chain(line.split_whitespace());
+    let Ok(cli) = Cli::try_parse_from(words) else { return };
+    let Command::Bench(bench) = cli.command else { return };
+    let (bs, numjobs) = match bench.scenario {
+        None => return,
+        Some(Scenario::Append(append)) => (append.bs, append.numjobs),
+        Some(Scenario::Sync(sync)) => (sync.bs, sync.numjobs),
+    };
+    assert!(!bs.is_empty() && bs.iter().all(|bs| bs.is_multiple_of(512) && (512..=16 << 20).contains(bs)));
+    assert!(!numjobs.is_empty() && numjobs.iter().all(|jobs| (1..=1024).contains(jobs)));
+});

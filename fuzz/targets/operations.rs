@@ -1,0 +1,311 @@
+//! What a program may do with a file, in any order, on the simulated disk: with faults, a full disk and power cuts.
+//!
+//! The model knows of every sector what it may hold after a crash: what was stable, and what was written since.
+#![no_main]
+
+use dioxide::sim::{Call, Disk, Settings};
+use dioxide::{Buffer, Durability, ErrorKind, File, Growth, OpenOptions, Result, Verdict};
+use libfuzzer_sys::arbitrary::{self, Arbitrary};
+use libfuzzer_sys::fuzz_target;
+
+const SECTOR: u64 = 512;
+/// Sectors of a block, the unit of appends.
+const BLOCK: u64 = 8;
+const DISK_BYTES: u64 = 512 << 10;
+/// The longest operation and the farthest offset, in sectors.
+const SECTORS_MAX: u64 = 40;
+const END_MAX: u64 = 600;
+const OPERATIONS_MAX: usize = 40;
+
+#[derive(Debug, Arbitrary)]
+struct Program {
+    seed: u64,
+    growth: u8,
+    allocates: bool,
+    short_writes: bool,
+    interrupted: bool,
+    operations: Vec<Operation>,
+}
+
+#[derive(Clone, Copy, Debug, Arbitrary)]
+enum Operation {
+    Append { sectors: u8, durable: bool },
+    Write { at: u16, sectors: u8, durable: bool },
+    Read { at: u16, sectors: u8 },
+    Sync,
+    SetLen { to: u16 },
+    Recycle,
+    CloseAndOpen,
+    Crash,
+    Fail { call: u8, nth: u8, no_space: bool },
+}
+
+/// Each written sector begins with a number of its own; zeros are 0.
+type Stamp = u64;
+
+struct Model {
+    disk: Disk,
+    growth: Growth,
+    /// One that writes durably, and one that does not.
+    files: Option<[File; 2]>,
+    /// What programs read.
+    content: Vec<Stamp>,
+    /// What each sector below the stable end may hold after a crash.
+    stable: Vec<Vec<Stamp>>,
+    next: Stamp,
+    /// A fault was asked for: from now on anything may fail.
+    faulty: bool,
+}
+
+fuzz_target!(|program: Program| {
+    let mut settings = Settings::default();
+    settings.capacity_bytes = DISK_BYTES;
+    settings.allocates = program.allocates;
+    settings.short_one_in = if program.short_writes { 3 } else { 0 };
+    settings.interrupted_one_in = if program.interrupted { 4 } else { 0 };
+    let mut model = Model {
+        disk: Disk::with(program.seed, settings),
+        growth: [Growth::Unwritten, Growth::Zeroed, Growth::None][usize::from(program.growth % 3)],
+        files: None,
+        content: Vec::new(),
+        stable: Vec::new(),
+        next: 1,
+        faulty: false,
+    };
+    model.open().expect("nothing fails yet");
+    for operation in program.operations.into_iter().take(OPERATIONS_MAX) {
+        model.perform(operation);
+    }
+    model.crash();
+});
+
+impl Model {
+    fn open(&mut self) -> Result<()> {
+        let open = |durability| {
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).growth(self.growth).growth_cap(64 << 10).durability(durability);
+            self.disk.open(&options, "file")
+        };
+        self.files = Some([open(Durability::OnSync)?, open(Durability::EveryWrite)?]);
+        Ok(())
+    }
+
+    fn file(&self, durable: bool) -> &File {
+        &self.files.as_ref().expect("open between operations")[usize::from(durable)]
+    }
+
+    fn len(&self) -> u64 {
+        self.content.len() as u64
+    }
+
+    fn perform(&mut self, operation: Operation) {
+        match operation {
+            Operation::Append { sectors, durable } => self.append(u64::from(sectors) % SECTORS_MAX, durable),
+            Operation::Write { at, sectors, durable } => {
+                self.write(u64::from(at) % END_MAX, 1 + u64::from(sectors) % SECTORS_MAX, durable);
+            }
+            Operation::Read { at, sectors } => self.read(u64::from(at) % END_MAX, u64::from(sectors)),
+            Operation::Sync => match self.file(false).sync_data() {
+                Ok(()) => self.all_is_stable(),
+                Err(error) => self.failed(error),
+            },
+            Operation::SetLen { to } => self.set_len(u64::from(to) % END_MAX),
+            Operation::Recycle => match self.file(false).recycle() {
+                Ok(()) => {
+                    self.content.clear();
+                    self.stable.clear();
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::Unsupported(_)) => {}
+                Err(error) => {
+                    self.stable.clear();
+                    self.failed(error);
+                }
+            },
+            Operation::CloseAndOpen => self.close_and_open(),
+            Operation::Crash => self.crash(),
+            Operation::Fail { call, nth, no_space } => {
+                let call = [Call::Write, Call::Flush, Call::Allocate, Call::Marker][usize::from(call % 4)];
+                let no_space = no_space && call != Call::Flush;
+                self.disk.fail(call, u64::from(nth % 8), if no_space { 28 } else { 5 });
+                self.faulty = true;
+            }
+        }
+        assert_eq!(self.file(false).len(), Ok(self.len() * SECTOR), "after {operation:?}");
+    }
+
+    fn append(&mut self, sectors: u64, durable: bool) {
+        let (data, stamps) = self.fresh(sectors);
+        match self.file(durable).append(&data) {
+            Ok(offset) => {
+                assert_eq!(offset, self.len() * SECTOR, "an append is not at the end");
+                assert!(sectors == 0 || (sectors | self.len()).is_multiple_of(BLOCK), "a misaligned append");
+                self.content.extend(stamps);
+                if durable && sectors > 0 {
+                    self.extension_is_stable();
+                }
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::Misaligned { .. }) => {
+                assert!(!(sectors | self.len()).is_multiple_of(BLOCK), "{error}");
+            }
+            Err(error) => self.failed(error),
+        }
+    }
+
+    fn write(&mut self, at: u64, sectors: u64, durable: bool) {
+        let (data, stamps) = self.fresh(sectors);
+        let (old_len, end) = (self.len(), at + sectors);
+        let overwritten = at.min(old_len) as usize..end.min(old_len) as usize;
+        for n in overwritten.clone() {
+            let known = self.stable.get_mut(n).into_iter();
+            known.for_each(|known| known.push(stamps[n - at as usize]));
+        }
+        match self.file(durable).write_at(&data, at * SECTOR) {
+            Ok(()) => {
+                self.content.resize(old_len.max(end) as usize, 0);
+                self.content[at as usize..end as usize].copy_from_slice(&stamps);
+                if durable {
+                    (at..end).for_each(|n| self.is_stable(n as usize));
+                    self.extension_is_stable();
+                }
+            }
+            Err(error) => {
+                let content = self.found();
+                for n in overwritten {
+                    let known = [self.content[n], stamps[n - at as usize]];
+                    assert!(known.contains(&content[n]), "sector {n} holds {}", content[n]);
+                    self.content[n] = content[n];
+                }
+                self.failed(error);
+            }
+        }
+    }
+
+    fn set_len(&mut self, to: u64) {
+        let result = self.file(false).set_len(to * SECTOR);
+        let len = self.file(false).len().expect("a writer knows") / SECTOR;
+        match result {
+            Ok(()) => {
+                self.content.resize(to as usize, 0);
+                self.all_is_stable();
+            }
+            Err(error) => {
+                assert!(len == to || len <= self.len(), "neither the old nor the new length: {len}");
+                self.content.resize(len as usize, 0);
+                self.stable.truncate(to.min(len) as usize);
+                self.failed(error);
+            }
+        }
+    }
+
+    fn close_and_open(&mut self) {
+        for file in self.files.take().expect("open between operations") {
+            if let Err(error) = file.close() {
+                assert!(self.faulty, "{error}");
+                return self.crash();
+            }
+        }
+        self.all_is_stable();
+        match self.open() {
+            // The question stays until somebody cuts.
+            Ok(()) => self.look(),
+            Err(error) => {
+                assert!(self.faulty, "{error}");
+                self.crash();
+            }
+        }
+    }
+
+    fn read(&mut self, at: u64, sectors: u64) {
+        let mut into = Buffer::zeroed((sectors * SECTOR) as usize);
+        let read =
+            self.file(false).read_at(&mut into, at * SECTOR).expect("reads do not fail") as u64 / SECTOR;
+        assert_eq!(read, sectors.min(self.len().saturating_sub(at)));
+        let found = stamps(&into[..(read * SECTOR) as usize]);
+        assert!(read == 0 || found == self.content[at as usize..(at + read) as usize], "{at}: {found:?}");
+    }
+
+    /// The power fails. What is found then is what the file holds from now on.
+    fn crash(&mut self) {
+        let disk = self.disk.crash();
+        self.files = None;
+        self.disk = disk;
+        self.faulty = false;
+        self.open().expect("whatever a crash left can be opened");
+        self.look();
+        self.all_is_stable();
+    }
+
+    /// Compares what is found after opening, and cuts where that is asked for.
+    fn look(&mut self) {
+        let content = self.found();
+        assert!(content.len() >= self.stable.len(), "{} sectors of {}", content.len(), self.stable.len());
+        for (n, (found, known)) in content.iter().zip(&self.stable).enumerate() {
+            assert!(known.contains(found), "sector {n} holds {found}, not one of {known:?}");
+        }
+        let written_end = self.len() * SECTOR;
+        self.content = content;
+        let Some(recovery) = self.file(false).recovery() else { return };
+        // What a flush for nobody made stable counts as well.
+        let end = recovery.floor.max(self.stable.len() as u64 * SECTOR);
+        match recovery.verdict {
+            Verdict::Cut => {}
+            Verdict::Undecided => {
+                assert!(recovery.floor <= written_end && end <= recovery.ceiling, "{end}: {recovery:?}");
+                self.set_len(end / SECTOR);
+            }
+            _ => panic!("nobody else had the file: {recovery:?}"),
+        }
+    }
+
+    fn found(&self) -> Vec<Stamp> {
+        let len = self.file(false).len().expect("a writer knows");
+        let mut into = Buffer::zeroed(len as usize);
+        let read = self.file(false).read_at(&mut into, 0).expect("reads do not fail");
+        assert_eq!(read as u64, len);
+        stamps(&into)
+    }
+
+    /// Errors are of the kinds that may be; a file that takes nothing any more has met its crash.
+    fn failed(&mut self, error: dioxide::Error) {
+        match error.kind() {
+            ErrorKind::NoSpace(_) | ErrorKind::Unsupported(_) | ErrorKind::Misaligned { .. } => {}
+            ErrorKind::AppendEnded(_) => assert!(self.faulty, "{error}"),
+            _ => {
+                assert!(self.faulty, "{error}");
+                self.crash();
+            }
+        }
+    }
+
+    fn fresh(&mut self, sectors: u64) -> (Buffer, Vec<Stamp>) {
+        let mut data = Buffer::zeroed((sectors * SECTOR) as usize);
+        let stamps: Vec<_> = (self.next..self.next + sectors).collect();
+        for (sector, stamp) in data.chunks_mut(SECTOR as usize).zip(&stamps) {
+            sector[..8].copy_from_slice(&stamp.to_le_bytes());
+        }
+        self.next += sectors;
+        (data, stamps)
+    }
+
+    /// One sector is stable as programs read it.
+    fn is_stable(&mut self, n: usize) {
+        if let Some(known) = self.stable.get_mut(n) {
+            *known = vec![self.content[n]];
+        }
+    }
+
+    /// All up to the end is stable, but for overwrites that were not durable.
+    fn extension_is_stable(&mut self) {
+        let known = self.stable.len();
+        self.stable.extend(self.content[known..].iter().map(|stamp| vec![*stamp]));
+    }
+
+    fn all_is_stable(&mut self) {
+        self.stable = self.content.iter().map(|stamp| vec![*stamp]).collect();
+    }
+}
+
+fn stamps(bytes: &[u8]) -> Vec<Stamp> {
+    let stamp = |sector: &[u8]| Stamp::from_le_bytes(sector[..8].try_into().expect("eight bytes"));
+    bytes.chunks(SECTOR as usize).map(stamp).collect()
+}
