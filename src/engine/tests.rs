@@ -961,3 +961,4 @@ fn settle(file: &SimFile) -> Result<u64> {
 }
 
 mod orders;
+mod told;
