@@ -1,5 +1,5 @@
 # The commands a developer needs; scripts/ does the work.
-.PHONY: bench test check simulate loom sanitize lab unlab
+.PHONY: bench test check mutants fuzz simulate loom sanitize lab unlab
 .NOTPARALLEL:
 
 bench:
@@ -25,7 +25,17 @@ sanitize:
 
 check:
 	cargo fmt --all --check
+	cargo fmt --check --manifest-path fuzz/Cargo.toml
 	cargo clippy --workspace --all-targets -- -D warnings
+	scripts/mutate --check
+
+# Known bugs, one at a time: a test must fail for each.
+mutants:
+	scripts/with-lab scripts/mutate
+
+# Everything that takes bytes from outside, for a minute each.
+fuzz:
+	scripts/fuzz
 
 lab:
 	scripts/lab up
