@@ -10,8 +10,10 @@ use dioxide_testkit::lab::{self, Disk, Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
 use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, volume_trials_where};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
+use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -577,14 +579,15 @@ fn the_image_behind_a_loop_device_is_refused() -> TrialResult {
     Ok(())
 }
 
-/// Also where files have a device number that no mount has: on btrfs, and in a subvolume of it.
+/// Also where files have a device number that no mount has: on btrfs, and in a subvolume of it; and whatever its name.
 fn an_image_is_refused_wherever_it_lies(dir: TestDir) -> TrialResult {
-    let mut image = dir.join("image");
+    let name = OsStr::from_bytes(b"im\xFFage ");
+    let mut image = dir.join(name);
     if matches!(dir.fs(), Fs::Btrfs | Fs::BtrfsNocow) {
         let subvolume = dir.join("subvolume");
         let made = Command::new("btrfs").args(["-q", "subvolume", "create"]).arg(&subvolume).status()?;
         assert!(made.success(), "{made}");
-        image = subvolume.join("image");
+        image = subvolume.join(name);
     }
     fs::File::create(&image)?.set_len(MIB)?;
     let attached = AttachedFile::new(&image)?;

@@ -76,7 +76,7 @@ impl Engine {
             (core.sizes(), core.marker(), core.held())
         };
         let Some(marker) = marker else {
-            self.take_back(sizes.written, self.left_behind.load(Ordering::Relaxed)).map_err(fail)?;
+            self.settled_size(sizes.written).map_err(fail)?;
             return self.make_stable().map_err(fail);
         };
         self.check_size(Operation::Close)?;
@@ -90,7 +90,7 @@ impl Engine {
     /// What another program appended is not ours to cut, nor to write over.
     fn check_size(&self, operation: Operation) -> Result<()> {
         let physical = self.lock().sizes().physical;
-        let found = self.backend.physical_size().map_err(|error| self.failure(operation, &error))?;
+        let found = self.settled_size(physical).map_err(|error| self.failure(operation, &error))?;
         if found == physical {
             return Ok(());
         }

@@ -19,6 +19,7 @@ use crate::error::{ErrorKind, Operation};
 use crate::growth::{Plan, Room};
 use crate::marker::{Marker, Prepared};
 use crate::stats::count;
+use crate::sync::atomic::Ordering;
 use std::io::Result;
 use std::sync::{Arc, OnceLock};
 
@@ -106,10 +107,10 @@ impl Engine {
     fn perform_growth(&self, job: GrowthJob, room: Room) -> std::result::Result<u64, Failure> {
         let fail = |error: std::io::Error| self.growth_failure(&error);
         let physical = self.lock().sizes().physical;
-        let found = self.backend.physical_size().map_err(fail)?;
+        // Before the marker: what is left of a growth that failed may be above all that the next one announces.
+        let found = self.settled_size(physical).map_err(fail)?;
         if found != physical {
-            // Growing over what another program appended would make it ours, and overwrite it. And a growth of ours that
-            // could not be taken back is above what the next marker would say.
+            // Growing over what another program appended would make it ours, and overwrite it.
             let kind = changed_by_another(physical, found);
             let cause = Arc::new(self.error(Operation::Grow, None, kind.clone()));
             return Err(Failure { kind, cause, wedges: false });
@@ -122,10 +123,18 @@ impl Engine {
         if result.is_err() {
             let taken_back = self.take_back(physical, plan.to);
             if let Err(error) = taken_back {
+                self.left_behind.fetch_max(plan.to, Ordering::Relaxed);
                 log::warn!("dioxide: {}: taking back a growth: {error}", self.path.display());
             }
         }
         result.map_err(fail)
+    }
+
+    /// The size on disk, once nothing of ours is left above `physical` that an earlier failure could not take back.
+    pub(super) fn settled_size(&self, physical: u64) -> Result<u64> {
+        self.take_back(physical, self.left_behind.load(Ordering::Relaxed))?;
+        self.left_behind.store(0, Ordering::Relaxed);
+        self.backend.physical_size()
     }
 
     /// Nobody has the space yet, so whatever was done of it is taken back: a failed allocation may have moved the size,

@@ -74,7 +74,7 @@ pub(crate) struct Engine {
     grower: Mutex<Option<JoinHandle>>,
     /// What the growth budget has charged this file with.
     charged: Mutex<u64>,
-    /// How far a failed append may have moved the size, if that could not be taken back.
+    /// How far a failed append or growth may have moved the size, if that could not be taken back.
     left_behind: AtomicU64,
     counters: Counters,
 }

@@ -249,24 +249,49 @@ fn a_failed_append_ends_appending_until_set_len() {
     assert_eq!(contents(&file), [1, 4]);
 }
 
-/// Two faults in one growth: the size stays above what we know of, and no marker may say less.
-#[test]
-fn a_growth_that_could_not_be_taken_back_is_not_announced_over() {
+/// Two faults in one growth: the size stays above what we know of.
+fn leave_a_growth_behind() -> SimFile {
     let file = open(Disk::new(DISK_BYTES));
-    let blocks = file.lock().sizes().physical.max(WISHES.cap_bytes) / BLOCK_BYTES;
     file.append(&record(1, 1), true).unwrap();
     // The next growth ends with a marker that fails, and a cut that fails.
     file.backend.fail(Call::Marker, 1, libc::EIO);
     file.backend.fail(Call::Allocate, 1, libc::EIO);
-    assert!(file.append(&record(2, 4 * blocks), true).is_err());
-    let mut appended = 1;
-    while file.append(&record(appended + 1, 1), true).is_ok() {
-        appended += 1;
-        assert!(appended < 4 * blocks, "nothing failed");
+    let large = 4 * WISHES.cap_bytes / BLOCK_BYTES;
+    assert_eq!(*file.append(&record(2, large), true).unwrap_err().kind(), ErrorKind::Os(libc::EIO));
+    assert!(physical_blocks(&file) * BLOCK_BYTES > file.lock().sizes().physical);
+    file
+}
+
+#[test]
+fn a_growth_that_could_not_be_taken_back_is_taken_back_by_the_next() {
+    let file = leave_a_growth_behind();
+    for number in 2..=600 {
+        file.append(&record(number, 1), true).unwrap();
     }
     let after = open(file.backend.crash(|_| true));
-    assert!(after.len() >= appended * BLOCK_BYTES);
-    assert_eq!(contents(&after)[..appended as usize], (1..=appended).collect::<Vec<_>>());
+    assert_eq!(contents(&after), (1..=600).collect::<Vec<_>>());
+    file.finish().unwrap();
+    assert_eq!(physical_blocks(&file), 600);
+}
+
+#[test]
+fn a_growth_that_could_not_be_taken_back_is_taken_back_by_close() {
+    let file = leave_a_growth_behind();
+    file.finish().unwrap();
+    assert_eq!((physical_blocks(&file), file.backend.is_marked()), (1, false));
+}
+
+#[test]
+fn a_growth_that_could_not_be_taken_back_is_not_announced_over() {
+    let file = leave_a_growth_behind();
+    let mut appended = 1;
+    // Nor can any later one be.
+    (0..100).for_each(|_| file.backend.fail(Call::Allocate, 0, libc::EPERM));
+    while file.append(&record(appended + 1, 1), true).is_ok() {
+        appended += 1;
+    }
+    let after = open(file.backend.crash(|_| true));
+    assert_eq!(contents(&after), (1..=appended).collect::<Vec<_>>());
 }
 
 #[test]

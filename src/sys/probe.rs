@@ -3,8 +3,10 @@
 use crate::marker::{Identity, Prepared};
 use crate::merge::{Limits, SEGMENTS_MAX};
 use rustix::fs::{AtFlags, FileType, IFlags, StatxFlags};
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The alignments that direct I/O wants on a file, in bytes.
@@ -211,7 +213,7 @@ fn has_journal(major: u32, minor: u32) -> Option<bool> {
 /// subvolume of btrfs before Linux 6.8).
 fn mount_options(facts: &Facts) -> Option<String> {
     let device = format!("{}:{}", rustix::fs::major(facts.fs), rustix::fs::minor(facts.fs));
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mounts = mountinfo().ok()?;
     let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&*device))?;
     line.rsplit(' ').next().map(Into::into)
 }
@@ -240,14 +242,14 @@ pub(crate) fn mounts_of(dev: u64) -> Vec<u64> {
 pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> io::Result<Option<String>> {
     let this = rustix::fs::fstat(fd)?;
     let holder = file_system_of(&rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted())?);
-    let Some(mounts) = if_there(std::fs::read_to_string("/proc/self/mountinfo"))? else { return Ok(None) };
+    let Some(mounts) = if_there(mountinfo())? else { return Ok(None) };
     let Some(disks) = if_there(std::fs::read_dir("/sys/block"))? else { return Ok(None) };
     for entry in disks.flatten() {
-        let image = if_there(std::fs::read_to_string(entry.path().join("loop/backing_file")))?;
+        let image = if_there(std::fs::read(entry.path().join("loop/backing_file")))?;
         let Some(image) = image else { continue };
-        let image = image.trim_end_matches('\n');
+        let image = Path::new(OsStr::from_bytes(image.strip_suffix(b"\n").unwrap_or(&image)));
         // Only an image beside our file is looked at: others may lie on a server or disk that does not answer.
-        if device_of_mount(&mounts, image) != Some(holder) {
+        if device_of_mount(&mounts, &image.to_string_lossy()) != Some(holder) {
             continue;
         }
         if rustix::fs::stat(image).is_ok_and(|stat| same_file(&stat, &this)) {
@@ -274,6 +276,11 @@ fn same_file(one: &rustix::fs::Stat, other: &rustix::fs::Stat) -> bool {
         (false, false) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
         _ => false,
     }
+}
+
+/// What the kernel says of mounts. Names that are no text are made such: also elsewhere, so that they can be compared.
+fn mountinfo() -> io::Result<String> {
+    std::fs::read("/proc/self/mountinfo").map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The device of the mount that holds `path`, by /proc/self/mountinfo alone.

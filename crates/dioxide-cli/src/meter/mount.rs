@@ -19,7 +19,8 @@ pub struct Mount {
 
 /// The mounts that this process sees.
 pub fn mounts() -> io::Result<Vec<Mount>> {
-    Ok(fs::read_to_string("/proc/self/mountinfo")?.lines().filter_map(parse_line).collect())
+    // Names that are no text are told as well as they can be.
+    Ok(String::from_utf8_lossy(&fs::read("/proc/self/mountinfo")?).lines().filter_map(parse_line).collect())
 }
 
 /// The mount that `file` was opened on.
@@ -46,9 +47,9 @@ pub fn parse_line(line: &str) -> Option<Mount> {
     })
 }
 
-/// Space, tab, newline and backslash stand there as three octal digits.
+/// Space, tab, newline and backslash stand there as three octal digits, and in sources the number sign.
 fn unescape(field: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\")]
         .iter()
         .fold(field.to_owned(), |text, (code, plain)| text.replace(code, plain))
 }
