@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::command;
@@ -70,7 +71,10 @@ impl LoopDevice {
     fn is_attached(&self) -> bool {
         let name = self.device.file_name().unwrap_or_default();
         let path = Path::new("/sys/block").join(name).join("loop/backing_file");
-        fs::read_to_string(path).is_ok_and(|backing| Path::new(backing.trim_end()) == self.backing)
+        let name = |line: Vec<u8>| {
+            line.strip_suffix(b"\n").is_some_and(|name| name == self.backing.as_os_str().as_bytes())
+        };
+        fs::read(path).is_ok_and(name)
     }
 
     /// `losetup -d` succeeds before the device is free if somebody still has it open.
