@@ -10,6 +10,7 @@ test:
 	scripts/with-lab cargo test --workspace
 	cargo test --release --features sim --test simulation
 	cargo test --features sim --doc sim
+	scripts/loom
 
 # The model and the simulated disk for as many hours as HOURS says.
 simulate:

@@ -69,6 +69,10 @@ pub(crate) mod atomic {
         pub fn fetch_sub(&self, by: u64, order: Ordering) -> u64 {
             fenced(&[order], || self.0.fetch_sub(by, order))
         }
+
+        pub fn fetch_max(&self, other: u64, order: Ordering) -> u64 {
+            fenced(&[order], || self.0.fetch_max(other, order))
+        }
     }
 
     /// A word that threads sleep on, with the kernel's queue of those who do.
