@@ -201,7 +201,8 @@ impl Disk {
     }
 
     /// Calls `watcher` whenever a call of the disk begins or ends, for instance to [`crash`](Self::crash) a copy there. What
-    /// the watcher does takes no simulated time. `None` ends it.
+    /// the watcher does takes no simulated time; it must not wait for threads of the simulation, and so must use no file
+    /// of this disk. Its panic ends it, and becomes that of [`run`]. `None` ends it, too, but not from within.
     pub fn watch(&self, watcher: Option<Box<dyn FnMut() + Send>>) {
         self.device.watch(watcher);
     }
@@ -246,7 +247,8 @@ pub struct Run {
 ///
 /// # Panics
 ///
-/// With the panic of `main`; if all threads wait for one another; and inside of another simulation.
+/// With the panic of a [watcher](Disk::watch), or of `main`; if all threads wait for one another (a file that `main` drops
+/// as it unwinds may wait then, too: that ends the process); and inside of another simulation.
 pub fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Run) {
     let (result, ended) = world::run(seed, main);
     (result, Run { elapsed: ended.elapsed, digest: ended.digest })
@@ -309,4 +311,84 @@ pub fn yield_now() {
 /// Outside of a simulation.
 pub fn now() -> Duration {
     task().now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Buffer;
+
+    fn log() -> OpenOptions {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true);
+        options
+    }
+
+    #[test]
+    fn what_a_thread_did_before_does_not_change_a_run() {
+        let one = || {
+            run(7, || {
+                let disk = Disk::new(7);
+                let file = disk.open(&log(), "log").unwrap();
+                // It waits for the space.
+                file.append(&Buffer::zeroed(4096)).unwrap();
+                file.close().unwrap();
+            })
+            .1
+        };
+        let on_another_thread = std::thread::spawn(one).join().unwrap();
+        assert_eq!(one(), on_another_thread);
+        assert_eq!(one(), on_another_thread);
+    }
+
+    #[test]
+    fn what_nobody_joins_is_dropped_in_the_simulation() {
+        struct Last(Arc<AtomicU64>);
+        impl Drop for Last {
+            fn drop(&mut self) {
+                self.0.store(1 + u64::from(world::current().is_some()), Ordering::SeqCst);
+            }
+        }
+        for seed in 0..20 {
+            let dropped = Arc::new(AtomicU64::new(0));
+            let last = Last(dropped.clone());
+            run(seed, || drop(spawn(move || last)));
+            assert_eq!(dropped.load(Ordering::SeqCst), 2, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_file_can_be_dropped_when_its_thread_ends() {
+        use std::cell::RefCell;
+        thread_local!(static KEPT: RefCell<Option<File>> = const { RefCell::new(None) });
+        let disk = Disk::new(1);
+        let same = disk.clone();
+        let keep = move || {
+            // So that the simulation's own is destroyed first.
+            KEPT.set(None);
+            KEPT.set(Some(same.open(&log(), "log").unwrap()));
+        };
+        std::thread::spawn(keep).join().unwrap();
+        disk.open(&log(), "log").unwrap().close().unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "found at call 12")]
+    fn what_a_watcher_finds_ends_the_run() {
+        run(1, || {
+            let disk = Disk::new(1);
+            let file = disk.open(&log(), "log").unwrap();
+            let calls = disk.clone();
+            disk.watch(Some(Box::new(move || {
+                assert!(calls.calls() < 12, "found at call {}", calls.calls())
+            })));
+            let writers: Vec<_> = (0..2)
+                .map(|_| {
+                    let file = file.try_clone().unwrap();
+                    spawn(move || (0..20).for_each(|_| drop(file.append(&Buffer::zeroed(4096)))))
+                })
+                .collect();
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+        });
+    }
 }

@@ -26,6 +26,7 @@ use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -245,8 +246,12 @@ impl Device {
     fn happened(&self) {
         // Not while it watches.
         let Ok(mut watcher) = self.watcher.try_lock() else { return };
-        if let Some(watch) = &mut *watcher {
-            world::outside(watch);
+        let Some(watch) = &mut *watcher else { return };
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| world::outside(watch))) else { return };
+        *watcher = None;
+        match world::current() {
+            Some(task) => task.found(panic),
+            None => resume_unwind(panic),
         }
     }
 }
