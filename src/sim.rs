@@ -60,7 +60,8 @@ const SEGMENTS_MAX: usize = 64;
 /// A disk with a journaling file system. Clones are the same disk.
 ///
 /// A power cut leaves what such a file system can leave: of the changes of names, sizes and allocation, the first
-/// so and so many; of data that no flush has covered, any subset of sectors (512 bytes).
+/// so and so many; of data that no flush has covered, any subset of sectors (512 bytes), but of a block that was never
+/// written before all or nothing of a write.
 #[derive(Clone, Debug)]
 pub struct Disk {
     device: Arc<Device>,
@@ -103,7 +104,7 @@ impl Disk {
         }
         let create = options.write && (options.create || options.create_new);
         let inode = self.device.find(name, create).ok_or_else(|| fail(ErrorKind::Os(libc::ENOENT)))?;
-        let backend = Sim { device: self.device.clone(), inode };
+        let backend = Sim::new(self.device.clone(), inode);
         let facts = self.facts(&backend);
         let process = Process::current();
         if !options.write {
@@ -173,9 +174,17 @@ impl Disk {
         Self::of(self.device.crash_at_random())
     }
 
+    /// The disk as the next program finds it if this one is killed now, with the power on: all that was written is there,
+    /// but no more of it stable than was, so that a power cut may still take it. This disk goes on. Files that
+    /// are open belong to this one.
+    pub fn kill(&self) -> Self {
+        Self::of(self.device.kill())
+    }
+
     /// The `nth` next call of a kind (from 0), on any file, fails with `errno`.
     ///
-    /// A flush that fails loses some of what it should have covered, whatever later flushes say, as file systems do.
+    /// A flush that fails loses some of what it should have covered, whatever later flushes say, as file systems do. So may
+    /// a write that carries one, by EIO.
     pub fn fail(&self, call: Call, nth: u64, errno: i32) {
         self.device.fail(call, nth, errno);
     }
@@ -217,7 +226,7 @@ impl Disk {
         self.device.rename(from, to);
     }
 
-    /// Removes a name, stable with the next flush of any file. Whoever has the file open goes on.
+    /// Removes a name, stable with the next flush of any file. Whoever has the file open goes on; its space is free then.
     pub fn remove(&self, name: &str) {
         self.device.remove(name);
     }
@@ -373,6 +382,24 @@ mod tests {
     }
 
     #[test]
+    fn the_space_of_a_removed_file_is_free_when_nobody_has_it_open() {
+        let mut settings = Settings::default();
+        settings.capacity_bytes = 16 * BLOCK_BYTES;
+        let disk = Disk::with(3, settings);
+        for _ in 0..8 {
+            disk.put("old", &[1; 10 * BLOCK_BYTES as usize]);
+            let file = disk.open(&log(), "old").unwrap();
+            disk.remove("old");
+            let crashed = disk.crash();
+            crashed.put("more", &[2; 5 * BLOCK_BYTES as usize]);
+            assert_eq!(file.len().unwrap(), 10 * BLOCK_BYTES);
+            let full = disk.open(&log(), "other").unwrap();
+            full.append(&Buffer::zeroed(10 * BLOCK_BYTES as usize)).unwrap_err();
+            disk.remove("other");
+        }
+    }
+
+    #[test]
     #[should_panic(expected = "found at call 12")]
     fn what_a_watcher_finds_ends_the_run() {
         run(1, || {
@@ -390,5 +417,21 @@ mod tests {
                 .collect();
             writers.into_iter().for_each(|writer| writer.join().unwrap());
         });
+    }
+
+    #[test]
+    fn what_a_killed_program_left_is_stable_once_it_was_found() {
+        for seed in 0..50 {
+            let disk = Disk::new(seed);
+            let file = disk.open(&log(), "log").unwrap();
+            for _ in 0..4 {
+                file.append(&Buffer::zeroed(4096)).unwrap();
+            }
+            let killed = disk.kill();
+            let found = killed.open(&log(), "log").unwrap();
+            assert_eq!(found.len().unwrap(), 4 * 4096, "seed {seed}");
+            let after = killed.crash().open(&log(), "log").unwrap();
+            assert_eq!(after.len().unwrap(), 4 * 4096, "seed {seed}");
+        }
     }
 }
