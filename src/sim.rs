@@ -60,7 +60,8 @@ const SEGMENTS_MAX: usize = 64;
 /// A disk with a journaling file system. Clones are the same disk.
 ///
 /// A power cut leaves what such a file system can leave: of the changes of names, sizes and allocation, the first
-/// so and so many; of data that no flush has covered, any subset of sectors (512 bytes).
+/// so and so many; of data that no flush has covered, any subset of sectors (512 bytes), but of a block that was never
+/// written before all or nothing of a write.
 #[derive(Clone, Debug)]
 pub struct Disk {
     device: Arc<Device>,
@@ -103,7 +104,7 @@ impl Disk {
         }
         let create = options.write && (options.create || options.create_new);
         let inode = self.device.find(name, create).ok_or_else(|| fail(ErrorKind::Os(libc::ENOENT)))?;
-        let backend = Sim { device: self.device.clone(), inode };
+        let backend = Sim::new(self.device.clone(), inode);
         let facts = self.facts(&backend);
         let process = Process::current();
         if !options.write {
@@ -173,9 +174,17 @@ impl Disk {
         Self::of(self.device.crash_at_random())
     }
 
+    /// The disk as the next program finds it if this one is killed now, with the power on: all that was written is there,
+    /// but no more of it stable than was, so that a power cut may still take it. This disk goes on. Files that
+    /// are open belong to this one.
+    pub fn kill(&self) -> Self {
+        Self::of(self.device.kill())
+    }
+
     /// The `nth` next call of a kind (from 0), on any file, fails with `errno`.
     ///
-    /// A flush that fails loses some of what it should have covered, whatever later flushes say, as file systems do.
+    /// A flush that fails loses some of what it should have covered, whatever later flushes say, as file systems do. So may
+    /// a write that carries one, by EIO.
     pub fn fail(&self, call: Call, nth: u64, errno: i32) {
         self.device.fail(call, nth, errno);
     }
@@ -201,7 +210,8 @@ impl Disk {
     }
 
     /// Calls `watcher` whenever a call of the disk begins or ends, for instance to [`crash`](Self::crash) a copy there. What
-    /// the watcher does takes no simulated time. `None` ends it.
+    /// the watcher does takes no simulated time; it must not wait for threads of the simulation, and so must use no file
+    /// of this disk. Its panic ends it, and becomes that of [`run`]. `None` ends it, too, but not from within.
     pub fn watch(&self, watcher: Option<Box<dyn FnMut() + Send>>) {
         self.device.watch(watcher);
     }
@@ -216,7 +226,7 @@ impl Disk {
         self.device.rename(from, to);
     }
 
-    /// Removes a name, stable with the next flush of any file. Whoever has the file open goes on.
+    /// Removes a name, stable with the next flush of any file. Whoever has the file open goes on; its space is free then.
     pub fn remove(&self, name: &str) {
         self.device.remove(name);
     }
@@ -246,7 +256,8 @@ pub struct Run {
 ///
 /// # Panics
 ///
-/// With the panic of `main`; if all threads wait for one another; and inside of another simulation.
+/// With the panic of a [watcher](Disk::watch), or of `main`; if all threads wait for one another (a file that `main` drops
+/// as it unwinds may wait then, too: that ends the process); and inside of another simulation.
 pub fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Run) {
     let (result, ended) = world::run(seed, main);
     (result, Run { elapsed: ended.elapsed, digest: ended.digest })
@@ -309,4 +320,118 @@ pub fn yield_now() {
 /// Outside of a simulation.
 pub fn now() -> Duration {
     task().now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Buffer;
+
+    fn log() -> OpenOptions {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true);
+        options
+    }
+
+    #[test]
+    fn what_a_thread_did_before_does_not_change_a_run() {
+        let one = || {
+            run(7, || {
+                let disk = Disk::new(7);
+                let file = disk.open(&log(), "log").unwrap();
+                // It waits for the space.
+                file.append(&Buffer::zeroed(4096)).unwrap();
+                file.close().unwrap();
+            })
+            .1
+        };
+        let on_another_thread = std::thread::spawn(one).join().unwrap();
+        assert_eq!(one(), on_another_thread);
+        assert_eq!(one(), on_another_thread);
+    }
+
+    #[test]
+    fn what_nobody_joins_is_dropped_in_the_simulation() {
+        struct Last(Arc<AtomicU64>);
+        impl Drop for Last {
+            fn drop(&mut self) {
+                self.0.store(1 + u64::from(world::current().is_some()), Ordering::SeqCst);
+            }
+        }
+        for seed in 0..20 {
+            let dropped = Arc::new(AtomicU64::new(0));
+            let last = Last(dropped.clone());
+            run(seed, || drop(spawn(move || last)));
+            assert_eq!(dropped.load(Ordering::SeqCst), 2, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_file_can_be_dropped_when_its_thread_ends() {
+        use std::cell::RefCell;
+        thread_local!(static KEPT: RefCell<Option<File>> = const { RefCell::new(None) });
+        let disk = Disk::new(1);
+        let same = disk.clone();
+        let keep = move || {
+            // So that the simulation's own is destroyed first.
+            KEPT.set(None);
+            KEPT.set(Some(same.open(&log(), "log").unwrap()));
+        };
+        std::thread::spawn(keep).join().unwrap();
+        disk.open(&log(), "log").unwrap().close().unwrap();
+    }
+
+    #[test]
+    fn the_space_of_a_removed_file_is_free_when_nobody_has_it_open() {
+        let mut settings = Settings::default();
+        settings.capacity_bytes = 16 * BLOCK_BYTES;
+        let disk = Disk::with(3, settings);
+        for _ in 0..8 {
+            disk.put("old", &[1; 10 * BLOCK_BYTES as usize]);
+            let file = disk.open(&log(), "old").unwrap();
+            disk.remove("old");
+            let crashed = disk.crash();
+            crashed.put("more", &[2; 5 * BLOCK_BYTES as usize]);
+            assert_eq!(file.len().unwrap(), 10 * BLOCK_BYTES);
+            let full = disk.open(&log(), "other").unwrap();
+            full.append(&Buffer::zeroed(10 * BLOCK_BYTES as usize)).unwrap_err();
+            disk.remove("other");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "found at call 12")]
+    fn what_a_watcher_finds_ends_the_run() {
+        run(1, || {
+            let disk = Disk::new(1);
+            let file = disk.open(&log(), "log").unwrap();
+            let calls = disk.clone();
+            disk.watch(Some(Box::new(move || {
+                assert!(calls.calls() < 12, "found at call {}", calls.calls())
+            })));
+            let writers: Vec<_> = (0..2)
+                .map(|_| {
+                    let file = file.try_clone().unwrap();
+                    spawn(move || (0..20).for_each(|_| drop(file.append(&Buffer::zeroed(4096)))))
+                })
+                .collect();
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn what_a_killed_program_left_is_stable_once_it_was_found() {
+        for seed in 0..50 {
+            let disk = Disk::new(seed);
+            let file = disk.open(&log(), "log").unwrap();
+            for _ in 0..4 {
+                file.append(&Buffer::zeroed(4096)).unwrap();
+            }
+            let killed = disk.kill();
+            let found = killed.open(&log(), "log").unwrap();
+            assert_eq!(found.len().unwrap(), 4 * 4096, "seed {seed}");
+            let after = killed.crash().open(&log(), "log").unwrap();
+            assert_eq!(after.len().unwrap(), 4 * 4096, "seed {seed}");
+        }
+    }
 }

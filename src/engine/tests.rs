@@ -41,7 +41,7 @@ impl Disk {
 
     fn of(device: Arc<Device>) -> Self {
         let inode = device.find("file", true).expect("created");
-        Self(Sim { device, inode })
+        Self(Sim::new(device, inode))
     }
 
     fn fail(&self, call: Call, nth: u64, errno: i32) {

@@ -58,6 +58,8 @@ pub(super) fn mine() -> Token {
         if Arc::strong_count(&mine) > 1 {
             *mine = Token::default();
         }
+        // Whoever woke the last operation may have done so when its outcome was taken already.
+        mine.state.store(NOTHING, Ordering::Relaxed);
         mine.clone()
     })
 }

@@ -38,6 +38,7 @@ struct World {
 
 #[derive(Debug)]
 struct State {
+    seed: u64,
     random: fastrand::Rng,
     now_nanos: u64,
     tasks: Vec<Entry>,
@@ -47,6 +48,8 @@ struct State {
     digest: u64,
     /// The main thread has panicked: whoever waits, waits for ever.
     broken: bool,
+    /// What the run ends with, whatever else comes of it.
+    found: Option<Box<dyn Any + Send>>,
 }
 
 #[derive(Debug)]
@@ -84,10 +87,11 @@ pub(crate) struct Handle<T> {
 ///
 /// # Panics
 ///
-/// With the panic of `main`; and if all threads wait for one another.
+/// With the first panic that was [found](Task::found), or that of `main`; and if all threads wait for one another.
 pub(crate) fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Ended) {
     assert!(current().is_none(), "a world inside a world");
     let state = State {
+        seed,
         random: fastrand::Rng::with_seed(seed),
         now_nanos: 0,
         tasks: vec![Entry { turn: Arc::default(), status: Status::Ready }],
@@ -95,6 +99,7 @@ pub(crate) fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Ended) {
         held: HashSet::new(),
         digest: seed,
         broken: false,
+        found: None,
     };
     let me = Task { world: Arc::new(World { state: Mutex::new(state) }), id: 0 };
     HERE.set(Some(me.clone()));
@@ -110,7 +115,7 @@ pub(crate) fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Ended) {
     }));
     HERE.set(None);
     let mut state = me.state();
-    match result {
+    match state.found.take().map_or(result, Err) {
         Ok(result) => {
             let elapsed = Duration::from_nanos(state.now_nanos);
             (result, Ended { elapsed, digest: state.digest })
@@ -125,7 +130,8 @@ pub(crate) fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Ended) {
 
 /// The calling thread, if it is one of a world.
 pub(crate) fn current() -> Option<Task> {
-    HERE.with_borrow(Clone::clone)
+    // What a thread drops as it ends may come after its place here.
+    HERE.try_with(|here| here.borrow().clone()).ok().flatten()
 }
 
 /// Does something as if the calling thread were in no world.
@@ -158,6 +164,11 @@ impl Task {
     /// Something happened that the same seed must make happen again.
     pub fn note(&self, what: u64) {
         self.state().note(what);
+    }
+
+    /// A panic that must not unwind what is at work here.
+    pub fn found(&self, panic: Box<dyn Any + Send>) {
+        self.state().found.get_or_insert(panic);
     }
 
     /// Lets others run.
@@ -225,6 +236,8 @@ impl Task {
             new.await_turn(new.state());
             let result = catch_unwind(AssertUnwindSafe(work));
             *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            // If nobody is going to join it, the result is dropped here, and not beside the others.
+            drop(place);
             HERE.set(None);
             new.end();
         };
@@ -296,7 +309,8 @@ impl Task {
 
     /// Nobody can go on, ever: the main thread says so, the others stay where they are.
     fn dead_lock(&self, state: &mut State) {
-        eprintln!("simulation: all threads wait for one another: {:?}", state.tasks);
+        // The main thread may not come to say so: what it drops as it unwinds may have to wait, too.
+        eprintln!("simulation of seed {}: all threads wait for one another: {:?}", state.seed, state.tasks);
         state.broken = true;
         state.tasks[0].turn.notify_one();
     }

@@ -4,9 +4,8 @@ use crate::oracle::Oracle;
 use crate::records::{BLOCK_BYTES, Number, SECTORS, Sector, record, sectors};
 use dioxide::sim::{self, Call, Disk, Settings};
 use dioxide::{Buffer, Durability, Error, ErrorKind, File, Growth, OpenOptions, Verdict};
-use std::any::Any;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +29,7 @@ pub struct Outcome {
     pub operations: u64,
     pub events: u64,
     pub crashes: u64,
+    pub killed: u64,
     pub recoveries_cut_short: u64,
     pub undecided: u64,
     pub failed: u64,
@@ -45,6 +45,7 @@ impl Outcome {
         self.operations += other.operations;
         self.events += other.events;
         self.crashes += other.crashes;
+        self.killed += other.killed;
         self.recoveries_cut_short += other.recoveries_cut_short;
         self.undecided += other.undecided;
         self.failed += other.failed;
@@ -76,8 +77,6 @@ struct Shared {
     oracle: Mutex<Oracle>,
     outcome: Mutex<Outcome>,
     phase: Mutex<Phase>,
-    /// What the watcher panicked with.
-    found: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -126,7 +125,6 @@ impl Life {
                 oracle: Mutex::default(),
                 outcome: Mutex::new(Outcome { lives: 1, ..Outcome::default() }),
                 phase: Mutex::default(),
-                found: Mutex::default(),
             }),
             ordinary,
         }
@@ -201,11 +199,8 @@ impl Life {
                 resume_unwind(panic);
             }
         }
-        self.disk.watch(None);
         self.disk.heal();
-        if let Some(panic) = lock(&self.shared.found).take() {
-            resume_unwind(panic);
-        }
+        self.disk.watch(None);
         lock(&self.shared.oracle).check_appends(&self.at());
     }
 
@@ -233,13 +228,13 @@ impl Life {
         let disk = self.disk.clone();
         self.disk.watch(Some(Box::new(move || {
             lock(&checker.shared.outcome).events += 1;
-            if random.u64(..one_in) > 0 || lock(&checker.shared.found).is_some() {
+            if random.u64(..one_in) > 0 {
                 return;
             }
-            // Not to unwind what is at work here.
-            let check = || drop(checker.check(&disk.crash(), &mut random));
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(check)) {
-                *lock(&checker.shared.found) = Some(panic);
+            match random.u8(..4) {
+                // After a failed flush only another mount tells what is left, which a killed program needs not know of.
+                0 if !lock(&checker.shared.phase).faulty => checker.check_killed(&disk.kill()),
+                _ => drop(checker.check(&disk.crash(), &mut random)),
             }
         })));
     }
@@ -261,8 +256,9 @@ impl Life {
     fn between(&mut self, file: File) -> bool {
         let mut phase = lock(&self.shared.phase).clone();
         let growth = file.growth();
-        if phase.broken {
-            // The caller of a durable write that failed learns only of that, and the next one why nothing works.
+        if phase.faulty {
+            // The caller of a durable write that failed learns only of that, and the next one why nothing works; and
+            // of a flush of the grower that failed at last, nobody has learned yet.
             let wedged = file.sync_data().is_err_and(|error| matches!(error.kind(), ErrorKind::Wedged(_)));
             assert!(wedged || !phase.wedged, "{}: wedged no more", self.at());
             phase.wedged = wedged;
@@ -288,7 +284,7 @@ impl Life {
         let len = file.len().expect("no reader");
         if phase.broken {
             // What was acknowledged stays; what failed is given up.
-            file.set_len(len).unwrap_or_else(|error| panic!("{at}: {error}"));
+            self.watched(&file, |file| file.set_len(len));
         } else {
             let growth_none = file.growth() == Growth::None;
             let full = lock(&self.shared.outcome).full > 0;
@@ -299,15 +295,17 @@ impl Life {
             0 => {
                 let to = self.random.u64(..=len / BLOCK_BYTES + 4) * BLOCK_BYTES;
                 lock(&self.shared.outcome).cut += 1;
-                file.set_len(to).unwrap_or_else(|error| panic!("{at}: {error}"));
+                lock(&self.shared.oracle).becoming = Some(to);
+                self.watched(&file, |file| file.set_len(to));
                 assert_eq!(file.len().ok(), Some(to), "{at}");
             }
             1 if file.growth() != Growth::None => {
                 lock(&self.shared.outcome).recycled += 1;
-                file.recycle().unwrap_or_else(|error| panic!("{at}: {error}"));
+                lock(&self.shared.oracle).becoming = Some(0);
+                self.watched(&file, File::recycle);
                 recycled = true;
             }
-            _ => file.sync_data().unwrap_or_else(|error| panic!("{at}: {error}")),
+            _ => self.watched(&file, File::sync_data),
         }
         let content = read(&file);
         lock(&self.shared.oracle).settle(content.clone());
@@ -316,9 +314,18 @@ impl Life {
             self.open = Some(file);
             return true;
         }
+        self.watch(file.growth());
         file.close().unwrap_or_else(|error| panic!("{at}: {error}"));
+        self.disk.watch(None);
         assert_eq!(self.disk.content(NAME), Some(content), "{at}: closed, it is as any other file");
         false
+    }
+
+    /// Does what needs the file alone, and cuts the power at its events.
+    fn watched(&mut self, file: &File, change: impl FnOnce(&File) -> dioxide::Result<()>) {
+        self.watch(file.growth());
+        change(file).unwrap_or_else(|error| panic!("{}: {error}", self.at()));
+        self.disk.watch(None);
     }
 
     /// A file of somebody else is never changed.
@@ -369,6 +376,19 @@ impl Checker {
             self.recover(&dying.crash(), "after a crash in recovery");
         }
         self.recover(crashed, "after a crash")
+    }
+
+    /// What a program finds after the last one was killed, no power cut may take from it.
+    fn check_killed(&self, killed: &Disk) {
+        lock(&self.shared.outcome).killed += 1;
+        let file = killed.open(&self.options, NAME).unwrap_or_else(|error| panic!("{}: {error}", self.at));
+        let found = read(&file);
+        let crashed = killed.crash();
+        let again = crashed.open(&self.options, NAME).unwrap_or_else(|error| panic!("{}: {error}", self.at));
+        assert!(read(&again) == found, "{}: what was found after a kill is gone", self.at);
+        again.close().unwrap_or_else(|error| panic!("{}: {error}", self.at));
+        file.close().unwrap_or_else(|error| panic!("{}: {error}", self.at));
+        self.recover(killed, "after a kill");
     }
 
     /// Opens the file on a disk that goes away after some calls. Whether it did not need so many.
@@ -444,6 +464,7 @@ impl Writer {
                 8..=10 => self.overwrite(),
                 11 | 12 if positional => self.extend(),
                 13 => self.read(),
+                14 => self.read_end(),
                 _ => self.sync(),
             }
         }
@@ -504,6 +525,21 @@ impl Writer {
         match self.handles[0].sync_data() {
             Ok(()) => self.oracle().promise(&promised),
             Err(error) => self.judge(&error),
+        }
+    }
+
+    /// The last block that there is: somebody has written it.
+    fn read_end(&mut self) {
+        let end = self.handles[0].len().expect("no reader");
+        let base_len = self.oracle().base_len();
+        let Some(place) = end.checked_sub(BLOCK_BYTES).filter(|place| *place >= base_len) else { return };
+        let mut into = Buffer::zeroed(BLOCK_BYTES as usize);
+        let read = self.handles[0].read_at(&mut into, place);
+        let read = read.unwrap_or_else(|error| panic!("{}: {error}", self.at));
+        assert_eq!(read, into.len(), "{}", self.at);
+        for (_, sector) in sectors(&into) {
+            let recent = matches!(sector, Sector::Of { write, .. } if self.oracle().is_recent(write));
+            assert!(recent, "{}: {sector:?} at {place}, below the end", self.at);
         }
     }
 

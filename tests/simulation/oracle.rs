@@ -28,6 +28,8 @@ pub struct Oracle {
     before: Number,
     /// A hole may have been left on purpose.
     pub holes: bool,
+    /// A length, in bytes, that the file is just being given.
+    pub becoming: Option<u64>,
 }
 
 impl Oracle {
@@ -37,15 +39,16 @@ impl Oracle {
         self.base = content;
         self.writes.clear();
         self.holes = false;
+        self.becoming = None;
     }
 
     fn last(&self) -> Number {
         self.writes.keys().next_back().copied().unwrap_or(self.before)
     }
 
-    /// What was settled, in bytes.
+    /// What is left of what was settled, in bytes.
     pub fn base_len(&self) -> u64 {
-        self.base.len() as u64
+        (self.base.len() as u64).min(self.becoming.unwrap_or(u64::MAX))
     }
 
     /// Whether a write is of the time since everything was settled.
@@ -113,7 +116,8 @@ impl Oracle {
     /// The length, in bytes, that the file has at least.
     pub fn least(&self) -> u64 {
         let durable = self.writes.values().filter(|write| write.durable).filter_map(Write::end);
-        durable.max().unwrap_or(0).max(self.base.len() as u64 / BLOCK_BYTES) * BLOCK_BYTES
+        let least = durable.max().unwrap_or(0).max(self.base.len() as u64 / BLOCK_BYTES) * BLOCK_BYTES;
+        least.min(self.becoming.unwrap_or(u64::MAX))
     }
 
     /// And at most.
@@ -122,7 +126,7 @@ impl Oracle {
         let start = placed.max().unwrap_or(0).max(self.base.len() as u64 / BLOCK_BYTES);
         let appended: u64 =
             self.writes.values().filter(|write| write.appended).map(|write| write.blocks).sum();
-        (start + appended) * BLOCK_BYTES
+        ((start + appended) * BLOCK_BYTES).max(self.becoming.unwrap_or(0))
     }
 
     /// What a crash left, brought into order.
@@ -168,7 +172,8 @@ impl Oracle {
                 }
                 _ if base == Some(bytes) => Some(0),
                 Sector::Zero => {
-                    let may_be = (may_have_zeros || self.holes) && base.is_none();
+                    let extended = self.becoming.is_some_and(|to| block < to / BLOCK_BYTES);
+                    let may_be = (may_have_zeros || self.holes || extended) && base.is_none();
                     assert!(
                         may_be,
                         "{at}: block {block} of {} shows zeros",

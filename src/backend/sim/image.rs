@@ -1,7 +1,7 @@
 //! One state of a simulated file system: names, sizes, markers, and blocks with what is written in them.
 
 use crate::recovery::Extent;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The block of the simulated file system, in bytes.
@@ -107,8 +107,11 @@ impl Image {
         self.inodes.get_mut(&number).expect("an inode is created before it is used")
     }
 
-    pub fn allocated_blocks(&self) -> u64 {
-        self.inodes.values().map(|inode| inode.blocks.len() as u64).sum()
+    /// Of files that have a name, or are open.
+    pub fn allocated_blocks(&self, is_open: impl Fn(u64) -> bool) -> u64 {
+        let named: BTreeSet<_> = self.names.values().copied().collect();
+        let kept = self.inodes.iter().filter(|(number, _)| named.contains(number) || is_open(**number));
+        kept.map(|(_, inode)| inode.blocks.len() as u64).sum()
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! What it keeps of a crash is what a journaling file system keeps: of the changes of metadata (names, sizes, allocation,
 //! markers) the first so and so many; of a block that was allocated and not written before, nothing or one whole write,
-//! since the file system notes it as written only afterwards; of any other block, sector by sector, what is
-//! stable or what was written since. fdatasync covers metadata only as far as data needs it.
+//! since the file system notes it as written only afterwards; of any other block, and of what is written over that one,
+//! sector by sector, what is stable or what was written since. fdatasync covers metadata only as far as data needs it.
 //!
 //! In the threads of a simulation each call takes simulated time, so that calls end in any order; elsewhere it ends at once.
 
@@ -26,6 +26,7 @@ use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -181,6 +182,11 @@ impl Device {
         })
     }
 
+    /// The disk as another program finds it when this one is killed now.
+    pub fn kill(&self) -> Arc<Self> {
+        Self::of(self.state().abandoned())
+    }
+
     /// Whether space can be allocated without writing it.
     pub fn allocates(&self) -> bool {
         self.state().faults.settings.allocates
@@ -245,8 +251,12 @@ impl Device {
     fn happened(&self) {
         // Not while it watches.
         let Ok(mut watcher) = self.watcher.try_lock() else { return };
-        if let Some(watch) = &mut *watcher {
-            world::outside(watch);
+        let Some(watch) = &mut *watcher else { return };
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| world::outside(watch))) else { return };
+        *watcher = None;
+        match world::current() {
+            Some(task) => task.found(panic),
+            None => resume_unwind(panic),
         }
     }
 }
@@ -306,9 +316,15 @@ impl State {
 pub(crate) struct Sim {
     pub device: Arc<Device>,
     pub inode: u64,
+    _open: Arc<()>,
 }
 
 impl Sim {
+    pub fn new(device: Arc<Device>, inode: u64) -> Self {
+        let _open = device.state().open(inode);
+        Self { device, inode, _open }
+    }
+
     /// A change of metadata: at once, when the call ends.
     fn change(&self, call: Call, change: impl FnOnce(&mut State) -> io::Result<()>) -> io::Result<()> {
         self.device.call(
@@ -359,6 +375,12 @@ impl Backend for Sim {
                     match error.raw_os_error() {
                         Some(libc::EINTR | libc::EAGAIN) => state.recall(ticket),
                         _ if state.is_dead() => state.recall(ticket),
+                        // The flush behind it may be what failed.
+                        Some(libc::EIO) if dsync && state.faults.random.bool() => {
+                            let snapshot = state.snapshot(false);
+                            state.lose(snapshot);
+                            state.fail(ticket);
+                        }
                         _ => state.fail(ticket),
                     }
                     Err(error)

@@ -5,14 +5,16 @@ use super::Faults;
 use super::image::{BLOCK_BYTES, Change, Image, Page, SECTOR_BYTES};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// What of a crash is to be chosen: as often as a state has more than one way to come out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// How many changes of the journal survive.
     Metadata,
-    /// What an allocated block holds that was not written yet: nothing, or one of the writes to it, whole.
+    /// What an allocated block holds that was not written yet: nothing, or one of the writes to it, whole. Of those that
+    /// follow, any sector may be there.
     Block(u64),
     /// Which write a sector holds: the stable one, or a later one.
     Sector(u64),
@@ -70,6 +72,7 @@ pub(super) struct State {
     cache: BTreeMap<(u64, u64), Vec<Version>>,
     in_flight: BTreeMap<u64, InFlight>,
     number: u64,
+    open: BTreeMap<u64, Weak<()>>,
     pub capacity_blocks: u64,
     pub calls: u64,
     pub dies_after: Option<u64>,
@@ -92,7 +95,15 @@ impl State {
     // --- space --------------------------------------------------------------------------------------
 
     pub fn free_blocks(&self) -> u64 {
-        self.capacity_blocks.saturating_sub(self.live.allocated_blocks())
+        let is_open = |inode| self.open.get(&inode).is_some_and(|handle| handle.strong_count() > 0);
+        self.capacity_blocks.saturating_sub(self.live.allocated_blocks(is_open))
+    }
+
+    /// Keeps the space of a file as long as somebody has this, though its name be removed.
+    pub fn open(&mut self, inode: u64) -> Arc<()> {
+        let handle = self.open.get(&inode).and_then(Weak::upgrade).unwrap_or_default();
+        self.open.insert(inode, Arc::downgrade(&handle));
+        handle
     }
 
     /// Takes what is free of these blocks, and says where it ends.
@@ -276,16 +287,16 @@ impl State {
             if pages.is_empty() {
                 continue;
             }
-            let max = pages.len() as u64;
-            let Some(stable) = &block.page else {
-                let chosen = choose(Piece::Block(number), max);
-                block.page = chosen.checked_sub(1).map(|n| pages[n as usize].clone());
-                continue;
+            let (mut page, later) = match &block.page {
+                Some(stable) => (**stable, &pages[..]),
+                None => match choose(Piece::Block(number), pages.len() as u64) as usize {
+                    0 => continue,
+                    nth => (*pages[nth - 1], &pages[nth..]),
+                },
             };
-            let mut page = **stable;
-            for (sector, bytes) in page.chunks_mut(SECTOR_BYTES).enumerate() {
-                if let Some(n) = choose(Piece::Sector(number), max).checked_sub(1) {
-                    bytes.copy_from_slice(&pages[n as usize][sector * SECTOR_BYTES..][..SECTOR_BYTES]);
+            for (sector, bytes) in page.chunks_mut(SECTOR_BYTES).enumerate().filter(|_| !later.is_empty()) {
+                if let Some(n) = choose(Piece::Sector(number), later.len() as u64).checked_sub(1) {
+                    bytes.copy_from_slice(&later[n as usize][sector * SECTOR_BYTES..][..SECTOR_BYTES]);
                 }
             }
             block.page = Some(Arc::new(page));
@@ -310,6 +321,31 @@ impl State {
             }
         }
         unstable
+    }
+
+    /// What the next program finds when this one is killed now: nothing is stable that was not, and what is in flight
+    /// may end or not.
+    pub fn abandoned(&self) -> Self {
+        let mut state = Self {
+            live: self.live.clone(),
+            stable: self.stable.clone(),
+            journal: self.journal.clone(),
+            committed: self.committed,
+            cache: self.cache.clone(),
+            in_flight: self.in_flight.clone(),
+            number: self.number,
+            capacity_blocks: self.capacity_blocks,
+            faults: Faults { stalled_until: Duration::ZERO, ..self.faults.clone() },
+            ..Self::default()
+        };
+        for ticket in self.in_flight.keys() {
+            match state.faults.random.bool() {
+                // Nobody learns how it ended.
+                true => drop(state.land(*ticket, false)),
+                false => state.recall(*ticket),
+            }
+        }
+        state
     }
 
     /// A disk that holds just this.
