@@ -98,11 +98,14 @@ impl Disk {
         if let Some(cause) = self.fs.wedged() {
             return Err(fail(ErrorKind::Wedged(cause.clone())));
         }
+        if !options.write && (options.create || options.create_new || options.truncate) {
+            return Err(fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
+        }
         let known = self.device.find(name, false).is_some();
         if known && options.create_new {
             return Err(fail(ErrorKind::Os(libc::EEXIST)));
         }
-        let create = options.write && (options.create || options.create_new);
+        let create = options.create || options.create_new;
         let inode = self.device.find(name, create).ok_or_else(|| fail(ErrorKind::Os(libc::ENOENT)))?;
         let backend = Sim::new(self.device.clone(), inode);
         let facts = self.facts(&backend);
@@ -221,7 +224,7 @@ impl Disk {
         self.device.names()
     }
 
-    /// Gives a file another name, stable with the next flush of any file.
+    /// Gives a file another name, stable with the next flush of any file. Nothing if there is no such file.
     pub fn rename(&self, from: &str, to: &str) {
         self.device.rename(from, to);
     }
@@ -383,8 +386,7 @@ mod tests {
 
     #[test]
     fn the_space_of_a_removed_file_is_free_when_nobody_has_it_open() {
-        let mut settings = Settings::default();
-        settings.capacity_bytes = 16 * BLOCK_BYTES;
+        let settings = Settings { capacity_bytes: 16 * BLOCK_BYTES, ..Settings::default() };
         let disk = Disk::with(3, settings);
         for _ in 0..8 {
             disk.put("old", &[1; 10 * BLOCK_BYTES as usize]);

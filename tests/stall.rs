@@ -7,7 +7,7 @@ use common::*;
 use dioxide::{Buffer, Durability, File, OpenOptions};
 use dioxide_testkit::fuse_disk::{FuseDisk, Keep};
 use dioxide_testkit::lab::{self, Fs};
-use dioxide_testkit::trials::{Trial, TrialResult, fuse_trials, fuse_trials_where};
+use dioxide_testkit::trials::{Failed, Trial, TrialResult, fuse_trials, fuse_trials_where};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::collections::HashMap;
 use std::fs;
@@ -34,6 +34,9 @@ const KEPT_MAX: usize = 256;
 
 /// How long a caller may wait for a disk that is gone.
 const BOUND: Duration = Duration::from_secs(10);
+
+/// How often a file system may fail to come back from a power cut for reasons of its own.
+const ROUNDS_MAX: u32 = 4;
 
 fn disk(volume: &Volume) -> &FuseDisk {
     volume.disk().expect("on a FUSE disk")
@@ -263,29 +266,46 @@ fn finds_poison(volume: &Volume) -> std::io::Result<bool> {
 
 fn a_stopped_disk_acknowledges_nothing_and_keeps_what_it_acknowledged(fs: Fs) -> TrialResult {
     for keep in [Keep::Nothing, Keep::All] {
-        let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
-        disk(&volume).delay(Duration::from_micros(500), 1)?;
-        let told = Load::start(&volume).run(|load| {
-            load.wait_for(300);
-            disk(&volume).stop()?;
-            // Answers that were under way arrive.
-            thread::sleep(Duration::from_millis(200));
-            let before = load.answers.load(Ordering::Relaxed);
-            let went_on = assert_others_go_on(fs);
-            thread::sleep(Duration::from_millis(300));
-            let answers = load.answers.load(Ordering::Relaxed) - before;
-            disk(&volume).go_on()?;
-            went_on?;
-            assert_eq!(answers, 0, "answers while the disk stood still");
-            load.wait_for(300);
-            disk(&volume).power_cut(keep)?;
-            Ok(())
-        })?;
-        assert!(told.errors > 0, "the power went, and nobody noticed");
-        assert!(!finds_poison_after(&mut volume, keep)?, "a buffer was written after its call had returned");
-        assert_kept(&volume, &told)?;
+        let mut rounds = (0..ROUNDS_MAX).map(|_| comes_back_from_a_stop(fs, keep));
+        let came_back = rounds.find(|round| !matches!(round, Ok(false)));
+        came_back.ok_or("the file system never came back from a power cut")??;
     }
     Ok(())
+}
+
+/// Whether the file system can be mounted after the power cut. btrfs sometimes cannot replay what it logged itself (Linux
+/// 6.18: "write time tree block corruption detected", about overlapping extents), and nothing of ours runs before that.
+fn comes_back_from_a_stop(fs: Fs, keep: Keep) -> Result<bool, Failed> {
+    let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    disk(&volume).delay(Duration::from_micros(500), 1)?;
+    let told = Load::start(&volume).run(|load| {
+        load.wait_for(300);
+        disk(&volume).stop()?;
+        // Answers that were under way arrive.
+        thread::sleep(Duration::from_millis(200));
+        let before = load.answers.load(Ordering::Relaxed);
+        let went_on = assert_others_go_on(fs);
+        thread::sleep(Duration::from_millis(300));
+        let answers = load.answers.load(Ordering::Relaxed) - before;
+        disk(&volume).go_on()?;
+        went_on?;
+        assert_eq!(answers, 0, "answers while the disk stood still");
+        load.wait_for(300);
+        disk(&volume).power_cut(keep)?;
+        Ok(())
+    })?;
+    assert!(told.errors > 0, "the power went, and nobody noticed");
+    match finds_poison_after(&mut volume, keep) {
+        Err(refused)
+            if matches!(fs, Fs::Btrfs | Fs::BtrfsNocow)
+                && refused.to_string().contains("can't read superblock") =>
+        {
+            return Ok(false);
+        }
+        found => assert!(!found?, "a buffer was written after its call had returned"),
+    }
+    assert_kept(&volume, &told)?;
+    Ok(true)
 }
 
 /// Brings the power back, looks for poison and mounts the volume anew.

@@ -10,7 +10,7 @@ mod records;
 use dioxide::sim;
 use life::{Crashes, Life, Outcome};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Enough that each kind of run comes often.
@@ -39,11 +39,12 @@ fn run_all(name: &str, seeds: u64, crashes: Crashes) -> Outcome {
     let end = number("DIOXIDE_HOURS").map(|hours| Instant::now() + Duration::from_secs(hours * 3600));
     let is_over = |seed| end.map_or(seed >= seeds, |end| Instant::now() >= end);
     let (next, sum) = (AtomicU64::new(0), Mutex::new(Outcome::default()));
+    let failed = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let work = || {
             loop {
                 let seed = next.fetch_add(1, Relaxed);
-                if is_over(seed) {
+                if is_over(seed) || failed.load(Relaxed) {
                     return;
                 }
                 let done = std::panic::catch_unwind(|| run(seed, crashes));
@@ -51,6 +52,7 @@ fn run_all(name: &str, seeds: u64, crashes: Crashes) -> Outcome {
                     Ok((outcome, _)) => sum.lock().unwrap().add(&outcome),
                     Err(panic) => {
                         eprintln!("{name}: repeat with DIOXIDE_SEED={seed}");
+                        failed.store(true, Relaxed);
                         std::panic::resume_unwind(panic);
                     }
                 }
