@@ -38,12 +38,18 @@ fn loses_nothing(fs: Fs, workload: &'static Workload) -> TrialResult {
     Ok(())
 }
 
-/// How many cuts of a run that must lose lose something.
+/// How many cuts of a run that must lose lose something. A file system that a lying disk has damaged may answer with errors:
+/// those cuts are not counted.
 fn lossy_cuts(plan: &Plan) -> std::io::Result<usize> {
     let mut recording = Recording::new(plan)?;
-    let cuts = recording.cuts(CUTS, plan.seed);
-    let seen = cut_all(&mut recording, &cuts)?;
-    Ok(seen.iter().filter(|seen| !seen.losses.is_empty()).count())
+    let mut lossy = 0;
+    for cut in recording.cuts(CUTS, plan.seed) {
+        match recording.replay(cut) {
+            Err(_) if plan.flushes == Flushes::Ignored => {}
+            seen => lossy += usize::from(!seen?.losses.is_empty()),
+        }
+    }
+    Ok(lossy)
 }
 
 fn what_is_acknowledged_without_a_flush_is_lost(fs: Fs) -> TrialResult {
