@@ -13,7 +13,7 @@
 //! above it, which is what recovery relies on.
 
 use super::core::{Failure, GrowthJob};
-use super::{Engine, io, os_kind};
+use super::{Engine, io, is_no_space};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
 use crate::growth::{Plan, Room};
@@ -182,7 +182,7 @@ impl Engine {
             }
             match (result, plan.smaller()) {
                 (Ok(()), _) => return Ok(plan.to),
-                (Err(error), Some(smaller)) if matches!(os_kind(&error), ErrorKind::NoSpace(_)) => {
+                (Err(error), Some(smaller)) if is_no_space(&error) => {
                     plan = smaller;
                 }
                 (Err(error), _) => return Err(error),

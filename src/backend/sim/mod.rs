@@ -283,7 +283,7 @@ impl State {
     fn fate(&mut self, call: Call) -> io::Result<()> {
         self.calls += u64::from(call != Call::Read);
         let error = |errno| Err(io::Error::from_raw_os_error(errno));
-        if self.dies_after.is_some_and(|last| self.calls > last) {
+        if self.is_dead() {
             return error(libc::EIO);
         }
         let mut planned = None;
