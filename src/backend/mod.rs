@@ -1,6 +1,8 @@
 //! What the engine asks of the system below it. Backends are dumb: they do one thing at a time and say what
 //! came of it. Retries, short transfers and what an error means live in the engine.
 
+#[allow(dead_code)]
+pub(crate) mod ring;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod sim;
 pub(crate) mod syscall;
@@ -51,4 +53,9 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn unlock(&self);
     /// To inspect the file with.
     fn descriptor(&self) -> BorrowedFd<'_>;
+    /// The simulated file that this is, if it is one, for rings that work on such.
+    #[cfg(any(test, feature = "sim"))]
+    fn simulated(&self) -> Option<&sim::Sim> {
+        None
+    }
 }
