@@ -132,7 +132,7 @@ impl Engine {
     fn adopt(&self, change: impl FnOnce(&mut Core<Token>)) {
         let mut core = self.lock();
         change(&mut core);
-        self.len.store(core.sizes().written, Ordering::Release);
+        self.publish_len(&core);
         drop(core);
         self.left_behind.store(0, Ordering::Relaxed);
         self.charge(0, 0);

@@ -34,7 +34,7 @@ use crate::options::Growth;
 use crate::recovery::Recovery;
 use crate::stats::{Counters, count};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
+use crate::sync::{Apart, Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
 use crate::sys::probe::Alignment;
 use core::{Call, Core, Failure, Outbox, Request, Work};
 use process::{FileSystem, Process};
@@ -66,9 +66,9 @@ pub(crate) struct Engine {
     process: &'static Process,
     fs: Arc<FileSystem>,
     is_device: bool,
-    core: Mutex<Core<Token>>,
+    core: Apart<Mutex<Core<Token>>>,
     /// `written` of the core, to be read without its lock.
-    len: AtomicU64,
+    len: Apart<AtomicU64>,
     gate: Gate,
     grower_ended: Condvar,
     grower: Mutex<Option<JoinHandle>>,
@@ -76,7 +76,7 @@ pub(crate) struct Engine {
     charged: Mutex<u64>,
     /// How far a failed append or growth may have moved the size, if that could not be taken back.
     left_behind: AtomicU64,
-    counters: Counters,
+    counters: Apart<Counters>,
 }
 
 impl Engine {
@@ -91,14 +91,14 @@ impl Engine {
             process: parts.process,
             fs: parts.fs,
             is_device: parts.ground.is_device,
-            core: Mutex::new(core),
-            len: AtomicU64::new(len),
+            core: Apart(Mutex::new(core)),
+            len: Apart(AtomicU64::new(len)),
             gate: Gate::default(),
             grower_ended: Condvar::default(),
             grower: Mutex::default(),
             charged: Mutex::new(0),
             left_behind: AtomicU64::new(0),
-            counters: Counters::default(),
+            counters: Apart::default(),
         }
     }
 
@@ -238,7 +238,7 @@ impl Engine {
         let mut core = self.lock();
         let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
         let result = change(&mut core, &mut out);
-        self.len.store(core.sizes().written, Ordering::Release);
+        self.publish_len(&core);
         drop(core);
         // Requests first: the device should be busy before those who are done are woken.
         for request in out.requests {
@@ -254,6 +254,14 @@ impl Engine {
             self.start_grower();
         }
         result
+    }
+
+    /// A length that did not change is not written: others may be reading it.
+    fn publish_len(&self, core: &Core<Token>) {
+        let written = core.sizes().written;
+        if self.len.load(Ordering::Relaxed) != written {
+            self.len.store(written, Ordering::Release);
+        }
     }
 
     /// A durable request is worth a turn of those who are ready to join it.
