@@ -6,7 +6,6 @@
 //! The order that makes it safe: an operation first counts itself, then looks at the gate; the other side
 //! first shuts the gate, then looks at the counters. Both are sequentially consistent, so at least one
 //! of the two sees the other.
-#![cfg_attr(not(test), expect(dead_code, reason = "only a queue must not wait"))]
 
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::{Apart, Condvar, Mutex, OnceLock, thread_number};
@@ -78,7 +77,13 @@ impl Gate {
         Pass { gate: self, shard }
     }
 
-    /// Begins an operation, unless somebody has the file alone. For those who must not wait here.
+    /// Begins an operation, unless somebody has the file alone.
+    pub fn try_pass(&self) -> Option<Pass<'_>> {
+        let shard = self.shard(thread_number());
+        self.count_in(shard).then_some(Pass { gate: self, shard })
+    }
+
+    /// The same, for one that ends in another place.
     pub fn try_enter(&self) -> Option<Stay> {
         let number = thread_number();
         self.count_in(self.shard(number)).then(|| Stay { number })

@@ -1,11 +1,12 @@
 //! What the engine asks of the system below it. Backends are dumb: they do one thing at a time and say what
 //! came of it. Retries, short transfers and what an error means live in the engine.
 
-#[allow(dead_code)]
 pub(crate) mod ring;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod sim;
 pub(crate) mod syscall;
+#[allow(unsafe_code)]
+pub(crate) mod uring;
 
 use crate::buffer::Segment;
 use crate::recovery::Extent;

@@ -70,9 +70,9 @@ impl Bell {
         }
     }
 
-    /// What is to be looked at is looked at after this.
-    pub fn heard(&self) {
-        self.state.store(AWAKE, Ordering::Release);
+    /// Whether it rang since this was last asked. What is to be looked at is looked at after this.
+    pub fn has_rung(&self) -> bool {
+        self.state.swap(AWAKE, Ordering::AcqRel) == RUNG
     }
 
     /// From now on it wakes whoever sleeps; unless it rang since it was heard last.
