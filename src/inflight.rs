@@ -387,10 +387,17 @@ mod loom_models {
         thread::spawn(move || act(&guarded))
     }
 
+    /// A gate whose counters are made.
+    fn used() -> Arc<Guarded> {
+        let guarded = Arc::<Guarded>::default();
+        guarded.enter();
+        guarded
+    }
+
     #[test]
     fn loom_nobody_is_inside_while_another_is_alone() {
         explore(3, || {
-            let guarded = Arc::<Guarded>::default();
+            let guarded = used();
             let others = [beside(&guarded, Guarded::enter), beside(&guarded, Guarded::shut)];
             guarded.enter();
             guarded.enter();
@@ -399,9 +406,19 @@ mod loom_models {
     }
 
     #[test]
+    fn loom_counters_just_made_are_not_missed() {
+        explore(2, || {
+            let guarded = Arc::<Guarded>::default();
+            let others = [beside(&guarded, Guarded::enter), beside(&guarded, Guarded::shut)];
+            guarded.enter();
+            others.into_iter().for_each(|other| other.join().unwrap());
+        });
+    }
+
+    #[test]
     fn loom_two_who_want_the_file_alone_have_it_in_turn() {
         explore(4, || {
-            let guarded = Arc::<Guarded>::default();
+            let guarded = used();
             let others = [beside(&guarded, Guarded::shut), beside(&guarded, Guarded::shut)];
             guarded.enter();
             others.into_iter().for_each(|other| other.join().unwrap());
@@ -412,7 +429,7 @@ mod loom_models {
     #[test]
     fn loom_nobody_is_alone_beside_one_who_did_not_wait() {
         explore(4, || {
-            let guarded = Arc::<Guarded>::default();
+            let guarded = used();
             let other = beside(&guarded, Guarded::shut);
             guarded.try_enter();
             guarded.try_enter();
@@ -424,7 +441,7 @@ mod loom_models {
     #[test]
     fn loom_whoever_was_refused_is_woken() {
         explore(3, || {
-            let guarded = Arc::<Guarded>::default();
+            let guarded = used();
             let others = [beside(&guarded, Guarded::shut), beside(&guarded, Guarded::shut)];
             guarded.enter_when_woken();
             others.into_iter().for_each(|other| other.join().unwrap());
