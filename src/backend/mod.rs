@@ -1,6 +1,9 @@
 //! What the engine asks of the system below it. Backends are dumb: they do one thing at a time and say what
 //! came of it. Retries, short transfers and what an error means live in the engine.
 
+#[cfg(any(test, feature = "sim"))]
+#[allow(dead_code)]
+pub(crate) mod null;
 #[allow(dead_code)]
 pub(crate) mod ring;
 #[cfg(any(test, feature = "sim"))]
@@ -56,6 +59,11 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// The simulated file that this is, if it is one, for rings that work on such.
     #[cfg(any(test, feature = "sim"))]
     fn simulated(&self) -> Option<&sim::Sim> {
+        None
+    }
+    /// The file that keeps nothing that this is, if it is one, for rings that work on such.
+    #[cfg(any(test, feature = "sim"))]
+    fn null(&self) -> Option<&null::Null> {
         None
     }
 }

@@ -70,9 +70,9 @@ impl Bell {
         }
     }
 
-    /// What is to be looked at is looked at after this.
-    pub fn heard(&self) {
-        self.state.store(AWAKE, Ordering::Release);
+    /// Whether it rang since this was last asked. What is to be looked at is looked at after this.
+    pub fn has_rung(&self) -> bool {
+        self.state.swap(AWAKE, Ordering::AcqRel) == RUNG
     }
 
     /// From now on it wakes whoever sleeps; unless it rang since it was heard last.
@@ -116,5 +116,54 @@ impl Wake for Bell {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.ring();
+    }
+}
+
+/// The files of a ring, by number.
+#[derive(Debug)]
+pub(crate) struct Files<F> {
+    /// None where one was detached.
+    places: Vec<Option<F>>,
+}
+
+impl<F> Default for Files<F> {
+    fn default() -> Self {
+        Self { places: Vec::new() }
+    }
+}
+
+impl<F> Files<F> {
+    /// Takes a file in, at the first number that is free.
+    pub fn attach(&mut self, file: F) -> u32 {
+        let number = self.places.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        self.places[number] = Some(file);
+        number as u32
+    }
+
+    /// Lets a file go.
+    pub fn detach(&mut self, number: u32) {
+        self.places[number as usize] = None;
+    }
+
+    /// The file of this number.
+    pub fn get(&self, number: u32) -> &F {
+        self.places[number as usize].as_ref().expect("an attached file")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_of_files_that_were_detached_are_used_again() {
+        let mut files = Files::default();
+        assert_eq!(["a", "b", "c"].map(|file| files.attach(file)), [0, 1, 2]);
+        files.detach(1);
+        assert_eq!(["d", "e"].map(|file| files.attach(file)), [1, 3]);
+        assert_eq!([0, 1, 2, 3].map(|number| *files.get(number)), ["a", "d", "c", "e"]);
     }
 }

@@ -20,14 +20,13 @@ use crate::buffer::Segment;
 use crate::recovery::Extent;
 use crate::sync::{self, JoinHandle, world};
 use image::{Change, Image};
-use rustix::fs::OFlags;
 use state::State;
 use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What a simulated disk is like.
@@ -472,8 +471,6 @@ impl Backend for Sim {
     fn unlock(&self) {}
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        static NOTHING: OnceLock<OwnedFd> = OnceLock::new();
-        let open = || rustix::fs::open("/dev/null", OFlags::CLOEXEC, rustix::fs::Mode::empty());
-        NOTHING.get_or_init(|| open().expect("/dev/null is always there")).as_fd()
+        super::null::descriptor()
     }
 }
