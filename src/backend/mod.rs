@@ -56,6 +56,11 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn unlock(&self);
     /// To inspect the file with.
     fn descriptor(&self) -> BorrowedFd<'_>;
+    /// Whether its descriptor is all that a call needs, also one that goes another way.
+    #[cfg(any(test, feature = "sim"))]
+    fn is_its_descriptor(&self) -> bool {
+        false
+    }
     /// The simulated file that this is, if it is one, for rings that work on such.
     #[cfg(any(test, feature = "sim"))]
     fn simulated(&self) -> Option<&sim::Sim> {

@@ -102,4 +102,9 @@ impl Backend for Syscall {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+
+    #[cfg(any(test, feature = "sim"))]
+    fn is_its_descriptor(&self) -> bool {
+        true
+    }
 }

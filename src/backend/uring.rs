@@ -191,7 +191,7 @@ impl Uring {
 impl Ring for Uring {
     fn attach(&mut self, backend: &dyn Backend) -> Option<u32> {
         #[cfg(any(test, feature = "sim"))]
-        if backend.simulated().is_some() {
+        if !backend.is_its_descriptor() {
             return None;
         }
         let descriptor = backend.descriptor().as_raw_fd();
