@@ -147,7 +147,7 @@ pub struct Segment(libc::iovec);
 // SAFETY: a segment is an address that only a backend dereferences, while the owner of the bytes
 // is blocked or has given them away; it has no affinity to a thread.
 unsafe impl Send for Segment {}
-// SAFETY: as above; nothing is written through a segment.
+// SAFETY: as above; only the backend that performs the operation writes through one.
 unsafe impl Sync for Segment {}
 
 impl Segment {
@@ -170,12 +170,6 @@ impl Segment {
     /// The first byte, for the kernel.
     pub(crate) fn start(&self) -> *mut u8 {
         self.0.iov_base.cast()
-    }
-
-    /// The bytes, for a backend that reads into a view made by [`of_mut`](Self::of_mut).
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: whoever made the view gave the bytes away until the operation is complete.
-        unsafe { std::slice::from_raw_parts_mut(self.start(), self.0.iov_len) }
     }
 
     /// Both as one view, if the other one follows in memory.
@@ -212,5 +206,14 @@ impl Segment {
         // and a backend copies only while it performs that operation.
         let bytes = unsafe { std::slice::from_raw_parts(self.0.iov_base.cast::<u8>(), self.0.iov_len) };
         out.extend_from_slice(bytes);
+    }
+
+    /// Hands the bytes behind the view to whoever fills them. For backends that copy, and only of a view made by
+    /// [`of_mut`](Self::of_mut), whose owner looks at them only when the operation is complete.
+    pub(crate) fn fill<R>(&self, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+        // SAFETY: as in `copy_to`; the view was made of an exclusive borrow, and its maker gave the bytes away until the
+        // operation is complete, so this is the only access.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.0.iov_base.cast::<u8>(), self.0.iov_len) };
+        fill(bytes)
     }
 }

@@ -5,6 +5,7 @@ use super::ring::{Bell, Io, Ring};
 use crate::buffer::{Pool, Segment};
 use io_uring::{EnterFlags, IoUring, Probe, cqueue, opcode, squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
+use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
@@ -27,7 +28,7 @@ pub(crate) struct Uring {
     bell: Arc<Bell>,
     /// The kernel looks at the bell.
     listening: bool,
-    files: Vec<Option<Target>>,
+    files: Slab<Target>,
     registers_files: bool,
     pool: Option<Arc<Pool>>,
     /// Registered memory can be written from many places at once.
@@ -78,7 +79,7 @@ impl Uring {
             ring,
             bell: bell.clone(),
             listening: false,
-            files: Vec::new(),
+            files: Slab::new(),
             registers_files,
             pool,
             gathers_registered: probe.is_supported(opcode::WritevFixed::CODE),
@@ -194,21 +195,17 @@ impl Ring for Uring {
             return None;
         }
         let descriptor = backend.descriptor().as_raw_fd();
-        let number = self.files.iter().position(Option::is_none).unwrap_or(self.files.len());
-        if number == self.files.len() {
-            self.files.push(None);
-        }
-        let number = number as u32;
+        let place = self.files.vacant_entry();
+        let number = place.key() as u32;
         let registered = self.registers_files
             && number < REGISTERED_MAX
             && self.ring.submitter().register_files_update(number, &[descriptor]).is_ok();
-        let target = if registered { Target::Registered(number) } else { Target::Descriptor(descriptor) };
-        self.files[number as usize] = Some(target);
+        place.insert(if registered { Target::Registered(number) } else { Target::Descriptor(descriptor) });
         Some(number)
     }
 
     fn detach(&mut self, file: u32) {
-        if let Some(Target::Registered(number)) = self.files[file as usize].take()
+        if let Target::Registered(number) = self.files.remove(file as usize)
             && let Err(error) = self.ring.submitter().register_files_update(number, &[-1])
         {
             log::warn!("dioxide: a queue keeps a file open until it is dropped: {error}");
@@ -216,7 +213,7 @@ impl Ring for Uring {
     }
 
     fn push(&mut self, file: u32, id: u64, io: Io) {
-        let (file, flags) = match self.files[file as usize].expect("it is attached") {
+        let (file, flags) = match self.files[file as usize] {
             Target::Registered(number) => (types::Fd(number as RawFd), squeue::Flags::FIXED_FILE),
             Target::Descriptor(descriptor) => (types::Fd(descriptor), squeue::Flags::empty()),
         };

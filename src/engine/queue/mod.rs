@@ -19,6 +19,8 @@ use super::waiter::{News, Task};
 use super::{AbortOnPanic, Course, Engine, os_kind};
 use crate::backend::Backend;
 use crate::backend::ring::{Bell, Io, Ring};
+#[cfg(any(test, feature = "sim"))]
+use crate::backend::sim::ring::SimRing;
 use crate::backend::uring::Uring;
 use crate::buffer::{Buffer, Pool, Segment};
 use crate::error::{Error, ErrorKind, Operation, Result};
@@ -249,12 +251,16 @@ impl Driver {
     /// Begins everything that is queued.
     pub fn submit(&mut self) {
         self.start();
-        self.enter();
+        self.hand_over();
     }
 
     /// Begins everything that is queued, and waits until so many have finished, or all.
     pub fn reap(&mut self, min: usize) {
         self.start();
+        if min == 0 && self.transfers.len() > self.pushed {
+            self.enter(0);
+            self.work();
+        }
         loop {
             let missing = min.saturating_sub(self.finished.len()).min(self.operations.len());
             if missing == 0 {
@@ -263,7 +269,7 @@ impl Driver {
             self.sleep(missing);
             self.work();
         }
-        self.enter();
+        self.hand_over();
     }
 
     /// Waits until everything that was submitted is finished.
@@ -292,8 +298,9 @@ impl Driver {
         self.work();
     }
 
-    /// In the child of a fork: its parent goes on with what was submitted.
+    /// In the child of a fork: its parent goes on with what was submitted, and with what it had pushed.
     fn disown(&mut self) {
+        self.pushed = 0;
         for operation in self.operations.drain() {
             let error =
                 self.files[operation.file].engine.error_for(operation.what.operation(), ErrorKind::Forked);
@@ -303,20 +310,18 @@ impl Driver {
         self.queued.clear();
     }
 
-    /// Hands to the kernel what was pushed, without waiting, and takes what came back.
-    fn enter(&mut self) {
-        if !self.process.is_current() {
-            return;
-        }
-        loop {
-            if let Some(ring) = &mut self.ring {
-                ring.enter(0).expect("the ring can be entered");
-            }
-            self.pushed = 0;
+    /// Hands over what was pushed, without waiting, and takes what came of it at once.
+    fn hand_over(&mut self) {
+        while self.pushed > 0 {
+            self.enter(0);
             self.work();
-            if self.pushed == 0 {
-                break;
-            }
+        }
+    }
+
+    fn enter(&mut self, wanted: usize) {
+        if let Some(ring) = &mut self.ring {
+            ring.enter(wanted).expect("the ring takes what it is given");
+            self.pushed = 0;
         }
     }
 
@@ -328,11 +333,8 @@ impl Driver {
         if !self.bell.may_sleep() {
             return;
         }
-        match &mut self.ring {
-            Some(ring) => {
-                ring.enter(wanted).expect("the ring can be entered");
-                self.pushed = 0;
-            }
+        match self.ring {
+            Some(_) => self.enter(wanted),
             None => self.bell.sleep(),
         }
     }
@@ -681,13 +683,18 @@ impl What {
     }
 }
 
-/// The kernel's ring if it may be used, or the reason in the log, once; and the bell to wake the queue with.
+/// The kernel's ring if it may be used (in a simulation, a simulated one), or the reason in the log, once; and the bell to wake the queue with.
 fn ring(
     depth: usize,
     pool: Option<&Arc<Pool>>,
     may_use_io_uring: bool,
 ) -> (Option<Box<dyn Ring>>, Arc<Bell>) {
     static SAID: Once = Once::new();
+    #[cfg(any(test, feature = "sim"))]
+    if may_use_io_uring && crate::sync::world::current().is_some() {
+        let bell = Arc::<Bell>::default();
+        return (Some(Box::new(SimRing::new(bell.clone()))), bell);
+    }
     if !may_use_io_uring {
         return (None, Arc::default());
     }
@@ -718,7 +725,7 @@ fn io_of(work: &Work, done: u64) -> Io {
 fn call(backend: &dyn Backend, io: Io) -> std::io::Result<u64> {
     match io {
         Io::Write { segments, offset, dsync } => backend.write(&segments, offset, dsync),
-        Io::Read { mut into, offset } => backend.read(into.bytes_mut(), offset),
+        Io::Read { into, offset } => into.fill(|bytes| backend.read(bytes, offset)),
         Io::Flush => backend.flush().map(|()| 0),
     }
 }

@@ -190,6 +190,7 @@ impl Backend for Watched {
         size_max() -> u64;
         spawn(job: Job) -> io::Result<Option<JoinHandle>>;
         descriptor() -> BorrowedFd<'_>;
+        simulated() -> Option<&Sim>;
     }
 }
 
