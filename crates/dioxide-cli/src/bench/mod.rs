@@ -4,8 +4,10 @@ mod append;
 mod crew;
 pub mod figures;
 pub mod growing;
+mod job;
 pub mod latency;
 mod ledger;
+mod mixed;
 mod place;
 mod plan;
 mod progress;
@@ -13,6 +15,7 @@ mod rounds;
 mod schedule;
 pub mod stamp;
 mod sync;
+mod target;
 mod task;
 pub mod work;
 
