@@ -2,8 +2,9 @@
 //! latencies are of all rounds together, ratios are taken round by round.
 
 use super::{Report, rival};
-use crate::bench::figures::{Ratio, Row};
+use crate::bench::figures::Row;
 use crate::bench::latency::Latencies;
+use crate::bench::ratio::Ratio;
 use crate::bench::work::{Route, durability_name, growth_name};
 use crate::meter::machine::Machine;
 use crate::meter::vmstat::Shares;
