@@ -1,20 +1,26 @@
 //! Owned memory aligned for direct I/O, and the raw view of a caller's bytes that a request carries.
 
+use crate::sync::Mutex;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Enough for every file system and device: direct I/O never asks for more than a page.
 const ALIGN: usize = 4096;
 
 /// Zero-filled memory of fixed length that starts at a multiple of 4096 bytes, which every device
 /// and file system accepts for direct I/O. Dereferences to `[u8]`.
+///
+/// One from the pool of a [`Queue`](crate::Queue) goes back there when it is dropped.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
+    /// Whose memory it is, if not its own.
+    pool: Option<Arc<Pool>>,
 }
 
-// SAFETY: the buffer owns its memory alone, and hands it out only as `&[u8]` and `&mut [u8]`.
+// SAFETY: the buffer has its memory alone, and hands it out only as `&[u8]` and `&mut [u8]`.
 unsafe impl Send for Buffer {}
 // SAFETY: as above; shared access is read-only.
 unsafe impl Sync for Buffer {}
@@ -29,7 +35,8 @@ impl Buffer {
         let layout = Self::layout(len);
         // SAFETY: the layout has a size above zero.
         let start = unsafe { alloc_zeroed(layout) };
-        Self { start: NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout)), len }
+        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
+        Self { start, len, pool: None }
     }
 
     fn layout(len: usize) -> Layout {
@@ -54,6 +61,9 @@ impl Clone for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if let Some(pool) = &self.pool {
+            return pool.take_back(self.start);
+        }
         // SAFETY: allocated in `zeroed` with this very layout, and freed once.
         unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
     }
@@ -80,6 +90,53 @@ impl std::fmt::Debug for Buffer {
     }
 }
 
+/// Memory for buffers of one length, in one piece, so that the kernel can be told of it once.
+pub(crate) struct Pool {
+    memory: Buffer,
+    buffer_bytes: usize,
+    /// The numbers of those that nobody has.
+    free: Mutex<Vec<usize>>,
+}
+
+impl Pool {
+    /// Memory for `count` buffers of `len` bytes of zeros.
+    pub fn new(count: usize, len: usize) -> Arc<Self> {
+        let stride = len.max(1).next_multiple_of(ALIGN);
+        let bytes = count.checked_mul(stride).expect("pool length overflows");
+        // The first one first, so that buffers taken one after the other lie side by side.
+        let free = Mutex::new((0..count).rev().collect());
+        Arc::new(Self { memory: Buffer::zeroed(bytes), buffer_bytes: len, free })
+    }
+
+    /// A buffer that nobody has, as whoever had it last left it.
+    pub fn take(self: &Arc<Self>) -> Option<Buffer> {
+        let number = self.free.lock().pop()?;
+        // SAFETY: below `count`, so the sum stays within the memory.
+        let start = unsafe { self.memory.start.add(number * self.stride()) };
+        Some(Buffer { start, len: self.buffer_bytes, pool: Some(self.clone()) })
+    }
+
+    fn take_back(&self, start: NonNull<u8>) {
+        let number = (start.addr().get() - self.memory.start.addr().get()) / self.stride();
+        self.free.lock().push(number);
+    }
+
+    fn stride(&self) -> usize {
+        self.buffer_bytes.max(1).next_multiple_of(ALIGN)
+    }
+
+    /// All of its memory, also what buffers have.
+    pub fn memory(&self) -> Segment {
+        Segment::of(&self.memory)
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("buffer_bytes", &self.buffer_bytes).finish_non_exhaustive()
+    }
+}
+
 /// The bytes of one dio as a request carries them: a view without a lifetime. Whoever made it keeps
 /// the bytes in place, and unchanged, until the operation is complete: a blocking caller does by
 /// not returning.
@@ -90,13 +147,35 @@ pub struct Segment(libc::iovec);
 // SAFETY: a segment is an address that only a backend dereferences, while the owner of the bytes
 // is blocked or has given them away; it has no affinity to a thread.
 unsafe impl Send for Segment {}
-// SAFETY: as above; nothing is written through a segment.
+// SAFETY: as above; only the backend that performs the operation writes through one.
 unsafe impl Sync for Segment {}
 
 impl Segment {
     /// A view of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() })
+    }
+
+    /// A view of `bytes`, to be written.
+    pub fn of_mut(bytes: &mut [u8]) -> Self {
+        Self(libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() })
+    }
+
+    /// The addresses of the bytes.
+    pub(crate) fn addresses(&self) -> Range<usize> {
+        let start = self.0.iov_base.addr();
+        start..start + self.0.iov_len
+    }
+
+    /// The first byte, for the kernel.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.0.iov_base.cast()
+    }
+
+    /// Both as one view, if the other one follows in memory.
+    pub(crate) fn joined(&self, next: &Segment) -> Option<Self> {
+        let follows = self.addresses().end == next.addresses().start;
+        follows.then_some(Self(libc::iovec { iov_len: self.0.iov_len + next.0.iov_len, ..self.0 }))
     }
 
     /// Length in bytes.
@@ -127,5 +206,14 @@ impl Segment {
         // and a backend copies only while it performs that operation.
         let bytes = unsafe { std::slice::from_raw_parts(self.0.iov_base.cast::<u8>(), self.0.iov_len) };
         out.extend_from_slice(bytes);
+    }
+
+    /// Hands the bytes behind the view to whoever fills them. For backends that copy, and only of a view made by
+    /// [`of_mut`](Self::of_mut), whose owner looks at them only when the operation is complete.
+    pub(crate) fn fill<R>(&self, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+        // SAFETY: as in `copy_to`; the view was made of an exclusive borrow, and its maker gave the bytes away until the
+        // operation is complete, so this is the only access.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.0.iov_base.cast::<u8>(), self.0.iov_len) };
+        fill(bytes)
     }
 }

@@ -302,7 +302,7 @@ impl File {
         }
     }
 
-    fn inner(&self) -> &Inner {
+    pub(crate) fn inner(&self) -> &Inner {
         self.0.as_ref().expect("only close and drop take it")
     }
 

@@ -1,6 +1,6 @@
 //! Operations in flight, counted without a shared cache line. Shared by all threads of a file.
 //!
-//! Whoever reads or writes counts itself in one of many counters, each on a cache line of its own;
+//! Whoever reads or writes counts itself in a counter of its own thread, on a cache line of its own;
 //! whoever needs the file to itself (`set_len`, `close`) shuts the gate and pays for adding them all up.
 //!
 //! The order that makes it safe: an operation first counts itself, then looks at the gate; the other side
@@ -8,23 +8,28 @@
 //! of the two sees the other.
 
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use crate::sync::{Condvar, Mutex, thread_local};
+use crate::sync::{Apart, Condvar, Mutex, OnceLock, thread_number};
+use std::array;
+use std::task::Waker;
 
-/// More than the threads that run at one moment on most machines; two that share a counter are correct,
-/// only slower.
-const SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
+/// Counters come in blocks, each made when the first thread needs it, so that a file of few threads stays small.
+const BLOCK: usize = if cfg!(loom) { 2 } else { 64 };
 
-/// 128 bytes: two cache lines, since processors fetch them in pairs.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Shard(AtomicU64);
+/// As many as `Gate::made` has bits. Threads that run beside so many counters share some: correct, only slower.
+const BLOCKS: usize = if cfg!(loom) { 2 } else { 64 };
+
+type Shard = Apart<AtomicU64>;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Gate {
-    shards: Box<[Shard]>,
+    blocks: [OnceLock<Box<[Shard; BLOCK]>>; BLOCKS],
+    /// Which blocks there are, a bit each. Whoever counts itself has seen the bit of its block before it looks at the
+    /// gate; so the other side, which looks here after it shut the gate, misses no block that matters.
+    made: AtomicU64,
     shut: AtomicBool,
-    lock: Mutex<()>,
+    /// With those who are to be woken when the gate opens.
+    lock: Mutex<Vec<Waker>>,
     changed: Condvar,
 }
 
@@ -35,6 +40,14 @@ pub struct Pass<'a> {
     shard: &'a Shard,
 }
 
+/// An operation in flight; it ends when this is [given back](Gate::leave).
+#[derive(Debug)]
+#[must_use = "the operation is in flight until it leaves"]
+pub struct Stay {
+    /// By which its counter is found.
+    number: usize,
+}
+
 /// The file to oneself; until dropped, no operation begins.
 #[derive(Debug)]
 pub struct Alone<'a>(&'a Gate);
@@ -42,9 +55,10 @@ pub struct Alone<'a>(&'a Gate);
 impl Default for Gate {
     fn default() -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            blocks: array::from_fn(|_| OnceLock::default()),
+            made: AtomicU64::new(0),
             shut: AtomicBool::new(false),
-            lock: Mutex::new(()),
+            lock: Mutex::default(),
             changed: Condvar::default(),
         }
     }
@@ -53,19 +67,43 @@ impl Default for Gate {
 impl Gate {
     /// Begins an operation; waits while somebody has the file alone.
     pub fn enter(&self) -> Pass<'_> {
-        let shard = &self.shards[thread_number() % SHARDS];
-        loop {
-            shard.0.fetch_add(1, SeqCst);
-            let pass = Pass { gate: self, shard };
-            if !self.shut.load(SeqCst) {
-                return pass;
-            }
-            drop(pass);
+        let shard = self.shard(thread_number());
+        while !self.count_in(shard) {
             let mut held = self.lock.lock();
             while self.shut.load(SeqCst) {
                 held = self.changed.wait(held);
             }
         }
+        Pass { gate: self, shard }
+    }
+
+    /// Begins an operation, unless somebody has the file alone.
+    pub fn try_pass(&self) -> Option<Pass<'_>> {
+        let shard = self.shard(thread_number());
+        self.count_in(shard).then_some(Pass { gate: self, shard })
+    }
+
+    /// The same, for one that ends in another place.
+    pub fn try_enter(&self) -> Option<Stay> {
+        let number = thread_number();
+        self.count_in(self.shard(number)).then(|| Stay { number })
+    }
+
+    /// Ends an operation that began with [`try_enter`](Self::try_enter) of this gate.
+    pub fn leave(&self, stay: Stay) {
+        self.count_out(self.shard(stay.number));
+        std::mem::forget(stay);
+    }
+
+    /// Wakes, once, when whoever has the file alone is done. False, and no waking, if nobody has it.
+    pub fn wake_when_open(&self, waker: Waker) -> bool {
+        // Under the lock, so that the gate does not open in between.
+        let mut waiting = self.lock.lock();
+        let is_shut = self.shut.load(SeqCst);
+        if is_shut {
+            waiting.push(waker);
+        }
+        is_shut
     }
 
     /// Waits until every operation has ended, and keeps new ones out. One at a time.
@@ -80,48 +118,74 @@ impl Gate {
         Alone(self)
     }
 
+    /// Whether the gate was open.
+    fn count_in(&self, shard: &Shard) -> bool {
+        shard.fetch_add(1, SeqCst);
+        let is_open = !self.shut.load(SeqCst);
+        if !is_open {
+            self.count_out(shard);
+        }
+        is_open
+    }
+
+    fn count_out(&self, shard: &Shard) {
+        shard.fetch_sub(1, SeqCst);
+        if self.shut.load(SeqCst) {
+            drop(self.lock.lock());
+            self.changed.notify_all();
+        }
+    }
+
     fn in_flight(&self) -> u64 {
         // Operations that come and go meanwhile found the gate shut, and did nothing. A sum may mix counts of
         // different moments, but an operation that got through is in its counter until it ends.
-        self.shards.iter().map(|shard| shard.0.load(SeqCst)).sum()
+        let made = self.made.load(SeqCst);
+        let blocks = self.blocks.iter().enumerate().filter(|(block, _)| made & (1 << block) != 0);
+        let shards = blocks.flat_map(|(_, block)| block.get().expect("made").iter());
+        shards.map(|shard| shard.load(SeqCst)).sum()
+    }
+
+    /// The counter of a thread. Finding it again writes nothing.
+    fn shard(&self, number: usize) -> &Shard {
+        let block = number / BLOCK % BLOCKS;
+        let shards = self.blocks[block].get_or_init(|| Box::new(array::from_fn(|_| Shard::default())));
+        if self.made.load(SeqCst) & (1 << block) == 0 {
+            self.made.fetch_or(1 << block, SeqCst);
+        }
+        &shards[number % BLOCK]
     }
 }
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        self.shard.0.fetch_sub(1, SeqCst);
-        if self.gate.shut.load(SeqCst) {
-            drop(self.gate.lock.lock());
-            self.gate.changed.notify_all();
-        }
+        self.gate.count_out(self.shard);
+    }
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        debug_assert!(std::thread::panicking(), "an operation that never ends");
     }
 }
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
-        let held = self.0.lock.lock();
+        let mut held = self.0.lock.lock();
         self.0.shut.store(false, SeqCst);
+        let waiting = std::mem::take(&mut *held);
         drop(held);
         self.0.changed.notify_all();
+        waiting.into_iter().for_each(Waker::wake);
     }
-}
-
-/// A small number for the calling thread, so that threads spread over the counters.
-fn thread_number() -> usize {
-    use std::sync::atomic::AtomicUsize;
-    #[cfg(not(loom))]
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    // Every execution of a model counts from 0.
-    #[cfg(loom)]
-    loom::lazy_static!(static ref NEXT: AtomicUsize = AtomicUsize::new(0););
-    thread_local!(static NUMBER: usize = NEXT.fetch_add(1, SeqCst));
-    NUMBER.with(|number| *number)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicI64;
+    use std::collections::HashSet;
+    use std::sync::atomic::{AtomicI64, AtomicUsize};
+    use std::sync::{Arc, Barrier};
+    use std::task::Wake;
     use std::time::Duration;
 
     #[test]
@@ -167,8 +231,85 @@ mod tests {
     }
 
     #[test]
-    fn counters_do_not_share_cache_lines() {
-        assert_eq!(size_of::<Shard>(), 128);
+    fn threads_that_live_at_one_time_share_no_counter() {
+        const THREADS: usize = 3 * BLOCK;
+        let gate = Gate::default();
+        let all_inside = Barrier::new(THREADS);
+        let enter = || {
+            let pass = gate.enter();
+            all_inside.wait();
+            assert_eq!(pass.shard.load(SeqCst), 1);
+            std::ptr::from_ref(pass.shard).addr() / 128
+        };
+        let lines: HashSet<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(enter)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(lines.len(), THREADS);
+        assert_eq!(gate.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_file_has_counters_only_for_the_threads_that_use_it() {
+        let gate = Gate::default();
+        drop(gate.enter());
+        drop(gate.enter());
+        assert_eq!(gate.blocks.iter().filter(|block| block.get().is_some()).count(), 1);
+        assert_eq!(gate.made.load(SeqCst).count_ones(), 1);
+    }
+
+    #[test]
+    fn more_threads_than_counters_are_counted_all_the_same() {
+        let gate = Gate::default();
+        let shard = gate.shard(5);
+        assert!(gate.count_in(shard));
+        assert_eq!(std::ptr::from_ref(gate.shard(5 + BLOCK * BLOCKS)), std::ptr::from_ref(shard));
+        assert_ne!(std::ptr::from_ref(gate.shard(5 + BLOCK)), std::ptr::from_ref(shard));
+        assert_eq!(gate.in_flight(), 1);
+    }
+
+    /// Counts how often it was woken.
+    #[derive(Default)]
+    struct Bell(AtomicUsize);
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    #[test]
+    fn whoever_must_not_wait_is_refused_and_woken() {
+        let gate = Gate::default();
+        let bell = Arc::<Bell>::default();
+        assert!(!gate.wake_when_open(bell.clone().into()), "open");
+        let alone = gate.shut();
+        assert!(gate.try_enter().is_none());
+        assert!(gate.wake_when_open(bell.clone().into()));
+        assert_eq!(bell.0.load(SeqCst), 0);
+        drop(alone);
+        assert_eq!(bell.0.load(SeqCst), 1);
+        let stay = gate.try_enter().expect("open");
+        assert_eq!(gate.in_flight(), 1);
+        gate.leave(stay);
+        assert_eq!(gate.in_flight(), 0);
+        drop(gate.shut());
+        assert_eq!(bell.0.load(SeqCst), 1, "once");
+    }
+
+    #[test]
+    fn an_operation_may_end_in_another_thread() {
+        let gate = Gate::default();
+        let stay = gate.try_enter().expect("open");
+        std::thread::scope(|scope| drop(scope.spawn(|| gate.leave(stay))));
+        drop(gate.shut());
+    }
+
+    #[test]
+    #[should_panic(expected = "never ends")]
+    #[cfg(debug_assertions)]
+    fn a_stay_that_is_lost_is_found() {
+        drop(Gate::default().try_enter());
     }
 }
 
@@ -176,10 +317,11 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_models {
     use super::Gate;
-    use crate::sync::explore;
+    use crate::sync::{Condvar, Mutex, explore};
     use loom::cell::UnsafeCell;
     use loom::thread;
     use std::sync::Arc;
+    use std::task::Wake;
 
     /// A file that many may look at, and one may change alone. Loom reports who does so beside another.
     #[derive(Default)]
@@ -194,9 +336,49 @@ mod loom_models {
             self.file.with(drop);
         }
 
+        fn try_enter(&self) -> bool {
+            let Some(stay) = self.gate.try_enter() else { return false };
+            self.file.with(drop);
+            self.gate.leave(stay);
+            true
+        }
+
+        /// Waits elsewhere than at the gate.
+        fn enter_when_woken(&self) {
+            while !self.try_enter() {
+                let bell = Arc::<Bell>::default();
+                if self.gate.wake_when_open(bell.clone().into()) {
+                    bell.wait();
+                }
+            }
+        }
+
         fn shut(&self) {
             let _alone = self.gate.shut();
             self.file.with_mut(drop);
+        }
+    }
+
+    /// What a thread sleeps on until it is woken. Loom reports who sleeps for ever.
+    #[derive(Default)]
+    struct Bell {
+        has_rung: Mutex<bool>,
+        rings: Condvar,
+    }
+
+    impl Bell {
+        fn wait(&self) {
+            let mut has_rung = self.has_rung.lock();
+            while !*has_rung {
+                has_rung = self.rings.wait(has_rung);
+            }
+        }
+    }
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            *self.has_rung.lock() = true;
+            self.rings.notify_all();
         }
     }
 
@@ -205,10 +387,17 @@ mod loom_models {
         thread::spawn(move || act(&guarded))
     }
 
+    /// A gate whose counters are made.
+    fn used() -> Arc<Guarded> {
+        let guarded = Arc::<Guarded>::default();
+        guarded.enter();
+        guarded
+    }
+
     #[test]
     fn loom_nobody_is_inside_while_another_is_alone() {
         explore(3, || {
-            let guarded = Arc::<Guarded>::default();
+            let guarded = used();
             let others = [beside(&guarded, Guarded::enter), beside(&guarded, Guarded::shut)];
             guarded.enter();
             guarded.enter();
@@ -217,13 +406,45 @@ mod loom_models {
     }
 
     #[test]
+    fn loom_counters_just_made_are_not_missed() {
+        explore(2, || {
+            let guarded = Arc::<Guarded>::default();
+            let others = [beside(&guarded, Guarded::enter), beside(&guarded, Guarded::shut)];
+            guarded.enter();
+            others.into_iter().for_each(|other| other.join().unwrap());
+        });
+    }
+
+    #[test]
     fn loom_two_who_want_the_file_alone_have_it_in_turn() {
         explore(4, || {
-            let guarded = Arc::<Guarded>::default();
+            let guarded = used();
             let others = [beside(&guarded, Guarded::shut), beside(&guarded, Guarded::shut)];
             guarded.enter();
             others.into_iter().for_each(|other| other.join().unwrap());
             guarded.shut();
+        });
+    }
+
+    #[test]
+    fn loom_nobody_is_alone_beside_one_who_did_not_wait() {
+        explore(4, || {
+            let guarded = used();
+            let other = beside(&guarded, Guarded::shut);
+            guarded.try_enter();
+            guarded.try_enter();
+            other.join().unwrap();
+            assert!(guarded.try_enter(), "nobody has the file alone any more");
+        });
+    }
+
+    #[test]
+    fn loom_whoever_was_refused_is_woken() {
+        explore(3, || {
+            let guarded = used();
+            let others = [beside(&guarded, Guarded::shut), beside(&guarded, Guarded::shut)];
+            guarded.enter_when_woken();
+            others.into_iter().for_each(|other| other.join().unwrap());
         });
     }
 }

@@ -47,6 +47,7 @@ mod marker;
 mod merge;
 mod open;
 mod options;
+mod queue;
 mod reader;
 mod recovery;
 #[cfg(any(test, feature = "sim"))]
@@ -63,6 +64,7 @@ pub use error::{Error, ErrorKind, Operation, Result};
 pub use file::File;
 pub use open::recover;
 pub use options::{Durability, GROWTH_CAP_DEFAULT_BYTES, Growth, OpenOptions};
+pub use queue::{Completion, Full, Queue, QueueOptions, Reaped};
 pub use recovery::{Recovery, Verdict};
 pub use stats::Stats;
 pub use sys::probe::Alignment;

@@ -15,6 +15,10 @@ pub const SEGMENTS_MAX: usize = 1024;
 /// So many plain appends go out side by side: a few writers gain nothing by waiting for each other.
 pub const SINGLE_APPENDS_MAX: usize = 4;
 
+/// So many requests go out side by side whose group nobody can join any more: enough to keep a device busy while the
+/// next ones gather.
+pub const FULL_REQUESTS_MAX: usize = 4;
+
 /// A write as long as this fills a request by itself: the device would lose more by waiting for others to be merged with
 /// it than it saves.
 pub const WORTH_MERGING_BYTES: u64 = 32 << 10;

@@ -62,18 +62,28 @@ impl Reader {
         if let Some(engine) = self.engine() {
             let result = engine.read_at(into, offset);
             // If it was closed meanwhile, another process may have cut what it still thought to be there.
-            let still_open = || self.engine().is_some_and(|now| Arc::ptr_eq(&now, &engine));
-            if still_open() {
+            if self.is_beside(&engine) {
                 return result;
             }
         }
+        self.read_beside_others(into, offset)
+    }
+
+    /// Whether this process still writes the file with this engine.
+    pub fn is_beside(&self, engine: &Arc<Engine>) -> bool {
+        self.engine().is_some_and(|now| Arc::ptr_eq(&now, engine))
+    }
+
+    /// Reads what this process does not write.
+    pub fn read_beside_others(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        let fail = |kind| Error::new(Operation::Read, &self.path, Some(offset), kind);
         let read = self.read_by_marker(into, offset);
         read.map(|read| read as usize).map_err(|error| fail(engine::os_kind(&error)))
     }
 
     /// The engine of the file, if this process writes it right now: it knows the length exactly, and keeps reads and
     /// cuts apart.
-    fn engine(&self) -> Option<Arc<Engine>> {
+    pub fn engine(&self) -> Option<Arc<Engine>> {
         let writable_here = self.process.is_current() && !self.facts.is_device;
         writable_here.then(|| self.process.registry.find(Key::of(&self.facts))).flatten()
     }

@@ -31,6 +31,8 @@
 //! }
 //! ```
 
+use crate::backend::Backend;
+use crate::backend::null::Null;
 use crate::backend::sim::{BLOCK_BYTES, Device, SECTOR_BYTES, Sim};
 use crate::engine::process::{FileSystem, Process};
 use crate::engine::registry::Key;
@@ -38,11 +40,12 @@ use crate::engine::{Engine, Parts};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::file::{File, Inner};
 use crate::marker::{Identity, Prepared};
-use crate::merge::Limits;
+use crate::merge::{self, Limits};
 use crate::open;
 use crate::options::{Growth, OpenOptions};
 use crate::reader::Reader;
 use crate::sync::world;
+use crate::sys;
 use crate::sys::probe::{Alignment, Facts, Through};
 
 use std::any::Any;
@@ -57,6 +60,9 @@ pub use crate::backend::sim::{Call, Settings};
 const REQUEST_MAX_BYTES: u64 = 256 << 10;
 const SEGMENTS_MAX: usize = 64;
 
+/// The largest request of a file that keeps nothing, in bytes.
+const NULL_REQUEST_MAX_BYTES: u64 = 1 << 20;
+
 /// A disk with a journaling file system. Clones are the same disk.
 ///
 /// A power cut leaves what such a file system can leave: of the changes of names, sizes and allocation, the first
@@ -66,7 +72,6 @@ const SEGMENTS_MAX: usize = 64;
 pub struct Disk {
     device: Arc<Device>,
     fs: Arc<FileSystem>,
-    /// As no real device is numbered.
     dev: u64,
 }
 
@@ -82,8 +87,7 @@ impl Disk {
     }
 
     fn of(device: Arc<Device>) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1 << 63);
-        Self { device, fs: Arc::default(), dev: NEXT.fetch_add(1, Ordering::Relaxed) }
+        Self { device, fs: Arc::default(), dev: next_dev() }
     }
 
     /// Opens a file of the disk, as [`OpenOptions::open`] does one of the system. `name` is only a name: there are
@@ -108,67 +112,11 @@ impl Disk {
         let create = options.create || options.create_new;
         let inode = self.device.find(name, create).ok_or_else(|| fail(ErrorKind::Os(libc::ENOENT)))?;
         let backend = Sim::new(self.device.clone(), inode);
-        let facts = self.facts(&backend);
-        let process = Process::current();
-        if !options.write {
-            let reader = Reader::new(Arc::new(backend), path, facts, process);
-            return Ok(File::of(Inner::Reader(reader)));
-        }
-        let key = Key::of(&facts);
-        let engine =
-            process.registry.open(key, || self.make_engine(options, process, &path, backend, facts))?;
-        if options.truncate {
-            engine.set_len(0).inspect_err(|_| drop(process.registry.leave(key)))?;
-        }
-        Ok(File::of(open::shared(options, process, key, engine)))
-    }
-
-    fn facts(&self, backend: &Sim) -> Facts {
-        Facts {
-            identity: Identity { inode: backend.inode, born: (0, 0) },
-            dev: self.dev,
-            fs: self.dev,
-            is_device: false,
-            alignment: Alignment {
-                memory: SECTOR_BYTES as u64,
-                offset: SECTOR_BYTES as u64,
-                append: BLOCK_BYTES,
-            },
-            limits: Limits { bytes_max: REQUEST_MAX_BYTES, segments_max: SEGMENTS_MAX },
-            len: 0,
-            through: Through::Unnumbered,
-        }
-    }
-
-    fn make_engine(
-        &self,
-        options: &OpenOptions,
-        process: &'static Process,
-        path: &Arc<Path>,
-        backend: Sim,
-        facts: Facts,
-    ) -> Result<Engine> {
-        // It syncs, so a name just created is stable then.
-        let (recovery, held) = open::recovered(&backend, &self.fs, path, &facts)?;
-        let prepared = match &held {
-            Some(marker) => Some(marker.prepared),
-            None => match options.growth {
-                Growth::Unwritten => self.device.allocates().then_some(Prepared::Unwritten),
-                Growth::Zeroed => Some(Prepared::Zeroed),
-                Growth::None => None,
-            },
-        };
-        Ok(Engine::new(Parts {
-            backend: Box::new(backend),
-            path: path.clone(),
-            process,
-            fs: self.fs.clone(),
-            ground: open::ground(&facts, prepared, true, self.device.draw() as u32),
-            alignment: facts.alignment,
-            wishes: open::wishes(options, prepared, &facts),
-            recovery,
-            held,
-        }))
+        let identity = Identity { inode: backend.inode, born: (0, 0) };
+        let limits = Limits { bytes_max: REQUEST_MAX_BYTES, segments_max: SEGMENTS_MAX };
+        let facts = facts(identity, self.dev, limits);
+        let below = Below { backend, facts, fs: self.fs.clone(), allocates: self.device.allocates() };
+        below.open(options, path, || self.device.draw() as u32)
     }
 
     /// The disk as a power cut now leaves it, one of all the ways that are possible; this one goes on. Files that are open
@@ -242,6 +190,104 @@ impl Disk {
     /// Another program makes this the content of a file, durably.
     pub fn put(&self, name: &str, content: &[u8]) {
         self.device.put(name, content);
+    }
+}
+
+/// A regular file on a device of its own that takes no time and keeps nothing, to measure what a program and the engine cost by
+/// themselves. Every call succeeds, with any number of threads, in a simulation or not; what is read leaves the memory as
+/// it is. The file begins empty, and is gone when its last handle is. Its descriptor is one of `/dev/null`.
+///
+/// # Errors
+///
+/// [`ErrorKind::Unsupported`] without [`write(true)`](OpenOptions::write).
+pub fn null(options: &OpenOptions) -> Result<File> {
+    let path: Arc<Path> = Path::new("null").into();
+    if !options.write {
+        let kind = ErrorKind::Unsupported("a file that keeps nothing needs write(true)".into());
+        return Err(Error::new(Operation::Open, &path, None, kind));
+    }
+    let limits = Limits { bytes_max: NULL_REQUEST_MAX_BYTES, segments_max: merge::SEGMENTS_MAX };
+    let facts = facts(Identity { inode: 1, born: (0, 0) }, next_dev(), limits);
+    let below = Below { backend: Null::default(), facts, fs: Arc::default(), allocates: true };
+    below.open(options, path, sys::epoch)
+}
+
+/// As no real device is numbered.
+fn next_dev() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1 << 63);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn facts(identity: Identity, dev: u64, limits: Limits) -> Facts {
+    Facts {
+        identity,
+        dev,
+        fs: dev,
+        is_device: false,
+        alignment: Alignment {
+            memory: SECTOR_BYTES as u64,
+            offset: SECTOR_BYTES as u64,
+            append: BLOCK_BYTES,
+        },
+        limits,
+        len: 0,
+        through: Through::Unnumbered,
+    }
+}
+
+/// What is below a file.
+struct Below<B> {
+    backend: B,
+    facts: Facts,
+    fs: Arc<FileSystem>,
+    /// Whether space can be allocated without writing it.
+    allocates: bool,
+}
+
+impl<B: Backend> Below<B> {
+    fn open(self, options: &OpenOptions, path: Arc<Path>, epoch: impl FnOnce() -> u32) -> Result<File> {
+        let process = Process::current();
+        if !options.write {
+            let reader = Reader::new(Arc::new(self.backend), path, self.facts, process);
+            return Ok(File::of(Inner::Reader(reader)));
+        }
+        let key = Key::of(&self.facts);
+        let engine = process.registry.open(key, || self.make_engine(options, process, path, epoch))?;
+        if options.truncate {
+            engine.set_len(0).inspect_err(|_| drop(process.registry.leave(key)))?;
+        }
+        Ok(File::of(open::shared(options, process, key, engine)))
+    }
+
+    fn make_engine(
+        self,
+        options: &OpenOptions,
+        process: &'static Process,
+        path: Arc<Path>,
+        epoch: impl FnOnce() -> u32,
+    ) -> Result<Engine> {
+        let Self { backend, facts, fs, allocates } = self;
+        // It syncs, so a name just created is stable then.
+        let (recovery, held) = open::recovered(&backend, &fs, &path, &facts)?;
+        let prepared = match &held {
+            Some(marker) => Some(marker.prepared),
+            None => match options.growth {
+                Growth::Unwritten => allocates.then_some(Prepared::Unwritten),
+                Growth::Zeroed => Some(Prepared::Zeroed),
+                Growth::None => None,
+            },
+        };
+        Ok(Engine::new(Parts {
+            backend: Box::new(backend),
+            path,
+            process,
+            fs,
+            ground: open::ground(&facts, prepared, true, epoch()),
+            alignment: facts.alignment,
+            wishes: open::wishes(options, prepared, &facts),
+            recovery,
+            held,
+        }))
     }
 }
 
@@ -328,7 +374,7 @@ pub fn now() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Buffer;
+    use crate::{Buffer, Durability};
 
     fn log() -> OpenOptions {
         let mut options = OpenOptions::new();
@@ -399,6 +445,42 @@ mod tests {
             full.append(&Buffer::zeroed(10 * BLOCK_BYTES as usize)).unwrap_err();
             disk.remove("other");
         }
+    }
+
+    #[test]
+    fn a_file_that_keeps_nothing_grows_and_ends_like_any_other() {
+        const THREADS: u64 = 8;
+        const EACH: u64 = 2000;
+        for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
+            for durability in [Durability::OnSync, Durability::EveryWrite] {
+                let file = null(log().growth(growth).durability(durability)).unwrap();
+                std::thread::scope(|scope| {
+                    for _ in 0..THREADS {
+                        let append = |_| file.append(&Buffer::zeroed(4096)).unwrap();
+                        scope.spawn(move || (0..EACH).map(append).max());
+                    }
+                });
+                assert_eq!(file.len().unwrap(), THREADS * EACH * 4096);
+                assert_eq!(file.stats().growths > 0, growth != Growth::None);
+                let mut into = Buffer::from(&[7; 8192][..]);
+                assert_eq!(file.read_at(&mut into, file.len().unwrap() - 4096).unwrap(), 4096);
+                assert_eq!(into[..], [7; 8192]);
+                file.write_at(&Buffer::zeroed(4096), 1 << 30).unwrap();
+                file.sync_data().unwrap();
+                file.set_len(4096).unwrap();
+                assert_eq!(file.append(&Buffer::zeroed(4096)).unwrap(), 4096);
+                file.close().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn files_that_keep_nothing_are_not_one_another() {
+        let files = [(); 2].map(|()| null(&log()).unwrap());
+        files[0].append(&Buffer::zeroed(4096)).unwrap();
+        assert_eq!(files.map(|file| file.len().unwrap()), [4096, 0]);
+        let error = null(&OpenOptions::new()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Unsupported(_)), "{error}");
     }
 
     #[test]

@@ -2,8 +2,13 @@
 //! came of it. Retries, short transfers and what an error means live in the engine.
 
 #[cfg(any(test, feature = "sim"))]
+pub(crate) mod null;
+pub(crate) mod ring;
+#[cfg(any(test, feature = "sim"))]
 pub(crate) mod sim;
 pub(crate) mod syscall;
+#[allow(unsafe_code)]
+pub(crate) mod uring;
 
 use crate::buffer::Segment;
 use crate::recovery::Extent;
@@ -51,4 +56,9 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn unlock(&self);
     /// To inspect the file with.
     fn descriptor(&self) -> BorrowedFd<'_>;
+    /// The simulated file that this is, if it is one, for rings that work on such.
+    #[cfg(any(test, feature = "sim"))]
+    fn simulated(&self) -> Option<&sim::Sim> {
+        None
+    }
 }

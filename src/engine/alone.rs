@@ -13,8 +13,8 @@
 
 use super::core::Core;
 use super::grower::changed_by_another;
-use super::waiter::Token;
-use super::{Engine, io, is_no_space};
+use super::token::Token;
+use super::{Engine, io, is_no_space, queue};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::marker::{Marker, Mode};
 use crate::sync::atomic::Ordering;
@@ -47,6 +47,7 @@ impl Engine {
 
     /// Makes a change with nothing in flight, and no growth.
     fn alone<R>(&self, change: impl FnOnce() -> R) -> R {
+        queue::settle_own();
         let _alone = self.gate.shut();
         self.stop_grower();
         let result = change();
@@ -60,10 +61,13 @@ impl Engine {
             // The parent goes on with the file; the child's exit must change nothing.
             return Err(self.error(Operation::Close, None, ErrorKind::Forked));
         }
+        queue::settle_own();
         let _alone = self.gate.shut();
         self.stop_grower();
         let result = self.put_away();
         self.charge(0, 0);
+        self.closed.store(true, Ordering::Release);
+        queue::let_go_of_closed();
         self.backend.unlock();
         result
     }
@@ -132,7 +136,7 @@ impl Engine {
     fn adopt(&self, change: impl FnOnce(&mut Core<Token>)) {
         let mut core = self.lock();
         change(&mut core);
-        self.len.store(core.sizes().written, Ordering::Release);
+        self.publish_len(&core);
         drop(core);
         self.left_behind.store(0, Ordering::Relaxed);
         self.charge(0, 0);

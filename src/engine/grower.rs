@@ -32,7 +32,8 @@ pub(super) fn changed_by_another(physical: u64, found: u64) -> ErrorKind {
 }
 
 impl Engine {
-    pub(super) fn start_grower(self: &Arc<Self>) {
+    /// False if there is no thread to be had: then the caller is to [grow](Self::grow) the file.
+    pub(super) fn start_grower(self: &Arc<Self>) -> bool {
         let engine = self.clone();
         // Whoever stops the grower waits for one thread, so there is one: the last has done its work, but may still
         // hold the descriptor.
@@ -41,11 +42,13 @@ impl Engine {
             last.join();
         }
         match self.backend.spawn(Box::new(move || engine.grow())) {
-            Ok(started) => *thread = started,
+            Ok(started) => {
+                *thread = started;
+                true
+            }
             Err(error) => {
-                drop(thread);
                 log::warn!("dioxide: no thread to grow {} ({error}); a writer does it", self.path.display());
-                self.grow();
+                false
             }
         }
     }

@@ -15,10 +15,12 @@ mod io;
 mod models;
 mod positional;
 pub(crate) mod process;
+pub(crate) mod queue;
 pub(crate) mod recover;
 pub(crate) mod registry;
 #[cfg(test)]
 mod tests;
+mod token;
 mod waiter;
 
 pub(crate) use core::Ground;
@@ -33,14 +35,15 @@ use crate::marker::{Marker, Prepared};
 use crate::options::Growth;
 use crate::recovery::Recovery;
 use crate::stats::{Counters, count};
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Apart, Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
 use crate::sys::probe::Alignment;
-use core::{Call, Core, Failure, Outbox, Request, Work};
-use process::{FileSystem, Process};
+use core::{Call, Core, Dio, Failure, Outbox, Request, Work};
+use process::{Ended, FileSystem, Flushing, Process};
 use std::path::Path;
 use std::sync::Arc;
-use waiter::{News, Task, Token};
+use token::Token;
+use waiter::{News, Task};
 
 /// What an engine is made of, once the file is open, locked and in order.
 pub(crate) struct Parts {
@@ -66,9 +69,9 @@ pub(crate) struct Engine {
     process: &'static Process,
     fs: Arc<FileSystem>,
     is_device: bool,
-    core: Mutex<Core<Token>>,
+    core: Apart<Mutex<Core<Token>>>,
     /// `written` of the core, to be read without its lock.
-    len: AtomicU64,
+    len: Apart<AtomicU64>,
     gate: Gate,
     grower_ended: Condvar,
     grower: Mutex<Option<JoinHandle>>,
@@ -76,7 +79,9 @@ pub(crate) struct Engine {
     charged: Mutex<u64>,
     /// How far a failed append or growth may have moved the size, if that could not be taken back.
     left_behind: AtomicU64,
-    counters: Counters,
+    /// Set once, and read wherever a queue begins.
+    closed: AtomicBool,
+    counters: Apart<Counters>,
 }
 
 impl Engine {
@@ -91,14 +96,15 @@ impl Engine {
             process: parts.process,
             fs: parts.fs,
             is_device: parts.ground.is_device,
-            core: Mutex::new(core),
-            len: AtomicU64::new(len),
+            core: Apart(Mutex::new(core)),
+            len: Apart(AtomicU64::new(len)),
             gate: Gate::default(),
             grower_ended: Condvar::default(),
             grower: Mutex::default(),
             charged: Mutex::new(0),
             left_behind: AtomicU64::new(0),
-            counters: Counters::default(),
+            closed: AtomicBool::new(false),
+            counters: Apart::default(),
         }
     }
 
@@ -126,48 +132,30 @@ impl Engine {
     }
 
     pub fn append(self: &Arc<Self>, data: &[u8], durable: bool) -> Result<u64> {
-        let fail = |kind| self.error(Operation::Append, None, kind);
-        if self.is_device {
-            return Err(fail(ErrorKind::Unsupported("a block device has no end to append to".into())));
-        }
         let _pass = self.begin(Operation::Append)?;
-        if data.is_empty() {
-            return Ok(self.len());
+        match self.course_of_append(data)? {
+            Course::Core(dio) => {
+                let offset =
+                    self.run(dio, durable).map_err(|kind| self.error(Operation::Append, None, kind))?;
+                self.count_append(data.len() as u64);
+                Ok(offset)
+            }
+            Course::Done(offset) | Course::Direct(offset) => Ok(offset),
         }
-        check_memory(data, self.alignment).map_err(fail)?;
-        check("length", data.len() as u64, self.alignment.append).map_err(fail)?;
-        let offset = self
-            .run(durable, |core, token, out| core.append(token, Segment::of(data), durable, out))
-            .map_err(fail)?;
-        count(&self.counters.appends, 1);
-        count(&self.counters.append_bytes, data.len() as u64);
-        Ok(offset)
     }
 
     pub fn write_at(self: &Arc<Self>, data: &[u8], offset: u64, durable: bool) -> Result<()> {
         let fail = |kind| self.error(Operation::Write, Some(offset), kind);
         let _pass = self.begin(Operation::Write)?;
-        check_transfer(data, offset, self.alignment).map_err(fail)?;
-        let Some(end) = offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok())
-        else {
-            return Err(fail(ErrorKind::NoSpace(libc::EFBIG)));
-        };
-        if data.is_empty() {
-            return Ok(());
+        match self.course_of_write(data, offset, durable)? {
+            Course::Core(dio) => self.run(dio, durable).map(drop).map_err(fail),
+            Course::Direct(_) => {
+                let segments = &[Segment::of(data)];
+                let result = io::write_fully(&*self.backend, segments, offset, false, self.alignment.offset);
+                self.judge_write(result, Operation::Write, offset).map_err(|failure| fail(failure.kind))
+            }
+            Course::Done(_) => Ok(()),
         }
-        let extends = end > self.len();
-        if extends && self.is_device {
-            return Err(fail(ErrorKind::Os(libc::ENOSPC)));
-        }
-        if !extends && !durable {
-            // Nobody need know: the file system orders overlapping writes, and there is nothing to share.
-            let result =
-                io::write_fully(&*self.backend, &[Segment::of(data)], offset, false, self.alignment.offset);
-            return self.judge_write(result, Operation::Write, offset).map_err(|failure| fail(failure.kind));
-        }
-        self.run(durable, |core, token, out| core.write(token, Segment::of(data), offset, durable, out))
-            .map(drop)
-            .map_err(fail)
     }
 
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
@@ -180,17 +168,79 @@ impl Engine {
 
     pub fn sync_data(self: &Arc<Self>) -> Result<()> {
         let _pass = self.begin(Operation::Flush)?;
-        self.run(true, |core, token, out| core.sync(token, out))
-            .map(drop)
-            .map_err(|kind| self.error(Operation::Flush, None, kind))
+        self.run(Dio::Sync, true).map(drop).map_err(|kind| self.error(Operation::Flush, None, kind))
     }
 
     // --- checks -------------------------------------------------------------------------------------
 
-    /// What holds for every operation: our process, and no failed flush.
-    fn begin(&self, operation: Operation) -> Result<Pass<'_>> {
+    fn course_of_append(&self, data: &[u8]) -> Result<Course> {
+        let fail = |kind| self.error(Operation::Append, None, kind);
+        if self.is_device {
+            return Err(fail(ErrorKind::Unsupported("a block device has no end to append to".into())));
+        }
+        if data.is_empty() {
+            return Ok(Course::Done(self.len()));
+        }
+        check_memory(data, self.alignment).map_err(fail)?;
+        check("length", data.len() as u64, self.alignment.append).map_err(fail)?;
+        Ok(Course::Core(Dio::Append(Segment::of(data))))
+    }
+
+    /// By a transfer of so many bytes, rounded up to whole blocks.
+    fn course_of_read(&self, into: &[u8], offset: u64) -> Result<Course> {
+        check_transfer(into, offset, self.alignment)
+            .map_err(|kind| self.error(Operation::Read, Some(offset), kind))?;
+        match self.len().saturating_sub(offset).min(into.len() as u64) {
+            0 => Ok(Course::Done(0)),
+            left => Ok(Course::Direct(left)),
+        }
+    }
+
+    fn course_of_write(&self, data: &[u8], offset: u64, durable: bool) -> Result<Course> {
+        let fail = |kind| self.error(Operation::Write, Some(offset), kind);
+        check_transfer(data, offset, self.alignment).map_err(fail)?;
+        let Some(end) = offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok())
+        else {
+            return Err(fail(ErrorKind::NoSpace(libc::EFBIG)));
+        };
+        let extends = end > self.len();
+        match () {
+            () if data.is_empty() => Ok(Course::Done(0)),
+            () if extends && self.is_device => Err(fail(ErrorKind::Os(libc::ENOSPC))),
+            // Nobody need know: the file system orders overlapping writes, and there is nothing to share.
+            () if !extends && !durable => Ok(Course::Direct(data.len() as u64)),
+            () => Ok(Course::Core(Dio::Write(Segment::of(data), offset))),
+        }
+    }
+
+    // --- checks -------------------------------------------------------------------------------------
+
+    /// What holds for every operation: our process, and no failed flush. Operations on a device are not counted: nobody
+    /// waits for them, since nothing can be cut.
+    fn begin(&self, operation: Operation) -> Result<Option<Pass<'_>>> {
         self.check_usable(operation)?;
-        Ok(self.gate.enter())
+        if self.is_device {
+            return Ok(None);
+        }
+        let pass = self.gate.try_pass().unwrap_or_else(|| {
+            // Whoever has the file alone may be waiting for this thread's own queues.
+            queue::settle_own();
+            self.gate.enter()
+        });
+        Ok(Some(pass))
+    }
+
+    /// The same for one that may come after the file was closed.
+    fn check_open(&self, operation: Operation, offset: Option<u64>) -> Result<()> {
+        if self.is_closed() {
+            return Err(self.error(operation, offset, ErrorKind::Os(libc::EBADF)));
+        }
+        self.check_usable(operation)
+    }
+
+    /// Whether it was put away.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     fn check_usable(&self, operation: Operation) -> Result<()> {
@@ -216,13 +266,10 @@ impl Engine {
     }
 
     /// Puts an operation into the core and waits for its outcome, doing meanwhile what the core asks of it.
-    fn run(
-        self: &Arc<Self>,
-        durable: bool,
-        submit: impl FnOnce(&mut Core<Token>, Token, &mut Outbox<Token>),
-    ) -> Result<u64, ErrorKind> {
+    fn run(self: &Arc<Self>, dio: Dio, durable: bool) -> Result<u64, ErrorKind> {
+        queue::settle_own();
         let me = waiter::mine();
-        self.step(|core, out| submit(core, me.clone(), out));
+        self.step(|core, out| core.take(Token::Thread(me.clone()), dio, durable, out));
         loop {
             match me.next(durable) {
                 News::Work(Task::Request(request)) => self.perform(request),
@@ -234,12 +281,7 @@ impl Engine {
 
     /// Changes the core, then hands out what came of it.
     fn step<R>(self: &Arc<Self>, change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>) -> R) -> R {
-        let mut out = Outbox::default();
-        let mut core = self.lock();
-        let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
-        let result = change(&mut core, &mut out);
-        self.len.store(core.sizes().written, Ordering::Release);
-        drop(core);
+        let (result, out) = self.change(change);
         // Requests first: the device should be busy before those who are done are woken.
         for request in out.requests {
             request.owner.clone().assign(Task::Request(request));
@@ -250,10 +292,31 @@ impl Engine {
         for (token, outcome) in out.outcomes {
             token.finish(outcome);
         }
-        if out.start_grower {
-            self.start_grower();
+        if out.start_grower && !self.start_grower() {
+            self.grow();
         }
         result
+    }
+
+    /// Changes the core, for a caller who hands out what came of it.
+    fn change<R>(
+        &self,
+        change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>) -> R,
+    ) -> (R, Outbox<Token>) {
+        let mut out = Outbox::default();
+        let mut core = self.lock();
+        let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
+        let result = change(&mut core, &mut out);
+        self.publish_len(&core);
+        (result, out)
+    }
+
+    /// A length that did not change is not written: others may be reading it.
+    fn publish_len(&self, core: &Core<Token>) {
+        let written = core.sizes().written;
+        if self.len.load(Ordering::Relaxed) != written {
+            self.len.store(written, Ordering::Release);
+        }
     }
 
     /// A durable request is worth a turn of those who are ready to join it.
@@ -265,14 +328,67 @@ impl Engine {
     }
 
     fn perform(self: &Arc<Self>, request: Request<Token>) {
-        let result = match &request.work {
-            Work::Flush => self.flush(),
+        let result = self.begin_request(&request.work).and_then(|flush| {
+            let mut result = match &request.work {
+                Work::Flush => io::uninterrupted(|| self.backend.flush()),
+                Work::Write { segments, offset, means, .. } => {
+                    let dsync = *means == Some(Means::Dsync);
+                    io::write_fully(&*self.backend, segments, *offset, dsync, self.alignment.offset)
+                }
+            };
+            if let Some(flush) = flush {
+                let ended = self.end_flush(&request.work, flush, &result);
+                result = self.fs.awaited(ended, result);
+            }
+            self.end_request(&request.work, result)
+        });
+        self.step(|core, out| core.completed(request.id, result, out));
+    }
+
+    /// What comes before a request is performed. Returns the flush that it carries or is.
+    fn begin_request(&self, work: &Work) -> Result<Option<Flushing>, Failure> {
+        match work {
+            Work::Flush => count(&self.counters.flushes, 1),
             Work::Write { segments, offset, means, extends } => {
                 self.count_request(segments, *means);
-                self.write(segments, *offset, *means, *extends)
+                if extends.is_some() {
+                    self.check_size_limit(offset + work.len())?;
+                }
             }
-        };
-        self.step(|core, out| core.completed(request.id, result, out));
+        }
+        Ok(work.flushes().then(|| self.fs.begin_flush()))
+    }
+
+    /// What flushes was performed. It may have been the flush behind a write that failed; the kernel does not say.
+    fn end_flush(&self, work: &Work, flush: Flushing, result: &std::io::Result<()>) -> Ended {
+        self.fs.end_flush(flush, result, |error| match work {
+            Work::Flush => Some(self.cause(Operation::Flush, None, error)),
+            Work::Write { offset, .. } => {
+                puts_flush_in_doubt(error).then(|| self.cause(Operation::Write, Some(*offset), error))
+            }
+        })
+    }
+
+    /// A request was performed, and its flush is to be believed.
+    fn end_request(&self, work: &Work, result: std::io::Result<()>) -> Result<(), Failure> {
+        match work {
+            Work::Flush => self.judge_write(result, Operation::Flush, 0),
+            Work::Write { offset, extends, .. } => {
+                let end = offset + work.len();
+                if let (Err(_), Some(size)) = (&result, extends)
+                    && let Err(error) = self.take_back(*size, end)
+                {
+                    self.left_behind.fetch_max(end, Ordering::Relaxed);
+                    log::error!("dioxide: {}: taking back a failed append: {error}", self.path.display());
+                }
+                self.judge_write(result, Operation::Write, *offset)
+            }
+        }
+    }
+
+    fn count_append(&self, bytes: u64) {
+        count(&self.counters.appends, 1);
+        count(&self.counters.append_bytes, bytes);
     }
 
     fn count_request(&self, segments: &[Segment], means: Option<Means>) {
@@ -280,44 +396,6 @@ impl Engine {
         count(&self.counters.request_bytes, segments.iter().map(Segment::len).sum());
         count(&self.counters.dsync_requests, u64::from(means == Some(Means::Dsync)));
         count(&self.counters.merged, if segments.len() > 1 { segments.len() as u64 } else { 0 });
-    }
-
-    fn flush(&self) -> Result<(), Failure> {
-        count(&self.counters.flushes, 1);
-        let blame = |error: &std::io::Error| Some(self.cause(Operation::Flush, None, error));
-        let result = self.fs.flushing(|| io::uninterrupted(|| self.backend.flush()), blame);
-        self.judge_write(result, Operation::Flush, 0)
-    }
-
-    fn write(
-        &self,
-        segments: &[Segment],
-        offset: u64,
-        means: Option<Means>,
-        extends: Option<u64>,
-    ) -> Result<(), Failure> {
-        let dsync = means == Some(Means::Dsync);
-        let end = offset + segments.iter().map(Segment::len).sum::<u64>();
-        if extends.is_some() {
-            self.check_size_limit(end)?;
-        }
-        let perform = || io::write_fully(&*self.backend, segments, offset, dsync, self.alignment.offset);
-        let result = if dsync {
-            // It may have been the flush behind it that failed; the kernel does not say.
-            let blame = |error: &std::io::Error| {
-                puts_flush_in_doubt(error).then(|| self.cause(Operation::Write, Some(offset), error))
-            };
-            self.fs.flushing(perform, blame)
-        } else {
-            perform()
-        };
-        if let (Err(_), Some(size)) = (&result, extends)
-            && let Err(error) = self.take_back(size, end)
-        {
-            self.left_behind.fetch_max(end, Ordering::Relaxed);
-            log::error!("dioxide: {}: taking back a failed append: {error}", self.path.display());
-        }
-        self.judge_write(result, Operation::Write, offset)
     }
 
     /// A write beyond the largest size allowed would end the process by SIGXFSZ.
@@ -370,6 +448,16 @@ impl Engine {
     fn cause(&self, operation: Operation, offset: Option<u64>, error: &std::io::Error) -> Arc<Error> {
         Arc::new(self.error(operation, offset, os_kind(error)))
     }
+}
+
+/// How an operation goes on once it was checked.
+enum Course {
+    /// There is nothing to do, and this is the result.
+    Done(u64),
+    /// By a request of its own, which results in this.
+    Direct(u64),
+    /// By the core.
+    Core(Dio),
 }
 
 /// A broken rule inside the core leaves nobody who could answer the callers that wait, and their memory may be in
@@ -441,6 +529,9 @@ pub(crate) fn read_up_to(
 ) -> std::io::Result<u64> {
     let left = len.saturating_sub(offset).min(into.len() as u64);
     let wanted = left.next_multiple_of(align).min(into.len() as u64);
+    if wanted == 0 {
+        return Ok(0);
+    }
     let read = io::read_fully(backend, &mut into[..wanted as usize], offset, align)?;
     if read < left { Err(std::io::ErrorKind::UnexpectedEof.into()) } else { Ok(left) }
 }

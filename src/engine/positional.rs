@@ -54,10 +54,15 @@ impl<T: Clone> Positional<T> {
     ) {
         let span = Span::at(offset, member.segment.len());
         if self.others().any(|other| other.overlaps(&span)) {
-            self.waiting.push((span, member));
+            self.wait(offset, member);
         } else {
             self.send(id, vec![(span, member)], means, out);
         }
+    }
+
+    /// Lets a write wait for the next release.
+    pub fn wait(&mut self, offset: u64, member: Member<T>) {
+        self.waiting.push((Span::at(offset, member.segment.len()), member));
     }
 
     /// Lets a write wait for its cohort. Returns whether it is the first, who is to be called.

@@ -10,6 +10,7 @@ use crate::sys;
 use crate::sys::probe::Through;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::task::Waker;
 
 /// See the module.
 #[derive(Debug)]
@@ -24,11 +25,22 @@ pub(crate) struct Process {
 pub(crate) struct FileSystem {
     ledger: Mutex<Ledger>,
     flush_ended: Condvar,
+    /// Those who want to look again when a flush ends. Taken with the ledger held.
+    sleepers: Mutex<Vec<Waker>>,
     wedged: OnceLock<Arc<Error>>,
     /// Its number, as [`Facts`](crate::sys::probe::Facts) have it; 0 on the simulated disk.
     dev: u64,
     mounts: Mutex<Mounts>,
 }
+
+/// A flush that runs.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Flushing(u64);
+
+/// A flush that has ended, with those that ran beside it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended(u64);
 
 /// The mounts of a file system that we know of.
 #[derive(Debug, Default)]
@@ -128,19 +140,60 @@ impl FileSystem {
         perform: impl FnOnce() -> std::io::Result<()>,
         blame: impl FnOnce(&std::io::Error) -> Option<Arc<Error>>,
     ) -> std::io::Result<()> {
-        let flush = self.ledger.lock().begin();
+        let flush = self.begin_flush();
         let result = perform();
-        if let Err(error) = &result
+        let ended = self.end_flush(flush, &result, blame);
+        self.awaited(ended, result)
+    }
+
+    /// A flush (or a write that carries one) is about to begin.
+    pub fn begin_flush(&self) -> Flushing {
+        Flushing(self.ledger.lock().begin())
+    }
+
+    /// It ended. What it says is to be believed once those that ran beside it have ended, too.
+    pub fn end_flush(
+        &self,
+        flush: Flushing,
+        result: &std::io::Result<()>,
+        blame: impl FnOnce(&std::io::Error) -> Option<Arc<Error>>,
+    ) -> Ended {
+        if let Err(error) = result
             && let Some(cause) = blame(error)
         {
             self.wedge(cause);
         }
         let mut ledger = self.ledger.lock();
-        let beside = ledger.end(flush);
+        let ended = Ended(ledger.end(flush.0));
         self.flush_ended.notify_all();
-        while result.is_ok() && self.wedged().is_none() && ledger.any_out_up_to(beside) {
+        let sleepers = std::mem::take(&mut *self.sleepers.lock());
+        drop(ledger);
+        sleepers.into_iter().for_each(Waker::wake);
+        ended
+    }
+
+    /// Waits until what a flush came to can be believed.
+    pub fn awaited(&self, ended: Ended, result: std::io::Result<()>) -> std::io::Result<()> {
+        let mut ledger = self.ledger.lock();
+        while result.is_ok() && self.wedged().is_none() && ledger.any_out_up_to(ended.0) {
             ledger = self.flush_ended.wait(ledger);
         }
+        drop(ledger);
+        self.believed(result)
+    }
+
+    /// Whether a flush that ended can be believed; if not, `waker` is told when the next one ends.
+    pub fn is_settled(&self, ended: Ended, waker: &Waker) -> bool {
+        let ledger = self.ledger.lock();
+        let settled = self.wedged().is_some() || !ledger.any_out_up_to(ended.0);
+        if !settled {
+            self.sleepers.lock().push(waker.clone());
+        }
+        settled
+    }
+
+    /// What a flush came to once those beside it have ended.
+    pub fn believed(&self, result: std::io::Result<()>) -> std::io::Result<()> {
         match self.wedged() {
             Some(_) if result.is_ok() => Err(std::io::Error::from_raw_os_error(libc::EIO)),
             _ => result,

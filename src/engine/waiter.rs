@@ -1,6 +1,7 @@
 //! Where a blocked caller waits: for work it is to do for itself and others, and for its outcome.
 
 use super::core::{Call, Outcome, Request};
+use super::token::Token;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Mutex, futex, thread_local, yield_now};
 use std::cell::RefCell;
@@ -13,9 +14,6 @@ const YIELDS_MAX: u32 = if cfg!(loom) { 1 } else { 8 };
 const NOTHING: u32 = 0;
 const ASLEEP: u32 = 1;
 const NEWS: u32 = 2;
-
-/// A caller's operation, as the core knows it.
-pub(super) type Token = Arc<Waiter>;
 
 /// See the module. One operation at a time.
 #[derive(Debug, Default)]
@@ -38,6 +36,7 @@ pub(super) enum Task {
 }
 
 /// What a caller is woken for.
+#[derive(Debug)]
 pub(super) enum News {
     Work(Task),
     Done(Outcome),
@@ -50,13 +49,13 @@ impl PartialEq for Waiter {
 }
 
 /// The calling thread's own, for its next operation.
-pub(super) fn mine() -> Token {
-    thread_local!(static MINE: RefCell<Token> = RefCell::default());
+pub(super) fn mine() -> Arc<Waiter> {
+    thread_local!(static MINE: RefCell<Arc<Waiter>> = RefCell::default());
     MINE.with(|mine| {
         let mut mine = mine.borrow_mut();
         // Somebody may still be about to drop the request of the last operation.
         if Arc::strong_count(&mine) > 1 {
-            *mine = Token::default();
+            *mine = Arc::default();
         }
         // Whoever woke the last operation may have done so when its outcome was taken already.
         mine.state.store(NOTHING, Ordering::Relaxed);
@@ -141,7 +140,7 @@ mod loom_models {
     }
 
     /// Does something to the waiter in another thread, which gives it up then.
-    fn beside(waiter: &Token, act: fn(&Waiter)) -> thread::JoinHandle<()> {
+    fn beside(waiter: &Arc<Waiter>, act: fn(&Waiter)) -> thread::JoinHandle<()> {
         let waiter = waiter.clone();
         thread::spawn(move || act(&waiter))
     }

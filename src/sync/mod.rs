@@ -6,6 +6,8 @@
 #[cfg(loom)]
 mod model;
 #[cfg(not(loom))]
+mod number;
+#[cfg(not(loom))]
 mod system;
 #[cfg(any(test, feature = "sim"))]
 #[cfg_attr(loom, allow(dead_code, reason = "only the system's waits give way to it"))]
@@ -14,6 +16,24 @@ pub(crate) mod world;
 #[cfg(loom)]
 pub(crate) use model::*;
 #[cfg(not(loom))]
+pub(crate) use number::thread_number;
+#[cfg(not(loom))]
 pub(crate) use std::{sync::OnceLock, thread_local};
 #[cfg(not(loom))]
 pub(crate) use system::*;
+
+use std::ops::Deref;
+
+/// A value that shares no cache line with another: what is written beside it slows down nobody who reads it.
+/// 128 bytes are two lines, since processors fetch them in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Apart<T>(pub T);
+
+impl<T> Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}

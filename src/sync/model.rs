@@ -70,6 +70,10 @@ pub(crate) mod atomic {
             fenced(&[order], || self.0.fetch_sub(by, order))
         }
 
+        pub fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
+            fenced(&[order], || self.0.fetch_or(bits, order))
+        }
+
         pub fn fetch_max(&self, other: u64, order: Ordering) -> u64 {
             fenced(&[order], || self.0.fetch_max(other, order))
         }
@@ -185,6 +189,14 @@ impl<T> OnceLock<T> {
         self.is_set.store(true, Ordering::Release);
         result
     }
+
+    pub fn get_or_init(&self, value: impl FnOnce() -> T) -> &T {
+        if self.get().is_none() {
+            // Another may have been faster.
+            let _ = self.set(value());
+        }
+        self.get().expect("just set")
+    }
 }
 
 /// Sleeping on a word of memory.
@@ -209,6 +221,14 @@ pub(crate) mod futex {
 /// Lets others run.
 pub(crate) fn yield_now() {
     loom::thread::yield_now();
+}
+
+/// A small number for the calling thread. Every execution of a model counts from 0.
+pub(crate) fn thread_number() -> usize {
+    use std::sync::atomic::AtomicUsize;
+    loom::lazy_static!(static ref NEXT: AtomicUsize = AtomicUsize::new(0););
+    thread_local!(static MINE: usize = NEXT.fetch_add(1, Ordering::SeqCst));
+    MINE.with(|mine| *mine)
 }
 
 /// A thread that can be waited for.

@@ -2,7 +2,8 @@
 //! way is drawn from a seed. So what they do is repeatable, however the system schedules them.
 //!
 //! A thread gives way where it waits (for a lock, a condition, a futex, another thread, simulated time), where it yields,
-//! and now and then where it takes a lock. When nobody can go on, time jumps to where the first sleeper awakes.
+//! and now and then where it takes a lock. When nobody can go on, time jumps to where the first of those awakes who wait
+//! for a time.
 //!
 //! Threads that were not started here take no part: they wait as the system has it, for one another and for short locks
 //! that worlds share with them.
@@ -65,6 +66,8 @@ enum Status {
     Waiting(usize),
     /// Until this time, in nanoseconds.
     Asleep(u64),
+    /// Until somebody wakes those who wait for this address, at most until this time.
+    WaitingUntil(usize, u64),
     Ended,
 }
 
@@ -187,6 +190,11 @@ impl Task {
         self.give_way(Status::Waiting(address));
     }
 
+    /// Waits until somebody wakes those who wait for `address`, at most until this time.
+    pub fn wait_until(&self, address: usize, until: Duration) {
+        self.give_way(Status::WaitingUntil(address, until.as_nanos() as u64));
+    }
+
     /// Wakes those who wait for `address`.
     pub fn wake(&self, address: usize) {
         self.state().wake(address);
@@ -275,7 +283,7 @@ impl Task {
         state.now_nanos += state.random.u64(..TURN_MAX_NANOS);
         let next = state.draw().or_else(|| {
             let asleep = state.tasks.iter().filter_map(|entry| match entry.status {
-                Status::Asleep(until) => Some(until),
+                Status::Asleep(until) | Status::WaitingUntil(_, until) => Some(until),
                 _ => None,
             });
             state.now_nanos = asleep.min()?;
@@ -326,7 +334,7 @@ impl State {
         let now = self.now_nanos;
         let can_go_on = |entry: &Entry| match entry.status {
             Status::Ready => true,
-            Status::Asleep(until) => until <= now,
+            Status::Asleep(until) | Status::WaitingUntil(_, until) => until <= now,
             Status::Waiting(_) | Status::Ended => false,
         };
         let count = self.tasks.iter().filter(|entry| can_go_on(entry)).count();
@@ -335,8 +343,11 @@ impl State {
     }
 
     fn wake(&mut self, address: usize) {
-        let waiting = self.tasks.iter_mut().filter(|entry| entry.status == Status::Waiting(address));
-        waiting.for_each(|entry| entry.status = Status::Ready);
+        let waits_for_it = |entry: &&mut Entry| match entry.status {
+            Status::Waiting(on) | Status::WaitingUntil(on, _) => on == address,
+            Status::Ready | Status::Asleep(_) | Status::Ended => false,
+        };
+        self.tasks.iter_mut().filter(waits_for_it).for_each(|entry| entry.status = Status::Ready);
     }
 
     fn note(&mut self, what: u64) {
@@ -437,6 +448,29 @@ mod tests {
                 *shared.0.lock()
             });
             assert_eq!(sum, 3);
+        }
+    }
+
+    #[test]
+    fn a_wait_for_somebody_or_a_time_ends_with_the_first_of_them() {
+        for seed in 0..50 {
+            let woken_after = |micros: u64| {
+                let main = move || {
+                    let waiter = spawn(|| {
+                        let me = current().unwrap();
+                        me.wait_until(4, me.now() + Duration::from_millis(1));
+                        me.now()
+                    });
+                    current().unwrap().sleep(micros * 1000);
+                    current().unwrap().wake(4);
+                    waiter.join().unwrap()
+                };
+                run(seed, main)
+            };
+            let ((early, _), (late, ended)) = (woken_after(500), woken_after(5000));
+            assert!(early >= Duration::from_micros(500) && early < Duration::from_millis(1), "{early:?}");
+            assert!(late >= Duration::from_millis(1) && late < Duration::from_micros(1100), "{late:?}");
+            assert_eq!(woken_after(5000), (late, ended));
         }
     }
 

@@ -7,8 +7,10 @@
 //! sector by sector, what is stable or what was written since. fdatasync covers metadata only as far as data needs it.
 //!
 //! In the threads of a simulation each call takes simulated time, so that calls end in any order; elsewhere it ends at once.
+//! What a ring begins ends by the same rules.
 
 mod image;
+pub(crate) mod ring;
 mod state;
 
 pub(crate) use image::{BLOCK_BYTES, SECTOR_BYTES};
@@ -20,14 +22,13 @@ use crate::buffer::Segment;
 use crate::recovery::Extent;
 use crate::sync::{self, JoinHandle, world};
 use image::{Change, Image};
-use rustix::fs::OFlags;
-use state::State;
+use state::{Snapshot, State};
 use std::fmt;
 use std::io;
 use std::ops::RangeInclusive;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// What a simulated disk is like.
@@ -69,6 +70,25 @@ struct Faults {
     settings: Settings,
     /// Calls that begin before this simulated time wait for it.
     stalled_until: Duration,
+}
+
+/// A call on its way.
+#[derive(Debug)]
+struct Begun<P> {
+    fate: io::Result<()>,
+    prepared: P,
+    /// How long it takes.
+    nanos: u64,
+}
+
+impl<P> Begun<P> {
+    /// Lets its time pass.
+    fn wait(self) -> Self {
+        if let Some(task) = world::current() {
+            task.sleep(self.nanos);
+        }
+        self
+    }
 }
 
 type Watcher = Box<dyn FnMut() + Send>;
@@ -226,24 +246,27 @@ impl Device {
         self.state().live.inode(inode).read(into, offset)
     }
 
-    /// One call: it begins, takes its time, and ends with its effect.
-    fn call<P, R>(
-        &self,
-        call: Call,
-        begin: impl FnOnce(&mut State) -> P,
-        end: impl FnOnce(&mut State, P, io::Result<()>) -> io::Result<R>,
-    ) -> io::Result<R> {
-        let (fate, prepared, nanos) = {
+    /// A call begins. It ends with [`end`](Self::end), after its time.
+    fn begin<P>(&self, call: Call, prepare: impl FnOnce(&mut State) -> P) -> Begun<P> {
+        let begun = {
             let mut state = self.state();
             let fate = state.fate(call);
-            (fate, begin(&mut state), state.faults.latency())
+            Begun { fate, prepared: prepare(&mut state), nanos: state.faults.latency() }
         };
         self.happened();
         if let Some(task) = world::current() {
-            task.note(nanos);
-            task.sleep(nanos);
+            task.note(begun.nanos);
         }
-        let result = end(&mut self.state(), prepared, fate);
+        begun
+    }
+
+    /// A call ends, with its effect.
+    fn end<P, R>(
+        &self,
+        begun: Begun<P>,
+        effect: impl FnOnce(&mut State, P, io::Result<()>) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let result = effect(&mut self.state(), begun.prepared, begun.fate);
         self.happened();
         result
     }
@@ -327,85 +350,95 @@ impl Sim {
 
     /// A change of metadata: at once, when the call ends.
     fn change(&self, call: Call, change: impl FnOnce(&mut State) -> io::Result<()>) -> io::Result<()> {
-        self.device.call(
-            call,
-            |_| (),
-            |state, (), fate| {
-                fate?;
-                change(state)
-            },
-        )
+        let begun = self.device.begin(call, |_| ()).wait();
+        self.device.end(begun, |state, (), fate| {
+            fate?;
+            change(state)
+        })
     }
 
-    fn sync(&self, all: bool) -> io::Result<()> {
-        self.device.call(
-            Call::Flush,
-            |state| state.snapshot(all),
-            |state, snapshot, fate| {
-                if fate.is_err() && !state.is_dead() {
-                    state.lose(snapshot);
-                }
-                fate?;
-                if !state.faults.settings.lies_about_flushes {
-                    state.flush(snapshot);
-                }
-                Ok(())
-            },
-        )
+    fn begin_write(&self, segments: &[Segment], offset: u64) -> Begun<u64> {
+        let mut bytes = copy_of(segments);
+        self.device.begin(Call::Write, |state| {
+            let short_one_in = state.faults.settings.short_one_in;
+            let sectors = bytes.len() / SECTOR_BYTES;
+            if sectors > 1 && state.faults.one_in(short_one_in) {
+                bytes.truncate(state.faults.random.usize(1..sectors) * SECTOR_BYTES);
+            }
+            state.send(self.inode, offset, bytes)
+        })
     }
+
+    fn end_write(&self, begun: Begun<u64>, dsync: bool) -> io::Result<u64> {
+        self.device.end(begun, |state, ticket, fate| match fate {
+            Ok(()) => state.land(ticket, dsync && !state.faults.settings.lies_about_flushes),
+            Err(error) => {
+                match error.raw_os_error() {
+                    Some(libc::EINTR | libc::EAGAIN) => state.recall(ticket),
+                    _ if state.is_dead() => state.recall(ticket),
+                    // The flush behind it may be what failed.
+                    Some(libc::EIO) if dsync && state.faults.random.bool() => {
+                        let snapshot = state.snapshot(false);
+                        state.lose(snapshot);
+                        state.fail(ticket);
+                    }
+                    _ => state.fail(ticket),
+                }
+                Err(error)
+            }
+        })
+    }
+
+    fn begin_read(&self) -> Begun<()> {
+        self.device.begin(Call::Read, |_| ())
+    }
+
+    fn end_read(&self, begun: Begun<()>, into: &mut [u8], offset: u64) -> io::Result<u64> {
+        self.device.end(begun, |state, (), fate| {
+            fate?;
+            Ok(state.live.inode(self.inode).read(into, offset))
+        })
+    }
+
+    fn begin_sync(&self, all: bool) -> Begun<Snapshot> {
+        self.device.begin(Call::Flush, |state| state.snapshot(all))
+    }
+
+    fn end_sync(&self, begun: Begun<Snapshot>) -> io::Result<()> {
+        self.device.end(begun, |state, snapshot, fate| {
+            if fate.is_err() && !state.is_dead() {
+                state.lose(snapshot);
+            }
+            fate?;
+            if !state.faults.settings.lies_about_flushes {
+                state.flush(snapshot);
+            }
+            Ok(())
+        })
+    }
+}
+
+fn copy_of(segments: &[Segment]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    segments.iter().for_each(|segment| segment.copy_to(&mut bytes));
+    bytes
 }
 
 impl Backend for Sim {
     fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
-        let mut bytes = Vec::new();
-        segments.iter().for_each(|segment| segment.copy_to(&mut bytes));
-        self.device.call(
-            Call::Write,
-            |state| {
-                let short_one_in = state.faults.settings.short_one_in;
-                let sectors = bytes.len() / SECTOR_BYTES;
-                if sectors > 1 && state.faults.one_in(short_one_in) {
-                    bytes.truncate(state.faults.random.usize(1..sectors) * SECTOR_BYTES);
-                }
-                state.send(self.inode, offset, bytes)
-            },
-            |state, ticket, fate| match fate {
-                Ok(()) => state.land(ticket, dsync && !state.faults.settings.lies_about_flushes),
-                Err(error) => {
-                    match error.raw_os_error() {
-                        Some(libc::EINTR | libc::EAGAIN) => state.recall(ticket),
-                        _ if state.is_dead() => state.recall(ticket),
-                        // The flush behind it may be what failed.
-                        Some(libc::EIO) if dsync && state.faults.random.bool() => {
-                            let snapshot = state.snapshot(false);
-                            state.lose(snapshot);
-                            state.fail(ticket);
-                        }
-                        _ => state.fail(ticket),
-                    }
-                    Err(error)
-                }
-            },
-        )
+        self.end_write(self.begin_write(segments, offset).wait(), dsync)
     }
 
     fn read(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
-        self.device.call(
-            Call::Read,
-            |_| (),
-            |state, (), fate| {
-                fate?;
-                Ok(state.live.inode(self.inode).read(into, offset))
-            },
-        )
+        self.end_read(self.begin_read().wait(), into, offset)
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.sync(false)
+        self.end_sync(self.begin_sync(false).wait())
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.sync(true)
+        self.end_sync(self.begin_sync(true).wait())
     }
 
     fn physical_size(&self) -> io::Result<u64> {
@@ -472,8 +505,10 @@ impl Backend for Sim {
     fn unlock(&self) {}
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        static NOTHING: OnceLock<OwnedFd> = OnceLock::new();
-        let open = || rustix::fs::open("/dev/null", OFlags::CLOEXEC, rustix::fs::Mode::empty());
-        NOTHING.get_or_init(|| open().expect("/dev/null is always there")).as_fd()
+        super::null::descriptor()
+    }
+
+    fn simulated(&self) -> Option<&Sim> {
+        Some(self)
     }
 }

@@ -157,6 +157,11 @@ impl State {
         ticket
     }
 
+    /// What a write that has begun carries.
+    pub fn sent(&self, ticket: u64) -> &[u8] {
+        &self.in_flight[&ticket].bytes
+    }
+
     /// A write ends: its bytes are what programs read. Short where there is no space.
     pub fn land(&mut self, ticket: u64, dsync: bool) -> io::Result<u64> {
         let InFlight { inode, offset, bytes } = self.in_flight.remove(&ticket).expect("it was sent");

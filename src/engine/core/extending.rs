@@ -12,25 +12,31 @@ use crate::size::Sizes;
 
 impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn extend(&mut self, place: Place, member: Member<T>, out: &mut Outbox<T>) {
-        if let Some(stopped) = &self.stopped {
-            return out.answer(member.token, Err(stopped.clone()));
-        }
-        let len = member.segment.len();
         let durable = member.durable;
+        let alone = self.join(place, member, out);
+        if alone && !merge::gathers(self.cohort, durable) {
+            // Whoever submitted it is awake, so it goes at once.
+            self.send_waiting(out);
+        }
+        self.pump(out);
+    }
+
+    /// Lets an operation wait with the others, or refuses it. Returns whether nobody waited before it.
+    pub(super) fn join(&mut self, place: Place, member: Member<T>, out: &mut Outbox<T>) -> bool {
+        if let Some(stopped) = &self.stopped {
+            out.answer(member.token, Err(stopped.clone()));
+            return false;
+        }
         let alone = self.waiting.is_empty() && self.called.is_none();
         match self.waiting.back_mut().or(self.called.as_mut()) {
-            Some(last) if last.admits(place, len, self.ground.limits) => last.push(member),
+            Some(last) if last.admits(place, member.segment.len(), self.ground.limits) => last.push(member),
             _ => {
                 let mut group = Waiting { place, members: Few::new(), bytes: 0 };
                 group.push(member);
                 self.waiting.push_back(group);
             }
         }
-        if alone && !merge::gathers(self.cohort, durable) {
-            // Whoever submitted it is awake, so it goes at once.
-            self.send_waiting(out);
-        }
-        self.pump(out);
+        alone
     }
 
     /// Calls for what can go, and asks for what it lacks.
@@ -55,7 +61,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.pump(out);
     }
 
-    fn send_waiting(&mut self, out: &mut Outbox<T>) {
+    pub(super) fn send_waiting(&mut self, out: &mut Outbox<T>) {
         while self.may_send()
             && let Some((offset, count)) = self.next_place(out)
         {
@@ -63,8 +69,13 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// One request at a time, so that the others wait and are merged; or a few appends side by side.
+    /// One request at a time, so that the others wait and are merged; or a few appends side by side; or a few requests that
+    /// nobody can join any more.
     fn may_send(&self) -> bool {
+        let is_full = self.waiting.len() > 1;
+        if is_full && self.in_flight < merge::FULL_REQUESTS_MAX {
+            return true;
+        }
         let in_flight = self.reserved.iter().filter(|part| matches!(part.state, State::InFlight(_)));
         let appends = || in_flight.map(|part| part.members.len()).sum::<usize>();
         self.in_flight == 0 || !merge::gathers(self.cohort, false) && appends() < SINGLE_APPENDS_MAX

@@ -58,6 +58,21 @@ pub enum Work {
     Flush,
 }
 
+impl Work {
+    /// Bytes to move.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Write { segments, .. } => segments.iter().map(Segment::len).sum(),
+            Self::Flush => 0,
+        }
+    }
+
+    /// Whether it is a flush, or carries one.
+    pub fn flushes(&self) -> bool {
+        matches!(self, Self::Flush | Self::Write { means: Some(Means::Dsync), .. })
+    }
+}
+
 /// Something to do next, put together only when its owner is awake for it: whoever came meanwhile goes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
@@ -78,6 +93,17 @@ pub struct Failure {
     pub cause: Arc<Error>,
     /// Nothing on the file system can be trusted any more.
     pub wedges: bool,
+}
+
+/// An operation for the core.
+#[derive(Clone, Copy, Debug)]
+pub enum Dio {
+    /// Append the segment.
+    Append(Segment),
+    /// Write the segment at this offset.
+    Write(Segment, u64),
+    /// Make stable what was written before.
+    Sync,
 }
 
 /// What a step of the machine gave: requests to perform, outcomes to hand back, and whether to start the grower.
@@ -309,6 +335,40 @@ impl<T: Clone + PartialEq> Core<T> {
         } else {
             self.extend(Place::At(offset), member, out);
         }
+    }
+
+    /// Takes one operation, for `token`.
+    pub fn take(&mut self, token: T, dio: Dio, durable: bool, out: &mut Outbox<T>) {
+        match dio {
+            Dio::Append(segment) => self.append(token, segment, durable, out),
+            Dio::Write(segment, offset) => self.write(token, segment, offset, durable, out),
+            Dio::Sync => self.sync(token, out),
+        }
+    }
+
+    /// Takes operations that were submitted together, each with whether it is durable: they go out together, as few
+    /// requests. Whoever submitted them is awake.
+    pub fn submit(&mut self, batch: impl IntoIterator<Item = (T, Dio, bool)>, out: &mut Outbox<T>) {
+        let mut overwrites = Few::new();
+        for (token, dio, durable) in batch {
+            match dio {
+                Dio::Append(segment) => {
+                    self.join(Place::End, Member { token, segment, durable }, out);
+                }
+                Dio::Write(segment, offset) if offset + segment.len() <= self.sizes.written => {
+                    overwrites.push((offset, Member { token, segment, durable }));
+                }
+                Dio::Write(segment, offset) => {
+                    self.join(Place::At(offset), Member { token, segment, durable }, out);
+                }
+                Dio::Sync => self.sync(token, out),
+            }
+        }
+        self.overwrite_together(overwrites, out);
+        if self.called.is_none() {
+            self.send_waiting(out);
+        }
+        self.pump(out);
     }
 
     /// Makes stable what was written before, for `token`.

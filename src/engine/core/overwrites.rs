@@ -1,6 +1,6 @@
 //! Writes below the end that are durable, and so have a flush to share.
 
-use super::{Call, Core, Failure, Member, Outbox};
+use super::{Call, Core, Failure, Few, Member, Outbox};
 use crate::error::ErrorKind;
 use crate::flush::Means;
 use crate::merge;
@@ -18,6 +18,24 @@ impl<T: Clone + PartialEq> Core<T> {
             }
             return;
         }
+        self.send_overwrite(offset, member, out);
+    }
+
+    /// Sends out writes that were submitted together, as few requests.
+    pub(super) fn overwrite_together(&mut self, mut writes: Few<(u64, Member<T>)>, out: &mut Outbox<T>) {
+        if let Some(stopped @ ErrorKind::Wedged(_)) = &self.stopped {
+            writes.into_iter().for_each(|(_, member)| out.answer(member.token, Err(stopped.clone())));
+            return;
+        }
+        if writes.len() > 1 {
+            writes.into_iter().for_each(|(offset, member)| self.positional.wait(offset, member));
+            self.positional.release(self.ground.limits, &mut self.next_id, out);
+        } else if let Some((offset, member)) = writes.pop() {
+            self.send_overwrite(offset, member, out);
+        }
+    }
+
+    fn send_overwrite(&mut self, offset: u64, member: Member<T>, out: &mut Outbox<T>) {
         let means = member.durable.then(|| self.means());
         let id = self.next_id();
         self.positional.submit(id, offset, member, means, out);

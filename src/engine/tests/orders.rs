@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::backend::Job;
-use crate::engine::waiter::{News, Token};
+use crate::engine::waiter::{News, Waiter};
 use crate::recovery::Extent;
 use crate::sync::JoinHandle;
 use std::io;
@@ -190,6 +190,7 @@ impl Backend for Watched {
         size_max() -> u64;
         spawn(job: Job) -> io::Result<Option<JoinHandle>>;
         descriptor() -> BorrowedFd<'_>;
+        simulated() -> Option<&Sim>;
     }
 }
 
@@ -245,7 +246,7 @@ fn threads_share_a_file() {
 #[test]
 fn a_wake_up_is_never_lost() {
     const ROUNDS: u64 = 20_000;
-    let (ball, echo) = (Token::default(), Token::default());
+    let (ball, echo) = (Arc::<Waiter>::default(), Arc::<Waiter>::default());
     let (ended, end) = mpsc::channel();
     let (other_ball, other_echo) = (ball.clone(), echo.clone());
     std::thread::spawn(move || {

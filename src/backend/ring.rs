@@ -1,0 +1,120 @@
+//! What a queue asks of the system below it: requests that are handed over together and come back whenever they end. Rings
+//! are as dumb as backends, and belong to one thread.
+
+use super::Backend;
+use crate::buffer::Segment;
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::futex;
+use smallvec::SmallVec;
+use std::fmt::Debug;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::task::Wake;
+
+/// What to do. The memory that it names stays in place until it came back.
+#[derive(Debug)]
+pub(crate) enum Io {
+    /// Write segments one behind the other, with O_DSYNC semantics if `dsync`. May be short.
+    Write { segments: SmallVec<[Segment; 1]>, offset: u64, dsync: bool },
+    /// Read into the segment, which nobody else looks at. May be short.
+    Read { into: Segment, offset: u64 },
+    /// Make the data written before stable (fdatasync).
+    Flush,
+}
+
+/// See the module.
+pub(crate) trait Ring: Debug {
+    /// A number for a file, if the ring can work on such a one. It may be kept open until it is detached.
+    fn attach(&mut self, backend: &dyn Backend) -> Option<u32>;
+    /// Nothing is in flight on the file any more, nor will be.
+    fn detach(&mut self, file: u32);
+    /// Takes a request for the next `enter`, or begins it.
+    fn push(&mut self, file: u32, id: u64, io: Io);
+    /// Begins what was pushed, and waits until so many requests have come back, or the bell rings. With 0 it does not
+    /// wait.
+    fn enter(&mut self, wanted: usize) -> io::Result<()>;
+    /// A request that came back, with the bytes moved (0 for a flush) or why none were.
+    fn next(&mut self) -> Option<(u64, io::Result<u64>)>;
+}
+
+const AWAKE: u32 = 0;
+const ASLEEP: u32 = 1;
+const RUNG: u32 = 2;
+
+/// Wakes a queue that sleeps: there is something for it to look at.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    state: AtomicU32,
+    /// Readable once it has rung while the queue slept; for rings that sleep on descriptors.
+    event: Option<OwnedFd>,
+}
+
+impl Bell {
+    /// A bell for a ring that sleeps on descriptors.
+    pub fn with_event(event: OwnedFd) -> Self {
+        Self { event: Some(event), ..Self::default() }
+    }
+
+    /// After what is to be looked at is in its place.
+    pub fn ring(&self) {
+        if self.state.swap(RUNG, Ordering::AcqRel) != ASLEEP {
+            return;
+        }
+        match &self.event {
+            Some(event) => {
+                let written = rustix::io::write(event, &1u64.to_ne_bytes());
+                debug_assert!(written.is_ok());
+            }
+            None => futex::wake(&self.state),
+        }
+    }
+
+    /// Whether it rang since this was last asked. What is to be looked at is looked at after this.
+    pub fn has_rung(&self) -> bool {
+        self.state.swap(AWAKE, Ordering::AcqRel) == RUNG
+    }
+
+    /// From now on it wakes whoever sleeps; unless it rang since it was heard last.
+    pub fn may_sleep(&self) -> bool {
+        self.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Sleeps until it rings. Only for a bell without a descriptor.
+    pub fn sleep(&self) {
+        while self.is_silent() {
+            futex::wait(&self.state, ASLEEP);
+        }
+    }
+
+    /// Whether somebody may go on sleeping.
+    #[cfg_attr(
+        not(any(test, feature = "sim")),
+        allow(dead_code, reason = "the simulated ring sleeps by itself")
+    )]
+    pub fn is_silent(&self) -> bool {
+        self.state.load(Ordering::Acquire) == ASLEEP
+    }
+
+    /// What a ring that sleeps by itself sleeps on.
+    #[cfg(any(test, feature = "sim"))]
+    #[cfg_attr(loom, allow(dead_code))]
+    pub fn word(&self) -> &AtomicU32 {
+        &self.state
+    }
+
+    /// What a ring that sleeps on descriptors looks at.
+    pub fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.event.as_ref().map(AsFd::as_fd)
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
+    }
+}

@@ -1,0 +1,65 @@
+//! The files that a queue works on.
+
+use crate::backend::ring::Ring;
+use crate::engine::Engine;
+use slab::Slab;
+use std::ops::{Index, IndexMut};
+use std::sync::Arc;
+
+/// A file that a queue works on, or did last.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub engine: Arc<Engine>,
+    /// Its number in the ring, if that can work on it.
+    pub slot: Option<u32>,
+    /// Operations that were queued and have not finished.
+    pub outstanding: usize,
+}
+
+/// See the module. It keeps files until they are closed: to take a share of one writes what others write, too.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    attached: Slab<Attached>,
+    last: usize,
+}
+
+impl Files {
+    /// The number of a file.
+    pub fn attach(&mut self, engine: &Arc<Engine>, ring: &mut Option<Box<dyn Ring>>) -> usize {
+        let is_it = |file: &Attached| Arc::ptr_eq(&file.engine, engine);
+        if self.attached.get(self.last).is_some_and(is_it) {
+            return self.last;
+        }
+        let known = self.attached.iter().find(|(_, file)| is_it(file)).map(|(number, _)| number);
+        self.last = known.unwrap_or_else(|| {
+            let slot = ring.as_mut().and_then(|ring| ring.attach(&*engine.backend));
+            self.attached.insert(Attached { engine: engine.clone(), slot, outstanding: 0 })
+        });
+        self.last
+    }
+
+    /// Closes what nobody will use any more.
+    pub fn let_go_of_closed(&mut self, ring: &mut Option<Box<dyn Ring>>) {
+        self.attached.retain(|_, file| {
+            let keeps = file.outstanding > 0 || !file.engine.is_closed();
+            if !keeps && let (Some(ring), Some(slot)) = (ring.as_mut(), file.slot) {
+                ring.detach(slot);
+            }
+            keeps
+        });
+    }
+}
+
+impl Index<usize> for Files {
+    type Output = Attached;
+
+    fn index(&self, number: usize) -> &Attached {
+        &self.attached[number]
+    }
+}
+
+impl IndexMut<usize> for Files {
+    fn index_mut(&mut self, number: usize) -> &mut Attached {
+        &mut self.attached[number]
+    }
+}

@@ -1,0 +1,731 @@
+//! The operations of a queue: what a thread does for many at once, where a blocking caller does it for one.
+//!
+//! An operation is queued, submitted, and finished. Once it is submitted it either waits until nobody has its file alone, or
+//! has a transfer of its own, or is with the core of its file, which knows it by a [`Token`]. What the core asks of
+//! the queue for it (requests, calls) is done here, when the thread comes to it: a request becomes a transfer, which
+//! goes through the ring, or where there is none is performed at once by the backend's own calls.
+//!
+//! Nothing here waits but [`Driver::sleep`]. So a thread that is about to wait elsewhere in the library first
+//! [settles](settle_own) its queues: whoever it waits for may wait for them.
+
+mod files;
+pub(super) mod inbox;
+
+use super::core::{Core, Dio, Outbox, Outcome, Request, Work};
+use super::io::{self, Transfer};
+use super::process::{Ended, Flushing, Process};
+use super::token::Token;
+use super::waiter::{News, Task};
+use super::{AbortOnPanic, Course, Engine, os_kind};
+use crate::backend::Backend;
+use crate::backend::ring::{Bell, Io, Ring};
+#[cfg(any(test, feature = "sim"))]
+use crate::backend::sim::ring::SimRing;
+use crate::backend::uring::Uring;
+use crate::buffer::{Buffer, Pool, Segment};
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::file::Inner;
+use crate::flush::Means;
+use crate::inflight::Stay;
+use crate::queue::Completion;
+use crate::reader::Reader;
+use files::Files;
+use inbox::Inbox;
+use slab::Slab;
+use smallvec::smallvec;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, Once};
+use std::task::Waker;
+
+/// What an operation is to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    Append,
+    Write(u64),
+    Read(u64),
+    Sync,
+}
+
+/// See the module. Of one thread.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    process: &'static Process,
+    depth: usize,
+    ring: Option<Box<dyn Ring>>,
+    bell: Arc<Bell>,
+    waker: Waker,
+    inbox: Arc<Inbox>,
+    pool: Option<Arc<Pool>>,
+    files: Files,
+    operations: Slab<Pending>,
+    /// Not submitted yet, in their order.
+    queued: Vec<usize>,
+    /// Submitted while somebody had their file alone.
+    shut_out: Vec<usize>,
+    /// How many are with a core, which others may have news for.
+    with_cores: usize,
+    transfers: Slab<Running>,
+    /// Transfers performed by plain calls.
+    performed: VecDeque<(usize, std::io::Result<u64>)>,
+    /// Pushed into the ring since it was entered.
+    pushed: usize,
+    /// What cores ask for.
+    tasks: VecDeque<(usize, Task)>,
+    /// Flushes that succeeded, while some that ran beside them are still out.
+    settling: Vec<(usize, Request<Token>, Ended)>,
+    /// Files whose grower found no thread.
+    to_grow: Vec<usize>,
+    finished: VecDeque<Completion>,
+    spare_mail: Vec<(usize, News)>,
+    spare_batch: Vec<(Token, Dio, bool)>,
+}
+
+/// An operation that has not finished.
+#[derive(Debug)]
+struct Pending {
+    tag: u64,
+    what: What,
+    file: usize,
+    durable: bool,
+    buffer: Option<Buffer>,
+    /// What its transfer is to move.
+    bytes: u64,
+    /// Counted in while it is submitted and not finished; operations on devices are not.
+    stay: Option<Stay>,
+    /// The read-only handle that it reads for beside the engine of the file.
+    reader: Option<Reader>,
+}
+
+/// Bytes on their way, or a flush.
+#[derive(Debug)]
+struct Running {
+    file: usize,
+    purpose: Purpose,
+    transfer: Transfer,
+}
+
+#[derive(Debug)]
+enum Purpose {
+    /// An operation of which the core knows nothing.
+    Operation(usize),
+    /// A request of the core, with the flush that it is or carries.
+    Request(Request<Token>, Option<Flushing>),
+}
+
+thread_local!(static OWN: RefCell<Vec<Weak<RefCell<Driver>>>> = const { RefCell::new(Vec::new()) });
+
+/// Waits until everything that the queues of this thread have submitted is finished, before the thread waits for
+/// others, who may wait for that.
+pub(super) fn settle_own() {
+    each_own(Driver::settle);
+}
+
+/// The queues of this thread let go of files that were closed.
+pub(super) fn let_go_of_closed() {
+    each_own(|driver| driver.files.let_go_of_closed(&mut driver.ring));
+}
+
+fn each_own(act: impl Fn(&mut Driver)) {
+    // Not while the thread ends.
+    let _ = OWN.try_with(|own| {
+        if own.borrow().is_empty() {
+            return;
+        }
+        // Not those at work: they wait for nobody.
+        let drivers: Vec<_> = own.borrow().iter().filter_map(Weak::upgrade).collect();
+        for driver in drivers {
+            if let Ok(mut driver) = driver.try_borrow_mut() {
+                act(&mut driver);
+            }
+        }
+    });
+}
+
+impl Driver {
+    pub fn new(depth: usize, pool: Option<Arc<Pool>>, may_use_io_uring: bool) -> Rc<RefCell<Self>> {
+        let (ring, bell) = ring(depth, pool.as_ref(), may_use_io_uring);
+        let driver = Rc::new(RefCell::new(Self {
+            process: Process::current(),
+            depth,
+            ring,
+            waker: Waker::from(bell.clone()),
+            inbox: Arc::new(Inbox::new(bell.clone())),
+            bell,
+            pool,
+            files: Files::default(),
+            operations: Slab::with_capacity(depth.min(4096)),
+            queued: Vec::new(),
+            shut_out: Vec::new(),
+            with_cores: 0,
+            transfers: Slab::new(),
+            performed: VecDeque::new(),
+            pushed: 0,
+            tasks: VecDeque::new(),
+            settling: Vec::new(),
+            to_grow: Vec::new(),
+            finished: VecDeque::new(),
+            spare_mail: Vec::new(),
+            spare_batch: Vec::new(),
+        }));
+        OWN.with(|own| {
+            let mut own = own.borrow_mut();
+            own.retain(|driver| driver.strong_count() > 0);
+            own.push(Rc::downgrade(&driver));
+        });
+        driver
+    }
+
+    pub fn buffer(&self) -> Option<Buffer> {
+        self.pool.as_ref()?.take()
+    }
+
+    /// How many operations were queued and not reaped.
+    pub fn outstanding(&self) -> usize {
+        self.operations.len() + self.finished.len()
+    }
+
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    pub fn uses_io_uring(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// The next finished operation.
+    pub fn next(&mut self) -> Option<Completion> {
+        self.finished.pop_front()
+    }
+
+    /// Takes an operation, to be submitted later. Gives the buffer back if there are too many.
+    pub fn queue(
+        &mut self,
+        file: &Inner,
+        what: What,
+        buffer: Option<Buffer>,
+        tag: u64,
+    ) -> Result<(), Option<Buffer>> {
+        if self.outstanding() >= self.depth {
+            return Err(buffer);
+        }
+        let (file, durable, reader) = match file {
+            Inner::Shared { engine, durable, .. } => (self.attach(engine), *durable, None),
+            Inner::Reader(reader) => match what {
+                What::Read(_) => match reader.engine() {
+                    Some(engine) => (self.attach(&engine), false, Some(reader.another())),
+                    None => {
+                        self.read_beside(reader, what, buffer, tag);
+                        return Ok(());
+                    }
+                },
+                _ => {
+                    let error =
+                        Error::new(what.operation(), reader.path(), what.offset(), ErrorKind::ReadOnly);
+                    self.finished.push_back(Completion::new(tag, what, buffer, Err(error)));
+                    return Ok(());
+                }
+            },
+        };
+        let operation = Pending { tag, what, file, durable, buffer, bytes: 0, stay: None, reader };
+        self.queued.push(self.operations.insert(operation));
+        Ok(())
+    }
+
+    /// Reads through a read-only handle where no engine of this process is: at once, since others may cut the file
+    /// meanwhile, which only looking before and after can find.
+    fn read_beside(&mut self, reader: &Reader, what: What, mut buffer: Option<Buffer>, tag: u64) {
+        let What::Read(offset) = what else { unreachable!("only reads come here") };
+        let into = buffer.as_deref_mut().expect("a read has a buffer");
+        let result = reader.read_at(into, offset).map(|read| read as u64);
+        self.finished.push_back(Completion::new(tag, what, buffer, result));
+    }
+
+    fn attach(&mut self, engine: &Arc<Engine>) -> usize {
+        let file = self.files.attach(engine, &mut self.ring);
+        self.files[file].outstanding += 1;
+        file
+    }
+
+    /// Begins everything that is queued.
+    pub fn submit(&mut self) {
+        self.start();
+        self.hand_over();
+    }
+
+    /// Begins everything that is queued, and waits until so many have finished, or all.
+    pub fn reap(&mut self, min: usize) {
+        self.start();
+        if min == 0 && self.transfers.len() > self.pushed {
+            self.enter(0);
+            self.work();
+        }
+        loop {
+            let missing = min.saturating_sub(self.finished.len()).min(self.operations.len());
+            if missing == 0 {
+                break;
+            }
+            self.sleep(missing);
+            self.work();
+        }
+        self.hand_over();
+    }
+
+    /// Waits until everything that was submitted is finished.
+    fn settle(&mut self) {
+        if !self.process.is_current() {
+            return;
+        }
+        self.work();
+        while self.operations.len() > self.queued.len() {
+            self.sleep(1);
+            self.work();
+        }
+    }
+
+    fn start(&mut self) {
+        if !self.process.is_current() {
+            return self.disown();
+        }
+        self.files.let_go_of_closed(&mut self.ring);
+        let queued = std::mem::take(&mut self.queued);
+        self.begin(&queued);
+        if self.queued.is_empty() {
+            self.queued = queued;
+            self.queued.clear();
+        }
+        self.work();
+    }
+
+    /// In the child of a fork: its parent goes on with what was submitted, and with what it had pushed.
+    fn disown(&mut self) {
+        self.pushed = 0;
+        for operation in self.operations.drain() {
+            let error =
+                self.files[operation.file].engine.error_for(operation.what.operation(), ErrorKind::Forked);
+            let completion = Completion::new(operation.tag, operation.what, operation.buffer, Err(error));
+            self.finished.push_back(completion);
+        }
+        self.queued.clear();
+    }
+
+    /// Hands over what was pushed, without waiting, and takes what came of it at once.
+    fn hand_over(&mut self) {
+        while self.pushed > 0 {
+            self.enter(0);
+            self.work();
+        }
+    }
+
+    fn enter(&mut self, wanted: usize) {
+        if let Some(ring) = &mut self.ring {
+            ring.enter(wanted).expect("the ring takes what it is given");
+            self.pushed = 0;
+        }
+    }
+
+    /// Waits for something to do: for `missing` operations if nothing else can become of them than that their
+    /// transfers come back.
+    fn sleep(&mut self, missing: usize) {
+        let alone = self.with_cores == 0 && self.shut_out.is_empty() && missing <= self.transfers.len();
+        let wanted = if alone { missing } else { 1 };
+        if !self.bell.may_sleep() {
+            return;
+        }
+        match self.ring {
+            Some(_) => self.enter(wanted),
+            None => self.bell.sleep(),
+        }
+    }
+
+    // --- what there is to do ------------------------------------------------------------------------
+
+    /// Does all that can be done without waiting.
+    fn work(&mut self) {
+        let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
+        loop {
+            if self.bell.has_rung() {
+                self.look();
+            }
+            let next = self.ring.as_mut().and_then(|ring| ring.next());
+            if let Some((id, result)) =
+                next.map(|(id, result)| (id as usize, result)).or_else(|| self.performed.pop_front())
+            {
+                self.came_back(id, result);
+            } else if let Some((file, task)) = self.tasks.pop_front() {
+                self.perform(file, task);
+            } else if let Some(file) = self.to_grow.pop() {
+                self.grow(file);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// The bell rang: somebody has news, or what we waited for may have happened.
+    fn look(&mut self) {
+        let mut mail = self.inbox.take(std::mem::take(&mut self.spare_mail));
+        for (number, news) in mail.drain(..) {
+            match news {
+                News::Work(task) => self.tasks.push_back((self.operations[number].file, task)),
+                News::Done(outcome) => self.answered(number, outcome),
+            }
+        }
+        self.spare_mail = mail;
+        for (file, request, ended) in std::mem::take(&mut self.settling) {
+            self.settle_flush(file, request, ended);
+        }
+        let shut_out = std::mem::take(&mut self.shut_out);
+        self.begin(&shut_out);
+    }
+
+    fn perform(&mut self, file: usize, task: Task) {
+        match task {
+            Task::Request(request) => self.begin_request(file, request),
+            Task::Call(call) => self.change(file, |core, out| core.called(call, out)),
+        }
+    }
+
+    /// There is no thread for it. It syncs, and would wait for flushes of this very queue.
+    fn grow(&mut self, file: usize) {
+        let flushes = |running: &Running| matches!(running.purpose, Purpose::Request(_, Some(_)));
+        if self.transfers.iter().any(|(_, running)| flushes(running)) {
+            self.to_grow.push(file);
+            self.sleep(1);
+        } else {
+            self.files[file].engine.clone().grow();
+        }
+    }
+
+    // --- operations ---------------------------------------------------------------------------------
+
+    /// Begins operations, in their order: those of one file that its core is to know of go there together.
+    fn begin(&mut self, numbers: &[usize]) {
+        let mut batch = std::mem::take(&mut self.spare_batch);
+        let mut of = None;
+        for &number in numbers {
+            let Some(dio) = self.begin_one(number) else { continue };
+            let operation = &self.operations[number];
+            let (file, durable) = (operation.file, operation.durable);
+            if let Some(of) = of.filter(|of| *of != file) {
+                self.change(of, |core, out| core.submit(batch.drain(..), out));
+            }
+            of = Some(file);
+            batch.push((Token::Queue(self.inbox.clone(), number), dio, durable));
+            self.with_cores += 1;
+        }
+        if let Some(of) = of {
+            self.change(of, |core, out| core.submit(batch.drain(..), out));
+        }
+        self.spare_batch = batch;
+    }
+
+    /// Begins an operation, unless it is one for the core of its file: then it says what to ask of it.
+    fn begin_one(&mut self, number: usize) -> Option<Dio> {
+        let operation = &mut self.operations[number];
+        let file = &self.files[operation.file];
+        let engine = &file.engine;
+        if let Err(error) = engine.check_open(operation.what.operation(), operation.what.offset()) {
+            self.finish(number, Err(error));
+            return None;
+        }
+        if !engine.is_device {
+            operation.stay = engine.gate.try_enter();
+            while operation.stay.is_none() {
+                if engine.gate.wake_when_open(self.waker.clone()) {
+                    self.shut_out.push(number);
+                    return None;
+                }
+                operation.stay = engine.gate.try_enter();
+            }
+        }
+        let data = operation.buffer.as_deref();
+        let course = match (operation.what, data) {
+            (What::Append, Some(data)) => engine.course_of_append(data),
+            (What::Write(offset), Some(data)) => engine.course_of_write(data, offset, operation.durable),
+            (What::Read(offset), Some(data)) => engine.course_of_read(data, offset),
+            (What::Sync, _) => Ok(Course::Core(Dio::Sync)),
+            (_, None) => unreachable!("only a sync has no buffer"),
+        };
+        match course {
+            Err(error) => self.finish(number, Err(error)),
+            Ok(Course::Done(result)) => self.finish(number, Ok(result)),
+            Ok(Course::Core(dio)) => return Some(dio),
+            Ok(Course::Direct(bytes)) => {
+                operation.bytes = bytes;
+                let align = engine.alignment.offset;
+                let transfer = match operation.what {
+                    // Direct reads end where blocks do; the buffer is whole ones.
+                    What::Read(_) => Transfer::of_read(bytes.next_multiple_of(align), align),
+                    _ => Transfer::of_write(bytes, align),
+                };
+                let file = operation.file;
+                self.run(Running { file, purpose: Purpose::Operation(number), transfer });
+            }
+        }
+        None
+    }
+
+    /// The transfer of an operation came to its end.
+    fn transferred(&mut self, number: usize, result: std::io::Result<u64>) {
+        let operation = &mut self.operations[number];
+        let engine = &self.files[operation.file].engine;
+        let what = operation.what;
+        let fail = |kind| engine.error(what.operation(), what.offset(), kind);
+        let result = match (what, &operation.reader) {
+            (What::Read(offset), Some(reader)) if !reader.is_beside(engine) => {
+                // It was closed meanwhile, so what it thought to be there may have been cut.
+                let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
+                reader.read_beside_others(into, offset).map(|read| read as u64)
+            }
+            (What::Read(_), _) => {
+                let wanted = operation.bytes;
+                let enough = |read| if read < wanted { Err(ErrorKind::Os(libc::EIO)) } else { Ok(wanted) };
+                result.map_err(|error| os_kind(&error)).and_then(enough).map_err(fail)
+            }
+            _ => {
+                let written = operation.bytes;
+                let judged =
+                    engine.judge_write(result.map(drop), Operation::Write, what.offset().unwrap_or(0));
+                judged.map(|()| written).map_err(|failure| fail(failure.kind))
+            }
+        };
+        self.finish(number, result);
+    }
+
+    /// A core has answered an operation.
+    fn answered(&mut self, number: usize, outcome: Outcome) {
+        self.with_cores -= 1;
+        let operation = &self.operations[number];
+        let engine = &self.files[operation.file].engine;
+        let bytes = operation.buffer.as_ref().map_or(0, |buffer| buffer.len() as u64);
+        let result = match (outcome, operation.what) {
+            (Ok(offset), What::Append) => {
+                engine.count_append(bytes);
+                Ok(offset)
+            }
+            (Ok(_), _) => Ok(bytes),
+            (Err(kind), what) => Err(engine.error(what.operation(), what.offset(), kind)),
+        };
+        self.finish(number, result);
+    }
+
+    fn finish(&mut self, number: usize, result: Result<u64>) {
+        let operation = self.operations.remove(number);
+        let file = &mut self.files[operation.file];
+        file.outstanding -= 1;
+        if let Some(stay) = operation.stay {
+            file.engine.gate.leave(stay);
+        }
+        self.finished.push_back(Completion::new(operation.tag, operation.what, operation.buffer, result));
+    }
+}
+
+// --- transfers, and what cores make of them ---------------------------------------------------------
+
+impl Driver {
+    /// Changes the core of a file, and hands out what came of it: here, where it is for an operation of this queue.
+    fn change(&mut self, file: usize, change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>)) {
+        let engine = self.files[file].engine.clone();
+        let ((), out) = engine.change(change);
+        for request in out.requests {
+            match self.is_own(&request.owner) {
+                true => self.tasks.push_back((file, Task::Request(request))),
+                false => request.owner.clone().assign(Task::Request(request)),
+            }
+        }
+        for (owner, call) in out.calls {
+            match self.is_own(&owner) {
+                true => self.tasks.push_back((file, Task::Call(call))),
+                false => owner.assign(Task::Call(call)),
+            }
+        }
+        for (token, outcome) in out.outcomes {
+            match token {
+                Token::Queue(inbox, number) if Arc::ptr_eq(&inbox, &self.inbox) => {
+                    self.answered(number, outcome)
+                }
+                token => token.finish(outcome),
+            }
+        }
+        if out.start_grower && !engine.start_grower() {
+            self.to_grow.push(file);
+        }
+    }
+
+    fn is_own(&self, token: &Token) -> bool {
+        matches!(token, Token::Queue(inbox, _) if Arc::ptr_eq(inbox, &self.inbox))
+    }
+
+    fn begin_request(&mut self, file: usize, request: Request<Token>) {
+        let engine = &self.files[file].engine;
+        match engine.begin_request(&request.work) {
+            Ok(flush) => {
+                let transfer = match &request.work {
+                    Work::Flush => Transfer::of_flush(),
+                    work => Transfer::of_write(work.len(), engine.alignment.offset),
+                };
+                self.run(Running { file, purpose: Purpose::Request(request, flush), transfer });
+            }
+            Err(failure) => self.change(file, |core, out| core.completed(request.id, Err(failure), out)),
+        }
+    }
+
+    fn run(&mut self, running: Running) {
+        let id = self.transfers.insert(running);
+        self.go_on(id);
+    }
+
+    /// Moves what is left to move.
+    fn go_on(&mut self, id: usize) {
+        let Running { file, purpose, transfer } = &self.transfers[id];
+        let done = transfer.done();
+        let file = &self.files[*file];
+        let io = match purpose {
+            Purpose::Request(request, _) => io_of(&request.work, done),
+            Purpose::Operation(number) => {
+                let operation = &mut self.operations[*number];
+                let offset = operation.what.offset().expect("reads and writes have one") + done;
+                let buffer = operation.buffer.as_deref_mut().expect("reads and writes have one");
+                match operation.what {
+                    What::Read(_) => Io::Read {
+                        into: Segment::of_mut(&mut buffer[done as usize..transfer.total() as usize]),
+                        offset,
+                    },
+                    _ => Io::Write {
+                        segments: smallvec![Segment::of(&buffer[done as usize..])],
+                        offset,
+                        dsync: false,
+                    },
+                }
+            }
+        };
+        match (file.slot, &mut self.ring) {
+            (Some(slot), Some(ring)) => {
+                ring.push(slot, id as u64, io);
+                self.pushed += 1;
+            }
+            _ => {
+                let result = call(&*file.engine.backend, io);
+                self.performed.push_back((id, result));
+            }
+        }
+    }
+
+    fn came_back(&mut self, id: usize, result: std::io::Result<u64>) {
+        let Some(result) = self.transfers[id].transfer.took(result) else { return self.go_on(id) };
+        let Running { file, purpose, .. } = self.transfers.remove(id);
+        let engine = &self.files[file].engine;
+        match purpose {
+            Purpose::Operation(number) => self.transferred(number, result),
+            Purpose::Request(request, None) => self.end_request(file, request, result.map(drop)),
+            Purpose::Request(request, Some(flush)) => {
+                let result = result.map(drop);
+                let ended = engine.end_flush(&request.work, flush, &result);
+                match result {
+                    Ok(()) => self.settle_flush(file, request, ended),
+                    failed => self.end_request(file, request, failed),
+                }
+            }
+        }
+    }
+
+    /// A flush succeeded, which is to be believed once those that ran beside it have ended.
+    fn settle_flush(&mut self, file: usize, request: Request<Token>, ended: Ended) {
+        let fs = &self.files[file].engine.fs;
+        if fs.is_settled(ended, &self.waker) {
+            let result = fs.believed(Ok(()));
+            self.end_request(file, request, result);
+        } else {
+            self.settling.push((file, request, ended));
+        }
+    }
+
+    fn end_request(&mut self, file: usize, request: Request<Token>, result: std::io::Result<()>) {
+        let result = self.files[file].engine.end_request(&request.work, result);
+        self.change(file, |core, out| core.completed(request.id, result, out));
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            // The parent has the same ring, and the kernel its memory.
+            std::mem::forget(self.ring.take());
+            std::mem::forget(std::mem::take(&mut self.operations));
+            return;
+        }
+        // What was not submitted never happens.
+        for number in std::mem::take(&mut self.queued) {
+            let operation = self.operations.remove(number);
+            self.files[operation.file].outstanding -= 1;
+        }
+        self.settle();
+    }
+}
+
+impl What {
+    pub fn operation(self) -> Operation {
+        match self {
+            Self::Append => Operation::Append,
+            Self::Write(_) => Operation::Write,
+            Self::Read(_) => Operation::Read,
+            Self::Sync => Operation::Flush,
+        }
+    }
+
+    fn offset(self) -> Option<u64> {
+        match self {
+            Self::Write(offset) | Self::Read(offset) => Some(offset),
+            Self::Append | Self::Sync => None,
+        }
+    }
+}
+
+/// The kernel's ring if it may be used (in a simulation, a simulated one), or the reason in the log, once; and the bell to wake the queue with.
+fn ring(
+    depth: usize,
+    pool: Option<&Arc<Pool>>,
+    may_use_io_uring: bool,
+) -> (Option<Box<dyn Ring>>, Arc<Bell>) {
+    static SAID: Once = Once::new();
+    #[cfg(any(test, feature = "sim"))]
+    if may_use_io_uring && crate::sync::world::current().is_some() {
+        let bell = Arc::<Bell>::default();
+        return (Some(Box::new(SimRing::new(bell.clone()))), bell);
+    }
+    if !may_use_io_uring {
+        return (None, Arc::default());
+    }
+    match Uring::new(depth, pool.cloned()) {
+        Ok((ring, bell)) => (Some(Box::new(ring)), bell),
+        Err(error) => {
+            SAID.call_once(|| {
+                log::warn!("dioxide: no io_uring here ({error}); queues make plain calls, one at a time")
+            });
+            (None, Arc::default())
+        }
+    }
+}
+
+/// What is left of the work after `done` bytes.
+fn io_of(work: &Work, done: u64) -> Io {
+    match work {
+        Work::Flush => Io::Flush,
+        Work::Write { segments, offset, means, .. } => {
+            let dsync = *means == Some(Means::Dsync);
+            let segments = if done == 0 { segments.clone() } else { io::skip(segments, done) };
+            Io::Write { segments, offset: offset + done, dsync }
+        }
+    }
+}
+
+/// Does it by a plain call.
+fn call(backend: &dyn Backend, io: Io) -> std::io::Result<u64> {
+    match io {
+        Io::Write { segments, offset, dsync } => backend.write(&segments, offset, dsync),
+        Io::Read { into, offset } => into.fill(|bytes| backend.read(bytes, offset)),
+        Io::Flush => backend.flush().map(|()| 0),
+    }
+}

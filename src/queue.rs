@@ -1,0 +1,241 @@
+//! The public [`Queue`]: many operations at a time by one thread.
+
+use crate::buffer::{Buffer, Pool};
+use crate::engine::queue::{Driver, What};
+use crate::error::{Operation, Result};
+use crate::file::File;
+use std::cell::RefCell;
+use std::iter::FusedIterator;
+use std::rc::Rc;
+
+/// Operations of one thread on any number of files, many in flight at a time, on io_uring.
+///
+/// Queue operations, [`submit`](Self::submit) them, and [`reap`](Self::reap) what has finished. Buffers move in and come
+/// back with the [`Completion`], also when the operation failed. Operations that are submitted together are merged as far as
+/// they are adjacent, and durable ones share a flush. What holds when one has finished is what holds when the call of the
+/// same name of [`File`] returns.
+///
+/// ```no_run
+/// use dioxide::{Buffer, Durability, OpenOptions, Queue};
+///
+/// let log = OpenOptions::new()
+///     .write(true)
+///     .create(true)
+///     .durability(Durability::EveryWrite)
+///     .open("records.log")?;
+/// let mut queue = Queue::new(64);
+/// for tag in 0..64 {
+///     queue.append(&log, Buffer::zeroed(4096), tag).expect("there is room for 64");
+/// }
+/// for done in queue.reap(64) {
+///     println!("record {} is stable at {}", done.tag, done.result?);
+/// }
+/// log.close()?;
+/// # Ok::<(), dioxide::Error>(())
+/// ```
+///
+/// # Other queues and threads
+///
+/// Several queues and blocking threads may use one file at the same time. An append is finished only when all below
+/// its end is written, whoever writes it, so others may wait for what a queue has in flight: come back to it (`submit`,
+/// `reap`) as long as that is so. When the thread of a queue makes a blocking call that may have to wait for others
+/// (append, a durable write or one past the end, `sync_data`, `set_len`, `recycle`, close, opening a file for writing), what
+/// its queues have submitted is finished first.
+///
+/// A file may be closed while operations on it are in flight: closing waits for those that were submitted (on a device it
+/// does not); those that were only queued fail with `EBADF`. A queue of another thread keeps the descriptor of a closed
+/// file until it is used again or dropped.
+///
+/// # Without io_uring
+///
+/// Where the kernel has no io_uring, or lets this process not use it (`kernel.io_uring_disabled`, seccomp), a queue makes
+/// plain calls, one at a time, with the same results; the log says so, once. Linux 6.1 and later have all that makes
+/// it fast.
+///
+/// # Dropping
+///
+/// Dropping a queue waits until what was submitted is finished, since the kernel has the buffers until then; what was only
+/// queued never happens. A queue that is leaked (`mem::forget`) leaks its buffers, and whoever waits for its operations
+/// waits for ever. After a fork the child's operations fail with [`Forked`](crate::ErrorKind::Forked).
+#[derive(Debug)]
+pub struct Queue(Rc<RefCell<Driver>>);
+
+/// What became of an operation.
+#[derive(Debug)]
+pub struct Completion {
+    /// As it was given with the operation.
+    pub tag: u64,
+    /// What it was: [`Append`](Operation::Append), [`Write`](Operation::Write), [`Read`](Operation::Read) or
+    /// [`Flush`](Operation::Flush).
+    pub operation: Operation,
+    /// The buffer of the operation; none for `sync_data`.
+    pub buffer: Option<Buffer>,
+    /// The offset of an append, the bytes that were written or read, 0 for `sync_data`; or the error, as the call of the same
+    /// name of [`File`] would have returned it.
+    pub result: Result<u64>,
+}
+
+/// As many operations are queued, in flight or finished and not reaped as the queue takes: reap some. The buffer comes
+/// back.
+#[derive(Debug, thiserror::Error)]
+#[error("the queue is full: reap some of its operations first")]
+pub struct Full {
+    /// That of the operation; none for `sync_data`.
+    pub buffer: Option<Buffer>,
+}
+
+/// How a [`Queue`] is made.
+#[derive(Clone, Debug)]
+pub struct QueueOptions {
+    depth: usize,
+    buffers: usize,
+    buffer_bytes: usize,
+    io_uring: bool,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl QueueOptions {
+    /// 64 operations, no buffers of its own, on io_uring where there is one.
+    pub fn new() -> Self {
+        Self { depth: 64, buffers: 0, buffer_bytes: 0, io_uring: true }
+    }
+
+    /// How many operations may be queued, in flight, or finished and not reaped; at least 1.
+    pub fn depth(&mut self, depth: usize) -> &mut Self {
+        self.depth = depth.max(1);
+        self
+    }
+
+    /// So many buffers of `len` bytes, to be had by [`Queue::buffer`]: the kernel maps their memory once instead of for
+    /// every operation (registered buffers). They count against the limit of locked memory (RLIMIT_MEMLOCK); beyond
+    /// it they are ordinary ones, and the log says so.
+    pub fn buffers(&mut self, count: usize, len: usize) -> &mut Self {
+        (self.buffers, self.buffer_bytes) = (count, len);
+        self
+    }
+
+    /// Whether io_uring may be used; it is by default.
+    pub fn io_uring(&mut self, may_be_used: bool) -> &mut Self {
+        self.io_uring = may_be_used;
+        self
+    }
+
+    /// Makes a queue for the calling thread.
+    ///
+    /// # Panics
+    ///
+    /// If the length of all buffers overflows. Out of memory aborts, as in `Vec`.
+    pub fn open(&self) -> Queue {
+        let pool = (self.buffers > 0).then(|| Pool::new(self.buffers, self.buffer_bytes));
+        Queue(Driver::new(self.depth, pool, self.io_uring))
+    }
+}
+
+impl Queue {
+    /// A queue for `depth` operations, for the calling thread.
+    pub fn new(depth: usize) -> Self {
+        QueueOptions::new().depth(depth).open()
+    }
+
+    /// A buffer of the queue's own that nobody has, with any content; none if all are in use, or there are none (see
+    /// [`QueueOptions::buffers`]). It goes back when it is dropped.
+    pub fn buffer(&self) -> Option<Buffer> {
+        self.0.borrow().buffer()
+    }
+
+    /// Queues an append of `data`, as [`File::append`].
+    ///
+    /// # Errors
+    ///
+    /// [`Full`], with the buffer. Any other error comes with the completion.
+    pub fn append(&mut self, file: &File, data: Buffer, tag: u64) -> Result<(), Full> {
+        self.queue(file, What::Append, Some(data), tag)
+    }
+
+    /// Queues a write of `data` at `offset`, as [`File::write_at`].
+    ///
+    /// # Errors
+    ///
+    /// [`Full`], with the buffer. Any other error comes with the completion.
+    pub fn write_at(&mut self, file: &File, data: Buffer, offset: u64, tag: u64) -> Result<(), Full> {
+        self.queue(file, What::Write(offset), Some(data), tag)
+    }
+
+    /// Queues a read at `offset` into `into`, as [`File::read_at`]. One through a read-only handle of a file that this process
+    /// does not write is performed at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`], with the buffer. Any other error comes with the completion.
+    pub fn read_at(&mut self, file: &File, into: Buffer, offset: u64, tag: u64) -> Result<(), Full> {
+        self.queue(file, What::Read(offset), Some(into), tag)
+    }
+
+    /// Queues a flush, as [`File::sync_data`]: it covers the writes that had finished when it was submitted, and none that
+    /// are in flight with it.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`]. Any other error comes with the completion.
+    pub fn sync_data(&mut self, file: &File, tag: u64) -> Result<(), Full> {
+        self.queue(file, What::Sync, None, tag)
+    }
+
+    fn queue(&mut self, file: &File, what: What, buffer: Option<Buffer>, tag: u64) -> Result<(), Full> {
+        self.0.borrow_mut().queue(file.inner(), what, buffer, tag).map_err(|buffer| Full { buffer })
+    }
+
+    /// Begins all that is queued. Does not wait, unless without io_uring.
+    pub fn submit(&mut self) {
+        self.0.borrow_mut().submit();
+    }
+
+    /// Begins all that is queued, waits until at least `min` operations have finished, or all there are if those are
+    /// fewer, and gives what has finished. It sleeps while it waits; with 0 it does not wait.
+    ///
+    /// What the iterator does not give before it is dropped is given by the next one.
+    pub fn reap(&mut self, min: usize) -> Reaped<'_> {
+        self.0.borrow_mut().reap(min);
+        Reaped(self)
+    }
+
+    /// How many operations are queued, in flight, or finished and not reaped.
+    pub fn outstanding(&self) -> usize {
+        self.0.borrow().outstanding()
+    }
+
+    /// How many operations there may be.
+    pub fn depth(&self) -> usize {
+        self.0.borrow().depth()
+    }
+
+    /// Whether it works on io_uring.
+    pub fn uses_io_uring(&self) -> bool {
+        self.0.borrow().uses_io_uring()
+    }
+}
+
+/// Finished operations of a queue, oldest first.
+#[derive(Debug)]
+pub struct Reaped<'a>(&'a mut Queue);
+
+impl Iterator for Reaped<'_> {
+    type Item = Completion;
+
+    fn next(&mut self) -> Option<Completion> {
+        self.0.0.borrow_mut().next()
+    }
+}
+
+impl FusedIterator for Reaped<'_> {}
+
+impl Completion {
+    pub(crate) fn new(tag: u64, what: What, buffer: Option<Buffer>, result: Result<u64>) -> Self {
+        Self { tag, operation: what.operation(), buffer, result }
+    }
+}
