@@ -2,10 +2,10 @@
 
 use super::growing::Growing;
 use super::latency::Timings;
+use super::ratio::{Ratio, median};
 use super::work::{Point, Route};
 use crate::meter::vmstat::Shares;
 use crate::meter::{Usage, percent};
-use serde::Serialize;
 use std::time::Duration;
 
 /// One run of one route.
@@ -153,47 +153,6 @@ impl Row {
     }
 }
 
-/// A ratio of two rates over the rounds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Ratio {
-    pub min: f64,
-    pub median: f64,
-    pub max: f64,
-    #[serde(skip)]
-    pub rounds: usize,
-}
-
-/// With fewer rounds than this, that all of them agree is too likely by chance.
-const ROUNDS_CERTAIN_MIN: usize = 5;
-
-impl Ratio {
-    /// None without a round, or when something did not move at all.
-    fn of(ratios: Vec<f64>) -> Option<Self> {
-        if !ratios.iter().all(|ratio| ratio.is_finite()) {
-            return None;
-        }
-        let min = ratios.iter().copied().reduce(f64::min)?;
-        let max = ratios.iter().copied().reduce(f64::max)?;
-        Some(Self { min, max, rounds: ratios.len(), median: median(ratios)? })
-    }
-}
-
-/// Whether what all of so many rounds say may be stated.
-pub fn is_certain(rounds: usize) -> bool {
-    rounds >= ROUNDS_CERTAIN_MIN
-}
-
-/// The middle value, or the mean of the two in the middle.
-pub fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        len if len.is_multiple_of(2) => Some((values[middle - 1] + values[middle]) / 2.0),
-        _ => Some(values[middle]),
-    }
-}
-
 /// Rows as tests of the reports need them.
 #[cfg(test)]
 pub mod examples {
@@ -281,13 +240,6 @@ pub mod examples {
 mod tests {
     use super::examples::{append_point, row};
     use super::*;
-
-    #[test]
-    fn medians() {
-        assert_eq!(median(vec![]), None);
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
-    }
 
     #[test]
     fn ratios_are_taken_within_a_round() {

@@ -3,8 +3,9 @@
 
 use super::percentiles::PERCENTILES;
 use super::{Report, rival};
-use crate::bench::figures::{Figures, Ratio, Row};
+use crate::bench::figures::{Figures, Row};
 use crate::bench::latency::{Latencies, Timings};
+use crate::bench::ratio::Ratio;
 use crate::bench::work::{Route, durability_name, growth_name};
 use crate::meter::machine::Machine;
 use crate::meter::vmstat::Shares;

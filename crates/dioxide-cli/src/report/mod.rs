@@ -7,7 +7,8 @@ mod sentence;
 mod table;
 
 use crate::args::Output;
-use crate::bench::figures::{Ratio, Row};
+use crate::bench::figures::Row;
+use crate::bench::ratio::Ratio;
 use crate::bench::work::{Route, Scenario};
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;

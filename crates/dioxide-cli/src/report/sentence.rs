@@ -1,7 +1,8 @@
 //! The closing sentence of a wall: what the table says, in words, for better or worse.
 
 use super::{rival, rivals};
-use crate::bench::figures::{Ratio, Row, is_certain};
+use crate::bench::figures::Row;
+use crate::bench::ratio::{Ratio, is_certain};
 use crate::bench::work::{Point, Route, Scenario};
 use crate::units;
 use dioxide::Durability;

@@ -1,7 +1,8 @@
 //! The results as tables: one for each scenario, block size and durability.
 
 use super::{Report, rival, rivals};
-use crate::bench::figures::{Ratio, Row};
+use crate::bench::figures::Row;
+use crate::bench::ratio::Ratio;
 use crate::bench::work::{Scenario, durability_name, growth_name};
 use crate::meter::vmstat::Shares;
 use crate::units;
@@ -164,9 +165,9 @@ fn known(count: Option<f64>, digits: usize) -> String {
     count.map_or("-".into(), |count| format!("{count:.digits$}"))
 }
 
-/// The median over the rounds, and how far they scatter.
+/// A ratio, if there is one.
 pub fn ratio(ratio: Option<Ratio>) -> String {
-    ratio.map_or("-".into(), |Ratio { min, median, max, .. }| format!("{median:.2} ({min:.2}..{max:.2})"))
+    ratio.map_or("-".into(), |ratio| ratio.to_string())
 }
 
 #[cfg(test)]
