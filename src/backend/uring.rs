@@ -190,11 +190,7 @@ impl Uring {
 
 impl Ring for Uring {
     fn attach(&mut self, backend: &dyn Backend) -> Option<u32> {
-        #[cfg(any(test, feature = "sim"))]
-        if backend.simulated().is_some() {
-            return None;
-        }
-        let descriptor = backend.descriptor().as_raw_fd();
+        let descriptor = backend.for_ring()?.as_raw_fd();
         let place = self.files.vacant_entry();
         let number = place.key() as u32;
         let registered = self.registers_files

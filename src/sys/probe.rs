@@ -123,6 +123,16 @@ fn disk_folder(major: u32, minor: u32) -> Option<PathBuf> {
     if folder.join("partition").exists() { folder.parent().map(Into::into) } else { Some(folder) }
 }
 
+/// Whether the device of a file, or the one that it is, does all there is to do within the call: one in memory.
+pub(crate) fn is_in_memory(fd: BorrowedFd<'_>) -> bool {
+    let Ok(stat) = rustix::fs::fstat(fd) else { return false };
+    let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+    let number = if is_device { stat.st_rdev } else { stat.st_dev };
+    let folder = disk_folder(rustix::fs::major(number), rustix::fs::minor(number));
+    let name = folder.as_deref().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or_default();
+    ["zram", "ram", "pmem"].iter().any(|kind| name.starts_with(kind))
+}
+
 /// The largest request that the device takes.
 fn request_max(major: u32, minor: u32) -> u64 {
     disk_folder(major, minor)

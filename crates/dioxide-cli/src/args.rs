@@ -26,7 +26,7 @@ pub struct Cli {
 pub enum Command {
     /// Show where direct I/O stops scaling, and what dioxide makes of the same work.
     ///
-    /// Without a scenario: appends and sync writers on a scratch file, in under a minute. Every scenario does
+    /// Without a scenario: all of them on a scratch file, in under a minute. Every scenario does
     /// the same work by several paths, interleaved over rounds, on a file without a name that vanishes with
     /// the process.
     Bench(Box<Bench>),
@@ -55,6 +55,7 @@ impl Bench {
             None => &self.output,
             Some(Scenario::Append(append)) => &append.output,
             Some(Scenario::Sync(sync)) => &sync.output,
+            Some(Scenario::Mixed(mixed)) => &mixed.output,
         }
     }
 }
@@ -86,6 +87,22 @@ pub enum Scenario {
     /// device completed and the calls for a flush, whoever caused them. `flushes/op` counts the flushes that it did,
     /// whoever caused them; one may serve several calls.
     Sync(Sync),
+    /// N threads read and rewrite aligned blocks of one file or device, in random order.
+    ///
+    /// All of it is written beforehand, which is not timed. Offsets are uniformly random, from a generator of each
+    /// thread's own that begins alike in every run. A thread has every N-th block to itself: so it is all over the file,
+    /// meets the others in the kernel as it would anyway, and each of its reads has one right answer, which is
+    /// checked.
+    ///
+    /// Paths: `kernel` is pread and pwrite with O_DIRECT; `serialised` is the same, with one shared count of the
+    /// operations that run, which each of them writes twice, as the kernel did until 2015 for devices too (for
+    /// files it does today: there `serialised` counts twice); `dioxide` is File::read_at and File::write_at. Every path
+    /// ends with its data stable: the first two by one fdatasync, dioxide by close.
+    ///
+    /// `a (b..c)` is the median and the range of the ratios of all rounds. `in flight` is the mean number of requests that
+    /// the device has. Percentiles of latencies are of all rounds, reads and writes together, laid out as in fio;
+    /// the JSON has them for each.
+    Mixed(Mixed),
 }
 
 #[derive(Args)]
@@ -124,15 +141,8 @@ pub struct Append {
 
 #[derive(Args)]
 pub struct Sync {
-    /// Directory for the scratch file.
-    #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "device")]
-    pub dir: PathBuf,
-    /// Block device to run on instead of a file. ITS CONTENTS ARE DESTROYED.
-    #[arg(long, value_name = "DEVICE", requires = "overwrite_device")]
-    pub device: Option<PathBuf>,
-    /// The same name again, to confirm that its contents may be destroyed.
-    #[arg(long, value_name = "DEVICE", requires = "device")]
-    pub overwrite_device: Option<PathBuf>,
+    #[command(flatten)]
+    pub place: Place,
     /// Block sizes: the bytes of one write, and of each thread's region.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64k")]
     #[arg(value_parser = block_size)]
@@ -145,6 +155,46 @@ pub struct Sync {
     pub pace: Pace,
     #[command(flatten)]
     pub output: Output,
+}
+
+#[derive(Args)]
+pub struct Mixed {
+    #[command(flatten)]
+    pub place: Place,
+    /// Percent of the operations that are reads.
+    #[arg(long, value_name = "PERCENT", default_value = "50")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub rwmixread: u32,
+    /// Block sizes: the bytes of one read or write.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "4k")]
+    #[arg(value_parser = block_size)]
+    pub bs: Vec<u64>,
+    /// Numbers of threads.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2")]
+    #[arg(value_parser = numjobs())]
+    pub numjobs: Vec<u32>,
+    #[command(flatten)]
+    pub pace: Pace,
+    /// Size of the file, or of the part of the device that is used [default: 256m or a quarter of what there is, the
+    /// smaller].
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub size: Option<u64>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// A file, or a device.
+#[derive(Args)]
+pub struct Place {
+    /// Directory for the scratch file.
+    #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "device")]
+    pub dir: PathBuf,
+    /// Block device to run on instead of a file. ITS CONTENTS ARE DESTROYED.
+    #[arg(long, value_name = "DEVICE", requires = "overwrite_device")]
+    pub device: Option<PathBuf>,
+    /// The same name again, to confirm that its contents may be destroyed.
+    #[arg(long, value_name = "DEVICE", requires = "device")]
+    pub overwrite_device: Option<PathBuf>,
 }
 
 /// How long and how often.
@@ -275,6 +325,16 @@ mod tests {
     }
 
     #[test]
+    fn mixed_on_a_directory_or_a_device() {
+        let Scenario::Mixed(mixed) = scenario("dioxide bench mixed") else { panic!("mixed") };
+        assert_eq!((mixed.bs, mixed.numjobs, mixed.rwmixread), (vec![4096], vec![1, 2], 50));
+        assert_eq!(mixed.place.device, None);
+        let line = "dioxide bench mixed --device /dev/x --overwrite-device /dev/x --rwmixread 100";
+        let Scenario::Mixed(mixed) = scenario(line) else { panic!("mixed") };
+        assert_eq!((mixed.place.device, mixed.rwmixread), (Some("/dev/x".into()), 100));
+    }
+
+    #[test]
     fn refused() {
         for line in [
             "dioxide",
@@ -290,6 +350,9 @@ mod tests {
             "dioxide bench sync --device /dev/x",
             "dioxide bench sync --overwrite-device /dev/x",
             "dioxide bench sync --dir . --device /dev/x --overwrite-device /dev/x",
+            "dioxide bench mixed --rwmixread 101",
+            "dioxide bench mixed --rwmixread -1",
+            "dioxide bench mixed --device /dev/x",
             "dioxide bench --dir . append",
             "dioxide recover",
             "dioxide recover --force --dry-run x",

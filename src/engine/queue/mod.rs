@@ -662,6 +662,8 @@ impl Drop for Driver {
             self.files[operation.file].outstanding -= 1;
         }
         self.settle();
+        // The kernel takes a ring apart later than it is closed, and devices let nobody in until their files are.
+        self.files.let_go_of_all(&mut self.ring);
     }
 }
 

@@ -7,6 +7,7 @@ use super::figures::Run;
 use super::growing::GrowthWatch;
 use super::ledger::{End, Ledger, Places};
 use super::place::Ground;
+use super::target::Target;
 use super::task::Task;
 use super::work::Route;
 use anyhow::{Context, Result};
@@ -40,11 +41,13 @@ fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &T
         Durability::OnSync => OFlags::empty(),
     };
     let file = ground.open(flags)?;
-    let shift = task.crew(ledger).work(|_, block| {
-        let Some(offset) = tickets.take() else { return Ok(None) };
-        pwrite(&file, block, offset)?;
-        Ok(Some(offset))
-    })?;
+    let shift = task.crew(ledger).work(
+        |_, _| tickets.take(),
+        |Target { offset, .. }, block| {
+            pwrite(&file, block, offset)?;
+            Ok(offset)
+        },
+    )?;
     file.sync_data().context("fdatasync")?;
     Ok(shift.clock_out())
 }
@@ -53,7 +56,7 @@ fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &T
 fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
     let file = options(task).open(ground.path())?;
     let watch = GrowthWatch::new(&file, ground);
-    let shift = task.crew(ledger).work(|_, block| tickets.spend(|| watch.append(block)))?;
+    let shift = task.crew(ledger).work(|_, _| tickets.take(), |_, block| watch.append(block))?;
     let growing = watch.result();
     file.close()?;
     let mut run = shift.clock_out();
@@ -63,10 +66,10 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &
 
 /// The file was written to the full before, and begins anew.
 fn over_an_old_file(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
-    ground.fill(task.size_bytes).context("fill the file to be recycled")?;
+    ground.fill(task.whole_blocks_bytes()).context("fill the file to be recycled")?;
     let file = options(task).open(ground.path())?;
     file.recycle()?;
-    let shift = task.crew(ledger).work(|_, block| tickets.spend(|| Ok(file.append(block)?)))?;
+    let shift = task.crew(ledger).work(|_, _| tickets.take(), |_, block| Ok(file.append(block)?))?;
     file.close()?;
     Ok(shift.clock_out())
 }
@@ -97,14 +100,9 @@ impl Tickets {
     }
 
     /// The next offset. None once the file is full.
-    fn take(&self) -> Option<u64> {
+    fn take(&self) -> Option<Target> {
         let offset = self.next.fetch_add(self.bs_bytes, Relaxed);
-        (offset + self.bs_bytes <= self.size_bytes).then_some(offset)
-    }
-
-    /// Appends if there is a ticket, wherever that may go.
-    fn spend(&self, append: impl FnOnce() -> Result<u64>) -> Result<Option<u64>> {
-        self.take().map(|_| append()).transpose()
+        (offset + self.bs_bytes <= self.size_bytes).then_some(Target::write(offset))
     }
 }
 
@@ -115,7 +113,8 @@ mod tests {
     #[test]
     fn tickets_end_at_the_cap() {
         let tickets = Tickets { next: AtomicU64::new(0), bs_bytes: 4096, size_bytes: 10_000 };
-        assert_eq!([tickets.take(), tickets.take(), tickets.take()], [Some(0), Some(4096), None]);
+        let taken = [tickets.take(), tickets.take(), tickets.take()];
+        assert_eq!(taken, [Some(Target::write(0)), Some(Target::write(4096)), None]);
         assert_eq!(tickets.take(), None);
     }
 }

@@ -166,16 +166,16 @@ impl Ground {
         }
     }
 
-    /// Writes all of it, as a program did that is done with it.
+    /// Writes so many bytes of it, in whole blocks, as a program did that is done with it. They are stable on return.
     pub fn fill(&self, bytes: u64) -> Result<()> {
         let mut old = Buffer::zeroed(FILL_BYTES);
         fill_as_old(&mut old);
         let file = self.open(OFlags::empty())?;
         for offset in (0..bytes).step_by(FILL_BYTES) {
             interrupt::check()?;
-            file.write_all_at(&old, offset)?;
+            let count = (bytes - offset).min(FILL_BYTES as u64);
+            file.write_all_at(&old[..count as usize], offset)?;
         }
-        file.set_len(bytes)?;
         Ok(file.sync_all()?)
     }
 

@@ -16,13 +16,18 @@ use std::time::Duration;
 
 /// Without `--size`, no scratch file gets larger.
 const SIZE_DEFAULT_MAX_BYTES: u64 = 4 << 30;
-/// Nor takes more than this part of the free space.
+/// Nor one that is written to the full before each run.
+const MIXED_SIZE_DEFAULT_MAX_BYTES: u64 = 256 << 20;
+/// Nor takes either more than this part of the free space.
 const SIZE_DEFAULT_FRACTION: u64 = 4;
 /// What is noted of a run may take this part of the memory.
 const LEDGER_FRACTION: u64 = 4;
 /// `dioxide bench` alone is over in a minute: no further round begins that would go beyond these.
-const TOUR_APPEND_MAX: Duration = Duration::from_secs(38);
-const TOUR_SYNC_MAX: Duration = Duration::from_secs(9);
+const TOUR_APPEND_MAX: Duration = Duration::from_secs(36);
+const TOUR_SYNC_MAX: Duration = Duration::from_secs(8);
+const TOUR_MIXED_MAX: Duration = Duration::from_secs(8);
+/// What it reads and writes in random order: it is written once for each run.
+const TOUR_MIXED_SIZE_BYTES: u64 = 32 << 20;
 
 /// A bench that can start.
 pub struct Plan {
@@ -37,26 +42,29 @@ impl Plan {
             None => Self::tour(&bench.dir),
             Some(args::Scenario::Append(append)) => Self::append(append),
             Some(args::Scenario::Sync(sync)) => Self::sync(sync),
+            Some(args::Scenario::Mixed(mixed)) => Self::mixed(mixed),
         }
     }
 
-    /// Both scenarios, short enough to be watched: `dioxide bench` alone.
+    /// All scenarios, short enough to be watched: `dioxide bench` alone.
     fn tour(dir: &Path) -> Result<Self> {
         let place = Place::directory(dir)?;
-        let size_bytes = size(&place, None)?;
+        let size_bytes = size(&place, None, SIZE_DEFAULT_MAX_BYTES)?;
         let pace = args::Pace { runtime: Duration::from_millis(700), rounds: 3, rate: None };
         let durabilities = [Durability::OnSync, Durability::EveryWrite];
         let append = append_points(&[4096], &[1, 64], &durabilities, Growth::Unwritten, None);
         let append = append_work(&place, append, pace, size_bytes)?;
         let sync = sync_work(&place, sync_points(&[65536], &[64], None), pace)?;
-        let budgets = [(append, TOUR_APPEND_MAX), (sync, TOUR_SYNC_MAX)];
+        let mixed = mixed_points(&[4096], &[2], 50, None);
+        let mixed = mixed_work(&place, mixed, pace, size_bytes.min(TOUR_MIXED_SIZE_BYTES))?;
+        let budgets = [(append, TOUR_APPEND_MAX), (sync, TOUR_SYNC_MAX), (mixed, TOUR_MIXED_MAX)];
         let works = budgets.map(|(work, budget)| Work { budget: Some(budget), ..work });
         Ok(Self { place, works: works.into() })
     }
 
     fn append(args: &args::Append) -> Result<Self> {
         let place = Place::directory(&args.dir)?;
-        let size_bytes = size(&place, args.size)?;
+        let size_bytes = size(&place, args.size, SIZE_DEFAULT_MAX_BYTES)?;
         let (durability, growth) = ([args.durability.into()], args.growth.into());
         let points = append_points(&args.bs, &args.numjobs, &durability, growth, args.pace.rate);
         let work = append_work(&place, points, args.pace, size_bytes)?;
@@ -71,20 +79,29 @@ impl Plan {
     }
 
     fn sync(args: &args::Sync) -> Result<Self> {
-        let place = match &args.device {
-            Some(device) => {
-                ensure!(
-                    args.overwrite_device.as_ref() == Some(device),
-                    "--device and --overwrite-device name different devices; nothing was touched"
-                );
-                Place::device(device)?
-            }
-            None => Place::directory(&args.dir)?,
-        };
+        let place = place(&args.place)?;
         let points = sync_points(&args.bs, &args.numjobs, args.pace.rate);
         let work = sync_work(&place, points, args.pace)?;
         Ok(Self { place, works: vec![work] })
     }
+
+    fn mixed(args: &args::Mixed) -> Result<Self> {
+        let place = place(&args.place)?;
+        let size_bytes = size(&place, args.size, MIXED_SIZE_DEFAULT_MAX_BYTES)?;
+        let points = mixed_points(&args.bs, &args.numjobs, args.rwmixread, args.pace.rate);
+        let work = mixed_work(&place, points, args.pace, size_bytes)?;
+        Ok(Self { place, works: vec![work] })
+    }
+}
+
+/// A device only if it is named twice.
+fn place(args: &args::Place) -> Result<Place> {
+    let Some(device) = &args.device else { return Place::directory(&args.dir) };
+    ensure!(
+        args.overwrite_device.as_ref() == Some(device),
+        "--device and --overwrite-device name different devices; nothing was touched"
+    );
+    Place::device(device)
 }
 
 /// Better now than after the work.
@@ -119,6 +136,7 @@ fn append_points(
                 numjobs: numjobs as usize,
                 durability,
                 growth: Some(growth),
+                rwmixread: None,
                 rate_iops,
             }));
         }
@@ -134,12 +152,16 @@ fn sync_points(bs: &[u64], numjobs: &[u32], rate_iops: Option<u64>) -> Vec<Point
     points
 }
 
-fn append_work(place: &Place, mut points: Vec<Point>, pace: args::Pace, size_bytes: u64) -> Result<Work> {
-    let largest = points.iter().map(|point| point.bs_bytes * point.numjobs as u64).max().unwrap_or(0);
-    if largest > size_bytes {
-        bail!(no_room(&place.name(), place.room_bytes()?, size_bytes, largest));
+fn mixed_points(bs: &[u64], numjobs: &[u32], rwmixread: u32, rate_iops: Option<u64>) -> Vec<Point> {
+    let mut points = append_points(bs, numjobs, &[Durability::OnSync], Growth::None, rate_iops);
+    for point in &mut points {
+        (point.scenario, point.growth, point.rwmixread) = (Scenario::Mixed, None, Some(rwmixread));
     }
-    check_ledger(&points, size_bytes, memory_bytes())?;
+    points
+}
+
+fn append_work(place: &Place, mut points: Vec<Point>, pace: args::Pace, size_bytes: u64) -> Result<Work> {
+    let largest = check_room(place, &points, size_bytes)?;
     let abilities = Abilities::of(place, points[0].growth.unwrap_or(Growth::None))?;
     abilities.check_writes(&points)?;
     points.iter_mut().for_each(|point| point.growth = Some(abilities.growth));
@@ -154,7 +176,7 @@ fn append_work(place: &Place, mut points: Vec<Point>, pace: args::Pace, size_byt
 }
 
 fn sync_work(place: &Place, points: Vec<Point>, pace: args::Pace) -> Result<Work> {
-    let largest = points.iter().map(|point| point.bs_bytes * point.numjobs as u64).max().unwrap_or(0);
+    let largest = one_block_each(&points);
     let room = place.room_bytes()?;
     ensure!(
         largest <= room,
@@ -166,6 +188,27 @@ fn sync_work(place: &Place, points: Vec<Point>, pace: args::Pace) -> Result<Work
     check_ledger(&points, largest, memory_bytes())?;
     Abilities::of(place, Growth::None)?.check_writes(&points)?;
     Ok(Work::new(rows(points), pace, largest))
+}
+
+fn mixed_work(place: &Place, points: Vec<Point>, pace: args::Pace, size_bytes: u64) -> Result<Work> {
+    check_room(place, &points, size_bytes)?;
+    Abilities::of(place, Growth::None)?.check_writes(&points)?;
+    Ok(Work::new(rows(points), pace, size_bytes))
+}
+
+/// The bytes that one block of each thread takes, at the point where that is most.
+fn one_block_each(points: &[Point]) -> u64 {
+    points.iter().map(|point| point.bs_bytes * point.numjobs as u64).max().unwrap_or(0)
+}
+
+/// Each thread finds room in a file of this size, and its blocks can be noted; the bytes of one block of each.
+fn check_room(place: &Place, points: &[Point], size_bytes: u64) -> Result<u64> {
+    let largest = one_block_each(points);
+    if largest > size_bytes {
+        bail!(no_room(&place.name(), place.room_bytes()?, size_bytes, largest));
+    }
+    check_ledger(points, size_bytes, memory_bytes())?;
+    Ok(largest)
 }
 
 /// Why `largest` bytes do not go into a file of `size_bytes`.
@@ -279,11 +322,11 @@ fn refusal(what: &str, bs_bytes: &[u64], unit_bytes: u64) -> String {
     format!("--bs {}: {what} come in multiples of {} here", bs.join(","), units::bytes(unit_bytes))
 }
 
-/// The largest size of a scratch file.
-fn size(place: &Place, wanted: Option<u64>) -> Result<u64> {
+/// The largest size of a scratch file, or of what is used of a device.
+fn size(place: &Place, wanted: Option<u64>, default_max_bytes: u64) -> Result<u64> {
     let free = place.room_bytes()?;
     match wanted {
-        None => Ok(SIZE_DEFAULT_MAX_BYTES.min(free / SIZE_DEFAULT_FRACTION)),
+        None => Ok(default_max_bytes.min(free / SIZE_DEFAULT_FRACTION)),
         Some(size) if size <= free => Ok(size),
         Some(size) => {
             let (size, free) = (units::bytes(size), units::about_bytes(free));
@@ -369,6 +412,17 @@ mod tests {
     }
 
     #[test]
+    fn mixed_points_have_reads() {
+        let points = mixed_points(&[4096], &[1, 2], 70, None);
+        assert_eq!(points.len(), 2);
+        assert_eq!(
+            (points[1].scenario, points[1].rwmixread, points[1].numjobs),
+            (Scenario::Mixed, Some(70), 2)
+        );
+        assert_eq!((points[0].durability, points[0].growth), (Durability::OnSync, None));
+    }
+
+    #[test]
     fn blocks_must_fit_the_unit() {
         let abilities = |write_unit| Abilities { write_unit, append_unit: 4096, growth: Growth::None };
         let refusal = abilities(4096).check_writes(&simple_points(&[4096, 512])).unwrap_err().to_string();
@@ -391,8 +445,9 @@ mod tests {
     #[test]
     fn size_is_capped() {
         let place = Place::directory(&std::env::temp_dir()).unwrap();
-        assert!(size(&place, None).unwrap() <= SIZE_DEFAULT_MAX_BYTES);
-        assert_eq!(size(&place, Some(4096)).unwrap(), 4096);
-        assert!(size(&place, Some(u64::MAX)).unwrap_err().to_string().contains("free"));
+        assert_eq!(size(&place, None, 8192).unwrap(), 8192);
+        assert!(size(&place, None, u64::MAX).unwrap() <= place.room_bytes().unwrap() / 2);
+        assert_eq!(size(&place, Some(4096), 0).unwrap(), 4096);
+        assert!(size(&place, Some(u64::MAX), 0).unwrap_err().to_string().contains("free"));
     }
 }

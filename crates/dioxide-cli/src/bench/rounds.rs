@@ -3,6 +3,7 @@
 //! that each route follows each other one; points are visited forwards and backwards in turn.
 
 use super::figures::Row;
+use super::order::order;
 use super::place::Place;
 use super::progress::Progress;
 use super::task::Task;
@@ -40,14 +41,6 @@ fn run_one(place: &Place, work: &Work, row: &mut Row, progress: &Progress) -> Re
     Ok(())
 }
 
-/// Each route is first, second, ... in turn, over a cycle of as many rounds as there are routes. Every second cycle is
-/// backwards.
-fn order(round: usize, routes: usize) -> impl Iterator<Item = usize> {
-    let is_backwards = !(round / routes).is_multiple_of(2);
-    let forwards = (0..routes).map(move |turn| (turn + round) % routes);
-    forwards.map(move |route| if is_backwards { routes - 1 - route } else { route })
-}
-
 /// Whether another round, as long as those before, would take too long. There is always a first one.
 fn is_over_budget(budget: Option<Duration>, elapsed: Duration, rounds: u32) -> bool {
     match budget {
@@ -59,14 +52,6 @@ fn is_over_budget(budget: Option<Duration>, elapsed: Duration, rounds: u32) -> b
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn order_rotates_forwards_and_backwards() {
-        let orders: Vec<Vec<usize>> = (0..7).map(|round| order(round, 3).collect()).collect();
-        let forwards = [[0, 1, 2], [1, 2, 0], [2, 0, 1]];
-        let backwards = [[2, 1, 0], [1, 0, 2], [0, 2, 1]];
-        assert_eq!(orders, [&forwards[..], &backwards, &forwards[..1]].concat());
-    }
 
     #[test]
     fn budget() {

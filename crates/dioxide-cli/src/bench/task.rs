@@ -7,7 +7,7 @@ use super::place::{Ground, Place};
 use super::schedule::Schedule;
 use super::stamp::salt;
 use super::work::{Point, Route, Scenario, Work};
-use super::{append, sync};
+use super::{append, mixed, sync};
 use anyhow::{Context, Result};
 use std::time::Duration;
 
@@ -32,6 +32,7 @@ impl<'a> Task<'a> {
         let outcome = match self.point.scenario {
             Scenario::Append => append::run(self),
             Scenario::Sync => sync::run(self),
+            Scenario::Mixed => mixed::run(self),
         };
         let Point { scenario, numjobs, .. } = self.point;
         let what = || {
@@ -44,6 +45,11 @@ impl<'a> Task<'a> {
     /// A ledger for as many blocks as the run can write.
     pub fn ledger(&self, places: Places) -> Ledger {
         Ledger::new(salt(), self.point.bs_bytes, self.size_bytes / self.point.bs_bytes, places)
+    }
+
+    /// The part of the size that whole blocks fill.
+    pub fn whole_blocks_bytes(&self) -> u64 {
+        self.size_bytes - self.size_bytes % self.point.bs_bytes
     }
 
     pub fn crew(&self, ledger: &'a Ledger) -> Crew<'a> {

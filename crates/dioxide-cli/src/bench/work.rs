@@ -15,6 +15,8 @@ pub enum Scenario {
     Append,
     /// N threads rewrite a region of their own each, durably.
     Sync,
+    /// N threads read and rewrite blocks in random order.
+    Mixed,
 }
 
 /// One way to do the work of a scenario: `path` in the output.
@@ -41,6 +43,8 @@ pub struct Point {
     pub durability: Durability,
     /// What dioxide really does here. Only appends grow.
     pub growth: Option<Growth>,
+    /// Percent of the operations that are reads. Only where there are reads.
+    pub rwmixread: Option<u32>,
     /// The offered load, of all threads together. None for as much as goes.
     pub rate_iops: Option<u64>,
 }
@@ -95,6 +99,7 @@ impl Scenario {
         match self {
             Self::Append => "append",
             Self::Sync => "sync",
+            Self::Mixed => "mixed",
         }
     }
 
@@ -102,7 +107,7 @@ impl Scenario {
     pub fn routes(self) -> Vec<Route> {
         match self {
             Self::Append => vec![Route::Kernel, Route::Preallocated, Route::Dioxide],
-            Self::Sync => vec![Route::Serialised, Route::Kernel, Route::Dioxide],
+            Self::Sync | Self::Mixed => vec![Route::Serialised, Route::Kernel, Route::Dioxide],
         }
     }
 }

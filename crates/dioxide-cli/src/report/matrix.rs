@@ -2,7 +2,8 @@
 
 use super::sentence::times;
 use super::{Report, by_block_size, rival, rivals, table};
-use crate::bench::figures::{Ratio, Row, is_certain};
+use crate::bench::figures::Row;
+use crate::bench::ratio::{Ratio, is_certain};
 use crate::bench::work::Route;
 use crate::units;
 use comfy_table::{CellAlignment, Table, presets};

@@ -2,11 +2,13 @@
 
 mod json;
 mod matrix;
+mod percentiles;
 mod sentence;
 mod table;
 
 use crate::args::Output;
-use crate::bench::figures::{Ratio, Row};
+use crate::bench::figures::Row;
+use crate::bench::ratio::Ratio;
 use crate::bench::work::{Route, Scenario};
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
@@ -43,7 +45,7 @@ fn by_block_size(rows: &[Row]) -> impl Iterator<Item = &[Row]> {
 fn rivals(scenario: Scenario) -> [Route; 2] {
     match scenario {
         Scenario::Append => [Route::Kernel, Route::Preallocated],
-        Scenario::Sync => [Route::Kernel, Route::Serialised],
+        Scenario::Sync | Scenario::Mixed => [Route::Kernel, Route::Serialised],
     }
 }
 
@@ -78,6 +80,9 @@ fn print_for_people(report: &Report, verbose: bool) -> Result<()> {
     let tables: Vec<_> = if verbose { report.groups().flat_map(by_block_size).collect() } else { singles };
     for rows in &tables {
         writeln!(out, "{}\n{}\n", table::title(report, rows), table::of(rows))?;
+        if rows[0].point.scenario == Scenario::Mixed {
+            writeln!(out, "{}", percentiles::of(rows))?;
+        }
     }
     for rows in &tables {
         writeln!(out, "{}", sentence::of(rows))?;

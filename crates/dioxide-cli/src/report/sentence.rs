@@ -1,7 +1,8 @@
 //! The closing sentence of a wall: what the table says, in words, for better or worse.
 
-use super::rival;
-use crate::bench::figures::{Ratio, Row, is_certain};
+use super::{rival, rivals};
+use crate::bench::figures::Row;
+use crate::bench::ratio::{Ratio, is_certain};
 use crate::bench::work::{Point, Route, Scenario};
 use crate::units;
 use dioxide::Durability;
@@ -11,7 +12,7 @@ pub fn of(rows: &[Row]) -> String {
     let point = rows[0].point;
     match (point.rate_iops, point.scenario) {
         (Some(rate), _) => given_load(rows, rate),
-        (None, Scenario::Append) => appends(rows),
+        (None, Scenario::Append | Scenario::Mixed) => by_threads(rows),
         (None, Scenario::Sync) => sync_writers(rows),
     }
 }
@@ -42,10 +43,14 @@ fn subject(point: Point) -> String {
         (Scenario::Append, Durability::OnSync) => format!("Appends of {bs}"),
         (Scenario::Append, Durability::EveryWrite) => format!("Appends of {bs}, durable when acknowledged"),
         (Scenario::Sync, _) => format!("Sync writes of {bs}"),
+        (Scenario::Mixed, _) => {
+            format!("Mixed reads and writes of {bs}, {} % reads", point.rwmixread.unwrap_or_default())
+        }
     }
 }
 
-fn appends(rows: &[Row]) -> String {
+/// What many threads get done, and what few.
+fn by_threads(rows: &[Row]) -> String {
     let mut text = format!("{}:", subject(rows[0].point));
     let dioxide: Vec<&Row> = rows.iter().filter(|row| row.route == Route::Dioxide).collect();
     let (Some(fewest), Some(most)) = (
@@ -87,14 +92,27 @@ fn scaling(rows: &[Row], fewest: &Row, most: &Row) -> String {
 
 /// dioxide against its rivals at one number of threads.
 fn comparison(rows: &[Row], dioxide: &Row) -> String {
-    let rivals = [(Route::Kernel, "the kernel"), (Route::Preallocated, "a preallocated file")];
-    let phrases: Vec<String> = rivals
-        .iter()
-        .filter_map(|(route, name)| Some(verdict(rival(rows, dioxide, *route)?, name)))
-        .collect();
+    let phrases = verdicts(rows, dioxide);
     match phrases.is_empty() {
         true => String::new(),
         false => format!(" With {}, dioxide is {}.", threads(dioxide.point.numjobs), phrases.join(", and ")),
+    }
+}
+
+/// dioxide against each of its rivals.
+fn verdicts(rows: &[Row], dioxide: &Row) -> Vec<String> {
+    let scenario = dioxide.point.scenario;
+    let against = |route| Some(verdict(rival(rows, dioxide, route)?, rival_name(scenario, route)));
+    rivals(scenario).into_iter().filter_map(against).collect()
+}
+
+fn rival_name(scenario: Scenario, route: Route) -> &'static str {
+    match (route, scenario) {
+        (Route::Kernel, _) => "the kernel",
+        (Route::Preallocated, _) => "a preallocated file",
+        (Route::Serialised, Scenario::Mixed) => "the kernel with a shared count",
+        (Route::Serialised, _) => "flushing under a lock",
+        (other, _) => other.name(),
     }
 }
 
@@ -104,11 +122,7 @@ fn sync_writers(rows: &[Row]) -> String {
     let (numjobs, bs) = (dioxide.point.numjobs, units::bytes(dioxide.point.bs_bytes));
     let rates: Vec<String> =
         rows.iter().filter(|row| row.point == dioxide.point).map(rate_of_sync_writers).collect();
-    let rivals = [(Route::Kernel, "the kernel"), (Route::Serialised, "flushing under a lock")];
-    let phrases: Vec<String> = rivals
-        .iter()
-        .filter_map(|(route, name)| Some(verdict(rival(rows, dioxide, *route)?, name)))
-        .collect();
+    let phrases = verdicts(rows, dioxide);
     let threads = threads(numjobs);
     format!(
         "Sync writers, {threads} of {bs} each: {}. dioxide is {}.",
@@ -119,9 +133,8 @@ fn sync_writers(rows: &[Row]) -> String {
 
 fn rate_of_sync_writers(row: &Row) -> String {
     let name = match row.route {
-        Route::Serialised => "flushing under a lock",
         Route::Kernel => "the kernel's O_SYNC",
-        other => other.name(),
+        other => rival_name(row.point.scenario, other),
     };
     format!("{name} {:.0} MB/s", row.bw_bytes() / 1e6)
 }
@@ -170,7 +183,7 @@ fn threads(count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::examples::{append_point, row, sync_point};
+    use crate::bench::figures::examples::{append_point, mixed_point, row, sync_point};
     use crate::bench::growing::Growing;
     use std::time::Duration;
 
@@ -262,6 +275,23 @@ mod tests {
             of(&rows),
             "Appends of 4k: With 64 threads, dioxide is 20x as fast as the kernel, and 1.67x as fast as a \
              preallocated file."
+        );
+    }
+
+    #[test]
+    fn mixed() {
+        let rows = vec![
+            row(mixed_point(1), Route::Kernel, &[100; 5]),
+            row(mixed_point(2), Route::Serialised, &[100; 5]),
+            row(mixed_point(2), Route::Kernel, &[200; 5]),
+            row(mixed_point(1), Route::Dioxide, &[120; 5]),
+            row(mixed_point(2), Route::Dioxide, &[200; 5]),
+        ];
+        assert_eq!(
+            of(&rows),
+            "Mixed reads and writes of 4k, 70 % reads: 2 threads through the kernel reach 2.00x the rate of one thread. \
+             With 2 threads, dioxide is level with the kernel at 1.00x its rate, and 2.00x as fast as the kernel with \
+             a shared count. With one thread, dioxide is 1.20x as fast as the kernel."
         );
     }
 

@@ -1,7 +1,8 @@
 //! The results as tables: one for each scenario, block size and durability.
 
 use super::{Report, rival, rivals};
-use crate::bench::figures::{Ratio, Row};
+use crate::bench::figures::Row;
+use crate::bench::ratio::Ratio;
 use crate::bench::work::{Scenario, durability_name, growth_name};
 use crate::meter::vmstat::Shares;
 use crate::units;
@@ -21,6 +22,7 @@ pub fn scenario(scenario: Scenario) -> &'static str {
     match scenario {
         Scenario::Append => "Appends",
         Scenario::Sync => "Sync writers",
+        Scenario::Mixed => "Mixed reads and writes",
     }
 }
 
@@ -28,12 +30,14 @@ pub fn scenario(scenario: Scenario) -> &'static str {
 pub fn conditions(report: &Report, rows: &[Row]) -> String {
     let point = rows[0].point;
     let growth = point.growth.map(|growth| format!(", growth {}", growth_name(growth)));
+    let reads = point.rwmixread.map(|percent| format!(", {percent} % reads"));
     let rate =
         point.rate_iops.map(|rate| format!(", {rate} iops offered (lat counts from when each was due)"));
     format!(
-        "{}{}{}, {}; medians of {} rounds of {:.1} s{}",
+        "{}{}{}{}, {}; medians of {} rounds of {:.1} s{}",
         durability_name(point.durability),
         growth.unwrap_or_default(),
+        reads.unwrap_or_default(),
         rate.unwrap_or_default(),
         place(report),
         rows[0].runs.len(),
@@ -71,10 +75,16 @@ type Column = (&'static str, fn(&Row) -> String);
 const NAMES: [Column; 2] =
     [("numjobs", |row| row.point.numjobs.to_string()), ("path", |row| row.route.name().to_owned())];
 const IOPS: Column = ("iops", |row| format!("{:.0}", row.iops()));
+/// Of a mix.
+const DIRECTIONS: [Column; 2] = [
+    ("read iops", |row| format!("{:.0}", row.median(|run| run.read_iops))),
+    ("write iops", |row| format!("{:.0}", row.median(|run| run.write_iops))),
+];
 const BANDWIDTH: Column = ("MB/s", |row| format!("{:.1}", row.bw_bytes() / 1e6));
-/// Those of vmstat, and how busy the device is.
-const MACHINE: [Column; 7] = [
-    ("in flight", |row| known(row.median_known(|run| run.inflight), 1)),
+/// How busy the device is.
+const IN_FLIGHT: Column = ("in flight", |row| known(row.median_known(|run| run.inflight), 1));
+/// Those of vmstat.
+const MACHINE: [Column; 6] = [
     ("blocked", |row| known(row.median_known(|run| run.blocked), 1)),
     ("us", |row| share(row, |cpu| cpu.usr)),
     ("sy", |row| share(row, |cpu| cpu.sys)),
@@ -97,8 +107,9 @@ const CPU: [Column; 2] = [
     ("usr %", |row| format!("{:.0}", row.median(|run| run.usr_cpu))),
     ("sys %", |row| format!("{:.0}", row.median(|run| run.sys_cpu))),
 ];
-const COSTS: [Column; 3] = [
-    ("cpu us/op", |row| format!("{:.1}", row.median(|run| run.cpu_us_per_op))),
+const CPU_PER_OP: Column = ("cpu us/op", |row| format!("{:.1}", row.median(|run| run.cpu_us_per_op)));
+/// Of writes.
+const COSTS: [Column; 2] = [
     ("requests/op", |row| known(row.median_per_op(|run| run.requests), 3)),
     ("flushes/op", |row| known(row.median_per_op(|run| run.flushes), 3)),
 ];
@@ -109,8 +120,15 @@ const LAT: &str = "lat p50";
 
 fn columns(scenario: Scenario) -> Vec<Column> {
     match scenario {
-        Scenario::Append => [&NAMES[..], &[IOPS], &LATENCIES, &GROWTH, &CPU, &COSTS, &EXTENTS].concat(),
-        Scenario::Sync => [&NAMES[..], &[BANDWIDTH], &MACHINE, &LATENCIES, &COSTS].concat(),
+        Scenario::Append => {
+            [&NAMES[..], &[IOPS], &LATENCIES, &GROWTH, &CPU, &[CPU_PER_OP], &COSTS, &EXTENTS].concat()
+        }
+        Scenario::Sync => {
+            [&NAMES[..], &[BANDWIDTH, IN_FLIGHT], &MACHINE, &LATENCIES, &[CPU_PER_OP], &COSTS].concat()
+        }
+        Scenario::Mixed => {
+            [&NAMES[..], &[IOPS], &DIRECTIONS, &LATENCIES, &[IN_FLIGHT], &CPU, &[CPU_PER_OP]].concat()
+        }
     }
 }
 
@@ -147,15 +165,15 @@ fn known(count: Option<f64>, digits: usize) -> String {
     count.map_or("-".into(), |count| format!("{count:.digits$}"))
 }
 
-/// The median over the rounds, and how far they scatter.
+/// A ratio, if there is one.
 pub fn ratio(ratio: Option<Ratio>) -> String {
-    ratio.map_or("-".into(), |Ratio { min, median, max, .. }| format!("{median:.2} ({min:.2}..{max:.2})"))
+    ratio.map_or("-".into(), |ratio| ratio.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::examples::{append_point, row, sync_point};
+    use crate::bench::figures::examples::{append_point, mixed_point, row, sync_point};
     use crate::bench::growing::Growing;
     use crate::bench::work::{Point, Route};
     use crate::meter::filesystem::FileSystem;
@@ -218,6 +236,17 @@ mod tests {
         assert!(title_of(vec![grown(9)]).contains("grew less than ten times in some runs"));
         assert!(!title_of(vec![grown(10)]).contains("grew"));
         assert!(of(&[grown(10)]).contains("4.00 ms"));
+    }
+
+    #[test]
+    fn a_mix_shows_both_directions() {
+        let rows =
+            vec![row(mixed_point(2), Route::Serialised, &[100]), row(mixed_point(2), Route::Kernel, &[200])];
+        let text = of(&rows);
+        let words: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(words[..5], ["2", "kernel", "200", "140", "60"], "{text}");
+        assert_eq!(words[words.len() - 2..], ["2.00", "(2.00..2.00)"], "{text}");
+        assert!(title_of(rows).starts_with("Mixed reads and writes: bs=4k on-sync, 70 % reads, ext4;"));
     }
 
     #[test]

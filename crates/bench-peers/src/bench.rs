@@ -1,0 +1,10 @@
+//! What `dioxide bench` prepares its ground with, and makes ratios of.
+
+#[path = "../../dioxide-cli/src/bench/order.rs"]
+pub mod order;
+#[path = "../../dioxide-cli/src/bench/place.rs"]
+pub mod place;
+#[path = "../../dioxide-cli/src/bench/ratio.rs"]
+pub mod ratio;
+#[path = "../../dioxide-cli/src/bench/stamp.rs"]
+pub mod stamp;

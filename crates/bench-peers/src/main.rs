@@ -1,0 +1,50 @@
+//! `bench-peers`: the async I/O libraries and dioxide on the same work, interleaved, in one table. README.md says how
+//! each is used.
+
+mod args;
+mod blocks;
+mod case;
+mod paths;
+mod plan;
+mod report;
+mod rounds;
+mod run;
+mod tickets;
+
+// Files of `dioxide bench`, so that both measure alike.
+#[allow(dead_code)]
+mod bench;
+#[path = "../../dioxide-cli/src/device/mod.rs"]
+mod device;
+#[path = "../../dioxide-cli/src/exit.rs"]
+#[allow(dead_code)]
+mod exit;
+#[path = "../../dioxide-cli/src/interrupt.rs"]
+mod interrupt;
+#[path = "../../dioxide-cli/src/meter/mod.rs"]
+#[allow(dead_code)]
+mod meter;
+#[path = "../../dioxide-cli/src/sys.rs"]
+mod sys;
+#[path = "../../dioxide-cli/src/units.rs"]
+#[allow(dead_code)]
+mod units;
+#[path = "../../dioxide-cli/src/warnings.rs"]
+mod warnings;
+
+use anyhow::Result;
+use clap::Parser;
+use plan::Plan;
+
+fn main() -> std::process::ExitCode {
+    let args = args::Args::parse();
+    warnings::to_stderr();
+    exit::code(interrupt::listen().and_then(|()| measure(&args)))
+}
+
+fn measure(args: &args::Args) -> Result<()> {
+    let plan = Plan::new(args)?;
+    exit::say(&plan.announcement());
+    let rows = rounds::run(&plan)?;
+    report::print(&plan, &rows, args.output())
+}

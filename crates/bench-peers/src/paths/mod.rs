@@ -1,0 +1,23 @@
+//! Who writes. A file for each path; what the libraries have in common is in `crew`.
+
+mod compio;
+mod crew;
+mod dioxide;
+mod monoio;
+mod threads;
+mod tokio_uring;
+
+use crate::case::Kind;
+use crate::run::{Figures, Task};
+use anyhow::Result;
+
+/// Does the work of a run, timed.
+pub fn run(task: &Task<'_>) -> Result<Figures> {
+    match task.case.kind {
+        Kind::TokioUring => tokio_uring::run(task),
+        Kind::Compio => compio::run(task),
+        Kind::Monoio => monoio::run(task),
+        Kind::Threads => threads::run(task),
+        Kind::Dioxide => dioxide::run(task),
+    }
+}

@@ -1,0 +1,157 @@
+//! One run of one case: from prepared ground to figures.
+
+use crate::bench::place::{Ground, Place};
+use crate::bench::stamp::fill_as_old;
+use crate::case::{Case, Flush, Space};
+use crate::meter::disk::Disk;
+use crate::meter::{Meter, Usage};
+use crate::paths;
+use crate::tickets::{Places, Tickets};
+use anyhow::{Context, Result, anyhow};
+use dioxide::{Buffer, Durability};
+use rustix::fs::OFlags;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a path needs to know of a run.
+pub struct Task<'a> {
+    pub case: Case,
+    pub bs_bytes: u64,
+    runtime: Duration,
+    size_bytes: u64,
+    ground: &'a Ground,
+    disk: Option<&'a Disk>,
+}
+
+/// The clock of a run, and what runs down with it.
+pub struct Clock<'a> {
+    pub tickets: Arc<Tickets>,
+    began: Instant,
+    acked: Option<Duration>,
+    meter: Meter<'a>,
+}
+
+/// What came of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    /// Operations a second, with what it takes until all of them are stable.
+    pub iops: f64,
+    /// The same until the last one was acknowledged.
+    pub acked_iops: f64,
+    /// CPU time of the process for one operation, in microseconds.
+    pub cpu_us_per_op: f64,
+    /// Of the device, whoever caused them. None where it does not tell.
+    pub requests_per_op: Option<f64>,
+    pub flushes_per_op: Option<f64>,
+}
+
+/// The place, and what all runs there have in common.
+pub struct Course {
+    pub place: Place,
+    pub bs_bytes: u64,
+    pub size_bytes: u64,
+    pub runtime: Duration,
+    /// The file that is overwritten, which all runs share.
+    written: Option<Ground>,
+}
+
+impl Course {
+    pub fn new(place: Place, bs_bytes: u64, size_bytes: u64, runtime: Duration) -> Self {
+        Self { place, bs_bytes, size_bytes, runtime, written: None }
+    }
+
+    /// Writes the file that is to be overwritten.
+    pub fn write_beforehand(&mut self) -> Result<()> {
+        let ground = self.place.prepare()?;
+        ground.fill(self.size_bytes).context("write the file to be overwritten")?;
+        self.written = Some(ground);
+        Ok(())
+    }
+
+    /// Each run has a thread of its own: rings and runtimes belong to threads.
+    pub fn run(&self, case: Case) -> Result<Figures> {
+        // What earlier runs left to be written is written here, also for a run that uses another ground.
+        let fresh = self.place.prepare()?;
+        let ground = match case.space {
+            Space::Overwrite => self.written.as_ref().context("nothing to overwrite")?,
+            _ => &fresh,
+        };
+        self.prepare(case, ground)?;
+        let (runtime, size_bytes, bs_bytes) = (self.runtime, self.size_bytes, self.bs_bytes);
+        let task = Task { case, bs_bytes, runtime, size_bytes, ground, disk: self.place.disk.as_ref() };
+        let figures = std::thread::scope(|scope| scope.spawn(|| paths::run(&task)).join());
+        figures.map_err(|_| anyhow!("panicked"))?.with_context(|| format!("{}, {}", case.path(), case.space))
+    }
+
+    fn prepare(&self, case: Case, ground: &Ground) -> Result<()> {
+        match case.space {
+            Space::Falloc => ground.preallocate(self.size_bytes).context("allocate"),
+            Space::Regions => self.write_regions(case.iodepth, ground).context("write the regions"),
+            Space::Extend | Space::Overwrite | Space::Grown(_) => Ok(()),
+        }
+    }
+
+    fn write_regions(&self, count: usize, ground: &Ground) -> Result<()> {
+        let mut regions = Buffer::zeroed(count * self.bs_bytes as usize);
+        fill_as_old(&mut regions);
+        let file = ground.open(OFlags::empty())?;
+        file.write_all_at(&regions, 0)?;
+        Ok(file.sync_all()?)
+    }
+}
+
+impl<'a> Task<'a> {
+    /// Opens the file as `threads` and the libraries use it.
+    pub fn open(&self) -> Result<File> {
+        let durable = match self.case.space {
+            Space::Regions => OFlags::SYNC,
+            _ => OFlags::DSYNC,
+        };
+        match (self.case.durability, self.case.flush) {
+            (Durability::EveryWrite, Flush::Flags) => self.ground.open(durable),
+            _ => self.ground.open(OFlags::empty()),
+        }
+    }
+
+    /// For dioxide, which opens it itself.
+    pub fn path(&self) -> &Path {
+        self.ground.path()
+    }
+
+    /// Starts the clock. Files are open, rings and memory registered by then.
+    pub fn start(&self) -> Clock<'a> {
+        let size_bytes = self.size_bytes;
+        let places = match self.case.space {
+            Space::Extend | Space::Falloc | Space::Grown(_) => Places::Once { size_bytes },
+            Space::Overwrite => Places::Around { size_bytes },
+            Space::Regions => Places::Own,
+        };
+        let meter = Meter::start(self.disk);
+        let tickets = Arc::new(Tickets::new(places, self.bs_bytes, self.runtime));
+        Clock { tickets, began: Instant::now(), acked: None, meter }
+    }
+}
+
+impl Clock<'_> {
+    /// The last operation is acknowledged.
+    pub fn acked(&mut self) {
+        self.acked = Some(self.began.elapsed());
+    }
+
+    /// All of them are stable.
+    pub fn stop(self) -> Figures {
+        let elapsed = self.began.elapsed();
+        let Usage { cpu, disk, .. } = self.meter.stop();
+        let ops = self.tickets.given() as f64;
+        Figures {
+            iops: ops / elapsed.as_secs_f64(),
+            acked_iops: ops / self.acked.unwrap_or(elapsed).as_secs_f64(),
+            cpu_us_per_op: (cpu.user + cpu.system).as_secs_f64() * 1e6 / ops,
+            requests_per_op: disk.map(|counts| counts.writes as f64 / ops),
+            flushes_per_op: disk.map(|counts| counts.flushes as f64 / ops),
+        }
+    }
+}
