@@ -38,7 +38,7 @@ fn blocking(criterion: &mut Criterion) {
 }
 
 /// How an operation is queued: with its file, its buffer, and a number.
-type Queued = fn(&mut Queue, &File, Buffer, u64);
+type Queued = fn(&Queue, &File, Buffer, u64);
 
 const APPEND: Queued = |queue, file, buffer, tag| {
     queue.append(file, buffer, tag).expect("there is room");
@@ -72,14 +72,14 @@ fn queued(criterion: &mut Criterion) {
 
 /// A turn queues as many operations as there may be, and reaps them.
 fn turns(bencher: &mut criterion::Bencher<'_>, file: &File, depth: usize, queued: Queued) {
-    let mut queue = QueueOptions::new().depth(depth).open();
+    let queue = QueueOptions::new().depth(depth).open();
     let mut buffers: Vec<_> = (0..depth).map(|_| Buffer::zeroed(BLOCK_BYTES)).collect();
     for buffer in &buffers {
         file.append(buffer).expect("nothing fails");
     }
     bencher.iter(|| {
         for (tag, buffer) in buffers.drain(..).enumerate() {
-            queued(&mut queue, file, buffer, tag as u64);
+            queued(&queue, file, buffer, tag as u64);
         }
         for done in queue.reap(depth) {
             done.result.expect("nothing fails");

@@ -103,8 +103,8 @@ impl Backend for Syscall {
         self.fd.as_fd()
     }
 
-    #[cfg(any(test, feature = "sim"))]
-    fn is_its_descriptor(&self) -> bool {
-        true
+    fn for_ring(&self) -> Option<BorrowedFd<'_>> {
+        // The kernel would hand each request to a worker, only to have the memory copied there.
+        (!sys::probe::is_in_memory(self.fd.as_fd())).then(|| self.descriptor())
     }
 }

@@ -116,11 +116,6 @@ impl Engine {
         }
     }
 
-    /// An error of this file that is not about a place in it.
-    pub fn error_for(&self, operation: Operation, kind: ErrorKind) -> Error {
-        self.error(operation, None, kind)
-    }
-
     /// The end of what is written: never space that was only grown.
     pub fn len(&self) -> u64 {
         self.len.load(Ordering::Acquire)
@@ -255,7 +250,8 @@ impl Engine {
         }
     }
 
-    fn error(&self, operation: Operation, offset: Option<u64>, kind: ErrorKind) -> Error {
+    /// An error of this file.
+    pub fn error(&self, operation: Operation, offset: Option<u64>, kind: ErrorKind) -> Error {
         Error::new(operation, &self.path, offset, kind)
     }
 
