@@ -9,7 +9,7 @@ use super::ledger::{End, Ledger, Places};
 use super::place::Ground;
 use super::target::Target;
 use super::task::Task;
-use super::work::Route;
+use super::work::{Backend, Route};
 use anyhow::{Context, Result};
 use dioxide::{Durability, Growth, OpenOptions};
 use rustix::fs::OFlags;
@@ -24,6 +24,9 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
     let tickets = Tickets::new(task);
     let (run, end) = match task.route {
         Route::Dioxide => (through_dioxide(task, &ground, &ledger, &tickets)?, End::AtLastBlock),
+        Route::Queue { iodepth } => {
+            (through_a_queue(task, iodepth, &ground, &ledger, &tickets)?, End::AtLastBlock)
+        }
         Route::Recycled => (over_an_old_file(task, &ground, &ledger, &tickets)?, End::AtLastBlock),
         Route::Preallocated => {
             ground.preallocate(task.size_bytes).context("preallocate")?;
@@ -54,7 +57,10 @@ fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &T
 
 /// The ticket only allows an append; where it goes is for the library to say.
 fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
-    let file = options(task).open(ground.path())?;
+    let file = ground.open_with(&options(task))?;
+    if task.point.backend == Backend::Sim {
+        return one_by_one(task, file, ledger, tickets);
+    }
     let watch = GrowthWatch::new(&file, ground);
     let shift = task.crew(ledger).work(|_, _| tickets.take(), |_, block| watch.append(block))?;
     let growing = watch.result();
@@ -64,11 +70,32 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &
     Ok(run)
 }
 
+fn through_a_queue(
+    task: &Task<'_>,
+    iodepth: usize,
+    ground: &Ground,
+    ledger: &Ledger,
+    tickets: &Tickets,
+) -> Result<Run> {
+    let file = ground.open_with(&options(task))?;
+    let shift = task.crew(ledger).work_through_queues(
+        iodepth,
+        |_, _| tickets.take(),
+        |queue, _, block, tag| queue.append(&file, block, tag),
+    )?;
+    file.close()?;
+    Ok(shift.clock_out())
+}
+
 /// The file was written to the full before, and begins anew.
 fn over_an_old_file(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
     ground.fill(task.whole_blocks_bytes()).context("fill the file to be recycled")?;
-    let file = options(task).open(ground.path())?;
+    let file = ground.open_with(&options(task))?;
     file.recycle()?;
+    one_by_one(task, file, ledger, tickets)
+}
+
+fn one_by_one(task: &Task<'_>, file: dioxide::File, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
     let shift = task.crew(ledger).work(|_, _| tickets.take(), |_, block| Ok(file.append(block)?))?;
     file.close()?;
     Ok(shift.clock_out())

@@ -10,6 +10,7 @@ use crate::interrupt;
 use crate::meter::Meter;
 use crate::meter::disk::Disk;
 use anyhow::{Context, Result, anyhow};
+use dioxide::{Buffer, Full, Queue};
 use fastrand::Rng;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -22,7 +23,7 @@ const ATTENTION: Duration = Duration::from_millis(50);
 
 /// See the module.
 pub struct Crew<'a> {
-    pub numjobs: usize,
+    pub threads: usize,
     pub bs_bytes: u64,
     pub runtime: Duration,
     /// When each operation begins. None for as soon as the one before has ended.
@@ -57,6 +58,19 @@ impl<'a> Crew<'a> {
         self.shift(|job| job.one_by_one(&aim, &op))
     }
 
+    /// As [`work`](Self::work), with a queue in each thread, and as many operations outstanding in it as `iodepth` says.
+    ///
+    /// `aim` is asked for lanes instead of threads: each of the operations that may be outstanding has a number of its
+    /// own, through all threads. `queue_it` queues an operation, with its block and its tag.
+    pub fn work_through_queues(
+        &self,
+        iodepth: usize,
+        aim: impl Fn(usize, &mut Rng) -> Option<Target> + Sync,
+        queue_it: impl Fn(&mut Queue, Target, Buffer, u64) -> Result<(), Full> + Sync,
+    ) -> Result<Shift<'a>> {
+        self.shift(|job| job.many_at_a_time(iodepth, &aim, &queue_it))
+    }
+
     fn shift(&self, body: impl Fn(&Job<'_>) -> Result<Done> + Sync) -> Result<Shift<'a>> {
         let floor = Floor { gate: RwLock::new(Instant::now()), stop: AtomicBool::new(false) };
         scope(|scope| {
@@ -66,12 +80,12 @@ impl<'a> Crew<'a> {
                 let job = Job { number, crew: self, floor: &floor, ready: ready.clone() };
                 hire(scope, job, &body)
             };
-            let jobs: Result<Vec<_>> = (0..self.numjobs).map(hire).collect();
+            let jobs: Result<Vec<_>> = (0..self.threads).map(hire).collect();
             drop(ready);
             // Without a full crew, those hired go home before their first operation.
             floor.stop.store(jobs.is_err(), Relaxed);
             let jobs = jobs?;
-            events.iter().take(self.numjobs).for_each(drop);
+            events.iter().take(self.threads).for_each(drop);
             let mut meter = Meter::start(self.disk);
             let began = Instant::now();
             *closed = began;
@@ -166,7 +180,7 @@ mod tests {
     }
 
     fn crew(ledger: &Ledger, runtime: Duration) -> Crew<'_> {
-        Crew { numjobs: 8, bs_bytes: BS, runtime, schedule: None, ledger, disk: None }
+        Crew { threads: 8, bs_bytes: BS, runtime, schedule: None, ledger, disk: None }
     }
 
     #[test]
@@ -207,7 +221,7 @@ mod tests {
     fn what_is_never_begun_counts_as_late() {
         let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
         let schedule = Some(Schedule::new(1000, 1));
-        let crew = Crew { schedule, numjobs: 1, ..crew(&ledger, Duration::from_millis(50)) };
+        let crew = Crew { schedule, threads: 1, ..crew(&ledger, Duration::from_millis(50)) };
         let op = |target: Target, _: &mut [u8]| {
             std::thread::sleep(Duration::from_millis(100));
             Ok(target.offset)
@@ -226,7 +240,7 @@ mod tests {
     fn a_full_file_misses_nothing() {
         let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
         let schedule = Some(Schedule::new(1000, 1));
-        let crew = Crew { schedule, numjobs: 1, ..crew(&ledger, LONG) };
+        let crew = Crew { schedule, threads: 1, ..crew(&ledger, LONG) };
         let shift = crew.work(|_, _| None, |_, _| Ok(0)).unwrap();
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(shift.clock_out().timings.lat.unwrap().len(), 0);
@@ -289,7 +303,7 @@ mod tests {
             }
             Ok(target.offset)
         };
-        let crew = Crew { numjobs: 1, ..crew(&ledger, LONG) };
+        let crew = Crew { threads: 1, ..crew(&ledger, LONG) };
         let error = crew.work(aim, op).err().unwrap().to_string();
         assert!(error.contains("of thread 0 was acknowledged at 0 and is not there"), "{error}");
     }

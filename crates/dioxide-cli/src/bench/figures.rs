@@ -156,13 +156,14 @@ impl Row {
 /// Rows as tests of the reports need them.
 #[cfg(test)]
 pub mod examples {
-    use super::super::work::Scenario;
+    use super::super::work::{Backend, Scenario};
     use super::*;
     use dioxide::{Durability, Growth};
 
     pub fn append_point(numjobs: usize) -> Point {
         Point {
             scenario: Scenario::Append,
+            backend: Backend::System,
             bs_bytes: 4096,
             numjobs,
             durability: Durability::OnSync,
@@ -175,6 +176,7 @@ pub mod examples {
     pub fn sync_point() -> Point {
         Point {
             scenario: Scenario::Sync,
+            backend: Backend::System,
             bs_bytes: 65536,
             numjobs: 64,
             durability: Durability::EveryWrite,
@@ -187,6 +189,7 @@ pub mod examples {
     pub fn mixed_point(numjobs: usize) -> Point {
         Point {
             scenario: Scenario::Mixed,
+            backend: Backend::System,
             bs_bytes: 4096,
             numjobs,
             durability: Durability::OnSync,

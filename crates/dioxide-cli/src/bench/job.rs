@@ -58,7 +58,7 @@ impl Job<'_> {
         let mut stamp = Stamp { job: self.number as u32, sequence: 1 };
         let began = self.start()?;
         while !self.is_over() {
-            let due = self.crew.schedule.map(|schedule| began + schedule.due(self.number, stamp.sequence));
+            let due = self.due(began, stamp.sequence);
             if due.is_some_and(|due| !self.is_awaited(due)) {
                 break;
             }
@@ -81,7 +81,7 @@ impl Job<'_> {
     }
 
     /// Says that this thread is ready, and waits for the others. When the clock started.
-    fn start(&self) -> Result<Instant> {
+    pub fn start(&self) -> Result<Instant> {
         if self.crew.schedule.is_some() {
             set_current_timer_slack(NonZero::new(TIMER_SLACK_NS)).context("set the timer slack")?;
         }
@@ -95,12 +95,17 @@ impl Job<'_> {
         let _ = self.ready.send(());
     }
 
-    fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.floor.stop.load(Relaxed)
     }
 
+    /// When an operation is to begin, where the load is given.
+    pub fn due(&self, began: Instant, sequence: u64) -> Option<Instant> {
+        self.crew.schedule.map(|schedule| began + schedule.due(self.number, sequence))
+    }
+
     /// Sleeps until an operation is due. False if the crew stops before.
-    fn is_awaited(&self, due: Instant) -> bool {
+    pub fn is_awaited(&self, due: Instant) -> bool {
         loop {
             let left = due.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -115,12 +120,12 @@ impl Job<'_> {
 }
 
 impl Done {
-    fn new(is_load_given: bool) -> Self {
+    pub fn new(is_load_given: bool) -> Self {
         let none = || Timings::new(is_load_given);
         Self { reads: none(), writes: none(), next: None }
     }
 
-    fn timings(&mut self, direction: Direction) -> &mut Timings {
+    pub fn timings(&mut self, direction: Direction) -> &mut Timings {
         match direction {
             Direction::Read => &mut self.reads,
             Direction::Write => &mut self.writes,

@@ -26,6 +26,8 @@ pub enum Places {
     OnceEach,
     /// Overwrites: the last one counts.
     Rewritten,
+    /// Nothing is kept of them, and nothing noted.
+    Forgotten,
 }
 
 /// Where the file must end.
@@ -52,6 +54,11 @@ impl Ledger {
         Self { salt, bs_bytes, places, slots }
     }
 
+    /// Of a file that keeps nothing.
+    pub fn of_nothing(bs_bytes: u64) -> Self {
+        Self::new(0, bs_bytes, 0, Places::Forgotten)
+    }
+
     /// The memory that a ledger of so many blocks takes.
     pub fn memory_bytes(blocks: u64) -> u64 {
         blocks.saturating_mul(size_of::<AtomicU64>() as u64)
@@ -59,11 +66,16 @@ impl Ledger {
 
     /// Marks `block` as the next write of a job.
     pub fn stamp(&self, stamp: Stamp, block: &mut [u8]) {
-        stamp.put(self.salt, block);
+        if self.places != Places::Forgotten {
+            stamp.put(self.salt, block);
+        }
     }
 
     /// Notes that the block with this stamp was acknowledged at `offset`.
     pub fn acknowledge(&self, stamp: Stamp, offset: u64) -> Result<()> {
+        if self.places == Places::Forgotten {
+            return Ok(());
+        }
         let slot = self.slots.get((offset / self.bs_bytes) as usize);
         let slot = slot.filter(|_| offset.is_multiple_of(self.bs_bytes));
         let slot = slot.with_context(|| wrong(&format!("offset {offset} is no place for a block")))?;

@@ -4,16 +4,16 @@
 //! number that every operation wrote twice, and nothing else that all of them shared.
 //!
 //! A block belongs to one thread, the next block to the next, so that each thread is all over the file, and every read
-//! has one right answer: what its own thread wrote there last.
+//! has one right answer: what its own thread wrote there last. Of a queue's operations each is in the place of a thread.
 
 use super::figures::Run;
 use super::ledger::{End, Ledger, Places};
 use super::place::Ground;
 use super::target::{Direction, Target};
 use super::task::Task;
-use super::work::Route;
+use super::work::{Backend, Route};
 use anyhow::{Context, Result, ensure};
-use dioxide::{Durability, Growth, OpenOptions};
+use dioxide::{Durability, Growth, OpenOptions, Queue};
 use fastrand::Rng;
 use rustix::fs::OFlags;
 use std::fs::File;
@@ -28,6 +28,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
     let run = match task.route {
         Route::Serialised => counted(task, &ground, &ledger),
         Route::Dioxide => through_dioxide(task, &ground, &ledger),
+        Route::Queue { iodepth } => through_queues(task, iodepth, &ground, &ledger),
         _ => through_kernel(task, &ground, &ledger),
     }?;
     task.conclude(run, &ground, &ledger, End::Anywhere)
@@ -55,11 +56,7 @@ fn counted(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
 }
 
 fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
-    let file = OpenOptions::new()
-        .write(true)
-        .durability(Durability::OnSync)
-        .growth(Growth::None)
-        .open(ground.path())?;
+    let file = open(task, ground)?;
     let shift = task.crew(ledger).work(aim(task), |Target { direction, offset }, block| {
         match direction {
             Direction::Write => file.write_at(block, offset)?,
@@ -74,6 +71,28 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<
     Ok(shift.clock_out())
 }
 
+fn through_queues(task: &Task<'_>, iodepth: usize, ground: &Ground, ledger: &Ledger) -> Result<Run> {
+    let file = open(task, ground)?;
+    let queue_it = |queue: &mut Queue, Target { direction, offset }, block, tag| match direction {
+        Direction::Write => queue.write_at(&file, block, offset, tag),
+        Direction::Read => queue.read_at(&file, block, offset, tag),
+    };
+    let shift = task.crew(ledger).work_through_queues(iodepth, aim(task), queue_it)?;
+    file.close()?;
+    Ok(shift.clock_out())
+}
+
+fn open(task: &Task<'_>, ground: &Ground) -> Result<dioxide::File> {
+    let mut options = OpenOptions::new();
+    options.write(true).durability(Durability::OnSync).growth(Growth::None);
+    let file = ground.open_with(&options)?;
+    // A file that keeps nothing has not kept what was written beforehand, but a length it has.
+    if task.point.backend == Backend::Sim {
+        file.set_len(task.whole_blocks_bytes())?;
+    }
+    Ok(file)
+}
+
 /// A line of cache of its own, and of the pairs that some processors fetch.
 #[derive(Default)]
 #[repr(align(128))]
@@ -81,12 +100,12 @@ struct Count(AtomicU64);
 
 /// A thread's next block, and whether it is read or written.
 fn aim(task: &Task<'_>) -> impl Fn(usize, &mut Rng) -> Option<Target> {
-    let (bs_bytes, numjobs) = (task.point.bs_bytes, task.point.numjobs as u64);
-    let own_blocks = task.size_bytes / bs_bytes / numjobs;
+    let (bs_bytes, lanes) = (task.point.bs_bytes, task.point.lanes(task.route) as u64);
+    let own_blocks = task.size_bytes / bs_bytes / lanes;
     let rwmixread = task.point.rwmixread.unwrap_or(0);
-    move |job, dice| {
+    move |lane, dice| {
         let direction = if dice.u32(0..100) < rwmixread { Direction::Read } else { Direction::Write };
-        let block = dice.u64(0..own_blocks) * numjobs + job as u64;
+        let block = dice.u64(0..own_blocks) * lanes + lane as u64;
         Some(Target { direction, offset: block * bs_bytes })
     }
 }

@@ -12,6 +12,7 @@ mod order;
 mod place;
 mod plan;
 mod progress;
+mod queued;
 pub mod ratio;
 mod rounds;
 mod schedule;

@@ -25,6 +25,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
     let run = match task.route {
         Route::Serialised => under_a_lock(task, &ground, &ledger),
         Route::Dioxide => through_dioxide(task, &ground, &ledger),
+        Route::Queue { iodepth } => through_a_queue(task, iodepth, &ground, &ledger),
         _ => through_kernel(task, &ground, &ledger),
     }?;
     task.conclude(run, &ground, &ledger, End::Anywhere)
@@ -53,11 +54,7 @@ fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<R
 }
 
 fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
-    let file = OpenOptions::new()
-        .write(true)
-        .durability(Durability::EveryWrite)
-        .growth(Growth::None)
-        .open(ground.path())?;
+    let file = ground.open_with(&options())?;
     let shift = task.crew(ledger).work(aim(task), |Target { offset, .. }, block| {
         file.write_at(block, offset)?;
         Ok(offset)
@@ -66,7 +63,22 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<
     Ok(shift.clock_out())
 }
 
-/// A thread's own region, every time.
+fn through_a_queue(task: &Task<'_>, iodepth: usize, ground: &Ground, ledger: &Ledger) -> Result<Run> {
+    let file = ground.open_with(&options())?;
+    let shift = task.crew(ledger).work_through_queues(iodepth, aim(task), |queue, target, block, tag| {
+        queue.write_at(&file, block, target.offset, tag)
+    })?;
+    file.close()?;
+    Ok(shift.clock_out())
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).durability(Durability::EveryWrite).growth(Growth::None);
+    options
+}
+
+/// A thread's own region, every time. One of a queue's operations has it in the place of a thread.
 fn aim(task: &Task<'_>) -> impl Fn(usize, &mut Rng) -> Option<Target> {
     let bs_bytes = task.point.bs_bytes;
     move |job, _| Some(Target::write(job as u64 * bs_bytes))

@@ -6,7 +6,7 @@ use super::{Report, rival};
 use crate::bench::figures::{Figures, Row};
 use crate::bench::latency::{Latencies, Timings};
 use crate::bench::ratio::Ratio;
-use crate::bench::work::{Route, durability_name, growth_name};
+use crate::bench::work::{Route, backend_name, durability_name, growth_name};
 use crate::meter::machine::Machine;
 use crate::meter::vmstat::Shares;
 use serde::{Serialize, Serializer};
@@ -24,10 +24,13 @@ pub struct Document<'a> {
 struct Outcome<'a> {
     scenario: &'static str,
     path: &'static str,
+    backend: &'static str,
     fs: Option<&'a str>,
     fs_remark: Option<&'static str>,
     bs_bytes: u64,
     numjobs: usize,
+    /// Of each thread.
+    iodepth: usize,
     /// The offered load of all threads together.
     rate_iops: Option<u64>,
     /// Percent of the operations that are reads. Only where there are any, as `read` and `write`.
@@ -101,10 +104,12 @@ fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
     Outcome {
         scenario: row.point.scenario.name(),
         path: row.route.name(),
+        backend: backend_name(row.point.backend),
         fs: report.fs.as_ref().map(|fs| fs.name.as_str()),
         fs_remark: report.fs.as_ref().and_then(|fs| fs.remark),
         bs_bytes: row.point.bs_bytes,
-        numjobs: row.point.numjobs,
+        numjobs: row.point.threads(row.route),
+        iodepth: row.route.iodepth(),
         rate_iops: row.point.rate_iops,
         rwmixread: row.point.rwmixread,
         durability: durability_name(row.point.durability),
@@ -179,6 +184,7 @@ mod tests {
                 row(append, Route::Dioxide, &[1000, 1600]),
                 row(sync_point(), Route::Kernel, &[50]),
                 row(mixed_point(2), Route::Dioxide, &[1000]),
+                row(append, Route::Queue { iodepth: 64 }, &[2000, 3000]),
             ],
         }
     }
@@ -224,6 +230,14 @@ mod tests {
         assert!((499e3..502e3).contains(&clat["mean"].as_f64().unwrap()), "{clat}");
         assert!((288e3..290e3).contains(&clat["stddev"].as_f64().unwrap()), "{clat}");
         assert_eq!(clat["N"], 2000);
+    }
+
+    #[test]
+    fn one_queue_is_one_thread() {
+        let queue = &parsed()["results"][5];
+        assert_eq!((&queue["path"], &queue["backend"]), (&json!("dioxide-queue"), &json!("system")));
+        assert_eq!((&queue["numjobs"], &queue["iodepth"]), (&json!(1), &json!(64)));
+        assert_eq!(queue["ratio_to_preallocated"]["median"], 6.25);
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod table;
 use crate::args::Output;
 use crate::bench::figures::Row;
 use crate::bench::ratio::Ratio;
-use crate::bench::work::{Route, Scenario};
+use crate::bench::work::{Backend, Point, Route, Scenario};
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
 use anyhow::{Context, Result};
@@ -42,10 +42,11 @@ fn by_block_size(rows: &[Row]) -> impl Iterator<Item = &[Row]> {
 }
 
 /// Whom dioxide is compared with.
-fn rivals(scenario: Scenario) -> [Route; 2] {
-    match scenario {
-        Scenario::Append => [Route::Kernel, Route::Preallocated],
-        Scenario::Sync | Scenario::Mixed => [Route::Kernel, Route::Serialised],
+fn rivals(point: Point) -> &'static [Route] {
+    match (point.backend, point.scenario) {
+        (Backend::Sim, _) => &[Route::Dioxide],
+        (_, Scenario::Append) => &[Route::Kernel, Route::Preallocated],
+        (_, Scenario::Sync | Scenario::Mixed) => &[Route::Kernel, Route::Serialised],
     }
 }
 

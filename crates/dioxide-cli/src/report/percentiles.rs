@@ -20,8 +20,9 @@ pub fn of(rows: &[Row]) -> String {
 fn of_row(row: &Row) -> String {
     // From when each was due, if it was.
     let kind = if row.timings.lat.is_some() { "lat" } else { "clat" };
-    let (numjobs, path) = (row.point.numjobs, row.route.name());
-    format!("  numjobs={numjobs} {path}:\n    {kind} percentiles {}\n", block(row.timings.seen()))
+    let (numjobs, path, iodepth) = (row.point.threads(row.route), row.route.name(), row.route.iodepth());
+    let block = block(row.timings.seen());
+    format!("  numjobs={numjobs} {path} iodepth={iodepth}:\n    {kind} percentiles {block}\n")
 }
 
 fn block(latencies: &Latencies) -> String {
@@ -57,7 +58,7 @@ mod tests {
         (1..=1000).for_each(|nth| row.timings.clat.saturating_record(2_000 + nth * 220));
         assert_eq!(
             of(&[row]),
-            "  numjobs=2 kernel:\n    clat percentiles (usec):\n     \
+            "  numjobs=2 kernel iodepth=1:\n    clat percentiles (usec):\n     \
              |  1.00th=[    5],  5.00th=[   14], 10.00th=[   25], 20.00th=[   47],\n     \
              | 30.00th=[   69], 40.00th=[   91], 50.00th=[  113], 60.00th=[  135],\n     \
              | 70.00th=[  157], 80.00th=[  179], 90.00th=[  201], 95.00th=[  212],\n     \
@@ -91,6 +92,6 @@ mod tests {
     #[test]
     fn a_given_load_is_called_so() {
         let point = Point { rate_iops: Some(10), ..mixed_point(1) };
-        assert!(of(&[row(point, Route::Dioxide, &[10])]).contains("dioxide:\n    lat percentiles"));
+        assert!(of(&[row(point, Route::Dioxide, &[10])]).contains("dioxide iodepth=1:\n    lat percentiles"));
     }
 }

@@ -3,17 +3,18 @@
 use super::{rival, rivals};
 use crate::bench::figures::Row;
 use crate::bench::ratio::{Ratio, is_certain};
-use crate::bench::work::{Point, Route, Scenario};
+use crate::bench::work::{Backend, Point, Route, Scenario};
 use crate::units;
 use dioxide::Durability;
 
 /// What these rows, all of one scenario, block size and durability, amount to.
 pub fn of(rows: &[Row]) -> String {
     let point = rows[0].point;
-    match (point.rate_iops, point.scenario) {
-        (Some(rate), _) => given_load(rows, rate),
-        (None, Scenario::Append | Scenario::Mixed) => by_threads(rows),
-        (None, Scenario::Sync) => sync_writers(rows),
+    match (point.rate_iops, point.backend, point.scenario) {
+        (Some(rate), _, _) => given_load(rows, rate),
+        (None, Backend::Sim, _) => own_cost(rows),
+        (None, _, Scenario::Append | Scenario::Mixed) => by_threads(rows),
+        (None, _, Scenario::Sync) => sync_writers(rows),
     }
 }
 
@@ -66,6 +67,9 @@ fn by_threads(rows: &[Row]) -> String {
     if fewest.point.numjobs < most.point.numjobs {
         text += &comparison(rows, fewest);
     }
+    for queue in rows.iter().filter(|row| matches!(row.route, Route::Queue { .. })) {
+        text += &comparison(rows, queue);
+    }
     text + &growth_stall(rows, most)
 }
 
@@ -95,15 +99,36 @@ fn comparison(rows: &[Row], dioxide: &Row) -> String {
     let phrases = verdicts(rows, dioxide);
     match phrases.is_empty() {
         true => String::new(),
-        false => format!(" With {}, dioxide is {}.", threads(dioxide.point.numjobs), phrases.join(", and ")),
+        false => format!(" With {}, {} is {}.", crew(dioxide), dioxide.route.name(), phrases.join(", and ")),
     }
+}
+
+/// `64 threads`, `one thread with 64 outstanding`, `2 threads with 64 outstanding each`.
+fn crew(row: &Row) -> String {
+    let (count, iodepth) = (row.point.threads(row.route), row.route.iodepth());
+    let outstanding = match (row.route, count) {
+        (Route::Queue { .. }, 1) => format!(" with {iodepth} outstanding"),
+        (Route::Queue { .. }, _) => format!(" with {iodepth} outstanding each"),
+        _ => String::new(),
+    };
+    threads(count) + &outstanding
+}
+
+/// What is left where everything below takes no time.
+fn own_cost(rows: &[Row]) -> String {
+    let cost = |row: &Row| {
+        let ns = row.median(|run| run.cpu_us_per_op) * 1e3;
+        format!(" {ns:.0} ns through {} with {}", row.route.name(), crew(row))
+    };
+    let costs: Vec<String> = rows.iter().map(cost).collect();
+    format!("{} that keep nothing: CPU time for each is{}.", subject(rows[0].point), costs.join(","))
 }
 
 /// dioxide against each of its rivals.
 fn verdicts(rows: &[Row], dioxide: &Row) -> Vec<String> {
     let scenario = dioxide.point.scenario;
     let against = |route| Some(verdict(rival(rows, dioxide, route)?, rival_name(scenario, route)));
-    rivals(scenario).into_iter().filter_map(against).collect()
+    rivals(dioxide.point).iter().copied().filter_map(against).collect()
 }
 
 fn rival_name(scenario: Scenario, route: Route) -> &'static str {
@@ -122,13 +147,11 @@ fn sync_writers(rows: &[Row]) -> String {
     let (numjobs, bs) = (dioxide.point.numjobs, units::bytes(dioxide.point.bs_bytes));
     let rates: Vec<String> =
         rows.iter().filter(|row| row.point == dioxide.point).map(rate_of_sync_writers).collect();
-    let phrases = verdicts(rows, dioxide);
-    let threads = threads(numjobs);
-    format!(
-        "Sync writers, {threads} of {bs} each: {}. dioxide is {}.",
-        rates.join(", "),
-        phrases.join(", and ")
-    )
+    let mut text = format!("Sync writers, {} of {bs} each: {}.", threads(numjobs), rates.join(", "));
+    for row in rows.iter().filter(|row| row.point == dioxide.point && row.route.is_dioxide()) {
+        text += &format!(" {} is {}.", row.route.name(), verdicts(rows, row).join(", and "));
+    }
+    text
 }
 
 fn rate_of_sync_writers(row: &Row) -> String {
@@ -292,6 +315,43 @@ mod tests {
             "Mixed reads and writes of 4k, 70 % reads: 2 threads through the kernel reach 2.00x the rate of one thread. \
              With 2 threads, dioxide is level with the kernel at 1.00x its rate, and 2.00x as fast as the kernel with \
              a shared count. With one thread, dioxide is 1.20x as fast as the kernel."
+        );
+    }
+
+    #[test]
+    fn queues() {
+        let mut rows = appends_with(1000, 1000).split_off(3);
+        rows.push(row(append_point(64), Route::Queue { iodepth: 64 }, &[1500; 5]));
+        assert!(
+            of(&rows).ends_with(
+                "a preallocated file. With one thread with 64 outstanding, dioxide-queue is 30x as fast as the \
+                 kernel, and 2.50x as fast as a preallocated file."
+            ),
+            "{}",
+            of(&rows)
+        );
+        let queue = row(mixed_point(2), Route::Queue { iodepth: 8 }, &[300; 5]);
+        let rows = [
+            row(mixed_point(2), Route::Kernel, &[200; 5]),
+            row(mixed_point(2), Route::Dioxide, &[200; 5]),
+            queue,
+        ];
+        assert!(of(&rows).ends_with(
+            " With 2 threads with 8 outstanding each, dioxide-queue is 1.50x as fast as the kernel."
+        ));
+    }
+
+    #[test]
+    fn own_costs() {
+        let point = Point { backend: Backend::Sim, ..append_point(64) };
+        let rows = [
+            row(point, Route::Dioxide, &[2_000_000]),
+            row(point, Route::Queue { iodepth: 64 }, &[4_000_000]),
+        ];
+        assert_eq!(
+            of(&rows),
+            "Appends of 4k that keep nothing: CPU time for each is 300 ns through dioxide with 64 threads, 150 ns \
+             through dioxide-queue with one thread with 64 outstanding."
         );
     }
 
