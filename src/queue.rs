@@ -169,8 +169,8 @@ impl Queue {
         self.queue(file, What::Write(offset), Some(data), tag)
     }
 
-    /// Queues a read at `offset` into `into`, as [`File::read_at`]. One through a read-only handle of a file that this process
-    /// does not write is performed at once.
+    /// Queues a read at `offset` into `into`, as [`File::read_at`]. One through a read-only handle of a file (not a device)
+    /// that this process does not write is performed at once.
     ///
     /// # Errors
     ///

@@ -136,8 +136,9 @@ fn each_own(act: impl Fn(&mut Driver)) {
         // Not those at work: they wait for nobody.
         let drivers: Vec<_> = own.borrow().iter().filter_map(Weak::upgrade).collect();
         for driver in drivers {
-            if let Ok(mut driver) = driver.try_borrow_mut() {
-                act(&mut driver);
+            match driver.try_borrow_mut() {
+                Ok(mut driver) if driver.process.is_current() => act(&mut driver),
+                _ => {}
             }
         }
     });
@@ -227,9 +228,10 @@ impl Driver {
         }
         let (file, durable, reader) = match file {
             Inner::Shared { engine, durable, .. } => (self.attach(engine), *durable, None),
-            Inner::Reader(reader) => match reader.engine() {
-                Some(engine) => (self.attach(&engine), false, Some(reader.another())),
-                None => {
+            Inner::Reader(reader) => match (reader.engine_of_device(), reader.engine()) {
+                (Some(engine), _) => (self.attach(&engine), false, None),
+                (None, Some(engine)) => (self.attach(&engine), false, Some(reader.another())),
+                (None, None) => {
                     self.read_beside(reader, what, buffer, tag);
                     return Ok(());
                 }
@@ -281,9 +283,6 @@ impl Driver {
 
     /// Waits until everything that was submitted is finished.
     fn settle(&mut self) {
-        if !self.process.is_current() {
-            return;
-        }
         self.work();
         while self.operations.len() > self.queued.len() {
             self.sleep(1);
