@@ -247,7 +247,7 @@ impl Driver {
     fn read_beside(&mut self, reader: &Reader, what: What, mut buffer: Option<Buffer>, tag: u64) {
         let What::Read(offset) = what else { unreachable!("only reads come here") };
         let into = buffer.as_deref_mut().expect("a read has a buffer");
-        let result = reader.read_at(into, offset).map(|read| read as u64);
+        let result = reader.read_beside_others(into, offset).map(|read| read as u64);
         self.finished.push_back(Completion::new(tag, what, buffer, result));
     }
 
@@ -429,6 +429,9 @@ impl Driver {
 
     /// Begins an operation, unless it is one for the core of its file: then it says what to ask of it.
     fn begin_one(&mut self, number: usize) -> Option<Dio> {
+        if !self.find_writer(number) {
+            return None;
+        }
         let operation = &mut self.operations[number];
         let file = &self.files[operation.file];
         let engine = &file.engine;
@@ -471,6 +474,24 @@ impl Driver {
             }
         }
         None
+    }
+
+    /// A read through a read-only handle goes by the engine of whoever writes the file by now. False if that is nobody:
+    /// then it was performed.
+    fn find_writer(&mut self, number: usize) -> bool {
+        let operation = &mut self.operations[number];
+        let (Some(reader), What::Read(offset)) = (&operation.reader, operation.what) else { return true };
+        let Some(engine) = reader.engine() else {
+            let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
+            let result = reader.read_beside_others(into, offset).map(|read| read as u64);
+            self.finish(number, result);
+            return false;
+        };
+        let then = operation.file;
+        let now = self.attach(&engine);
+        self.operations[number].file = now;
+        self.files[then].outstanding -= 1;
+        true
     }
 
     /// The transfer of an operation came to its end.
