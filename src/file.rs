@@ -48,6 +48,16 @@ pub(crate) enum Inner {
     Reader(Reader),
 }
 
+impl Inner {
+    /// An error of this file.
+    pub fn error(&self, operation: Operation, offset: Option<u64>, kind: ErrorKind) -> Error {
+        match self {
+            Self::Shared { engine, .. } => engine.error(operation, offset, kind),
+            Self::Reader(reader) => Error::new(operation, reader.path(), offset, kind),
+        }
+    }
+}
+
 impl File {
     /// Opens a file read-only, with a descriptor of its own: it does not keep a file that this process writes
     /// from being put away, see [`close`](Self::close).
@@ -233,7 +243,7 @@ impl File {
         match self.inner() {
             Inner::Shared { engine, key, process, durable } => {
                 if !process.is_current() {
-                    return Err(engine.error_for(Operation::Open, ErrorKind::Forked));
+                    return Err(engine.error(Operation::Open, None, ErrorKind::Forked));
                 }
                 let engine = process.registry.join(*key).expect("open as long as this handle is");
                 Ok(Self(Some(Inner::Shared { engine, key: *key, process, durable: *durable })))
@@ -309,7 +319,7 @@ impl File {
     fn writer(&self, operation: Operation, offset: Option<u64>) -> Result<(&Arc<Engine>, bool)> {
         match self.inner() {
             Inner::Shared { engine, durable, .. } => Ok((engine, *durable)),
-            Inner::Reader(reader) => Err(Error::new(operation, reader.path(), offset, ErrorKind::ReadOnly)),
+            reader => Err(reader.error(operation, offset, ErrorKind::ReadOnly)),
         }
     }
 }

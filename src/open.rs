@@ -244,7 +244,7 @@ fn make_engine(
         prepared.is_some() && sys::probe::can_grow_ahead(file.as_fd(), &facts, Prepared::Zeroed).is_ok();
     let ground = ground(&facts, prepared, overwrites_in_place, sys::epoch());
     Ok(Engine::new(Parts {
-        backend: Box::new(file.keep()),
+        backend: Arc::new(file.keep()),
         path: path.clone(),
         process,
         fs,

@@ -23,12 +23,15 @@ use std::rc::Rc;
 ///     .create(true)
 ///     .durability(Durability::EveryWrite)
 ///     .open("records.log")?;
-/// let mut queue = Queue::new(64);
+/// let queue = Queue::new(64);
 /// for tag in 0..64 {
 ///     queue.append(&log, Buffer::zeroed(4096), tag).expect("there is room for 64");
 /// }
-/// for done in queue.reap(64) {
-///     println!("record {} is stable at {}", done.tag, done.result?);
+/// while queue.outstanding() > 0 {
+///     for done in queue.reap(1) {
+///         println!("record {} is stable at {}", done.tag, done.result?);
+///         // More can be queued here, for instance in `done.buffer`.
+///     }
 /// }
 /// log.close()?;
 /// # Ok::<(), dioxide::Error>(())
@@ -153,7 +156,7 @@ impl Queue {
     /// # Errors
     ///
     /// [`Full`], with the buffer. Any other error comes with the completion.
-    pub fn append(&mut self, file: &File, data: Buffer, tag: u64) -> Result<(), Full> {
+    pub fn append(&self, file: &File, data: Buffer, tag: u64) -> Result<(), Full> {
         self.queue(file, What::Append, Some(data), tag)
     }
 
@@ -162,17 +165,17 @@ impl Queue {
     /// # Errors
     ///
     /// [`Full`], with the buffer. Any other error comes with the completion.
-    pub fn write_at(&mut self, file: &File, data: Buffer, offset: u64, tag: u64) -> Result<(), Full> {
+    pub fn write_at(&self, file: &File, data: Buffer, offset: u64, tag: u64) -> Result<(), Full> {
         self.queue(file, What::Write(offset), Some(data), tag)
     }
 
-    /// Queues a read at `offset` into `into`, as [`File::read_at`]. One through a read-only handle of a file that this process
-    /// does not write is performed at once.
+    /// Queues a read at `offset` into `into`, as [`File::read_at`]. One through a read-only handle of a file (not a device)
+    /// that this process does not write is performed at once.
     ///
     /// # Errors
     ///
     /// [`Full`], with the buffer. Any other error comes with the completion.
-    pub fn read_at(&mut self, file: &File, into: Buffer, offset: u64, tag: u64) -> Result<(), Full> {
+    pub fn read_at(&self, file: &File, into: Buffer, offset: u64, tag: u64) -> Result<(), Full> {
         self.queue(file, What::Read(offset), Some(into), tag)
     }
 
@@ -182,16 +185,16 @@ impl Queue {
     /// # Errors
     ///
     /// [`Full`]. Any other error comes with the completion.
-    pub fn sync_data(&mut self, file: &File, tag: u64) -> Result<(), Full> {
+    pub fn sync_data(&self, file: &File, tag: u64) -> Result<(), Full> {
         self.queue(file, What::Sync, None, tag)
     }
 
-    fn queue(&mut self, file: &File, what: What, buffer: Option<Buffer>, tag: u64) -> Result<(), Full> {
+    fn queue(&self, file: &File, what: What, buffer: Option<Buffer>, tag: u64) -> Result<(), Full> {
         self.0.borrow_mut().queue(file.inner(), what, buffer, tag).map_err(|buffer| Full { buffer })
     }
 
     /// Begins all that is queued. Does not wait, unless without io_uring.
-    pub fn submit(&mut self) {
+    pub fn submit(&self) {
         self.0.borrow_mut().submit();
     }
 
@@ -199,9 +202,10 @@ impl Queue {
     /// fewer, and gives what has finished. It sleeps while it waits; with 0 it does not wait.
     ///
     /// What the iterator does not give before it is dropped is given by the next one.
-    pub fn reap(&mut self, min: usize) -> Reaped<'_> {
-        self.0.borrow_mut().reap(min);
-        Reaped(self)
+    pub fn reap(&self, min: usize) -> Reaped<'_> {
+        let mut driver = self.0.borrow_mut();
+        driver.reap(min);
+        Reaped { queue: self, left: driver.finished() }
     }
 
     /// How many operations are queued, in flight, or finished and not reaped.
@@ -220,15 +224,24 @@ impl Queue {
     }
 }
 
-/// Finished operations of a queue, oldest first.
+/// Finished operations of a queue, oldest first: those that had finished when they were [reaped](Queue::reap), so that what
+/// is queued meanwhile waits for the next time.
 #[derive(Debug)]
-pub struct Reaped<'a>(&'a mut Queue);
+pub struct Reaped<'a> {
+    queue: &'a Queue,
+    left: usize,
+}
 
 impl Iterator for Reaped<'_> {
     type Item = Completion;
 
     fn next(&mut self) -> Option<Completion> {
-        self.0.0.borrow_mut().next()
+        self.left = self.left.checked_sub(1)?;
+        self.queue.0.borrow_mut().next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(self.left))
     }
 }
 

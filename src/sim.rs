@@ -278,7 +278,7 @@ impl<B: Backend> Below<B> {
             },
         };
         Ok(Engine::new(Parts {
-            backend: Box::new(backend),
+            backend: Arc::new(backend),
             path,
             process,
             fs,

@@ -24,6 +24,7 @@ fuzz_target!(|line: &str| {
         None => return,
         Some(Scenario::Append(append)) => (append.bs, append.numjobs),
         Some(Scenario::Sync(sync)) => (sync.bs, sync.numjobs),
+        Some(Scenario::Mixed(mixed)) => (mixed.bs, mixed.numjobs),
     };
     assert!(!bs.is_empty() && bs.iter().all(|bs| bs.is_multiple_of(512) && (512..=16 << 20).contains(bs)));
     assert!(!numjobs.is_empty() && numjobs.iter().all(|jobs| (1..=1024).contains(jobs)));

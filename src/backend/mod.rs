@@ -56,6 +56,10 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn unlock(&self);
     /// To inspect the file with.
     fn descriptor(&self) -> BorrowedFd<'_>;
+    /// The same, if requests may as well go by a ring of the kernel, and gain by it.
+    fn for_ring(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// The simulated file that this is, if it is one, for rings that work on such.
     #[cfg(any(test, feature = "sim"))]
     fn simulated(&self) -> Option<&sim::Sim> {

@@ -102,4 +102,9 @@ impl Backend for Syscall {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+
+    fn for_ring(&self) -> Option<BorrowedFd<'_>> {
+        // The kernel would hand each request to a worker, only to have the memory copied there.
+        (!sys::probe::is_in_memory(self.fd.as_fd())).then(|| self.descriptor())
+    }
 }

@@ -125,15 +125,17 @@ impl Uring {
         }
     }
 
-    fn submit(&mut self, entry: &squeue::Entry) {
-        loop {
-            // SAFETY: what the entry names stays in place until it comes back (see `Io`); lists of segments do in
-            // `lent`, until the kernel has taken the entry.
-            if unsafe { self.ring.submission().push(entry) }.is_ok() {
-                return;
-            }
+    /// Makes room for an entry. Before the entry is made: lists of segments that it names are kept for what is in the ring.
+    fn make_room(&mut self) {
+        if self.ring.submission().is_full() {
             self.cross(0).expect("the ring takes what is submitted");
         }
+    }
+
+    fn submit(&mut self, entry: &squeue::Entry) {
+        // SAFETY: what the entry names stays in place until it comes back (see `Io`); lists of segments do in `lent`,
+        // until the kernel has taken the entry.
+        unsafe { self.ring.submission().push(entry) }.expect("there is room");
     }
 
     /// Enters the kernel, and takes what came back.
@@ -181,6 +183,7 @@ impl Uring {
         if self.listening {
             return;
         }
+        self.make_room();
         let event = types::Fd(self.bell.event().expect("made with one").as_raw_fd());
         let entry = opcode::PollAdd::new(event, libc::POLLIN as u32).build().user_data(BELL);
         self.submit(&entry);
@@ -190,11 +193,7 @@ impl Uring {
 
 impl Ring for Uring {
     fn attach(&mut self, backend: &dyn Backend) -> Option<u32> {
-        #[cfg(any(test, feature = "sim"))]
-        if backend.simulated().is_some() {
-            return None;
-        }
-        let descriptor = backend.descriptor().as_raw_fd();
+        let descriptor = backend.for_ring()?.as_raw_fd();
         let place = self.files.vacant_entry();
         let number = place.key() as u32;
         let registered = self.registers_files
@@ -213,6 +212,7 @@ impl Ring for Uring {
     }
 
     fn push(&mut self, file: u32, id: u64, io: Io) {
+        self.make_room();
         let (file, flags) = match self.files[file as usize] {
             Target::Registered(number) => (types::Fd(number as RawFd), squeue::Flags::FIXED_FILE),
             Target::Descriptor(descriptor) => (types::Fd(descriptor), squeue::Flags::empty()),

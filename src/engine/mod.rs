@@ -47,7 +47,7 @@ use waiter::{News, Task};
 
 /// What an engine is made of, once the file is open, locked and in order.
 pub(crate) struct Parts {
-    pub backend: Box<dyn Backend>,
+    pub backend: Arc<dyn Backend>,
     pub path: Arc<Path>,
     pub process: &'static Process,
     pub fs: Arc<FileSystem>,
@@ -62,7 +62,7 @@ pub(crate) struct Parts {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    pub backend: Box<dyn Backend>,
+    pub backend: Arc<dyn Backend>,
     pub alignment: Alignment,
     pub recovery: Recovery,
     path: Arc<Path>,
@@ -114,11 +114,6 @@ impl Engine {
             Some(Prepared::Zeroed) => Growth::Zeroed,
             None => Growth::None,
         }
-    }
-
-    /// An error of this file that is not about a place in it.
-    pub fn error_for(&self, operation: Operation, kind: ErrorKind) -> Error {
-        self.error(operation, None, kind)
     }
 
     /// The end of what is written: never space that was only grown.
@@ -238,6 +233,12 @@ impl Engine {
         self.check_usable(operation)
     }
 
+    /// Nobody will begin anything any more.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        queue::let_go_of_closed();
+    }
+
     /// Whether it was put away.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
@@ -255,7 +256,8 @@ impl Engine {
         }
     }
 
-    fn error(&self, operation: Operation, offset: Option<u64>, kind: ErrorKind) -> Error {
+    /// An error of this file.
+    pub fn error(&self, operation: Operation, offset: Option<u64>, kind: ErrorKind) -> Error {
         Error::new(operation, &self.path, offset, kind)
     }
 

@@ -123,6 +123,16 @@ fn disk_folder(major: u32, minor: u32) -> Option<PathBuf> {
     if folder.join("partition").exists() { folder.parent().map(Into::into) } else { Some(folder) }
 }
 
+/// Whether the device of a file, or the one that it is, does all there is to do within the call: one in memory.
+pub(crate) fn is_in_memory(fd: BorrowedFd<'_>) -> bool {
+    let Ok(stat) = rustix::fs::fstat(fd) else { return false };
+    let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+    let number = if is_device { stat.st_rdev } else { stat.st_dev };
+    let folder = disk_folder(rustix::fs::major(number), rustix::fs::minor(number));
+    let name = folder.as_deref().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or_default();
+    ["zram", "ram", "pmem"].iter().any(|kind| name.starts_with(kind))
+}
+
 /// The largest request that the device takes.
 fn request_max(major: u32, minor: u32) -> u64 {
     disk_folder(major, minor)
@@ -243,6 +253,7 @@ pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> io::Result<Option<String>> {
     let this = rustix::fs::fstat(fd)?;
     let holder = file_system_of(&rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted())?);
     let Some(mounts) = if_there(mountinfo())? else { return Ok(None) };
+    let mounts = mount_points(&mounts);
     let Some(disks) = if_there(std::fs::read_dir("/sys/block"))? else { return Ok(None) };
     for entry in disks.flatten() {
         let image = if_there(std::fs::read(entry.path().join("loop/backing_file")))?;
@@ -283,13 +294,18 @@ fn mountinfo() -> io::Result<String> {
     std::fs::read("/proc/self/mountinfo").map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The device of the mount that holds `path`, by /proc/self/mountinfo alone.
-fn device_of_mount(mounts: &str, path: &str) -> Option<u64> {
+/// The mounts of /proc/self/mountinfo: the device of each as it stands there, and where it is.
+fn mount_points(mounts: &str) -> Vec<(&str, String)> {
     let mounts = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ');
         Some((fields.nth(2)?, unescaped(fields.nth(1)?)))
     });
-    let holding = mounts.filter(|(_, point)| Path::new(path).starts_with(point));
+    mounts.collect()
+}
+
+/// The device of the mount that holds `path`, by the mount points alone.
+fn device_of_mount(mounts: &[(&str, String)], path: &str) -> Option<u64> {
+    let holding = mounts.iter().filter(|(_, point)| Path::new(path).starts_with(point));
     let (major, minor) = holding.max_by_key(|(_, point)| point.len())?.0.split_once(':')?;
     Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
@@ -319,18 +335,20 @@ mod tests {
 
     #[test]
     fn an_image_on_a_stalled_file_system_is_not_looked_at() {
-        let mounts = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:50 / /mnt/fuse rw - fuse x rw\n\
+        let table = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:50 / /mnt/fuse rw - fuse x rw\n\
                       3 1 8:1 /a /mnt/fused rw - ext4 /dev/sda1 rw\n";
+        let mounts = &mount_points(table);
         assert_eq!(device_of_mount(mounts, "/mnt/fuse/disk"), Some(rustix::fs::makedev(0, 50)));
         assert_eq!(device_of_mount(mounts, "/mnt/fused/disk"), Some(rustix::fs::makedev(8, 1)));
         assert_eq!(device_of_mount(mounts, "/images/disk"), Some(rustix::fs::makedev(8, 1)));
     }
     #[test]
     fn mount_points_with_odd_names_are_recognised() {
-        let mounts = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n\
+        let table = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n\
                       2 1 0:50 / /mnt/a\\040b rw - fuse x rw\n\
                       3 1 0:51 / /mnt/a\\011b\\012c rw - fuse x rw\n\
                       4 1 0:52 / /mnt/a\\134040b rw - fuse x rw\n";
+        let mounts = &mount_points(table);
         assert_eq!(device_of_mount(mounts, "/mnt/a b/disk"), Some(rustix::fs::makedev(0, 50)));
         assert_eq!(device_of_mount(mounts, "/mnt/a\tb\nc/disk"), Some(rustix::fs::makedev(0, 51)));
         assert_eq!(device_of_mount(mounts, "/mnt/a\\040b/disk"), Some(rustix::fs::makedev(0, 52)));
@@ -357,12 +375,12 @@ mod tests {
             let mounts = format!("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:50 / /mnt/{point} rw - fuse x rw\n");
             let path = format!("/mnt/{name}/{below}");
             prop_assume!(name != "." && name != ".." && below != "..");
-            prop_assert_eq!(device_of_mount(&mounts, &path), Some(rustix::fs::makedev(0, 50)));
+            prop_assert_eq!(device_of_mount(&mount_points(&mounts), &path), Some(rustix::fs::makedev(0, 50)));
         }
 
         #[test]
         fn any_table_of_mounts_is_read_without_a_panic(mounts in "(?s).{0,200}", path in "(?s).{0,20}") {
-            let _ = device_of_mount(&mounts, &path);
+            let _ = device_of_mount(&mount_points(&mounts), &path);
         }
     }
 }

@@ -11,6 +11,8 @@ const BS_MAX_BYTES: u64 = 16 << 20;
 const RUNTIME_MIN: Duration = Duration::from_millis(10);
 const RUNTIME_MAX: Duration = Duration::from_secs(3600);
 const ROUNDS_MAX: i64 = 999;
+/// With the threads, as many as the ledger has bits for.
+const IODEPTH_MAX: i64 = 1024;
 /// More than any device does.
 const RATE_MAX: u64 = 10_000_000;
 
@@ -26,7 +28,7 @@ pub struct Cli {
 pub enum Command {
     /// Show where direct I/O stops scaling, and what dioxide makes of the same work.
     ///
-    /// Without a scenario: appends and sync writers on a scratch file, in under a minute. Every scenario does
+    /// Without a scenario: all of them on a scratch file, in under a minute. Every scenario does
     /// the same work by several paths, interleaved over rounds, on a file without a name that vanishes with
     /// the process.
     Bench(Box<Bench>),
@@ -55,6 +57,7 @@ impl Bench {
             None => &self.output,
             Some(Scenario::Append(append)) => &append.output,
             Some(Scenario::Sync(sync)) => &sync.output,
+            Some(Scenario::Mixed(mixed)) => &mixed.output,
         }
     }
 }
@@ -67,7 +70,8 @@ pub enum Scenario {
     ///
     /// Paths: `kernel` is a pwrite past the end at a shared next offset (O_DIRECT, with O_DSYNC for
     /// every-write); `preallocated` is the same inside a file fallocated beforehand, which is not timed;
-    /// `dioxide` is File::append, and its growth and close are timed. Every path ends with its data stable:
+    /// `dioxide` is File::append, and its growth and close are timed; `dioxide-queue` is one thread that
+    /// appends through one Queue, with --iodepth appends outstanding, and stands beside as many threads. Every path ends with its data stable:
     /// the first two by one fdatasync, dioxide by close. `max growing` is the longest append that met a
     /// growth of dioxide's file. `cpu us/op` is the CPU time of this process; kernel threads are not in it.
     ///
@@ -78,7 +82,8 @@ pub enum Scenario {
     /// N threads rewrite a region of their own each, durably: the workload of an old kernel regression.
     ///
     /// Paths: `serialised` is a pwrite, then an fdatasync under one lock; `kernel` is a pwrite with
-    /// O_DIRECT|O_SYNC; `dioxide` is File::write_at with Durability::EveryWrite. `in flight` is the mean number
+    /// O_DIRECT|O_SYNC; `dioxide` is File::write_at with Durability::EveryWrite; `dioxide-queue` is one thread with one
+    /// Queue that has --iodepth of these regions, each with a write outstanding, and stands beside as many threads. `in flight` is the mean number
     /// of requests that the device has; `blocked` (tasks that wait for I/O), `us sy id wa st` are of the whole
     /// machine, as vmstat shows them.
     ///
@@ -86,6 +91,23 @@ pub enum Scenario {
     /// device completed and the calls for a flush, whoever caused them. `flushes/op` counts the flushes that it did,
     /// whoever caused them; one may serve several calls.
     Sync(Sync),
+    /// N threads read and rewrite aligned blocks of one file or device, in random order.
+    ///
+    /// All of it is written beforehand, which is not timed. Offsets are uniformly random, from a generator of each
+    /// thread's own that begins alike in every run. A thread has every N-th block to itself: so it is all over the file,
+    /// meets the others in the kernel as it would anyway, and each of its reads has one right answer, which is
+    /// checked.
+    ///
+    /// Paths: `kernel` is pread and pwrite with O_DIRECT; `serialised` is the same, with one shared count of the
+    /// operations that run, which each of them writes twice, as the kernel did until 2015 for devices too (for
+    /// files it does today: there `serialised` counts twice); `dioxide` is File::read_at and File::write_at; `dioxide-queue` is a Queue in each thread with
+    /// --iodepth operations outstanding, each of which has blocks to itself as a thread has. Every path
+    /// ends with its data stable: the first two by one fdatasync, dioxide by close.
+    ///
+    /// `a (b..c)` is the median and the range of the ratios of all rounds. `in flight` is the mean number of requests that
+    /// the device has. Percentiles of latencies are of all rounds, reads and writes together, laid out as in fio;
+    /// the JSON has them for each.
+    Mixed(Mixed),
 }
 
 #[derive(Args)]
@@ -101,6 +123,16 @@ pub struct Append {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,4,16,64")]
     #[arg(value_parser = numjobs())]
     pub numjobs: Vec<u32>,
+    /// How many operations a queue has outstanding (path `dioxide-queue`): one queue, compared with as many threads.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64")]
+    #[arg(value_parser = iodepth())]
+    pub iodepth: Vec<u32>,
+    /// What lies below: the system, or a file that takes no time and keeps nothing, to show what dioxide itself costs.
+    ///
+    /// With `sim` there are only dioxide's paths, no file is made, and nothing is verified. What an operation takes includes
+    /// the bench: about the time of reading a clock twice.
+    #[arg(long, value_enum, default_value_t)]
+    pub backend: Backend,
     #[command(flatten)]
     pub pace: Pace,
     /// When an append counts as done.
@@ -124,6 +156,65 @@ pub struct Append {
 
 #[derive(Args)]
 pub struct Sync {
+    #[command(flatten)]
+    pub place: Place,
+    /// Block sizes: the bytes of one write, and of each thread's region.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64k")]
+    #[arg(value_parser = block_size)]
+    pub bs: Vec<u64>,
+    /// Numbers of threads.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64")]
+    #[arg(value_parser = numjobs())]
+    pub numjobs: Vec<u32>,
+    /// How many operations a queue has outstanding (path `dioxide-queue`): one queue, compared with as many threads.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64")]
+    #[arg(value_parser = iodepth())]
+    pub iodepth: Vec<u32>,
+    #[command(flatten)]
+    pub pace: Pace,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Args)]
+pub struct Mixed {
+    #[command(flatten)]
+    pub place: Place,
+    /// Percent of the operations that are reads.
+    #[arg(long, value_name = "PERCENT", default_value = "50")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub rwmixread: u32,
+    /// Block sizes: the bytes of one read or write.
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "4k")]
+    #[arg(value_parser = block_size)]
+    pub bs: Vec<u64>,
+    /// Numbers of threads.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2")]
+    #[arg(value_parser = numjobs())]
+    pub numjobs: Vec<u32>,
+    /// How many operations a queue has outstanding (path `dioxide-queue`): one queue in each thread.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64")]
+    #[arg(value_parser = iodepth())]
+    pub iodepth: Vec<u32>,
+    /// What lies below: the system, or a file that takes no time and keeps nothing, to show what dioxide itself costs.
+    ///
+    /// With `sim` there are only dioxide's paths, no file is made, and nothing is verified. What an operation takes includes
+    /// the bench: about the time of reading a clock twice.
+    #[arg(long, value_enum, default_value_t)]
+    pub backend: Backend,
+    #[command(flatten)]
+    pub pace: Pace,
+    /// Size of the file, or of the part of the device that is used [default: 256m or a quarter of what there is, the
+    /// smaller].
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub size: Option<u64>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// A file, or a device.
+#[derive(Args)]
+pub struct Place {
     /// Directory for the scratch file.
     #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "device")]
     pub dir: PathBuf,
@@ -133,18 +224,6 @@ pub struct Sync {
     /// The same name again, to confirm that its contents may be destroyed.
     #[arg(long, value_name = "DEVICE", requires = "device")]
     pub overwrite_device: Option<PathBuf>,
-    /// Block sizes: the bytes of one write, and of each thread's region.
-    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64k")]
-    #[arg(value_parser = block_size)]
-    pub bs: Vec<u64>,
-    /// Numbers of threads.
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64")]
-    #[arg(value_parser = numjobs())]
-    pub numjobs: Vec<u32>,
-    #[command(flatten)]
-    pub pace: Pace,
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// How long and how often.
@@ -200,6 +279,15 @@ pub enum Durability {
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
+pub enum Backend {
+    /// A file or device.
+    #[default]
+    System,
+    /// A file that takes no time and keeps nothing.
+    Sim,
+}
+
+#[derive(Clone, Copy, Default, ValueEnum)]
 pub enum Growth {
     /// Allocated; recovery finds the end after a crash.
     #[default]
@@ -228,6 +316,10 @@ fn runtime(text: &str) -> Result<Duration, String> {
         time if (RUNTIME_MIN..=RUNTIME_MAX).contains(&time) => Ok(time),
         _ => Err("a run takes between 10ms and 1h".into()),
     }
+}
+
+fn iodepth() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=IODEPTH_MAX)
 }
 
 fn numjobs() -> clap::builder::RangedI64ValueParser<u32> {
@@ -266,12 +358,24 @@ mod tests {
         assert!(matches!(append.durability, Durability::OnSync));
         assert!(matches!(append.growth, Growth::Unwritten));
         assert_eq!((append.growth_cap, append.pace.rate), (None, None));
+        assert_eq!(append.iodepth, [64]);
+        assert!(matches!(append.backend, Backend::System));
     }
 
     #[test]
     fn sync_is_the_seeds_workload() {
         let Scenario::Sync(sync) = scenario("dioxide bench sync") else { panic!("sync") };
         assert_eq!((sync.bs, sync.numjobs), (vec![65536], vec![64]));
+    }
+
+    #[test]
+    fn mixed_on_a_directory_or_a_device() {
+        let Scenario::Mixed(mixed) = scenario("dioxide bench mixed") else { panic!("mixed") };
+        assert_eq!((mixed.bs, mixed.numjobs, mixed.rwmixread), (vec![4096], vec![1, 2], 50));
+        assert_eq!(mixed.place.device, None);
+        let line = "dioxide bench mixed --device /dev/x --overwrite-device /dev/x --rwmixread 100";
+        let Scenario::Mixed(mixed) = scenario(line) else { panic!("mixed") };
+        assert_eq!((mixed.place.device, mixed.rwmixread), (Some("/dev/x".into()), 100));
     }
 
     #[test]
@@ -282,6 +386,9 @@ mod tests {
             "dioxide bench append --bs 4k,",
             "dioxide bench append --numjobs 0",
             "dioxide bench append --numjobs 5000",
+            "dioxide bench append --iodepth 0",
+            "dioxide bench sync --iodepth 1025",
+            "dioxide bench sync --backend sim",
             "dioxide bench append --rounds 0",
             "dioxide bench append --runtime 0s",
             "dioxide bench append --durability sometimes",
@@ -290,6 +397,9 @@ mod tests {
             "dioxide bench sync --device /dev/x",
             "dioxide bench sync --overwrite-device /dev/x",
             "dioxide bench sync --dir . --device /dev/x --overwrite-device /dev/x",
+            "dioxide bench mixed --rwmixread 101",
+            "dioxide bench mixed --rwmixread -1",
+            "dioxide bench mixed --device /dev/x",
             "dioxide bench --dir . append",
             "dioxide recover",
             "dioxide recover --force --dry-run x",

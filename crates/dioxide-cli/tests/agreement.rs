@@ -27,6 +27,10 @@ const APPEND_BYTES: u64 = 256 << 10;
 /// once, does not count.
 const SYNC_BYTES: u64 = 16 << 10;
 const SYNC_JOBS: u64 = 8;
+/// Of random reads and writes: as above.
+const MIXED_BYTES: u64 = 16 << 10;
+const MIXED_SIZE_BYTES: usize = 16 << 20;
+const MIXED_READS: u32 = 70;
 /// About as many writes as go in one of our runs: sysbench has no shorter time than a second.
 const SYSBENCH_EVENTS: &str = "1000";
 
@@ -71,14 +75,15 @@ fn tool(line: &str, dir: &Path) -> Result<String, Box<dyn Error>> {
     Ok(stdout(&output).to_owned())
 }
 
-/// Direct writes of `bs_bytes` in order by fio, on the file `fio` in `dir`.
+/// Direct writes of `bs_bytes` in order by fio, on the file `fio` in `dir`, and what `more` makes of that.
 fn fio(dir: &Path, bs_bytes: u64, more: &str) -> Rate {
     let common = "fio --name=agreement --filename=fio --ioengine=psync --direct=1 --rw=write --thread --fallocate=none \
                   --gtod_reduce=1 --group_reporting --output-format=json";
     let output = tool(&format!("{common} --bs={bs_bytes} --runtime={RUNTIME} {more}"), dir)?;
     fs::remove_file(dir.join("fio"))?;
     let document: Value = serde_json::from_str(&output)?;
-    Ok(document["jobs"][0]["write"]["iops"].as_f64().ok_or("no iops")?)
+    let rate = |direction: &str| document["jobs"][0][direction]["iops"].as_f64().ok_or("no iops");
+    Ok(rate("read")? + rate("write")?)
 }
 
 /// Sequential direct writes past the end of a fresh file.
@@ -125,6 +130,17 @@ fn sync_writers_as_fio(dir: TestDir) -> TrialResult {
     expect_agreement(ours, theirs)
 }
 
+fn mixed_as_fio(dir: TestDir) -> TrialResult {
+    let mixed = format!("--rw=randrw --rwmixread={MIXED_READS} --norandommap --time_based --end_fsync=1");
+    let theirs = || {
+        fs::write(dir.join("fio"), vec![7; MIXED_SIZE_BYTES])?;
+        File::open(dir.join("fio"))?.sync_all()?;
+        fio(&dir, MIXED_BYTES, &format!("{mixed} --size={MIXED_SIZE_BYTES}"))
+    };
+    let more = format!("--rwmixread {MIXED_READS} --bs {MIXED_BYTES} --size {MIXED_SIZE_BYTES} --numjobs 1");
+    expect_agreement(|| kernel_path("mixed", &dir, &more), theirs)
+}
+
 /// The path is the same everywhere, and each comparison takes seconds.
 fn stands_for_all(fs: Fs) -> Applies {
     match fs {
@@ -153,6 +169,7 @@ fn trials() -> Vec<Trial> {
             lab_trials_where("appends_as_fio", stands_for_all, appends_as_fio),
             lab_trials_where("durable_appends_as_fio", stands_for_all, durable_appends_as_fio),
             lab_trials_where("sync_writers_as_fio", stands_for_all, sync_writers_as_fio),
+            lab_trials_where("mixed_as_fio", stands_for_all, mixed_as_fio),
         ],
     );
     let sysbench = trials_with(

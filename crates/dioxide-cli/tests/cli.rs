@@ -33,6 +33,7 @@ fn usage_errors_end_with_2() {
         "bench append --numjobs none",
         "bench append --runtime 2h",
         "bench sync --device /dev/null",
+        "bench mixed --rwmixread 101",
         "recover",
         "--nonsense",
     ] {
@@ -57,6 +58,9 @@ fn misuse_is_one_sentence() {
         (format!("bench sync --device {file} --overwrite-device {file}"), "is not a block device"),
         ("bench sync --device /dev/null --overwrite-device /dev/null".into(), "is not a block device"),
         ("bench sync --device /dev/a --overwrite-device /dev/b".into(), "nothing was touched"),
+        (format!("bench mixed --dir {dir} --size 4k --numjobs 64"), "no room for one block of each thread"),
+        (format!("bench mixed --device {file} --overwrite-device {file}"), "is not a block device"),
+        ("bench mixed --device /dev/a --overwrite-device /dev/b".into(), "nothing was touched"),
         ("recover /no/such/file".into(), "/no/such/file"),
     ] {
         expect_refusal(&run(&line), words);
@@ -153,6 +157,57 @@ fn sync_writers_on_a_file() {
     assert_eq!(paths, ["serialised", "kernel", "dioxide"]);
     assert!(results.iter().all(|result| result["scenario"] == "sync" && result["growth"].is_null()));
     assert!(is_empty(dir.path()));
+}
+
+fn short_mixed(dir: &Path, more: &str) -> Output {
+    let dir = dir.display();
+    run(&format!("bench mixed --dir {dir} --numjobs 1,3 --runtime 50ms --rounds 2 --size 4m {more}"))
+}
+
+#[test]
+fn mixed_reads_and_writes_on_a_file() {
+    let dir = fresh_dir();
+    let output = short_mixed(dir.path(), "--rwmixread 90 --json -");
+    expect_code(&output, 0);
+    let results = results(&output);
+    let paths: Vec<&str> = results.iter().map(|result| result["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["serialised", "kernel", "dioxide"].repeat(2));
+    for result in &results {
+        let (read, write) = (&result["read"], &result["write"]);
+        let [all, reads, writes] =
+            [result, read, write].map(|way| way["clat_ns"]["N"].as_u64().unwrap() as f64);
+        assert_eq!(reads + writes, all);
+        assert!((0.8..0.97).contains(&(reads / all)), "{result}");
+        assert!(read["iops"].as_f64() > write["iops"].as_f64(), "{result}");
+        assert_eq!((&result["scenario"], &result["rwmixread"]), (&"mixed".into(), &90.into()));
+    }
+    assert!(is_empty(dir.path()));
+}
+
+#[test]
+fn only_reads_or_only_writes() {
+    let dir = fresh_dir();
+    for (percent, none, all) in [(0, "read", "write"), (100, "write", "read")] {
+        for result in results(&short_mixed(dir.path(), &format!("--rwmixread {percent} --json -"))) {
+            assert_eq!(result[none]["clat_ns"]["N"], 0);
+            assert_eq!(result[all]["clat_ns"]["N"], result["clat_ns"]["N"]);
+        }
+    }
+}
+
+#[test]
+fn percentiles_as_in_fio() {
+    let dir = fresh_dir();
+    let output = short_mixed(dir.path(), "");
+    expect_code(&output, 0);
+    let text = stdout(&output);
+    assert_eq!(text.matches("    clat percentiles (").count(), 6, "one block for each path: {text}");
+    assert_eq!(text.matches("\n     |  1.00th=[").count(), 6, "{text}");
+    assert_eq!(text.matches(" 99.99th=[").count(), 6, "{text}");
+    assert!(
+        text.contains("Mixed reads and writes of 4k, 50 % reads: 3 threads through the kernel"),
+        "{text}"
+    );
 }
 
 #[test]

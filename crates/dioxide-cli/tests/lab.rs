@@ -202,10 +202,26 @@ fn bench_counts_growth(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-fn sync_on(device: &Path) -> Output {
+fn bench_on(device: &Path, scenario: &str) -> Output {
     let device = device.display();
-    let line = format!("bench sync --device {device} --overwrite-device {device}");
+    let line = format!("bench {scenario} --device {device} --overwrite-device {device}");
     run(&format!("{line} --numjobs 8 --runtime 100ms --rounds 2 --json -"))
+}
+
+fn sync_on(device: &Path) -> Output {
+    bench_on(device, "sync")
+}
+
+fn mixed_on_a_bare_disk(disk: Disk) -> TrialResult {
+    let results = results(&bench_on(&disk, "mixed --size 5000k --bs 16k"));
+    assert_eq!(results.len(), 3);
+    for result in &results {
+        assert!(result["fs"].is_null() && result["inflight"].as_f64().unwrap() > 0.0, "{result}");
+        for way in ["read", "write"] {
+            assert!(result[way]["iops"].as_f64().unwrap() > 0.0, "{result}");
+        }
+    }
+    Ok(())
 }
 
 fn bench_on_a_bare_disk(disk: Disk) -> TrialResult {
@@ -230,8 +246,11 @@ fn a_disk_that_holds_something_is_refused(disk: Disk) -> TrialResult {
     bytes.read_exact_at(&mut before, 1080)?;
     bytes.write_all_at(&[0x53, 0xef], 1080)?;
     let refusal = sync_on(&disk);
+    let refusal_of_mixed = bench_on(&disk, "mixed");
     bytes.write_all_at(&before, 1080)?;
-    expect_refusal(&refusal, "holds an ext2, ext3 or ext4 file system");
+    for refusal in [refusal, refusal_of_mixed] {
+        expect_refusal(&refusal, "holds an ext2, ext3 or ext4 file system");
+    }
     Ok(())
 }
 
@@ -269,6 +288,7 @@ fn opens_without_a_warning(fs: Fs) -> Applies {
 fn trials() -> Vec<Trial> {
     let on_the_disk = vec![
         disk_trial("bench_on_a_bare_disk", bench_on_a_bare_disk),
+        disk_trial("mixed_on_a_bare_disk", mixed_on_a_bare_disk),
         disk_trial("a_disk_that_holds_something_is_refused", a_disk_that_holds_something_is_refused),
         disk_trial(
             "a_disk_that_another_program_holds_is_refused",

@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorKind};
 use crate::flush::{Flushes, Generation, Means};
 use crate::growth::{Need, Plan, Planner};
 use crate::marker::{Identity, Marker, Mode, Prepared};
-use crate::merge::{Limits, Span};
+use crate::merge::{FULL_REQUESTS_MAX, Limits, Span};
 use crate::size::Sizes;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -350,6 +350,7 @@ impl<T: Clone + PartialEq> Core<T> {
     /// requests. Whoever submitted them is awake.
     pub fn submit(&mut self, batch: impl IntoIterator<Item = (T, Dio, bool)>, out: &mut Outbox<T>) {
         let mut overwrites = Few::new();
+        let is_idle = self.in_flight == 0;
         for (token, dio, durable) in batch {
             match dio {
                 Dio::Append(segment) => {
@@ -367,6 +368,13 @@ impl<T: Clone + PartialEq> Core<T> {
         self.overwrite_together(overwrites, out);
         if self.called.is_none() {
             self.send_waiting(out);
+            // What is left over of a batch has nobody to wait for.
+            while is_idle
+                && self.in_flight < FULL_REQUESTS_MAX
+                && let Some((offset, count)) = self.next_place(out)
+            {
+                self.send(offset, count, out);
+            }
         }
         self.pump(out);
     }

@@ -40,8 +40,17 @@ impl Files {
 
     /// Closes what nobody will use any more.
     pub fn let_go_of_closed(&mut self, ring: &mut Option<Box<dyn Ring>>) {
+        self.retain(ring, |file| file.outstanding > 0 || !file.engine.is_closed());
+    }
+
+    /// Lets go of everything.
+    pub fn let_go_of_all(&mut self, ring: &mut Option<Box<dyn Ring>>) {
+        self.retain(ring, |_| false);
+    }
+
+    fn retain(&mut self, ring: &mut Option<Box<dyn Ring>>, keeps: impl Fn(&Attached) -> bool) {
         self.attached.retain(|_, file| {
-            let keeps = file.outstanding > 0 || !file.engine.is_closed();
+            let keeps = keeps(file);
             if !keeps && let (Some(ring), Some(slot)) = (ring.as_mut(), file.slot) {
                 ring.detach(slot);
             }

@@ -23,7 +23,7 @@ use crate::backend::ring::{Bell, Io, Ring};
 use crate::backend::sim::ring::SimRing;
 use crate::backend::uring::Uring;
 use crate::buffer::{Buffer, Pool, Segment};
-use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::error::{ErrorKind, Operation, Result};
 use crate::file::Inner;
 use crate::flush::Means;
 use crate::inflight::Stay;
@@ -136,8 +136,9 @@ fn each_own(act: impl Fn(&mut Driver)) {
         // Not those at work: they wait for nobody.
         let drivers: Vec<_> = own.borrow().iter().filter_map(Weak::upgrade).collect();
         for driver in drivers {
-            if let Ok(mut driver) = driver.try_borrow_mut() {
-                act(&mut driver);
+            match driver.try_borrow_mut() {
+                Ok(mut driver) if driver.process.is_current() => act(&mut driver),
+                _ => {}
             }
         }
     });
@@ -194,6 +195,11 @@ impl Driver {
         self.ring.is_some()
     }
 
+    /// How many have finished and were not reaped.
+    pub fn finished(&self) -> usize {
+        self.finished.len()
+    }
+
     /// The next finished operation.
     pub fn next(&mut self) -> Option<Completion> {
         self.finished.pop_front()
@@ -210,20 +216,23 @@ impl Driver {
         if self.outstanding() >= self.depth {
             return Err(buffer);
         }
+        let refusal = match file {
+            _ if !self.process.is_current() => Some(ErrorKind::Forked),
+            Inner::Reader(_) if !matches!(what, What::Read(_)) => Some(ErrorKind::ReadOnly),
+            _ => None,
+        };
+        if let Some(kind) = refusal {
+            let error = file.error(what.operation(), what.offset(), kind);
+            self.finished.push_back(Completion::new(tag, what, buffer, Err(error)));
+            return Ok(());
+        }
         let (file, durable, reader) = match file {
             Inner::Shared { engine, durable, .. } => (self.attach(engine), *durable, None),
-            Inner::Reader(reader) => match what {
-                What::Read(_) => match reader.engine() {
-                    Some(engine) => (self.attach(&engine), false, Some(reader.another())),
-                    None => {
-                        self.read_beside(reader, what, buffer, tag);
-                        return Ok(());
-                    }
-                },
-                _ => {
-                    let error =
-                        Error::new(what.operation(), reader.path(), what.offset(), ErrorKind::ReadOnly);
-                    self.finished.push_back(Completion::new(tag, what, buffer, Err(error)));
+            Inner::Reader(reader) => match (reader.engine_of_device(), reader.engine()) {
+                (Some(engine), _) => (self.attach(&engine), false, None),
+                (None, Some(engine)) => (self.attach(&engine), false, Some(reader.another())),
+                (None, None) => {
+                    self.read_beside(reader, what, buffer, tag);
                     return Ok(());
                 }
             },
@@ -274,9 +283,6 @@ impl Driver {
 
     /// Waits until everything that was submitted is finished.
     fn settle(&mut self) {
-        if !self.process.is_current() {
-            return;
-        }
         self.work();
         while self.operations.len() > self.queued.len() {
             self.sleep(1);
@@ -303,7 +309,7 @@ impl Driver {
         self.pushed = 0;
         for operation in self.operations.drain() {
             let error =
-                self.files[operation.file].engine.error_for(operation.what.operation(), ErrorKind::Forked);
+                self.files[operation.file].engine.error(operation.what.operation(), None, ErrorKind::Forked);
             let completion = Completion::new(operation.tag, operation.what, operation.buffer, Err(error));
             self.finished.push_back(completion);
         }
@@ -662,6 +668,8 @@ impl Drop for Driver {
             self.files[operation.file].outstanding -= 1;
         }
         self.settle();
+        // The kernel takes a ring apart later than it is closed, and devices let nobody in until their files are.
+        self.files.let_go_of_all(&mut self.ring);
     }
 }
 

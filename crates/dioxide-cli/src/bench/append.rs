@@ -7,8 +7,9 @@ use super::figures::Run;
 use super::growing::GrowthWatch;
 use super::ledger::{End, Ledger, Places};
 use super::place::Ground;
+use super::target::Target;
 use super::task::Task;
-use super::work::Route;
+use super::work::{Backend, Route};
 use anyhow::{Context, Result};
 use dioxide::{Durability, Growth, OpenOptions};
 use rustix::fs::OFlags;
@@ -23,6 +24,9 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
     let tickets = Tickets::new(task);
     let (run, end) = match task.route {
         Route::Dioxide => (through_dioxide(task, &ground, &ledger, &tickets)?, End::AtLastBlock),
+        Route::Queue { iodepth } => {
+            (through_a_queue(task, iodepth, &ground, &ledger, &tickets)?, End::AtLastBlock)
+        }
         Route::Recycled => (over_an_old_file(task, &ground, &ledger, &tickets)?, End::AtLastBlock),
         Route::Preallocated => {
             ground.preallocate(task.size_bytes).context("preallocate")?;
@@ -40,20 +44,25 @@ fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &T
         Durability::OnSync => OFlags::empty(),
     };
     let file = ground.open(flags)?;
-    let shift = task.crew(ledger).work(|_, block| {
-        let Some(offset) = tickets.take() else { return Ok(None) };
-        pwrite(&file, block, offset)?;
-        Ok(Some(offset))
-    })?;
+    let shift = task.crew(ledger).work(
+        |_, _| tickets.take(),
+        |Target { offset, .. }, block| {
+            pwrite(&file, block, offset)?;
+            Ok(offset)
+        },
+    )?;
     file.sync_data().context("fdatasync")?;
     Ok(shift.clock_out())
 }
 
 /// The ticket only allows an append; where it goes is for the library to say.
 fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
-    let file = options(task).open(ground.path())?;
+    let file = ground.open_with(&options(task))?;
+    if task.point.backend == Backend::Sim {
+        return one_by_one(task, file, ledger, tickets);
+    }
     let watch = GrowthWatch::new(&file, ground);
-    let shift = task.crew(ledger).work(|_, block| tickets.spend(|| watch.append(block)))?;
+    let shift = task.crew(ledger).work(|_, _| tickets.take(), |_, block| watch.append(block))?;
     let growing = watch.result();
     file.close()?;
     let mut run = shift.clock_out();
@@ -61,12 +70,33 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &
     Ok(run)
 }
 
+fn through_a_queue(
+    task: &Task<'_>,
+    iodepth: usize,
+    ground: &Ground,
+    ledger: &Ledger,
+    tickets: &Tickets,
+) -> Result<Run> {
+    let file = ground.open_with(&options(task))?;
+    let shift = task.crew(ledger).work_through_queues(
+        iodepth,
+        |_, _| tickets.take(),
+        |queue, _, block, tag| queue.append(&file, block, tag),
+    )?;
+    file.close()?;
+    Ok(shift.clock_out())
+}
+
 /// The file was written to the full before, and begins anew.
 fn over_an_old_file(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
-    ground.fill(task.size_bytes).context("fill the file to be recycled")?;
-    let file = options(task).open(ground.path())?;
+    ground.fill(task.whole_blocks_bytes()).context("fill the file to be recycled")?;
+    let file = ground.open_with(&options(task))?;
     file.recycle()?;
-    let shift = task.crew(ledger).work(|_, block| tickets.spend(|| Ok(file.append(block)?)))?;
+    one_by_one(task, file, ledger, tickets)
+}
+
+fn one_by_one(task: &Task<'_>, file: dioxide::File, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
+    let shift = task.crew(ledger).work(|_, _| tickets.take(), |_, block| Ok(file.append(block)?))?;
     file.close()?;
     Ok(shift.clock_out())
 }
@@ -97,14 +127,9 @@ impl Tickets {
     }
 
     /// The next offset. None once the file is full.
-    fn take(&self) -> Option<u64> {
+    fn take(&self) -> Option<Target> {
         let offset = self.next.fetch_add(self.bs_bytes, Relaxed);
-        (offset + self.bs_bytes <= self.size_bytes).then_some(offset)
-    }
-
-    /// Appends if there is a ticket, wherever that may go.
-    fn spend(&self, append: impl FnOnce() -> Result<u64>) -> Result<Option<u64>> {
-        self.take().map(|_| append()).transpose()
+        (offset + self.bs_bytes <= self.size_bytes).then_some(Target::write(offset))
     }
 }
 
@@ -115,7 +140,8 @@ mod tests {
     #[test]
     fn tickets_end_at_the_cap() {
         let tickets = Tickets { next: AtomicU64::new(0), bs_bytes: 4096, size_bytes: 10_000 };
-        assert_eq!([tickets.take(), tickets.take(), tickets.take()], [Some(0), Some(4096), None]);
+        let taken = [tickets.take(), tickets.take(), tickets.take()];
+        assert_eq!(taken, [Some(Target::write(0)), Some(Target::write(4096)), None]);
         assert_eq!(tickets.take(), None);
     }
 }

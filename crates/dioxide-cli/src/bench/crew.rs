@@ -1,31 +1,29 @@
-//! The crew: N threads that do one operation over and over behind a common start, and the clock over them.
+//! The crew: N threads that do one operation after the other behind a common start, and the clock over them.
 
 use super::figures::Run;
+use super::job::{Done, Floor, Job};
 use super::latency::Timings;
 use super::ledger::Ledger;
 use super::schedule::Schedule;
-use super::stamp::{Stamp, fill_as_job};
+use super::target::Target;
 use crate::interrupt;
 use crate::meter::Meter;
 use crate::meter::disk::Disk;
 use anyhow::{Context, Result, anyhow};
-use dioxide::Buffer;
-use rustix::thread::set_current_timer_slack;
-use std::num::NonZero;
+use dioxide::{Buffer, Full, Queue};
+use fastrand::Rng;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{Builder, Scope, ScopedJoinHandle, park_timeout, scope};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::{Builder, Scope, ScopedJoinHandle, scope};
 use std::time::{Duration, Instant};
 
 /// How soon a Ctrl-C is noticed, and how often the machine is looked at.
 const ATTENTION: Duration = Duration::from_millis(50);
-/// How late a thread may be woken for its next operation, where the load is given. The kernel's own is 50 us.
-const TIMER_SLACK_NS: u64 = 1;
 
 /// See the module.
 pub struct Crew<'a> {
-    pub numjobs: usize,
+    pub threads: usize,
     pub bs_bytes: u64,
     pub runtime: Duration,
     /// When each operation begins. None for as soon as the one before has ended.
@@ -43,38 +41,51 @@ pub struct Shift<'a> {
     done: Vec<Done>,
 }
 
-/// What one thread did.
-struct Done {
-    timings: Timings,
-    /// The number of the first operation that it did not begin for want of time. None if there was no space for it.
-    next: Option<u64>,
-}
-
-/// What the threads of a crew share with the one that waits for them.
-struct Floor {
-    /// When it was opened; held for writing until everyone is ready.
-    gate: RwLock<Instant>,
-    stop: AtomicBool,
-}
-
 impl<'a> Crew<'a> {
-    /// Runs `op` in every thread until the time is over or an `op` returns None (no space left for it).
-    /// `op` is given the number of its thread and a stamped block, and returns the offset where it wrote.
+    /// Works in every thread until the time is over or there is no space left.
+    ///
+    /// `aim` says what a thread, known by its number, does next; None if there is no space for it. Its random numbers
+    /// are the thread's own, and the same in every run. `op` does it, timed: it writes the block, which is
+    /// stamped, or reads into it, and returns the offset at which that was.
     ///
     /// The clock starts when the threads may, and is still running on return: the caller ends
     /// what belongs to the route, a flush or a close, and then calls [`Shift::clock_out`].
-    pub fn work(&self, op: impl Fn(usize, &[u8]) -> Result<Option<u64>> + Sync) -> Result<Shift<'a>> {
+    pub fn work(
+        &self,
+        aim: impl Fn(usize, &mut Rng) -> Option<Target> + Sync,
+        op: impl Fn(Target, &mut [u8]) -> Result<u64> + Sync,
+    ) -> Result<Shift<'a>> {
+        self.shift(|job| job.one_by_one(&aim, &op))
+    }
+
+    /// As [`work`](Self::work), with a queue in each thread, and as many operations outstanding in it as `iodepth` says.
+    ///
+    /// `aim` is asked for lanes instead of threads: each of the operations that may be outstanding has a number of its
+    /// own, through all threads. `queue_it` queues an operation, with its block and its tag.
+    pub fn work_through_queues(
+        &self,
+        iodepth: usize,
+        aim: impl Fn(usize, &mut Rng) -> Option<Target> + Sync,
+        queue_it: impl Fn(&mut Queue, Target, Buffer, u64) -> Result<(), Full> + Sync,
+    ) -> Result<Shift<'a>> {
+        self.shift(|job| job.many_at_a_time(iodepth, &aim, &queue_it))
+    }
+
+    fn shift(&self, body: impl Fn(&Job<'_>) -> Result<Done> + Sync) -> Result<Shift<'a>> {
         let floor = Floor { gate: RwLock::new(Instant::now()), stop: AtomicBool::new(false) };
         scope(|scope| {
             let mut closed = floor.gate.write().expect("nobody panics with the gate");
             let (ready, events) = channel();
-            let jobs: Result<Vec<_>> =
-                (0..self.numjobs).map(|job| self.hire(scope, job, &floor, ready.clone(), &op)).collect();
+            let hire = |number| {
+                let job = Job { number, crew: self, floor: &floor, ready: ready.clone() };
+                hire(scope, job, &body)
+            };
+            let jobs: Result<Vec<_>> = (0..self.threads).map(hire).collect();
             drop(ready);
             // Without a full crew, those hired go home before their first operation.
             floor.stop.store(jobs.is_err(), Relaxed);
             let jobs = jobs?;
-            events.iter().take(self.numjobs).for_each(drop);
+            events.iter().take(self.threads).for_each(drop);
             let mut meter = Meter::start(self.disk);
             let began = Instant::now();
             *closed = began;
@@ -86,69 +97,6 @@ impl<'a> Crew<'a> {
             interrupted?;
             Ok(Shift { began, meter, runtime: self.runtime, schedule: self.schedule, done: done? })
         })
-    }
-
-    fn hire<'scope, 'env, Op>(
-        &'env self,
-        scope: &'scope Scope<'scope, 'env>,
-        job: usize,
-        floor: &'env Floor,
-        ready: Sender<()>,
-        op: &'env Op,
-    ) -> Result<ScopedJoinHandle<'scope, Result<Done>>>
-    where
-        Op: Fn(usize, &[u8]) -> Result<Option<u64>> + Sync,
-    {
-        let thread = Builder::new().name(format!("job {job}"));
-        thread.spawn_scoped(scope, move || self.job(job, floor, &ready, op)).context("start a thread")
-    }
-
-    /// One thread. Dropping `ready` on return tells that it is done.
-    fn job(
-        &self,
-        job: usize,
-        floor: &Floor,
-        ready: &Sender<()>,
-        op: &impl Fn(usize, &[u8]) -> Result<Option<u64>>,
-    ) -> Result<Done> {
-        let mut block = Buffer::zeroed(self.bs_bytes as usize);
-        fill_as_job(job as u32, &mut block);
-        if self.schedule.is_some() {
-            set_current_timer_slack(NonZero::new(TIMER_SLACK_NS)).context("set the timer slack")?;
-        }
-        let _ = ready.send(());
-        let began = *floor.gate.read().expect("nobody panics with the gate");
-        let outcome = self.repeat(job, began, &floor.stop, &mut block, op);
-        if outcome.is_err() {
-            floor.stop.store(true, Relaxed);
-        }
-        outcome
-    }
-
-    /// The measured loop.
-    fn repeat(
-        &self,
-        job: usize,
-        began: Instant,
-        stop: &AtomicBool,
-        block: &mut [u8],
-        op: impl Fn(usize, &[u8]) -> Result<Option<u64>>,
-    ) -> Result<Done> {
-        let mut timings = Timings::new(self.schedule.is_some());
-        let mut stamp = Stamp { job: job as u32, sequence: 1 };
-        while !stop.load(Relaxed) {
-            self.ledger.stamp(stamp, block);
-            let due = self.schedule.map(|schedule| began + schedule.due(job, stamp.sequence));
-            if due.is_some_and(|due| !is_awaited(due, stop)) {
-                break;
-            }
-            let submitted = Instant::now();
-            let Some(offset) = op(job, block)? else { return Ok(Done { timings, next: None }) };
-            timings.record(due.unwrap_or(submitted), submitted);
-            self.ledger.acknowledge(stamp, offset)?;
-            stamp.sequence += 1;
-        }
-        Ok(Done { timings, next: Some(stamp.sequence) })
     }
 
     /// Until the time is over, every thread is done, or the user has had enough.
@@ -168,18 +116,17 @@ impl<'a> Crew<'a> {
     }
 }
 
-/// Sleeps until an operation is due. False if the crew stops before.
-fn is_awaited(due: Instant, stop: &AtomicBool) -> bool {
-    loop {
-        let left = due.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return true;
-        }
-        park_timeout(left.min(ATTENTION));
-        if stop.load(Relaxed) {
-            return false;
-        }
-    }
+fn hire<'scope, 'env, Body>(
+    scope: &'scope Scope<'scope, 'env>,
+    job: Job<'scope>,
+    body: &'scope Body,
+) -> Result<ScopedJoinHandle<'scope, Result<Done>>>
+where
+    Body: Fn(&Job<'_>) -> Result<Done> + Sync,
+{
+    let thread = Builder::new().name(format!("job {}", job.number));
+    let work = move || body(&job).inspect_err(|_| job.give_up());
+    thread.spawn_scoped(scope, work).context("start a thread")
 }
 
 fn join(job: ScopedJoinHandle<'_, Result<Done>>) -> Result<Done> {
@@ -191,14 +138,18 @@ impl Shift<'_> {
     pub fn clock_out(self) -> Run {
         let elapsed = self.began.elapsed();
         let usage = self.meter.stop();
-        let mut timings = Timings::new(self.schedule.is_some());
-        self.done.iter().for_each(|done| timings.add(&done.timings));
-        let ops = timings.clat.len();
+        let sum = |of: fn(&Done) -> &Timings| {
+            let mut sum = Timings::new(self.schedule.is_some());
+            self.done.iter().for_each(|done| sum.add(of(done)));
+            sum
+        };
+        let (reads, writes) = (sum(|done| &done.reads), sum(|done| &done.writes));
+        let mut run = Run::new(elapsed, reads, writes, usage);
         if let Some(schedule) = self.schedule {
             let missed = missed(schedule, &self.done, elapsed.min(self.runtime));
-            missed.for_each(|due| timings.miss(elapsed - due));
+            missed.for_each(|due| run.timings.miss(elapsed - due));
         }
-        Run::new(ops, elapsed, timings, usage)
+        run
     }
 }
 
@@ -216,25 +167,31 @@ fn missed(schedule: Schedule, done: &[Done], end: Duration) -> impl Iterator<Ite
 #[cfg(test)]
 mod tests {
     use super::super::ledger::Places;
+    use super::super::target::Direction;
     use super::*;
     use std::sync::atomic::AtomicU64;
 
     const BS: u64 = 4096;
     const LONG: Duration = Duration::from_secs(3600);
 
+    /// A place of its own for each thread.
+    fn aim(job: usize, _: &mut Rng) -> Option<Target> {
+        Some(Target::write(job as u64 * BS))
+    }
+
     fn crew(ledger: &Ledger, runtime: Duration) -> Crew<'_> {
-        Crew { numjobs: 8, bs_bytes: BS, runtime, schedule: None, ledger, disk: None }
+        Crew { threads: 8, bs_bytes: BS, runtime, schedule: None, ledger, disk: None }
     }
 
     #[test]
     fn works_until_the_time_is_over() {
         let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
         let runtime = Duration::from_millis(30);
-        let work = |job: usize, _: &[u8]| {
+        let op = |target: Target, _: &mut [u8]| {
             std::thread::sleep(Duration::from_millis(1));
-            Ok(Some(job as u64 * BS))
+            Ok(target.offset)
         };
-        let run = crew(&ledger, runtime).work(work).unwrap().clock_out();
+        let run = crew(&ledger, runtime).work(aim, op).unwrap().clock_out();
         assert!(run.figures.elapsed >= runtime);
         assert!(run.figures.ops >= 8 && run.timings.clat.min() >= 900_000);
     }
@@ -245,13 +202,13 @@ mod tests {
         let schedule = Some(Schedule::new(1000, 8));
         let crew = Crew { schedule, ..crew(&ledger, Duration::from_millis(200)) };
         let stalled = AtomicBool::new(false);
-        let work = |job: usize, _: &[u8]| {
-            if job == 0 && !stalled.swap(true, Relaxed) {
+        let op = |target: Target, _: &mut [u8]| {
+            if target.offset == 0 && !stalled.swap(true, Relaxed) {
                 std::thread::sleep(Duration::from_millis(100));
             }
-            Ok(Some(job as u64 * BS))
+            Ok(target.offset)
         };
-        let run = crew.work(work).unwrap().clock_out();
+        let run = crew.work(aim, op).unwrap().clock_out();
         let (ops, elapsed) = (run.figures.ops, run.figures.elapsed);
         assert!(u128::from(ops) <= elapsed.as_millis() + 8, "{ops} operations in {elapsed:?}");
         // One call was slow, and made the operations late that were due meanwhile: one each 8 ms.
@@ -264,13 +221,13 @@ mod tests {
     fn what_is_never_begun_counts_as_late() {
         let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
         let schedule = Some(Schedule::new(1000, 1));
-        let crew = Crew { schedule, numjobs: 1, ..crew(&ledger, Duration::from_millis(50)) };
-        let work = |_: usize, _: &[u8]| {
+        let crew = Crew { schedule, threads: 1, ..crew(&ledger, Duration::from_millis(50)) };
+        let op = |target: Target, _: &mut [u8]| {
             std::thread::sleep(Duration::from_millis(100));
-            Ok(Some(0))
+            Ok(target.offset)
         };
-        let shift = crew.work(work).unwrap();
-        let counted = shift.done[0].timings.lat.as_ref().unwrap().len();
+        let shift = crew.work(aim, op).unwrap();
+        let counted = shift.done[0].writes.lat.as_ref().unwrap().len();
         assert_eq!(counted, 1, "the clock runs: what was missed is counted later");
         let run = shift.clock_out();
         assert_eq!((run.figures.ops, run.timings.clat.len()), (1, 1));
@@ -283,8 +240,8 @@ mod tests {
     fn a_full_file_misses_nothing() {
         let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
         let schedule = Some(Schedule::new(1000, 1));
-        let crew = Crew { schedule, numjobs: 1, ..crew(&ledger, LONG) };
-        let shift = crew.work(|_, _| Ok(None)).unwrap();
+        let crew = Crew { schedule, threads: 1, ..crew(&ledger, LONG) };
+        let shift = crew.work(|_, _| None, |_, _| Ok(0)).unwrap();
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(shift.clock_out().timings.lat.unwrap().len(), 0);
     }
@@ -293,30 +250,79 @@ mod tests {
     fn works_until_there_is_no_space() {
         let ledger = Ledger::new(1, BS, 100, Places::OnceEach);
         let next = AtomicU64::new(0);
-        let work = |_: usize, block: &[u8]| {
-            assert_eq!(block.len() as u64, BS);
+        let aim = |_: usize, _: &mut Rng| {
             let number = next.fetch_add(1, Relaxed);
-            Ok((number < 100).then_some(number * BS))
+            (number < 100).then_some(Target::write(number * BS))
         };
-        let run = crew(&ledger, LONG).work(work).unwrap().clock_out();
+        let op = |target: Target, block: &mut [u8]| {
+            assert_eq!(block.len() as u64, BS);
+            Ok(target.offset)
+        };
+        let run = crew(&ledger, LONG).work(aim, op).unwrap().clock_out();
         assert_eq!(run.figures.ops, 100);
+    }
+
+    #[test]
+    fn reads_and_writes_are_told_apart() {
+        let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
+        let aim = |job: usize, _: &mut Rng| {
+            let direction = if job < 4 { Direction::Read } else { Direction::Write };
+            Some(Target { direction, offset: job as u64 * BS })
+        };
+        let op = |target: Target, _: &mut [u8]| {
+            std::thread::sleep(Duration::from_millis(if target.direction == Direction::Read {
+                1
+            } else {
+                5
+            }));
+            Ok(target.offset)
+        };
+        let run = crew(&ledger, Duration::from_millis(50)).work(aim, op).unwrap().clock_out();
+        assert!(run.reads.clat.min() < 5_000_000 && run.writes.clat.min() >= 5_000_000);
+        assert_eq!(run.reads.clat.len() + run.writes.clat.len(), run.figures.ops);
+        assert!(run.figures.read_iops > run.figures.write_iops);
+    }
+
+    #[test]
+    fn what_was_not_written_is_not_read() {
+        let ledger = Ledger::new(1, BS, 1, Places::Rewritten);
+        let written = std::sync::Mutex::new(Vec::new());
+        let aim = |_: usize, dice: &mut Rng| {
+            let direction = if dice.bool() { Direction::Read } else { Direction::Write };
+            Some(Target { direction, offset: 0 })
+        };
+        // Keeps two writes only.
+        let op = |target: Target, block: &mut [u8]| {
+            let mut written = written.lock().unwrap();
+            match target.direction {
+                Direction::Write => written.push(block.to_vec()),
+                Direction::Read => match written.len() {
+                    0 => {}
+                    len => block.copy_from_slice(&written[len.min(2) - 1]),
+                },
+            }
+            Ok(target.offset)
+        };
+        let crew = Crew { threads: 1, ..crew(&ledger, LONG) };
+        let error = crew.work(aim, op).err().unwrap().to_string();
+        assert!(error.contains("of thread 0 was acknowledged at 0 and is not there"), "{error}");
     }
 
     #[test]
     fn one_failure_stops_all() {
         let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
-        let work = |job: usize, _: &[u8]| match job {
+        let op = |target: Target, _: &mut [u8]| match target.offset / BS {
             3 => Err(anyhow!("broken")),
-            _ => Ok(Some(job as u64 * BS)),
+            _ => Ok(target.offset),
         };
-        let error = crew(&ledger, LONG).work(work).err().unwrap();
+        let error = crew(&ledger, LONG).work(aim, op).err().unwrap();
         assert_eq!(error.to_string(), "broken");
     }
 
     #[test]
     fn the_clock_runs_until_clock_out() {
         let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
-        let shift = crew(&ledger, LONG).work(|_, _| Ok(None)).unwrap();
+        let shift = crew(&ledger, LONG).work(|_, _| None, |_, _| Ok(0)).unwrap();
         std::thread::sleep(Duration::from_millis(20));
         assert!(shift.clock_out().figures.elapsed >= Duration::from_millis(20));
     }

@@ -11,7 +11,10 @@ use std::time::Duration;
 /// One run of one route.
 pub struct Run {
     pub figures: Figures,
+    /// Of reads and writes together.
     pub timings: Timings,
+    pub reads: Timings,
+    pub writes: Timings,
 }
 
 /// The numbers of a run of which the report shows the median.
@@ -19,6 +22,8 @@ pub struct Run {
 pub struct Figures {
     pub ops: u64,
     pub iops: f64,
+    pub read_iops: f64,
+    pub write_iops: f64,
     pub elapsed: Duration,
     /// The file was full before the time was over.
     pub is_cut_short: bool,
@@ -41,12 +46,18 @@ pub struct Figures {
 }
 
 impl Run {
-    pub fn new(ops: u64, elapsed: Duration, timings: Timings, usage: Usage) -> Self {
+    pub fn new(elapsed: Duration, reads: Timings, writes: Timings, usage: Usage) -> Self {
+        let mut timings = reads.clone();
+        timings.add(&writes);
+        let ops = timings.clat.len();
         let seconds = elapsed.as_secs_f64();
+        let rate = |timings: &Timings| timings.clat.len() as f64 / seconds;
         let cpu = usage.cpu.user + usage.cpu.system;
         let figures = Figures {
             ops,
-            iops: ops as f64 / seconds,
+            iops: rate(&timings),
+            read_iops: rate(&reads),
+            write_iops: rate(&writes),
             elapsed,
             is_cut_short: false,
             usr_cpu: percent(usage.cpu.user, elapsed),
@@ -60,7 +71,7 @@ impl Run {
             machine: usage.machine,
             growing: None,
         };
-        Self { figures, timings }
+        Self { figures, timings, reads, writes }
     }
 }
 
@@ -70,18 +81,23 @@ pub struct Row {
     pub route: Route,
     /// By round.
     pub runs: Vec<Figures>,
-    /// Of all rounds together.
+    /// Of all rounds together, and of reads and writes.
     pub timings: Timings,
+    pub reads: Timings,
+    pub writes: Timings,
 }
 
 impl Row {
     pub fn new(point: Point, route: Route) -> Self {
-        Self { point, route, runs: Vec::new(), timings: Timings::new(point.rate_iops.is_some()) }
+        let none = || Timings::new(point.rate_iops.is_some());
+        Self { point, route, runs: Vec::new(), timings: none(), reads: none(), writes: none() }
     }
 
     pub fn add(&mut self, run: Run) {
         self.runs.push(run.figures);
         self.timings.add(&run.timings);
+        self.reads.add(&run.reads);
+        self.writes.add(&run.writes);
     }
 
     /// The median over the rounds of a figure that every run has.
@@ -140,17 +156,19 @@ impl Row {
 /// Rows as tests of the reports need them.
 #[cfg(test)]
 pub mod examples {
-    use super::super::work::Scenario;
+    use super::super::work::{Backend, Scenario};
     use super::*;
     use dioxide::{Durability, Growth};
 
     pub fn append_point(numjobs: usize) -> Point {
         Point {
             scenario: Scenario::Append,
+            backend: Backend::System,
             bs_bytes: 4096,
             numjobs,
             durability: Durability::OnSync,
             growth: Some(Growth::Unwritten),
+            rwmixread: None,
             rate_iops: None,
         }
     }
@@ -158,27 +176,45 @@ pub mod examples {
     pub fn sync_point() -> Point {
         Point {
             scenario: Scenario::Sync,
+            backend: Backend::System,
             bs_bytes: 65536,
             numjobs: 64,
             durability: Durability::EveryWrite,
             growth: None,
+            rwmixread: None,
             rate_iops: None,
         }
     }
 
-    /// One run a round, each a second long, with these rates. Latencies are 1 us to 1 ms.
+    pub fn mixed_point(numjobs: usize) -> Point {
+        Point {
+            scenario: Scenario::Mixed,
+            backend: Backend::System,
+            bs_bytes: 4096,
+            numjobs,
+            durability: Durability::OnSync,
+            growth: None,
+            rwmixread: Some(70),
+            rate_iops: None,
+        }
+    }
+
+    /// One run a round, each a second long, with these rates. Latencies are 1 us to 1 ms, those of reads half of it.
     pub fn row(point: Point, route: Route, rates: &[u64]) -> Row {
         let mut row = Row::new(point, route);
         for rate in rates {
-            row.add(run(*rate, Timings::new(point.rate_iops.is_some())));
+            row.add(run(*rate, &point));
         }
         row
     }
 
-    fn run(ops: u64, empty: Timings) -> Run {
+    fn run(ops: u64, point: &Point) -> Run {
+        let read_iops = ops as f64 * f64::from(point.rwmixread.unwrap_or(0)) / 100.0;
         let figures = Figures {
             ops,
             iops: ops as f64,
+            read_iops,
+            write_iops: ops as f64 - read_iops,
             elapsed: Duration::from_secs(1),
             is_cut_short: ops > 100_000,
             usr_cpu: 10.0,
@@ -192,11 +228,14 @@ pub mod examples {
             machine: Some(Shares { usr: 5.0, sys: 25.0, idle: 50.0, wait: 20.0, steal: 0.0 }),
             growing: None,
         };
-        let mut timings = empty;
-        for latencies in [Some(&mut timings.clat), timings.lat.as_mut()].into_iter().flatten() {
-            (1..=1000).for_each(|microseconds| latencies.saturating_record(microseconds * 1000));
-        }
-        Run { figures, timings }
+        let up_to = |microseconds| {
+            let mut timings = Timings::new(point.rate_iops.is_some());
+            for latencies in [Some(&mut timings.clat), timings.lat.as_mut()].into_iter().flatten() {
+                (1..=microseconds).for_each(|microsecond| latencies.saturating_record(microsecond * 1000));
+            }
+            timings
+        };
+        Run { figures, timings: up_to(1000), reads: up_to(500), writes: up_to(1000) }
     }
 }
 

@@ -26,6 +26,8 @@ pub enum Places {
     OnceEach,
     /// Overwrites: the last one counts.
     Rewritten,
+    /// Nothing is kept of them, and nothing noted.
+    Forgotten,
 }
 
 /// Where the file must end.
@@ -52,6 +54,11 @@ impl Ledger {
         Self { salt, bs_bytes, places, slots }
     }
 
+    /// Of a file that keeps nothing.
+    pub fn of_nothing(bs_bytes: u64) -> Self {
+        Self::new(0, bs_bytes, 0, Places::Forgotten)
+    }
+
     /// The memory that a ledger of so many blocks takes.
     pub fn memory_bytes(blocks: u64) -> u64 {
         blocks.saturating_mul(size_of::<AtomicU64>() as u64)
@@ -59,11 +66,16 @@ impl Ledger {
 
     /// Marks `block` as the next write of a job.
     pub fn stamp(&self, stamp: Stamp, block: &mut [u8]) {
-        stamp.put(self.salt, block);
+        if self.places != Places::Forgotten {
+            stamp.put(self.salt, block);
+        }
     }
 
     /// Notes that the block with this stamp was acknowledged at `offset`.
     pub fn acknowledge(&self, stamp: Stamp, offset: u64) -> Result<()> {
+        if self.places == Places::Forgotten {
+            return Ok(());
+        }
         let slot = self.slots.get((offset / self.bs_bytes) as usize);
         let slot = slot.filter(|_| offset.is_multiple_of(self.bs_bytes));
         let slot = slot.with_context(|| wrong(&format!("offset {offset} is no place for a block")))?;
@@ -72,6 +84,18 @@ impl Ledger {
             bail!(wrong(&format!("offset {offset} was given to two appends")));
         }
         Ok(())
+    }
+
+    /// Whether `block`, read at `offset`, carries in every sector the stamp of the last write acknowledged there. Its
+    /// noise is left to [`verify`](Self::verify): this is done beside the clock.
+    ///
+    /// Only for the one who writes there, and who waits for its writes.
+    pub fn check(&self, block: &[u8], offset: u64) -> Result<()> {
+        let slot = self.slots.get((offset / self.bs_bytes) as usize);
+        match slot.and_then(|slot| unpack(slot.load(Relaxed))) {
+            Some(stamp) if !stamp.is_on(self.salt, block) => bail!(is_not_there(stamp, offset)),
+            _ => Ok(()),
+        }
     }
 
     /// Reads everything back and compares. `file` is open with O_DIRECT, so that the page cache is not asked.
@@ -111,10 +135,7 @@ impl Ledger {
         for (number, block) in (first..).zip(blocks) {
             let Some(stamp) = unpack(self.slots[number as usize].load(Relaxed)) else { continue };
             if block != expected.block(stamp) {
-                let (offset, Stamp { job, sequence }) = (number * self.bs_bytes, stamp);
-                bail!(wrong(&format!(
-                    "write {sequence} of thread {job} was acknowledged at {offset} and is not there"
-                )));
+                bail!(is_not_there(stamp, number * self.bs_bytes));
             }
         }
         Ok(())
@@ -147,6 +168,10 @@ fn pack(stamp: Stamp) -> u64 {
 fn unpack(word: u64) -> Option<Stamp> {
     let sequence = word & ((1 << SEQUENCE_BITS) - 1);
     (word != 0).then_some(Stamp { job: (word >> SEQUENCE_BITS) as u32, sequence })
+}
+
+fn is_not_there(Stamp { job, sequence }: Stamp, offset: u64) -> String {
+    wrong(&format!("write {sequence} of thread {job} was acknowledged at {offset} and is not there"))
 }
 
 fn wrong(what: &str) -> String {
@@ -234,6 +259,20 @@ mod tests {
         write(&ledger, &file, stamp(1, 2), 1);
         file.write_all_at(&earlier, BS + 1024).unwrap();
         assert!(complaint(ledger.verify(&file, End::Anywhere)).contains("write 2 of thread 1"));
+    }
+
+    #[test]
+    fn reads_show_the_last_write() {
+        let (ledger, file) = written(Places::Rewritten, 3);
+        let mut block = vec![0; BS as usize];
+        file.read_exact_at(&mut block, BS).unwrap();
+        ledger.check(&block, BS).unwrap();
+        ledger.check(&block, 5 * BS).unwrap();
+        block[1024] ^= 1;
+        assert!(complaint(ledger.check(&block, BS)).contains("write 1 of thread 1"), "another sector");
+        block[1024] ^= 1;
+        ledger.acknowledge(stamp(1, 2), BS).unwrap();
+        assert!(complaint(ledger.check(&block, BS)).contains("write 2 of thread 1"), "an earlier write");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::meter::disk::Disk;
 use crate::meter::filesystem::FileSystem;
 use crate::sys::count_extents;
 use anyhow::{Context, Result, bail};
-use dioxide::Buffer;
+use dioxide::{Buffer, OpenOptions};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstatvfs, open, syncfs, unlink};
 use rustix::io::Errno;
 use std::fs::File;
@@ -29,6 +29,7 @@ enum Kind {
     /// Open, so that it stays the same one.
     Directory(File),
     Device,
+    Nothing,
 }
 
 impl Place {
@@ -51,6 +52,15 @@ impl Place {
         Ok(Self { path: path.to_owned(), kind: Kind::Device, fs: None, disk: Disk::find(number) })
     }
 
+    /// Where files take no time and keep nothing.
+    pub fn nothing() -> Self {
+        Self { path: "a file that keeps nothing".into(), kind: Kind::Nothing, fs: None, disk: None }
+    }
+
+    pub fn keeps_nothing(&self) -> bool {
+        matches!(self.kind, Kind::Nothing)
+    }
+
     pub fn name(&self) -> String {
         self.path.display().to_string()
     }
@@ -59,6 +69,7 @@ impl Place {
     pub fn room_bytes(&self) -> Result<u64> {
         match &self.kind {
             Kind::Device => device::size_bytes(&self.path),
+            Kind::Nothing => Ok(NOTHING_MAX_BYTES),
             Kind::Directory(directory) => {
                 let space = fstatvfs(directory).with_context(|| self.name())?;
                 Ok(space.f_bavail * space.f_frsize)
@@ -70,12 +81,15 @@ impl Place {
     /// that it does not disturb this one.
     pub fn prepare(&self) -> Result<Ground> {
         match &self.kind {
-            Kind::Device => Ok(Ground { path: self.path.clone(), flags: OFlags::EXCL, scratch: None }),
+            Kind::Device => Ok(Ground { path: self.path.clone(), flags: OFlags::EXCL, below: Below::Device }),
+            Kind::Nothing => {
+                Ok(Ground { path: self.path.clone(), flags: OFlags::empty(), below: Below::Nothing })
+            }
             Kind::Directory(directory) => {
                 let scratch = self.scratch()?;
                 syncfs(directory).with_context(|| self.name())?;
                 let path = format!("/proc/self/fd/{}", scratch.as_raw_fd()).into();
-                Ok(Ground { path, flags: OFlags::empty(), scratch: Some(scratch) })
+                Ok(Ground { path, flags: OFlags::empty(), below: Below::Scratch(scratch) })
             }
         }
     }
@@ -111,30 +125,48 @@ impl Place {
 }
 
 const FILL_BYTES: usize = 1 << 20;
+/// More than any run writes to nothing.
+const NOTHING_MAX_BYTES: u64 = 1 << 60;
 
 /// What one run works on. Every opener gets a description of its own.
 pub struct Ground {
     path: PathBuf,
     /// Needed by everyone who writes here.
     flags: OFlags,
+    below: Below,
+}
+
+enum Below {
     /// Keeps the file alive.
-    scratch: Option<File>,
+    Scratch(File),
+    Device,
+    Nothing,
 }
 
 /// XFS takes a file apart in the background once nobody has it, which for one of many extents takes long, and would
 /// fall into the run that follows. What is cut is gone on return.
 impl Drop for Ground {
     fn drop(&mut self) {
-        if let Some(scratch) = &self.scratch {
+        if let Below::Scratch(scratch) = &self.below {
             let _ = scratch.set_len(0);
         }
     }
 }
 
 impl Ground {
-    /// A name to open it by, within this process.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Opens it with dioxide.
+    pub fn open_with(&self, options: &OpenOptions) -> dioxide::Result<dioxide::File> {
+        match self.below {
+            Below::Nothing => dioxide::sim::null(options),
+            _ => options.open(&self.path),
+        }
+    }
+
+    fn scratch(&self) -> Option<&File> {
+        match &self.below {
+            Below::Scratch(file) => Some(file),
+            _ => None,
+        }
     }
 
     /// Opens it for direct reads and writes.
@@ -157,7 +189,7 @@ impl Ground {
 
     /// Allocates space without writing it, as a program does that knows how large its file will be.
     pub fn preallocate(&self, bytes: u64) -> rustix::io::Result<()> {
-        match &self.scratch {
+        match self.scratch() {
             Some(file) => {
                 fallocate(file, FallocateFlags::empty(), 0, bytes)?;
                 rustix::fs::fsync(file)
@@ -166,27 +198,30 @@ impl Ground {
         }
     }
 
-    /// Writes all of it, as a program did that is done with it.
+    /// Writes so many bytes of it, in whole blocks, as a program did that is done with it. They are stable on return.
     pub fn fill(&self, bytes: u64) -> Result<()> {
+        if matches!(self.below, Below::Nothing) {
+            return Ok(());
+        }
         let mut old = Buffer::zeroed(FILL_BYTES);
         fill_as_old(&mut old);
         let file = self.open(OFlags::empty())?;
         for offset in (0..bytes).step_by(FILL_BYTES) {
             interrupt::check()?;
-            file.write_all_at(&old, offset)?;
+            let count = (bytes - offset).min(FILL_BYTES as u64);
+            file.write_all_at(&old[..count as usize], offset)?;
         }
-        file.set_len(bytes)?;
         Ok(file.sync_all()?)
     }
 
     pub fn size_bytes(&self) -> Result<u64> {
         let size = |file: &File| Ok(file.metadata().context("fstat")?.len());
-        self.scratch.as_ref().map_or(Ok(0), size)
+        self.scratch().map_or(Ok(0), size)
     }
 
     /// None on a device, and on file systems that do not tell.
     pub fn extents(&self) -> Option<u64> {
-        self.scratch.as_ref().and_then(|file| count_extents(file).ok())
+        self.scratch().and_then(|file| count_extents(file).ok())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::ledger::Ledger;
 use super::place::Place;
-use super::work::{Point, Route, Scenario, Work};
+use super::work::{Backend, Point, Route, Scenario, Work};
 use crate::args;
 use crate::exit::say;
 use crate::units;
@@ -16,13 +16,21 @@ use std::time::Duration;
 
 /// Without `--size`, no scratch file gets larger.
 const SIZE_DEFAULT_MAX_BYTES: u64 = 4 << 30;
-/// Nor takes more than this part of the free space.
+/// Nor one that is written to the full before each run.
+const MIXED_SIZE_DEFAULT_MAX_BYTES: u64 = 256 << 20;
+/// Nor takes either more than this part of the free space.
 const SIZE_DEFAULT_FRACTION: u64 = 4;
 /// What is noted of a run may take this part of the memory.
 const LEDGER_FRACTION: u64 = 4;
 /// `dioxide bench` alone is over in a minute: no further round begins that would go beyond these.
-const TOUR_APPEND_MAX: Duration = Duration::from_secs(38);
-const TOUR_SYNC_MAX: Duration = Duration::from_secs(9);
+const TOUR_APPEND_MAX: Duration = Duration::from_secs(36);
+const TOUR_SYNC_MAX: Duration = Duration::from_secs(8);
+const TOUR_MIXED_MAX: Duration = Duration::from_secs(8);
+/// What it reads and writes in random order: it is written once for each run.
+const TOUR_MIXED_SIZE_BYTES: u64 = 32 << 20;
+
+/// Each point by each route that can go there.
+type Rows = Vec<(Point, Route)>;
 
 /// A bench that can start.
 pub struct Plan {
@@ -37,29 +45,44 @@ impl Plan {
             None => Self::tour(&bench.dir),
             Some(args::Scenario::Append(append)) => Self::append(append),
             Some(args::Scenario::Sync(sync)) => Self::sync(sync),
+            Some(args::Scenario::Mixed(mixed)) => Self::mixed(mixed),
         }
     }
 
-    /// Both scenarios, short enough to be watched: `dioxide bench` alone.
+    /// All scenarios, short enough to be watched: `dioxide bench` alone.
     fn tour(dir: &Path) -> Result<Self> {
         let place = Place::directory(dir)?;
-        let size_bytes = size(&place, None)?;
+        let size_bytes = size(&place, None, SIZE_DEFAULT_MAX_BYTES)?;
         let pace = args::Pace { runtime: Duration::from_millis(700), rounds: 3, rate: None };
         let durabilities = [Durability::OnSync, Durability::EveryWrite];
-        let append = append_points(&[4096], &[1, 64], &durabilities, Growth::Unwritten, None);
-        let append = append_work(&place, append, pace, size_bytes)?;
-        let sync = sync_work(&place, sync_points(&[65536], &[64], None), pace)?;
-        let budgets = [(append, TOUR_APPEND_MAX), (sync, TOUR_SYNC_MAX)];
+        let crews = Crews::new(&[1, 64], &[64]);
+        let append = append_points(&[4096], &crews, &durabilities, Growth::Unwritten, None);
+        let append = append_work(&place, crews.rows(append), pace, size_bytes)?;
+        let crews = Crews::new(&[64], &[64]);
+        let sync = sync_work(&place, crews.rows(sync_points(&[65536], &crews, None)), pace)?;
+        let crews = Crews::new(&[2], &[64]);
+        let mixed = crews.rows(mixed_points(&[4096], &crews, 50, None));
+        let mixed = mixed_work(&place, mixed, pace, size_bytes.min(TOUR_MIXED_SIZE_BYTES))?;
+        let budgets = [(append, TOUR_APPEND_MAX), (sync, TOUR_SYNC_MAX), (mixed, TOUR_MIXED_MAX)];
         let works = budgets.map(|(work, budget)| Work { budget: Some(budget), ..work });
         Ok(Self { place, works: works.into() })
     }
 
     fn append(args: &args::Append) -> Result<Self> {
-        let place = Place::directory(&args.dir)?;
-        let size_bytes = size(&place, args.size)?;
+        let backend = args.backend.into();
+        let (place, size_default_max_bytes) = match backend {
+            Backend::System => (Place::directory(&args.dir)?, SIZE_DEFAULT_MAX_BYTES),
+            Backend::Sim => (Place::nothing(), u64::MAX),
+        };
+        ensure!(
+            backend == Backend::System || !args.recycle,
+            "--recycle needs an old file, and --backend sim has none"
+        );
+        let size_bytes = size(&place, args.size, size_default_max_bytes)?;
         let (durability, growth) = ([args.durability.into()], args.growth.into());
-        let points = append_points(&args.bs, &args.numjobs, &durability, growth, args.pace.rate);
-        let work = append_work(&place, points, args.pace, size_bytes)?;
+        let crews = Crews::new(&args.numjobs, &args.iodepth);
+        let points = append_points(&args.bs, &crews, &durability, growth, args.pace.rate);
+        let work = append_work(&place, crews.rows(on(backend, points)), args.pace, size_bytes)?;
         let mut work = Work { growth_cap_bytes: args.growth_cap, ..work };
         if args.recycle {
             match why_not_recycled(&place, growth)? {
@@ -71,20 +94,35 @@ impl Plan {
     }
 
     fn sync(args: &args::Sync) -> Result<Self> {
-        let place = match &args.device {
-            Some(device) => {
-                ensure!(
-                    args.overwrite_device.as_ref() == Some(device),
-                    "--device and --overwrite-device name different devices; nothing was touched"
-                );
-                Place::device(device)?
-            }
-            None => Place::directory(&args.dir)?,
-        };
-        let points = sync_points(&args.bs, &args.numjobs, args.pace.rate);
-        let work = sync_work(&place, points, args.pace)?;
+        let place = place(&args.place)?;
+        let crews = Crews::new(&args.numjobs, &args.iodepth);
+        let points = sync_points(&args.bs, &crews, args.pace.rate);
+        let work = sync_work(&place, crews.rows(points), args.pace)?;
         Ok(Self { place, works: vec![work] })
     }
+
+    fn mixed(args: &args::Mixed) -> Result<Self> {
+        let backend = args.backend.into();
+        let place = match backend {
+            Backend::System => place(&args.place)?,
+            Backend::Sim => Place::nothing(),
+        };
+        let size_bytes = size(&place, args.size, MIXED_SIZE_DEFAULT_MAX_BYTES)?;
+        let crews = Crews::new(&args.numjobs, &args.iodepth);
+        let points = mixed_points(&args.bs, &crews, args.rwmixread, args.pace.rate);
+        let work = mixed_work(&place, crews.rows(on(backend, points)), args.pace, size_bytes)?;
+        Ok(Self { place, works: vec![work] })
+    }
+}
+
+/// A device only if it is named twice.
+fn place(args: &args::Place) -> Result<Place> {
+    let Some(device) = &args.device else { return Place::directory(&args.dir) };
+    ensure!(
+        args.overwrite_device.as_ref() == Some(device),
+        "--device and --overwrite-device name different devices; nothing was touched"
+    );
+    Place::device(device)
 }
 
 /// Better now than after the work.
@@ -102,23 +140,64 @@ fn distinct<T: Copy + Ord>(typed: &[T]) -> Vec<T> {
     typed.iter().copied().filter(|value| seen.insert(*value)).collect()
 }
 
+/// Who does the work: so many threads, and queues with so many operations outstanding. Each number once.
+struct Crews {
+    numjobs: Vec<usize>,
+    iodepth: Vec<usize>,
+}
+
+impl Crews {
+    fn new(numjobs: &[u32], iodepth: &[u32]) -> Self {
+        let numbers = |typed| distinct(typed).into_iter().map(|number| number as usize).collect();
+        Self { numjobs: numbers(numjobs), iodepth: numbers(iodepth) }
+    }
+
+    /// Of both kinds, where a queue stands beside as many threads.
+    fn sizes(&self) -> Vec<usize> {
+        distinct(&[&self.numjobs[..], &self.iodepth].concat())
+    }
+
+    /// Each point by all routes that go there.
+    fn rows(&self, points: Vec<Point>) -> Vec<(Point, Route)> {
+        let routes = |point: Point| {
+            let has_threads = self.numjobs.contains(&point.numjobs);
+            let threads = point.routes().iter().copied().filter(move |_| has_threads);
+            let queues = self.iodepth.iter().filter_map(move |iodepth| point.queue(*iodepth));
+            threads.chain(queues).map(move |route| (point, route))
+        };
+        points.into_iter().flat_map(routes).collect()
+    }
+}
+
 fn append_points(
     bs: &[u64],
-    numjobs: &[u32],
+    crews: &Crews,
     durabilities: &[Durability],
     growth: Growth,
     rate_iops: Option<u64>,
 ) -> Vec<Point> {
-    let (bs, numjobs) = (distinct(bs), distinct(numjobs));
+    points(bs, &crews.sizes(), durabilities, growth, rate_iops)
+}
+
+fn points(
+    bs: &[u64],
+    numjobs: &[usize],
+    durabilities: &[Durability],
+    growth: Growth,
+    rate_iops: Option<u64>,
+) -> Vec<Point> {
+    let bs = distinct(bs);
     let mut points = Vec::new();
     for &durability in durabilities {
         for &bs_bytes in &bs {
             points.extend(numjobs.iter().map(|&numjobs| Point {
                 scenario: Scenario::Append,
+                backend: Backend::System,
                 bs_bytes,
-                numjobs: numjobs as usize,
+                numjobs,
                 durability,
                 growth: Some(growth),
+                rwmixread: None,
                 rate_iops,
             }));
         }
@@ -126,25 +205,34 @@ fn append_points(
     points
 }
 
-fn sync_points(bs: &[u64], numjobs: &[u32], rate_iops: Option<u64>) -> Vec<Point> {
-    let mut points = append_points(bs, numjobs, &[Durability::EveryWrite], Growth::None, rate_iops);
+fn sync_points(bs: &[u64], crews: &Crews, rate_iops: Option<u64>) -> Vec<Point> {
+    let mut points = points(bs, &crews.sizes(), &[Durability::EveryWrite], Growth::None, rate_iops);
     for point in &mut points {
         (point.scenario, point.growth) = (Scenario::Sync, None);
     }
     points
 }
 
-fn append_work(place: &Place, mut points: Vec<Point>, pace: args::Pace, size_bytes: u64) -> Result<Work> {
-    let largest = points.iter().map(|point| point.bs_bytes * point.numjobs as u64).max().unwrap_or(0);
-    if largest > size_bytes {
-        bail!(no_room(&place.name(), place.room_bytes()?, size_bytes, largest));
+fn mixed_points(bs: &[u64], crews: &Crews, rwmixread: u32, rate_iops: Option<u64>) -> Vec<Point> {
+    let mut points = points(bs, &crews.numjobs, &[Durability::OnSync], Growth::None, rate_iops);
+    for point in &mut points {
+        (point.scenario, point.growth, point.rwmixread) = (Scenario::Mixed, None, Some(rwmixread));
     }
-    check_ledger(&points, size_bytes, memory_bytes())?;
-    let abilities = Abilities::of(place, points[0].growth.unwrap_or(Growth::None))?;
-    abilities.check_writes(&points)?;
-    points.iter_mut().for_each(|point| point.growth = Some(abilities.growth));
-    let mut rows = rows(points);
-    if let Err(error) = place.prepare()?.preallocate(largest) {
+    points
+}
+
+fn on(backend: Backend, points: Vec<Point>) -> Vec<Point> {
+    points.into_iter().map(|point| Point { backend, ..point }).collect()
+}
+
+fn append_work(place: &Place, mut rows: Rows, pace: args::Pace, size_bytes: u64) -> Result<Work> {
+    let largest = check_room(place, &rows, size_bytes)?;
+    let abilities = Abilities::of(place, rows[0].0.growth.unwrap_or(Growth::None))?;
+    abilities.check_writes(&rows)?;
+    rows.iter_mut().for_each(|(point, _)| point.growth = Some(abilities.growth));
+    if rows.iter().any(|(_, route)| *route == Route::Preallocated)
+        && let Err(error) = place.prepare()?.preallocate(largest)
+    {
         ensure!(error != Errno::NOSPC, "{}: the file system is full ({error})", place.name());
         say(&format!("{}: no fallocate ({error}), so `preallocated` is left out", place.name()));
         rows.retain(|(_, route)| *route != Route::Preallocated);
@@ -153,8 +241,8 @@ fn append_work(place: &Place, mut points: Vec<Point>, pace: args::Pace, size_byt
     Ok(Work::new(rows, pace, size_bytes))
 }
 
-fn sync_work(place: &Place, points: Vec<Point>, pace: args::Pace) -> Result<Work> {
-    let largest = points.iter().map(|point| point.bs_bytes * point.numjobs as u64).max().unwrap_or(0);
+fn sync_work(place: &Place, rows: Rows, pace: args::Pace) -> Result<Work> {
+    let largest = one_block_each(&rows);
     let room = place.room_bytes()?;
     ensure!(
         largest <= room,
@@ -163,15 +251,42 @@ fn sync_work(place: &Place, points: Vec<Point>, pace: args::Pace) -> Result<Work
         units::about_bytes(room),
         units::about_bytes(largest)
     );
-    check_ledger(&points, largest, memory_bytes())?;
-    Abilities::of(place, Growth::None)?.check_writes(&points)?;
-    Ok(Work::new(rows(points), pace, largest))
+    check_ledger(&rows, largest, memory_bytes())?;
+    Abilities::of(place, Growth::None)?.check_writes(&rows)?;
+    Ok(Work::new(rows, pace, largest))
+}
+
+fn mixed_work(place: &Place, rows: Rows, pace: args::Pace, size_bytes: u64) -> Result<Work> {
+    check_room(place, &rows, size_bytes)?;
+    Abilities::of(place, Growth::None)?.check_writes(&rows)?;
+    Ok(Work::new(rows, pace, size_bytes))
+}
+
+/// The bytes that one block of each operation outstanding takes, where that is most.
+fn one_block_each(rows: &[(Point, Route)]) -> u64 {
+    rows.iter().map(|(point, route)| point.bs_bytes * point.lanes(*route) as u64).max().unwrap_or(0)
+}
+
+/// Each operation outstanding finds room in a file of this size, and all blocks can be noted; the bytes of one block of
+/// each.
+fn check_room(place: &Place, rows: &[(Point, Route)], size_bytes: u64) -> Result<u64> {
+    let largest = one_block_each(rows);
+    if largest > size_bytes {
+        bail!(no_room(&place.name(), place.room_bytes()?, size_bytes, largest));
+    }
+    if rows.iter().any(|(point, _)| point.backend == Backend::System) {
+        check_ledger(rows, size_bytes, memory_bytes())?;
+    }
+    Ok(largest)
 }
 
 /// Why `largest` bytes do not go into a file of `size_bytes`.
 fn no_room(place: &str, free: u64, size_bytes: u64, largest: u64) -> String {
     let about = units::about_bytes;
-    let file = format!("a file of {} has no room for one block of each thread", about(size_bytes));
+    let file = format!(
+        "a file of {} has no room for one block of each thread or queued operation",
+        about(size_bytes)
+    );
     if largest > free {
         format!("{file}: {place} has {} free, and this needs {}", about(free), about(largest))
     } else {
@@ -180,8 +295,8 @@ fn no_room(place: &str, free: u64, size_bytes: u64, largest: u64) -> String {
 }
 
 /// Nobody wants to wait for the machine to run out of memory.
-fn check_ledger(points: &[Point], size_bytes: u64, memory_bytes: u64) -> Result<()> {
-    let smallest = points.iter().map(|point| point.bs_bytes).min().unwrap_or(u64::MAX);
+fn check_ledger(rows: &[(Point, Route)], size_bytes: u64, memory_bytes: u64) -> Result<()> {
+    let smallest = rows.iter().map(|(point, _)| point.bs_bytes).min().unwrap_or(u64::MAX);
     let ledger = Ledger::memory_bytes(size_bytes / smallest);
     ensure!(
         ledger <= memory_bytes / LEDGER_FRACTION,
@@ -198,14 +313,8 @@ fn memory_bytes() -> u64 {
     machine.totalram as u64 * u64::from(machine.mem_unit)
 }
 
-/// Each point by all routes of its scenario.
-fn rows(points: Vec<Point>) -> Vec<(Point, Route)> {
-    let by_all_routes = |point: Point| point.scenario.routes().into_iter().map(move |route| (point, route));
-    points.into_iter().flat_map(by_all_routes).collect()
-}
-
 /// Each point of dioxide's also over an old file.
-fn with_recycled(rows: Vec<(Point, Route)>) -> Vec<(Point, Route)> {
+fn with_recycled(rows: Rows) -> Rows {
     let both = |(point, route)| match route {
         Route::Dioxide => vec![(point, route), (point, Route::Recycled)],
         _ => vec![(point, route)],
@@ -216,7 +325,7 @@ fn with_recycled(rows: Vec<(Point, Route)>) -> Vec<(Point, Route)> {
 /// The library's reason, if it recycles no file here.
 fn why_not_recycled(place: &Place, growth: Growth) -> Result<Option<String>> {
     let ground = place.prepare()?;
-    let file = OpenOptions::new().write(true).growth(growth).open(ground.path())?;
+    let file = ground.open_with(OpenOptions::new().write(true).growth(growth))?;
     let why = match file.recycle() {
         Ok(()) => None,
         Err(error) => match error.kind() {
@@ -243,9 +352,11 @@ impl Abilities {
     fn of(place: &Place, growth: Growth) -> Result<Self> {
         let ground = place.prepare()?;
         // A file system that does not take O_DIRECT gets a sentence of its own here.
-        drop(ground.open(OFlags::empty()).with_context(|| place.name())?);
+        if !place.keeps_nothing() {
+            drop(ground.open(OFlags::empty()).with_context(|| place.name())?);
+        }
         let mut options = OpenOptions::new();
-        let file = options.write(true).growth(growth).open(ground.path()).with_context(|| place.name())?;
+        let file = ground.open_with(options.write(true).growth(growth)).with_context(|| place.name())?;
         let dioxide::Alignment { offset, append, .. } = file.alignment();
         let abilities = Self { write_unit: offset.max(1), append_unit: append.max(1), growth: file.growth() };
         file.close().with_context(|| place.name())?;
@@ -253,13 +364,14 @@ impl Abilities {
     }
 
     /// Blocks that nobody can write are refused.
-    fn check_writes(&self, points: &[Point]) -> Result<()> {
-        let refused = points.iter().find(|point| !point.bs_bytes.is_multiple_of(self.write_unit));
-        refused.map_or(Ok(()), |point| bail!(refusal("direct writes", &[point.bs_bytes], self.write_unit)))
+    fn check_writes(&self, rows: &[(Point, Route)]) -> Result<()> {
+        let refused = rows.iter().find(|(point, _)| !point.bs_bytes.is_multiple_of(self.write_unit));
+        refused
+            .map_or(Ok(()), |(point, _)| bail!(refusal("direct writes", &[point.bs_bytes], self.write_unit)))
     }
 
     /// Blocks that only dioxide cannot append are left to the others, unless all are such.
-    fn leave_out_small_appends(&self, rows: &mut Vec<(Point, Route)>) -> Result<()> {
+    fn leave_out_small_appends(&self, rows: &mut Rows) -> Result<()> {
         let can = |bs_bytes: u64| bs_bytes.is_multiple_of(self.append_unit);
         let all: BTreeSet<u64> = rows.iter().map(|(point, _)| point.bs_bytes).collect();
         let small: Vec<u64> = all.iter().copied().filter(|&bs_bytes| !can(bs_bytes)).collect();
@@ -269,7 +381,7 @@ impl Abilities {
         let refusal = refusal("appends of dioxide", &small, self.append_unit);
         ensure!(small.len() < all.len(), refusal);
         say(&format!("{refusal}; shown as `-`"));
-        rows.retain(|(point, route)| *route != Route::Dioxide || can(point.bs_bytes));
+        rows.retain(|(point, route)| !route.is_dioxide() || can(point.bs_bytes));
         Ok(())
     }
 }
@@ -279,11 +391,11 @@ fn refusal(what: &str, bs_bytes: &[u64], unit_bytes: u64) -> String {
     format!("--bs {}: {what} come in multiples of {} here", bs.join(","), units::bytes(unit_bytes))
 }
 
-/// The largest size of a scratch file.
-fn size(place: &Place, wanted: Option<u64>) -> Result<u64> {
+/// The largest size of a scratch file, or of what is used of a device.
+fn size(place: &Place, wanted: Option<u64>, default_max_bytes: u64) -> Result<u64> {
     let free = place.room_bytes()?;
     match wanted {
-        None => Ok(SIZE_DEFAULT_MAX_BYTES.min(free / SIZE_DEFAULT_FRACTION)),
+        None => Ok(default_max_bytes.min(free / SIZE_DEFAULT_FRACTION)),
         Some(size) if size <= free => Ok(size),
         Some(size) => {
             let (size, free) = (units::bytes(size), units::about_bytes(free));
@@ -301,6 +413,15 @@ impl From<args::Durability> for Durability {
     }
 }
 
+impl From<args::Backend> for Backend {
+    fn from(typed: args::Backend) -> Self {
+        match typed {
+            args::Backend::System => Self::System,
+            args::Backend::Sim => Self::Sim,
+        }
+    }
+}
+
 impl From<args::Growth> for Growth {
     fn from(typed: args::Growth) -> Self {
         match typed {
@@ -314,14 +435,15 @@ impl From<args::Growth> for Growth {
 mod tests {
     use super::*;
 
-    fn simple_points(bs: &[u64]) -> Vec<Point> {
-        append_points(bs, &[1], &[Durability::OnSync], Growth::Unwritten, None)
+    fn simple_rows(bs: &[u64]) -> Rows {
+        let crews = Crews::new(&[1], &[]);
+        crews.rows(append_points(bs, &crews, &[Durability::OnSync], Growth::Unwritten, None))
     }
 
     #[test]
     fn points_by_durability_block_size_and_threads() {
         let durabilities = [Durability::OnSync, Durability::EveryWrite];
-        let points = append_points(&[4096, 8192], &[1, 64], &durabilities, Growth::Zeroed, None);
+        let points = points(&[4096, 8192], &[1, 64], &durabilities, Growth::Zeroed, None);
         assert_eq!(points.len(), 8);
         assert_eq!((points[1].bs_bytes, points[1].numjobs), (4096, 64));
         assert_eq!((points[2].bs_bytes, points[2].numjobs), (8192, 1));
@@ -331,26 +453,51 @@ mod tests {
 
     #[test]
     fn a_value_typed_twice_is_one() {
-        let points =
-            append_points(&[8192, 4096, 8192], &[4, 1, 4, 4], &[Durability::OnSync], Growth::None, None);
+        let crews = Crews::new(&[4, 1, 4, 4], &[2, 1, 2]);
+        let points = append_points(&[8192, 4096, 8192], &crews, &[Durability::OnSync], Growth::None, None);
         let points: Vec<_> = points.iter().map(|point| (point.bs_bytes, point.numjobs)).collect();
-        assert_eq!(points, [(8192, 4), (8192, 1), (4096, 4), (4096, 1)]);
+        assert_eq!(points, [(8192, 4), (8192, 1), (8192, 2), (4096, 4), (4096, 1), (4096, 2)]);
+    }
+
+    #[test]
+    fn a_queue_stands_beside_as_many_threads() {
+        let routes =
+            |rows: Rows| rows.into_iter().map(|(point, route)| (point.numjobs, route)).collect::<Vec<_>>();
+        let (dioxide, queue) = (Route::Dioxide, |iodepth| Route::Queue { iodepth });
+        let crews = Crews::new(&[1, 4], &[4, 64]);
+        let append =
+            on(Backend::Sim, append_points(&[4096], &crews, &[Durability::OnSync], Growth::None, None));
+        assert_eq!(routes(crews.rows(append)), [(1, dioxide), (4, dioxide), (4, queue(4)), (64, queue(64))]);
+        let sync = sync_points(&[4096], &Crews::new(&[4], &[4]), None);
+        assert_eq!(routes(Crews::new(&[4], &[4]).rows(sync)).len(), 4);
+        let mixed = on(Backend::Sim, mixed_points(&[4096], &crews, 50, None));
+        assert_eq!(
+            routes(crews.rows(mixed)),
+            [(1, dioxide), (1, queue(4)), (1, queue(64)), (4, dioxide), (4, queue(4)), (4, queue(64))]
+        );
+    }
+
+    #[test]
+    fn every_operation_outstanding_needs_a_block() {
+        let crews = Crews::new(&[2], &[64]);
+        assert_eq!(one_block_each(&crews.rows(mixed_points(&[4096], &crews, 50, None))), 128 * 4096);
+        assert_eq!(one_block_each(&crews.rows(sync_points(&[4096], &crews, None))), 64 * 4096);
     }
 
     #[test]
     fn a_full_disk_is_called_so() {
         assert_eq!(
             no_room("/full", 4096, 1024, 8192),
-            "a file of 1.0k has no room for one block of each thread: /full has 4.0k free, and this needs 8.0k"
+            "a file of 1.0k has no room for one block of each thread or queued operation: /full has 4.0k free, and this needs 8.0k"
         );
-        assert!(no_room("/large", 1 << 30, 1024, 8192).ends_with("each thread (8.0k); see --size"));
+        assert!(no_room("/large", 1 << 30, 1024, 8192).ends_with("or queued operation (8.0k); see --size"));
     }
 
     #[test]
     fn a_ledger_leaves_memory_to_others() {
-        let points = simple_points(&[4096, 512]);
-        check_ledger(&points, 128 << 20, 8 << 20).unwrap();
-        let refusal = check_ledger(&points, (128 << 20) + 512, 8 << 20).unwrap_err().to_string();
+        let rows = simple_rows(&[4096, 512]);
+        check_ledger(&rows, 128 << 20, 8 << 20).unwrap();
+        let refusal = check_ledger(&rows, (128 << 20) + 512, 8 << 20).unwrap_err().to_string();
         assert_eq!(
             refusal,
             "to note every block of 512 in a file of 128.0m takes 2.0m of memory, over a quarter of it: lower --size \
@@ -361,7 +508,7 @@ mod tests {
 
     #[test]
     fn sync_points_do_not_grow() {
-        let points = sync_points(&[65536], &[64], Some(5));
+        let points = sync_points(&[65536], &Crews::new(&[64], &[64]), Some(5));
         assert_eq!(points[0].rate_iops, Some(5));
         assert_eq!(points.len(), 1);
         assert_eq!((points[0].scenario, points[0].growth), (Scenario::Sync, None));
@@ -369,30 +516,42 @@ mod tests {
     }
 
     #[test]
+    fn mixed_points_have_reads() {
+        let points = mixed_points(&[4096], &Crews::new(&[1, 2], &[64]), 70, None);
+        assert_eq!(points.len(), 2);
+        assert_eq!(
+            (points[1].scenario, points[1].rwmixread, points[1].numjobs),
+            (Scenario::Mixed, Some(70), 2)
+        );
+        assert_eq!((points[0].durability, points[0].growth), (Durability::OnSync, None));
+    }
+
+    #[test]
     fn blocks_must_fit_the_unit() {
         let abilities = |write_unit| Abilities { write_unit, append_unit: 4096, growth: Growth::None };
-        let refusal = abilities(4096).check_writes(&simple_points(&[4096, 512])).unwrap_err().to_string();
+        let refusal = abilities(4096).check_writes(&simple_rows(&[4096, 512])).unwrap_err().to_string();
         assert_eq!(refusal, "--bs 512: direct writes come in multiples of 4k here");
-        abilities(512).check_writes(&simple_points(&[4096, 512])).unwrap();
+        abilities(512).check_writes(&simple_rows(&[4096, 512])).unwrap();
     }
 
     #[test]
     fn blocks_below_the_append_unit_are_left_to_others() {
         let abilities = Abilities { write_unit: 512, append_unit: 4096, growth: Growth::None };
-        let mut both = rows(simple_points(&[512, 4096]));
+        let mut both = simple_rows(&[512, 4096]);
         abilities.leave_out_small_appends(&mut both).unwrap();
         let dioxide: Vec<u64> =
             both.iter().filter(|row| row.1 == Route::Dioxide).map(|row| row.0.bs_bytes).collect();
         assert_eq!((both.len(), dioxide), (5, vec![4096]));
-        let refusal = abilities.leave_out_small_appends(&mut rows(simple_points(&[512]))).unwrap_err();
+        let refusal = abilities.leave_out_small_appends(&mut simple_rows(&[512])).unwrap_err();
         assert_eq!(refusal.to_string(), "--bs 512: appends of dioxide come in multiples of 4k here");
     }
 
     #[test]
     fn size_is_capped() {
         let place = Place::directory(&std::env::temp_dir()).unwrap();
-        assert!(size(&place, None).unwrap() <= SIZE_DEFAULT_MAX_BYTES);
-        assert_eq!(size(&place, Some(4096)).unwrap(), 4096);
-        assert!(size(&place, Some(u64::MAX)).unwrap_err().to_string().contains("free"));
+        assert_eq!(size(&place, None, 8192).unwrap(), 8192);
+        assert!(size(&place, None, u64::MAX).unwrap() <= place.room_bytes().unwrap() / 2);
+        assert_eq!(size(&place, Some(4096), 0).unwrap(), 4096);
+        assert!(size(&place, Some(u64::MAX), 0).unwrap_err().to_string().contains("free"));
     }
 }

@@ -23,7 +23,7 @@ impl Progress {
     /// What runs now.
     pub fn announce(&self, point: &Point, route: Route) {
         let (scenario, durability) = (point.scenario.name(), durability_name(point.durability));
-        let (bs, numjobs, route) = (units::bytes(point.bs_bytes), point.numjobs, route.name());
+        let (bs, numjobs, route) = (units::bytes(point.bs_bytes), point.threads(route), route.name());
         self.0.set_message(format!("{scenario} {durability} bs={bs} numjobs={numjobs}: {route}"));
     }
 

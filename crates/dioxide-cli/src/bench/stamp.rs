@@ -26,6 +26,12 @@ impl Stamp {
         }
     }
 
+    /// Whether every sector of `block` is marked so.
+    pub fn is_on(self, salt: u64, block: &[u8]) -> bool {
+        let mut pieces = block.chunks(PIECE_BYTES).enumerate();
+        pieces.all(|(piece, bytes)| bytes[..STAMP_BYTES] == self.encode(salt, piece))
+    }
+
     fn encode(self, salt: u64, piece: usize) -> [u8; STAMP_BYTES] {
         let mut bytes = [0; STAMP_BYTES];
         bytes[..8].copy_from_slice(&salt.to_le_bytes());

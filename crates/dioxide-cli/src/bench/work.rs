@@ -15,6 +15,8 @@ pub enum Scenario {
     Append,
     /// N threads rewrite a region of their own each, durably.
     Sync,
+    /// N threads read and rewrite blocks in random order.
+    Mixed,
 }
 
 /// One way to do the work of a scenario: `path` in the output.
@@ -30,17 +32,32 @@ pub enum Route {
     Dioxide,
     /// The same over an old file, as a new log in its space.
     Recycled,
+    /// The same through queues, each with so many operations outstanding.
+    Queue { iodepth: usize },
+}
+
+/// What lies below a bench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    System,
+    /// A file that takes no time and keeps nothing.
+    Sim,
 }
 
 /// One point of a scenario's parameter space: a line of its matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
     pub scenario: Scenario,
+    pub backend: Backend,
     pub bs_bytes: u64,
+    /// How many operations may be outstanding: of as many threads, or of one queue. With a mix, threads only: there, each
+    /// has a queue.
     pub numjobs: usize,
     pub durability: Durability,
     /// What dioxide really does here. Only appends grow.
     pub growth: Option<Growth>,
+    /// Percent of the operations that are reads. Only where there are reads.
+    pub rwmixread: Option<u32>,
     /// The offered load, of all threads together. None for as much as goes.
     pub rate_iops: Option<u64>,
 }
@@ -80,7 +97,7 @@ impl Work {
     pub fn announcement(&self) -> Option<String> {
         let minutes = (self.time() > UNANNOUNCED_MAX).then(|| self.time().as_secs_f64() / 60.0)?;
         let points = self.rows.chunk_by(|one, next| one.0 == next.0).count();
-        let paths = self.rows.iter().map(|(_, route)| route).collect::<HashSet<_>>().len();
+        let paths = self.rows.iter().map(|(_, route)| route.name()).collect::<HashSet<_>>().len();
         let up_to = if points * paths == self.rows.len() { "" } else { "up to " };
         Some(format!(
             "{points} points x {up_to}{paths} paths x {} rounds of {} s: about {minutes:.0} min",
@@ -95,19 +112,55 @@ impl Scenario {
         match self {
             Self::Append => "append",
             Self::Sync => "sync",
-        }
-    }
-
-    /// In the order in which they are shown: what to be compared with comes first.
-    pub fn routes(self) -> Vec<Route> {
-        match self {
-            Self::Append => vec![Route::Kernel, Route::Preallocated, Route::Dioxide],
-            Self::Sync => vec![Route::Serialised, Route::Kernel, Route::Dioxide],
+            Self::Mixed => "mixed",
         }
     }
 }
 
+impl Point {
+    /// Those of threads, in the order in which they are shown: what to be compared with comes first.
+    pub fn routes(&self) -> &'static [Route] {
+        match (self.backend, self.scenario) {
+            (Backend::Sim, _) => &[Route::Dioxide],
+            (_, Scenario::Append) => &[Route::Kernel, Route::Preallocated, Route::Dioxide],
+            (_, Scenario::Sync | Scenario::Mixed) => &[Route::Serialised, Route::Kernel, Route::Dioxide],
+        }
+    }
+
+    /// The route through queues, with so many operations outstanding in each, if it belongs here.
+    pub fn queue(&self, iodepth: usize) -> Option<Route> {
+        let belongs = self.scenario == Scenario::Mixed || self.numjobs == iodepth;
+        belongs.then_some(Route::Queue { iodepth })
+    }
+
+    /// How many threads a route has.
+    pub fn threads(&self, route: Route) -> usize {
+        match (route, self.scenario) {
+            (Route::Queue { .. }, Scenario::Append | Scenario::Sync) => 1,
+            _ => self.numjobs,
+        }
+    }
+
+    /// How many operations may be outstanding, all threads together.
+    pub fn lanes(&self, route: Route) -> usize {
+        self.threads(route) * route.iodepth()
+    }
+}
+
 impl Route {
+    /// Whether the library does the work.
+    pub fn is_dioxide(self) -> bool {
+        matches!(self, Self::Dioxide | Self::Recycled | Self::Queue { .. })
+    }
+
+    /// How many operations each thread may have outstanding.
+    pub fn iodepth(self) -> usize {
+        match self {
+            Self::Queue { iodepth } => iodepth,
+            _ => 1,
+        }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -115,7 +168,16 @@ impl Route {
             Self::Serialised => "serialised",
             Self::Dioxide => "dioxide",
             Self::Recycled => "recycled",
+            Self::Queue { .. } => "dioxide-queue",
         }
+    }
+}
+
+/// As typed on the command line.
+pub fn backend_name(backend: Backend) -> &'static str {
+    match backend {
+        Backend::System => "system",
+        Backend::Sim => "sim",
     }
 }
 
@@ -138,14 +200,24 @@ pub fn growth_name(growth: Growth) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::figures::examples::append_point;
+    use super::super::figures::examples::{append_point, mixed_point};
     use super::*;
 
     fn work(points: usize, runtime: Duration, rounds: u32) -> Work {
         let points = (1..=points).map(append_point);
-        let rows =
-            points.flat_map(|point| point.scenario.routes().into_iter().map(move |route| (point, route)));
+        let rows = points.flat_map(|point| point.routes().iter().map(move |route| (point, *route)));
         Work::new(rows.collect(), Pace { runtime, rounds, rate: None }, 0)
+    }
+
+    #[test]
+    fn a_queue_stands_for_as_many_threads() {
+        let queue = Route::Queue { iodepth: 64 };
+        let (append, mixed) = (append_point(64), mixed_point(2));
+        assert_eq!((append.queue(64), append.queue(16)), (Some(queue), None));
+        assert_eq!((append.threads(queue), append.lanes(queue)), (1, 64));
+        assert_eq!((append.threads(Route::Kernel), append.lanes(Route::Kernel)), (64, 64));
+        assert_eq!(mixed.queue(64), Some(queue));
+        assert_eq!((mixed.threads(queue), mixed.lanes(queue)), (2, 128));
     }
 
     #[test]

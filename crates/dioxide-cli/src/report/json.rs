@@ -1,18 +1,15 @@
 //! The results as JSON. Keys are those of fio where fio has them; figures are medians over the rounds,
 //! latencies are of all rounds together, ratios are taken round by round.
 
+use super::percentiles::PERCENTILES;
 use super::{Report, rival};
-use crate::bench::figures::Row;
-use crate::bench::latency::Latencies;
+use crate::bench::figures::{Figures, Row};
+use crate::bench::latency::{Latencies, Timings};
 use crate::bench::ratio::Ratio;
-use crate::bench::work::{Route, durability_name, growth_name};
+use crate::bench::work::{Route, backend_name, durability_name, growth_name};
 use crate::meter::machine::Machine;
 use crate::meter::vmstat::Shares;
 use serde::{Serialize, Serializer};
-
-/// The percentiles that fio reports, with p99.9 and the like for stalls.
-const PERCENTILES: [f64; 17] =
-    [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
 
 /// The whole document.
 #[derive(Serialize)]
@@ -27,12 +24,17 @@ pub struct Document<'a> {
 struct Outcome<'a> {
     scenario: &'static str,
     path: &'static str,
+    backend: &'static str,
     fs: Option<&'a str>,
     fs_remark: Option<&'static str>,
     bs_bytes: u64,
     numjobs: usize,
+    /// Of each thread.
+    iodepth: usize,
     /// The offered load of all threads together.
     rate_iops: Option<u64>,
+    /// Percent of the operations that are reads. Only where there are any, as `read` and `write`.
+    rwmixread: Option<u32>,
     durability: &'static str,
     growth: Option<&'static str>,
     rounds: usize,
@@ -43,6 +45,8 @@ struct Outcome<'a> {
     clat_ns: Latency,
     /// From the time when each operation was due. Only where the load is given.
     lat_ns: Option<Latency>,
+    read: Option<OneWay>,
+    write: Option<OneWay>,
     growths: Option<u64>,
     /// The longest append that met a growth of its file.
     growing_clat_max_ns: Option<u64>,
@@ -63,6 +67,15 @@ struct Outcome<'a> {
     ratio_to_kernel: Option<Ratio>,
     ratio_to_preallocated: Option<Ratio>,
     ratio_to_serialised: Option<Ratio>,
+}
+
+/// The reads of a row, or its writes.
+#[derive(Serialize)]
+struct OneWay {
+    iops: f64,
+    bw_bytes: f64,
+    clat_ns: Latency,
+    lat_ns: Option<Latency>,
 }
 
 #[derive(Serialize)]
@@ -86,15 +99,19 @@ pub fn document(report: &Report) -> Document<'_> {
 
 fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
     let ratio_to = |route| rival(&report.rows, row, route);
+    let one_way = |of, timings| row.point.rwmixread.map(|_| one_way(row, of, timings));
     let rounded = |count: Option<f64>| count.map(|count| count.round() as u64);
     Outcome {
         scenario: row.point.scenario.name(),
         path: row.route.name(),
+        backend: backend_name(row.point.backend),
         fs: report.fs.as_ref().map(|fs| fs.name.as_str()),
         fs_remark: report.fs.as_ref().and_then(|fs| fs.remark),
         bs_bytes: row.point.bs_bytes,
-        numjobs: row.point.numjobs,
+        numjobs: row.point.threads(row.route),
+        iodepth: row.route.iodepth(),
         rate_iops: row.point.rate_iops,
+        rwmixread: row.point.rwmixread,
         durability: durability_name(row.point.durability),
         growth: row.point.growth.map(growth_name),
         rounds: row.runs.len(),
@@ -103,6 +120,8 @@ fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
         bw_bytes: row.bw_bytes(),
         clat_ns: latency(&row.timings.clat),
         lat_ns: row.timings.lat.as_ref().map(latency),
+        read: one_way(|run| run.read_iops, &row.reads),
+        write: one_way(|run| run.write_iops, &row.writes),
         growths: rounded(row.growths()),
         growing_clat_max_ns: rounded(row.growing_clat_max_ns()),
         cpu_us_per_op: row.median(|run| run.cpu_us_per_op),
@@ -117,6 +136,16 @@ fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
         ratio_to_kernel: ratio_to(Route::Kernel),
         ratio_to_preallocated: ratio_to(Route::Preallocated),
         ratio_to_serialised: ratio_to(Route::Serialised),
+    }
+}
+
+fn one_way(row: &Row, iops: fn(&Figures) -> f64, timings: &Timings) -> OneWay {
+    let iops = row.median(iops);
+    OneWay {
+        iops,
+        bw_bytes: iops * row.point.bs_bytes as f64,
+        clat_ns: latency(&timings.clat),
+        lat_ns: timings.lat.as_ref().map(latency),
     }
 }
 
@@ -140,7 +169,7 @@ fn as_map<S: Serializer>(pairs: &[(String, u64)], serializer: S) -> Result<S::Ok
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::examples::{append_point, row, sync_point};
+    use crate::bench::figures::examples::{append_point, mixed_point, row, sync_point};
     use crate::meter::filesystem::FileSystem;
     use serde_json::{Value, json};
 
@@ -154,6 +183,8 @@ mod tests {
                 row(append, Route::Preallocated, &[400, 400]),
                 row(append, Route::Dioxide, &[1000, 1600]),
                 row(sync_point(), Route::Kernel, &[50]),
+                row(mixed_point(2), Route::Dioxide, &[1000]),
+                row(append, Route::Queue { iodepth: 64 }, &[2000, 3000]),
             ],
         }
     }
@@ -199,6 +230,27 @@ mod tests {
         assert!((499e3..502e3).contains(&clat["mean"].as_f64().unwrap()), "{clat}");
         assert!((288e3..290e3).contains(&clat["stddev"].as_f64().unwrap()), "{clat}");
         assert_eq!(clat["N"], 2000);
+    }
+
+    #[test]
+    fn one_queue_is_one_thread() {
+        let queue = &parsed()["results"][5];
+        assert_eq!((&queue["path"], &queue["backend"]), (&json!("dioxide-queue"), &json!("system")));
+        assert_eq!((&queue["numjobs"], &queue["iodepth"]), (&json!(1), &json!(64)));
+        assert_eq!(queue["ratio_to_preallocated"]["median"], 6.25);
+    }
+
+    #[test]
+    fn a_mix_has_both_directions() {
+        let document = parsed();
+        let (mixed, append) = (&document["results"][4], &document["results"][0]);
+        assert_eq!((&mixed["rwmixread"], &mixed["iops"]), (&json!(70), &json!(1000.0)));
+        let (read, write) = (&mixed["read"], &mixed["write"]);
+        assert_eq!((&read["iops"], &write["iops"]), (&json!(700.0), &json!(300.0)));
+        assert_eq!(read["bw_bytes"], 700.0 * 4096.0);
+        let median = |way: &Value| way["clat_ns"]["percentile"]["50.000000"].as_u64().unwrap();
+        assert!(median(read) < 251_000 && median(write) > 499_000, "{mixed}");
+        assert!(read["lat_ns"].is_null() && append["read"].is_null() && append["rwmixread"].is_null());
     }
 
     #[test]

@@ -1,46 +1,64 @@
 //! The results as matrices, block size by threads: the rate of each path, and the ratios of dioxide to its rivals.
 
 use super::sentence::times;
-use super::{Report, by_block_size, rival, rivals, table};
+use super::{Report, rival, rivals, table};
 use crate::bench::figures::Row;
 use crate::bench::ratio::{Ratio, is_certain};
-use crate::bench::work::Route;
+use crate::bench::work::{Route, Scenario};
 use crate::units;
 use comfy_table::{CellAlignment, Table, presets};
 use std::collections::BTreeSet;
 
 /// All matrices of these rows, of one scenario and durability, and where a path gets slower with more threads.
 pub fn of(report: &Report, rows: &[Row]) -> String {
-    let scenario = rows[0].point.scenario;
+    let point = rows[0].point;
     let conditions = table::conditions(report, rows);
-    let mut text = format!("{}: {conditions}\n", table::scenario(scenario));
-    let routes = routes(rows);
-    for &route in &routes {
-        let title = format!("{} iops", route.name());
-        text += &matrix(rows, &title, |row| (row.route == route).then(|| format!("{:.0}", row.iops())));
-    }
-    for against in rivals(scenario) {
-        let title = format!("dioxide / {}", against.name());
-        text += &matrix(rows, &title, |row| match row.route {
-            Route::Dioxide => Some(table::ratio(rival(rows, row, against))),
-            _ => None,
+    let mut text = format!("{}: {conditions}\n", table::scenario(point.scenario));
+    let paths = paths(rows);
+    for path in &paths {
+        text += &matrix(rows, &format!("{path} iops"), |row| {
+            (path_of(row) == *path).then(|| format!("{:.0}", row.iops()))
         });
     }
-    for route in routes {
-        text += &format!("{}\n", descent(rows, route));
+    for path in paths.iter().filter(|path| is_compared(rows, path)) {
+        for against in rivals(point) {
+            let title = format!("{path} / {}", against.name());
+            text += &matrix(rows, &title, |row| {
+                (path_of(row) == *path).then(|| table::ratio(rival(rows, row, *against)))
+            });
+        }
+    }
+    for path in paths {
+        text += &format!("{}\n", descent(rows, &path));
     }
     text
 }
 
-/// Those of the scenario, and what else was measured.
-fn routes(rows: &[Row]) -> Vec<Route> {
-    let mut routes = rows[0].point.scenario.routes();
-    for row in rows {
-        if !routes.contains(&row.route) {
-            routes.push(row.route);
+/// What has matrices of its own: queues of several depths have, where they stand beside the same threads.
+fn path_of(row: &Row) -> String {
+    match (row.route, row.point.scenario) {
+        (Route::Queue { iodepth }, Scenario::Mixed) => format!("{} iodepth={iodepth}", row.route.name()),
+        _ => row.route.name().into(),
+    }
+}
+
+/// In the order in which they were measured.
+fn paths(rows: &[Row]) -> Vec<String> {
+    let mut paths = Vec::new();
+    for path in rows.iter().map(path_of) {
+        if !paths.contains(&path) {
+            paths.push(path);
         }
     }
-    routes
+    paths
+}
+
+fn is_compared(rows: &[Row], path: &str) -> bool {
+    let mut rows = rows.iter().filter(|row| path_of(row) == path);
+    rows.any(|row| {
+        let is_ours = matches!(row.route, Route::Dioxide | Route::Queue { .. });
+        is_ours && !rivals(row.point).contains(&row.route)
+    })
 }
 
 /// Block sizes downwards, largest first; threads to the right. `cell` shows the row that it belongs to.
@@ -76,21 +94,24 @@ struct Fall<'a> {
 const FALL_MAX: f64 = 0.95;
 
 /// Whether more threads ever made a path slower, beyond what the rounds disagree about.
-fn descent(rows: &[Row], route: Route) -> String {
-    let falls: Vec<Fall<'_>> = by_block_size(rows).flat_map(|rows| falls(rows, route)).collect();
-    let name = route.name();
+fn descent(rows: &[Row], path: &str) -> String {
+    let rows: Vec<&Row> = rows.iter().filter(|row| path_of(row) == path).collect();
+    let falls: Vec<Fall<'_>> =
+        rows.chunk_by(|one, next| one.point.bs_bytes == next.point.bs_bytes).flat_map(falls).collect();
+    let is_one_queue = rows.iter().any(|row| row.point.threads(row.route) != row.point.numjobs);
+    let what = if is_one_queue { "outstanding operations" } else { "threads" };
     let deepest = falls.iter().min_by(|one, other| one.ratio.median.total_cmp(&other.ratio.median));
     let Some(Fall { row, fewer, ratio }) = deepest else {
         let rounds = rows[0].runs.len();
         let few = if is_certain(rounds) { String::new() } else { format!(", of {rounds}") };
         return format!(
-            "{name}: at no block size do more threads get over 5 % less done in every round{few}."
+            "{path}: at no block size do more {what} get over 5 % less done in every round{few}."
         );
     };
     let certainty = if is_certain(ratio.rounds) { "" } else { "perhaps " };
     format!(
-        "{name}: {certainty}at {} of its points more threads get over 5 % less done than some fewer, in every round; \
-         the deepest: bs={}, where {} threads reach {} the rate of {}.",
+        "{path}: {certainty}at {} of its points more {what} get over 5 % less done than some fewer, in every round; \
+         the deepest: bs={}, where {} {what} reach {} the rate of {}.",
         falls.len(),
         units::bytes(row.point.bs_bytes),
         row.point.numjobs,
@@ -100,10 +121,9 @@ fn descent(rows: &[Row], route: Route) -> String {
 }
 
 /// Where a path, at one block size, was slower in every round than with some smaller number of threads.
-fn falls(rows: &[Row], route: Route) -> Vec<Fall<'_>> {
-    let path: Vec<&Row> = rows.iter().filter(|row| row.route == route).collect();
+fn falls<'a>(path: &[&'a Row]) -> Vec<Fall<'a>> {
     let mut falls = Vec::new();
-    for &row in &path {
+    for &row in path {
         let fewer = path.iter().filter(|other| other.point.numjobs < row.point.numjobs);
         let slower = fewer
             .filter_map(|&fewer| Some(Fall { row, fewer, ratio: row.ratio_to(fewer)? }))
@@ -116,7 +136,7 @@ fn falls(rows: &[Row], route: Route) -> Vec<Fall<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::examples::{append_point, row};
+    use crate::bench::figures::examples::{append_point, mixed_point, row};
     use crate::bench::work::Point;
     use crate::meter::machine::Machine;
 
@@ -165,12 +185,12 @@ mod tests {
             row(point(4096, 8), Route::Dioxide, &[50, 50, 50, 50, 110]),
         ];
         assert_eq!(
-            descent(&rows, Route::Kernel),
+            descent(&rows, "kernel"),
             "kernel: at 1 of its points more threads get over 5 % less done than some fewer, in every round; the \
              deepest: bs=4k, where 8 threads reach 0.55x (0.50..0.60) the rate of 1."
         );
         assert_eq!(
-            descent(&rows, Route::Dioxide),
+            descent(&rows, "dioxide"),
             "dioxide: at no block size do more threads get over 5 % less done in every round."
         );
     }
@@ -183,22 +203,22 @@ mod tests {
             row(point(4096, 4), Route::Kernel, &[50, 120, 120, 120, 120]),
             row(point(4096, 8), Route::Kernel, &[80; 5]),
         ];
-        assert!(descent(&rows, Route::Kernel).ends_with("8 threads reach 0.80x the rate of 1."));
+        assert!(descent(&rows, "kernel").ends_with("8 threads reach 0.80x the rate of 1."));
     }
 
     #[test]
     fn a_few_percent_are_no_fall() {
         let rows =
             vec![row(point(4096, 1), Route::Kernel, &[100; 5]), row(point(4096, 8), Route::Kernel, &[96; 5])];
-        assert!(descent(&rows, Route::Kernel).starts_with("kernel: at no block size"));
+        assert!(descent(&rows, "kernel").starts_with("kernel: at no block size"));
     }
 
     #[test]
     fn few_rounds_are_no_certainty() {
-        let text = descent(&rows(), Route::Kernel);
+        let text = descent(&rows(), "kernel");
         assert!(text.starts_with("kernel: perhaps at 1 of its points"), "{text}");
         assert!(text.ends_with("8 threads reach about 0.55x (2 rounds) the rate of 1."), "{text}");
-        assert!(descent(&rows(), Route::Dioxide).ends_with("less done in every round, of 2."));
+        assert!(descent(&rows(), "dioxide").ends_with("less done in every round, of 2."));
     }
 
     #[test]
@@ -209,5 +229,25 @@ mod tests {
         let text = of(&report, &report.rows);
         assert_eq!(words(&text, "recycled iops")[1], ["4096", "-", "700"]);
         assert!(text.contains("\nrecycled: at no block size"), "{text}");
+    }
+
+    #[test]
+    fn a_queue_is_compared_with_as_many_threads() {
+        let mut rows = rows();
+        rows.push(row(point(4096, 8), Route::Queue { iodepth: 8 }, &[1000, 1200]));
+        let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
+        let text = of(&report, &report.rows);
+        assert_eq!(words(&text, "dioxide-queue / kernel")[1], ["4096", "-", "20.00", "(20.00..20.00)"]);
+        assert!(text.contains("dioxide-queue: at no block size do more outstanding operations"), "{text}");
+    }
+
+    #[test]
+    fn queues_of_each_depth_have_a_matrix() {
+        let queue = |iodepth| row(mixed_point(2), Route::Queue { iodepth }, &[iodepth as u64]);
+        let rows = vec![row(mixed_point(2), Route::Kernel, &[1]), queue(4), queue(16)];
+        let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
+        let text = of(&report, &report.rows);
+        assert_eq!(words(&text, "dioxide-queue iodepth=16 iops")[1], ["4096", "16"]);
+        assert_eq!(words(&text, "dioxide-queue iodepth=4 / kernel")[1], ["4096", "4.00", "(4.00..4.00)"]);
     }
 }

@@ -2,13 +2,14 @@
 
 mod json;
 mod matrix;
+mod percentiles;
 mod sentence;
 mod table;
 
 use crate::args::Output;
 use crate::bench::figures::Row;
 use crate::bench::ratio::Ratio;
-use crate::bench::work::{Route, Scenario};
+use crate::bench::work::{Backend, Point, Route, Scenario};
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
 use anyhow::{Context, Result};
@@ -41,10 +42,11 @@ fn by_block_size(rows: &[Row]) -> impl Iterator<Item = &[Row]> {
 }
 
 /// Whom dioxide is compared with.
-fn rivals(scenario: Scenario) -> [Route; 2] {
-    match scenario {
-        Scenario::Append => [Route::Kernel, Route::Preallocated],
-        Scenario::Sync => [Route::Kernel, Route::Serialised],
+fn rivals(point: Point) -> &'static [Route] {
+    match (point.backend, point.scenario) {
+        (Backend::Sim, _) => &[Route::Dioxide],
+        (_, Scenario::Append) => &[Route::Kernel, Route::Preallocated],
+        (_, Scenario::Sync | Scenario::Mixed) => &[Route::Kernel, Route::Serialised],
     }
 }
 
@@ -79,6 +81,9 @@ fn print_for_people(report: &Report, verbose: bool) -> Result<()> {
     let tables: Vec<_> = if verbose { report.groups().flat_map(by_block_size).collect() } else { singles };
     for rows in &tables {
         writeln!(out, "{}\n{}\n", table::title(report, rows), table::of(rows))?;
+        if rows[0].point.scenario == Scenario::Mixed {
+            writeln!(out, "{}", percentiles::of(rows))?;
+        }
     }
     for rows in &tables {
         writeln!(out, "{}", sentence::of(rows))?;

@@ -1,19 +1,20 @@
 //! The closing sentence of a wall: what the table says, in words, for better or worse.
 
-use super::rival;
+use super::{rival, rivals};
 use crate::bench::figures::Row;
 use crate::bench::ratio::{Ratio, is_certain};
-use crate::bench::work::{Point, Route, Scenario};
+use crate::bench::work::{Backend, Point, Route, Scenario};
 use crate::units;
 use dioxide::Durability;
 
 /// What these rows, all of one scenario, block size and durability, amount to.
 pub fn of(rows: &[Row]) -> String {
     let point = rows[0].point;
-    match (point.rate_iops, point.scenario) {
-        (Some(rate), _) => given_load(rows, rate),
-        (None, Scenario::Append) => appends(rows),
-        (None, Scenario::Sync) => sync_writers(rows),
+    match (point.rate_iops, point.backend, point.scenario) {
+        (Some(rate), _, _) => given_load(rows, rate),
+        (None, Backend::Sim, _) => own_cost(rows),
+        (None, _, Scenario::Append | Scenario::Mixed) => by_threads(rows),
+        (None, _, Scenario::Sync) => sync_writers(rows),
     }
 }
 
@@ -43,10 +44,14 @@ fn subject(point: Point) -> String {
         (Scenario::Append, Durability::OnSync) => format!("Appends of {bs}"),
         (Scenario::Append, Durability::EveryWrite) => format!("Appends of {bs}, durable when acknowledged"),
         (Scenario::Sync, _) => format!("Sync writes of {bs}"),
+        (Scenario::Mixed, _) => {
+            format!("Mixed reads and writes of {bs}, {} % reads", point.rwmixread.unwrap_or_default())
+        }
     }
 }
 
-fn appends(rows: &[Row]) -> String {
+/// What many threads get done, and what few.
+fn by_threads(rows: &[Row]) -> String {
     let mut text = format!("{}:", subject(rows[0].point));
     let dioxide: Vec<&Row> = rows.iter().filter(|row| row.route == Route::Dioxide).collect();
     let (Some(fewest), Some(most)) = (
@@ -61,6 +66,9 @@ fn appends(rows: &[Row]) -> String {
     text += &comparison(rows, most);
     if fewest.point.numjobs < most.point.numjobs {
         text += &comparison(rows, fewest);
+    }
+    for queue in rows.iter().filter(|row| matches!(row.route, Route::Queue { .. })) {
+        text += &comparison(rows, queue);
     }
     text + &growth_stall(rows, most)
 }
@@ -88,14 +96,48 @@ fn scaling(rows: &[Row], fewest: &Row, most: &Row) -> String {
 
 /// dioxide against its rivals at one number of threads.
 fn comparison(rows: &[Row], dioxide: &Row) -> String {
-    let rivals = [(Route::Kernel, "the kernel"), (Route::Preallocated, "a preallocated file")];
-    let phrases: Vec<String> = rivals
-        .iter()
-        .filter_map(|(route, name)| Some(verdict(rival(rows, dioxide, *route)?, name)))
-        .collect();
+    let phrases = verdicts(rows, dioxide);
     match phrases.is_empty() {
         true => String::new(),
-        false => format!(" With {}, dioxide is {}.", threads(dioxide.point.numjobs), phrases.join(", and ")),
+        false => format!(" With {}, {} is {}.", crew(dioxide), dioxide.route.name(), phrases.join(", and ")),
+    }
+}
+
+/// `64 threads`, `one thread with 64 outstanding`, `2 threads with 64 outstanding each`.
+fn crew(row: &Row) -> String {
+    let (count, iodepth) = (row.point.threads(row.route), row.route.iodepth());
+    let outstanding = match (row.route, count) {
+        (Route::Queue { .. }, 1) => format!(" with {iodepth} outstanding"),
+        (Route::Queue { .. }, _) => format!(" with {iodepth} outstanding each"),
+        _ => String::new(),
+    };
+    threads(count) + &outstanding
+}
+
+/// What is left where everything below takes no time.
+fn own_cost(rows: &[Row]) -> String {
+    let cost = |row: &Row| {
+        let ns = row.median(|run| run.cpu_us_per_op) * 1e3;
+        format!(" {ns:.0} ns through {} with {}", row.route.name(), crew(row))
+    };
+    let costs: Vec<String> = rows.iter().map(cost).collect();
+    format!("{} that keep nothing: CPU time for each is{}.", subject(rows[0].point), costs.join(","))
+}
+
+/// dioxide against each of its rivals.
+fn verdicts(rows: &[Row], dioxide: &Row) -> Vec<String> {
+    let scenario = dioxide.point.scenario;
+    let against = |route| Some(verdict(rival(rows, dioxide, route)?, rival_name(scenario, route)));
+    rivals(dioxide.point).iter().copied().filter_map(against).collect()
+}
+
+fn rival_name(scenario: Scenario, route: Route) -> &'static str {
+    match (route, scenario) {
+        (Route::Kernel, _) => "the kernel",
+        (Route::Preallocated, _) => "a preallocated file",
+        (Route::Serialised, Scenario::Mixed) => "the kernel with a shared count",
+        (Route::Serialised, _) => "flushing under a lock",
+        (other, _) => other.name(),
     }
 }
 
@@ -105,24 +147,17 @@ fn sync_writers(rows: &[Row]) -> String {
     let (numjobs, bs) = (dioxide.point.numjobs, units::bytes(dioxide.point.bs_bytes));
     let rates: Vec<String> =
         rows.iter().filter(|row| row.point == dioxide.point).map(rate_of_sync_writers).collect();
-    let rivals = [(Route::Kernel, "the kernel"), (Route::Serialised, "flushing under a lock")];
-    let phrases: Vec<String> = rivals
-        .iter()
-        .filter_map(|(route, name)| Some(verdict(rival(rows, dioxide, *route)?, name)))
-        .collect();
-    let threads = threads(numjobs);
-    format!(
-        "Sync writers, {threads} of {bs} each: {}. dioxide is {}.",
-        rates.join(", "),
-        phrases.join(", and ")
-    )
+    let mut text = format!("Sync writers, {} of {bs} each: {}.", threads(numjobs), rates.join(", "));
+    for row in rows.iter().filter(|row| row.point == dioxide.point && row.route.is_dioxide()) {
+        text += &format!(" {} is {}.", row.route.name(), verdicts(rows, row).join(", and "));
+    }
+    text
 }
 
 fn rate_of_sync_writers(row: &Row) -> String {
     let name = match row.route {
-        Route::Serialised => "flushing under a lock",
         Route::Kernel => "the kernel's O_SYNC",
-        other => other.name(),
+        other => rival_name(row.point.scenario, other),
     };
     format!("{name} {:.0} MB/s", row.bw_bytes() / 1e6)
 }
@@ -171,7 +206,7 @@ fn threads(count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::examples::{append_point, row, sync_point};
+    use crate::bench::figures::examples::{append_point, mixed_point, row, sync_point};
     use crate::bench::growing::Growing;
     use std::time::Duration;
 
@@ -263,6 +298,60 @@ mod tests {
             of(&rows),
             "Appends of 4k: With 64 threads, dioxide is 20x as fast as the kernel, and 1.67x as fast as a \
              preallocated file."
+        );
+    }
+
+    #[test]
+    fn mixed() {
+        let rows = vec![
+            row(mixed_point(1), Route::Kernel, &[100; 5]),
+            row(mixed_point(2), Route::Serialised, &[100; 5]),
+            row(mixed_point(2), Route::Kernel, &[200; 5]),
+            row(mixed_point(1), Route::Dioxide, &[120; 5]),
+            row(mixed_point(2), Route::Dioxide, &[200; 5]),
+        ];
+        assert_eq!(
+            of(&rows),
+            "Mixed reads and writes of 4k, 70 % reads: 2 threads through the kernel reach 2.00x the rate of one thread. \
+             With 2 threads, dioxide is level with the kernel at 1.00x its rate, and 2.00x as fast as the kernel with \
+             a shared count. With one thread, dioxide is 1.20x as fast as the kernel."
+        );
+    }
+
+    #[test]
+    fn queues() {
+        let mut rows = appends_with(1000, 1000).split_off(3);
+        rows.push(row(append_point(64), Route::Queue { iodepth: 64 }, &[1500; 5]));
+        assert!(
+            of(&rows).ends_with(
+                "a preallocated file. With one thread with 64 outstanding, dioxide-queue is 30x as fast as the \
+                 kernel, and 2.50x as fast as a preallocated file."
+            ),
+            "{}",
+            of(&rows)
+        );
+        let queue = row(mixed_point(2), Route::Queue { iodepth: 8 }, &[300; 5]);
+        let rows = [
+            row(mixed_point(2), Route::Kernel, &[200; 5]),
+            row(mixed_point(2), Route::Dioxide, &[200; 5]),
+            queue,
+        ];
+        assert!(of(&rows).ends_with(
+            " With 2 threads with 8 outstanding each, dioxide-queue is 1.50x as fast as the kernel."
+        ));
+    }
+
+    #[test]
+    fn own_costs() {
+        let point = Point { backend: Backend::Sim, ..append_point(64) };
+        let rows = [
+            row(point, Route::Dioxide, &[2_000_000]),
+            row(point, Route::Queue { iodepth: 64 }, &[4_000_000]),
+        ];
+        assert_eq!(
+            of(&rows),
+            "Appends of 4k that keep nothing: CPU time for each is 300 ns through dioxide with 64 threads, 150 ns \
+             through dioxide-queue with one thread with 64 outstanding."
         );
     }
 

@@ -3,7 +3,7 @@
 use super::{Report, rival, rivals};
 use crate::bench::figures::Row;
 use crate::bench::ratio::Ratio;
-use crate::bench::work::{Scenario, durability_name, growth_name};
+use crate::bench::work::{Backend, Point, Scenario, durability_name, growth_name};
 use crate::meter::vmstat::Shares;
 use crate::units;
 use comfy_table::{CellAlignment, Table, presets};
@@ -22,6 +22,7 @@ pub fn scenario(scenario: Scenario) -> &'static str {
     match scenario {
         Scenario::Append => "Appends",
         Scenario::Sync => "Sync writers",
+        Scenario::Mixed => "Mixed reads and writes",
     }
 }
 
@@ -29,12 +30,14 @@ pub fn scenario(scenario: Scenario) -> &'static str {
 pub fn conditions(report: &Report, rows: &[Row]) -> String {
     let point = rows[0].point;
     let growth = point.growth.map(|growth| format!(", growth {}", growth_name(growth)));
+    let reads = point.rwmixread.map(|percent| format!(", {percent} % reads"));
     let rate =
         point.rate_iops.map(|rate| format!(", {rate} iops offered (lat counts from when each was due)"));
     format!(
-        "{}{}{}, {}; medians of {} rounds of {:.1} s{}",
+        "{}{}{}{}, {}; medians of {} rounds of {:.1} s{}",
         durability_name(point.durability),
         growth.unwrap_or_default(),
+        reads.unwrap_or_default(),
         rate.unwrap_or_default(),
         place(report),
         rows[0].runs.len(),
@@ -69,13 +72,23 @@ fn remarks(rows: &[Row]) -> String {
 /// What stands above a column, and what it shows of a row.
 type Column = (&'static str, fn(&Row) -> String);
 
-const NAMES: [Column; 2] =
-    [("numjobs", |row| row.point.numjobs.to_string()), ("path", |row| row.route.name().to_owned())];
+const NAMES: [Column; 3] = [
+    ("numjobs", |row| row.point.threads(row.route).to_string()),
+    (PATH, |row| row.route.name().to_owned()),
+    ("iodepth", |row| row.route.iodepth().to_string()),
+];
+const PATH: &str = "path";
 const IOPS: Column = ("iops", |row| format!("{:.0}", row.iops()));
+/// Of a mix.
+const DIRECTIONS: [Column; 2] = [
+    ("read iops", |row| format!("{:.0}", row.median(|run| run.read_iops))),
+    ("write iops", |row| format!("{:.0}", row.median(|run| run.write_iops))),
+];
 const BANDWIDTH: Column = ("MB/s", |row| format!("{:.1}", row.bw_bytes() / 1e6));
-/// Those of vmstat, and how busy the device is.
-const MACHINE: [Column; 7] = [
-    ("in flight", |row| known(row.median_known(|run| run.inflight), 1)),
+/// How busy the device is.
+const IN_FLIGHT: Column = ("in flight", |row| known(row.median_known(|run| run.inflight), 1));
+/// Those of vmstat.
+const MACHINE: [Column; 6] = [
     ("blocked", |row| known(row.median_known(|run| run.blocked), 1)),
     ("us", |row| share(row, |cpu| cpu.usr)),
     ("sy", |row| share(row, |cpu| cpu.sys)),
@@ -98,8 +111,12 @@ const CPU: [Column; 2] = [
     ("usr %", |row| format!("{:.0}", row.median(|run| run.usr_cpu))),
     ("sys %", |row| format!("{:.0}", row.median(|run| run.sys_cpu))),
 ];
-const COSTS: [Column; 3] = [
-    ("cpu us/op", |row| format!("{:.1}", row.median(|run| run.cpu_us_per_op))),
+const CPU_PER_OP: Column = ("cpu us/op", |row| format!("{:.1}", row.median(|run| run.cpu_us_per_op)));
+/// The same, where it is all there is.
+const CPU_NS_PER_OP: Column =
+    ("cpu ns/op", |row| format!("{:.0}", row.median(|run| run.cpu_us_per_op) * 1e3));
+/// Of writes.
+const COSTS: [Column; 2] = [
     ("requests/op", |row| known(row.median_per_op(|run| run.requests), 3)),
     ("flushes/op", |row| known(row.median_per_op(|run| run.flushes), 3)),
 ];
@@ -108,29 +125,37 @@ const EXTENTS: [Column; 1] = [("extents", |row| known(row.median_known(|run| run
 const CLAT: &str = "clat p50";
 const LAT: &str = "lat p50";
 
-fn columns(scenario: Scenario) -> Vec<Column> {
-    match scenario {
-        Scenario::Append => [&NAMES[..], &[IOPS], &LATENCIES, &GROWTH, &CPU, &COSTS, &EXTENTS].concat(),
-        Scenario::Sync => [&NAMES[..], &[BANDWIDTH], &MACHINE, &LATENCIES, &COSTS].concat(),
+fn columns(point: Point) -> Vec<Column> {
+    match (point.backend, point.scenario) {
+        (Backend::Sim, _) => [&NAMES[..], &[IOPS], &LATENCIES, &CPU, &[CPU_NS_PER_OP]].concat(),
+        (_, Scenario::Append) => {
+            [&NAMES[..], &[IOPS], &LATENCIES, &GROWTH, &CPU, &[CPU_PER_OP], &COSTS, &EXTENTS].concat()
+        }
+        (_, Scenario::Sync) => {
+            [&NAMES[..], &[BANDWIDTH, IN_FLIGHT], &MACHINE, &LATENCIES, &[CPU_PER_OP], &COSTS].concat()
+        }
+        (_, Scenario::Mixed) => {
+            [&NAMES[..], &[IOPS], &DIRECTIONS, &LATENCIES, &[IN_FLIGHT], &CPU, &[CPU_PER_OP]].concat()
+        }
     }
 }
 
 /// The table of these rows.
 pub fn of(rows: &[Row]) -> String {
     let point = rows[0].point;
-    let (columns, rivals) = (columns(point.scenario), rivals(point.scenario));
+    let (columns, rivals) = (columns(point), rivals(point));
     let name = |name| if name == CLAT && point.rate_iops.is_some() { LAT } else { name };
     let names = columns.iter().map(|&(column, _)| name(column).to_owned());
-    let ratios = rivals.map(|rival| format!("x {}", rival.name()));
+    let ratios = rivals.iter().map(|rival| format!("x {}", rival.name()));
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(names.chain(ratios));
     for row in rows {
         let cells = columns.iter().map(|(_, cell)| cell(row));
-        table.add_row(cells.chain(rivals.map(|route| ratio(rival(rows, row, route)))));
+        table.add_row(cells.chain(rivals.iter().map(|route| ratio(rival(rows, row, *route)))));
     }
     // Names to the left, numbers to the right.
     for column in table.column_iter_mut() {
-        let is_name = column.index == 1;
+        let is_name = columns.get(column.index).is_some_and(|(name, _)| *name == PATH);
         column.set_cell_alignment(if is_name { CellAlignment::Left } else { CellAlignment::Right });
     }
     table.trim_fmt()
@@ -156,9 +181,9 @@ pub fn ratio(ratio: Option<Ratio>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::examples::{append_point, row, sync_point};
+    use crate::bench::figures::examples::{append_point, mixed_point, row, sync_point};
     use crate::bench::growing::Growing;
-    use crate::bench::work::{Point, Route};
+    use crate::bench::work::Route;
     use crate::meter::filesystem::FileSystem;
     use crate::meter::machine::Machine;
     use std::time::Duration;
@@ -222,10 +247,42 @@ mod tests {
     }
 
     #[test]
+    fn one_queue_is_one_thread() {
+        let queue = Route::Queue { iodepth: 64 };
+        let text = of(&[row(append_point(64), Route::Kernel, &[100]), row(append_point(64), queue, &[300])]);
+        let words: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(words[..4], ["1", "dioxide-queue", "64", "300"], "{text}");
+        assert_eq!(words[words.len() - 3..], ["3.00", "(3.00..3.00)", "-"], "{text}");
+    }
+
+    #[test]
+    fn what_the_engine_costs_is_in_nanoseconds() {
+        let point = Point { backend: Backend::Sim, ..append_point(1) };
+        let rows =
+            [row(point, Route::Dioxide, &[2_000_000]), row(point, Route::Queue { iodepth: 1 }, &[4_000_000])];
+        let text = of(&rows);
+        let words = |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
+        assert!(text.contains("cpu ns/op") && !text.contains("requests"), "{text}");
+        assert!(words(1).contains(&"300") && words(2).contains(&"150"), "{text}");
+        assert!(text.contains("x dioxide") && text.contains("2.00 (2.00..2.00)"), "{text}");
+    }
+
+    #[test]
+    fn a_mix_shows_both_directions() {
+        let rows =
+            vec![row(mixed_point(2), Route::Serialised, &[100]), row(mixed_point(2), Route::Kernel, &[200])];
+        let text = of(&rows);
+        let words: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(words[..6], ["2", "kernel", "1", "200", "140", "60"], "{text}");
+        assert_eq!(words[words.len() - 2..], ["2.00", "(2.00..2.00)"], "{text}");
+        assert!(title_of(rows).starts_with("Mixed reads and writes: bs=4k on-sync, 70 % reads, ext4;"));
+    }
+
+    #[test]
     fn sync_writers_show_the_machine() {
         let text = of(&[row(sync_point(), Route::Kernel, &[100])]);
         let words = |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
-        assert_eq!(words(0)[3..11], ["in", "flight", "blocked", "us", "sy", "id", "wa", "st"]);
-        assert_eq!(words(1)[3..10], ["1.5", "-", "5", "25", "50", "20", "0"]);
+        assert_eq!(words(0)[4..12], ["in", "flight", "blocked", "us", "sy", "id", "wa", "st"]);
+        assert_eq!(words(1)[4..11], ["1.5", "-", "5", "25", "50", "20", "0"]);
     }
 }

@@ -70,7 +70,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Every key of a result, whatever applies to it.
-pub const KEYS: [&str; 29] = [
+pub const KEYS: [&str; 32] = [
     "scenario",
     "path",
     "fs",
@@ -78,6 +78,7 @@ pub const KEYS: [&str; 29] = [
     "bs_bytes",
     "numjobs",
     "rate_iops",
+    "rwmixread",
     "durability",
     "growth",
     "rounds",
@@ -86,6 +87,8 @@ pub const KEYS: [&str; 29] = [
     "bw_bytes",
     "clat_ns",
     "lat_ns",
+    "read",
+    "write",
     "growths",
     "growing_clat_max_ns",
     "cpu_us_per_op",

@@ -1,0 +1,155 @@
+//! One thread of a crew: its blocks, its measured loop, and what came of it.
+
+use super::crew::Crew;
+use super::latency::Timings;
+use super::stamp::{Stamp, fill_as_job};
+use super::target::{Direction, Target};
+use anyhow::{Context, Result};
+use dioxide::Buffer;
+use fastrand::Rng;
+use rustix::thread::set_current_timer_slack;
+use std::num::NonZero;
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::Sender;
+use std::thread::park_timeout;
+use std::time::{Duration, Instant};
+
+/// How soon a thread that sleeps until its next operation notices that the crew stops.
+const ATTENTION: Duration = Duration::from_millis(50);
+/// How late a thread may be woken for its next operation, where the load is given. The kernel's own is 50 us.
+const TIMER_SLACK_NS: u64 = 1;
+
+/// See the module.
+pub struct Job<'a> {
+    pub number: usize,
+    pub crew: &'a Crew<'a>,
+    pub floor: &'a Floor,
+    /// Dropped when the job is done.
+    pub ready: Sender<()>,
+}
+
+/// What the threads of a crew share with the one that waits for them.
+pub struct Floor {
+    /// When it was opened; held for writing until everyone is ready.
+    pub gate: RwLock<Instant>,
+    pub stop: AtomicBool,
+}
+
+/// What one thread did.
+pub struct Done {
+    pub reads: Timings,
+    pub writes: Timings,
+    /// The number of the first operation that it did not begin for want of time. None if there was no space for it.
+    pub next: Option<u64>,
+}
+
+impl Job<'_> {
+    /// The measured loop: each operation begins when the one before has ended, or when it is due.
+    pub fn one_by_one(
+        &self,
+        aim: impl Fn(usize, &mut Rng) -> Option<Target>,
+        op: impl Fn(Target, &mut [u8]) -> Result<u64>,
+    ) -> Result<Done> {
+        let ledger = self.crew.ledger;
+        let mut blocks = Blocks::new(self.number, self.crew.bs_bytes);
+        let mut done = Done::new(self.crew.schedule.is_some());
+        let mut dice = Rng::with_seed(self.number as u64);
+        let mut stamp = Stamp { job: self.number as u32, sequence: 1 };
+        let began = self.start()?;
+        while !self.is_over() {
+            let due = self.due(began, stamp.sequence);
+            if due.is_some_and(|due| !self.is_awaited(due)) {
+                break;
+            }
+            let Some(target) = aim(self.number, &mut dice) else { return Ok(done) };
+            let block = blocks.of(target.direction);
+            if target.direction == Direction::Write {
+                ledger.stamp(stamp, block);
+            }
+            let submitted = Instant::now();
+            let offset = op(target, block)?;
+            done.timings(target.direction).record(due.unwrap_or(submitted), submitted);
+            match target.direction {
+                Direction::Write => ledger.acknowledge(stamp, offset)?,
+                Direction::Read => ledger.check(block, offset)?,
+            }
+            stamp.sequence += 1;
+        }
+        done.next = Some(stamp.sequence);
+        Ok(done)
+    }
+
+    /// Says that this thread is ready, and waits for the others. When the clock started.
+    pub fn start(&self) -> Result<Instant> {
+        if self.crew.schedule.is_some() {
+            set_current_timer_slack(NonZero::new(TIMER_SLACK_NS)).context("set the timer slack")?;
+        }
+        let _ = self.ready.send(());
+        Ok(*self.floor.gate.read().expect("nobody panics with the gate"))
+    }
+
+    /// The others need not go on; nor wait, if this thread was not ready yet.
+    pub fn give_up(&self) {
+        self.floor.stop.store(true, Relaxed);
+        let _ = self.ready.send(());
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.floor.stop.load(Relaxed)
+    }
+
+    /// When an operation is to begin, where the load is given.
+    pub fn due(&self, began: Instant, sequence: u64) -> Option<Instant> {
+        self.crew.schedule.map(|schedule| began + schedule.due(self.number, sequence))
+    }
+
+    /// Sleeps until an operation is due. False if the crew stops before.
+    pub fn is_awaited(&self, due: Instant) -> bool {
+        loop {
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            park_timeout(left.min(ATTENTION));
+            if self.is_over() {
+                return false;
+            }
+        }
+    }
+}
+
+impl Done {
+    pub fn new(is_load_given: bool) -> Self {
+        let none = || Timings::new(is_load_given);
+        Self { reads: none(), writes: none(), next: None }
+    }
+
+    pub fn timings(&mut self, direction: Direction) -> &mut Timings {
+        match direction {
+            Direction::Read => &mut self.reads,
+            Direction::Write => &mut self.writes,
+        }
+    }
+}
+
+/// A block to write, with the noise of its job, and one to read into, which is made when it is needed.
+struct Blocks {
+    outgoing: Buffer,
+    incoming: Option<Buffer>,
+}
+
+impl Blocks {
+    fn new(job: usize, bs_bytes: u64) -> Self {
+        let mut outgoing = Buffer::zeroed(bs_bytes as usize);
+        fill_as_job(job as u32, &mut outgoing);
+        Self { outgoing, incoming: None }
+    }
+
+    fn of(&mut self, direction: Direction) -> &mut [u8] {
+        match direction {
+            Direction::Write => &mut self.outgoing,
+            Direction::Read => self.incoming.get_or_insert_with(|| Buffer::zeroed(self.outgoing.len())),
+        }
+    }
+}

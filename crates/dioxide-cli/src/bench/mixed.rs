@@ -1,0 +1,122 @@
+//! The mixed scenario: N threads read and rewrite blocks of one file or device, in random order.
+//!
+//! The workload of the count of direct I/O that the kernel kept of each inode until 2015, of block devices too: an atomic
+//! number that every operation wrote twice, and nothing else that all of them shared.
+//!
+//! A block belongs to one thread, the next block to the next, so that each thread is all over the file, and every read
+//! has one right answer: what its own thread wrote there last. Of a queue's operations each is in the place of a thread.
+
+use super::figures::Run;
+use super::ledger::{End, Ledger, Places};
+use super::place::Ground;
+use super::target::{Direction, Target};
+use super::task::Task;
+use super::work::{Backend, Route};
+use anyhow::{Context, Result, ensure};
+use dioxide::{Durability, Growth, OpenOptions, Queue};
+use fastrand::Rng;
+use rustix::fs::OFlags;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// One run. All of it is written beforehand, which is not timed.
+pub fn run(task: &Task<'_>) -> Result<Run> {
+    let ground = task.place.prepare()?;
+    ground.fill(task.whole_blocks_bytes()).context("write the blocks beforehand")?;
+    let ledger = task.ledger(Places::Rewritten);
+    let run = match task.route {
+        Route::Serialised => counted(task, &ground, &ledger),
+        Route::Dioxide => through_dioxide(task, &ground, &ledger),
+        Route::Queue { iodepth } => through_queues(task, iodepth, &ground, &ledger),
+        _ => through_kernel(task, &ground, &ledger),
+    }?;
+    task.conclude(run, &ground, &ledger, End::Anywhere)
+}
+
+fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
+    let file = ground.open(OFlags::empty())?;
+    let shift = task.crew(ledger).work(aim(task), |target, block| transfer(&file, target, block))?;
+    file.sync_data().context("fdatasync")?;
+    Ok(shift.clock_out())
+}
+
+/// As the kernel did it once: everybody counts in one place.
+fn counted(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
+    let file = ground.open(OFlags::empty())?;
+    let count = Count::default();
+    let shift = task.crew(ledger).work(aim(task), |target, block| {
+        count.0.fetch_add(1, Relaxed);
+        let outcome = transfer(&file, target, block);
+        count.0.fetch_sub(1, Relaxed);
+        outcome
+    })?;
+    file.sync_data().context("fdatasync")?;
+    Ok(shift.clock_out())
+}
+
+fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
+    let file = open(task, ground)?;
+    let shift = task.crew(ledger).work(aim(task), |Target { direction, offset }, block| {
+        match direction {
+            Direction::Write => file.write_at(block, offset)?,
+            Direction::Read => {
+                let read = file.read_at(block, offset)?;
+                ensure!(read == block.len(), "{read} of {} bytes read at {offset}", block.len());
+            }
+        }
+        Ok(offset)
+    })?;
+    file.close()?;
+    Ok(shift.clock_out())
+}
+
+fn through_queues(task: &Task<'_>, iodepth: usize, ground: &Ground, ledger: &Ledger) -> Result<Run> {
+    let file = open(task, ground)?;
+    let queue_it = |queue: &mut Queue, Target { direction, offset }, block, tag| match direction {
+        Direction::Write => queue.write_at(&file, block, offset, tag),
+        Direction::Read => queue.read_at(&file, block, offset, tag),
+    };
+    let shift = task.crew(ledger).work_through_queues(iodepth, aim(task), queue_it)?;
+    file.close()?;
+    Ok(shift.clock_out())
+}
+
+fn open(task: &Task<'_>, ground: &Ground) -> Result<dioxide::File> {
+    let mut options = OpenOptions::new();
+    options.write(true).durability(Durability::OnSync).growth(Growth::None);
+    let file = ground.open_with(&options)?;
+    // A file that keeps nothing has not kept what was written beforehand, but a length it has.
+    if task.point.backend == Backend::Sim {
+        file.set_len(task.whole_blocks_bytes())?;
+    }
+    Ok(file)
+}
+
+/// A line of cache of its own, and of the pairs that some processors fetch.
+#[derive(Default)]
+#[repr(align(128))]
+struct Count(AtomicU64);
+
+/// A thread's next block, and whether it is read or written.
+fn aim(task: &Task<'_>) -> impl Fn(usize, &mut Rng) -> Option<Target> {
+    let (bs_bytes, lanes) = (task.point.bs_bytes, task.point.lanes(task.route) as u64);
+    let own_blocks = task.size_bytes / bs_bytes / lanes;
+    let rwmixread = task.point.rwmixread.unwrap_or(0);
+    move |lane, dice| {
+        let direction = if dice.u32(0..100) < rwmixread { Direction::Read } else { Direction::Write };
+        let block = dice.u64(0..own_blocks) * lanes + lane as u64;
+        Some(Target { direction, offset: block * bs_bytes })
+    }
+}
+
+fn transfer(file: &File, target: Target, block: &mut [u8]) -> Result<u64> {
+    let Target { direction, offset } = target;
+    match direction {
+        Direction::Write => {
+            file.write_all_at(block, offset).with_context(|| format!("pwrite at {offset}"))?
+        }
+        Direction::Read => file.read_exact_at(block, offset).with_context(|| format!("pread at {offset}"))?,
+    }
+    Ok(offset)
+}

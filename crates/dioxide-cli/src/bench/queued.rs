@@ -1,0 +1,141 @@
+//! The measured loop of a thread that has a queue: many operations outstanding, each in a lane of its own.
+//!
+//! A lane is what a thread is on the blocking paths: it has its own blocks, and one operation at a time. So what lanes
+//! write and read is verified as what threads do.
+
+use super::job::{Done, Job};
+use super::ledger::Ledger;
+use super::stamp::{Stamp, fill_as_job};
+use super::target::{Direction, Target};
+use anyhow::{Result, ensure};
+use dioxide::{Buffer, Completion, Full, Operation, Queue};
+use fastrand::Rng;
+use std::thread::park_timeout;
+use std::time::{Duration, Instant};
+
+/// How often a thread whose next operation is not due yet looks for what has finished: a queue waits for its own
+/// operations, not for a time.
+const LOOK_EVERY: Duration = Duration::from_micros(20);
+
+/// One of the operations that may be outstanding at a time.
+struct Lane {
+    /// Among those of all threads.
+    number: usize,
+    /// With the noise of the lane. Away while it is written.
+    outgoing: Option<Buffer>,
+    /// Made when it is needed. Away while it is read into.
+    incoming: Option<Buffer>,
+    current: Option<Outstanding>,
+}
+
+struct Outstanding {
+    target: Target,
+    stamp: Stamp,
+    due: Option<Instant>,
+    queued: Instant,
+}
+
+impl Job<'_> {
+    /// As [`one_by_one`](Job::one_by_one), with as many operations outstanding as `iodepth` says: whatever has finished is
+    /// reaped, and as much queued again, to be submitted together. `queue_it` queues an operation.
+    pub fn many_at_a_time(
+        &self,
+        iodepth: usize,
+        aim: impl Fn(usize, &mut Rng) -> Option<Target>,
+        queue_it: impl Fn(&mut Queue, Target, Buffer, u64) -> Result<(), Full>,
+    ) -> Result<Done> {
+        let mut queue = Queue::new(iodepth);
+        let first = self.number * iodepth;
+        let mut lanes: Vec<Lane> = (first..first + iodepth).map(|lane| Lane::new(lane, self)).collect();
+        let mut idle: Vec<usize> = (0..iodepth).rev().collect();
+        let mut done = Done::new(self.crew.schedule.is_some());
+        let mut dice = Rng::with_seed(self.number as u64);
+        let mut next = Some(1);
+        let began = self.start()?;
+        loop {
+            let mut not_due = None;
+            while let Some((&nth, sequence)) = idle.last().zip(next)
+                && !self.is_over()
+            {
+                let due = self.due(began, sequence);
+                not_due = due.filter(|due| *due > Instant::now());
+                if not_due.is_some() {
+                    break;
+                }
+                let lane = &mut lanes[nth];
+                let Some(target) = aim(lane.number, &mut dice) else {
+                    next = None;
+                    break;
+                };
+                let block = lane.begin(target, sequence, due, self);
+                queue_it(&mut queue, target, block, nth as u64).expect("the queue has room for each lane");
+                (_, next) = (idle.pop(), Some(sequence + 1));
+            }
+            if queue.outstanding() == 0 {
+                match not_due {
+                    Some(due) if self.is_awaited(due) => continue,
+                    _ => break,
+                }
+            }
+            let before = idle.len();
+            for completion in queue.reap(if not_due.is_some() { 0 } else { 1 }) {
+                let nth = completion.tag as usize;
+                lanes[nth].finish(completion, &mut done, self.crew.ledger)?;
+                idle.push(nth);
+            }
+            if let Some(due) = not_due.filter(|_| idle.len() == before) {
+                park_timeout(due.saturating_duration_since(Instant::now()).min(LOOK_EVERY));
+            }
+        }
+        done.next = next;
+        Ok(done)
+    }
+}
+
+impl Lane {
+    fn new(number: usize, job: &Job<'_>) -> Self {
+        let mut outgoing = Buffer::zeroed(job.crew.bs_bytes as usize);
+        fill_as_job(number as u32, &mut outgoing);
+        Self { number, outgoing: Some(outgoing), incoming: None, current: None }
+    }
+
+    /// Its next operation begins. The block for it.
+    fn begin(&mut self, target: Target, sequence: u64, due: Option<Instant>, job: &Job<'_>) -> Buffer {
+        let stamp = Stamp { job: self.number as u32, sequence };
+        let block = match target.direction {
+            Direction::Write => {
+                let mut block = self.outgoing.take().expect("nothing of this lane is outstanding");
+                job.crew.ledger.stamp(stamp, &mut block);
+                block
+            }
+            Direction::Read => {
+                let made = || Buffer::zeroed(job.crew.bs_bytes as usize);
+                self.incoming.take().unwrap_or_else(made)
+            }
+        };
+        self.current = Some(Outstanding { target, stamp, due, queued: Instant::now() });
+        block
+    }
+
+    /// Its operation is reaped.
+    fn finish(&mut self, completion: Completion, done: &mut Done, ledger: &Ledger) -> Result<()> {
+        let Outstanding { target: Target { direction, offset }, stamp, due, queued } =
+            self.current.take().expect("it is outstanding until it is reaped");
+        let result = completion.result?;
+        done.timings(direction).record(due.unwrap_or(queued), queued);
+        let block = completion.buffer.expect("buffers come back");
+        match direction {
+            Direction::Write => {
+                self.outgoing = Some(block);
+                let is_append = completion.operation == Operation::Append;
+                ledger.acknowledge(stamp, if is_append { result } else { offset })
+            }
+            Direction::Read => {
+                ensure!(result == block.len() as u64, "{result} of {} bytes read at {offset}", block.len());
+                ledger.check(&block, offset)?;
+                self.incoming = Some(block);
+                Ok(())
+            }
+        }
+    }
+}
