@@ -42,7 +42,7 @@ use std::rc::Rc;
 /// Several queues and blocking threads may use one file at the same time. An append is finished only when all below
 /// its end is written, whoever writes it, so others may wait for what a queue has in flight: come back to it (`submit`,
 /// `reap`) as long as that is so. When the thread of a queue makes a blocking call that may have to wait for others
-/// (append, a durable write or one past the end, `sync_data`, `set_len`, `recycle`, close, opening a file for writing), what
+/// (append, a durable write or one past the end, `sync_data`, `set_len`, `recycle`, close, opening a file for writing, recovery), what
 /// its queues have submitted is finished first.
 ///
 /// A file may be closed while operations on it are in flight: closing waits for those that were submitted (on a device it

@@ -118,7 +118,7 @@ thread_local!(static OWN: RefCell<Vec<Weak<RefCell<Driver>>>> = const { RefCell:
 
 /// Waits until everything that the queues of this thread have submitted is finished, before the thread waits for
 /// others, who may wait for that.
-pub(super) fn settle_own() {
+pub(crate) fn settle_own() {
     each_own(Driver::settle);
 }
 
