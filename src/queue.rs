@@ -252,3 +252,34 @@ impl Completion {
         Self { tag, operation: what.operation(), buffer, result }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{self, Disk};
+    use crate::{Durability, OpenOptions};
+
+    /// On the simulated disk, which calls end in any order.
+    #[test]
+    fn two_queues_of_one_thread_deadlocked() {
+        for seed in 0..50 {
+            sim::run(seed, || {
+                let mut log = OpenOptions::new();
+                log.write(true).create(true).durability(Durability::EveryWrite);
+                let file = Disk::new(seed).open(&log, "log").unwrap();
+                let queues = [Queue::new(4), QueueOptions::new().depth(4).io_uring(seed % 2 == 0).open()];
+                for tag in 0..8 {
+                    queues[tag % 2].append(&file, Buffer::zeroed(4096), tag as u64).unwrap();
+                }
+                // The first waits for what the second has.
+                queues[1].submit();
+                assert_eq!(queues[0].reap(4).filter(|done| done.result.is_ok()).count(), 4);
+                file.append(&Buffer::zeroed(4096)).unwrap();
+                assert_eq!(queues[1].reap(4).filter(|done| done.result.is_ok()).count(), 4);
+                drop(queues);
+                assert_eq!(file.len().unwrap(), 9 * 4096);
+                file.close().unwrap();
+            });
+        }
+    }
+}

@@ -29,15 +29,17 @@ use crate::flush::Means;
 use crate::inflight::Stay;
 use crate::queue::Completion;
 use crate::reader::Reader;
+use crate::sync::nap;
 use files::Files;
 use inbox::Inbox;
 use slab::Slab;
 use smallvec::smallvec;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Once};
 use std::task::Waker;
+use std::time::Duration;
 
 /// What an operation is to do.
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +116,9 @@ enum Purpose {
     Request(Request<Token>, Option<Flushing>),
 }
 
+/// How long a thread sleeps between turns of two queues that both wait: little against what a disk takes.
+const NAP: Duration = Duration::from_micros(50);
+
 thread_local!(static OWN: RefCell<Vec<Weak<RefCell<Driver>>>> = const { RefCell::new(Vec::new()) });
 
 /// Waits until everything that the queues of this thread have submitted is finished, before the thread waits for
@@ -125,6 +130,22 @@ pub(crate) fn settle_own() {
 /// The queues of this thread let go of files that were closed.
 pub(super) fn let_go_of_closed() {
     each_own(|driver| driver.files.let_go_of_closed(&mut driver.ring));
+}
+
+/// Before a queue sleeps: gives the others of its thread a turn, since what it waits for may wait for them. True if it
+/// is not to sleep now. While two of them wait for the disk, they take turns with naps between.
+fn turn_others(driver: &mut Driver) -> bool {
+    let (busy, worked) = (Cell::new(false), Cell::new(false));
+    each_own(|other| {
+        if other.is_busy() {
+            worked.set(other.turn() || worked.get());
+            busy.set(other.is_busy() || busy.get());
+        }
+    });
+    if busy.get() && !driver.turn() && !worked.get() {
+        nap(NAP);
+    }
+    busy.get() || worked.get()
 }
 
 fn each_own(act: impl Fn(&mut Driver)) {
@@ -284,7 +305,7 @@ impl Driver {
     /// Waits until everything that was submitted is finished.
     fn settle(&mut self) {
         self.work();
-        while self.operations.len() > self.queued.len() {
+        while self.is_busy() {
             self.sleep(1);
             self.work();
         }
@@ -336,7 +357,7 @@ impl Driver {
     fn sleep(&mut self, missing: usize) {
         let alone = self.with_cores == 0 && self.shut_out.is_empty() && missing <= self.transfers.len();
         let wanted = if alone { missing } else { 1 };
-        if !self.bell.may_sleep() {
+        if turn_others(self) || !self.bell.may_sleep() {
             return;
         }
         match self.ring {
@@ -347,26 +368,43 @@ impl Driver {
 
     // --- what there is to do ------------------------------------------------------------------------
 
-    /// Does all that can be done without waiting.
-    fn work(&mut self) {
+    /// Does all that can be done without waiting, also in the kernel. False if that was nothing.
+    fn turn(&mut self) -> bool {
+        if self.pushed > 0 || self.transfers.len() > 0 {
+            self.enter(0);
+        }
+        self.work()
+    }
+
+    /// Whether it waits for something.
+    fn is_busy(&self) -> bool {
+        self.operations.len() > self.queued.len()
+    }
+
+    /// Does all that can be done without waiting. False if that was nothing.
+    fn work(&mut self) -> bool {
+        let mut worked = false;
         let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
         loop {
             if self.bell.has_rung() {
                 self.look();
-            }
-            let next = self.ring.as_mut().and_then(|ring| ring.next());
-            if let Some((id, result)) =
-                next.map(|(id, result)| (id as usize, result)).or_else(|| self.performed.pop_front())
-            {
+            } else if let Some((id, result)) = self.next_transfer() {
                 self.came_back(id, result);
             } else if let Some((file, task)) = self.tasks.pop_front() {
                 self.perform(file, task);
             } else if let Some(file) = self.to_grow.pop() {
                 self.grow(file);
             } else {
-                return;
+                return worked;
             }
+            worked = true;
         }
+    }
+
+    /// A transfer that came back.
+    fn next_transfer(&mut self) -> Option<(usize, std::io::Result<u64>)> {
+        let from_ring = self.ring.as_mut().and_then(|ring| ring.next());
+        from_ring.map(|(id, result)| (id as usize, result)).or_else(|| self.performed.pop_front())
     }
 
     /// The bell rang: somebody has news, or what we waited for may have happened.
