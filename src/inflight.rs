@@ -310,6 +310,15 @@ mod tests {
     }
 
     #[test]
+    fn whoever_is_not_let_in_is_not_counted_out() {
+        let gate = Gate::default();
+        let alone = gate.shut();
+        assert!(gate.try_pass().is_none() && gate.try_enter().is_none());
+        drop(alone);
+        assert_eq!(gate.in_flight(), 0);
+    }
+
+    #[test]
     fn an_operation_may_end_in_another_thread() {
         let gate = Gate::default();
         let stay = gate.try_enter().expect("open");
