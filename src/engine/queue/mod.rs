@@ -149,20 +149,18 @@ fn turn_others(driver: &mut Driver) -> bool {
 }
 
 fn each_own(act: impl Fn(&mut Driver)) {
-    // Not while the thread ends.
-    let _ = OWN.try_with(|own| {
-        if own.borrow().is_empty() {
-            return;
+    let nth = |index: usize| OWN.try_with(|own| own.borrow().get(index).map(Weak::upgrade));
+    let mut index = 0;
+    // None of them while the thread ends.
+    while let Ok(Some(driver)) = nth(index) {
+        index += 1;
+        let Some(driver) = driver else { continue };
+        // Not one at work: it waits for nobody. Nor one that the parent of this process goes on with.
+        match driver.try_borrow_mut() {
+            Ok(mut driver) if driver.process.is_current() => act(&mut driver),
+            _ => {}
         }
-        // Not those at work: they wait for nobody.
-        let drivers: Vec<_> = own.borrow().iter().filter_map(Weak::upgrade).collect();
-        for driver in drivers {
-            match driver.try_borrow_mut() {
-                Ok(mut driver) if driver.process.is_current() => act(&mut driver),
-                _ => {}
-            }
-        }
-    });
+    }
 }
 
 impl Driver {
