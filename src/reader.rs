@@ -57,8 +57,6 @@ impl Reader {
     }
 
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
-        let fail = |kind| Error::new(Operation::Read, &self.path, Some(offset), kind);
-        engine::check_transfer(into, offset, self.facts.alignment).map_err(fail)?;
         if let Some(engine) = self.engine() {
             let result = engine.read_at(into, offset);
             // If it was closed meanwhile, another process may have cut what it still thought to be there.
@@ -77,6 +75,7 @@ impl Reader {
     /// Reads what this process does not write.
     pub fn read_beside_others(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         let fail = |kind| Error::new(Operation::Read, &self.path, Some(offset), kind);
+        engine::check_transfer(into, offset, self.facts.alignment).map_err(fail)?;
         let read = self.read_by_marker(into, offset);
         read.map(|read| read as usize).map_err(|error| fail(engine::os_kind(&error)))
     }

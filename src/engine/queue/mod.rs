@@ -430,6 +430,9 @@ impl Driver {
 
     /// Begins an operation, unless it is one for the core of its file: then it says what to ask of it.
     fn begin_one(&mut self, number: usize) -> Option<Dio> {
+        if self.has_lost_its_engine(number) {
+            return self.begin_beside(number);
+        }
         let operation = &mut self.operations[number];
         let file = &self.files[operation.file];
         let engine = &file.engine;
@@ -471,6 +474,31 @@ impl Driver {
                 self.run(Running { file, purpose: Purpose::Operation(number), transfer });
             }
         }
+        None
+    }
+
+    /// Whether it reads through a read-only handle, which outlives the engine that it was to read beside.
+    fn has_lost_its_engine(&self, number: usize) -> bool {
+        let operation = &self.operations[number];
+        operation.reader.is_some() && self.files[operation.file].engine.is_closed()
+    }
+
+    /// Begins it beside the engine that writes the file now, or performs it, if there is none.
+    fn begin_beside(&mut self, number: usize) -> Option<Dio> {
+        let operation = &mut self.operations[number];
+        let (What::Read(offset), Some(reader)) = (operation.what, &operation.reader) else {
+            unreachable!("only reads have a read-only handle")
+        };
+        if let Some(engine) = reader.engine() {
+            let closed = operation.file;
+            let now = self.attach(&engine);
+            self.files[closed].outstanding -= 1;
+            self.operations[number].file = now;
+            return self.begin_one(number);
+        }
+        let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
+        let result = reader.read_beside_others(into, offset).map(|read| read as u64);
+        self.finish(number, result);
         None
     }
 
