@@ -257,7 +257,8 @@ impl Completion {
 mod tests {
     use super::*;
     use crate::sim::{self, Disk};
-    use crate::{Durability, OpenOptions};
+    use crate::{Durability, ErrorKind, OpenOptions};
+    use std::time::Duration;
 
     /// On the simulated disk, which calls end in any order.
     #[test]
@@ -281,5 +282,34 @@ mod tests {
                 file.close().unwrap();
             });
         }
+    }
+
+    #[test]
+    fn an_append_went_into_a_file_that_was_closed_meanwhile() {
+        let mut counts = [0, 0];
+        for seed in 0..300 {
+            let ((appended, content), _) = sim::run(seed, || {
+                let disk = Disk::new(seed);
+                let file = disk.open(OpenOptions::new().write(true).create(true), "log").unwrap();
+                let queue = Queue::new(1);
+                queue.append(&file, Buffer::zeroed(4096), 0).unwrap();
+                let closing = sim::spawn(move || file.close().unwrap());
+                if seed % 3 > 0 {
+                    sim::sleep(Duration::from_micros(seed % 40));
+                }
+                let done = queue.reap(1).next().unwrap();
+                closing.join().unwrap();
+                drop(queue);
+                (done.result, disk.content("log").unwrap())
+            });
+            counts[usize::from(appended.is_ok())] += 1;
+            match appended {
+                Ok(offset) => assert_eq!((offset, content.len()), (0, 4096), "seed {seed}"),
+                Err(error) => {
+                    assert_eq!((error.kind(), content.len()), (&ErrorKind::Os(libc::EBADF), 0), "seed {seed}")
+                }
+            }
+        }
+        assert!(counts.iter().all(|count| *count > 10), "{counts:?}");
     }
 }

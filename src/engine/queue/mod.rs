@@ -368,7 +368,7 @@ impl Driver {
 
     /// Does all that can be done without waiting, also in the kernel. False if that was nothing.
     fn turn(&mut self) -> bool {
-        if self.pushed > 0 || self.transfers.len() > 0 {
+        if self.pushed > 0 || !self.transfers.is_empty() {
             self.enter(0);
         }
         self.work()
@@ -471,7 +471,7 @@ impl Driver {
         let operation = &mut self.operations[number];
         let file = &self.files[operation.file];
         let engine = &file.engine;
-        if let Err(error) = engine.check_open(operation.what.operation(), operation.what.offset()) {
+        if let Err(error) = engine.check_usable(operation.what.operation()) {
             self.finish(number, Err(error));
             return None;
         }
@@ -484,6 +484,11 @@ impl Driver {
                 }
                 operation.stay = engine.gate.try_enter();
             }
+        }
+        // Only now: whoever closes it has it alone.
+        if engine.is_closed() {
+            self.refuse_closed(number);
+            return None;
         }
         let data = operation.buffer.as_deref();
         let course = match (operation.what, data) {
@@ -515,19 +520,38 @@ impl Driver {
     /// A read through a read-only handle goes by the engine of whoever writes the file by now. False if that is nobody:
     /// then it was performed.
     fn find_writer(&mut self, number: usize) -> bool {
-        let operation = &mut self.operations[number];
-        let (Some(reader), What::Read(offset)) = (&operation.reader, operation.what) else { return true };
+        let Some(reader) = &self.operations[number].reader else { return true };
         let Some(engine) = reader.engine() else {
-            let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
-            let result = reader.read_beside_others(into, offset).map(|read| read as u64);
-            self.finish(number, result);
+            self.read_without_writer(number);
             return false;
         };
-        let then = operation.file;
         let now = self.attach(&engine);
-        self.operations[number].file = now;
+        let then = std::mem::replace(&mut self.operations[number].file, now);
         self.files[then].outstanding -= 1;
         true
+    }
+
+    /// The file was closed since the operation was queued.
+    fn refuse_closed(&mut self, number: usize) {
+        let operation = &self.operations[number];
+        if operation.reader.is_some() {
+            return self.read_without_writer(number);
+        }
+        let engine = &self.files[operation.file].engine;
+        let what = operation.what;
+        let error = engine.error(what.operation(), what.offset(), ErrorKind::Os(libc::EBADF));
+        self.finish(number, Err(error));
+    }
+
+    /// Reads through a read-only handle what this process does not write, at once.
+    fn read_without_writer(&mut self, number: usize) {
+        let operation = &mut self.operations[number];
+        let (Some(reader), What::Read(offset)) = (&operation.reader, operation.what) else {
+            unreachable!("only reads have a reader")
+        };
+        let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
+        let result = reader.read_beside_others(into, offset).map(|read| read as u64);
+        self.finish(number, result);
     }
 
     /// The transfer of an operation came to its end.
@@ -537,11 +561,8 @@ impl Driver {
         let what = operation.what;
         let fail = |kind| engine.error(what.operation(), what.offset(), kind);
         let result = match (what, &operation.reader) {
-            (What::Read(offset), Some(reader)) if !reader.is_beside(engine) => {
-                // It was closed meanwhile, so what it thought to be there may have been cut.
-                let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
-                reader.read_beside_others(into, offset).map(|read| read as u64)
-            }
+            // It was closed meanwhile, so what it thought to be there may have been cut.
+            (_, Some(reader)) if !reader.is_beside(engine) => return self.read_without_writer(number),
             (What::Read(_), _) => {
                 let wanted = operation.bytes;
                 let enough = |read| if read < wanted { Err(ErrorKind::Os(libc::EIO)) } else { Ok(wanted) };
