@@ -1,6 +1,7 @@
 //! The public [`Queue`]: many operations at a time by one thread.
 
 use crate::buffer::{Buffer, Pool};
+use crate::engine::process::Process;
 use crate::engine::queue::{Driver, What};
 use crate::error::{Operation, Result};
 use crate::file::File;
@@ -135,7 +136,7 @@ impl QueueOptions {
     /// If the length of all buffers overflows. Out of memory aborts, as in `Vec`.
     pub fn open(&self) -> Queue {
         let pool = (self.buffers > 0).then(|| Pool::new(self.buffers, self.buffer_bytes));
-        Queue(Driver::new(self.depth, pool, self.io_uring))
+        Queue(Driver::new(Process::current(), self.depth, pool, self.io_uring))
     }
 }
 
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_append_went_into_a_file_that_was_closed_meanwhile() {
+    fn a_file_closed_meanwhile_has_an_append_or_refused_it() {
         let mut counts = [0, 0];
         for seed in 0..300 {
             let ((appended, content), _) = sim::run(seed, || {

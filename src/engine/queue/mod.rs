@@ -29,7 +29,7 @@ use crate::flush::Means;
 use crate::inflight::Stay;
 use crate::queue::Completion;
 use crate::reader::Reader;
-use crate::sync::nap;
+use crate::sync::{nap, thread_local};
 use files::Files;
 use inbox::Inbox;
 use slab::Slab;
@@ -119,7 +119,7 @@ enum Purpose {
 /// How long a thread sleeps between turns of two queues that both wait: little against what a disk takes.
 const NAP: Duration = Duration::from_micros(50);
 
-thread_local!(static OWN: RefCell<Vec<Weak<RefCell<Driver>>>> = const { RefCell::new(Vec::new()) });
+thread_local!(static OWN: RefCell<Vec<Weak<RefCell<Driver>>>> = RefCell::default());
 
 /// Waits until everything that the queues of this thread have submitted is finished, before the thread waits for
 /// others, who may wait for that.
@@ -164,10 +164,15 @@ fn each_own(act: impl Fn(&mut Driver)) {
 }
 
 impl Driver {
-    pub fn new(depth: usize, pool: Option<Arc<Pool>>, may_use_io_uring: bool) -> Rc<RefCell<Self>> {
+    pub fn new(
+        process: &'static Process,
+        depth: usize,
+        pool: Option<Arc<Pool>>,
+        may_use_io_uring: bool,
+    ) -> Rc<RefCell<Self>> {
         let (ring, bell) = ring(depth, pool.as_ref(), may_use_io_uring);
         let driver = Rc::new(RefCell::new(Self {
-            process: Process::current(),
+            process,
             depth,
             ring,
             waker: Waker::from(bell.clone()),
