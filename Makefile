@@ -27,6 +27,7 @@ sanitize:
 check:
 	cargo fmt --all --check
 	cargo fmt --check --manifest-path fuzz/Cargo.toml
+	cargo fmt --check --manifest-path crates/bench-peers/Cargo.toml
 	cargo clippy --workspace --all-targets -- -D warnings
 	scripts/mutate --check
 

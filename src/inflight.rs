@@ -80,7 +80,8 @@ impl Gate {
     /// Begins an operation, unless somebody has the file alone.
     pub fn try_pass(&self) -> Option<Pass<'_>> {
         let shard = self.shard(thread_number());
-        self.count_in(shard).then_some(Pass { gate: self, shard })
+        // Not made, and so not dropped, if it is refused.
+        self.count_in(shard).then(|| Pass { gate: self, shard })
     }
 
     /// The same, for one that ends in another place.
@@ -295,6 +296,26 @@ mod tests {
         assert_eq!(gate.in_flight(), 0);
         drop(gate.shut());
         assert_eq!(bell.0.load(SeqCst), 1, "once");
+    }
+
+    #[test]
+    fn whoever_was_refused_does_not_leave() {
+        let gate = Gate::default();
+        let alone = gate.shut();
+        assert!(gate.try_pass().is_none() && gate.try_enter().is_none());
+        drop(alone);
+        assert_eq!(gate.in_flight(), 0);
+        assert!(gate.try_pass().is_some());
+        assert_eq!(gate.in_flight(), 0);
+    }
+
+    #[test]
+    fn whoever_is_not_let_in_is_not_counted_out() {
+        let gate = Gate::default();
+        let alone = gate.shut();
+        assert!(gate.try_pass().is_none() && gate.try_enter().is_none());
+        drop(alone);
+        assert_eq!(gate.in_flight(), 0);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::backend::Backend;
 use crate::backend::syscall::Syscall;
 use crate::engine::process::{FileSystem, Process, may_be_a_failed_flush};
+use crate::engine::queue::settle_own;
 use crate::engine::recover::{Recover, bring_into_order};
 use crate::engine::registry::Key;
 use crate::engine::{Engine, Ground, Parts, os_kind};
@@ -33,6 +34,7 @@ pub(crate) fn open(options: &OpenOptions, path: &Path) -> Result<Inner> {
     if !options.write {
         return open_read_only(options, &path);
     }
+    settle_own();
     let process = Process::current();
     let (key, engine) = open_writing(options, process, &path)?;
     if options.truncate {
@@ -44,6 +46,7 @@ pub(crate) fn open(options: &OpenOptions, path: &Path) -> Result<Inner> {
 /// Opens a file without a name in `dir`.
 pub(crate) fn temporary(options: &OpenOptions, dir: &Path) -> Result<Inner> {
     let path: Arc<Path> = dir.into();
+    settle_own();
     let process = Process::current();
     refuse_if_wedged(process, &path, dir)?;
     let flags = DIRECT | OFlags::RDWR | OFlags::TMPFILE;
@@ -244,7 +247,7 @@ fn make_engine(
         prepared.is_some() && sys::probe::can_grow_ahead(file.as_fd(), &facts, Prepared::Zeroed).is_ok();
     let ground = ground(&facts, prepared, overwrites_in_place, sys::epoch());
     Ok(Engine::new(Parts {
-        backend: Box::new(file.keep()),
+        backend: Arc::new(file.keep()),
         path: path.clone(),
         process,
         fs,
@@ -384,6 +387,7 @@ pub(crate) fn wishes(options: &OpenOptions, prepared: Option<Prepared>, facts: &
 /// file is no error: see the verdict.
 pub fn recover(path: impl AsRef<Path>, how: Recover) -> Result<Recovery> {
     let path: Arc<Path> = path.as_ref().into();
+    settle_own();
     let fail = |kind| Error::new(Operation::Recover, &path, None, kind);
     let access = if how == Recover::Inspect { OFlags::RDONLY } else { OFlags::RDWR };
     let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY;

@@ -42,7 +42,7 @@ use std::rc::Rc;
 /// Several queues and blocking threads may use one file at the same time. An append is finished only when all below
 /// its end is written, whoever writes it, so others may wait for what a queue has in flight: come back to it (`submit`,
 /// `reap`) as long as that is so. When the thread of a queue makes a blocking call that may have to wait for others
-/// (append, a durable write or one past the end, `sync_data`, `set_len`, `recycle`, close, opening a file for writing), what
+/// (append, a durable write or one past the end, `sync_data`, `set_len`, `recycle`, close, opening a file for writing, recovery), what
 /// its queues have submitted is finished first.
 ///
 /// A file may be closed while operations on it are in flight: closing waits for those that were submitted (on a device it
@@ -169,8 +169,8 @@ impl Queue {
         self.queue(file, What::Write(offset), Some(data), tag)
     }
 
-    /// Queues a read at `offset` into `into`, as [`File::read_at`]. One through a read-only handle of a file that this process
-    /// does not write is performed at once.
+    /// Queues a read at `offset` into `into`, as [`File::read_at`]. One through a read-only handle of a file (not a device)
+    /// that this process does not write is performed at once.
     ///
     /// # Errors
     ///
@@ -250,5 +250,36 @@ impl FusedIterator for Reaped<'_> {}
 impl Completion {
     pub(crate) fn new(tag: u64, what: What, buffer: Option<Buffer>, result: Result<u64>) -> Self {
         Self { tag, operation: what.operation(), buffer, result }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{self, Disk};
+    use crate::{Durability, OpenOptions};
+
+    /// On the simulated disk, which calls end in any order.
+    #[test]
+    fn two_queues_of_one_thread_deadlocked() {
+        for seed in 0..50 {
+            sim::run(seed, || {
+                let mut log = OpenOptions::new();
+                log.write(true).create(true).durability(Durability::EveryWrite);
+                let file = Disk::new(seed).open(&log, "log").unwrap();
+                let queues = [Queue::new(4), QueueOptions::new().depth(4).io_uring(seed % 2 == 0).open()];
+                for tag in 0..8 {
+                    queues[tag % 2].append(&file, Buffer::zeroed(4096), tag as u64).unwrap();
+                }
+                // The first waits for what the second has.
+                queues[1].submit();
+                assert_eq!(queues[0].reap(4).filter(|done| done.result.is_ok()).count(), 4);
+                file.append(&Buffer::zeroed(4096)).unwrap();
+                assert_eq!(queues[1].reap(4).filter(|done| done.result.is_ok()).count(), 4);
+                drop(queues);
+                assert_eq!(file.len().unwrap(), 9 * 4096);
+                file.close().unwrap();
+            });
+        }
     }
 }

@@ -4,10 +4,12 @@
 use crate::backend::Backend;
 use crate::engine::process::Process;
 use crate::engine::registry::Key;
-use crate::engine::{self, Engine, recover};
+use crate::engine::{self, Engine, Parts, recover};
 use crate::error::{Error, Operation, Result};
-use crate::recovery::Verdict;
-use crate::sync::Mutex;
+use crate::open;
+use crate::options::OpenOptions;
+use crate::recovery::{Recovery, Verdict};
+use crate::sync::{Mutex, OnceLock};
 use crate::sys::probe::{Alignment, Facts};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,11 +32,13 @@ pub(crate) struct Reader {
     process: &'static Process,
     /// The length last found, and the marker it was found with: as long as that one stands, the file only grows.
     known: Mutex<Option<(Vec<u8>, u64)>>,
+    /// What queues read a device by.
+    of_device: OnceLock<Arc<Engine>>,
 }
 
 impl Reader {
     pub fn new(backend: Arc<dyn Backend>, path: Arc<Path>, facts: Facts, process: &'static Process) -> Self {
-        Self { backend, path, facts, process, known: Mutex::default() }
+        Self { backend, path, facts, process, known: Mutex::default(), of_device: OnceLock::new() }
     }
 
     pub fn another(&self) -> Self {
@@ -57,8 +61,6 @@ impl Reader {
     }
 
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
-        let fail = |kind| Error::new(Operation::Read, &self.path, Some(offset), kind);
-        engine::check_transfer(into, offset, self.facts.alignment).map_err(fail)?;
         if let Some(engine) = self.engine() {
             let result = engine.read_at(into, offset);
             // If it was closed meanwhile, another process may have cut what it still thought to be there.
@@ -77,6 +79,7 @@ impl Reader {
     /// Reads what this process does not write.
     pub fn read_beside_others(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         let fail = |kind| Error::new(Operation::Read, &self.path, Some(offset), kind);
+        engine::check_transfer(into, offset, self.facts.alignment).map_err(fail)?;
         let read = self.read_by_marker(into, offset);
         read.map(|read| read as usize).map_err(|error| fail(engine::os_kind(&error)))
     }
@@ -86,6 +89,23 @@ impl Reader {
     pub fn engine(&self) -> Option<Arc<Engine>> {
         let writable_here = self.process.is_current() && !self.facts.is_device;
         writable_here.then(|| self.process.registry.find(Key::of(&self.facts))).flatten()
+    }
+
+    /// An engine that does nothing but read, if this is a device: whoever writes it, its length is fixed.
+    pub fn engine_of_device(&self) -> Option<Arc<Engine>> {
+        let parts = || Parts {
+            backend: self.backend.clone(),
+            path: self.path.clone(),
+            process: self.process,
+            fs: Arc::default(),
+            ground: open::ground(&self.facts, None, false, 0),
+            alignment: self.facts.alignment,
+            wishes: open::wishes(&OpenOptions::new(), None, &self.facts),
+            recovery: Recovery::clean(self.facts.len),
+            held: None,
+        };
+        let readable_here = self.process.is_current() && self.facts.is_device;
+        readable_here.then(|| self.of_device.get_or_init(|| Arc::new(Engine::new(parts()))).clone())
     }
 
     /// Reads what another process may be writing, and even cutting.
@@ -149,6 +169,14 @@ impl Reader {
 
     fn error(&self, operation: Operation, error: &io::Error) -> Error {
         Error::new(operation, &self.path, None, engine::os_kind(error))
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if let Some(engine) = self.of_device.get() {
+            engine.close();
+        }
     }
 }
 

@@ -35,6 +35,7 @@ use crate::backend::Backend;
 use crate::backend::null::Null;
 use crate::backend::sim::{BLOCK_BYTES, Device, SECTOR_BYTES, Sim};
 use crate::engine::process::{FileSystem, Process};
+use crate::engine::queue::settle_own;
 use crate::engine::registry::Key;
 use crate::engine::{Engine, Parts};
 use crate::error::{Error, ErrorKind, Operation, Result};
@@ -251,6 +252,7 @@ impl<B: Backend> Below<B> {
             let reader = Reader::new(Arc::new(self.backend), path, self.facts, process);
             return Ok(File::of(Inner::Reader(reader)));
         }
+        settle_own();
         let key = Key::of(&self.facts);
         let engine = process.registry.open(key, || self.make_engine(options, process, path, epoch))?;
         if options.truncate {
@@ -278,7 +280,7 @@ impl<B: Backend> Below<B> {
             },
         };
         Ok(Engine::new(Parts {
-            backend: Box::new(backend),
+            backend: Arc::new(backend),
             path,
             process,
             fs,

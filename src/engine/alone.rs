@@ -66,8 +66,7 @@ impl Engine {
         self.stop_grower();
         let result = self.put_away();
         self.charge(0, 0);
-        self.closed.store(true, Ordering::Release);
-        queue::let_go_of_closed();
+        self.close();
         self.backend.unlock();
         result
     }

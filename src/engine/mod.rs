@@ -47,7 +47,7 @@ use waiter::{News, Task};
 
 /// What an engine is made of, once the file is open, locked and in order.
 pub(crate) struct Parts {
-    pub backend: Box<dyn Backend>,
+    pub backend: Arc<dyn Backend>,
     pub path: Arc<Path>,
     pub process: &'static Process,
     pub fs: Arc<FileSystem>,
@@ -62,7 +62,7 @@ pub(crate) struct Parts {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    pub backend: Box<dyn Backend>,
+    pub backend: Arc<dyn Backend>,
     pub alignment: Alignment,
     pub recovery: Recovery,
     path: Arc<Path>,
@@ -231,6 +231,12 @@ impl Engine {
             return Err(self.error(operation, offset, ErrorKind::Os(libc::EBADF)));
         }
         self.check_usable(operation)
+    }
+
+    /// Nobody will begin anything any more.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        queue::let_go_of_closed();
     }
 
     /// Whether it was put away.

@@ -251,7 +251,7 @@ impl File {
         let disk = Disk { device: device.clone(), file, grows_beside: grows == Grows::Beside };
         let cap_bytes = if grows == Grows::Beside { BLOCK } else { 64 * BLOCK };
         let engine = Engine::new(Parts {
-            backend: Box::new(disk.clone()),
+            backend: Arc::new(disk.clone()),
             path: Path::new("model").into(),
             process: &PROCESS,
             fs: fs.clone(),

@@ -126,7 +126,7 @@ fn open_on(disk: Disk, prepared: Option<Prepared>, fs: Arc<FileSystem>) -> Resul
         return Err(ErrorKind::Doubtful(why));
     }
     let engine = Engine::new(Parts {
-        backend: Box::new(disk.0.clone()),
+        backend: Arc::new(disk.0.clone()),
         path: Path::new("simulated").into(),
         process: Process::current(),
         fs,

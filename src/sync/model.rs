@@ -223,6 +223,11 @@ pub(crate) fn yield_now() {
     loom::thread::yield_now();
 }
 
+/// Sleeps for a while: time is nothing here.
+pub(crate) fn nap(_time: std::time::Duration) {
+    yield_now();
+}
+
 /// A small number for the calling thread. Every execution of a model counts from 0.
 pub(crate) fn thread_number() -> usize {
     use std::sync::atomic::AtomicUsize;

@@ -9,6 +9,7 @@ use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
+use std::time::Duration;
 
 /// Mutual exclusion.
 #[derive(Default)]
@@ -166,6 +167,15 @@ pub(crate) fn yield_now() {
         return task.yield_now();
     }
     std::thread::yield_now();
+}
+
+/// Sleeps for a while.
+pub(crate) fn nap(time: Duration) {
+    #[cfg(any(test, feature = "sim"))]
+    if let Some(task) = world::current() {
+        return task.sleep(time.as_nanos() as u64);
+    }
+    std::thread::sleep(time);
 }
 
 /// A thread that can be waited for.

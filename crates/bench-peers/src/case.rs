@@ -18,6 +18,8 @@ pub enum Kind {
     Threads,
     /// The same, with dioxide's `File`.
     Dioxide,
+    /// One thread, with dioxide's `Queue`.
+    DioxideQueue,
 }
 
 /// How a durable write of `threads` and the libraries becomes stable.
@@ -57,14 +59,15 @@ pub struct Case {
 }
 
 impl Kind {
-    pub const ALL: [Self; 5] = [Self::TokioUring, Self::Compio, Self::Monoio, Self::Threads, Self::Dioxide];
+    pub const ALL: [Self; 6] =
+        [Self::TokioUring, Self::Compio, Self::Monoio, Self::Threads, Self::Dioxide, Self::DioxideQueue];
 
     pub fn is_library(self) -> bool {
         matches!(self, Self::TokioUring | Self::Compio | Self::Monoio)
     }
 
     fn is_dioxide(self) -> bool {
-        matches!(self, Self::Dioxide)
+        matches!(self, Self::Dioxide | Self::DioxideQueue)
     }
 
     fn takes(self, iodepth: usize) -> bool {
@@ -88,6 +91,7 @@ impl fmt::Display for Kind {
             Self::Monoio => "monoio",
             Self::Threads => "threads",
             Self::Dioxide => "dioxide",
+            Self::DioxideQueue => "dioxide-queue",
         })
     }
 }

@@ -1,18 +1,15 @@
 //! One run of one case: from prepared ground to figures.
 
 use crate::bench::place::{Ground, Place};
-use crate::bench::stamp::fill_as_old;
 use crate::case::{Case, Flush, Space};
 use crate::meter::disk::Disk;
 use crate::meter::{Meter, Usage};
 use crate::paths;
 use crate::tickets::{Places, Tickets};
 use anyhow::{Context, Result, anyhow};
-use dioxide::{Buffer, Durability};
+use dioxide::{Durability, OpenOptions};
 use rustix::fs::OFlags;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -89,17 +86,9 @@ impl Course {
     fn prepare(&self, case: Case, ground: &Ground) -> Result<()> {
         match case.space {
             Space::Falloc => ground.preallocate(self.size_bytes).context("allocate"),
-            Space::Regions => self.write_regions(case.iodepth, ground).context("write the regions"),
+            Space::Regions => ground.fill(case.iodepth as u64 * self.bs_bytes).context("write the regions"),
             Space::Extend | Space::Overwrite | Space::Grown(_) => Ok(()),
         }
-    }
-
-    fn write_regions(&self, count: usize, ground: &Ground) -> Result<()> {
-        let mut regions = Buffer::zeroed(count * self.bs_bytes as usize);
-        fill_as_old(&mut regions);
-        let file = ground.open(OFlags::empty())?;
-        file.write_all_at(&regions, 0)?;
-        Ok(file.sync_all()?)
     }
 }
 
@@ -116,9 +105,9 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// For dioxide, which opens it itself.
-    pub fn path(&self) -> &Path {
-        self.ground.path()
+    /// Opens it with dioxide.
+    pub fn open_with(&self, options: &OpenOptions) -> dioxide::Result<dioxide::File> {
+        self.ground.open_with(options)
     }
 
     /// Starts the clock. Files are open, rings and memory registered by then.

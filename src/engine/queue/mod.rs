@@ -29,15 +29,17 @@ use crate::flush::Means;
 use crate::inflight::Stay;
 use crate::queue::Completion;
 use crate::reader::Reader;
+use crate::sync::nap;
 use files::Files;
 use inbox::Inbox;
 use slab::Slab;
 use smallvec::smallvec;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Once};
 use std::task::Waker;
+use std::time::Duration;
 
 /// What an operation is to do.
 #[derive(Clone, Copy, Debug)]
@@ -114,11 +116,14 @@ enum Purpose {
     Request(Request<Token>, Option<Flushing>),
 }
 
+/// How long a thread sleeps between turns of two queues that both wait: little against what a disk takes.
+const NAP: Duration = Duration::from_micros(50);
+
 thread_local!(static OWN: RefCell<Vec<Weak<RefCell<Driver>>>> = const { RefCell::new(Vec::new()) });
 
 /// Waits until everything that the queues of this thread have submitted is finished, before the thread waits for
 /// others, who may wait for that.
-pub(super) fn settle_own() {
+pub(crate) fn settle_own() {
     each_own(Driver::settle);
 }
 
@@ -127,20 +132,35 @@ pub(super) fn let_go_of_closed() {
     each_own(|driver| driver.files.let_go_of_closed(&mut driver.ring));
 }
 
-fn each_own(act: impl Fn(&mut Driver)) {
-    // Not while the thread ends.
-    let _ = OWN.try_with(|own| {
-        if own.borrow().is_empty() {
-            return;
-        }
-        // Not those at work: they wait for nobody.
-        let drivers: Vec<_> = own.borrow().iter().filter_map(Weak::upgrade).collect();
-        for driver in drivers {
-            if let Ok(mut driver) = driver.try_borrow_mut() {
-                act(&mut driver);
-            }
+/// Before a queue sleeps: gives the others of its thread a turn, since what it waits for may wait for them. True if it
+/// is not to sleep now. While two of them wait for the disk, they take turns with naps between.
+fn turn_others(driver: &mut Driver) -> bool {
+    let (busy, worked) = (Cell::new(false), Cell::new(false));
+    each_own(|other| {
+        if other.is_busy() {
+            worked.set(other.turn() || worked.get());
+            busy.set(other.is_busy() || busy.get());
         }
     });
+    if busy.get() && !driver.turn() && !worked.get() {
+        nap(NAP);
+    }
+    busy.get() || worked.get()
+}
+
+fn each_own(act: impl Fn(&mut Driver)) {
+    let nth = |index: usize| OWN.try_with(|own| own.borrow().get(index).map(Weak::upgrade));
+    let mut index = 0;
+    // None of them while the thread ends.
+    while let Ok(Some(driver)) = nth(index) {
+        index += 1;
+        let Some(driver) = driver else { continue };
+        // Not one at work: it waits for nobody. Nor one that the parent of this process goes on with.
+        match driver.try_borrow_mut() {
+            Ok(mut driver) if driver.process.is_current() => act(&mut driver),
+            _ => {}
+        }
+    }
 }
 
 impl Driver {
@@ -227,9 +247,10 @@ impl Driver {
         }
         let (file, durable, reader) = match file {
             Inner::Shared { engine, durable, .. } => (self.attach(engine), *durable, None),
-            Inner::Reader(reader) => match reader.engine() {
-                Some(engine) => (self.attach(&engine), false, Some(reader.another())),
-                None => {
+            Inner::Reader(reader) => match (reader.engine_of_device(), reader.engine()) {
+                (Some(engine), _) => (self.attach(&engine), false, None),
+                (None, Some(engine)) => (self.attach(&engine), false, Some(reader.another())),
+                (None, None) => {
                     self.read_beside(reader, what, buffer, tag);
                     return Ok(());
                 }
@@ -245,7 +266,7 @@ impl Driver {
     fn read_beside(&mut self, reader: &Reader, what: What, mut buffer: Option<Buffer>, tag: u64) {
         let What::Read(offset) = what else { unreachable!("only reads come here") };
         let into = buffer.as_deref_mut().expect("a read has a buffer");
-        let result = reader.read_at(into, offset).map(|read| read as u64);
+        let result = reader.read_beside_others(into, offset).map(|read| read as u64);
         self.finished.push_back(Completion::new(tag, what, buffer, result));
     }
 
@@ -281,11 +302,8 @@ impl Driver {
 
     /// Waits until everything that was submitted is finished.
     fn settle(&mut self) {
-        if !self.process.is_current() {
-            return;
-        }
         self.work();
-        while self.operations.len() > self.queued.len() {
+        while self.is_busy() {
             self.sleep(1);
             self.work();
         }
@@ -337,7 +355,7 @@ impl Driver {
     fn sleep(&mut self, missing: usize) {
         let alone = self.with_cores == 0 && self.shut_out.is_empty() && missing <= self.transfers.len();
         let wanted = if alone { missing } else { 1 };
-        if !self.bell.may_sleep() {
+        if turn_others(self) || !self.bell.may_sleep() {
             return;
         }
         match self.ring {
@@ -348,26 +366,43 @@ impl Driver {
 
     // --- what there is to do ------------------------------------------------------------------------
 
-    /// Does all that can be done without waiting.
-    fn work(&mut self) {
+    /// Does all that can be done without waiting, also in the kernel. False if that was nothing.
+    fn turn(&mut self) -> bool {
+        if self.pushed > 0 || self.transfers.len() > 0 {
+            self.enter(0);
+        }
+        self.work()
+    }
+
+    /// Whether it waits for something.
+    fn is_busy(&self) -> bool {
+        self.operations.len() > self.queued.len()
+    }
+
+    /// Does all that can be done without waiting. False if that was nothing.
+    fn work(&mut self) -> bool {
+        let mut worked = false;
         let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
         loop {
             if self.bell.has_rung() {
                 self.look();
-            }
-            let next = self.ring.as_mut().and_then(|ring| ring.next());
-            if let Some((id, result)) =
-                next.map(|(id, result)| (id as usize, result)).or_else(|| self.performed.pop_front())
-            {
+            } else if let Some((id, result)) = self.next_transfer() {
                 self.came_back(id, result);
             } else if let Some((file, task)) = self.tasks.pop_front() {
                 self.perform(file, task);
             } else if let Some(file) = self.to_grow.pop() {
                 self.grow(file);
             } else {
-                return;
+                return worked;
             }
+            worked = true;
         }
+    }
+
+    /// A transfer that came back.
+    fn next_transfer(&mut self) -> Option<(usize, std::io::Result<u64>)> {
+        let from_ring = self.ring.as_mut().and_then(|ring| ring.next());
+        from_ring.map(|(id, result)| (id as usize, result)).or_else(|| self.performed.pop_front())
     }
 
     /// The bell rang: somebody has news, or what we waited for may have happened.
@@ -430,6 +465,9 @@ impl Driver {
 
     /// Begins an operation, unless it is one for the core of its file: then it says what to ask of it.
     fn begin_one(&mut self, number: usize) -> Option<Dio> {
+        if !self.find_writer(number) {
+            return None;
+        }
         let operation = &mut self.operations[number];
         let file = &self.files[operation.file];
         let engine = &file.engine;
@@ -472,6 +510,24 @@ impl Driver {
             }
         }
         None
+    }
+
+    /// A read through a read-only handle goes by the engine of whoever writes the file by now. False if that is nobody:
+    /// then it was performed.
+    fn find_writer(&mut self, number: usize) -> bool {
+        let operation = &mut self.operations[number];
+        let (Some(reader), What::Read(offset)) = (&operation.reader, operation.what) else { return true };
+        let Some(engine) = reader.engine() else {
+            let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
+            let result = reader.read_beside_others(into, offset).map(|read| read as u64);
+            self.finish(number, result);
+            return false;
+        };
+        let then = operation.file;
+        let now = self.attach(&engine);
+        self.operations[number].file = now;
+        self.files[then].outstanding -= 1;
+        true
     }
 
     /// The transfer of an operation came to its end.

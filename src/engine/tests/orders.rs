@@ -207,7 +207,7 @@ fn a_write_cut_short_inside_a_block_is_resumed_where_it_is_aligned() {
 #[test]
 fn close_lets_others_in_last() {
     let file = Arc::new(Engine::new(Parts {
-        backend: Box::new(Watched::new(false)),
+        backend: Arc::new(Watched::new(false)),
         path: Path::new("watched").into(),
         process: Process::current(),
         fs: Arc::default(),

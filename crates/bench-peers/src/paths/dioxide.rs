@@ -23,5 +23,6 @@ pub fn open(task: &Task<'_>) -> Result<File> {
         _ => Growth::None,
     };
     let mut options = OpenOptions::new();
-    Ok(options.write(true).durability(task.case.durability).growth(growth).open(task.path())?)
+    options.write(true).durability(task.case.durability).growth(growth);
+    Ok(task.open_with(&options)?)
 }

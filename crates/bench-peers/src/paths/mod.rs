@@ -3,6 +3,7 @@
 mod compio;
 mod crew;
 mod dioxide;
+mod dioxide_queue;
 mod monoio;
 mod threads;
 mod tokio_uring;
@@ -19,5 +20,6 @@ pub fn run(task: &Task<'_>) -> Result<Figures> {
         Kind::Monoio => monoio::run(task),
         Kind::Threads => threads::run(task),
         Kind::Dioxide => dioxide::run(task),
+        Kind::DioxideQueue => dioxide_queue::run(task),
     }
 }
