@@ -418,6 +418,15 @@ impl<'a> Mixed<'a> {
         self.all.extend(self.queue.reap(count).map(|done| placed(&done).expect("there is space")));
     }
 
+    /// What is submitted is finished before the file is cut to where it ended.
+    fn cut_off_what_is_in_flight(&mut self) {
+        self.queue.submit();
+        let len = self.files[0].len().expect("a writer knows");
+        self.files[0].set_len(len).expect("it cuts");
+        self.reap(12);
+        self.all.retain(|record| record.end() <= len);
+    }
+
     fn work(mut self, seed: u64) -> Vec<Placed> {
         self.open();
         self.open();
@@ -434,7 +443,7 @@ impl<'a> Mixed<'a> {
                 }
                 6 => self.all.push(append(file, 7, n, 1 + n % 3).expect("there is space")),
                 7 => file.sync_data().expect("it syncs"),
-                8 => file.set_len(file.len().expect("a writer knows")).expect("it keeps its length"),
+                8 => self.cut_off_what_is_in_flight(),
                 9 => {
                     // With a handle left, what the queue has goes on.
                     self.open();
@@ -464,57 +473,67 @@ impl<'a> Mixed<'a> {
     }
 }
 
-/// Records and the number of cuts that had returned before they were queued, and that had begun when they were reaped.
-fn append_between_cuts(
-    file: &File,
-    way: Way,
-    writer: u64,
-    cuts: &AtomicU64,
-    done: &AtomicBool,
-) -> Vec<(u64, Placed)> {
-    let queue = queue(way, 8);
-    let (mut noted, mut before) = (Vec::new(), HashMap::new());
-    for n in 0.. {
-        if done.load(SeqCst) {
-            break;
-        }
-        before.insert(number(writer, n), cuts.load(SeqCst));
-        queue.append(file, record(writer, n, 1 + n % 3), number(writer, n)).expect("there is room");
-        let wanted = usize::from(queue.outstanding() == queue.depth());
-        noted.extend(
-            queue.reap(wanted).map(|done| (before[&done.tag], placed(&done).expect("there is space"))),
-        );
+const CUTS: u64 = 40;
+
+/// What the appenders know of a file that is cut.
+struct Cutting {
+    file: File,
+    /// How many cuts have returned.
+    cuts: AtomicU64,
+    /// How many appends have finished that were queued after the last.
+    after_all: AtomicU64,
+}
+
+impl Cutting {
+    fn goes_on(&self) -> bool {
+        self.after_all.load(SeqCst) < 20
     }
-    noted.extend(queue.reap(8).map(|done| (before[&done.tag], placed(&done).expect("there is space"))));
-    noted
+
+    /// Appends by a queue; each record with the number of cuts that had returned before it was queued.
+    fn append(&self, way: Way, writer: u64) -> Vec<(u64, Placed)> {
+        let queue = queue(way, 8);
+        let (mut noted, mut before) = (Vec::new(), HashMap::new());
+        for n in (0..).take_while(|_| self.goes_on()) {
+            before.insert(number(writer, n), self.cuts.load(SeqCst));
+            queue.append(&self.file, record(writer, n, 1 + n % 3), number(writer, n)).expect("there is room");
+            let wanted = usize::from(queue.outstanding() == queue.depth());
+            for done in queue.reap(wanted) {
+                let cuts = before[&done.tag];
+                noted.push((cuts, placed(&done).expect("there is space")));
+                self.after_all.fetch_add(u64::from(cuts == CUTS), SeqCst);
+            }
+        }
+        noted.extend(queue.reap(8).map(|done| (before[&done.tag], placed(&done).expect("there is space"))));
+        noted
+    }
+
+    fn cut(&self) {
+        for n in 0..CUTS {
+            thread::sleep(Duration::from_millis(3));
+            let recycles = self.file.growth() != Growth::None && n % 4 == 3;
+            if !(recycles && self.file.recycle().is_ok()) {
+                self.file.set_len(0).expect("it cuts");
+            }
+            self.cuts.fetch_add(1, SeqCst);
+        }
+    }
 }
 
 fn others_cut_the_file_while_queues_append_to_it(dir: TestDir, way: Way) -> TrialResult {
-    const CUTS: u64 = 40;
     let path = dir.join("log");
-    let file = writable().growth_cap(MIB).open(&path)?;
-    let (cuts, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (cuts, after_all) = (AtomicU64::new(0), AtomicU64::new(0));
+    let cutting = Cutting { file: writable().growth_cap(MIB).open(&path)?, cuts, after_all };
     let noted = thread::scope(|scope| {
-        let appenders = scope
-            .spawn(|| together(3, |writer| append_between_cuts(&file, way, writer, &cuts, &done)).concat());
-        for _ in 0..CUTS {
-            thread::sleep(Duration::from_millis(3));
-            let recycles = file.growth() != Growth::None && cuts.load(SeqCst) % 4 == 3;
-            if !(recycles && file.recycle().is_ok()) {
-                file.set_len(0).expect("it cuts");
-            }
-            cuts.fetch_add(1, SeqCst);
-        }
-        thread::sleep(Duration::from_millis(20));
-        done.store(true, SeqCst);
+        let appenders = scope.spawn(|| together(3, |writer| cutting.append(way, writer)).concat());
+        cutting.cut();
         appenders.join().expect("appenders end")
     });
+    let Cutting { file, .. } = cutting;
     let len = file.len()?;
     file.close()?;
     assert_tidy(&path, len)?;
     let content = fs::read(&path)?;
     let last: Vec<_> = noted.iter().filter(|(cuts, _)| *cuts == CUTS).map(|(_, placed)| *placed).collect();
-    assert!(!last.is_empty(), "nothing was appended after the last cut");
     assert_all_there(&content, &last);
     assert_eq!(end_of_records(&content, 0), len, "not only records");
     let offsets: HashMap<_, _> = noted.iter().map(|(_, p)| ((p.writer, p.number), p.offset)).collect();
