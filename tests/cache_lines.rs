@@ -71,12 +71,12 @@ fn queued_without_a_ring(file: &File, thread: u64) -> Round<'_> {
     in_queue(QueueOptions::new().depth(BLOCKS as usize).io_uring(false).open(), file, thread)
 }
 
-fn in_queue(mut queue: Queue, file: &File, thread: u64) -> Round<'_> {
+fn in_queue(queue: Queue, file: &File, thread: u64) -> Round<'_> {
     let mut free: Vec<_> = blocks_of(thread).map(|_| Buffer::zeroed(BLOCK)).collect();
     Box::new(move || {
         for operation in [Queue::write_at, Queue::read_at] {
             for offset in blocks_of(thread) {
-                operation(&mut queue, file, free.pop().expect("free"), offset, 0).expect("there is room");
+                operation(&queue, file, free.pop().expect("free"), offset, 0).expect("there is room");
             }
             for done in queue.reap(BLOCKS as usize) {
                 assert_eq!(done.result.expect("it is below the end"), BLOCK_BYTES);
