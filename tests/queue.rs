@@ -302,7 +302,7 @@ fn a_queue_is_full_at_its_depth_and_goes_on_when_reaped(dir: TestDir, way: Way) 
         let mut reaped = queue.reap(2);
         all.extend(reaped.next().as_ref().and_then(placed));
         // What it does not give is given by the next.
-        drop(reaped);
+        let _ = reaped;
         assert_eq!(queue.outstanding(), 4);
         all.extend(queue.reap(4).filter_map(|done| placed(&done)));
         assert_eq!((queue.outstanding(), queue.reap(1).count()), (0, 0));
