@@ -147,6 +147,7 @@ fn append_beside_a_write_put_off(acks: &Acks, args: &[String]) {
     let error = thread::scope(|scope| {
         let put_off = scope.spawn(|| {
             refuse(libc::SYS_pwritev2, libc::EAGAIN);
+            refuse(libc::SYS_pwrite64, libc::EAGAIN);
             file.write_at(&record(9, 0, 1), end - BLOCK_BYTES).expect_err("put off for ever");
             append(&file, 9, 1, 1).expect_err("put off for ever")
         });
