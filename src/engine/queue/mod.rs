@@ -332,6 +332,8 @@ impl Driver {
     fn disown(&mut self) {
         self.pushed = 0;
         for operation in self.operations.drain() {
+            // The parent's operation, which ends there.
+            std::mem::forget(operation.stay);
             let error =
                 self.files[operation.file].engine.error(operation.what.operation(), None, ErrorKind::Forked);
             let completion = Completion::new(operation.tag, operation.what, operation.buffer, Err(error));
