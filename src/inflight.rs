@@ -357,6 +357,13 @@ mod loom_models {
             self.file.with(drop);
         }
 
+        /// Looks for so long that others come to run.
+        fn enter_for_long(&self) {
+            let _pass = self.gate.enter();
+            let _looking = self.file.get();
+            thread::yield_now();
+        }
+
         fn try_enter(&self) -> bool {
             let Some(stay) = self.gate.try_enter() else { return false };
             self.file.with(drop);
@@ -430,8 +437,8 @@ mod loom_models {
     fn loom_counters_just_made_are_not_missed() {
         explore(2, || {
             let guarded = Arc::<Guarded>::default();
-            let others = [beside(&guarded, Guarded::enter), beside(&guarded, Guarded::shut)];
-            guarded.enter();
+            let others = [beside(&guarded, Guarded::enter_for_long), beside(&guarded, Guarded::shut)];
+            guarded.enter_for_long();
             others.into_iter().for_each(|other| other.join().unwrap());
         });
     }
