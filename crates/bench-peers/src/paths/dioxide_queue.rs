@@ -9,7 +9,7 @@ use dioxide::{Buffer, File, Queue, QueueOptions};
 
 pub fn run(task: &Task<'_>) -> Result<Figures> {
     let depth = task.case.iodepth;
-    let mut queue = QueueOptions::new().depth(depth).buffers(depth, task.bs_bytes as usize).open();
+    let queue = QueueOptions::new().depth(depth).buffers(depth, task.bs_bytes as usize).open();
     ensure!(queue.uses_io_uring(), "no io_uring");
     let mut idle = Vec::with_capacity(depth);
     for job in 0..depth {
@@ -23,7 +23,7 @@ pub fn run(task: &Task<'_>) -> Result<Figures> {
         // Without tickets nothing more begins, and what is in flight is still waited for.
         while let Some((job, block)) = idle.pop() {
             match clock.tickets.take(job) {
-                Some(offset) => begin(task, &mut queue, &file, (job, block), offset)?,
+                Some(offset) => begin(task, &queue, &file, (job, block), offset)?,
                 None => idle.clear(),
             }
         }
@@ -43,7 +43,7 @@ pub fn run(task: &Task<'_>) -> Result<Figures> {
 /// Queues one operation; `reap` submits it with others.
 fn begin(
     task: &Task<'_>,
-    queue: &mut Queue,
+    queue: &Queue,
     file: &File,
     (job, block): (usize, Buffer),
     offset: u64,

@@ -66,7 +66,7 @@ impl<'a> Crew<'a> {
         &self,
         iodepth: usize,
         aim: impl Fn(usize, &mut Rng) -> Option<Target> + Sync,
-        queue_it: impl Fn(&mut Queue, Target, Buffer, u64) -> Result<(), Full> + Sync,
+        queue_it: impl Fn(&Queue, Target, Buffer, u64) -> Result<(), Full> + Sync,
     ) -> Result<Shift<'a>> {
         self.shift(|job| job.many_at_a_time(iodepth, &aim, &queue_it))
     }

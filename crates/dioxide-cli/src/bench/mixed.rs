@@ -73,7 +73,7 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<
 
 fn through_queues(task: &Task<'_>, iodepth: usize, ground: &Ground, ledger: &Ledger) -> Result<Run> {
     let file = open(task, ground)?;
-    let queue_it = |queue: &mut Queue, Target { direction, offset }, block, tag| match direction {
+    let queue_it = |queue: &Queue, Target { direction, offset }, block, tag| match direction {
         Direction::Write => queue.write_at(&file, block, offset, tag),
         Direction::Read => queue.read_at(&file, block, offset, tag),
     };

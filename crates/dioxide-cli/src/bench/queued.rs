@@ -8,8 +8,9 @@ use super::ledger::Ledger;
 use super::stamp::{Stamp, fill_as_job};
 use super::target::{Direction, Target};
 use anyhow::{Result, ensure};
-use dioxide::{Buffer, Completion, Full, Operation, Queue};
+use dioxide::{Buffer, Completion, Full, Operation, Queue, QueueOptions};
 use fastrand::Rng;
+use std::collections::VecDeque;
 use std::thread::park_timeout;
 use std::time::{Duration, Instant};
 
@@ -42,19 +43,20 @@ impl Job<'_> {
         &self,
         iodepth: usize,
         aim: impl Fn(usize, &mut Rng) -> Option<Target>,
-        queue_it: impl Fn(&mut Queue, Target, Buffer, u64) -> Result<(), Full>,
+        queue_it: impl Fn(&Queue, Target, Buffer, u64) -> Result<(), Full>,
     ) -> Result<Done> {
-        let mut queue = Queue::new(iodepth);
+        // What lies side by side in memory and goes side by side to the file is one piece.
+        let queue = QueueOptions::new().depth(iodepth).buffers(iodepth, self.crew.bs_bytes as usize).open();
         let first = self.number * iodepth;
-        let mut lanes: Vec<Lane> = (first..first + iodepth).map(|lane| Lane::new(lane, self)).collect();
-        let mut idle: Vec<usize> = (0..iodepth).rev().collect();
+        let mut lanes: Vec<Lane> = (first..first + iodepth).map(|lane| Lane::new(lane, &queue)).collect();
+        let mut idle: VecDeque<usize> = (0..iodepth).collect();
         let mut done = Done::new(self.crew.schedule.is_some());
         let mut dice = Rng::with_seed(self.number as u64);
         let mut next = Some(1);
         let began = self.start()?;
         loop {
             let mut not_due = None;
-            while let Some((&nth, sequence)) = idle.last().zip(next)
+            while let Some((&nth, sequence)) = idle.front().zip(next)
                 && !self.is_over()
             {
                 let due = self.due(began, sequence);
@@ -68,8 +70,8 @@ impl Job<'_> {
                     break;
                 };
                 let block = lane.begin(target, sequence, due, self);
-                queue_it(&mut queue, target, block, nth as u64).expect("the queue has room for each lane");
-                (_, next) = (idle.pop(), Some(sequence + 1));
+                queue_it(&queue, target, block, nth as u64).expect("the queue has room for each lane");
+                (_, next) = (idle.pop_front(), Some(sequence + 1));
             }
             if queue.outstanding() == 0 {
                 match not_due {
@@ -81,7 +83,7 @@ impl Job<'_> {
             for completion in queue.reap(if not_due.is_some() { 0 } else { 1 }) {
                 let nth = completion.tag as usize;
                 lanes[nth].finish(completion, &mut done, self.crew.ledger)?;
-                idle.push(nth);
+                idle.push_back(nth);
             }
             if let Some(due) = not_due.filter(|_| idle.len() == before) {
                 park_timeout(due.saturating_duration_since(Instant::now()).min(LOOK_EVERY));
@@ -93,8 +95,8 @@ impl Job<'_> {
 }
 
 impl Lane {
-    fn new(number: usize, job: &Job<'_>) -> Self {
-        let mut outgoing = Buffer::zeroed(job.crew.bs_bytes as usize);
+    fn new(number: usize, queue: &Queue) -> Self {
+        let mut outgoing = queue.buffer().expect("the queue has one for each lane");
         fill_as_job(number as u32, &mut outgoing);
         Self { number, outgoing: Some(outgoing), incoming: None, current: None }
     }
