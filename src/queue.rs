@@ -1,6 +1,7 @@
 //! The public [`Queue`]: many operations at a time by one thread.
 
 use crate::buffer::{Buffer, Pool};
+use crate::engine::process::Process;
 use crate::engine::queue::{Driver, What};
 use crate::error::{Operation, Result};
 use crate::file::File;
@@ -135,7 +136,7 @@ impl QueueOptions {
     /// If the length of all buffers overflows. Out of memory aborts, as in `Vec`.
     pub fn open(&self) -> Queue {
         let pool = (self.buffers > 0).then(|| Pool::new(self.buffers, self.buffer_bytes));
-        Queue(Driver::new(self.depth, pool, self.io_uring))
+        Queue(Driver::new(Process::current(), self.depth, pool, self.io_uring))
     }
 }
 
@@ -257,7 +258,8 @@ impl Completion {
 mod tests {
     use super::*;
     use crate::sim::{self, Disk};
-    use crate::{Durability, OpenOptions};
+    use crate::{Durability, ErrorKind, OpenOptions};
+    use std::time::Duration;
 
     /// On the simulated disk, which calls end in any order.
     #[test]
@@ -281,5 +283,34 @@ mod tests {
                 file.close().unwrap();
             });
         }
+    }
+
+    #[test]
+    fn a_file_closed_meanwhile_has_an_append_or_refused_it() {
+        let mut counts = [0, 0];
+        for seed in 0..300 {
+            let ((appended, content), _) = sim::run(seed, || {
+                let disk = Disk::new(seed);
+                let file = disk.open(OpenOptions::new().write(true).create(true), "log").unwrap();
+                let queue = Queue::new(1);
+                queue.append(&file, Buffer::zeroed(4096), 0).unwrap();
+                let closing = sim::spawn(move || file.close().unwrap());
+                if seed % 3 > 0 {
+                    sim::sleep(Duration::from_micros(seed % 40));
+                }
+                let done = queue.reap(1).next().unwrap();
+                closing.join().unwrap();
+                drop(queue);
+                (done.result, disk.content("log").unwrap())
+            });
+            counts[usize::from(appended.is_ok())] += 1;
+            match appended {
+                Ok(offset) => assert_eq!((offset, content.len()), (0, 4096), "seed {seed}"),
+                Err(error) => {
+                    assert_eq!((error.kind(), content.len()), (&ErrorKind::Os(libc::EBADF), 0), "seed {seed}")
+                }
+            }
+        }
+        assert!(counts.iter().all(|count| *count > 10), "{counts:?}");
     }
 }

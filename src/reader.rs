@@ -38,7 +38,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub fn new(backend: Arc<dyn Backend>, path: Arc<Path>, facts: Facts, process: &'static Process) -> Self {
-        Self { backend, path, facts, process, known: Mutex::default(), of_device: OnceLock::new() }
+        Self { backend, path, facts, process, known: Mutex::default(), of_device: OnceLock::default() }
     }
 
     pub fn another(&self) -> Self {

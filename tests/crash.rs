@@ -30,13 +30,21 @@ fn open_durable(path: &str, growth: &str) -> File {
     options.open(path).expect("it opens")
 }
 
-/// A child: args are path, growth, threads, and a number that tells its records from those of others.
+/// A child: args are path, growth, threads, a number that tells its records from those of others, and by which ways its
+/// threads append, in turn; by calls if there is none.
 fn append_durably(acks: &Acks, args: &[String]) {
-    let file = open_durable(&args[0], &args[1]);
     let first = args[3].parse::<u64>().expect("a number") << 16;
+    let ways: Vec<_> = args[4..].iter().map(|arg| Way::of_arg(arg)).collect();
+    let file = open_durable(&args[0], &args[1]);
     together(args[2].parse().expect("a number"), |thread| {
-        let placed = (0..).map_while(|number| append(&file, first + thread, number, 1 + number % 4).ok());
-        placed.for_each(|placed| acks.send(placed.to_ack()));
+        let way = ways.iter().cycle().nth(thread as usize).copied().unwrap_or(Way::Calls);
+        let file = way.to(file.try_clone().expect("one more handle"));
+        append_while(
+            &file,
+            first + thread,
+            |number| Some(1 + number % 4),
+            |result| result.map(|placed| acks.send(placed.to_ack())).is_ok(),
+        );
     });
 }
 
@@ -95,6 +103,14 @@ fn open_append_close(acks: &Acks, args: &[String]) {
 fn start(scenario: &str, path: &Path, growth: &str, threads: u64, round: u64) -> std::io::Result<Child> {
     let args = [path.to_string_lossy().into_owned(), growth.into(), threads.to_string(), round.to_string()];
     child::spawn(scenario, &args)
+}
+
+/// A child whose threads append in these ways.
+fn start_in(ways: &[Way], path: &Path, growth: &str, threads: u64, round: u64) -> std::io::Result<Child> {
+    let mut args =
+        vec![path.to_string_lossy().into_owned(), growth.into(), threads.to_string(), round.to_string()];
+    args.extend(ways.iter().map(|way| way.arg()));
+    child::spawn("append_durably", &args)
 }
 
 fn placed(acks: Vec<[u64; 3]>) -> Vec<Placed> {
@@ -181,7 +197,7 @@ impl Killed {
 
 const KILLS: u64 = 13;
 
-fn kill_appenders(dir: &Path, growth: &str) -> TrialResult {
+fn kill_appenders(dir: &Path, growth: &str, ways: &[Way]) -> TrialResult {
     let mut random = Random::new(dir.as_os_str().len() as u64 + growth.len() as u64);
     let mut file = Killed::new(dir.join("log"));
     let mut acknowledged = 0;
@@ -190,7 +206,7 @@ fn kill_appenders(dir: &Path, growth: &str) -> TrialResult {
             file = Killed::new(dir.join(format!("log-{round}")));
         }
         let before = file.acknowledged.len();
-        let child = start("append_durably", &file.path, growth, 64, round)?;
+        let child = start_in(ways, &file.path, growth, 64 / ways.len() as u64, round)?;
         file.check(kill_at_random(child, &mut random)?, growth == "zeroed")?;
         acknowledged += file.acknowledged.len() - before;
     }
@@ -199,11 +215,20 @@ fn kill_appenders(dir: &Path, growth: &str) -> TrialResult {
 }
 
 fn a_killed_process_loses_no_acknowledged_record(dir: TestDir) -> TrialResult {
-    kill_appenders(&dir, "unwritten")
+    kill_appenders(&dir, "unwritten", &[Way::Calls])
+}
+
+/// Several queues, of both kinds, beside threads that make calls.
+fn a_killed_process_with_queues_loses_no_acknowledged_record(dir: TestDir) -> TrialResult {
+    kill_appenders(&dir, "unwritten", &[Way::Queue, Way::Calls, Way::Queue, Way::QueueOfCalls])
 }
 
 fn a_killed_process_over_zeros_loses_no_acknowledged_record(dir: TestDir) -> TrialResult {
-    kill_appenders(&dir, "zeroed")
+    kill_appenders(&dir, "zeroed", &[Way::Calls])
+}
+
+fn a_killed_process_with_queues_over_zeros_loses_no_acknowledged_record(dir: TestDir) -> TrialResult {
+    kill_appenders(&dir, "zeroed", &[Way::Queue])
 }
 
 fn a_killed_process_without_growth_loses_no_acknowledged_record(dir: TestDir) -> TrialResult {
@@ -804,6 +829,8 @@ fn trials() -> Vec<Trial> {
     let in_the_lab: &[LabTest] = named![
         a_killed_process_loses_no_acknowledged_record,
         a_killed_process_over_zeros_loses_no_acknowledged_record,
+        a_killed_process_with_queues_loses_no_acknowledged_record,
+        a_killed_process_with_queues_over_zeros_loses_no_acknowledged_record,
         a_killed_process_without_growth_loses_no_acknowledged_record,
         a_killed_process_loses_no_positional_write,
         a_process_killed_while_opening_or_closing_loses_nothing,

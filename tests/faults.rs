@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use dioxide::{Buffer, Durability, Error, ErrorKind, File, Growth, OpenOptions, Operation};
+use dioxide::{Buffer, Durability, Error, ErrorKind, File, Growth, OpenOptions, Operation, QueueOptions};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::lab::{Applies, Disk, Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
@@ -147,6 +147,7 @@ fn append_beside_a_write_put_off(acks: &Acks, args: &[String]) {
     let error = thread::scope(|scope| {
         let put_off = scope.spawn(|| {
             refuse(libc::SYS_pwritev2, libc::EAGAIN);
+            refuse(libc::SYS_pwrite64, libc::EAGAIN);
             file.write_at(&record(9, 0, 1), end - BLOCK_BYTES).expect_err("put off for ever");
             append(&file, 9, 1, 1).expect_err("put off for ever")
         });
@@ -736,6 +737,107 @@ fn without_threads_a_writer_grows_the_file(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+// --- queues ---------------------------------------------------------------------------------------
+
+/// How often something was said that names no file.
+fn times_said_of_none(text: &str) -> usize {
+    times_said(Path::new(""), text)
+}
+
+/// A child whose kernel refuses io_uring, by this errno.
+fn append_without_io_uring(acks: &Acks, args: &[String]) {
+    let errno = args[1].parse().expect("a number");
+    refuse(libc::SYS_io_uring_setup, errno);
+    let file =
+        writable().durability(Durability::EveryWrite).growth_cap(MIB).open(&args[0]).expect("it opens");
+    for writer in 0..3 {
+        let queue = QueueOptions::new().depth(8).buffers(4, BLOCK).open();
+        assert!(!queue.uses_io_uring(), "errno {errno}");
+        for number in 0..4 {
+            let mut buffer = queue.buffer().expect("one of four");
+            buffer.copy_from_slice(&record(writer, 2 * number, 1));
+            queue.append(&file, buffer, 2 * number).expect("there is room");
+            queue.append(&file, record(writer, 2 * number + 1, 3), 2 * number + 1).expect("there is room");
+        }
+        for done in queue.reap(8) {
+            let blocks = done.buffer.expect("it comes back").len() as u64 / BLOCK_BYTES;
+            let offset = done.result.expect("there is space");
+            acks.send(Placed { offset, writer, number: done.tag, blocks }.to_ack());
+        }
+    }
+    assert_eq!(times_said_of_none("no io_uring here"), 1, "said once");
+    file.close().expect("it closes");
+}
+
+fn without_io_uring_queues_make_plain_calls(dir: TestDir) -> TrialResult {
+    for errno in [libc::EPERM, libc::ENOSYS, libc::ENOMEM] {
+        let path = dir.join(errno.to_string());
+        let placed = placed(&played("append_without_io_uring", &path, &[&errno.to_string()])?);
+        assert_eq!(placed.len(), 24);
+        assert_tidy(&path, assert_gapless(&placed, 0))?;
+        assert_all_there(&fs::read(&path)?, &placed);
+    }
+    Ok(())
+}
+
+/// A child that may lock less memory than its queue's buffers have.
+fn append_with_little_locked_memory(acks: &Acks, args: &[String]) {
+    let file = writable().growth(Growth::None).open(&args[0]).expect("it opens");
+    limit(Resource::Memlock, Some(64 << 10));
+    give_up_rights();
+    let queue = QueueOptions::new().depth(16).buffers(16, 16 * BLOCK).open();
+    assert!(queue.uses_io_uring(), "only the memory is refused");
+    assert!(times_said_of_none("the kernel takes no buffers") == 1);
+    for number in 0..16 {
+        let mut buffer = queue.buffer().expect("one of 16");
+        buffer.copy_from_slice(&record(1, number, 16));
+        queue.append(&file, buffer, number).expect("there is room");
+    }
+    for done in queue.reap(16) {
+        let offset = done.result.expect("there is space");
+        acks.send(Placed { offset, writer: 1, number: done.tag, blocks: 16 }.to_ack());
+    }
+    file.close().expect("it closes");
+}
+
+fn buffers_that_may_not_be_locked_are_ordinary_ones(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let placed = placed(&played("append_with_little_locked_memory", &path, &[])?);
+    assert_eq!(placed.len(), 16);
+    assert_tidy(&path, assert_gapless(&placed, 0))?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+/// A child whose queues are interrupted again and again, also while they sleep.
+fn queue_in_a_storm(acks: &Acks, args: &[String]) {
+    let way = Way::of_arg(&args[1]);
+    let mut options = writable();
+    let file = options.durability(Durability::EveryWrite).growth_cap(MIB).open(&args[0]).expect("it opens");
+    let done = AtomicBool::new(false);
+    let (sent, placed) = thread::scope(|scope| {
+        let storm = scope.spawn(|| storm(&done));
+        let placed =
+            together(4, |writer| append_many(&way.to(file.try_clone().expect("a handle")), writer, 100));
+        done.store(true, SeqCst);
+        (storm.join().expect("the storm ends"), placed.concat())
+    });
+    acks.send([sent, 0, 0]);
+    placed.into_iter().for_each(|placed| acks.send(placed.to_ack()));
+    file.close().expect("it closes");
+}
+
+fn a_storm_of_signals_is_not_noticed_by_queues(dir: TestDir, way: Way) -> TrialResult {
+    let path = dir.join("log");
+    let acks = played("queue_in_a_storm", &path, &[&way.arg()])?;
+    assert!(acks[0][0] > 100, "too few signals to test anything: {}", acks[0][0]);
+    let placed = placed(&acks[1..]);
+    assert_eq!(placed.len(), 400);
+    assert_tidy(&path, assert_gapless(&placed, 0))?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
 // --- odd calls ------------------------------------------------------------------------------------
 
 fn operations_of_length_zero_do_nothing(dir: TestDir) -> TrialResult {
@@ -924,6 +1026,8 @@ fn trials() -> Vec<Trial> {
         a_file_cut_by_another_program_is_said_to_be_so,
         a_write_that_is_put_off_for_ever_fails_alone,
         a_storm_of_signals_is_not_noticed,
+        without_io_uring_queues_make_plain_calls,
+        buffers_that_may_not_be_locked_are_ordinary_ones,
         a_process_without_descriptors_is_told_so,
         operations_of_length_zero_do_nothing,
         misaligned_operations_change_nothing,
@@ -971,6 +1075,12 @@ fn trials() -> Vec<Trial> {
         misaligned_operations_change_nothing_on_a_device,
     ];
     let mut all: Vec<_> = everywhere.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
+    all.extend(lab_trials_in(
+        Way::QUEUES,
+        "a_storm_of_signals_is_not_noticed_by_queues",
+        |_| Ok(()),
+        a_storm_of_signals_is_not_noticed_by_queues,
+    ));
     for (list, applies) in lists {
         all.extend(list.iter().flat_map(|&(name, test)| lab_trials_where(name, applies, test)));
     }
@@ -992,6 +1102,9 @@ fn main() -> ExitCode {
         ("work_in_a_storm", work_in_a_storm),
         ("open_with_few_descriptors", open_with_few_descriptors),
         ("append_without_threads", append_without_threads),
+        ("append_without_io_uring", append_without_io_uring),
+        ("append_with_little_locked_memory", append_with_little_locked_memory),
+        ("queue_in_a_storm", queue_in_a_storm),
     ];
     dioxide_testkit::run(scenarios, trials)
 }

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 // --- appends --------------------------------------------------------------------------------------
 
-fn appends_are_disjoint_gapless_and_kept(dir: TestDir) -> TrialResult {
+fn appends_are_disjoint_gapless_and_kept(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
-    let file = writable().open(&path)?;
+    let file = way.open(&writable(), &path)?;
     let by_writer = together(16, |writer| append_many(&file, writer, 500));
     for records in &by_writer {
         assert!(records.is_sorted(), "the appends of one thread are in its order");
@@ -38,9 +38,9 @@ fn appends_are_disjoint_gapless_and_kept(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-fn grown_space_is_never_seen(dir: TestDir) -> TrialResult {
+fn grown_space_is_never_seen(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
-    let file = OpenOptions::new().write(true).create(true).growth_cap(2 * MIB).open(&path)?;
+    let file = way.open(OpenOptions::new().write(true).create(true).growth_cap(2 * MIB), &path)?;
     let done = AtomicBool::new(false);
     let grown_seen = std::thread::scope(|scope| {
         let watcher = scope.spawn(|| watch_until(&file, &path, &done));
@@ -56,7 +56,7 @@ fn grown_space_is_never_seen(dir: TestDir) -> TrialResult {
 
 /// Checks the length and the last blocks below it again and again. Returns whether the file was ever
 /// larger than it said.
-fn watch_until(file: &File, path: &Path, done: &AtomicBool) -> bool {
+fn watch_until(file: &Used, path: &Path, done: &AtomicBool) -> bool {
     let mut last = 0;
     let mut grown_seen = false;
     while !done.load(SeqCst) {
@@ -70,7 +70,7 @@ fn watch_until(file: &File, path: &Path, done: &AtomicBool) -> bool {
 }
 
 /// Reads from `offset` on, also beyond `len`, and checks that only records come.
-fn assert_only_records_at(file: &File, offset: u64, len: u64) {
+fn assert_only_records_at(file: &impl Transfers, offset: u64, len: u64) {
     let mut into = Buffer::zeroed(64 * BLOCK);
     let read = file.read_at(&mut into, offset).expect("reading works");
     assert!(offset + read as u64 >= len.min(offset + into.len() as u64), "read {read} at {offset} of {len}");
@@ -79,8 +79,8 @@ fn assert_only_records_at(file: &File, offset: u64, len: u64) {
     }
 }
 
-fn an_empty_append_returns_the_length(dir: TestDir) -> TrialResult {
-    let file = writable().open(dir.join("log"))?;
+fn an_empty_append_returns_the_length(dir: TestDir, way: Way) -> TrialResult {
+    let file = way.open(&writable(), dir.join("log"))?;
     append(&file, 1, 1, 2)?;
     assert_eq!(file.append(&[])?, 2 * BLOCK_BYTES);
     assert_eq!(file.len()?, 2 * BLOCK_BYTES);
@@ -88,9 +88,9 @@ fn an_empty_append_returns_the_length(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-fn records_larger_than_a_request_are_whole(dir: TestDir) -> TrialResult {
+fn records_larger_than_a_request_are_whole(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
-    let file = writable().open(&path)?;
+    let file = way.open(&writable(), &path)?;
     let placed = together(3, |writer| append(&file, writer, 0, 5 * MIB / BLOCK_BYTES + writer).unwrap());
     let end = assert_gapless(&placed, 0);
     file.close()?;
@@ -131,10 +131,10 @@ fn misalignment_is_an_error_that_names_the_alignment(dir: TestDir) -> TrialResul
     Ok(())
 }
 
-fn a_file_of_odd_length_takes_no_appends(dir: TestDir) -> TrialResult {
+fn a_file_of_odd_length_takes_no_appends(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("odd");
     fs::write(&path, [7; 100])?;
-    let file = writable().open(&path)?;
+    let file = way.open(&writable(), &path)?;
     assert_misaligned(file.append(&record(1, 1, 1)), "file length", file.alignment().append);
     let mut into = Buffer::zeroed(BLOCK);
     assert_eq!(file.read_at(&mut into, 0)?, 100);
@@ -145,11 +145,11 @@ fn a_file_of_odd_length_takes_no_appends(dir: TestDir) -> TrialResult {
 }
 
 /// Growth begins at the odd end, and what stands before it stays.
-fn a_file_of_odd_length_takes_positional_writes(dir: TestDir) -> TrialResult {
+fn a_file_of_odd_length_takes_positional_writes(dir: TestDir, way: Way) -> TrialResult {
     for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
         let path = dir.join(format!("{growth:?}"));
         fs::write(&path, [7; 100])?;
-        let file = writable().growth(growth).growth_cap(MIB).open(&path)?;
+        let file = way.open(writable().growth(growth).growth_cap(MIB), &path)?;
         file.write_at(&record(1, 1, 1), 2 * BLOCK_BYTES).map_err(|error| format!("{growth:?}: {error}"))?;
         assert_eq!(file.len()?, 3 * BLOCK_BYTES);
         file.close()?;
@@ -162,9 +162,9 @@ fn a_file_of_odd_length_takes_positional_writes(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-fn an_odd_length_can_be_set(dir: TestDir) -> TrialResult {
+fn an_odd_length_can_be_set(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
-    let file = writable().open(&path)?;
+    let file = way.open(&writable(), &path)?;
     append(&file, 1, 0, 2)?;
     file.set_len(5000)?;
     assert_eq!(file.len()?, 5000);
@@ -223,9 +223,9 @@ fn a_temporary_file_has_no_name(dir: TestDir) -> TrialResult {
 
 // --- positional writes ----------------------------------------------------------------------------
 
-fn a_write_far_past_the_end_leaves_a_hole(dir: TestDir) -> TrialResult {
+fn a_write_far_past_the_end_leaves_a_hole(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
-    let file = writable().growth_cap(8 * MIB).open(&path)?;
+    let file = way.open(writable().growth_cap(8 * MIB), &path)?;
     let first = append(&file, 1, 1, 1)?;
     file.write_at(&record(2, 1, 2), 64 * MIB)?;
     let end = 64 * MIB + 2 * BLOCK_BYTES;
@@ -255,8 +255,8 @@ fn assert_hole(path: &Path, start: u64, end: u64) -> TrialResult {
     Ok(())
 }
 
-fn a_write_past_the_largest_offset_is_an_error(dir: TestDir) -> TrialResult {
-    let file = writable().open(dir.join("log"))?;
+fn a_write_past_the_largest_offset_is_an_error(dir: TestDir, way: Way) -> TrialResult {
+    let file = way.open(&writable(), dir.join("log"))?;
     let far = i64::MAX as u64 / BLOCK_BYTES * BLOCK_BYTES;
     assert_eq!(refusal(file.write_at(&record(1, 1, 2), far)), ErrorKind::NoSpace(libc::EFBIG));
     assert_eq!(file.len()?, 0);
@@ -265,8 +265,8 @@ fn a_write_past_the_largest_offset_is_an_error(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-fn a_write_past_what_the_file_system_can_hold_is_an_error(dir: TestDir) -> TrialResult {
-    let file = writable().open(dir.join("log"))?;
+fn a_write_past_what_the_file_system_can_hold_is_an_error(dir: TestDir, way: Way) -> TrialResult {
+    let file = way.open(&writable(), dir.join("log"))?;
     let first = append(&file, 1, 0, 1)?;
     let kind = refusal(file.write_at(&record(1, 1, 1), 1 << 50));
     assert!(matches!(kind, ErrorKind::NoSpace(_)), "{kind:?}");
@@ -276,9 +276,9 @@ fn a_write_past_what_the_file_system_can_hold_is_an_error(dir: TestDir) -> Trial
     Ok(())
 }
 
-fn overwrites_and_appends_go_side_by_side(dir: TestDir) -> TrialResult {
+fn overwrites_and_appends_go_side_by_side(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
-    let file = writable().open(&path)?;
+    let file = way.open(&writable(), &path)?;
     let placed = together(8, |writer| {
         let mut records = append_many(&file, writer, 100);
         for record in &mut records {
@@ -295,7 +295,7 @@ fn overwrites_and_appends_go_side_by_side(dir: TestDir) -> TrialResult {
 }
 
 /// Writes another record over this one, and reads it back.
-fn rewrite(file: &File, placed: &mut Placed) {
+fn rewrite(file: &Used, placed: &mut Placed) {
     placed.number += 1_000_000;
     let data = record(placed.writer, placed.number, placed.blocks);
     file.write_at(&data, placed.offset).expect("it overwrites");
@@ -305,10 +305,10 @@ fn rewrite(file: &File, placed: &mut Placed) {
 }
 
 /// Half of the threads append, half write some way beyond the end.
-fn extending_writes_of_both_kinds_mix(dir: TestDir) -> TrialResult {
+fn extending_writes_of_both_kinds_mix(dir: TestDir, way: Way) -> TrialResult {
     for durability in [Durability::OnSync, Durability::EveryWrite] {
         let path = dir.join(format!("{durability:?}"));
-        let file = writable().durability(durability).open(&path)?;
+        let file = way.open(writable().durability(durability), &path)?;
         let next = AtomicU64::new(1);
         let placed = together(8, |writer| {
             if writer % 2 == 0 { append_many(&file, writer, 60) } else { leap(&file, writer, 60, &next) }
@@ -335,7 +335,7 @@ fn extending_writes_of_both_kinds_mix(dir: TestDir) -> TrialResult {
 }
 
 /// Writes records at places that only ever lie further out, some beyond the end.
-fn leap(file: &File, writer: u64, count: u64, next: &AtomicU64) -> Vec<Placed> {
+fn leap(file: &Used, writer: u64, count: u64, next: &AtomicU64) -> Vec<Placed> {
     (0..count)
         .map(|number| {
             let end = file.len().expect("a handle of the writer knows");
@@ -365,9 +365,9 @@ fn assert_records_or_zeros(content: &[u8]) {
 
 // --- set_len --------------------------------------------------------------------------------------
 
-fn set_len_shows_zeros_where_something_was_cut(dir: TestDir) -> TrialResult {
+fn set_len_shows_zeros_where_something_was_cut(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
-    let file = writable().open(&path)?;
+    let file = way.open(&writable(), &path)?;
     append(&file, 1, 1, 8)?;
     file.set_len(2 * BLOCK_BYTES)?;
     assert_tidy(&path, 2 * BLOCK_BYTES)?;
@@ -384,16 +384,16 @@ fn set_len_shows_zeros_where_something_was_cut(dir: TestDir) -> TrialResult {
 
 /// What the appenders of a truncated file know.
 struct Truncated {
-    file: File,
+    file: Used,
     /// How many cuts have returned.
     cuts: AtomicU64,
     done: AtomicBool,
 }
 
-fn appends_and_cuts_in_one_file_agree(dir: TestDir) -> TrialResult {
+fn appends_and_cuts_in_one_file_agree(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
     let shared = Truncated {
-        file: OpenOptions::new().write(true).create(true).growth_cap(MIB).open(&path)?,
+        file: way.open(OpenOptions::new().write(true).create(true).growth_cap(MIB), &path)?,
         cuts: AtomicU64::new(0),
         done: AtomicBool::new(false),
     };
@@ -445,10 +445,10 @@ fn assert_only_acknowledged(content: &[u8], noted: &[(u64, Placed)]) {
 
 // --- handles --------------------------------------------------------------------------------------
 
-fn handles_of_both_durabilities_share_a_file(dir: TestDir) -> TrialResult {
+fn handles_of_both_durabilities_share_a_file(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
-    let lazy = writable().open(&path)?;
-    let strict = writable().durability(Durability::EveryWrite).open(&path)?;
+    let lazy = way.open(&writable(), &path)?;
+    let strict = way.open(writable().durability(Durability::EveryWrite), &path)?;
     assert_eq!((lazy.durability(), strict.durability()), (Durability::OnSync, Durability::EveryWrite));
     let placed = together(8, |writer| {
         let file = if writer % 2 == 0 { &lazy } else { &strict };
@@ -467,11 +467,11 @@ fn handles_of_both_durabilities_share_a_file(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-fn a_reader_in_the_same_process_sees_the_exact_length(dir: TestDir) -> TrialResult {
+fn a_reader_in_the_same_process_sees_the_exact_length(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
-    let writer = writable().open(&path)?;
+    let writer = way.open(&writable(), &path)?;
     append(&writer, 1, 0, 1)?;
-    let reader = File::open(&path)?;
+    let reader = way.to(File::open(&path)?);
     for number in 1..50 {
         let end = append(&writer, 1, number, 1)?.end();
         assert_eq!(reader.len()?, end);
@@ -485,11 +485,11 @@ fn a_reader_in_the_same_process_sees_the_exact_length(dir: TestDir) -> TrialResu
     Ok(())
 }
 
-fn closing_the_last_writer_tidies_up_beside_a_reader(dir: TestDir) -> TrialResult {
+fn closing_the_last_writer_tidies_up_beside_a_reader(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
-    let writer = writable().open(&path)?;
+    let writer = way.open(&writable(), &path)?;
     let placed = append(&writer, 1, 0, 3)?;
-    let reader = File::open(&path)?;
+    let reader = way.to(File::open(&path)?);
     writer.close()?;
     assert_tidy(&path, placed.end())?;
     assert_eq!(reader.len()?, placed.end());
@@ -498,15 +498,15 @@ fn closing_the_last_writer_tidies_up_beside_a_reader(dir: TestDir) -> TrialResul
 }
 
 /// While threads of this process append, cut, close and open it again.
-fn a_reader_sees_only_records_while_the_file_is_closed_and_opened(dir: TestDir) -> TrialResult {
+fn a_reader_sees_only_records_while_the_file_is_closed_and_opened(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
-    append(&writable().open(&path)?, 1, 0, 1)?;
-    let reader = File::open(&path)?;
+    append(&way.open(&writable(), &path)?, 1, 0, 1)?;
+    let reader = way.to(File::open(&path)?);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for number in (0..).take_while(|_| !done.load(SeqCst)) {
-                let file = writable().growth_cap(MIB).open(&path).expect("it opens");
+                let file = way.open(writable().growth_cap(MIB), &path).expect("it opens");
                 append(&file, 2, number, 3).expect("there is space");
                 if number % 4 == 3 {
                     file.set_len(BLOCK_BYTES).expect("it cuts");
@@ -544,10 +544,10 @@ fn creating_needs_the_right_to_write(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-fn a_reader_alone_needs_no_writer(dir: TestDir) -> TrialResult {
+fn a_reader_alone_needs_no_writer(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("plain");
     fs::write(&path, &record(1, 1, 3)[..])?;
-    let reader = File::open(&path)?;
+    let reader = way.to(File::open(&path)?);
     assert_eq!(reader.len()?, 3 * BLOCK_BYTES);
     assert_only_records_at(&reader, 0, 3 * BLOCK_BYTES);
     assert_eq!(refusal(reader.append(&record(1, 1, 1))), ErrorKind::ReadOnly);
@@ -557,9 +557,9 @@ fn a_reader_alone_needs_no_writer(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-fn a_clone_is_one_more_handle(dir: TestDir) -> TrialResult {
+fn a_clone_is_one_more_handle(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
-    let first = writable().open(&path)?;
+    let first = way.open(&writable(), &path)?;
     let second = first.try_clone()?;
     append(&first, 1, 0, 1)?;
     first.close()?;
@@ -570,11 +570,11 @@ fn a_clone_is_one_more_handle(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-fn a_closed_file_can_be_opened_and_appended_to(dir: TestDir) -> TrialResult {
+fn a_closed_file_can_be_opened_and_appended_to(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
     let mut placed = Vec::new();
     for round in 0..5 {
-        let file = writable().open(&path)?;
+        let file = way.open(&writable(), &path)?;
         assert_eq!(file.recovery(), None, "it was closed in order");
         placed.extend(append_many(&file, round, 20));
         file.close()?;
@@ -584,9 +584,9 @@ fn a_closed_file_can_be_opened_and_appended_to(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-fn dropping_the_last_handle_tidies_up(dir: TestDir) -> TrialResult {
+fn dropping_the_last_handle_tidies_up(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
-    let file = writable().open(&path)?;
+    let file = way.open(&writable(), &path)?;
     let end = append(&file, 1, 0, 3)?.end();
     let grows = growth_on(dir.fs(), Growth::Unwritten) != Growth::None;
     assert_eq!(fs::metadata(&path)?.len() > end, grows, "whether it grew ahead");
@@ -662,10 +662,10 @@ fn check_new_records(reader: &File, known: u64, len: u64) -> dioxide::Result<u64
 
 // --- growth ---------------------------------------------------------------------------------------
 
-fn a_file_grows_as_asked_or_not_at_all(dir: TestDir) -> TrialResult {
+fn a_file_grows_as_asked_or_not_at_all(dir: TestDir, way: Way) -> TrialResult {
     for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
         let path = dir.join(format!("{growth:?}"));
-        let file = writable().growth(growth).growth_cap(MIB).open(&path)?;
+        let file = way.open(writable().growth(growth).growth_cap(MIB), &path)?;
         let expected = growth_on(dir.fs(), growth);
         assert_eq!(file.growth(), expected, "asked for {growth:?}");
         let placed = append_many(&file, 1, 50);
@@ -679,9 +679,9 @@ fn a_file_grows_as_asked_or_not_at_all(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-fn without_growth_the_file_is_never_larger_than_its_length(dir: TestDir) -> TrialResult {
+fn without_growth_the_file_is_never_larger_than_its_length(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
-    let file = writable().growth(Growth::None).open(&path)?;
+    let file = way.open(writable().growth(Growth::None), &path)?;
     assert_eq!(file.growth(), Growth::None);
     let placed = together(4, |writer| append_many(&file, writer, 50)).concat();
     let end = assert_gapless(&placed, 0);
@@ -708,10 +708,10 @@ fn without_barriers_nothing_grows(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-fn zeroed_space_is_written_ahead(dir: TestDir) -> TrialResult {
+fn zeroed_space_is_written_ahead(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
     let mut options = writable();
-    let file = options.growth(Growth::Zeroed).growth_cap(4 * MIB).open(&path)?;
+    let file = way.open(options.growth(Growth::Zeroed).growth_cap(4 * MIB), &path)?;
     assert_eq!(file.growth(), Growth::Zeroed);
     let placed = together(8, |writer| append_many(&file, writer, 100)).concat();
     let end = assert_gapless(&placed, 0);
@@ -723,9 +723,9 @@ fn zeroed_space_is_written_ahead(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-fn the_capacity_is_reached_in_one_step(dir: TestDir) -> TrialResult {
+fn the_capacity_is_reached_in_one_step(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
-    let file = writable().growth_cap(4 * MIB).capacity(48 * MIB).open(&path)?;
+    let file = way.open(writable().growth_cap(4 * MIB).capacity(48 * MIB), &path)?;
     append(&file, 1, 0, 1)?;
     assert_eq!(fs::metadata(&path)?.len(), 48 * MIB);
     let placed = together(4, |writer| append_many(&file, writer, 100)).concat();
@@ -783,18 +783,14 @@ fn a_hundred_files_stay_within_the_budget(dir: TestDir) -> TrialResult {
 }
 
 fn trials() -> Vec<Trial> {
-    let all: &[LabTest] = named![
+    let in_every_way: &[LabTestInAWay] = named![
         a_file_of_odd_length_takes_positional_writes,
         an_odd_length_can_be_set,
         appends_are_disjoint_gapless_and_kept,
         grown_space_is_never_seen,
         an_empty_append_returns_the_length,
         records_larger_than_a_request_are_whole,
-        misalignment_is_an_error_that_names_the_alignment,
         a_file_of_odd_length_takes_no_appends,
-        opening_what_cannot_be_opened_says_why,
-        create_and_truncate_do_what_they_say,
-        a_temporary_file_has_no_name,
         a_write_far_past_the_end_leaves_a_hole,
         a_write_past_the_largest_offset_is_an_error,
         overwrites_and_appends_go_side_by_side,
@@ -805,25 +801,39 @@ fn trials() -> Vec<Trial> {
         a_reader_in_the_same_process_sees_the_exact_length,
         closing_the_last_writer_tidies_up_beside_a_reader,
         a_reader_sees_only_records_while_the_file_is_closed_and_opened,
-        creating_needs_the_right_to_write,
         a_clone_is_one_more_handle,
         a_closed_file_can_be_opened_and_appended_to,
         dropping_the_last_handle_tidies_up,
-        a_reader_in_another_process_follows_the_end,
-        a_reader_never_sees_grown_space_while_the_file_is_opened_and_closed,
         without_growth_the_file_is_never_larger_than_its_length,
         a_file_grows_as_asked_or_not_at_all,
         a_reader_alone_needs_no_writer,
     ];
-    let where_files_grow: &[LabTest] = named![
-        the_capacity_is_reached_in_one_step,
-        in_a_steady_stream_only_the_first_append_waits_for_growth,
-        a_hundred_files_stay_within_the_budget,
+    let once: &[LabTest] = named![
+        misalignment_is_an_error_that_names_the_alignment,
+        opening_what_cannot_be_opened_says_why,
+        create_and_truncate_do_what_they_say,
+        a_temporary_file_has_no_name,
+        creating_needs_the_right_to_write,
+        a_reader_in_another_process_follows_the_end,
+        a_reader_never_sees_grown_space_while_the_file_is_opened_and_closed,
     ];
-    let mut trials: Vec<_> = all.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
+    let where_files_grow: &[LabTest] = named![
+        in_a_steady_stream_only_the_first_append_waits_for_growth,
+        a_hundred_files_stay_within_the_budget
+    ];
+    let mut trials: Vec<_> = once.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
+    let ways = in_every_way.iter();
+    trials.extend(ways.flat_map(|&(name, test)| lab_trials_in(Way::ALL, name, |_| Ok(()), test)));
     let grow = where_files_grow.iter();
     trials.extend(grow.flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)));
-    trials.extend(lab_trials_where(
+    trials.extend(lab_trials_in(
+        Way::ALL,
+        "the_capacity_is_reached_in_one_step",
+        Fs::grows_unwritten,
+        the_capacity_is_reached_in_one_step,
+    ));
+    trials.extend(lab_trials_in(
+        Way::ALL,
         "zeroed_space_is_written_ahead",
         Fs::grows_zeroed,
         zeroed_space_is_written_ahead,
@@ -836,7 +846,8 @@ fn trials() -> Vec<Trial> {
         },
         without_barriers_nothing_grows,
     ));
-    trials.extend(lab_trials_where(
+    trials.extend(lab_trials_in(
+        Way::ALL,
         "a_write_past_what_the_file_system_can_hold_is_an_error",
         |fs| match fs {
             Fs::Ext4 | Fs::Ext3 | Fs::Ext4NoJournal => Ok(()),

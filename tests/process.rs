@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use dioxide::{Buffer, Durability, ErrorKind, File, OpenOptions, Queue};
+use dioxide::{Buffer, Durability, ErrorKind, File, OpenOptions, Queue, QueueOptions};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::files;
 use dioxide_testkit::lab::{self, Disk, Fs, TestDir};
@@ -388,6 +388,55 @@ fn a_forked_child_is_not_stuck_by_the_parents_threads(dir: TestDir) -> TrialResu
     Ok(())
 }
 
+/// The child has a copy of the queue, whose ring is the parent's.
+fn a_queue_in_a_forked_child_does_nothing_and_the_parents_goes_on(dir: TestDir, way: Way) -> TrialResult {
+    const EACH: u64 = 8;
+    let path = dir.join("log");
+    let file = writable().durability(Durability::EveryWrite).growth_cap(MIB).open(&path)?;
+    let reader = File::open(&path)?;
+    let queue = way.queue(QueueOptions::new().depth(4 * EACH as usize).buffers(4, BLOCK));
+    let queue_some = |first: u64, count: u64| {
+        for number in first..first + count {
+            queue.append(&file, record(1, number, 2), number).expect("there is room");
+        }
+    };
+    for round in 0..10 {
+        let first = 2 * EACH * round;
+        queue_some(first, EACH);
+        queue.submit();
+        // These are only queued when the child gets its copy.
+        queue_some(first + EACH, EACH);
+        let held = holds_in_a_fork(|| {
+            let more = queue.append(&file, record(9, 9, 1), 9000).is_ok()
+                && queue.sync_data(&file, 9001).is_ok()
+                && queue.read_at(&file, Buffer::zeroed(BLOCK), 0, 9002).is_ok()
+                && queue.append(&reader, record(9, 9, 1), 9000).is_ok();
+            queue.submit();
+            // What had finished before may be told; nothing of the child's own may succeed.
+            let finished_before = |done: &dioxide::Completion| done.tag < 9000 && done.result.is_ok();
+            let answered =
+                queue.reap(usize::MAX).all(|done| finished_before(&done) || is_forked(done.result));
+            more && answered && queue.outstanding() == 0
+        });
+        assert!(held, "round {round}");
+        let mut numbers: Vec<_> = Vec::new();
+        while queue.outstanding() > 0 {
+            for done in queue.reap(1) {
+                assert_eq!(done.result?, done.tag * 2 * BLOCK_BYTES);
+                numbers.push(done.tag);
+            }
+        }
+        numbers.sort_unstable();
+        assert_eq!(numbers, (first..first + 2 * EACH).collect::<Vec<_>>());
+    }
+    file.close()?;
+    let placed = |number| Placed { offset: number * 2 * BLOCK_BYTES, writer: 1, number, blocks: 2 };
+    let all: Vec<_> = (0..20 * EACH).map(placed).collect();
+    assert_tidy(&path, assert_gapless(&all, 0))?;
+    assert_all_there(&fs::read(&path)?, &all);
+    Ok(())
+}
+
 /// A child that opens the file and leaves behind a program that it has executed.
 fn leave_a_program_behind(acks: &Acks, args: &[String]) {
     let file = writable().open(&args[0]).expect("it opens");
@@ -646,6 +695,12 @@ fn trials() -> Vec<Trial> {
         an_image_is_refused_wherever_it_lies,
     ];
     let mut all: Vec<_> = in_the_lab.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
+    all.extend(lab_trials_in(
+        Way::QUEUES,
+        "a_queue_in_a_forked_child_does_nothing_and_the_parents_goes_on",
+        |_| Ok(()),
+        a_queue_in_a_forked_child_does_nothing_and_the_parents_goes_on,
+    ));
     let on_the_disk: &[DiskTest] = named![
         a_device_is_read_and_written,
         sixteen_durable_writers_share_a_device,

@@ -44,6 +44,7 @@ const RUNG: u32 = 2;
 
 /// Wakes a queue that sleeps: there is something for it to look at.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct Bell {
     state: AtomicU32,
     /// Readable once it has rung while the queue slept; for rings that sleep on descriptors.

@@ -9,8 +9,10 @@ use rustix::fs::{FallocateFlags, XattrFlags};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A regular file or block device, open O_DIRECT.
+/// A regular file or block device, open O_DIRECT. Everybody reads the descriptor: nothing that somebody writes may lie
+/// beside it in memory.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Syscall {
     fd: OwnedFd,
 }

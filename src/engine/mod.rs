@@ -225,14 +225,6 @@ impl Engine {
         Ok(Some(pass))
     }
 
-    /// The same for one that may come after the file was closed.
-    fn check_open(&self, operation: Operation, offset: Option<u64>) -> Result<()> {
-        if self.is_closed() {
-            return Err(self.error(operation, offset, ErrorKind::Os(libc::EBADF)));
-        }
-        self.check_usable(operation)
-    }
-
     /// Nobody will begin anything any more.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);

@@ -5,19 +5,24 @@
 
 use super::core::Ground;
 use super::process::{FileSystem, Process};
+use super::queue::{Driver, What};
+use super::registry::Key;
 use super::{Engine, Parts};
 use crate::backend::{Backend, Job};
-use crate::buffer::Segment;
+use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Result};
+use crate::file::Inner;
 use crate::growth::Wishes;
 use crate::marker::{Identity, Prepared};
 use crate::merge::Limits;
 use crate::recovery::{Extent, Recovery};
 use crate::sync::{JoinHandle, Mutex, MutexGuard, explore, spawn};
 use crate::sys::probe::Alignment;
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 const BLOCK: u64 = 16;
@@ -529,5 +534,72 @@ fn loom_a_failed_write_fails_all_above_it() {
         file.engine.set_len(file.engine.len()).unwrap();
         file.append(5, true).unwrap();
         file.close();
+    });
+}
+
+// --- queues ---------------------------------------------------------------------------------------
+
+/// A queue of plain calls, with an append of a record submitted to it later.
+fn queue_with(file: &File, number: u8, durable: bool) -> Rc<RefCell<Driver>> {
+    let driver = Driver::new(&PROCESS, 1, None, false);
+    let key = Key { dev: 1, inode: Some(file.disk.file as u64) };
+    let inner = Inner::Shared { engine: file.engine.clone(), key, process: &PROCESS, durable };
+    let record = Buffer::from(&[number; BLOCK as usize][..]);
+    driver.borrow_mut().queue(&inner, What::Append, Some(record), 0).expect("there is room");
+    driver
+}
+
+/// What came of it.
+fn reap(driver: Rc<RefCell<Driver>>) -> Result<u64> {
+    driver.borrow_mut().reap(1);
+    let done = driver.borrow_mut().next().expect("one was submitted");
+    done.result
+}
+
+#[test]
+fn loom_an_append_of_a_queue_and_one_beside_it() {
+    for durable in [false, true] {
+        explore(5, move || {
+            let file = File::begun(Grows::Once);
+            let driver = queue_with(&file, 2, durable);
+            let other = file.beside(move |file| file.append(3, durable).unwrap());
+            let offsets = [reap(driver).unwrap(), other.join().unwrap()];
+            assert_eq!(sorted(offsets.map(|offset| (offset / BLOCK) as u8).to_vec()), [1, 2]);
+            assert_eq!(sorted(file.records()), [1, 2, 3]);
+            assert!(!durable || file.is_stable(2));
+            file.close();
+        });
+    }
+}
+
+#[test]
+fn loom_a_cut_never_overtakes_an_append_of_a_queue() {
+    explore(None, || {
+        let file = File::begun(Grows::Once);
+        let driver = queue_with(&file, 2, false);
+        let other = file.beside(|file| file.engine.set_len(0).unwrap());
+        let offset = reap(driver).unwrap();
+        other.join().unwrap();
+        match offset {
+            0 => assert_eq!(file.records(), [2]),
+            offset => assert_eq!((offset, file.records()), (BLOCK, vec![])),
+        }
+        file.close();
+    });
+}
+
+#[test]
+fn loom_a_queue_appended_to_a_file_that_was_closed() {
+    explore(None, || {
+        let file = File::begun(Grows::Once);
+        let driver = queue_with(&file, 2, false);
+        let other = file.beside(|file| file.engine.finish().unwrap());
+        let result = reap(driver);
+        other.join().unwrap();
+        let blocks = file.disk.state().files[file.disk.file].size / BLOCK;
+        match result {
+            Ok(offset) => assert_eq!((offset, blocks), (BLOCK, 2)),
+            Err(error) => assert_eq!((error.kind(), blocks), (&ErrorKind::Os(libc::EBADF), 1)),
+        }
     });
 }

@@ -12,11 +12,18 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// Writes segments one behind the other; with RWF_DSYNC if `dsync`. May be short.
 pub(crate) fn write(fd: BorrowedFd<'_>, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
     let iovecs = Segment::as_iovecs(segments);
-    let flags = if dsync { libc::RWF_DSYNC } else { 0 };
     // SAFETY: the iovecs point to bytes that their owners keep in place until the operation is complete
-    // (see `Segment`), which is after this call; the kernel only reads them.
-    let written =
-        unsafe { libc::pwritev2(fd.as_raw_fd(), iovecs.as_ptr(), iovecs.len() as i32, offset as i64, flags) };
+    // (see `Segment`), which is after these calls; the kernel only reads them.
+    let written = unsafe {
+        match (iovecs, dsync) {
+            // The kernel has less to do for it.
+            ([one], false) => libc::pwrite(fd.as_raw_fd(), one.iov_base, one.iov_len, offset as i64),
+            _ => {
+                let flags = if dsync { libc::RWF_DSYNC } else { 0 };
+                libc::pwritev2(fd.as_raw_fd(), iovecs.as_ptr(), iovecs.len() as i32, offset as i64, flags)
+            }
+        }
+    };
     u64::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 

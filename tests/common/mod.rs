@@ -1,17 +1,24 @@
 //! What the tests share: records that prove themselves, and small questions about files.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use dioxide::{Buffer, Error, ErrorKind, File, Growth, OpenOptions};
+use dioxide::{Buffer, Error, ErrorKind, Growth, OpenOptions};
 use dioxide_testkit::child::Acks;
 use dioxide_testkit::files;
 use dioxide_testkit::lab::{Disk, Fs, TestDir};
 use dioxide_testkit::trials::TrialResult;
+use std::cell::Cell;
 use std::io;
 use std::path::Path;
 
+mod way;
+
 pub use dioxide_testkit::records::{Random, Stamp};
+pub use way::*;
 
 pub type LabTest = (&'static str, fn(TestDir) -> TrialResult);
+/// Tests that are given a way.
+pub type LabTestInAWay = (&'static str, fn(TestDir, Way) -> TrialResult);
+pub type VolumeTestInAWay = (&'static str, fn(Fs, Way) -> TrialResult);
 pub type VolumeTest = (&'static str, fn(Fs) -> TrialResult);
 pub type DiskTest = (&'static str, fn(Disk) -> TrialResult);
 
@@ -77,17 +84,49 @@ impl Placed {
 }
 
 /// Appends record `number` of `writer`.
-pub fn append(file: &File, writer: u64, number: u64, blocks: u64) -> dioxide::Result<Placed> {
+pub fn append(file: &impl Transfers, writer: u64, number: u64, blocks: u64) -> dioxide::Result<Placed> {
     let offset = file.append(&record(writer, number, blocks))?;
     Ok(Placed { offset, writer, number, blocks })
 }
 
 /// Appends `count` records of one to four blocks.
-pub fn append_many(file: &File, writer: u64, count: u64) -> Vec<Placed> {
+pub fn append_many(file: &impl Transfers, writer: u64, count: u64) -> Vec<Placed> {
     let mut random = Random::new(writer);
-    (0..count)
-        .map(|number| append(file, writer, number, 1 + random.below(4)).expect("there is space"))
-        .collect()
+    let blocks: Vec<_> = (0..count).map(|_| 1 + random.below(4)).collect();
+    let mut placed = Vec::new();
+    append_while(
+        file,
+        writer,
+        |number| blocks.get(number as usize).copied(),
+        |result| {
+            placed.push(result.expect("there is space"));
+            true
+        },
+    );
+    placed.sort_by_key(|record: &Placed| record.number);
+    assert_eq!(placed.len() as u64, count);
+    placed
+}
+
+/// Appends records of so many blocks by their numbers, until there are no more or `told` does not want any. It is told of
+/// those as well that were in flight by then.
+pub fn append_while(
+    file: &impl Transfers,
+    writer: u64,
+    blocks: impl Fn(u64) -> Option<u64>,
+    mut told: impl FnMut(dioxide::Result<Placed>) -> bool,
+) {
+    let (mut number, goes_on) = (0.., Cell::new(true));
+    let mut next = || {
+        let number = number.next().filter(|_| goes_on.get())?;
+        blocks(number).map(|blocks| record(writer, number, blocks))
+    };
+    file.append_all(&mut next, &mut |number, result| {
+        let blocks = blocks(number).expect("it was appended");
+        if !told(result.map(|offset| Placed { offset, writer, number, blocks })) {
+            goes_on.set(false);
+        }
+    });
 }
 
 /// Checks that the records are side by side from `start`, without a gap or an overlap. Returns their end.

@@ -70,9 +70,9 @@ pub enum Scenario {
     ///
     /// Paths: `kernel` is a pwrite past the end at a shared next offset (O_DIRECT, with O_DSYNC for
     /// every-write); `preallocated` is the same inside a file fallocated beforehand, which is not timed;
-    /// `dioxide` is File::append, and its growth and close are timed; `dioxide-queue` is one thread that
-    /// appends through one Queue, with --iodepth appends outstanding, and stands beside as many threads. Every path ends with its data stable:
-    /// the first two by one fdatasync, dioxide by close. `max growing` is the longest append that met a
+    /// `dioxide` is File::append, and its growth and close are timed; `dioxide-queue` is the same by one thread with
+    /// one Queue, which has --iodepth appends outstanding and is compared with as many threads. Every path ends with
+    /// its data stable: the first two by one fdatasync, dioxide by close. `max growing` is the longest append that met a
     /// growth of dioxide's file. `cpu us/op` is the CPU time of this process; kernel threads are not in it.
     ///
     /// `a (b..c)` is the median and the range of the ratios of all rounds. `requests/op` counts the writes that the
@@ -82,10 +82,10 @@ pub enum Scenario {
     /// N threads rewrite a region of their own each, durably: the workload of an old kernel regression.
     ///
     /// Paths: `serialised` is a pwrite, then an fdatasync under one lock; `kernel` is a pwrite with
-    /// O_DIRECT|O_SYNC; `dioxide` is File::write_at with Durability::EveryWrite; `dioxide-queue` is one thread with one
-    /// Queue that has --iodepth of these regions, each with a write outstanding, and stands beside as many threads. `in flight` is the mean number
-    /// of requests that the device has; `blocked` (tasks that wait for I/O), `us sy id wa st` are of the whole
-    /// machine, as vmstat shows them.
+    /// O_DIRECT|O_SYNC; `dioxide` is File::write_at with Durability::EveryWrite; `dioxide-queue` is the same by one
+    /// thread with one Queue, which has --iodepth regions, a write outstanding in each, and is compared with as many
+    /// threads. `in flight` is the mean number of requests that the device has; `blocked` (tasks that wait for I/O),
+    /// `us sy id wa st` are of the whole machine, as vmstat shows them.
     ///
     /// `a (b..c)` is the median and the range of the ratios of all rounds. `requests/op` counts the writes that the
     /// device completed and the calls for a flush, whoever caused them. `flushes/op` counts the flushes that it did,
@@ -100,9 +100,9 @@ pub enum Scenario {
     ///
     /// Paths: `kernel` is pread and pwrite with O_DIRECT; `serialised` is the same, with one shared count of the
     /// operations that run, which each of them writes twice, as the kernel did until 2015 for devices too (for
-    /// files it does today: there `serialised` counts twice); `dioxide` is File::read_at and File::write_at; `dioxide-queue` is a Queue in each thread with
-    /// --iodepth operations outstanding, each of which has blocks to itself as a thread has. Every path
-    /// ends with its data stable: the first two by one fdatasync, dioxide by close.
+    /// files it does today: there `serialised` counts twice); `dioxide` is File::read_at and File::write_at;
+    /// `dioxide-queue` is a Queue in each thread with --iodepth operations outstanding, each of which has blocks to itself
+    /// as a thread has. Every path ends with its data stable: the first two by one fdatasync, dioxide by close.
     ///
     /// `a (b..c)` is the median and the range of the ratios of all rounds. `in flight` is the mean number of requests that
     /// the device has. Percentiles of latencies are of all rounds, reads and writes together, laid out as in fio;
@@ -129,8 +129,8 @@ pub struct Append {
     pub iodepth: Vec<u32>,
     /// What lies below: the system, or a file that takes no time and keeps nothing, to show what dioxide itself costs.
     ///
-    /// With `sim` there are only dioxide's paths, no file is made, and nothing is verified. What an operation takes includes
-    /// the bench: about the time of reading a clock twice.
+    /// With `sim` there are only dioxide's paths, no file is made, and nothing is verified. What an operation takes
+    /// includes what the bench does for it, mostly reading the clock twice.
     #[arg(long, value_enum, default_value_t)]
     pub backend: Backend,
     #[command(flatten)]
@@ -198,8 +198,8 @@ pub struct Mixed {
     pub iodepth: Vec<u32>,
     /// What lies below: the system, or a file that takes no time and keeps nothing, to show what dioxide itself costs.
     ///
-    /// With `sim` there are only dioxide's paths, no file is made, and nothing is verified. What an operation takes includes
-    /// the bench: about the time of reading a clock twice.
+    /// With `sim` there are only dioxide's paths, no file is made, and nothing is verified. What an operation takes
+    /// includes what the bench does for it, mostly reading the clock twice.
     #[arg(long, value_enum, default_value_t)]
     pub backend: Backend,
     #[command(flatten)]

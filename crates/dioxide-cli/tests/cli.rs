@@ -59,6 +59,7 @@ fn misuse_is_one_sentence() {
         ("bench sync --device /dev/null --overwrite-device /dev/null".into(), "is not a block device"),
         ("bench sync --device /dev/a --overwrite-device /dev/b".into(), "nothing was touched"),
         (format!("bench mixed --dir {dir} --size 4k --numjobs 64"), "no room for one block of each thread"),
+        (format!("bench append --dir {dir} --recycle --backend sim"), "--backend sim has none"),
         (format!("bench mixed --device {file} --overwrite-device {file}"), "is not a block device"),
         ("bench mixed --device /dev/a --overwrite-device /dev/b".into(), "nothing was touched"),
         ("recover /no/such/file".into(), "/no/such/file"),
@@ -74,7 +75,7 @@ fn json_has_stdout_to_itself() {
     let output = short_append(dir.path(), "--json -");
     expect_code(&output, 0);
     let results = results(&output);
-    assert_eq!(results.len(), 2 * 3, "two numbers of threads by three paths");
+    assert_eq!(results.len(), 2 * 3 + 1, "two numbers of threads by three paths, and a queue");
     for result in &results {
         let mut keys: Vec<&str> = result.as_object().unwrap().keys().map(String::as_str).collect();
         keys.sort_by_key(|key| KEYS.iter().position(|known| known == key));
@@ -84,6 +85,12 @@ fn json_has_stdout_to_itself() {
     }
     let paths: Vec<&str> = results.iter().map(|result| result["path"].as_str().unwrap()).collect();
     assert_eq!(paths[..3], ["kernel", "preallocated", "dioxide"]);
+    let queue = &results[6];
+    assert_eq!(
+        (&queue["path"], &queue["numjobs"], &queue["iodepth"]),
+        (&"dioxide-queue".into(), &1.into(), &4.into())
+    );
+    assert!(queue["ratio_to_kernel"]["median"].as_f64().unwrap() > 0.0, "beside 4 threads");
     assert!(results[2]["ratio_to_kernel"]["median"].as_f64().unwrap() > 0.0);
     assert!(results[2]["ratio_to_preallocated"]["max"].as_f64().unwrap() > 0.0);
     assert!(!stderr(&output).contains('\r'), "no progress bar without a terminal");
@@ -148,20 +155,24 @@ fn json_that_cannot_be_written_takes_no_tables_away() {
 #[test]
 fn sync_writers_on_a_file() {
     let dir = fresh_dir();
-    let line =
-        format!("bench sync --dir {} --numjobs 4 --runtime 50ms --rounds 1 --json -", dir.path().display());
+    let line = format!(
+        "bench sync --dir {} --numjobs 4 --iodepth 4 --runtime 50ms --rounds 1 --json -",
+        dir.path().display()
+    );
     let output = run(&line);
     expect_code(&output, 0);
     let results = results(&output);
     let paths: Vec<&str> = results.iter().map(|result| result["path"].as_str().unwrap()).collect();
-    assert_eq!(paths, ["serialised", "kernel", "dioxide"]);
+    assert_eq!(paths, ["serialised", "kernel", "dioxide", "dioxide-queue"]);
     assert!(results.iter().all(|result| result["scenario"] == "sync" && result["growth"].is_null()));
     assert!(is_empty(dir.path()));
 }
 
 fn short_mixed(dir: &Path, more: &str) -> Output {
     let dir = dir.display();
-    run(&format!("bench mixed --dir {dir} --numjobs 1,3 --runtime 50ms --rounds 2 --size 4m {more}"))
+    run(&format!(
+        "bench mixed --dir {dir} --numjobs 1,3 --iodepth 8 --runtime 50ms --rounds 2 --size 4m {more}"
+    ))
 }
 
 #[test]
@@ -171,7 +182,8 @@ fn mixed_reads_and_writes_on_a_file() {
     expect_code(&output, 0);
     let results = results(&output);
     let paths: Vec<&str> = results.iter().map(|result| result["path"].as_str().unwrap()).collect();
-    assert_eq!(paths, ["serialised", "kernel", "dioxide"].repeat(2));
+    assert_eq!(paths, ["serialised", "kernel", "dioxide", "dioxide-queue"].repeat(2));
+    assert_eq!((&results[7]["numjobs"], &results[7]["iodepth"]), (&3.into(), &8.into()));
     for result in &results {
         let (read, write) = (&result["read"], &result["write"]);
         let [all, reads, writes] =
@@ -201,13 +213,60 @@ fn percentiles_as_in_fio() {
     let output = short_mixed(dir.path(), "");
     expect_code(&output, 0);
     let text = stdout(&output);
-    assert_eq!(text.matches("    clat percentiles (").count(), 6, "one block for each path: {text}");
-    assert_eq!(text.matches("\n     |  1.00th=[").count(), 6, "{text}");
-    assert_eq!(text.matches(" 99.99th=[").count(), 6, "{text}");
+    assert_eq!(text.matches("    clat percentiles (").count(), 8, "one block for each path: {text}");
+    assert_eq!(text.matches("\n     |  1.00th=[").count(), 8, "{text}");
+    assert_eq!(text.matches(" 99.99th=[").count(), 8, "{text}");
     assert!(
         text.contains("Mixed reads and writes of 4k, 50 % reads: 3 threads through the kernel"),
         "{text}"
     );
+}
+
+#[test]
+fn queues_of_several_depths() {
+    let dir = fresh_dir();
+    let depths = |output: Output| {
+        let results = results(&output);
+        let queues = results.iter().filter(|result| result["path"] == "dioxide-queue");
+        queues.map(|queue| (queue["numjobs"].clone(), queue["iodepth"].clone())).collect::<Vec<_>>()
+    };
+    let pairs = |pairs: &[(u64, u64)]| {
+        pairs.iter().map(|&(one, other)| (one.into(), other.into())).collect::<Vec<_>>()
+    };
+    let append = short_append(dir.path(), "--durability every-write --iodepth 16 --json -");
+    assert_eq!(depths(append), pairs(&[(1, 4), (1, 16)]));
+    assert_eq!(
+        depths(short_mixed(dir.path(), "--iodepth 16 --json -")),
+        pairs(&[(1, 8), (1, 16), (3, 8), (3, 16)])
+    );
+}
+
+#[test]
+fn queues_keep_to_a_given_load() {
+    let dir = fresh_dir();
+    for result in results(&short_mixed(dir.path(), "--rate 400 --json -")) {
+        assert!(result["iops"].as_f64().unwrap() <= 500.0, "{result}");
+        assert!(result["lat_ns"]["max"].as_u64() >= result["clat_ns"]["max"].as_u64(), "{result}");
+    }
+}
+
+#[test]
+fn own_costs_need_no_file() {
+    for scenario in ["append", "mixed"] {
+        let line =
+            format!("bench {scenario} --backend sim --numjobs 2 --iodepth 2 --runtime 50ms --rounds 2");
+        let results = results(&run(&format!("{line} --json -")));
+        let paths: Vec<&str> = results.iter().map(|result| result["path"].as_str().unwrap()).collect();
+        assert_eq!(paths, ["dioxide", "dioxide-queue"]);
+        for result in &results {
+            assert_eq!(result["backend"], "sim");
+            assert!(result["iops"].as_f64().unwrap() > 0.0 && result["requests"].is_null(), "{result}");
+        }
+        let output = run(&line);
+        assert!(
+            stdout(&output).contains("cpu ns/op") && stdout(&output).contains("ns through dioxide-queue")
+        );
+    }
 }
 
 #[test]

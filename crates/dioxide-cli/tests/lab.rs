@@ -103,8 +103,8 @@ fn results(output: &Output) -> Vec<Value> {
 /// What only a real file system on a real device can show: its name, requests, flushes, extents.
 fn bench_counts_what_reaches_the_device(dir: TestDir) -> TrialResult {
     let results = results(&short_append(&dir, "--durability every-write --json -"));
-    // Of three paths, where one can be preallocated.
-    assert_eq!(results.len(), if dir.fs() == Fs::Ext3 { 4 } else { 6 });
+    // Of three paths, where one can be preallocated, and a queue.
+    assert_eq!(results.len(), if dir.fs() == Fs::Ext3 { 5 } else { 7 });
     for result in results {
         assert!(["ext4", "xfs", "ext3"].contains(&result["fs"].as_str().unwrap()));
         for count in ["requests", "flushes", "extents"] {
@@ -205,7 +205,7 @@ fn bench_counts_growth(dir: TestDir) -> TrialResult {
 fn bench_on(device: &Path, scenario: &str) -> Output {
     let device = device.display();
     let line = format!("bench {scenario} --device {device} --overwrite-device {device}");
-    run(&format!("{line} --numjobs 8 --runtime 100ms --rounds 2 --json -"))
+    run(&format!("{line} --numjobs 8 --iodepth 8 --runtime 100ms --rounds 2 --json -"))
 }
 
 fn sync_on(device: &Path) -> Output {
@@ -214,7 +214,7 @@ fn sync_on(device: &Path) -> Output {
 
 fn mixed_on_a_bare_disk(disk: Disk) -> TrialResult {
     let results = results(&bench_on(&disk, "mixed --size 5000k --bs 16k"));
-    assert_eq!(results.len(), 3);
+    assert_eq!(results.len(), 4);
     for result in &results {
         assert!(result["fs"].is_null() && result["inflight"].as_f64().unwrap() > 0.0, "{result}");
         for way in ["read", "write"] {
@@ -226,7 +226,7 @@ fn mixed_on_a_bare_disk(disk: Disk) -> TrialResult {
 
 fn bench_on_a_bare_disk(disk: Disk) -> TrialResult {
     let results = results(&sync_on(&disk));
-    assert_eq!(results.len(), 3);
+    assert_eq!(results.len(), 4);
     for result in &results {
         assert!(result["fs"].is_null() && result["extents"].is_null());
         assert!(result["requests"].as_u64().unwrap() > 0 && result["flushes"].as_u64().unwrap() > 0);

@@ -4,7 +4,7 @@
 
 use crate::mark::{Act, Mark, Name};
 use crate::{BLOCK, SECTOR};
-use dioxide::{Buffer, Durability, File, Growth, OpenOptions};
+use dioxide::{Buffer, Durability, File, Growth, OpenOptions, Queue};
 use dioxide_testkit::child::Acks;
 use dioxide_testkit::fuse_disk::Marks;
 use dioxide_testkit::lab::{Applies, Fs};
@@ -64,6 +64,8 @@ pub const WORKLOADS: &[Workload] = &[
     honest("reopen", everywhere, open_append_close),
     honest("set-len", everywhere, append_and_cut),
     honest("recycle", where_both_grow, recycle),
+    honest("queue", everywhere, append_by_queues),
+    honest("queue-sync", everywhere, append_by_queues_then_sync),
 ];
 
 /// The control: says that records are durable that were never flushed.
@@ -141,6 +143,22 @@ impl Player<'_> {
         offset
     }
 
+    /// Queues the append of a record, with its number as the tag.
+    fn queue_append(&self, queue: &Queue, file: &File, name: Name, blocks: u64) {
+        let record = record(name, blocks);
+        self.mark(Act::Append(name, record.len() as u64));
+        queue.append(file, record, name.number).expect("there is room");
+    }
+
+    /// Reaps so many durable appends of a writer's queue, and says that they are.
+    fn reap_durable(&self, queue: &Queue, writer: u64, wanted: usize) {
+        for done in queue.reap(wanted) {
+            let offset = done.result.expect("there is space");
+            self.mark(Act::Durable(Name { writer, number: done.tag }, offset));
+            poison(done.buffer);
+        }
+    }
+
     /// Runs `work` in some threads, each with its number.
     fn together(&self, work: impl Fn(u64) + Sync) {
         let work = &work;
@@ -187,6 +205,68 @@ fn append_from_threads(player: &Player, durability: Durability, growth: Growth) 
 
 fn append_unsynced(player: &Player) {
     append_from_threads(player, Durability::OnSync, Growth::Unwritten);
+}
+
+/// How many appends of one queue are in flight at a time, at most.
+const DEPTH: usize = 6;
+
+/// Each append is said to be durable when it is reaped. One of the threads makes blocking calls beside the queues.
+fn append_by_queues(player: &Player) {
+    let file = player.open(Durability::EveryWrite, Growth::Unwritten);
+    player.together(|writer| {
+        let (mut random, queue) = (player.random(writer), Queue::new(DEPTH));
+        for number in 0..player.records {
+            let (name, blocks) = (Name { writer, number }, 1 + random.below(4));
+            if writer == 0 {
+                player.append_durably(&file, name, blocks);
+                continue;
+            }
+            player.queue_append(&queue, &file, name, blocks);
+            let wanted = if queue.outstanding() == DEPTH { 1 + random.below(3) } else { random.below(2) };
+            player.reap_durable(&queue, writer, wanted as usize);
+        }
+        player.reap_durable(&queue, writer, DEPTH);
+    });
+    file.close().expect("it closes");
+}
+
+/// What was reaped before a flush is queued is said to be durable when that is reaped, with more in flight beside it.
+fn append_by_queues_then_sync(player: &Player) {
+    const FLUSH: u64 = u64::MAX;
+    let file = player.open(Durability::OnSync, Growth::Unwritten);
+    player.together(|writer| {
+        let (mut random, queue) = (player.random(writer), Queue::new(DEPTH));
+        let (mut written, mut number) = (Vec::new(), 0);
+        while number < player.records {
+            queue.sync_data(&file, FLUSH).expect("nothing is left in the queue");
+            let covered = std::mem::take(&mut written);
+            for number in number..player.records.min(number + DEPTH as u64 - 1) {
+                player.queue_append(&queue, &file, Name { writer, number }, 1 + random.below(4));
+            }
+            number += DEPTH as u64 - 1;
+            while queue.outstanding() > 0 {
+                for done in queue.reap(1) {
+                    let offset = done.result.expect("there is space, and no flush fails");
+                    match done.tag {
+                        FLUSH => covered.iter().for_each(|&(name, at)| player.mark(Act::Durable(name, at))),
+                        number => written.push((Name { writer, number }, offset)),
+                    }
+                    poison(done.buffer);
+                }
+            }
+        }
+        queue.sync_data(&file, FLUSH).expect("nothing is left in the queue");
+        queue.reap(1).for_each(|done| assert!(done.result.is_ok()));
+        written.iter().for_each(|&(name, offset)| player.mark(Act::Durable(name, offset)));
+    });
+    file.close().expect("it closes");
+}
+
+/// A buffer that came back is nobody's any more.
+fn poison(buffer: Option<Buffer>) {
+    if let Some(mut buffer) = buffer {
+        buffer.fill(POISON);
+    }
 }
 
 fn append_then_sync(player: &Player) {

@@ -30,7 +30,7 @@ pub fn lab_trials(name: &str, test: fn(TestDir) -> TrialResult) -> Vec<Trial> {
 pub fn lab_trials_where(
     name: &str,
     applies: fn(Fs) -> Applies,
-    test: fn(TestDir) -> TrialResult,
+    test: impl Fn(TestDir) -> TrialResult + Copy + Send + 'static,
 ) -> Vec<Trial> {
     let each = |fs| match applies(fs) {
         Ok(()) => lab_trial(name, fs, test),
@@ -54,7 +54,7 @@ pub fn volume_trial(name: &str, test: impl FnOnce() -> TrialResult + Send + 'sta
 pub fn volume_trials_where(
     name: &str,
     applies: fn(Fs) -> Applies,
-    test: fn(Fs) -> TrialResult,
+    test: impl Fn(Fs) -> TrialResult + Copy + Send + 'static,
 ) -> Vec<Trial> {
     let each = |fs| match applies(fs) {
         Ok(()) => volume_trial(&format!("{fs}::{name}"), move || test(fs)),
@@ -75,7 +75,11 @@ pub fn fuse_trial(name: &str, test: impl FnOnce() -> TrialResult + Send + 'stati
 
 /// The same test on a FUSE disk with a file system of each kind where it applies, made by the test; named `fs::name`, and
 /// listed as ignored elsewhere, with the reason.
-pub fn fuse_trials_where(name: &str, applies: fn(Fs) -> Applies, test: fn(Fs) -> TrialResult) -> Vec<Trial> {
+pub fn fuse_trials_where(
+    name: &str,
+    applies: fn(Fs) -> Applies,
+    test: impl Fn(Fs) -> TrialResult + Copy + Send + 'static,
+) -> Vec<Trial> {
     let each = |fs: Fs| match fs.has_disk().and_then(|()| applies(fs)) {
         Ok(()) => fuse_trial(&format!("{fs}::{name}"), move || test(fs)),
         Err(why) => inapplicable(name, fs, why),

@@ -31,7 +31,7 @@ use crate::flush::Means;
 use crate::inflight::Stay;
 use crate::queue::Completion;
 use crate::reader::Reader;
-use crate::sync::nap;
+use crate::sync::{nap, thread_local};
 use files::Files;
 use inbox::Inbox;
 use slab::Slab;
@@ -121,7 +121,7 @@ enum Purpose {
 /// How long a thread sleeps between turns of two queues that both wait: little against what a disk takes.
 const NAP: Duration = Duration::from_micros(50);
 
-thread_local!(static OWN: RefCell<Vec<Weak<RefCell<Driver>>>> = const { RefCell::new(Vec::new()) });
+thread_local!(static OWN: RefCell<Vec<Weak<RefCell<Driver>>>> = RefCell::default());
 
 /// Waits until everything that the queues of this thread have begun is finished, before the thread waits for
 /// others, who may wait for that. Nobody waits for what is shut out; and whoever keeps it out may wait for this
@@ -152,27 +152,30 @@ fn turn_others(driver: &mut Driver) -> bool {
 }
 
 fn each_own(act: impl Fn(&mut Driver)) {
-    // Not while the thread ends.
-    let _ = OWN.try_with(|own| {
-        if own.borrow().is_empty() {
-            return;
+    let nth = |index: usize| OWN.try_with(|own| own.borrow().get(index).map(Weak::upgrade));
+    let mut index = 0;
+    // None of them while the thread ends.
+    while let Ok(Some(driver)) = nth(index) {
+        index += 1;
+        let Some(driver) = driver else { continue };
+        // Not one at work: it waits for nobody. Nor one that the parent of this process goes on with.
+        match driver.try_borrow_mut() {
+            Ok(mut driver) if driver.process.is_current() => act(&mut driver),
+            _ => {}
         }
-        // Not those at work: they wait for nobody.
-        let drivers: Vec<_> = own.borrow().iter().filter_map(Weak::upgrade).collect();
-        for driver in drivers {
-            match driver.try_borrow_mut() {
-                Ok(mut driver) if driver.process.is_current() => act(&mut driver),
-                _ => {}
-            }
-        }
-    });
+    }
 }
 
 impl Driver {
-    pub fn new(depth: usize, pool: Option<Arc<Pool>>, may_use_io_uring: bool) -> Rc<RefCell<Self>> {
+    pub fn new(
+        process: &'static Process,
+        depth: usize,
+        pool: Option<Arc<Pool>>,
+        may_use_io_uring: bool,
+    ) -> Rc<RefCell<Self>> {
         let (ring, bell) = ring(depth, pool.as_ref(), may_use_io_uring);
         let driver = Rc::new(RefCell::new(Self {
-            process: Process::current(),
+            process,
             depth,
             ring,
             waker: Waker::from(bell.clone()),
@@ -383,7 +386,7 @@ impl Driver {
 
     /// Does all that can be done without waiting, also in the kernel. False if that was nothing.
     fn turn(&mut self) -> bool {
-        if self.pushed > 0 || self.transfers.len() > 0 {
+        if self.pushed > 0 || !self.transfers.is_empty() {
             self.enter(0);
         }
         self.work()
@@ -493,13 +496,13 @@ impl Driver {
         }
         let operation = &mut self.operations[number];
         let engine = &self.files[operation.file].engine;
-        // From here on nobody closes a file, since the operation is counted in.
-        if operation.reader.is_some() && engine.is_closed() {
-            engine.gate.leave(operation.stay.take().expect("no device"));
-            return self.begin_one(number);
-        }
-        if let Err(error) = engine.check_open(operation.what.operation(), operation.what.offset()) {
+        if let Err(error) = engine.check_usable(operation.what.operation()) {
             self.finish(number, Err(error));
+            return None;
+        }
+        // Only now: whoever closes it has it alone.
+        if engine.is_closed() {
+            self.refuse_closed(number);
             return None;
         }
         let data = operation.buffer.as_deref();
@@ -551,19 +554,38 @@ impl Driver {
     /// A read through a read-only handle goes by the engine of whoever writes the file by now. False if that is nobody:
     /// then it was performed.
     fn find_writer(&mut self, number: usize) -> bool {
-        let operation = &mut self.operations[number];
-        let (Some(reader), What::Read(offset)) = (&operation.reader, operation.what) else { return true };
+        let Some(reader) = &self.operations[number].reader else { return true };
         let Some(engine) = reader.engine() else {
-            let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
-            let result = reader.read_beside_others(into, offset).map(|read| read as u64);
-            self.finish(number, result);
+            self.read_without_writer(number);
             return false;
         };
-        let then = operation.file;
         let now = self.attach(&engine);
-        self.operations[number].file = now;
+        let then = std::mem::replace(&mut self.operations[number].file, now);
         self.files[then].outstanding -= 1;
         true
+    }
+
+    /// The file was closed since the operation was queued.
+    fn refuse_closed(&mut self, number: usize) {
+        let operation = &self.operations[number];
+        if operation.reader.is_some() {
+            return self.read_without_writer(number);
+        }
+        let engine = &self.files[operation.file].engine;
+        let what = operation.what;
+        let error = engine.error(what.operation(), what.offset(), ErrorKind::Os(libc::EBADF));
+        self.finish(number, Err(error));
+    }
+
+    /// Reads through a read-only handle what this process does not write, at once.
+    fn read_without_writer(&mut self, number: usize) {
+        let operation = &mut self.operations[number];
+        let (Some(reader), What::Read(offset)) = (&operation.reader, operation.what) else {
+            unreachable!("only reads have a reader")
+        };
+        let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
+        let result = reader.read_beside_others(into, offset).map(|read| read as u64);
+        self.finish(number, result);
     }
 
     /// The transfer of an operation came to its end.
@@ -573,11 +595,8 @@ impl Driver {
         let what = operation.what;
         let fail = |kind| engine.error(what.operation(), what.offset(), kind);
         let result = match (what, &operation.reader) {
-            (What::Read(offset), Some(reader)) if !reader.is_beside(engine) => {
-                // It was closed meanwhile, so what it thought to be there may have been cut.
-                let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
-                reader.read_beside_others(into, offset).map(|read| read as u64)
-            }
+            // It was closed meanwhile, so what it thought to be there may have been cut.
+            (_, Some(reader)) if !reader.is_beside(engine) => return self.read_without_writer(number),
             (What::Read(_), _) => {
                 let wanted = operation.bytes;
                 let enough = |read| if read < wanted { Err(ErrorKind::Os(libc::EIO)) } else { Ok(wanted) };

@@ -1,4 +1,4 @@
-//! The append scenario: N threads append to one file, by several routes.
+//! The append scenario: N threads, or one with a queue, append to one file, by several routes.
 //!
 //! All routes draw from the same tickets, so that none writes more than the size cap, and all end
 //! stable inside the clock: dioxide by its close, the others by one fdatasync.

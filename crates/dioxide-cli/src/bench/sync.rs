@@ -1,6 +1,7 @@
 //! The sync scenario: N threads rewrite a region of their own each, every write stable before the next.
 //!
-//! The workload of a regression of block devices in 2009, on a device or on a file written beforehand.
+//! The workload of a regression of block devices in 2009, on a device or on a file written beforehand. One thread with a
+//! queue does it as well, with a region for each of its operations.
 
 use super::figures::Run;
 use super::ledger::{End, Ledger, Places};

@@ -46,7 +46,9 @@ pub fn expect_refusal(output: &Output, words: &str) {
 /// A short bench in `dir`: as little as still runs every route.
 pub fn short_append(dir: &Path, more: &str) -> Output {
     let dir = dir.display();
-    run(&format!("bench append --dir {dir} --numjobs 1,4 --runtime 50ms --rounds 2 --size 16m {more}"))
+    run(&format!(
+        "bench append --dir {dir} --numjobs 1,4 --iodepth 4 --runtime 50ms --rounds 2 --size 16m {more}"
+    ))
 }
 
 /// Starts a bench that takes long, and waits until its threads are at work.
@@ -70,13 +72,15 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Every key of a result, whatever applies to it.
-pub const KEYS: [&str; 32] = [
+pub const KEYS: [&str; 34] = [
     "scenario",
     "path",
+    "backend",
     "fs",
     "fs_remark",
     "bs_bytes",
     "numjobs",
+    "iodepth",
     "rate_iops",
     "rwmixread",
     "durability",
