@@ -14,6 +14,7 @@ use crate::marker::{Marker, Prepared};
 use crate::options::{Durability, Growth, OpenOptions};
 use crate::reader::Reader;
 use crate::recovery::{Recovery, Verdict};
+use crate::sync::nap;
 use crate::sys;
 use crate::sys::probe::{Facts, Through};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -22,9 +23,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A step of zeros takes no more than this, so that writers never wait long behind it.
 const ZEROED_STEP_MAX_BYTES: u64 = 8 << 20;
+
+const PATIENCE: Duration = Duration::from_millis(250);
+const PATIENCE_NAPS: u32 = 50;
 
 const DIRECT: OFlags = OFlags::DIRECT.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
@@ -121,7 +126,14 @@ fn open_or_create(options: &OpenOptions, path: &Arc<Path>, is_device: bool) -> R
     // O_EXCL without O_CREAT: a device that is mounted, or otherwise held, is refused.
     let plain = DIRECT | OFlags::RDWR | if is_device { OFlags::EXCL } else { OFlags::empty() };
     let new = DIRECT | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-    let open = |flags| rustix::fs::open(&**path, flags, Mode::from_raw_mode(options.mode));
+    let open = |flags| {
+        let mode = Mode::from_raw_mode(options.mode);
+        patiently(|| match rustix::fs::open(&**path, flags, mode) {
+            Err(Errno::BUSY) => None,
+            result => Some(result),
+        })
+        .unwrap_or(Err(Errno::BUSY))
+    };
     let result = match options {
         OpenOptions { create_new: true, .. } => open(new).map(|fd| (fd, true)),
         OpenOptions { create: true, .. } => match open(new) {
@@ -276,6 +288,18 @@ pub(crate) fn ground(
     }
 }
 
+/// Tries until it succeeds, a little longer than a program that is gone keeps a file or device: the kernel takes the rings
+/// of its queues apart some time after it ended (measured: 30 to 60 ms).
+fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    for _ in 0..PATIENCE_NAPS {
+        if let Some(done) = attempt() {
+            return Some(done);
+        }
+        nap(PATIENCE / PATIENCE_NAPS);
+    }
+    attempt()
+}
+
 /// A file or device that we may write. Gives a file back when it is dropped: closing alone does not, while a program
 /// that is just being started has a copy of the descriptor.
 struct Locked(Option<Syscall>);
@@ -286,10 +310,14 @@ impl Locked {
         if let Some(device) = sys::probe::loop_device_on(fd.as_fd()).map_err(|error| os_kind(&error))? {
             return Err(ErrorKind::Busy(format!("it is the image behind /dev/{device}")));
         }
-        match facts.is_device || sys::try_lock(fd.as_fd()).map_err(|error| os_kind(&error))? {
-            true => Ok(Self(Some(Syscall::new(fd)))),
-            false => Err(ErrorKind::Locked),
+        let locked = || match sys::try_lock(fd.as_fd()) {
+            Ok(false) => None,
+            result => Some(result.map(drop)),
+        };
+        if !facts.is_device {
+            patiently(locked).ok_or(ErrorKind::Locked)?.map_err(|error| os_kind(&error))?;
         }
+        Ok(Self(Some(Syscall::new(fd))))
     }
 
     fn backend(&self) -> &Syscall {

@@ -339,9 +339,9 @@ impl Driver {
     fn disown(&mut self) {
         self.pushed = 0;
         self.transfers.clear();
-        for mut operation in self.operations.drain() {
-            // It is counted in with the parent.
-            std::mem::forget(operation.stay.take());
+        for operation in self.operations.drain() {
+            // The parent's operation, which ends there.
+            std::mem::forget(operation.stay);
             let error =
                 self.files[operation.file].engine.error(operation.what.operation(), None, ErrorKind::Forked);
             let completion = Completion::new(operation.tag, operation.what, operation.buffer, Err(error));
