@@ -41,10 +41,14 @@ use std::rc::Rc;
 /// # Other queues and threads
 ///
 /// Several queues and blocking threads may use one file at the same time. An append is finished only when all below
-/// its end is written, whoever writes it, so others may wait for what a queue has in flight: come back to it (`submit`,
-/// `reap`) as long as that is so. When the thread of a queue makes a blocking call that may have to wait for others
+/// its end is written, whoever writes it, and a flush is believed only when those beside it on the same file system have
+/// ended, so others may wait for what a queue has in flight, also on other files: come back to it (`submit`, `reap`) as long
+/// as that is so. When the thread of a queue makes a blocking call that may have to wait for others
 /// (append, a durable write or one past the end, `sync_data`, `set_len`, `recycle`, close, opening a file for writing, recovery), what
-/// its queues have submitted is finished first.
+/// its queues have submitted is finished first (but for what waits itself, until a `set_len` or `recycle` of another thread is
+/// done).
+///
+/// The appends of a queue to one file stand there in the order in which they were queued.
 ///
 /// A file may be closed while operations on it are in flight: closing waits for those that were submitted (on a device it
 /// does not); those that were only queued fail with `EBADF`. A queue of another thread keeps the descriptor of a closed

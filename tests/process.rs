@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use dioxide::{Buffer, Durability, ErrorKind, File, OpenOptions, QueueOptions};
+use dioxide::{Buffer, Durability, ErrorKind, File, OpenOptions, Queue, QueueOptions};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::files;
 use dioxide_testkit::lab::{self, Disk, Fs, TestDir};
@@ -247,6 +247,27 @@ fn a_forked_child_can_do_nothing_with_the_file(dir: TestDir) -> TrialResult {
 
 fn locked(path: &Path) -> bool {
     refusal(OpenOptions::new().write(true).open(path)) == ErrorKind::Locked
+}
+
+/// The ring stays with the parent: the kernel maps it there only.
+fn a_forked_child_touches_no_ring_of_its_parent(dir: TestDir) -> TrialResult {
+    let file = writable().open(dir.join("log"))?;
+    let queue = Queue::new(8);
+    for tag in 0..4 {
+        queue.append(&file, record(1, tag, 1), tag)?;
+    }
+    queue.submit();
+    queue.append(&file, record(1, 4, 1), 4)?;
+    assert!(holds_in_a_fork(|| {
+        let all: Vec<_> = queue.reap(0).collect();
+        all.len() == 5
+            && all.into_iter().all(|done| done.buffer.is_some() && is_forked(done.result))
+            && queue.append(&file, record(1, 5, 1), 5).is_ok()
+            && queue.reap(1).all(|done| is_forked(done.result))
+            && queue.outstanding() == 0
+    }));
+    assert_eq!(queue.reap(5).filter(|done| done.result.is_ok()).count(), 5);
+    Ok(())
 }
 
 /// It goes by the marker there, whatever locks the parent's threads held.
@@ -663,6 +684,7 @@ fn trials() -> Vec<Trial> {
         closing_a_reading_handle_or_looking_ends_the_programs_own_lock,
         a_reading_handle_goes_on_in_a_forked_child,
         a_forked_child_can_do_nothing_with_the_file,
+        a_forked_child_touches_no_ring_of_its_parent,
         a_forked_child_that_opens_the_file_again_is_locked_out,
         a_forked_child_that_ends_changes_nothing,
         a_forked_child_that_drops_the_file_changes_nothing,

@@ -31,8 +31,8 @@ pub(crate) trait Ring: Debug {
     fn detach(&mut self, file: u32);
     /// Takes a request for the next `enter`, or begins it.
     fn push(&mut self, file: u32, id: u64, io: Io);
-    /// Begins what was pushed, and waits until so many requests have come back, or the bell rings. With 0 it does not
-    /// wait.
+    /// Begins what was pushed, and waits until so many requests have come back; with 1, or until the bell rings. With 0
+    /// it does not wait.
     fn enter(&mut self, wanted: usize) -> io::Result<()>;
     /// A request that came back, with the bytes moved (0 for a flush) or why none were.
     fn next(&mut self) -> Option<(u64, io::Result<u64>)>;

@@ -12,8 +12,10 @@ pub(super) struct Attached {
     pub engine: Arc<Engine>,
     /// Its number in the ring, if that can work on it.
     pub slot: Option<u32>,
-    /// Operations that were queued and have not finished.
+    /// Operations that were queued, and requests that were begun, and have not finished.
     pub outstanding: usize,
+    /// Operations wait until nobody has it alone, and those that come later wait behind them.
+    pub shuts_out: bool,
 }
 
 /// See the module. It keeps files until they are closed: to take a share of one writes what others write, too.
@@ -33,7 +35,7 @@ impl Files {
         let known = self.attached.iter().find(|(_, file)| is_it(file)).map(|(number, _)| number);
         self.last = known.unwrap_or_else(|| {
             let slot = ring.as_mut().and_then(|ring| ring.attach(&*engine.backend));
-            self.attached.insert(Attached { engine: engine.clone(), slot, outstanding: 0 })
+            self.attached.insert(Attached { engine: engine.clone(), slot, outstanding: 0, shuts_out: false })
         });
         self.last
     }

@@ -10,6 +10,8 @@
 
 mod files;
 pub(super) mod inbox;
+#[cfg(test)]
+mod tests;
 
 use super::core::{Core, Dio, Outbox, Outcome, Request, Work};
 use super::io::{self, Transfer};
@@ -121,8 +123,9 @@ const NAP: Duration = Duration::from_micros(50);
 
 thread_local!(static OWN: RefCell<Vec<Weak<RefCell<Driver>>>> = RefCell::default());
 
-/// Waits until everything that the queues of this thread have submitted is finished, before the thread waits for
-/// others, who may wait for that.
+/// Waits until everything that the queues of this thread have begun is finished, before the thread waits for
+/// others, who may wait for that. Nobody waits for what is shut out; and whoever keeps it out may wait for this
+/// thread, which can be counted in already for what it is about to do.
 pub(crate) fn settle_own() {
     each_own(Driver::settle);
 }
@@ -305,10 +308,14 @@ impl Driver {
         self.hand_over();
     }
 
-    /// Waits until everything that was submitted is finished.
+    /// Waits until everything that was begun is finished.
     fn settle(&mut self) {
+        self.settle_while(Self::is_busy);
+    }
+
+    fn settle_while(&mut self, waits: impl Fn(&Self) -> bool) {
         self.work();
-        while self.is_busy() {
+        while waits(self) {
             self.sleep(1);
             self.work();
         }
@@ -331,6 +338,7 @@ impl Driver {
     /// In the child of a fork: its parent goes on with what was submitted, and with what it had pushed.
     fn disown(&mut self) {
         self.pushed = 0;
+        self.transfers.clear();
         for operation in self.operations.drain() {
             // The parent's operation, which ends there.
             std::mem::forget(operation.stay);
@@ -340,6 +348,7 @@ impl Driver {
             self.finished.push_back(completion);
         }
         self.queued.clear();
+        self.shut_out.clear();
     }
 
     /// Hands over what was pushed, without waiting, and takes what came of it at once.
@@ -352,6 +361,8 @@ impl Driver {
 
     fn enter(&mut self, wanted: usize) {
         if let Some(ring) = &mut self.ring {
+            // The kernel would have the buffers that unwinding gives back.
+            let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
             ring.enter(wanted).expect("the ring takes what it is given");
             self.pushed = 0;
         }
@@ -381,9 +392,10 @@ impl Driver {
         self.work()
     }
 
-    /// Whether it waits for something.
+    /// Whether something was begun and has not finished. A wedge answers operations whose flush is still in flight.
     fn is_busy(&self) -> bool {
-        self.operations.len() > self.queued.len()
+        let begun = self.operations.len() - self.queued.len() - self.shut_out.len();
+        begun > 0 || !self.transfers.is_empty() || !self.settling.is_empty()
     }
 
     /// Does all that can be done without waiting. False if that was nothing.
@@ -426,6 +438,9 @@ impl Driver {
             self.settle_flush(file, request, ended);
         }
         let shut_out = std::mem::take(&mut self.shut_out);
+        for &number in &shut_out {
+            self.files[self.operations[number].file].shuts_out = false;
+        }
         self.begin(&shut_out);
     }
 
@@ -475,22 +490,15 @@ impl Driver {
         if !self.find_writer(number) {
             return None;
         }
+        if !self.count_in(number) {
+            self.shut_out.push(number);
+            return None;
+        }
         let operation = &mut self.operations[number];
-        let file = &self.files[operation.file];
-        let engine = &file.engine;
+        let engine = &self.files[operation.file].engine;
         if let Err(error) = engine.check_usable(operation.what.operation()) {
             self.finish(number, Err(error));
             return None;
-        }
-        if !engine.is_device {
-            operation.stay = engine.gate.try_enter();
-            while operation.stay.is_none() {
-                if engine.gate.wake_when_open(self.waker.clone()) {
-                    self.shut_out.push(number);
-                    return None;
-                }
-                operation.stay = engine.gate.try_enter();
-            }
         }
         // Only now: whoever closes it has it alone.
         if engine.is_closed() {
@@ -522,6 +530,25 @@ impl Driver {
             }
         }
         None
+    }
+
+    /// Counts an operation in. False if somebody has its file alone, or others wait for that who came before: then the
+    /// bell rings when it is over.
+    fn count_in(&mut self, number: usize) -> bool {
+        let operation = &mut self.operations[number];
+        let file = &mut self.files[operation.file];
+        let gate = &file.engine.gate;
+        if file.engine.is_device {
+            return true;
+        }
+        while !file.shuts_out {
+            operation.stay = gate.try_enter();
+            if operation.stay.is_some() {
+                return true;
+            }
+            file.shuts_out = gate.wake_when_open(self.waker.clone());
+        }
+        false
     }
 
     /// A read through a read-only handle goes by the engine of whoever writes the file by now. False if that is nobody:
@@ -650,9 +677,11 @@ impl Driver {
     }
 
     fn begin_request(&mut self, file: usize, request: Request<Token>) {
-        let engine = &self.files[file].engine;
+        let attached = &mut self.files[file];
+        let engine = &attached.engine;
         match engine.begin_request(&request.work) {
             Ok(flush) => {
+                attached.outstanding += 1;
                 let transfer = match &request.work {
                     Work::Flush => Transfer::of_flush(),
                     work => Transfer::of_write(work.len(), engine.alignment.offset),
@@ -734,7 +763,9 @@ impl Driver {
     }
 
     fn end_request(&mut self, file: usize, request: Request<Token>, result: std::io::Result<()>) {
-        let result = self.files[file].engine.end_request(&request.work, result);
+        let attached = &mut self.files[file];
+        attached.outstanding -= 1;
+        let result = attached.engine.end_request(&request.work, result);
         self.change(file, |core, out| core.completed(request.id, result, out));
     }
 }
@@ -752,7 +783,7 @@ impl Drop for Driver {
             let operation = self.operations.remove(number);
             self.files[operation.file].outstanding -= 1;
         }
-        self.settle();
+        self.settle_while(|driver| driver.is_busy() || !driver.operations.is_empty());
         // The kernel takes a ring apart later than it is closed, and devices let nobody in until their files are.
         self.files.let_go_of_all(&mut self.ring);
     }

@@ -1,0 +1,109 @@
+//! Queues beside others who close, cut and fail their files, in simulated time.
+
+use crate::error::Operation;
+use crate::file::Inner;
+use crate::sim::{self, Call, Disk};
+use crate::{Buffer, OpenOptions, Queue};
+use std::sync::Arc;
+use std::time::Duration;
+
+const BLOCK: usize = 4096;
+
+fn log() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).growth_cap(16 * BLOCK as u64);
+    options
+}
+
+fn reap_all(queue: &Queue) -> usize {
+    let mut fine = 0;
+    while queue.outstanding() > 0 {
+        fine += queue.reap(1).filter(|done| done.result.is_ok()).count();
+    }
+    fine
+}
+
+/// A wedge answers those who wait for a flush, also the one whose flush is in flight.
+#[test]
+fn a_flush_came_back_to_a_file_that_was_let_go() {
+    for seed in 0..100 {
+        sim::run(seed, || {
+            let disk = Disk::new(seed);
+            let (file, other) = (disk.open(&log(), "log").unwrap(), disk.open(&log(), "other").unwrap());
+            let queue = Queue::new(8);
+            queue.append(&file, Buffer::zeroed(BLOCK), 0).unwrap();
+            assert_eq!(reap_all(&queue), 1);
+            disk.fail(Call::Flush, seed % 3, libc::EIO);
+            queue.sync_data(&file, 1).unwrap();
+            queue.submit();
+            queue.append(&file, Buffer::zeroed(BLOCK), 2).unwrap();
+            queue.submit();
+            let closing = sim::spawn(move || {
+                let _ = other.sync_data();
+                let _ = file.close();
+            });
+            for _ in 0..200 {
+                queue.submit();
+                queue.reap(0).for_each(drop);
+                sim::sleep(Duration::from_micros(5 * (1 + seed % 7)));
+            }
+            reap_all(&queue);
+            drop(queue);
+            closing.join().unwrap();
+        });
+    }
+}
+
+/// A blocking call is counted in while it settles the queues of its thread, and those may be shut out by whoever waits
+/// for it.
+#[test]
+fn a_blocking_call_waited_for_what_was_shut_out_by_who_waits_for_it() {
+    sim::run(1, || {
+        let file = Disk::new(1).open(&log(), "log").unwrap();
+        let Inner::Shared { engine, .. } = file.inner() else { unreachable!("it was opened for writing") };
+        let queue = Queue::new(1);
+        let alone = engine.gate.shut();
+        queue.append(&file, Buffer::zeroed(BLOCK), 0).unwrap();
+        queue.submit();
+        drop(alone);
+        let counted_in = engine.begin(Operation::Append).unwrap();
+        let another = engine.clone();
+        let cutter = sim::spawn(move || drop(another.gate.shut()));
+        sim::sleep(Duration::from_micros(1));
+        super::settle_own();
+        drop(counted_in);
+        assert_eq!(reap_all(&queue), 1);
+        cutter.join().unwrap();
+    });
+}
+
+/// The appends of one queue stand in the order in which they were queued.
+#[test]
+fn appends_overtook_those_that_were_shut_out() {
+    for seed in 0..40 {
+        sim::run(seed, || {
+            let file = Arc::new(Disk::new(seed).open(&log(), "log").unwrap());
+            let cutter = {
+                let file = file.clone();
+                sim::spawn(move || {
+                    sim::sleep(Duration::from_micros(100 * seed));
+                    file.set_len(0).unwrap();
+                })
+            };
+            let queue = Queue::new(64);
+            let mut offsets = [0; 32];
+            let mut reap = |min| {
+                queue.reap(min).for_each(|done| offsets[done.tag as usize] = done.result.unwrap());
+            };
+            for tag in 0..32 {
+                queue.append(&file, Buffer::zeroed(BLOCK), tag).unwrap();
+                reap(0);
+                sim::sleep(Duration::from_micros(10 * (seed + tag)));
+            }
+            reap(32);
+            let falls = offsets.windows(2).filter(|pair| pair[0] > pair[1]).count();
+            assert!(falls <= 1, "seed {seed}, more than the cut: {offsets:?}");
+            cutter.join().unwrap();
+        });
+    }
+}
