@@ -142,11 +142,14 @@ struct Killed {
     acknowledged: Vec<Placed>,
     /// Where it ended after the last recovery.
     len: u64,
+    /// What the rings of a process had in flight lands after it is gone, until the lock of the file is: so one that
+    /// only looks may see another end.
+    has_rings: bool,
 }
 
 impl Killed {
     fn new(path: PathBuf) -> Self {
-        Self { path, acknowledged: Vec::new(), len: 0 }
+        Self { path, acknowledged: Vec::new(), len: 0, has_rings: false }
     }
 
     /// One more child was killed that acknowledged these: opens the file and checks what recovery made of it.
@@ -170,7 +173,10 @@ impl Killed {
         assert!(len >= end_of(&self.acknowledged), "cut to {len}, below {}", end_of(&self.acknowledged));
         let Some(found) = file.recovery() else { return Ok(len) };
         assert_eq!(found.verdict, Verdict::Cut);
-        assert_eq!(Some(found), inspected, "looking finds the same as recovering");
+        assert!(
+            self.has_rings || Some(found) == inspected,
+            "looking finds {inspected:?}, recovering {found:?}"
+        );
         assert_eq!((found.floor, found.ceiling), (len, len));
         Ok(len)
     }
@@ -204,6 +210,7 @@ fn kill_appenders(dir: &Path, growth: &str, ways: &[Way]) -> TrialResult {
     for round in 0..KILLS {
         if round % 4 == 0 {
             file = Killed::new(dir.join(format!("log-{round}")));
+            file.has_rings = ways.contains(&Way::Queue);
         }
         let before = file.acknowledged.len();
         let child = start_in(ways, &file.path, growth, 64 / ways.len() as u64, round)?;
