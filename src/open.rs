@@ -282,6 +282,7 @@ pub(crate) fn ground(
         limits: facts.limits,
         append_unit: facts.alignment.append,
         is_device: facts.is_device,
+        writes_through: facts.is_device && facts.writes_through,
         overwrites_in_place,
         prepared,
         epoch,

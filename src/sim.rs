@@ -231,6 +231,7 @@ fn facts(identity: Identity, dev: u64, limits: Limits) -> Facts {
             append: BLOCK_BYTES,
         },
         limits,
+        writes_through: false,
         len: 0,
         through: Through::Unnumbered,
     }

@@ -116,6 +116,7 @@ impl Model {
             limits: LIMITS,
             append_unit: BLOCK,
             is_device: false,
+            writes_through: false,
             overwrites_in_place: true,
             prepared,
             epoch: 0,

@@ -69,6 +69,7 @@ pub(crate) struct Engine {
     process: &'static Process,
     fs: Arc<FileSystem>,
     is_device: bool,
+    writes_through: bool,
     core: Apart<Mutex<Core<Token>>>,
     /// `written` of the core, to be read without its lock.
     len: Apart<AtomicU64>,
@@ -96,6 +97,7 @@ impl Engine {
             process: parts.process,
             fs: parts.fs,
             is_device: parts.ground.is_device,
+            writes_through: parts.ground.writes_through,
             core: Apart(Mutex::new(core)),
             len: Apart(AtomicU64::new(len)),
             gate: Gate::default(),
@@ -146,7 +148,8 @@ impl Engine {
             Course::Core(dio) => self.run(dio, durable).map(drop).map_err(fail),
             Course::Direct(_) => {
                 let segments = &[Segment::of(data)];
-                let result = io::write_fully(&*self.backend, segments, offset, false, self.alignment.offset);
+                let result =
+                    io::write_fully(&*self.backend, segments, offset, durable, self.alignment.offset);
                 self.judge_write(result, Operation::Write, offset).map_err(|failure| fail(failure.kind))
             }
             Course::Done(_) => Ok(()),
@@ -202,8 +205,8 @@ impl Engine {
         match () {
             () if data.is_empty() => Ok(Course::Done(0)),
             () if extends && self.is_device => Err(fail(ErrorKind::Os(libc::ENOSPC))),
-            // Nobody need know: the file system orders overlapping writes, and there is nothing to share.
-            () if !extends && !durable => Ok(Course::Direct(data.len() as u64)),
+            // Nobody need know: the file system orders overlapping writes, and there is no flush to share.
+            () if !extends && (!durable || self.writes_through) => Ok(Course::Direct(data.len() as u64)),
             () => Ok(Course::Core(Dio::Write(Segment::of(data), offset))),
         }
     }

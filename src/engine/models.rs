@@ -265,6 +265,7 @@ impl File {
                 limits: Limits { bytes_max: 1 << 20, segments_max: 1024 },
                 append_unit: BLOCK,
                 is_device: false,
+                writes_through: false,
                 overwrites_in_place: true,
                 prepared: (grows != Grows::Never).then_some(Prepared::Unwritten),
                 epoch: 0,

@@ -113,6 +113,7 @@ fn ground(prepared: Option<Prepared>) -> Ground {
         limits: Limits { bytes_max: 1 << 20, segments_max: 1024 },
         append_unit: BLOCK_BYTES,
         is_device: false,
+        writes_through: false,
         overwrites_in_place: true,
         prepared,
         epoch: 0,

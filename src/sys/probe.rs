@@ -34,6 +34,8 @@ pub(crate) struct Facts {
     pub is_device: bool,
     pub alignment: Alignment,
     pub limits: Limits,
+    /// The device below has no volatile cache, by its own word.
+    pub writes_through: bool,
     pub len: u64,
     pub through: Through,
 }
@@ -86,6 +88,8 @@ pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
         is_device,
         alignment: Alignment { memory, offset, append: if is_device { offset } else { offset.max(block) } },
         limits: Limits { bytes_max: request_max(major, minor), segments_max: SEGMENTS_MAX },
+        writes_through: queue_attribute(major, minor, "write_cache")
+            .is_some_and(|kind| kind == "write through"),
         len: if is_device { rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0))? } else { stat.stx_size },
         through: if is_device { Through::Device } else { through(&stat) },
     })
@@ -135,10 +139,15 @@ pub(crate) fn is_in_memory(fd: BorrowedFd<'_>) -> bool {
 
 /// The largest request that the device takes.
 fn request_max(major: u32, minor: u32) -> u64 {
-    disk_folder(major, minor)
-        .and_then(|folder| std::fs::read_to_string(folder.join("queue/max_sectors_kb")).ok())
-        .and_then(|text| text.trim().parse::<u64>().ok())
+    queue_attribute(major, minor, "max_sectors_kb")
+        .and_then(|kib| kib.parse::<u64>().ok())
         .map_or(REQUEST_FALLBACK_BYTES, |kib| kib << 10)
+}
+
+/// What a block device says of the queue of its disk.
+fn queue_attribute(major: u32, minor: u32, name: &str) -> Option<String> {
+    let path = disk_folder(major, minor)?.join("queue").join(name);
+    Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
 // linux/magic.h

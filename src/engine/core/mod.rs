@@ -136,6 +136,8 @@ pub struct Ground {
     /// Appends, and the end of a file that takes them, lie at multiples of this.
     pub append_unit: u64,
     pub is_device: bool,
+    /// A device without a volatile cache, so that a durable write has no flush to share.
+    pub writes_through: bool,
     /// What was written once is written over where it lies, and so needs no space again. Known of files that grow ahead.
     pub overwrites_in_place: bool,
     /// How space ahead is prepared; nothing where it is not.

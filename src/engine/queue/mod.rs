@@ -716,7 +716,7 @@ impl Driver {
                     _ => Io::Write {
                         segments: smallvec![Segment::of(&buffer[done as usize..])],
                         offset,
-                        dsync: false,
+                        dsync: operation.durable,
                     },
                 }
             }

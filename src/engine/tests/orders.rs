@@ -264,3 +264,25 @@ fn a_wake_up_is_never_lost() {
     });
     end.recv_timeout(Duration::from_secs(20)).expect("nobody sleeps for ever");
 }
+
+#[test]
+fn on_a_device_that_writes_through_nobody_shares_a_flush() {
+    for writes_through in [false, true] {
+        let disk = Disk::new(DISK_BYTES);
+        disk.append_behind_our_back(4);
+        let file = Arc::new(Engine::new(Parts {
+            backend: Arc::new(disk.0.clone()),
+            path: Path::new("device").into(),
+            process: Process::current(),
+            fs: Arc::default(),
+            ground: Ground { is_device: true, writes_through, ..ground(None) },
+            alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
+            wishes: WISHES,
+            recovery: Recovery::clean(4 * BLOCK_BYTES),
+            held: None,
+        }));
+        file.write_at(&record(7, 1), 2 * BLOCK_BYTES, true).unwrap();
+        assert_eq!(file.stats().flushes, u64::from(!writes_through));
+        assert_eq!(disk.crash(|_| false).content(2), Some(7));
+    }
+}
