@@ -377,7 +377,7 @@ pub fn now() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Buffer, Durability};
+    use crate::{Buffer, Durability, Queue};
 
     fn log() -> OpenOptions {
         let mut options = OpenOptions::new();
@@ -504,6 +504,31 @@ mod tests {
                 .collect();
             writers.into_iter().for_each(|writer| writer.join().unwrap());
         });
+    }
+
+    #[test]
+    fn what_a_watcher_closes_does_not_wait_for_the_queues_of_its_thread() {
+        let checked = Arc::new(AtomicU64::new(0));
+        let count = checked.clone();
+        run(3, move || {
+            let disk = Disk::new(3);
+            let file = disk.open(&log(), "log").unwrap();
+            let other = disk.clone();
+            disk.watch(Some(Box::new(move || {
+                let found = other.crash().open(&log(), "log").unwrap();
+                found.append(&Buffer::zeroed(4096)).unwrap();
+                found.close().unwrap();
+                count.fetch_add(1, Ordering::SeqCst);
+            })));
+            let queue = Queue::new(8);
+            (0..8).for_each(|tag| queue.append(&file, Buffer::zeroed(4096), tag).unwrap());
+            queue.submit();
+            // Ends, and is seen by the watcher, with the appends in flight.
+            file.read_at(&mut Buffer::zeroed(4096), 0).unwrap();
+            assert!(queue.reap(8).all(|done| done.result.is_ok()));
+            disk.watch(None);
+        });
+        assert!(checked.load(Ordering::SeqCst) > 8);
     }
 
     #[test]

@@ -236,6 +236,11 @@ pub(crate) fn thread_number() -> usize {
     MINE.with(|mine| *mine)
 }
 
+/// Whether the calling thread is one of a simulation.
+pub(crate) fn is_simulated() -> bool {
+    false
+}
+
 /// A thread that can be waited for.
 #[derive(Debug)]
 pub(crate) struct JoinHandle(loom::thread::JoinHandle<()>);

@@ -169,6 +169,14 @@ pub(crate) fn yield_now() {
     std::thread::yield_now();
 }
 
+/// Whether the calling thread is one of a simulation.
+pub(crate) fn is_simulated() -> bool {
+    #[cfg(any(test, feature = "sim"))]
+    return world::current().is_some();
+    #[cfg(not(any(test, feature = "sim")))]
+    false
+}
+
 /// Sleeps for a while.
 pub(crate) fn nap(time: Duration) {
     #[cfg(any(test, feature = "sim"))]

@@ -31,7 +31,7 @@ use crate::flush::Means;
 use crate::inflight::Stay;
 use crate::queue::Completion;
 use crate::reader::Reader;
-use crate::sync::{nap, thread_local};
+use crate::sync::{is_simulated, nap, thread_local};
 use files::Files;
 use inbox::Inbox;
 use slab::Slab;
@@ -56,6 +56,8 @@ pub(crate) enum What {
 #[derive(Debug)]
 pub(crate) struct Driver {
     process: &'static Process,
+    /// Made in a simulation, and only used there.
+    simulated: bool,
     depth: usize,
     ring: Option<Box<dyn Ring>>,
     bell: Arc<Bell>,
@@ -158,9 +160,11 @@ fn each_own(act: impl Fn(&mut Driver)) {
     while let Ok(Some(driver)) = nth(index) {
         index += 1;
         let Some(driver) = driver else { continue };
-        // Not one at work: it waits for nobody. Nor one that the parent of this process goes on with.
+        // Not one at work: it waits for nobody. Nor one that the parent of this process goes on with; nor one of the
+        // simulation that is being watched from here.
+        let is_here = |driver: &Driver| driver.process.is_current() && driver.simulated == is_simulated();
         match driver.try_borrow_mut() {
-            Ok(mut driver) if driver.process.is_current() => act(&mut driver),
+            Ok(mut driver) if is_here(&driver) => act(&mut driver),
             _ => {}
         }
     }
@@ -176,6 +180,7 @@ impl Driver {
         let (ring, bell) = ring(depth, pool.as_ref(), may_use_io_uring);
         let driver = Rc::new(RefCell::new(Self {
             process,
+            simulated: is_simulated(),
             depth,
             ring,
             waker: Waker::from(bell.clone()),
@@ -815,7 +820,7 @@ fn ring(
 ) -> (Option<Box<dyn Ring>>, Arc<Bell>) {
     static SAID: Once = Once::new();
     #[cfg(any(test, feature = "sim"))]
-    if may_use_io_uring && crate::sync::world::current().is_some() {
+    if may_use_io_uring && is_simulated() {
         let bell = Arc::<Bell>::default();
         return (Some(Box::new(SimRing::new(bell.clone()))), bell);
     }
