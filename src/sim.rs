@@ -532,6 +532,26 @@ mod tests {
     }
 
     #[test]
+    fn a_cut_that_waited_while_a_flush_failed_changes_nothing() {
+        for seed in 0..200 {
+            run(seed, || {
+                let disk = Disk::new(seed);
+                let file = disk.open(&log(), "log").unwrap();
+                let handle = file.try_clone().unwrap();
+                disk.fail(Call::Flush, 0, 5);
+                let append = spawn(move || handle.append(&Buffer::zeroed(4096)).unwrap_err());
+                sleep(Duration::from_micros(5));
+                // It may come before the append, and then meets the failure itself.
+                let error = file.set_len(4096).unwrap_err();
+                assert!(matches!(error.kind(), ErrorKind::Wedged(_)), "seed {seed}: {error}");
+                append.join().unwrap();
+                let after = disk.crash().open(&log(), "log");
+                assert!(after.is_ok(), "seed {seed}: {after:?}");
+            });
+        }
+    }
+
+    #[test]
     fn what_a_killed_program_left_is_stable_once_it_was_found() {
         for seed in 0..50 {
             let disk = Disk::new(seed);

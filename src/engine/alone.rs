@@ -26,14 +26,18 @@ impl Engine {
         if self.is_device {
             return Err(fail(ErrorKind::Unsupported("the size of a block device is fixed".into())));
         }
-        let result = self.alone(|| self.cut_to(len));
-        result.map_err(|error| fail(self.kind_of(Operation::SetLen, &error)))
+        self.alone(|| {
+            // A growth that failed meanwhile may have left a marker that nobody knows of.
+            self.check_usable(Operation::SetLen)?;
+            self.cut_to(len).map_err(|error| fail(self.kind_of(Operation::SetLen, &error)))
+        })
     }
 
     /// Gives up what the file holds, and keeps its space.
     pub fn recycle(&self) -> Result<()> {
         self.check_usable(Operation::Recycle)?;
         self.alone(|| {
+            self.check_usable(Operation::Recycle)?;
             if let Err(why) = self.lock().can_recycle() {
                 return Err(self.error(Operation::Recycle, None, ErrorKind::Unsupported(why.into())));
             }
