@@ -1,7 +1,7 @@
 //! The core against a model: random operations, completions in any order, failures, growth that stalls or finds
 //! no space; after every step the rules at the top of `core` are checked on a disk of 16-byte blocks.
 
-use super::core::{Call, Core, Failure, Ground, GrowthJob, Outbox, Outcome, Request, Work};
+use super::core::{Call, Core, Dio, Failure, Ground, GrowthJob, Outbox, Outcome, Request, Work};
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::flush::Means;
@@ -208,7 +208,18 @@ impl Model {
         assert!(sizes.reserved <= sizes.physical);
     }
 
+    /// One operation of a thread, or some that a queue submits together.
     fn submit(&mut self) {
+        if self.random.one_in(2) {
+            let (number, dio, durable) = self.begin();
+            self.step(|core, out| core.take(number, dio, durable, out));
+        } else {
+            let batch: Vec<_> = (0..1 + self.random.below(6)).map(|_| self.begin()).collect();
+            self.step(|core, out| core.submit(batch, out));
+        }
+    }
+
+    fn begin(&mut self) -> (usize, Dio, bool) {
         let number = self.ops.len();
         let blocks = 1 + self.random.below(if self.random.0 & 64 == 0 { 9 } else { 3 });
         let near = (self.end / BLOCK).saturating_sub(4);
@@ -228,11 +239,12 @@ impl Model {
         let covers = self.ops.iter().enumerate().filter(|(_, op)| matches!(op.answered, Some(Ok(_))));
         let covers = covers.map(|(n, _)| n).collect();
         self.ops.push(Op { kind, durable, bytes, offset: None, written: None, answered: None, covers });
-        self.step(|core, out| match kind {
-            Kind::Append => core.append(number, segment, durable, out),
-            Kind::WriteAt(offset) => core.write(number, segment, offset, durable, out),
-            Kind::Sync => core.sync(number, out),
-        });
+        let dio = match kind {
+            Kind::Append => Dio::Append(segment),
+            Kind::WriteAt(offset) => Dio::Write(segment, offset),
+            Kind::Sync => Dio::Sync,
+        };
+        (number, dio, durable)
     }
 
     /// The core wants a request performed.
