@@ -259,6 +259,9 @@ impl Completion {
 }
 
 #[cfg(test)]
+mod outcomes;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::sim::{self, Disk};
