@@ -1,9 +1,11 @@
 //! The life of one file: phases in which several writers use it at once, and what happens between them.
 
 use crate::oracle::Oracle;
-use crate::records::{BLOCK_BYTES, Number, SECTORS, Sector, record, sectors};
+use crate::queues::Queuer;
+use crate::records::{BLOCK_BYTES, SECTORS, Sector, sectors};
+use crate::writer::Writer;
 use dioxide::sim::{self, Call, Disk, Settings};
-use dioxide::{Buffer, Durability, Error, ErrorKind, File, Growth, OpenOptions, Verdict};
+use dioxide::{Buffer, Durability, ErrorKind, File, Growth, OpenOptions, Verdict};
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,6 +39,12 @@ pub struct Outcome {
     pub wedged: u64,
     pub recycled: u64,
     pub cut: u64,
+    /// Operations put into queues; those that were in queues that were dropped; those whose file was closed before.
+    pub queued: u64,
+    pub dropped: u64,
+    pub closed_before: u64,
+    pub cut_beside: u64,
+    pub died: u64,
 }
 
 impl Outcome {
@@ -53,6 +61,11 @@ impl Outcome {
         self.wedged += other.wedged;
         self.recycled += other.recycled;
         self.cut += other.cut;
+        self.queued += other.queued;
+        self.dropped += other.dropped;
+        self.closed_before += other.closed_before;
+        self.cut_beside += other.cut_beside;
+        self.died += other.died;
     }
 }
 
@@ -73,25 +86,31 @@ pub struct Life {
 }
 
 /// What the writers of a phase share.
-struct Shared {
-    oracle: Mutex<Oracle>,
-    outcome: Mutex<Outcome>,
-    phase: Mutex<Phase>,
+pub struct Shared {
+    pub oracle: Mutex<Oracle>,
+    pub outcome: Mutex<Outcome>,
+    pub phase: Mutex<Phase>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Phase {
+pub struct Phase {
     /// Something was made to go wrong.
-    faulty: bool,
+    pub faulty: bool,
+    /// The disk ends.
+    pub dies: bool,
     /// There is little space.
-    narrow: bool,
-    positional: bool,
-    too_early: bool,
-    broken: bool,
-    wedged: bool,
+    pub narrow: bool,
+    pub positional: bool,
+    /// Somebody gives the file other lengths meanwhile.
+    pub cut_beside: bool,
+    /// The file may be closed while queues still have operations on it.
+    pub closed_beside: bool,
+    pub too_early: bool,
+    pub broken: bool,
+    pub wedged: bool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -150,7 +169,7 @@ impl Life {
             let file = self.open.take().map_or_else(|| self.disk.open(&self.options, NAME), Ok);
             let file = file.unwrap_or_else(|error| panic!("{}: {error}", self.at()));
             assert!(file.recovery().is_none(), "{}: {:?}", self.at(), file.recovery());
-            self.phase(&file, recycled);
+            let file = self.phase(file, recycled);
             recycled = self.between(file);
         }
         self.check_ordinary(&self.disk.clone());
@@ -163,48 +182,72 @@ impl Life {
 
     // --- a phase ------------------------------------------------------------------------------------
 
-    fn phase(&mut self, file: &File, recycled: bool) {
+    /// Returns the file, which may have been closed and opened again.
+    fn phase(&mut self, mut file: File, recycled: bool) -> File {
         let growth = file.growth();
-        let phase = Phase {
-            faulty: false,
+        let mut phase = Phase {
             narrow: self.settings.capacity_bytes < 1 << 20,
             positional: !recycled && self.random.u8(..3) == 0,
+            cut_beside: !recycled && self.random.u8(..8) == 0,
             too_early: self.too_early,
             ..Phase::default()
         };
-        *lock(&self.shared.phase) = phase;
-        if self.random.u8(..3) == 0 {
+        let faulty = self.random.u8(..3) == 0;
+        phase.closed_beside = !faulty && !phase.cut_beside && self.random.u8(..6) == 0;
+        *lock(&self.shared.phase) = phase.clone();
+        if faulty {
             self.plan_faults();
         }
         if self.random.u8(..8) == 0 {
             self.disk.stall(Duration::from_millis(self.random.u64(..100)));
         }
         self.watch(growth);
-        let writers: Vec<_> = (0..1 + self.random.u64(..5))
-            .map(|_| {
-                let handle = || file.try_clone().expect("one more handle");
-                let durable = durable_handle(&self.disk, &self.options);
-                let mut writer = Writer {
-                    random: self.random.fork(),
-                    handles: [handle(), durable],
-                    shared: self.shared.clone(),
-                    own: BTreeMap::new(),
-                    at: self.at(),
-                };
-                sim::spawn(move || writer.work())
-            })
-            .collect();
-        for writer in writers {
-            if let Err(panic) = writer.join() {
-                resume_unwind(panic);
+        let (mut threads, mut lingering) = (Vec::new(), Vec::new());
+        for _ in 0..1 + self.random.u64(..5) {
+            let mut writer = self.writer(&file);
+            match self.random.u8(..3) {
+                0 => {
+                    let lingers = phase.closed_beside;
+                    let thread = sim::spawn(move || Queuer::new(writer, lingers).work());
+                    if lingers { &mut lingering } else { &mut threads }.push(thread);
+                }
+                _ => threads.push(sim::spawn(move || writer.work())),
             }
         }
+        if phase.cut_beside {
+            let writer = self.writer(&file);
+            threads.push(sim::spawn(move || cut_beside(writer)));
+        }
+        join(threads);
+        if phase.closed_beside {
+            file.close().unwrap_or_else(|error| panic!("{}: {error}", self.at()));
+            let again = self.disk.open(&self.options, NAME);
+            file = again.unwrap_or_else(|error| panic!("{}: {error}", self.at()));
+        }
+        join(lingering);
         self.disk.heal();
         self.disk.watch(None);
         lock(&self.shared.oracle).check_appends(&self.at());
+        file
+    }
+
+    fn writer(&mut self, file: &File) -> Writer {
+        let plain = file.try_clone().expect("one more handle");
+        Writer {
+            random: self.random.fork(),
+            handles: vec![plain, durable_handle(&self.disk, &self.options)],
+            shared: self.shared.clone(),
+            own: BTreeMap::new(),
+            at: self.at(),
+        }
     }
 
     fn plan_faults(&mut self) {
+        if self.random.u8(..12) == 0 {
+            self.disk.die_after(self.random.u64(..40));
+            lock(&self.shared.phase).dies = true;
+            lock(&self.shared.outcome).died += 1;
+        }
         for _ in 0..1 + self.random.u64(..2) {
             let call =
                 [Call::Write, Call::Write, Call::Flush, Call::Allocate, Call::Marker][self.random.usize(..5)];
@@ -256,14 +299,17 @@ impl Life {
     fn between(&mut self, file: File) -> bool {
         let mut phase = lock(&self.shared.phase).clone();
         let growth = file.growth();
-        if phase.faulty {
+        if phase.faulty && !phase.dies {
             // The caller of a durable write that failed learns only of that, and the next one why nothing works; and
             // of a flush of the grower that failed at last, nobody has learned yet.
             let wedged = file.sync_data().is_err_and(|error| matches!(error.kind(), ErrorKind::Wedged(_)));
             assert!(wedged || !phase.wedged, "{}: wedged no more", self.at());
             phase.wedged = wedged;
         }
-        if phase.wedged {
+        if phase.dies {
+            // It may have been gone before it was of any use.
+            drop(file.close());
+        } else if phase.wedged {
             assert!(file.close().is_err(), "{}: closed on a wedged file system", self.at());
             let again = self.disk.open(&self.options, NAME).expect_err("refused until it is mounted anew");
             assert!(matches!(again.kind(), ErrorKind::Wedged(_)), "{}: {again}", self.at());
@@ -334,6 +380,28 @@ impl Life {
         assert!(file.recovery().is_none());
         file.close().expect("it closes");
         assert_eq!(disk.content(ORDINARY).as_ref(), Some(&self.ordinary), "{}", self.at());
+    }
+}
+
+fn join(threads: Vec<sim::JoinHandle<()>>) {
+    for thread in threads {
+        if let Err(panic) = thread.join() {
+            resume_unwind(panic);
+        }
+    }
+}
+
+/// Gives the file other lengths while others use it.
+fn cut_beside(mut writer: Writer) {
+    for _ in 0..1 + writer.random.u64(..3) {
+        sim::sleep(Duration::from_micros(writer.random.u64(..500)));
+        let len = writer.handle(false).len().expect("no reader") / BLOCK_BYTES;
+        let to = (len + 4).saturating_sub(writer.random.u64(..16));
+        writer.oracle().begin_cut(to, to > len);
+        let result = writer.handle(false).set_len(to * BLOCK_BYTES);
+        writer.oracle().end_cut(result.is_ok());
+        lock(&writer.shared.outcome).cut_beside += u64::from(result.is_ok());
+        result.unwrap_or_else(|error| writer.judge(&error));
     }
 }
 
@@ -441,151 +509,4 @@ fn end_of_records(oracle: &Oracle, content: &[u8], floor: u64) -> u64 {
         false => above.take_while(|(_, block)| is_whole(block)).last().map(|(n, _)| n as u64 + 1),
     };
     end.map_or(floor, |end| end * BLOCK_BYTES)
-}
-
-/// One thread of a phase.
-struct Writer {
-    random: fastrand::Rng,
-    /// Plain and durable.
-    handles: [File; 2],
-    shared: Arc<Shared>,
-    /// What it wrote last at each place.
-    own: BTreeMap<u64, (Number, u64)>,
-    at: String,
-}
-
-impl Writer {
-    fn work(&mut self) {
-        for _ in 0..1 + self.random.u64(..12) {
-            lock(&self.shared.outcome).operations += 1;
-            let positional = lock(&self.shared.phase).positional;
-            match self.random.u8(..16) {
-                0..=7 => self.append(),
-                8..=10 => self.overwrite(),
-                11 | 12 if positional => self.extend(),
-                13 => self.read(),
-                14 => self.read_end(),
-                _ => self.sync(),
-            }
-        }
-    }
-
-    fn oracle(&self) -> MutexGuard<'_, Oracle> {
-        lock(&self.shared.oracle)
-    }
-
-    fn append(&mut self) {
-        let blocks = if self.random.u8(..20) == 0 { self.random.u64(1..100) } else { self.random.u64(1..5) };
-        let durable = self.random.bool();
-        let was_wedged = lock(&self.shared.phase).wedged;
-        let number = self.oracle().begin(blocks, None);
-        let result = self.handles[usize::from(durable)].append(&record(number, blocks));
-        assert!(!was_wedged || result.is_err(), "{}: appended on a wedged file system", self.at);
-        let promised = durable || lock(&self.shared.phase).too_early;
-        self.oracle().end(number, result.as_ref().map(|offset| Some(*offset)).map_err(drop), promised);
-        match result {
-            Ok(offset) => drop(self.own.insert(offset / BLOCK_BYTES, (number, blocks))),
-            Err(error) => self.judge(&error),
-        }
-    }
-
-    fn write(&mut self, place: u64, blocks: u64) {
-        let durable = self.random.bool();
-        let was_wedged = lock(&self.shared.phase).wedged;
-        let number = self.oracle().begin(blocks, Some(place));
-        let result =
-            self.handles[usize::from(durable)].write_at(&record(number, blocks), place * BLOCK_BYTES);
-        assert!(!was_wedged || result.is_err(), "{}: written on a wedged file system", self.at);
-        self.oracle().end(number, result.as_ref().map(|()| None).map_err(drop), durable);
-        match result {
-            Ok(()) => drop(self.own.insert(place, (number, blocks))),
-            Err(error) => {
-                self.own.remove(&place);
-                self.judge(&error);
-            }
-        }
-    }
-
-    fn overwrite(&mut self) {
-        if let Some((place, blocks)) = self.one_of_mine() {
-            self.write(place, blocks);
-        }
-    }
-
-    /// Writes beyond the end, perhaps with a hole before it.
-    fn extend(&mut self) {
-        let place = self.handles[0].len().expect("no reader") / BLOCK_BYTES + self.random.u64(..4);
-        self.oracle().holes = true;
-        let blocks = self.random.u64(1..3);
-        self.write(place, blocks);
-    }
-
-    fn sync(&mut self) {
-        let promised = self.oracle().acknowledged();
-        match self.handles[0].sync_data() {
-            Ok(()) => self.oracle().promise(&promised),
-            Err(error) => self.judge(&error),
-        }
-    }
-
-    /// The last block that there is: somebody has written it.
-    fn read_end(&mut self) {
-        let end = self.handles[0].len().expect("no reader");
-        let base_len = self.oracle().base_len();
-        let Some(place) = end.checked_sub(BLOCK_BYTES).filter(|place| *place >= base_len) else { return };
-        let mut into = Buffer::zeroed(BLOCK_BYTES as usize);
-        let read = self.handles[0].read_at(&mut into, place);
-        let read = read.unwrap_or_else(|error| panic!("{}: {error}", self.at));
-        assert_eq!(read, into.len(), "{}", self.at);
-        for (_, sector) in sectors(&into) {
-            let recent = matches!(sector, Sector::Of { write, .. } if self.oracle().is_recent(write));
-            assert!(recent, "{}: {sector:?} at {place}, below the end", self.at);
-        }
-    }
-
-    fn read(&mut self) {
-        let Some((place, blocks)) = self.one_of_mine() else { return };
-        let mut into = Buffer::zeroed((blocks * BLOCK_BYTES) as usize);
-        let read = self.handles[0].read_at(&mut into, place * BLOCK_BYTES);
-        let read = read.unwrap_or_else(|error| panic!("{}: {error}", self.at));
-        assert_eq!(read, into.len(), "{}", self.at);
-        let (number, _) = self.own[&place];
-        // Positional writes of others may have been meant for the same place.
-        if !self.oracle().holes {
-            for (block, sector) in sectors(&into) {
-                assert_eq!(sector, Sector::Of { write: number, block }, "{}: read at {place}", self.at);
-            }
-        }
-    }
-
-    fn one_of_mine(&mut self) -> Option<(u64, u64)> {
-        if self.own.is_empty() {
-            return None;
-        }
-        let nth = self.random.usize(..self.own.len());
-        self.own.iter().nth(nth).map(|(place, (_, blocks))| (*place, *blocks))
-    }
-
-    /// An error must have a cause, and leaves its trace.
-    fn judge(&self, error: &Error) {
-        let mut phase = lock(&self.shared.phase);
-        let mut outcome = lock(&self.shared.outcome);
-        outcome.failed += 1;
-        match error.kind() {
-            ErrorKind::NoSpace(_) => {
-                outcome.full += 1;
-                assert!(phase.narrow || phase.faulty, "{}: {error}", self.at);
-                phase.broken = true;
-            }
-            ErrorKind::Wedged(_) => {
-                outcome.wedged += u64::from(!phase.wedged);
-                assert!(phase.faulty, "{}: {error}", self.at);
-                (phase.wedged, phase.broken) = (true, true);
-            }
-            _ => {
-                assert!(phase.faulty || phase.narrow, "{}: {error}", self.at);
-                phase.broken = true;
-            }
-        }
-    }
 }

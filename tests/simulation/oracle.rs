@@ -15,6 +15,21 @@ pub struct Write {
     pub acknowledged: bool,
     pub durable: bool,
     pub appended: bool,
+    /// It was given up before it began.
+    pub never: bool,
+}
+
+/// A length that somebody gave the file while others wrote.
+#[derive(Clone, Debug)]
+struct Cut {
+    /// In blocks.
+    to: u64,
+    /// The file may have been shorter.
+    extends: bool,
+    begun: u64,
+    /// Answered, by whatever.
+    ended: Option<u64>,
+    done: bool,
 }
 
 /// See the module.
@@ -30,6 +45,7 @@ pub struct Oracle {
     pub holes: bool,
     /// A length, in bytes, that the file is just being given.
     pub becoming: Option<u64>,
+    cuts: Vec<Cut>,
 }
 
 impl Oracle {
@@ -40,6 +56,7 @@ impl Oracle {
         self.writes.clear();
         self.holes = false;
         self.becoming = None;
+        self.cuts.clear();
     }
 
     fn last(&self) -> Number {
@@ -48,7 +65,8 @@ impl Oracle {
 
     /// What is left of what was settled, in bytes.
     pub fn base_len(&self) -> u64 {
-        (self.base.len() as u64).min(self.becoming.unwrap_or(u64::MAX))
+        let cut = self.cuts.iter().map(|cut| cut.to * BLOCK_BYTES).chain(self.becoming).min();
+        (self.base.len() as u64).min(cut.unwrap_or(u64::MAX))
     }
 
     /// Whether a write is of the time since everything was settled.
@@ -65,8 +83,16 @@ impl Oracle {
         let number = self.last() + 1;
         let begun = self.tick();
         let appended = place.is_none();
-        let write =
-            Write { blocks, place, begun, ended: None, acknowledged: false, durable: false, appended };
+        let write = Write {
+            blocks,
+            place,
+            begun,
+            ended: None,
+            acknowledged: false,
+            durable: false,
+            appended,
+            never: false,
+        };
         self.writes.insert(number, write);
         number
     }
@@ -80,12 +106,31 @@ impl Oracle {
             write.place = offset.map(|offset| offset / BLOCK_BYTES).or(write.place);
             write.acknowledged = true;
             write.durable = durable;
-            if write.appended && durable {
+            // What is there now may be of another life than what was below it.
+            let is_of_now = !self.cuts.iter().any(|cut| cut.is_after(write.begun));
+            if write.appended && durable && is_of_now {
                 let end = write.end().expect("it has a place");
                 let below = |other: &&mut Write| other.appended && other.end().is_some_and(|it| it <= end);
                 self.writes.values_mut().filter(below).for_each(|write| write.durable = true);
             }
         }
+    }
+
+    /// An answer that says that it was not even tried.
+    pub fn never_was(&mut self, number: Number) {
+        self.writes.get_mut(&number).expect("it was begun").never = true;
+    }
+
+    /// Somebody gives the file this length, in blocks, while others write. One at a time.
+    pub fn begin_cut(&mut self, to: u64, extends: bool) {
+        let begun = self.tick();
+        self.cuts.push(Cut { to, extends, begun, ended: None, done: false });
+    }
+
+    pub fn end_cut(&mut self, done: bool) {
+        let ended = self.tick();
+        let cut = self.cuts.last_mut().expect("it was begun");
+        (cut.ended, cut.done) = (Some(ended), done);
     }
 
     /// What a flush that begins now promises if it succeeds.
@@ -105,25 +150,38 @@ impl Oracle {
             .writes
             .values()
             .filter(|write| write.appended)
-            .filter_map(|w| Some((w.place?, w.end()?)))
+            .filter_map(|w| Some((w.place?, w.end()?, w.begun)))
             .collect();
         taken.sort_unstable();
         for pair in taken.windows(2) {
-            assert!(pair[0].1 <= pair[1].0, "{at}: appends overlap: {pair:?}");
+            let [(_, end, begun), (place, _, other_begun)] = *pair else { unreachable!("two") };
+            let between = |cut: &Cut| cut.to < end && cut.is_after(begun.min(other_begun));
+            let apart = end <= place || self.cuts.iter().any(between);
+            assert!(apart, "{at}: appends overlap: {pair:?}");
         }
     }
 
     /// The length, in bytes, that the file has at least.
     pub fn least(&self) -> u64 {
-        let durable = self.writes.values().filter(|write| write.durable).filter_map(Write::end);
-        let least = durable.max().unwrap_or(0).max(self.base.len() as u64 / BLOCK_BYTES) * BLOCK_BYTES;
+        let durable = self.writes.values().filter(|write| write.durable);
+        let written = durable.filter_map(|write| Some(self.left_of(write.end()?, write.begun)));
+        let given = self.cuts.iter().filter(|cut| cut.done).map(|cut| self.left_of(cut.to, cut.begun));
+        let base = self.left_of(self.base.len() as u64 / BLOCK_BYTES, 0);
+        let least = written.chain(given).max().unwrap_or(0).max(base) * BLOCK_BYTES;
         least.min(self.becoming.unwrap_or(u64::MAX))
+    }
+
+    /// What cuts may have left of a length, in blocks, that was reached by what began then.
+    fn left_of(&self, end: u64, begun: u64) -> u64 {
+        let cuts = self.cuts.iter().filter(|cut| cut.begun != begun && cut.is_after(begun));
+        cuts.map(|cut| cut.to).min().unwrap_or(end).min(end)
     }
 
     /// And at most.
     pub fn most(&self) -> u64 {
         let placed = self.writes.values().filter(|write| !write.appended).filter_map(Write::end);
-        let start = placed.max().unwrap_or(0).max(self.base.len() as u64 / BLOCK_BYTES);
+        let given = self.cuts.iter().map(|cut| cut.to);
+        let start = placed.chain(given).max().unwrap_or(0).max(self.base.len() as u64 / BLOCK_BYTES);
         let appended: u64 =
             self.writes.values().filter(|write| write.appended).map(|write| write.blocks).sum();
         ((start + appended) * BLOCK_BYTES).max(self.becoming.unwrap_or(0))
@@ -156,6 +214,8 @@ impl Oracle {
         for (n, (block, sector)) in sectors(content).enumerate() {
             let bytes = &content[n * SECTOR_BYTES..][..SECTOR_BYTES.min(content.len() - n * SECTOR_BYTES)];
             let base = self.base.get(n * SECTOR_BYTES..n * SECTOR_BYTES + bytes.len());
+            let cuts = || self.cuts.iter().filter(|cut| cut.to <= block);
+            let is_cut = |when: u64| cuts().any(|cut| cut.done && when < cut.begun);
             // When what is found here had been written for good.
             let over = match sector {
                 Sector::Of { write, block: of } if self.is_recent(write) => {
@@ -168,12 +228,17 @@ impl Oracle {
                         known.place.is_none_or(|it| it == first),
                         "{at}: {write} is not where it should be"
                     );
+                    assert!(!known.never, "{at}: {write} was never submitted");
+                    let gone = known.ended.is_some_and(is_cut);
+                    assert!(!gone, "{at}: block {block} holds {sector:?}, which was cut");
                     known.ended
                 }
-                _ if base == Some(bytes) => Some(0),
+                _ if base == Some(bytes) && !is_cut(0) => Some(0),
                 Sector::Zero => {
-                    let extended = self.becoming.is_some_and(|to| block < to / BLOCK_BYTES);
-                    let may_be = (may_have_zeros || self.holes || extended) && base.is_none();
+                    let given = self.cuts.iter().filter(|cut| cut.extends).map(|cut| cut.to * BLOCK_BYTES);
+                    let extended = given.chain(self.becoming).any(|to| block < to / BLOCK_BYTES);
+                    let over_base = base.is_some() && cuts().next().is_none();
+                    let may_be = (may_have_zeros || self.holes || extended) && !over_base;
                     assert!(
                         may_be,
                         "{at}: block {block} of {} shows zeros",
@@ -186,9 +251,20 @@ impl Oracle {
             let Some(over) = over else { continue };
             let covers =
                 |write: &&&Write| write.place.is_some_and(|it| it <= block) && write.end() > Some(block);
-            let newer = placed.iter().filter(covers).find(|write| counts(write) && write.begun > over);
+            let stays = |write: &Write| !cuts().any(|cut| cut.is_after(write.begun));
+            let newer = placed
+                .iter()
+                .filter(covers)
+                .find(|write| counts(write) && stays(write) && write.begun > over);
             assert!(newer.is_none(), "{at}: block {block} holds {sector:?}, but {newer:?} {because}");
         }
+    }
+}
+
+impl Cut {
+    /// Whether what began then may have been cut.
+    fn is_after(&self, begun: u64) -> bool {
+        self.ended.is_none_or(|ended| begun < ended)
     }
 }
 
