@@ -50,6 +50,9 @@ use std::rc::Rc;
 ///
 /// The appends of a queue to one file stand there in the order in which they were queued.
 ///
+/// A thread needs one queue only. Of several that wait at the same time none can sleep: they take turns, with naps of 50
+/// microseconds between.
+///
 /// A file may be closed while operations on it are in flight: closing waits for those that were submitted (on a device it
 /// does not); those that were only queued fail with `EBADF`. A queue of another thread keeps the descriptor of a closed
 /// file until it is used again or dropped.
