@@ -9,7 +9,7 @@ use dioxide::{QueueOptions, Result};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::fuse_disk::{FuseDisk, Keep};
 use dioxide_testkit::lab::{Disk, Fs, TestDir};
-use dioxide_testkit::trials::{Trial, TrialResult};
+use dioxide_testkit::trials::{Failed, Trial, TrialResult};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::HashMap;
@@ -54,6 +54,9 @@ unsafe impl GlobalAlloc for Poisoning {
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// As often a power cut is tried again where the file system cannot be mounted afterwards.
+const ROUNDS_MAX: u32 = 4;
 
 fn queue(way: Way, depth: usize) -> Queue {
     way.queue(QueueOptions::new().depth(depth))
@@ -973,29 +976,43 @@ fn buffers_come_back_from_a_disk_that_fails(fs: Fs, way: Way) -> TrialResult {
 /// Power cut in the middle of durable appends by several queues: each reaped one is there.
 fn reaped_durable_appends_survive_a_power_cut(fs: Fs, way: Way) -> TrialResult {
     for keep in [Keep::Nothing, Keep::Random { seed: 3 }] {
-        let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
-        let path = volume.path().join("log");
-        let file = durable().open(&path)?;
-        let reaped = AtomicU64::new(0);
-        let all = thread::scope(|scope| {
-            let writers =
-                scope.spawn(|| together(4, |writer| append_until_an_error(&file, way, writer, &reaped)));
-            let deadline = Instant::now() + PATIENCE;
-            while reaped.load(SeqCst) < 300 && Instant::now() < deadline {
-                thread::sleep(Duration::from_millis(5));
-            }
-            disk(&volume).power_cut(keep).expect("the disk obeys");
-            writers.join().expect("writers end").concat()
-        });
-        drop(file);
-        volume.power_cut(keep)?;
-        let file = OpenOptions::new().write(true).open(&path)?;
-        assert!(all.len() > 100, "too little was reaped to test anything");
-        assert!(file.len()? >= all.iter().map(Placed::end).max().unwrap_or(0), "it was cut");
-        assert_all_there(&fs::read(&path)?, &all);
-        file.close()?;
+        let mut rounds = (0..ROUNDS_MAX).map(|_| survives_a_power_cut(fs, way, keep));
+        let survived = rounds.find(|round| !matches!(round, Ok(false)));
+        survived.ok_or("the file system never came back from a power cut")??;
     }
     Ok(())
+}
+
+/// Whether the file system can be mounted after the power cut. btrfs sometimes cannot replay what it logged itself (Linux
+/// 6.18: ENOENT out of its free space tree), and nothing of ours runs before that.
+fn survives_a_power_cut(fs: Fs, way: Way, keep: Keep) -> std::result::Result<bool, Failed> {
+    let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    let path = volume.path().join("log");
+    let file = durable().open(&path)?;
+    let reaped = AtomicU64::new(0);
+    let all = thread::scope(|scope| {
+        let writers =
+            scope.spawn(|| together(4, |writer| append_until_an_error(&file, way, writer, &reaped)));
+        let deadline = Instant::now() + PATIENCE;
+        while reaped.load(SeqCst) < 300 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+        disk(&volume).power_cut(keep).expect("the disk obeys");
+        writers.join().expect("writers end").concat()
+    });
+    drop(file);
+    match volume.power_cut(keep) {
+        Err(refused) if matches!(fs, Fs::Btrfs | Fs::BtrfsNocow) && refused.to_string().contains("mount") => {
+            return Ok(false);
+        }
+        cut => cut?,
+    }
+    let file = OpenOptions::new().write(true).open(&path)?;
+    assert!(all.len() > 100, "too little was reaped to test anything");
+    assert!(file.len()? >= all.iter().map(Placed::end).max().unwrap_or(0), "it was cut");
+    assert_all_there(&fs::read(&path)?, &all);
+    file.close()?;
+    Ok(true)
 }
 
 fn append_until_an_error(file: &File, way: Way, writer: u64, reaped: &AtomicU64) -> Vec<Placed> {
