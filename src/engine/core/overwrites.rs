@@ -21,25 +21,18 @@ impl<T: Clone + PartialEq> Core<T> {
         self.send_overwrite(offset, member, out);
     }
 
-    /// Sends out writes that were submitted together: short ones as few requests, and all of them with one flush.
-    pub(super) fn overwrite_together(&mut self, writes: Few<(u64, Member<T>)>, out: &mut Outbox<T>) {
+    /// Sends out writes that were submitted together, as few requests.
+    pub(super) fn overwrite_together(&mut self, mut writes: Few<(u64, Member<T>)>, out: &mut Outbox<T>) {
         if let Some(stopped @ ErrorKind::Wedged(_)) = &self.stopped {
             writes.into_iter().for_each(|(_, member)| out.answer(member.token, Err(stopped.clone())));
             return;
         }
-        let is_alone = writes.len() == 1;
-        for (offset, member) in writes {
-            if is_alone {
-                self.send_overwrite(offset, member, out);
-            } else if member.segment.len() < merge::WORTH_MERGING_BYTES {
-                self.positional.wait(offset, member);
-            } else {
-                let means = member.durable.then_some(Means::SharedFlush);
-                let id = self.next_id();
-                self.positional.submit(id, offset, member, means, out);
-            }
+        if writes.len() > 1 {
+            writes.into_iter().for_each(|(offset, member)| self.positional.wait(offset, member));
+            self.positional.release(self.ground.limits, &mut self.next_id, out);
+        } else if let Some((offset, member)) = writes.pop() {
+            self.send_overwrite(offset, member, out);
         }
-        self.positional.release(self.ground.limits, &mut self.next_id, out);
     }
 
     fn send_overwrite(&mut self, offset: u64, member: Member<T>, out: &mut Outbox<T>) {
