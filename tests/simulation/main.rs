@@ -72,6 +72,7 @@ fn run_all(name: &str, seeds: u64, crashes: Crashes) -> Outcome {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes unless built with --release, as by make test")]
 fn nothing_acknowledged_is_lost_whatever_the_order_and_the_faults() {
     let sum = run_all("random crashes", SEEDS, Crashes::OneIn(24));
     if number("DIOXIDE_SEED").is_none() && number("DIOXIDE_SEEDS").is_none() {
@@ -85,6 +86,7 @@ fn nothing_acknowledged_is_lost_whatever_the_order_and_the_faults() {
 }
 
 #[test]
+#[cfg_attr(debug_assertions, ignore = "takes minutes unless built with --release, as by make test")]
 fn a_crash_at_every_event_and_in_every_recovery_from_it_loses_nothing() {
     let sum = run_all("every event", EXHAUSTIVE_SEEDS, Crashes::Every);
     assert!(sum.crashes > 0);
