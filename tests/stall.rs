@@ -335,7 +335,17 @@ fn a_killed_disk_fails_every_caller_in_bounded_time(fs: Fs) -> TrialResult {
 }
 
 /// The control: a buffer that is overwritten while the disk is stopped is found on the disk.
+/// The kernel may have read the buffer by then, all of it: so not each time.
 fn a_buffer_that_is_overwritten_too_early_is_found(fs: Fs) -> TrialResult {
+    for _ in 0..ROUNDS_MAX {
+        if finds_what_was_overwritten_too_early(fs)? {
+            return Ok(());
+        }
+    }
+    Err("poison that is there was not found".into())
+}
+
+fn finds_what_was_overwritten_too_early(fs: Fs) -> Result<bool, Failed> {
     use std::os::unix::fs::{FileExt, OpenOptionsExt};
     let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let path = volume.path().join("file");
@@ -350,8 +360,7 @@ fn a_buffer_that_is_overwritten_too_early_is_found(fs: Fs) -> TrialResult {
     unsafe { std::ptr::write_bytes(address as *mut u8, POISON, len) };
     disk(&volume).go_on()?;
     writer.join().expect("the writer does not panic")?;
-    assert!(finds_poison_after(&mut volume, Keep::All)?, "poison that is there was not found");
-    Ok(())
+    Ok(finds_poison_after(&mut volume, Keep::All)?)
 }
 
 fn trials() -> Vec<Trial> {
