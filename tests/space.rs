@@ -388,7 +388,8 @@ fn limit_volume(volume: &Volume, limit: &str) -> io::Result<()> {
         if output.status.success() {
             return Ok(());
         }
-        if start.elapsed() > Duration::from_secs(10) {
+        // Also this needs quota; what is held in reserve is given back with a commit, every 30 seconds.
+        if start.elapsed() > Duration::from_secs(70) {
             return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
         }
         thread::sleep(Duration::from_millis(100));
