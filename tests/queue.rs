@@ -14,16 +14,12 @@ use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::HashMap;
 use std::fs;
-use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// What freed buffers hold, so that a disk that is given one shows it.
-const POISON: u8 = 0xDE;
 
 /// Poisons what is freed of the size and alignment of buffers.
 struct Poisoning;
@@ -820,21 +816,6 @@ fn disk(volume: &Volume) -> &FuseDisk {
     volume.disk().expect("on a FUSE disk")
 }
 
-/// Looks for a sector of poison on the whole disk.
-fn finds_poison(volume: &Volume) -> std::io::Result<bool> {
-    let mut image = fs::File::open(disk(volume).image())?;
-    let mut piece = vec![0; 1 << 20];
-    loop {
-        let len = image.read(&mut piece)?;
-        if len == 0 {
-            return Ok(false);
-        }
-        if piece[..len].chunks(512).any(|sector| sector.iter().all(|byte| *byte == POISON)) {
-            return Ok(true);
-        }
-    }
-}
-
 /// Lets a stopped disk go on, also when a test fails.
 struct GoesOn<'a>(&'a Volume);
 
@@ -878,7 +859,7 @@ fn a_dropped_queue_keeps_its_buffers_until_the_disk_has_them(fs: Fs, _: Way) -> 
     assert_eq!(file.len()?, start + 16 * BLOCK_BYTES);
     file.close()?;
     rustix::fs::sync();
-    assert!(!finds_poison(&volume)?, "a buffer was freed while the disk was still to have it");
+    assert!(!finds_poison(disk(&volume))?, "a buffer was freed while the disk was still to have it");
     assert_whole_and_in_order(&fs::read(&path)?[start as usize..]);
     assert!(waited, "dropping a queue did not wait for what it had in flight");
     Ok(())

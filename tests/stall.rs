@@ -11,7 +11,6 @@ use dioxide_testkit::trials::{Failed, Trial, TrialResult, fuse_trials, fuse_tria
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::collections::HashMap;
 use std::fs;
-use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -25,9 +24,6 @@ const OVERWRITERS: u64 = 4;
 
 /// Each overwriter has as many places of its own.
 const PLACES: u64 = 16;
-
-/// What a buffer holds after its call has returned, whatever came of the call.
-const POISON: u8 = 0xDE;
 
 /// How many buffers the reader keeps, to look at them again.
 const KEPT_MAX: usize = 256;
@@ -249,21 +245,6 @@ fn assert_kept(volume: &Volume, told: &Told) -> TrialResult {
     Ok(())
 }
 
-/// Looks for a sector of poison on the whole disk.
-fn finds_poison(volume: &Volume) -> std::io::Result<bool> {
-    let mut image = fs::File::open(disk(volume).image())?;
-    let mut piece = vec![0; 1 << 20];
-    loop {
-        let len = image.read(&mut piece)?;
-        if len == 0 {
-            return Ok(false);
-        }
-        if piece[..len].chunks(512).any(|sector| sector.iter().all(|byte| *byte == POISON)) {
-            return Ok(true);
-        }
-    }
-}
-
 fn a_stopped_disk_acknowledges_nothing_and_keeps_what_it_acknowledged(fs: Fs) -> TrialResult {
     for keep in [Keep::Nothing, Keep::All] {
         let mut rounds = (0..ROUNDS_MAX).map(|_| comes_back_from_a_stop(fs, keep));
@@ -312,7 +293,7 @@ fn comes_back_from_a_stop(fs: Fs, keep: Keep) -> Result<bool, Failed> {
 fn finds_poison_after(volume: &mut Volume, keep: Keep) -> std::io::Result<bool> {
     volume.unmount()?;
     disk(volume).heal()?;
-    let found = finds_poison(volume)?;
+    let found = finds_poison(disk(volume))?;
     volume.power_cut(keep)?;
     Ok(found)
 }

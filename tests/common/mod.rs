@@ -4,10 +4,12 @@
 use dioxide::{Buffer, Error, ErrorKind, Growth, OpenOptions};
 use dioxide_testkit::child::Acks;
 use dioxide_testkit::files;
+use dioxide_testkit::fuse_disk::FuseDisk;
 use dioxide_testkit::lab::{Disk, Fs, TestDir};
 use dioxide_testkit::trials::TrialResult;
 use std::cell::Cell;
-use std::io;
+use std::fs;
+use std::io::{self, Read};
 use std::path::Path;
 
 mod way;
@@ -30,6 +32,24 @@ pub fn growth_on(fs: Fs, growth: Growth) -> Growth {
         Growth::None => true,
     };
     if possible { growth } else { Growth::None }
+}
+
+/// What buffers are overwritten with once nobody may look at them any more.
+pub const POISON: u8 = 0xDE;
+
+/// Looks for a sector of poison on the whole disk.
+pub fn finds_poison(disk: &FuseDisk) -> io::Result<bool> {
+    let mut image = fs::File::open(disk.image())?;
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        let len = image.read(&mut piece)?;
+        if len == 0 {
+            return Ok(false);
+        }
+        if piece[..len].chunks(512).any(|sector| sector.iter().all(|byte| *byte == POISON)) {
+            return Ok(true);
+        }
+    }
 }
 
 /// A list of tests, each with its name.

@@ -212,9 +212,15 @@ impl Transfers for Used {
     }
 }
 
-/// What a queue does without a ring it does by the calls that threads make: one file system is enough.
-fn is_worth_it(way: Way, trial: &Trial) -> bool {
-    way != Way::QueueOfCalls || trial.name().starts_with("ext4::")
+/// What `make` makes for each way, under a name that tells it. What a queue does without a ring it does by the calls that
+/// threads make: one file system is enough for that.
+fn in_each(ways: &[Way], name: &str, make: impl Fn(&str, Way) -> Vec<Trial>) -> Vec<Trial> {
+    let is_worth_it = |way, trial: &Trial| way != Way::QueueOfCalls || trial.name().starts_with("ext4::");
+    let in_a_way = |&way: &Way| {
+        let trials = make(&way.name(name), way).into_iter();
+        trials.filter(move |trial| is_worth_it(way, trial))
+    };
+    ways.iter().flat_map(in_a_way).collect()
 }
 
 /// The same test in each of some ways, by calls under its own name.
@@ -224,11 +230,7 @@ pub fn lab_trials_in(
     applies: fn(Fs) -> Applies,
     test: fn(TestDir, Way) -> TrialResult,
 ) -> Vec<Trial> {
-    let in_a_way = |&way: &Way| {
-        let trials = lab_trials_where(&way.name(name), applies, move |dir| test(dir, way));
-        trials.into_iter().filter(move |trial| is_worth_it(way, trial))
-    };
-    ways.iter().flat_map(in_a_way).collect()
+    in_each(ways, name, |name, way| lab_trials_where(name, applies, move |dir| test(dir, way)))
 }
 
 /// The same, for tests that make their file systems.
@@ -238,11 +240,7 @@ pub fn volume_trials_in(
     applies: fn(Fs) -> Applies,
     test: fn(Fs, Way) -> TrialResult,
 ) -> Vec<Trial> {
-    let in_a_way = |&way: &Way| {
-        let trials = volume_trials_where(&way.name(name), applies, move |fs| test(fs, way));
-        trials.into_iter().filter(move |trial| is_worth_it(way, trial))
-    };
-    ways.iter().flat_map(in_a_way).collect()
+    in_each(ways, name, |name, way| volume_trials_where(name, applies, move |fs| test(fs, way)))
 }
 
 /// The same, for tests that make their disks.
@@ -252,11 +250,7 @@ pub fn fuse_trials_in(
     applies: fn(Fs) -> Applies,
     test: fn(Fs, Way) -> TrialResult,
 ) -> Vec<Trial> {
-    let in_a_way = |&way: &Way| {
-        let trials = fuse_trials_where(&way.name(name), applies, move |fs| test(fs, way));
-        trials.into_iter().filter(move |trial| is_worth_it(way, trial))
-    };
-    ways.iter().flat_map(in_a_way).collect()
+    in_each(ways, name, |name, way| fuse_trials_where(name, applies, move |fs| test(fs, way)))
 }
 
 /// The same, for tests on the lab's disk.
