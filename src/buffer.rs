@@ -94,6 +94,8 @@ impl std::fmt::Debug for Buffer {
 pub(crate) struct Pool {
     memory: Buffer,
     buffer_bytes: usize,
+    /// From the start of one to that of the next.
+    stride: usize,
     /// The numbers of those that nobody has.
     free: Mutex<Vec<usize>>,
 }
@@ -105,24 +107,20 @@ impl Pool {
         let bytes = count.checked_mul(stride).expect("pool length overflows");
         // The first one first, so that buffers taken one after the other lie side by side.
         let free = Mutex::new((0..count).rev().collect());
-        Arc::new(Self { memory: Buffer::zeroed(bytes), buffer_bytes: len, free })
+        Arc::new(Self { memory: Buffer::zeroed(bytes), buffer_bytes: len, stride, free })
     }
 
     /// A buffer that nobody has, as whoever had it last left it.
     pub fn take(self: &Arc<Self>) -> Option<Buffer> {
         let number = self.free.lock().pop()?;
         // SAFETY: below `count`, so the sum stays within the memory.
-        let start = unsafe { self.memory.start.add(number * self.stride()) };
+        let start = unsafe { self.memory.start.add(number * self.stride) };
         Some(Buffer { start, len: self.buffer_bytes, pool: Some(self.clone()) })
     }
 
     fn take_back(&self, start: NonNull<u8>) {
-        let number = (start.addr().get() - self.memory.start.addr().get()) / self.stride();
+        let number = (start.addr().get() - self.memory.start.addr().get()) / self.stride;
         self.free.lock().push(number);
-    }
-
-    fn stride(&self) -> usize {
-        self.buffer_bytes.max(1).next_multiple_of(ALIGN)
     }
 
     /// All of its memory, also what buffers have.
