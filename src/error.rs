@@ -58,7 +58,7 @@ pub enum ErrorKind {
     /// Memory, offset or length does not have the alignment that direct I/O needs on this file.
     #[error("{what} {value:#x} is not a multiple of {required} bytes")]
     Misaligned {
-        /// "memory address", "offset", "length" or "file length".
+        /// "memory address", "offset" or "length".
         what: &'static str,
         /// The value given.
         value: u64,

@@ -7,7 +7,7 @@ use crate::engine::registry::Key;
 use crate::engine::{self, Engine, Parts, recover};
 use crate::error::{Error, Operation, Result};
 use crate::open;
-use crate::options::OpenOptions;
+use crate::options::{OpenOptions, Tail};
 use crate::recovery::{Recovery, Verdict};
 use crate::sync::{Mutex, OnceLock};
 use crate::sys::probe::{Alignment, Facts};
@@ -98,7 +98,7 @@ impl Reader {
             path: self.path.clone(),
             process: self.process,
             fs: Arc::default(),
-            ground: open::ground(&self.facts, None, false, 0),
+            ground: open::ground(&self.facts, Tail::default(), None, false, 0),
             alignment: self.facts.alignment,
             wishes: open::wishes(&OpenOptions::new(), None, &self.facts),
             recovery: Recovery::clean(self.facts.len),
@@ -136,8 +136,7 @@ impl Reader {
         {
             return Ok((Some(known.0), known.1));
         }
-        let (marker, found) =
-            recover::look(&*self.backend, self.facts.identity, self.facts.alignment.append)?;
+        let (marker, found) = recover::look(&*self.backend, self.facts.identity)?;
         let len = match found.verdict {
             Verdict::Cut => found.ceiling,
             Verdict::Undecided => found.floor,

@@ -420,7 +420,7 @@ impl Sim {
 
 fn copy_of(segments: &[Segment]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    segments.iter().for_each(|segment| segment.copy_to(&mut bytes));
+    segments.iter().for_each(|segment| segment.show(|part| bytes.extend_from_slice(part)));
     bytes
 }
 

@@ -38,6 +38,7 @@ use slab::Slab;
 use smallvec::smallvec;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Once};
 use std::task::Waker;
@@ -681,16 +682,13 @@ impl Driver {
         matches!(token, Token::Queue(inbox, _) if Arc::ptr_eq(inbox, &self.inbox))
     }
 
-    fn begin_request(&mut self, file: usize, request: Request<Token>) {
+    fn begin_request(&mut self, file: usize, mut request: Request<Token>) {
         let attached = &mut self.files[file];
         let engine = &attached.engine;
-        match engine.begin_request(&request.work) {
+        match engine.begin_request(&mut request.work) {
             Ok(flush) => {
                 attached.outstanding += 1;
-                let transfer = match &request.work {
-                    Work::Flush => Transfer::of_flush(),
-                    work => Transfer::of_write(work.len(), engine.alignment.offset),
-                };
+                let transfer = Transfer::of_work(&request.work, engine.alignment.offset);
                 self.run(Running { file, purpose: Purpose::Request(request, flush), transfer });
             }
             Err(failure) => self.change(file, |core, out| core.completed(request.id, Err(failure), out)),
@@ -705,21 +703,21 @@ impl Driver {
     /// Moves what is left to move.
     fn go_on(&mut self, id: usize) {
         let Running { file, purpose, transfer } = &self.transfers[id];
-        let done = transfer.done();
+        let part = transfer.part();
         let file = &self.files[*file];
         let io = match purpose {
-            Purpose::Request(request, _) => io_of(&request.work, done),
+            Purpose::Request(request, _) => io_of(&request.work, &part),
             Purpose::Operation(number) => {
                 let operation = &mut self.operations[*number];
-                let offset = operation.what.offset().expect("reads and writes have one") + done;
+                let offset = operation.what.offset().expect("reads and writes have one") + part.start;
                 let buffer = operation.buffer.as_deref_mut().expect("reads and writes have one");
                 match operation.what {
                     What::Read(_) => Io::Read {
-                        into: Segment::of_mut(&mut buffer[done as usize..transfer.total() as usize]),
+                        into: Segment::of_mut(&mut buffer[part.start as usize..part.end as usize]),
                         offset,
                     },
                     _ => Io::Write {
-                        segments: smallvec![Segment::of(&buffer[done as usize..])],
+                        segments: smallvec![Segment::of(&buffer[part.start as usize..])],
                         offset,
                         dsync: operation.durable,
                     },
@@ -770,7 +768,7 @@ impl Driver {
     fn end_request(&mut self, file: usize, request: Request<Token>, result: std::io::Result<()>) {
         let attached = &mut self.files[file];
         attached.outstanding -= 1;
-        let result = attached.engine.end_request(&request.work, result);
+        let result = attached.engine.end_request(request.work, result);
         self.change(file, |core, out| core.completed(request.id, result, out));
     }
 }
@@ -838,14 +836,15 @@ fn ring(
     }
 }
 
-/// What is left of the work after `done` bytes.
-fn io_of(work: &Work, done: u64) -> Io {
+/// A part of the work.
+fn io_of(work: &Work, part: &Range<u64>) -> Io {
     match work {
         Work::Flush => Io::Flush,
         Work::Write { segments, offset, means, .. } => {
             let dsync = *means == Some(Means::Dsync);
-            let segments = if done == 0 { segments.clone() } else { io::skip(segments, done) };
-            Io::Write { segments, offset: offset + done, dsync }
+            let is_all = *part == (0..work.len());
+            let segments = if is_all { segments.clone() } else { io::part_of(segments, part) };
+            Io::Write { segments, offset: offset + part.start, dsync }
         }
     }
 }
