@@ -123,6 +123,10 @@ fn ground(prepared: Option<Prepared>) -> Ground {
 }
 
 fn open_on(disk: Disk, prepared: Option<Prepared>, fs: Arc<FileSystem>) -> Result<SimFile, ErrorKind> {
+    open_as(disk, ground(prepared), fs)
+}
+
+fn open_as(disk: Disk, ground: Ground, fs: Arc<FileSystem>) -> Result<SimFile, ErrorKind> {
     let order = bring_into_order(&disk.0, SELF, Recover::Cut);
     let (recovery, held) = order.map_err(|error| super::os_kind(&error))?;
     if let Verdict::Doubtful(why) = recovery.verdict {
@@ -133,7 +137,7 @@ fn open_on(disk: Disk, prepared: Option<Prepared>, fs: Arc<FileSystem>) -> Resul
         path: Path::new("simulated").into(),
         process: Process::current(),
         fs,
-        ground: ground(prepared),
+        ground,
         alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
         wishes: WISHES,
         recovery,
@@ -986,4 +990,5 @@ fn settle(file: &SimFile) -> Result<u64> {
 }
 
 mod orders;
+mod packing;
 mod told;
