@@ -34,8 +34,7 @@ pub fn fits(offset: u64, records: impl IntoIterator<Item = (usize, u64)>, shape:
 }
 
 /// Lays out records of these addresses and lengths, written from `offset` on, as runs that follow each other from the
-/// start of the first block. There are no more than `runs_max`, which is at least 2: beyond, whole blocks are put together
-/// as well. If the first block is begun, it is a run of its own.
+/// start of the first block. There are no more than `runs_max`: beyond, whole blocks are put together as well.
 pub fn runs(
     offset: u64,
     records: impl IntoIterator<Item = (usize, u64)>,
@@ -43,15 +42,11 @@ pub fn runs(
     runs_max: usize,
 ) -> SmallVec<[Run; 4]> {
     let Shape { block, memory } = shape;
-    let mut runs = Runs { list: SmallVec::new(), alone: 0, end: offset / block * block };
-    if !offset.is_multiple_of(block) {
-        runs.compose_to(runs.end + block);
-        runs.alone = 1;
-    }
+    let mut runs = Runs { list: SmallVec::new(), end: offset / block * block };
     let mut start = offset;
     for (address, len) in records {
         let end = start + len;
-        let first = start.next_multiple_of(block).max(runs.end);
+        let first = start.next_multiple_of(block);
         let last = end / block * block;
         let is_aligned = || (address as u64 + (first - start)).is_multiple_of(memory);
         // With what is put together before it, and behind.
@@ -68,8 +63,6 @@ pub fn runs(
 
 struct Runs {
     list: SmallVec<[Run; 4]>,
-    /// So many from the first that nothing is added to.
-    alone: usize,
     /// Where in the file the last one ends.
     end: u64,
 }
@@ -80,7 +73,7 @@ impl Runs {
         if len == 0 {
             return;
         }
-        match self.list[self.alone..].last_mut() {
+        match self.list.last_mut() {
             Some(Run::Composed(last)) => *last += len,
             _ => self.list.push(Run::Composed(len)),
         }
@@ -137,10 +130,8 @@ mod tests {
                     assert_eq!((records[record].0 as u64 + at) % SHAPE.memory, 0, "{}", shown());
                 }
                 Run::Composed(_) => {
-                    let begins = n == 0 && !offset.is_multiple_of(SHAPE.block);
-                    assert!(!begins || len(run) == SHAPE.block, "{}", shown());
                     let follows = n > 0 && matches!(runs[n - 1], Run::Composed(_));
-                    assert!(!follows || n == 1 && part[0] != Byte::Before, "{}", shown());
+                    assert!(!follows, "as few as can be: {}", shown());
                     // No whole aligned blocks of one record are copied, if there is room for more runs.
                     let copied_whole =
                         part.chunks(SHAPE.block as usize).any(|block| match (block[0], block[3]) {
@@ -149,7 +140,7 @@ mod tests {
                             }
                             _ => false,
                         });
-                    assert!(begins || !copied_whole || runs.len() + 3 > runs_max, "{}", shown());
+                    assert!(!copied_whole || runs.len() + 3 > runs_max, "{}", shown());
                 }
             }
         }
@@ -187,16 +178,16 @@ mod tests {
     }
 
     #[test]
-    fn small_records_are_put_together_and_the_begun_block_stands_alone() {
+    fn small_records_are_put_together() {
         let records = [(1, 3), (7, 3), (10, 5)];
         assert_eq!(runs(8, records, SHAPE, RUNS_MAX)[..], [Run::Composed(12)]);
-        assert_eq!(runs(9, records, SHAPE, RUNS_MAX)[..], [Run::Composed(4), Run::Composed(8)]);
+        assert_eq!(runs(9, records, SHAPE, RUNS_MAX)[..], [Run::Composed(12)]);
     }
 
     #[test]
     fn the_aligned_part_of_a_long_record_is_not_copied() {
         assert_eq!(runs(5, [(7, 19)], SHAPE, RUNS_MAX)[..], [Run::Composed(4), Run::Direct(16)]);
-        assert_eq!(runs(5, [(8, 19)], SHAPE, RUNS_MAX)[..], [Run::Composed(4), Run::Composed(16)]);
+        assert_eq!(runs(5, [(8, 19)], SHAPE, RUNS_MAX)[..], [Run::Composed(20)]);
         assert_eq!(runs(8, [(8, 10)], SHAPE, RUNS_MAX)[..], [Run::Direct(8), Run::Composed(4)]);
     }
 }

@@ -44,7 +44,7 @@ impl Packer {
     /// Makes whole blocks of what a request is to write, if it is not that already. Fails if the block in which it begins
     /// is not known and cannot be read; then nothing has changed.
     pub fn pack(&self, work: &mut Work, backend: &dyn Backend, counters: &Counters) -> io::Result<()> {
-        let Work::Write { segments, offset, head, records: true, composed, .. } = work else { return Ok(()) };
+        let Work::Write { segments, offset, records: true, composed, .. } = work else { return Ok(()) };
         let views = || segments.iter().map(|segment| (segment.addresses().start, segment.len()));
         if pack::fits(*offset, views(), self.shape) {
             return Ok(());
@@ -82,9 +82,6 @@ impl Packer {
             let last = blocks.last().expect("there are records");
             let kept = last.len() - block..last.len() - block + end % block;
             last.part(kept).show(|bytes| self.keep(end / block * block, bytes));
-        }
-        if before > 0 && blocks.len() > 1 {
-            *head = block;
         }
         (*segments, *offset, *composed) = (blocks, start, Some(memory));
         Ok(())

@@ -7,6 +7,7 @@ use super::{
 use crate::error::ErrorKind;
 use crate::flush::{self, Company, Means};
 use crate::growth::Need;
+use crate::marker::Prepared;
 use crate::merge::{self, Limits, SINGLE_APPENDS_MAX, Span};
 use crate::options::Tail;
 use crate::size::Sizes;
@@ -211,13 +212,11 @@ impl<T: Clone + PartialEq> Core<T> {
         let span = Span { start: self.sizes.reserved, end: end.max(self.sizes.reserved) };
         self.sizes.reserve_to(span.end);
         self.space.zeros_to = blocks_end;
-        // The rest of a block that is begun goes out by itself, so that no call crosses from written to unwritten space.
-        let head = if records { offset.next_multiple_of(unit) - offset } else { 0 };
-        let in_two = 0 < head && head < end - offset;
-        let means = durable.then(|| if in_two { Means::SharedFlush } else { self.means() });
+        let head = if records { self.head(offset, end) } else { 0 };
+        let means = durable.then(|| if head > 0 { Means::SharedFlush } else { self.means() });
         let id = self.next_id();
         let owner = members[0].0.clone();
-        let work = Work::Write { segments, offset, head: 0, means, extends, records, composed: None };
+        let work = Work::Write { segments, offset, head, means, extends, records, composed: None };
         out.requests.push(Request { id, owner, work });
         self.reserved.push_back(Reserved {
             id,
@@ -228,6 +227,15 @@ impl<T: Clone + PartialEq> Core<T> {
             state: State::InFlight(means),
         });
         self.in_flight += 1;
+    }
+
+    /// How much of a request of records goes out by itself, first: a block that was begun, so that no call crosses from written
+    /// to unwritten space. Zeros are written, too.
+    fn head(&self, offset: u64, end: u64) -> u64 {
+        let unit = self.ground.append_unit;
+        let begun_to = offset.next_multiple_of(unit);
+        let crosses = offset < begun_to && begun_to < end;
+        if crosses && self.space.prepared != Some(Prepared::Zeroed) { unit } else { 0 }
     }
 
     pub(super) fn means(&self) -> Means {

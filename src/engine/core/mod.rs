@@ -53,7 +53,7 @@ pub enum Work {
     Write {
         segments: Few<Segment>,
         offset: u64,
-        /// So many bytes go out by a call of their own, before the others.
+        /// So many bytes go out by a call of their own, before the others; of records, of the blocks that they become.
         head: u64,
         means: Option<Means>,
         /// The kernel's i_size, if the write moves it: to be restored if the write fails.
