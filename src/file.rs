@@ -91,19 +91,26 @@ impl File {
         open::temporary(options, dir).map(|inner| Self(Some(inner)))
     }
 
-    /// Appends `data`, and returns the offset at which it stands.
+    /// Appends `data`, of any length and anywhere in memory, and returns the offset in bytes at which it stands.
     ///
-    /// Concurrent appends get disjoint, gapless offsets in the order in which they are taken. An empty append
-    /// writes nothing and returns the length.
+    /// Concurrent appends get disjoint, gapless offsets in the order in which they are taken (with
+    /// [`Tail::Pad`](crate::Tail::Pad), gaps of zeros up to the next block). An empty append writes nothing and returns
+    /// the length.
+    ///
+    /// What fills blocks of the [append unit](crate::Alignment::append) by itself, and is aligned in memory, goes out without a
+    /// copy. The rest is packed into blocks together with what others append at the same time, so an append that ends
+    /// inside a block writes that block, and the next one [writes it again or leaves it](crate::Tail). Many small
+    /// appends by one thread cost a write of a block each: durable ones gain by being many at a time, from threads,
+    /// a [`Queue`](crate::Queue) or tasks.
     ///
     /// On return every byte below the end of `data` is written; with [`Durability::EveryWrite`] it is stable as
     /// well, and every crash from now on leaves it in the file. Without, a crash may take any part of what no
-    /// [`sync_data`](Self::sync_data) covered, from some point to the end.
+    /// [`sync_data`](Self::sync_data) covered, from some point to the end. What recovery finds ends where a block does: behind
+    /// the last record there may be zeros, or what was being written.
     ///
     /// # Errors
     ///
-    /// [`Misaligned`](ErrorKind::Misaligned): the length of `data`, or of the file, is not a multiple of the append
-    /// unit, or the memory is not aligned. [`NoSpace`](ErrorKind::NoSpace): nothing was written, and the same
+    /// [`NoSpace`](ErrorKind::NoSpace): nothing was written, and the same
     /// call works once there is space. [`AppendEnded`](ErrorKind::AppendEnded): an append below this one failed
     /// after it had its offset, so this one is not part of the file. After any other error `data` may be on
     /// disk in part, beyond the end of the file.
@@ -120,7 +127,8 @@ impl File {
     ///
     /// # Errors
     ///
-    /// As [`append`](Self::append); [`Unsupported`](ErrorKind::Unsupported) for a gap over recycled space. After an error
+    /// As [`append`](Self::append); [`Misaligned`](ErrorKind::Misaligned): `offset`, the length or the address of `data`
+    /// is not what [`alignment`](Self::alignment) asks for; [`Unsupported`](ErrorKind::Unsupported) for a gap over recycled space. After an error
     /// any part of the range may hold old or new bytes.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let (engine, durable) = self.writer(Operation::Write, Some(offset))?;

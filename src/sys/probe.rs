@@ -17,8 +17,8 @@ pub struct Alignment {
     pub memory: u64,
     /// Of offsets and lengths of reads and positional writes.
     pub offset: u64,
-    /// Of the lengths of appends, and of a file that is appended to: `offset`, or the file system's block
-    /// if that is larger, so that two appends never share a block.
+    /// Appends are packed into blocks of this: `offset`, or the file system's block if that is larger. One that begins and
+    /// ends at multiples of it is written without a copy.
     pub append: u64,
 }
 
