@@ -35,6 +35,7 @@
 #![deny(unsafe_code)]
 
 mod backend;
+mod bounce;
 #[allow(unsafe_code)]
 mod buffer;
 mod engine;

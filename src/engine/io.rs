@@ -42,11 +42,6 @@ impl Transfer {
         Self { kind: Kind::Flush, ..Self::of_write(0, 1) }
     }
 
-    /// How many bytes are to be moved.
-    pub fn total(&self) -> u64 {
-        self.total
-    }
-
     /// How many bytes need not be moved again.
     pub fn done(&self) -> u64 {
         self.done

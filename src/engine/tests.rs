@@ -987,4 +987,5 @@ fn settle(file: &SimFile) -> Result<u64> {
 }
 
 mod orders;
+mod reads;
 mod told;
