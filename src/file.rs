@@ -17,8 +17,8 @@ use std::sync::Arc;
 /// A regular file or block device, open O_DIRECT. Shared by threads through `&self`; a file may have
 /// several handles, which all see the same length and order.
 ///
-/// Memory, offsets and lengths must be aligned, see [`alignment`](Self::alignment); [`Buffer`](crate::Buffer)
-/// is aligned memory.
+/// What is written must be aligned: memory, offsets and lengths, see [`alignment`](Self::alignment);
+/// [`Buffer`](crate::Buffer) is aligned memory. Reads take any range, into any memory.
 ///
 /// Close it with [`close`](Self::close) to learn whether that succeeded. Dropping the last handle does the
 /// same, and logs what failed.
@@ -138,12 +138,16 @@ impl File {
     /// Reads at `offset` into `into`, and returns the number of bytes read: all of `into`, or what there
     /// is up to the end of the file. Bytes of `into` beyond that number may have been set to zero.
     ///
+    /// Any memory, offset and length will do. What is [aligned](Self::alignment) goes straight into `into`, in one
+    /// transfer. Of other reads a long middle does, if the memory is aligned there; the rest is read as whole blocks into
+    /// other memory, up to 1 MiB at a time, and copied.
+    ///
     /// Sees every write that was acknowledged before the call (a reader beside another process: up to the end that
     /// [`len`](Self::len) can tell it); never space that was only grown.
     ///
     /// # Errors
     ///
-    /// [`Misaligned`](ErrorKind::Misaligned), and what the kernel answers. For a reader beside another process as
+    /// What the kernel answers; `into` may then hold part of what was asked for. For a reader beside another process as
     /// [`len`](Self::len).
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         match self.inner() {
@@ -280,7 +284,7 @@ impl File {
         }
     }
 
-    /// What memory, offsets and lengths must be multiples of.
+    /// What memory, offsets and lengths of writes must be multiples of. Reads need not be aligned, but cost least if they are.
     pub fn alignment(&self) -> Alignment {
         match self.inner() {
             Inner::Shared { engine, .. } => engine.alignment,

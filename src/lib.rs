@@ -32,6 +32,7 @@
 #![deny(unsafe_code)]
 
 mod backend;
+mod bounce;
 #[allow(unsafe_code)]
 mod buffer;
 mod engine;
