@@ -117,15 +117,12 @@ fn misalignment_is_an_error_that_names_the_alignment(dir: TestDir) -> TrialResul
     let file = writable().open(dir.join("log"))?;
     let align = file.alignment();
     let unit = align.append as usize;
-    let mut buffer = Buffer::zeroed(2 * unit);
+    let buffer = Buffer::zeroed(2 * unit);
     assert_misaligned(file.append(&buffer[1..unit + 1]), "memory address", align.memory);
     assert_misaligned(file.append(&buffer[..unit + 1]), "length", align.append);
     assert_misaligned(file.write_at(&buffer[1..unit + 1], 0), "memory address", align.memory);
     assert_misaligned(file.write_at(&buffer[..unit], 1), "offset", align.offset);
     assert_misaligned(file.write_at(&buffer[..1], 0), "length", align.offset);
-    assert_misaligned(file.read_at(&mut buffer[1..unit + 1], 0), "memory address", align.memory);
-    assert_misaligned(file.read_at(&mut buffer[..unit], 1), "offset", align.offset);
-    assert_misaligned(file.read_at(&mut buffer[..1], 0), "length", align.offset);
     assert_eq!(file.len()?, 0);
     file.close()?;
     Ok(())

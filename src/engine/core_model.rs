@@ -8,6 +8,7 @@ use crate::flush::Means;
 use crate::growth::{Plan, Planner, Room, Wishes};
 use crate::marker::{Identity, Mode, Prepared};
 use crate::merge::Limits;
+use crate::options::Tail;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
@@ -112,6 +113,7 @@ impl Model {
         let grows = !random.one_in(4);
         let prepared = grows.then_some(Prepared::Unwritten);
         let ground = Ground {
+            tail: Tail::Rewrite,
             identity: IDENTITY,
             limits: LIMITS,
             append_unit: BLOCK,
@@ -260,7 +262,7 @@ impl Model {
             let mut place = *offset;
             for segment in segments {
                 let mut bytes = Vec::new();
-                segment.copy_to(&mut bytes);
+                segment.show(|part| bytes.extend_from_slice(part));
                 let number = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
                 self.place(number, place);
                 place += segment.len();

@@ -15,6 +15,7 @@ use crate::file::Inner;
 use crate::growth::Wishes;
 use crate::marker::{Identity, Prepared};
 use crate::merge::Limits;
+use crate::options::Tail;
 use crate::recovery::{Extent, Recovery};
 use crate::sync::{JoinHandle, Mutex, MutexGuard, explore, spawn};
 use crate::sys::probe::Alignment;
@@ -131,7 +132,7 @@ impl Backend for Disk {
 
     fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
         let mut bytes = Vec::new();
-        segments.iter().for_each(|segment| segment.copy_to(&mut bytes));
+        segments.iter().for_each(|segment| segment.show(|part| bytes.extend_from_slice(part)));
         let first = (offset / BLOCK) as usize;
         let places: Vec<_> = (first..first + bytes.len() / BLOCK as usize).collect();
         {
@@ -261,6 +262,7 @@ impl File {
             process: &PROCESS,
             fs: fs.clone(),
             ground: Ground {
+                tail: Tail::Rewrite,
                 identity: IDENTITY,
                 limits: Limits { bytes_max: 1 << 20, segments_max: 1024 },
                 append_unit: BLOCK,
