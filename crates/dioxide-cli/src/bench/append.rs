@@ -135,6 +135,7 @@ fn one_by_one(task: &Task<'_>, file: dioxide::File, ledger: &Ledger, tickets: &T
 fn options(task: &Task<'_>) -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).durability(task.point.durability).growth(task.point.growth.unwrap_or(Growth::None));
+    options.tail(task.point.tail.unwrap_or_default());
     if let Some(bytes) = task.growth_cap_bytes {
         options.growth_cap(bytes);
     }

@@ -2,13 +2,13 @@
 
 use super::ledger::Ledger;
 use super::place::Place;
-use super::work::{Backend, Point, Route, Scenario, Tail, Units, Work};
+use super::work::{Backend, Point, Route, Scenario, Units, Work};
 use crate::args;
 use crate::exit::say;
 use crate::sizes::Sizes;
 use crate::units;
 use anyhow::{Context, Result, bail, ensure};
-use dioxide::{Durability, ErrorKind, Growth, OpenOptions};
+use dioxide::{Durability, ErrorKind, Growth, OpenOptions, Tail};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -255,7 +255,6 @@ fn append_work(
         rows.retain(|(_, route)| *route != Route::Preallocated);
     }
     rows = with_buffered_group(rows, buffered_group);
-    abilities.leave_out_small_appends(&mut rows)?;
     Ok(Work::new(rows, pace, size_bytes, abilities.units))
 }
 
@@ -396,28 +395,10 @@ impl Abilities {
     fn check_writes(&self, rows: &[(Point, Route)]) -> Result<()> {
         let unit = self.units.write_bytes;
         let refused = rows.iter().find(|(point, _)| !point.sizes.are_whole(unit));
-        refused.map_or(Ok(()), |(point, _)| bail!(refusal("direct writes", &[point.sizes], unit)))
+        let Some((point, _)) = refused else { return Ok(()) };
+        let (bs, unit) = (units::bytes(point.sizes.max_bytes), units::bytes(unit));
+        bail!("--bs {bs}: direct writes come in multiples of {unit} here")
     }
-
-    /// Blocks that only dioxide cannot append are left to the others, unless all are such.
-    fn leave_out_small_appends(&self, rows: &mut Rows) -> Result<()> {
-        let can = |sizes: Sizes| sizes.are_whole(self.units.append_bytes);
-        let all: BTreeSet<Sizes> = rows.iter().map(|(point, _)| point.sizes).collect();
-        let small: Vec<Sizes> = all.iter().copied().filter(|&sizes| !can(sizes)).collect();
-        if small.is_empty() {
-            return Ok(());
-        }
-        let refusal = refusal("appends of dioxide", &small, self.units.append_bytes);
-        ensure!(small.len() < all.len(), refusal);
-        say(&format!("{refusal}; shown as `-`"));
-        rows.retain(|(point, route)| !route.is_dioxide() || can(point.sizes));
-        Ok(())
-    }
-}
-
-fn refusal(what: &str, bs: &[Sizes], unit_bytes: u64) -> String {
-    let bs: Vec<String> = bs.iter().map(|sizes| units::bytes(sizes.max_bytes)).collect();
-    format!("--bs {}: {what} come in multiples of {} here", bs.join(","), units::bytes(unit_bytes))
 }
 
 /// The largest size of a scratch file, or of what is used of a device.
@@ -586,16 +567,16 @@ mod tests {
     }
 
     #[test]
-    fn blocks_below_the_append_unit_are_left_to_others() {
-        let units = Units { write_bytes: 512, append_bytes: 4096 };
-        let abilities = Abilities { units, growth: Growth::None };
-        let mut both = simple_rows(&[512, 4096]);
-        abilities.leave_out_small_appends(&mut both).unwrap();
-        let dioxide: Vec<u64> =
-            both.iter().filter(|row| row.1 == Route::Dioxide).map(|row| row.0.sizes.max_bytes).collect();
-        assert_eq!((both.len(), dioxide), (5, vec![4096]));
-        let refusal = abilities.leave_out_small_appends(&mut simple_rows(&[512])).unwrap_err();
-        assert_eq!(refusal.to_string(), "--bs 512: appends of dioxide come in multiples of 4k here");
+    fn a_tail_brings_a_group_commit() {
+        let routes = |rows: Rows| rows.into_iter().map(|(_, route)| route).collect::<Vec<_>>();
+        let whole = simple_rows(&[4096]);
+        let packed: Rows =
+            whole.iter().map(|&(point, route)| (Point { tail: Some(Tail::Pad), ..point }, route)).collect();
+        let plain = [Route::Kernel, Route::Preallocated, Route::Dioxide];
+        let all = [Route::Kernel, Route::Preallocated, Route::BufferedGroup, Route::Dioxide];
+        assert_eq!(routes(with_buffered_group(whole.clone(), false)), plain);
+        assert_eq!(routes(with_buffered_group(whole, true)), all);
+        assert_eq!(routes(with_buffered_group(packed, false)), all);
     }
 
     #[test]

@@ -8,9 +8,10 @@ use super::place::{Ground, Place};
 use super::records::{Gaps, Records};
 use super::schedule::Schedule;
 use super::stamp::salt;
-use super::work::{Backend, Point, Route, Scenario, Tail, Units, Work};
+use super::work::{Backend, Point, Route, Scenario, Units, Work};
 use super::{append, mixed, sync};
 use anyhow::{Context, Result};
+use dioxide::Tail;
 use std::time::Duration;
 
 /// What a run needs to know.

@@ -2,7 +2,7 @@
 
 use crate::args::Pace;
 use crate::sizes::Sizes;
-use dioxide::{Durability, Growth};
+use dioxide::{Durability, Growth, Tail};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -37,15 +37,6 @@ pub enum Route {
     Recycled,
     /// The same through queues, each with so many operations outstanding.
     Queue { iodepth: usize },
-}
-
-/// How dioxide goes on behind a record that does not fill its block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tail {
-    /// Byte to byte.
-    Rewrite,
-    /// In the next block.
-    Pad,
 }
 
 /// What lies below a bench.

@@ -76,6 +76,8 @@ fn by_threads(rows: &[Row]) -> String {
 /// How long growth held up an append, against what is slow without any growth.
 fn growth_stall(rows: &[Row], dioxide: &Row) -> String {
     let preallocated = rows.iter().find(|row| row.route == Route::Preallocated && row.point == dioxide.point);
+    // Packing by hand is slow without any growth.
+    let preallocated = preallocated.filter(|row| row.point.tail.is_none());
     let Some((stall_ns, other)) = dioxide.growing_clat_max_ns().zip(preallocated) else {
         return String::new();
     };
