@@ -79,7 +79,6 @@ impl Reader {
     /// Reads what this process does not write.
     pub fn read_beside_others(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         let fail = |kind| Error::new(Operation::Read, &self.path, Some(offset), kind);
-        engine::check_transfer(into, offset, self.facts.alignment).map_err(fail)?;
         let read = self.read_by_marker(into, offset);
         read.map(|read| read as usize).map_err(|error| fail(engine::os_kind(&error)))
     }
@@ -114,7 +113,7 @@ impl Reader {
         let (mut shrinks, mut changes) = (0, 0);
         loop {
             let (marker, len) = self.find(wanted_end)?;
-            match engine::read_up_to(&*self.backend, into, offset, len, self.facts.alignment.offset) {
+            match engine::read_up_to(&*self.backend, into, offset, len, self.facts.alignment) {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && shrinks < SHRINKS_MAX => {
                     shrinks += 1;
                     self.forget();

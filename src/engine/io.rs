@@ -54,11 +54,6 @@ impl Transfer {
         Self { kind: Kind::Flush, ..Self::of_write(0, 1) }
     }
 
-    /// How many bytes are to be moved.
-    pub fn total(&self) -> u64 {
-        self.total
-    }
-
     /// Which bytes the next call is to move.
     pub fn part(&self) -> Range<u64> {
         self.done..if self.done < self.head { self.head } else { self.total }
@@ -96,7 +91,7 @@ pub(super) fn write_fully(
 ) -> io::Result<()> {
     loop {
         let part = transfer.part();
-        let result = if part == (0..transfer.total()) {
+        let result = if part == (0..transfer.total) {
             backend.write(segments, offset, dsync)
         } else {
             backend.write(&part_of(segments, &part), offset + part.start, dsync)

@@ -17,6 +17,7 @@ mod packing;
 mod positional;
 pub(crate) mod process;
 pub(crate) mod queue;
+mod reading;
 pub(crate) mod recover;
 pub(crate) mod registry;
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod token;
 mod waiter;
 
 pub(crate) use core::Ground;
+pub(crate) use reading::read_up_to;
 
 use crate::backend::Backend;
 use crate::buffer::Segment;
@@ -165,8 +167,7 @@ impl Engine {
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         let fail = |kind| self.error(Operation::Read, Some(offset), kind);
         let _pass = self.begin(Operation::Read)?;
-        check_transfer(into, offset, self.alignment).map_err(fail)?;
-        let read = read_up_to(&*self.backend, into, offset, self.len(), self.alignment.offset);
+        let read = read_up_to(&*self.backend, into, offset, self.len(), self.alignment);
         read.map(|read| read as usize).map_err(|error| fail(os_kind(&error)))
     }
 
@@ -188,13 +189,10 @@ impl Engine {
         Ok(Course::Core(Dio::Append(Segment::of(data))))
     }
 
-    /// By a transfer of so many bytes, rounded up to whole blocks.
-    fn course_of_read(&self, into: &[u8], offset: u64) -> Result<Course> {
-        check_transfer(into, offset, self.alignment)
-            .map_err(|kind| self.error(Operation::Read, Some(offset), kind))?;
+    fn course_of_read(&self, into: &[u8], offset: u64) -> Course {
         match self.len().saturating_sub(offset).min(into.len() as u64) {
-            0 => Ok(Course::Done(0)),
-            left => Ok(Course::Direct(left)),
+            0 => Course::Done(0),
+            left => Course::Direct(left),
         }
     }
 
@@ -534,28 +532,11 @@ fn check_memory(data: &[u8], alignment: Alignment) -> Result<(), ErrorKind> {
     check("memory address", data.as_ptr() as u64, alignment.memory)
 }
 
-/// What every read and positional write must fulfil.
-pub(crate) fn check_transfer(data: &[u8], offset: u64, alignment: Alignment) -> Result<(), ErrorKind> {
+/// What every positional write must fulfil.
+fn check_transfer(data: &[u8], offset: u64, alignment: Alignment) -> Result<(), ErrorKind> {
     if !data.is_empty() {
         check_memory(data, alignment)?;
     }
     check("offset", offset, alignment.offset)?;
     check("length", data.len() as u64, alignment.offset)
-}
-
-/// Reads at `offset` what there is below `len`. Fewer bytes than that are an error.
-pub(crate) fn read_up_to(
-    backend: &dyn Backend,
-    into: &mut [u8],
-    offset: u64,
-    len: u64,
-    align: u64,
-) -> std::io::Result<u64> {
-    let left = len.saturating_sub(offset).min(into.len() as u64);
-    let wanted = left.next_multiple_of(align).min(into.len() as u64);
-    if wanted == 0 {
-        return Ok(0);
-    }
-    let read = io::read_fully(backend, &mut into[..wanted as usize], offset, align)?;
-    if read < left { Err(std::io::ErrorKind::UnexpectedEof.into()) } else { Ok(left) }
 }

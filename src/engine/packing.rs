@@ -15,8 +15,10 @@ use crate::sync::Mutex;
 use crate::sys::probe::Alignment;
 use std::io;
 
-/// So many pieces of memory are kept for the next requests; more are seldom in use at the same time.
-const SPARE_MAX: usize = 4;
+/// So many pieces of memory are kept for the next requests, none longer than this: a file that is idle should not keep
+/// much, and a long request costs so much more than its memory that it may as well ask for it.
+const SPARE_MAX: usize = 2;
+const SPARE_MAX_BYTES: usize = 256 << 10;
 
 /// See the module.
 #[derive(Debug)]
@@ -24,13 +26,13 @@ pub(super) struct Packer {
     shape: Shape,
     /// Of what is read.
     align: u64,
-    tail: Mutex<Tail>,
+    last: Mutex<LastBlock>,
     spare: Mutex<Vec<Buffer>>,
 }
 
-/// The beginning of the last block, or of one that was the last.
+/// What a block holds that was the last of the file, and not full, when it was written.
 #[derive(Debug, Default)]
-struct Tail {
+struct LastBlock {
     start: u64,
     bytes: Vec<u8>,
 }
@@ -38,7 +40,7 @@ struct Tail {
 impl Packer {
     pub fn new(alignment: Alignment) -> Self {
         let Alignment { memory, offset: align, append: block } = alignment;
-        Self { shape: Shape { block, memory }, align, tail: Mutex::default(), spare: Mutex::default() }
+        Self { shape: Shape { block, memory }, align, last: Mutex::default(), spare: Mutex::default() }
     }
 
     /// Makes whole blocks of what a request is to write, if it is not that already. Fails if the block in which it begins
@@ -89,29 +91,29 @@ impl Packer {
 
     /// Puts the first `len` bytes of the block that begins at `start` into `block`.
     fn begin_with(&self, start: u64, block: &mut [u8], len: usize, backend: &dyn Backend) -> io::Result<()> {
-        let tail = self.tail.lock();
-        if tail.start == start && tail.bytes.len() == len {
-            block[..len].copy_from_slice(&tail.bytes);
+        let last = self.last.lock();
+        if last.start == start && last.bytes.len() == len {
+            block[..len].copy_from_slice(&last.bytes);
             return Ok(());
         }
-        drop(tail);
+        drop(last);
         // A file system that gives back less has lost part of the file.
         let read = read_fully(backend, block, start, self.align)?;
         if read < len as u64 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
 
     fn keep(&self, start: u64, bytes: &[u8]) {
-        let mut tail = self.tail.lock();
-        tail.start = start;
-        tail.bytes.clear();
-        tail.bytes.extend_from_slice(bytes);
+        let mut last = self.last.lock();
+        last.start = start;
+        last.bytes.clear();
+        last.bytes.extend_from_slice(bytes);
     }
 
     /// Somebody else writes there: what is kept of that block may be out of date.
     pub fn forget(&self, span: Span) {
-        let mut tail = self.tail.lock();
-        if span.overlaps(&Span::at(tail.start, self.shape.block)) {
-            tail.bytes.clear();
+        let mut last = self.last.lock();
+        if span.overlaps(&Span::at(last.start, self.shape.block)) {
+            last.bytes.clear();
         }
     }
 
@@ -124,7 +126,7 @@ impl Packer {
     /// A request came back, so nobody looks at the memory any more in which it was put together.
     pub fn take_back(&self, memory: Buffer) {
         let mut spare = self.spare.lock();
-        if spare.len() < SPARE_MAX {
+        if spare.len() < SPARE_MAX && memory.len() <= SPARE_MAX_BYTES {
             spare.push(memory);
         }
     }

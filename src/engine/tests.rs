@@ -991,4 +991,5 @@ fn settle(file: &SimFile) -> Result<u64> {
 
 mod orders;
 mod packing;
+mod reads;
 mod told;

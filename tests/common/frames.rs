@@ -1,6 +1,6 @@
 //! Records of any length, and where they were acknowledged to be.
 
-use super::{BLOCK, BLOCK_BYTES, POISON, Random, Transfers};
+use super::{BLOCK_BYTES, POISON, Random, Transfers};
 use dioxide::Buffer;
 use dioxide_testkit::records::Frame;
 use std::cell::Cell;
@@ -117,12 +117,10 @@ pub fn assert_all_laid(content: &[u8], laid: &[Laid]) {
     }
 }
 
-/// Reads at any offset below the length, whatever has to be read around it, as much as there is of `len` bytes.
-pub fn read_anywhere(file: &impl Transfers, offset: u64, len: u64) -> dioxide::Result<Vec<u8>> {
-    let first = offset / BLOCK_BYTES * BLOCK_BYTES;
-    let mut into = Buffer::zeroed((offset + len - first).next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES) as usize);
-    let read = file.read_at(&mut into, first)? as u64;
-    assert!(read <= into.len() as u64 && into.len() >= BLOCK);
-    let end = read.min(offset + len - first);
-    Ok(into[..end as usize].get((offset - first) as usize..).unwrap_or_default().to_vec())
+/// Reads as much as there is of `len` bytes.
+pub fn read_bytes(file: &impl Transfers, offset: u64, len: u64) -> dioxide::Result<Vec<u8>> {
+    let mut bytes = vec![0; len as usize];
+    let read = file.read_at(&mut bytes, offset)?;
+    bytes.truncate(read);
+    Ok(bytes)
 }

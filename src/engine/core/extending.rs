@@ -136,13 +136,20 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// Whether a write that ends here extends nothing, and shares no block with an append in flight or yet to come.
     pub(super) fn is_inside(&self, end: u64) -> bool {
+        end <= self.full_to() || end <= self.sizes.written && self.in_flight == 0
+    }
+
+    /// Whether such a write goes at once: not before those who wait for the block in which the file ends, or writes that never
+    /// cease would keep them waiting for ever.
+    pub(super) fn goes_inside(&self, end: u64) -> bool {
+        let nobody_waits = self.waiting.is_empty() && self.called.is_none();
+        end <= self.full_to() || nobody_waits && self.is_inside(end)
+    }
+
+    /// No append in flight, or yet to come, writes below this.
+    fn full_to(&self) -> u64 {
         let written = self.sizes.written;
-        let full = if self.ground.is_device {
-            written
-        } else {
-            written / self.ground.append_unit * self.ground.append_unit
-        };
-        end <= full || end <= written && self.in_flight == 0
+        if self.ground.is_device { written } else { written / self.ground.append_unit * self.ground.append_unit }
     }
 
     /// Whether what begins at `offset`, at the end of the file or beyond, begins in a block that is being written.

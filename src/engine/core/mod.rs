@@ -348,7 +348,7 @@ impl<T: Clone + PartialEq> Core<T> {
     /// need no order.
     pub fn write(&mut self, token: T, segment: Segment, offset: u64, durable: bool, out: &mut Outbox<T>) {
         let member = Member { token, segment, durable };
-        if self.is_inside(offset + segment.len()) {
+        if self.goes_inside(offset + segment.len()) {
             self.overwrite(offset, member, out);
         } else {
             self.extend(Place::At(offset), member, out);
@@ -374,7 +374,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 Dio::Append(segment) => {
                     self.join(Place::End, Member { token, segment, durable }, out);
                 }
-                Dio::Write(segment, offset) if self.is_inside(offset + segment.len()) => {
+                Dio::Write(segment, offset) if self.goes_inside(offset + segment.len()) => {
                     overwrites.push((offset, Member { token, segment, durable }));
                 }
                 Dio::Write(segment, offset) => {

@@ -16,6 +16,7 @@ mod tests;
 use super::core::{Core, Dio, Outbox, Outcome, Request, Work};
 use super::io::{self, Transfer};
 use super::process::{Ended, Flushing, Process};
+use super::reading::Reading;
 use super::token::Token;
 use super::waiter::{News, Task};
 use super::{AbortOnPanic, Course, Engine, os_kind};
@@ -99,6 +100,8 @@ struct Pending {
     buffer: Option<Buffer>,
     /// What its transfer is to move.
     bytes: u64,
+    /// How far a read is, and memory that the kernel may be filling for it.
+    reading: Option<Reading>,
     /// Counted in while it is submitted and not finished; operations on devices are not.
     stay: Option<Stay>,
     /// The read-only handle that it reads for beside the engine of the file.
@@ -270,7 +273,8 @@ impl Driver {
                 }
             },
         };
-        let operation = Pending { tag, what, file, durable, buffer, bytes: 0, stay: None, reader };
+        let operation =
+            Pending { tag, what, file, durable, buffer, bytes: 0, reading: None, stay: None, reader };
         self.queued.push(self.operations.insert(operation));
         Ok(())
     }
@@ -515,7 +519,7 @@ impl Driver {
         let course = match (operation.what, data) {
             (What::Append, Some(data)) => engine.course_of_append(data),
             (What::Write(offset), Some(data)) => engine.course_of_write(data, offset, operation.durable),
-            (What::Read(offset), Some(data)) => engine.course_of_read(data, offset),
+            (What::Read(offset), Some(data)) => Ok(engine.course_of_read(data, offset)),
             (What::Sync, _) => Ok(Course::Core(Dio::Sync)),
             (_, None) => unreachable!("only a sync has no buffer"),
         };
@@ -525,11 +529,12 @@ impl Driver {
             Ok(Course::Core(dio)) => return Some(dio),
             Ok(Course::Direct(bytes)) => {
                 operation.bytes = bytes;
-                let align = engine.alignment.offset;
-                let transfer = match operation.what {
-                    // Direct reads end where blocks do; the buffer is whole ones.
-                    What::Read(_) => Transfer::of_read(bytes.next_multiple_of(align), align),
-                    _ => Transfer::of_write(bytes, align),
+                let transfer = match (operation.what, data) {
+                    (What::Read(offset), Some(into)) => {
+                        let reading = Reading::of(into, offset, bytes, engine.alignment);
+                        operation.reading.insert(reading).transfer()
+                    }
+                    _ => Transfer::of_write(bytes, engine.alignment.offset),
                 };
                 let file = operation.file;
                 self.run(Running { file, purpose: Purpose::Operation(number), transfer });
@@ -594,7 +599,7 @@ impl Driver {
         self.finish(number, result);
     }
 
-    /// The transfer of an operation came to its end.
+    /// The transfer of an operation came to its end; a read may need another one.
     fn transferred(&mut self, number: usize, result: std::io::Result<u64>) {
         let operation = &mut self.operations[number];
         let engine = &self.files[operation.file].engine;
@@ -604,9 +609,13 @@ impl Driver {
             // It was closed meanwhile, so what it thought to be there may have been cut.
             (_, Some(reader)) if !reader.is_beside(engine) => return self.read_without_writer(number),
             (What::Read(_), _) => {
-                let wanted = operation.bytes;
-                let enough = |read| if read < wanted { Err(ErrorKind::Os(libc::EIO)) } else { Ok(wanted) };
-                result.map_err(|error| os_kind(&error)).and_then(enough).map_err(fail)
+                let reading = operation.reading.as_mut().expect("it was begun");
+                let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
+                let Some(result) = reading.took(into, result) else {
+                    let (file, transfer) = (operation.file, reading.transfer());
+                    return self.run(Running { file, purpose: Purpose::Operation(number), transfer });
+                };
+                result.map_err(|error| fail(os_kind(&error)))
             }
             _ => {
                 let written = operation.bytes;
@@ -709,16 +718,15 @@ impl Driver {
             Purpose::Request(request, _) => io_of(&request.work, &part),
             Purpose::Operation(number) => {
                 let operation = &mut self.operations[*number];
-                let offset = operation.what.offset().expect("reads and writes have one") + part.start;
                 let buffer = operation.buffer.as_deref_mut().expect("reads and writes have one");
-                match operation.what {
-                    What::Read(_) => Io::Read {
-                        into: Segment::of_mut(&mut buffer[part.start as usize..part.end as usize]),
-                        offset,
-                    },
-                    _ => Io::Write {
+                match &mut operation.reading {
+                    Some(reading) => {
+                        let (into, offset) = reading.target(buffer, part.start);
+                        Io::Read { into: Segment::of_mut(into), offset }
+                    }
+                    None => Io::Write {
                         segments: smallvec![Segment::of(&buffer[part.start as usize..])],
-                        offset,
+                        offset: operation.what.offset().expect("writes have one") + part.start,
                         dsync: operation.durable,
                     },
                 }
