@@ -126,7 +126,7 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// Where the next append begins.
-    fn end_of_file(&self) -> u64 {
+    pub(super) fn end_of_file(&self) -> u64 {
         match self.ground.tail {
             Tail::Rewrite => self.sizes.reserved,
             Tail::Pad => self.sizes.reserved.next_multiple_of(self.ground.append_unit),
