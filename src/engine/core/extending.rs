@@ -127,7 +127,7 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// Where the next append begins.
-    fn end_of_file(&self) -> u64 {
+    pub(super) fn end_of_file(&self) -> u64 {
         let next_block = self.sizes.reserved.next_multiple_of(self.ground.append_unit);
         match self.ground.tail {
             Tail::Pad if !self.would_show_old_content(next_block) => next_block,
