@@ -330,16 +330,6 @@ fn fail_an_append(
     Ok((file, path, records))
 }
 
-/// Waits until nothing is grown in the background any more.
-fn wait_until_grown(path: &Path) -> std::io::Result<()> {
-    let mut size = 0;
-    while size != fs::metadata(path)?.len() {
-        size = fs::metadata(path)?.len();
-        thread::sleep(Duration::from_millis(250));
-    }
-    Ok(())
-}
-
 fn a_failed_append_ends_appending_until_it_is_given_up(fs: Fs) -> TrialResult {
     let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {

@@ -149,7 +149,11 @@ impl<T: Clone + PartialEq> Core<T> {
     /// No append in flight, or yet to come, writes below this.
     fn full_to(&self) -> u64 {
         let written = self.sizes.written;
-        if self.ground.is_device { written } else { written / self.ground.append_unit * self.ground.append_unit }
+        if self.ground.is_device {
+            written
+        } else {
+            written / self.ground.append_unit * self.ground.append_unit
+        }
     }
 
     /// Whether what begins at `offset`, at the end of the file or beyond, begins in a block that is being written.
