@@ -415,7 +415,7 @@ fn the_last_block_is_written_by_one_request_at_a_time_and_alone(dir: TestDir, wa
         append_frame(&file, Frame { writer: 99, number: 0, len: 100 })?;
         wait_until_grown(&path)?;
         let trace = DioTrace::start(&path)?;
-        together(8, |writer| append_frames(&file, writer, 20));
+        together(8, |writer| append_frames(&file, writer, 40));
         let end = file.len()?;
         file.close()?;
         let dios: Vec<_> = trace.finish()?.into_iter().filter(|dio| dio.span.start < end).collect();
@@ -428,7 +428,7 @@ fn the_last_block_is_written_by_one_request_at_a_time_and_alone(dir: TestDir, wa
 /// Checks that no two writes of one block are in flight together, and none goes on from a written block into unwritten
 /// space. Returns how many begin in a block that was written before.
 fn assert_in_order(dios: &[Dio], zeros_are_written: bool) -> usize {
-    assert!(dios.len() > 10, "nothing was traced: {}", dios.len());
+    assert!(dios.len() > 5, "too little was traced: {}", dios.len());
     let mut rewrites = 0;
     for (n, dio) in dios.iter().enumerate() {
         let before = &dios[..n];
@@ -786,7 +786,7 @@ fn appends_and_cuts_in_one_file_agree(dir: TestDir, way: Way) -> TrialResult {
             shared.file.set_len(0).expect("cutting works");
             shared.cuts.fetch_add(1, SeqCst);
         }
-        sleep(Duration::from_millis(20));
+        sleep(Duration::from_millis(100));
         shared.done.store(true, SeqCst);
         appenders.join().expect("appending works")
     });

@@ -68,7 +68,7 @@ fn find(dir: &Path, number: u64) -> io::Result<Option<PathBuf>> {
 /// Opens, checks and closes the file. Returns where it ends.
 fn recover(path: &Path, history: &History, losses: &mut Losses) -> dioxide::Result<u64> {
     let file = OpenOptions::new().write(true).open(path)?;
-    let (found_end, end_of_records) = look(&read(&file)?, history, losses);
+    let (found_end, end_of_records) = look(&read(&file)?, file.alignment().append, history, losses);
     let mut end = file.len()?;
     losses.add_unless(found_end == end, || format!("{found_end} bytes are read, of {end}"));
     let (floor, ceiling) = (history.floor, history.ceiling);
@@ -94,10 +94,10 @@ fn recover(path: &Path, history: &History, losses: &mut Losses) -> dioxide::Resu
     Ok(end)
 }
 
-/// Looks at all bytes of a file. Returns how many they are, and where the records end.
-fn look(bytes: &[u8], history: &History, losses: &mut Losses) -> (u64, u64) {
+/// Looks at all bytes of a file of such blocks. Returns how many they are, and where the records end.
+fn look(bytes: &[u8], block: u64, history: &History, losses: &mut Losses) -> (u64, u64) {
     let end_of_records = if history.is_framed {
-        frames::look(bytes, history, losses)
+        frames::look(bytes, block, history, losses)
     } else {
         let content = Content::of(bytes, history, losses);
         content.check_kept(history, losses);

@@ -1,16 +1,16 @@
 //! What is found in a log of frames: held byte by byte against where each of them was acknowledged, before the cut or after.
 
 use super::{Losses, POISON};
+use crate::SECTOR;
 use crate::history::{Fate, History};
 use crate::mark::Name;
-use crate::{BLOCK, SECTOR};
 use dioxide_testkit::records::Frame;
 
 /// Checks all bytes, and that the log's owner finds every frame that must be there. Returns the end of the last whole one.
 ///
 /// What is no durable frame may be torn, sector by sector: as far as it goes each sector has what was to stand there, and
 /// zeros behind.
-pub(super) fn look(bytes: &[u8], history: &History, losses: &mut Losses) -> u64 {
+pub(super) fn look(bytes: &[u8], block: u64, history: &History, losses: &mut Losses) -> u64 {
     let mut expected = vec![0; bytes.len()];
     for (name, record) in &history.records {
         let Some(offset) = record.offset else { continue };
@@ -24,7 +24,7 @@ pub(super) fn look(bytes: &[u8], history: &History, losses: &mut Losses) -> u64 
             losses.add(|| format!("at {}: {wrong}", n * SECTOR));
         }
     }
-    let found = Frame::find_all(bytes, BLOCK as u64);
+    let found = Frame::find_all(bytes, block);
     for (name, record) in history.records.iter().filter(|(_, record)| record.fate == Fate::Kept) {
         let offset = record.offset.expect("a durable record has a place");
         let place = found.binary_search_by_key(&offset, |(offset, _)| *offset);
@@ -38,7 +38,7 @@ fn frame_of(name: Name, len: u64) -> Frame {
     Frame { writer: name.writer, number: name.number, len }
 }
 
-/// The whole sectors that durable frames need are looked at with these.
+/// What one sector has that it must not.
 fn wrong_with(found: &[u8], expected: &[u8]) -> Option<String> {
     let same = found.iter().zip(expected).take_while(|(found, expected)| found == expected).count();
     let rest = &found[same..];
@@ -61,6 +61,7 @@ fn wrong_with(found: &[u8], expected: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::BLOCK;
     use crate::mark::Act;
 
     fn name(number: u64) -> Name {
@@ -82,7 +83,7 @@ mod tests {
 
     fn told(bytes: &[u8]) -> (u64, String) {
         let mut losses = Losses::default();
-        let end = look(bytes, &history(), &mut losses);
+        let end = look(bytes, BLOCK as u64, &history(), &mut losses);
         (end, losses.told.join("; "))
     }
 
