@@ -10,7 +10,8 @@ use dioxide_testkit::files;
 use dioxide_testkit::fuse_disk::Keep;
 use dioxide_testkit::lab::{Fs, TestDir};
 use dioxide_testkit::trials::{
-    Trial, TrialResult, fuse_trials, fuse_trials_where, lab_trials, lab_trials_where, volume_trials_where,
+    Failed, Trial, TrialResult, fuse_trials, fuse_trials_where, lab_trials, lab_trials_where,
+    volume_trials_where,
 };
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use rustix::fs::FallocateFlags;
@@ -45,6 +46,23 @@ fn append_durably(acks: &Acks, args: &[String]) {
             |number| Some(1 + number % 4),
             |result| result.map(|placed| acks.send(placed.to_ack())).is_ok(),
         );
+    });
+}
+
+/// A child that appends records of any length; args are path, growth, tail, and a number that tells its records from those of
+/// others. Its threads make calls and have queues of both kinds.
+fn append_frames_durably(acks: &Acks, args: &[String]) {
+    let first = args[3].parse::<u64>().expect("a number") << 16;
+    let mut options = writable();
+    options.durability(Durability::EveryWrite).growth(growth_named(&args[1])).growth_cap(MIB);
+    let file = options.tail(tail_named(&args[2])).open(&args[0]).expect("it opens");
+    let ways = [Way::Calls, Way::Queue, Way::Calls, Way::QueueOfCalls];
+    together(16, |thread| {
+        let file = ways[thread as usize % 4].to(file.try_clone().expect("one more handle"));
+        let len = |number| Some(any_len(&mut Random::new(number << 8 | thread), Frame::HEADER as u64));
+        append_frames_while(&file, first + thread, len, |result| {
+            result.map(|laid| acks.send(laid.to_ack())).is_ok()
+        });
     });
 }
 
@@ -182,7 +200,7 @@ impl Killed {
     }
 
     /// Does what the owner of the records has to do after a crash over zeros.
-    fn settle(&self, file: &File) -> Result<u64, dioxide_testkit::trials::Failed> {
+    fn settle(&self, file: &File) -> Result<u64, Failed> {
         let Some(found) = file.recovery() else { return Ok(file.len()?) };
         let acknowledged = end_of(&self.acknowledged);
         assert!(found.floor <= found.ceiling && found.ceiling == file.len()?, "{found:?}");
@@ -252,6 +270,55 @@ fn a_killed_process_without_growth_loses_no_acknowledged_record(dir: TestDir) ->
         assert_all_there(&fs::read(&path)?, &acknowledged);
     }
     Ok(())
+}
+
+fn a_killed_process_loses_no_acknowledged_record_of_any_length(dir: TestDir) -> TrialResult {
+    let mut random = Random::new(dir.as_os_str().len() as u64);
+    let mut acknowledged = 0;
+    for (growth, tail) in
+        [("unwritten", "rewrite"), ("unwritten", "pad"), ("zeroed", "rewrite"), ("none", "pad")]
+    {
+        let path = dir.join(format!("{growth}-{tail}"));
+        let mut laid: Vec<Laid> = Vec::new();
+        for round in 0..3 {
+            let args = [&path.to_string_lossy(), growth, tail, &round.to_string()];
+            let mut child = child::spawn("append_frames_durably", &args)?;
+            child.wait_for_acks(1 + random.below(100) as usize, PATIENCE)?;
+            let acks = child.kill_after(Duration::from_micros(random.below(20_000)))?;
+            laid.extend(acks.into_iter().map(Laid::from_ack));
+            let end = go_on_behind_the_last_whole_record(&path, &laid, tail == "pad")?;
+            assert_tidy(&path, end)?;
+        }
+        acknowledged += laid.len();
+    }
+    assert!(acknowledged > 200, "too little was acknowledged to test anything: {acknowledged}");
+    Ok(())
+}
+
+/// What the owner of a log has to do after a crash. Returns where it ends then, to the byte.
+fn go_on_behind_the_last_whole_record(path: &Path, laid: &[Laid], gaps: bool) -> Result<u64, Failed> {
+    let file = reopen(path)?;
+    let (len, block) = (file.len()?, file.alignment().append);
+    assert!(len.is_multiple_of(block), "recovered ends are those of blocks: {len}");
+    let content = fs::read(path)?;
+    let found = Frame::find_all(&content[..len as usize], block);
+    for laid in laid {
+        assert!(found.binary_search(&(laid.offset, laid.frame)).is_ok(), "not found: {laid:?}");
+    }
+    let ends = found.iter().map(|(offset, frame)| offset + frame.len);
+    let begins = found.iter().skip(1).map(|(offset, _)| *offset);
+    assert!(gaps || ends.clone().zip(begins).all(|(end, begin)| end == begin), "a gap between records");
+    let end = ends.max().unwrap_or(0);
+    if let Some(recovery) = file.recovery() {
+        assert!(
+            (recovery.floor..=recovery.ceiling).contains(&end) || recovery.verdict == Verdict::Cut,
+            "{recovery:?}"
+        );
+    }
+    file.set_len(end)?;
+    assert_eq!(file.len()?, end);
+    file.close()?;
+    Ok(end)
 }
 
 fn a_killed_process_loses_no_positional_write(dir: TestDir) -> TrialResult {
@@ -600,7 +667,7 @@ fn a_copy_with_the_marker_is_left_alone(dir: TestDir) -> TrialResult {
 }
 
 /// A file that a crash left grown, that another program appended to since.
-fn grown_by_another_since(path: &Path) -> Result<(Vec<Placed>, Vec<u8>), dioxide_testkit::trials::Failed> {
+fn grown_by_another_since(path: &Path) -> Result<(Vec<Placed>, Vec<u8>), Failed> {
     let records = leave_grown(path, "unwritten")?;
     let mut other = fs::OpenOptions::new().append(true).open(path)?;
     other.write_all(b"a line of another program\n")?;
@@ -839,6 +906,7 @@ fn trials() -> Vec<Trial> {
         a_killed_process_with_queues_loses_no_acknowledged_record,
         a_killed_process_with_queues_over_zeros_loses_no_acknowledged_record,
         a_killed_process_without_growth_loses_no_acknowledged_record,
+        a_killed_process_loses_no_acknowledged_record_of_any_length,
         a_killed_process_loses_no_positional_write,
         a_process_killed_while_opening_or_closing_loses_nothing,
         a_file_of_someone_else_is_never_cut,
@@ -895,6 +963,7 @@ fn trials() -> Vec<Trial> {
 fn main() -> ExitCode {
     let scenarios: &[child::Scenario] = &[
         ("append_durably", append_durably),
+        ("append_frames_durably", append_frames_durably),
         ("append_then_sync", append_then_sync),
         ("write_durably_with_holes", write_durably_with_holes),
         ("write_durably_beyond", write_durably_beyond),

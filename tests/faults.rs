@@ -104,14 +104,21 @@ fn use_without_growth(file: &File) -> Vec<Placed> {
 
 /// From now on the kernel answers this system call of this thread, and of those that it starts, with `errno`. For good.
 fn refuse(system_call: libc::c_long, errno: i32) {
-    let step = |code, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
-    let mut filter = [
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, system_call as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    filter(&mut [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, 0, system_call as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+    ]);
+}
+
+fn step(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt, jf, k }
+}
+
+/// Puts all system calls of this thread, and of those that it starts, through these steps.
+fn filter(steps: &mut [libc::sock_filter]) {
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
     // SAFETY: the filter outlives the call, and only changes what this thread is answered.
     let result = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) };
     assert_eq!(result, 0, "root may do that: {}", io::Error::last_os_error());
@@ -543,6 +550,113 @@ fn what_another_program_appends_meanwhile_is_kept(dir: TestDir) -> TrialResult {
     assert_eq!(content[size as usize..], theirs);
     assert!(matches!(refusal(reopen(&path)), ErrorKind::Doubtful(_)));
     assert_all_there(&fs::read(&path)?, &placed);
+    Ok(())
+}
+
+// --- short writes ---------------------------------------------------------------------------------
+
+#[cfg(target_arch = "x86_64")]
+mod short {
+    use super::{BLOCK, filter, step};
+    use std::io;
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+
+    /// In an argument that the call does not look at: let it pass.
+    const PASS: u32 = 0x5_0A55;
+
+    /// How many writes were to be cut short.
+    pub static COUNT: AtomicU64 = AtomicU64::new(0);
+
+    /// What files are written in, at least.
+    pub static UNIT: AtomicUsize = AtomicUsize::new(BLOCK);
+
+    /// From now on most writes of this thread, and of those that it starts, only move some of their units. For good.
+    pub fn write_short() {
+        // SAFETY: the handler is of the form that SA_SIGINFO asks for.
+        let result = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = cut_short as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut())
+        };
+        assert_eq!(result, 0, "{}", io::Error::last_os_error());
+        let load = |at| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at);
+        let is = |jt, jf, k| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, jf, k);
+        let answer = |k| step(libc::BPF_RET | libc::BPF_K, 0, 0, k);
+        filter(&mut [
+            load(0),
+            is(0, 2, libc::SYS_pwrite64 as u32),
+            // The sixth argument, of four.
+            load(56),
+            step(libc::BPF_JMP | libc::BPF_JA, 0, 0, 2),
+            is(0, 3, libc::SYS_pwritev2 as u32),
+            // The fifth, the upper half of the offset: on 64 bits there is none.
+            load(48),
+            is(1, 0, PASS),
+            answer(libc::SECCOMP_RET_TRAP),
+            answer(libc::SECCOMP_RET_ALLOW),
+        ]);
+    }
+
+    fn some_of(len: usize) -> usize {
+        let unit = UNIT.load(SeqCst);
+        let units = len / unit;
+        if units < 2 { len } else { (1 + COUNT.fetch_add(1, SeqCst) as usize * 7 % units) * unit }
+    }
+
+    /// Does in place of the call what it is to do.
+    extern "C" fn cut_short(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: the kernel gives the handler the thread's context, which has the call and its arguments in registers; the
+        // arguments are passed on, but for lengths that are shorter.
+        unsafe {
+            let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+            let [call, fd, data, len, offset, flags] =
+                [libc::REG_RAX, libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R9]
+                    .map(|register| registers[register as usize]);
+            let result = if call == libc::SYS_pwrite64 {
+                libc::syscall(libc::SYS_pwrite64, fd, data, some_of(len as usize), offset, 0, PASS)
+            } else {
+                let mut first = *(data as *const libc::iovec);
+                first.iov_len = some_of(first.iov_len);
+                libc::syscall(libc::SYS_pwritev2, fd, &first, 1, offset, PASS, flags)
+            };
+            let errno = *libc::__errno_location();
+            registers[libc::REG_RAX as usize] = if result < 0 { -i64::from(errno) } else { result };
+        }
+    }
+}
+
+/// A child under a kernel that writes short; the memory of each record is overwritten as soon as its call has returned.
+#[cfg(target_arch = "x86_64")]
+fn append_frames_in_short_writes(acks: &Acks, args: &[String]) {
+    short::write_short();
+    let mut options = writable();
+    options.growth(growth_named(&args[1])).tail(tail_named(&args[2])).growth_cap(MIB);
+    let [lazy, strict] = [Durability::OnSync, Durability::EveryWrite]
+        .map(|durability| options.durability(durability).open(&args[0]).expect("it opens"));
+    short::UNIT.store(lazy.alignment().offset as usize, SeqCst);
+    let laid = together(8, |writer| {
+        let way = if writer % 4 == 3 { Way::QueueOfCalls } else { Way::Calls };
+        let file = if writer % 2 == 0 { &lazy } else { &strict };
+        append_frames(&way.to(file.try_clone().expect("one more handle")), writer, 20)
+    });
+    lazy.close().expect("one of two handles");
+    strict.close().expect("it closes");
+    acks.send([short::COUNT.load(SeqCst), 0, 0]);
+    laid.concat().into_iter().for_each(|laid| acks.send(laid.to_ack()));
+}
+
+#[cfg(target_arch = "x86_64")]
+fn records_that_are_written_bit_by_bit_are_as_they_were_given(dir: TestDir) -> TrialResult {
+    for (growth, tail) in
+        [("unwritten", "rewrite"), ("unwritten", "pad"), ("zeroed", "rewrite"), ("none", "rewrite")]
+    {
+        let path = dir.join(format!("{growth}-{tail}"));
+        let acks = played("append_frames_in_short_writes", &path, &[growth, tail])?;
+        assert!(acks[0][0] > 100, "too few writes were short: {}", acks[0][0]);
+        let laid: Vec<_> = acks[1..].iter().copied().map(Laid::from_ack).collect();
+        assert_laid_out(&fs::read(&path)?, 0, &laid, tail == "pad");
+    }
     Ok(())
 }
 
@@ -1065,6 +1179,11 @@ fn trials() -> Vec<Trial> {
         misaligned_operations_change_nothing_on_a_device,
     ];
     let mut all: Vec<_> = everywhere.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
+    #[cfg(target_arch = "x86_64")]
+    all.extend(lab_trials(
+        "records_that_are_written_bit_by_bit_are_as_they_were_given",
+        records_that_are_written_bit_by_bit_are_as_they_were_given,
+    ));
     all.extend(lab_trials_in(
         Way::QUEUES,
         "a_storm_of_signals_is_not_noticed_by_queues",
@@ -1095,6 +1214,8 @@ fn main() -> ExitCode {
         ("append_without_io_uring", append_without_io_uring),
         ("append_with_little_locked_memory", append_with_little_locked_memory),
         ("queue_in_a_storm", queue_in_a_storm),
+        #[cfg(target_arch = "x86_64")]
+        ("append_frames_in_short_writes", append_frames_in_short_writes),
     ];
     dioxide_testkit::run(scenarios, trials)
 }

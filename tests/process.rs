@@ -245,6 +245,19 @@ fn a_forked_child_can_do_nothing_with_the_file(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// Its memory of the last block is a copy.
+fn a_forked_child_writes_nothing_to_the_last_block(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = writable().open(&path)?;
+    let frame = |number| Frame { writer: 1, number, len: 90 };
+    let mut laid = vec![append_frame(&file, frame(0))?];
+    assert!(holds_in_a_fork(|| is_forked(append_frame(&file, Frame { writer: 2, ..frame(0) }))));
+    laid.push(append_frame(&file, frame(1))?);
+    file.close()?;
+    assert_laid_out(&fs::read(&path)?, 0, &laid, false);
+    Ok(())
+}
+
 fn locked(path: &Path) -> bool {
     refusal(OpenOptions::new().write(true).open(path)) == ErrorKind::Locked
 }
@@ -684,6 +697,7 @@ fn trials() -> Vec<Trial> {
         closing_a_reading_handle_or_looking_ends_the_programs_own_lock,
         a_reading_handle_goes_on_in_a_forked_child,
         a_forked_child_can_do_nothing_with_the_file,
+        a_forked_child_writes_nothing_to_the_last_block,
         a_forked_child_touches_no_ring_of_its_parent,
         a_forked_child_that_opens_the_file_again_is_locked_out,
         a_forked_child_that_ends_changes_nothing,

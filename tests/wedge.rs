@@ -308,6 +308,37 @@ fn nothing_acknowledged_beside_a_failing_flush_is_lost(fs: Fs) -> TrialResult {
     Ok(())
 }
 
+/// The same with short records in one file, which share blocks, requests and flushes.
+fn no_short_record_beside_a_failing_flush_is_lost(fs: Fs) -> TrialResult {
+    let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    for tail in TAILS {
+        let path = volume.path().join(format!("{tail:?}"));
+        let file = writable().tail(tail).durability(Durability::EveryWrite).open(&path)?;
+        let laid = thread::scope(|scope| {
+            let writers = scope.spawn(|| {
+                together(16, |writer| {
+                    let frame = |number| Frame { writer, number, len: 20 + number % 90 };
+                    let laid = (0..).map_while(|number| append_frame(&file, frame(number)).ok());
+                    laid.collect::<Vec<_>>()
+                })
+            });
+            thread::sleep(Duration::from_millis(100));
+            disk(&volume).fail_flush(1, libc::EIO).expect("the disk obeys");
+            writers.join().expect("writers end").concat()
+        });
+        assert!(laid.len() > 16, "too little was acknowledged to test anything: {}", laid.len());
+        drop(file);
+        volume.remount()?;
+        let file = OpenOptions::new().write(true).open(&path)?;
+        let content = fs::read(&path)?;
+        assert_all_laid(&content, &laid);
+        let found = Frame::find_all(&content, file.alignment().append);
+        assert!(laid.iter().all(|laid| found.binary_search(&(laid.offset, laid.frame)).is_ok()));
+        file.close()?;
+    }
+    Ok(())
+}
+
 // --- failed writes --------------------------------------------------------------------------------
 
 /// A file whose last append failed at the disk, with what was acknowledged before.
@@ -328,16 +359,6 @@ fn fail_an_append(
     assert_eq!(disk(volume).stats()?.failed_writes, failed_before + 1);
     disk(volume).heal()?;
     Ok((file, path, records))
-}
-
-/// Waits until nothing is grown in the background any more.
-fn wait_until_grown(path: &Path) -> std::io::Result<()> {
-    let mut size = 0;
-    while size != fs::metadata(path)?.len() {
-        size = fs::metadata(path)?.len();
-        thread::sleep(Duration::from_millis(250));
-    }
-    Ok(())
 }
 
 fn a_failed_append_ends_appending_until_it_is_given_up(fs: Fs) -> TrialResult {
@@ -370,6 +391,35 @@ fn give_up_a_failed_append(volume: &Volume, growth: Growth) -> TrialResult {
     file.close()?;
     assert_tidy(&path, next.end())?;
     assert_all_there(&fs::read(&path)?, &records[1..]);
+    Ok(())
+}
+
+/// What stands in the last block already is as it was, in the file and in memory.
+fn a_failed_rewrite_of_the_last_block_harms_no_record(fs: Fs) -> TrialResult {
+    let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
+    for (growth, len) in GROWTHS.into_iter().flat_map(|growth| [50, 10_000].map(|len| (growth, len))) {
+        let path = volume.path().join(format!("{growth:?}-{len}"));
+        let file = writable().growth(growth).growth_cap(4 * MIB).open(&path)?;
+        let frame = |number, len| Frame { writer: 1, number, len };
+        let mut laid: Vec<_> =
+            (0..30).map(|number| append_frame(&file, frame(number, 33))).collect::<Result<_, _>>()?;
+        file.sync_data()?;
+        wait_until_grown(&path)?;
+        rustix::fs::sync();
+        disk(&volume).fail_write_range(WHOLE_DISK, 1, libc::EIO)?;
+        assert_eq!(refusal(append_frame(&file, frame(30, len))), ErrorKind::Os(libc::EIO));
+        disk(&volume).heal()?;
+        assert!(matches!(refusal(append_frame(&file, frame(31, 1))), ErrorKind::AppendEnded(_)));
+        let end = 30 * 33;
+        assert_eq!(file.len()?, end);
+        file.set_len(end)?;
+        for number in 32..40 {
+            laid.push(append_frame(&file, frame(number, len + number))?);
+        }
+        assert_eq!(laid[30].offset, end);
+        file.close()?;
+        assert_laid_out(&fs::read(&path)?, 0, &laid, false);
+    }
     Ok(())
 }
 
@@ -554,10 +604,12 @@ fn trials() -> Vec<Trial> {
         other_file_systems_are_not_wedged,
         a_durable_append_whose_flush_fails_is_not_acknowledged,
         nothing_acknowledged_beside_a_failing_flush_is_lost,
+        no_short_record_beside_a_failing_flush_is_lost,
         a_stalled_disk_stops_only_its_own_files,
     ];
     let where_writes_are_direct: &[VolumeTest] = named![
         a_failed_append_ends_appending_until_it_is_given_up,
+        a_failed_rewrite_of_the_last_block_harms_no_record,
         closing_after_a_failed_append_cuts_at_the_gap,
         a_failed_overwrite_fails_its_caller_only,
     ];

@@ -39,6 +39,16 @@ pub fn growth_on(fs: Fs, growth: Growth) -> Growth {
 /// What buffers are overwritten with once nobody may look at them any more.
 pub const POISON: u8 = 0xDE;
 
+/// Waits until nothing is grown in the background any more.
+pub fn wait_until_grown(path: &Path) -> io::Result<()> {
+    let mut size = 0;
+    while size != fs::metadata(path)?.len() {
+        size = fs::metadata(path)?.len();
+        std::thread::sleep(std::time::Duration::from_millis(250));
+    }
+    Ok(())
+}
+
 /// Looks for a sector of poison on the whole disk.
 pub fn finds_poison(disk: &FuseDisk) -> io::Result<bool> {
     let mut image = fs::File::open(disk.image())?;

@@ -3,7 +3,7 @@
 
 use crate::check::Loss;
 use crate::recording::{Cut, Flushes, Plan, Recording};
-use crate::workload::{UNSYNCED, WORKLOADS, Workload};
+use crate::workload::{CONTROLS, WORKLOADS, Workload};
 use dioxide_testkit::lab::Fs;
 use std::io;
 use std::path::PathBuf;
@@ -176,11 +176,11 @@ fn tasks(settings: &Settings) -> Vec<Task> {
         delay_max: settings.delay_max,
     };
     let controls = settings.file_systems.iter().flat_map(|&fs| {
-        [
-            plan(fs, &UNSYNCED, Flushes::Kept, settings.seed),
-            plan(fs, &WORKLOADS[0], Flushes::Ignored, settings.seed),
-        ]
+        let lossy = CONTROLS.iter().filter(move |control| (control.applies)(fs).is_ok());
+        let lossy = lossy.map(move |control| (fs, control, Flushes::Kept));
+        lossy.chain([(fs, &WORKLOADS[0], Flushes::Ignored)])
     });
+    let controls = controls.map(|(fs, control, flushes)| plan(fs, control, flushes, settings.seed));
     let mut tasks: Vec<_> = controls.map(|plan| Task { plan, cuts: CONTROL_CUTS }).collect();
     let everything = settings.file_systems.iter().flat_map(|&fs| WORKLOADS.iter().map(move |w| (fs, w)));
     let applicable: Vec<_> = everything.filter(|(fs, workload)| (workload.applies)(*fs).is_ok()).collect();

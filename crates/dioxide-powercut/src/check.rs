@@ -1,10 +1,12 @@
 //! What is found after a cut: opens a file as its owner would, and holds every sector of it against its history.
 
+mod frames;
+
 use crate::history::{Fate, History};
 use crate::mark::Name;
 use crate::workload::{POISON, path_of};
 use crate::{BLOCK, SECTOR};
-use dioxide::{Buffer, File, OpenOptions, Verdict};
+use dioxide::{File, OpenOptions, Verdict};
 use dioxide_testkit::files;
 use dioxide_testkit::records::Stamp;
 use std::collections::HashMap;
@@ -66,27 +68,50 @@ fn find(dir: &Path, number: u64) -> io::Result<Option<PathBuf>> {
 /// Opens, checks and closes the file. Returns where it ends.
 fn recover(path: &Path, history: &History, losses: &mut Losses) -> dioxide::Result<u64> {
     let file = OpenOptions::new().write(true).open(path)?;
-    let content = Content::of(&read(&file)?, history, losses);
-    content.check_kept(history, losses);
+    let (found_end, end_of_records) = look(&read(&file)?, file.alignment().append, history, losses);
     let mut end = file.len()?;
-    if let Some(found) = file.recovery().filter(|found| found.verdict == Verdict::Undecided) {
-        end = content.end_of_records(history);
-        losses.add_unless((found.floor..=found.ceiling).contains(&end), || format!("ends at {end}: {found}"));
-        file.set_len(end)?;
-    }
+    losses.add_unless(found_end == end, || format!("{found_end} bytes are read, of {end}"));
     let (floor, ceiling) = (history.floor, history.ceiling);
-    losses.add_unless((floor..=ceiling).contains(&end), || {
+    let within = |end| (floor..=ceiling).contains(&end);
+    let undecided = file.recovery().filter(|found| found.verdict == Verdict::Undecided);
+    losses.add_unless(undecided.is_some() || within(end), || {
         format!("ends at {end}, not between {floor} and {ceiling}; {:?}", file.recovery())
     });
+    // A log of frames goes on behind the last whole one.
+    if undecided.is_some() || history.is_framed {
+        end = end_of_records;
+        losses.add_unless(within(end), || {
+            format!("its records end at {end}, not between {floor} and {ceiling}")
+        });
+        if let Some(found) = undecided {
+            losses.add_unless((found.floor..=found.ceiling).contains(&end), || {
+                format!("ends at {end}: {found}")
+            });
+        }
+        file.set_len(end)?;
+    }
     file.close()?;
     Ok(end)
 }
 
+/// Looks at all bytes of a file of such blocks. Returns how many they are, and where the records end.
+fn look(bytes: &[u8], block: u64, history: &History, losses: &mut Losses) -> (u64, u64) {
+    let end_of_records = if history.is_framed {
+        frames::look(bytes, block, history, losses)
+    } else {
+        let content = Content::of(bytes, history, losses);
+        content.check_kept(history, losses);
+        content.end_of_records(history)
+    };
+    (bytes.len() as u64, end_of_records)
+}
+
 fn read(file: &File) -> dioxide::Result<Vec<u8>> {
     let len = file.len()? as usize;
-    let mut buffer = Buffer::zeroed(len.next_multiple_of(BLOCK));
-    file.read_at(&mut buffer, 0)?;
-    Ok(buffer[..len].to_vec())
+    let mut bytes = vec![0; len];
+    let read = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(read);
+    Ok(bytes)
 }
 
 /// A file at rest is as any other program would leave it.

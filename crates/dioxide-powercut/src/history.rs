@@ -1,5 +1,6 @@
 //! What a workload had done to a file by the time of a cut, and so what must, may and must not be found in it.
 
+use crate::BLOCK;
 use crate::mark::{Act, Name};
 use std::collections::HashMap;
 
@@ -8,7 +9,7 @@ use std::collections::HashMap;
 pub struct Written {
     /// Its length in bytes.
     pub bytes: u64,
-    /// Where it must lie, if that is known.
+    /// Where it must lie, if that is known. Of frames it is, if they are ever acknowledged.
     pub offset: Option<u64>,
     /// How sure it is.
     pub fate: Fate,
@@ -40,6 +41,8 @@ pub struct History {
     pub life: u64,
     /// Whether only appends were made to it: then there is no gap below the floor.
     pub is_gapless: bool,
+    /// Whether its records are frames.
+    pub is_framed: bool,
 }
 
 impl History {
@@ -47,6 +50,23 @@ impl History {
     pub fn of(acts: impl IntoIterator<Item = Act>) -> History {
         let mut history = History { is_gapless: true, ..History::default() };
         acts.into_iter().for_each(|act| history.add(act));
+        history
+    }
+
+    /// The same, and where frames were to stand that were acknowledged after the cut.
+    pub fn foreseeing(
+        before: impl IntoIterator<Item = Act>,
+        after: impl IntoIterator<Item = Act>,
+    ) -> History {
+        let mut history = History::of(before);
+        for act in after {
+            if let Act::Durable(name, offset) = act
+                && history.is_framed
+                && let Some(record) = history.records.get_mut(&name)
+            {
+                record.offset = Some(offset);
+            }
+        }
         history
     }
 
@@ -60,6 +80,12 @@ impl History {
             Act::Append(name, bytes) => {
                 self.begin(name, bytes, None);
                 self.ceiling += bytes;
+            }
+            Act::AppendFrame(name, bytes) => {
+                self.begin(name, bytes, None);
+                self.is_framed = true;
+                // Each may begin at the next block, and the end is that of a block.
+                self.ceiling += bytes.next_multiple_of(BLOCK as u64);
             }
             Act::WriteAt(name, bytes, offset) => {
                 self.is_gapless = false;
@@ -162,5 +188,14 @@ mod tests {
         acts.push(Act::WasRecycled(1));
         let recycled = History::of(acts);
         assert_eq!((recycled.floor, recycled.ceiling, fates(&recycled)), (0, 0, vec![Fate::Open]));
+    }
+
+    #[test]
+    fn frames_end_with_a_block_and_what_is_acknowledged_later_has_a_place() {
+        let acts = [Act::AppendFrame(name(0), 90), Act::Durable(name(0), 0), Act::AppendFrame(name(1), 5000)];
+        let history = History::foreseeing(acts, [Act::Durable(name(1), 90)]);
+        assert_eq!((history.floor, history.ceiling, history.is_framed), (90, 12288, true));
+        assert_eq!(fates(&history), [Fate::Kept, Fate::Open]);
+        assert_eq!(history.records[&name(1)].offset, Some(90));
     }
 }

@@ -2,7 +2,7 @@
 
 use dioxide_testkit::fuse_disk;
 
-/// A record: who wrote it, and which of the writer's it is. Also stands in every sector of it.
+/// A record: who wrote it, and which of the writer's it is. Also stands in every sector of it, or in its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Name {
     /// Each thread of each life of a file is another.
@@ -16,6 +16,8 @@ pub struct Name {
 pub enum Act {
     /// The append of a record of this many bytes is about to be called.
     Append(Name, u64),
+    /// The append of a frame ([`Frame`](dioxide_testkit::records::Frame)) of this many bytes is about to be called.
+    AppendFrame(Name, u64),
     /// A write of a record of this many bytes at this offset is about to be called.
     WriteAt(Name, u64, u64),
     /// The record is at this offset, and durable.
@@ -51,6 +53,7 @@ impl Mark {
             Act::WasCut(len) => (4, len, 0, 0),
             Act::Recycle(life) => (5, life, 0, 0),
             Act::WasRecycled(life) => (6, life, 0, 0),
+            Act::AppendFrame(record, bytes) => (7, name(record), bytes, 0),
         };
         [kind | self.file << 8, first, second, third]
     }
@@ -70,6 +73,7 @@ impl Mark {
             4 => Act::WasCut(first),
             5 => Act::Recycle(first),
             6 => Act::WasRecycled(first),
+            7 => Act::AppendFrame(record, second),
             kind => panic!("no mark is of kind {kind}"),
         };
         Mark { file: head >> 8, act }
@@ -85,6 +89,7 @@ mod tests {
         let record = Name { writer: 70_000, number: 9 };
         let acts = [
             Act::Append(record, 4096),
+            Act::AppendFrame(record, 90),
             Act::WriteAt(record, 4096, 1 << 40),
             Act::Durable(record, 8192),
             Act::Cut(12288),

@@ -168,7 +168,8 @@ impl Recording {
         let anywhere = self.span.start + random.below(self.span.end - self.span.start + 1);
         let marked = self.marks.get(random.below(2 * self.marks.len() as u64) as usize);
         let after = marked.map_or(anywhere, |(place, _)| place + 1);
-        let keep = match (random.below(6), random.below(1 << 32)) {
+        let tears = if self.has_frames() { 2 } else { 6 };
+        let keep = match (random.below(tears), random.below(1 << 32)) {
             (0, seed) => Keep::Random { seed },
             _ => whole_writes(random),
         };
@@ -222,10 +223,20 @@ impl Recording {
     }
 
     fn histories(&self, cut: u64) -> [History; FILES as usize] {
-        let before = self.marks.iter().take_while(|(place, _)| *place < cut).map(|(_, mark)| mark);
+        let marked = self.marks.partition_point(|(place, _)| *place < cut);
+        let (before, after) = self.marks.split_at(marked);
         std::array::from_fn(|file| {
-            History::of(before.clone().filter(|mark| mark.file == file as u64).map(|mark| mark.act))
+            let of_file = |mark: &&(u64, Mark)| mark.1.file == file as u64;
+            let acts = |marks: &'_ [(u64, Mark)]| -> Vec<Act> {
+                marks.iter().filter(of_file).map(|(_, mark)| mark.act).collect()
+            };
+            History::foreseeing(acts(before), acts(after))
         })
+    }
+
+    /// Whether its last blocks are written again and again: then it matters how a write is torn.
+    fn has_frames(&self) -> bool {
+        self.marks.iter().any(|(_, mark)| matches!(mark.act, Act::AppendFrame(..)))
     }
 }
 

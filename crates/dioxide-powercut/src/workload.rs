@@ -4,11 +4,12 @@
 
 use crate::mark::{Act, Mark, Name};
 use crate::{BLOCK, SECTOR};
-use dioxide::{Buffer, Durability, File, Growth, OpenOptions, Queue};
+use dioxide::{Buffer, Durability, File, Growth, OpenOptions, Queue, Tail};
 use dioxide_testkit::child::Acks;
 use dioxide_testkit::fuse_disk::Marks;
 use dioxide_testkit::lab::{Applies, Fs};
-use dioxide_testkit::records::{Random, Stamp};
+use dioxide_testkit::records::{Frame, Random, Stamp};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -66,15 +67,29 @@ pub const WORKLOADS: &[Workload] = &[
     honest("recycle", where_both_grow, recycle),
     honest("queue", everywhere, append_by_queues),
     honest("queue-sync", everywhere, append_by_queues_then_sync),
+    honest("frames", everywhere, |player| append_frames(player, Growth::Unwritten)),
+    honest("frames-zeroed", where_zeros_grow, |player| append_frames(player, Growth::Zeroed)),
+    honest("frames-plain", everywhere, |player| append_frames(player, Growth::None)),
 ];
 
 /// The control: says that records are durable that were never flushed.
 pub const UNSYNCED: Workload =
     Workload { name: "unsynced", applies: everywhere, run: append_unsynced, is_honest: false };
 
+/// Another control, without dioxide: each record rewrites the last block, but first with zeros in front.
+pub const ZEROS_IN_FRONT: Workload = Workload {
+    name: "zeros-in-front",
+    applies: Fs::writes_directly,
+    run: append_behind_zeros,
+    is_honest: false,
+};
+
+/// All that must lose.
+pub const CONTROLS: &[Workload] = &[UNSYNCED, ZEROS_IN_FRONT];
+
 /// The workload of this name.
 pub fn named(name: &str) -> Option<&'static Workload> {
-    WORKLOADS.iter().chain([&UNSYNCED]).find(|workload| workload.name == name)
+    WORKLOADS.iter().chain(CONTROLS).find(|workload| workload.name == name)
 }
 
 /// Plays a workload to its end. The arguments: its name, the directory of its files, the path of the disk's marks, a
@@ -374,5 +389,102 @@ fn recycle(player: &Player) {
             }
         });
         file.close().expect("it closes");
+    }
+}
+
+/// Records of any length, on the first file side by side, on the second with padded blocks. Of the threads some make durable
+/// calls, one has a queue, and one says what is durable after a flush. In the middle the file is closed, at an odd length.
+fn append_frames(player: &Player, growth: Growth) {
+    let tail = if player.file == 0 { Tail::Rewrite } else { Tail::Pad };
+    for part in 0..2 {
+        let open =
+            |durability| player.options(durability, growth).tail(tail).open(player.path()).expect("it opens");
+        let (file, lazy) = (open(Durability::EveryWrite), open(Durability::OnSync));
+        player.together(|thread| {
+            let writer = part * THREADS_OF_A_FILE + thread;
+            match thread {
+                0 => player.append_frames_by_queue(&file, writer),
+                1 => player.append_frames_then_sync(&lazy, writer),
+                _ => player.append_frames_durably(&file, writer),
+            }
+        });
+        lazy.close().expect("one of two handles");
+        file.close().expect("it closes");
+    }
+}
+
+/// Most are as short as records are; some fill blocks.
+fn frame_len(random: &mut Random) -> u64 {
+    let max = [60, 200, 200, 700, 3000, 9000][random.below(6) as usize];
+    Frame::HEADER as u64 + random.below(max)
+}
+
+impl Player<'_> {
+    /// Says what is about to be appended.
+    fn frame(&self, name: Name, len: u64) -> Buffer {
+        self.mark(Act::AppendFrame(name, len));
+        Buffer::from(&Frame { writer: name.writer, number: name.number, len }.bytes()[..])
+    }
+
+    /// From memory that begins anywhere.
+    fn append_frame(&self, file: &File, name: Name, len: u64) -> u64 {
+        let frame = self.frame(name, len);
+        let skew = name.number as usize % 9;
+        let mut memory = Buffer::zeroed(skew + frame.len());
+        memory[skew..].copy_from_slice(&frame);
+        let offset = file.append(&memory[skew..]).expect("there is space");
+        memory.fill(POISON);
+        offset
+    }
+
+    fn append_frames_durably(&self, file: &File, writer: u64) {
+        let mut random = self.random(writer);
+        for number in 0..self.records {
+            let name = Name { writer, number };
+            let offset = self.append_frame(file, name, frame_len(&mut random));
+            self.mark(Act::Durable(name, offset));
+        }
+    }
+
+    fn append_frames_then_sync(&self, file: &File, writer: u64) {
+        let mut random = self.random(writer);
+        for first in (0..self.records).step_by(4) {
+            let names = (first..self.records.min(first + 4)).map(|number| Name { writer, number });
+            let placed: Vec<_> =
+                names.map(|name| (name, self.append_frame(file, name, frame_len(&mut random)))).collect();
+            file.sync_data().expect("it syncs");
+            placed.iter().for_each(|&(name, offset)| self.mark(Act::Durable(name, offset)));
+        }
+    }
+
+    fn append_frames_by_queue(&self, file: &File, writer: u64) {
+        let (mut random, queue) = (self.random(writer), Queue::new(DEPTH));
+        for number in 0..self.records {
+            let frame = self.frame(Name { writer, number }, frame_len(&mut random));
+            queue.append(file, frame, number).expect("there is room");
+            let wanted = if queue.outstanding() == DEPTH { 1 + random.below(3) } else { random.below(2) };
+            self.reap_durable(&queue, writer, wanted as usize);
+        }
+        self.reap_durable(&queue, writer, DEPTH);
+    }
+}
+
+/// One record at a time, by plain calls.
+fn append_behind_zeros(player: &Player) {
+    let mut options = std::fs::OpenOptions::new();
+    let file =
+        options.write(true).create(true).custom_flags(libc::O_DIRECT).open(player.path()).expect("it opens");
+    let (mut random, mut log) = (player.random(0), Vec::new());
+    for number in 0..player.records * THREADS_OF_A_FILE {
+        let (name, offset) = (Name { writer: 0, number }, log.len());
+        log.extend_from_slice(&player.frame(name, frame_len(&mut random)));
+        let first = offset / BLOCK * BLOCK;
+        let mut blocks = Buffer::zeroed(log.len().next_multiple_of(BLOCK) - first);
+        for zeros in [offset - first, 0] {
+            blocks[zeros..log.len() - first].copy_from_slice(&log[first + zeros..]);
+            file.write_all_at(&blocks, first as u64).expect("there is space");
+        }
+        file.sync_data().expect("it syncs");
+        player.mark(Act::Durable(name, offset as u64));
     }
 }

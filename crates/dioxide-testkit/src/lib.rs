@@ -3,6 +3,7 @@
 //! - [`lab`]: fresh directories on the file systems that `scripts/lab up` mounts, and its bare disk.
 //! - [`volume`]: a file system of a test's own, to be shut down, remounted, checked.
 //! - [`fuse_disk`]: a disk with a volatile cache that fails, lies and loses power on command.
+//! - [`dio_trace`]: the direct I/O that the kernel does on a file, from its own trace events.
 //! - [`child`]: the test's executable started again, to be killed.
 //! - [`records`]: bytes that prove themselves.
 //! - [`trials`]: tests that run if their lab is there and are listed as ignored otherwise.
@@ -28,6 +29,7 @@
 
 pub mod child;
 mod command;
+pub mod dio_trace;
 pub mod files;
 pub mod fuse_disk;
 pub mod lab;

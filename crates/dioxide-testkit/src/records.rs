@@ -60,7 +60,7 @@ impl Frame {
     pub fn bytes(self) -> Vec<u8> {
         let key = scramble(self.writer) ^ scramble(self.number).rotate_left(21) ^ scramble(self.len);
         let mut bytes = vec![0; self.len as usize];
-        for (bytes, i) in bytes.chunks_mut(8).zip(0..) {
+        for (bytes, i) in bytes.chunks_mut(8).zip(3..) {
             let word: u64 = key.wrapping_mul(2 * i + 1) ^ (key >> (i % 32));
             bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
         }
