@@ -10,6 +10,7 @@ use super::{Core, Failure, Few, GrowthJob, Member, Outbox, Place};
 use crate::error::ErrorKind;
 use crate::growth::{Need, Plan, Room};
 use crate::marker::{Marker, Mode};
+use crate::options::Tail;
 
 impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn start_grower(&mut self, out: &mut Outbox<T>) {
@@ -113,6 +114,10 @@ impl<T: Clone + PartialEq> Core<T> {
         let durable = self.sizes.durable;
         let (base, recycled) = match self.space.held {
             Some(held) => (held.base, held.recycled),
+            // The next record begins at a block: below, a hole may be meant.
+            None if self.ground.tail == Tail::Pad && durable >= self.space.old_to => {
+                (durable.next_multiple_of(self.ground.append_unit), false)
+            }
             None => (durable, durable < self.space.old_to),
         };
         Marker {
