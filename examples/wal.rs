@@ -4,18 +4,15 @@
 //! cargo run --release --example wal -- crash [FILE]
 //! ```
 //!
-//! starts itself again as a writer with 64 threads, kills that in the middle, opens the log, and looks for every record that
-//! the writer had been told is stable; six times. Ctrl-C ends it after the round. It removes the file at the end.
+//! starts itself again as a writer with 64 threads, kills that in the middle, opens the log and looks for every record that
+//! was acknowledged; six times. Ctrl-C ends it after the round. It removes the file at the end.
 
 use dioxide::{Durability, File, Growth, OpenOptions};
-use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::os::{fd::AsFd, unix::process::CommandExt};
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
-use std::time::Duration;
-use std::{env, fs, thread};
+use std::{collections::HashSet, env, fs, path::Path, thread, time::Duration};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -55,9 +52,8 @@ fn scan(content: &[u8], mut see: impl FnMut(&[u8])) -> u64 {
 
 /// Opens a log, shows the records that it holds, and cuts off what a crash left behind the last.
 fn open(path: &Path, growth: Growth, see: impl FnMut(&[u8])) -> Result<File> {
-    let mut options = OpenOptions::new();
-    let log =
-        options.write(true).create(true).durability(Durability::EveryWrite).growth(growth).open(path)?;
+    let durable = Durability::EveryWrite;
+    let log = OpenOptions::new().write(true).create(true).durability(durable).growth(growth).open(path)?;
     let mut content = vec![0; log.len()? as usize];
     let read = log.read_at(&mut content, 0)?;
     let end = scan(&content[..read], see);
@@ -66,9 +62,9 @@ fn open(path: &Path, growth: Growth, see: impl FnMut(&[u8])) -> Result<File> {
         if log.recovery().is_none() && log.growth() != Growth::None {
             return Err(format!("{} is damaged at {end}", path.display()).into());
         }
-        // Behind the last record are zeros up to the end of the block, records in part, and perhaps whole ones above a gap. With
-        // Growth::Zeroed and after File::recycle (Verdict::Undecided) the end lies between `floor` and `ceiling`, and zeros or
-        // the old life follow up to the ceiling, which is the length. Nothing there was acknowledged.
+        // A crash leaves zeros up to the end of the block, records in part, whole ones above a gap: none was acknowledged. With
+        // Growth::Zeroed and after File::recycle (Verdict::Undecided: the end lies from `floor` to `ceiling`, the length) zeros
+        // or the old life follow.
         log.set_len(end)?;
     }
     Ok(log)
@@ -78,9 +74,7 @@ fn open(path: &Path, growth: Growth, see: impl FnMut(&[u8])) -> Result<File> {
 
 const WRITERS: u64 = 64;
 const ROUNDS: u64 = 6;
-/// By turns.
-const GROWTH: [Growth; 2] = [Growth::Unwritten, Growth::Zeroed];
-
+const GROWTH: [Growth; 2] = [Growth::Unwritten, Growth::Zeroed]; // by turns
 /// What a record begins with, and what its writer tells: round, thread, number.
 const NAME: usize = 24;
 

@@ -7,7 +7,9 @@ use dioxide::{Buffer, Durability, ErrorKind, File, Growth, OpenOptions, Tail};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::files;
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
-use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials, lab_trials_where, volume_trials_where};
+use dioxide_testkit::trials::{
+    Failed, Trial, TrialResult, lab_trials, lab_trials_where, volume_trials_where,
+};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -193,9 +195,11 @@ fn a_file_is_what_a_list_of_bytes_is(dir: TestDir, way: Way) -> TrialResult {
     for (growth, seed) in GROWTHS.into_iter().zip(1..) {
         let path = dir.join(format!("{growth:?}"));
         let mut random = Random::new(seed);
-        let mut twin = Twin { file: None, bytes: Vec::new(), tail: Tail::Rewrite, number: 0, has_old_content: false };
+        let mut twin =
+            Twin { file: None, bytes: Vec::new(), tail: Tail::Rewrite, number: 0, has_old_content: false };
         for step in 0..200 {
-            twin.act(&mut random, &path, growth, way).map_err(|why| format!("{growth:?}, step {step}: {why:?}"))?;
+            twin.act(&mut random, &path, growth, way)
+                .map_err(|why| format!("{growth:?}, step {step}: {why:?}"))?;
             let file = twin.file.as_ref().expect("it is open again");
             assert_eq!(file.len()?, twin.bytes.len() as u64, "{growth:?}, step {step}");
         }
@@ -361,7 +365,9 @@ fn appends_into_a_block_that_is_always_written_go_on(dir: TestDir) -> TrialResul
             }
             let appends = scope.spawn(|| {
                 sleep(Duration::from_millis(50));
-                (1..20).try_for_each(|number| append_frame(&file, Frame { writer: 1, number, len: 20 }).map(drop))
+                (1..20).try_for_each(|number| {
+                    append_frame(&file, Frame { writer: 1, number, len: 20 }).map(drop)
+                })
             });
             let start = Instant::now();
             while !appends.is_finished() && start.elapsed() < Duration::from_secs(5) {
@@ -1158,7 +1164,8 @@ fn trials() -> Vec<Trial> {
     let ways = in_every_way.iter();
     trials.extend(ways.flat_map(|&(name, test)| lab_trials_in(Way::ALL, name, |_| Ok(()), test)));
     let parts = where_parts_of_blocks_are_written.iter();
-    trials.extend(parts.flat_map(|&(name, test)| lab_trials_in(Way::ALL, name, writes_parts_of_blocks, test)));
+    trials
+        .extend(parts.flat_map(|&(name, test)| lab_trials_in(Way::ALL, name, writes_parts_of_blocks, test)));
     trials.extend(lab_trials_where(
         "appends_into_a_block_that_is_always_written_go_on",
         writes_parts_of_blocks,

@@ -12,11 +12,29 @@ fn a_killed_log_has_every_record_that_was_acknowledged(dir: TestDir) -> TrialRes
     Ok(wal::crash(&dir.join("log"), &AtomicBool::new(false))?)
 }
 
+/// Each line of code in docs/records.md stands in the example.
+fn the_documentation_shows_the_example() {
+    let example: Vec<_> = include_str!("../examples/wal.rs").lines().collect();
+    let blocks = include_str!("../docs/records.md").split("```rust\n").skip(1);
+    let shown = blocks.flat_map(|block| block.split("```").next().expect("it ends").lines());
+    let mut count = 0;
+    for line in shown {
+        assert!(example.contains(&line), "{line}");
+        count += 1;
+    }
+    assert!(count > 20, "{count} lines are shown");
+}
+
 fn trials() -> Vec<Trial> {
-    lab_trials(
+    let mut trials = lab_trials(
         "a_killed_log_has_every_record_that_was_acknowledged",
         a_killed_log_has_every_record_that_was_acknowledged,
-    )
+    );
+    trials.push(Trial::test("the_documentation_shows_the_example", || {
+        the_documentation_shows_the_example();
+        Ok(())
+    }));
+    trials
 }
 
 fn main() -> ExitCode {
