@@ -6,8 +6,9 @@
 //! for all, while the next group gathers. The others of the group sleep on one futex and are woken by one call, with
 //! no lock to take afterwards. Nothing is allocated for a record.
 //!
-//! Those who were answered together come back together. A leader that would write before they are back would split them
-//! into two halves that take turns, so it gives way to them a few times first. Without it: see [`GIVE_WAY_MAX`].
+//! Those who were answered together come back together. A leader that flushed before they are back would split them
+//! into two halves that take turns, so it gives way to them a few times first. Where a group is only written, that
+//! would take longer than to write twice.
 
 use super::backing::Backing;
 use dioxide::Durability;
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::yield_now;
 
-/// How often a leader gives way to those who were answered last.
+/// How often a leader that is going to flush gives way to those who were answered last.
 const GIVE_WAY_MAX: u32 = 16;
 /// Space is allocated ahead in steps of this size.
 const STEP_BYTES: u64 = 64 << 20;
@@ -100,7 +101,9 @@ impl<F: Backing> GroupCommit<F> {
 
     fn lead(&self) -> Result<()> {
         let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.give_way_to(writing.expected);
+        if self.durability == Durability::EveryWrite {
+            self.give_way_to(writing.expected);
+        }
         let mut group = self.gathering();
         let (number, start, members) = (group.number, group.start, take(&mut group.members));
         swap(&mut group.bytes, &mut writing.bytes);
