@@ -181,13 +181,14 @@ impl<T: Clone + PartialEq> Core<T> {
     /// There is no space for the first waiting operation, nor for any that needs as much.
     pub(super) fn refuse(&mut self, need: Need, kind: ErrorKind, out: &mut Outbox<T>) {
         // A write far beyond the end says nothing of appends; nor they of it.
-        let at_the_end = need.start <= self.sizes.reserved;
+        let end_of_file = self.end_of_file();
+        let at_the_end = need.start <= end_of_file;
         self.space.exhausted |= at_the_end;
         for group in &mut self.waiting {
             let (refused, kept) = match group.place {
                 Place::End if at_the_end => {
                     let unit = self.ground.append_unit;
-                    let end = |m: &Member<T>| (need.start + m.segment.len()).next_multiple_of(unit);
+                    let end = |m: &Member<T>| (end_of_file + m.segment.len()).next_multiple_of(unit);
                     group.members.drain(..).partition(|m| end(m) >= need.least)
                 }
                 // Those behind a refused one would move to other offsets: all or none.
