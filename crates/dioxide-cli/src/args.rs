@@ -80,7 +80,9 @@ pub enum Scenario {
     /// zeros and written again with each record by a pwrite with O_DIRECT, and for every-write an fdatasync for each
     /// record. So it is serialised by itself, and there is no path `serialised`. `preallocated` is the same in a file
     /// fallocated beforehand. `buffered-group` is a group commit without O_DIRECT, made to be fast: the first record of a
-    /// group leads it, and does one pwrite and, for every-write, one fdatasync for all, while the next group gathers.
+    /// group leads it, and does one pwrite and, for every-write, one fdatasync for all, while the next group gathers; its
+    /// file is fallocated ahead in steps of 64m. What is appended by these paths is cut to its exact length at the end,
+    /// which is timed.
     ///
     /// `a (b..c)` is the median and the range of the ratios of all rounds. `requests/op` counts the writes that the
     /// device completed and the calls for a flush, whoever caused them. `flushes/op` counts the flushes that it did,

@@ -56,6 +56,8 @@ pub mod notes {
         /// Offsets and lengths.
         pub writes: Vec<(u64, usize)>,
         pub flushes: usize,
+        /// Of the file. What is allocated beyond the bytes is not kept.
+        pub size: u64,
     }
 
     impl Notes {
@@ -81,6 +83,7 @@ pub mod notes {
             let end = offset as usize + bytes.len();
             let len = state.bytes.len().max(end);
             state.bytes.resize(len, 0);
+            state.size = state.size.max(len as u64);
             state.bytes[offset as usize..end].copy_from_slice(bytes);
             state.writes.push((offset, bytes.len()));
             Ok(())
@@ -100,12 +103,14 @@ pub mod notes {
         }
 
         fn allocate(&self, _: u64, end: u64) -> Result<()> {
-            self.state.lock().unwrap().bytes.resize(end as usize, 0);
+            self.state.lock().unwrap().size = end;
             Ok(())
         }
 
         fn cut(&self, end: u64) -> Result<()> {
-            self.state.lock().unwrap().bytes.truncate(end as usize);
+            let mut state = self.state.lock().unwrap();
+            state.bytes.truncate(end as usize);
+            state.size = end;
             Ok(())
         }
     }

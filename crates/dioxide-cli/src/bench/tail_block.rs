@@ -109,7 +109,7 @@ mod tests {
         log.append(&[2; 500]).unwrap();
         assert_eq!(file.state().bytes.len(), 1024);
         log.finish().unwrap();
-        assert_eq!((file.state().bytes.len(), file.state().stable.len()), (600, 600));
+        assert_eq!((file.state().size, file.state().stable.len()), (600, 600));
     }
 
     #[test]
