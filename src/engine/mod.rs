@@ -16,6 +16,7 @@ mod models;
 mod positional;
 pub(crate) mod process;
 pub(crate) mod queue;
+pub(crate) mod reactor;
 pub(crate) mod recover;
 pub(crate) mod registry;
 #[cfg(test)]
@@ -40,6 +41,7 @@ use crate::sync::{Apart, Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
 use crate::sys::probe::Alignment;
 use core::{Call, Core, Dio, Failure, Outbox, Request, Work};
 use process::{Ended, FileSystem, Flushing, Process};
+use reactor::Reactor;
 use std::path::Path;
 use std::sync::Arc;
 use token::Token;
@@ -82,6 +84,8 @@ pub(crate) struct Engine {
     left_behind: AtomicU64,
     /// Set once, and read wherever a queue begins.
     closed: AtomicBool,
+    /// Those in other threads that may keep it.
+    reactors: Mutex<Vec<Arc<Reactor>>>,
     counters: Apart<Counters>,
 }
 
@@ -106,6 +110,7 @@ impl Engine {
             charged: Mutex::new(0),
             left_behind: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            reactors: Mutex::default(),
             counters: Apart::default(),
         }
     }
@@ -232,6 +237,17 @@ impl Engine {
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         queue::let_go_of_closed();
+        let reactors = std::mem::take(&mut *self.reactors.lock());
+        reactors.iter().for_each(|reactor| reactor.let_go_of_closed());
+    }
+
+    /// A reactor is going to work on it.
+    fn attach(&self, reactor: &Arc<Reactor>) {
+        let mut reactors = self.reactors.lock();
+        reactors.retain(|known| !known.is_gone());
+        if !reactors.iter().any(|known| Arc::ptr_eq(known, reactor)) {
+            reactors.push(reactor.clone());
+        }
     }
 
     /// Whether it was put away.

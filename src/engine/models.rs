@@ -546,7 +546,7 @@ fn queue_with(file: &File, number: u8, durable: bool) -> Rc<RefCell<Driver>> {
     let key = Key { dev: 1, inode: Some(file.disk.file as u64) };
     let inner = Inner::Shared { engine: file.engine.clone(), key, process: &PROCESS, durable };
     let record = Buffer::from(&[number; BLOCK as usize][..]);
-    driver.borrow_mut().queue(&inner, What::Append, Some(record), 0).expect("there is room");
+    driver.borrow_mut().queue(&inner, What::Append, Some(record.into()), 0).expect("there is room");
     driver
 }
 

@@ -16,6 +16,7 @@ mod tests;
 use super::core::{Core, Dio, Outbox, Outcome, Request, Work};
 use super::io::{self, Transfer};
 use super::process::{Ended, Flushing, Process};
+use super::reactor::Reactor;
 use super::token::Token;
 use super::waiter::{News, Task};
 use super::{AbortOnPanic, Course, Engine, os_kind};
@@ -24,7 +25,7 @@ use crate::backend::ring::{Bell, Io, Ring};
 #[cfg(any(test, feature = "sim"))]
 use crate::backend::sim::ring::SimRing;
 use crate::backend::uring::Uring;
-use crate::buffer::{Buffer, Pool, Segment};
+use crate::buffer::{Buffer, Memory, Pool, Segment};
 use crate::error::{ErrorKind, Operation, Result};
 use crate::file::Inner;
 use crate::flush::Means;
@@ -61,6 +62,8 @@ pub(crate) struct Driver {
     depth: usize,
     ring: Option<Box<dyn Ring>>,
     bell: Arc<Bell>,
+    /// It rang since `heed`.
+    rang: bool,
     waker: Waker,
     inbox: Arc<Inbox>,
     pool: Option<Arc<Pool>>,
@@ -95,7 +98,7 @@ struct Pending {
     what: What,
     file: usize,
     durable: bool,
-    buffer: Option<Buffer>,
+    buffer: Option<Memory>,
     /// What its transfer is to move.
     bytes: u64,
     /// Counted in while it is submitted and not finished; operations on devices are not.
@@ -134,7 +137,7 @@ pub(crate) fn settle_own() {
 
 /// The queues of this thread let go of files that were closed.
 pub(super) fn let_go_of_closed() {
-    each_own(|driver| driver.files.let_go_of_closed(&mut driver.ring));
+    each_own(Driver::let_go_of_closed);
 }
 
 /// Before a queue sleeps: gives the others of its thread a turn, since what it waits for may wait for them. True if it
@@ -186,6 +189,7 @@ impl Driver {
             waker: Waker::from(bell.clone()),
             inbox: Arc::new(Inbox::new(bell.clone())),
             bell,
+            rang: false,
             pool,
             files: Files::default(),
             operations: Slab::with_capacity(depth.min(4096)),
@@ -242,9 +246,9 @@ impl Driver {
         &mut self,
         file: &Inner,
         what: What,
-        buffer: Option<Buffer>,
+        buffer: Option<Memory>,
         tag: u64,
-    ) -> Result<(), Option<Buffer>> {
+    ) -> Result<(), Option<Memory>> {
         if self.outstanding() >= self.depth {
             return Err(buffer);
         }
@@ -276,7 +280,7 @@ impl Driver {
 
     /// Reads through a read-only handle where no engine of this process is: at once, since others may cut the file
     /// meanwhile, which only looking before and after can find.
-    fn read_beside(&mut self, reader: &Reader, what: What, mut buffer: Option<Buffer>, tag: u64) {
+    fn read_beside(&mut self, reader: &Reader, what: What, mut buffer: Option<Memory>, tag: u64) {
         let What::Read(offset) = what else { unreachable!("only reads come here") };
         let into = buffer.as_deref_mut().expect("a read has a buffer");
         let result = reader.read_beside_others(into, offset).map(|read| read as u64);
@@ -313,6 +317,43 @@ impl Driver {
         self.hand_over();
     }
 
+    /// From now on, [`wait`](Self::wait) takes note of the bell.
+    pub fn heed(&mut self) {
+        self.rang = false;
+    }
+
+    /// Begins everything that is queued, and waits until something has finished, or the bell rang since
+    /// [`heed`](Self::heed).
+    pub fn wait(&mut self) {
+        self.start();
+        if !self.process.is_current() {
+            // The ring is the parent's, and nothing of this process will ring.
+            return nap(NAP);
+        }
+        if self.finished.is_empty() && !self.rang {
+            self.sleep(1);
+        } else if self.transfers.len() > self.pushed {
+            self.enter(0);
+        }
+        self.work();
+        self.hand_over();
+    }
+
+    /// It is that of a reactor, which files tell when they are closed.
+    pub fn belong_to(&mut self, reactor: Arc<Reactor>) {
+        self.files.belong_to(reactor);
+    }
+
+    /// What wakes it when it [waits](Self::wait).
+    pub fn bell(&self) -> &Arc<Bell> {
+        &self.bell
+    }
+
+    /// Lets go of files that nobody will use any more.
+    pub fn let_go_of_closed(&mut self) {
+        self.files.let_go_of_closed(&mut self.ring);
+    }
+
     /// Waits until everything that was begun is finished.
     fn settle(&mut self) {
         self.settle_while(Self::is_busy);
@@ -330,7 +371,7 @@ impl Driver {
         if !self.process.is_current() {
             return self.disown();
         }
-        self.files.let_go_of_closed(&mut self.ring);
+        self.let_go_of_closed();
         let queued = std::mem::take(&mut self.queued);
         self.begin(&queued);
         if self.queued.is_empty() {
@@ -431,6 +472,7 @@ impl Driver {
 
     /// The bell rang: somebody has news, or what we waited for may have happened.
     fn look(&mut self) {
+        self.rang = true;
         let mut mail = self.inbox.take(std::mem::take(&mut self.spare_mail));
         for (number, news) in mail.drain(..) {
             match news {
@@ -712,14 +754,14 @@ impl Driver {
             Purpose::Operation(number) => {
                 let operation = &mut self.operations[*number];
                 let offset = operation.what.offset().expect("reads and writes have one") + done;
-                let buffer = operation.buffer.as_deref_mut().expect("reads and writes have one");
+                let memory = operation.buffer.as_mut().expect("reads and writes have one");
                 match operation.what {
                     What::Read(_) => Io::Read {
-                        into: Segment::of_mut(&mut buffer[done as usize..transfer.total() as usize]),
+                        into: Segment::of_mut(&mut memory[done as usize..transfer.total() as usize]),
                         offset,
                     },
                     _ => Io::Write {
-                        segments: smallvec![Segment::of(&buffer[done as usize..])],
+                        segments: smallvec![Segment::of(&memory[done as usize..])],
                         offset,
                         dsync: operation.durable,
                     },
@@ -804,7 +846,7 @@ impl What {
         }
     }
 
-    fn offset(self) -> Option<u64> {
+    pub fn offset(self) -> Option<u64> {
         match self {
             Self::Write(offset) | Self::Read(offset) => Some(offset),
             Self::Append | Self::Sync => None,
