@@ -65,6 +65,7 @@ fn queue(dir: &Path, depth: usize, time: Duration) -> dioxide::Result<f64> {
         }
     }
     drop(queue);
+    show(&file);
     file.close()?;
     Ok(rate(began, appends))
 }
@@ -93,6 +94,18 @@ fn tokio(dir: &Path, tasks: usize, time: Duration) -> Result<f64, Box<dyn Error>
         Ok::<_, dioxide::Error>(appends)
     })?;
     let file = Arc::into_inner(file).expect("its tasks have ended");
+    show(file.file());
     runtime.block_on(file.close())?;
     Ok(rate(began, appends))
+}
+
+fn show(file: &File) {
+    let stats = file.stats();
+    eprintln!(
+        "{} appends, {:.1} a request, {:.1} a flush, {} waits",
+        stats.appends,
+        stats.appends as f64 / stats.requests as f64,
+        stats.appends as f64 / (stats.flushes + stats.dsync_requests) as f64,
+        stats.growth_waits
+    );
 }

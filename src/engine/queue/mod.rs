@@ -13,7 +13,7 @@ pub(super) mod inbox;
 #[cfg(test)]
 mod tests;
 
-use super::core::{Core, Dio, Outbox, Outcome, Request, Work};
+use super::core::{Call, Core, Dio, Outbox, Outcome, Request, Work};
 use super::io::{self, Transfer};
 use super::process::{Ended, Flushing, Process};
 use super::reactor::Reactor;
@@ -82,6 +82,9 @@ pub(crate) struct Driver {
     pushed: usize,
     /// What cores ask for.
     tasks: VecDeque<(usize, Task)>,
+    /// Calls to send a group out wait until those who are told meanwhile had a chance to join it.
+    holds_calls: bool,
+    held_calls: VecDeque<(usize, Task)>,
     /// Flushes that succeeded, while some that ran beside them are still out.
     settling: Vec<(usize, Request<Token>, Ended)>,
     /// Files whose grower found no thread.
@@ -200,6 +203,8 @@ impl Driver {
             performed: VecDeque::new(),
             pushed: 0,
             tasks: VecDeque::new(),
+            holds_calls: false,
+            held_calls: VecDeque::new(),
             settling: Vec::new(),
             to_grow: Vec::new(),
             finished: VecDeque::new(),
@@ -330,6 +335,7 @@ impl Driver {
             // The ring is the parent's, and nothing of this process will ring.
             return nap(NAP);
         }
+        self.holds_calls = true;
         if self.finished.is_empty() && !self.rang {
             self.sleep(1);
         } else if self.transfers.len() > self.pushed {
@@ -337,6 +343,7 @@ impl Driver {
         }
         self.work();
         self.hand_over();
+        self.holds_calls = false;
     }
 
     /// It is that of a reactor, which files tell when they are closed.
@@ -447,6 +454,9 @@ impl Driver {
     /// Does all that can be done without waiting. False if that was nothing.
     fn work(&mut self) -> bool {
         let mut worked = false;
+        if !self.holds_calls {
+            self.tasks.append(&mut self.held_calls);
+        }
         let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
         loop {
             if self.bell.has_rung() {
@@ -494,6 +504,9 @@ impl Driver {
     fn perform(&mut self, file: usize, task: Task) {
         match task {
             Task::Request(request) => self.begin_request(file, request),
+            Task::Call(Call::Extend) if self.holds_calls && !self.finished.is_empty() => {
+                self.held_calls.push_back((file, task));
+            }
             Task::Call(call) => self.change(file, |core, out| core.called(call, out)),
         }
     }

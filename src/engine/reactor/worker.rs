@@ -3,14 +3,20 @@
 use super::{Listed, Presence, Reactor};
 use crate::backend::ring::Bell;
 use crate::buffer::Memory;
-use crate::engine::queue::Driver;
+use crate::engine::queue::{Driver, What};
 use crate::error::{ErrorKind, Result};
+use crate::sync::{now, yield_now};
 use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// If nobody comes back for so long, what has come begins: little against what a flush takes, and long enough for a thread to
+/// wake.
+const STRAGGLE_MAX: Duration = Duration::from_micros(if cfg!(loom) { 0 } else { 20 });
 
 /// See the module. What is borrowed is given back before anybody is told anything: a waker may come back here.
 #[derive(Debug)]
@@ -20,6 +26,8 @@ pub(crate) struct Worker {
     begun: RefCell<Slab<Arc<Listed>>>,
     /// Up to which time it let go of closed files.
     answered: Cell<u64>,
+    /// How many were told since it last took what is listed.
+    told: Cell<usize>,
     spare: RefCell<Vec<Arc<Listed>>>,
     /// Last, so that files are let go of when it is given up.
     reactor: Place,
@@ -42,8 +50,9 @@ impl Worker {
         let driver = reactor.options.driver(reactor.process, reactor.pool.clone());
         driver.borrow_mut().belong_to(reactor.clone());
         reactor.state().worker = Presence::There(driver.borrow().bell().clone());
-        let (begun, answered, spare) = (RefCell::default(), Cell::new(0), RefCell::default());
-        Self { driver, begun, answered, spare, reactor: Place(reactor) }
+        let (begun, spare) = (RefCell::default(), RefCell::default());
+        let (answered, told) = (Cell::new(0), Cell::new(0));
+        Self { driver, begun, answered, told, spare, reactor: Place(reactor) }
     }
 
     /// What ends a [turn](Self::turn).
@@ -54,6 +63,7 @@ impl Worker {
     /// Begins what is listed, waits until something has finished or the bell rings, and tells who waits. False if nobody
     /// will list anything any more, and all has finished.
     pub fn turn(&self) -> bool {
+        self.gather();
         self.driver.borrow_mut().heed();
         if !self.take_up() {
             return false;
@@ -68,6 +78,20 @@ impl Worker {
         if self.take_up() {
             self.driver.borrow_mut().reap(0);
             self.answer();
+        }
+    }
+
+    /// Gives way to those who were told together, as long as more and more of them come back: what begins together goes
+    /// out in one request and shares a flush.
+    fn gather(&self) {
+        let told = self.told.replace(0);
+        let (mut came, mut last) = (0, now());
+        while came < told && now().saturating_sub(last) < STRAGGLE_MAX {
+            yield_now();
+            let listed = self.reactor.state().listed.len();
+            if listed > came {
+                (came, last) = (listed, now());
+            }
         }
     }
 
@@ -113,6 +137,9 @@ impl Worker {
             // One at a time: meanwhile whoever was woken may finish more.
             let Some(done) = self.driver.borrow_mut().next() else { break };
             let slot = self.begun.borrow_mut().remove(done.tag as usize);
+            if !matches!(slot.what, What::Read(_)) {
+                self.told.set(self.told.get() + 1);
+            }
             tell(slot, done.result);
         }
     }
