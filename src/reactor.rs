@@ -73,6 +73,11 @@ impl Reactor {
         self.0.buffer()
     }
 
+    #[cfg(all(test, loom))]
+    pub(crate) fn of(handle: Handle) -> Self {
+        Self(handle)
+    }
+
     pub(crate) fn handle(&self) -> &Handle {
         &self.0
     }

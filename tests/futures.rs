@@ -4,13 +4,15 @@
 mod common;
 
 use common::*;
-use dioxide::{AsyncFile, Buffer, Durability, ErrorKind, File, LocalReactor, OpenOptions, QueueOptions, Reactor};
+use dioxide::{
+    AsyncFile, Buffer, Durability, ErrorKind, File, LocalReactor, OpenOptions, QueueOptions, Reactor,
+};
 use dioxide::{Result, Transfer};
 use dioxide_testkit::lab::{Disk, Fs, TestDir};
 use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, lab_trials_where};
 use std::collections::HashMap;
 use std::fs;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -247,9 +249,7 @@ fn within_patience<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
     match result.recv_timeout(PATIENCE) {
         Ok(result) => result,
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("nobody answers"),
-        Err(mpsc::RecvTimeoutError::Disconnected) => {
-            std::panic::resume_unwind(thread.join().expect_err("it panicked"))
-        }
+        Err(mpsc::RecvTimeoutError::Disconnected) => resume_unwind(thread.join().expect_err("it panicked")),
     }
 }
 
@@ -288,7 +288,8 @@ fn tasks_append_and_read(dir: TestDir, executor: Executor) -> TrialResult {
                 let start = data.as_ptr() as usize;
                 let (appended, data) = file.append(data).await;
                 assert_eq!(data.as_ptr() as usize, start, "its own memory");
-                let placed_here = Placed { offset: appended.expect("there is space"), writer, number, blocks };
+                let placed_here =
+                    Placed { offset: appended.expect("there is space"), writer, number, blocks };
                 assert!(file.len().unwrap() >= placed_here.end());
                 let (read, data) = file.read_at(data, placed_here.offset).await;
                 assert_eq!(read.expect("it is there"), data.len() as u64);
@@ -625,7 +626,8 @@ fn a_waker_that_panics_takes_nobody_along(dir: TestDir) -> TrialResult {
     let file = AsyncFile::from(log(Durability::EveryWrite).open(dir.join("log"))?);
     for round in 0..10 {
         for number in 0..10 {
-            let waker = OnWake::waker(|| panic!("on purpose, in a waker"));
+            // Without the words of a panic.
+            let waker = OnWake::waker(|| resume_unwind(Box::new(())));
             append_and_forget(&file, record(round, number, 1), &waker);
         }
         let (appended, _) = block_on(file.append(record(round, 10, 1)));
@@ -880,8 +882,7 @@ fn a_device_is_free_when_it_is_closed(disk: Disk) -> TrialResult {
         }
         block_on(file.close())?;
         let free = (0..100).any(|_| {
-            let flags =
-                rustix::fs::OFlags::RDWR | rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC;
+            let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC;
             let taken = rustix::fs::open(&*disk, flags, rustix::fs::Mode::empty());
             // A program that another test starts has copies of descriptors for a moment.
             if taken.is_err() {
@@ -940,7 +941,10 @@ fn a_forked_child_is_told_at_once_and_has_its_own_reactor(dir: TestDir) -> Trial
             begun && fresh && appended == Ok(0) && block_on(file.close()).is_ok()
         }));
         drop((append, sync));
-        told.fetch_add(in_flight.into_iter().filter_map(|append| block_on(append).0.ok()).count() as u64, SeqCst);
+        told.fetch_add(
+            in_flight.into_iter().filter_map(|append| block_on(append).0.ok()).count() as u64,
+            SeqCst,
+        );
     }
     block_on(file.close())?;
     assert_eq!(told.load(SeqCst), 200, "the parent goes on");
@@ -974,7 +978,8 @@ fn trials() -> Vec<Trial> {
         a_forked_child_is_told_at_once_and_has_its_own_reactor,
     ];
     // What they are about is not the file system's.
-    let once: &[LabTest] = named![tasks_share_flushes, a_reactor_sleeps_and_ends, it_panics_when_polled_again];
+    let once: &[LabTest] =
+        named![tasks_share_flushes, a_reactor_sleeps_and_ends, it_panics_when_polled_again];
     let on_ext4 = |fs| if fs == Fs::Ext4 { Ok(()) } else { Err("once is enough") };
     let mut all = Vec::new();
     for executor in Executor::ALL {

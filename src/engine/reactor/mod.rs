@@ -227,7 +227,7 @@ impl State {
 fn serve(reactor: Arc<Reactor>) {
     // Who waits for it would wait for ever.
     let _all_or_nothing = super::AbortOnPanic { unwinding: false };
-    IS_WORKERS.set(true);
+    IS_WORKERS.with(|is_workers| is_workers.set(true));
     let worker = Worker::new(reactor);
     while worker.turn() {}
 }
