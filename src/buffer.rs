@@ -273,12 +273,12 @@ impl Segment {
         self.0.iov_len as u64
     }
 
-    /// The same view without its first `count` bytes.
-    pub fn skip(&self, count: u64) -> Self {
-        assert!(count <= self.len());
+    /// A view of a part of the bytes.
+    pub fn part(&self, part: Range<u64>) -> Self {
+        assert!(part.start <= part.end && part.end <= self.len());
         Self(libc::iovec {
-            iov_base: self.0.iov_base.cast::<u8>().wrapping_add(count as usize).cast(),
-            iov_len: self.0.iov_len - count as usize,
+            iov_base: self.0.iov_base.cast::<u8>().wrapping_add(part.start as usize).cast(),
+            iov_len: (part.end - part.start) as usize,
         })
     }
 
@@ -288,19 +288,18 @@ impl Segment {
         unsafe { std::slice::from_raw_parts(segments.as_ptr().cast(), segments.len()) }
     }
 
-    /// Appends the bytes behind the view to `out`. For backends that copy.
-    #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn copy_to(&self, out: &mut Vec<u8>) {
-        // SAFETY: the maker of the segment keeps the bytes in place until the operation is complete,
-        // and a backend copies only while it performs that operation.
+    /// Shows the bytes behind the view to whoever copies them, while the operation is being performed.
+    pub(crate) fn show<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
+        // SAFETY: the maker of the segment keeps the bytes in place and unchanged until the operation is complete, and
+        // they are looked at only while it is being performed.
         let bytes = unsafe { std::slice::from_raw_parts(self.0.iov_base.cast::<u8>(), self.0.iov_len) };
-        out.extend_from_slice(bytes);
+        look(bytes)
     }
 
     /// Hands the bytes behind the view to whoever fills them. For backends that copy, and only of a view made by
     /// [`of_mut`](Self::of_mut), whose owner looks at them only when the operation is complete.
     pub(crate) fn fill<R>(&self, fill: impl FnOnce(&mut [u8]) -> R) -> R {
-        // SAFETY: as in `copy_to`; the view was made of an exclusive borrow, and its maker gave the bytes away until the
+        // SAFETY: as in `show`; the view was made of an exclusive borrow, and its maker gave the bytes away until the
         // operation is complete, so this is the only access.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.0.iov_base.cast::<u8>(), self.0.iov_len) };
         fill(bytes)

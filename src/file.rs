@@ -17,8 +17,8 @@ use std::sync::Arc;
 /// A regular file or block device, open O_DIRECT. Shared by threads through `&self`; a file may have
 /// several handles, which all see the same length and order.
 ///
-/// Memory, offsets and lengths must be aligned, see [`alignment`](Self::alignment); [`Buffer`](crate::Buffer)
-/// is aligned memory.
+/// What is written must be aligned: memory, offsets and lengths, see [`alignment`](Self::alignment);
+/// [`Buffer`](crate::Buffer) is aligned memory. Reads take any range, into any memory.
 ///
 /// Close it with [`close`](Self::close) to learn whether that succeeded. Dropping the last handle does the
 /// same, and logs what failed.
@@ -101,19 +101,26 @@ impl File {
         open::temporary(options, dir).map(|inner| Self(Some(inner)))
     }
 
-    /// Appends `data`, and returns the offset at which it stands.
+    /// Appends `data`, of any length and anywhere in memory, and returns the offset in bytes at which it stands.
     ///
-    /// Concurrent appends get disjoint, gapless offsets in the order in which they are taken. An empty append
-    /// writes nothing and returns the length.
+    /// Concurrent appends get disjoint, gapless offsets in the order in which they are taken (with
+    /// [`Tail::Pad`](crate::Tail::Pad), gaps of zeros up to the next block). An empty append writes nothing and returns
+    /// the length.
+    ///
+    /// What fills blocks of the [append unit](crate::Alignment::append) by itself, and is aligned in memory, goes out without a
+    /// copy. The rest is packed into blocks together with what others append at the same time, so an append that ends
+    /// inside a block writes that block, and the next one [writes it again or leaves it](crate::Tail). Many small
+    /// appends by one thread cost a write of a block each: durable ones gain by being many at a time, from threads,
+    /// a [`Queue`](crate::Queue) or tasks.
     ///
     /// On return every byte below the end of `data` is written; with [`Durability::EveryWrite`] it is stable as
     /// well, and every crash from now on leaves it in the file. Without, a crash may take any part of what no
-    /// [`sync_data`](Self::sync_data) covered, from some point to the end.
+    /// [`sync_data`](Self::sync_data) covered, from some point to the end. What recovery finds ends where a block does: behind
+    /// the last record there may be zeros, or what was being written.
     ///
     /// # Errors
     ///
-    /// [`Misaligned`](ErrorKind::Misaligned): the length of `data`, or of the file, is not a multiple of the append
-    /// unit, or the memory is not aligned. [`NoSpace`](ErrorKind::NoSpace): nothing was written, and the same
+    /// [`NoSpace`](ErrorKind::NoSpace): nothing was written, and the same
     /// call works once there is space. [`AppendEnded`](ErrorKind::AppendEnded): an append below this one failed
     /// after it had its offset, so this one is not part of the file. After any other error `data` may be on
     /// disk in part, beyond the end of the file.
@@ -130,7 +137,8 @@ impl File {
     ///
     /// # Errors
     ///
-    /// As [`append`](Self::append); [`Unsupported`](ErrorKind::Unsupported) for a gap over recycled space. After an error
+    /// As [`append`](Self::append); [`Misaligned`](ErrorKind::Misaligned): `offset`, the length or the address of `data`
+    /// is not what [`alignment`](Self::alignment) asks for; [`Unsupported`](ErrorKind::Unsupported) for a gap over recycled space. After an error
     /// any part of the range may hold old or new bytes.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let (engine, durable) = self.writer(Operation::Write, Some(offset))?;
@@ -140,12 +148,16 @@ impl File {
     /// Reads at `offset` into `into`, and returns the number of bytes read: all of `into`, or what there
     /// is up to the end of the file. Bytes of `into` beyond that number may have been set to zero.
     ///
+    /// Any memory, offset and length will do. What is [aligned](Self::alignment) goes straight into `into`, in one
+    /// transfer. Of other reads a long middle does, if the memory is aligned there; the rest is read as whole blocks into
+    /// other memory, up to 1 MiB at a time, and copied.
+    ///
     /// Sees every write that was acknowledged before the call (a reader beside another process: up to the end that
     /// [`len`](Self::len) can tell it); never space that was only grown.
     ///
     /// # Errors
     ///
-    /// [`Misaligned`](ErrorKind::Misaligned), and what the kernel answers. For a reader beside another process as
+    /// What the kernel answers; `into` may then hold part of what was asked for. For a reader beside another process as
     /// [`len`](Self::len).
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         match self.inner() {
@@ -282,7 +294,7 @@ impl File {
         }
     }
 
-    /// What memory, offsets and lengths must be multiples of.
+    /// What memory, offsets and lengths of writes must be multiples of. Reads need not be aligned, but cost least if they are.
     pub fn alignment(&self) -> Alignment {
         match self.inner() {
             Inner::Shared { engine, .. } => engine.alignment,

@@ -6,7 +6,7 @@
 //! flushes. What it does to a file is undone at close, or after a crash at the next open.
 //!
 //! ```no_run
-//! use dioxide::{Buffer, Durability, OpenOptions};
+//! use dioxide::{Durability, OpenOptions};
 //!
 //! let log = OpenOptions::new()
 //!     .write(true)
@@ -14,11 +14,8 @@
 //!     .durability(Durability::EveryWrite)
 //!     .open("records.log")?;
 //! std::thread::scope(|scope| {
-//!     let append = || {
-//!         let block = Buffer::zeroed(4096);
-//!         log.append(&block) // stable when it returns, with its offset
-//!     };
-//!     let writers: Vec<_> = (0..64).map(|_| scope.spawn(append)).collect();
+//!     let append = |n| log.append(format!("record {n}\n").as_bytes()); // stable when it returns, with its offset
+//!     let writers: Vec<_> = (0..64).map(|n| scope.spawn(move || append(n))).collect();
 //!     for writer in writers {
 //!         let offset = writer.join().expect("no writer panics")?;
 //!         println!("a record at {offset}");
@@ -35,6 +32,7 @@
 #![deny(unsafe_code)]
 
 mod backend;
+mod bounce;
 #[allow(unsafe_code)]
 mod buffer;
 mod engine;
@@ -48,6 +46,7 @@ mod marker;
 mod merge;
 mod open;
 mod options;
+mod pack;
 mod queue;
 mod reactor;
 mod reader;
@@ -66,7 +65,7 @@ pub use error::{Error, ErrorKind, Operation, Result};
 pub use file::File;
 pub use future::{AsyncFile, Blocking, SyncData, Transfer};
 pub use open::recover;
-pub use options::{Durability, GROWTH_CAP_DEFAULT_BYTES, Growth, OpenOptions};
+pub use options::{Durability, GROWTH_CAP_DEFAULT_BYTES, Growth, OpenOptions, Tail};
 pub use queue::{Completion, Full, Queue, QueueOptions, Reaped};
 pub use reactor::{LocalReactor, Reactor};
 pub use recovery::{Recovery, Verdict};

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::file::Inner;
 use crate::growth::Wishes;
 use crate::marker::{Marker, Prepared};
-use crate::options::{Durability, Growth, OpenOptions};
+use crate::options::{Durability, Growth, OpenOptions, Tail};
 use crate::reader::Reader;
 use crate::recovery::{Recovery, Verdict};
 use crate::sync::nap;
@@ -257,7 +257,7 @@ fn make_engine(
     // What zeros need, old content needs too.
     let overwrites_in_place =
         prepared.is_some() && sys::probe::can_grow_ahead(file.as_fd(), &facts, Prepared::Zeroed).is_ok();
-    let ground = ground(&facts, prepared, overwrites_in_place, sys::epoch());
+    let ground = ground(&facts, options.tail, prepared, overwrites_in_place, sys::epoch());
     Ok(Engine::new(Parts {
         backend: Arc::new(file.keep()),
         path: path.clone(),
@@ -273,6 +273,7 @@ fn make_engine(
 
 pub(crate) fn ground(
     facts: &Facts,
+    tail: Tail,
     prepared: Option<Prepared>,
     overwrites_in_place: bool,
     epoch: u32,
@@ -281,6 +282,7 @@ pub(crate) fn ground(
         identity: facts.identity,
         limits: facts.limits,
         append_unit: facts.alignment.append,
+        tail,
         is_device: facts.is_device,
         writes_through: facts.is_device && facts.writes_through,
         overwrites_in_place,
@@ -369,9 +371,7 @@ fn in_order(
     facts: &Facts,
     how: Recover,
 ) -> Result<(Recovery, Option<Marker>)> {
-    flushing(fs, path, Operation::Recover, || {
-        bring_into_order(file, facts.identity, facts.alignment.append, how)
-    })
+    flushing(fs, path, Operation::Recover, || bring_into_order(file, facts.identity, how))
 }
 
 /// What the space ahead will be, as far as that is possible. Never another kind than was asked for: after a crash the
@@ -427,8 +427,7 @@ pub fn recover(path: impl AsRef<Path>, how: Recover) -> Result<Recovery> {
         return Err(fail(ErrorKind::Unsupported("a block device does not grow".into())));
     }
     let found = if how == Recover::Inspect {
-        bring_into_order(&Syscall::new(fd), facts.identity, facts.alignment.append, how)
-            .map_err(|error| fail(os_kind(&error)))
+        bring_into_order(&Syscall::new(fd), facts.identity, how).map_err(|error| fail(os_kind(&error)))
     } else {
         let fs = file_system(Process::current(), &path, Operation::Recover, facts.fs, facts.through)?;
         let file = Locked::new(fd, &facts).map_err(fail)?;

@@ -38,6 +38,25 @@ pub enum Growth {
     None,
 }
 
+/// What becomes of the last block of a file when appends end inside it, since direct I/O writes whole blocks
+/// ([`Alignment::append`](crate::Alignment::append)). What it holds behind the last append is zeros, on disk, either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Tail {
+    /// The next append writes it again, with more in it: records stand side by side, byte to byte.
+    ///
+    /// It goes out when the write before it has finished, alone, and holds the bytes of earlier records as they are on disk. So
+    /// a crash in the middle of it, sector by sector in any order, leaves those as they are: each sector has them before
+    /// and after. Only a device that loses a sector when the power fails while it writes that one can harm them;
+    /// those that promise to write sectors whole (all that name a logical block size should) do not.
+    #[default]
+    Rewrite,
+    /// The next append begins at the next block: no block that holds an acknowledged record is ever written again, at the
+    /// price of space. Appends that go out together still share blocks. The zeros between are part of the file. (Where a block
+    /// of a [recycled](File::recycle) file was begun by a positional write, and so ends with old content, the next append
+    /// does write it again.)
+    Pad,
+}
+
 /// The largest step by which a file grows ahead unless [`OpenOptions::growth_cap`] says otherwise: 64 MiB. A step ends
 /// with a sync, which on many devices holds up writes for as long as it takes to store what was written since the last.
 pub const GROWTH_CAP_DEFAULT_BYTES: u64 = 64 << 20;
@@ -68,6 +87,7 @@ pub struct OpenOptions {
     pub(crate) growth: Growth,
     pub(crate) growth_cap_bytes: u64,
     pub(crate) capacity_bytes: Option<u64>,
+    pub(crate) tail: Tail,
 }
 
 impl Default for OpenOptions {
@@ -77,7 +97,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Read-only, nothing created; [`Durability::OnSync`] and [`Growth::Unwritten`].
+    /// Read-only, nothing created; [`Durability::OnSync`], [`Growth::Unwritten`] and [`Tail::Rewrite`].
     pub fn new() -> Self {
         Self {
             write: false,
@@ -89,6 +109,7 @@ impl OpenOptions {
             growth: Growth::default(),
             growth_cap_bytes: GROWTH_CAP_DEFAULT_BYTES,
             capacity_bytes: None,
+            tail: Tail::default(),
         }
     }
 
@@ -146,6 +167,12 @@ impl OpenOptions {
     /// there at once, beyond the cap too, and the next begins only when more is needed. A hint, never a limit.
     pub fn capacity(&mut self, bytes: u64) -> &mut Self {
         self.capacity_bytes = Some(bytes);
+        self
+    }
+
+    /// What becomes of a last block that is not full. The first writing handle of a file decides.
+    pub fn tail(&mut self, tail: Tail) -> &mut Self {
+        self.tail = tail;
         self
     }
 

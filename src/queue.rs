@@ -194,7 +194,8 @@ impl Queue {
     }
 
     /// Queues a read at `offset` into `into`, as [`File::read_at`]. One through a read-only handle of a file (not a device)
-    /// that this process does not write is performed at once.
+    /// that this process does not write is performed at once. One that is not aligned may take several transfers, one after
+    /// the other. Buffers begin aligned, so an aligned `offset` and a length of whole blocks make a single one.
     ///
     /// # Errors
     ///

@@ -7,7 +7,7 @@ use crate::engine::registry::Key;
 use crate::engine::{self, Engine, Parts, recover};
 use crate::error::{Error, Operation, Result};
 use crate::open;
-use crate::options::OpenOptions;
+use crate::options::{OpenOptions, Tail};
 use crate::recovery::{Recovery, Verdict};
 use crate::sync::{Mutex, OnceLock};
 use crate::sys::probe::{Alignment, Facts};
@@ -79,7 +79,6 @@ impl Reader {
     /// Reads what this process does not write.
     pub fn read_beside_others(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         let fail = |kind| Error::new(Operation::Read, &self.path, Some(offset), kind);
-        engine::check_transfer(into, offset, self.facts.alignment).map_err(fail)?;
         let read = self.read_by_marker(into, offset);
         read.map(|read| read as usize).map_err(|error| fail(engine::os_kind(&error)))
     }
@@ -98,7 +97,7 @@ impl Reader {
             path: self.path.clone(),
             process: self.process,
             fs: Arc::default(),
-            ground: open::ground(&self.facts, None, false, 0),
+            ground: open::ground(&self.facts, Tail::default(), None, false, 0),
             alignment: self.facts.alignment,
             wishes: open::wishes(&OpenOptions::new(), None, &self.facts),
             recovery: Recovery::clean(self.facts.len),
@@ -114,7 +113,7 @@ impl Reader {
         let (mut shrinks, mut changes) = (0, 0);
         loop {
             let (marker, len) = self.find(wanted_end)?;
-            match engine::read_up_to(&*self.backend, into, offset, len, self.facts.alignment.offset) {
+            match engine::read_up_to(&*self.backend, into, offset, len, self.facts.alignment) {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && shrinks < SHRINKS_MAX => {
                     shrinks += 1;
                     self.forget();
@@ -136,8 +135,7 @@ impl Reader {
         {
             return Ok((Some(known.0), known.1));
         }
-        let (marker, found) =
-            recover::look(&*self.backend, self.facts.identity, self.facts.alignment.append)?;
+        let (marker, found) = recover::look(&*self.backend, self.facts.identity)?;
         let len = match found.verdict {
             Verdict::Cut => found.ceiling,
             Verdict::Undecided => found.floor,

@@ -88,15 +88,9 @@ impl Recovery {
     }
 }
 
-/// What to make of a file of `physical_size` bytes, in blocks of `block` bytes, that is `identity` and carries `marker`.
+/// What to make of a file of `physical_size` bytes that is `identity` and carries `marker`.
 /// `extents` are those of the whole file, by start, read after a sync.
-pub fn judge(
-    marker: &Marker,
-    identity: Identity,
-    physical_size: u64,
-    block: u64,
-    extents: &[Extent],
-) -> Recovery {
+pub fn judge(marker: &Marker, identity: Identity, physical_size: u64, extents: &[Extent]) -> Recovery {
     let clean = Recovery::clean(physical_size);
     if marker.identity != identity {
         return Recovery { verdict: Verdict::Foreign, ..clean };
@@ -114,7 +108,7 @@ pub fn judge(
         };
     }
     if marker.extents_tell() {
-        let end = end_of_written(marker, block, extents);
+        let end = end_of_written(marker, extents);
         return at(end.clamp(marker.base, physical_size), Verdict::Cut);
     }
     let known = marker.base == physical_size;
@@ -124,11 +118,9 @@ pub fn judge(
 
 /// Append-only: the end of the contiguous written part. Positional: holes may be meant, so the end of the
 /// last written extent.
-fn end_of_written(marker: &Marker, block: u64, extents: &[Extent]) -> u64 {
+fn end_of_written(marker: &Marker, extents: &[Extent]) -> u64 {
     match marker.mode {
         Mode::Positional => last_written(extents),
-        // A file whose end does not lie at a block takes no appends; its last block is written to the full.
-        Mode::AppendOnly if !marker.base.is_multiple_of(block) => marker.base,
         Mode::AppendOnly => extents
             .iter()
             .filter(|extent| extent.written)
@@ -180,10 +172,6 @@ mod tests {
         epoch: 1,
     };
     const GROWING: Marker = Marker { grown_from: 16384, grown_to: 65536, ..MARKER };
-
-    fn judge(marker: &Marker, identity: Identity, size: u64, extents: &[Extent]) -> Recovery {
-        super::judge(marker, identity, size, 4096, extents)
-    }
 
     fn extent(start: u64, end: u64, written: bool) -> Extent {
         Extent { start, end, written }
@@ -280,12 +268,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_odd_length_that_was_only_grown_keeps_its_length() {
+    fn a_file_whose_base_lies_inside_a_block_may_have_records_up_to_its_end() {
         let marker = Marker { base: 5000, ..MARKER };
-        assert_eq!(
-            judge(&marker, SELF, 65536, &[extent(0, 8192, true), extent(8192, 65536, false)]).ceiling,
-            5000
-        );
+        let ceiling = |extents: &[Extent]| judge(&marker, SELF, 65536, extents).ceiling;
+        assert_eq!(ceiling(&[extent(0, 8192, true), extent(8192, 65536, false)]), 8192);
+        assert_eq!(ceiling(&[extent(0, 12288, true), extent(12288, 65536, false)]), 12288);
+        assert_eq!(ceiling(&[extent(0, 4096, true), extent(4096, 65536, false)]), 5000);
     }
 
     #[test]
@@ -391,8 +379,6 @@ mod tests {
         let last = (0..BLOCKS).rev().find(|&n| is(n, Block::Written)).map_or(0, |n| (n + 1) * HALVES);
         let end = if strange || marker.mode == Mode::Positional {
             last
-        } else if base % HALVES != 0 {
-            base
         } else {
             let first_gap = (base / HALVES..BLOCKS).find(|&n| !is(n, Block::Written)).unwrap_or(BLOCKS);
             first_gap * HALVES
@@ -416,7 +402,7 @@ mod tests {
                 for grown_from in (0..=BLOCKS).map(|n| n * HALVES) {
                     for (grown_to, kind) in ends().flat_map(|to| kinds.iter().map(move |kind| (to, kind))) {
                         let marker = Marker { base, grown_from, grown_to, ..*kind };
-                        let found = super::judge(&marker, SELF, size, HALVES, &extents);
+                        let found = judge(&marker, SELF, size, &extents);
                         assert!(
                             is_right(&marker, size, &map, &found),
                             "{size} {map:?} {marker:?}: {found:?}"

@@ -285,7 +285,7 @@ impl<B: Backend> Below<B> {
             path,
             process,
             fs,
-            ground: open::ground(&facts, prepared, true, epoch()),
+            ground: open::ground(&facts, options.tail, prepared, true, epoch()),
             alignment: facts.alignment,
             wishes: open::wishes(options, prepared, &facts),
             recovery,

@@ -39,6 +39,10 @@ counters! {
     dsync_requests,
     /// Operations that shared their request with another one.
     merged,
+    /// Bytes that were copied to be packed into blocks, with the zeros behind them: records that are not aligned.
+    copied_bytes,
+    /// Requests that wrote the last block again, since it was not full.
+    tail_rewrites,
     /// Flushes sent, those behind RWF_DSYNC not included.
     flushes,
     /// Growth steps done.

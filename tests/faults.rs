@@ -875,14 +875,7 @@ fn misaligned_operations_change_nothing(dir: TestDir) -> TrialResult {
             let end = assert_gapless(&placed, 0);
             let align = file.alignment();
             misaligned(&file, end, align.offset as usize, align.memory as usize);
-            let refused = [align.append as usize - 1, 1, align.append as usize + 1];
-            for len in refused {
-                assert!(is_misaligned(file.append(&Buffer::zeroed(2 * BLOCK)[..len])), "{len}");
-            }
             assert_eq!(file.len()?, end);
-            let reader = File::open(&path)?;
-            assert!(is_misaligned(reader.read_at(&mut Buffer::zeroed(BLOCK), 1)));
-            assert!(is_misaligned(reader.read_at(&mut Buffer::zeroed(BLOCK)[..1], 0)));
             file.close()?;
             assert_tidy(&path, end)?;
             assert_all_there(&fs::read(&path)?, &placed);
@@ -898,17 +891,14 @@ fn is_misaligned<T>(result: dioxide::Result<T>) -> bool {
 }
 
 fn misaligned(file: &File, end: u64, unit: usize, memory: usize) {
-    let mut buffer = Buffer::zeroed(4 * BLOCK);
+    let buffer = Buffer::zeroed(4 * BLOCK);
     for offset in [0, end - unit as u64, end, end + 16 * BLOCK_BYTES] {
         for off_by in [1, unit as u64 / 2, unit as u64 - 1] {
             assert!(is_misaligned(file.write_at(&buffer[..unit], offset + off_by)));
-            assert!(is_misaligned(file.read_at(&mut buffer[..unit], offset + off_by)));
             assert!(is_misaligned(file.write_at(&buffer[..unit + off_by as usize], offset)));
-            assert!(is_misaligned(file.read_at(&mut buffer[..off_by as usize], offset)));
         }
         if memory > 1 {
             assert!(is_misaligned(file.write_at(&buffer[1..=unit], offset)));
-            assert!(is_misaligned(file.read_at(&mut buffer[1..=unit], offset)));
         }
     }
 }

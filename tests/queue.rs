@@ -164,7 +164,7 @@ fn buffers_come_back_whatever_came_of_it(dir: TestDir, way: Way) -> TrialResult 
         let results = lent.take();
         assert_eq!((results[&first].clone()?, results[&second].clone()?), (0, 2 * BLOCK_BYTES));
         assert!(results[&empty].clone()? <= 3 * BLOCK_BYTES);
-        assert!(matches!(kind_of(&results, short), ErrorKind::Misaligned { what: "length", .. }));
+        assert_eq!((results[&short].clone()?, file.len()?), (3 * BLOCK_BYTES, 3 * BLOCK_BYTES + 100));
 
         let reader = File::open(&path)?;
         let over = lent.write(&file, record(2, 0, 1), BLOCK_BYTES);
@@ -176,9 +176,8 @@ fn buffers_come_back_whatever_came_of_it(dir: TestDir, way: Way) -> TrialResult 
         let refused = [lent.append(&reader, record(3, 0, 1)), lent.write(&reader, record(3, 1, 1), 0)];
         let results = lent.take();
         assert_eq!((results[&over].clone()?, results[&beyond].clone()?), (BLOCK_BYTES, BLOCK_BYTES));
-        for tag in [odd, odd_read, short_read] {
-            assert!(matches!(kind_of(&results, tag), ErrorKind::Misaligned { .. }));
-        }
+        assert!(matches!(kind_of(&results, odd), ErrorKind::Misaligned { .. }));
+        assert_eq!((results[&odd_read].clone()?, results[&short_read].clone()?), (BLOCK_BYTES, 7));
         assert_eq!(kind_of(&results, huge), ErrorKind::NoSpace(libc::EFBIG));
         refused.iter().for_each(|tag| assert_eq!(kind_of(&results, *tag), ErrorKind::ReadOnly));
 

@@ -43,7 +43,7 @@ fn check(left: &Left) {
     };
     let size = place(left.size);
     let extents = extents(left, block);
-    let found = judge(&marker, this, size, block, &extents);
+    let found = judge(&marker, this, size, &extents);
     assert!(found.floor <= found.ceiling && found.ceiling <= size, "{found:?}");
     assert!(found.floor >= marker.base.min(size), "cut below the base: {found:?}");
     if !left.own {
@@ -59,7 +59,7 @@ fn check(left: &Left) {
     if tells && end > marker.base && end < size {
         assert!(is_written(end - 1), "the end lies behind what is written: {found:?}");
     }
-    if tells && end < size && size >= marker.base && marker.base.is_multiple_of(block) {
+    if tells && end < size && size >= marker.base {
         assert!(!is_written(end), "something written is cut: {found:?}");
         let last = extents.iter().rfind(|one| one.written).map_or(0, |one| one.end);
         assert!(!left.positional || last <= end, "something written is cut: {found:?}");
@@ -73,7 +73,7 @@ fn check(left: &Left) {
         grown_to: marker.grown_to.max(size),
         ..marker
     };
-    let again = judge(&cut, this, end, block, &extents);
+    let again = judge(&cut, this, end, &extents);
     assert_eq!((again.verdict, again.ceiling), (Verdict::Cut, end), "recovery does not come to an end");
 }
 

@@ -17,6 +17,7 @@ use super::token::Token;
 use super::{Engine, io, is_no_space, queue};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::marker::{Marker, Mode};
+use crate::merge::Span;
 use crate::sync::atomic::Ordering;
 
 impl Engine {
@@ -82,11 +83,12 @@ impl Engine {
             let core = self.lock();
             (core.sizes(), core.marker(), core.held())
         };
-        let Some(marker) = marker else {
-            self.settled_size(sizes.written).map_err(fail)?;
+        if marker.is_none() && sizes.written == sizes.physical {
+            self.settled_size(sizes.physical).map_err(fail)?;
             return self.make_stable().map_err(fail);
-        };
+        }
         self.check_size(Operation::Close)?;
+        let Some(marker) = marker else { return self.cut_to(sizes.written).map_err(fail) };
         match held {
             // Nobody said where the file ends, so the question stays for the next one who opens it.
             Some(base) => self.cut_with(marker, base, sizes.written).map_err(fail),
@@ -110,23 +112,24 @@ impl Engine {
 
     /// Sets the size, durably, and removes the marker.
     fn cut_to(&self, len: u64) -> std::io::Result<()> {
-        let (marker, written) = {
+        let (marker, sizes) = {
             let core = self.lock();
-            (core.marker(), core.sizes().written)
+            (core.marker(), core.sizes())
         };
         if len > self.backend.size_max().max(self.len()) {
             // The kernel would end the process by SIGXFSZ.
             return Err(std::io::Error::from_raw_os_error(libc::EFBIG));
+        }
+        let found_to = sizes.physical.max(self.left_behind.load(Ordering::Relaxed));
+        if len > sizes.written && (marker.is_some() || found_to > sizes.written) {
+            self.cut_to(sizes.written)?;
+            return self.cut_to(len);
         }
         let Some(marker) = marker else {
             io::uninterrupted(|| self.backend.truncate(len))?;
             self.adopt(|core| core.cut(len));
             return self.make_stable();
         };
-        if len > written {
-            self.cut_to(written)?;
-            return self.cut_to(len);
-        }
         self.make_stable()?;
         self.cut_with(marker, len, len)?;
         self.adopt(|core| core.cut(len));
@@ -141,6 +144,7 @@ impl Engine {
         change(&mut core);
         self.publish_len(&core);
         drop(core);
+        self.packer.forget(Span { start: 0, end: u64::MAX });
         self.left_behind.store(0, Ordering::Relaxed);
         self.charge(0, 0);
     }

@@ -13,6 +13,7 @@
 //! above it, which is what recovery relies on.
 
 use super::core::{Failure, GrowthJob};
+use super::io::Transfer;
 use super::{Engine, io, is_no_space};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
@@ -215,14 +216,10 @@ impl Engine {
         // The part of a block before an unaligned end was zeroed when the file was extended.
         let from = from.next_multiple_of(self.alignment.offset);
         for start in (from..to).step_by(ZEROS_BYTES) {
-            let len = (to - start).min(ZEROS_BYTES as u64) as usize;
-            io::write_fully(
-                &*self.backend,
-                &[Segment::of(&zeros[..len])],
-                start,
-                false,
-                self.alignment.offset,
-            )?;
+            let len = (to - start).min(ZEROS_BYTES as u64);
+            let transfer = Transfer::of_write(len, self.alignment.offset);
+            let zeros = &[Segment::of(&zeros[..len as usize])];
+            io::write_fully(&*self.backend, zeros, start, false, transfer)?;
         }
         Ok(())
     }

@@ -1,9 +1,11 @@
 //! Whole transfers out of short ones.
 
+use super::core::Work;
 use crate::backend::Backend;
 use crate::buffer::Segment;
 use smallvec::SmallVec;
 use std::io;
+use std::ops::Range;
 
 /// How often a transfer that the kernel puts off (EAGAIN) is tried again before it fails.
 const AGAIN_MAX: u32 = 100;
@@ -13,6 +15,8 @@ const AGAIN_MAX: u32 = 100;
 pub(super) struct Transfer {
     kind: Kind,
     total: u64,
+    /// So many of them go by themselves, first.
+    head: u64,
     done: u64,
     align: u64,
     again: u32,
@@ -29,7 +33,15 @@ impl Transfer {
     /// A write of so many bytes. A short one is resumed where it is aligned, so part of it may be written twice; an error
     /// means that any part may have been written.
     pub fn of_write(total: u64, align: u64) -> Self {
-        Self { kind: Kind::Write, total, done: 0, align, again: 0 }
+        Self { kind: Kind::Write, total, head: 0, done: 0, align, again: 0 }
+    }
+
+    /// The write or flush that a request is.
+    pub fn of_work(work: &Work, align: u64) -> Self {
+        match work {
+            Work::Flush => Self::of_flush(),
+            Work::Write { head, .. } => Self { head: *head, ..Self::of_write(work.len(), align) },
+        }
     }
 
     /// A read of so many bytes, or up to where the file ends.
@@ -42,14 +54,9 @@ impl Transfer {
         Self { kind: Kind::Flush, ..Self::of_write(0, 1) }
     }
 
-    /// How many bytes are to be moved.
-    pub fn total(&self) -> u64 {
-        self.total
-    }
-
-    /// How many bytes need not be moved again.
-    pub fn done(&self) -> u64 {
-        self.done
+    /// Which bytes the next call is to move.
+    pub fn part(&self) -> Range<u64> {
+        self.done..if self.done < self.head { self.head } else { self.total }
     }
 
     /// A call moved so many bytes, or failed. Returns what it came to, or nothing if the rest is to be moved.
@@ -74,19 +81,20 @@ impl Transfer {
     }
 }
 
-/// Writes all segments, one behind the other.
+/// Writes all segments, one behind the other, as `transfer` says.
 pub(super) fn write_fully(
     backend: &dyn Backend,
     segments: &[Segment],
     offset: u64,
     dsync: bool,
-    align: u64,
+    mut transfer: Transfer,
 ) -> io::Result<()> {
-    let mut transfer = Transfer::of_write(segments.iter().map(Segment::len).sum(), align);
     loop {
-        let result = match transfer.done() {
-            0 => backend.write(segments, offset, dsync),
-            done => backend.write(&skip(segments, done), offset + done, dsync),
+        let part = transfer.part();
+        let result = if part == (0..transfer.total) {
+            backend.write(segments, offset, dsync)
+        } else {
+            backend.write(&part_of(segments, &part), offset + part.start, dsync)
         };
         if let Some(result) = transfer.took(result) {
             return result.map(drop);
@@ -98,7 +106,7 @@ pub(super) fn write_fully(
 pub(super) fn read_fully(backend: &dyn Backend, into: &mut [u8], offset: u64, align: u64) -> io::Result<u64> {
     let mut transfer = Transfer::of_read(into.len() as u64, align);
     loop {
-        let done = transfer.done();
+        let done = transfer.part().start;
         if let Some(result) = transfer.took(backend.read(&mut into[done as usize..], offset + done)) {
             return result;
         }
@@ -126,16 +134,17 @@ fn is_transient(error: &io::Error, again: &mut u32) -> bool {
     }
 }
 
-/// The same segments without their first `count` bytes.
-pub(super) fn skip(segments: &[Segment], mut count: u64) -> SmallVec<[Segment; 1]> {
-    let mut rest = SmallVec::with_capacity(segments.len());
+/// What lies at these bytes of all segments together.
+pub(super) fn part_of(segments: &[Segment], part: &Range<u64>) -> SmallVec<[Segment; 1]> {
+    let mut parts = SmallVec::with_capacity(segments.len());
+    let mut start = 0;
     for segment in segments {
-        if count >= segment.len() {
-            count -= segment.len();
-        } else {
-            rest.push(segment.skip(count));
-            count = 0;
+        let end = start + segment.len();
+        let (from, to) = (part.start.max(start), part.end.min(end));
+        if from < to {
+            parts.push(segment.part(from - start..to - start));
         }
+        start = end;
     }
-    rest
+    parts
 }

@@ -13,10 +13,12 @@ mod grower;
 mod io;
 #[cfg(all(test, loom))]
 mod models;
+mod packing;
 mod positional;
 pub(crate) mod process;
 pub(crate) mod queue;
 pub(crate) mod reactor;
+mod reading;
 pub(crate) mod recover;
 pub(crate) mod registry;
 #[cfg(test)]
@@ -25,6 +27,7 @@ mod token;
 mod waiter;
 
 pub(crate) use core::Ground;
+pub(crate) use reading::read_up_to;
 
 use crate::backend::Backend;
 use crate::buffer::Segment;
@@ -33,6 +36,7 @@ use crate::flush::Means;
 use crate::growth::{Planner, Wishes};
 use crate::inflight::{Gate, Pass};
 use crate::marker::{Marker, Prepared};
+use crate::merge::Span;
 use crate::options::Growth;
 use crate::recovery::Recovery;
 use crate::stats::{Counters, count};
@@ -40,6 +44,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Apart, Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
 use crate::sys::probe::Alignment;
 use core::{Call, Core, Dio, Failure, Outbox, Request, Work};
+use io::Transfer;
+use packing::Packer;
 use process::{Ended, FileSystem, Flushing, Process};
 use reactor::Reactor;
 use std::path::Path;
@@ -73,6 +79,7 @@ pub(crate) struct Engine {
     is_device: bool,
     writes_through: bool,
     core: Apart<Mutex<Core<Token>>>,
+    packer: Apart<Packer>,
     /// `written` of the core, to be read without its lock.
     len: Apart<AtomicU64>,
     gate: Gate,
@@ -103,6 +110,7 @@ impl Engine {
             is_device: parts.ground.is_device,
             writes_through: parts.ground.writes_through,
             core: Apart(Mutex::new(core)),
+            packer: Apart(Packer::new(parts.alignment)),
             len: Apart(AtomicU64::new(len)),
             gate: Gate::default(),
             grower_ended: Condvar::default(),
@@ -153,8 +161,8 @@ impl Engine {
             Course::Core(dio) => self.run(dio, durable).map(drop).map_err(fail),
             Course::Direct(_) => {
                 let segments = &[Segment::of(data)];
-                let result =
-                    io::write_fully(&*self.backend, segments, offset, durable, self.alignment.offset);
+                let transfer = Transfer::of_write(data.len() as u64, self.alignment.offset);
+                let result = io::write_fully(&*self.backend, segments, offset, durable, transfer);
                 self.judge_write(result, Operation::Write, offset).map_err(|failure| fail(failure.kind))
             }
             Course::Done(_) => Ok(()),
@@ -164,8 +172,7 @@ impl Engine {
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         let fail = |kind| self.error(Operation::Read, Some(offset), kind);
         let _pass = self.begin(Operation::Read)?;
-        check_transfer(into, offset, self.alignment).map_err(fail)?;
-        let read = read_up_to(&*self.backend, into, offset, self.len(), self.alignment.offset);
+        let read = read_up_to(&*self.backend, into, offset, self.len(), self.alignment);
         read.map(|read| read as usize).map_err(|error| fail(os_kind(&error)))
     }
 
@@ -184,18 +191,13 @@ impl Engine {
         if data.is_empty() {
             return Ok(Course::Done(self.len()));
         }
-        check_memory(data, self.alignment).map_err(fail)?;
-        check("length", data.len() as u64, self.alignment.append).map_err(fail)?;
         Ok(Course::Core(Dio::Append(Segment::of(data))))
     }
 
-    /// By a transfer of so many bytes, rounded up to whole blocks.
-    fn course_of_read(&self, into: &[u8], offset: u64) -> Result<Course> {
-        check_transfer(into, offset, self.alignment)
-            .map_err(|kind| self.error(Operation::Read, Some(offset), kind))?;
+    fn course_of_read(&self, into: &[u8], offset: u64) -> Course {
         match self.len().saturating_sub(offset).min(into.len() as u64) {
-            0 => Ok(Course::Done(0)),
-            left => Ok(Course::Direct(left)),
+            0 => Course::Done(0),
+            left => Course::Direct(left),
         }
     }
 
@@ -206,12 +208,17 @@ impl Engine {
         else {
             return Err(fail(ErrorKind::NoSpace(libc::EFBIG)));
         };
-        let extends = end > self.len();
+        let len = self.len();
+        let extends = end > len;
+        // Appends may write the last block again, if it is not full.
+        let is_apart = self.is_device || end <= len / self.alignment.append * self.alignment.append;
         match () {
             () if data.is_empty() => Ok(Course::Done(0)),
             () if extends && self.is_device => Err(fail(ErrorKind::Os(libc::ENOSPC))),
             // Nobody need know: the file system orders overlapping writes, and there is no flush to share.
-            () if !extends && (!durable || self.writes_through) => Ok(Course::Direct(data.len() as u64)),
+            () if is_apart && !extends && (!durable || self.writes_through) => {
+                Ok(Course::Direct(data.len() as u64))
+            }
             () => Ok(Course::Core(Dio::Write(Segment::of(data), offset))),
         }
     }
@@ -340,34 +347,42 @@ impl Engine {
         self.step(|core, out| core.called(call, out));
     }
 
-    fn perform(self: &Arc<Self>, request: Request<Token>) {
-        let result = self.begin_request(&request.work).and_then(|flush| {
+    fn perform(self: &Arc<Self>, mut request: Request<Token>) {
+        let result = self.begin_request(&mut request.work).and_then(|flush| {
             let mut result = match &request.work {
                 Work::Flush => io::uninterrupted(|| self.backend.flush()),
                 Work::Write { segments, offset, means, .. } => {
                     let dsync = *means == Some(Means::Dsync);
-                    io::write_fully(&*self.backend, segments, *offset, dsync, self.alignment.offset)
+                    let transfer = Transfer::of_work(&request.work, self.alignment.offset);
+                    io::write_fully(&*self.backend, segments, *offset, dsync, transfer)
                 }
             };
             if let Some(flush) = flush {
                 let ended = self.end_flush(&request.work, flush, &result);
                 result = self.fs.awaited(ended, result);
             }
-            self.end_request(&request.work, result)
+            self.end_request(request.work, result)
         });
         self.step(|core, out| core.completed(request.id, result, out));
     }
 
-    /// What comes before a request is performed. Returns the flush that it carries or is.
-    fn begin_request(&self, work: &Work) -> Result<Option<Flushing>, Failure> {
+    /// What comes before a request is performed: what is of any length in it becomes blocks. Returns the flush that it
+    /// carries or is.
+    fn begin_request(&self, work: &mut Work) -> Result<Option<Flushing>, Failure> {
         match work {
             Work::Flush => count(&self.counters.flushes, 1),
-            Work::Write { segments, offset, means, extends } => {
-                self.count_request(segments, *means);
-                if extends.is_some() {
-                    self.check_size_limit(offset + work.len())?;
+            Work::Write { segments, records, offset, means, .. } => {
+                self.count_request(segments.len(), *means);
+                if *records {
+                    self.pack(work)?;
+                } else {
+                    self.packer.forget(Span::at(*offset, work.len()));
                 }
+                count(&self.counters.request_bytes, work.len());
             }
+        }
+        if let Work::Write { offset, extends: Some(_), .. } = work {
+            self.check_size_limit(*offset + work.len())?;
         }
         Ok(work.flushes().then(|| self.fs.begin_flush()))
     }
@@ -382,19 +397,30 @@ impl Engine {
         })
     }
 
+    /// Makes blocks of records.
+    fn pack(&self, work: &mut Work) -> Result<(), Failure> {
+        self.packer.pack(work, &*self.backend, &self.counters).map_err(|error| {
+            let Work::Write { offset, .. } = work else { unreachable!("records are written") };
+            let cause = self.cause(Operation::Read, Some(*offset), &error);
+            Failure { kind: os_kind(&error), cause, wedges: false }
+        })
+    }
+
     /// A request was performed, and its flush is to be believed.
-    fn end_request(&self, work: &Work, result: std::io::Result<()>) -> Result<(), Failure> {
+    fn end_request(&self, work: Work, result: std::io::Result<()>) -> Result<(), Failure> {
+        let len = work.len();
         match work {
             Work::Flush => self.judge_write(result, Operation::Flush, 0),
-            Work::Write { offset, extends, .. } => {
-                let end = offset + work.len();
+            Work::Write { offset, extends, composed, .. } => {
+                let end = offset + len;
                 if let (Err(_), Some(size)) = (&result, extends)
-                    && let Err(error) = self.take_back(*size, end)
+                    && let Err(error) = self.take_back(size, end)
                 {
                     self.left_behind.fetch_max(end, Ordering::Relaxed);
                     log::error!("dioxide: {}: taking back a failed append: {error}", self.path.display());
                 }
-                self.judge_write(result, Operation::Write, *offset)
+                composed.into_iter().for_each(|memory| self.packer.take_back(memory));
+                self.judge_write(result, Operation::Write, offset)
             }
         }
     }
@@ -404,11 +430,10 @@ impl Engine {
         count(&self.counters.append_bytes, bytes);
     }
 
-    fn count_request(&self, segments: &[Segment], means: Option<Means>) {
+    fn count_request(&self, operations: usize, means: Option<Means>) {
         count(&self.counters.requests, 1);
-        count(&self.counters.request_bytes, segments.iter().map(Segment::len).sum());
         count(&self.counters.dsync_requests, u64::from(means == Some(Means::Dsync)));
-        count(&self.counters.merged, if segments.len() > 1 { segments.len() as u64 } else { 0 });
+        count(&self.counters.merged, if operations > 1 { operations as u64 } else { 0 });
     }
 
     /// A write beyond the largest size allowed would end the process by SIGXFSZ.
@@ -523,28 +548,11 @@ fn check_memory(data: &[u8], alignment: Alignment) -> Result<(), ErrorKind> {
     check("memory address", data.as_ptr() as u64, alignment.memory)
 }
 
-/// What every read and positional write must fulfil.
-pub(crate) fn check_transfer(data: &[u8], offset: u64, alignment: Alignment) -> Result<(), ErrorKind> {
+/// What every positional write must fulfil.
+fn check_transfer(data: &[u8], offset: u64, alignment: Alignment) -> Result<(), ErrorKind> {
     if !data.is_empty() {
         check_memory(data, alignment)?;
     }
     check("offset", offset, alignment.offset)?;
     check("length", data.len() as u64, alignment.offset)
-}
-
-/// Reads at `offset` what there is below `len`. Fewer bytes than that are an error.
-pub(crate) fn read_up_to(
-    backend: &dyn Backend,
-    into: &mut [u8],
-    offset: u64,
-    len: u64,
-    align: u64,
-) -> std::io::Result<u64> {
-    let left = len.saturating_sub(offset).min(into.len() as u64);
-    let wanted = left.next_multiple_of(align).min(into.len() as u64);
-    if wanted == 0 {
-        return Ok(0);
-    }
-    let read = io::read_fully(backend, &mut into[..wanted as usize], offset, align)?;
-    if read < left { Err(std::io::ErrorKind::UnexpectedEof.into()) } else { Ok(left) }
 }

@@ -17,6 +17,7 @@ use crate::future::AsyncFile;
 use crate::growth::Wishes;
 use crate::marker::{Identity, Prepared};
 use crate::merge::Limits;
+use crate::options::Tail;
 use crate::queue::QueueOptions;
 use crate::reactor::Reactor;
 use crate::recovery::{Extent, Recovery};
@@ -139,7 +140,7 @@ impl Backend for Disk {
 
     fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
         let mut bytes = Vec::new();
-        segments.iter().for_each(|segment| segment.copy_to(&mut bytes));
+        segments.iter().for_each(|segment| segment.show(|part| bytes.extend_from_slice(part)));
         let first = (offset / BLOCK) as usize;
         let places: Vec<_> = (first..first + bytes.len() / BLOCK as usize).collect();
         {
@@ -273,6 +274,7 @@ impl File {
             process: &PROCESS,
             fs: fs.clone(),
             ground: Ground {
+                tail: Tail::Rewrite,
                 identity: IDENTITY,
                 limits: Limits { bytes_max: 1 << 20, segments_max: 1024 },
                 append_unit: BLOCK,

@@ -53,7 +53,7 @@ impl<T: Clone> Positional<T> {
         out: &mut Outbox<T>,
     ) {
         let span = Span::at(offset, member.segment.len());
-        if self.others().any(|other| other.overlaps(&span)) {
+        if self.touches(span) {
             self.wait(offset, member);
         } else {
             self.send(id, vec![(span, member)], means, out);
@@ -82,6 +82,11 @@ impl<T: Clone> Positional<T> {
         self.in_flight.iter().map(|request| &request.span).chain(waiting)
     }
 
+    /// Whether any of them touches the span.
+    pub fn touches(&self, span: Span) -> bool {
+        self.others().any(|other| other.overlaps(&span))
+    }
+
     /// Sends `members`, which stand side by side, as request `id`.
     pub fn send(
         &mut self,
@@ -93,7 +98,15 @@ impl<T: Clone> Positional<T> {
         let span = Span { start: members[0].0.start, end: members[members.len() - 1].0.end };
         let segments = members.iter().map(|(_, member)| member.segment).collect();
         let owner = members[0].1.token.clone();
-        let work = Work::Write { segments, offset: span.start, means, extends: None };
+        let work = Work::Write {
+            segments,
+            offset: span.start,
+            head: 0,
+            means,
+            extends: None,
+            records: false,
+            composed: None,
+        };
         out.requests.push(Request { id, owner, work });
         self.in_flight.push(InFlight { id, span, members, means });
     }

@@ -36,19 +36,18 @@ struct View {
     extents: Vec<Extent>,
 }
 
-/// Looks at a file that is `identity`, in blocks of `block` bytes, and does what `how` allows. Returns what was
+/// Looks at a file that is `identity`, and does what `how` allows. Returns what was
 /// found, and the marker that stays because only the caller can tell where the file ends.
 pub(crate) fn bring_into_order(
     backend: &dyn Backend,
     identity: Identity,
-    block: u64,
     how: Recover,
 ) -> io::Result<(Recovery, Option<Marker>)> {
     if how != Recover::Inspect {
         uninterrupted(|| backend.sync_all())?;
     }
     let view = view(backend, identity)?;
-    let found = verdict(&view, identity, block);
+    let found = verdict(&view, identity);
     let marker = match view.marker.as_deref().map(Marker::decode) {
         None => return Ok((found, None)),
         Some(Ok(marker)) => marker,
@@ -75,13 +74,9 @@ pub(crate) fn bring_into_order(
 }
 
 /// Looks at a file that another process may be writing. Returns its marker, and what it says with the rest.
-pub(crate) fn look(
-    backend: &dyn Backend,
-    identity: Identity,
-    block: u64,
-) -> io::Result<(Option<Vec<u8>>, Recovery)> {
+pub(crate) fn look(backend: &dyn Backend, identity: Identity) -> io::Result<(Option<Vec<u8>>, Recovery)> {
     let view = view(backend, identity)?;
-    let found = verdict(&view, identity, block);
+    let found = verdict(&view, identity);
     Ok((view.marker, found))
 }
 
@@ -107,11 +102,11 @@ fn is_of(marker: &[u8], identity: Identity) -> bool {
     Marker::decode(marker).is_ok_and(|marker| marker.identity == identity)
 }
 
-fn verdict(view: &View, identity: Identity, block: u64) -> Recovery {
+fn verdict(view: &View, identity: Identity) -> Recovery {
     let clean = Recovery::clean(view.size);
     match view.marker.as_deref().map(Marker::decode) {
         None => clean,
-        Some(Ok(marker)) => judge(&marker, identity, view.size, block, &view.extents),
+        Some(Ok(marker)) => judge(&marker, identity, view.size, &view.extents),
         Some(Err(why)) => Recovery { verdict: Verdict::Doubtful(why), ..clean },
     }
 }

@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 pub struct Alignment {
     /// Of memory addresses.
     pub memory: u64,
-    /// Of offsets and lengths of reads and positional writes.
+    /// Of offsets and lengths of positional writes, and of reads that go straight into the caller's memory.
     pub offset: u64,
-    /// Of the lengths of appends, and of a file that is appended to: `offset`, or the file system's block
-    /// if that is larger, so that two appends never share a block.
+    /// Appends are packed into blocks of this: `offset`, or the file system's block if that is larger. One that begins and
+    /// ends at multiples of it is written without a copy.
     pub append: u64,
 }
 

@@ -1,7 +1,7 @@
 //! What the tests share: records that prove themselves, and small questions about files.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use dioxide::{Buffer, Error, ErrorKind, Growth, OpenOptions};
+use dioxide::{Buffer, Error, ErrorKind, Growth, OpenOptions, Tail};
 use dioxide_testkit::child::Acks;
 use dioxide_testkit::files;
 use dioxide_testkit::fuse_disk::FuseDisk;
@@ -12,9 +12,11 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 
+mod frames;
 mod way;
 
-pub use dioxide_testkit::records::{Random, Stamp};
+pub use dioxide_testkit::records::{Frame, Random, Stamp};
+pub use frames::*;
 pub use way::*;
 
 pub type LabTest = (&'static str, fn(TestDir) -> TrialResult);
@@ -216,6 +218,18 @@ pub fn growth_named(name: &str) -> Growth {
         "zeroed" => Growth::Zeroed,
         "none" => Growth::None,
         other => panic!("no growth is called {other}"),
+    }
+}
+
+pub const GROWTHS: [Growth; 3] = [Growth::Unwritten, Growth::Zeroed, Growth::None];
+pub const TAILS: [Tail; 2] = [Tail::Rewrite, Tail::Pad];
+
+/// The name of a tail, as an argument of a child.
+pub fn tail_named(name: &str) -> Tail {
+    match name {
+        "rewrite" => Tail::Rewrite,
+        "pad" => Tail::Pad,
+        other => panic!("no tail is called {other}"),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The ways to a file: blocking calls, and queues. A test that is given a way must come to the same by each.
 
+use super::POISON;
 use dioxide::{Buffer, Completion, File, Full, OpenOptions, Operation, Queue, QueueOptions, Result};
 use dioxide_testkit::lab::{Applies, Disk, Fs, TestDir};
 use dioxide_testkit::trials::{
@@ -81,6 +82,9 @@ pub trait Transfers: Sync {
     fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize>;
     fn sync_data(&self) -> Result<()>;
 
+    /// Whether [`append_all`](Self::append_all) has several in flight.
+    fn has_many_in_flight(&self) -> bool;
+
     /// Appends what `next` gives until it gives nothing, several at a time if it can, and tells the results with the numbers
     /// from 0 on in which they were given.
     fn append_all(&self, next: &mut dyn FnMut() -> Option<Buffer>, tell: &mut dyn FnMut(u64, Result<u64>));
@@ -103,10 +107,16 @@ impl Transfers for File {
         File::sync_data(self)
     }
 
+    fn has_many_in_flight(&self) -> bool {
+        false
+    }
+
     fn append_all(&self, next: &mut dyn FnMut() -> Option<Buffer>, tell: &mut dyn FnMut(u64, Result<u64>)) {
         for number in 0.. {
-            let Some(data) = next() else { break };
-            tell(number, File::append(self, &data));
+            let Some(mut data) = next() else { break };
+            let result = File::append(self, &data);
+            data.fill(POISON);
+            tell(number, result);
         }
     }
 }
@@ -189,6 +199,10 @@ impl Transfers for Used {
         Ok(())
     }
 
+    fn has_many_in_flight(&self) -> bool {
+        self.way != Way::Calls
+    }
+
     fn append_all(&self, next: &mut dyn FnMut() -> Option<Buffer>, tell: &mut dyn FnMut(u64, Result<u64>)) {
         if self.way == Way::Calls {
             return self.file.append_all(next, tell);
@@ -203,8 +217,9 @@ impl Transfers for Used {
                 if queue.outstanding() == 0 {
                     break;
                 }
-                for done in queue.reap(1) {
+                for mut done in queue.reap(1) {
                     assert!(done.buffer.is_some(), "the buffer of {done:?} did not come back");
+                    done.buffer.iter_mut().for_each(|buffer| buffer.fill(POISON));
                     tell(done.tag, done.result);
                 }
             }

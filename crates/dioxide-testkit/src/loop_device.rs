@@ -33,15 +33,18 @@ impl AttachedFile {
 pub(crate) enum Io {
     /// One request at a time.
     Cached,
+    /// The same, in nothing less than 4096 bytes: such sectors are what the device has.
+    CachedInPages,
     /// Many requests side by side.
     Direct,
 }
 
 impl Io {
-    fn option(self) -> &'static str {
+    fn options(self) -> [&'static str; 2] {
         match self {
-            Io::Cached => "--direct-io=off",
-            Io::Direct => "--direct-io=on",
+            Io::Cached => ["--direct-io=off", "--sector-size=512"],
+            Io::CachedInPages => ["--direct-io=off", "--sector-size=4096"],
+            Io::Direct => ["--direct-io=on", "--sector-size=512"],
         }
     }
 }
@@ -56,8 +59,8 @@ impl LoopDevice {
     pub(crate) fn attach(backing: &Path, record: &Path, io: Io) -> io::Result<LoopDevice> {
         let mut file = fs::File::create(record)?;
         writeln!(file, "{}", backing.display())?;
-        let options = ["--find", "--show", io.option()].map(Path::new);
-        let printed = command::run(PATIENCE, "losetup", options.into_iter().chain([backing]))?;
+        let options = ["--find", "--show"].into_iter().chain(io.options()).map(Path::new);
+        let printed = command::run(PATIENCE, "losetup", options.chain([backing]))?;
         write!(file, "{printed}")?;
         let device = PathBuf::from(printed.trim_end());
         Ok(LoopDevice { device, backing: backing.to_owned(), record: record.to_owned() })

@@ -1,5 +1,5 @@
 //! Bytes that prove themselves: each unit of a record (a block, a sector) says what it is, and every byte of it
-//! follows from that.
+//! follows from that. So does a record of any length as a whole.
 
 /// What a unit says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +37,63 @@ impl Stamp {
         let stamp = Stamp { writer: word(0)?, number: word(1)?, part: word(2)? };
         let whole = || unit.chunks_exact(8).zip(stamp.words(unit.len())).all(|(b, w)| b == w.to_le_bytes());
         (stamp.part < PARTS_MAX && whole()).then_some(stamp)
+    }
+}
+
+/// A record of any length, as logs have them: its length, a checksum, who wrote it, which of the writer's it is, and bytes
+/// that follow from that. One that is shorter than [`Frame::HEADER`] has only such bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Frame {
+    /// Who wrote the record, below 2³².
+    pub writer: u64,
+    /// Which of the writer's records it is, below 2³².
+    pub number: u64,
+    /// Its length in bytes, below 2³².
+    pub len: u64,
+}
+
+impl Frame {
+    /// The shortest that can be found by [`Frame::of`].
+    pub const HEADER: usize = 16;
+
+    /// What stands in the file.
+    pub fn bytes(self) -> Vec<u8> {
+        let key = scramble(self.writer) ^ scramble(self.number).rotate_left(21) ^ scramble(self.len);
+        let mut bytes = vec![0; self.len as usize];
+        for (bytes, i) in bytes.chunks_mut(8).zip(0..) {
+            let word: u64 = key.wrapping_mul(2 * i + 1) ^ (key >> (i % 32));
+            bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
+        }
+        if bytes.len() >= Self::HEADER {
+            bytes[8..12].copy_from_slice(&(self.writer as u32).to_le_bytes());
+            bytes[12..16].copy_from_slice(&(self.number as u32).to_le_bytes());
+            let sum = crc32fast::hash(&bytes[8..]);
+            bytes[..4].copy_from_slice(&(self.len as u32).to_le_bytes());
+            bytes[4..8].copy_from_slice(&sum.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The record with which these bytes begin, if it is whole, as a log finds it after a crash: by its length and its checksum.
+    pub fn of(bytes: &[u8]) -> Option<Frame> {
+        let word = |i: usize| Some(u32::from_le_bytes(bytes.get(i * 4..i * 4 + 4)?.try_into().ok()?));
+        let frame = Frame { writer: word(2)?.into(), number: word(3)?.into(), len: word(0)?.into() };
+        let rest = bytes.get(8..frame.len as usize).filter(|rest| rest.len() + 8 >= Self::HEADER)?;
+        (crc32fast::hash(rest) == word(1)?).then_some(frame)
+    }
+
+    /// All records of a log, with their offsets, as its owner finds them after a crash: one stands where the one before it
+    /// ends, or where the next block begins.
+    pub fn find_all(log: &[u8], block: u64) -> Vec<(u64, Frame)> {
+        let mut found = Vec::new();
+        let mut at = 0u64;
+        let first_of = |at: u64| Frame::of(log.get(at as usize..)?);
+        loop {
+            let next = [at, at.next_multiple_of(block)].map(|at| Some((at, first_of(at)?)));
+            let Some((offset, frame)) = next.into_iter().flatten().next() else { return found };
+            found.push((offset, frame));
+            at = offset + frame.len;
+        }
     }
 }
 
@@ -88,5 +145,47 @@ mod tests {
         for other in [&unit[..512], &unit[..7], &[][..], &[0; 512], &[0xA5; 512]] {
             assert_eq!(Stamp::of(other), None);
         }
+    }
+
+    const FRAME: Frame = Frame { writer: 3, number: 4, len: 90 };
+
+    #[test]
+    fn a_frame_is_found_and_any_flipped_byte_spoils_it() {
+        let mut bytes = FRAME.bytes();
+        assert_eq!((bytes.len(), Frame::of(&bytes)), (90, Some(FRAME)));
+        for i in 0..bytes.len() {
+            bytes[i] ^= 1;
+            assert_eq!(Frame::of(&bytes), None, "byte {i}");
+            bytes[i] ^= 1;
+        }
+        assert_eq!(Frame::of(&bytes[..89]), None);
+        assert_eq!(Frame::of(&[bytes, vec![7; 9]].concat()), Some(FRAME));
+        assert_eq!([Frame::of(&[]), Frame::of(&[0; 512]), Frame::of(&[0xA5; 512])], [None; 3]);
+    }
+
+    #[test]
+    fn frames_of_every_length_are_different_bytes() {
+        for len in 1..100 {
+            let bytes = Frame { len, ..FRAME }.bytes();
+            assert_eq!(bytes.len() as u64, len);
+            assert_eq!(Frame::of(&bytes).is_some(), len >= Frame::HEADER as u64);
+            assert!(len < 8 || bytes != Frame { len, number: 5, ..FRAME }.bytes());
+        }
+    }
+
+    #[test]
+    fn the_frames_of_a_log_are_found_side_by_side_and_at_blocks() {
+        let frame = |number| Frame { number, ..FRAME };
+        let mut log = [frame(0).bytes(), frame(1).bytes()].concat();
+        log.resize(512, 0);
+        log.extend(frame(2).bytes());
+        let mut found = vec![(0, frame(0)), (90, frame(1)), (512, frame(2))];
+        assert_eq!(Frame::find_all(&log, 512), found);
+        // One that is torn ends the log, but for what begins at the next block.
+        log[100] ^= 1;
+        found.remove(1);
+        assert_eq!(Frame::find_all(&log, 512), found);
+        log[520] ^= 1;
+        assert_eq!(Frame::find_all(&log, 512), found[..1]);
     }
 }

@@ -45,9 +45,18 @@ impl Volume {
             let mount_point = site.make_dir("mnt")?;
             return Volume::format(fs, mount_point, Below::Memory { size, _site: site });
         }
+        Volume::on_image(fs, size, site, Io::Cached)
+    }
+
+    /// Makes one of `size` bytes on a disk with sectors of 4096 bytes.
+    pub fn with_large_sectors(fs: Fs, size: u64) -> io::Result<Volume> {
+        Volume::on_image(fs, size, Site::new()?, Io::CachedInPages)
+    }
+
+    fn on_image(fs: Fs, size: u64, site: Site, io: Io) -> io::Result<Volume> {
         let image = site.path("disk.img");
         File::create_new(&image)?.set_len(size)?;
-        let loop_device = LoopDevice::attach(&image, &site.path("disk.loop"), Io::Cached)?;
+        let loop_device = LoopDevice::attach(&image, &site.path("disk.loop"), io)?;
         let mount_point = site.make_dir("mnt")?;
         Volume::format(fs, mount_point, Below::Image { loop_device, _site: site })
     }

@@ -41,7 +41,7 @@ pub struct Settings {
     pub allocates: bool,
     /// How long a call takes, in simulated time.
     pub latency: RangeInclusive<Duration>,
-    /// One write in so many is short. 0 for none.
+    /// One read or write in so many is short. 0 for none.
     pub short_one_in: u64,
     /// One call in so many is interrupted (EINTR) or put off (EAGAIN). 0 for none.
     pub interrupted_one_in: u64,
@@ -296,6 +296,13 @@ impl Faults {
         self.random.u64(range) + nanos(&stalled)
     }
 
+    /// How many bytes of so many are moved.
+    fn moved(&mut self, len: usize) -> usize {
+        let sectors = len / SECTOR_BYTES;
+        let is_short = sectors > 1 && self.one_in(self.settings.short_one_in);
+        if is_short { self.random.usize(1..sectors) * SECTOR_BYTES } else { len }
+    }
+
     fn one_in(&mut self, count: u64) -> bool {
         count > 0 && self.random.u64(..count) == 0
     }
@@ -360,11 +367,7 @@ impl Sim {
     fn begin_write(&self, segments: &[Segment], offset: u64) -> Begun<u64> {
         let mut bytes = copy_of(segments);
         self.device.begin(Call::Write, |state| {
-            let short_one_in = state.faults.settings.short_one_in;
-            let sectors = bytes.len() / SECTOR_BYTES;
-            if sectors > 1 && state.faults.one_in(short_one_in) {
-                bytes.truncate(state.faults.random.usize(1..sectors) * SECTOR_BYTES);
-            }
+            bytes.truncate(state.faults.moved(bytes.len()));
             state.send(self.inode, offset, bytes)
         })
     }
@@ -396,7 +399,12 @@ impl Sim {
     fn end_read(&self, begun: Begun<()>, into: &mut [u8], offset: u64) -> io::Result<u64> {
         self.device.end(begun, |state, (), fate| {
             fate?;
-            Ok(state.live.inode(self.inode).read(into, offset))
+            let numbers = [into.as_ptr().addr(), into.len(), offset as usize];
+            if numbers.iter().any(|number| !number.is_multiple_of(SECTOR_BYTES)) {
+                return Err(io::Error::from_raw_os_error(libc::EINVAL));
+            }
+            let moved = state.faults.moved(into.len());
+            Ok(state.live.inode(self.inode).read(&mut into[..moved], offset))
         })
     }
 
@@ -420,7 +428,7 @@ impl Sim {
 
 fn copy_of(segments: &[Segment]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    segments.iter().for_each(|segment| segment.copy_to(&mut bytes));
+    segments.iter().for_each(|segment| segment.show(|part| bytes.extend_from_slice(part)));
     bytes
 }
 

@@ -7,7 +7,9 @@ use super::{
 use crate::error::ErrorKind;
 use crate::flush::{self, Company, Means};
 use crate::growth::Need;
+use crate::marker::Prepared;
 use crate::merge::{self, Limits, SINGLE_APPENDS_MAX, Span};
+use crate::options::Tail;
 use crate::size::Sizes;
 
 impl<T: Clone + PartialEq> Core<T> {
@@ -87,10 +89,9 @@ impl<T: Clone + PartialEq> Core<T> {
         loop {
             let group = self.waiting.front()?;
             let offset = match group.place {
-                Place::End => self.sizes.reserved,
+                Place::End => self.end_of_file(),
                 Place::At(offset) => offset,
             };
-            let end = offset + group.bytes;
             let inside =
                 if group.place == Place::End { 0 } else { group.fitting(offset, self.sizes.reserved) };
             if inside > 0 {
@@ -99,14 +100,8 @@ impl<T: Clone + PartialEq> Core<T> {
                 }
                 continue;
             }
-            if group.place == Place::End && !offset.is_multiple_of(self.ground.append_unit) {
-                // A positional write has left the end elsewhere.
-                let required = self.ground.append_unit;
-                self.refuse_oldest(
-                    ErrorKind::Misaligned { what: "file length", value: offset, required },
-                    out,
-                );
-                continue;
+            if self.shares_a_block(offset) {
+                return None;
             }
             if self.would_show_old_content(offset) {
                 let why = "the gap below would show what the file held before it was recycled";
@@ -117,8 +112,11 @@ impl<T: Clone + PartialEq> Core<T> {
                 // The write itself moves i_size. One at a time, so that nobody is above it if it fails.
                 return (self.in_flight == 0).then_some((offset, usize::MAX));
             }
-            let fitting = group.fitting(offset, self.sizes.physical);
-            let need = Need { start: offset, least: offset + group.members[0].segment.len(), end };
+            let unit = if group.place == Place::End { self.ground.append_unit } else { 1 };
+            let fitting = group.fitting(offset, self.sizes.physical / unit * unit);
+            let needed = |bytes: u64| (offset + bytes).next_multiple_of(unit);
+            let (least, end) = (needed(group.members[0].segment.len()), needed(group.bytes));
+            let need = Need { start: offset, least, end };
             if self.marker_must_change(group.place) || fitting == 0 {
                 self.growth_waits += u64::from(self.space.need.is_none());
                 self.space.need = Some(need);
@@ -126,6 +124,41 @@ impl<T: Clone + PartialEq> Core<T> {
             }
             return Some((offset, fitting));
         }
+    }
+
+    /// Where the next append begins.
+    pub(super) fn end_of_file(&self) -> u64 {
+        let next_block = self.sizes.reserved.next_multiple_of(self.ground.append_unit);
+        match self.ground.tail {
+            Tail::Pad if !self.would_show_old_content(next_block) => next_block,
+            Tail::Pad | Tail::Rewrite => self.sizes.reserved,
+        }
+    }
+
+    /// Whether a write that ends here extends nothing, and shares no block with an append in flight or yet to come.
+    pub(super) fn is_inside(&self, end: u64) -> bool {
+        end <= self.full_blocks() || end <= self.sizes.written && self.in_flight == 0
+    }
+
+    /// Whether such a write may go out before those who wait to extend the file: not if they may wait for its block, or they
+    /// would for ever.
+    pub(super) fn may_overwrite(&self, end: u64) -> bool {
+        let nobody_waits = self.waiting.is_empty() && self.called.is_none();
+        end <= self.full_blocks() || nobody_waits && self.is_inside(end)
+    }
+
+    /// The end of what no append will write again.
+    fn full_blocks(&self) -> u64 {
+        let written = self.sizes.written;
+        if self.ground.is_device { written } else { written - written % self.ground.append_unit }
+    }
+
+    /// Whether what begins at `offset`, at the end of the file or beyond, begins in a block that is being written.
+    fn shares_a_block(&self, offset: u64) -> bool {
+        let unit = self.ground.append_unit;
+        let reserved = self.sizes.reserved;
+        let last = Span { start: reserved / unit * unit, end: reserved.next_multiple_of(unit) };
+        offset < last.end && (self.in_flight > 0 || self.positional.touches(last))
     }
 
     /// The oldest group can never go where it is to go.
@@ -138,12 +171,13 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// A group that was to extend the file lies within what others extended meanwhile.
     pub(super) fn reroute(&mut self, count: usize, out: &mut Outbox<T>) -> bool {
-        let group = self.waiting.front_mut().expect("the caller looked at it");
+        let group = self.waiting.front().expect("the caller looked at it");
         let Place::At(mut offset) = group.place else { unreachable!("appends lie at the end") };
         let bytes: u64 = group.members.iter().take(count).map(|member| member.segment.len()).sum();
-        if offset + bytes > self.sizes.written {
+        if !self.is_inside(offset + bytes) {
             return false;
         }
+        let group = self.waiting.front_mut().expect("just seen");
         let members: Few<_> = group.members.drain(..count).collect();
         group.bytes -= bytes;
         group.place = Place::At(offset + bytes);
@@ -162,6 +196,7 @@ impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn send(&mut self, offset: u64, count: usize, out: &mut Outbox<T>) {
         let group = self.waiting.front_mut().expect("the caller looked at it");
         let count = count.min(group.members.len());
+        let records = group.place == Place::End;
         let mut end = offset;
         let mut segments = Few::with_capacity(count);
         let mut members = Few::with_capacity(count);
@@ -178,19 +213,31 @@ impl<T: Clone + PartialEq> Core<T> {
             group.bytes -= end - offset;
             group.place = if group.place == Place::End { Place::End } else { Place::At(end) };
         }
-        let extends = (end > self.sizes.physical).then_some(self.sizes.physical);
-        self.sizes.grow_to(end);
+        let unit = self.ground.append_unit;
+        let blocks_end = if records { end.next_multiple_of(unit) } else { end };
+        // What a failed one leaves in the last block must go as well.
+        let extends = self.space.prepared.is_none().then_some(self.sizes.reserved);
+        self.sizes.grow_to(blocks_end);
         let span = Span { start: self.sizes.reserved, end: end.max(self.sizes.reserved) };
         self.sizes.reserve_to(span.end);
-        let means = durable.then(|| self.means());
+        self.space.zeros_to = blocks_end;
+        let head = if records { self.head(offset, end) } else { 0 };
+        let means = durable.then(|| if head > 0 { Means::SharedFlush } else { self.means() });
         let id = self.next_id();
-        out.requests.push(Request {
-            id,
-            owner: members[0].0.clone(),
-            work: Work::Write { segments, offset, means, extends },
-        });
+        let owner = members[0].0.clone();
+        let work = Work::Write { segments, offset, head, means, extends, records, composed: None };
+        out.requests.push(Request { id, owner, work });
         self.reserved.push_back(Reserved { id, span, members, durable, state: State::InFlight(means) });
         self.in_flight += 1;
+    }
+
+    /// How much of a request of records goes out by itself, first: a block that was begun, so that no call crosses from written
+    /// to unwritten space. Zeros are written, too.
+    fn head(&self, offset: u64, end: u64) -> u64 {
+        let unit = self.ground.append_unit;
+        let begun_to = offset.next_multiple_of(unit);
+        let crosses = offset < begun_to && begun_to < end;
+        if crosses && self.space.prepared != Some(Prepared::Zeroed) { unit } else { 0 }
     }
 
     pub(super) fn means(&self) -> Means {
@@ -304,14 +351,14 @@ impl<T> Waiting<T> {
         self.members.push(member);
     }
 
-    /// How many of the members, from the first, end below `physical` when written at `offset`.
-    pub(super) fn fitting(&self, offset: u64, physical: u64) -> usize {
+    /// How many of the members, from the first, end at `limit` or below when written at `offset`.
+    pub(super) fn fitting(&self, offset: u64, limit: u64) -> usize {
         let mut end = offset;
         self.members
             .iter()
             .take_while(|member| {
                 end += member.segment.len();
-                end <= physical
+                end <= limit
             })
             .count()
     }

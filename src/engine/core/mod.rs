@@ -11,6 +11,8 @@
 //! 3. A plain one is acknowledged when everything below its end is written, a durable one when everything
 //!    below its end is durable.
 //! 4. After a failure above `written` nothing can extend the file any more: it would lie behind a gap.
+//! 5. A block is written by one request at a time: an append that begins in a block goes out when nothing that extends
+//!    the file is in flight, nor a positional write of that block, and such a write waits for what extends the file.
 
 mod extending;
 mod flushes;
@@ -18,12 +20,13 @@ mod overwrites;
 mod space;
 
 use super::positional::Positional;
-use crate::buffer::Segment;
+use crate::buffer::{Buffer, Segment};
 use crate::error::{Error, ErrorKind};
 use crate::flush::{Flushes, Generation, Means};
 use crate::growth::{Need, Plan, Planner};
 use crate::marker::{Identity, Marker, Mode, Prepared};
 use crate::merge::{FULL_REQUESTS_MAX, Limits, Span};
+use crate::options::Tail;
 use crate::size::Sizes;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -50,9 +53,15 @@ pub enum Work {
     Write {
         segments: Few<Segment>,
         offset: u64,
+        /// So many bytes go out by a call of their own, before the others; of records, of the blocks that they become.
+        head: u64,
         means: Option<Means>,
-        /// The kernel's i_size, if the write moves it: to be restored if the write fails.
+        /// The end of the file, if the write itself moves i_size: to be restored if the write fails.
         extends: Option<u64>,
+        /// The segments are records of any length, to be packed into blocks before they go out.
+        records: bool,
+        /// Where what segments say was put together, if it was.
+        composed: Option<Buffer>,
     },
     /// Flush the file's data, and the device's cache.
     Flush,
@@ -133,8 +142,10 @@ impl<T> Outbox<T> {
 pub struct Ground {
     pub identity: Identity,
     pub limits: Limits,
-    /// Appends, and the end of a file that takes them, lie at multiples of this.
+    /// Appends are packed into blocks of this.
     pub append_unit: u64,
+    /// What becomes of a last block that is not full.
+    pub tail: Tail,
     pub is_device: bool,
     /// A device without a volatile cache, so that a durable write has no flush to share.
     pub writes_through: bool,
@@ -212,6 +223,8 @@ struct Space {
     held: Option<Marker>,
     /// What the file held before it was recycled reaches to here; 0 if it was not.
     old_to: u64,
+    /// What lies between the end of what was handed out and this reads as zeros.
+    zeros_to: u64,
     need: Option<Need>,
     grower_running: bool,
     paused: bool,
@@ -273,6 +286,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 prepared: ground.prepared,
                 held,
                 old_to: 0,
+                zeros_to: 0,
                 need: None,
                 grower_running: false,
                 paused: false,
@@ -332,7 +346,7 @@ impl<T: Clone + PartialEq> Core<T> {
     /// need no order.
     pub fn write(&mut self, token: T, segment: Segment, offset: u64, durable: bool, out: &mut Outbox<T>) {
         let member = Member { token, segment, durable };
-        if offset + segment.len() <= self.sizes.written {
+        if self.may_overwrite(offset + segment.len()) {
             self.overwrite(offset, member, out);
         } else {
             self.extend(Place::At(offset), member, out);
@@ -358,7 +372,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 Dio::Append(segment) => {
                     self.join(Place::End, Member { token, segment, durable }, out);
                 }
-                Dio::Write(segment, offset) if offset + segment.len() <= self.sizes.written => {
+                Dio::Write(segment, offset) if self.may_overwrite(offset + segment.len()) => {
                     overwrites.push((offset, Member { token, segment, durable }));
                 }
                 Dio::Write(segment, offset) => {
@@ -479,6 +493,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.announced = None;
         self.space.held = None;
         self.space.old_to = old_to;
+        self.space.zeros_to = 0;
         self.space.mode = Mode::AppendOnly;
         self.space.exhausted = false;
         if matches!(self.stopped, Some(ErrorKind::AppendEnded(_))) {

@@ -1,12 +1,12 @@
 //! The space ahead of the writers: when to grow, what the marker says, and who fails when there is no space.
 //!
 //! A recycled file has old content ahead, up to `old_to`. Three rules keep it out of sight:
-//! 1. Nothing jumps over it: below `old_to` the file is extended without a gap.
+//! 1. Nothing jumps over it: below `old_to` the file is extended without a gap, but for the zeros behind a record.
 //! 2. Markers say `recycled` until their base has passed `old_to`; then what is ahead was grown, and they say as much as
 //!    those of any other file.
 //! 3. It is no growth: it is not charged to the budget, and growth beyond it waits until somebody needs it.
 
-use super::{Core, Failure, Few, GrowthJob, Outbox, Place};
+use super::{Core, Failure, Few, GrowthJob, Member, Outbox, Place};
 use crate::error::ErrorKind;
 use crate::growth::{Need, Plan, Room};
 use crate::marker::{Marker, Mode};
@@ -38,7 +38,7 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// Whether a write that begins at `offset` would leave out space that does not read as zeros.
     pub(super) fn would_show_old_content(&self, offset: u64) -> bool {
-        offset > self.sizes.reserved && self.sizes.reserved < self.space.old_to
+        offset > self.sizes.reserved.max(self.space.zeros_to) && self.sizes.reserved < self.space.old_to
     }
 
     /// Positional writes beyond the end change what recovery must look for, so the marker says so first.
@@ -180,13 +180,17 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// There is no space for the first waiting operation, nor for any that needs as much.
     pub(super) fn refuse(&mut self, need: Need, kind: ErrorKind, out: &mut Outbox<T>) {
-        let least = need.least - need.start;
         // A write far beyond the end says nothing of appends; nor they of it.
-        let at_the_end = need.start <= self.sizes.reserved;
+        let end_of_file = self.end_of_file();
+        let at_the_end = need.start <= end_of_file;
         self.space.exhausted |= at_the_end;
         for group in &mut self.waiting {
             let (refused, kept) = match group.place {
-                Place::End if at_the_end => group.members.drain(..).partition(|m| m.segment.len() >= least),
+                Place::End if at_the_end => {
+                    let unit = self.ground.append_unit;
+                    let end = |m: &Member<T>| (end_of_file + m.segment.len()).next_multiple_of(unit);
+                    group.members.drain(..).partition(|m| end(m) >= need.least)
+                }
                 // Those behind a refused one would move to other offsets: all or none.
                 Place::At(offset) if offset + group.bytes >= need.least => {
                     (std::mem::take(&mut group.members), Few::new())

@@ -17,6 +17,7 @@ use super::core::{Call, Core, Dio, Outbox, Outcome, Request, Work};
 use super::io::{self, Transfer};
 use super::process::{Ended, Flushing, Process};
 use super::reactor::Reactor;
+use super::reading::Reading;
 use super::token::Token;
 use super::waiter::{News, Task};
 use super::{AbortOnPanic, Course, Engine, os_kind};
@@ -39,6 +40,7 @@ use slab::Slab;
 use smallvec::smallvec;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Once};
 use std::task::Waker;
@@ -104,6 +106,8 @@ struct Pending {
     buffer: Option<Memory>,
     /// What its transfer is to move.
     bytes: u64,
+    /// How far a read is, and memory that the kernel may be filling for it.
+    reading: Option<Reading>,
     /// Counted in while it is submitted and not finished; operations on devices are not.
     stay: Option<Stay>,
     /// The read-only handle that it reads for beside the engine of the file.
@@ -278,7 +282,8 @@ impl Driver {
                 }
             },
         };
-        let operation = Pending { tag, what, file, durable, buffer, bytes: 0, stay: None, reader };
+        let operation =
+            Pending { tag, what, file, durable, buffer, bytes: 0, reading: None, stay: None, reader };
         self.queued.push(self.operations.insert(operation));
         Ok(())
     }
@@ -569,7 +574,7 @@ impl Driver {
         let course = match (operation.what, data) {
             (What::Append, Some(data)) => engine.course_of_append(data),
             (What::Write(offset), Some(data)) => engine.course_of_write(data, offset, operation.durable),
-            (What::Read(offset), Some(data)) => engine.course_of_read(data, offset),
+            (What::Read(offset), Some(data)) => Ok(engine.course_of_read(data, offset)),
             (What::Sync, _) => Ok(Course::Core(Dio::Sync)),
             (_, None) => unreachable!("only a sync has no buffer"),
         };
@@ -579,11 +584,12 @@ impl Driver {
             Ok(Course::Core(dio)) => return Some(dio),
             Ok(Course::Direct(bytes)) => {
                 operation.bytes = bytes;
-                let align = engine.alignment.offset;
-                let transfer = match operation.what {
-                    // Direct reads end where blocks do; the buffer is whole ones.
-                    What::Read(_) => Transfer::of_read(bytes.next_multiple_of(align), align),
-                    _ => Transfer::of_write(bytes, align),
+                let transfer = match (operation.what, data) {
+                    (What::Read(offset), Some(into)) => {
+                        let reading = Reading::of(into, offset, bytes, engine.alignment);
+                        operation.reading.insert(reading).transfer()
+                    }
+                    _ => Transfer::of_write(bytes, engine.alignment.offset),
                 };
                 let file = operation.file;
                 self.run(Running { file, purpose: Purpose::Operation(number), transfer });
@@ -648,7 +654,7 @@ impl Driver {
         self.finish(number, result);
     }
 
-    /// The transfer of an operation came to its end.
+    /// The transfer of an operation came to its end; a read may need another one.
     fn transferred(&mut self, number: usize, result: std::io::Result<u64>) {
         let operation = &mut self.operations[number];
         let engine = &self.files[operation.file].engine;
@@ -658,9 +664,13 @@ impl Driver {
             // It was closed meanwhile, so what it thought to be there may have been cut.
             (_, Some(reader)) if !reader.is_beside(engine) => return self.read_without_writer(number),
             (What::Read(_), _) => {
-                let wanted = operation.bytes;
-                let enough = |read| if read < wanted { Err(ErrorKind::Os(libc::EIO)) } else { Ok(wanted) };
-                result.map_err(|error| os_kind(&error)).and_then(enough).map_err(fail)
+                let reading = operation.reading.as_mut().expect("it was begun");
+                let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
+                let Some(result) = reading.took(into, result) else {
+                    let (file, transfer) = (operation.file, reading.transfer());
+                    return self.run(Running { file, purpose: Purpose::Operation(number), transfer });
+                };
+                result.map_err(|error| fail(os_kind(&error)))
             }
             _ => {
                 let written = operation.bytes;
@@ -736,16 +746,13 @@ impl Driver {
         matches!(token, Token::Queue(inbox, _) if Arc::ptr_eq(inbox, &self.inbox))
     }
 
-    fn begin_request(&mut self, file: usize, request: Request<Token>) {
+    fn begin_request(&mut self, file: usize, mut request: Request<Token>) {
         let attached = &mut self.files[file];
         let engine = &attached.engine;
-        match engine.begin_request(&request.work) {
+        match engine.begin_request(&mut request.work) {
             Ok(flush) => {
                 attached.outstanding += 1;
-                let transfer = match &request.work {
-                    Work::Flush => Transfer::of_flush(),
-                    work => Transfer::of_write(work.len(), engine.alignment.offset),
-                };
+                let transfer = Transfer::of_work(&request.work, engine.alignment.offset);
                 self.run(Running { file, purpose: Purpose::Request(request, flush), transfer });
             }
             Err(failure) => self.change(file, |core, out| core.completed(request.id, Err(failure), out)),
@@ -760,22 +767,21 @@ impl Driver {
     /// Moves what is left to move.
     fn go_on(&mut self, id: usize) {
         let Running { file, purpose, transfer } = &self.transfers[id];
-        let done = transfer.done();
+        let part = transfer.part();
         let file = &self.files[*file];
         let io = match purpose {
-            Purpose::Request(request, _) => io_of(&request.work, done),
+            Purpose::Request(request, _) => io_of(&request.work, &part),
             Purpose::Operation(number) => {
                 let operation = &mut self.operations[*number];
-                let offset = operation.what.offset().expect("reads and writes have one") + done;
                 let memory = operation.buffer.as_mut().expect("reads and writes have one");
-                match operation.what {
-                    What::Read(_) => Io::Read {
-                        into: Segment::of_mut(&mut memory[done as usize..transfer.total() as usize]),
-                        offset,
-                    },
-                    _ => Io::Write {
-                        segments: smallvec![Segment::of(&memory[done as usize..])],
-                        offset,
+                match &mut operation.reading {
+                    Some(reading) => {
+                        let (into, offset) = reading.target(memory, part.start);
+                        Io::Read { into: Segment::of_mut(into), offset }
+                    }
+                    None => Io::Write {
+                        segments: smallvec![Segment::of(&memory[part.start as usize..])],
+                        offset: operation.what.offset().expect("writes have one") + part.start,
                         dsync: operation.durable,
                     },
                 }
@@ -825,7 +831,7 @@ impl Driver {
     fn end_request(&mut self, file: usize, request: Request<Token>, result: std::io::Result<()>) {
         let attached = &mut self.files[file];
         attached.outstanding -= 1;
-        let result = attached.engine.end_request(&request.work, result);
+        let result = attached.engine.end_request(request.work, result);
         self.change(file, |core, out| core.completed(request.id, result, out));
     }
 }
@@ -893,14 +899,15 @@ fn ring(
     }
 }
 
-/// What is left of the work after `done` bytes.
-fn io_of(work: &Work, done: u64) -> Io {
+/// A part of the work.
+fn io_of(work: &Work, part: &Range<u64>) -> Io {
     match work {
         Work::Flush => Io::Flush,
         Work::Write { segments, offset, means, .. } => {
             let dsync = *means == Some(Means::Dsync);
-            let segments = if done == 0 { segments.clone() } else { io::skip(segments, done) };
-            Io::Write { segments, offset: offset + done, dsync }
+            let is_all = *part == (0..work.len());
+            let segments = if is_all { segments.clone() } else { io::part_of(segments, part) };
+            Io::Write { segments, offset: offset + part.start, dsync }
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::backend::Job;
+use crate::engine::io::Transfer;
 use crate::engine::waiter::{News, Waiter};
 use crate::recovery::Extent;
 use crate::sync::JoinHandle;
@@ -49,7 +50,7 @@ fn check_apart(disk: &Disk, durable: u64, prepared: Prepared, at: &str) {
     for again in 0.. {
         let image = disk.crash(|_| true);
         image.die_after(again);
-        let died = bring_into_order(&image.0, SELF, BLOCK_BYTES, Recover::Cut).is_err();
+        let died = bring_into_order(&image.0, SELF, Recover::Cut).is_err();
         for image in crashes_apart(&image) {
             check_after_crash(&image, durable, prepared, at);
         }
@@ -70,10 +71,10 @@ fn a_crash_while_a_file_is_cut_by_force_leaves_it_as_it_was_or_in_order() {
     for calls in 0.. {
         let disk = found.crash(|_| true);
         disk.die_after(calls);
-        let died = bring_into_order(&disk.0, SELF, BLOCK_BYTES, Recover::Force).is_err();
+        let died = bring_into_order(&disk.0, SELF, Recover::Force).is_err();
         for keep in [false, true] {
             let after = disk.crash(|_| keep);
-            let (found, _) = bring_into_order(&after.0, SELF, BLOCK_BYTES, Recover::Cut).unwrap();
+            let (found, _) = bring_into_order(&after.0, SELF, Recover::Cut).unwrap();
             match found.verdict {
                 Verdict::Doubtful(_) => {
                     assert_eq!(found.physical_size, end + 8 * BLOCK_BYTES, "{calls} calls")
@@ -92,7 +93,7 @@ fn what_a_killed_process_left_is_stable_once_it_is_shown() {
     for prepared in [None, Some(Prepared::Unwritten), Some(Prepared::Zeroed)] {
         let killed = open_on(Disk::new(DISK_BYTES), prepared, Arc::default()).unwrap();
         killed.append(&record(1, 3), false).unwrap();
-        bring_into_order(&killed.backend.0, SELF, BLOCK_BYTES, Recover::Cut).unwrap();
+        bring_into_order(&killed.backend.0, SELF, Recover::Cut).unwrap();
         let after = open_on(killed.backend.crash(|_| false), prepared, Arc::default()).unwrap();
         assert_eq!(contents(&after)[..3], [1, 2, 3], "{prepared:?}");
     }
@@ -197,7 +198,8 @@ impl Backend for Watched {
 #[test]
 fn a_write_cut_short_inside_a_block_is_resumed_where_it_is_aligned() {
     let ragged = Watched::new(true);
-    crate::engine::io::write_fully(&ragged, &[Segment::of(&record(1, 7))], 0, false, 512).unwrap();
+    let transfer = Transfer::of_write(7 * BLOCK_BYTES, 512);
+    crate::engine::io::write_fully(&ragged, &[Segment::of(&record(1, 7))], 0, false, transfer).unwrap();
     assert_eq!(
         (0..7).map(|n| ragged.disk.content(n)).collect::<Vec<_>>(),
         (1..=7).map(Some).collect::<Vec<_>>()

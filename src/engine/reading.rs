@@ -1,0 +1,102 @@
+//! A read of any range into any memory, on its way: piece by piece, each a transfer of whole blocks.
+
+use super::io::{self, Transfer};
+use crate::backend::Backend;
+use crate::bounce::{self, Aligned, Left, Piece};
+use crate::buffer::Buffer;
+use crate::sys::probe::Alignment;
+use std::io::{ErrorKind, Result};
+
+/// See the module. The same for blocking calls and queues, which move the pieces.
+///
+/// The last block below the end may be written anew while it is read, with bytes behind those that were acknowledged.
+/// Nothing keeps the two apart, and nothing need: the acknowledged bytes are the same before and after, so whatever
+/// mixture of both is read has them; and those behind are above the end, which was taken before the read began.
+#[derive(Debug)]
+pub(super) struct Reading {
+    offset: u64,
+    /// How many bytes there are to be read, and how many of them were.
+    bytes: u64,
+    done: u64,
+    aligned: Aligned,
+    piece: Piece,
+    bounce: Option<Buffer>,
+}
+
+impl Reading {
+    /// A read of so many bytes, at least one, to the beginning of `into`.
+    pub fn of(into: &[u8], offset: u64, bytes: u64, alignment: Alignment) -> Self {
+        let aligned = Aligned { memory: alignment.memory, block: alignment.offset };
+        let piece = bounce::next(left(into, offset, bytes, 0), aligned);
+        Self { offset, bytes, done: 0, aligned, piece, bounce: None }
+    }
+
+    /// What moves the piece.
+    pub fn transfer(&self) -> Transfer {
+        Transfer::of_read(self.piece.len, self.aligned.block)
+    }
+
+    /// The memory of the piece without its first `skip` bytes, and the offset from which to fill it. It stays in place until
+    /// the next piece, or for as long as this and `into` do.
+    pub fn target<'a>(&'a mut self, into: &'a mut [u8], skip: u64) -> (&'a mut [u8], u64) {
+        let len = self.piece.len as usize;
+        let memory = if self.piece.bounces {
+            // The first piece that bounces is the longest.
+            &mut self.bounce.get_or_insert_with(|| Buffer::zeroed(len))[..len]
+        } else {
+            &mut into[self.done as usize..][..len]
+        };
+        (&mut memory[skip as usize..], self.piece.start + skip)
+    }
+
+    /// The transfer of the piece ended: so much of it was read. Returns what the read came to, or nothing if there is
+    /// another piece. Fewer bytes than there should be are an error.
+    pub fn took(&mut self, into: &mut [u8], read: Result<u64>) -> Option<Result<u64>> {
+        let Piece { len, skip, bytes, bounces, .. } = self.piece;
+        match read {
+            Err(error) => return Some(Err(error)),
+            Ok(read) if read < skip + bytes => return Some(Err(ErrorKind::UnexpectedEof.into())),
+            Ok(_) => {}
+        }
+        let (wanted, rest) = into[self.done as usize..].split_at_mut(bytes as usize);
+        match self.bounce.as_ref().filter(|_| bounces) {
+            Some(bounce) => wanted.copy_from_slice(&bounce[skip as usize..][..bytes as usize]),
+            // What lies in the last block above the end is for nobody yet.
+            None => rest[..(len - bytes) as usize].fill(0),
+        }
+        self.done += bytes;
+        if self.done == self.bytes {
+            return Some(Ok(self.bytes));
+        }
+        self.piece = bounce::next(left(into, self.offset, self.bytes, self.done), self.aligned);
+        None
+    }
+}
+
+/// What is left of a read after `done` bytes.
+fn left(into: &[u8], offset: u64, bytes: u64, done: u64) -> Left {
+    let address = into.as_ptr().addr() as u64 + done;
+    Left { address, offset: offset + done, bytes: bytes - done, room: into.len() as u64 - done }
+}
+
+/// Reads at `offset` what there is below `len`. Fewer bytes than that are an error.
+pub(crate) fn read_up_to(
+    backend: &dyn Backend,
+    into: &mut [u8],
+    offset: u64,
+    len: u64,
+    alignment: Alignment,
+) -> Result<u64> {
+    let bytes = len.saturating_sub(offset).min(into.len() as u64);
+    if bytes == 0 {
+        return Ok(0);
+    }
+    let mut reading = Reading::of(into, offset, bytes, alignment);
+    loop {
+        let (memory, start) = reading.target(into, 0);
+        let read = io::read_fully(backend, memory, start, alignment.offset);
+        if let Some(result) = reading.took(into, read) {
+            return result;
+        }
+    }
+}

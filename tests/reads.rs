@@ -1,0 +1,244 @@
+//! Reads of any range into any memory, on real file systems and devices.
+
+mod common;
+
+use common::*;
+use dioxide::{Buffer, File, OpenOptions};
+use dioxide_testkit::child::{self, Acks};
+use dioxide_testkit::lab::{Disk, Fs, TestDir};
+use dioxide_testkit::trials::{Trial, TrialResult};
+use dioxide_testkit::volume::{SIZE_MIN, Volume};
+use std::fs;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// What lies in memory before it is read to, and nowhere in a file.
+const UNTOUCHED: u8 = 0xEE;
+
+/// What lies behind the bytes that were acknowledged.
+const NOT_YET: u8 = 0xDD;
+
+/// The byte at this place of a file: never one of the others, nor zero.
+fn byte_at(place: u64) -> u8 {
+    (place % 199 + place / BLOCK_BYTES % 7) as u8 + 1
+}
+
+fn content(len: u64) -> Vec<u8> {
+    (0..len).map(byte_at).collect()
+}
+
+/// Reads into `into`, and checks that it comes to what there is of a file of `len` bytes, and to nothing above.
+fn check(file: &impl Transfers, len: u64, into: &mut [u8], offset: u64) {
+    into.fill(UNTOUCHED);
+    let read = file.read_at(into, offset).expect("reading works");
+    let at = || format!("{} bytes at {offset} of {len}", into.len());
+    assert_eq!(read as u64, len.saturating_sub(offset).min(into.len() as u64), "{}", at());
+    let right = |(byte, place): (&u8, u64)| *byte == byte_at(place);
+    assert!(into[..read].iter().zip(offset..).all(right), "{}: not what was written", at());
+    assert!(into[read..].iter().all(|byte| [0, UNTOUCHED].contains(byte)), "{}: above the end", at());
+}
+
+/// All ranges that begin and end around the borders of blocks and sectors, into memory of each alignment.
+fn check_borders(file: &impl Transfers, len: u64) {
+    let mut memory = Buffer::zeroed(4 * BLOCK);
+    let near = [0, 1, 511, 512, 4095, 4096, 4097, 8192, 9000];
+    for (offset, room) in near.into_iter().flat_map(|offset| near.map(|room| (offset, room))) {
+        for skip in [0, 1, 4, 512] {
+            check(file, len, &mut memory[skip..][..room], offset as u64);
+        }
+    }
+}
+
+/// Every handle there is for a file of `len` bytes that nobody writes.
+fn check_handles(path: &Path, len: u64, way: Way) -> TrialResult {
+    fs::write(path, content(len))?;
+    let reader = way.to(File::open(path)?);
+    check_borders(&reader, len);
+    let file = way.open(&writable(), path)?;
+    check_borders(&file, len);
+    check_borders(&reader, len);
+    file.close()?;
+    assert_tidy(path, len)?;
+    Ok(())
+}
+
+fn any_range_of_a_file(dir: TestDir, way: Way) -> TrialResult {
+    [0, 1, 600, BLOCK_BYTES, 5000, 3 * BLOCK_BYTES - 1]
+        .iter()
+        .try_for_each(|len| check_handles(&dir.join(len.to_string()), *len, way))
+}
+
+fn any_range_in_large_sectors(fs: Fs, way: Way) -> TrialResult {
+    let volume = Volume::with_large_sectors(fs, SIZE_MIN)?;
+    for len in [100, 5000, 2 * BLOCK_BYTES] {
+        let path = volume.path().join(len.to_string());
+        check_handles(&path, len, way)?;
+        assert_eq!(File::open(&path)?.alignment().offset, BLOCK_BYTES, "nothing was tested");
+    }
+    Ok(())
+}
+
+fn any_range_of_a_device(disk: Disk, way: Way) -> TrialResult {
+    let file = way.open(OpenOptions::new().write(true), &*disk)?;
+    let len = 3 * BLOCK_BYTES;
+    let mut whole = Buffer::zeroed(len as usize);
+    whole.copy_from_slice(&content(len));
+    let end = file.len()? - len;
+    file.write_at(&whole, end)?;
+    let reader = way.to(File::open(&*disk)?);
+    let mut memory = Buffer::zeroed(4 * BLOCK);
+    for file in [&file, &reader] {
+        for (at, room) in
+            [0, 1, 4095, 5000, 12000].into_iter().flat_map(|at| [1, 90, 512, 9000].map(|room| (at, room)))
+        {
+            let into = &mut memory[3..][..room];
+            let read = file.read_at(into, end + at)?;
+            let there = &whole[at as usize..];
+            assert!(into[..read] == there[..there.len().min(room)], "{room} bytes at {at} before the end");
+        }
+    }
+    file.close()?;
+    Ok(())
+}
+
+/// Longer than what bounces at a time, and with a middle that goes straight or does not.
+fn a_long_read_of_an_odd_range(dir: TestDir, way: Way) -> TrialResult {
+    let path = dir.join("log");
+    let len = 5 * MIB + 77;
+    fs::write(&path, content(len))?;
+    let file = way.open(&writable(), &path)?;
+    let mut memory = Buffer::zeroed(6 << 20);
+    for (offset, skip) in [(0, 0), (0, 1), (100, 0), (100, 100), (4000, 4000), (3 * MIB, 512)] {
+        for room in [70_000, 2 << 20, (5 << 20) + 3] {
+            check(&file, len, &mut memory[skip..][..room], offset);
+        }
+    }
+    file.close()?;
+    Ok(())
+}
+
+// --- beside who writes ----------------------------------------------------------------------------
+
+/// The acknowledged bytes of the last block are the same before and after it is written anew.
+fn what_was_acknowledged_is_read_while_the_last_block_is_rewritten(dir: TestDir, way: Way) -> TrialResult {
+    let path = dir.join("log");
+    for (len, seed) in [(BLOCK_BYTES + 700, 1), (3 * BLOCK_BYTES - 1, 2)] {
+        fs::write(&path, content(len))?;
+        let file = way.open(&writable(), &path)?;
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let rewriter = scope.spawn(|| rewrite_last_block(&path, len, &done));
+            together(3, |reader| {
+                let mut random = Random::new(seed * 10 + reader);
+                let mut memory = Buffer::zeroed(4 * BLOCK);
+                let end = Instant::now() + Duration::from_millis(700);
+                while Instant::now() < end {
+                    let offset = len.saturating_sub(random.below(2 * BLOCK_BYTES));
+                    let (room, skip) =
+                        (1 + random.below(2 * BLOCK_BYTES), random.below(2) * random.below(600));
+                    check(&file, len, &mut memory[skip as usize..][..room as usize], offset);
+                    check(&file, len, &mut memory, offset / BLOCK_BYTES * BLOCK_BYTES);
+                }
+            });
+            done.store(true, SeqCst);
+            assert!(rewriter.join().expect("it rewrites") > 50, "it was hardly ever rewritten");
+        });
+        // Somebody else has made it longer, which closing finds.
+        drop(file);
+    }
+    Ok(())
+}
+
+/// Writes the last block of a file directly, again and again, with other bytes behind its end. Returns how often.
+fn rewrite_last_block(path: &Path, len: u64, done: &AtomicBool) -> u64 {
+    let start = len / BLOCK_BYTES * BLOCK_BYTES;
+    let mut block = Buffer::zeroed(BLOCK);
+    let file = fs::OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).expect("it opens");
+    for number in 0.. {
+        if done.load(SeqCst) {
+            return number;
+        }
+        for (byte, place) in block.iter_mut().zip(start..) {
+            *byte = if place < len { byte_at(place) } else { NOT_YET - (number % 2) as u8 };
+        }
+        file.write_all_at(&block, start).expect("it writes");
+    }
+    unreachable!("it is told when it is done")
+}
+
+/// A child that appends for ever, each block with the bytes of its place.
+fn append_content(acks: &Acks, args: &[String]) {
+    let file = writable().growth_cap(MIB).open(&args[0]).expect("it opens");
+    for number in 0.. {
+        let mut block = Buffer::zeroed(BLOCK);
+        let offset = number * BLOCK_BYTES;
+        block.iter_mut().zip(offset..).for_each(|(byte, place)| *byte = byte_at(place));
+        assert_eq!(file.append(&block).expect("there is space"), offset);
+        acks.send([offset + BLOCK_BYTES, 0, 0]);
+    }
+}
+
+/// All that was acknowledged is read, and of what is not yet nothing but what stands there in the end.
+fn any_range_beside_another_process(dir: TestDir, way: Way) -> TrialResult {
+    let path = dir.join("log");
+    let mut writer = child::spawn("append_content", &[&path.to_string_lossy()])?;
+    let mut end = writer.wait_for_acks(10, Duration::from_secs(20))?[9][0];
+    let reader = way.to(File::open(&path)?);
+    let mut random = Random::new(1);
+    let mut memory = Buffer::zeroed(8 * BLOCK);
+    let begun = Instant::now();
+    let mut reads = 0;
+    while begun.elapsed() < Duration::from_millis(700) || reads < 20 {
+        if let Ok(acks) = writer.wait_for_acks(1, Duration::ZERO) {
+            end = acks.last().map_or(end, |ack| ack[0]);
+        }
+        let offset = end - 1 - random.below(end.min(3 * BLOCK_BYTES));
+        let room = 1 + random.below(7 * BLOCK_BYTES);
+        let into = &mut memory[random.below(600) as usize..][..room as usize];
+        into.fill(UNTOUCHED);
+        let read = reader.read_at(into, offset)?;
+        assert!(
+            read as u64 >= room.min(end - offset),
+            "{read} of {room} at {offset}, {end} was acknowledged"
+        );
+        assert!(
+            into[..read].iter().zip(offset..).all(|(byte, place)| *byte == byte_at(place)),
+            "at {offset}"
+        );
+        assert!(into[read..].iter().all(|byte| [0, UNTOUCHED].contains(byte)), "at {offset}: above the end");
+        reads += 1;
+    }
+    writer.kill_9()?;
+    Ok(())
+}
+
+fn trials() -> Vec<Trial> {
+    let in_every_way: &[LabTestInAWay] = named![
+        any_range_of_a_file,
+        a_long_read_of_an_odd_range,
+        what_was_acknowledged_is_read_while_the_last_block_is_rewritten,
+        any_range_beside_another_process,
+    ];
+    let mut trials: Vec<_> = in_every_way
+        .iter()
+        .flat_map(|&(name, test)| lab_trials_in(Way::ALL, name, |_| Ok(()), test))
+        .collect();
+    trials.extend(volume_trials_in(
+        Way::ALL,
+        "any_range_in_large_sectors",
+        |fs| match fs {
+            Fs::Ext4 | Fs::Xfs => Ok(()),
+            _ => Err("two kinds of file systems are enough"),
+        },
+        any_range_in_large_sectors,
+    ));
+    trials.extend(disk_trials_in(Way::ALL, "any_range_of_a_device", any_range_of_a_device));
+    trials
+}
+
+fn main() -> ExitCode {
+    dioxide_testkit::run(&[("append_content", append_content)], trials)
+}
