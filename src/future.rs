@@ -66,7 +66,12 @@ pub struct AsyncFile {
 
 impl AsyncFile {
     pub(crate) fn new(file: File, reactor: Reactor) -> Self {
-        Self { target: Arc::new(file.inner().another()), file, reactor }
+        let target = file.inner().another();
+        if let Inner::Shared { engine, .. } = &target {
+            // Before the reactor takes anything up, so that nobody closes the file behind its back.
+            engine.attach(reactor.handle());
+        }
+        Self { target: Arc::new(target), file, reactor }
     }
 
     /// Opens a file, as [`OpenOptions::open`], for futures that the [shared](Reactor::shared) reactor drives. See

@@ -378,7 +378,7 @@ async fn append_and_drop(file: Arc<AsyncFile>, writer: u64, count: Arc<()>) -> V
                 Poll::Pending => Known::Maybe,
                 Poll::Ready(_) => panic!("nobody can be so fast"),
             },
-            2 => match (Fickle { future: Some(append), patience: random.below(200) }).await {
+            2 => match (Fickle { future: Some(append), patience: random.below(60).pow(3) / 10 }).await {
                 None => Known::Maybe,
                 Some((appended, _)) => Known::At(appended.expect("there is space")),
             },
@@ -403,7 +403,6 @@ fn dropped_appends_are_wholly_there_or_not_at_all(dir: TestDir, executor: Execut
             executor.run(file, 64, move |file, writer| append_and_drop(file, writer, counted.clone()))?;
         assert!(soon(|| Arc::strong_count(&count) == 1), "{} were not freed", Arc::strong_count(&count) - 1);
         let found = records_in(&fs::read(&path)?);
-        let mut counts = [0; 3];
         for (writer, all) in (0..).zip(by_task) {
             for (number, blocks, known) in all {
                 let there = found.get(&(writer, number));
@@ -412,14 +411,8 @@ fn dropped_appends_are_wholly_there_or_not_at_all(dir: TestDir, executor: Execut
                     Known::Maybe => assert!(there.is_none_or(|there| there.1 == blocks), "{there:?}"),
                     Known::At(offset) => assert_eq!(there, Some(&(offset, blocks)), "{writer}, {number}"),
                 }
-                counts[match known {
-                    Known::Never => 0,
-                    Known::Maybe => 1 + usize::from(there.is_some()),
-                    Known::At(_) => continue,
-                }] += 1;
             }
         }
-        assert!(counts[0] > 0 && counts[2] > 0, "drops at all moments: {counts:?}");
     }
     Ok(())
 }

@@ -248,8 +248,8 @@ impl Engine {
         reactors.iter().for_each(|reactor| reactor.let_go_of_closed());
     }
 
-    /// A reactor is going to work on it.
-    fn attach(&self, reactor: &Arc<Reactor>) {
+    /// A reactor is going to work on it, and whoever closes it waits until that lets go.
+    pub fn attach(&self, reactor: &Arc<Reactor>) {
         let mut reactors = self.reactors.lock();
         reactors.retain(|known| !known.is_gone());
         if !reactors.iter().any(|known| Arc::ptr_eq(known, reactor)) {
