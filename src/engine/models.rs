@@ -6,25 +6,33 @@
 use super::core::Ground;
 use super::process::{FileSystem, Process};
 use super::queue::{Driver, What};
+use super::reactor::Handle;
 use super::registry::Key;
 use super::{Engine, Parts};
 use crate::backend::{Backend, Job};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Result};
 use crate::file::Inner;
+use crate::future::AsyncFile;
 use crate::growth::Wishes;
 use crate::marker::{Identity, Prepared};
 use crate::merge::Limits;
 use crate::options::Tail;
+use crate::queue::QueueOptions;
+use crate::reactor::Reactor;
 use crate::recovery::{Extent, Recovery};
-use crate::sync::{JoinHandle, Mutex, MutexGuard, explore, spawn};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, JoinHandle, Mutex, MutexGuard, explore, spawn};
 use crate::sys::probe::Alignment;
 use std::cell::RefCell;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 
 const BLOCK: u64 = 16;
 const IDENTITY: Identity = Identity { inode: 1, born: (1, 1) };
@@ -255,8 +263,12 @@ impl File {
             state.files.len() - 1
         };
         let disk = Disk { device: device.clone(), file, grows_beside: grows == Grows::Beside };
+        Self { engine: Arc::new(Self::engine(&disk, fs, grows)), disk }
+    }
+
+    fn engine(disk: &Disk, fs: &Arc<FileSystem>, grows: Grows) -> Engine {
         let cap_bytes = if grows == Grows::Beside { BLOCK } else { 64 * BLOCK };
-        let engine = Engine::new(Parts {
+        Engine::new(Parts {
             backend: Arc::new(disk.clone()),
             path: Path::new("model").into(),
             process: &PROCESS,
@@ -276,8 +288,7 @@ impl File {
             wishes: Wishes { cap_bytes, capacity_bytes: None, unit_bytes: BLOCK, low_water_quarters: 2 },
             recovery: Recovery::clean(0),
             held: None,
-        });
-        Self { engine: Arc::new(engine), disk }
+        })
     }
 
     /// One alone on its device, with record 1 in it.
@@ -548,7 +559,7 @@ fn queue_with(file: &File, number: u8, durable: bool) -> Rc<RefCell<Driver>> {
     let key = Key { dev: 1, inode: Some(file.disk.file as u64) };
     let inner = Inner::Shared { engine: file.engine.clone(), key, process: &PROCESS, durable };
     let record = Buffer::from(&[number; BLOCK as usize][..]);
-    driver.borrow_mut().queue(&inner, What::Append, Some(record), 0).expect("there is room");
+    driver.borrow_mut().queue(&inner, What::Append, Some(record.into()), 0).expect("there is room");
     driver
 }
 
@@ -604,5 +615,200 @@ fn loom_a_queue_appended_to_a_file_that_was_closed() {
             Ok(offset) => assert_eq!((offset, blocks), (BLOCK, 2)),
             Err(error) => assert_eq!((error.kind(), blocks), (&ErrorKind::Os(libc::EBADF), 1)),
         }
+    });
+}
+
+// --- futures --------------------------------------------------------------------------------------
+
+/// What no record holds.
+const POISON: u8 = 0xFF;
+
+/// Counted, and poisoned when it is dropped. The bytes themselves are left to whoever may still look.
+struct Memory {
+    bytes: ManuallyDrop<Box<[u8]>>,
+    _count: Arc<()>,
+}
+
+impl AsRef<[u8]> for Memory {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.bytes.fill(POISON);
+    }
+}
+
+/// A file for futures, and what it leaves.
+struct Futures {
+    file: Arc<AsyncFile>,
+    disk: Disk,
+    count: Arc<()>,
+}
+
+/// Wakes a thread.
+#[derive(Default)]
+struct Signal {
+    is_given: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        *self.is_given.lock() = true;
+        self.changed.notify_all();
+    }
+}
+
+fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+    let signal = Arc::<Signal>::default();
+    let waker = Waker::from(signal.clone());
+    loop {
+        if let Poll::Ready(output) = Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        let mut is_given = signal.is_given.lock();
+        while !std::mem::take(&mut *is_given) {
+            is_given = signal.changed.wait(is_given);
+        }
+    }
+}
+
+fn poll_once<F: Future + Unpin>(future: &mut F) -> bool {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+impl Futures {
+    fn new(reactor: Reactor) -> Self {
+        let device = Device::default();
+        device.lock().files.push(Image::default());
+        let disk = Disk { device, file: 0, grows_beside: false };
+        let key = Key { dev: 1, inode: Some(0) };
+        let made = PROCESS.registry.open(key, || Ok(File::engine(&disk, &Arc::default(), Grows::Once)));
+        let engine = made.expect("it is made");
+        let file = crate::File::of(Inner::Shared { engine, key, process: &PROCESS, durable: false });
+        Self { file: Arc::new(reactor.attach(file)), disk, count: Arc::default() }
+    }
+
+    /// One whose reactor has a thread, which ends with it.
+    fn beside() -> Self {
+        Self::new(Reactor::of(Handle::with_thread(&PROCESS, &plain_calls())))
+    }
+
+    fn memory(&self, number: u8) -> Memory {
+        let bytes = ManuallyDrop::new(vec![number; BLOCK as usize].into_boxed_slice());
+        Memory { bytes, _count: self.count.clone() }
+    }
+
+    /// Closes the file. All memory is free then, and what the file holds was never freed before.
+    fn close(self) -> Vec<u8> {
+        Arc::into_inner(self.file).expect("nobody else has it").into_inner().close().expect("it closes");
+        assert_eq!(Arc::strong_count(&self.count), 1, "memory was lost");
+        let state = self.disk.state();
+        let blocks = state.files[0].blocks.iter().map(|block| content(Some(*block)).expect("no gap"));
+        let records: Vec<u8> = blocks.collect();
+        assert!(!records.contains(&POISON), "memory was freed early");
+        sorted(records)
+    }
+}
+
+fn plain_calls() -> QueueOptions {
+    QueueOptions::new().depth(2).io_uring(false).clone()
+}
+
+#[test]
+fn loom_a_future_is_told_what_came_of_it() {
+    explore(3, || {
+        let futures = Futures::beside();
+        let (appended, memory) = block_on(futures.file.append(futures.memory(2)));
+        assert_eq!((appended, memory.bytes[0]), (Ok(0), 2));
+        drop(memory);
+        assert_eq!(futures.close(), [2]);
+    });
+}
+
+#[test]
+fn loom_a_future_is_dropped_while_it_is_begun() {
+    explore(3, || {
+        let futures = Futures::beside();
+        let mut append = futures.file.append(futures.memory(2));
+        assert!(!poll_once(&mut append));
+        drop(append);
+        let records = futures.close();
+        assert!(records.is_empty() || records == [2], "{records:?}");
+    });
+}
+
+#[test]
+fn loom_a_future_is_polled_with_another_waker_while_it_finishes() {
+    explore(3, || {
+        let futures = Futures::beside();
+        let mut append = futures.file.append(futures.memory(2));
+        assert!(!poll_once(&mut append));
+        assert_eq!(block_on(append).0, Ok(0));
+        assert_eq!(futures.close(), [2]);
+    });
+}
+
+#[test]
+fn loom_one_future_is_dropped_beside_another_that_is_told() {
+    explore(2, || {
+        let futures = Futures::beside();
+        let (file, memory) = (futures.file.clone(), futures.memory(3));
+        let other = loom::thread::spawn(move || poll_once(&mut file.append(memory)));
+        let (appended, memory) = block_on(futures.file.append(futures.memory(2)));
+        drop(memory);
+        assert!(!other.join().unwrap());
+        let offset = appended.unwrap() / BLOCK;
+        let records = futures.close();
+        assert!(records == [2] || records == [2, 3], "{records:?} {offset}");
+    });
+}
+
+/// The thread that drives comes and goes; what it was listed last is refused.
+#[test]
+fn loom_a_future_of_another_thread_is_told_by_whoever_drives() {
+    explore(3, || {
+        let (handle, worker) = Handle::with_worker(&PROCESS, &plain_calls());
+        let futures = Futures::new(Reactor::of(handle));
+        let (file, memory) = (futures.file.clone(), futures.memory(2));
+        let other = loom::thread::spawn(move || block_on(file.append(memory)).0);
+        worker.try_turn();
+        drop(worker);
+        let result = other.join().unwrap();
+        let records = futures.close();
+        match result {
+            Ok(0) => assert_eq!(records, [2]),
+            result => {
+                assert_eq!((result.unwrap_err().kind(), records), (&ErrorKind::Os(libc::ECANCELED), vec![]))
+            }
+        }
+    });
+}
+
+#[test]
+fn loom_a_worker_that_sleeps_is_woken_by_what_is_listed() {
+    explore(3, || {
+        let (handle, worker) = Handle::with_worker(&PROCESS, &plain_calls());
+        let futures = Futures::new(Reactor::of(handle));
+        let (file, memory) = (futures.file.clone(), futures.memory(2));
+        let told = Arc::new(AtomicBool::new(false));
+        let other = {
+            let (told, bell) = (told.clone(), worker.bell());
+            loom::thread::spawn(move || {
+                let result = block_on(file.append(memory)).0;
+                told.store(true, Ordering::Release);
+                bell.ring();
+                result
+            })
+        };
+        while !told.load(Ordering::Acquire) {
+            worker.turn();
+        }
+        assert_eq!(other.join().unwrap(), Ok(0));
+        drop(worker);
+        assert_eq!(futures.close(), [2]);
     });
 }
