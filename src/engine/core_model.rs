@@ -115,6 +115,8 @@ struct Model {
     /// How far the file was found to be written, and to be stable.
     checked: (u64, u64),
     wedged: bool,
+    /// How far there is space for those who extend the file, if it grows ahead of them.
+    space_to: u64,
     capacity: u64,
     size_max: u64,
     /// The end of what the file held before it was recycled.
@@ -171,6 +173,7 @@ impl Model {
             end: start,
             checked: (start, start),
             wedged: false,
+            space_to: start,
             capacity: if random.one_in(3) { (20 + random.below(60)) * BLOCK } else { 1 << 40 },
             size_max: if random.one_in(6) { 20 * BLOCK + random.below(60 * BLOCK) } else { u64::MAX },
             old_to: 0,
@@ -316,7 +319,8 @@ impl Model {
                 begin = self.disk.show(Span { start: blocks.start, end: range.start });
             }
             self.check_beside(range, blocks, *records);
-            assert!(blocks.end <= self.core.sizes().physical, "seed {seed}: above the space there is");
+            let has_space = !self.grows || blocks.end <= self.space_to;
+            assert!(has_space, "seed {seed}: {blocks:?} is above the space there is");
             self.end = self.end.max(range.end);
         } else {
             seen.clone_from(&self.disk.live);
@@ -352,6 +356,12 @@ impl Model {
         assert!(
             !begun || self.in_flight.iter().all(|other| other.extends.is_none()),
             "seed {seed}: {range:?} begins in a block beside others that extend the file"
+        );
+        let crosses = begun && range.end > at_a_block;
+        assert_eq!(
+            head,
+            if crosses { BLOCK } else { 0 },
+            "seed {seed}: {range:?} crosses from written space"
         );
         assert!(
             head == 0 || means != Some(Means::Dsync),
@@ -471,9 +481,11 @@ impl Model {
                 self.step(|core, out| job = core.next_growth(room, out));
                 if let Some(job) = job {
                     let seed = self.seed;
+                    let (base, durable) = (job.marker.base, self.core.sizes().durable);
                     // Padding reads as zeros, whoever wrote it.
-                    let base = job.marker.base.min(self.core.sizes().durable);
-                    assert_eq!(gap(&self.disk.stable, base), None, "seed {seed}: the base is {base}");
+                    let padded =
+                        if self.tail == Tail::Pad { durable.next_multiple_of(BLOCK) } else { durable };
+                    assert!(base <= padded, "seed {seed}: the base is {base}, above {durable}");
                     let told = job.marker.recycled || job.marker.base >= self.old_to;
                     assert!(told, "seed {seed}: no word of old content: {job:?}");
                     let told = job.plan.is_none_or(|plan| plan.to <= job.marker.grown_to);
@@ -493,6 +505,7 @@ impl Model {
                     Some(plan) => self.allocate(plan),
                 };
                 if let (Ok(physical), Some(plan)) = (&result, job.plan) {
+                    self.space_to = if fails { self.space_to } else { *physical };
                     let room = self.room();
                     let next = self.core.announce(plan, *physical, room);
                     if !fails {
@@ -543,6 +556,7 @@ impl Model {
 
     fn begin_anew(&mut self, end: u64, old_to: u64) {
         (self.end, self.old_to) = (end, old_to);
+        self.space_to = end.max(old_to);
         self.checked = (end, end);
         // What was given up is no longer a matter of any sync to come.
         self.ops.iter_mut().for_each(|op| op.written = op.written.map(|_| 0));

@@ -35,6 +35,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 const BLOCK: u64 = 16;
+/// What positional writes are multiples of.
+const SECTOR: u64 = 4;
 const IDENTITY: Identity = Identity { inode: 1, born: (1, 1) };
 
 /// A block that holds the number of a record, each byte of it.
@@ -47,9 +49,16 @@ enum Block {
     Stable(u8),
 }
 
+/// A byte of a file, with the number of the write that put it there above it: the later one is the greater.
+type Byte = u64;
+
 #[derive(Debug, Default)]
 struct Image {
     blocks: Vec<Block>,
+    writes: u64,
+    /// Byte by byte: what can be read, and what no crash takes.
+    live: Vec<Byte>,
+    stable: Vec<Byte>,
     size: u64,
     is_marked: bool,
     /// Threads that grow the file.
@@ -76,11 +85,31 @@ struct Disk {
 
 impl Image {
     fn reach(&mut self, end: u64) {
-        let blocks = (end / BLOCK) as usize;
+        let blocks = end.div_ceil(BLOCK) as usize;
         if self.blocks.len() < blocks {
             self.blocks.resize(blocks, Block::Empty);
         }
         self.size = self.size.max(end);
+    }
+
+    fn put(&mut self, bytes: &[u8], offset: u64) {
+        self.writes += 1;
+        let range = offset as usize..offset as usize + bytes.len();
+        self.live.resize(self.live.len().max(range.end), 0);
+        for (live, byte) in self.live[range].iter_mut().zip(bytes) {
+            *live = self.writes << 8 | u64::from(*byte);
+        }
+    }
+
+    /// What the blocks at these places hold.
+    fn show(&self, places: &[usize]) -> Vec<(usize, Byte)> {
+        let all = places.iter().flat_map(|n| n * BLOCK as usize..(n + 1) * BLOCK as usize);
+        all.filter_map(|n| Some((n, *self.live.get(n)?))).collect()
+    }
+
+    fn settle(&mut self, seen: Vec<(usize, Byte)>) {
+        self.stable.resize(self.live.len().max(self.stable.len()), 0);
+        seen.into_iter().for_each(|(n, byte)| self.stable[n] = self.stable[n].max(byte));
     }
 }
 
@@ -112,15 +141,17 @@ impl Disk {
     /// Makes the blocks at these places stable that are in the cache now.
     fn flush_blocks(&self, places: &[usize]) -> io::Result<()> {
         let cached = |image: &Image, n: usize| matches!(image.blocks.get(n), Some(Block::Cached(_)));
-        let places: Vec<_> = {
+        let (places, seen): (Vec<_>, _) = {
             let state = self.state();
-            places.iter().copied().filter(|&n| cached(&state.files[self.file], n)).collect()
+            let image = &state.files[self.file];
+            (places.iter().copied().filter(|&n| cached(image, n)).collect(), image.show(places))
         };
         let mut state = self.state();
         if let Err(error) = State::fails(&mut state.flushes_fail) {
             state.lose_the_cache();
             return Err(error);
         }
+        state.files[self.file].settle(seen);
         for n in places {
             let block = state.files[self.file].blocks.get_mut(n);
             if let Some(block) = block
@@ -142,15 +173,17 @@ impl Backend for Disk {
         let mut bytes = Vec::new();
         segments.iter().for_each(|segment| segment.show(|part| bytes.extend_from_slice(part)));
         let first = (offset / BLOCK) as usize;
-        let places: Vec<_> = (first..first + bytes.len() / BLOCK as usize).collect();
+        let end = offset + bytes.len() as u64;
+        let places: Vec<_> = (first..end.div_ceil(BLOCK) as usize).collect();
         {
             let mut state = self.state();
             State::fails(&mut state.writes_fail)?;
             let image = &mut state.files[self.file];
-            image.reach(offset + bytes.len() as u64);
+            image.reach(end);
             for (&n, block) in places.iter().zip(bytes.chunks(BLOCK as usize)) {
                 image.blocks[n] = Block::Cached(block[0]);
             }
+            image.put(&bytes, offset);
         }
         if dsync {
             self.flush_blocks(&places)?;
@@ -158,8 +191,11 @@ impl Backend for Disk {
         Ok(bytes.len() as u64)
     }
 
-    fn read(&self, _into: &mut [u8], _offset: u64) -> io::Result<u64> {
-        unimplemented!("no model reads")
+    fn read(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
+        let state = self.state();
+        let live = &state.files[self.file].live[offset as usize..];
+        into.iter_mut().zip(live).for_each(|(into, live)| *into = *live as u8);
+        Ok(into.len().min(live.len()) as u64)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -284,7 +320,7 @@ impl File {
                 prepared: (grows != Grows::Never).then_some(Prepared::Unwritten),
                 epoch: 0,
             },
-            alignment: Alignment { memory: 1, offset: BLOCK, append: BLOCK },
+            alignment: Alignment { memory: 1, offset: SECTOR, append: BLOCK },
             wishes: Wishes { cap_bytes, capacity_bytes: None, unit_bytes: BLOCK, low_water_quarters: 2 },
             recovery: Recovery::clean(0),
             held: None,
@@ -309,6 +345,24 @@ impl File {
         assert!(!durable || blocks.iter().all(|block| matches!(block, Block::Stable(_))), "{blocks:?}");
         assert_eq!(content(blocks.last().copied()), Some(number));
         Ok(offset)
+    }
+
+    /// Appends a record of any length. Each of its bytes must be there, and none below may be missing.
+    fn append_bytes(&self, number: u8, len: u64, durable: bool) -> u64 {
+        let offset = self.engine.append(&vec![number; len as usize], durable).unwrap();
+        assert!(self.engine.len() >= offset + len, "acknowledged beyond the length");
+        let found = self.bytes(offset + len, durable);
+        assert_eq!(found[offset as usize..], vec![number; len as usize], "durable: {durable}");
+        assert!(!found.contains(&0), "acknowledged above a gap: {found:?}");
+        offset
+    }
+
+    /// What a reader finds below `end`, or a crash leaves.
+    fn bytes(&self, end: u64, stable: bool) -> Vec<u8> {
+        let state = self.disk.state();
+        let image = &state.files[self.disk.file];
+        let bytes = if stable { &image.stable } else { &image.live };
+        bytes.iter().take(end as usize).map(|byte| *byte as u8).collect()
     }
 
     /// What the file holds below its length: nothing that was only grown.
@@ -432,6 +486,58 @@ fn loom_a_reader_sees_no_space_that_was_only_grown() {
         file.append(3, true).unwrap();
         reader.join().unwrap();
     });
+}
+
+/// The last block goes from the one who wrote it to the next.
+fn two_append_bytes(grows: Grows, durable: [bool; 2]) {
+    let file = File::create(&Device::default(), &Arc::default(), grows);
+    assert_eq!(file.append_bytes(1, 5, false), 0);
+    let other = file.beside(move |file| file.append_bytes(2, 6, durable[0]));
+    let mine = file.append_bytes(3, 8, durable[1]);
+    let (order, offsets) = if mine == 5 { ([3, 2], [5, 13]) } else { ([2, 3], [5, 11]) };
+    let mut found = [mine, other.join().unwrap()];
+    found.sort_unstable();
+    assert_eq!(found, offsets);
+    let lens = |number: u8| if number == 2 { 6 } else { 8 };
+    let wanted = [vec![1; 5], vec![order[0]; lens(order[0])], vec![order[1]; lens(order[1])]].concat();
+    assert_eq!(file.bytes(19, false), wanted);
+    assert_eq!(file.engine.finish(), Ok(()));
+    assert_eq!(file.disk.state().files[file.disk.file].size, 19);
+}
+
+#[test]
+fn loom_two_appends_to_one_block() {
+    explore(5, || two_append_bytes(Grows::Once, [false, false]));
+}
+
+#[test]
+fn loom_a_durable_append_and_a_plain_one_to_one_block() {
+    explore(4, || two_append_bytes(Grows::Once, [true, false]));
+}
+
+#[test]
+fn loom_two_durable_appends_to_one_block_that_move_the_size_themselves() {
+    explore(4, || two_append_bytes(Grows::Never, [true, true]));
+}
+
+#[test]
+fn loom_an_append_beside_a_positional_write_of_its_block() {
+    for durable in [false, true] {
+        explore(4, move || {
+            let file = File::create(&Device::default(), &Arc::default(), Grows::Once);
+            assert_eq!(file.append_bytes(1, 10, false), 0);
+            let other = file.beside(move |file| {
+                file.engine.write_at(&[9; SECTOR as usize], SECTOR, durable).unwrap();
+                assert_eq!(file.bytes(2 * SECTOR, durable)[SECTOR as usize..], [9; SECTOR as usize]);
+            });
+            assert_eq!(file.append_bytes(2, 10, durable), 10);
+            other.join().unwrap();
+            assert_eq!(file.append_bytes(3, 1, false), 20);
+            let wanted = [&[1; 4][..], &[9; 4], &[1; 2], &[2; 10], &[3]].concat();
+            assert_eq!(file.bytes(21, false), wanted);
+            assert_eq!(file.engine.finish(), Ok(()));
+        });
+    }
 }
 
 // --- beside other operations ----------------------------------------------------------------------

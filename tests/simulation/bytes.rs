@@ -162,11 +162,14 @@ impl Bytes {
         if given && bytes.iter().all(|byte| *byte == 0) {
             return true;
         }
+        // A size that was taken back from a write that failed leaves zeros behind it, and may not have made it itself.
+        let zeros = bytes.iter().rev().take_while(|byte| last == 0 && **byte == 0).count();
+        let bytes_of = &bytes[..bytes.len() - zeros];
         let is_of = |(number, write): (&Number, &Write)| {
-            let place = write.place.unwrap_or(0);
+            let first = piece.start - write.place.unwrap_or(0).min(piece.start);
             covers(write)
                 && write.ended.is_none_or(|ended| ended >= last)
-                && record(*number, piece.start - place..piece.end - place) == bytes
+                && record(*number, first..first + bytes_of.len() as u64) == bytes_of
         };
         self.writes.iter().any(is_of) || last == 0 && self.is_of_unplaced(bytes, true)
     }
@@ -426,10 +429,10 @@ impl Life {
 }
 
 fn read(file: &File) -> Vec<u8> {
-    let mut content = vec![0; file.len().expect("no reader") as usize];
+    let mut content = Buffer::zeroed(file.len().expect("no reader") as usize);
     let read = file.read_at(&mut content, 0).expect("it can be read");
     assert_eq!(read, content.len());
-    content
+    content.to_vec()
 }
 
 /// Checks what a crash left.
@@ -527,11 +530,14 @@ impl Writer {
             0..=5 => {
                 let len = self.len();
                 let number = lock(&self.shared.bytes).begin(len, None);
-                let data = record(number, 0..len);
-                let result = self.handles[usize::from(durable)].append(&data);
+                let skip = [0, 0, self.random.usize(..SECTOR_BYTES)][self.random.usize(..3)];
+                let mut memory = Buffer::zeroed(skip + len as usize);
+                let data = &mut memory[skip..];
+                data.copy_from_slice(&record(number, 0..len));
+                let result = self.handles[usize::from(durable)].append(data);
                 self.answered(number, durable, result.as_ref().copied());
                 if let (Ok(offset), false) = (&result, self.positional) {
-                    self.read_back(*offset, &data);
+                    self.read_back(*offset, data);
                 }
             }
             6 | 7 => {
@@ -553,9 +559,11 @@ impl Writer {
             }
             _ => {
                 let end = self.handles[0].len().expect("no reader");
-                let mut into = vec![0; self.random.usize(1..3000).min(end as usize)];
+                let room = self.random.usize(1..3000).min(end as usize);
+                let mut memory = Buffer::zeroed(SECTOR_BYTES + room);
+                let into = &mut memory[self.random.usize(..=SECTOR_BYTES)..][..room];
                 let from = end - into.len() as u64;
-                let read = self.handles[0].read_at(&mut into, from);
+                let read = self.handles[0].read_at(into, from);
                 read.map_or_else(
                     |error| self.judge(&error),
                     |read| assert_eq!(read, into.len(), "{}", self.at),
@@ -566,7 +574,7 @@ impl Writer {
 
     /// Nobody else may have overwritten it but by a positional write.
     fn read_back(&self, offset: u64, data: &[u8]) {
-        let mut into = vec![0; data.len()];
+        let mut into = Buffer::zeroed(data.len());
         match self.handles[0].read_at(&mut into, offset) {
             Ok(read) => {
                 assert_eq!(read, data.len(), "{}", self.at);
@@ -574,7 +582,7 @@ impl Writer {
                     let range = write.range().filter(|_| !write.appended);
                     range.is_some_and(|it| it.start < offset + data.len() as u64 && offset < it.end)
                 });
-                assert!(overwritten || into == data, "{}: not what was appended at {offset}", self.at);
+                assert!(overwritten || *into == *data, "{}: not what was appended at {offset}", self.at);
             }
             Err(error) => self.judge(&error),
         }
