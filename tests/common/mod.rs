@@ -1,5 +1,5 @@
 //! What the tests share: records that prove themselves, and small questions about files.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 
 use dioxide::{Buffer, Error, ErrorKind, Growth, OpenOptions, Tail};
 use dioxide_testkit::child::Acks;
