@@ -653,7 +653,7 @@ fn records_that_are_written_bit_by_bit_are_as_they_were_given(dir: TestDir) -> T
     {
         let path = dir.join(format!("{growth}-{tail}"));
         let acks = played("append_frames_in_short_writes", &path, &[growth, tail])?;
-        assert!(acks[0][0] > 100, "too few writes were short: {}", acks[0][0]);
+        assert!(acks[0][0] > 40, "too few writes were short: {}", acks[0][0]);
         let laid: Vec<_> = acks[1..].iter().copied().map(Laid::from_ack).collect();
         assert_laid_out(&fs::read(&path)?, 0, &laid, tail == "pad");
     }

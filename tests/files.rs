@@ -199,7 +199,7 @@ fn a_file_is_what_a_list_of_bytes_is(dir: TestDir, way: Way) -> TrialResult {
         let mut random = Random::new(seed);
         let mut twin =
             Twin { file: None, bytes: Vec::new(), tail: Tail::Rewrite, number: 0, has_old_content: false };
-        for step in 0..200 {
+        for step in 0..80 {
             twin.act(&mut random, &path, growth, way)
                 .map_err(|why| format!("{growth:?}, step {step}: {why:?}"))?;
             let file = twin.file.as_ref().expect("it is open again");

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use dioxide::{Durability, ErrorKind, File, Growth, OpenOptions, Verdict};
+use dioxide::{Durability, ErrorKind, File, Growth, OpenOptions, Tail, Verdict};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::files;
 use dioxide_testkit::fuse_disk::Keep;
@@ -122,6 +122,29 @@ fn a_file_of_odd_length_is_recycled(dir: TestDir) -> TrialResult {
         assert!(content[24 * BLOCK..30 * BLOCK].iter().all(|byte| *byte == 0), "old content shows");
         file.close()?;
         assert_tidy(&path, 31 * BLOCK_BYTES)?;
+    }
+    Ok(())
+}
+
+/// Old content stands right behind the last block, and in it until it is written.
+fn records_of_any_length_show_nothing_of_the_life_before(dir: TestDir) -> TrialResult {
+    for (growth, tail) in [Growth::Unwritten, Growth::Zeroed].into_iter().flat_map(|g| TAILS.map(|t| (g, t)))
+    {
+        let path = dir.join(format!("{growth:?}-{tail:?}"));
+        fill(&path, 0)?;
+        let file = writable().growth(growth).tail(tail).growth_cap(MIB).open(&path)?;
+        file.recycle()?;
+        let laid = together(4, |thread| append_frames(&file, thread, 15)).concat();
+        let end = laid.iter().map(Laid::end).max().unwrap_or(0);
+        assert_eq!(read_bytes(&File::open(&path)?, end, 5000)?, [], "above the end");
+        let content = fs::read(&path)?;
+        let rest = end as usize..end.next_multiple_of(BLOCK_BYTES) as usize;
+        assert!(content[rest].iter().all(|byte| *byte == 0), "old content behind the last record");
+        file.set_len(end + 5000)?;
+        assert_eq!(read_bytes(&file, end, 9000)?, [0; 5000], "old content shows");
+        file.set_len(end)?;
+        file.close()?;
+        assert_laid_out(&fs::read(&path)?, 0, &laid, tail == Tail::Pad);
     }
     Ok(())
 }
@@ -416,7 +439,8 @@ fn trials() -> Vec<Trial> {
         set_len_beyond_the_end_of_a_recycled_file_shows_zeros,
         a_killed_process_mixes_no_lives,
         a_recycled_file_grows_when_its_space_is_used_up,
-        a_file_of_odd_length_is_recycled
+        a_file_of_odd_length_is_recycled,
+        records_of_any_length_show_nothing_of_the_life_before,
     ];
     let both = |fs: Fs| fs.grows_unwritten().and(fs.grows_zeroed());
     let mut all = Vec::new();

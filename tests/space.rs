@@ -128,6 +128,38 @@ fn a_full_disk_fails_appends_without_growth_cleanly(fs: Fs) -> TrialResult {
     fill_by_appends(fs, writable().growth(Growth::None), 4)
 }
 
+/// Those of them that fail leave the last block as it was.
+fn a_full_disk_fails_records_of_any_length_cleanly(fs: Fs) -> TrialResult {
+    let mut volume = Volume::new(fs, SIZE_MIN)?;
+    for growth in [Growth::Unwritten, Growth::None] {
+        let path = volume.path().join(format!("{growth:?}"));
+        let file = writable().growth(growth).open(&path)?;
+        let filler = fill_up(&volume, 12 * MIB)?;
+        let mut laid = together(4, |writer| {
+            let mut laid = Vec::new();
+            let len = |number| Some(if number % 4 == 0 { 150_000 + number } else { 10 + number });
+            append_frames_while(&file, writer, len, |result| {
+                let is_full = |error: &dioxide::Error| error.kind() == &ErrorKind::NoSpace(libc::ENOSPC);
+                assert!(result.as_ref().err().is_none_or(is_full), "{result:?}");
+                laid.extend(result.as_ref().ok().copied());
+                result.is_ok()
+            });
+            laid
+        })
+        .concat();
+        let end = laid.iter().map(Laid::end).max().unwrap_or(0);
+        assert_eq!(file.len()?, end, "a failed append changed the length");
+        assert_laid_out(&fs::read(&path)?[..end as usize], 0, &laid, false);
+        fs::remove_file(filler)?;
+        laid.extend(append_frames(&file, 9, 30));
+        file.close()?;
+        assert_laid_out(&fs::read(&path)?, 0, &laid, false);
+        fs::remove_file(path)?;
+    }
+    volume.fsck()?;
+    Ok(())
+}
+
 fn a_file_opened_on_a_full_disk_waits_for_space(fs: Fs) -> TrialResult {
     let volume = Volume::new(fs, SIZE_MIN)?;
     let path = volume.path().join("log");
@@ -555,6 +587,7 @@ fn trials() -> Vec<Trial> {
         a_full_disk_fails_16_durable_writers_cleanly,
         a_full_disk_fails_zeroed_growth_cleanly,
         a_full_disk_fails_appends_without_growth_cleanly,
+        a_full_disk_fails_records_of_any_length_cleanly,
         a_file_opened_on_a_full_disk_waits_for_space,
         an_append_that_finds_space_for_a_part_is_taken_back,
         a_file_created_on_a_full_disk_is_made_or_refused,

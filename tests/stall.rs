@@ -47,12 +47,15 @@ fn durable(path: &Path) -> File {
 /// What the callers do, and what they were told.
 struct Load {
     log: File,
+    /// Of records that are short, and of any length.
+    frames: File,
     table: File,
     /// Ends the callers that no error ends.
     over: AtomicBool,
     /// How many calls have returned.
     answers: AtomicU64,
     appended: Mutex<Vec<Placed>>,
+    laid: Mutex<Vec<Laid>>,
 }
 
 /// Ends the callers.
@@ -70,6 +73,7 @@ type Place = (Option<u64>, Option<u64>);
 /// What the callers have left when they end.
 struct Told {
     appended: Vec<Placed>,
+    laid: Vec<Laid>,
     places: HashMap<u64, Place>,
     /// How many callers ended with an error.
     errors: usize,
@@ -77,13 +81,13 @@ struct Told {
 
 impl Load {
     fn start(volume: &Volume) -> Self {
-        let [log, table] = ["log", "table"].map(|name| durable(&volume.path().join(name)));
+        let [log, frames, table] = ["log", "frames", "table"].map(|name| durable(&volume.path().join(name)));
         // Places that exist are written over where they are.
         for place in 0..OVERWRITERS * PLACES {
             table.append(&record(APPENDERS + place / PLACES, 0, 1)).expect("there is space");
         }
         let (over, answers) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { log, table, over, answers, appended: Mutex::default() }
+        Self { log, frames, table, over, answers, appended: Mutex::default(), laid: Mutex::default() }
     }
 
     fn goes_on(&self) -> bool {
@@ -99,7 +103,9 @@ impl Load {
         let (mut errors, mut places) = (0, HashMap::new());
         thread::scope(|scope| {
             let load = &self;
-            let appenders: Vec<_> = (0..APPENDERS).map(|n| scope.spawn(move || load.append(n))).collect();
+            let appenders: Vec<_> = (0..APPENDERS)
+                .map(|n| scope.spawn(move || if n % 2 == 0 { load.append(n) } else { load.append_frames(n) }))
+                .collect();
             let overwriters: Vec<_> =
                 (0..OVERWRITERS).map(|n| scope.spawn(move || load.overwrite(n))).collect();
             let reader = scope.spawn(|| load.read());
@@ -119,7 +125,7 @@ impl Load {
             errors += usize::from(reader.join().expect("the reader panicked").is_err());
             done
         })?;
-        Ok(Told { appended: self.appended.into_inner()?, places, errors })
+        Ok(Told { appended: self.appended.into_inner()?, laid: self.laid.into_inner()?, places, errors })
     }
 
     fn append(&self, writer: u64) -> dioxide::Result<()> {
@@ -130,6 +136,18 @@ impl Load {
             buffer.fill(POISON);
             let placed = Placed { offset: result?, writer, number, blocks };
             self.appended.lock().expect("nobody panics").push(placed);
+            if !self.goes_on() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn append_frames(&self, writer: u64) -> dioxide::Result<()> {
+        for number in 0.. {
+            let len = 20 + number * 37 % 900;
+            let laid = append_frame(&self.frames, Frame { writer, number, len })?;
+            self.laid.lock().expect("nobody panics").push(laid);
             if !self.goes_on() {
                 break;
             }
@@ -229,11 +247,12 @@ fn assert_others_go_on(fs: Fs) -> TrialResult {
 
 /// Checks that everything acknowledged is there, after the volume was mounted anew.
 fn assert_kept(volume: &Volume, told: &Told) -> TrialResult {
-    let [log, table] = ["log", "table"].map(|name| volume.path().join(name));
-    for path in [&log, &table] {
+    let [log, frames, table] = ["log", "frames", "table"].map(|name| volume.path().join(name));
+    for path in [&log, &frames, &table] {
         OpenOptions::new().write(true).open(path)?.close()?;
     }
     assert_all_there(&fs::read(&log)?, &told.appended);
+    assert_all_laid(&fs::read(&frames)?, &told.laid);
     let content = fs::read(&table)?;
     for (place, &(acknowledged, open)) in &told.places {
         let block = &content[(place * BLOCK_BYTES) as usize..][..BLOCK];
@@ -311,7 +330,7 @@ fn a_killed_disk_fails_every_caller_in_bounded_time(fs: Fs) -> TrialResult {
     let took = died.expect("it died").elapsed();
     assert!(took < BOUND, "the callers waited {took:?}");
     assert_eq!(told.errors as u64, APPENDERS + OVERWRITERS + 1, "callers of a dead disk without an error");
-    assert!(!told.appended.is_empty());
+    assert!(!told.appended.is_empty() && !told.laid.is_empty());
     Ok(())
 }
 
