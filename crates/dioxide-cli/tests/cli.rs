@@ -262,7 +262,7 @@ fn percentiles_as_in_fio() {
     assert_eq!(text.matches("\n     |  1.00th=[").count(), 8, "{text}");
     assert_eq!(text.matches(" 99.99th=[").count(), 8, "{text}");
     assert!(
-        text.contains("Mixed reads and writes of 4k, 50 % reads: 3 threads through the kernel"),
+        text.contains("Mixed reads and writes of 4 KiB, 50 % reads: 3 threads through the kernel"),
         "{text}"
     );
 }
