@@ -97,29 +97,43 @@ impl Worker {
 
     /// Queues what is listed, as far as there is room. False if there is nothing left to be done, ever.
     fn take_up(&self) -> bool {
-        let mut batch = self.spare.take();
-        let outstanding = self.driver.borrow().outstanding();
-        let room = self.driver.borrow().depth() - outstanding;
-        let asked = {
-            let mut state = self.reactor.state();
-            if state.is_left && outstanding == 0 && state.listed.is_empty() {
-                return false;
+        loop {
+            let outstanding = self.driver.borrow().outstanding();
+            let room = self.driver.borrow().depth() - outstanding;
+            let mut batch = self.spare.take();
+            let asked = {
+                let mut state = self.reactor.state();
+                if state.is_left || state.asked > self.answered.get() {
+                    state.forget_given_up();
+                }
+                if state.is_left && outstanding == 0 && state.listed.is_empty() {
+                    return false;
+                }
+                let count = room.min(state.listed.len());
+                batch.extend(state.listed.drain(..count));
+                state.asked
+            };
+            if asked > self.answered.replace(asked) {
+                self.driver.borrow_mut().let_go_of_closed();
+                self.reactor.state().answered = asked;
+                self.reactor.let_go.notify_all();
             }
-            if state.asked > self.answered.get() {
-                state.forget_given_up();
+            let all_wanted = batch.drain(..).fold(true, |all, slot| self.begin(slot) && all);
+            self.spare.replace(batch);
+            // Nobody rings for what is left in the list, so it is left only for want of room.
+            if all_wanted {
+                return true;
             }
-            let count = room.min(state.listed.len());
-            batch.extend(state.listed.drain(..count));
-            state.asked
-        };
-        if asked > self.answered.replace(asked) {
-            self.driver.borrow_mut().let_go_of_closed();
-            self.reactor.state().answered = asked;
-            self.reactor.let_go.notify_all();
         }
-        batch.drain(..).filter(|slot| slot.begin()).for_each(|slot| self.queue(slot));
-        self.spare.replace(batch);
-        true
+    }
+
+    /// False if it was given up.
+    fn begin(&self, slot: Arc<Listed>) -> bool {
+        let is_wanted = slot.begin();
+        if is_wanted {
+            self.queue(slot);
+        }
+        is_wanted
     }
 
     fn queue(&self, slot: Arc<Listed>) {
