@@ -38,7 +38,7 @@ use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 
-thread_local!(static IS_WORKERS: Cell<bool> = Cell::new(false));
+thread_local!(static IS_WORKERS: Cell<bool> = Cell::default());
 
 /// See the module.
 #[derive(Debug)]

@@ -118,31 +118,27 @@ impl Worker {
                 self.reactor.state().answered = asked;
                 self.reactor.let_go.notify_all();
             }
-            let all_wanted = batch.drain(..).fold(true, |all, slot| self.begin(slot) && all);
+            let unwanted = batch.drain(..).filter(|slot| !self.begin(slot)).count();
             self.spare.replace(batch);
             // Nobody rings for what is left in the list, so it is left only for want of room.
-            if all_wanted {
+            if unwanted == 0 {
                 return true;
             }
         }
     }
 
-    /// False if it was given up.
-    fn begin(&self, slot: Arc<Listed>) -> bool {
-        let is_wanted = slot.begin();
-        if is_wanted {
-            self.queue(slot);
+    /// Queues an operation. False if it was given up.
+    fn begin(&self, slot: &Arc<Listed>) -> bool {
+        if !slot.begin() {
+            return false;
         }
-        is_wanted
-    }
-
-    fn queue(&self, slot: Arc<Listed>) {
         let mut begun = self.begun.borrow_mut();
         let place = begun.vacant_entry();
-        let memory = slot.lent().map(Memory::Lent);
-        let queued = self.driver.borrow_mut().queue(&slot.target, slot.what, memory, place.key() as u64);
+        let (memory, tag) = (slot.lent().map(Memory::Lent), place.key() as u64);
+        let queued = self.driver.borrow_mut().queue(&slot.target, slot.what, memory, tag);
         queued.expect("there is room");
-        place.insert(slot);
+        place.insert(slot.clone());
+        true
     }
 
     /// Tells who waits for what has finished.
