@@ -97,38 +97,48 @@ impl Worker {
 
     /// Queues what is listed, as far as there is room. False if there is nothing left to be done, ever.
     fn take_up(&self) -> bool {
-        let mut batch = self.spare.take();
-        let outstanding = self.driver.borrow().outstanding();
-        let room = self.driver.borrow().depth() - outstanding;
-        let asked = {
-            let mut state = self.reactor.state();
-            if state.is_left && outstanding == 0 && state.listed.is_empty() {
-                return false;
+        loop {
+            let outstanding = self.driver.borrow().outstanding();
+            let room = self.driver.borrow().depth() - outstanding;
+            let mut batch = self.spare.take();
+            let asked = {
+                let mut state = self.reactor.state();
+                if state.is_left || state.asked > self.answered.get() {
+                    state.forget_given_up();
+                }
+                if state.is_left && outstanding == 0 && state.listed.is_empty() {
+                    return false;
+                }
+                let count = room.min(state.listed.len());
+                batch.extend(state.listed.drain(..count));
+                state.asked
+            };
+            if asked > self.answered.replace(asked) {
+                self.driver.borrow_mut().let_go_of_closed();
+                self.reactor.state().answered = asked;
+                self.reactor.let_go.notify_all();
             }
-            if state.asked > self.answered.get() {
-                state.forget_given_up();
+            let unwanted = batch.drain(..).filter(|slot| !self.begin(slot)).count();
+            self.spare.replace(batch);
+            // Nobody rings for what is left in the list, so it is left only for want of room.
+            if unwanted == 0 {
+                return true;
             }
-            let count = room.min(state.listed.len());
-            batch.extend(state.listed.drain(..count));
-            state.asked
-        };
-        if asked > self.answered.replace(asked) {
-            self.driver.borrow_mut().let_go_of_closed();
-            self.reactor.state().answered = asked;
-            self.reactor.let_go.notify_all();
         }
-        batch.drain(..).filter(|slot| slot.begin()).for_each(|slot| self.queue(slot));
-        self.spare.replace(batch);
-        true
     }
 
-    fn queue(&self, slot: Arc<Listed>) {
+    /// Queues an operation. False if it was given up.
+    fn begin(&self, slot: &Arc<Listed>) -> bool {
+        if !slot.begin() {
+            return false;
+        }
         let mut begun = self.begun.borrow_mut();
         let place = begun.vacant_entry();
-        let memory = slot.lent().map(Memory::Lent);
-        let queued = self.driver.borrow_mut().queue(&slot.target, slot.what, memory, place.key() as u64);
+        let (memory, tag) = (slot.lent().map(Memory::Lent), place.key() as u64);
+        let queued = self.driver.borrow_mut().queue(&slot.target, slot.what, memory, tag);
         queued.expect("there is room");
-        place.insert(slot);
+        place.insert(slot.clone());
+        true
     }
 
     /// Tells who waits for what has finished.
