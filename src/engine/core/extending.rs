@@ -130,7 +130,11 @@ impl<T: Clone + PartialEq> Core<T> {
     fn end_of_file(&self) -> u64 {
         match self.ground.tail {
             Tail::Rewrite => self.sizes.reserved,
-            Tail::Pad => self.sizes.reserved.next_multiple_of(self.ground.append_unit),
+            Tail::Pad => {
+                let next = self.sizes.reserved.next_multiple_of(self.ground.append_unit);
+                // A positional write may end inside a block, with old content behind it, which must be written over.
+                if self.would_show_old_content(next) { self.sizes.reserved } else { next }
+            }
         }
     }
 
