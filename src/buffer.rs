@@ -2,6 +2,7 @@
 
 use crate::sync::Mutex;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -84,6 +85,18 @@ impl DerefMut for Buffer {
     }
 }
 
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for Buffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
 impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Buffer").field("len", &self.len).finish_non_exhaustive()
@@ -132,6 +145,84 @@ impl Pool {
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pool").field("buffer_bytes", &self.buffer_bytes).finish_non_exhaustive()
+    }
+}
+
+/// The memory of an operation of a queue.
+#[derive(Debug)]
+pub(crate) enum Memory {
+    /// It came with the operation, and goes back with its completion.
+    Own(Buffer),
+    /// Whoever gave it keeps it in place until the operation is complete.
+    Lent(Segment),
+}
+
+impl Memory {
+    /// The buffer that came with the operation.
+    pub fn into_buffer(self) -> Option<Buffer> {
+        match self {
+            Self::Own(buffer) => Some(buffer),
+            Self::Lent(_) => None,
+        }
+    }
+}
+
+impl From<Buffer> for Memory {
+    fn from(buffer: Buffer) -> Self {
+        Self::Own(buffer)
+    }
+}
+
+impl Deref for Memory {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(buffer) => buffer,
+            // SAFETY: the bytes stay in place until the operation is complete, which has this value until then.
+            Self::Lent(segment) => unsafe { std::slice::from_raw_parts(segment.start(), segment.0.iov_len) },
+        }
+    }
+}
+
+/// Only for operations that read into their memory: what they are lent was made by [`Segment::of_mut`].
+impl DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Own(buffer) => buffer,
+            // SAFETY: as in `deref`; the view was made of an exclusive borrow, and the operation has it alone.
+            Self::Lent(segment) => unsafe {
+                std::slice::from_raw_parts_mut(segment.start(), segment.0.iov_len)
+            },
+        }
+    }
+}
+
+/// A value that stays where it is while its bytes are lent.
+pub(crate) struct Kept<M>(UnsafeCell<Option<M>>);
+
+// SAFETY: a shared `Kept` gives access to its value only by `take`, whose caller is then the only one to have it.
+unsafe impl<M: Send> Sync for Kept<M> {}
+
+impl<M> Kept<M> {
+    /// Keeps a value.
+    pub fn new(value: M) -> Self {
+        Self(UnsafeCell::new(Some(value)))
+    }
+
+    /// Lends bytes of the value, in its last place: until it is taken out again, nobody else looks at it. Nothing if it was
+    /// taken.
+    pub fn lend(&mut self, bytes: fn(&mut M) -> Segment) -> Option<Segment> {
+        self.0.get_mut().as_mut().map(bytes)
+    }
+
+    /// Takes the value out.
+    ///
+    /// # Safety
+    ///
+    /// Nobody has what was lent any more, and nobody else takes it at the same time.
+    pub unsafe fn take(&self) -> Option<M> {
+        // SAFETY: as the caller promises.
+        unsafe { (*self.0.get()).take() }
     }
 }
 

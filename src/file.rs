@@ -49,6 +49,16 @@ pub(crate) enum Inner {
 }
 
 impl Inner {
+    /// The same file with the same rights, for operations that a handle outlives.
+    pub fn another(&self) -> Self {
+        match self {
+            Self::Shared { engine, key, process, durable } => {
+                Self::Shared { engine: engine.clone(), key: *key, process, durable: *durable }
+            }
+            Self::Reader(reader) => Self::Reader(reader.another()),
+        }
+    }
+
     /// An error of this file.
     pub fn error(&self, operation: Operation, offset: Option<u64>, kind: ErrorKind) -> Error {
         match self {

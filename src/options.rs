@@ -51,7 +51,9 @@ pub enum Tail {
     #[default]
     Rewrite,
     /// The next append begins at the next block: no block that holds an acknowledged record is ever written again, at the
-    /// price of space. Appends that go out together still share blocks. The zeros between are part of the file.
+    /// price of space. Appends that go out together still share blocks. The zeros between are part of the file. (Where a block
+    /// of a [recycled](File::recycle) file was begun by a positional write, and so ends with old content, the next append
+    /// does write it again.)
     Pad,
 }
 

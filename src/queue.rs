@@ -1,6 +1,6 @@
 //! The public [`Queue`]: many operations at a time by one thread.
 
-use crate::buffer::{Buffer, Pool};
+use crate::buffer::{Buffer, Memory, Pool};
 use crate::engine::process::Process;
 use crate::engine::queue::{Driver, What};
 use crate::error::{Operation, Result};
@@ -8,6 +8,7 @@ use crate::file::File;
 use std::cell::RefCell;
 use std::iter::FusedIterator;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Operations of one thread on any number of files, many in flight at a time, on io_uring.
 ///
@@ -71,6 +72,9 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub struct Queue(Rc<RefCell<Driver>>);
 
+/// As many operations as the reactor that a process shares has in flight; more wait their turn.
+const REACTOR_DEPTH: usize = 1024;
+
 /// What became of an operation.
 #[derive(Debug)]
 pub struct Completion {
@@ -116,6 +120,11 @@ impl QueueOptions {
         Self { depth: 64, buffers: 0, buffer_bytes: 0, io_uring: true }
     }
 
+    /// Those of the reactor that a process shares.
+    pub(crate) fn of_reactor() -> Self {
+        Self { depth: REACTOR_DEPTH, ..Self::new() }
+    }
+
     /// How many operations may be queued, in flight, or finished and not reaped; at least 1.
     pub fn depth(&mut self, depth: usize) -> &mut Self {
         self.depth = depth.max(1);
@@ -142,8 +151,15 @@ impl QueueOptions {
     ///
     /// If the length of all buffers overflows. Out of memory aborts, as in `Vec`.
     pub fn open(&self) -> Queue {
-        let pool = (self.buffers > 0).then(|| Pool::new(self.buffers, self.buffer_bytes));
-        Queue(Driver::new(Process::current(), self.depth, pool, self.io_uring))
+        Queue(self.driver(Process::current(), self.pool()))
+    }
+
+    pub(crate) fn pool(&self) -> Option<Arc<Pool>> {
+        (self.buffers > 0).then(|| Pool::new(self.buffers, self.buffer_bytes))
+    }
+
+    pub(crate) fn driver(&self, process: &'static Process, pool: Option<Arc<Pool>>) -> Rc<RefCell<Driver>> {
+        Driver::new(process, self.depth, pool, self.io_uring)
     }
 }
 
@@ -199,7 +215,9 @@ impl Queue {
     }
 
     fn queue(&self, file: &File, what: What, buffer: Option<Buffer>, tag: u64) -> Result<(), Full> {
-        self.0.borrow_mut().queue(file.inner(), what, buffer, tag).map_err(|buffer| Full { buffer })
+        let memory = buffer.map(Memory::from);
+        let queued = self.0.borrow_mut().queue(file.inner(), what, memory, tag);
+        queued.map_err(|memory| Full { buffer: memory.and_then(Memory::into_buffer) })
     }
 
     /// Begins all that is queued. Does not wait, unless without io_uring.
@@ -257,8 +275,8 @@ impl Iterator for Reaped<'_> {
 impl FusedIterator for Reaped<'_> {}
 
 impl Completion {
-    pub(crate) fn new(tag: u64, what: What, buffer: Option<Buffer>, result: Result<u64>) -> Self {
-        Self { tag, operation: what.operation(), buffer, result }
+    pub(crate) fn new(tag: u64, what: What, memory: Option<Memory>, result: Result<u64>) -> Self {
+        Self { tag, operation: what.operation(), buffer: memory.and_then(Memory::into_buffer), result }
     }
 }
 

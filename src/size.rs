@@ -61,13 +61,11 @@ impl Sizes {
         *self = Self { physical: self.physical, ..Self::settled(0) };
     }
 
-    /// The only write in flight was to move i_size itself, failed, and was taken back: it had begun at `end`, and i_size is
-    /// `physical` again.
-    pub fn take_back_to(&mut self, end: u64, physical: u64) {
+    /// The only write in flight was to move i_size itself, failed, and was taken back.
+    pub fn take_back_to(&mut self, end: u64) {
         assert!(self.written <= end && end <= self.reserved);
-        assert!(end <= physical && physical <= self.physical);
         self.reserved = end;
-        self.physical = physical;
+        self.physical = end;
     }
 }
 
@@ -121,8 +119,7 @@ mod tests {
         Written(usize),
         Durable(usize),
         Cut(usize),
-        /// The end, and what is left of the file.
-        TakeBack(usize, usize),
+        TakeBack(usize),
         Recycle,
     }
 
@@ -162,11 +159,8 @@ mod tests {
                     !self.reserved[..end].contains(&false) && !self.written[end..].contains(&true)
                 }
                 Change::Durable(end) => !self.written[..end].contains(&false),
-                Change::TakeBack(end, left) => {
-                    !self.reserved[..end].contains(&false)
-                        && !self.written[end..].contains(&true)
-                        && end <= left
-                        && !self.exists[..left].contains(&false)
+                Change::TakeBack(end) => {
+                    !self.reserved[..end].contains(&false) && !self.written[end..].contains(&true)
                 }
                 Change::Grow(_) | Change::Cut(_) | Change::Recycle => true,
             };
@@ -176,9 +170,9 @@ mod tests {
                 Change::Written(end) => self.written[..end].fill(true),
                 Change::Durable(end) => self.durable[..end].fill(true),
                 Change::Cut(end) => self = Self::settled(end),
-                Change::TakeBack(end, left) => {
+                Change::TakeBack(end) => {
                     self.reserved[end..].fill(false);
-                    self.exists[left..].fill(false);
+                    self.exists[end..].fill(false);
                 }
                 Change::Recycle => self = Self { exists: self.exists, ..Self::settled(0) },
             }
@@ -193,7 +187,7 @@ mod tests {
             Change::Written(end) => sizes.written_to(end as u64),
             Change::Durable(end) => sizes.durable_to(end as u64),
             Change::Cut(end) => sizes.cut(end as u64),
-            Change::TakeBack(end, left) => sizes.take_back_to(end as u64, left as u64),
+            Change::TakeBack(end) => sizes.take_back_to(end as u64),
             Change::Recycle => sizes.recycle(),
         }
         sizes
@@ -202,11 +196,10 @@ mod tests {
     /// Every file of four blocks that any changes lead to, and every change of it.
     #[test]
     fn every_change_of_every_small_file_is_right_or_refused() {
-        let ends = [Change::Grow, Change::Reserve, Change::Written, Change::Durable, Change::Cut];
+        let ends =
+            [Change::Grow, Change::Reserve, Change::Written, Change::Durable, Change::Cut, Change::TakeBack];
         let changes = ends.into_iter().flat_map(|change| (0..=BLOCKS).map(change));
-        let taken_back =
-            (0..=BLOCKS).flat_map(|end| (0..=BLOCKS).map(move |left| Change::TakeBack(end, left)));
-        let changes: Vec<_> = changes.chain(taken_back).chain([Change::Recycle]).collect();
+        let changes: Vec<_> = changes.chain([Change::Recycle]).collect();
         let mut files: Vec<_> = (0..=BLOCKS).map(Blocks::settled).collect();
         let mut next = 0;
         while let Some(&file) = files.get(next) {

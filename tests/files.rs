@@ -494,7 +494,7 @@ fn aligned_pieces_of_long_records_are_not_copied(dir: TestDir, way: Way) -> Tria
     assert_eq!(append(&data[..100])?, BLOCK_BYTES);
     // A queue is given a copy that begins at the start of a page.
     let skew = if way == Way::Calls { (100 + memory * 8 - BLOCK % memory) % memory } else { 0 };
-    let is_aligned = (BLOCK - 100 + skew) % memory == 0;
+    let is_aligned = (BLOCK - 100 + skew).is_multiple_of(memory);
     let expected = if is_aligned { 2 * BLOCK_BYTES } else { MIB + BLOCK_BYTES };
     assert!(is_aligned || way != Way::Calls, "blocking calls take memory from anywhere");
     assert_eq!(append(&data[skew..skew + (1 << 20)])?, expected, "from offset 100 of a block");

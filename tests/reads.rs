@@ -12,7 +12,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// What lies in memory before it is read to, and nowhere in a file.
@@ -169,46 +169,96 @@ fn rewrite_last_block(path: &Path, len: u64, done: &AtomicBool) -> u64 {
     unreachable!("it is told when it is done")
 }
 
-/// A child that appends for ever, each block with the bytes of its place.
-fn append_content(acks: &Acks, args: &[String]) {
-    let file = writable().growth_cap(MIB).open(&args[0]).expect("it opens");
-    for number in 0.. {
-        let mut block = Buffer::zeroed(BLOCK);
-        let offset = number * BLOCK_BYTES;
-        block.iter_mut().zip(offset..).for_each(|(byte, place)| *byte = byte_at(place));
-        assert_eq!(file.append(&block).expect("there is space"), offset);
-        acks.send([offset + BLOCK_BYTES, 0, 0]);
+/// Appends pieces of any length, with the bytes of their places, for as long as `told` wants; it is told where the file ends.
+fn append_content(file: &impl Transfers, mut told: impl FnMut(u64) -> bool) {
+    let mut random = Random::new(1);
+    let mut end = 0;
+    loop {
+        let len_max = 1 + random.below(5000);
+        let piece: Vec<u8> = (end..=end + random.below(len_max)).map(byte_at).collect();
+        assert_eq!(file.append(&piece).expect("there is space"), end);
+        end += piece.len() as u64;
+        if !told(end) {
+            return;
+        }
     }
+}
+
+fn append_for_ever(acks: &Acks, args: &[String]) {
+    let file = writable().growth_cap(MIB).open(&args[0]).expect("it opens");
+    append_content(&file, |end| {
+        acks.send([end, 0, 0]);
+        true
+    });
+}
+
+/// Reads some range near `end`, up to which appends were acknowledged, and checks it. Returns how far it read. What is
+/// not acknowledged is either there or, `if_cleared`, zeros to the end of its block.
+fn check_near(
+    file: &impl Transfers,
+    end: u64,
+    if_cleared: bool,
+    random: &mut Random,
+    memory: &mut [u8],
+) -> u64 {
+    let offset = end - 1 - random.below(end.min(3 * BLOCK_BYTES));
+    let room = 1 + random.below(7 * BLOCK_BYTES);
+    let into = &mut memory[random.below(600) as usize..][..room as usize];
+    into.fill(UNTOUCHED);
+    let read = file.read_at(into, offset).expect("reading works");
+    assert!(read as u64 >= room.min(end - offset), "{read} of {room} at {offset}, {end} was acknowledged");
+    for (byte, place) in into[..read].iter().zip(offset..) {
+        let right = *byte == byte_at(place) || *byte == 0 && place >= end && if_cleared;
+        assert!(right, "{byte} at {place}, {end} was acknowledged");
+    }
+    assert!(into[read..].iter().all(|byte| [0, UNTOUCHED].contains(byte)), "at {offset}: above the end");
+    offset + read as u64
+}
+
+/// The last block is written again and again.
+fn any_range_beside_who_appends(dir: TestDir, way: Way) -> TrialResult {
+    let file = way.open(writable().growth_cap(MIB), dir.join("log"))?;
+    let (acknowledged, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let appender = scope.spawn(|| {
+            append_content(&file, |end| {
+                acknowledged.store(end, SeqCst);
+                !done.load(SeqCst)
+            });
+        });
+        let further = together(3, |reader| {
+            let (mut random, mut memory) = (Random::new(reader), Buffer::zeroed(8 * BLOCK));
+            let (begun, mut further) = (Instant::now(), 0);
+            while begun.elapsed() < Duration::from_millis(700) {
+                let end = acknowledged.load(SeqCst);
+                if end > 0 {
+                    further += u64::from(check_near(&file, end, false, &mut random, &mut memory) > end);
+                }
+            }
+            further
+        });
+        done.store(true, SeqCst);
+        appender.join().expect("it appends");
+        assert!(further.iter().sum::<u64>() > 0, "nobody read while the file became longer");
+    });
+    assert!(file.stats().tail_rewrites > 0, "the last block was never written again");
+    file.close()?;
+    Ok(())
 }
 
 /// All that was acknowledged is read, and of what is not yet nothing but what stands there in the end.
 fn any_range_beside_another_process(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
-    let mut writer = child::spawn("append_content", &[&path.to_string_lossy()])?;
+    let mut writer = child::spawn("append_for_ever", &[&path.to_string_lossy()])?;
     let mut end = writer.wait_for_acks(10, Duration::from_secs(20))?[9][0];
     let reader = way.to(File::open(&path)?);
-    let mut random = Random::new(1);
-    let mut memory = Buffer::zeroed(8 * BLOCK);
-    let begun = Instant::now();
-    let mut reads = 0;
+    let (mut random, mut memory) = (Random::new(1), Buffer::zeroed(8 * BLOCK));
+    let (begun, mut reads) = (Instant::now(), 0);
     while begun.elapsed() < Duration::from_millis(700) || reads < 20 {
-        if let Ok(acks) = writer.wait_for_acks(1, Duration::ZERO) {
-            end = acks.last().map_or(end, |ack| ack[0]);
-        }
-        let offset = end - 1 - random.below(end.min(3 * BLOCK_BYTES));
-        let room = 1 + random.below(7 * BLOCK_BYTES);
-        let into = &mut memory[random.below(600) as usize..][..room as usize];
-        into.fill(UNTOUCHED);
-        let read = reader.read_at(into, offset)?;
-        assert!(
-            read as u64 >= room.min(end - offset),
-            "{read} of {room} at {offset}, {end} was acknowledged"
-        );
-        assert!(
-            into[..read].iter().zip(offset..).all(|(byte, place)| *byte == byte_at(place)),
-            "at {offset}"
-        );
-        assert!(into[read..].iter().all(|byte| [0, UNTOUCHED].contains(byte)), "at {offset}: above the end");
+        // As many as there are.
+        let _ = writer.wait_for_acks(usize::MAX, Duration::ZERO);
+        end = writer.wait_for_acks(10, Duration::ZERO)?.last().map_or(end, |ack| ack[0]);
+        check_near(&reader, end, true, &mut random, &mut memory);
         reads += 1;
     }
     writer.kill_9()?;
@@ -220,6 +270,7 @@ fn trials() -> Vec<Trial> {
         any_range_of_a_file,
         a_long_read_of_an_odd_range,
         what_was_acknowledged_is_read_while_the_last_block_is_rewritten,
+        any_range_beside_who_appends,
         any_range_beside_another_process,
     ];
     let mut trials: Vec<_> = in_every_way
@@ -240,5 +291,5 @@ fn trials() -> Vec<Trial> {
 }
 
 fn main() -> ExitCode {
-    dioxide_testkit::run(&[("append_content", append_content)], trials)
+    dioxide_testkit::run(&[("append_for_ever", append_for_ever)], trials)
 }

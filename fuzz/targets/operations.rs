@@ -1,26 +1,30 @@
 //! What a program may do with a file, in any order, on the simulated disk: with faults, a full disk and power cuts.
 //!
-//! The model knows of every sector what it may hold after a crash: what was stable, and what was written since.
+//! The model knows of every word of eight bytes what it may hold after a crash: what was stable, and what was written since.
 #![no_main]
 
 use dioxide::sim::{Call, Disk, Settings};
-use dioxide::{Buffer, Durability, ErrorKind, File, Growth, OpenOptions, Result, Verdict};
+use dioxide::{Buffer, Durability, ErrorKind, File, Growth, OpenOptions, Result, Tail, Verdict};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 
-const SECTOR: u64 = 512;
-/// Sectors of a block, the unit of appends.
-const BLOCK: u64 = 8;
+/// Bytes of a word. All that follow are in words.
+const WORD: u64 = 8;
+/// What positional writes are multiples of.
+const SECTOR: u64 = 64;
+/// What direct I/O writes of appends.
+const BLOCK: u64 = 8 * SECTOR;
 const DISK_BYTES: u64 = 512 << 10;
-/// The longest operation and the farthest offset, in sectors.
-const SECTORS_MAX: u64 = 40;
-const END_MAX: u64 = 600;
+/// The longest operation and the farthest offset.
+const WORDS_MAX: u64 = 40 * SECTOR;
+const END_MAX: u64 = 600 * SECTOR;
 const OPERATIONS_MAX: usize = 40;
 
 #[derive(Debug, Arbitrary)]
 struct Program {
     seed: u64,
     growth: u8,
+    pads: bool,
     allocates: bool,
     short_writes: bool,
     interrupted: bool,
@@ -29,9 +33,9 @@ struct Program {
 
 #[derive(Clone, Copy, Debug, Arbitrary)]
 enum Operation {
-    Append { sectors: u8, durable: bool },
+    Append { words: u16, durable: bool },
     Write { at: u16, sectors: u8, durable: bool },
-    Read { at: u16, sectors: u8 },
+    Read { at: u16, words: u16 },
     Sync,
     SetLen { to: u16 },
     Recycle,
@@ -40,17 +44,18 @@ enum Operation {
     Fail { call: u8, nth: u8, no_space: bool },
 }
 
-/// Each written sector begins with a number of its own; zeros are 0.
+/// Each written word is a number of its own; zeros are 0.
 type Stamp = u64;
 
 struct Model {
     disk: Disk,
     growth: Growth,
+    tail: Tail,
     /// One that writes durably, and one that does not.
     files: Option<[File; 2]>,
     /// What programs read.
     content: Vec<Stamp>,
-    /// What each sector below the stable end may hold after a crash.
+    /// What each word below the stable end may hold after a crash.
     stable: Vec<Vec<Stamp>>,
     next: Stamp,
     /// A fault was asked for: from now on anything may fail.
@@ -66,6 +71,7 @@ fuzz_target!(|program: Program| {
     let mut model = Model {
         disk: Disk::with(program.seed, settings),
         growth: [Growth::Unwritten, Growth::Zeroed, Growth::None][usize::from(program.growth % 3)],
+        tail: if program.pads { Tail::Pad } else { Tail::Rewrite },
         files: None,
         content: Vec::new(),
         stable: Vec::new(),
@@ -83,7 +89,8 @@ impl Model {
     fn open(&mut self) -> Result<()> {
         let open = |durability| {
             let mut options = OpenOptions::new();
-            options.write(true).create(true).growth(self.growth).growth_cap(64 << 10).durability(durability);
+            options.write(true).create(true).growth(self.growth).growth_cap(64 << 10).tail(self.tail);
+            options.durability(durability);
             self.disk.open(&options, "file")
         };
         self.files = Some([open(Durability::OnSync)?, open(Durability::EveryWrite)?]);
@@ -100,11 +107,12 @@ impl Model {
 
     fn perform(&mut self, operation: Operation) {
         match operation {
-            Operation::Append { sectors, durable } => self.append(u64::from(sectors) % SECTORS_MAX, durable),
+            Operation::Append { words, durable } => self.append(u64::from(words) % WORDS_MAX, durable),
             Operation::Write { at, sectors, durable } => {
-                self.write(u64::from(at) % END_MAX, 1 + u64::from(sectors) % SECTORS_MAX, durable);
+                let (at, sectors) = (u64::from(at) % END_MAX, 1 + u64::from(sectors));
+                self.write(at / SECTOR * SECTOR, sectors * SECTOR % WORDS_MAX, durable);
             }
-            Operation::Read { at, sectors } => self.read(u64::from(at) % END_MAX, u64::from(sectors)),
+            Operation::Read { at, words } => self.read(u64::from(at) % END_MAX, u64::from(words) % WORDS_MAX),
             Operation::Sync => match self.file(false).sync_data() {
                 Ok(()) => self.all_is_stable(),
                 Err(error) => self.failed(error),
@@ -130,36 +138,38 @@ impl Model {
                 self.faulty = true;
             }
         }
-        assert_eq!(self.file(false).len(), Ok(self.len() * SECTOR), "after {operation:?}");
+        assert_eq!(self.file(false).len(), Ok(self.len() * WORD), "after {operation:?}");
     }
 
-    fn append(&mut self, sectors: u64, durable: bool) {
-        let (data, stamps) = self.fresh(sectors);
+    fn append(&mut self, words: u64, durable: bool) {
+        let (data, stamps) = self.fresh(words);
         match self.file(durable).append(&data) {
             Ok(offset) => {
-                assert_eq!(offset, self.len() * SECTOR, "an append is not at the end");
-                assert!(sectors == 0 || (sectors | self.len()).is_multiple_of(BLOCK), "a misaligned append");
+                let (at_the_end, at_a_block) = (self.len(), self.len().next_multiple_of(BLOCK));
+                let pads = self.tail == Tail::Pad && offset == at_a_block * WORD;
+                assert!(pads || offset == at_the_end * WORD, "an append is not at the end");
+                self.content.resize((offset / WORD) as usize, 0);
                 self.content.extend(stamps);
-                if durable && sectors > 0 {
+                if durable && words > 0 {
                     self.extension_is_stable();
                 }
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::Misaligned { .. }) => {
-                assert!(!(sectors | self.len()).is_multiple_of(BLOCK), "{error}");
             }
             Err(error) => self.failed(error),
         }
     }
 
-    fn write(&mut self, at: u64, sectors: u64, durable: bool) {
-        let (data, stamps) = self.fresh(sectors);
-        let (old_len, end) = (self.len(), at + sectors);
+    fn write(&mut self, at: u64, words: u64, durable: bool) {
+        let (data, stamps) = self.fresh(words);
+        if words == 0 {
+            return;
+        }
+        let (old_len, end) = (self.len(), at + words);
         let overwritten = at.min(old_len) as usize..end.min(old_len) as usize;
         for n in overwritten.clone() {
             let known = self.stable.get_mut(n).into_iter();
             known.for_each(|known| known.push(stamps[n - at as usize]));
         }
-        match self.file(durable).write_at(&data, at * SECTOR) {
+        match self.file(durable).write_at(&data, at * WORD) {
             Ok(()) => {
                 self.content.resize(old_len.max(end) as usize, 0);
                 self.content[at as usize..end as usize].copy_from_slice(&stamps);
@@ -172,7 +182,7 @@ impl Model {
                 let content = self.found();
                 for n in overwritten {
                     let known = [self.content[n], stamps[n - at as usize]];
-                    assert!(known.contains(&content[n]), "sector {n} holds {}", content[n]);
+                    assert!(known.contains(&content[n]), "word {n} holds {}", content[n]);
                     self.content[n] = content[n];
                 }
                 self.failed(error);
@@ -181,8 +191,8 @@ impl Model {
     }
 
     fn set_len(&mut self, to: u64) {
-        let result = self.file(false).set_len(to * SECTOR);
-        let len = self.file(false).len().expect("a writer knows") / SECTOR;
+        let result = self.file(false).set_len(to * WORD);
+        let len = self.file(false).len().expect("a writer knows") / WORD;
         match result {
             Ok(()) => {
                 self.content.resize(to as usize, 0);
@@ -215,12 +225,11 @@ impl Model {
         }
     }
 
-    fn read(&mut self, at: u64, sectors: u64) {
-        let mut into = Buffer::zeroed((sectors * SECTOR) as usize);
-        let read =
-            self.file(false).read_at(&mut into, at * SECTOR).expect("reads do not fail") as u64 / SECTOR;
-        assert_eq!(read, sectors.min(self.len().saturating_sub(at)));
-        let found = stamps(&into[..(read * SECTOR) as usize]);
+    fn read(&mut self, at: u64, words: u64) {
+        let mut into = Buffer::zeroed((words * WORD) as usize);
+        let read = self.file(false).read_at(&mut into, at * WORD).expect("reads do not fail") as u64 / WORD;
+        assert_eq!(read, words.min(self.len().saturating_sub(at)));
+        let found = stamps(&into[..(read * WORD) as usize]);
         assert!(read == 0 || found == self.content[at as usize..(at + read) as usize], "{at}: {found:?}");
     }
 
@@ -238,20 +247,20 @@ impl Model {
     /// Compares what is found after opening, and cuts where that is asked for.
     fn look(&mut self) {
         let content = self.found();
-        assert!(content.len() >= self.stable.len(), "{} sectors of {}", content.len(), self.stable.len());
+        assert!(content.len() >= self.stable.len(), "{} words of {}", content.len(), self.stable.len());
         for (n, (found, known)) in content.iter().zip(&self.stable).enumerate() {
-            assert!(known.contains(found), "sector {n} holds {found}, not one of {known:?}");
+            assert!(known.contains(found), "word {n} holds {found}, not one of {known:?}");
         }
-        let written_end = self.len() * SECTOR;
+        let written_end = (self.len() * WORD).next_multiple_of(BLOCK * WORD);
         self.content = content;
         let Some(recovery) = self.file(false).recovery() else { return };
         // What a flush for nobody made stable counts as well.
-        let end = recovery.floor.max(self.stable.len() as u64 * SECTOR);
+        let end = recovery.floor.max(self.stable.len() as u64 * WORD);
         match recovery.verdict {
             Verdict::Cut => {}
             Verdict::Undecided => {
                 assert!(recovery.floor <= written_end && end <= recovery.ceiling, "{end}: {recovery:?}");
-                self.set_len(end / SECTOR);
+                self.set_len(end / WORD);
             }
             _ => panic!("nobody else had the file: {recovery:?}"),
         }
@@ -277,17 +286,17 @@ impl Model {
         }
     }
 
-    fn fresh(&mut self, sectors: u64) -> (Buffer, Vec<Stamp>) {
-        let mut data = Buffer::zeroed((sectors * SECTOR) as usize);
-        let stamps: Vec<_> = (self.next..self.next + sectors).collect();
-        for (sector, stamp) in data.chunks_mut(SECTOR as usize).zip(&stamps) {
-            sector[..8].copy_from_slice(&stamp.to_le_bytes());
+    fn fresh(&mut self, words: u64) -> (Buffer, Vec<Stamp>) {
+        let mut data = Buffer::zeroed((words * WORD) as usize);
+        let stamps: Vec<_> = (self.next..self.next + words).collect();
+        for (word, stamp) in data.chunks_mut(WORD as usize).zip(&stamps) {
+            word.copy_from_slice(&stamp.to_le_bytes());
         }
-        self.next += sectors;
+        self.next += words;
         (data, stamps)
     }
 
-    /// One sector is stable as programs read it.
+    /// One word is stable as programs read it.
     fn is_stable(&mut self, n: usize) {
         if let Some(known) = self.stable.get_mut(n) {
             *known = vec![self.content[n]];
@@ -306,6 +315,6 @@ impl Model {
 }
 
 fn stamps(bytes: &[u8]) -> Vec<Stamp> {
-    let stamp = |sector: &[u8]| Stamp::from_le_bytes(sector[..8].try_into().expect("eight bytes"));
-    bytes.chunks(SECTOR as usize).map(stamp).collect()
+    let stamp = |word: &[u8]| Stamp::from_le_bytes(word.try_into().expect("eight bytes"));
+    bytes.chunks(WORD as usize).map(stamp).collect()
 }

@@ -112,23 +112,24 @@ impl Engine {
 
     /// Sets the size, durably, and removes the marker.
     fn cut_to(&self, len: u64) -> std::io::Result<()> {
-        let (marker, written) = {
+        let (marker, sizes) = {
             let core = self.lock();
-            (core.marker(), core.sizes().written)
+            (core.marker(), core.sizes())
         };
         if len > self.backend.size_max().max(self.len()) {
             // The kernel would end the process by SIGXFSZ.
             return Err(std::io::Error::from_raw_os_error(libc::EFBIG));
+        }
+        let found_to = sizes.physical.max(self.left_behind.load(Ordering::Relaxed));
+        if len > sizes.written && (marker.is_some() || found_to > sizes.written) {
+            self.cut_to(sizes.written)?;
+            return self.cut_to(len);
         }
         let Some(marker) = marker else {
             io::uninterrupted(|| self.backend.truncate(len))?;
             self.adopt(|core| core.cut(len));
             return self.make_stable();
         };
-        if len > written {
-            self.cut_to(written)?;
-            return self.cut_to(len);
-        }
         self.make_stable()?;
         self.cut_with(marker, len, len)?;
         self.adopt(|core| core.cut(len));

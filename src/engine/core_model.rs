@@ -1,5 +1,5 @@
 //! The core against a model: random operations, completions in any order, failures, growth that stalls or finds
-//! no space; after every step the rules at the top of `core` are checked on a disk of 16-byte blocks.
+//! no space; after every step the rules at the top of `core` are checked on a disk of 16-byte blocks, byte by byte.
 
 use super::core::{Call, Core, Dio, Failure, Ground, GrowthJob, Outbox, Outcome, Request, Work};
 use crate::buffer::Segment;
@@ -7,14 +7,14 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::flush::Means;
 use crate::growth::{Plan, Planner, Room, Wishes};
 use crate::marker::{Identity, Mode, Prepared};
-use crate::merge::Limits;
+use crate::merge::{Limits, Span};
 use crate::options::Tail;
-use std::collections::HashSet;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 const BLOCK: u64 = 16;
+/// What positional writes are multiples of.
+const SECTOR: u64 = 4;
 const IDENTITY: Identity = Identity { inode: 1, born: (1, 1) };
 const LIMITS: Limits = Limits { bytes_max: 6 * BLOCK, segments_max: 4 };
 
@@ -38,7 +38,7 @@ enum Kind {
     Sync,
 }
 
-/// One operation. Its bytes carry its number, so that a request tells whose memory it holds.
+/// One operation. A request tells by the addresses in it whose memory it holds.
 #[derive(Debug)]
 struct Op {
     kind: Kind,
@@ -47,18 +47,33 @@ struct Op {
     /// Where the core placed it.
     offset: Option<u64>,
     /// When it was written, by the clock of the disk.
-    written: Option<u64>,
+    written: Option<u32>,
     answered: Option<Outcome>,
     /// For a sync: what was acknowledged before it.
     covers: Vec<usize>,
 }
 
-/// When each block was last written, 0 for never: as a reader sees it, and as a crash would leave it.
+/// What a byte holds: when the disk wrote it, and of which write it is, by the clock of then. The later one is the greater.
+type Byte = u64;
+
+/// Of no write of this life: old, of a write that failed, or never written. Nobody may see it.
+const NOBODYS: u32 = 0;
+const ZERO: u32 = 1;
+
+fn byte(when: u32, of: u32) -> Byte {
+    u64::from(when) << 32 | u64::from(of)
+}
+
+fn of(byte: Byte) -> u32 {
+    byte as u32
+}
+
+/// Each byte as a reader sees it, and as a crash would leave it. What is beyond was never written, and reads as zeros.
 #[derive(Default)]
 struct Disk {
-    clock: u64,
-    live: Vec<u64>,
-    stable: Vec<u64>,
+    clock: u32,
+    live: Vec<Byte>,
+    stable: Vec<Byte>,
 }
 
 enum Grower {
@@ -70,10 +85,16 @@ enum Grower {
 struct InFlight {
     request: Request<usize>,
     ops: Vec<usize>,
-    /// The bytes that it writes.
-    range: Range<u64>,
-    /// For a flush: the blocks as they were when it began.
-    seen: Vec<u64>,
+    /// The bytes of the operations.
+    range: Span,
+    /// What it writes: with records, whole blocks.
+    blocks: Span,
+    /// Where the file ended before, if it moves the end.
+    extends: Option<u64>,
+    /// What the first block held before the first record.
+    begin: Vec<Byte>,
+    /// For a flush: the disk as it was when it began.
+    seen: Vec<Byte>,
 }
 
 struct Model {
@@ -81,6 +102,7 @@ struct Model {
     random: Random,
     core: Core<usize>,
     grows: bool,
+    tail: Tail,
     harsh: bool,
     ops: Vec<Op>,
     in_flight: Vec<InFlight>,
@@ -88,11 +110,15 @@ struct Model {
     calls: Vec<(usize, Call)>,
     grower: Grower,
     disk: Disk,
-    /// The end of all that was sent out to extend the file; blocks below it that nobody was to write.
+    /// The end of all that was sent out to extend the file.
     end: u64,
-    holes: HashSet<u64>,
+    /// How far the file was found to be written, and to be stable.
+    checked: (u64, u64),
     wedged: bool,
+    /// How far there is space for those who extend the file, if it grows ahead of them.
+    space_to: u64,
     capacity: u64,
+    size_max: u64,
     /// The end of what the file held before it was recycled.
     old_to: u64,
     last_append: usize,
@@ -112,8 +138,9 @@ impl Model {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let grows = !random.one_in(4);
         let prepared = grows.then_some(Prepared::Unwritten);
+        let tail = if random.one_in(3) { Tail::Pad } else { Tail::Rewrite };
         let ground = Ground {
-            tail: Tail::Rewrite,
+            tail,
             identity: IDENTITY,
             limits: LIMITS,
             append_unit: BLOCK,
@@ -125,18 +152,18 @@ impl Model {
         };
         let wishes = Wishes {
             cap_bytes: BLOCK << random.below(6),
-            capacity_bytes: random.one_in(3).then(|| random.below(40) * BLOCK),
+            capacity_bytes: random.one_in(3).then(|| random.below(40 * BLOCK)),
             unit_bytes: BLOCK,
             low_water_quarters: 2 + random.below(2),
         };
-        let start = random.below(4) * BLOCK;
+        let start = if random.one_in(3) { random.below(4 * BLOCK) } else { random.below(4) * BLOCK };
         let mut disk = Disk::default();
-        disk.write(0, start, 1, true);
-        disk.clock = 1;
+        disk.begin_anew(start);
         Self {
             seed,
             core: Core::new(start, ground, Planner::new(wishes), None),
             grows,
+            tail,
             harsh: random.one_in(3),
             ops: Vec::new(),
             in_flight: Vec::new(),
@@ -144,9 +171,11 @@ impl Model {
             grower: Grower::Idle,
             disk,
             end: start,
-            holes: HashSet::new(),
+            checked: (start, start),
             wedged: false,
+            space_to: start,
             capacity: if random.one_in(3) { (20 + random.below(60)) * BLOCK } else { 1 << 40 },
+            size_max: if random.one_in(6) { 20 * BLOCK + random.below(60 * BLOCK) } else { u64::MAX },
             old_to: 0,
             last_append: 0,
             random,
@@ -208,6 +237,12 @@ impl Model {
         let sizes = self.core.sizes();
         assert!(sizes.durable <= sizes.written && sizes.written <= sizes.reserved);
         assert!(sizes.reserved <= sizes.physical);
+        let (seed, disk) = (self.seed, &self.disk);
+        if self.checked != (sizes.written, sizes.durable) {
+            assert_eq!(gap(&disk.live, sizes.written), None, "seed {seed}: shown below {}", sizes.written);
+            assert_eq!(gap(&disk.stable, sizes.durable), None, "seed {seed}: stable below {}", sizes.durable);
+            self.checked = (sizes.written, sizes.durable);
+        }
     }
 
     /// One operation of a thread, or some that a queue submits together.
@@ -223,19 +258,26 @@ impl Model {
 
     fn begin(&mut self) -> (usize, Dio, bool) {
         let number = self.ops.len();
-        let blocks = 1 + self.random.below(if self.random.0 & 64 == 0 { 9 } else { 3 });
-        let near = (self.end / BLOCK).saturating_sub(4);
+        let near = (self.end / SECTOR).saturating_sub(4 * BLOCK / SECTOR);
         let kind = match self.random.below(10) {
             0 => Kind::Sync,
-            1..=4 => Kind::WriteAt((near + self.random.below(8)) * BLOCK),
+            1..=4 => Kind::WriteAt((near + self.random.below(8 * BLOCK / SECTOR)) * SECTOR),
             _ => Kind::Append,
         };
-        let len = if kind == Kind::Sync { 0 } else { blocks * BLOCK };
-        let bytes: Vec<u8> = (number as u64).to_le_bytes().into_iter().cycle().take(len as usize).collect();
+        let blocks_max = if self.random.one_in(8) { 9 } else { 3 };
+        let blocks = 1 + self.random.below(blocks_max);
+        let len = match (kind, self.random.below(4)) {
+            (Kind::Sync, _) => 0,
+            (_, 0) => blocks * BLOCK,
+            (Kind::Append, 1) => blocks * BLOCK - 1 + 2 * self.random.below(2),
+            (Kind::Append, _) => 1 + self.random.below(blocks * BLOCK),
+            (Kind::WriteAt(_), _) => (1 + self.random.below(blocks * BLOCK / SECTOR)) * SECTOR,
+        };
+        let bytes = vec![0; len as usize];
         let mut durable = self.random.one_in(2);
         if let Kind::WriteAt(offset) = kind {
             // The engine keeps the others to itself.
-            durable |= offset + len <= self.core.sizes().written;
+            durable |= offset + len <= self.core.sizes().written / BLOCK * BLOCK;
         }
         let segment = Segment::of(&bytes);
         let covers = self.ops.iter().enumerate().filter(|(_, op)| matches!(op.answered, Some(Ok(_))));
@@ -257,44 +299,106 @@ impl Model {
             "seed {seed}: given to one who left: {request:?}"
         );
         assert!(!self.wedged, "seed {seed}: after a failed flush: {request:?}");
-        let (mut ops, mut range) = (Vec::new(), 0..0);
-        if let Work::Write { segments, offset, extends, .. } = &request.work {
-            let mut place = *offset;
+        let none = Span { start: 0, end: 0 };
+        let (mut ops, mut range, mut blocks) = (Vec::new(), none, none);
+        let (mut extends, mut begin, mut seen) = (None, Vec::new(), Vec::new());
+        if let Work::Write { segments, offset, head, means, records, .. } = &request.work {
+            range = Span { start: *offset, end: *offset };
             for segment in segments {
-                let mut bytes = Vec::new();
-                segment.show(|part| bytes.extend_from_slice(part));
-                let number = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-                self.place(number, place);
-                place += segment.len();
+                let number = self.whose(segment);
+                assert_eq!(*records, self.ops[number].kind == Kind::Append, "seed {seed}: {request:?}");
+                self.place(number, range);
+                range.end += segment.len();
                 ops.push(number);
             }
-            assert_eq!(extends.is_some(), !self.grows && place > self.end, "seed {seed}");
-            let this = *offset..place;
-            let inside = |range: &Range<u64>| range.end <= self.core.sizes().written;
-            let mut others = self.in_flight.iter().map(|other| &other.range).filter(|range| inside(range));
-            let crossed = others.any(|other| other.start < this.end && this.start < other.end);
-            assert!(!inside(&this) || !crossed, "seed {seed}: {this:?} overwritten twice at a time");
-            let gap_over_old = self.end < self.old_to && *offset > self.end;
-            assert!(!gap_over_old, "seed {seed}: {this:?} jumps over old content");
-            self.holes.extend((self.end..*offset).step_by(BLOCK as usize));
-            self.end = self.end.max(place);
-            range = this;
-            assert!(place <= self.core.sizes().physical, "seed {seed}: above the space there is");
+            blocks = if *records { blocks_of(range) } else { range };
+            extends = (range.end > self.end).then_some(self.end);
+            self.leave_hole(range.start);
+            if *records {
+                self.check_records(range, *head, *means);
+                begin = self.disk.show(Span { start: blocks.start, end: range.start });
+            }
+            self.check_beside(range, blocks, *records);
+            let has_space = !self.grows || blocks.end <= self.space_to;
+            assert!(has_space, "seed {seed}: {blocks:?} is above the space there is");
+            self.end = self.end.max(range.end);
+        } else {
+            seen.clone_from(&self.disk.live);
         }
         assert!(ops.is_empty() || ops.contains(&request.owner), "seed {seed}: {request:?}");
-        self.in_flight.push(InFlight { request, ops, range, seen: self.disk.live.clone() });
+        self.in_flight.push(InFlight { request, ops, range, blocks, extends, begin, seen });
     }
 
-    /// An operation goes out at `offset`.
-    fn place(&mut self, number: usize, offset: u64) {
-        let (seed, end) = (self.seed, self.end);
+    /// The operation whose memory this is.
+    fn whose(&self, segment: &Segment) -> usize {
+        let is_it = |op: &Op| op.bytes.as_ptr().addr() == segment.addresses().start;
+        let number = self.ops.iter().rposition(is_it).expect("of some operation");
+        assert_eq!(
+            segment.len(),
+            self.ops[number].bytes.len() as u64,
+            "seed {}: a part of {number}",
+            self.seed
+        );
+        number
+    }
+
+    /// Records of a group go out.
+    fn check_records(&self, range: Span, head: u64, means: Option<Means>) {
+        let seed = self.seed;
+        let at_a_block = self.end.next_multiple_of(BLOCK);
+        let may_begin = match self.tail {
+            Tail::Rewrite => range.start == self.end,
+            // Old content is not jumped over.
+            Tail::Pad => range.start == at_a_block || range.start == self.end && self.end < self.old_to,
+        };
+        assert!(may_begin, "seed {seed}: records at {range:?}, not at {}", self.end);
+        let begun = !range.start.is_multiple_of(BLOCK);
+        assert!(
+            !begun || self.in_flight.iter().all(|other| other.extends.is_none()),
+            "seed {seed}: {range:?} begins in a block beside others that extend the file"
+        );
+        let crosses = begun && range.end > at_a_block;
+        assert_eq!(
+            head,
+            if crosses { BLOCK } else { 0 },
+            "seed {seed}: {range:?} crosses from written space"
+        );
+        assert!(
+            head == 0 || means != Some(Means::Dsync),
+            "seed {seed}: {range:?} goes out in two, and each with a flush"
+        );
+    }
+
+    /// Two requests in flight never write the same block; positional ones never the same bytes of what is written.
+    fn check_beside(&self, range: Span, blocks: Span, records: bool) {
+        let written = self.core.sizes().written;
+        for other in self.in_flight.iter().filter(|other| !other.ops.is_empty()) {
+            let both_positional = !records && !other.is_of_records();
+            let matters = !both_positional || range.end <= written && other.range.end <= written;
+            assert!(
+                !matters || !blocks.overlaps(&other.blocks),
+                "seed {}: {range:?} and {:?} written at the same time",
+                self.seed,
+                other.range
+            );
+        }
+    }
+
+    /// A write leaves out what lies before it, which reads as zeros.
+    fn leave_hole(&mut self, to: u64) {
+        let from = self.end.max(self.old_to);
+        self.disk.leave_hole(Span { start: from.min(to), end: to });
+    }
+
+    /// An operation goes out at the end of `before`, which is what goes with it.
+    fn place(&mut self, number: usize, before: Span) {
+        let (seed, end, offset) = (self.seed, self.end, before.end);
         let op = &mut self.ops[number];
         match op.kind {
             Kind::Append => {
                 assert!(number >= self.last_append, "seed {seed}: {number} overtaken");
                 self.last_append = number;
-                // Those before it in the same request end where it begins.
-                assert!(offset >= end && op.offset.is_none(), "seed {seed}: {number} at {offset}, not {end}");
+                assert!(op.offset.is_none(), "seed {seed}: {number} goes out twice");
             }
             Kind::WriteAt(wanted) => {
                 assert_eq!(offset, wanted, "seed {seed}");
@@ -321,10 +425,9 @@ impl Model {
         if self.in_flight.is_empty() {
             return;
         }
-        let InFlight { request, ops, seen, .. } =
-            self.in_flight.swap_remove(self.random.below(self.in_flight.len() as u64) as usize);
+        let done = self.in_flight.swap_remove(self.random.below(self.in_flight.len() as u64) as usize);
         let fails = self.harsh && self.random.one_in(12);
-        let result = match &request.work {
+        let result = match &done.request.work {
             Work::Flush if fails => Err(failure(ErrorKind::Os(libc::EIO), true)),
             Work::Write { .. } if fails => {
                 let wedges = self.random.one_in(4);
@@ -335,24 +438,37 @@ impl Model {
             // What the engine makes of any success after a failed flush.
             _ if self.wedged => Err(failure(ErrorKind::Os(libc::EIO), true)),
             Work::Flush => {
-                self.disk.flush(&seen);
+                self.disk.flush(&done.seen);
                 Ok(())
             }
-            Work::Write { offset, means, .. } => {
-                let len = ops.iter().map(|op| self.ops[*op].bytes.len() as u64).sum();
+            Work::Write { means, .. } => {
                 self.disk.clock += 1;
-                self.disk.write(*offset, len, self.disk.clock, *means == Some(Means::Dsync));
-                ops.iter().for_each(|op| self.ops[*op].written = Some(self.disk.clock));
+                let when = self.disk.clock;
+                self.disk.write(&done.content(when), done.blocks.start, *means == Some(Means::Dsync));
+                done.ops.iter().for_each(|op| self.ops[*op].written = Some(when));
                 Ok(())
             }
         };
         self.wedged |= matches!(&result, Err(failure) if failure.wedges);
-        if let (Err(_), Work::Write { extends: Some(end), .. }) = (&result, &request.work) {
-            // It was to move the end itself: the engine takes back what it did.
-            self.end = *end;
-            self.holes.retain(|hole| hole < end);
+        if result.is_err() {
+            self.failed(&done);
         }
-        self.step(|core, out| core.completed(request.id, result, out));
+        self.step(|core, out| core.completed(done.request.id, result, out));
+    }
+
+    /// A request that failed may have left anything of it where it was to write, but what was there before is as it was.
+    fn failed(&mut self, done: &InFlight) {
+        let (Some(end), Work::Write { extends, .. }) = (done.extends, &done.request.work) else { return };
+        if self.random.one_in(2) {
+            self.disk.spoil(Span { start: done.range.start.max(end), end: done.blocks.end });
+        }
+        if !self.grows {
+            self.end = end;
+        }
+        if let Some(size) = extends {
+            // It was to move the size itself: the engine takes back what it did.
+            self.disk.cut(*size);
+        }
     }
 
     fn growth_step(&mut self) {
@@ -365,10 +481,11 @@ impl Model {
                 self.step(|core, out| job = core.next_growth(room, out));
                 if let Some(job) = job {
                     let seed = self.seed;
-                    let base = (job.marker.base / BLOCK) as usize;
-                    let stable =
-                        |n: usize| self.disk.is_stable(n) || self.holes.contains(&(n as u64 * BLOCK));
-                    assert!((0..base).all(stable), "seed {seed}: the base {base} is above what is stable");
+                    let (base, durable) = (job.marker.base, self.core.sizes().durable);
+                    // Padding reads as zeros, whoever wrote it.
+                    let padded =
+                        if self.tail == Tail::Pad { durable.next_multiple_of(BLOCK) } else { durable };
+                    assert!(base <= padded, "seed {seed}: the base is {base}, above {durable}");
                     let told = job.marker.recycled || job.marker.base >= self.old_to;
                     assert!(told, "seed {seed}: no word of old content: {job:?}");
                     let told = job.plan.is_none_or(|plan| plan.to <= job.marker.grown_to);
@@ -388,6 +505,7 @@ impl Model {
                     Some(plan) => self.allocate(plan),
                 };
                 if let (Ok(physical), Some(plan)) = (&result, job.plan) {
+                    self.space_to = if fails { self.space_to } else { *physical };
                     let room = self.room();
                     let next = self.core.announce(plan, *physical, room);
                     if !fails {
@@ -407,7 +525,7 @@ impl Model {
 
     fn room(&mut self) -> Room {
         let free_bytes = self.capacity.saturating_sub(self.core.sizes().physical);
-        Room { free_bytes, size_max: u64::MAX, granted_bytes: self.random.below(1 << 10) }
+        Room { free_bytes, size_max: self.size_max, granted_bytes: self.random.below(1 << 10) }
     }
 
     fn allocate(&self, mut plan: Plan) -> Result<u64, ErrorKind> {
@@ -419,10 +537,9 @@ impl Model {
 
     /// `set_len`, alone.
     fn cut(&mut self) {
-        let end = self.random.below(self.core.sizes().written / BLOCK + 3) * BLOCK;
+        let end = self.random.below(self.core.sizes().written + 3 * BLOCK);
         self.core.cut(end);
-        self.disk.live.truncate((end / BLOCK) as usize);
-        self.disk.stable = self.disk.live.clone();
+        self.disk.begin_anew(end);
         self.begin_anew(end, 0);
     }
 
@@ -431,14 +548,16 @@ impl Model {
         let marker = self.core.recycling_marker();
         self.core.marked(marker);
         self.core.recycle();
-        self.disk.live.fill(0);
-        self.disk.stable.fill(0);
-        self.begin_anew(0, self.core.sizes().physical);
+        let physical = self.core.sizes().physical;
+        self.disk.begin_anew(physical);
+        self.disk.spoil(Span { start: 0, end: physical });
+        self.begin_anew(0, physical);
     }
 
     fn begin_anew(&mut self, end: u64, old_to: u64) {
         (self.end, self.old_to) = (end, old_to);
-        self.holes = (0..end).step_by(BLOCK as usize).collect();
+        self.space_to = end.max(old_to);
+        self.checked = (end, end);
         // What was given up is no longer a matter of any sync to come.
         self.ops.iter_mut().for_each(|op| op.written = op.written.map(|_| 0));
     }
@@ -463,18 +582,15 @@ impl Model {
 
     fn check_written(&self, number: usize, offset: u64, at: &str) {
         let op = &self.ops[number];
-        assert!(op.written.is_some(), "{at}: not written");
+        let written = op.written.unwrap_or_else(|| panic!("{at}: not written"));
         assert_eq!(Some(offset), op.offset.filter(|_| op.kind == Kind::Append).or(Some(offset)), "{at}");
         let place = op.offset.expect("written");
-        for n in 0..((place + op.bytes.len() as u64) / BLOCK) as usize {
-            let hole = self.holes.contains(&(n as u64 * BLOCK));
-            assert!(hole || self.disk.is_live(n), "{at} at {place}: above a gap at block {n}");
-            assert!(
-                !op.durable || hole || self.disk.is_stable(n),
-                "{at} at {place}: above block {n}, not stable"
-            );
-        }
+        let end = place + op.bytes.len() as u64;
+        assert_eq!(gap(&self.disk.live, end), None, "{at} at {place}: above a gap");
+        let lost = self.disk.live[place as usize..end as usize].iter().any(|byte| of(*byte) < written);
+        assert!(!lost, "{at} at {place}: overwritten by what was there before");
         if op.durable {
+            assert_eq!(gap(&self.disk.stable, end), None, "{at} at {place}: above what is not stable");
             self.check_stable(number, at);
         }
     }
@@ -482,33 +598,85 @@ impl Model {
     fn check_stable(&self, number: usize, at: &str) {
         let op = &self.ops[number];
         let (Some(offset), Some(written)) = (op.offset, op.written) else { return };
-        for n in offset / BLOCK..(offset + op.bytes.len() as u64) / BLOCK {
-            let stable = self.disk.stable.get(n as usize).is_some_and(|when| *when >= written);
-            assert!(stable || written == 0, "{at}: block {n} of {number} is not stable");
+        for n in offset..offset + op.bytes.len() as u64 {
+            let stable = self.disk.stable.get(n as usize).is_some_and(|byte| of(*byte) >= written);
+            assert!(stable || written == 0, "{at}: byte {n} of {number} is not stable");
         }
     }
 }
 
+/// The first byte below `end` that nobody may see.
+fn gap(bytes: &[Byte], end: u64) -> Option<u64> {
+    let there = &bytes[..bytes.len().min(end as usize)];
+    let gap = there.iter().position(|byte| of(*byte) == NOBODYS).unwrap_or(there.len()) as u64;
+    (gap < end).then_some(gap)
+}
+
+fn blocks_of(range: Span) -> Span {
+    Span { start: range.start / BLOCK * BLOCK, end: range.end.next_multiple_of(BLOCK) }
+}
+
+impl InFlight {
+    fn is_of_records(&self) -> bool {
+        matches!(self.request.work, Work::Write { records: true, .. })
+    }
+
+    /// What it writes, from the first block on.
+    fn content(&self, when: u32) -> Vec<Byte> {
+        let mut content: Vec<_> = self.begin.iter().map(|before| byte(when, of(*before))).collect();
+        content.resize((self.range.end - self.blocks.start) as usize, byte(when, when));
+        content.resize(self.blocks.len() as usize, byte(when, ZERO));
+        content
+    }
+}
+
 impl Disk {
-    fn write(&mut self, offset: u64, len: u64, when: u64, stable: bool) {
-        let range = (offset / BLOCK) as usize..((offset + len) / BLOCK) as usize;
-        for blocks in [Some(&mut self.live), stable.then_some(&mut self.stable)].into_iter().flatten() {
-            blocks.resize(blocks.len().max(range.end), 0);
-            blocks[range.clone()].fill(when);
+    fn both(&mut self) -> [&mut Vec<Byte>; 2] {
+        [&mut self.live, &mut self.stable]
+    }
+
+    /// Nothing but this: zeros, stable.
+    fn begin_anew(&mut self, len: u64) {
+        self.clock += 1;
+        let zeros = vec![byte(self.clock.max(ZERO), ZERO); len as usize];
+        (self.live, self.stable) = (zeros.clone(), zeros);
+    }
+
+    fn show(&self, range: Span) -> Vec<Byte> {
+        self.live.iter().skip(range.start as usize).take(range.len() as usize).copied().collect()
+    }
+
+    fn write(&mut self, content: &[Byte], offset: u64, stable: bool) {
+        let range = offset as usize..offset as usize + content.len();
+        for bytes in [Some(&mut self.live), stable.then_some(&mut self.stable)].into_iter().flatten() {
+            bytes.resize(bytes.len().max(range.end), byte(0, NOBODYS));
+            bytes[range.clone()].copy_from_slice(content);
         }
     }
 
-    fn flush(&mut self, seen: &[u64]) {
-        self.stable.resize(self.stable.len().max(seen.len()), 0);
+    /// Leaves something there that is nobody's.
+    fn spoil(&mut self, range: Span) {
+        self.clock += 1;
+        let content = vec![byte(self.clock, NOBODYS); range.len() as usize];
+        self.write(&content, range.start, true);
+    }
+
+    /// Nobody writes there; what nobody wrote reads as zeros.
+    fn leave_hole(&mut self, range: Span) {
+        for bytes in self.both() {
+            let known = bytes.len().max(range.start as usize).min(range.end as usize);
+            bytes.resize(bytes.len().max(range.end as usize), byte(0, NOBODYS));
+            bytes[known..range.end as usize].fill(byte(0, ZERO));
+        }
+    }
+
+    fn cut(&mut self, len: u64) {
+        self.both().into_iter().for_each(|bytes| bytes.truncate(len as usize));
+    }
+
+    fn flush(&mut self, seen: &[Byte]) {
+        self.stable.resize(self.stable.len().max(seen.len()), byte(0, NOBODYS));
         self.stable.iter_mut().zip(seen).for_each(|(stable, seen)| *stable = (*stable).max(*seen));
-    }
-
-    fn is_live(&self, block: usize) -> bool {
-        self.live.get(block).is_some_and(|when| *when > 0)
-    }
-
-    fn is_stable(&self, block: usize) -> bool {
-        self.stable.get(block).is_some_and(|when| *when > 0)
     }
 }
 

@@ -17,6 +17,7 @@ mod packing;
 mod positional;
 pub(crate) mod process;
 pub(crate) mod queue;
+pub(crate) mod reactor;
 mod reading;
 pub(crate) mod recover;
 pub(crate) mod registry;
@@ -46,6 +47,7 @@ use core::{Call, Core, Dio, Failure, Outbox, Request, Work};
 use io::Transfer;
 use packing::Packer;
 use process::{Ended, FileSystem, Flushing, Process};
+use reactor::Reactor;
 use std::path::Path;
 use std::sync::Arc;
 use token::Token;
@@ -89,6 +91,8 @@ pub(crate) struct Engine {
     left_behind: AtomicU64,
     /// Set once, and read wherever a queue begins.
     closed: AtomicBool,
+    /// Those in other threads that may keep it.
+    reactors: Mutex<Vec<Arc<Reactor>>>,
     counters: Apart<Counters>,
 }
 
@@ -114,6 +118,7 @@ impl Engine {
             charged: Mutex::new(0),
             left_behind: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            reactors: Mutex::default(),
             counters: Apart::default(),
         }
     }
@@ -239,6 +244,17 @@ impl Engine {
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         queue::let_go_of_closed();
+        let reactors = std::mem::take(&mut *self.reactors.lock());
+        reactors.iter().for_each(|reactor| reactor.let_go_of_closed());
+    }
+
+    /// A reactor is going to work on it, and whoever closes it waits until that lets go.
+    pub fn attach(&self, reactor: &Arc<Reactor>) {
+        let mut reactors = self.reactors.lock();
+        reactors.retain(|known| !known.is_gone());
+        if !reactors.iter().any(|known| Arc::ptr_eq(known, reactor)) {
+            reactors.push(reactor.clone());
+        }
     }
 
     /// Whether it was put away.

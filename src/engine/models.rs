@@ -6,27 +6,37 @@
 use super::core::Ground;
 use super::process::{FileSystem, Process};
 use super::queue::{Driver, What};
+use super::reactor::Handle;
 use super::registry::Key;
 use super::{Engine, Parts};
 use crate::backend::{Backend, Job};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Result};
 use crate::file::Inner;
+use crate::future::AsyncFile;
 use crate::growth::Wishes;
 use crate::marker::{Identity, Prepared};
 use crate::merge::Limits;
 use crate::options::Tail;
+use crate::queue::QueueOptions;
+use crate::reactor::Reactor;
 use crate::recovery::{Extent, Recovery};
-use crate::sync::{JoinHandle, Mutex, MutexGuard, explore, spawn};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, JoinHandle, Mutex, MutexGuard, explore, spawn};
 use crate::sys::probe::Alignment;
 use std::cell::RefCell;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 
 const BLOCK: u64 = 16;
+/// What positional writes are multiples of.
+const SECTOR: u64 = 4;
 const IDENTITY: Identity = Identity { inode: 1, born: (1, 1) };
 
 /// A block that holds the number of a record, each byte of it.
@@ -39,9 +49,16 @@ enum Block {
     Stable(u8),
 }
 
+/// A byte of a file, with the number of the write that put it there above it: the later one is the greater.
+type Byte = u64;
+
 #[derive(Debug, Default)]
 struct Image {
     blocks: Vec<Block>,
+    writes: u64,
+    /// Byte by byte: what can be read, and what no crash takes.
+    live: Vec<Byte>,
+    stable: Vec<Byte>,
     size: u64,
     is_marked: bool,
     /// Threads that grow the file.
@@ -68,11 +85,31 @@ struct Disk {
 
 impl Image {
     fn reach(&mut self, end: u64) {
-        let blocks = (end / BLOCK) as usize;
+        let blocks = end.div_ceil(BLOCK) as usize;
         if self.blocks.len() < blocks {
             self.blocks.resize(blocks, Block::Empty);
         }
         self.size = self.size.max(end);
+    }
+
+    fn put(&mut self, bytes: &[u8], offset: u64) {
+        self.writes += 1;
+        let range = offset as usize..offset as usize + bytes.len();
+        self.live.resize(self.live.len().max(range.end), 0);
+        for (live, byte) in self.live[range].iter_mut().zip(bytes) {
+            *live = self.writes << 8 | u64::from(*byte);
+        }
+    }
+
+    /// What the blocks at these places hold.
+    fn show(&self, places: &[usize]) -> Vec<(usize, Byte)> {
+        let all = places.iter().flat_map(|n| n * BLOCK as usize..(n + 1) * BLOCK as usize);
+        all.filter_map(|n| Some((n, *self.live.get(n)?))).collect()
+    }
+
+    fn settle(&mut self, seen: Vec<(usize, Byte)>) {
+        self.stable.resize(self.live.len().max(self.stable.len()), 0);
+        seen.into_iter().for_each(|(n, byte)| self.stable[n] = self.stable[n].max(byte));
     }
 }
 
@@ -104,15 +141,17 @@ impl Disk {
     /// Makes the blocks at these places stable that are in the cache now.
     fn flush_blocks(&self, places: &[usize]) -> io::Result<()> {
         let cached = |image: &Image, n: usize| matches!(image.blocks.get(n), Some(Block::Cached(_)));
-        let places: Vec<_> = {
+        let (places, seen): (Vec<_>, _) = {
             let state = self.state();
-            places.iter().copied().filter(|&n| cached(&state.files[self.file], n)).collect()
+            let image = &state.files[self.file];
+            (places.iter().copied().filter(|&n| cached(image, n)).collect(), image.show(places))
         };
         let mut state = self.state();
         if let Err(error) = State::fails(&mut state.flushes_fail) {
             state.lose_the_cache();
             return Err(error);
         }
+        state.files[self.file].settle(seen);
         for n in places {
             let block = state.files[self.file].blocks.get_mut(n);
             if let Some(block) = block
@@ -134,15 +173,17 @@ impl Backend for Disk {
         let mut bytes = Vec::new();
         segments.iter().for_each(|segment| segment.show(|part| bytes.extend_from_slice(part)));
         let first = (offset / BLOCK) as usize;
-        let places: Vec<_> = (first..first + bytes.len() / BLOCK as usize).collect();
+        let end = offset + bytes.len() as u64;
+        let places: Vec<_> = (first..end.div_ceil(BLOCK) as usize).collect();
         {
             let mut state = self.state();
             State::fails(&mut state.writes_fail)?;
             let image = &mut state.files[self.file];
-            image.reach(offset + bytes.len() as u64);
+            image.reach(end);
             for (&n, block) in places.iter().zip(bytes.chunks(BLOCK as usize)) {
                 image.blocks[n] = Block::Cached(block[0]);
             }
+            image.put(&bytes, offset);
         }
         if dsync {
             self.flush_blocks(&places)?;
@@ -150,8 +191,11 @@ impl Backend for Disk {
         Ok(bytes.len() as u64)
     }
 
-    fn read(&self, _into: &mut [u8], _offset: u64) -> io::Result<u64> {
-        unimplemented!("no model reads")
+    fn read(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
+        let state = self.state();
+        let live = &state.files[self.file].live[offset as usize..];
+        into.iter_mut().zip(live).for_each(|(into, live)| *into = *live as u8);
+        Ok(into.len().min(live.len()) as u64)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -255,8 +299,12 @@ impl File {
             state.files.len() - 1
         };
         let disk = Disk { device: device.clone(), file, grows_beside: grows == Grows::Beside };
+        Self { engine: Arc::new(Self::engine(&disk, fs, grows)), disk }
+    }
+
+    fn engine(disk: &Disk, fs: &Arc<FileSystem>, grows: Grows) -> Engine {
         let cap_bytes = if grows == Grows::Beside { BLOCK } else { 64 * BLOCK };
-        let engine = Engine::new(Parts {
+        Engine::new(Parts {
             backend: Arc::new(disk.clone()),
             path: Path::new("model").into(),
             process: &PROCESS,
@@ -272,12 +320,11 @@ impl File {
                 prepared: (grows != Grows::Never).then_some(Prepared::Unwritten),
                 epoch: 0,
             },
-            alignment: Alignment { memory: 1, offset: BLOCK, append: BLOCK },
+            alignment: Alignment { memory: 1, offset: SECTOR, append: BLOCK },
             wishes: Wishes { cap_bytes, capacity_bytes: None, unit_bytes: BLOCK, low_water_quarters: 2 },
             recovery: Recovery::clean(0),
             held: None,
-        });
-        Self { engine: Arc::new(engine), disk }
+        })
     }
 
     /// One alone on its device, with record 1 in it.
@@ -298,6 +345,24 @@ impl File {
         assert!(!durable || blocks.iter().all(|block| matches!(block, Block::Stable(_))), "{blocks:?}");
         assert_eq!(content(blocks.last().copied()), Some(number));
         Ok(offset)
+    }
+
+    /// Appends a record of any length. Each of its bytes must be there, and none below may be missing.
+    fn append_bytes(&self, number: u8, len: u64, durable: bool) -> u64 {
+        let offset = self.engine.append(&vec![number; len as usize], durable).unwrap();
+        assert!(self.engine.len() >= offset + len, "acknowledged beyond the length");
+        let found = self.bytes(offset + len, durable);
+        assert_eq!(found[offset as usize..], vec![number; len as usize], "durable: {durable}");
+        assert!(!found.contains(&0), "acknowledged above a gap: {found:?}");
+        offset
+    }
+
+    /// What a reader finds below `end`, or a crash leaves.
+    fn bytes(&self, end: u64, stable: bool) -> Vec<u8> {
+        let state = self.disk.state();
+        let image = &state.files[self.disk.file];
+        let bytes = if stable { &image.stable } else { &image.live };
+        bytes.iter().take(end as usize).map(|byte| *byte as u8).collect()
     }
 
     /// What the file holds below its length: nothing that was only grown.
@@ -421,6 +486,58 @@ fn loom_a_reader_sees_no_space_that_was_only_grown() {
         file.append(3, true).unwrap();
         reader.join().unwrap();
     });
+}
+
+/// The last block goes from the one who wrote it to the next.
+fn two_append_bytes(grows: Grows, durable: [bool; 2]) {
+    let file = File::create(&Device::default(), &Arc::default(), grows);
+    assert_eq!(file.append_bytes(1, 5, false), 0);
+    let other = file.beside(move |file| file.append_bytes(2, 6, durable[0]));
+    let mine = file.append_bytes(3, 8, durable[1]);
+    let (order, offsets) = if mine == 5 { ([3, 2], [5, 13]) } else { ([2, 3], [5, 11]) };
+    let mut found = [mine, other.join().unwrap()];
+    found.sort_unstable();
+    assert_eq!(found, offsets);
+    let lens = |number: u8| if number == 2 { 6 } else { 8 };
+    let wanted = [vec![1; 5], vec![order[0]; lens(order[0])], vec![order[1]; lens(order[1])]].concat();
+    assert_eq!(file.bytes(19, false), wanted);
+    assert_eq!(file.engine.finish(), Ok(()));
+    assert_eq!(file.disk.state().files[file.disk.file].size, 19);
+}
+
+#[test]
+fn loom_two_appends_to_one_block() {
+    explore(5, || two_append_bytes(Grows::Once, [false, false]));
+}
+
+#[test]
+fn loom_a_durable_append_and_a_plain_one_to_one_block() {
+    explore(4, || two_append_bytes(Grows::Once, [true, false]));
+}
+
+#[test]
+fn loom_two_durable_appends_to_one_block_that_move_the_size_themselves() {
+    explore(4, || two_append_bytes(Grows::Never, [true, true]));
+}
+
+#[test]
+fn loom_an_append_beside_a_positional_write_of_its_block() {
+    for durable in [false, true] {
+        explore(4, move || {
+            let file = File::create(&Device::default(), &Arc::default(), Grows::Once);
+            assert_eq!(file.append_bytes(1, 10, false), 0);
+            let other = file.beside(move |file| {
+                file.engine.write_at(&[9; SECTOR as usize], SECTOR, durable).unwrap();
+                assert_eq!(file.bytes(2 * SECTOR, durable)[SECTOR as usize..], [9; SECTOR as usize]);
+            });
+            assert_eq!(file.append_bytes(2, 10, durable), 10);
+            other.join().unwrap();
+            assert_eq!(file.append_bytes(3, 1, false), 20);
+            let wanted = [&[1; 4][..], &[9; 4], &[1; 2], &[2; 10], &[3]].concat();
+            assert_eq!(file.bytes(21, false), wanted);
+            assert_eq!(file.engine.finish(), Ok(()));
+        });
+    }
 }
 
 // --- beside other operations ----------------------------------------------------------------------
@@ -548,7 +665,7 @@ fn queue_with(file: &File, number: u8, durable: bool) -> Rc<RefCell<Driver>> {
     let key = Key { dev: 1, inode: Some(file.disk.file as u64) };
     let inner = Inner::Shared { engine: file.engine.clone(), key, process: &PROCESS, durable };
     let record = Buffer::from(&[number; BLOCK as usize][..]);
-    driver.borrow_mut().queue(&inner, What::Append, Some(record), 0).expect("there is room");
+    driver.borrow_mut().queue(&inner, What::Append, Some(record.into()), 0).expect("there is room");
     driver
 }
 
@@ -604,5 +721,200 @@ fn loom_a_queue_appended_to_a_file_that_was_closed() {
             Ok(offset) => assert_eq!((offset, blocks), (BLOCK, 2)),
             Err(error) => assert_eq!((error.kind(), blocks), (&ErrorKind::Os(libc::EBADF), 1)),
         }
+    });
+}
+
+// --- futures --------------------------------------------------------------------------------------
+
+/// What no record holds.
+const POISON: u8 = 0xFF;
+
+/// Counted, and poisoned when it is dropped. The bytes themselves are left to whoever may still look.
+struct Memory {
+    bytes: ManuallyDrop<Box<[u8]>>,
+    _count: Arc<()>,
+}
+
+impl AsRef<[u8]> for Memory {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.bytes.fill(POISON);
+    }
+}
+
+/// A file for futures, and what it leaves.
+struct Futures {
+    file: Arc<AsyncFile>,
+    disk: Disk,
+    count: Arc<()>,
+}
+
+/// Wakes a thread.
+#[derive(Default)]
+struct Signal {
+    is_given: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        *self.is_given.lock() = true;
+        self.changed.notify_all();
+    }
+}
+
+fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+    let signal = Arc::<Signal>::default();
+    let waker = Waker::from(signal.clone());
+    loop {
+        if let Poll::Ready(output) = Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        let mut is_given = signal.is_given.lock();
+        while !std::mem::take(&mut *is_given) {
+            is_given = signal.changed.wait(is_given);
+        }
+    }
+}
+
+fn poll_once<F: Future + Unpin>(future: &mut F) -> bool {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+impl Futures {
+    fn new(reactor: Reactor) -> Self {
+        let device = Device::default();
+        device.lock().files.push(Image::default());
+        let disk = Disk { device, file: 0, grows_beside: false };
+        let key = Key { dev: 1, inode: Some(0) };
+        let made = PROCESS.registry.open(key, || Ok(File::engine(&disk, &Arc::default(), Grows::Once)));
+        let engine = made.expect("it is made");
+        let file = crate::File::of(Inner::Shared { engine, key, process: &PROCESS, durable: false });
+        Self { file: Arc::new(reactor.attach(file)), disk, count: Arc::default() }
+    }
+
+    /// One whose reactor has a thread, which ends with it.
+    fn beside() -> Self {
+        Self::new(Reactor::of(Handle::with_thread(&PROCESS, &plain_calls())))
+    }
+
+    fn memory(&self, number: u8) -> Memory {
+        let bytes = ManuallyDrop::new(vec![number; BLOCK as usize].into_boxed_slice());
+        Memory { bytes, _count: self.count.clone() }
+    }
+
+    /// Closes the file. All memory is free then, and what the file holds was never freed before.
+    fn close(self) -> Vec<u8> {
+        Arc::into_inner(self.file).expect("nobody else has it").into_inner().close().expect("it closes");
+        assert_eq!(Arc::strong_count(&self.count), 1, "memory was lost");
+        let state = self.disk.state();
+        let blocks = state.files[0].blocks.iter().map(|block| content(Some(*block)).expect("no gap"));
+        let records: Vec<u8> = blocks.collect();
+        assert!(!records.contains(&POISON), "memory was freed early");
+        sorted(records)
+    }
+}
+
+fn plain_calls() -> QueueOptions {
+    QueueOptions::new().depth(2).io_uring(false).clone()
+}
+
+#[test]
+fn loom_a_future_is_told_what_came_of_it() {
+    explore(3, || {
+        let futures = Futures::beside();
+        let (appended, memory) = block_on(futures.file.append(futures.memory(2)));
+        assert_eq!((appended, memory.bytes[0]), (Ok(0), 2));
+        drop(memory);
+        assert_eq!(futures.close(), [2]);
+    });
+}
+
+#[test]
+fn loom_a_future_is_dropped_while_it_is_begun() {
+    explore(3, || {
+        let futures = Futures::beside();
+        let mut append = futures.file.append(futures.memory(2));
+        assert!(!poll_once(&mut append));
+        drop(append);
+        let records = futures.close();
+        assert!(records.is_empty() || records == [2], "{records:?}");
+    });
+}
+
+#[test]
+fn loom_a_future_is_polled_with_another_waker_while_it_finishes() {
+    explore(3, || {
+        let futures = Futures::beside();
+        let mut append = futures.file.append(futures.memory(2));
+        assert!(!poll_once(&mut append));
+        assert_eq!(block_on(append).0, Ok(0));
+        assert_eq!(futures.close(), [2]);
+    });
+}
+
+#[test]
+fn loom_one_future_is_dropped_beside_another_that_is_told() {
+    explore(2, || {
+        let futures = Futures::beside();
+        let (file, memory) = (futures.file.clone(), futures.memory(3));
+        let other = loom::thread::spawn(move || poll_once(&mut file.append(memory)));
+        let (appended, memory) = block_on(futures.file.append(futures.memory(2)));
+        drop(memory);
+        assert!(!other.join().unwrap());
+        let offset = appended.unwrap() / BLOCK;
+        let records = futures.close();
+        assert!(records == [2] || records == [2, 3], "{records:?} {offset}");
+    });
+}
+
+/// The thread that drives comes and goes; what it was listed last is refused.
+#[test]
+fn loom_a_future_of_another_thread_is_told_by_whoever_drives() {
+    explore(3, || {
+        let (handle, worker) = Handle::with_worker(&PROCESS, &plain_calls());
+        let futures = Futures::new(Reactor::of(handle));
+        let (file, memory) = (futures.file.clone(), futures.memory(2));
+        let other = loom::thread::spawn(move || block_on(file.append(memory)).0);
+        worker.try_turn();
+        drop(worker);
+        let result = other.join().unwrap();
+        let records = futures.close();
+        match result {
+            Ok(0) => assert_eq!(records, [2]),
+            result => {
+                assert_eq!((result.unwrap_err().kind(), records), (&ErrorKind::Os(libc::ECANCELED), vec![]))
+            }
+        }
+    });
+}
+
+#[test]
+fn loom_a_worker_that_sleeps_is_woken_by_what_is_listed() {
+    explore(3, || {
+        let (handle, worker) = Handle::with_worker(&PROCESS, &plain_calls());
+        let futures = Futures::new(Reactor::of(handle));
+        let (file, memory) = (futures.file.clone(), futures.memory(2));
+        let told = Arc::new(AtomicBool::new(false));
+        let other = {
+            let (told, bell) = (told.clone(), worker.bell());
+            loom::thread::spawn(move || {
+                let result = block_on(file.append(memory)).0;
+                told.store(true, Ordering::Release);
+                bell.ring();
+                result
+            })
+        };
+        while !told.load(Ordering::Acquire) {
+            worker.turn();
+        }
+        assert_eq!(other.join().unwrap(), Ok(0));
+        drop(worker);
+        assert_eq!(futures.close(), [2]);
     });
 }

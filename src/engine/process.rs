@@ -1,10 +1,12 @@
 //! What all files of the process share: the growth budget, and per file system the flushes in flight and
 //! whether one failed.
 
+use crate::engine::reactor::Handle;
 use crate::engine::registry::Registry;
 use crate::error::Error;
 use crate::flush::Ledger;
 use crate::growth::{BUDGET_DEFAULT_BYTES, Budget};
+use crate::queue::QueueOptions;
 use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use crate::sys;
 use crate::sys::probe::Through;
@@ -16,6 +18,7 @@ use std::task::Waker;
 #[derive(Debug)]
 pub(crate) struct Process {
     pub registry: Registry,
+    reactor: OnceLock<Handle>,
     budget: Mutex<Budget>,
     file_systems: Mutex<HashMap<u64, Arc<FileSystem>>>,
 }
@@ -61,6 +64,7 @@ impl Process {
     pub fn new(budget_bytes: u64) -> Self {
         Self {
             registry: Registry::default(),
+            reactor: OnceLock::default(),
             budget: Mutex::new(Budget::new(budget_bytes)),
             file_systems: Mutex::default(),
         }
@@ -70,6 +74,11 @@ impl Process {
     pub fn is_current(&'static self) -> bool {
         // Nobody forks in a model, where each execution has a process of its own.
         cfg!(loom) || sys::process::is_of_this_process(self)
+    }
+
+    /// The one that all share.
+    pub fn reactor(&'static self) -> &'static Handle {
+        self.reactor.get_or_init(|| Handle::with_thread(self, &QueueOptions::of_reactor()))
     }
 
     pub fn budget(&self) -> MutexGuard<'_, Budget> {

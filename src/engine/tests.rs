@@ -992,4 +992,5 @@ fn settle(file: &SimFile) -> Result<u64> {
 mod orders;
 mod packing;
 mod reads;
+mod records;
 mod told;

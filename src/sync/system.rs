@@ -8,8 +8,8 @@ use super::world;
 use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::PoisonError;
-use std::time::Duration;
+use std::sync::{OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Mutual exclusion.
 #[derive(Default)]
@@ -175,6 +175,16 @@ pub(crate) fn is_simulated() -> bool {
     return world::current().is_some();
     #[cfg(not(any(test, feature = "sim")))]
     false
+}
+
+/// The time that has passed since some moment.
+pub(crate) fn now() -> Duration {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    #[cfg(any(test, feature = "sim"))]
+    if let Some(task) = world::current() {
+        return task.now();
+    }
+    BEGAN.get_or_init(Instant::now).elapsed()
 }
 
 /// Sleeps for a while.

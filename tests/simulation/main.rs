@@ -3,6 +3,7 @@
 //!
 //! `DIOXIDE_SEED=n` repeats one run, `DIOXIDE_SEEDS=n` makes so many, `DIOXIDE_HOURS=h` goes on for so long.
 
+mod bytes;
 mod life;
 mod oracle;
 mod queues;
@@ -26,7 +27,11 @@ fn number(name: &str) -> Option<u64> {
 
 fn run(seed: u64, crashes: Crashes) -> (Outcome, sim::Run) {
     let outcome = Mutex::default();
-    let ((), run) = sim::run(seed, || *outcome.lock().unwrap() = Life::new(seed, crashes).live());
+    let live = || match seed % 3 {
+        2 => bytes::Life::new(seed, crashes).live(),
+        _ => Life::new(seed, crashes).live(),
+    };
+    let ((), run) = sim::run(seed, || *outcome.lock().unwrap() = live());
     (outcome.into_inner().unwrap(), run)
 }
 
@@ -118,5 +123,14 @@ fn a_disk_that_lies_about_flushes_is_found() {
 fn a_program_that_acknowledges_without_flush_is_found() {
     for seed in 0..200 {
         sim::run(seed, || Life::new(seed, Crashes::OneIn(4)).acknowledging_too_early().live());
+    }
+}
+
+/// The same for records of any length.
+#[test]
+#[should_panic(expected = "was durable")]
+fn a_disk_that_lies_about_flushes_is_found_by_records_of_any_length() {
+    for seed in 0..200 {
+        sim::run(seed, || bytes::Life::new(seed, Crashes::OneIn(4)).on_a_lying_disk().live());
     }
 }

@@ -1,5 +1,6 @@
 //! What was typed. Parsing only: nothing here looks at the system; `bench::plan` turns it into what is meant.
 
+use crate::sizes::Sizes;
 use crate::units::{parse_bytes, parse_duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -7,7 +8,6 @@ use std::time::Duration;
 
 /// More threads than any storage benchmark needs; the ledger has 20 bits for them.
 const NUMJOBS_MAX: i64 = 1024;
-const BS_MAX_BYTES: u64 = 16 << 20;
 const RUNTIME_MIN: Duration = Duration::from_millis(10);
 const RUNTIME_MAX: Duration = Duration::from_secs(3600);
 const ROUNDS_MAX: i64 = 999;
@@ -68,12 +68,21 @@ pub enum Scenario {
     ///
     /// Several block sizes make matrices: block size by threads, for each path, and the ratios.
     ///
-    /// Paths: `kernel` is a pwrite past the end at a shared next offset (O_DIRECT, with O_DSYNC for
+    /// Paths for whole blocks: `kernel` is a pwrite past the end at a shared next offset (O_DIRECT, with O_DSYNC for
     /// every-write); `preallocated` is the same inside a file fallocated beforehand, which is not timed;
     /// `dioxide` is File::append, and its growth and close are timed; `dioxide-queue` is the same by one thread with
     /// one Queue, which has --iodepth appends outstanding and is compared with as many threads. Every path ends with
     /// its data stable: the first two by one fdatasync, dioxide by close. `max growing` is the longest append that met a
     /// growth of dioxide's file. `cpu us/op` is the CPU time of this process; kernel threads are not in it.
+    ///
+    /// Records that direct writes do not take (`--bs 100`, or a range) stand byte to byte in the file, whoever writes them,
+    /// and each length is the same on every path. `kernel` then is a mutex, and in it the last block, which is padded with
+    /// zeros and written again with each record by a pwrite with O_DIRECT, and for every-write an fdatasync for each
+    /// record. So it is serialised by itself, and there is no path `serialised`. `preallocated` is the same in a file
+    /// fallocated beforehand. `buffered-group` is a group commit without O_DIRECT, made to be fast: the first record of a
+    /// group leads it, and does one pwrite and, for every-write, one fdatasync for all, while the next group gathers; its
+    /// file is fallocated ahead in steps of 64m. What is appended by these paths is cut to its exact length at the end,
+    /// which is timed.
     ///
     /// `a (b..c)` is the median and the range of the ratios of all rounds. `requests/op` counts the writes that the
     /// device completed and the calls for a flush, whoever caused them. `flushes/op` counts the flushes that it did,
@@ -115,10 +124,10 @@ pub struct Append {
     /// Directory for the scratch file.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
-    /// Block sizes: the bytes of one append.
+    /// Sizes of records: the bytes of one append. `512-4k` is a range that each length is drawn from.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "4k")]
-    #[arg(value_parser = block_size)]
-    pub bs: Vec<u64>,
+    #[arg(value_parser = Sizes::parse)]
+    pub bs: Vec<Sizes>,
     /// Numbers of threads.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,4,16,64")]
     #[arg(value_parser = numjobs())]
@@ -141,6 +150,13 @@ pub struct Append {
     /// How dioxide prepares the space ahead.
     #[arg(long, value_enum, default_value_t)]
     pub growth: Growth,
+    /// How dioxide goes on behind records that do not fill their last block; whole blocks have no such tail.
+    #[arg(long, value_enum, default_value_t)]
+    pub tail: Tail,
+    /// Also append by a group commit through the page cache (path `buffered-group`), as records that are no whole
+    /// blocks are in any case.
+    #[arg(long)]
+    pub buffered_group: bool,
     /// Largest step by which dioxide grows its file [default: the library's, 64m].
     #[arg(long, value_name = "BYTES", value_parser = growth_cap)]
     pub growth_cap: Option<u64>,
@@ -160,8 +176,8 @@ pub struct Sync {
     pub place: Place,
     /// Block sizes: the bytes of one write, and of each thread's region.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64k")]
-    #[arg(value_parser = block_size)]
-    pub bs: Vec<u64>,
+    #[arg(value_parser = Sizes::parse_block)]
+    pub bs: Vec<Sizes>,
     /// Numbers of threads.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64")]
     #[arg(value_parser = numjobs())]
@@ -186,8 +202,8 @@ pub struct Mixed {
     pub rwmixread: u32,
     /// Block sizes: the bytes of one read or write.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "4k")]
-    #[arg(value_parser = block_size)]
-    pub bs: Vec<u64>,
+    #[arg(value_parser = Sizes::parse_block)]
+    pub bs: Vec<Sizes>,
     /// Numbers of threads.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2")]
     #[arg(value_parser = numjobs())]
@@ -296,12 +312,13 @@ pub enum Growth {
     Zeroed,
 }
 
-fn block_size(text: &str) -> Result<u64, String> {
-    let bytes = parse_bytes(text)?;
-    match bytes {
-        512..=BS_MAX_BYTES if bytes.is_multiple_of(512) => Ok(bytes),
-        _ => Err("a block is a multiple of 512 bytes, 16m at most".into()),
-    }
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub enum Tail {
+    /// Byte to byte: the last block is written again with what follows.
+    #[default]
+    Rewrite,
+    /// In the next block, with zeros between.
+    Pad,
 }
 
 fn growth_cap(text: &str) -> Result<u64, String> {
@@ -352,7 +369,7 @@ mod tests {
         let Scenario::Append(append) = scenario("dioxide bench append --bs 4k,16k --numjobs 1,128") else {
             panic!("append")
         };
-        assert_eq!(append.bs, [4096, 16384]);
+        assert_eq!(append.bs, [Sizes::one(4096), Sizes::one(16384)]);
         assert_eq!(append.numjobs, [1, 128]);
         assert_eq!((append.pace.rounds, append.pace.runtime), (9, Duration::from_secs(2)));
         assert!(matches!(append.durability, Durability::OnSync));
@@ -360,18 +377,43 @@ mod tests {
         assert_eq!((append.growth_cap, append.pace.rate), (None, None));
         assert_eq!(append.iodepth, [64]);
         assert!(matches!(append.backend, Backend::System));
+        assert!(matches!(append.tail, Tail::Rewrite) && !append.buffered_group);
+    }
+
+    #[test]
+    fn records_of_any_length() {
+        let Scenario::Append(append) = scenario("dioxide bench append --bs 100,512-4k --tail pad") else {
+            panic!("append")
+        };
+        assert_eq!(append.bs, [Sizes::one(100), Sizes { min_bytes: 512, max_bytes: 4096 }]);
+        assert!(matches!(append.tail, Tail::Pad));
+    }
+
+    #[test]
+    fn refused_sizes_are_explained() {
+        for (line, words) in [
+            ("dioxide bench append --bs 0", "at least one byte"),
+            ("dioxide bench append --bs 4k-512", "begins with the smaller size: 512-4k"),
+            ("dioxide bench append --bs 1-20m", "at most 16m"),
+            ("dioxide bench sync --bs 512-4k", "for `bench append` only"),
+            ("dioxide bench mixed --bs 512-4k", "for `bench append` only"),
+            ("dioxide bench mixed --bs 100", "a multiple of 512 bytes"),
+        ] {
+            let text = parse(line).err().expect(line).to_string();
+            assert!(text.contains(words), "{line}: {text}");
+        }
     }
 
     #[test]
     fn sync_is_the_seeds_workload() {
         let Scenario::Sync(sync) = scenario("dioxide bench sync") else { panic!("sync") };
-        assert_eq!((sync.bs, sync.numjobs), (vec![65536], vec![64]));
+        assert_eq!((sync.bs, sync.numjobs), (vec![Sizes::one(65536)], vec![64]));
     }
 
     #[test]
     fn mixed_on_a_directory_or_a_device() {
         let Scenario::Mixed(mixed) = scenario("dioxide bench mixed") else { panic!("mixed") };
-        assert_eq!((mixed.bs, mixed.numjobs, mixed.rwmixread), (vec![4096], vec![1, 2], 50));
+        assert_eq!((mixed.bs, mixed.numjobs, mixed.rwmixread), (vec![Sizes::one(4096)], vec![1, 2], 50));
         assert_eq!(mixed.place.device, None);
         let line = "dioxide bench mixed --device /dev/x --overwrite-device /dev/x --rwmixread 100";
         let Scenario::Mixed(mixed) = scenario(line) else { panic!("mixed") };
@@ -382,7 +424,8 @@ mod tests {
     fn refused() {
         for line in [
             "dioxide",
-            "dioxide bench append --bs 100",
+            "dioxide bench append --bs 0",
+            "dioxide bench sync --tail pad",
             "dioxide bench append --bs 4k,",
             "dioxide bench append --numjobs 0",
             "dioxide bench append --numjobs 5000",

@@ -8,6 +8,7 @@ mod interrupt;
 mod meter;
 mod recover;
 mod report;
+mod sizes;
 mod sys;
 mod units;
 mod warnings;

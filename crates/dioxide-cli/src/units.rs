@@ -33,6 +33,15 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
+/// The shortest exact form for people: `100 B`, `4 KiB`, `1 MiB`.
+pub fn size(count: u64) -> String {
+    let short = bytes(count);
+    match short.chars().last().filter(char::is_ascii_alphabetic) {
+        Some(letter) => format!("{} {}iB", &short[..short.len() - 1], letter.to_ascii_uppercase()),
+        None => format!("{short} B"),
+    }
+}
+
 /// About three digits of a size: `5.6g`, `75.0m`.
 pub fn about_bytes(count: u64) -> String {
     match SUFFIXES.iter().rev().find(|(_, unit)| count >= *unit) {
@@ -72,6 +81,11 @@ mod tests {
         }
         assert_eq!(bytes(0), "0");
         assert_eq!(about_bytes(6_012_954_214), "5.6g");
+    }
+
+    #[test]
+    fn sizes_for_people() {
+        assert_eq!([100, 1536, 4096, 3 << 30].map(size), ["100 B", "1536 B", "4 KiB", "3 GiB"]);
     }
 
     #[test]

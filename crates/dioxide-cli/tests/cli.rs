@@ -29,7 +29,8 @@ fn usage_errors_end_with_2() {
     for line in [
         "",
         "bench nothing",
-        "bench append --bs 100",
+        "bench append --bs 0",
+        "bench sync --bs 512-4k",
         "bench append --numjobs none",
         "bench append --runtime 2h",
         "bench sync --device /dev/null",

@@ -162,28 +162,52 @@ fn bench_says_that_a_disk_is_full(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-fn bench_refuses_blocks_below_the_append_unit(dir: TestDir) -> TrialResult {
-    let refusal = match dir.fs() {
-        // It does not tell what its device could do.
-        Fs::BtrfsNocow => "--bs 512: direct writes come in multiples of 4k here",
-        _ => "--bs 512: appends of dioxide come in multiples of 4k here",
-    };
-    expect_refusal(&short_append(&dir, "--bs 512"), refusal);
+/// Every path, with every byte of every record and the end of the file checked.
+fn bench_of_records(dir: &Path, more: &str) -> Vec<Value> {
+    let dir = dir.display();
+    let line =
+        format!("bench append --dir {dir} --numjobs 5 --iodepth 5 --runtime 100ms --rounds 1 --size 8m");
+    results(&run(&format!("{line} --json - {more}")))
+}
+
+fn paths(results: &[Value]) -> Vec<&str> {
+    results.iter().map(|row| row["path"].as_str().unwrap()).collect()
+}
+
+const PATHS: [&str; 5] = ["kernel", "preallocated", "buffered-group", "dioxide", "dioxide-queue"];
+
+fn bench_of_records_of_any_length(dir: TestDir) -> TrialResult {
+    for sizes in ["100", "4097", "1-9000"] {
+        for more in ["", "--durability every-write", "--tail pad --durability every-write"] {
+            let results = bench_of_records(&dir, &format!("--bs {sizes} {more}"));
+            // Nothing can be preallocated on ext3.
+            let wanted: Vec<&str> =
+                PATHS.into_iter().filter(|path| *path != "preallocated" || dir.fs() != Fs::Ext3).collect();
+            assert_eq!(paths(&results), wanted, "{sizes} {more}");
+        }
+    }
     Ok(())
 }
 
-fn bench_leaves_small_blocks_to_the_kernel(dir: TestDir) -> TrialResult {
-    let output = short_append(&dir, "--bs 512,4k --json -");
-    assert!(stderr(&output).contains("--bs 512: appends of dioxide"), "{}", stderr(&output));
-    let results = results(&output);
-    let paths = |bs: u64| results.iter().filter(move |row| row["bs_bytes"] == bs).map(|row| &row["path"]);
-    let small: Vec<_> = paths(512).collect();
-    match dir.fs() {
-        // Nothing can be preallocated.
-        Fs::Ext3 => assert_eq!(small, ["kernel", "kernel"]),
-        _ => assert_eq!(small, ["kernel", "preallocated", "kernel", "preallocated"]),
+fn bench_of_sectors(dir: TestDir) -> TrialResult {
+    let results = bench_of_records(&dir, "--bs 512");
+    assert_eq!(paths(&results), PATHS);
+    for row in results {
+        assert_eq!((&row["bs_bytes"], &row["tail"]), (&512.into(), &"rewrite".into()), "{row}");
     }
-    assert!(paths(4096).any(|path| path == "dioxide"));
+    Ok(())
+}
+
+fn bench_of_whole_blocks_beside_a_group_commit(dir: TestDir) -> TrialResult {
+    let results = bench_of_records(&dir, "--bs 8k --buffered-group --durability every-write");
+    assert_eq!(paths(&results), PATHS);
+    assert!(results[3]["ratio_to_buffered_group"].is_object() && results[3]["tail"].is_null());
+    Ok(())
+}
+
+fn bench_over_a_recycled_file_of_records(dir: TestDir) -> TrialResult {
+    let results = bench_of_records(&dir, "--bs 90-700 --recycle");
+    assert_eq!(paths(&results)[4], "recycled");
     Ok(())
 }
 
@@ -305,15 +329,17 @@ fn trials() -> Vec<Trial> {
         lab_trials("bench_over_a_recycled_file", bench_over_a_recycled_file),
         volume_trials("bench_says_that_a_disk_is_full", bench_says_that_a_disk_is_full),
         lab_trials_where("bench_zeroed", Fs::grows_zeroed, bench_zeroed),
+        lab_trials("bench_of_records_of_any_length", bench_of_records_of_any_length),
+        lab_trials_where("bench_of_sectors", opens_without_a_warning, bench_of_sectors),
         lab_trials_where(
-            "bench_refuses_blocks_below_the_append_unit",
+            "bench_of_whole_blocks_beside_a_group_commit",
             opens_without_a_warning,
-            bench_refuses_blocks_below_the_append_unit,
+            bench_of_whole_blocks_beside_a_group_commit,
         ),
         lab_trials_where(
-            "bench_leaves_small_blocks_to_the_kernel",
-            is_on_one_device,
-            bench_leaves_small_blocks_to_the_kernel,
+            "bench_over_a_recycled_file_of_records",
+            Fs::grows_unwritten,
+            bench_over_a_recycled_file_of_records,
         ),
         lab_trials_where("bench_counts_growth", Fs::grows_unwritten, bench_counts_growth),
         lab_trials_where("a_mounted_device_is_refused", is_on_one_device, a_mounted_device_is_refused),

@@ -127,37 +127,30 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// Where the next append begins.
-    fn end_of_file(&self) -> u64 {
+    pub(super) fn end_of_file(&self) -> u64 {
+        let next_block = self.sizes.reserved.next_multiple_of(self.ground.append_unit);
         match self.ground.tail {
-            Tail::Rewrite => self.sizes.reserved,
-            Tail::Pad => {
-                let next = self.sizes.reserved.next_multiple_of(self.ground.append_unit);
-                // A positional write may end inside a block, with old content behind it, which must be written over.
-                if self.would_show_old_content(next) { self.sizes.reserved } else { next }
-            }
+            Tail::Pad if !self.would_show_old_content(next_block) => next_block,
+            Tail::Pad | Tail::Rewrite => self.sizes.reserved,
         }
     }
 
     /// Whether a write that ends here extends nothing, and shares no block with an append in flight or yet to come.
     pub(super) fn is_inside(&self, end: u64) -> bool {
-        end <= self.full_to() || end <= self.sizes.written && self.in_flight == 0
+        end <= self.full_blocks() || end <= self.sizes.written && self.in_flight == 0
     }
 
-    /// Whether such a write goes at once: not before those who wait for the block in which the file ends, or writes that never
-    /// cease would keep them waiting for ever.
-    pub(super) fn goes_inside(&self, end: u64) -> bool {
+    /// Whether such a write may go out before those who wait to extend the file: not if they may wait for its block, or they
+    /// would for ever.
+    pub(super) fn may_overwrite(&self, end: u64) -> bool {
         let nobody_waits = self.waiting.is_empty() && self.called.is_none();
-        end <= self.full_to() || nobody_waits && self.is_inside(end)
+        end <= self.full_blocks() || nobody_waits && self.is_inside(end)
     }
 
-    /// No append in flight, or yet to come, writes below this.
-    fn full_to(&self) -> u64 {
+    /// The end of what no append will write again.
+    fn full_blocks(&self) -> u64 {
         let written = self.sizes.written;
-        if self.ground.is_device {
-            written
-        } else {
-            written / self.ground.append_unit * self.ground.append_unit
-        }
+        if self.ground.is_device { written } else { written - written % self.ground.append_unit }
     }
 
     /// Whether what begins at `offset`, at the end of the file or beyond, begins in a block that is being written.
@@ -222,7 +215,8 @@ impl<T: Clone + PartialEq> Core<T> {
         }
         let unit = self.ground.append_unit;
         let blocks_end = if records { end.next_multiple_of(unit) } else { end };
-        let extends = (blocks_end > self.sizes.physical).then_some(self.sizes.physical);
+        // What a failed one leaves in the last block must go as well.
+        let extends = self.space.prepared.is_none().then_some(self.sizes.reserved);
         self.sizes.grow_to(blocks_end);
         let span = Span { start: self.sizes.reserved, end: end.max(self.sizes.reserved) };
         self.sizes.reserve_to(span.end);
@@ -233,14 +227,7 @@ impl<T: Clone + PartialEq> Core<T> {
         let owner = members[0].0.clone();
         let work = Work::Write { segments, offset, head, means, extends, records, composed: None };
         out.requests.push(Request { id, owner, work });
-        self.reserved.push_back(Reserved {
-            id,
-            span,
-            members,
-            durable,
-            extends,
-            state: State::InFlight(means),
-        });
+        self.reserved.push_back(Reserved { id, span, members, durable, state: State::InFlight(means) });
         self.in_flight += 1;
     }
 
@@ -275,8 +262,7 @@ impl<T: Clone + PartialEq> Core<T> {
         part.state = State::Failed(failure.kind);
         if !grows_ahead {
             // It was to move i_size itself, alone, and the engine took back what it did.
-            let physical = part.extends.unwrap_or(self.sizes.physical);
-            self.sizes.take_back_to(part.span.start, physical);
+            self.sizes.take_back_to(part.span.start);
         }
         if grows_ahead || !no_space {
             self.stopped.get_or_insert(ErrorKind::AppendEnded(failure.cause));

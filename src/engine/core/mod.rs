@@ -56,7 +56,7 @@ pub enum Work {
         /// So many bytes go out by a call of their own, before the others; of records, of the blocks that they become.
         head: u64,
         means: Option<Means>,
-        /// The kernel's i_size, if the write moves it: to be restored if the write fails.
+        /// The end of the file, if the write itself moves i_size: to be restored if the write fails.
         extends: Option<u64>,
         /// The segments are records of any length, to be packed into blocks before they go out.
         records: bool,
@@ -198,8 +198,6 @@ struct Reserved<T> {
     /// With the offset of each.
     members: Few<(T, u64)>,
     durable: bool,
-    /// As in its request.
-    extends: Option<u64>,
     state: State,
 }
 
@@ -348,7 +346,7 @@ impl<T: Clone + PartialEq> Core<T> {
     /// need no order.
     pub fn write(&mut self, token: T, segment: Segment, offset: u64, durable: bool, out: &mut Outbox<T>) {
         let member = Member { token, segment, durable };
-        if self.goes_inside(offset + segment.len()) {
+        if self.may_overwrite(offset + segment.len()) {
             self.overwrite(offset, member, out);
         } else {
             self.extend(Place::At(offset), member, out);
@@ -374,7 +372,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 Dio::Append(segment) => {
                     self.join(Place::End, Member { token, segment, durable }, out);
                 }
-                Dio::Write(segment, offset) if self.goes_inside(offset + segment.len()) => {
+                Dio::Write(segment, offset) if self.may_overwrite(offset + segment.len()) => {
                     overwrites.push((offset, Member { token, segment, durable }));
                 }
                 Dio::Write(segment, offset) => {

@@ -10,6 +10,7 @@ use super::{Core, Failure, Few, GrowthJob, Member, Outbox, Place};
 use crate::error::ErrorKind;
 use crate::growth::{Need, Plan, Room};
 use crate::marker::{Marker, Mode};
+use crate::options::Tail;
 
 impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn start_grower(&mut self, out: &mut Outbox<T>) {
@@ -113,6 +114,10 @@ impl<T: Clone + PartialEq> Core<T> {
         let durable = self.sizes.durable;
         let (base, recycled) = match self.space.held {
             Some(held) => (held.base, held.recycled),
+            // The next record begins at a block: below, a hole may be meant.
+            None if self.ground.tail == Tail::Pad && durable >= self.space.old_to => {
+                (durable.next_multiple_of(self.ground.append_unit), false)
+            }
             None => (durable, durable < self.space.old_to),
         };
         Marker {
@@ -181,13 +186,14 @@ impl<T: Clone + PartialEq> Core<T> {
     /// There is no space for the first waiting operation, nor for any that needs as much.
     pub(super) fn refuse(&mut self, need: Need, kind: ErrorKind, out: &mut Outbox<T>) {
         // A write far beyond the end says nothing of appends; nor they of it.
-        let at_the_end = need.start <= self.sizes.reserved;
+        let end_of_file = self.end_of_file();
+        let at_the_end = need.start <= end_of_file;
         self.space.exhausted |= at_the_end;
         for group in &mut self.waiting {
             let (refused, kept) = match group.place {
                 Place::End if at_the_end => {
                     let unit = self.ground.append_unit;
-                    let end = |m: &Member<T>| (need.start + m.segment.len()).next_multiple_of(unit);
+                    let end = |m: &Member<T>| (end_of_file + m.segment.len()).next_multiple_of(unit);
                     group.members.drain(..).partition(|m| end(m) >= need.least)
                 }
                 // Those behind a refused one would move to other offsets: all or none.

@@ -2,6 +2,7 @@
 
 use crate::backend::ring::Ring;
 use crate::engine::Engine;
+use crate::engine::reactor::Reactor;
 use slab::Slab;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -23,9 +24,16 @@ pub(super) struct Attached {
 pub(super) struct Files {
     attached: Slab<Attached>,
     last: usize,
+    /// Whom a file is to tell when it is closed, since nobody comes to this thread's queue for it.
+    reactor: Option<Arc<Reactor>>,
 }
 
 impl Files {
+    /// They are a reactor's.
+    pub fn belong_to(&mut self, reactor: Arc<Reactor>) {
+        self.reactor = Some(reactor);
+    }
+
     /// The number of a file.
     pub fn attach(&mut self, engine: &Arc<Engine>, ring: &mut Option<Box<dyn Ring>>) -> usize {
         let is_it = |file: &Attached| Arc::ptr_eq(&file.engine, engine);
@@ -34,6 +42,9 @@ impl Files {
         }
         let known = self.attached.iter().find(|(_, file)| is_it(file)).map(|(number, _)| number);
         self.last = known.unwrap_or_else(|| {
+            if let Some(reactor) = &self.reactor {
+                engine.attach(reactor);
+            }
             let slot = ring.as_mut().and_then(|ring| ring.attach(&*engine.backend));
             self.attached.insert(Attached { engine: engine.clone(), slot, outstanding: 0, shuts_out: false })
         });

@@ -13,9 +13,10 @@ pub(super) mod inbox;
 #[cfg(test)]
 mod tests;
 
-use super::core::{Core, Dio, Outbox, Outcome, Request, Work};
+use super::core::{Call, Core, Dio, Outbox, Outcome, Request, Work};
 use super::io::{self, Transfer};
 use super::process::{Ended, Flushing, Process};
+use super::reactor::Reactor;
 use super::reading::Reading;
 use super::token::Token;
 use super::waiter::{News, Task};
@@ -25,7 +26,7 @@ use crate::backend::ring::{Bell, Io, Ring};
 #[cfg(any(test, feature = "sim"))]
 use crate::backend::sim::ring::SimRing;
 use crate::backend::uring::Uring;
-use crate::buffer::{Buffer, Pool, Segment};
+use crate::buffer::{Buffer, Memory, Pool, Segment};
 use crate::error::{ErrorKind, Operation, Result};
 use crate::file::Inner;
 use crate::flush::Means;
@@ -63,6 +64,8 @@ pub(crate) struct Driver {
     depth: usize,
     ring: Option<Box<dyn Ring>>,
     bell: Arc<Bell>,
+    /// It rang since `heed`.
+    rang: bool,
     waker: Waker,
     inbox: Arc<Inbox>,
     pool: Option<Arc<Pool>>,
@@ -81,6 +84,9 @@ pub(crate) struct Driver {
     pushed: usize,
     /// What cores ask for.
     tasks: VecDeque<(usize, Task)>,
+    /// Calls to send a group out wait until those who are told meanwhile had a chance to join it.
+    holds_calls: bool,
+    held_calls: VecDeque<(usize, Task)>,
     /// Flushes that succeeded, while some that ran beside them are still out.
     settling: Vec<(usize, Request<Token>, Ended)>,
     /// Files whose grower found no thread.
@@ -97,7 +103,7 @@ struct Pending {
     what: What,
     file: usize,
     durable: bool,
-    buffer: Option<Buffer>,
+    buffer: Option<Memory>,
     /// What its transfer is to move.
     bytes: u64,
     /// How far a read is, and memory that the kernel may be filling for it.
@@ -138,7 +144,7 @@ pub(crate) fn settle_own() {
 
 /// The queues of this thread let go of files that were closed.
 pub(super) fn let_go_of_closed() {
-    each_own(|driver| driver.files.let_go_of_closed(&mut driver.ring));
+    each_own(Driver::let_go_of_closed);
 }
 
 /// Before a queue sleeps: gives the others of its thread a turn, since what it waits for may wait for them. True if it
@@ -190,6 +196,7 @@ impl Driver {
             waker: Waker::from(bell.clone()),
             inbox: Arc::new(Inbox::new(bell.clone())),
             bell,
+            rang: false,
             pool,
             files: Files::default(),
             operations: Slab::with_capacity(depth.min(4096)),
@@ -200,6 +207,8 @@ impl Driver {
             performed: VecDeque::new(),
             pushed: 0,
             tasks: VecDeque::new(),
+            holds_calls: false,
+            held_calls: VecDeque::new(),
             settling: Vec::new(),
             to_grow: Vec::new(),
             finished: VecDeque::new(),
@@ -246,9 +255,9 @@ impl Driver {
         &mut self,
         file: &Inner,
         what: What,
-        buffer: Option<Buffer>,
+        buffer: Option<Memory>,
         tag: u64,
-    ) -> Result<(), Option<Buffer>> {
+    ) -> Result<(), Option<Memory>> {
         if self.outstanding() >= self.depth {
             return Err(buffer);
         }
@@ -281,7 +290,7 @@ impl Driver {
 
     /// Reads through a read-only handle where no engine of this process is: at once, since others may cut the file
     /// meanwhile, which only looking before and after can find.
-    fn read_beside(&mut self, reader: &Reader, what: What, mut buffer: Option<Buffer>, tag: u64) {
+    fn read_beside(&mut self, reader: &Reader, what: What, mut buffer: Option<Memory>, tag: u64) {
         let What::Read(offset) = what else { unreachable!("only reads come here") };
         let into = buffer.as_deref_mut().expect("a read has a buffer");
         let result = reader.read_beside_others(into, offset).map(|read| read as u64);
@@ -318,6 +327,45 @@ impl Driver {
         self.hand_over();
     }
 
+    /// From now on, [`wait`](Self::wait) takes note of the bell.
+    pub fn heed(&mut self) {
+        self.rang = false;
+    }
+
+    /// Begins everything that is queued, and waits until something has finished, or the bell rang since
+    /// [`heed`](Self::heed).
+    pub fn wait(&mut self) {
+        self.start();
+        if !self.process.is_current() {
+            // The ring is the parent's, and nothing of this process will ring.
+            return nap(NAP);
+        }
+        self.holds_calls = true;
+        if self.finished.is_empty() && !self.rang {
+            self.sleep(1);
+        } else if self.transfers.len() > self.pushed {
+            self.enter(0);
+        }
+        self.work();
+        self.hand_over();
+        self.holds_calls = false;
+    }
+
+    /// It is that of a reactor, which files tell when they are closed.
+    pub fn belong_to(&mut self, reactor: Arc<Reactor>) {
+        self.files.belong_to(reactor);
+    }
+
+    /// What wakes it when it [waits](Self::wait).
+    pub fn bell(&self) -> &Arc<Bell> {
+        &self.bell
+    }
+
+    /// Lets go of files that nobody will use any more.
+    pub fn let_go_of_closed(&mut self) {
+        self.files.let_go_of_closed(&mut self.ring);
+    }
+
     /// Waits until everything that was begun is finished.
     fn settle(&mut self) {
         self.settle_while(Self::is_busy);
@@ -335,7 +383,7 @@ impl Driver {
         if !self.process.is_current() {
             return self.disown();
         }
-        self.files.let_go_of_closed(&mut self.ring);
+        self.let_go_of_closed();
         let queued = std::mem::take(&mut self.queued);
         self.begin(&queued);
         if self.queued.is_empty() {
@@ -411,6 +459,9 @@ impl Driver {
     /// Does all that can be done without waiting. False if that was nothing.
     fn work(&mut self) -> bool {
         let mut worked = false;
+        if !self.holds_calls {
+            self.tasks.append(&mut self.held_calls);
+        }
         let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
         loop {
             if self.bell.has_rung() {
@@ -436,6 +487,7 @@ impl Driver {
 
     /// The bell rang: somebody has news, or what we waited for may have happened.
     fn look(&mut self) {
+        self.rang = true;
         let mut mail = self.inbox.take(std::mem::take(&mut self.spare_mail));
         for (number, news) in mail.drain(..) {
             match news {
@@ -457,6 +509,9 @@ impl Driver {
     fn perform(&mut self, file: usize, task: Task) {
         match task {
             Task::Request(request) => self.begin_request(file, request),
+            Task::Call(Call::Extend) if self.holds_calls && !self.finished.is_empty() => {
+                self.held_calls.push_back((file, task));
+            }
             Task::Call(call) => self.change(file, |core, out| core.called(call, out)),
         }
     }
@@ -718,14 +773,14 @@ impl Driver {
             Purpose::Request(request, _) => io_of(&request.work, &part),
             Purpose::Operation(number) => {
                 let operation = &mut self.operations[*number];
-                let buffer = operation.buffer.as_deref_mut().expect("reads and writes have one");
+                let memory = operation.buffer.as_mut().expect("reads and writes have one");
                 match &mut operation.reading {
                     Some(reading) => {
-                        let (into, offset) = reading.target(buffer, part.start);
+                        let (into, offset) = reading.target(memory, part.start);
                         Io::Read { into: Segment::of_mut(into), offset }
                     }
                     None => Io::Write {
-                        segments: smallvec![Segment::of(&buffer[part.start as usize..])],
+                        segments: smallvec![Segment::of(&memory[part.start as usize..])],
                         offset: operation.what.offset().expect("writes have one") + part.start,
                         dsync: operation.durable,
                     },
@@ -810,7 +865,7 @@ impl What {
         }
     }
 
-    fn offset(self) -> Option<u64> {
+    pub fn offset(self) -> Option<u64> {
         match self {
             Self::Write(offset) | Self::Read(offset) => Some(offset),
             Self::Append | Self::Sync => None,

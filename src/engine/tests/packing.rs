@@ -164,3 +164,43 @@ fn recycled_space_shows_zeros_behind_records_and_nothing_else() {
         }
     }
 }
+
+#[test]
+fn what_a_failed_append_left_in_the_last_block_is_never_seen() {
+    for lengthen in [true, false] {
+        let file = open_with(Disk::new(2 * BLOCK_BYTES), None, Tail::Rewrite);
+        file.append(&[1; 100], true).unwrap();
+        let refused = file.append(&[2; 2 * BLOCK], true).unwrap_err();
+        assert_eq!(*refused.kind(), ErrorKind::NoSpace(libc::ENOSPC));
+        assert_eq!((file.len(), physical(&file)), (100, 100), "its first block had been written");
+        match lengthen {
+            true => file.set_len(1024).unwrap(),
+            false => file.write_at(&Buffer::zeroed(512), 512, true).unwrap(),
+        }
+        assert_eq!(bytes(&file, 0, 1024), [&[1; 100][..], &[0; 924]].concat());
+    }
+}
+
+#[test]
+fn lengthening_shows_nothing_of_an_append_that_could_not_be_taken_back() {
+    let file = open_with(Disk::new(DISK_BYTES), None, Tail::Rewrite);
+    file.append(&[1; 100], true).unwrap();
+    file.backend.fail(Call::Write, 1, libc::EIO);
+    file.backend.fail(Call::Allocate, 0, libc::EIO);
+    file.append(&[2; BLOCK], true).unwrap_err();
+    file.set_len(1024).unwrap();
+    assert_eq!(bytes(&file, 0, 1024), [&[1; 100][..], &[0; 924]].concat());
+}
+
+#[test]
+fn padding_begins_inside_a_block_that_holds_old_content() {
+    let file = open_with(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), Tail::Pad);
+    file.append(&[9; 4 * BLOCK], true).unwrap();
+    file.finish().unwrap();
+    let file = open_with(file.backend, Some(Prepared::Unwritten), Tail::Pad);
+    file.recycle().unwrap();
+    file.write_at(&Buffer::zeroed(512), 0, true).unwrap();
+    assert_eq!(file.append(&[1; 100], true), Ok(512));
+    assert_eq!(bytes(&file, 0, 4 * BLOCK)[..BLOCK], [&[0; 512][..], &[1; 100], &[0; BLOCK - 612]].concat());
+    assert_eq!(file.append(&[2; 100], true), Ok(BLOCK_BYTES), "what lies behind is zeros by now");
+}

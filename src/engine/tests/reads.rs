@@ -110,6 +110,25 @@ fn a_read_that_fails_in_part_is_an_error() {
     }
 }
 
+/// Another program cuts it, which no promise covers; but nothing is made up.
+#[test]
+fn a_file_that_is_cut_behind_our_back_has_no_bytes_there() {
+    let content = content(9000);
+    with_files(2, &content, |disk, [file, _]| {
+        disk.put("log", &content[..5000]);
+        for queue in &queues() {
+            let mut memory = Buffer::zeroed(4 * 4096);
+            for (skip, room, offset) in
+                [(0, 8192, 0), (0, 100, 4950), (1, 8000, 1000), (0, 90, 6000), (0, 512, 8192)]
+            {
+                let result = read(queue.as_ref(), file, &mut memory[skip..][..room], offset);
+                assert_eq!(result.map_err(|error| error.errno()), Err(libc::EIO), "{room} bytes at {offset}");
+            }
+            check(queue.as_ref(), file, &content[..5000], &mut memory[..4000], 1000);
+        }
+    });
+}
+
 /// The memory of ours that the kernel fills is there until it has.
 #[test]
 fn a_queue_that_is_dropped_has_read_what_it_began() {

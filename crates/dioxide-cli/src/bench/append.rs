@@ -2,43 +2,50 @@
 //!
 //! All routes draw from the same tickets, so that none writes more than the size cap, and all end
 //! stable inside the clock: dioxide by its close, the others by one fdatasync.
+//!
+//! What direct writes take is written to where its ticket says by the kernel's routes, and packed by dioxide if it is no
+//! whole block. Records of any other length are packed by all.
 
+use super::backing::Backing;
+use super::blocks::Places;
 use super::figures::Run;
+use super::group_commit::GroupCommit;
 use super::growing::GrowthWatch;
-use super::ledger::{End, Ledger, Places};
+use super::ledger::{End, Ledger};
 use super::place::Ground;
+use super::tail_block::TailBlock;
 use super::target::Target;
 use super::task::Task;
+use super::tickets::Tickets;
 use super::work::{Backend, Route};
 use anyhow::{Context, Result};
 use dioxide::{Durability, Growth, OpenOptions};
 use rustix::fs::OFlags;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// One run.
 pub fn run(task: &Task<'_>) -> Result<Run> {
     let ground = task.place.prepare()?;
     let ledger = task.ledger(Places::OnceEach);
-    let tickets = Tickets::new(task);
-    let (run, end) = match task.route {
-        Route::Dioxide => (through_dioxide(task, &ground, &ledger, &tickets)?, End::AtLastBlock),
-        Route::Queue { iodepth } => {
-            (through_a_queue(task, iodepth, &ground, &ledger, &tickets)?, End::AtLastBlock)
-        }
-        Route::Recycled => (over_an_old_file(task, &ground, &ledger, &tickets)?, End::AtLastBlock),
-        Route::Preallocated => {
-            ground.preallocate(task.size_bytes).context("preallocate")?;
-            (through_kernel(task, &ground, &ledger, &tickets)?, End::Anywhere)
-        }
-        _ => (through_kernel(task, &ground, &ledger, &tickets)?, End::AtLastBlock),
-    };
+    let tickets = Tickets::new(task, &ledger);
+    let is_direct = task.point.sizes.are_whole(task.units.write_bytes);
+    let mut end = End::AtLast;
+    if task.route == Route::Preallocated {
+        ground.preallocate(task.size_bytes).context("preallocate")?;
+        end = if is_direct { End::Anywhere } else { end };
+    }
+    let run = match task.route {
+        Route::Dioxide => through_dioxide(task, &ground, &ledger, &tickets),
+        Route::Queue { iodepth } => through_a_queue(task, iodepth, &ground, &ledger, &tickets),
+        Route::Recycled => over_an_old_file(task, &ground, &ledger, &tickets),
+        Route::BufferedGroup => through_groups(task, &ground, &ledger, &tickets),
+        _ if is_direct => through_kernel(task, &ground, &ledger, &tickets),
+        _ => through_a_tail_block(task, &ground, &ledger, &tickets),
+    }?;
     task.conclude(run, &ground, &ledger, end)
 }
 
 /// Appends as a program does them by hand: the ticket is the offset.
-fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
+fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
     let flags = match task.point.durability {
         Durability::EveryWrite => OFlags::DSYNC,
         Durability::OnSync => OFlags::empty(),
@@ -47,7 +54,7 @@ fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &T
     let shift = task.crew(ledger).work(
         |_, _| tickets.take(),
         |Target { offset, .. }, block| {
-            pwrite(&file, block, offset)?;
+            file.pwrite(block, offset).with_context(|| format!("pwrite at {offset}"))?;
             Ok(offset)
         },
     )?;
@@ -55,8 +62,32 @@ fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &T
     Ok(shift.clock_out())
 }
 
+/// Appends of any length by hand.
+fn through_a_tail_block(
+    task: &Task<'_>,
+    ground: &Ground,
+    ledger: &Ledger,
+    tickets: &Tickets<'_>,
+) -> Result<Run> {
+    let file = ground.open(OFlags::empty())?;
+    let (durability, unit, max) =
+        (task.point.durability, task.units.append_bytes, task.point.sizes.max_bytes);
+    let log = TailBlock::new(file, durability, unit, max);
+    let shift = task.crew(ledger).work(|_, _| tickets.take(), |_, record| Ok(log.append(record)?))?;
+    log.finish()?;
+    Ok(shift.clock_out())
+}
+
+/// The best that is known without direct I/O.
+fn through_groups(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
+    let log = GroupCommit::new(ground.open_cached()?, task.point.durability);
+    let shift = task.crew(ledger).work(|_, _| tickets.take(), |_, record| Ok(log.append(record)?))?;
+    log.finish()?;
+    Ok(shift.clock_out())
+}
+
 /// The ticket only allows an append; where it goes is for the library to say.
-fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
+fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
     let file = ground.open_with(&options(task))?;
     if task.point.backend == Backend::Sim {
         return one_by_one(task, file, ledger, tickets);
@@ -75,7 +106,7 @@ fn through_a_queue(
     iodepth: usize,
     ground: &Ground,
     ledger: &Ledger,
-    tickets: &Tickets,
+    tickets: &Tickets<'_>,
 ) -> Result<Run> {
     let file = ground.open_with(&options(task))?;
     let shift = task.crew(ledger).work_through_queues(
@@ -88,14 +119,14 @@ fn through_a_queue(
 }
 
 /// The file was written to the full before, and begins anew.
-fn over_an_old_file(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
+fn over_an_old_file(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
     ground.fill(task.whole_blocks_bytes()).context("fill the file to be recycled")?;
     let file = ground.open_with(&options(task))?;
     file.recycle()?;
     one_by_one(task, file, ledger, tickets)
 }
 
-fn one_by_one(task: &Task<'_>, file: dioxide::File, ledger: &Ledger, tickets: &Tickets) -> Result<Run> {
+fn one_by_one(task: &Task<'_>, file: dioxide::File, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
     let shift = task.crew(ledger).work(|_, _| tickets.take(), |_, block| Ok(file.append(block)?))?;
     file.close()?;
     Ok(shift.clock_out())
@@ -104,44 +135,9 @@ fn one_by_one(task: &Task<'_>, file: dioxide::File, ledger: &Ledger, tickets: &T
 fn options(task: &Task<'_>) -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).durability(task.point.durability).growth(task.point.growth.unwrap_or(Growth::None));
+    options.tail(task.point.tail.unwrap_or_default());
     if let Some(bytes) = task.growth_cap_bytes {
         options.growth_cap(bytes);
     }
     options
-}
-
-fn pwrite(file: &File, block: &[u8], offset: u64) -> Result<()> {
-    file.write_all_at(block, offset).with_context(|| format!("pwrite at {offset}"))
-}
-
-/// One for each block that fits under the size cap.
-struct Tickets {
-    next: AtomicU64,
-    bs_bytes: u64,
-    size_bytes: u64,
-}
-
-impl Tickets {
-    fn new(task: &Task<'_>) -> Self {
-        Self { next: AtomicU64::new(0), bs_bytes: task.point.bs_bytes, size_bytes: task.size_bytes }
-    }
-
-    /// The next offset. None once the file is full.
-    fn take(&self) -> Option<Target> {
-        let offset = self.next.fetch_add(self.bs_bytes, Relaxed);
-        (offset + self.bs_bytes <= self.size_bytes).then_some(Target::write(offset))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tickets_end_at_the_cap() {
-        let tickets = Tickets { next: AtomicU64::new(0), bs_bytes: 4096, size_bytes: 10_000 };
-        let taken = [tickets.take(), tickets.take(), tickets.take()];
-        assert_eq!(taken, [Some(Target::write(0)), Some(Target::write(4096)), None]);
-        assert_eq!(tickets.take(), None);
-    }
 }

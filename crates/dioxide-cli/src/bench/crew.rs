@@ -24,7 +24,7 @@ const ATTENTION: Duration = Duration::from_millis(50);
 /// See the module.
 pub struct Crew<'a> {
     pub threads: usize,
-    pub bs_bytes: u64,
+    pub bs_max_bytes: u64,
     pub runtime: Duration,
     /// When each operation begins. None for as soon as the one before has ended.
     pub schedule: Option<Schedule>,
@@ -144,7 +144,8 @@ impl Shift<'_> {
             sum
         };
         let (reads, writes) = (sum(|done| &done.reads), sum(|done| &done.writes));
-        let mut run = Run::new(elapsed, reads, writes, usage);
+        let bytes = self.done.iter().map(|done| done.bytes).sum();
+        let mut run = Run::new(elapsed, reads, writes, bytes, usage);
         if let Some(schedule) = self.schedule {
             let missed = missed(schedule, &self.done, elapsed.min(self.runtime));
             missed.for_each(|due| run.timings.miss(elapsed - due));
@@ -166,7 +167,7 @@ fn missed(schedule: Schedule, done: &[Done], end: Duration) -> impl Iterator<Ite
 
 #[cfg(test)]
 mod tests {
-    use super::super::ledger::Places;
+    use super::super::blocks::{Blocks, Places};
     use super::super::target::Direction;
     use super::*;
     use std::sync::atomic::AtomicU64;
@@ -176,16 +177,16 @@ mod tests {
 
     /// A place of its own for each thread.
     fn aim(job: usize, _: &mut Rng) -> Option<Target> {
-        Some(Target::write(job as u64 * BS))
+        Some(Target::block(Direction::Write, job as u64 * BS, BS))
     }
 
     fn crew(ledger: &Ledger, runtime: Duration) -> Crew<'_> {
-        Crew { threads: 8, bs_bytes: BS, runtime, schedule: None, ledger, disk: None }
+        Crew { threads: 8, bs_max_bytes: BS, runtime, schedule: None, ledger, disk: None }
     }
 
     #[test]
     fn works_until_the_time_is_over() {
-        let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
+        let ledger = Ledger::Blocks(Blocks::new(1, BS, 8, Places::Rewritten));
         let runtime = Duration::from_millis(30);
         let op = |target: Target, _: &mut [u8]| {
             std::thread::sleep(Duration::from_millis(1));
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_given_load_is_kept_and_lateness_counted() {
-        let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
+        let ledger = Ledger::Blocks(Blocks::new(1, BS, 8, Places::Rewritten));
         let schedule = Some(Schedule::new(1000, 8));
         let crew = Crew { schedule, ..crew(&ledger, Duration::from_millis(200)) };
         let stalled = AtomicBool::new(false);
@@ -219,7 +220,7 @@ mod tests {
 
     #[test]
     fn what_is_never_begun_counts_as_late() {
-        let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
+        let ledger = Ledger::Blocks(Blocks::new(1, BS, 8, Places::Rewritten));
         let schedule = Some(Schedule::new(1000, 1));
         let crew = Crew { schedule, threads: 1, ..crew(&ledger, Duration::from_millis(50)) };
         let op = |target: Target, _: &mut [u8]| {
@@ -238,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_full_file_misses_nothing() {
-        let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
+        let ledger = Ledger::Blocks(Blocks::new(1, BS, 8, Places::Rewritten));
         let schedule = Some(Schedule::new(1000, 1));
         let crew = Crew { schedule, threads: 1, ..crew(&ledger, LONG) };
         let shift = crew.work(|_, _| None, |_, _| Ok(0)).unwrap();
@@ -248,11 +249,11 @@ mod tests {
 
     #[test]
     fn works_until_there_is_no_space() {
-        let ledger = Ledger::new(1, BS, 100, Places::OnceEach);
+        let ledger = Ledger::Blocks(Blocks::new(1, BS, 100, Places::OnceEach));
         let next = AtomicU64::new(0);
         let aim = |_: usize, _: &mut Rng| {
             let number = next.fetch_add(1, Relaxed);
-            (number < 100).then_some(Target::write(number * BS))
+            (number < 100).then_some(Target::append(number + 1, number * BS, BS))
         };
         let op = |target: Target, block: &mut [u8]| {
             assert_eq!(block.len() as u64, BS);
@@ -264,10 +265,10 @@ mod tests {
 
     #[test]
     fn reads_and_writes_are_told_apart() {
-        let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
+        let ledger = Ledger::Blocks(Blocks::new(1, BS, 8, Places::Rewritten));
         let aim = |job: usize, _: &mut Rng| {
             let direction = if job < 4 { Direction::Read } else { Direction::Write };
-            Some(Target { direction, offset: job as u64 * BS })
+            Some(Target::block(direction, job as u64 * BS, BS))
         };
         let op = |target: Target, _: &mut [u8]| {
             std::thread::sleep(Duration::from_millis(if target.direction == Direction::Read {
@@ -285,11 +286,11 @@ mod tests {
 
     #[test]
     fn what_was_not_written_is_not_read() {
-        let ledger = Ledger::new(1, BS, 1, Places::Rewritten);
+        let ledger = Ledger::Blocks(Blocks::new(1, BS, 1, Places::Rewritten));
         let written = std::sync::Mutex::new(Vec::new());
         let aim = |_: usize, dice: &mut Rng| {
             let direction = if dice.bool() { Direction::Read } else { Direction::Write };
-            Some(Target { direction, offset: 0 })
+            Some(Target::block(direction, 0, BS))
         };
         // Keeps two writes only.
         let op = |target: Target, block: &mut [u8]| {
@@ -310,7 +311,7 @@ mod tests {
 
     #[test]
     fn one_failure_stops_all() {
-        let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
+        let ledger = Ledger::Blocks(Blocks::new(1, BS, 8, Places::Rewritten));
         let op = |target: Target, _: &mut [u8]| match target.offset / BS {
             3 => Err(anyhow!("broken")),
             _ => Ok(target.offset),
@@ -321,7 +322,7 @@ mod tests {
 
     #[test]
     fn the_clock_runs_until_clock_out() {
-        let ledger = Ledger::new(1, BS, 8, Places::Rewritten);
+        let ledger = Ledger::Blocks(Blocks::new(1, BS, 8, Places::Rewritten));
         let shift = crew(&ledger, LONG).work(|_, _| None, |_, _| Ok(0)).unwrap();
         std::thread::sleep(Duration::from_millis(20));
         assert!(shift.clock_out().figures.elapsed >= Duration::from_millis(20));

@@ -24,6 +24,7 @@ pub struct Figures {
     pub iops: f64,
     pub read_iops: f64,
     pub write_iops: f64,
+    pub bw_bytes: f64,
     pub elapsed: Duration,
     /// The file was full before the time was over.
     pub is_cut_short: bool,
@@ -46,7 +47,7 @@ pub struct Figures {
 }
 
 impl Run {
-    pub fn new(elapsed: Duration, reads: Timings, writes: Timings, usage: Usage) -> Self {
+    pub fn new(elapsed: Duration, reads: Timings, writes: Timings, bytes: u64, usage: Usage) -> Self {
         let mut timings = reads.clone();
         timings.add(&writes);
         let ops = timings.clat.len();
@@ -58,6 +59,7 @@ impl Run {
             iops: rate(&timings),
             read_iops: rate(&reads),
             write_iops: rate(&writes),
+            bw_bytes: bytes as f64 / seconds,
             elapsed,
             is_cut_short: false,
             usr_cpu: percent(usage.cpu.user, elapsed),
@@ -143,7 +145,7 @@ impl Row {
     }
 
     pub fn bw_bytes(&self) -> f64 {
-        self.iops() * self.point.bs_bytes as f64
+        self.median(|run| run.bw_bytes)
     }
 
     /// How many times as fast as `other`, round by round: both saw the same state of a shared machine.
@@ -158,16 +160,18 @@ impl Row {
 pub mod examples {
     use super::super::work::{Backend, Scenario};
     use super::*;
+    use crate::sizes::Sizes;
     use dioxide::{Durability, Growth};
 
     pub fn append_point(numjobs: usize) -> Point {
         Point {
             scenario: Scenario::Append,
             backend: Backend::System,
-            bs_bytes: 4096,
+            sizes: Sizes::one(4096),
             numjobs,
             durability: Durability::OnSync,
             growth: Some(Growth::Unwritten),
+            tail: None,
             rwmixread: None,
             rate_iops: None,
         }
@@ -177,10 +181,11 @@ pub mod examples {
         Point {
             scenario: Scenario::Sync,
             backend: Backend::System,
-            bs_bytes: 65536,
+            sizes: Sizes::one(65536),
             numjobs: 64,
             durability: Durability::EveryWrite,
             growth: None,
+            tail: None,
             rwmixread: None,
             rate_iops: None,
         }
@@ -190,10 +195,11 @@ pub mod examples {
         Point {
             scenario: Scenario::Mixed,
             backend: Backend::System,
-            bs_bytes: 4096,
+            sizes: Sizes::one(4096),
             numjobs,
             durability: Durability::OnSync,
             growth: None,
+            tail: None,
             rwmixread: Some(70),
             rate_iops: None,
         }
@@ -215,6 +221,7 @@ pub mod examples {
             iops: ops as f64,
             read_iops,
             write_iops: ops as f64 - read_iops,
+            bw_bytes: ops as f64 * point.sizes.max_bytes as f64,
             elapsed: Duration::from_secs(1),
             is_cut_short: ops > 100_000,
             usr_cpu: 10.0,

@@ -48,7 +48,8 @@ impl<'a> GrowthWatch<'a> {
         if took_ns > self.longest_ns.load(Relaxed) && self.ground.size_bytes()? > handed_out {
             self.longest_ns.fetch_max(took_ns, Relaxed);
         }
-        if offset.is_multiple_of(NOTED_EVERY * block.len() as u64) {
+        let len = block.len() as u64;
+        if offset % (NOTED_EVERY * len) < len {
             self.handed_out.fetch_max(self.file.stats().grown_bytes, Relaxed);
         }
         Ok(offset)

@@ -2,7 +2,7 @@
 
 use super::crew::Crew;
 use super::latency::Timings;
-use super::stamp::{Stamp, fill_as_job};
+use super::stamp::fill_as_job;
 use super::target::{Direction, Target};
 use anyhow::{Context, Result};
 use dioxide::Buffer;
@@ -40,6 +40,7 @@ pub struct Floor {
 pub struct Done {
     pub reads: Timings,
     pub writes: Timings,
+    pub bytes: u64,
     /// The number of the first operation that it did not begin for want of time. None if there was no space for it.
     pub next: Option<u64>,
 }
@@ -52,31 +53,32 @@ impl Job<'_> {
         op: impl Fn(Target, &mut [u8]) -> Result<u64>,
     ) -> Result<Done> {
         let ledger = self.crew.ledger;
-        let mut blocks = Blocks::new(self.number, self.crew.bs_bytes);
+        let mut blocks = Blocks::new(self.number, self.crew.bs_max_bytes);
         let mut done = Done::new(self.crew.schedule.is_some());
         let mut dice = Rng::with_seed(self.number as u64);
-        let mut stamp = Stamp { job: self.number as u32, sequence: 1 };
+        let mut sequence = 1;
         let began = self.start()?;
         while !self.is_over() {
-            let due = self.due(began, stamp.sequence);
+            let due = self.due(began, sequence);
             if due.is_some_and(|due| !self.is_awaited(due)) {
                 break;
             }
             let Some(target) = aim(self.number, &mut dice) else { return Ok(done) };
-            let block = blocks.of(target.direction);
+            let block = blocks.of(target);
+            let stamp = target.stamp(self.number, sequence);
             if target.direction == Direction::Write {
                 ledger.stamp(stamp, block);
             }
             let submitted = Instant::now();
             let offset = op(target, block)?;
-            done.timings(target.direction).record(due.unwrap_or(submitted), submitted);
+            done.record(target, due.unwrap_or(submitted), submitted);
             match target.direction {
                 Direction::Write => ledger.acknowledge(stamp, offset)?,
                 Direction::Read => ledger.check(block, offset)?,
             }
-            stamp.sequence += 1;
+            sequence += 1;
         }
-        done.next = Some(stamp.sequence);
+        done.next = Some(sequence);
         Ok(done)
     }
 
@@ -122,14 +124,17 @@ impl Job<'_> {
 impl Done {
     pub fn new(is_load_given: bool) -> Self {
         let none = || Timings::new(is_load_given);
-        Self { reads: none(), writes: none(), next: None }
+        Self { reads: none(), writes: none(), bytes: 0, next: None }
     }
 
-    pub fn timings(&mut self, direction: Direction) -> &mut Timings {
-        match direction {
+    /// An operation that ended just now.
+    pub fn record(&mut self, target: Target, due: Instant, submitted: Instant) {
+        let timings = match target.direction {
             Direction::Read => &mut self.reads,
             Direction::Write => &mut self.writes,
-        }
+        };
+        timings.record(due, submitted);
+        self.bytes += target.bytes;
     }
 }
 
@@ -140,16 +145,17 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn new(job: usize, bs_bytes: u64) -> Self {
-        let mut outgoing = Buffer::zeroed(bs_bytes as usize);
+    fn new(job: usize, bs_max_bytes: u64) -> Self {
+        let mut outgoing = Buffer::zeroed(bs_max_bytes as usize);
         fill_as_job(job as u32, &mut outgoing);
         Self { outgoing, incoming: None }
     }
 
-    fn of(&mut self, direction: Direction) -> &mut [u8] {
-        match direction {
+    fn of(&mut self, target: Target) -> &mut [u8] {
+        let block = match target.direction {
             Direction::Write => &mut self.outgoing,
             Direction::Read => self.incoming.get_or_insert_with(|| Buffer::zeroed(self.outgoing.len())),
-        }
+        };
+        &mut block[..target.bytes as usize]
     }
 }

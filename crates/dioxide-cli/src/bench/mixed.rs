@@ -6,8 +6,9 @@
 //! A block belongs to one thread, the next block to the next, so that each thread is all over the file, and every read
 //! has one right answer: what its own thread wrote there last. Of a queue's operations each is in the place of a thread.
 
+use super::blocks::Places;
 use super::figures::Run;
-use super::ledger::{End, Ledger, Places};
+use super::ledger::{End, Ledger};
 use super::place::Ground;
 use super::target::{Direction, Target};
 use super::task::Task;
@@ -57,7 +58,7 @@ fn counted(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
 
 fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
     let file = open(task, ground)?;
-    let shift = task.crew(ledger).work(aim(task), |Target { direction, offset }, block| {
+    let shift = task.crew(ledger).work(aim(task), |Target { direction, offset, .. }, block| {
         match direction {
             Direction::Write => file.write_at(block, offset)?,
             Direction::Read => {
@@ -73,7 +74,7 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<
 
 fn through_queues(task: &Task<'_>, iodepth: usize, ground: &Ground, ledger: &Ledger) -> Result<Run> {
     let file = open(task, ground)?;
-    let queue_it = |queue: &Queue, Target { direction, offset }, block, tag| match direction {
+    let queue_it = |queue: &Queue, Target { direction, offset, .. }, block, tag| match direction {
         Direction::Write => queue.write_at(&file, block, offset, tag),
         Direction::Read => queue.read_at(&file, block, offset, tag),
     };
@@ -100,18 +101,18 @@ struct Count(AtomicU64);
 
 /// A thread's next block, and whether it is read or written.
 fn aim(task: &Task<'_>) -> impl Fn(usize, &mut Rng) -> Option<Target> {
-    let (bs_bytes, lanes) = (task.point.bs_bytes, task.point.lanes(task.route) as u64);
+    let (bs_bytes, lanes) = (task.point.sizes.max_bytes, task.point.lanes(task.route) as u64);
     let own_blocks = task.size_bytes / bs_bytes / lanes;
     let rwmixread = task.point.rwmixread.unwrap_or(0);
     move |lane, dice| {
         let direction = if dice.u32(0..100) < rwmixread { Direction::Read } else { Direction::Write };
         let block = dice.u64(0..own_blocks) * lanes + lane as u64;
-        Some(Target { direction, offset: block * bs_bytes })
+        Some(Target::block(direction, block * bs_bytes, bs_bytes))
     }
 }
 
 fn transfer(file: &File, target: Target, block: &mut [u8]) -> Result<u64> {
-    let Target { direction, offset } = target;
+    let Target { direction, offset, .. } = target;
     match direction {
         Direction::Write => {
             file.write_all_at(block, offset).with_context(|| format!("pwrite at {offset}"))?

@@ -1,8 +1,11 @@
 //! `dioxide bench`: the same work by several routes, interleaved, timed, verified and compared.
 
 mod append;
+mod backing;
+mod blocks;
 mod crew;
 pub mod figures;
+mod group_commit;
 pub mod growing;
 mod job;
 pub mod latency;
@@ -14,12 +17,15 @@ mod plan;
 mod progress;
 mod queued;
 pub mod ratio;
+mod records;
 mod rounds;
 mod schedule;
 pub mod stamp;
 mod sync;
+mod tail_block;
 mod target;
 mod task;
+mod tickets;
 pub mod work;
 
 use crate::args;

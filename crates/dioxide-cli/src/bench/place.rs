@@ -174,13 +174,22 @@ impl Ground {
         self.open_direct(OFlags::RDWR | self.flags | flags)
     }
 
+    /// Opens it for writes through the page cache.
+    pub fn open_cached(&self) -> Result<File> {
+        self.open_as(OFlags::RDWR | self.flags)
+    }
+
     /// Opens it for reading back.
     pub fn open_to_verify(&self) -> Result<File> {
         self.open_direct(OFlags::RDONLY)
     }
 
     fn open_direct(&self, flags: OFlags) -> Result<File> {
-        match open(&self.path, flags | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()) {
+        self.open_as(flags | OFlags::DIRECT)
+    }
+
+    fn open_as(&self, flags: OFlags) -> Result<File> {
+        match open(&self.path, flags | OFlags::CLOEXEC, Mode::empty()) {
             Ok(file) => Ok(file.into()),
             Err(Errno::INVAL) => bail!("O_DIRECT is not supported here"),
             Err(errno) => Err(errno).with_context(|| format!("open {}", self.path.display())),

@@ -2,12 +2,13 @@
 
 use super::ledger::Ledger;
 use super::place::Place;
-use super::work::{Backend, Point, Route, Scenario, Work};
+use super::work::{Backend, Point, Route, Scenario, Units, Work};
 use crate::args;
 use crate::exit::say;
+use crate::sizes::Sizes;
 use crate::units;
 use anyhow::{Context, Result, bail, ensure};
-use dioxide::{Durability, ErrorKind, Growth, OpenOptions};
+use dioxide::{Durability, ErrorKind, Growth, OpenOptions, Tail};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -56,12 +57,12 @@ impl Plan {
         let pace = args::Pace { runtime: Duration::from_millis(700), rounds: 3, rate: None };
         let durabilities = [Durability::OnSync, Durability::EveryWrite];
         let crews = Crews::new(&[1, 64], &[64]);
-        let append = append_points(&[4096], &crews, &durabilities, Growth::Unwritten, None);
-        let append = append_work(&place, crews.rows(append), pace, size_bytes)?;
+        let append = append_points(&[Sizes::one(4096)], &crews, &durabilities, Growth::Unwritten, None);
+        let append = append_work(&place, crews.rows(append), pace, size_bytes, false)?;
         let crews = Crews::new(&[64], &[64]);
-        let sync = sync_work(&place, crews.rows(sync_points(&[65536], &crews, None)), pace)?;
+        let sync = sync_work(&place, crews.rows(sync_points(&[Sizes::one(65536)], &crews, None)), pace)?;
         let crews = Crews::new(&[2], &[64]);
-        let mixed = crews.rows(mixed_points(&[4096], &crews, 50, None));
+        let mixed = crews.rows(mixed_points(&[Sizes::one(4096)], &crews, 50, None));
         let mixed = mixed_work(&place, mixed, pace, size_bytes.min(TOUR_MIXED_SIZE_BYTES))?;
         let budgets = [(append, TOUR_APPEND_MAX), (sync, TOUR_SYNC_MAX), (mixed, TOUR_MIXED_MAX)];
         let works = budgets.map(|(work, budget)| Work { budget: Some(budget), ..work });
@@ -82,7 +83,8 @@ impl Plan {
         let (durability, growth) = ([args.durability.into()], args.growth.into());
         let crews = Crews::new(&args.numjobs, &args.iodepth);
         let points = append_points(&args.bs, &crews, &durability, growth, args.pace.rate);
-        let work = append_work(&place, crews.rows(on(backend, points)), args.pace, size_bytes)?;
+        let points = with_tail(args.tail.into(), on(backend, points));
+        let work = append_work(&place, crews.rows(points), args.pace, size_bytes, args.buffered_group)?;
         let mut work = Work { growth_cap_bytes: args.growth_cap, ..work };
         if args.recycle {
             match why_not_recycled(&place, growth)? {
@@ -170,7 +172,7 @@ impl Crews {
 }
 
 fn append_points(
-    bs: &[u64],
+    bs: &[Sizes],
     crews: &Crews,
     durabilities: &[Durability],
     growth: Growth,
@@ -180,7 +182,7 @@ fn append_points(
 }
 
 fn points(
-    bs: &[u64],
+    bs: &[Sizes],
     numjobs: &[usize],
     durabilities: &[Durability],
     growth: Growth,
@@ -189,14 +191,15 @@ fn points(
     let bs = distinct(bs);
     let mut points = Vec::new();
     for &durability in durabilities {
-        for &bs_bytes in &bs {
+        for &sizes in &bs {
             points.extend(numjobs.iter().map(|&numjobs| Point {
                 scenario: Scenario::Append,
                 backend: Backend::System,
-                bs_bytes,
+                sizes,
                 numjobs,
                 durability,
                 growth: Some(growth),
+                tail: None,
                 rwmixread: None,
                 rate_iops,
             }));
@@ -205,7 +208,7 @@ fn points(
     points
 }
 
-fn sync_points(bs: &[u64], crews: &Crews, rate_iops: Option<u64>) -> Vec<Point> {
+fn sync_points(bs: &[Sizes], crews: &Crews, rate_iops: Option<u64>) -> Vec<Point> {
     let mut points = points(bs, &crews.sizes(), &[Durability::EveryWrite], Growth::None, rate_iops);
     for point in &mut points {
         (point.scenario, point.growth) = (Scenario::Sync, None);
@@ -213,7 +216,7 @@ fn sync_points(bs: &[u64], crews: &Crews, rate_iops: Option<u64>) -> Vec<Point> 
     points
 }
 
-fn mixed_points(bs: &[u64], crews: &Crews, rwmixread: u32, rate_iops: Option<u64>) -> Vec<Point> {
+fn mixed_points(bs: &[Sizes], crews: &Crews, rwmixread: u32, rate_iops: Option<u64>) -> Vec<Point> {
     let mut points = points(bs, &crews.numjobs, &[Durability::OnSync], Growth::None, rate_iops);
     for point in &mut points {
         (point.scenario, point.growth, point.rwmixread) = (Scenario::Mixed, None, Some(rwmixread));
@@ -225,11 +228,25 @@ fn on(backend: Backend, points: Vec<Point>) -> Vec<Point> {
     points.into_iter().map(|point| Point { backend, ..point }).collect()
 }
 
-fn append_work(place: &Place, mut rows: Rows, pace: args::Pace, size_bytes: u64) -> Result<Work> {
+/// Appends whose records do not fill their blocks.
+fn with_tail(tail: Tail, points: Vec<Point>) -> Vec<Point> {
+    points.into_iter().map(|point| Point { tail: Some(tail), ..point }).collect()
+}
+
+fn append_work(
+    place: &Place,
+    mut rows: Rows,
+    pace: args::Pace,
+    size_bytes: u64,
+    buffered_group: bool,
+) -> Result<Work> {
     let largest = check_room(place, &rows, size_bytes)?;
     let abilities = Abilities::of(place, rows[0].0.growth.unwrap_or(Growth::None))?;
-    abilities.check_writes(&rows)?;
-    rows.iter_mut().for_each(|(point, _)| point.growth = Some(abilities.growth));
+    for (point, _) in &mut rows {
+        let tail = point.tail.unwrap_or(Tail::Rewrite);
+        point.tail = (!point.sizes.are_whole(abilities.units.append_bytes)).then_some(tail);
+        point.growth = Some(abilities.growth);
+    }
     if rows.iter().any(|(_, route)| *route == Route::Preallocated)
         && let Err(error) = place.prepare()?.preallocate(largest)
     {
@@ -237,8 +254,8 @@ fn append_work(place: &Place, mut rows: Rows, pace: args::Pace, size_bytes: u64)
         say(&format!("{}: no fallocate ({error}), so `preallocated` is left out", place.name()));
         rows.retain(|(_, route)| *route != Route::Preallocated);
     }
-    abilities.leave_out_small_appends(&mut rows)?;
-    Ok(Work::new(rows, pace, size_bytes))
+    rows = with_buffered_group(rows, buffered_group);
+    Ok(Work::new(rows, pace, size_bytes, abilities.units))
 }
 
 fn sync_work(place: &Place, rows: Rows, pace: args::Pace) -> Result<Work> {
@@ -252,19 +269,21 @@ fn sync_work(place: &Place, rows: Rows, pace: args::Pace) -> Result<Work> {
         units::about_bytes(largest)
     );
     check_ledger(&rows, largest, memory_bytes())?;
-    Abilities::of(place, Growth::None)?.check_writes(&rows)?;
-    Ok(Work::new(rows, pace, largest))
+    let abilities = Abilities::of(place, Growth::None)?;
+    abilities.check_writes(&rows)?;
+    Ok(Work::new(rows, pace, largest, abilities.units))
 }
 
 fn mixed_work(place: &Place, rows: Rows, pace: args::Pace, size_bytes: u64) -> Result<Work> {
     check_room(place, &rows, size_bytes)?;
-    Abilities::of(place, Growth::None)?.check_writes(&rows)?;
-    Ok(Work::new(rows, pace, size_bytes))
+    let abilities = Abilities::of(place, Growth::None)?;
+    abilities.check_writes(&rows)?;
+    Ok(Work::new(rows, pace, size_bytes, abilities.units))
 }
 
 /// The bytes that one block of each operation outstanding takes, where that is most.
 fn one_block_each(rows: &[(Point, Route)]) -> u64 {
-    rows.iter().map(|(point, route)| point.bs_bytes * point.lanes(*route) as u64).max().unwrap_or(0)
+    rows.iter().map(|(point, route)| point.sizes.max_bytes * point.lanes(*route) as u64).max().unwrap_or(0)
 }
 
 /// Each operation outstanding finds room in a file of this size, and all blocks can be noted; the bytes of one block of
@@ -296,12 +315,12 @@ fn no_room(place: &str, free: u64, size_bytes: u64, largest: u64) -> String {
 
 /// Nobody wants to wait for the machine to run out of memory.
 fn check_ledger(rows: &[(Point, Route)], size_bytes: u64, memory_bytes: u64) -> Result<()> {
-    let smallest = rows.iter().map(|(point, _)| point.bs_bytes).min().unwrap_or(u64::MAX);
+    let smallest = rows.iter().map(|(point, _)| point.sizes.min_bytes).min().unwrap_or(u64::MAX);
     let ledger = Ledger::memory_bytes(size_bytes / smallest);
     ensure!(
         ledger <= memory_bytes / LEDGER_FRACTION,
-        "to note every block of {} in a file of {} takes {} of memory, over a quarter of it: lower --size or raise --bs",
-        units::bytes(smallest),
+        "to note every write of {} in a file of {} takes {} of memory, over a quarter of it: lower --size or raise --bs",
+        units::size(smallest),
         units::about_bytes(size_bytes),
         units::about_bytes(ledger)
     );
@@ -317,6 +336,17 @@ fn memory_bytes() -> u64 {
 fn with_recycled(rows: Rows) -> Rows {
     let both = |(point, route)| match route {
         Route::Dioxide => vec![(point, route), (point, Route::Recycled)],
+        _ => vec![(point, route)],
+    };
+    rows.into_iter().flat_map(both).collect()
+}
+
+/// Each point with a tail also by a group commit, and if wanted the others, where threads are compared.
+fn with_buffered_group(rows: Rows, is_wanted: bool) -> Rows {
+    let both = |(point, route): (Point, Route)| match route {
+        Route::Dioxide if point.backend == Backend::System && (is_wanted || point.tail.is_some()) => {
+            vec![(point, Route::BufferedGroup), (point, route)]
+        }
         _ => vec![(point, route)],
     };
     rows.into_iter().flat_map(both).collect()
@@ -339,10 +369,7 @@ fn why_not_recycled(place: &Place, growth: Growth) -> Result<Option<String>> {
 
 /// What can be done at a place.
 struct Abilities {
-    /// Bytes that direct writes come in multiples of.
-    write_unit: u64,
-    /// Bytes that appends of dioxide come in multiples of.
-    append_unit: u64,
+    units: Units,
     /// How dioxide really grows.
     growth: Growth,
 }
@@ -358,37 +385,20 @@ impl Abilities {
         let mut options = OpenOptions::new();
         let file = ground.open_with(options.write(true).growth(growth)).with_context(|| place.name())?;
         let dioxide::Alignment { offset, append, .. } = file.alignment();
-        let abilities = Self { write_unit: offset.max(1), append_unit: append.max(1), growth: file.growth() };
+        let units = Units { write_bytes: offset.max(1), append_bytes: append.max(1) };
+        let abilities = Self { units, growth: file.growth() };
         file.close().with_context(|| place.name())?;
         Ok(abilities)
     }
 
     /// Blocks that nobody can write are refused.
     fn check_writes(&self, rows: &[(Point, Route)]) -> Result<()> {
-        let refused = rows.iter().find(|(point, _)| !point.bs_bytes.is_multiple_of(self.write_unit));
-        refused
-            .map_or(Ok(()), |(point, _)| bail!(refusal("direct writes", &[point.bs_bytes], self.write_unit)))
+        let unit = self.units.write_bytes;
+        let refused = rows.iter().find(|(point, _)| !point.sizes.are_whole(unit));
+        let Some((point, _)) = refused else { return Ok(()) };
+        let (bs, unit) = (units::bytes(point.sizes.max_bytes), units::bytes(unit));
+        bail!("--bs {bs}: direct writes come in multiples of {unit} here")
     }
-
-    /// Blocks that only dioxide cannot append are left to the others, unless all are such.
-    fn leave_out_small_appends(&self, rows: &mut Rows) -> Result<()> {
-        let can = |bs_bytes: u64| bs_bytes.is_multiple_of(self.append_unit);
-        let all: BTreeSet<u64> = rows.iter().map(|(point, _)| point.bs_bytes).collect();
-        let small: Vec<u64> = all.iter().copied().filter(|&bs_bytes| !can(bs_bytes)).collect();
-        if small.is_empty() {
-            return Ok(());
-        }
-        let refusal = refusal("appends of dioxide", &small, self.append_unit);
-        ensure!(small.len() < all.len(), refusal);
-        say(&format!("{refusal}; shown as `-`"));
-        rows.retain(|(point, route)| !route.is_dioxide() || can(point.bs_bytes));
-        Ok(())
-    }
-}
-
-fn refusal(what: &str, bs_bytes: &[u64], unit_bytes: u64) -> String {
-    let bs: Vec<String> = bs_bytes.iter().map(|&bytes| units::bytes(bytes)).collect();
-    format!("--bs {}: {what} come in multiples of {} here", bs.join(","), units::bytes(unit_bytes))
 }
 
 /// The largest size of a scratch file, or of what is used of a device.
@@ -422,6 +432,15 @@ impl From<args::Backend> for Backend {
     }
 }
 
+impl From<args::Tail> for Tail {
+    fn from(typed: args::Tail) -> Self {
+        match typed {
+            args::Tail::Rewrite => Self::Rewrite,
+            args::Tail::Pad => Self::Pad,
+        }
+    }
+}
+
 impl From<args::Growth> for Growth {
     fn from(typed: args::Growth) -> Self {
         match typed {
@@ -437,16 +456,17 @@ mod tests {
 
     fn simple_rows(bs: &[u64]) -> Rows {
         let crews = Crews::new(&[1], &[]);
-        crews.rows(append_points(bs, &crews, &[Durability::OnSync], Growth::Unwritten, None))
+        let bs: Vec<Sizes> = bs.iter().map(|bytes| Sizes::one(*bytes)).collect();
+        crews.rows(append_points(&bs, &crews, &[Durability::OnSync], Growth::Unwritten, None))
     }
 
     #[test]
     fn points_by_durability_block_size_and_threads() {
         let durabilities = [Durability::OnSync, Durability::EveryWrite];
-        let points = points(&[4096, 8192], &[1, 64], &durabilities, Growth::Zeroed, None);
+        let points = points(&[4096, 8192].map(Sizes::one), &[1, 64], &durabilities, Growth::Zeroed, None);
         assert_eq!(points.len(), 8);
-        assert_eq!((points[1].bs_bytes, points[1].numjobs), (4096, 64));
-        assert_eq!((points[2].bs_bytes, points[2].numjobs), (8192, 1));
+        assert_eq!((points[1].sizes, points[1].numjobs), (Sizes::one(4096), 64));
+        assert_eq!((points[2].sizes, points[2].numjobs), (Sizes::one(8192), 1));
         assert!(points[4..].iter().all(|point| point.durability == Durability::EveryWrite));
         assert!(points.iter().all(|point| point.growth == Some(Growth::Zeroed)));
     }
@@ -454,8 +474,14 @@ mod tests {
     #[test]
     fn a_value_typed_twice_is_one() {
         let crews = Crews::new(&[4, 1, 4, 4], &[2, 1, 2]);
-        let points = append_points(&[8192, 4096, 8192], &crews, &[Durability::OnSync], Growth::None, None);
-        let points: Vec<_> = points.iter().map(|point| (point.bs_bytes, point.numjobs)).collect();
+        let points = append_points(
+            &[8192, 4096, 8192].map(Sizes::one),
+            &crews,
+            &[Durability::OnSync],
+            Growth::None,
+            None,
+        );
+        let points: Vec<_> = points.iter().map(|point| (point.sizes.max_bytes, point.numjobs)).collect();
         assert_eq!(points, [(8192, 4), (8192, 1), (8192, 2), (4096, 4), (4096, 1), (4096, 2)]);
     }
 
@@ -465,12 +491,14 @@ mod tests {
             |rows: Rows| rows.into_iter().map(|(point, route)| (point.numjobs, route)).collect::<Vec<_>>();
         let (dioxide, queue) = (Route::Dioxide, |iodepth| Route::Queue { iodepth });
         let crews = Crews::new(&[1, 4], &[4, 64]);
-        let append =
-            on(Backend::Sim, append_points(&[4096], &crews, &[Durability::OnSync], Growth::None, None));
+        let append = on(
+            Backend::Sim,
+            append_points(&[Sizes::one(4096)], &crews, &[Durability::OnSync], Growth::None, None),
+        );
         assert_eq!(routes(crews.rows(append)), [(1, dioxide), (4, dioxide), (4, queue(4)), (64, queue(64))]);
-        let sync = sync_points(&[4096], &Crews::new(&[4], &[4]), None);
+        let sync = sync_points(&[Sizes::one(4096)], &Crews::new(&[4], &[4]), None);
         assert_eq!(routes(Crews::new(&[4], &[4]).rows(sync)).len(), 4);
-        let mixed = on(Backend::Sim, mixed_points(&[4096], &crews, 50, None));
+        let mixed = on(Backend::Sim, mixed_points(&[Sizes::one(4096)], &crews, 50, None));
         assert_eq!(
             routes(crews.rows(mixed)),
             [(1, dioxide), (1, queue(4)), (1, queue(64)), (4, dioxide), (4, queue(4)), (4, queue(64))]
@@ -480,8 +508,11 @@ mod tests {
     #[test]
     fn every_operation_outstanding_needs_a_block() {
         let crews = Crews::new(&[2], &[64]);
-        assert_eq!(one_block_each(&crews.rows(mixed_points(&[4096], &crews, 50, None))), 128 * 4096);
-        assert_eq!(one_block_each(&crews.rows(sync_points(&[4096], &crews, None))), 64 * 4096);
+        assert_eq!(
+            one_block_each(&crews.rows(mixed_points(&[Sizes::one(4096)], &crews, 50, None))),
+            128 * 4096
+        );
+        assert_eq!(one_block_each(&crews.rows(sync_points(&[Sizes::one(4096)], &crews, None))), 64 * 4096);
     }
 
     #[test]
@@ -500,7 +531,7 @@ mod tests {
         let refusal = check_ledger(&rows, (128 << 20) + 512, 8 << 20).unwrap_err().to_string();
         assert_eq!(
             refusal,
-            "to note every block of 512 in a file of 128.0m takes 2.0m of memory, over a quarter of it: lower --size \
+            "to note every write of 512 B in a file of 128.0m takes 2.0m of memory, over a quarter of it: lower --size \
              or raise --bs"
         );
         assert!(memory_bytes() > 64 << 20);
@@ -508,7 +539,7 @@ mod tests {
 
     #[test]
     fn sync_points_do_not_grow() {
-        let points = sync_points(&[65536], &Crews::new(&[64], &[64]), Some(5));
+        let points = sync_points(&[Sizes::one(65536)], &Crews::new(&[64], &[64]), Some(5));
         assert_eq!(points[0].rate_iops, Some(5));
         assert_eq!(points.len(), 1);
         assert_eq!((points[0].scenario, points[0].growth), (Scenario::Sync, None));
@@ -517,7 +548,7 @@ mod tests {
 
     #[test]
     fn mixed_points_have_reads() {
-        let points = mixed_points(&[4096], &Crews::new(&[1, 2], &[64]), 70, None);
+        let points = mixed_points(&[Sizes::one(4096)], &Crews::new(&[1, 2], &[64]), 70, None);
         assert_eq!(points.len(), 2);
         assert_eq!(
             (points[1].scenario, points[1].rwmixread, points[1].numjobs),
@@ -528,22 +559,24 @@ mod tests {
 
     #[test]
     fn blocks_must_fit_the_unit() {
-        let abilities = |write_unit| Abilities { write_unit, append_unit: 4096, growth: Growth::None };
+        let units = |write_bytes| Units { write_bytes, append_bytes: 4096 };
+        let abilities = |write_unit| Abilities { units: units(write_unit), growth: Growth::None };
         let refusal = abilities(4096).check_writes(&simple_rows(&[4096, 512])).unwrap_err().to_string();
         assert_eq!(refusal, "--bs 512: direct writes come in multiples of 4k here");
         abilities(512).check_writes(&simple_rows(&[4096, 512])).unwrap();
     }
 
     #[test]
-    fn blocks_below_the_append_unit_are_left_to_others() {
-        let abilities = Abilities { write_unit: 512, append_unit: 4096, growth: Growth::None };
-        let mut both = simple_rows(&[512, 4096]);
-        abilities.leave_out_small_appends(&mut both).unwrap();
-        let dioxide: Vec<u64> =
-            both.iter().filter(|row| row.1 == Route::Dioxide).map(|row| row.0.bs_bytes).collect();
-        assert_eq!((both.len(), dioxide), (5, vec![4096]));
-        let refusal = abilities.leave_out_small_appends(&mut simple_rows(&[512])).unwrap_err();
-        assert_eq!(refusal.to_string(), "--bs 512: appends of dioxide come in multiples of 4k here");
+    fn a_tail_brings_a_group_commit() {
+        let routes = |rows: Rows| rows.into_iter().map(|(_, route)| route).collect::<Vec<_>>();
+        let whole = simple_rows(&[4096]);
+        let packed: Rows =
+            whole.iter().map(|&(point, route)| (Point { tail: Some(Tail::Pad), ..point }, route)).collect();
+        let plain = [Route::Kernel, Route::Preallocated, Route::Dioxide];
+        let all = [Route::Kernel, Route::Preallocated, Route::BufferedGroup, Route::Dioxide];
+        assert_eq!(routes(with_buffered_group(whole.clone(), false)), plain);
+        assert_eq!(routes(with_buffered_group(whole, true)), all);
+        assert_eq!(routes(with_buffered_group(packed, false)), all);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The progress bar on stderr; nothing where stderr is not a terminal.
 
 use super::work::{Point, Route, durability_name};
-use crate::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
@@ -23,7 +22,7 @@ impl Progress {
     /// What runs now.
     pub fn announce(&self, point: &Point, route: Route) {
         let (scenario, durability) = (point.scenario.name(), durability_name(point.durability));
-        let (bs, numjobs, route) = (units::bytes(point.bs_bytes), point.threads(route), route.name());
+        let (bs, numjobs, route) = (point.sizes, point.threads(route), route.name());
         self.0.set_message(format!("{scenario} {durability} bs={bs} numjobs={numjobs}: {route}"));
     }
 

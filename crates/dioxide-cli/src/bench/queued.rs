@@ -46,7 +46,8 @@ impl Job<'_> {
         queue_it: impl Fn(&Queue, Target, Buffer, u64) -> Result<(), Full>,
     ) -> Result<Done> {
         // What lies side by side in memory and goes side by side to the file is one piece.
-        let queue = QueueOptions::new().depth(iodepth).buffers(iodepth, self.crew.bs_bytes as usize).open();
+        let queue =
+            QueueOptions::new().depth(iodepth).buffers(iodepth, self.crew.bs_max_bytes as usize).open();
         let first = self.number * iodepth;
         let mut lanes: Vec<Lane> = (first..first + iodepth).map(|lane| Lane::new(lane, &queue)).collect();
         let mut idle: VecDeque<usize> = (0..iodepth).collect();
@@ -103,15 +104,23 @@ impl Lane {
 
     /// Its next operation begins. The block for it.
     fn begin(&mut self, target: Target, sequence: u64, due: Option<Instant>, job: &Job<'_>) -> Buffer {
-        let stamp = Stamp { job: self.number as u32, sequence };
+        let stamp = target.stamp(self.number, sequence);
         let block = match target.direction {
             Direction::Write => {
                 let mut block = self.outgoing.take().expect("nothing of this lane is outstanding");
-                job.crew.ledger.stamp(stamp, &mut block);
-                block
+                let record = &mut block[..target.bytes as usize];
+                job.crew.ledger.stamp(stamp, record);
+                if record.len() == job.crew.bs_max_bytes as usize {
+                    block
+                } else {
+                    let record = Buffer::from(&*record);
+                    // A shorter one was a copy.
+                    self.outgoing.get_or_insert(block);
+                    record
+                }
             }
             Direction::Read => {
-                let made = || Buffer::zeroed(job.crew.bs_bytes as usize);
+                let made = || Buffer::zeroed(target.bytes as usize);
                 self.incoming.take().unwrap_or_else(made)
             }
         };
@@ -121,14 +130,16 @@ impl Lane {
 
     /// Its operation is reaped.
     fn finish(&mut self, completion: Completion, done: &mut Done, ledger: &Ledger) -> Result<()> {
-        let Outstanding { target: Target { direction, offset }, stamp, due, queued } =
+        let Outstanding { target, stamp, due, queued } =
             self.current.take().expect("it is outstanding until it is reaped");
+        let Target { direction, offset, .. } = target;
         let result = completion.result?;
-        done.timings(direction).record(due.unwrap_or(queued), queued);
+        done.record(target, due.unwrap_or(queued), queued);
         let block = completion.buffer.expect("buffers come back");
         match direction {
             Direction::Write => {
-                self.outgoing = Some(block);
+                // A shorter one was a copy.
+                self.outgoing.get_or_insert(block);
                 let is_append = completion.operation == Operation::Append;
                 ledger.acknowledge(stamp, if is_append { result } else { offset })
             }

@@ -19,25 +19,27 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Marks `block`. `salt` tells this run from all others, whose blocks may still lie on the disk.
+    /// Marks `block`, of any length: of a piece that is too short, as far as it goes. `salt` tells this run from all others, whose blocks may still lie on the disk.
     pub fn put(self, salt: u64, block: &mut [u8]) {
         for (piece, bytes) in block.chunks_mut(PIECE_BYTES).enumerate() {
-            bytes[..STAMP_BYTES].copy_from_slice(&self.encode(salt, piece));
+            let len = bytes.len().min(STAMP_BYTES);
+            bytes[..len].copy_from_slice(&self.encode(salt, piece)[..len]);
         }
     }
 
     /// Whether every sector of `block` is marked so.
     pub fn is_on(self, salt: u64, block: &[u8]) -> bool {
         let mut pieces = block.chunks(PIECE_BYTES).enumerate();
-        pieces.all(|(piece, bytes)| bytes[..STAMP_BYTES] == self.encode(salt, piece))
+        pieces.all(|(piece, bytes)| bytes.starts_with(&self.encode(salt, piece)))
     }
 
     fn encode(self, salt: u64, piece: usize) -> [u8; STAMP_BYTES] {
         let mut bytes = [0; STAMP_BYTES];
-        bytes[..8].copy_from_slice(&salt.to_le_bytes());
+        // What tells most comes first, for pieces that have no room for all of it.
+        bytes[..8].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.job.to_le_bytes());
         bytes[12..16].copy_from_slice(&(piece as u32).to_le_bytes());
-        bytes[16..].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[16..].copy_from_slice(&salt.to_le_bytes());
         bytes
     }
 }
@@ -90,6 +92,20 @@ mod tests {
         assert!(pieces[0] != pieces[1] && pieces[1] != pieces[2] && pieces[0] != pieces[2]);
         let later = stamped(Stamp { sequence: 10, ..STAMP }, 1);
         assert!(pieces.into_iter().zip(later.chunks(PIECE_BYTES)).all(|(one, other)| one != other));
+    }
+
+    #[test]
+    fn short_pieces_are_marked_as_far_as_they_go() {
+        for len in [1, 23, 24, 512, 513, 535, 536, 1000] {
+            let marked = |stamp: Stamp| {
+                let mut record = vec![0; len];
+                stamp.put(1, &mut record);
+                record
+            };
+            let record = marked(STAMP);
+            assert_ne!(record, marked(Stamp { sequence: 10, ..STAMP }), "{len}");
+            assert_eq!(record[..len.min(8)], 9u64.to_le_bytes()[..len.min(8)], "{len}");
+        }
     }
 
     #[test]

@@ -3,10 +3,11 @@
 //! The workload of a regression of block devices in 2009, on a device or on a file written beforehand. One thread with a
 //! queue does it as well, with a region for each of its operations.
 
+use super::blocks::Places;
 use super::figures::Run;
-use super::ledger::{End, Ledger, Places};
+use super::ledger::{End, Ledger};
 use super::place::Ground;
-use super::target::Target;
+use super::target::{Direction, Target};
 use super::task::Task;
 use super::work::Route;
 use anyhow::{Context, Result};
@@ -20,7 +21,7 @@ use std::sync::{Mutex, PoisonError};
 /// One run.
 pub fn run(task: &Task<'_>) -> Result<Run> {
     let ground = task.place.prepare()?;
-    let regions_bytes = task.point.numjobs as u64 * task.point.bs_bytes;
+    let regions_bytes = task.point.numjobs as u64 * task.point.sizes.max_bytes;
     ground.fill(regions_bytes).context("write the regions beforehand")?;
     let ledger = task.ledger(Places::Rewritten);
     let run = match task.route {
@@ -81,8 +82,8 @@ fn options() -> OpenOptions {
 
 /// A thread's own region, every time. One of a queue's operations has it in the place of a thread.
 fn aim(task: &Task<'_>) -> impl Fn(usize, &mut Rng) -> Option<Target> {
-    let bs_bytes = task.point.bs_bytes;
-    move |job, _| Some(Target::write(job as u64 * bs_bytes))
+    let bs_bytes = task.point.sizes.max_bytes;
+    move |job, _| Some(Target::block(Direction::Write, job as u64 * bs_bytes, bs_bytes))
 }
 
 fn pwrite(file: &File, block: &[u8], offset: u64) -> Result<()> {

@@ -1,14 +1,17 @@
 //! One run: one route at one point, from fresh ground to verified blocks. Each scenario has its own file.
 
+use super::blocks::{Blocks, Places};
 use super::crew::Crew;
 use super::figures::Run;
-use super::ledger::{End, Ledger, Places};
+use super::ledger::{End, Ledger};
 use super::place::{Ground, Place};
+use super::records::{Gaps, Records};
 use super::schedule::Schedule;
 use super::stamp::salt;
-use super::work::{Backend, Point, Route, Scenario, Work};
+use super::work::{Backend, Point, Route, Scenario, Units, Work};
 use super::{append, mixed, sync};
 use anyhow::{Context, Result};
+use dioxide::Tail;
 use std::time::Duration;
 
 /// What a run needs to know.
@@ -18,13 +21,14 @@ pub struct Task<'a> {
     pub route: Route,
     pub runtime: Duration,
     pub size_bytes: u64,
+    pub units: Units,
     pub growth_cap_bytes: Option<u64>,
 }
 
 impl<'a> Task<'a> {
     pub fn new(place: &'a Place, work: &Work, point: Point, route: Route) -> Self {
-        let &Work { runtime, size_bytes, growth_cap_bytes, .. } = work;
-        Self { place, point, route, runtime, size_bytes, growth_cap_bytes }
+        let &Work { runtime, size_bytes, units, growth_cap_bytes, .. } = work;
+        Self { place, point, route, runtime, size_bytes, units, growth_cap_bytes }
     }
 
     /// Does the work, timed, then checks that everything acknowledged is there.
@@ -42,12 +46,30 @@ impl<'a> Task<'a> {
         outcome.with_context(what)
     }
 
-    /// A ledger for as many blocks as the run can write.
+    /// A ledger for as much as the run can write.
     pub fn ledger(&self, places: Places) -> Ledger {
-        let bs_bytes = self.point.bs_bytes;
-        match self.point.backend {
-            Backend::System => Ledger::new(salt(), bs_bytes, self.size_bytes / bs_bytes, places),
-            Backend::Sim => Ledger::of_nothing(bs_bytes),
+        let sizes = self.point.sizes;
+        let count = self.size_bytes / sizes.min_bytes;
+        match (self.point.backend, self.point.tail) {
+            (Backend::Sim, _) => Ledger::Nothing,
+            (_, None) => Ledger::Blocks(Blocks::new(salt(), sizes.max_bytes, count, places)),
+            (_, Some(tail)) => Ledger::Records(Records::new(salt(), sizes, count, self.gaps(tail))),
+        }
+    }
+
+    fn gaps(&self, tail: Tail) -> Gaps {
+        match tail {
+            Tail::Pad if self.route.is_dioxide() => Gaps::Padding { unit_bytes: self.units.append_bytes },
+            _ => Gaps::None,
+        }
+    }
+
+    /// What the operations outstanding take up at most if each is padded.
+    pub fn padding_max_bytes(&self) -> u64 {
+        let padded = self.point.sizes.max_bytes.next_multiple_of(self.units.append_bytes);
+        match self.point.tail.map(|tail| self.gaps(tail)) {
+            Some(Gaps::Padding { .. }) => padded * self.point.lanes(self.route) as u64,
+            _ => 0,
         }
     }
 
@@ -57,13 +79,17 @@ impl<'a> Task<'a> {
 
     /// The part of the size that whole blocks fill.
     pub fn whole_blocks_bytes(&self) -> u64 {
-        self.size_bytes - self.size_bytes % self.point.bs_bytes
+        let block_bytes = match self.point.tail {
+            None => self.point.sizes.max_bytes,
+            Some(_) => self.units.append_bytes,
+        };
+        self.size_bytes - self.size_bytes % block_bytes
     }
 
     pub fn crew(&self, ledger: &'a Ledger) -> Crew<'a> {
         Crew {
             threads: self.threads(),
-            bs_bytes: self.point.bs_bytes,
+            bs_max_bytes: self.point.sizes.max_bytes,
             runtime: self.runtime,
             schedule: self.point.rate_iops.map(|rate| Schedule::new(rate, self.threads())),
             ledger,

@@ -1,7 +1,8 @@
 //! The values a bench is made of: scenario, point, route. No I/O.
 
 use crate::args::Pace;
-use dioxide::{Durability, Growth};
+use crate::sizes::Sizes;
+use dioxide::{Durability, Growth, Tail};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub enum Route {
     Kernel,
     /// What a program does that knows fallocate.
     Preallocated,
+    /// What a good log does that leaves its records to the page cache.
+    BufferedGroup,
     /// The wall as it was once, acted out in user space.
     Serialised,
     /// What this project is about.
@@ -49,17 +52,29 @@ pub enum Backend {
 pub struct Point {
     pub scenario: Scenario,
     pub backend: Backend,
-    pub bs_bytes: u64,
+    /// Of one operation.
+    pub sizes: Sizes,
     /// How many operations may be outstanding: of as many threads, or of one queue. With a mix, threads only: there, each
     /// has a queue.
     pub numjobs: usize,
     pub durability: Durability,
     /// What dioxide really does here. Only appends grow.
     pub growth: Option<Growth>,
+    /// What dioxide does about blocks that are not full. None where all are.
+    pub tail: Option<Tail>,
     /// Percent of the operations that are reads. Only where there are reads.
     pub rwmixread: Option<u32>,
     /// The offered load, of all threads together. None for as much as goes.
     pub rate_iops: Option<u64>,
+}
+
+/// What writes come in multiples of at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Units {
+    /// Direct ones.
+    pub write_bytes: u64,
+    /// Appends that share no block with each other.
+    pub append_bytes: u64,
 }
 
 /// All points of one scenario, and how long to look at them.
@@ -71,6 +86,7 @@ pub struct Work {
     pub rounds: u32,
     /// No run writes beyond this offset.
     pub size_bytes: u64,
+    pub units: Units,
     /// The largest step of dioxide's growth. None for the library's own.
     pub growth_cap_bytes: Option<u64>,
     /// Stop between rounds rather than take longer than this.
@@ -78,9 +94,9 @@ pub struct Work {
 }
 
 impl Work {
-    pub fn new(rows: Vec<(Point, Route)>, pace: Pace, size_bytes: u64) -> Self {
+    pub fn new(rows: Vec<(Point, Route)>, pace: Pace, size_bytes: u64, units: Units) -> Self {
         let Pace { runtime, rounds, .. } = pace;
-        Self { rows, runtime, rounds, size_bytes, growth_cap_bytes: None, budget: None }
+        Self { rows, runtime, rounds, size_bytes, units, growth_cap_bytes: None, budget: None }
     }
 
     /// How many runs it takes at most.
@@ -165,6 +181,7 @@ impl Route {
         match self {
             Self::Kernel => "kernel",
             Self::Preallocated => "preallocated",
+            Self::BufferedGroup => "buffered-group",
             Self::Serialised => "serialised",
             Self::Dioxide => "dioxide",
             Self::Recycled => "recycled",
@@ -190,6 +207,14 @@ pub fn durability_name(durability: Durability) -> &'static str {
 }
 
 /// As typed on the command line.
+pub fn tail_name(tail: Tail) -> &'static str {
+    match tail {
+        Tail::Rewrite => "rewrite",
+        Tail::Pad => "pad",
+    }
+}
+
+/// As typed on the command line.
 pub fn growth_name(growth: Growth) -> &'static str {
     match growth {
         Growth::Unwritten => "unwritten",
@@ -203,10 +228,12 @@ mod tests {
     use super::super::figures::examples::{append_point, mixed_point};
     use super::*;
 
+    const UNITS: Units = Units { write_bytes: 512, append_bytes: 4096 };
+
     fn work(points: usize, runtime: Duration, rounds: u32) -> Work {
         let points = (1..=points).map(append_point);
         let rows = points.flat_map(|point| point.routes().iter().map(move |route| (point, *route)));
-        Work::new(rows.collect(), Pace { runtime, rounds, rate: None }, 0)
+        Work::new(rows.collect(), Pace { runtime, rounds, rate: None }, 0, UNITS)
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::{Report, rival};
 use crate::bench::figures::{Figures, Row};
 use crate::bench::latency::{Latencies, Timings};
 use crate::bench::ratio::Ratio;
-use crate::bench::work::{Route, backend_name, durability_name, growth_name};
+use crate::bench::work::{Route, backend_name, durability_name, growth_name, tail_name};
 use crate::meter::machine::Machine;
 use crate::meter::vmstat::Shares;
 use serde::{Serialize, Serializer};
@@ -27,7 +27,10 @@ struct Outcome<'a> {
     backend: &'static str,
     fs: Option<&'a str>,
     fs_remark: Option<&'static str>,
-    bs_bytes: u64,
+    /// Of each operation; null for a range.
+    bs_bytes: Option<u64>,
+    bs_min_bytes: u64,
+    bs_max_bytes: u64,
     numjobs: usize,
     /// Of each thread.
     iodepth: usize,
@@ -37,6 +40,8 @@ struct Outcome<'a> {
     rwmixread: Option<u32>,
     durability: &'static str,
     growth: Option<&'static str>,
+    /// How dioxide packs records that are no whole blocks. Only where there are any.
+    tail: Option<&'static str>,
     rounds: usize,
     /// Less than asked for where the file was full before.
     runtime_ms: u64,
@@ -66,6 +71,7 @@ struct Outcome<'a> {
     machine_cpu: Option<Shares>,
     ratio_to_kernel: Option<Ratio>,
     ratio_to_preallocated: Option<Ratio>,
+    ratio_to_buffered_group: Option<Ratio>,
     ratio_to_serialised: Option<Ratio>,
 }
 
@@ -107,13 +113,16 @@ fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
         backend: backend_name(row.point.backend),
         fs: report.fs.as_ref().map(|fs| fs.name.as_str()),
         fs_remark: report.fs.as_ref().and_then(|fs| fs.remark),
-        bs_bytes: row.point.bs_bytes,
+        bs_bytes: row.point.sizes.fixed(),
+        bs_min_bytes: row.point.sizes.min_bytes,
+        bs_max_bytes: row.point.sizes.max_bytes,
         numjobs: row.point.threads(row.route),
         iodepth: row.route.iodepth(),
         rate_iops: row.point.rate_iops,
         rwmixread: row.point.rwmixread,
         durability: durability_name(row.point.durability),
         growth: row.point.growth.map(growth_name),
+        tail: row.point.tail.map(tail_name),
         rounds: row.runs.len(),
         runtime_ms: row.median(|run| run.elapsed.as_secs_f64() * 1e3).round() as u64,
         iops: row.iops(),
@@ -135,6 +144,7 @@ fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
         machine_cpu: row.machine(),
         ratio_to_kernel: ratio_to(Route::Kernel),
         ratio_to_preallocated: ratio_to(Route::Preallocated),
+        ratio_to_buffered_group: ratio_to(Route::BufferedGroup),
         ratio_to_serialised: ratio_to(Route::Serialised),
     }
 }
@@ -143,7 +153,7 @@ fn one_way(row: &Row, iops: fn(&Figures) -> f64, timings: &Timings) -> OneWay {
     let iops = row.median(iops);
     OneWay {
         iops,
-        bw_bytes: iops * row.point.bs_bytes as f64,
+        bw_bytes: iops * row.point.sizes.max_bytes as f64,
         clat_ns: latency(&timings.clat),
         lat_ns: timings.lat.as_ref().map(latency),
     }

@@ -5,7 +5,7 @@ use super::{Report, rival, rivals, table};
 use crate::bench::figures::Row;
 use crate::bench::ratio::{Ratio, is_certain};
 use crate::bench::work::{Route, Scenario};
-use crate::units;
+use crate::sizes::Sizes;
 use comfy_table::{CellAlignment, Table, presets};
 use std::collections::BTreeSet;
 
@@ -21,10 +21,10 @@ pub fn of(report: &Report, rows: &[Row]) -> String {
         });
     }
     for path in paths.iter().filter(|path| is_compared(rows, path)) {
-        for against in rivals(point) {
+        for against in rivals(rows) {
             let title = format!("{path} / {}", against.name());
             text += &matrix(rows, &title, |row| {
-                (path_of(row) == *path).then(|| table::ratio(rival(rows, row, *against)))
+                (path_of(row) == *path).then(|| table::ratio(rival(rows, row, against)))
             });
         }
     }
@@ -54,27 +54,28 @@ fn paths(rows: &[Row]) -> Vec<String> {
 }
 
 fn is_compared(rows: &[Row], path: &str) -> bool {
+    let compared = rivals(rows);
     let mut rows = rows.iter().filter(|row| path_of(row) == path);
     rows.any(|row| {
         let is_ours = matches!(row.route, Route::Dioxide | Route::Queue { .. });
-        is_ours && !rivals(row.point).contains(&row.route)
+        is_ours && !compared.contains(&row.route)
     })
 }
 
 /// Block sizes downwards, largest first; threads to the right. `cell` shows the row that it belongs to.
 fn matrix(rows: &[Row], title: &str, cell: impl Fn(&Row) -> Option<String>) -> String {
     let numjobs: BTreeSet<usize> = rows.iter().map(|row| row.point.numjobs).collect();
-    let sizes: BTreeSet<u64> = rows.iter().map(|row| row.point.bs_bytes).collect();
-    let at = |bs_bytes, numjobs| {
-        let here = rows.iter().filter(|row| (row.point.bs_bytes, row.point.numjobs) == (bs_bytes, numjobs));
+    let all: BTreeSet<Sizes> = rows.iter().map(|row| row.point.sizes).collect();
+    let at = |sizes, numjobs| {
+        let here = rows.iter().filter(|row| (row.point.sizes, row.point.numjobs) == (sizes, numjobs));
         here.filter_map(&cell).next().unwrap_or("-".into())
     };
     let header = [title.to_owned()].into_iter().chain(numjobs.iter().map(usize::to_string));
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header);
-    for &bs in sizes.iter().rev() {
-        let name = [bs.to_string()];
-        table.add_row(name.into_iter().chain(numjobs.iter().map(|&numjobs| at(bs, numjobs))));
+    for &sizes in all.iter().rev() {
+        let name = [sizes.to_string()];
+        table.add_row(name.into_iter().chain(numjobs.iter().map(|&numjobs| at(sizes, numjobs))));
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -97,7 +98,7 @@ const FALL_MAX: f64 = 0.95;
 fn descent(rows: &[Row], path: &str) -> String {
     let rows: Vec<&Row> = rows.iter().filter(|row| path_of(row) == path).collect();
     let falls: Vec<Fall<'_>> =
-        rows.chunk_by(|one, next| one.point.bs_bytes == next.point.bs_bytes).flat_map(falls).collect();
+        rows.chunk_by(|one, next| one.point.sizes == next.point.sizes).flat_map(falls).collect();
     let is_one_queue = rows.iter().any(|row| row.point.threads(row.route) != row.point.numjobs);
     let what = if is_one_queue { "outstanding operations" } else { "threads" };
     let deepest = falls.iter().min_by(|one, other| one.ratio.median.total_cmp(&other.ratio.median));
@@ -113,7 +114,7 @@ fn descent(rows: &[Row], path: &str) -> String {
         "{path}: {certainty}at {} of its points more {what} get over 5 % less done than some fewer, in every round; \
          the deepest: bs={}, where {} {what} reach {} the rate of {}.",
         falls.len(),
-        units::bytes(row.point.bs_bytes),
+        row.point.sizes,
         row.point.numjobs,
         times(*ratio),
         fewer.point.numjobs,
@@ -141,7 +142,7 @@ mod tests {
     use crate::meter::machine::Machine;
 
     fn point(bs_bytes: u64, numjobs: usize) -> Point {
-        Point { bs_bytes, ..append_point(numjobs) }
+        Point { sizes: Sizes::one(bs_bytes), ..append_point(numjobs) }
     }
 
     /// The kernel with both block sizes, dioxide with the larger one only.
@@ -167,12 +168,15 @@ mod tests {
         let text = of(&report, &report.rows);
         assert_eq!(
             words(&text, "kernel iops"),
-            [vec!["kernel", "iops", "1", "8"], vec!["4096", "100", "55"], vec!["512", "350", "350"]]
+            [vec!["kernel", "iops", "1", "8"], vec!["4", "KiB", "100", "55"], vec!["512", "B", "350", "350"]]
         );
-        assert_eq!(words(&text, "dioxide iops")[1..], [vec!["4096", "90", "580"], vec!["512", "-", "-"]]);
+        assert_eq!(
+            words(&text, "dioxide iops")[1..],
+            [vec!["4", "KiB", "90", "580"], vec!["512", "B", "-", "-"]]
+        );
         assert_eq!(
             words(&text, "dioxide / kernel")[1..],
-            [vec!["4096", "0.90", "(0.90..0.90)", "10.50", "(10.00..11.00)"], vec!["512", "-", "-"]]
+            [vec!["4", "KiB", "0.90", "(0.90..0.90)", "10.50", "(10.00..11.00)"], vec!["512", "B", "-", "-"]]
         );
     }
 
@@ -187,7 +191,7 @@ mod tests {
         assert_eq!(
             descent(&rows, "kernel"),
             "kernel: at 1 of its points more threads get over 5 % less done than some fewer, in every round; the \
-             deepest: bs=4k, where 8 threads reach 0.55x (0.50..0.60) the rate of 1."
+             deepest: bs=4 KiB, where 8 threads reach 0.55x (0.50..0.60) the rate of 1."
         );
         assert_eq!(
             descent(&rows, "dioxide"),
@@ -227,7 +231,7 @@ mod tests {
         rows.push(row(point(4096, 8), Route::Recycled, &[700, 700]));
         let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
         let text = of(&report, &report.rows);
-        assert_eq!(words(&text, "recycled iops")[1], ["4096", "-", "700"]);
+        assert_eq!(words(&text, "recycled iops")[1], ["4", "KiB", "-", "700"]);
         assert!(text.contains("\nrecycled: at no block size"), "{text}");
     }
 
@@ -237,7 +241,7 @@ mod tests {
         rows.push(row(point(4096, 8), Route::Queue { iodepth: 8 }, &[1000, 1200]));
         let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
         let text = of(&report, &report.rows);
-        assert_eq!(words(&text, "dioxide-queue / kernel")[1], ["4096", "-", "20.00", "(20.00..20.00)"]);
+        assert_eq!(words(&text, "dioxide-queue / kernel")[1], ["4", "KiB", "-", "20.00", "(20.00..20.00)"]);
         assert!(text.contains("dioxide-queue: at no block size do more outstanding operations"), "{text}");
     }
 
@@ -247,7 +251,7 @@ mod tests {
         let rows = vec![row(mixed_point(2), Route::Kernel, &[1]), queue(4), queue(16)];
         let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
         let text = of(&report, &report.rows);
-        assert_eq!(words(&text, "dioxide-queue iodepth=16 iops")[1], ["4096", "16"]);
-        assert_eq!(words(&text, "dioxide-queue iodepth=4 / kernel")[1], ["4096", "4.00", "(4.00..4.00)"]);
+        assert_eq!(words(&text, "dioxide-queue iodepth=16 iops")[1], ["4", "KiB", "16"]);
+        assert_eq!(words(&text, "dioxide-queue iodepth=4 / kernel")[1], ["4", "KiB", "4.00", "(4.00..4.00)"]);
     }
 }

@@ -9,7 +9,7 @@ mod table;
 use crate::args::Output;
 use crate::bench::figures::Row;
 use crate::bench::ratio::Ratio;
-use crate::bench::work::{Backend, Point, Route, Scenario};
+use crate::bench::work::{Backend, Route, Scenario};
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
 use anyhow::{Context, Result};
@@ -38,16 +38,19 @@ impl Report {
 
 /// The rows of one block size, out of those of one scenario and durability.
 fn by_block_size(rows: &[Row]) -> impl Iterator<Item = &[Row]> {
-    rows.chunk_by(|one, next| one.point.bs_bytes == next.point.bs_bytes)
+    rows.chunk_by(|one, next| one.point.sizes == next.point.sizes)
 }
 
-/// Whom dioxide is compared with.
-fn rivals(point: Point) -> &'static [Route] {
-    match (point.backend, point.scenario) {
+/// Whom dioxide is compared with, of those that are there.
+fn rivals(rows: &[Row]) -> Vec<Route> {
+    let point = rows[0].point;
+    let rivals: &[Route] = match (point.backend, point.scenario) {
         (Backend::Sim, _) => &[Route::Dioxide],
-        (_, Scenario::Append) => &[Route::Kernel, Route::Preallocated],
+        (_, Scenario::Append) => &[Route::Kernel, Route::Preallocated, Route::BufferedGroup],
         (_, Scenario::Sync | Scenario::Mixed) => &[Route::Kernel, Route::Serialised],
-    }
+    };
+    let is_there = |route: &Route| rows.iter().any(|row| row.route == *route);
+    rivals.iter().copied().filter(is_there).collect()
 }
 
 /// How `row` compares with another route at the same point.

@@ -3,7 +3,7 @@
 use super::{Report, rival, rivals};
 use crate::bench::figures::Row;
 use crate::bench::ratio::Ratio;
-use crate::bench::work::{Backend, Point, Scenario, durability_name, growth_name};
+use crate::bench::work::{Backend, Point, Scenario, durability_name, growth_name, tail_name};
 use crate::meter::vmstat::Shares;
 use crate::units;
 use comfy_table::{CellAlignment, Table, presets};
@@ -14,7 +14,7 @@ const GROWTHS_MIN: u64 = 10;
 /// What stands above the table of these rows.
 pub fn title(report: &Report, rows: &[Row]) -> String {
     let point = rows[0].point;
-    let (scenario, bs) = (scenario(point.scenario), units::bytes(point.bs_bytes));
+    let (scenario, bs) = (scenario(point.scenario), point.sizes);
     format!("{scenario}: bs={bs} {}", conditions(report, rows))
 }
 
@@ -30,13 +30,15 @@ pub fn scenario(scenario: Scenario) -> &'static str {
 pub fn conditions(report: &Report, rows: &[Row]) -> String {
     let point = rows[0].point;
     let growth = point.growth.map(|growth| format!(", growth {}", growth_name(growth)));
+    let tail = rows.iter().find_map(|row| row.point.tail).map(|tail| format!(", tail {}", tail_name(tail)));
     let reads = point.rwmixread.map(|percent| format!(", {percent} % reads"));
     let rate =
         point.rate_iops.map(|rate| format!(", {rate} iops offered (lat counts from when each was due)"));
     format!(
-        "{}{}{}{}, {}; medians of {} rounds of {:.1} s{}",
+        "{}{}{}{}{}, {}; medians of {} rounds of {:.1} s{}",
         durability_name(point.durability),
         growth.unwrap_or_default(),
+        tail.unwrap_or_default(),
         reads.unwrap_or_default(),
         rate.unwrap_or_default(),
         place(report),
@@ -129,7 +131,8 @@ fn columns(point: Point) -> Vec<Column> {
     match (point.backend, point.scenario) {
         (Backend::Sim, _) => [&NAMES[..], &[IOPS], &LATENCIES, &CPU, &[CPU_NS_PER_OP]].concat(),
         (_, Scenario::Append) => {
-            [&NAMES[..], &[IOPS], &LATENCIES, &GROWTH, &CPU, &[CPU_PER_OP], &COSTS, &EXTENTS].concat()
+            let rates: &[Column] = if point.tail.is_some() { &[IOPS, BANDWIDTH] } else { &[IOPS] };
+            [&NAMES[..], rates, &LATENCIES, &GROWTH, &CPU, &[CPU_PER_OP], &COSTS, &EXTENTS].concat()
         }
         (_, Scenario::Sync) => {
             [&NAMES[..], &[BANDWIDTH, IN_FLIGHT], &MACHINE, &LATENCIES, &[CPU_PER_OP], &COSTS].concat()
@@ -143,7 +146,7 @@ fn columns(point: Point) -> Vec<Column> {
 /// The table of these rows.
 pub fn of(rows: &[Row]) -> String {
     let point = rows[0].point;
-    let (columns, rivals) = (columns(point), rivals(point));
+    let (columns, rivals) = (columns(point), rivals(rows));
     let name = |name| if name == CLAT && point.rate_iops.is_some() { LAT } else { name };
     let names = columns.iter().map(|&(column, _)| name(column).to_owned());
     let ratios = rivals.iter().map(|rival| format!("x {}", rival.name()));
@@ -211,7 +214,7 @@ mod tests {
     fn a_title_tells_the_conditions() {
         assert_eq!(
             title_of(vec![row(append_point(64), Route::Kernel, &[100])]),
-            "Appends: bs=4k on-sync, growth unwritten, ext4; medians of 1 rounds of 1.0 s"
+            "Appends: bs=4 KiB on-sync, growth unwritten, ext4; medians of 1 rounds of 1.0 s"
         );
         let fast = row(append_point(64), Route::Kernel, &[200_000]);
         assert!(
@@ -228,7 +231,7 @@ mod tests {
         let report = Report { machine, fs, rows: vec![row(point, Route::Kernel, &[100])] };
         assert_eq!(
             title(&report, &report.rows),
-            "Appends: bs=4k on-sync, growth unwritten, 5000 iops offered (lat counts from when each was due), \
+            "Appends: bs=4 KiB on-sync, growth unwritten, 5000 iops offered (lat counts from when each was due), \
              ext3 (without extents); medians of 1 rounds of 1.0 s"
         );
         assert!(of(&report.rows).contains("lat p50") && !of(&report.rows).contains("clat"));
@@ -252,7 +255,7 @@ mod tests {
         let text = of(&[row(append_point(64), Route::Kernel, &[100]), row(append_point(64), queue, &[300])]);
         let words: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(words[..4], ["1", "dioxide-queue", "64", "300"], "{text}");
-        assert_eq!(words[words.len() - 3..], ["3.00", "(3.00..3.00)", "-"], "{text}");
+        assert_eq!(words[words.len() - 3..], ["-", "3.00", "(3.00..3.00)"], "{text}");
     }
 
     #[test]
@@ -275,7 +278,7 @@ mod tests {
         let words: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(words[..6], ["2", "kernel", "1", "200", "140", "60"], "{text}");
         assert_eq!(words[words.len() - 2..], ["2.00", "(2.00..2.00)"], "{text}");
-        assert!(title_of(rows).starts_with("Mixed reads and writes: bs=4k on-sync, 70 % reads, ext4;"));
+        assert!(title_of(rows).starts_with("Mixed reads and writes: bs=4 KiB on-sync, 70 % reads, ext4;"));
     }
 
     #[test]

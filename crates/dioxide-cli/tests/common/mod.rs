@@ -72,19 +72,22 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Every key of a result, whatever applies to it.
-pub const KEYS: [&str; 34] = [
+pub const KEYS: [&str; 38] = [
     "scenario",
     "path",
     "backend",
     "fs",
     "fs_remark",
     "bs_bytes",
+    "bs_min_bytes",
+    "bs_max_bytes",
     "numjobs",
     "iodepth",
     "rate_iops",
     "rwmixread",
     "durability",
     "growth",
+    "tail",
     "rounds",
     "runtime_ms",
     "iops",
@@ -106,5 +109,6 @@ pub const KEYS: [&str; 34] = [
     "machine_cpu",
     "ratio_to_kernel",
     "ratio_to_preallocated",
+    "ratio_to_buffered_group",
     "ratio_to_serialised",
 ];

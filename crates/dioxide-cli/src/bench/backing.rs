@@ -1,0 +1,117 @@
+//! What the rivals write to: a file, or in tests one that takes notes.
+
+use rustix::fs::{FallocateFlags, fallocate, fdatasync, ftruncate};
+use std::fs::File;
+use std::io::Result;
+use std::os::unix::fs::FileExt;
+
+/// The system calls of a program that appends.
+pub trait Backing: Sync {
+    /// Writes all of it.
+    fn pwrite(&self, bytes: &[u8], offset: u64) -> Result<()>;
+    fn fdatasync(&self) -> Result<()>;
+    /// Allocates up to `end`, which becomes the file's size.
+    fn allocate(&self, from: u64, end: u64) -> Result<()>;
+    fn cut(&self, end: u64) -> Result<()>;
+}
+
+impl Backing for File {
+    fn pwrite(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn fdatasync(&self) -> Result<()> {
+        Ok(fdatasync(self)?)
+    }
+
+    fn allocate(&self, from: u64, end: u64) -> Result<()> {
+        Ok(fallocate(self, FallocateFlags::empty(), from, end - from)?)
+    }
+
+    fn cut(&self, end: u64) -> Result<()> {
+        Ok(ftruncate(self, end)?)
+    }
+}
+
+#[cfg(test)]
+pub mod notes {
+    use super::Backing;
+    use std::io::{Error, ErrorKind, Result};
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    /// A file in memory that notes its calls, and shows what a power cut now would leave at least.
+    #[derive(Default)]
+    pub struct Notes {
+        state: Mutex<State>,
+        flush_takes: Duration,
+        fails_at: Option<usize>,
+    }
+
+    #[derive(Default, Clone)]
+    pub struct State {
+        pub bytes: Vec<u8>,
+        /// What was there when the last flush that has ended began.
+        pub stable: Vec<u8>,
+        /// Offsets and lengths.
+        pub writes: Vec<(u64, usize)>,
+        pub flushes: usize,
+        /// Of the file. What is allocated beyond the bytes is not kept.
+        pub size: u64,
+    }
+
+    impl Notes {
+        /// One whose flushes take a while, and of which one may fail, counted from 1 on.
+        pub fn slow(flush_takes: Duration, fails_at: Option<usize>) -> Self {
+            Self { flush_takes, fails_at, ..Self::default() }
+        }
+
+        pub fn state(&self) -> State {
+            self.state.lock().unwrap().clone()
+        }
+
+        /// Whether these bytes are stable there.
+        pub fn has(&self, bytes: &[u8], offset: u64) -> bool {
+            let state = self.state.lock().unwrap();
+            state.stable.get(offset as usize..).is_some_and(|stable| stable.starts_with(bytes))
+        }
+    }
+
+    impl Backing for &Notes {
+        fn pwrite(&self, bytes: &[u8], offset: u64) -> Result<()> {
+            let mut state = self.state.lock().unwrap();
+            let end = offset as usize + bytes.len();
+            let len = state.bytes.len().max(end);
+            state.bytes.resize(len, 0);
+            state.size = state.size.max(len as u64);
+            state.bytes[offset as usize..end].copy_from_slice(bytes);
+            state.writes.push((offset, bytes.len()));
+            Ok(())
+        }
+
+        fn fdatasync(&self) -> Result<()> {
+            let mut state = self.state.lock().unwrap();
+            let covered = state.bytes.clone();
+            state.flushes += 1;
+            if self.fails_at == Some(state.flushes) {
+                return Err(Error::from(ErrorKind::StorageFull));
+            }
+            drop(state);
+            std::thread::sleep(self.flush_takes);
+            self.state.lock().unwrap().stable = covered;
+            Ok(())
+        }
+
+        fn allocate(&self, _: u64, end: u64) -> Result<()> {
+            self.state.lock().unwrap().size = end;
+            Ok(())
+        }
+
+        fn cut(&self, end: u64) -> Result<()> {
+            let mut state = self.state.lock().unwrap();
+            state.bytes.truncate(end as usize);
+            state.size = end;
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! A group commit on a file in the page cache, as good logs have it: the rival of `dioxide` for records of any length.
+//! Shared by all threads.
+//!
+//! Records are copied into the buffer of the group that gathers, under a mutex. The first of a group leads it: when the
+//! group before is done, it takes the buffer, leaves the other one to the next group, and makes one write and one flush
+//! for all, while the next group gathers. The others of the group sleep on one futex and are woken by one call, with
+//! no lock to take afterwards. Nothing is allocated for a record.
+//!
+//! Those who were answered together come back together. A leader that flushed before they are back would split them
+//! into two halves that take turns, so it gives way to them a few times first. Where a group is only written, that
+//! would take longer than to write twice.
+
+use super::backing::Backing;
+use dioxide::Durability;
+use rustix::thread::futex;
+use std::io::{Error, Result};
+use std::mem::{swap, take};
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::yield_now;
+
+/// How often a leader that is going to flush gives way to those who were answered last.
+const GIVE_WAY_MAX: u32 = 16;
+/// Space is allocated ahead in steps of this size.
+const STEP_BYTES: u64 = 64 << 20;
+
+/// See the module.
+pub struct GroupCommit<F> {
+    file: F,
+    durability: Durability,
+    gathering: Mutex<Group>,
+    /// Held by the leader that writes. The next one waits for it here.
+    writing: Mutex<Writing>,
+    /// The last group that was answered, of those with even numbers and of those with odd ones: its followers sleep here,
+    /// and those of the group after it elsewhere.
+    answered: [Answered; 2],
+    /// The first group that failed, and with it all after it.
+    failed: AtomicU32,
+}
+
+/// A group that is joined.
+struct Group {
+    /// From 1 on.
+    number: u32,
+    /// Where it goes.
+    start: u64,
+    bytes: Vec<u8>,
+    members: u32,
+}
+
+/// What belongs to whoever writes.
+struct Writing {
+    bytes: Vec<u8>,
+    allocated: u64,
+    /// How many may be expected in a group: those who are answered now, and those who wait already.
+    expected: u32,
+}
+
+/// A line of cache of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Answered(AtomicU32);
+
+const NEVER: u32 = u32::MAX;
+
+impl<F: Backing> GroupCommit<F> {
+    /// An empty file.
+    pub fn new(file: F, durability: Durability) -> Self {
+        Self {
+            file,
+            durability,
+            gathering: Mutex::new(Group { number: 1, start: 0, bytes: Vec::new(), members: 0 }),
+            writing: Mutex::new(Writing { bytes: Vec::new(), allocated: 0, expected: 0 }),
+            answered: Default::default(),
+            failed: AtomicU32::new(NEVER),
+        }
+    }
+
+    /// Returns when the record is written, and stable if it is to be durable: where it stands. After a failure all fail.
+    pub fn append(&self, record: &[u8]) -> Result<u64> {
+        let mut group = self.gathering();
+        let (number, offset) = (group.number, group.start + group.bytes.len() as u64);
+        group.bytes.extend_from_slice(record);
+        group.members += 1;
+        let leads = group.members == 1;
+        drop(group);
+        if leads {
+            self.lead()?;
+        } else {
+            self.follow(number);
+        }
+        if number >= self.failed.load(Relaxed) {
+            return Err(Error::other("a group was not written, or not flushed"));
+        }
+        Ok(offset)
+    }
+
+    fn gathering(&self) -> MutexGuard<'_, Group> {
+        self.gathering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lead(&self) -> Result<()> {
+        let mut writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.durability == Durability::EveryWrite {
+            self.give_way_to(writing.expected);
+        }
+        let mut group = self.gathering();
+        let (number, start, members) = (group.number, group.start, take(&mut group.members));
+        swap(&mut group.bytes, &mut writing.bytes);
+        group.number += 1;
+        group.start += writing.bytes.len() as u64;
+        drop(group);
+        let outcome = self.write(&mut writing, start);
+        if outcome.is_err() {
+            self.failed.fetch_min(number, Relaxed);
+        }
+        writing.bytes.clear();
+        writing.expected = members + self.gathering().members;
+        let answered = &self.answered[number as usize % 2].0;
+        answered.store(number, Release);
+        drop(writing);
+        if members > 1 {
+            // Fails only for a word that is not in memory.
+            let _ = futex::wake(answered, futex::Flags::PRIVATE, i32::MAX as u32);
+        }
+        outcome
+    }
+
+    fn give_way_to(&self, expected: u32) {
+        for _ in 0..GIVE_WAY_MAX {
+            if self.gathering().members >= expected {
+                return;
+            }
+            yield_now();
+        }
+    }
+
+    fn write(&self, writing: &mut Writing, start: u64) -> Result<()> {
+        if self.failed.load(Relaxed) != NEVER {
+            return Err(Error::other("an earlier group was not written, or not flushed"));
+        }
+        let end = start + writing.bytes.len() as u64;
+        if end > writing.allocated {
+            let allocated = end + STEP_BYTES;
+            let outcome = self.file.allocate(writing.allocated, allocated);
+            // Where nothing can be allocated ahead, the writes themselves extend the file from here on.
+            writing.allocated = if outcome.is_ok() { allocated } else { u64::MAX };
+        }
+        self.file.pwrite(&writing.bytes, start)?;
+        match self.durability {
+            Durability::EveryWrite => self.file.fdatasync(),
+            Durability::OnSync => Ok(()),
+        }
+    }
+
+    fn follow(&self, number: u32) {
+        let answered = &self.answered[number as usize % 2].0;
+        loop {
+            let last = answered.load(Acquire);
+            if last >= number {
+                return;
+            }
+            // Returns at once if another group was answered since, and perhaps without a reason.
+            let _ = futex::wait(answered, futex::Flags::PRIVATE, last, None);
+        }
+    }
+
+    /// Cuts off what is allocated ahead, and makes all stable.
+    pub fn finish(self) -> Result<()> {
+        let end = self.gathering().start;
+        self.file.cut(end)?;
+        self.file.fdatasync()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::backing::notes::Notes;
+    use super::*;
+    use std::thread::scope;
+    use std::time::Duration;
+
+    const THREADS: usize = 16;
+    const RECORDS: usize = 50;
+
+    /// Appends records of many lengths in many threads; `check` sees each when it is answered.
+    fn crowd(log: &GroupCommit<&Notes>, check: impl Fn(&[u8], u64) + Sync) -> u64 {
+        let work = |thread: usize| {
+            let records = (0..RECORDS)
+                .map(move |nth| vec![(thread * RECORDS + nth) as u8; 1 + (thread * 7 + nth) % 90]);
+            let append = |record: Vec<u8>| {
+                check(&record, log.append(&record).unwrap());
+                record.len() as u64
+            };
+            records.map(append).sum::<u64>()
+        };
+        scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        })
+    }
+
+    #[test]
+    fn nobody_is_answered_before_the_flush_that_covers_it() {
+        let file = Notes::slow(Duration::from_millis(1), None);
+        let log = GroupCommit::new(&file, Durability::EveryWrite);
+        let bytes = crowd(&log, |record, offset| assert!(file.has(record, offset)));
+        let state = file.state();
+        assert_eq!(state.flushes, state.writes.len(), "one write and one flush for each group");
+        assert!(state.flushes < THREADS * RECORDS / 4, "{} groups", state.flushes);
+        let ends = state.writes.iter().map(|(offset, len)| offset + *len as u64);
+        let starts = state.writes.iter().skip(1).map(|(offset, _)| *offset).chain([bytes]);
+        assert!(ends.eq(starts), "without a gap");
+        assert!(state.size > bytes, "space is allocated ahead");
+        log.finish().unwrap();
+        assert_eq!((file.state().stable.len() as u64, file.state().size), (bytes, bytes));
+    }
+
+    #[test]
+    fn without_durability_there_is_no_flush() {
+        let file = Notes::default();
+        let log = GroupCommit::new(&file, Durability::OnSync);
+        crowd(&log, |record, offset| {
+            assert!(file.state().bytes[offset as usize..].starts_with(record));
+        });
+        assert_eq!(file.state().flushes, 0);
+        log.finish().unwrap();
+        assert_eq!(file.state().flushes, 1);
+    }
+
+    #[test]
+    fn a_flush_that_fails_is_nobodys_success() {
+        let file = Notes::slow(Duration::from_millis(1), Some(3));
+        let log = GroupCommit::new(&file, Durability::EveryWrite);
+        let work = || {
+            let answers: Vec<_> = (0..RECORDS).map(|_| log.append(&[7; 10])).collect();
+            let good = answers.iter().take_while(|answer| answer.is_ok()).count();
+            assert!(answers[good..].iter().all(Result::is_err), "all after it fail");
+            for offset in answers.into_iter().flatten() {
+                assert!(file.has(&[7; 10], offset));
+            }
+            good
+        };
+        let good: usize = scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        let state = file.state();
+        assert_eq!((state.flushes, good * 10), (3, state.stable.iter().filter(|byte| **byte == 7).count()));
+    }
+}

@@ -1,0 +1,137 @@
+//! One operation of a future: what it is to do, how far it got, and the memory it is to do it with. Shared by the future and
+//! the worker of its reactor, which may each be the last to have it.
+//!
+//! The memory stays in it, and in its place, from the first poll on. Only the future takes it out: when the operation has
+//! finished, or when it is certain that it never begins.
+
+use crate::buffer::{Kept, Segment};
+use crate::engine::queue::What;
+use crate::error::Result;
+use crate::file::Inner;
+use crate::sync::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+/// See the module.
+pub(crate) struct Slot<K: ?Sized> {
+    pub target: Arc<Inner>,
+    pub what: What,
+    lent: Option<Segment>,
+    stage: Mutex<Stage>,
+    kept: K,
+}
+
+/// One of any memory, as the worker sees it.
+pub(crate) type Listed = Slot<dyn Send + Sync>;
+
+#[derive(Debug)]
+enum Stage {
+    /// The worker has not come to it; who waits for it.
+    Waiting(Waker),
+    /// The worker has begun it; who waits for it, if anybody still does.
+    Begun(Option<Waker>),
+    Finished(Result<u64>),
+    /// The future has its result, or gave it up before it began.
+    Over,
+}
+
+impl<M> Slot<Kept<M>> {
+    /// An operation with memory of which it uses these bytes, if any.
+    pub fn new(
+        target: Arc<Inner>,
+        what: What,
+        memory: M,
+        bytes: Option<fn(&mut M) -> Segment>,
+        waker: Waker,
+    ) -> Arc<Self> {
+        let stage = Mutex::new(Stage::Waiting(waker));
+        let mut slot = Arc::new(Self { target, what, lent: None, stage, kept: Kept::new(memory) });
+        let alone = Arc::get_mut(&mut slot).expect("just made");
+        alone.lent = bytes.and_then(|bytes| alone.kept.lend(bytes));
+        slot
+    }
+
+    /// The memory.
+    ///
+    /// # Safety
+    ///
+    /// The operation has finished, or never begins; and only the future calls this.
+    #[allow(unsafe_code)]
+    pub unsafe fn take_memory(&self) -> M {
+        // SAFETY: nobody has its bytes then, and the worker never takes it.
+        unsafe { self.kept.take() }.expect("taken once")
+    }
+}
+
+impl<K: ?Sized> Slot<K> {
+    /// What the worker lends to its queue.
+    pub fn lent(&self) -> Option<Segment> {
+        self.lent
+    }
+
+    /// The worker begins it. False if it was given up.
+    pub fn begin(&self) -> bool {
+        let mut stage = self.stage.lock();
+        let is_waiting = matches!(*stage, Stage::Waiting(_));
+        if let Stage::Waiting(waker) = std::mem::replace(&mut *stage, Stage::Over) {
+            *stage = Stage::Begun(Some(waker));
+        }
+        is_waiting
+    }
+
+    /// Whether nobody gave it up before it began.
+    pub fn is_wanted(&self) -> bool {
+        !matches!(*self.stage.lock(), Stage::Over)
+    }
+
+    /// It has finished, and nobody has its bytes any more. Returns who waits for it.
+    pub fn finish(&self, result: Result<u64>) -> Option<Waker> {
+        match std::mem::replace(&mut *self.stage.lock(), Stage::Finished(result)) {
+            Stage::Begun(waker) => waker,
+            stage => unreachable!("only what was begun is finished: {stage:?}"),
+        }
+    }
+
+    /// What came of it; until it has finished, `waker` waits for it.
+    pub fn poll(&self, waker: &Waker) -> Poll<Result<u64>> {
+        // Dropped without the lock: that may drop a task, with whatever it has.
+        let mut before = None;
+        let mut stage = self.stage.lock();
+        match &mut *stage {
+            Stage::Waiting(waiting) | Stage::Begun(Some(waiting)) if waiting.will_wake(waker) => {}
+            Stage::Waiting(waiting) | Stage::Begun(Some(waiting)) => {
+                before = Some(std::mem::replace(waiting, waker.clone()));
+            }
+            Stage::Finished(_) => {
+                let Stage::Finished(result) = std::mem::replace(&mut *stage, Stage::Over) else {
+                    unreachable!("just seen")
+                };
+                return Poll::Ready(result);
+            }
+            Stage::Begun(None) | Stage::Over => unreachable!("its future has what it waited for"),
+        }
+        drop(stage);
+        drop(before);
+        Poll::Pending
+    }
+
+    /// Nobody waits for it any more. True if it has not begun, and so never will.
+    pub fn give_up(&self) -> bool {
+        let mut stage = self.stage.lock();
+        let before = match &mut *stage {
+            Stage::Waiting(_) => std::mem::replace(&mut *stage, Stage::Over),
+            // Its waker alone: it may keep a whole task.
+            Stage::Begun(waker) => Stage::Begun(waker.take()),
+            Stage::Finished(_) | Stage::Over => return false,
+        };
+        drop(stage);
+        matches!(before, Stage::Waiting(_))
+    }
+}
+
+impl<K: ?Sized> fmt::Debug for Slot<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot").field("what", &self.what).field("stage", &self.stage).finish_non_exhaustive()
+    }
+}

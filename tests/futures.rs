@@ -1,0 +1,996 @@
+//! Futures under executors of several kinds: what is acknowledged is there, what is dropped is wholly there or not at all, and
+//! memory comes back, is neither freed early nor lost.
+
+mod common;
+
+use common::*;
+use dioxide::{
+    AsyncFile, Buffer, Durability, ErrorKind, File, LocalReactor, OpenOptions, QueueOptions, Reactor,
+};
+use dioxide::{Result, Transfer};
+use dioxide_testkit::lab::{Disk, Fs, TestDir};
+use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, lab_trials_where};
+use std::collections::HashMap;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::{Pin, pin};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Something that runs futures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Executor {
+    Tokio,
+    TokioInOneThread,
+    Smol,
+    /// A thread and a `block_on` for each task.
+    Threads,
+    /// The reactor's own, in the thread of the tasks.
+    Local,
+}
+
+impl Executor {
+    const ALL: [Self; 5] = [Self::Tokio, Self::TokioInOneThread, Self::Smol, Self::Threads, Self::Local];
+
+    /// Runs `count` tasks on the file, each with its number, and closes it.
+    fn run<T, F>(self, file: File, count: u64, task: impl Fn(Arc<AsyncFile>, u64) -> F) -> Result<Vec<T>>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let local = LocalReactor::new(QueueOptions::new().depth(64));
+        let file = match self {
+            Self::Local => local.attach(file),
+            _ => AsyncFile::from(file),
+        };
+        let file = Arc::new(file);
+        let tasks: Vec<_> = (0..count).map(|number| task(file.clone(), number)).collect();
+        let close = || Arc::into_inner(file).expect("the tasks have ended").close();
+        match self {
+            Self::Tokio => {
+                let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).build();
+                in_tokio(&runtime.expect("a runtime"), tasks, close)
+            }
+            Self::TokioInOneThread => {
+                let runtime = tokio::runtime::Builder::new_current_thread().build();
+                in_tokio(&runtime.expect("a runtime"), tasks, close)
+            }
+            Self::Smol => smol::block_on(async {
+                let mut all = Vec::new();
+                for task in tasks.into_iter().map(smol::spawn).collect::<Vec<_>>() {
+                    all.push(task.await);
+                }
+                close().await.map(|()| all)
+            }),
+            Self::Threads => {
+                let threads: Vec<_> =
+                    tasks.into_iter().map(|task| thread::spawn(|| block_on(task))).collect();
+                let all = threads.into_iter().map(|thread| thread.join().expect("no task panics")).collect();
+                block_on(close()).map(|()| all)
+            }
+            Self::Local => {
+                let all = local.block_on(All(tasks.into_iter().map(|task| Polled::new(task)).collect()));
+                local.block_on(close()).map(|()| all)
+            }
+        }
+    }
+}
+
+fn in_tokio<T, F, C>(
+    runtime: &tokio::runtime::Runtime,
+    tasks: Vec<F>,
+    close: impl FnOnce() -> C,
+) -> Result<Vec<T>>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+    C: Future<Output = Result<()>>,
+{
+    runtime.block_on(async {
+        let mut all = Vec::new();
+        for task in tasks.into_iter().map(tokio::spawn).collect::<Vec<_>>() {
+            all.push(task.await.expect("no task panics"));
+        }
+        close().await.map(|()| all)
+    })
+}
+
+/// The simplest there is.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let began = Instant::now();
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        thread::park_timeout(PATIENCE);
+        assert!(began.elapsed() < 3 * PATIENCE, "nobody answers");
+    }
+}
+
+/// One of several futures in a task.
+enum Polled<F: Future> {
+    Running(Pin<Box<F>>, Arc<Woken>),
+    Ended(F::Output),
+}
+
+#[derive(Default)]
+struct Woken {
+    is_woken: AtomicBool,
+    task: Mutex<Option<Waker>>,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.is_woken.store(true, SeqCst);
+        let task = self.task.lock().unwrap().take();
+        task.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl<F: Future> Polled<F> {
+    fn new(future: F) -> Self {
+        let woken = Woken { is_woken: AtomicBool::new(true), ..Woken::default() };
+        Self::Running(Box::pin(future), Arc::new(woken))
+    }
+}
+
+/// All of them, each polled when it was woken.
+struct All<F: Future>(Vec<Polled<F>>);
+
+impl<F: Future> Unpin for All<F> {}
+
+impl<F: Future> Future for All<F> {
+    type Output = Vec<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<F::Output>> {
+        for polled in &mut self.0 {
+            let Polled::Running(future, woken) = polled else { continue };
+            *woken.task.lock().unwrap() = Some(context.waker().clone());
+            if woken.is_woken.swap(false, SeqCst)
+                && let Poll::Ready(output) =
+                    future.as_mut().poll(&mut Context::from_waker(&Waker::from(woken.clone())))
+            {
+                *polled = Polled::Ended(output);
+            }
+        }
+        if self.0.iter().any(|polled| matches!(polled, Polled::Running(..))) {
+            return Poll::Pending;
+        }
+        let ended = |polled| match polled {
+            Polled::Ended(output) => output,
+            Polled::Running(..) => unreachable!("none is left"),
+        };
+        Poll::Ready(std::mem::take(&mut self.0).into_iter().map(ended).collect())
+    }
+}
+
+/// Polls a future, and so many times more whenever the executor comes around; then drops it.
+struct Fickle<F> {
+    future: Option<F>,
+    patience: u64,
+}
+
+impl<F: Future + Unpin> Future for Fickle<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<F::Output>> {
+        let future = self.future.as_mut().expect("polled until it is ready");
+        if let Poll::Ready(output) = Pin::new(future).poll(context) {
+            return Poll::Ready(Some(output));
+        }
+        let Some(patience) = self.patience.checked_sub(1) else {
+            self.future = None;
+            return Poll::Ready(None);
+        };
+        self.patience = patience;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+/// Memory that is counted, and poisoned when it is dropped.
+struct Counted {
+    bytes: Buffer,
+    _count: Arc<()>,
+}
+
+impl Counted {
+    fn record(count: &Arc<()>, writer: u64, number: u64, blocks: u64) -> Self {
+        Self { bytes: record(writer, number, blocks), _count: count.clone() }
+    }
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl AsMut<[u8]> for Counted {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.bytes.fill(POISON);
+    }
+}
+
+fn log(durability: Durability) -> OpenOptions {
+    writable().durability(durability).growth_cap(MIB).clone()
+}
+
+/// Polls it once, with a waker that does nothing.
+fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Ends the test instead of letting it hang.
+fn within_patience<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = mpsc::channel();
+    let thread = thread::spawn(move || done.send(work()));
+    match result.recv_timeout(PATIENCE) {
+        Ok(result) => result,
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("nobody answers"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => resume_unwind(thread.join().expect_err("it panicked")),
+    }
+}
+
+/// Waits until something holds that another thread brings about.
+fn soon(holds: impl Fn() -> bool) -> bool {
+    let began = Instant::now();
+    while !holds() && began.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(1));
+    }
+    holds()
+}
+
+/// The records of a file, by writer and number, with their offsets. Each is there once and whole, and nothing else is.
+fn records_in(content: &[u8]) -> HashMap<(u64, u64), (u64, u64)> {
+    let mut found: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
+    for (block, offset) in content.chunks(BLOCK).zip((0..).step_by(BLOCK)) {
+        let stamp = Stamp::of(block).unwrap_or_else(|| panic!("no record at {offset}"));
+        let (start, blocks) = found.entry((stamp.writer, stamp.number)).or_insert((offset, 0));
+        assert_eq!((stamp.part, *start + *blocks * BLOCK_BYTES), (*blocks, offset), "{stamp:?} at {offset}");
+        *blocks += 1;
+    }
+    found
+}
+
+// --- appends --------------------------------------------------------------------------------------
+
+fn tasks_append_and_read(dir: TestDir, executor: Executor) -> TrialResult {
+    for (durability, tasks) in [(Durability::EveryWrite, 64), (Durability::OnSync, 200)] {
+        let path = dir.join(format!("{durability:?}"));
+        let file = log(durability).open(&path)?;
+        let all = executor.run(file, tasks, |file, writer| async move {
+            let mut placed = Vec::new();
+            for number in 0..6 {
+                let blocks = 1 + (writer + number) % 4;
+                let data = record(writer, number, blocks);
+                let start = data.as_ptr() as usize;
+                let (appended, data) = file.append(data).await;
+                assert_eq!(data.as_ptr() as usize, start, "its own memory");
+                let placed_here =
+                    Placed { offset: appended.expect("there is space"), writer, number, blocks };
+                assert!(file.len().unwrap() >= placed_here.end());
+                let (read, data) = file.read_at(data, placed_here.offset).await;
+                assert_eq!(read.expect("it is there"), data.len() as u64);
+                assert!(Placed { offset: 0, ..placed_here }.is_in(&data));
+                placed.push(placed_here);
+            }
+            let (written, _) = file.write_at(record(writer, 0, 1 + writer % 4), placed[0].offset).await;
+            assert_eq!(written, Ok((1 + writer % 4) * BLOCK_BYTES));
+            file.sync_data().await.expect("it syncs");
+            assert!(placed.is_sorted());
+            placed
+        });
+        let all = all?.concat();
+        let end = assert_gapless(&all, 0);
+        assert_tidy(&path, end)?;
+        assert_all_there(&fs::read(&path)?, &all);
+    }
+    Ok(())
+}
+
+fn a_thousand_tasks_append(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = log(Durability::EveryWrite).open(&path)?;
+    let all = Executor::Tokio.run(file, 1024, |file, writer| async move {
+        let mut placed = Vec::new();
+        for number in 0..4 {
+            let (appended, _) = file.append(record(writer, number, 1)).await;
+            placed.push(Placed { offset: appended.expect("there is space"), writer, number, blocks: 1 });
+        }
+        placed
+    })?;
+    let all = all.concat();
+    let end = assert_gapless(&all, 0);
+    assert_tidy(&path, end)?;
+    assert_all_there(&fs::read(&path)?, &all);
+    Ok(())
+}
+
+/// In batches: tasks that come back together share a flush.
+fn tasks_share_flushes(dir: TestDir) -> TrialResult {
+    let file = Arc::new(AsyncFile::from(log(Durability::EveryWrite).open(dir.join("log"))?));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?;
+    runtime.block_on(async {
+        let append = |file: Arc<AsyncFile>, writer| async move {
+            for number in 0..50 {
+                file.append(record(writer, number, 1)).await.0.expect("there is space");
+            }
+        };
+        let tasks: Vec<_> = (0..64).map(|writer| tokio::spawn(append(file.clone(), writer))).collect();
+        for task in tasks {
+            task.await.expect("no task panics");
+        }
+    });
+    let stats = file.file().stats();
+    let flushes = stats.flushes + stats.dsync_requests;
+    assert_eq!(stats.appends, 64 * 50);
+    assert!(flushes * 8 < stats.appends, "{flushes} flushes for {} appends", stats.appends);
+    Ok(())
+}
+
+// --- drops ----------------------------------------------------------------------------------------
+
+/// What a task that drops some of its appends knows of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Known {
+    /// Nothing of it may be there.
+    Never,
+    /// It is wholly there or not at all.
+    Maybe,
+    At(u64),
+}
+
+/// Appends, of which it drops some at any moment.
+async fn append_and_drop(file: Arc<AsyncFile>, writer: u64, count: Arc<()>) -> Vec<(u64, u64, Known)> {
+    let mut random = Random::new(writer);
+    let mut all = Vec::new();
+    for number in 0..20 {
+        let blocks = 1 + random.below(4);
+        let mut append = file.append(Counted::record(&count, writer, number, blocks));
+        let known = match random.below(4) {
+            0 => {
+                drop(append);
+                Known::Never
+            }
+            1 => match poll_once(&mut append) {
+                Poll::Pending => Known::Maybe,
+                Poll::Ready(_) => panic!("nobody can be so fast"),
+            },
+            2 => match (Fickle { future: Some(append), patience: random.below(60).pow(3) / 10 }).await {
+                None => Known::Maybe,
+                Some((appended, _)) => Known::At(appended.expect("there is space")),
+            },
+            _ => {
+                let (appended, data) = append.await;
+                assert_eq!(&data.bytes[..], &record(writer, number, blocks)[..], "its memory was touched");
+                Known::At(appended.expect("there is space"))
+            }
+        };
+        all.push((number, blocks, known));
+    }
+    all
+}
+
+fn dropped_appends_are_wholly_there_or_not_at_all(dir: TestDir, executor: Executor) -> TrialResult {
+    for durability in [Durability::OnSync, Durability::EveryWrite] {
+        let path = dir.join(format!("{durability:?}"));
+        let count = Arc::new(());
+        let counted = count.clone();
+        let file = log(durability).open(&path)?;
+        let by_task =
+            executor.run(file, 64, move |file, writer| append_and_drop(file, writer, counted.clone()))?;
+        assert!(soon(|| Arc::strong_count(&count) == 1), "{} were not freed", Arc::strong_count(&count) - 1);
+        let found = records_in(&fs::read(&path)?);
+        for (writer, all) in (0..).zip(by_task) {
+            for (number, blocks, known) in all {
+                let there = found.get(&(writer, number));
+                match known {
+                    Known::Never => assert_eq!(there, None, "{writer}, {number}: it never began"),
+                    Known::Maybe => assert!(there.is_none_or(|there| there.1 == blocks), "{there:?}"),
+                    Known::At(offset) => assert_eq!(there, Some(&(offset, blocks)), "{writer}, {number}"),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// More than the reactor takes at once are polled, and dropped: those that it has not come to never happen, and take no place.
+fn what_the_reactor_has_not_come_to_is_taken_back(dir: TestDir) -> TrialResult {
+    let local = LocalReactor::new(QueueOptions::new().depth(4));
+    let path = dir.join("log");
+    let file = local.attach(log(Durability::EveryWrite).open(&path)?);
+    let count = Arc::new(());
+    for round in 0..100 {
+        let mut appends: Vec<_> =
+            (0..100).map(|n| file.append(Counted::record(&count, round, n, 1))).collect();
+        assert!(appends.iter_mut().all(|append| poll_once(append).is_pending()));
+        drop(appends);
+        assert_eq!(Arc::strong_count(&count), 1, "its memory is free at once");
+    }
+    let (appended, _) = local.block_on(file.append(record(1, 1, 1)));
+    assert_eq!(appended, Ok(0), "nothing of the others ever happened");
+    local.block_on(file.close())?;
+    assert_tidy(&path, BLOCK_BYTES)?;
+    Ok(())
+}
+
+/// The memory of dropped reads is not given to others while the kernel fills it.
+fn dropped_reads_leave_other_memory_alone(dir: TestDir, executor: Executor) -> TrialResult {
+    let file = log(Durability::OnSync).open(dir.join("log"))?;
+    append(&file, 1, 0, 256)?;
+    executor.run(file, 32, |file, reader| async move {
+        let mut random = Random::new(reader);
+        for _ in 0..50 {
+            let block = random.below(192);
+            let mut read = file.read_at(Buffer::zeroed(64 * BLOCK), block * BLOCK_BYTES);
+            if random.below(2) == 0 {
+                drop(Fickle { future: Some(read), patience: random.below(3) }.await);
+            } else {
+                let _ = poll_once(&mut read);
+                drop(read);
+            }
+            // As much as was just given up.
+            let mine = Buffer::zeroed(64 * BLOCK);
+            let (read, data) = file.read_at(Buffer::zeroed(BLOCK), block * BLOCK_BYTES).await;
+            assert_eq!(read, Ok(BLOCK_BYTES));
+            assert_eq!(Stamp::of(&data), Some(Stamp { writer: 1, number: 0, part: block }));
+            assert!(mine.iter().all(|byte| *byte == 0), "somebody else's memory was read into");
+        }
+    })?;
+    Ok(())
+}
+
+fn a_runtime_ends_with_operations_in_flight(dir: TestDir) -> TrialResult {
+    for seed in 0..10 {
+        let path = dir.join(format!("log{seed}"));
+        let file = Arc::new(AsyncFile::from(log(Durability::EveryWrite).open(&path)?));
+        let count = Arc::new(());
+        let acknowledged = Arc::new(Mutex::new(Vec::new()));
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?;
+        for writer in 0..64 {
+            let (file, count, acknowledged) = (file.clone(), count.clone(), acknowledged.clone());
+            runtime.spawn(async move {
+                for number in 0.. {
+                    let (appended, _) = file.append(Counted::record(&count, writer, number, 1)).await;
+                    let offset = appended.expect("there is space");
+                    acknowledged.lock().unwrap().push(((writer, number), (offset, 1)));
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(10 + seed));
+        drop(runtime);
+        block_on(Arc::into_inner(file).expect("the tasks are no more").close())?;
+        assert!(soon(|| Arc::strong_count(&count) == 1), "memory was not freed");
+        let found = records_in(&fs::read(&path)?);
+        for (name, there) in acknowledged.lock().unwrap().iter() {
+            assert_eq!(found.get(name), Some(there), "{name:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Closing waits for what goes on without its future.
+fn a_file_is_closed_with_abandoned_operations_in_flight(dir: TestDir) -> TrialResult {
+    for round in 0..20 {
+        let path = dir.join(format!("log{round}"));
+        let file = AsyncFile::from(log(Durability::EveryWrite).open(&path)?);
+        let count = Arc::new(());
+        let mut appends: Vec<_> =
+            (0..50).map(|n| file.append(Counted::record(&count, round, n, 2))).collect();
+        assert!(appends.iter_mut().all(|append| poll_once(append).is_pending()));
+        thread::sleep(Duration::from_micros(50 * round));
+        drop(appends);
+        match round % 3 {
+            0 => block_on(file.close())?,
+            1 => file.into_inner().close()?,
+            _ => drop(file),
+        }
+        // Whoever closes a file has waited for the reactor, too.
+        assert_eq!(Arc::strong_count(&count), 1, "round {round}: memory was not freed");
+        let found = records_in(&fs::read(&path)?);
+        assert!(found.values().all(|(_, blocks)| *blocks == 2), "{found:?}");
+        assert_tidy(&path, found.len() as u64 * 2 * BLOCK_BYTES)?;
+    }
+    Ok(())
+}
+
+/// A future that is forgotten is never polled and never dropped.
+fn a_forgotten_future_keeps_its_memory_and_no_one_waiting(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = AsyncFile::from(log(Durability::EveryWrite).open(&path)?);
+    let mut append = file.append(record(1, 0, 1));
+    let _ = poll_once(&mut append);
+    std::mem::forget(append);
+    let (appended, _) = block_on(file.append(record(1, 1, 1)));
+    assert_eq!(appended, Ok(BLOCK_BYTES));
+    within_patience(move || block_on(file.close()))?;
+    assert_tidy(&path, 2 * BLOCK_BYTES)?;
+    Ok(())
+}
+
+// --- wakers ---------------------------------------------------------------------------------------
+
+/// Does something as it is woken, on the reactor's thread.
+struct OnWake<F: FnOnce() + Send>(Mutex<Option<F>>);
+
+impl<F: FnOnce() + Send + 'static> OnWake<F> {
+    fn waker(act: F) -> Waker {
+        Waker::from(Arc::new(Self(Mutex::new(Some(act)))))
+    }
+}
+
+impl<F: FnOnce() + Send> Wake for OnWake<F> {
+    fn wake(self: Arc<Self>) {
+        let act = self.0.lock().unwrap().take();
+        act.into_iter().for_each(|act| act());
+    }
+}
+
+/// Begins an append of whose end this waker is told. The future is forgotten.
+fn append_and_forget(file: &AsyncFile, data: Buffer, waker: &Waker) {
+    let mut append = file.append(data);
+    assert!(Pin::new(&mut append).poll(&mut Context::from_waker(waker)).is_pending());
+    std::mem::forget(append);
+}
+
+/// What a waker does meanwhile must not wait for the reactor, whose thread it is on.
+fn a_waker_makes_blocking_calls_and_drops_files(dir: TestDir) -> TrialResult {
+    let reactor = Reactor::start(&QueueOptions::new())?;
+    let path = dir.join("log");
+    let file = Arc::new(reactor.attach(log(Durability::EveryWrite).open(&path)?));
+    let other = reactor.attach(log(Durability::EveryWrite).open(dir.join("other"))?);
+    let (done, result) = mpsc::channel();
+    let waker = OnWake::waker({
+        let (file, path) = (file.clone(), dir.join("other"));
+        move || {
+            // In flight on the queue of this very thread.
+            for number in 1..20 {
+                append_and_forget(&file, record(1, number, 1), Waker::noop());
+            }
+            let appended = file.file().append(&record(2, 0, 1));
+            let synced = file.file().sync_data();
+            drop(other);
+            let again = log(Durability::EveryWrite).open(&path).and_then(File::close);
+            let cut = file.file().set_len(file.len().unwrap());
+            drop(file);
+            done.send((appended.is_ok(), synced, again, cut)).unwrap();
+        }
+    });
+    for number in 20..40 {
+        append_and_forget(&file, record(1, number, 1), Waker::noop());
+    }
+    append_and_forget(&file, record(1, 0, 1), &waker);
+    let (appended, synced, again, cut) = result.recv_timeout(PATIENCE)?;
+    assert!(appended);
+    synced.and(again).and(cut)?;
+    drop(waker);
+    let (appended, _) = block_on(file.append(record(3, 0, 1)));
+    appended?;
+    within_patience(move || block_on(Arc::into_inner(file).expect("nobody else has it").close()))?;
+    assert_eq!(records_in(&fs::read(&path)?).len(), 42);
+    Ok(())
+}
+
+fn the_last_file_and_its_reactor_are_dropped_in_a_waker(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let reactor = Reactor::start(&QueueOptions::new())?;
+    let file = Arc::new(reactor.attach(log(Durability::EveryWrite).open(&path)?));
+    drop(reactor);
+    let (done, result) = mpsc::channel();
+    let last = file.clone();
+    append_and_forget(
+        &file,
+        record(1, 0, 1),
+        &OnWake::waker(move || {
+            drop(last);
+            done.send(()).unwrap();
+        }),
+    );
+    drop(file);
+    result.recv_timeout(PATIENCE)?;
+    assert_tidy(&path, BLOCK_BYTES)?;
+    Ok(())
+}
+
+fn a_waker_that_panics_takes_nobody_along(dir: TestDir) -> TrialResult {
+    let file = AsyncFile::from(log(Durability::EveryWrite).open(dir.join("log"))?);
+    for round in 0..10 {
+        for number in 0..10 {
+            // Without the words of a panic.
+            let waker = OnWake::waker(|| resume_unwind(Box::new(())));
+            append_and_forget(&file, record(round, number, 1), &waker);
+        }
+        let (appended, _) = block_on(file.append(record(round, 10, 1)));
+        appended?;
+    }
+    within_patience(move || block_on(file.close()))?;
+    Ok(())
+}
+
+/// A waker that runs its task at once lets it begin more from there.
+fn a_task_goes_on_inside_its_waker(dir: TestDir) -> TrialResult {
+    struct Inline {
+        task: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+        done: Mutex<Sender<()>>,
+    }
+    impl Wake for Inline {
+        fn wake(self: Arc<Self>) {
+            // Nobody else polls it: one operation is in flight at a time.
+            let Some(mut task) = self.task.lock().unwrap().take() else { return };
+            let waker = Waker::from(self.clone());
+            let mut context = Context::from_waker(&waker);
+            let mut place = self.task.lock().unwrap();
+            match task.as_mut().poll(&mut context) {
+                Poll::Ready(()) => self.done.lock().unwrap().send(()).unwrap(),
+                Poll::Pending => *place = Some(task),
+            }
+        }
+    }
+    let path = dir.join("log");
+    let file = Arc::new(AsyncFile::from(log(Durability::EveryWrite).open(&path)?));
+    let (done, result) = mpsc::channel();
+    let tasks: Vec<_> = (0..16)
+        .map(|writer| {
+            let file = file.clone();
+            let task = async move {
+                for number in 0..20 {
+                    file.append(record(writer, number, 1)).await.0.expect("there is space");
+                }
+            };
+            let (task, done) = (Mutex::new(Some(Box::pin(task) as Pin<Box<_>>)), Mutex::new(done.clone()));
+            Arc::new(Inline { task, done })
+        })
+        .collect();
+    tasks.iter().for_each(|task| task.clone().wake());
+    for _ in &tasks {
+        result.recv_timeout(PATIENCE)?;
+    }
+    block_on(Arc::into_inner(file).expect("the tasks have ended").close())?;
+    assert_eq!(records_in(&fs::read(&path)?).len(), 16 * 20);
+    Ok(())
+}
+
+// --- reactors -------------------------------------------------------------------------------------
+
+fn threads_named(name: &str) -> usize {
+    let tasks = fs::read_dir("/proc/self/task").expect("the threads of this process");
+    let is_named = |task: &fs::DirEntry| {
+        fs::read_to_string(task.path().join("comm")).is_ok_and(|found| found.trim_end() == name)
+    };
+    tasks.flatten().filter(is_named).count()
+}
+
+fn a_reactor_of_plain_calls_does_the_same(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let reactor = Reactor::start(QueueOptions::new().depth(16).io_uring(false))?;
+    let file = Arc::new(reactor.attach(log(Durability::EveryWrite).open(&path)?));
+    let count = Arc::new(());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?;
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..64)
+            .map(|writer| tokio::spawn(append_and_drop(file.clone(), writer, count.clone())))
+            .collect();
+        for task in tasks {
+            task.await.expect("no task panics");
+        }
+    });
+    let (read, data) = block_on(file.read_at(Buffer::zeroed(BLOCK), 0));
+    assert!(read == Ok(BLOCK_BYTES) && Stamp::of(&data).is_some());
+    block_on(Arc::into_inner(file).expect("the tasks have ended").close())?;
+    assert_eq!(Arc::strong_count(&count), 1);
+    records_in(&fs::read(&path)?);
+    Ok(())
+}
+
+/// Its thread begins with the first operation, sleeps when there is none, and ends with the last who could give it one.
+fn a_reactor_sleeps_and_ends(dir: TestDir) -> TrialResult {
+    let reactor = Reactor::start(&QueueOptions::new())?;
+    let file = reactor.attach(log(Durability::EveryWrite).open(dir.join("log"))?);
+    block_on(file.append(record(1, 0, 1))).0?;
+    let task = dioxide_thread_with_least_cpu();
+    thread::sleep(Duration::from_millis(300));
+    assert!(dioxide_thread_with_least_cpu() - task < Duration::from_millis(50), "it does not sleep");
+    let before = threads_named("dioxide-reactor");
+    drop(reactor);
+    block_on(file.append(record(1, 1, 1))).0?;
+    assert_eq!(threads_named("dioxide-reactor"), before, "a file is left");
+    drop(file);
+    assert!(soon(|| threads_named("dioxide-reactor") < before));
+    Ok(())
+}
+
+/// What reactors have used of processors; other tests may be at work with theirs.
+fn dioxide_thread_with_least_cpu() -> Duration {
+    let tasks = fs::read_dir("/proc/self/task").expect("the threads of this process").flatten();
+    let reactors = tasks.filter(|task| {
+        fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim_end() == "dioxide-reactor")
+    });
+    let used = reactors.filter_map(|task| {
+        let stat = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        Some(Duration::from_nanos(stat.split(' ').next()?.parse().ok()?))
+    });
+    used.min().unwrap_or_default()
+}
+
+fn what_is_left_of_a_local_reactor_is_refused(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let local = LocalReactor::new(QueueOptions::new().depth(2));
+    let file = local.attach(log(Durability::EveryWrite).open(&path)?);
+    let mut appends: Vec<_> = (0..4).map(|number| file.append(record(1, number, 1))).collect();
+    assert!(appends.iter_mut().all(|append| poll_once(append).is_pending()));
+    local.try_turn();
+    drop(local);
+    let results: Vec<_> = appends.into_iter().map(|append| block_on(append).0).collect();
+    assert_eq!((&results[0], &results[1]), (&Ok(0), &Ok(BLOCK_BYTES)), "these were begun");
+    for result in results.into_iter().skip(2).chain([block_on(file.append(record(1, 9, 1))).0]) {
+        assert_eq!(refusal(result), ErrorKind::Os(libc::ECANCELED));
+    }
+    file.into_inner().close()?;
+    assert_tidy(&path, 2 * BLOCK_BYTES)?;
+    Ok(())
+}
+
+/// Other threads poll and are woken while one drives.
+fn a_local_reactor_serves_other_threads(dir: TestDir) -> TrialResult {
+    let local = LocalReactor::new(&QueueOptions::new());
+    let file = Arc::new(local.attach(log(Durability::EveryWrite).open(dir.join("log"))?));
+    let left = Arc::new(AtomicUsize::new(4));
+    let threads: Vec<_> = (0..4)
+        .map(|writer| {
+            let (file, left, waker) = (file.clone(), left.clone(), local.waker());
+            thread::spawn(move || {
+                for number in 0..20 {
+                    block_on(file.append(record(writer, number, 1))).0.expect("there is space");
+                }
+                left.fetch_sub(1, SeqCst);
+                waker.wake();
+            })
+        })
+        .collect();
+    while left.load(SeqCst) > 0 {
+        local.turn();
+    }
+    threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
+    assert_eq!(file.len()?, 80 * BLOCK_BYTES);
+    local.block_on(Arc::into_inner(file).expect("the threads have ended").close())?;
+    Ok(())
+}
+
+/// A blocking call in another thread may wait for what the reactor has begun, and the other way around.
+fn tasks_and_blocking_threads_append_to_one_file(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = log(Durability::EveryWrite).open(&path)?;
+    let blocking = file.try_clone()?;
+    let thread = thread::spawn(move || together(4, |writer| append_many(&blocking, 1000 + writer, 60)));
+    let by_tasks = Executor::Tokio.run(file, 32, |file, writer| async move {
+        let mut placed = Vec::new();
+        for number in 0..30 {
+            let (appended, _) = file.append(record(writer, number, 1)).await;
+            placed.push(Placed { offset: appended.expect("there is space"), writer, number, blocks: 1 });
+        }
+        placed
+    })?;
+    let all = [by_tasks.concat(), thread.join().expect("no thread panics").concat()].concat();
+    let end = assert_gapless(&all, 0);
+    assert_tidy(&path, end)?;
+    assert_all_there(&fs::read(&path)?, &all);
+    Ok(())
+}
+
+// --- what comes back ------------------------------------------------------------------------------
+
+fn memory_comes_back_with_errors(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = AsyncFile::from(log(Durability::EveryWrite).open(&path)?);
+    let comes_back = |transfer: Transfer<'_, Buffer>, address: *const u8| {
+        let (result, data) = block_on(transfer);
+        assert_eq!(data.as_ptr(), address);
+        refusal(result)
+    };
+    let data = record(1, 0, 1);
+    let address = data.as_ptr();
+    let kind = comes_back(file.write_at(data, 1), address);
+    assert!(matches!(kind, ErrorKind::Misaligned { .. }), "{kind:?}");
+    block_on(file.append(record(1, 0, 1))).0?;
+    let reader = AsyncFile::from(File::open(&path)?);
+    let data = record(1, 0, 1);
+    let address = data.as_ptr();
+    assert_eq!(comes_back(reader.append(data), address), ErrorKind::ReadOnly);
+    let (read, data) = block_on(reader.read_at(Buffer::zeroed(2 * BLOCK), 0));
+    assert!(read == Ok(BLOCK_BYTES) && Stamp::of(&data[..BLOCK]).is_some());
+    block_on(reader.close())?;
+    // Another process's, as it were: nobody writes it here any more.
+    block_on(file.close())?;
+    let reader = AsyncFile::from(File::open(&path)?);
+    let (read, data) = block_on(reader.read_at(Buffer::zeroed(2 * BLOCK), 0));
+    assert!(read == Ok(BLOCK_BYTES) && Stamp::of(&data[..BLOCK]).is_some());
+    Ok(())
+}
+
+/// In threads of their own.
+fn calls_that_wait(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    block_on(async {
+        let file = AsyncFile::open(&log(Durability::EveryWrite), &path).await?;
+        file.append(record(1, 0, 4)).await.0?;
+        file.set_len(2 * BLOCK_BYTES).await?;
+        assert_eq!((file.len()?, file.is_empty()?), (2 * BLOCK_BYTES, false));
+        let never = file.set_len(0);
+        drop(never);
+        let mut cut = file.set_len(BLOCK_BYTES);
+        let _ = poll_once(&mut cut);
+        drop(cut);
+        assert!(soon(|| file.len() == Ok(BLOCK_BYTES)), "it goes on without its future");
+        file.append(record(1, 1, 1)).await.0?;
+        file.close().await
+    })?;
+    let missing = block_on(AsyncFile::open(OpenOptions::new().write(true), dir.join("missing")));
+    assert_eq!(refusal(missing), ErrorKind::Os(libc::ENOENT));
+    assert!(soon(|| assert_tidy(&path, 2 * BLOCK_BYTES).is_ok()));
+    Ok(())
+}
+
+fn it_panics_when_polled_again(dir: TestDir) -> TrialResult {
+    let file = AsyncFile::from(log(Durability::OnSync).open(dir.join("log"))?);
+    let mut append = file.append(record(1, 0, 1));
+    block_on(&mut append).0?;
+    assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut append))).is_err());
+    Ok(())
+}
+
+/// A device that is in use cannot be opened by anybody else.
+fn a_device_is_free_when_it_is_closed(disk: Disk) -> TrialResult {
+    for round in 0..6 {
+        let file = AsyncFile::from(OpenOptions::new().write(true).open(&*disk)?);
+        assert_eq!(block_on(file.write_at(record(1, round, 1), 0)).0, Ok(BLOCK_BYTES));
+        let reader = AsyncFile::from(File::open(&*disk)?);
+        let (read, _) = block_on(reader.read_at(Buffer::zeroed(BLOCK), 0));
+        assert_eq!(read, Ok(BLOCK_BYTES));
+        match round % 2 {
+            0 => drop(reader),
+            _ => drop(reader.into_inner()),
+        }
+        block_on(file.close())?;
+        let free = (0..100).any(|_| {
+            let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC;
+            let taken = rustix::fs::open(&*disk, flags, rustix::fs::Mode::empty());
+            // A program that another test starts has copies of descriptors for a moment.
+            if taken.is_err() {
+                thread::sleep(Duration::from_millis(20));
+            }
+            taken.is_ok()
+        });
+        assert!(free, "round {round}: the device is still held");
+    }
+    Ok(())
+}
+
+// --- forks ----------------------------------------------------------------------------------------
+
+/// Whether `work` holds in a forked child, which then ends without running destructors.
+fn holds_in_a_fork(work: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child only runs `work` and _exit. What it does with memory and locks of other threads is
+    // what these tests are about; an alarm ends it if it hangs.
+    match unsafe { libc::fork() } {
+        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
+        0 => {
+            // SAFETY: an alarm has no preconditions.
+            unsafe { libc::alarm(20) };
+            let held = catch_unwind(AssertUnwindSafe(work)).unwrap_or(false);
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(i32::from(!held)) }
+        }
+        pid => {
+            let mut status = 0;
+            // SAFETY: `status` outlives the call.
+            let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
+            waited == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+        }
+    }
+}
+
+fn is_forked<M>((result, _): (Result<u64>, M)) -> bool {
+    result.is_err_and(|error| *error.kind() == ErrorKind::Forked)
+}
+
+fn a_forked_child_is_told_at_once_and_has_its_own_reactor(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let file = AsyncFile::from(log(Durability::EveryWrite).open(&path)?);
+    let told = AtomicU64::new(0);
+    for round in 0..10 {
+        let mut in_flight: Vec<_> = (0..20).map(|number| file.append(record(round, number, 1))).collect();
+        assert!(in_flight.iter_mut().all(|append| poll_once(append).is_pending()));
+        let (mut append, mut sync) = (file.append(record(99, 0, 1)), file.sync_data());
+        assert!(holds_in_a_fork(|| {
+            let begun = in_flight.iter_mut().all(|append| is_forked(block_on(append)));
+            let fresh = is_forked(block_on(&mut append)) && block_on(&mut sync).is_err();
+            in_flight.clear();
+            let own = dir.join(format!("child{round}"));
+            let file = AsyncFile::from(log(Durability::EveryWrite).open(&own).unwrap());
+            let appended = block_on(file.append(record(1, 0, 1))).0;
+            begun && fresh && appended == Ok(0) && block_on(file.close()).is_ok()
+        }));
+        drop((append, sync));
+        told.fetch_add(
+            in_flight.into_iter().filter_map(|append| block_on(append).0.ok()).count() as u64,
+            SeqCst,
+        );
+    }
+    block_on(file.close())?;
+    assert_eq!(told.load(SeqCst), 200, "the parent goes on");
+    assert_eq!(records_in(&fs::read(&path)?).len(), 200);
+    Ok(())
+}
+
+fn trials() -> Vec<Trial> {
+    type ByExecutor = (&'static str, fn(TestDir, Executor) -> TrialResult);
+    let by_executor: &[ByExecutor] = named![
+        tasks_append_and_read,
+        dropped_appends_are_wholly_there_or_not_at_all,
+        dropped_reads_leave_other_memory_alone,
+    ];
+    let alone: &[LabTest] = named![
+        a_thousand_tasks_append,
+        what_the_reactor_has_not_come_to_is_taken_back,
+        a_runtime_ends_with_operations_in_flight,
+        a_file_is_closed_with_abandoned_operations_in_flight,
+        a_forgotten_future_keeps_its_memory_and_no_one_waiting,
+        a_waker_makes_blocking_calls_and_drops_files,
+        the_last_file_and_its_reactor_are_dropped_in_a_waker,
+        a_waker_that_panics_takes_nobody_along,
+        a_task_goes_on_inside_its_waker,
+        a_reactor_of_plain_calls_does_the_same,
+        what_is_left_of_a_local_reactor_is_refused,
+        a_local_reactor_serves_other_threads,
+        tasks_and_blocking_threads_append_to_one_file,
+        memory_comes_back_with_errors,
+        calls_that_wait,
+        a_forked_child_is_told_at_once_and_has_its_own_reactor,
+    ];
+    // What they are about is not the file system's.
+    let once: &[LabTest] =
+        named![tasks_share_flushes, a_reactor_sleeps_and_ends, it_panics_when_polled_again];
+    let on_ext4 = |fs| if fs == Fs::Ext4 { Ok(()) } else { Err("once is enough") };
+    let mut all = Vec::new();
+    for executor in Executor::ALL {
+        for &(name, test) in by_executor {
+            let name = format!("{executor:?}::{name}");
+            let on_each = move |dir| test(dir, executor);
+            all.extend(match executor {
+                Executor::Tokio => lab_trials_where(&name, |_| Ok(()), on_each),
+                _ => lab_trials_where(&name, on_ext4, on_each),
+            });
+        }
+    }
+    all.extend(alone.iter().flat_map(|&(name, test)| lab_trials(name, test)));
+    all.extend(once.iter().flat_map(|&(name, test)| lab_trials_where(name, on_ext4, test)));
+    all.push(disk_trial("a_device_is_free_when_it_is_closed", a_device_is_free_when_it_is_closed));
+    all
+}
+
+fn main() -> ExitCode {
+    dioxide_testkit::run(&[], trials)
+}
