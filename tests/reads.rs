@@ -202,15 +202,9 @@ fn append_for_ever(acks: &Acks, args: &[String]) {
     });
 }
 
-/// Reads some range near `end`, up to which appends were acknowledged, and checks it. Returns how far it read. What is
-/// not acknowledged is either there or, `if_cleared`, zeros to the end of its block.
-fn check_near(
-    file: &impl Transfers,
-    end: u64,
-    if_cleared: bool,
-    random: &mut Random,
-    memory: &mut [u8],
-) -> u64 {
+/// Reads some range near `end`, up to which appends were acknowledged, and checks it. What is not acknowledged is either
+/// there or, `if_cleared`, zeros to the end of its block.
+fn check_near(file: &impl Transfers, end: u64, if_cleared: bool, random: &mut Random, memory: &mut [u8]) {
     let offset = end - 1 - random.below(end.min(3 * BLOCK_BYTES));
     let room = 1 + random.below(7 * BLOCK_BYTES);
     let into = &mut memory[random.below(600) as usize..][..room as usize];
