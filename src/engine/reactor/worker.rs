@@ -24,7 +24,8 @@ pub(crate) struct Worker {
     driver: Rc<RefCell<Driver>>,
     /// What was begun and not answered, by the tags of the queue.
     begun: RefCell<Slab<Arc<Listed>>>,
-    /// Up to which time it let go of closed files.
+    /// How often it was asked to let go of closed files, and up to which time it did.
+    asked: Cell<u64>,
     answered: Cell<u64>,
     /// How many were told since it last took what is listed.
     told: Cell<usize>,
@@ -51,8 +52,8 @@ impl Worker {
         driver.borrow_mut().belong_to(reactor.clone());
         reactor.state().worker = Presence::There(driver.borrow().bell().clone());
         let (begun, spare) = (RefCell::default(), RefCell::default());
-        let (answered, told) = (Cell::new(0), Cell::new(0));
-        Self { driver, begun, answered, told, spare, reactor: Place(reactor) }
+        let (asked, answered, told) = (Cell::default(), Cell::default(), Cell::default());
+        Self { driver, begun, asked, answered, told, spare, reactor: Place(reactor) }
     }
 
     /// What ends a [turn](Self::turn).
@@ -68,9 +69,22 @@ impl Worker {
         if !self.take_up() {
             return false;
         }
-        self.driver.borrow_mut().wait();
+        match self.asked.get() > self.answered.get() {
+            true => self.let_go(),
+            false => self.driver.borrow_mut().wait(),
+        }
         self.answer();
         true
+    }
+
+    /// Lets go of closed files, and says so. What was taken up of them meanwhile, and kept out, is refused first.
+    fn let_go(&self) {
+        self.driver.borrow_mut().reap(0);
+        self.answer();
+        self.driver.borrow_mut().let_go_of_closed();
+        self.answered.set(self.asked.get());
+        self.reactor.state().answered = self.answered.get();
+        self.reactor.let_go.notify_all();
     }
 
     /// The same without waiting.
@@ -101,8 +115,9 @@ impl Worker {
             let outstanding = self.driver.borrow().outstanding();
             let room = self.driver.borrow().depth() - outstanding;
             let mut batch = self.spare.take();
-            let asked = {
+            {
                 let mut state = self.reactor.state();
+                self.asked.set(state.asked);
                 if state.is_left || state.asked > self.answered.get() {
                     state.forget_given_up();
                 }
@@ -111,12 +126,6 @@ impl Worker {
                 }
                 let count = room.min(state.listed.len());
                 batch.extend(state.listed.drain(..count));
-                state.asked
-            };
-            if asked > self.answered.replace(asked) {
-                self.driver.borrow_mut().let_go_of_closed();
-                self.reactor.state().answered = asked;
-                self.reactor.let_go.notify_all();
             }
             let unwanted = batch.drain(..).filter(|slot| !self.begin(slot)).count();
             self.spare.replace(batch);
