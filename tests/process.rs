@@ -380,7 +380,8 @@ fn a_forked_child_is_not_stuck_by_the_parents_threads(dir: TestDir) -> TrialResu
     let placed = std::thread::scope(|scope| {
         let appenders = scope.spawn(|| {
             together(8, |writer| {
-                let numbers = (0..).take_while(|_| !done.load(SeqCst));
+                // No more than a file system of memory takes while the children are slow.
+                let numbers = (0..20_000).take_while(|_| !done.load(SeqCst));
                 numbers
                     .map(|number| append(&file, writer, number, 1).expect("there is space"))
                     .collect::<Vec<_>>()
