@@ -437,6 +437,24 @@ fn what_the_reactor_has_not_come_to_is_taken_back(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// Nobody rings for those that are listed behind them.
+fn given_up_appends_do_not_hold_up_the_one_behind_them(dir: TestDir) -> TrialResult {
+    for depth in [1, 3] {
+        let path = dir.join(format!("log{depth}"));
+        let appended = within_patience(move || {
+            let local = LocalReactor::new(QueueOptions::new().depth(depth));
+            let file = local.attach(log(Durability::OnSync).open(path).expect("it opens"));
+            let mut appends: Vec<_> = (0..4 * depth as u64).map(|n| file.append(record(1, n, 1))).collect();
+            assert!(appends.iter_mut().all(|append| poll_once(append).is_pending()));
+            let last = appends.pop().expect("there are some");
+            drop(appends);
+            local.block_on(last).0
+        });
+        assert_eq!(appended, Ok(0), "{depth} at a time");
+    }
+    Ok(())
+}
+
 /// The memory of dropped reads is not given to others while the kernel fills it.
 fn dropped_reads_leave_other_memory_alone(dir: TestDir, executor: Executor) -> TrialResult {
     let file = log(Durability::OnSync).open(dir.join("log"))?;
@@ -955,6 +973,7 @@ fn trials() -> Vec<Trial> {
     let alone: &[LabTest] = named![
         a_thousand_tasks_append,
         what_the_reactor_has_not_come_to_is_taken_back,
+        given_up_appends_do_not_hold_up_the_one_behind_them,
         a_runtime_ends_with_operations_in_flight,
         a_file_is_closed_with_abandoned_operations_in_flight,
         a_forgotten_future_keeps_its_memory_and_no_one_waiting,

@@ -98,26 +98,32 @@ impl Worker {
     /// Queues what is listed, as far as there is room. False if there is nothing left to be done, ever.
     fn take_up(&self) -> bool {
         let mut batch = self.spare.take();
-        let outstanding = self.driver.borrow().outstanding();
-        let room = self.driver.borrow().depth() - outstanding;
-        let asked = {
-            let mut state = self.reactor.state();
-            if state.is_left && outstanding == 0 && state.listed.is_empty() {
-                return false;
+        loop {
+            let outstanding = self.driver.borrow().outstanding();
+            let room = self.driver.borrow().depth() - outstanding;
+            let (asked, is_all) = {
+                let mut state = self.reactor.state();
+                if state.is_left && outstanding == 0 && state.listed.is_empty() {
+                    return false;
+                }
+                if state.asked > self.answered.get() {
+                    state.forget_given_up();
+                }
+                let count = room.min(state.listed.len());
+                batch.extend(state.listed.drain(..count));
+                (state.asked, state.listed.is_empty())
+            };
+            if asked > self.answered.replace(asked) {
+                self.driver.borrow_mut().let_go_of_closed();
+                self.reactor.state().answered = asked;
+                self.reactor.let_go.notify_all();
             }
-            if state.asked > self.answered.get() {
-                state.forget_given_up();
+            batch.drain(..).filter(|slot| slot.begin()).for_each(|slot| self.queue(slot));
+            // What was given up has left its room to others, who do not ring.
+            if is_all || room == 0 {
+                break;
             }
-            let count = room.min(state.listed.len());
-            batch.extend(state.listed.drain(..count));
-            state.asked
-        };
-        if asked > self.answered.replace(asked) {
-            self.driver.borrow_mut().let_go_of_closed();
-            self.reactor.state().answered = asked;
-            self.reactor.let_go.notify_all();
         }
-        batch.drain(..).filter(|slot| slot.begin()).for_each(|slot| self.queue(slot));
         self.spare.replace(batch);
         true
     }
