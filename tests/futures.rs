@@ -753,6 +753,16 @@ fn dioxide_thread_with_least_cpu() -> Duration {
     used.min().unwrap_or_default()
 }
 
+fn files_and_reactors_can_be_shown(dir: TestDir) -> TrialResult {
+    let file = log(Durability::OnSync).open(dir.join("log"))?;
+    let file = AsyncFile::from(file);
+    let mut append = file.append(record(1, 0, 1));
+    let _ = poll_once(&mut append);
+    let shown = format!("{append:?} {file:?} {:?} {:?}", file.file(), Reactor::shared());
+    assert!(shown.contains("Transfer") && shown.contains("Reactor"), "{shown}");
+    Ok(())
+}
+
 fn what_is_left_of_a_local_reactor_is_refused(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let local = LocalReactor::new(QueueOptions::new().depth(2));
@@ -990,8 +1000,12 @@ fn trials() -> Vec<Trial> {
         a_forked_child_is_told_at_once_and_has_its_own_reactor,
     ];
     // What they are about is not the file system's.
-    let once: &[LabTest] =
-        named![tasks_share_flushes, a_reactor_sleeps_and_ends, it_panics_when_polled_again];
+    let once: &[LabTest] = named![
+        tasks_share_flushes,
+        a_reactor_sleeps_and_ends,
+        it_panics_when_polled_again,
+        files_and_reactors_can_be_shown
+    ];
     let on_ext4 = |fs| if fs == Fs::Ext4 { Ok(()) } else { Err("once is enough") };
     let mut all = Vec::new();
     for executor in Executor::ALL {

@@ -32,6 +32,7 @@ use crate::queue::QueueOptions;
 use crate::sync::{Condvar, Mutex, MutexGuard, spawn, thread_local};
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -39,7 +40,6 @@ use std::sync::Arc;
 thread_local!(static IS_WORKERS: Cell<bool> = Cell::default());
 
 /// See the module.
-#[derive(Debug)]
 pub(crate) struct Reactor {
     process: &'static Process,
     options: QueueOptions,
@@ -206,6 +206,16 @@ impl Reactor {
         while state.answered < asked && !matches!(state.worker, Presence::Gone) {
             state = self.let_go.wait(state);
         }
+    }
+}
+
+impl fmt::Debug for Reactor {
+    /// Without its process, which shows the reactor that it shares.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reactor")
+            .field("options", &self.options)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
     }
 }
 
