@@ -807,6 +807,21 @@ fn a_local_reactor_serves_other_threads(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// Whatever its thread does between the waking and the turn.
+fn a_turn_ends_when_it_was_woken_before(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    within_patience(move || {
+        let local = LocalReactor::new(&QueueOptions::new());
+        let file = local.attach(log(Durability::OnSync).open(path).expect("it opens"));
+        for number in 0..3 {
+            local.waker().wake();
+            file.file().append(&record(1, number, 1)).expect("there is space");
+            local.turn();
+        }
+    });
+    Ok(())
+}
+
 /// A blocking call in another thread may wait for what the reactor has begun, and the other way around.
 fn tasks_and_blocking_threads_append_to_one_file(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
@@ -1004,6 +1019,7 @@ fn trials() -> Vec<Trial> {
         tasks_share_flushes,
         a_reactor_sleeps_and_ends,
         it_panics_when_polled_again,
+        a_turn_ends_when_it_was_woken_before,
         files_and_reactors_can_be_shown
     ];
     let on_ext4 = |fs| if fs == Fs::Ext4 { Ok(()) } else { Err("once is enough") };

@@ -64,7 +64,6 @@ impl Worker {
     /// will list anything any more, and all has finished.
     pub fn turn(&self) -> bool {
         self.gather();
-        self.driver.borrow_mut().heed();
         if !self.take_up() {
             return false;
         }
