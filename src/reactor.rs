@@ -134,6 +134,8 @@ impl LocalReactor {
             if main.is_woken.swap(false, Ordering::AcqRel)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
             {
+                // Another thread may have closed a file for it.
+                self.worker.let_go_of_closed();
                 return output;
             }
             match main.is_woken.load(Ordering::Acquire) {

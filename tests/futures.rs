@@ -13,6 +13,7 @@ use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, lab_tr
 use std::collections::HashMap;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
 use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -904,6 +905,19 @@ fn it_panics_when_polled_again(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// Whether somebody else can have the device alone.
+fn can_be_taken(disk: &Path) -> bool {
+    (0..100).any(|_| {
+        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC;
+        let taken = rustix::fs::open(disk, flags, rustix::fs::Mode::empty());
+        // A program that another test starts has copies of descriptors for a moment.
+        if taken.is_err() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        taken.is_ok()
+    })
+}
+
 /// A device that is in use cannot be opened by anybody else.
 fn a_device_is_free_when_it_is_closed(disk: Disk) -> TrialResult {
     for round in 0..6 {
@@ -917,17 +931,44 @@ fn a_device_is_free_when_it_is_closed(disk: Disk) -> TrialResult {
             _ => drop(reader.into_inner()),
         }
         block_on(file.close())?;
-        let free = (0..100).any(|_| {
-            let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC;
-            let taken = rustix::fs::open(&*disk, flags, rustix::fs::Mode::empty());
-            // A program that another test starts has copies of descriptors for a moment.
-            if taken.is_err() {
-                thread::sleep(Duration::from_millis(20));
-            }
-            taken.is_ok()
-        });
-        assert!(free, "round {round}: the device is still held");
+        assert!(can_be_taken(&disk), "round {round}: the device is still held");
     }
+    Ok(())
+}
+
+/// Though another thread closes it, and the reactor only turns.
+fn a_device_is_free_when_it_is_closed_under_a_local_reactor(disk: Disk) -> TrialResult {
+    let local = LocalReactor::new(&QueueOptions::new());
+    for round in 0..5 {
+        let file = local.attach(OpenOptions::new().write(true).open(&*disk)?);
+        assert_eq!(local.block_on(file.write_at(record(1, round, 1), 0)).0, Ok(BLOCK_BYTES));
+        local.block_on(file.close())?;
+        assert!(can_be_taken(&disk), "round {round}: the device is still held");
+    }
+    Ok(())
+}
+
+/// Whoever drops it waits for the reactor, but not with its lock.
+fn the_last_handle_of_a_device_goes_with_reads_that_were_given_up(disk: Disk) -> TrialResult {
+    let reactor = Reactor::start(QueueOptions::new().depth(64))?;
+    let other = reactor.attach(OpenOptions::new().write(true).open(&*disk)?);
+    let reader = reactor.attach(File::open(&*disk)?);
+    assert_eq!(block_on(reader.read_at(Buffer::zeroed(BLOCK), 0)).0, Ok(BLOCK_BYTES));
+    let (is_in_waker, in_waker) = mpsc::channel();
+    let waker = OnWake::waker(move || {
+        is_in_waker.send(()).unwrap();
+        thread::sleep(Duration::from_millis(300));
+    });
+    append_and_forget(&other, record(1, 0, 1), &waker);
+    in_waker.recv_timeout(PATIENCE)?;
+    within_patience(move || {
+        let mut read = reader.read_at(Buffer::zeroed(BLOCK), 0);
+        assert!(poll_once(&mut read).is_pending());
+        drop(read);
+        drop(reader);
+        let mut reads: Vec<_> = (0..40).map(|_| other.read_at(Buffer::zeroed(BLOCK), 0)).collect();
+        assert!(reads.iter_mut().all(|read| poll_once(read).is_pending()));
+    });
     Ok(())
 }
 
@@ -1036,7 +1077,12 @@ fn trials() -> Vec<Trial> {
     }
     all.extend(alone.iter().flat_map(|&(name, test)| lab_trials(name, test)));
     all.extend(once.iter().flat_map(|&(name, test)| lab_trials_where(name, on_ext4, test)));
-    all.push(disk_trial("a_device_is_free_when_it_is_closed", a_device_is_free_when_it_is_closed));
+    let on_a_disk: &[DiskTest] = named![
+        a_device_is_free_when_it_is_closed,
+        a_device_is_free_when_it_is_closed_under_a_local_reactor,
+        the_last_handle_of_a_device_goes_with_reads_that_were_given_up,
+    ];
+    all.extend(on_a_disk.iter().map(|&(name, test)| disk_trial(name, test)));
     all
 }
 

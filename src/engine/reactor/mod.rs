@@ -173,9 +173,13 @@ impl Reactor {
     pub fn gave_up(&self) {
         let mut state = self.state();
         state.given_up += 1;
-        if state.given_up > 16 && state.given_up > state.listed.len() / 2 {
-            state.forget_given_up();
+        if state.given_up <= 16 || state.given_up <= state.listed.len() / 2 {
+            return;
         }
+        let given_up = state.take_given_up();
+        drop(state);
+        // Without the lock: the last handle of a device may go with them, and wait for the worker.
+        drop(given_up);
     }
 
     /// Nobody will list anything any more: the thread ends.
@@ -199,10 +203,14 @@ impl Reactor {
             return;
         }
         let mut state = self.state();
-        let Some(bell) = state.bell() else { return };
+        if matches!(state.worker, Presence::Absent | Presence::Gone) {
+            return;
+        }
         state.asked += 1;
         let asked = state.asked;
-        bell.ring();
+        if let Some(bell) = state.bell() {
+            bell.ring();
+        }
         while state.answered < asked && !matches!(state.worker, Presence::Gone) {
             state = self.let_go.wait(state);
         }
@@ -227,9 +235,11 @@ impl State {
         }
     }
 
-    fn forget_given_up(&mut self) {
-        self.listed.retain(|slot| slot.is_wanted());
-        self.given_up = 0;
+    fn take_given_up(&mut self) -> VecDeque<Arc<Listed>> {
+        let (wanted, given_up) =
+            std::mem::take(&mut self.listed).into_iter().partition(|slot| slot.is_wanted());
+        (self.listed, self.given_up) = (wanted, 0);
+        given_up
     }
 }
 

@@ -105,19 +105,16 @@ impl Worker {
                 if state.is_left && outstanding == 0 && state.listed.is_empty() {
                     return false;
                 }
-                if state.asked > self.answered.get() {
-                    state.forget_given_up();
-                }
                 let count = room.min(state.listed.len());
                 batch.extend(state.listed.drain(..count));
                 (state.asked, state.listed.is_empty())
             };
+            batch.drain(..).filter(|slot| slot.begin()).for_each(|slot| self.queue(slot));
             if asked > self.answered.replace(asked) {
-                self.driver.borrow_mut().let_go_of_closed();
+                self.let_go_of_closed();
                 self.reactor.state().answered = asked;
                 self.reactor.let_go.notify_all();
             }
-            batch.drain(..).filter(|slot| slot.begin()).for_each(|slot| self.queue(slot));
             // What was given up has left its room to others, who do not ring.
             if is_all || room == 0 {
                 break;
@@ -125,6 +122,17 @@ impl Worker {
         }
         self.spare.replace(batch);
         true
+    }
+
+    /// Keeps nothing of files that were closed.
+    pub fn let_go_of_closed(&self) {
+        // In the child of a fork the lock may be held for ever.
+        if self.reactor.is_current() {
+            let given_up = self.reactor.state().take_given_up();
+            // Without the lock, as in `gave_up`.
+            drop(given_up);
+            self.driver.borrow_mut().let_go_of_closed();
+        }
     }
 
     fn queue(&self, slot: Arc<Listed>) {
