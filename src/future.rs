@@ -67,7 +67,9 @@ pub struct AsyncFile {
 impl AsyncFile {
     pub(crate) fn new(file: File, reactor: Reactor) -> Self {
         let target = file.inner().another();
-        if let Inner::Shared { engine, .. } = &target {
+        if let Inner::Shared { engine, process, .. } = &target
+            && process.is_current()
+        {
             // Before the reactor takes anything up, so that nobody closes the file behind its back.
             engine.attach(reactor.handle());
         }

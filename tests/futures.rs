@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use dioxide::{
-    AsyncFile, Buffer, Durability, ErrorKind, File, LocalReactor, OpenOptions, QueueOptions, Reactor,
+    AsyncFile, Buffer, Durability, ErrorKind, File, LocalReactor, OpenOptions, Queue, QueueOptions, Reactor,
 };
 use dioxide::{Result, Transfer};
 use dioxide_testkit::lab::{Disk, Fs, TestDir};
@@ -728,10 +728,17 @@ fn a_reactor_of_plain_calls_does_the_same(dir: TestDir) -> TrialResult {
 fn a_reactor_sleeps_and_ends(dir: TestDir) -> TrialResult {
     let reactor = Reactor::start(&QueueOptions::new())?;
     let file = reactor.attach(log(Durability::EveryWrite).open(dir.join("log"))?);
-    block_on(file.append(record(1, 0, 1))).0?;
-    let task = dioxide_thread_with_least_cpu();
+    // Wakers are on its thread, of which the system says how long it was on a processor.
+    let (tell, told) = mpsc::channel();
+    let waker = OnWake::waker(move || tell.send(fs::read_link("/proc/thread-self")).unwrap());
+    append_and_forget(&file, record(1, 0, 1), &waker);
+    let stat = Path::new("/proc").join(told.recv_timeout(PATIENCE)??).join("schedstat");
+    let used =
+        || fs::read_to_string(&stat).map(|stat| stat.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()));
+    thread::sleep(Duration::from_millis(50));
+    let before = used()?;
     thread::sleep(Duration::from_millis(300));
-    assert!(dioxide_thread_with_least_cpu() - task < Duration::from_millis(50), "it does not sleep");
+    assert!(before.is_some() && used()? == before, "it does not sleep");
     let before = threads_named("dioxide-reactor");
     drop(reactor);
     block_on(file.append(record(1, 1, 1))).0?;
@@ -739,19 +746,6 @@ fn a_reactor_sleeps_and_ends(dir: TestDir) -> TrialResult {
     drop(file);
     assert!(soon(|| threads_named("dioxide-reactor") < before));
     Ok(())
-}
-
-/// What reactors have used of processors; other tests may be at work with theirs.
-fn dioxide_thread_with_least_cpu() -> Duration {
-    let tasks = fs::read_dir("/proc/self/task").expect("the threads of this process").flatten();
-    let reactors = tasks.filter(|task| {
-        fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim_end() == "dioxide-reactor")
-    });
-    let used = reactors.filter_map(|task| {
-        let stat = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        Some(Duration::from_nanos(stat.split(' ').next()?.parse().ok()?))
-    });
-    used.min().unwrap_or_default()
 }
 
 fn files_and_reactors_can_be_shown(dir: TestDir) -> TrialResult {
@@ -1029,6 +1023,29 @@ fn a_forked_child_is_told_at_once_and_has_its_own_reactor(dir: TestDir) -> Trial
     Ok(())
 }
 
+/// What its queues and reactors begin would wait for ever for somebody who is not there.
+fn a_forked_child_is_told_though_its_parent_has_the_file_alone(dir: TestDir) -> TrialResult {
+    let local = LocalReactor::new(&QueueOptions::new());
+    let file = log(Durability::EveryWrite).open(dir.join("log"))?;
+    let (cut, queued) = (file.try_clone()?, file.try_clone()?);
+    let file = local.attach(file);
+    let mut append = file.append(record(1, 0, 1));
+    assert!(poll_once(&mut append).is_pending());
+    local.try_turn();
+    // Waits for the append, and keeps others out.
+    let cutting = thread::spawn(move || cut.set_len(0));
+    thread::sleep(Duration::from_millis(100));
+    assert!(holds_in_a_fork(|| {
+        let queue = Queue::new(1);
+        queue.append(&queued, record(1, 1, 1), 0).expect("there is room for one");
+        let by_queue = queue.reap(1).next().is_some_and(|done| is_forked((done.result, ())));
+        by_queue && is_forked(block_on(AsyncFile::from(queued).append(record(1, 2, 1))))
+    }));
+    local.block_on(append).0?;
+    cutting.join().expect("it does not panic")?;
+    Ok(())
+}
+
 fn trials() -> Vec<Trial> {
     type ByExecutor = (&'static str, fn(TestDir, Executor) -> TrialResult);
     let by_executor: &[ByExecutor] = named![
@@ -1061,7 +1078,8 @@ fn trials() -> Vec<Trial> {
         a_reactor_sleeps_and_ends,
         it_panics_when_polled_again,
         a_turn_ends_when_it_was_woken_before,
-        files_and_reactors_can_be_shown
+        files_and_reactors_can_be_shown,
+        a_forked_child_is_told_though_its_parent_has_the_file_alone
     ];
     let on_ext4 = |fs| if fs == Fs::Ext4 { Ok(()) } else { Err("once is enough") };
     let mut all = Vec::new();

@@ -263,6 +263,8 @@ impl Driver {
         }
         let refusal = match file {
             _ if !self.process.is_current() => Some(ErrorKind::Forked),
+            // Not even its gate can be asked, which the parent may have shut.
+            Inner::Shared { process, .. } if !process.is_current() => Some(ErrorKind::Forked),
             Inner::Reader(_) if !matches!(what, What::Read(_)) => Some(ErrorKind::ReadOnly),
             _ => None,
         };
