@@ -26,7 +26,7 @@
 //! # Ok::<(), dioxide::Error>(())
 //! ```
 //!
-//! Start with [`OpenOptions`] and [`File`]. What is promised when a call returns and after a crash stands with
+//! Start with [`OpenOptions`] and [`File`]; with [`AsyncFile`] for futures, and [`Queue`] for many operations of one thread. What is promised when a call returns and after a crash stands with
 //! each call.
 
 #![deny(unsafe_code)]

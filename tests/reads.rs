@@ -122,20 +122,39 @@ fn a_long_read_of_an_odd_range(dir: TestDir, way: Way) -> TrialResult {
 
 // --- beside who writes ----------------------------------------------------------------------------
 
+/// So often at least a read and a write should meet.
+const MET_MIN: u64 = 20;
+
+/// Whether readers are to go on that have met so many writes: for a while, and on a busy machine until they have met enough.
+fn is_too_early(begun: Instant, met: u64) -> bool {
+    let time = begun.elapsed();
+    time < Duration::from_millis(700) || met <= MET_MIN && time < Duration::from_secs(30)
+}
+
+/// Says that it is over, also by a panic.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// The acknowledged bytes of the last block are the same before and after it is written anew.
 fn what_was_acknowledged_is_read_while_the_last_block_is_rewritten(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
     for (len, seed) in [(BLOCK_BYTES + 700, 1), (3 * BLOCK_BYTES - 1, 2)] {
         fs::write(&path, content(len))?;
         let file = way.open(&writable(), &path)?;
-        let done = AtomicBool::new(false);
+        let (rewrites, done) = (AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
-            let rewriter = scope.spawn(|| rewrite_last_block(&path, len, &done));
+            scope.spawn(|| rewrite_last_block(&path, len, &rewrites, &done));
+            let _over = Over(&done);
             together(3, |reader| {
                 let mut random = Random::new(seed * 10 + reader);
                 let mut memory = Buffer::zeroed(4 * BLOCK);
-                let end = Instant::now() + Duration::from_millis(700);
-                while Instant::now() < end {
+                let begun = Instant::now();
+                while is_too_early(begun, rewrites.load(SeqCst)) {
                     let offset = len.saturating_sub(random.below(2 * BLOCK_BYTES));
                     let (room, skip) =
                         (1 + random.below(2 * BLOCK_BYTES), random.below(2) * random.below(600));
@@ -143,30 +162,26 @@ fn what_was_acknowledged_is_read_while_the_last_block_is_rewritten(dir: TestDir,
                     check(&file, len, &mut memory, offset / BLOCK_BYTES * BLOCK_BYTES);
                 }
             });
-            done.store(true, SeqCst);
-            assert!(rewriter.join().expect("it rewrites") > 50, "it was hardly ever rewritten");
         });
+        assert!(rewrites.load(SeqCst) > MET_MIN, "it was hardly ever rewritten");
         // Somebody else has made it longer, which closing finds.
         drop(file);
     }
     Ok(())
 }
 
-/// Writes the last block of a file directly, again and again, with other bytes behind its end. Returns how often.
-fn rewrite_last_block(path: &Path, len: u64, done: &AtomicBool) -> u64 {
+/// Writes the last block of a file directly, again and again, with other bytes behind its end.
+fn rewrite_last_block(path: &Path, len: u64, rewrites: &AtomicU64, done: &AtomicBool) {
     let start = len / BLOCK_BYTES * BLOCK_BYTES;
     let mut block = Buffer::zeroed(BLOCK);
     let file = fs::OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).expect("it opens");
-    for number in 0.. {
-        if done.load(SeqCst) {
-            return number;
-        }
+    while !done.load(SeqCst) {
+        let number = rewrites.fetch_add(1, SeqCst);
         for (byte, place) in block.iter_mut().zip(start..) {
             *byte = if place < len { byte_at(place) } else { NOT_YET - (number % 2) as u8 };
         }
         file.write_all_at(&block, start).expect("it writes");
     }
-    unreachable!("it is told when it is done")
 }
 
 /// Appends pieces of any length, with the bytes of their places, for as long as `told` wants; it is told where the file ends.
@@ -192,15 +207,9 @@ fn append_for_ever(acks: &Acks, args: &[String]) {
     });
 }
 
-/// Reads some range near `end`, up to which appends were acknowledged, and checks it. Returns how far it read. What is
-/// not acknowledged is either there or, `if_cleared`, zeros to the end of its block.
-fn check_near(
-    file: &impl Transfers,
-    end: u64,
-    if_cleared: bool,
-    random: &mut Random,
-    memory: &mut [u8],
-) -> u64 {
+/// Reads some range near `end`, up to which appends were acknowledged, and checks it. What is not acknowledged is either
+/// there or, `if_cleared`, zeros to the end of its block.
+fn check_near(file: &impl Transfers, end: u64, if_cleared: bool, random: &mut Random, memory: &mut [u8]) {
     let offset = end - 1 - random.below(end.min(3 * BLOCK_BYTES));
     let room = 1 + random.below(7 * BLOCK_BYTES);
     let into = &mut memory[random.below(600) as usize..][..room as usize];
@@ -212,35 +221,34 @@ fn check_near(
         assert!(right, "{byte} at {place}, {end} was acknowledged");
     }
     assert!(into[read..].iter().all(|byte| [0, UNTOUCHED].contains(byte)), "at {offset}: above the end");
-    offset + read as u64
 }
 
 /// The last block is written again and again.
 fn any_range_beside_who_appends(dir: TestDir, way: Way) -> TrialResult {
     let file = way.open(writable().growth_cap(MIB), dir.join("log"))?;
-    let (acknowledged, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (acknowledged, overtaken) = (AtomicU64::new(0), AtomicU64::new(0));
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let appender = scope.spawn(|| {
+        scope.spawn(|| {
             append_content(&file, |end| {
                 acknowledged.store(end, SeqCst);
                 !done.load(SeqCst)
             });
         });
-        let further = together(3, |reader| {
+        let _over = Over(&done);
+        together(3, |reader| {
             let (mut random, mut memory) = (Random::new(reader), Buffer::zeroed(8 * BLOCK));
-            let (begun, mut further) = (Instant::now(), 0);
-            while begun.elapsed() < Duration::from_millis(700) {
+            let begun = Instant::now();
+            while is_too_early(begun, overtaken.load(SeqCst)) {
                 let end = acknowledged.load(SeqCst);
                 if end > 0 {
-                    further += u64::from(check_near(&file, end, false, &mut random, &mut memory) > end);
+                    check_near(&file, end, false, &mut random, &mut memory);
+                    overtaken.fetch_add(u64::from(acknowledged.load(SeqCst) > end), SeqCst);
                 }
             }
-            further
         });
-        done.store(true, SeqCst);
-        appender.join().expect("it appends");
-        assert!(further.iter().sum::<u64>() > 0, "nobody read while the file became longer");
     });
+    assert!(overtaken.load(SeqCst) > MET_MIN, "hardly a read met an append");
     assert!(file.stats().tail_rewrites > 0, "the last block was never written again");
     file.close()?;
     Ok(())

@@ -67,12 +67,14 @@ impl Engine {
             return Err(self.error(Operation::Close, None, ErrorKind::Forked));
         }
         queue::settle_own();
-        let _alone = self.gate.shut();
+        let alone = self.gate.shut();
         self.stop_grower();
         let result = self.put_away();
         self.charge(0, 0);
-        self.close();
+        self.refuse_all();
         self.backend.unlock();
+        drop(alone);
+        self.await_reactors();
         result
     }
 

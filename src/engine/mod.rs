@@ -242,8 +242,17 @@ impl Engine {
 
     /// Nobody will begin anything any more.
     pub fn close(&self) {
+        self.refuse_all();
+        self.await_reactors();
+    }
+
+    fn refuse_all(&self) {
         self.closed.store(true, Ordering::Release);
         queue::let_go_of_closed();
+    }
+
+    /// Waits until reactors in other threads have let go. Nobody may be kept out meanwhile: what they have taken up would wait.
+    fn await_reactors(&self) {
         let reactors = std::mem::take(&mut *self.reactors.lock());
         reactors.iter().for_each(|reactor| reactor.let_go_of_closed());
     }

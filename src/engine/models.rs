@@ -7,6 +7,7 @@ use super::core::Ground;
 use super::process::{FileSystem, Process};
 use super::queue::{Driver, What};
 use super::reactor::Handle;
+use super::reactor::tests::{Counted, POISON, block_on, poll_once};
 use super::registry::Key;
 use super::{Engine, Parts};
 use crate::backend::{Backend, Job};
@@ -22,17 +23,14 @@ use crate::queue::QueueOptions;
 use crate::reactor::Reactor;
 use crate::recovery::{Extent, Recovery};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Condvar, JoinHandle, Mutex, MutexGuard, explore, spawn};
+use crate::sync::{JoinHandle, Mutex, MutexGuard, explore, spawn};
 use crate::sys::probe::Alignment;
 use std::cell::RefCell;
 use std::io;
-use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
 
 const BLOCK: u64 = 16;
 /// What positional writes are multiples of.
@@ -726,64 +724,11 @@ fn loom_a_queue_appended_to_a_file_that_was_closed() {
 
 // --- futures --------------------------------------------------------------------------------------
 
-/// What no record holds.
-const POISON: u8 = 0xFF;
-
-/// Counted, and poisoned when it is dropped. The bytes themselves are left to whoever may still look.
-struct Memory {
-    bytes: ManuallyDrop<Box<[u8]>>,
-    _count: Arc<()>,
-}
-
-impl AsRef<[u8]> for Memory {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        self.bytes.fill(POISON);
-    }
-}
-
 /// A file for futures, and what it leaves.
 struct Futures {
     file: Arc<AsyncFile>,
     disk: Disk,
     count: Arc<()>,
-}
-
-/// Wakes a thread.
-#[derive(Default)]
-struct Signal {
-    is_given: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Wake for Signal {
-    fn wake(self: Arc<Self>) {
-        *self.is_given.lock() = true;
-        self.changed.notify_all();
-    }
-}
-
-fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
-    let signal = Arc::<Signal>::default();
-    let waker = Waker::from(signal.clone());
-    loop {
-        if let Poll::Ready(output) = Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
-            return output;
-        }
-        let mut is_given = signal.is_given.lock();
-        while !std::mem::take(&mut *is_given) {
-            is_given = signal.changed.wait(is_given);
-        }
-    }
-}
-
-fn poll_once<F: Future + Unpin>(future: &mut F) -> bool {
-    Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
 impl Futures {
@@ -803,9 +748,8 @@ impl Futures {
         Self::new(Reactor::of(Handle::with_thread(&PROCESS, &plain_calls())))
     }
 
-    fn memory(&self, number: u8) -> Memory {
-        let bytes = ManuallyDrop::new(vec![number; BLOCK as usize].into_boxed_slice());
-        Memory { bytes, _count: self.count.clone() }
+    fn memory(&self, number: u8) -> Counted {
+        Counted::of(&self.count, number, BLOCK as usize)
     }
 
     /// Closes the file. All memory is free then, and what the file holds was never freed before.

@@ -162,14 +162,17 @@ impl Bytes {
         if given && bytes.iter().all(|byte| *byte == 0) {
             return true;
         }
-        // A size that was taken back from a write that failed leaves zeros behind it, and may not have made it itself.
-        let zeros = bytes.iter().rev().take_while(|byte| last == 0 && **byte == 0).count();
-        let bytes_of = &bytes[..bytes.len() - zeros];
         let is_of = |(number, write): (&Number, &Write)| {
-            let first = piece.start - write.place.unwrap_or(0).min(piece.start);
-            covers(write)
-                && write.ended.is_none_or(|ended| ended >= last)
-                && record(*number, first..first + bytes_of.len() as u64) == bytes_of
+            if !covers(write) || write.ended.is_some_and(|ended| ended < last) {
+                return false;
+            }
+            let first = piece.start - write.place.unwrap_or(0);
+            let whole = record(*number, first..first + bytes.len() as u64);
+            let same = whole.iter().zip(bytes).take_while(|(one, other)| one == other).count();
+            // A write that failed was taken back from where the file ended, and others have appended there since.
+            let ends = same.saturating_sub(2).max(1)..=same;
+            same == bytes.len()
+                || last == 0 && ends.rev().any(|end| self.is_of_unplaced(&bytes[end..], false))
         };
         self.writes.iter().any(is_of) || last == 0 && self.is_of_unplaced(bytes, true)
     }

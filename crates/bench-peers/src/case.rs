@@ -20,6 +20,8 @@ pub enum Kind {
     Dioxide,
     /// One thread, with dioxide's `Queue`.
     DioxideQueue,
+    /// As many tasks of tokio, with dioxide's `AsyncFile`.
+    DioxideTokio,
 }
 
 /// How a durable write of `threads` and the libraries becomes stable.
@@ -59,15 +61,22 @@ pub struct Case {
 }
 
 impl Kind {
-    pub const ALL: [Self; 6] =
-        [Self::TokioUring, Self::Compio, Self::Monoio, Self::Threads, Self::Dioxide, Self::DioxideQueue];
+    pub const ALL: [Self; 7] = [
+        Self::TokioUring,
+        Self::Compio,
+        Self::Monoio,
+        Self::Threads,
+        Self::Dioxide,
+        Self::DioxideQueue,
+        Self::DioxideTokio,
+    ];
 
     pub fn is_library(self) -> bool {
         matches!(self, Self::TokioUring | Self::Compio | Self::Monoio)
     }
 
     fn is_dioxide(self) -> bool {
-        matches!(self, Self::Dioxide | Self::DioxideQueue)
+        matches!(self, Self::Dioxide | Self::DioxideQueue | Self::DioxideTokio)
     }
 
     fn takes(self, iodepth: usize) -> bool {
@@ -92,6 +101,7 @@ impl fmt::Display for Kind {
             Self::Threads => "threads",
             Self::Dioxide => "dioxide",
             Self::DioxideQueue => "dioxide-queue",
+            Self::DioxideTokio => "dioxide-tokio",
         })
     }
 }

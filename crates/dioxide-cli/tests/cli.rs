@@ -99,6 +99,49 @@ fn json_has_stdout_to_itself() {
 }
 
 #[test]
+fn records_of_any_length() {
+    let dir = fresh_dir();
+    let output = short_append(dir.path(), "--bs 100,1-300 --durability every-write --json -");
+    expect_code(&output, 0);
+    let results = results(&output);
+    let paths: Vec<&str> = results.iter().map(|result| result["path"].as_str().unwrap()).collect();
+    let threads = ["kernel", "preallocated", "buffered-group", "dioxide"];
+    assert_eq!(paths, [&threads[..], &threads, &["dioxide-queue"]].concat().repeat(2));
+    let (hundred, range) = results.split_at(9);
+    for result in hundred {
+        let [iops, bw] = ["iops", "bw_bytes"].map(|key| result[key].as_f64().unwrap());
+        assert!((bw / iops - 100.0).abs() < 0.01, "{result}");
+        assert_eq!((&result["bs_bytes"], &result["tail"]), (&100.into(), &"rewrite".into()));
+    }
+    for result in range {
+        assert!(result["bs_bytes"].is_null(), "{result}");
+        assert_eq!((&result["bs_min_bytes"], &result["bs_max_bytes"]), (&1.into(), &300.into()));
+        let [iops, bw] = ["iops", "bw_bytes"].map(|key| result[key].as_f64().unwrap());
+        // A slow machine writes few records in a run.
+        assert!((1.0..300.0).contains(&(bw / iops)), "{result}");
+    }
+    for row in [&results[3], &results[8]] {
+        assert!(row["ratio_to_kernel"].is_object() && row["ratio_to_buffered_group"].is_object(), "{row}");
+    }
+}
+
+#[test]
+fn sizes_are_shown_with_units() {
+    let dir = fresh_dir();
+    let output = short_append(dir.path(), "--bs 512-4k --tail pad");
+    expect_code(&output, 0);
+    for words in [
+        "Appends: bs=512 B-4 KiB on-sync",
+        ", tail pad,",
+        "Appends of 512 B-4 KiB: ",
+        "x buffered-group",
+        "the rate of a buffered group commit",
+    ] {
+        assert!(stdout(&output).contains(words), "{words} in {}", stdout(&output));
+    }
+}
+
+#[test]
 fn a_given_load_is_not_exceeded() {
     let dir = fresh_dir();
     let output = short_append(dir.path(), "--rate 400 --json -");
@@ -219,7 +262,7 @@ fn percentiles_as_in_fio() {
     assert_eq!(text.matches("\n     |  1.00th=[").count(), 8, "{text}");
     assert_eq!(text.matches(" 99.99th=[").count(), 8, "{text}");
     assert!(
-        text.contains("Mixed reads and writes of 4k, 50 % reads: 3 threads through the kernel"),
+        text.contains("Mixed reads and writes of 4 KiB, 50 % reads: 3 threads through the kernel"),
         "{text}"
     );
 }
@@ -254,7 +297,7 @@ fn queues_keep_to_a_given_load() {
 
 #[test]
 fn own_costs_need_no_file() {
-    for scenario in ["append", "mixed"] {
+    for scenario in ["append", "append --bs 100", "append --bs 1-300", "mixed"] {
         let line =
             format!("bench {scenario} --backend sim --numjobs 2 --iodepth 2 --runtime 50ms --rounds 2");
         let results = results(&run(&format!("{line} --json -")));

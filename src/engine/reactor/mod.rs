@@ -19,6 +19,8 @@
 //!   it may not do is wait for a future of the same reactor, nor for a lock of somebody who does.
 
 mod slot;
+#[cfg(test)]
+pub(super) mod tests;
 mod worker;
 
 pub(crate) use slot::{Listed, Slot};

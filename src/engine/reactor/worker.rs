@@ -8,6 +8,7 @@ use crate::error::{ErrorKind, Result};
 use crate::sync::{now, yield_now};
 use slab::Slab;
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -24,7 +25,8 @@ pub(crate) struct Worker {
     driver: Rc<RefCell<Driver>>,
     /// What was begun and not answered, by the tags of the queue.
     begun: RefCell<Slab<Arc<Listed>>>,
-    /// Up to which time it let go of closed files.
+    /// How often it was asked to let go of closed files, and up to which time it did.
+    asked: Cell<u64>,
     answered: Cell<u64>,
     /// How many were told since it last took what is listed.
     told: Cell<usize>,
@@ -51,8 +53,8 @@ impl Worker {
         driver.borrow_mut().belong_to(reactor.clone());
         reactor.state().worker = Presence::There(driver.borrow().bell().clone());
         let (begun, spare) = (RefCell::default(), RefCell::default());
-        let (answered, told) = (Cell::new(0), Cell::new(0));
-        Self { driver, begun, answered, told, spare, reactor: Place(reactor) }
+        let (asked, answered, told) = (Cell::default(), Cell::default(), Cell::default());
+        Self { driver, begun, asked, answered, told, spare, reactor: Place(reactor) }
     }
 
     /// What ends a [turn](Self::turn).
@@ -67,9 +69,32 @@ impl Worker {
         if !self.take_up() {
             return false;
         }
-        self.driver.borrow_mut().wait();
+        match self.asked.get() > self.answered.get() {
+            true => self.let_go(),
+            false => self.driver.borrow_mut().wait(),
+        }
         self.answer();
         true
+    }
+
+    /// Lets go of closed files. What was taken up of them meanwhile, and kept out, is refused first.
+    pub fn let_go_of_closed(&self) {
+        // In the child of a fork the lock may be held for ever.
+        if self.reactor.is_current() {
+            let given_up = self.reactor.state().take_given_up();
+            drop(given_up);
+            self.driver.borrow_mut().reap(0);
+            self.answer();
+            self.driver.borrow_mut().let_go_of_closed();
+        }
+    }
+
+    /// Does so, and says so.
+    fn let_go(&self) {
+        self.let_go_of_closed();
+        self.answered.set(self.asked.get());
+        self.reactor.state().answered = self.answered.get();
+        self.reactor.let_go.notify_all();
     }
 
     /// The same without waiting.
@@ -96,52 +121,45 @@ impl Worker {
 
     /// Queues what is listed, as far as there is room. False if there is nothing left to be done, ever.
     fn take_up(&self) -> bool {
-        let mut batch = self.spare.take();
         loop {
             let outstanding = self.driver.borrow().outstanding();
             let room = self.driver.borrow().depth() - outstanding;
-            let (asked, is_all) = {
+            let (mut batch, mut given_up) = (self.spare.take(), VecDeque::new());
+            {
                 let mut state = self.reactor.state();
+                self.asked.set(state.asked);
+                if state.is_left || state.asked > self.answered.get() {
+                    // Dropped without the lock, as in `gave_up`.
+                    given_up = state.take_given_up();
+                }
                 if state.is_left && outstanding == 0 && state.listed.is_empty() {
                     return false;
                 }
                 let count = room.min(state.listed.len());
                 batch.extend(state.listed.drain(..count));
-                (state.asked, state.listed.is_empty())
-            };
-            batch.drain(..).filter(|slot| slot.begin()).for_each(|slot| self.queue(slot));
-            if asked > self.answered.replace(asked) {
-                self.let_go_of_closed();
-                self.reactor.state().answered = asked;
-                self.reactor.let_go.notify_all();
             }
-            // What was given up has left its room to others, who do not ring.
-            if is_all || room == 0 {
-                break;
-            }
-        }
-        self.spare.replace(batch);
-        true
-    }
-
-    /// Keeps nothing of files that were closed.
-    pub fn let_go_of_closed(&self) {
-        // In the child of a fork the lock may be held for ever.
-        if self.reactor.is_current() {
-            let given_up = self.reactor.state().take_given_up();
-            // Without the lock, as in `gave_up`.
             drop(given_up);
-            self.driver.borrow_mut().let_go_of_closed();
+            let unwanted = batch.drain(..).filter(|slot| !self.begin(slot)).count();
+            self.spare.replace(batch);
+            // Nobody rings for what is left in the list, so it is left only for want of room.
+            if unwanted == 0 {
+                return true;
+            }
         }
     }
 
-    fn queue(&self, slot: Arc<Listed>) {
+    /// Queues an operation. False if it was given up.
+    fn begin(&self, slot: &Arc<Listed>) -> bool {
+        if !slot.begin() {
+            return false;
+        }
         let mut begun = self.begun.borrow_mut();
         let place = begun.vacant_entry();
-        let memory = slot.lent().map(Memory::Lent);
-        let queued = self.driver.borrow_mut().queue(&slot.target, slot.what, memory, place.key() as u64);
+        let (memory, tag) = (slot.lent().map(Memory::Lent), place.key() as u64);
+        let queued = self.driver.borrow_mut().queue(&slot.target, slot.what, memory, tag);
         queued.expect("there is room");
-        place.insert(slot);
+        place.insert(slot.clone());
+        true
     }
 
     /// Tells who waits for what has finished.

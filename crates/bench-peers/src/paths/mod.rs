@@ -4,6 +4,7 @@ mod compio;
 mod crew;
 mod dioxide;
 mod dioxide_queue;
+mod dioxide_tokio;
 mod monoio;
 mod threads;
 mod tokio_uring;
@@ -21,5 +22,6 @@ pub fn run(task: &Task<'_>) -> Result<Figures> {
         Kind::Threads => threads::run(task),
         Kind::Dioxide => dioxide::run(task),
         Kind::DioxideQueue => dioxide_queue::run(task),
+        Kind::DioxideTokio => dioxide_tokio::run(task),
     }
 }
