@@ -41,9 +41,10 @@ use std::task::{Context, Poll, Waker};
 /// # Memory
 ///
 /// An operation takes what it writes from, or reads into, and gives it back with the result, also with an error. Any owned
-/// bytes will do, and are neither copied nor moved while the operation is under way: [`Buffer`](crate::Buffer),
+/// bytes will do, and stay where they are while the operation is under way: [`Buffer`](crate::Buffer),
 /// `Vec<u8>`, `Box<[u8]>`, `bytes::Bytes`, for writes also `Arc<[u8]>` or `&'static [u8]`. A read fills the length that
-/// they have.
+/// they have. Those of a [`write_at`](Self::write_at) must be [aligned](File::alignment), as a `Buffer` is; of others, what
+/// is not goes through memory of the library's.
 ///
 /// # Dropping
 ///
@@ -55,7 +56,7 @@ use std::task::{Context, Poll, Waker};
 /// under way.
 ///
 /// After a fork the operations of the child fail with [`Forked`](ErrorKind::Forked), also those that were under way,
-/// whose memory may have been read into in part.
+/// whose memory may have been read into in part. A [`Blocking`] call that was under way never ends in the child.
 #[derive(Debug)]
 pub struct AsyncFile {
     // The file is closed last, but while there is a reactor that lets go of it.
@@ -67,7 +68,9 @@ pub struct AsyncFile {
 impl AsyncFile {
     pub(crate) fn new(file: File, reactor: Reactor) -> Self {
         let target = file.inner().another();
-        if let Inner::Shared { engine, .. } = &target {
+        if let Inner::Shared { engine, process, .. } = &target
+            && process.is_current()
+        {
             // Before the reactor takes anything up, so that nobody closes the file behind its back.
             engine.attach(reactor.handle());
         }
@@ -272,7 +275,7 @@ impl Future for SyncData<'_> {
 }
 
 /// A call that waits, in a thread of its own that begins with the first poll; in the polling one if there is none to be had.
-/// Dropped before that it does nothing, later it goes on.
+/// Dropped before that it does nothing (but a file that was to be closed is dropped with it), later it goes on.
 #[must_use = "nothing begins before it is polled"]
 pub struct Blocking<'a, T> {
     progress: Calling<T>,

@@ -25,7 +25,8 @@ use std::task::{Context, Poll, Wake, Waker};
 ///
 /// Tasks are woken on its thread. Wakers may do what they like there: run a task, drop a file, make blocking calls. While they
 /// do, no operation of this reactor goes on, except that a blocking call first finishes what was begun. So a waker must not
-/// wait for a future of the same reactor, nor for a lock of somebody who waits for one or who closes a file.
+/// wait for a future of the same reactor, nor for a lock of somebody who waits for one or who closes a file; nor open a file
+/// whose last handle another thread may be closing.
 #[derive(Clone, Debug)]
 pub struct Reactor(Handle);
 
@@ -100,7 +101,9 @@ impl Reactor {
 /// blocking append above one of its own. A blocking call of this thread itself finishes first what was begun.
 ///
 /// Its files may go to other threads, which poll and are woken as those of any reactor. Operations that are listed when it is
-/// dropped, and later ones, fail with `ECANCELED`; what was begun is waited for.
+/// dropped, and later ones, fail with `ECANCELED`; what was begun is waited for. A file that another thread closes keeps its
+/// descriptor until the next turn, or the end of the `block_on`. One that is leaked (`mem::forget`) leaves its futures
+/// waiting for ever.
 #[derive(Debug)]
 pub struct LocalReactor {
     // First: what it has begun is finished before the handle goes.
@@ -134,6 +137,8 @@ impl LocalReactor {
             if main.is_woken.swap(false, Ordering::AcqRel)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
             {
+                // Another thread may have closed a file for it.
+                self.worker.let_go_of_closed();
                 return output;
             }
             match main.is_woken.load(Ordering::Acquire) {

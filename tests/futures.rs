@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use dioxide::{
-    AsyncFile, Buffer, Durability, ErrorKind, File, LocalReactor, OpenOptions, QueueOptions, Reactor,
+    AsyncFile, Buffer, Durability, ErrorKind, File, LocalReactor, OpenOptions, Queue, QueueOptions, Reactor,
 };
 use dioxide::{Result, Transfer};
 use dioxide_testkit::lab::{Disk, Fs, TestDir};
@@ -13,6 +13,7 @@ use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, lab_tr
 use std::collections::HashMap;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
 use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -437,6 +438,24 @@ fn what_the_reactor_has_not_come_to_is_taken_back(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// Nobody rings for those that are listed behind them.
+fn given_up_appends_do_not_hold_up_the_one_behind_them(dir: TestDir) -> TrialResult {
+    for depth in [1, 3] {
+        let path = dir.join(format!("log{depth}"));
+        let appended = within_patience(move || {
+            let local = LocalReactor::new(QueueOptions::new().depth(depth));
+            let file = local.attach(log(Durability::OnSync).open(path).expect("it opens"));
+            let mut appends: Vec<_> = (0..4 * depth as u64).map(|n| file.append(record(1, n, 1))).collect();
+            assert!(appends.iter_mut().all(|append| poll_once(append).is_pending()));
+            let last = appends.pop().expect("there are some");
+            drop(appends);
+            local.block_on(last).0
+        });
+        assert_eq!(appended, Ok(0), "{depth} at a time");
+    }
+    Ok(())
+}
+
 /// The memory of dropped reads is not given to others while the kernel fills it.
 fn dropped_reads_leave_other_memory_alone(dir: TestDir, executor: Executor) -> TrialResult {
     let file = log(Durability::OnSync).open(dir.join("log"))?;
@@ -709,10 +728,17 @@ fn a_reactor_of_plain_calls_does_the_same(dir: TestDir) -> TrialResult {
 fn a_reactor_sleeps_and_ends(dir: TestDir) -> TrialResult {
     let reactor = Reactor::start(&QueueOptions::new())?;
     let file = reactor.attach(log(Durability::EveryWrite).open(dir.join("log"))?);
-    block_on(file.append(record(1, 0, 1))).0?;
-    let task = dioxide_thread_with_least_cpu();
+    // Wakers are on its thread, of which the system says how long it was on a processor.
+    let (tell, told) = mpsc::channel();
+    let waker = OnWake::waker(move || tell.send(fs::read_link("/proc/thread-self")).unwrap());
+    append_and_forget(&file, record(1, 0, 1), &waker);
+    let stat = Path::new("/proc").join(told.recv_timeout(PATIENCE)??).join("schedstat");
+    let used =
+        || fs::read_to_string(&stat).map(|stat| stat.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()));
+    thread::sleep(Duration::from_millis(50));
+    let before = used()?;
     thread::sleep(Duration::from_millis(300));
-    assert!(dioxide_thread_with_least_cpu() - task < Duration::from_millis(50), "it does not sleep");
+    assert!(before.is_some() && used()? == before, "it does not sleep");
     let before = threads_named("dioxide-reactor");
     drop(reactor);
     block_on(file.append(record(1, 1, 1))).0?;
@@ -722,17 +748,14 @@ fn a_reactor_sleeps_and_ends(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// What reactors have used of processors; other tests may be at work with theirs.
-fn dioxide_thread_with_least_cpu() -> Duration {
-    let tasks = fs::read_dir("/proc/self/task").expect("the threads of this process").flatten();
-    let reactors = tasks.filter(|task| {
-        fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim_end() == "dioxide-reactor")
-    });
-    let used = reactors.filter_map(|task| {
-        let stat = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        Some(Duration::from_nanos(stat.split(' ').next()?.parse().ok()?))
-    });
-    used.min().unwrap_or_default()
+fn files_and_reactors_can_be_shown(dir: TestDir) -> TrialResult {
+    let file = log(Durability::OnSync).open(dir.join("log"))?;
+    let file = AsyncFile::from(file);
+    let mut append = file.append(record(1, 0, 1));
+    let _ = poll_once(&mut append);
+    let shown = format!("{append:?} {file:?} {:?} {:?}", file.file(), Reactor::shared());
+    assert!(shown.contains("Transfer") && shown.contains("Reactor"), "{shown}");
+    Ok(())
 }
 
 fn what_is_left_of_a_local_reactor_is_refused(dir: TestDir) -> TrialResult {
@@ -776,6 +799,21 @@ fn a_local_reactor_serves_other_threads(dir: TestDir) -> TrialResult {
     threads.into_iter().for_each(|thread| thread.join().expect("no thread panics"));
     assert_eq!(file.len()?, 80 * BLOCK_BYTES);
     local.block_on(Arc::into_inner(file).expect("the threads have ended").close())?;
+    Ok(())
+}
+
+/// Whatever its thread does between the waking and the turn.
+fn a_turn_ends_when_it_was_woken_before(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    within_patience(move || {
+        let local = LocalReactor::new(&QueueOptions::new());
+        let file = local.attach(log(Durability::OnSync).open(path).expect("it opens"));
+        for number in 0..3 {
+            local.waker().wake();
+            file.file().append(&record(1, number, 1)).expect("there is space");
+            local.turn();
+        }
+    });
     Ok(())
 }
 
@@ -861,6 +899,19 @@ fn it_panics_when_polled_again(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// Whether somebody else can have the device alone.
+fn can_be_taken(disk: &Path) -> bool {
+    (0..100).any(|_| {
+        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC;
+        let taken = rustix::fs::open(disk, flags, rustix::fs::Mode::empty());
+        // A program that another test starts has copies of descriptors for a moment.
+        if taken.is_err() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        taken.is_ok()
+    })
+}
+
 /// A device that is in use cannot be opened by anybody else.
 fn a_device_is_free_when_it_is_closed(disk: Disk) -> TrialResult {
     for round in 0..6 {
@@ -874,17 +925,44 @@ fn a_device_is_free_when_it_is_closed(disk: Disk) -> TrialResult {
             _ => drop(reader.into_inner()),
         }
         block_on(file.close())?;
-        let free = (0..100).any(|_| {
-            let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC;
-            let taken = rustix::fs::open(&*disk, flags, rustix::fs::Mode::empty());
-            // A program that another test starts has copies of descriptors for a moment.
-            if taken.is_err() {
-                thread::sleep(Duration::from_millis(20));
-            }
-            taken.is_ok()
-        });
-        assert!(free, "round {round}: the device is still held");
+        assert!(can_be_taken(&disk), "round {round}: the device is still held");
     }
+    Ok(())
+}
+
+/// Though another thread closes it, and the reactor only turns.
+fn a_device_is_free_when_it_is_closed_under_a_local_reactor(disk: Disk) -> TrialResult {
+    let local = LocalReactor::new(&QueueOptions::new());
+    for round in 0..5 {
+        let file = local.attach(OpenOptions::new().write(true).open(&*disk)?);
+        assert_eq!(local.block_on(file.write_at(record(1, round, 1), 0)).0, Ok(BLOCK_BYTES));
+        local.block_on(file.close())?;
+        assert!(can_be_taken(&disk), "round {round}: the device is still held");
+    }
+    Ok(())
+}
+
+/// Whoever drops it waits for the reactor, but not with its lock.
+fn the_last_handle_of_a_device_goes_with_reads_that_were_given_up(disk: Disk) -> TrialResult {
+    let reactor = Reactor::start(QueueOptions::new().depth(64))?;
+    let other = reactor.attach(OpenOptions::new().write(true).open(&*disk)?);
+    let reader = reactor.attach(File::open(&*disk)?);
+    assert_eq!(block_on(reader.read_at(Buffer::zeroed(BLOCK), 0)).0, Ok(BLOCK_BYTES));
+    let (is_in_waker, in_waker) = mpsc::channel();
+    let waker = OnWake::waker(move || {
+        is_in_waker.send(()).unwrap();
+        thread::sleep(Duration::from_millis(300));
+    });
+    append_and_forget(&other, record(1, 0, 1), &waker);
+    in_waker.recv_timeout(PATIENCE)?;
+    within_patience(move || {
+        let mut read = reader.read_at(Buffer::zeroed(BLOCK), 0);
+        assert!(poll_once(&mut read).is_pending());
+        drop(read);
+        drop(reader);
+        let mut reads: Vec<_> = (0..40).map(|_| other.read_at(Buffer::zeroed(BLOCK), 0)).collect();
+        assert!(reads.iter_mut().all(|read| poll_once(read).is_pending()));
+    });
     Ok(())
 }
 
@@ -945,6 +1023,29 @@ fn a_forked_child_is_told_at_once_and_has_its_own_reactor(dir: TestDir) -> Trial
     Ok(())
 }
 
+/// What its queues and reactors begin would wait for ever for somebody who is not there.
+fn a_forked_child_is_told_though_its_parent_has_the_file_alone(dir: TestDir) -> TrialResult {
+    let local = LocalReactor::new(&QueueOptions::new());
+    let file = log(Durability::EveryWrite).open(dir.join("log"))?;
+    let (cut, queued) = (file.try_clone()?, file.try_clone()?);
+    let file = local.attach(file);
+    let mut append = file.append(record(1, 0, 1));
+    assert!(poll_once(&mut append).is_pending());
+    local.try_turn();
+    // Waits for the append, and keeps others out.
+    let cutting = thread::spawn(move || cut.set_len(0));
+    thread::sleep(Duration::from_millis(100));
+    assert!(holds_in_a_fork(|| {
+        let queue = Queue::new(1);
+        queue.append(&queued, record(1, 1, 1), 0).expect("there is room for one");
+        let by_queue = queue.reap(1).next().is_some_and(|done| is_forked((done.result, ())));
+        by_queue && is_forked(block_on(AsyncFile::from(queued).append(record(1, 2, 1))))
+    }));
+    local.block_on(append).0?;
+    cutting.join().expect("it does not panic")?;
+    Ok(())
+}
+
 fn trials() -> Vec<Trial> {
     type ByExecutor = (&'static str, fn(TestDir, Executor) -> TrialResult);
     let by_executor: &[ByExecutor] = named![
@@ -955,6 +1056,7 @@ fn trials() -> Vec<Trial> {
     let alone: &[LabTest] = named![
         a_thousand_tasks_append,
         what_the_reactor_has_not_come_to_is_taken_back,
+        given_up_appends_do_not_hold_up_the_one_behind_them,
         a_runtime_ends_with_operations_in_flight,
         a_file_is_closed_with_abandoned_operations_in_flight,
         a_forgotten_future_keeps_its_memory_and_no_one_waiting,
@@ -971,8 +1073,14 @@ fn trials() -> Vec<Trial> {
         a_forked_child_is_told_at_once_and_has_its_own_reactor,
     ];
     // What they are about is not the file system's.
-    let once: &[LabTest] =
-        named![tasks_share_flushes, a_reactor_sleeps_and_ends, it_panics_when_polled_again];
+    let once: &[LabTest] = named![
+        tasks_share_flushes,
+        a_reactor_sleeps_and_ends,
+        it_panics_when_polled_again,
+        a_turn_ends_when_it_was_woken_before,
+        files_and_reactors_can_be_shown,
+        a_forked_child_is_told_though_its_parent_has_the_file_alone
+    ];
     let on_ext4 = |fs| if fs == Fs::Ext4 { Ok(()) } else { Err("once is enough") };
     let mut all = Vec::new();
     for executor in Executor::ALL {
@@ -987,7 +1095,12 @@ fn trials() -> Vec<Trial> {
     }
     all.extend(alone.iter().flat_map(|&(name, test)| lab_trials(name, test)));
     all.extend(once.iter().flat_map(|&(name, test)| lab_trials_where(name, on_ext4, test)));
-    all.push(disk_trial("a_device_is_free_when_it_is_closed", a_device_is_free_when_it_is_closed));
+    let on_a_disk: &[DiskTest] = named![
+        a_device_is_free_when_it_is_closed,
+        a_device_is_free_when_it_is_closed_under_a_local_reactor,
+        the_last_handle_of_a_device_goes_with_reads_that_were_given_up,
+    ];
+    all.extend(on_a_disk.iter().map(|&(name, test)| disk_trial(name, test)));
     all
 }
 

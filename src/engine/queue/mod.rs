@@ -64,7 +64,7 @@ pub(crate) struct Driver {
     depth: usize,
     ring: Option<Box<dyn Ring>>,
     bell: Arc<Bell>,
-    /// It rang since `heed`.
+    /// It rang since the last `wait`.
     rang: bool,
     waker: Waker,
     inbox: Arc<Inbox>,
@@ -263,6 +263,8 @@ impl Driver {
         }
         let refusal = match file {
             _ if !self.process.is_current() => Some(ErrorKind::Forked),
+            // Not even its gate can be asked, which the parent may have shut.
+            Inner::Shared { process, .. } if !process.is_current() => Some(ErrorKind::Forked),
             Inner::Reader(_) if !matches!(what, What::Read(_)) => Some(ErrorKind::ReadOnly),
             _ => None,
         };
@@ -327,13 +329,8 @@ impl Driver {
         self.hand_over();
     }
 
-    /// From now on, [`wait`](Self::wait) takes note of the bell.
-    pub fn heed(&mut self) {
-        self.rang = false;
-    }
-
-    /// Begins everything that is queued, and waits until something has finished, or the bell rang since
-    /// [`heed`](Self::heed).
+    /// Begins everything that is queued, and waits until something has finished, or the bell rang since it last
+    /// waited, whoever heard it meanwhile.
     pub fn wait(&mut self) {
         self.start();
         if !self.process.is_current() {
@@ -349,6 +346,7 @@ impl Driver {
         self.work();
         self.hand_over();
         self.holds_calls = false;
+        self.rang = false;
     }
 
     /// It is that of a reactor, which files tell when they are closed.

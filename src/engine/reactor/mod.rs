@@ -34,6 +34,7 @@ use crate::queue::QueueOptions;
 use crate::sync::{Condvar, Mutex, MutexGuard, spawn, thread_local};
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -41,7 +42,6 @@ use std::sync::Arc;
 thread_local!(static IS_WORKERS: Cell<bool> = Cell::default());
 
 /// See the module.
-#[derive(Debug)]
 pub(crate) struct Reactor {
     process: &'static Process,
     options: QueueOptions,
@@ -175,9 +175,13 @@ impl Reactor {
     pub fn gave_up(&self) {
         let mut state = self.state();
         state.given_up += 1;
-        if state.given_up > 16 && state.given_up > state.listed.len() / 2 {
-            state.forget_given_up();
+        if state.given_up <= 16 || state.given_up <= state.listed.len() / 2 {
+            return;
         }
+        let given_up = state.take_given_up();
+        drop(state);
+        // Without the lock: the last handle of a device may go with them, and wait for the worker.
+        drop(given_up);
     }
 
     /// Nobody will list anything any more: the thread ends.
@@ -201,13 +205,27 @@ impl Reactor {
             return;
         }
         let mut state = self.state();
-        let Some(bell) = state.bell() else { return };
+        if matches!(state.worker, Presence::Absent | Presence::Gone) {
+            return;
+        }
         state.asked += 1;
         let asked = state.asked;
-        bell.ring();
+        if let Some(bell) = state.bell() {
+            bell.ring();
+        }
         while state.answered < asked && !matches!(state.worker, Presence::Gone) {
             state = self.let_go.wait(state);
         }
+    }
+}
+
+impl fmt::Debug for Reactor {
+    /// Without its process, which shows the reactor that it shares.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reactor")
+            .field("options", &self.options)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
     }
 }
 
@@ -219,9 +237,11 @@ impl State {
         }
     }
 
-    fn forget_given_up(&mut self) {
-        self.listed.retain(|slot| slot.is_wanted());
-        self.given_up = 0;
+    fn take_given_up(&mut self) -> VecDeque<Arc<Listed>> {
+        let (wanted, given_up) =
+            std::mem::take(&mut self.listed).into_iter().partition(|slot| slot.is_wanted());
+        (self.listed, self.given_up) = (wanted, 0);
+        given_up
     }
 }
 

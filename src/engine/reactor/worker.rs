@@ -8,6 +8,7 @@ use crate::error::{ErrorKind, Result};
 use crate::sync::{now, yield_now};
 use slab::Slab;
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -65,7 +66,6 @@ impl Worker {
     /// will list anything any more, and all has finished.
     pub fn turn(&self) -> bool {
         self.gather();
-        self.driver.borrow_mut().heed();
         if !self.take_up() {
             return false;
         }
@@ -77,11 +77,21 @@ impl Worker {
         true
     }
 
-    /// Lets go of closed files, and says so. What was taken up of them meanwhile, and kept out, is refused first.
+    /// Lets go of closed files. What was taken up of them meanwhile, and kept out, is refused first.
+    pub fn let_go_of_closed(&self) {
+        // In the child of a fork the lock may be held for ever.
+        if self.reactor.is_current() {
+            let given_up = self.reactor.state().take_given_up();
+            drop(given_up);
+            self.driver.borrow_mut().reap(0);
+            self.answer();
+            self.driver.borrow_mut().let_go_of_closed();
+        }
+    }
+
+    /// Does so, and says so.
     fn let_go(&self) {
-        self.driver.borrow_mut().reap(0);
-        self.answer();
-        self.driver.borrow_mut().let_go_of_closed();
+        self.let_go_of_closed();
         self.answered.set(self.asked.get());
         self.reactor.state().answered = self.answered.get();
         self.reactor.let_go.notify_all();
@@ -114,12 +124,13 @@ impl Worker {
         loop {
             let outstanding = self.driver.borrow().outstanding();
             let room = self.driver.borrow().depth() - outstanding;
-            let mut batch = self.spare.take();
+            let (mut batch, mut given_up) = (self.spare.take(), VecDeque::new());
             {
                 let mut state = self.reactor.state();
                 self.asked.set(state.asked);
                 if state.is_left || state.asked > self.answered.get() {
-                    state.forget_given_up();
+                    // Dropped without the lock, as in `gave_up`.
+                    given_up = state.take_given_up();
                 }
                 if state.is_left && outstanding == 0 && state.listed.is_empty() {
                     return false;
@@ -127,6 +138,7 @@ impl Worker {
                 let count = room.min(state.listed.len());
                 batch.extend(state.listed.drain(..count));
             }
+            drop(given_up);
             let unwanted = batch.drain(..).filter(|slot| !self.begin(slot)).count();
             self.spare.replace(batch);
             // Nobody rings for what is left in the list, so it is left only for want of room.
