@@ -231,8 +231,8 @@ impl File {
     /// The length in bytes: the end of what is written, without space that was only grown.
     ///
     /// Exact in the process that writes the file, for read-only handles too. In another process a read-only
-    /// handle goes by the marker and the extents of the file: to the block for [`Growth::Unwritten`], and it may include
-    /// appends not yet acknowledged; for
+    /// handle goes by the marker and the extents of the file: to the block for [`Growth::Unwritten`] and
+    /// [`Growth::None`], and it may include appends not yet acknowledged; for
     /// [`Growth::Zeroed`] and in [recycled](Self::recycle) space it is the last durable end that the writer noted, which
     /// it does at each step of growth.
     ///

@@ -71,6 +71,8 @@ impl Engine {
                 job
             });
             let Some(job) = job else { return };
+            // All who wait need the marker then: if there is no space for it they fail, rather than ask for it again at once.
+            let marks_only = job.plan.is_none();
             let result = self.perform_growth(job, room);
             if let Err(failure) = &result
                 && !matches!(failure.kind, ErrorKind::NoSpace(_))
@@ -79,7 +81,9 @@ impl Engine {
             }
             self.step(|core, out| match result {
                 Ok(physical) => core.grown(Ok(physical), out),
-                Err(failure) if matches!(failure.kind, ErrorKind::NoSpace(_)) && !failure.wedges => {
+                Err(failure)
+                    if matches!(failure.kind, ErrorKind::NoSpace(_)) && !failure.wedges && !marks_only =>
+                {
                     core.grown(Err(failure.kind), out)
                 }
                 Err(failure) => core.growth_failed(failure, out),

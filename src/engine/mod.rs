@@ -378,22 +378,29 @@ impl Engine {
     /// What comes before a request is performed: what is of any length in it becomes blocks. Returns the flush that it
     /// carries or is.
     fn begin_request(&self, work: &mut Work) -> Result<Option<Flushing>, Failure> {
+        self.make_ready(work).inspect_err(|_| self.undo(work))?;
+        Ok(work.flushes().then(|| self.fs.begin_flush()))
+    }
+
+    fn make_ready(&self, work: &mut Work) -> Result<(), Failure> {
+        let len = work.len();
         match work {
             Work::Flush => count(&self.counters.flushes, 1),
-            Work::Write { segments, records, offset, means, .. } => {
+            Work::Write { segments, records, offset, means, extends, .. } => {
                 self.count_request(segments.len(), *means);
+                let end = *offset + len;
+                if extends.is_some() {
+                    self.check_size_limit(if *records { self.end_of_block(end) } else { end })?;
+                }
                 if *records {
                     self.pack(work)?;
                 } else {
-                    self.packer.forget(Span::at(*offset, work.len()));
+                    self.packer.forget(Span::at(*offset, len));
                 }
                 count(&self.counters.request_bytes, work.len());
             }
         }
-        if let Work::Write { offset, extends: Some(_), .. } = work {
-            self.check_size_limit(*offset + work.len())?;
-        }
-        Ok(work.flushes().then(|| self.fs.begin_flush()))
+        Ok(())
     }
 
     /// What flushes was performed. It may have been the flush behind a write that failed; the kernel does not say.
@@ -417,21 +424,32 @@ impl Engine {
 
     /// A request was performed, and its flush is to be believed.
     fn end_request(&self, work: Work, result: std::io::Result<()>) -> Result<(), Failure> {
-        let len = work.len();
+        if result.is_err() {
+            self.undo(&work);
+        }
         match work {
             Work::Flush => self.judge_write(result, Operation::Flush, 0),
-            Work::Write { offset, extends, composed, .. } => {
-                let end = offset + len;
-                if let (Err(_), Some(size)) = (&result, extends)
-                    && let Err(error) = self.take_back(size, end)
-                {
-                    self.left_behind.fetch_max(end, Ordering::Relaxed);
-                    log::error!("dioxide: {}: taking back a failed append: {error}", self.path.display());
-                }
+            Work::Write { offset, composed, .. } => {
                 composed.into_iter().for_each(|memory| self.packer.take_back(memory));
                 self.judge_write(result, Operation::Write, offset)
             }
         }
+    }
+
+    /// A write failed. If it was to move the size itself, the size becomes what the core goes on with: the end of the file,
+    /// without the padding that was behind it.
+    fn undo(&self, work: &Work) {
+        let Work::Write { offset, extends: Some(size), .. } = work else { return };
+        // As far as the block reached that was the last before.
+        let end = self.end_of_block(offset + work.len());
+        if let Err(error) = self.take_back(*size, end) {
+            self.left_behind.fetch_max(end, Ordering::Relaxed);
+            log::error!("dioxide: {}: taking back a failed append: {error}", self.path.display());
+        }
+    }
+
+    fn end_of_block(&self, offset: u64) -> u64 {
+        offset.next_multiple_of(self.alignment.append)
     }
 
     fn count_append(&self, bytes: u64) {
@@ -445,9 +463,9 @@ impl Engine {
         count(&self.counters.merged, if operations > 1 { operations as u64 } else { 0 });
     }
 
-    /// A write beyond the largest size allowed would end the process by SIGXFSZ.
+    /// A write beyond the largest size allowed would end the process by SIGXFSZ; and beyond the largest offset there is none.
     fn check_size_limit(&self, end: u64) -> Result<(), Failure> {
-        if end <= self.backend.size_max() {
+        if end <= self.backend.size_max().min(i64::MAX as u64) {
             return Ok(());
         }
         let error = std::io::Error::from_raw_os_error(libc::EFBIG);

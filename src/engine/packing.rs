@@ -119,8 +119,11 @@ impl Packer {
 
     /// At least so many bytes, of any content.
     fn memory(&self, bytes: u64) -> Buffer {
-        let spare = self.spare.lock().pop().filter(|spare| spare.len() as u64 >= bytes);
-        spare.unwrap_or_else(|| Buffer::zeroed(bytes.next_power_of_two() as usize))
+        let bytes = bytes as usize;
+        let spare = self.spare.lock().pop().filter(|spare| spare.len() >= bytes);
+        // What is kept should serve more than those who need exactly as much.
+        let len = if bytes <= SPARE_MAX_BYTES { bytes.next_power_of_two() } else { bytes };
+        spare.unwrap_or_else(|| Buffer::zeroed(len))
     }
 
     /// A request came back, so nobody looks at the memory any more in which it was put together.
@@ -168,5 +171,22 @@ impl Records<'_> {
             (self.next, self.done) = (self.next + 1, 0);
         }
         Some(self.segments[self.next].len() - self.done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_request_takes_no_more_memory_than_it_needs() {
+        let packer = Packer::new(Alignment { memory: 512, offset: 512, append: 4096 });
+        let long = SPARE_MAX_BYTES as u64 + 4096;
+        for bytes in [long, long, 5 << 20] {
+            let memory = packer.memory(bytes);
+            assert_eq!(memory.len() as u64, bytes);
+            packer.take_back(memory);
+        }
+        assert_eq!(packer.memory(4096).len(), 4096, "none of it is kept");
     }
 }

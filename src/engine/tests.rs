@@ -994,3 +994,19 @@ mod packing;
 mod reads;
 mod records;
 mod told;
+
+#[test]
+fn a_marker_that_must_change_and_finds_no_space_fails_those_who_need_it() {
+    let file = open(Disk::new(DISK_BYTES));
+    file.append(&Buffer::zeroed(4096), false).unwrap();
+    // More often than anybody should try.
+    (0..20).for_each(|_| file.backend.fail(Call::Marker, 0, libc::ENOSPC));
+    let leap = |offset| file.write_at(&Buffer::zeroed(4096), offset, false);
+    for _ in 0..2 {
+        assert_eq!(*leap(3 * 4096).unwrap_err().kind(), ErrorKind::NoSpace(libc::ENOSPC));
+        assert_eq!(file.len(), 4096);
+    }
+    file.backend.0.device.heal();
+    leap(3 * 4096).unwrap();
+    assert_eq!(file.append(&Buffer::zeroed(4096), false), Ok(4 * 4096));
+}

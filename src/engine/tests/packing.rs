@@ -193,6 +193,43 @@ fn lengthening_shows_nothing_of_an_append_that_could_not_be_taken_back() {
 }
 
 #[test]
+fn an_append_that_failed_before_it_began_leaves_no_padding_behind_the_end() {
+    let file = open_with(Disk::new(DISK_BYTES), None, Tail::Rewrite);
+    file.append(&[1; 100], true).unwrap();
+    // So the last block is not known any more.
+    file.write_at(&Buffer::from(&[2; 512][..]), 0, true).unwrap();
+    assert_eq!(physical(&file), BLOCK_BYTES);
+    file.backend.fail(Call::Read, 0, libc::EIO);
+    assert_eq!(*file.append(&[3; 10], true).unwrap_err().kind(), ErrorKind::Os(libc::EIO));
+    file.finish().unwrap();
+    assert_eq!(physical(&file), 512);
+}
+
+#[test]
+fn a_write_that_fails_inside_the_last_block_leaves_no_padding_behind_the_end() {
+    let file = open_with(Disk::new(DISK_BYTES), None, Tail::Rewrite);
+    file.append(&[1; 100], true).unwrap();
+    file.backend.fail(Call::Write, 0, libc::EIO);
+    file.write_at(&Buffer::zeroed(512), 512, false).unwrap_err();
+    file.finish().unwrap();
+    assert_eq!(physical(&file), 100);
+}
+
+#[test]
+fn nothing_is_appended_beyond_the_largest_offset() {
+    for prepared in [Some(Prepared::Unwritten), None] {
+        let file = open_with(Disk::new(DISK_BYTES), prepared, Tail::Rewrite);
+        file.set_len(i64::MAX as u64).unwrap();
+        for _ in 0..2 {
+            let refused = file.append(&[1], true).unwrap_err();
+            assert_eq!(*refused.kind(), ErrorKind::NoSpace(libc::EFBIG), "{prepared:?}");
+        }
+        file.finish().unwrap();
+        assert_eq!(physical(&file), i64::MAX as u64);
+    }
+}
+
+#[test]
 fn padding_begins_inside_a_block_that_holds_old_content() {
     let file = open_with(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), Tail::Pad);
     file.append(&[9; 4 * BLOCK], true).unwrap();
