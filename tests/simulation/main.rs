@@ -84,7 +84,10 @@ fn nothing_acknowledged_is_lost_whatever_the_order_and_the_faults() {
         // What a run may meet, was met.
         assert!(sum.operations > 20 * SEEDS && sum.crashes > 5 * SEEDS, "{sum:?}");
         assert!(sum.failed > SEEDS / 4 && sum.wedged > SEEDS / 50 && sum.full > SEEDS / 50, "{sum:?}");
-        assert!(sum.queued > 10 * SEEDS && sum.dropped > SEEDS / 2 && sum.closed_before > SEEDS / 100, "{sum:?}");
+        assert!(
+            sum.queued > 10 * SEEDS && sum.dropped > SEEDS / 2 && sum.closed_before > SEEDS / 100,
+            "{sum:?}"
+        );
         assert!(sum.cut_beside > SEEDS / 5 && sum.died > SEEDS / 50, "{sum:?}");
         assert!(sum.undecided > SEEDS / 2 && sum.recycled > SEEDS / 20 && sum.cut > SEEDS / 10, "{sum:?}");
     }
