@@ -220,7 +220,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.sizes.grow_to(blocks_end);
         let span = Span { start: self.sizes.reserved, end: end.max(self.sizes.reserved) };
         self.sizes.reserve_to(span.end);
-        self.space.zeros_to = blocks_end;
+        self.space.zeros_to = self.space.zeros_to.max(blocks_end);
         let head = if records { self.head(offset, end) } else { 0 };
         let means = durable.then(|| if head > 0 { Means::SharedFlush } else { self.means() });
         let id = self.next_id();
