@@ -128,7 +128,8 @@ fn a_full_disk_fails_appends_without_growth_cleanly(fs: Fs) -> TrialResult {
     fill_by_appends(fs, writable().growth(Growth::None), 4)
 }
 
-/// Those of them that fail leave the last block as it was.
+/// Those of them that fail leave the last block as it was. Where blocks are not written over where they lie, the last one may
+/// find no space when it is written again, after it had its offset: that ends appending.
 fn a_full_disk_fails_records_of_any_length_cleanly(fs: Fs) -> TrialResult {
     let mut volume = Volume::new(fs, SIZE_MIN)?;
     for growth in [Growth::Unwritten, Growth::None] {
@@ -139,7 +140,10 @@ fn a_full_disk_fails_records_of_any_length_cleanly(fs: Fs) -> TrialResult {
             let mut laid = Vec::new();
             let len = |number| Some(if number % 4 == 0 { 150_000 + number } else { 10 + number });
             append_frames_while(&file, writer, len, |result| {
-                let is_full = |error: &dioxide::Error| error.kind() == &ErrorKind::NoSpace(libc::ENOSPC);
+                let is_full = |error: &dioxide::Error| match error.kind() {
+                    ErrorKind::AppendEnded(_) => fs == Fs::Btrfs,
+                    kind => *kind == ErrorKind::NoSpace(libc::ENOSPC),
+                };
                 assert!(result.as_ref().err().is_none_or(is_full), "{result:?}");
                 laid.extend(result.as_ref().ok().copied());
                 result.is_ok()
@@ -151,6 +155,9 @@ fn a_full_disk_fails_records_of_any_length_cleanly(fs: Fs) -> TrialResult {
         assert_eq!(file.len()?, end, "a failed append changed the length");
         assert_laid_out(&fs::read(&path)?[..end as usize], 0, &laid, false);
         fs::remove_file(filler)?;
+        if fs == Fs::Btrfs {
+            file.set_len(end)?;
+        }
         laid.extend(append_frames(&file, 9, 30));
         file.close()?;
         assert_laid_out(&fs::read(&path)?, 0, &laid, false);
