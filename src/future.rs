@@ -50,7 +50,8 @@ use std::task::{Context, Poll, Waker};
 ///
 /// Nothing begins before the first poll. A future that is dropped later takes its operation back if that has not been
 /// begun, and then nothing of it ever happens; otherwise it goes on, and is wholly there or failed, without anybody being told.
-/// Its memory is freed, or goes back to its pool, when the kernel no longer has it. Nothing of this waits.
+/// Its memory is freed, or goes back to its pool, when the kernel no longer has it. Nothing of this waits. One that is leaked
+/// (`mem::forget`) leaks its memory and a descriptor of the file.
 ///
 /// Dropping the file itself without [`close`](Self::close) closes it as dropping a [`File`] does: waiting for what is
 /// under way.

@@ -953,8 +953,11 @@ fn the_last_handle_of_a_device_goes_with_reads_that_were_given_up(disk: Disk) ->
         is_in_waker.send(()).unwrap();
         thread::sleep(Duration::from_millis(300));
     });
-    append_and_forget(&other, record(1, 0, 1), &waker);
+    let mut busy = other.read_at(Buffer::zeroed(BLOCK), 0);
+    assert!(Pin::new(&mut busy).poll(&mut Context::from_waker(&waker)).is_pending());
     in_waker.recv_timeout(PATIENCE)?;
+    // Forgotten, it would keep the device open.
+    drop(busy);
     within_patience(move || {
         let mut read = reader.read_at(Buffer::zeroed(BLOCK), 0);
         assert!(poll_once(&mut read).is_pending());
