@@ -427,10 +427,12 @@ fn limit_volume(volume: &Volume, limit: &str) -> io::Result<()> {
         if output.status.success() {
             return Ok(());
         }
-        // Also this needs quota; what is held in reserve is given back with a commit, every 30 seconds.
+        // Also this needs quota; what is held in reserve is given back with a commit.
         if start.elapsed() > Duration::from_secs(70) {
             return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
         }
+        let committed = rustix::fs::syncfs(fs::File::open(volume.path())?);
+        assert!(committed.is_ok(), "{committed:?}");
         thread::sleep(Duration::from_millis(100));
     }
 }
