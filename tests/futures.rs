@@ -8,6 +8,7 @@ use dioxide::{
     AsyncFile, Buffer, Durability, ErrorKind, File, LocalReactor, OpenOptions, Queue, QueueOptions, Reactor,
 };
 use dioxide::{Result, Transfer};
+use dioxide_testkit::fork::holds_in_a_fork;
 use dioxide_testkit::lab::{Disk, Fs, TestDir};
 use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, lab_trials_where};
 use std::collections::HashMap;
@@ -970,28 +971,6 @@ fn the_last_handle_of_a_device_goes_with_reads_that_were_given_up(disk: Disk) ->
 }
 
 // --- forks ----------------------------------------------------------------------------------------
-
-/// Whether `work` holds in a forked child, which then ends without running destructors.
-fn holds_in_a_fork(work: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child only runs `work` and _exit. What it does with memory and locks of other threads is
-    // what these tests are about; an alarm ends it if it hangs.
-    match unsafe { libc::fork() } {
-        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
-        0 => {
-            // SAFETY: an alarm has no preconditions.
-            unsafe { libc::alarm(20) };
-            let held = catch_unwind(AssertUnwindSafe(work)).unwrap_or(false);
-            // SAFETY: ends the process.
-            unsafe { libc::_exit(i32::from(!held)) }
-        }
-        pid => {
-            let mut status = 0;
-            // SAFETY: `status` outlives the call.
-            let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
-            waited == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-        }
-    }
-}
 
 fn is_forked<M>((result, _): (Result<u64>, M)) -> bool {
     result.is_err_and(|error| *error.kind() == ErrorKind::Forked)

@@ -6,6 +6,7 @@ use common::*;
 use dioxide::{Buffer, Durability, ErrorKind, File, OpenOptions, Queue, QueueOptions};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::files;
+use dioxide_testkit::fork;
 use dioxide_testkit::lab::{self, Disk, Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
 use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, volume_trials_where};
@@ -190,27 +191,10 @@ fn without_forks() -> MutexGuard<'static, ()> {
     NO_FORKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether `work` holds in a forked child, which then ends without running destructors.
+/// The same as `fork::holds_in_a_fork`, by one test at a time.
 fn holds_in_a_fork(work: impl FnOnce() -> bool) -> bool {
     let _mine = without_forks();
-    // SAFETY: the child only runs `work` and _exit. What it does with memory and locks of other threads is
-    // what these tests are about; an alarm ends it if it hangs.
-    match unsafe { libc::fork() } {
-        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
-        0 => {
-            // SAFETY: an alarm has no preconditions.
-            unsafe { libc::alarm(20) };
-            let held = catch_unwind(AssertUnwindSafe(work)).unwrap_or(false);
-            // SAFETY: ends the process.
-            unsafe { libc::_exit(i32::from(!held)) }
-        }
-        pid => {
-            let mut status = 0;
-            // SAFETY: `status` outlives the call.
-            let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
-            waited == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-        }
-    }
+    fork::holds_in_a_fork(work)
 }
 
 fn is_forked<T>(result: dioxide::Result<T>) -> bool {

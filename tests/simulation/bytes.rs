@@ -1,7 +1,7 @@
 //! The life of a file whose records have any length: several writers by calls and by queues, positional writes around the
 //! last block, power cuts at any event, and what recovery makes of them, byte by byte.
 
-use crate::life::{Crashes, Outcome, lock};
+use crate::life::{Crashes, Outcome, drawn, join, lock};
 use crate::records::{BLOCK_BYTES, Number, SECTOR_BYTES};
 use dioxide::sim::{self, Call, Disk, Settings};
 use dioxide::{Buffer, Durability, Error, ErrorKind, File, Growth, OpenOptions, Queue, Tail, Verdict};
@@ -275,14 +275,7 @@ pub struct Life {
 impl Life {
     pub fn new(seed: u64, crashes: Crashes) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut settings = Settings::default();
-        if random.u8(..4) == 0 {
-            settings.capacity_bytes = random.u64(12..60) * BLOCK_BYTES;
-        }
-        settings.allocates = random.u8(..5) > 0;
-        settings.short_one_in = [0, 0, 2, 5][random.usize(..4)];
-        settings.interrupted_one_in = [0, 0, 3, 20][random.usize(..4)];
-        let growth = [Growth::Unwritten, Growth::Unwritten, Growth::Zeroed, Growth::None][random.usize(..4)];
+        let (settings, growth) = drawn(&mut random);
         let tail = [Tail::Rewrite, Tail::Rewrite, Tail::Pad][random.usize(..3)];
         let mut options = OpenOptions::new();
         options.write(true).create(true).growth(growth).growth_cap(BLOCK_BYTES << random.u64(..6)).tail(tail);
@@ -347,11 +340,7 @@ impl Life {
                 sim::spawn(move || writer.work())
             })
             .collect();
-        for thread in threads {
-            if let Err(panic) = thread.join() {
-                std::panic::resume_unwind(panic);
-            }
-        }
+        join(threads);
         self.disk.heal();
         self.disk.watch(None);
         lock(&self.shared.bytes).check_appends(&self.at());

@@ -114,17 +114,23 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Some disk, and how files grow on it.
+pub fn drawn(random: &mut fastrand::Rng) -> (Settings, Growth) {
+    let mut settings = Settings::default();
+    if random.u8(..4) == 0 {
+        settings.capacity_bytes = random.u64(12..60) * BLOCK_BYTES;
+    }
+    settings.allocates = random.u8(..5) > 0;
+    settings.short_one_in = [0, 0, 2, 5][random.usize(..4)];
+    settings.interrupted_one_in = [0, 0, 3, 20][random.usize(..4)];
+    let growth = [Growth::Unwritten, Growth::Unwritten, Growth::Zeroed, Growth::None][random.usize(..4)];
+    (settings, growth)
+}
+
 impl Life {
     pub fn new(seed: u64, crashes: Crashes) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut settings = Settings::default();
-        if random.u8(..4) == 0 {
-            settings.capacity_bytes = random.u64(12..60) * BLOCK_BYTES;
-        }
-        settings.allocates = random.u8(..5) > 0;
-        settings.short_one_in = [0, 0, 2, 5][random.usize(..4)];
-        settings.interrupted_one_in = [0, 0, 3, 20][random.usize(..4)];
-        let growth = [Growth::Unwritten, Growth::Unwritten, Growth::Zeroed, Growth::None][random.usize(..4)];
+        let (settings, growth) = drawn(&mut random);
         let mut options = OpenOptions::new();
         options.write(true).create(true).growth(growth).growth_cap(BLOCK_BYTES << random.u64(..6));
         if random.u8(..3) == 0 {
@@ -383,7 +389,7 @@ impl Life {
     }
 }
 
-fn join(threads: Vec<sim::JoinHandle<()>>) {
+pub fn join(threads: Vec<sim::JoinHandle<()>>) {
     for thread in threads {
         if let Err(panic) = thread.join() {
             resume_unwind(panic);

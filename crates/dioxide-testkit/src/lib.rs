@@ -31,6 +31,7 @@ pub mod child;
 mod command;
 pub mod dio_trace;
 pub mod files;
+pub mod fork;
 pub mod fuse_disk;
 pub mod lab;
 pub mod loop_device;
