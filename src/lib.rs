@@ -42,6 +42,7 @@ mod flush;
 mod future;
 mod growth;
 mod inflight;
+mod map;
 mod marker;
 mod merge;
 mod open;
@@ -55,6 +56,7 @@ mod recovery;
 pub mod sim;
 mod size;
 mod stats;
+mod stripe;
 mod sync;
 #[allow(unsafe_code)]
 mod sys;

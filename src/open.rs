@@ -2,7 +2,7 @@
 
 use crate::backend::Backend;
 use crate::backend::syscall::Syscall;
-use crate::engine::process::{FileSystem, Process, may_be_a_failed_flush};
+use crate::engine::process::{FileSystems, Process, may_be_a_failed_flush};
 use crate::engine::queue::settle_own;
 use crate::engine::recover::{Recover, bring_into_order};
 use crate::engine::registry::Key;
@@ -117,8 +117,8 @@ fn file_system(
     operation: Operation,
     number: u64,
     through: Through,
-) -> Result<Arc<FileSystem>> {
-    let fs = process.file_system(number, through);
+) -> Result<FileSystems> {
+    let fs = process.file_system(number, through).map(FileSystems::from);
     fs.map_err(|cause| Error::new(operation, path, None, ErrorKind::Wedged(cause)))
 }
 
@@ -175,7 +175,7 @@ fn make_name_stable(process: &Process, path: &Arc<Path>, fd: &OwnedFd) -> Result
 
 /// Performs what flushes. Fails if that does, or a flush that ran beside it.
 pub(crate) fn flushing<R>(
-    fs: &FileSystem,
+    fs: &FileSystems,
     path: &Arc<Path>,
     operation: Operation,
     perform: impl FnOnce() -> io::Result<R>,
@@ -350,7 +350,7 @@ impl Drop for Locked {
 /// Brings a file into order before anybody uses it.
 pub(crate) fn recovered(
     file: &dyn Backend,
-    fs: &FileSystem,
+    fs: &FileSystems,
     path: &Arc<Path>,
     facts: &Facts,
 ) -> Result<(Recovery, Option<Marker>)> {
@@ -366,7 +366,7 @@ pub(crate) fn recovered(
 
 fn in_order(
     file: &dyn Backend,
-    fs: &FileSystem,
+    fs: &FileSystems,
     path: &Arc<Path>,
     facts: &Facts,
     how: Recover,

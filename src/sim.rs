@@ -34,7 +34,7 @@
 use crate::backend::Backend;
 use crate::backend::null::Null;
 use crate::backend::sim::{BLOCK_BYTES, Device, SECTOR_BYTES, Sim};
-use crate::engine::process::{FileSystem, Process};
+use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::registry::Key;
 use crate::engine::{Engine, Parts};
@@ -72,7 +72,7 @@ const NULL_REQUEST_MAX_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Disk {
     device: Arc<Device>,
-    fs: Arc<FileSystem>,
+    fs: FileSystems,
     dev: u64,
 }
 
@@ -88,7 +88,7 @@ impl Disk {
     }
 
     fn of(device: Arc<Device>) -> Self {
-        Self { device, fs: Arc::default(), dev: next_dev() }
+        Self { device, fs: FileSystems::default(), dev: next_dev() }
     }
 
     /// Opens a file of the disk, as [`OpenOptions::open`] does one of the system. `name` is only a name: there are
@@ -209,7 +209,7 @@ pub fn null(options: &OpenOptions) -> Result<File> {
     }
     let limits = Limits { bytes_max: NULL_REQUEST_MAX_BYTES, segments_max: merge::SEGMENTS_MAX };
     let facts = facts(Identity { inode: 1, born: (0, 0) }, next_dev(), limits);
-    let below = Below { backend: Null::default(), facts, fs: Arc::default(), allocates: true };
+    let below = Below { backend: Null::default(), facts, fs: FileSystems::default(), allocates: true };
     below.open(options, path, sys::epoch)
 }
 
@@ -241,7 +241,7 @@ fn facts(identity: Identity, dev: u64, limits: Limits) -> Facts {
 struct Below<B> {
     backend: B,
     facts: Facts,
-    fs: Arc<FileSystem>,
+    fs: FileSystems,
     /// Whether space can be allocated without writing it.
     allocates: bool,
 }

@@ -24,8 +24,8 @@ pub type Job = Box<dyn FnOnce() + Send>;
 pub trait Backend: Debug + Send + Sync + 'static {
     /// Writes segments one behind the other, with O_DSYNC semantics if `dsync`. May be short.
     fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64>;
-    /// Reads into `into`. May be short.
-    fn read(&self, into: &mut [u8], offset: u64) -> io::Result<u64>;
+    /// Reads into segments made by [`Segment::of_mut`], filling one after the other. May be short.
+    fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64>;
     /// Makes the data written before stable (fdatasync).
     fn flush(&self) -> io::Result<()>;
     /// Makes data, size and attributes stable (fsync).
@@ -52,6 +52,10 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn size_max(&self) -> u64;
     /// Runs a job beside the caller, or before it returns. The thread, if there is one, can be waited for.
     fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>>;
+    /// The file was put in order, and nobody is going to write it any more.
+    fn close(&self) -> io::Result<()> {
+        Ok(())
+    }
     /// Lets other processes write.
     fn unlock(&self);
     /// To inspect the file with.

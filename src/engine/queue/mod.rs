@@ -775,7 +775,7 @@ impl Driver {
                 match &mut operation.reading {
                     Some(reading) => {
                         let (into, offset) = reading.target(memory, part.start);
-                        Io::Read { into: Segment::of_mut(into), offset }
+                        Io::Read { into: smallvec![Segment::of_mut(into)], offset }
                     }
                     None => Io::Write {
                         segments: smallvec![Segment::of(&memory[part.start as usize..])],
@@ -818,7 +818,7 @@ impl Driver {
     /// A flush succeeded, which is to be believed once those that ran beside it have ended.
     fn settle_flush(&mut self, file: usize, request: Request<Token>, ended: Ended) {
         let fs = &self.files[file].engine.fs;
-        if fs.is_settled(ended, &self.waker) {
+        if fs.is_settled(&ended, &self.waker) {
             let result = fs.believed(Ok(()));
             self.end_request(file, request, result);
         } else {
@@ -914,7 +914,7 @@ fn io_of(work: &Work, part: &Range<u64>) -> Io {
 fn call(backend: &dyn Backend, io: Io) -> std::io::Result<u64> {
     match io {
         Io::Write { segments, offset, dsync } => backend.write(&segments, offset, dsync),
-        Io::Read { into, offset } => into.fill(|bytes| backend.read(bytes, offset)),
+        Io::Read { into, offset } => backend.read(&into, offset),
         Io::Flush => backend.flush().map(|()| 0),
     }
 }
