@@ -37,6 +37,7 @@ mod bounce;
 mod buffer;
 mod engine;
 mod error;
+mod ext;
 mod file;
 mod flush;
 mod future;

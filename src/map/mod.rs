@@ -1,4 +1,5 @@
-//! Where the bytes of a file lie when it is not one run of one device: a closed set of maps, each of which turns a range
-//! of the file into runs on its members. Values only.
+//! Where the bytes of a file lie below: a closed set of maps, each of which turns a range of the file into runs on what
+//! holds it. Values only, no I/O.
 
-pub mod striped;
+pub(crate) mod indirect;
+pub(crate) mod striped;

@@ -4,6 +4,7 @@
 //! holds its header, so the row `r` of every member starts at `(r + 1) * chunk_bytes`. Whatever range of the file is
 //! looked at, what a member has of it is one run: that is why a request of any length becomes at most one for each member.
 
+use crate::merge::Run;
 use crate::recovery::Extent;
 use std::ops::Range;
 
@@ -12,17 +13,6 @@ use std::ops::Range;
 pub struct Striped {
     members: usize,
     chunk_bytes: u64,
-}
-
-/// Bytes of the file that are one run on a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// Which member.
-    pub member: usize,
-    /// Where on the member.
-    pub offset: u64,
-    /// How many bytes.
-    pub len: u64,
 }
 
 impl Striped {
