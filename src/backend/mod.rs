@@ -3,14 +3,17 @@
 
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod null;
+mod hands;
 pub(crate) mod ring;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod sim;
+pub(crate) mod striped;
 pub(crate) mod syscall;
 #[allow(unsafe_code)]
 pub(crate) mod uring;
 
 use crate::buffer::Segment;
+use crate::merge::Refusals;
 use crate::recovery::Extent;
 use crate::sync::JoinHandle;
 use std::fmt::Debug;
@@ -19,6 +22,15 @@ use std::os::fd::BorrowedFd;
 
 /// Work for another thread.
 pub type Job = Box<dyn FnOnce() + Send>;
+
+/// What became of operations that a map divided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mapped {
+    /// Requests beyond one for each operation.
+    pub more_requests: u64,
+    /// Why there are so many.
+    pub refused: Refusals,
+}
 
 /// One open file or device. All methods may be called from several threads at once.
 pub trait Backend: Debug + Send + Sync + 'static {
@@ -63,6 +75,14 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// The same, if requests may as well go by a ring of the kernel, and gain by it.
     fn for_ring(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+    /// The members that its calls become calls on, for rings that work on those.
+    fn striped(&self) -> Option<&striped::Striped> {
+        None
+    }
+    /// What became of operations that a map divided.
+    fn mapped(&self) -> Mapped {
+        Mapped::default()
     }
     /// The simulated file that this is, if it is one, for rings that work on such.
     #[cfg(any(test, feature = "sim"))]

@@ -23,6 +23,17 @@ pub(crate) enum Io {
     Flush,
 }
 
+impl Io {
+    /// Does it by a plain call.
+    pub fn perform(self, backend: &dyn Backend) -> io::Result<u64> {
+        match self {
+            Self::Write { segments, offset, dsync } => backend.write(&segments, offset, dsync),
+            Self::Read { into, offset } => backend.read(&into, offset),
+            Self::Flush => backend.flush().map(|()| 0),
+        }
+    }
+}
+
 /// See the module.
 pub(crate) trait Ring: Debug {
     /// A number for a file, if the ring can work on such a one. It may be kept open until it is detached.

@@ -138,7 +138,9 @@ impl Engine {
 
     pub fn stats(&self) -> crate::Stats {
         let growth_waits = if self.process.is_current() { self.lock().growth_waits() } else { 0 };
-        crate::Stats { growth_waits, ..self.counters.snapshot() }
+        let mapped = self.backend.mapped();
+        let stats = self.counters.snapshot();
+        crate::Stats { growth_waits, requests: stats.requests + mapped.more_requests, ..stats }
     }
 
     pub fn append(self: &Arc<Self>, data: &[u8], durable: bool) -> Result<u64> {
