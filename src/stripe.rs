@@ -191,7 +191,9 @@ mod tests {
     }
 
     fn members() -> Vec<Found> {
-        (0..3).map(|member| Found::Member(header(member), (member == 0).then_some(State::Closed(9)))).collect()
+        (0..3)
+            .map(|member| Found::Member(header(member), (member == 0).then_some(State::Closed(9))))
+            .collect()
     }
 
     fn refusal(found: &[Found]) -> String {
@@ -218,7 +220,10 @@ mod tests {
 
     #[test]
     fn members_in_their_places_are_a_volume() {
-        assert_eq!(judge(&members(), &[false; 3], CHUNK), Ok(Verdict::Volume(header(0), Some(State::Closed(9)))));
+        assert_eq!(
+            judge(&members(), &[false; 3], CHUNK),
+            Ok(Verdict::Volume(header(0), Some(State::Closed(9))))
+        );
     }
 
     #[test]

@@ -66,7 +66,11 @@ impl Hands {
         let calls = Arc::new(Calls { state: Mutex::new(State { left, results }), ended: Condvar::default() });
         self.offer(&calls, beside);
         while calls.perform_next() {}
-        calls.await_all().into_iter().map(|result| result.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        calls
+            .await_all()
+            .into_iter()
+            .map(|result| result.unwrap_or_else(|panic| resume_unwind(panic)))
+            .collect()
     }
 
     fn offer<R: Send + 'static>(&self, calls: &Arc<Calls<R>>, count: usize) {

@@ -1,9 +1,9 @@
 //! What the engine asks of the system below it. Backends are dumb: they do one thing at a time and say what
 //! came of it. Retries, short transfers and what an error means live in the engine.
 
+mod hands;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod null;
-mod hands;
 pub(crate) mod ring;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod sim;

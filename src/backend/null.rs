@@ -133,7 +133,10 @@ mod tests {
         assert_eq!(file.read(&[Segment::of_mut(&mut into)], 10240).unwrap(), 2048);
         assert_eq!(into[..], data[..]);
         file.truncate(100).unwrap();
-        assert_eq!((file.read(&[Segment::of_mut(&mut into)], 4096).unwrap(), file.physical_size().unwrap()), (0, 100));
+        assert_eq!(
+            (file.read(&[Segment::of_mut(&mut into)], 4096).unwrap(), file.physical_size().unwrap()),
+            (0, 100)
+        );
         file.write_zeroes(100, 8192).unwrap();
         assert_eq!(file.physical_size().unwrap(), 8192);
     }

@@ -153,6 +153,11 @@ impl Striped {
         }
     }
 
+    /// The chunk, in bytes.
+    pub fn chunk_bytes(&self) -> u64 {
+        self.header.chunk_bytes
+    }
+
     /// In their order.
     pub fn members(&self) -> &[Arc<dyn Backend>] {
         &self.members
@@ -263,9 +268,13 @@ impl Striped {
         match io {
             Io::Flush => Ok(self.split_flush()),
             Io::Write { offset, ref segments, .. } if self.extends(offset, segments) => Err(io),
-            Io::Write { segments, offset, dsync } => Ok(self.split_transfer(&segments, offset, |segments, offset| {
-                Io::Write { segments, offset, dsync }
-            })),
+            Io::Write { segments, offset, dsync } => {
+                Ok(self.split_transfer(&segments, offset, |segments, offset| Io::Write {
+                    segments,
+                    offset,
+                    dsync,
+                }))
+            }
             Io::Read { into, offset } => {
                 Ok(self.split_transfer(&into, offset, |into, offset| Io::Read { into, offset }))
             }
@@ -333,7 +342,8 @@ impl Striped {
             Box::new(move || io.perform(&*member)) as Call<io::Result<u64>>
         });
         let results = self.hands.all(calls.collect());
-        let outcome = results.into_iter().enumerate().fold(None, |_, (part, result)| gather.took(part, result));
+        let outcome =
+            results.into_iter().enumerate().fold(None, |_, (part, result)| gather.took(part, result));
         outcome.unwrap_or(Ok(0))
     }
 

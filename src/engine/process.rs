@@ -201,8 +201,13 @@ impl FileSystem {
 }
 
 impl FileSystems {
+    /// Those of several files.
+    pub fn joined(all: &[Self]) -> Self {
+        Self::of(all.iter().flat_map(|each| each.0.iter().cloned()))
+    }
+
     /// Each of them once.
-    pub fn of(all: impl IntoIterator<Item = Arc<FileSystem>>) -> Self {
+    fn of(all: impl IntoIterator<Item = Arc<FileSystem>>) -> Self {
         let mut each = SmallVec::<[Arc<FileSystem>; 1]>::new();
         for fs in all {
             if !each.iter().any(|known| Arc::ptr_eq(known, &fs)) {

@@ -373,7 +373,8 @@ fn zeroed_space_leaves_the_end_to_the_caller_until_it_cuts() {
     let file = open_on(Disk::new(DISK_BYTES), Some(Prepared::Zeroed), FileSystems::default()).unwrap();
     file.append(&record(1, 1), true).unwrap();
     for _ in 0..2 {
-        let again = open_on(file.backend.crash(|_| true), Some(Prepared::Zeroed), FileSystems::default()).unwrap();
+        let again =
+            open_on(file.backend.crash(|_| true), Some(Prepared::Zeroed), FileSystems::default()).unwrap();
         assert_eq!(again.recovery.verdict, Verdict::Undecided);
         assert_eq!(again.recovery.floor, 0);
         assert!(again.len() > BLOCK_BYTES && contents(&again)[1] == 0);
@@ -732,8 +733,9 @@ fn check_after_crash(disk: &Disk, durable: u64, prepared: Prepared, at: &str) {
         let image = disk.crash(|_| true);
         image.die_after(again);
         let died = bring_into_order(&image.0, SELF, Recover::Cut).is_err();
-        let file = open_on(image.crash(|n| n.is_none() && again % 2 == 0), Some(prepared), FileSystems::default())
-            .unwrap_or_else(|kind| panic!("{at}, recovery call {again}: {kind}"));
+        let file =
+            open_on(image.crash(|n| n.is_none() && again % 2 == 0), Some(prepared), FileSystems::default())
+                .unwrap_or_else(|kind| panic!("{at}, recovery call {again}: {kind}"));
         let contents = contents(&file);
         let end = contents.iter().position(|content| *content == 0).unwrap_or(contents.len());
         assert!(end as u64 >= durable, "{at}, recovery call {again}: {durable} acknowledged, {end} found");
@@ -943,8 +945,9 @@ fn check_lives(disk: &Disk, prepared: Prepared, durable: Option<u64>, old_blocks
         let image = disk.crash(|_| true);
         image.die_after(again);
         let died = bring_into_order(&image.0, SELF, Recover::Cut).is_err();
-        let file = open_on(image.crash(|n| n.is_none() && again % 2 == 0), Some(prepared), FileSystems::default())
-            .unwrap_or_else(|kind| panic!("{at}: {kind}"));
+        let file =
+            open_on(image.crash(|n| n.is_none() && again % 2 == 0), Some(prepared), FileSystems::default())
+                .unwrap_or_else(|kind| panic!("{at}: {kind}"));
         let as_it_was = file.recovery.verdict == Verdict::Clean && contents(&file) == old;
         if durable.is_some() || !as_it_was {
             let end = settle(&file).unwrap_or_else(|error| panic!("{at}: {error}"));

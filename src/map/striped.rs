@@ -21,11 +21,6 @@ impl Striped {
         Self { members, chunk_bytes }
     }
 
-    /// How many members there are.
-    pub fn members(&self) -> usize {
-        self.members
-    }
-
     /// The bytes of a row: a chunk of each member.
     pub fn row_bytes(&self) -> u64 {
         self.members as u64 * self.chunk_bytes
@@ -95,7 +90,8 @@ impl Striped {
                 Rows::Mixed => {
                     for (member, spaces) in members.iter().enumerate() {
                         let chunk = base + member as u64 * self.chunk_bytes;
-                        for space in within(&spaces[next[member]..], row_start..row_start + self.chunk_bytes) {
+                        for space in within(&spaces[next[member]..], row_start..row_start + self.chunk_bytes)
+                        {
                             let at = |place: u64| chunk + place - row_start;
                             add(&mut extents, Extent { start: at(space.start), end: at(space.end), ..space });
                         }
@@ -186,7 +182,8 @@ mod tests {
             let map = Striped::new(members, CHUNK);
             let len_max = map.row_bytes() * 5 / 2;
             for len in 0..=len_max {
-                let bytes = |member| (0..len).filter(move |byte| place_of(map, *byte).0 == member).count() as u64;
+                let bytes =
+                    |member| (0..len).filter(move |byte| place_of(map, *byte).0 == member).count() as u64;
                 let sizes: Vec<_> = (0..members).map(|member| map.size_of(member, len)).collect();
                 assert_eq!(sizes, (0..members).map(|member| CHUNK + bytes(member)).collect::<Vec<_>>());
                 assert_eq!(map.len_of(sizes.iter().copied()), len);
@@ -196,7 +193,8 @@ mod tests {
                     });
                     assert!(places.eq((start..len).map(|byte| place_of(map, byte))), "{start}..{len}");
                     for member in 0..members {
-                        let mut here = (start..len).map(|byte| place_of(map, byte)).filter(|place| place.0 == member);
+                        let mut here =
+                            (start..len).map(|byte| place_of(map, byte)).filter(|place| place.0 == member);
                         let (first, last) = (here.next(), here.next_back());
                         let part = first.map(|first| first.1..last.unwrap_or(first).1 + 1);
                         assert_eq!(map.part_of(member, start..len), part, "{start}..{len} of {member}");

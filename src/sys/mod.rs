@@ -61,6 +61,13 @@ pub(crate) fn epoch() -> u32 {
     now.subsec_nanos() ^ now.as_secs() as u32
 }
 
+/// Bytes that nobody else has.
+pub(crate) fn random_id() -> io::Result<[u8; 16]> {
+    let mut id = [0; 16];
+    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut id)?;
+    Ok(id)
+}
+
 /// The byte that stands for the right to write: near the largest offset, where no program locks its data. A
 /// lock of the whole file would make a program's own POSIX locks fail.
 const LOCK_BYTE: i64 = i64::MAX - 1;

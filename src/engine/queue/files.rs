@@ -47,7 +47,8 @@ impl Files {
             if let Some(reactor) = &self.reactor {
                 engine.attach(reactor);
             }
-            let slots = ring.as_mut().and_then(|ring| slots(&mut **ring, &*engine.backend)).unwrap_or_default();
+            let slots =
+                ring.as_mut().and_then(|ring| slots(&mut **ring, &*engine.backend)).unwrap_or_default();
             self.attached.insert(Attached { engine: engine.clone(), slots, outstanding: 0, shuts_out: false })
         });
         self.last

@@ -678,7 +678,12 @@ impl Driver {
                 let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
                 let Some(result) = reading.took(into, result) else {
                     let (file, transfer) = (operation.file, reading.transfer());
-                    return self.run(Running { file, purpose: Purpose::Operation(number), transfer, gather: None });
+                    return self.run(Running {
+                        file,
+                        purpose: Purpose::Operation(number),
+                        transfer,
+                        gather: None,
+                    });
                 };
                 result.map_err(|error| fail(os_kind(&error)))
             }
