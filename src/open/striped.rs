@@ -237,10 +237,7 @@ impl Volume {
 
     fn recover_members(&self, members: Vec<Member>, fs: &FileSystems, how: Recover) -> Result<Recovery> {
         let fail = |kind| Error::new(Operation::Recover, &self.name, None, kind);
-        let (header, state) = match verdict(&members, self.chunk_bytes).map_err(fail)? {
-            Verdict::Volume(header, state) => (header, state),
-            Verdict::Create => return Err(fail(nothing_there())),
-        };
+        let (header, state) = volume_of(&members, self.chunk_bytes).map_err(fail)?;
         let facts = joint_facts(&members, header);
         if facts.is_device {
             return Err(fail(ErrorKind::Unsupported("a block device does not grow".into())));
@@ -329,8 +326,7 @@ impl BringUp<'_> {
             }
             false => {
                 let found = striped.find_length(state).map_err(|error| self.fail(os_kind(&error)))?;
-                let advise = |why| format!("{why}; `dioxide recover --stripe --force` takes what there is");
-                found.map_err(|why| self.fail(ErrorKind::Members(advise(why))))?;
+                found.map_err(|why| self.fail(ErrorKind::Members(advised(&why))))?;
                 let order = recovered(&*striped, &self.fs, self.name, &facts)?;
                 flushing(&self.fs, self.name, Operation::Open, || striped.begin_writing())?;
                 order
@@ -420,10 +416,6 @@ fn check_kinds(members: &[Member]) -> Result<(), ErrorKind> {
     Err(ErrorKind::Unsupported("the members of a volume are all files or all devices".into()))
 }
 
-fn nothing_there() -> ErrorKind {
-    ErrorKind::Members("there is none yet; create(true) makes one".into())
-}
-
 /// A read-only handle of a volume.
 pub(crate) fn reader(
     members: Vec<Member>,
@@ -432,17 +424,38 @@ pub(crate) fn reader(
     process: &'static Process,
 ) -> Result<Inner> {
     let fail = |kind| Error::new(Operation::Open, name, None, kind);
-    let header = match verdict(&members, chunk_bytes).map_err(fail)? {
-        Verdict::Volume(header, _) => header,
-        Verdict::Create => return Err(fail(nothing_there())),
-    };
+    let (header, mut state) = volume_of(&members, chunk_bytes).map_err(fail)?;
     let facts = joint_facts(&members, header);
     // Nobody beside the callers: they may be those of a forked child.
     let striped = Striped::new(parts_of(&members, header, &facts, 0));
+    while let Err(why) = striped.find_length(state).map_err(|error| fail(os_kind(&error)))? {
+        // Whoever writes it notes a state before the members change.
+        let (_, now) = volume_of(&members, chunk_bytes).map_err(fail)?;
+        if now == state {
+            return Err(fail(ErrorKind::Members(advised(&why))));
+        }
+        state = now;
+    }
     let len = striped.physical_size().map_err(|error| fail(os_kind(&error)))?;
     let facts = Facts { len, ..facts };
     let reader = Reader::new(Arc::new(striped), name.clone(), key_of(&members), facts, process);
     Ok(Inner::Reader(reader))
+}
+
+fn advised(why: &str) -> String {
+    format!("{why}; `dioxide recover --stripe --force` takes what there is")
+}
+
+/// The volume that the members are.
+fn volume_of(members: &[Member], chunk_bytes: u64) -> Result<(Header, Option<State>), ErrorKind> {
+    match verdict(members, chunk_bytes)? {
+        Verdict::Volume(header, state) => Ok((header, state)),
+        Verdict::Create => Err(nothing_there()),
+    }
+}
+
+fn nothing_there() -> ErrorKind {
+    ErrorKind::Members("there is none yet; create(true) makes one".into())
 }
 
 /// What the members say.
