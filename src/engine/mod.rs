@@ -46,7 +46,7 @@ use crate::sys::probe::Alignment;
 use core::{Call, Core, Dio, Failure, Outbox, Request, Work};
 use io::Transfer;
 use packing::Packer;
-use process::{Ended, FileSystem, Flushing, Process};
+use process::{Ended, FileSystems, Flushing, Process};
 use reactor::Reactor;
 use std::path::Path;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ pub(crate) struct Parts {
     pub backend: Arc<dyn Backend>,
     pub path: Arc<Path>,
     pub process: &'static Process,
-    pub fs: Arc<FileSystem>,
+    pub fs: FileSystems,
     pub ground: Ground,
     pub alignment: Alignment,
     pub wishes: Wishes,
@@ -75,7 +75,7 @@ pub(crate) struct Engine {
     pub recovery: Recovery,
     path: Arc<Path>,
     process: &'static Process,
-    fs: Arc<FileSystem>,
+    fs: FileSystems,
     is_device: bool,
     writes_through: bool,
     core: Apart<Mutex<Core<Token>>>,
@@ -138,7 +138,9 @@ impl Engine {
 
     pub fn stats(&self) -> crate::Stats {
         let growth_waits = if self.process.is_current() { self.lock().growth_waits() } else { 0 };
-        crate::Stats { growth_waits, ..self.counters.snapshot() }
+        let mapped = self.backend.mapped();
+        let stats = self.counters.snapshot();
+        crate::Stats { growth_waits, requests: stats.requests + mapped.more_requests, ..stats }
     }
 
     pub fn append(self: &Arc<Self>, data: &[u8], durable: bool) -> Result<u64> {

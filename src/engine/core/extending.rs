@@ -343,7 +343,7 @@ impl<T> Waiting<T> {
             (Place::At(offset), Place::At(next)) => offset + self.bytes == next,
             _ => false,
         };
-        adjacent && limits.admit(self.bytes, self.members.len(), len)
+        adjacent && limits.admit(self.bytes, self.members.len(), len).is_ok()
     }
 
     pub(super) fn push(&mut self, member: Member<T>) {
