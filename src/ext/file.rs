@@ -8,12 +8,12 @@ use crate::merge::Refusals;
 use crate::recovery::Extent;
 use crate::stats::count;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{self, JoinHandle};
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// See the module.
 #[derive(Debug)]

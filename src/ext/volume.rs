@@ -26,13 +26,13 @@ use crate::map::indirect::Tables;
 use crate::marker::Identity;
 use crate::merge::{self, Span};
 use crate::stats::count;
-use crate::sync::atomic::AtomicU64;
 use crate::sync::{self, Mutex, MutexGuard, OnceLock};
 use crate::sys::probe::{Alignment, Facts, Part};
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
