@@ -189,11 +189,13 @@ impl Backend for Disk {
         Ok(bytes.len() as u64)
     }
 
-    fn read(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
+    fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64> {
         let state = self.state();
-        let live = &state.files[self.file].live[offset as usize..];
-        into.iter_mut().zip(live).for_each(|(into, live)| *into = *live as u8);
-        Ok(into.len().min(live.len()) as u64)
+        let room = into.iter().map(Segment::len).sum::<u64>() as usize;
+        let live = state.files[self.file].live[offset as usize..].iter().take(room);
+        let bytes: Vec<_> = live.map(|live| *live as u8).collect();
+        Segment::scatter(into, &bytes);
+        Ok(bytes.len() as u64)
     }
 
     fn flush(&self) -> io::Result<()> {
