@@ -36,7 +36,7 @@ use crate::flush::Means;
 use crate::growth::{Planner, Wishes};
 use crate::inflight::{Gate, Pass};
 use crate::marker::{Marker, Prepared};
-use crate::merge::Span;
+use crate::merge::{Refusals, Span};
 use crate::options::Growth;
 use crate::recovery::Recovery;
 use crate::stats::{Counters, count};
@@ -137,8 +137,21 @@ impl Engine {
     }
 
     pub fn stats(&self) -> crate::Stats {
-        let growth_waits = if self.process.is_current() { self.lock().growth_waits() } else { 0 };
-        crate::Stats { growth_waits, ..self.counters.snapshot() }
+        let counted = self.counters.snapshot();
+        if !self.process.is_current() {
+            return counted;
+        }
+        let core = self.lock();
+        let Refusals { gap, bytes, segments, member, order } = core.refusals();
+        crate::Stats {
+            growth_waits: core.growth_waits(),
+            refused_gap: gap,
+            refused_bytes: bytes,
+            refused_segments: segments,
+            refused_member: member,
+            refused_order: order,
+            ..counted
+        }
     }
 
     pub fn append(self: &Arc<Self>, data: &[u8], durable: bool) -> Result<u64> {
