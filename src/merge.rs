@@ -83,6 +83,15 @@ impl Refusals {
             Refusal::Order => &mut self.order,
         } += 1;
     }
+
+    /// Adds those of another.
+    pub fn add(&mut self, other: Self) {
+        self.gap += other.gap;
+        self.bytes += other.bytes;
+        self.segments += other.segments;
+        self.member += other.member;
+        self.order += other.order;
+    }
 }
 
 /// Bytes `start..end` of a file.

@@ -2,7 +2,7 @@
 //! nobody, and that may change at any time: each call finds out.
 
 use crate::backend::Backend;
-use crate::engine::process::Process;
+use crate::engine::process::{FileSystems, Process};
 use crate::engine::registry::Key;
 use crate::engine::{self, Engine, Parts, recover};
 use crate::error::{Error, Operation, Result};
@@ -28,6 +28,7 @@ const CHANGES_MAX: u32 = 3;
 pub(crate) struct Reader {
     backend: Arc<dyn Backend>,
     path: Arc<Path>,
+    key: Key,
     facts: Facts,
     process: &'static Process,
     /// The length last found, and the marker it was found with: as long as that one stands, the file only grows.
@@ -37,12 +38,18 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub fn new(backend: Arc<dyn Backend>, path: Arc<Path>, facts: Facts, process: &'static Process) -> Self {
-        Self { backend, path, facts, process, known: Mutex::default(), of_device: OnceLock::default() }
+    pub fn new(
+        backend: Arc<dyn Backend>,
+        path: Arc<Path>,
+        key: Key,
+        facts: Facts,
+        process: &'static Process,
+    ) -> Self {
+        Self { backend, path, key, facts, process, known: Mutex::default(), of_device: OnceLock::default() }
     }
 
     pub fn another(&self) -> Self {
-        Self::new(self.backend.clone(), self.path.clone(), self.facts.clone(), self.process)
+        Self::new(self.backend.clone(), self.path.clone(), self.key, self.facts.clone(), self.process)
     }
 
     pub fn alignment(&self) -> Alignment {
@@ -87,7 +94,7 @@ impl Reader {
     /// cuts apart.
     pub fn engine(&self) -> Option<Arc<Engine>> {
         let writable_here = self.process.is_current() && !self.facts.is_device;
-        writable_here.then(|| self.process.registry.find(Key::of(&self.facts))).flatten()
+        writable_here.then(|| self.process.registry.find(self.key)).flatten()
     }
 
     /// An engine that does nothing but read, if this is a device: whoever writes it, its length is fixed.
@@ -96,7 +103,7 @@ impl Reader {
             backend: self.backend.clone(),
             path: self.path.clone(),
             process: self.process,
-            fs: Arc::default(),
+            fs: FileSystems::default(),
             ground: open::ground(&self.facts, Tail::default(), None, false, 0),
             alignment: self.facts.alignment,
             wishes: open::wishes(&OpenOptions::new(), None, &self.facts),

@@ -1,16 +1,19 @@
 //! What the engine asks of the system below it. Backends are dumb: they do one thing at a time and say what
 //! came of it. Retries, short transfers and what an error means live in the engine.
 
+mod hands;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod null;
 pub(crate) mod ring;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod sim;
+pub(crate) mod striped;
 pub(crate) mod syscall;
 #[allow(unsafe_code)]
 pub(crate) mod uring;
 
 use crate::buffer::Segment;
+use crate::merge::Refusals;
 use crate::recovery::Extent;
 use crate::sync::JoinHandle;
 use std::fmt::Debug;
@@ -20,12 +23,21 @@ use std::os::fd::BorrowedFd;
 /// Work for another thread.
 pub type Job = Box<dyn FnOnce() + Send>;
 
+/// What became of operations that a map divided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mapped {
+    /// Requests beyond one for each operation.
+    pub more_requests: u64,
+    /// Why there are so many.
+    pub refused: Refusals,
+}
+
 /// One open file or device. All methods may be called from several threads at once.
 pub trait Backend: Debug + Send + Sync + 'static {
     /// Writes segments one behind the other, with O_DSYNC semantics if `dsync`. May be short.
     fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64>;
-    /// Reads into `into`. May be short.
-    fn read(&self, into: &mut [u8], offset: u64) -> io::Result<u64>;
+    /// Reads into segments made by [`Segment::of_mut`], filling one after the other. May be short.
+    fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64>;
     /// Makes the data written before stable (fdatasync).
     fn flush(&self) -> io::Result<()>;
     /// Makes data, size and attributes stable (fsync).
@@ -52,6 +64,10 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn size_max(&self) -> u64;
     /// Runs a job beside the caller, or before it returns. The thread, if there is one, can be waited for.
     fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>>;
+    /// The file was put in order, and nobody is going to write it any more.
+    fn close(&self) -> io::Result<()> {
+        Ok(())
+    }
     /// Lets other processes write.
     fn unlock(&self);
     /// To inspect the file with.
@@ -59,6 +75,14 @@ pub trait Backend: Debug + Send + Sync + 'static {
     /// The same, if requests may as well go by a ring of the kernel, and gain by it.
     fn for_ring(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+    /// The members that its calls become calls on, for rings that work on those.
+    fn striped(&self) -> Option<&striped::Striped> {
+        None
+    }
+    /// What became of operations that a map divided.
+    fn mapped(&self) -> Mapped {
+        Mapped::default()
     }
     /// The simulated file that this is, if it is one, for rings that work on such.
     #[cfg(any(test, feature = "sim"))]

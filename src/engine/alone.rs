@@ -13,6 +13,7 @@
 
 use super::core::Core;
 use super::grower::changed_by_another;
+use super::process::may_be_a_failed_flush;
 use super::token::Token;
 use super::{Engine, io, is_no_space, queue};
 use crate::error::{Error, ErrorKind, Operation, Result};
@@ -69,7 +70,7 @@ impl Engine {
         queue::settle_own();
         let alone = self.gate.shut();
         self.stop_grower();
-        let result = self.put_away();
+        let result = self.put_away().and_then(|()| self.end_backend());
         self.charge(0, 0);
         self.refuse_all();
         self.backend.unlock();
@@ -96,6 +97,15 @@ impl Engine {
             Some(base) => self.cut_with(marker, base, sizes.written).map_err(fail),
             None => self.cut_to(sizes.written).map_err(fail),
         }
+    }
+
+    fn end_backend(&self) -> Result<()> {
+        io::uninterrupted(|| self.backend.close()).map_err(|error| {
+            if may_be_a_failed_flush(&error) {
+                self.fs.wedge(self.cause(Operation::Close, None, &error));
+            }
+            self.failure(Operation::Close, &error)
+        })
     }
 
     /// What another program appended is not ours to cut, nor to write over.

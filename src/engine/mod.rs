@@ -46,7 +46,7 @@ use crate::sys::probe::Alignment;
 use core::{Call, Core, Dio, Failure, Outbox, Request, Work};
 use io::Transfer;
 use packing::Packer;
-use process::{Ended, FileSystem, Flushing, Process};
+use process::{Ended, FileSystems, Flushing, Process};
 use reactor::Reactor;
 use std::path::Path;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ pub(crate) struct Parts {
     pub backend: Arc<dyn Backend>,
     pub path: Arc<Path>,
     pub process: &'static Process,
-    pub fs: Arc<FileSystem>,
+    pub fs: FileSystems,
     pub ground: Ground,
     pub alignment: Alignment,
     pub wishes: Wishes,
@@ -75,7 +75,7 @@ pub(crate) struct Engine {
     pub recovery: Recovery,
     path: Arc<Path>,
     process: &'static Process,
-    fs: Arc<FileSystem>,
+    fs: FileSystems,
     is_device: bool,
     writes_through: bool,
     core: Apart<Mutex<Core<Token>>>,
@@ -138,12 +138,17 @@ impl Engine {
 
     pub fn stats(&self) -> crate::Stats {
         let counted = self.counters.snapshot();
+        // What the parent of a fork held a lock of stays locked in the child.
         if !self.process.is_current() {
             return counted;
         }
+        let mapped = self.backend.mapped();
         let core = self.lock();
-        let Refusals { gap, bytes, segments, member, order } = core.refusals();
+        let mut refusals = core.refusals();
+        refusals.add(mapped.refused);
+        let Refusals { gap, bytes, segments, member, order } = refusals;
         crate::Stats {
+            requests: counted.requests + mapped.more_requests,
             growth_waits: core.growth_waits(),
             refused_gap: gap,
             refused_bytes: bytes,

@@ -12,12 +12,22 @@ use std::sync::Arc;
 pub(crate) struct Key {
     pub dev: u64,
     pub inode: Option<u64>,
+    pub part: Part,
+}
+
+/// What of a file or device is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Part {
+    /// All of it.
+    Whole,
+    /// The striped volume whose first member it is.
+    Stripe,
 }
 
 impl Key {
     /// That of an open file or device.
     pub fn of(facts: &Facts) -> Self {
-        Self { dev: facts.dev, inode: (!facts.is_device).then_some(facts.identity.inode) }
+        Self { dev: facts.dev, inode: (!facts.is_device).then_some(facts.identity.inode), part: Part::Whole }
     }
 }
 

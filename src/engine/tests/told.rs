@@ -12,7 +12,7 @@ fn how_it_grows() {
         (Some(Prepared::Zeroed), Growth::Zeroed),
         (None, Growth::None),
     ] {
-        let file = open_on(Disk::new(DISK_BYTES), prepared, Arc::default()).unwrap();
+        let file = open_on(Disk::new(DISK_BYTES), prepared, FileSystems::default()).unwrap();
         assert_eq!(file.growth(), growth);
     }
 }
