@@ -37,7 +37,7 @@ use crate::flush::Means;
 use crate::growth::{Planner, Wishes};
 use crate::inflight::{Gate, Pass};
 use crate::marker::{Marker, Prepared};
-use crate::merge::Span;
+use crate::merge::{Refusals, Span};
 use crate::options::Growth;
 use crate::recovery::Recovery;
 use crate::stats::{Counters, count};
@@ -137,12 +137,25 @@ impl Engine {
     }
 
     pub fn stats(&self) -> crate::Stats {
-        let growth_waits = if self.process.is_current() { self.lock().growth_waits() } else { 0 };
-        let counted = crate::Stats { growth_waits, ..self.counters.snapshot() };
-        let Some(mapped) = self.backend.mapped() else { return counted };
+        let counted = self.counters.snapshot();
+        // What the parent of a fork held a lock of stays locked in the child.
+        if !self.process.is_current() {
+            return counted;
+        }
+        let mapped = self.backend.mapped().unwrap_or_default();
+        let core = self.lock();
+        let mut refusals = core.refusals();
+        refusals.add(mapped.refused);
+        let Refusals { gap, bytes, segments, member, order } = refusals;
         crate::Stats {
             requests: mapped.requests.unwrap_or(counted.requests + mapped.more_requests),
             metadata_requests: mapped.metadata_requests,
+            growth_waits: core.growth_waits(),
+            refused_gap: gap,
+            refused_bytes: bytes,
+            refused_segments: segments,
+            refused_member: member,
+            refused_order: order,
             ..counted
         }
     }
