@@ -389,7 +389,7 @@ impl Volume {
         let spans: Vec<_> =
             blocks.iter().map(|(block, _)| Span::at(block * block_bytes, block_bytes)).collect();
         let mut rest = &blocks[..];
-        for run in merge::runs(&spans, self.facts.limits) {
+        for (run, _) in merge::runs(&spans, self.facts.limits) {
             let (now, later) = rest.split_at(run);
             let segments: Vec<_> = now.iter().map(|(_, bytes)| Segment::of(bytes)).collect();
             count(requests, 1);
