@@ -2,13 +2,16 @@
 //! one file.
 
 use super::{DIRECT, Joined, Locked, refusal, refuse_if_wedged, shared, wishes};
-use super::{facts, file_system, flushing, ground, is_device, key_of_stat, open_one, prepared, recovered};
+use super::{
+    facts, file_system, flushing, ground, in_order, is_device, key_of_stat, open_one, prepared, recovered,
+};
 use crate::backend::Backend;
 use crate::backend::striped::{Members, Striped};
 use crate::backend::syscall::Syscall;
 use crate::buffer::{Buffer, Segment};
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
+use crate::engine::recover::{Recover, bring_into_order};
 use crate::engine::registry::{Key, Part};
 use crate::engine::{Engine, Parts, os_kind};
 use crate::error::{Error, ErrorKind, Operation, Result};
@@ -79,14 +82,11 @@ impl Volume {
         if options.create || options.create_new || options.truncate {
             return Err(self.fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
         }
-        let mut members = Vec::new();
-        for path in &self.paths {
-            let fd = rustix::fs::open(&**path, DIRECT | OFlags::RDONLY, Mode::empty())
-                .map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))?;
-            let facts = facts(path, &fd)?;
-            members.push(Member { backend: Arc::new(Syscall::new(fd)), facts });
-        }
-        reader(members, &self.name, self.chunk_bytes, Process::current())
+        let (descriptors, facts) = self.open_all(OFlags::RDONLY)?;
+        let backend = |fd| Arc::new(Syscall::new(fd));
+        let members =
+            descriptors.into_iter().zip(facts).map(|(fd, facts)| Member { backend: backend(fd), facts });
+        reader(members.collect(), &self.name, self.chunk_bytes, Process::current())
     }
 
     fn open_writing(&self, options: &OpenOptions, process: &'static Process) -> Result<Joined> {
@@ -144,17 +144,7 @@ impl Volume {
         descriptors: Vec<OwnedFd>,
         facts: Vec<Facts>,
     ) -> Result<Engine> {
-        let mut places = Vec::new();
-        for (path, facts) in self.paths.iter().zip(&facts) {
-            places.push(file_system(process, path, Operation::Open, facts.fs, facts.through)?);
-        }
-        let fs = FileSystems::joined(&places);
-        self.check_distinct(&facts)?;
-        let mut locked = Vec::new();
-        for ((path, facts), fd) in self.paths.iter().zip(&facts).zip(descriptors) {
-            let fail = |kind| Error::new(Operation::Open, path, None, kind);
-            locked.push(Locked::new(fd, facts).map_err(fail)?);
-        }
+        let (fs, locked) = self.claim(process, descriptors, &facts)?;
         for (file, facts) in locked.iter().zip(&facts) {
             if let Some(why) = sys::probe::why_not_direct(file.as_fd(), facts) {
                 log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", self.name.display());
@@ -184,6 +174,23 @@ impl Volume {
         bring_up.engine(members, self.chunk_bytes).inspect_err(|_| kept.iter().for_each(|file| file.unlock()))
     }
 
+    /// Locks all members, and what they lie on.
+    fn claim(
+        &self,
+        process: &'static Process,
+        descriptors: Vec<OwnedFd>,
+        facts: &[Facts],
+    ) -> Result<(FileSystems, Vec<Locked>)> {
+        self.check_distinct(facts)?;
+        let (mut places, mut locked) = (Vec::new(), Vec::new());
+        for ((path, facts), fd) in self.paths.iter().zip(facts).zip(descriptors) {
+            let fail = |kind| Error::new(Operation::Open, path, None, kind);
+            places.push(file_system(process, path, Operation::Open, facts.fs, facts.through)?);
+            locked.push(Locked::new(fd, facts).map_err(fail)?);
+        }
+        Ok((FileSystems::joined(&places), locked))
+    }
+
     fn check_distinct(&self, facts: &[Facts]) -> Result<()> {
         let keys: Vec<_> = facts.iter().map(Key::of).collect();
         let twice = keys.iter().enumerate().find(|(place, key)| keys[..*place].contains(key));
@@ -191,6 +198,79 @@ impl Volume {
             Some((place, _)) => Err(self.fail(ErrorKind::Members(format!("member {place} is given twice")))),
             None => Ok(()),
         }
+    }
+}
+
+/// Looks at a striped volume of files that a crash may have left open, and does what `how` allows: as
+/// [`recover`](crate::recover()) does for a file. A volume whose members lack something is
+/// [`Doubtful`](crate::Verdict::Doubtful), too; with [`Recover::Force`] it becomes what they hold without a gap.
+///
+/// # Errors
+///
+/// As [`recover`](crate::recover()), and [`Members`](ErrorKind::Members) where the paths are not one volume in their order.
+pub fn recover_striped(paths: &[impl AsRef<Path>], chunk_bytes: u64, how: Recover) -> Result<Recovery> {
+    let paths: Vec<Arc<Path>> = paths.iter().map(|path| path.as_ref().into()).collect();
+    let volume = Volume { name: name_of(&paths), paths, chunk_bytes };
+    volume.check_shape()?;
+    settle_own();
+    volume.recover(how)
+}
+
+impl Volume {
+    fn recover(&self, how: Recover) -> Result<Recovery> {
+        let access = if how == Recover::Inspect { OFlags::RDONLY } else { OFlags::RDWR };
+        let (descriptors, facts) = self.open_all(access)?;
+        if how == Recover::Inspect {
+            let backend = |fd| Arc::new(Syscall::new(fd));
+            let members =
+                descriptors.into_iter().zip(facts).map(|(fd, facts)| Member { backend: backend(fd), facts });
+            return self.recover_members(members.collect(), &FileSystems::default(), how);
+        }
+        let (fs, locked) = self.claim(Process::current(), descriptors, &facts)?;
+        let keep = |(file, facts): (Locked, _)| Member { backend: Arc::new(file.keep()), facts };
+        let members: Vec<_> = locked.into_iter().zip(facts).map(keep).collect();
+        let kept: Vec<_> = members.iter().map(|member| member.backend.clone()).collect();
+        let found = self.recover_members(members, &fs, how);
+        kept.iter().for_each(|file| file.unlock());
+        found
+    }
+
+    fn recover_members(&self, members: Vec<Member>, fs: &FileSystems, how: Recover) -> Result<Recovery> {
+        let fail = |kind| Error::new(Operation::Recover, &self.name, None, kind);
+        let (header, state) = volume_of(&members, self.chunk_bytes).map_err(fail)?;
+        let facts = joint_facts(&members, header);
+        if facts.is_device {
+            return Err(fail(ErrorKind::Unsupported("a block device does not grow".into())));
+        }
+        let striped = Striped::new(parts_of(&members, header, &facts, 0));
+        let lack = striped.find_length(state).map_err(|error| fail(os_kind(&error)))?;
+        if let Err(why) = &lack
+            && how != Recover::Force
+        {
+            let len = striped.physical_size().map_err(|error| fail(os_kind(&error)))?;
+            let verdict = crate::Verdict::Doubtful(why.clone());
+            return Ok(Recovery { physical_size: len, floor: len, ceiling: len, verdict });
+        }
+        if how == Recover::Inspect {
+            let found = bring_into_order(&striped, facts.identity, how);
+            return found.map(|(found, _)| found).map_err(|error| fail(os_kind(&error)));
+        }
+        let (found, _) = in_order(&striped, fs, &self.name, &facts, how)?;
+        if how == Recover::Force || !matches!(found.verdict, crate::Verdict::Doubtful(_)) {
+            flushing(fs, &self.name, Operation::Recover, || striped.close())?;
+        }
+        Ok(found)
+    }
+
+    fn open_all(&self, access: OFlags) -> Result<(Vec<OwnedFd>, Vec<Facts>)> {
+        let mut opened = Vec::new();
+        for path in &self.paths {
+            let fd = rustix::fs::open(&**path, DIRECT | access, Mode::empty())
+                .map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))?;
+            let facts = facts(path, &fd)?;
+            opened.push((fd, facts));
+        }
+        Ok(opened.into_iter().unzip())
     }
 }
 
@@ -246,7 +326,7 @@ impl BringUp<'_> {
             }
             false => {
                 let found = striped.find_length(state).map_err(|error| self.fail(os_kind(&error)))?;
-                found.map_err(|why| self.fail(ErrorKind::Members(why)))?;
+                found.map_err(|why| self.fail(ErrorKind::Members(advised(&why))))?;
                 let order = recovered(&*striped, &self.fs, self.name, &facts)?;
                 flushing(&self.fs, self.name, Operation::Open, || striped.begin_writing())?;
                 order
@@ -336,10 +416,6 @@ fn check_kinds(members: &[Member]) -> Result<(), ErrorKind> {
     Err(ErrorKind::Unsupported("the members of a volume are all files or all devices".into()))
 }
 
-fn nothing_there() -> ErrorKind {
-    ErrorKind::Members("there is none yet; create(true) makes one".into())
-}
-
 /// A read-only handle of a volume.
 pub(crate) fn reader(
     members: Vec<Member>,
@@ -348,17 +424,38 @@ pub(crate) fn reader(
     process: &'static Process,
 ) -> Result<Inner> {
     let fail = |kind| Error::new(Operation::Open, name, None, kind);
-    let header = match verdict(&members, chunk_bytes).map_err(fail)? {
-        Verdict::Volume(header, _) => header,
-        Verdict::Create(_) => return Err(fail(nothing_there())),
-    };
+    let (header, mut state) = volume_of(&members, chunk_bytes).map_err(fail)?;
     let facts = joint_facts(&members, header);
     // Nobody beside the callers: they may be those of a forked child.
     let striped = Striped::new(parts_of(&members, header, &facts, 0));
+    while let Err(why) = striped.find_length(state).map_err(|error| fail(os_kind(&error)))? {
+        // Whoever writes it notes a state before the members change.
+        let (_, now) = volume_of(&members, chunk_bytes).map_err(fail)?;
+        if now == state {
+            return Err(fail(ErrorKind::Members(advised(&why))));
+        }
+        state = now;
+    }
     let len = striped.physical_size().map_err(|error| fail(os_kind(&error)))?;
     let facts = Facts { len, ..facts };
     let reader = Reader::new(Arc::new(striped), name.clone(), key_of(&members), facts, process);
     Ok(Inner::Reader(reader))
+}
+
+fn advised(why: &str) -> String {
+    format!("{why}; `dioxide recover --stripe --force` takes what there is")
+}
+
+/// The volume that the members are.
+fn volume_of(members: &[Member], chunk_bytes: u64) -> Result<(Header, Option<State>), ErrorKind> {
+    match verdict(members, chunk_bytes)? {
+        Verdict::Volume(header, state) => Ok((header, state)),
+        Verdict::Create(_) => Err(nothing_there()),
+    }
+}
+
+fn nothing_there() -> ErrorKind {
+    ErrorKind::Members("there is none yet; create(true) makes one".into())
 }
 
 /// What the members say.

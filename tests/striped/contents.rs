@@ -430,7 +430,7 @@ fn queues_and_calls_and_futures_mix(dir: TestDir) -> TrialResult {
     assert_eq!(done.result?, end);
     assert_all_there(&done.buffer.expect("it comes back"), &placed);
     let future = AsyncFile::from(file.try_clone()?);
-    let (appended, _) = future.append(record(3, 0, 5)).wait();
+    let (appended, _) = smol::block_on(future.append(record(3, 0, 5).to_vec()));
     placed.push(Placed { offset: appended?, writer: 3, number: 0, blocks: 5 });
     let end = assert_gapless(&placed, 0);
     drop((future, queue));
