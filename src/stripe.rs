@@ -1,12 +1,13 @@
 //! What the members of a striped volume say of themselves. Encoding and judgement only.
 //!
-//! The first sector (512 bytes) of a member, little-endian: magic `dioxide stripe`, version u8, one byte zero; id of the volume,
+//! The first sector (512 bytes) of a member, little-endian: magic `dioxide stripe`, version u8, unfinished u8 (0 or 1); id of the volume,
 //! 16 bytes; number of members u32, which of them this is u32; chunk_bytes u64; CRC-32 of the 48 bytes before it. It is written
-//! once. The second sector of the first member tells whether somebody writes the volume: magic `dioxlen`, state u8 (0 closed, 1 open);
+//! once, but for that of the first member. The second sector of the first member tells whether somebody writes the volume: magic `dioxlen`, state u8 (0 closed, 1 open);
 //! a length u64; CRC-32 of the 16 bytes before it. It is written whenever a volume of files is opened for writing and
 //! closed; being one sector, it is the old one or the new one after a crash.
 //!
-//! The members of a volume are written before the first of them, so a volume whose first member has a header is complete.
+//! The first member of a volume is written first, as that of an unfinished one, and again when all others are written. So what a
+//! creation that was cut off left is told from a volume of which a member is missing.
 
 /// What is read and written of a member to know it: its first block.
 pub const HEADER_BYTES: usize = 4096;
@@ -32,6 +33,8 @@ pub struct Header {
     pub member: u32,
     /// The chunk, in bytes.
     pub chunk_bytes: u64,
+    /// The volume was not complete when this was written, and nobody has used it. Only of the first member.
+    pub unfinished: bool,
 }
 
 /// How a volume of files was left.
@@ -46,7 +49,7 @@ pub enum State {
 /// What a path holds that is to be a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Nothing: a file without content, or zeros where a header would be.
+    /// Nothing: a file of no more than zeros where a header would be, or a device with zeros there.
     Blank,
     /// A member. The first has a state, if the members are files.
     Member(Header, Option<State>),
@@ -59,8 +62,8 @@ pub enum Found {
 pub enum Verdict {
     /// They are a volume.
     Volume(Header, Option<State>),
-    /// They are to become one.
-    Create,
+    /// They are to become one; with this id, if somebody has begun to make it.
+    Create(Option<[u8; 16]>),
 }
 
 impl Header {
@@ -69,6 +72,7 @@ impl Header {
         let mut block = [0; HEADER_BYTES];
         block[..14].copy_from_slice(MAGIC);
         block[14] = VERSION;
+        block[15] = u8::from(self.unfinished);
         block[16..32].copy_from_slice(&self.volume);
         block[32..36].copy_from_slice(&self.members.to_le_bytes());
         block[36..40].copy_from_slice(&self.member.to_le_bytes());
@@ -128,34 +132,34 @@ pub fn parse(block: &[u8]) -> Found {
         members: u32_at(block, 32),
         member: u32_at(block, 36),
         chunk_bytes: u64_at(block, 40),
+        unfinished: block[15] != 0,
     };
     Found::Member(header, State::decode(&block[SECTOR_BYTES..2 * SECTOR_BYTES]))
 }
 
-/// What these paths are together, in their order; or in words why they are no volume. `is_new` tells of members that hold
-/// nothing but a header: then a creation that was cut off can be told from a member that was lost.
-pub fn judge(found: &[Found], is_new: &[bool], chunk_bytes: u64) -> Result<Verdict, String> {
+/// What these paths are together, in their order; or in words why they are no volume.
+pub fn judge(found: &[Found], chunk_bytes: u64) -> Result<Verdict, String> {
     let count = found.len();
     for (place, found) in found.iter().enumerate() {
         if let Found::Other(why) = found {
             return Err(format!("member {place}: {why}; nothing was changed"));
         }
     }
-    let first = found.iter().enumerate().find_map(|(place, found)| match found {
-        Found::Member(header, _) => Some((place, *header)),
-        _ => None,
-    });
-    let Some((first_place, volume)) = first else { return Ok(Verdict::Create) };
-    if found[0] == Found::Blank && is_new.iter().all(|is_new| *is_new) {
-        // Cut off before it was complete, so nobody wrote to it.
-        return Ok(Verdict::Create);
-    }
+    let missing =
+        |place| Err(format!("member {place} is missing: nothing is there that belongs to the volume"));
+    let Found::Member(volume, state) = &found[0] else {
+        let all_blank = found.iter().all(|found| *found == Found::Blank);
+        return if all_blank { Ok(Verdict::Create(None)) } else { missing(0) };
+    };
     for (place, found) in found.iter().enumerate() {
         let Found::Member(header, _) = found else {
-            return Err(format!("member {place} is missing: nothing is there that belongs to the volume"));
+            if volume.unfinished {
+                continue;
+            }
+            return missing(place);
         };
         if header.volume != volume.volume {
-            return Err(format!("member {place} belongs to another volume than member {first_place}"));
+            return Err(format!("member {place} belongs to another volume than member 0"));
         }
         if header.members as usize != count {
             return Err(format!("the volume has {} members, {count} are given", header.members));
@@ -167,8 +171,11 @@ pub fn judge(found: &[Found], is_new: &[bool], chunk_bytes: u64) -> Result<Verdi
             return Err(format!("the volume has chunks of {} bytes, not {chunk_bytes}", header.chunk_bytes));
         }
     }
-    let Found::Member(header, state) = found[0] else { unreachable!("all are members") };
-    Ok(Verdict::Volume(header, state))
+    Ok(if volume.unfinished {
+        Verdict::Create(Some(volume.volume))
+    } else {
+        Verdict::Volume(*volume, *state)
+    })
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -187,7 +194,7 @@ mod tests {
     const CHUNK: u64 = 65536;
 
     fn header(member: u32) -> Header {
-        Header { volume: [7; 16], members: 3, member, chunk_bytes: CHUNK }
+        Header { volume: [7; 16], members: 3, member, chunk_bytes: CHUNK, unfinished: false }
     }
 
     fn members() -> Vec<Found> {
@@ -197,7 +204,7 @@ mod tests {
     }
 
     fn refusal(found: &[Found]) -> String {
-        judge(found, &vec![false; found.len()], CHUNK).unwrap_err()
+        judge(found, CHUNK).unwrap_err()
     }
 
     #[test]
@@ -213,22 +220,18 @@ mod tests {
         for bit in (0..52 * 8).chain(512 * 8..532 * 8) {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
-            // One byte of the header means nothing, and is covered all the same.
             assert_ne!(parse(&bad), parse(&good), "bit {bit}");
         }
     }
 
     #[test]
     fn members_in_their_places_are_a_volume() {
-        assert_eq!(
-            judge(&members(), &[false; 3], CHUNK),
-            Ok(Verdict::Volume(header(0), Some(State::Closed(9))))
-        );
+        assert_eq!(judge(&members(), CHUNK), Ok(Verdict::Volume(header(0), Some(State::Closed(9)))));
     }
 
     #[test]
     fn nothing_is_to_become_a_volume() {
-        assert_eq!(judge(&[Found::Blank, Found::Blank], &[true; 2], CHUNK), Ok(Verdict::Create));
+        assert_eq!(judge(&[Found::Blank, Found::Blank], CHUNK), Ok(Verdict::Create(None)));
     }
 
     #[test]
@@ -243,7 +246,7 @@ mod tests {
         lost[1] = Found::Blank;
         assert!(refusal(&lost).starts_with("member 1 is missing"));
         assert_eq!(refusal(&members()[..2]), "the volume has 3 members, 2 are given");
-        let wrong_chunk = judge(&members(), &[false; 3], 2 * CHUNK).unwrap_err();
+        let wrong_chunk = judge(&members(), 2 * CHUNK).unwrap_err();
         assert_eq!(wrong_chunk, "the volume has chunks of 65536 bytes, not 131072");
         let mut other = members();
         other[0] = parse(&[1; HEADER_BYTES]);
@@ -251,11 +254,16 @@ mod tests {
     }
 
     #[test]
-    fn a_creation_that_was_cut_off_is_begun_anew_and_a_lost_first_member_is_not() {
+    fn a_creation_that_was_cut_off_is_resumed_and_a_lost_first_member_is_not() {
         let mut cut_off = members();
-        cut_off[0] = Found::Blank;
-        assert_eq!(judge(&cut_off, &[true; 3], CHUNK), Ok(Verdict::Create));
-        assert!(judge(&cut_off, &[true, true, false], CHUNK).unwrap_err().starts_with("member 0 is missing"));
+        cut_off[0] = Found::Member(Header { unfinished: true, ..header(0) }, Some(State::Closed(0)));
+        cut_off[2] = Found::Blank;
+        assert_eq!(judge(&cut_off, CHUNK), Ok(Verdict::Create(Some([7; 16]))));
+        cut_off[1] = Found::Member(Header { volume: [8; 16], ..header(1) }, None);
+        assert_eq!(refusal(&cut_off), "member 1 belongs to another volume than member 0");
+        let mut lost = members();
+        lost[0] = Found::Blank;
+        assert!(refusal(&lost).starts_with("member 0 is missing"));
     }
 
     proptest! {

@@ -66,6 +66,7 @@ impl Hands {
         let calls = Arc::new(Calls { state: Mutex::new(State { left, results }), ended: Condvar::default() });
         self.offer(&calls, beside);
         while calls.perform_next() {}
+        self.offers.withdraw(&calls);
         calls
             .await_all()
             .into_iter()
@@ -114,6 +115,14 @@ impl Offers {
             }
             open = self.changed.wait(open);
         }
+    }
+}
+
+impl Offers {
+    /// All of it is taken: hands that a stalled member holds up would leave it here.
+    fn withdraw<R: Send + 'static>(&self, calls: &Arc<Calls<R>>) {
+        let taken = Arc::as_ptr(calls).cast::<()>();
+        self.open.lock().batches.retain(|batch| Arc::as_ptr(batch).cast() != taken);
     }
 }
 
@@ -174,7 +183,11 @@ mod tests {
     fn calls_run_at_the_same_time() {
         let hands = Hands::new(2);
         let barrier = Arc::new(Barrier::new(3));
-        let meet = |barrier: Arc<Barrier>| Box::new(move || drop(barrier.wait())) as Call<()>;
+        let meet = |barrier: Arc<Barrier>| {
+            Box::new(move || {
+                barrier.wait();
+            }) as Call<()>
+        };
         // It would hang if one waited for the other.
         hands.all((0..3).map(|_| meet(barrier.clone())).collect());
     }
@@ -190,6 +203,29 @@ mod tests {
                     }
                 });
             }
+        });
+    }
+
+    #[test]
+    fn nothing_is_left_on_offer_while_all_hands_are_held_up() {
+        let hands = Hands::new(1);
+        // For the caller, the hand, and whoever lets them go on; twice.
+        let barrier = Arc::new(Barrier::new(3));
+        let meet = |barrier: Arc<Barrier>| {
+            Box::new(move || {
+                barrier.wait();
+                barrier.wait();
+            }) as Call<()>
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| hands.all(vec![meet(barrier.clone()), meet(barrier.clone())]));
+            barrier.wait();
+            for _ in 0..100 {
+                hands.all(numbers(3));
+            }
+            let left = hands.offers.open.lock().batches.len();
+            barrier.wait();
+            assert_eq!(left, 0);
         });
     }
 

@@ -200,25 +200,25 @@ impl Striped {
         self.note(State::Open(len))
     }
 
-    /// Writes the headers of a volume that begins here, and makes it empty. Durable on return.
+    /// Writes the headers of a volume that begins here, and makes it empty. Durable on return. The first member says from the
+    /// first step to the last that the volume is unfinished; and no member has more than a header before that is stable.
     pub fn create(&self) -> io::Result<()> {
-        if self.files.is_some() {
-            self.cut_members(0)?;
+        let state = self.files.is_some().then_some(State::Closed(0));
+        self.write_header(Header { unfinished: true, ..self.header }, state)?;
+        uninterrupted(|| self.members[0].sync_all())?;
+        for member in 1..self.members.len() as u32 {
+            self.write_header(Header { member, ..self.header }, None)?;
         }
-        for member in (0..self.members.len()).rev() {
-            let is_first = member == 0;
-            if is_first {
-                // All others are members for good.
-                self.on_all(|member| member.sync_all())?;
-            }
-            let state = (is_first && self.files.is_some()).then_some(State::Closed(0));
-            self.write_header(member, state)?;
+        self.on_all(|member| member.sync_all())?;
+        if self.files.is_some() && self.cut_members(0)? {
+            self.on_all(|member| member.sync_all())?;
         }
+        self.write_header(self.header, state)?;
         uninterrupted(|| self.members[0].sync_all())
     }
 
     fn note(&self, state: State) -> io::Result<()> {
-        self.write_header(0, Some(state))?;
+        self.write_header(self.header, Some(state))?;
         uninterrupted(|| self.members[0].flush())?;
         if let (Some(files), State::Open(floor)) = (&self.files, state) {
             *files.floor.lock() = Some(floor);
@@ -226,10 +226,10 @@ impl Striped {
         Ok(())
     }
 
-    fn write_header(&self, member: usize, state: Option<State>) -> io::Result<()> {
-        let header = Header { member: member as u32, ..self.header };
+    fn write_header(&self, header: Header, state: Option<State>) -> io::Result<()> {
         let block = Buffer::from(&header.encode(state)[..]);
-        let written = uninterrupted(|| self.members[member].write(&[Segment::of(&block)], 0, false))?;
+        let member = &self.members[header.member as usize];
+        let written = uninterrupted(|| member.write(&[Segment::of(&block)], 0, false))?;
         if written < HEADER_BYTES as u64 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
     }
 

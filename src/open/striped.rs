@@ -303,12 +303,12 @@ impl BringUp<'_> {
     pub fn engine(self, members: Vec<Member>, chunk_bytes: u64) -> Result<Engine> {
         let (header, state, is_new) = match verdict(&members, chunk_bytes).map_err(|kind| self.fail(kind))? {
             Verdict::Volume(header, state) => (header, state, false),
-            Verdict::Create if self.options.create || self.options.create_new => {
-                let count = members.len() as u32;
-                let header = Header { volume: self.id, members: count, member: 0, chunk_bytes };
+            Verdict::Create(begun) if self.options.create || self.options.create_new => {
+                let (volume, count) = (begun.unwrap_or(self.id), members.len() as u32);
+                let header = Header { volume, members: count, member: 0, chunk_bytes, unfinished: false };
                 (header, Some(State::Closed(0)), true)
             }
-            Verdict::Create => return Err(self.fail(nothing_there())),
+            Verdict::Create(_) => return Err(self.fail(nothing_there())),
         };
         let mut facts = joint_facts(&members, header);
         let (value, required) = (chunk_bytes, facts.alignment.append);
@@ -446,7 +446,7 @@ fn advised(why: &str) -> String {
 fn volume_of(members: &[Member], chunk_bytes: u64) -> Result<(Header, Option<State>), ErrorKind> {
     match verdict(members, chunk_bytes)? {
         Verdict::Volume(header, state) => Ok((header, state)),
-        Verdict::Create => Err(nothing_there()),
+        Verdict::Create(_) => Err(nothing_there()),
     }
 }
 
@@ -457,25 +457,19 @@ fn nothing_there() -> ErrorKind {
 /// What the members say.
 fn verdict(members: &[Member], chunk_bytes: u64) -> Result<Verdict, ErrorKind> {
     check_kinds(members)?;
-    let found = read_headers(members, chunk_bytes).map_err(|error| os_kind(&error))?;
-    let (found, new): (Vec<_>, Vec<_>) = found.into_iter().unzip();
-    stripe::judge(&found, &new, chunk_bytes).map_err(ErrorKind::Members)
+    let found: Vec<_> =
+        members.iter().map(look_at).collect::<io::Result<_>>().map_err(|error| os_kind(&error))?;
+    stripe::judge(&found, chunk_bytes).map_err(ErrorKind::Members)
 }
 
-/// What each member says, and whether it holds nothing but that.
-fn read_headers(members: &[Member], chunk_bytes: u64) -> io::Result<Vec<(Found, bool)>> {
-    let mut found = Vec::new();
-    for Member { backend, facts } in members {
-        let len = backend.physical_size()?;
-        // A file that is longer holds data, or held some.
-        let is_new = !facts.is_device && len <= chunk_bytes;
-        let member = match stripe::parse(&first_block(&**backend)?) {
-            Found::Blank if !facts.is_device && !is_new => Found::Other("it holds something else".into()),
-            found => found,
-        };
-        found.push((member, is_new));
-    }
-    Ok(found)
+/// What a member says. A file that is longer than a header, and has none, holds data.
+fn look_at(Member { backend, facts }: &Member) -> io::Result<Found> {
+    Ok(match stripe::parse(&first_block(&**backend)?) {
+        Found::Blank if !facts.is_device && backend.physical_size()? > HEADER_BYTES as u64 => {
+            Found::Other("it holds something else".into())
+        }
+        found => found,
+    })
 }
 
 fn first_block(backend: &dyn Backend) -> io::Result<Buffer> {
