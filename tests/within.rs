@@ -105,3 +105,107 @@ fn a_file_is_read_overwritten_extended_and_cut() {
         assert!(read_by_debugfs(&image, "/dir/data").is_empty());
     }
 }
+
+/// Any operations on two files of small volumes, most of whose space is taken in pieces, against what they should come to.
+#[test]
+fn any_operations_come_to_what_they_should() {
+    let geometries = [
+        &["-t", "ext3", "-b", "1024", "-J", "size=1", "-g", "1024"][..],
+        &["-t", "ext2", "-b", "1024", "-I", "128", "-O", "^resize_inode,^sparse_super", "-g", "256"],
+        &["-t", "ext2", "-b", "2048", "-O", "none"],
+        &["-t", "ext2", "-b", "4096"],
+    ];
+    let seeds = std::env::var("DIOXIDE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(8);
+    for seed in 0..seeds {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let dir = tempfile::tempdir().unwrap();
+        let options = geometries[seed as usize % geometries.len()];
+        let image = small_volume(dir.path(), options, &mut random);
+        let block = Block::of(options);
+        let mut models = [Vec::new(), Vec::new()];
+        for _ in 0..3 {
+            let mut writing = OpenOptions::new();
+            writing.write(true);
+            if random.bool() {
+                writing.durability(Durability::EveryWrite);
+            }
+            let files = [0, 1].map(|n| writing.open_within(&image, format!("/file{n}")).unwrap());
+            for _ in 0..random.usize(1..40) {
+                let n = random.usize(..2);
+                step(&files[n], &mut models[n], block, &mut random);
+            }
+            for (file, model) in files.into_iter().zip(&models) {
+                let mut all = vec![1; model.len() + 1];
+                assert_eq!(file.read_at(&mut all, 0).unwrap(), model.len());
+                assert!(all[..model.len()] == **model, "seed {seed}: before it is closed");
+                file.close().unwrap();
+            }
+            check(&image);
+            for (n, model) in models.iter().enumerate() {
+                let found = read_by_debugfs(&image, &format!("/file{n}"));
+                assert!(found == *model, "seed {seed}: {} bytes, {} expected", found.len(), model.len());
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Block(usize);
+
+impl Block {
+    fn of(options: &[&str]) -> Self {
+        let at = options.iter().position(|option| *option == "-b").unwrap();
+        Self(options[at + 1].parse().unwrap())
+    }
+}
+
+fn small_volume(dir: &Path, options: &[&str], random: &mut fastrand::Rng) -> std::path::PathBuf {
+    let (image, source) = (dir.join("volume.img"), dir.join("source"));
+    std::fs::create_dir(&source).unwrap();
+    (0..2).for_each(|n| std::fs::write(source.join(format!("file{n}")), b"").unwrap());
+    for n in 0..100 {
+        std::fs::write(source.join(format!("between{n}")), vec![9; random.usize(1..60_000)]).unwrap();
+    }
+    std::fs::File::create(&image).unwrap().set_len(12 << 20).unwrap();
+    let (source, image_name) = (source.to_str().unwrap(), image.to_str().unwrap());
+    run("mke2fs", &[&["-q", "-F", "-d", source][..], options, &[image_name]].concat());
+    for n in (0..100).filter(|_| random.bool()) {
+        run("debugfs", &["-w", "-R", &format!("rm between{n}"), image_name]);
+    }
+    check(&image);
+    image
+}
+
+fn step(file: &dioxide::File, model: &mut Vec<u8>, Block(block): Block, random: &mut fastrand::Rng) {
+    let len = random.usize(1..40) * block;
+    let no_space = |result: dioxide::Result<()>| match result {
+        Ok(()) => true,
+        Err(error) if matches!(error.kind(), dioxide::ErrorKind::NoSpace(_)) => false,
+        Err(error) => panic!("{error}"),
+    };
+    let bytes = pattern(random.u64(..), len);
+    match random.u8(..8) {
+        0..3 => {
+            let most = if random.u8(..6) == 0 { 40 << 20 } else { model.len() + len };
+            let offset = random.usize(..most / block + 1) * block;
+            if no_space(file.write_at(&bytes, offset as u64)) {
+                let end = (offset + len).max(model.len());
+                model.resize(end, 0);
+                model[offset..offset + len].copy_from_slice(&bytes);
+            }
+        }
+        3..6 => {
+            let bytes = &bytes[..random.usize(1..=len)];
+            if no_space(file.append(bytes).map(drop)) {
+                model.extend_from_slice(bytes);
+            }
+        }
+        6 => {
+            let len = random.usize(..model.len() + len);
+            if no_space(file.set_len(len as u64)) {
+                model.resize(len, 0);
+            }
+        }
+        _ => file.sync_data().unwrap(),
+    }
+}
