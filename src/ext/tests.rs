@@ -1,18 +1,21 @@
-//! Files inside of a volume, in short: what the library writes there, `e2fsck` has nothing to say of, and `debugfs` reads.
+//! Files inside of volumes, in short: of what is written there `e2fsck` has nothing to say, and `debugfs` reads the same bytes.
 
-use dioxide::{Buffer, Durability, OpenOptions};
-use std::path::Path;
+use crate::sim::{self, Disk};
+use crate::{Buffer, Durability, ErrorKind, File, OpenOptions};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn run(program: &str, arguments: &[&str]) -> Vec<u8> {
+    run_to(0, program, arguments)
+}
+
+/// Runs a program that ends with this code, or a smaller one.
+fn run_to(code_max: i32, program: &str, arguments: &[&str]) -> Vec<u8> {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let output = Command::new(program).args(arguments).env("PATH", path).output().expect(program);
     let said = String::from_utf8_lossy(&output.stdout[..output.stdout.len().min(4096)]).into_owned();
-    assert!(
-        output.status.success(),
-        "{program} {arguments:?}: {said}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let ended = output.status.code().is_some_and(|code| code <= code_max);
+    assert!(ended, "{program} {arguments:?}: {said}{}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
 
@@ -34,7 +37,7 @@ fn read_by_debugfs(image: &Path, name: &str) -> Vec<u8> {
 }
 
 /// A volume with the file `/dir/data` of 48 KiB.
-fn volume(dir: &Path, options: &[&str]) -> std::path::PathBuf {
+fn volume(dir: &Path, options: &[&str]) -> PathBuf {
     let (image, source) = (dir.join("volume.img"), dir.join("source"));
     std::fs::create_dir_all(source.join("dir")).unwrap();
     std::fs::write(source.join("dir/data"), &*pattern(0, 48 << 10)).unwrap();
@@ -115,8 +118,7 @@ fn any_operations_come_to_what_they_should() {
         &["-t", "ext2", "-b", "2048", "-O", "none"],
         &["-t", "ext2", "-b", "4096"],
     ];
-    let seeds = std::env::var("DIOXIDE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(8);
-    for seed in 0..seeds {
+    for seed in 0..seeds() {
         let mut random = fastrand::Rng::with_seed(seed);
         let dir = tempfile::tempdir().unwrap();
         let options = geometries[seed as usize % geometries.len()];
@@ -149,6 +151,10 @@ fn any_operations_come_to_what_they_should() {
     }
 }
 
+fn seeds() -> u64 {
+    std::env::var("DIOXIDE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(8)
+}
+
 #[derive(Clone, Copy)]
 struct Block(usize);
 
@@ -159,7 +165,7 @@ impl Block {
     }
 }
 
-fn small_volume(dir: &Path, options: &[&str], random: &mut fastrand::Rng) -> std::path::PathBuf {
+fn small_volume(dir: &Path, options: &[&str], random: &mut fastrand::Rng) -> PathBuf {
     let (image, source) = (dir.join("volume.img"), dir.join("source"));
     std::fs::create_dir(&source).unwrap();
     (0..2).for_each(|n| std::fs::write(source.join(format!("file{n}")), b"").unwrap());
@@ -176,11 +182,11 @@ fn small_volume(dir: &Path, options: &[&str], random: &mut fastrand::Rng) -> std
     image
 }
 
-fn step(file: &dioxide::File, model: &mut Vec<u8>, Block(block): Block, random: &mut fastrand::Rng) {
+fn step(file: &File, model: &mut Vec<u8>, Block(block): Block, random: &mut fastrand::Rng) {
     let len = random.usize(1..40) * block;
-    let no_space = |result: dioxide::Result<()>| match result {
+    let no_space = |result: crate::Result<()>| match result {
         Ok(()) => true,
-        Err(error) if matches!(error.kind(), dioxide::ErrorKind::NoSpace(_)) => false,
+        Err(error) if matches!(error.kind(), ErrorKind::NoSpace(_)) => false,
         Err(error) => panic!("{error}"),
     };
     let bytes = pattern(random.u64(..), len);
@@ -207,5 +213,87 @@ fn step(file: &dioxide::File, model: &mut Vec<u8>, Block(block): Block, random: 
             }
         }
         _ => file.sync_data().unwrap(),
+    }
+}
+
+/// A power cut at any moment: after `e2fsck -p` every byte is there that was acknowledged.
+#[test]
+fn what_was_acknowledged_survives_a_power_cut() {
+    let geometries = [&["-t", "ext3", "-b", "1024", "-J", "size=1"][..], &["-t", "ext2", "-b", "4096"]];
+    let dirs = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    let images = [0, 1].map(|n| {
+        let image = small_volume(dirs[n].path(), geometries[n], &mut fastrand::Rng::with_seed(n as u64));
+        std::fs::read(image).unwrap()
+    });
+    for seed in 0..seeds() * 4 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let n = seed as usize % 2;
+        let block = Block::of(geometries[n]);
+        let disk = Disk::new(seed);
+        disk.put("volume", &images[n]);
+        let dies_after = random.u64(..120);
+        let ((model, doubt), _) =
+            sim::run(seed, || write_until_it_dies(&disk, block, dies_after, &mut random));
+        let image = dirs[n].path().join("after.img");
+        std::fs::write(&image, disk.crash().content("volume").unwrap()).unwrap();
+        run_to(1, "e2fsck", &["-p", image.to_str().unwrap()]);
+        check(&image);
+        let found = read_by_debugfs(&image, "/file0");
+        for (at, byte) in model.iter().enumerate().filter(|(at, _)| !doubt.contains(at)) {
+            assert_eq!(
+                found.get(at),
+                Some(byte),
+                "seed {seed}: byte {at} of {}, {} found",
+                model.len(),
+                found.len()
+            );
+        }
+    }
+}
+
+/// Returns what was acknowledged, and which bytes of that the last operation may have changed.
+fn write_until_it_dies(
+    disk: &Disk,
+    block: Block,
+    calls: u64,
+    random: &mut fastrand::Rng,
+) -> (Vec<u8>, std::ops::Range<usize>) {
+    let mut model = Vec::new();
+    let mut options = OpenOptions::new();
+    options.write(true).durability(Durability::EveryWrite);
+    let file = disk.open_within(&options, "volume", "/file0").unwrap();
+    disk.die_after(calls);
+    loop {
+        let len = random.usize(1..80) * block.0;
+        let bytes = pattern(random.u64(..), len);
+        match random.u8(..8) {
+            0..3 => {
+                let offset = random.usize(..model.len() / block.0 + 20) * block.0;
+                match file.write_at(&bytes, offset as u64) {
+                    Ok(()) => {
+                        let end = (offset + len).max(model.len());
+                        model.resize(end, 0);
+                        model[offset..offset + len].copy_from_slice(&bytes);
+                    }
+                    Err(error) if matches!(error.kind(), ErrorKind::NoSpace(_)) => {}
+                    Err(_) => return (model, offset..offset + len),
+                }
+            }
+            3..7 => match file.append(&bytes[..random.usize(1..=len)]) {
+                Ok(offset) => {
+                    assert_eq!(offset as usize, model.len());
+                    model.extend_from_slice(&bytes[..(file.len().unwrap() - offset) as usize]);
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::NoSpace(_)) => {}
+                Err(_) => return (model, 0..0),
+            },
+            _ => {
+                let len = random.usize(..model.len() + len);
+                match file.set_len(len as u64) {
+                    Ok(()) => model.resize(len, 0),
+                    Err(_) => return (model, len..usize::MAX),
+                }
+            }
+        }
     }
 }
