@@ -2,9 +2,8 @@
 
 use crate::common::*;
 use crate::volume::{CHUNK, Paths};
-use dioxide::{AsyncFile, Buffer, Durability, ErrorKind, File, Growth, OpenOptions, Queue, QueueOptions};
+use dioxide::{AsyncFile, Buffer, Durability, ErrorKind, Growth, OpenOptions, Queue};
 use dioxide_testkit::child::{self, Acks};
-use dioxide_testkit::files;
 use dioxide_testkit::lab::{self, Fs, TestDir};
 use dioxide_testkit::trials::{Trial, TrialResult, lab_trial, lab_trials, lab_trials_where, volume_trial};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
@@ -39,7 +38,10 @@ impl Checked {
     fn bytes_of(&mut self, len: u64) -> Buffer {
         let first = self.random.below(250) as u8;
         let mut buffer = Buffer::zeroed(len as usize);
-        buffer.iter_mut().zip(0u64..).for_each(|(byte, n)| *byte = first.wrapping_add((n / 509 * 7 + n) as u8) | 1);
+        buffer
+            .iter_mut()
+            .zip(0u64..)
+            .for_each(|(byte, n)| *byte = first.wrapping_add((n / 509 * 7 + n) as u8) | 1);
         buffer
     }
 
@@ -104,7 +106,8 @@ fn a_volume_holds_what_was_written(dir: TestDir, way: Way) -> TrialResult {
             let file = way.to(paths.open(&options)?);
             assert_eq!(file.len()?, bytes.len() as u64);
             assert_eq!(file.recovery(), None);
-            let mut checked = Checked { paths: paths.clone(), file, bytes, random: Random::new(seed << 8 | life) };
+            let mut checked =
+                Checked { paths: paths.clone(), file, bytes, random: Random::new(seed << 8 | life) };
             for _ in 0..20 {
                 checked.step()?;
             }
@@ -260,7 +263,10 @@ fn a_reader_beside_another_process_sees_records_only(dir: TestDir) -> TrialResul
         let content = read_bytes(&reader, 0, end + 8 * CHUNK)?;
         assert!(content.len() as u64 >= end, "{} bytes seen, {end} acknowledged", content.len());
         let records = end_of_records(&content, 0);
-        assert!(content.len() as u64 - records <= 3 * BLOCK_BYTES, "space that was only grown shows: {records}");
+        assert!(
+            content.len() as u64 - records <= 3 * BLOCK_BYTES,
+            "space that was only grown shows: {records}"
+        );
     }
     assert!(matches!(refusal(paths.reopen()), ErrorKind::Locked));
     for member in &paths.members {
@@ -278,7 +284,8 @@ fn members_may_lie_on_different_file_systems(_: TestDir) -> TrialResult {
     let (first, second, third) = (first?, second?, third?);
     for growth in GROWTHS {
         let paths = Paths::in_dirs(&[&first, &second, &third], &format!("{growth:?}"), 65_536);
-        let file = paths.open(writable().growth(growth).durability(Durability::EveryWrite).growth_cap(MIB))?;
+        let file =
+            paths.open(writable().growth(growth).durability(Durability::EveryWrite).growth_cap(MIB))?;
         assert_eq!(file.growth(), growth);
         let placed = together(8, |writer| append_many(&file, writer, 12)).concat();
         let end = assert_gapless(&placed, 0);
@@ -440,19 +447,6 @@ fn queues_and_calls_and_futures_mix(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Reads that cross chunks are as many requests as there are members, at most; and it is told why.
-fn a_request_over_many_chunks_is_one_for_each_member(dir: TestDir) -> TrialResult {
-    let paths = Paths::in_dir(&dir, "log", 3, CHUNK);
-    let file = paths.open(&writable())?;
-    file.append(&record(1, 1, 30 * CHUNK / BLOCK_BYTES))?;
-    let before = file.stats();
-    let mut into = Buffer::zeroed(30 * CHUNK as usize);
-    assert_eq!(file.read_at(&mut into, 0)?, into.len());
-    let after = file.stats();
-    assert_eq!(after.refused_member - before.refused_member, 2, "{after:?}");
-    Ok(())
-}
-
 fn is_tmpfs_or_ext4(fs: Fs) -> lab::Applies {
     if matches!(fs, Fs::Ext4 | Fs::Tmpfs) { Ok(()) } else { Err("it is about the library alone") }
 }
@@ -474,21 +468,22 @@ pub fn trials() -> Vec<Trial> {
     let mut trials: Vec<_> =
         in_ways.iter().flat_map(|&(name, test)| lab_trials_in(Way::ALL, name, |_| Ok(()), test)).collect();
     trials.extend(everywhere.iter().flat_map(|&(name, test)| lab_trials(name, test)));
-    let by_itself: &[LabTest] = named![
-        many_members_lie_on_one_file_system,
-        a_request_over_many_chunks_is_one_for_each_member,
-    ];
+    let by_itself: &[LabTest] = named![many_members_lie_on_one_file_system,];
     trials.extend(by_itself.iter().flat_map(|&(name, test)| lab_trials_where(name, is_tmpfs_or_ext4, test)));
     let grows: &[LabTest] = named![the_capacity_is_reached_in_one_step];
     trials.extend(grows.iter().flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)));
     let recycles: &[LabTest] = named![a_volume_that_is_recycled_keeps_its_space];
-    trials.extend(recycles.iter().flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_zeroed, test)));
+    trials
+        .extend(recycles.iter().flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)));
     for growth in GROWTHS {
         let name = format!("a_full_member_fails_appends_cleanly_{growth:?}").to_lowercase();
         trials.push(volume_trial(&name, move || a_full_member_fails_appends_cleanly(growth)));
     }
     for (name, test) in [
-        ("members_may_lie_on_different_file_systems", members_may_lie_on_different_file_systems as fn(_) -> _),
+        (
+            "members_may_lie_on_different_file_systems",
+            members_may_lie_on_different_file_systems as fn(_) -> _,
+        ),
         ("the_alignment_is_that_of_the_strictest_member", the_alignment_is_that_of_the_strictest_member),
     ] {
         trials.push(lab_trial(name, Fs::Ext4, test));

@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use dioxide::{File, OpenOptions};
+use dioxide_testkit::child::Acks;
 use dioxide_testkit::files;
 use std::fs;
 use std::io;
@@ -43,12 +44,16 @@ impl Paths {
     }
 
     pub fn of_args(args: &[String]) -> Self {
-        Self { chunk: args[0].parse().expect("a number"), members: args[1..].iter().map(PathBuf::from).collect() }
+        Self {
+            chunk: args[0].parse().expect("a number"),
+            members: args[1..].iter().map(PathBuf::from).collect(),
+        }
     }
 
     /// What a member has of a file of this length, with its header's chunk: counted chunk by chunk.
     pub fn size_of(&self, member: usize, len: u64) -> u64 {
-        let chunks = (0..len.div_ceil(self.chunk)).filter(|chunk| *chunk as usize % self.members.len() == member);
+        let chunks =
+            (0..len.div_ceil(self.chunk)).filter(|chunk| *chunk as usize % self.members.len() == member);
         self.chunk + chunks.map(|chunk| (len - chunk * self.chunk).min(self.chunk)).sum::<u64>()
     }
 
@@ -88,4 +93,9 @@ impl Paths {
     pub fn snapshot(&self) -> io::Result<Vec<Vec<u8>>> {
         self.members.iter().map(fs::read).collect()
     }
+}
+
+/// A child: opens a volume for writing, and tells what came of it.
+pub fn try_to_open_striped(acks: &Acks, args: &[String]) {
+    tell(acks, &Paths::of_args(args).reopen());
 }
