@@ -13,7 +13,7 @@ use crate::wait::{PATIENCE, retry};
 /// A loop device on a test's own file, wherever that lies, until dropped.
 pub struct AttachedFile {
     // The device before the site of its record.
-    _device: LoopDevice,
+    device: LoopDevice,
     _site: Site,
 }
 
@@ -22,9 +22,14 @@ impl AttachedFile {
     pub fn new(file: &Path) -> io::Result<AttachedFile> {
         let site = Site::new()?;
         Ok(AttachedFile {
-            _device: LoopDevice::attach(file, &site.path("disk.loop"), Io::Cached)?,
+            device: LoopDevice::attach(file, &site.path("disk.loop"), Io::Cached)?,
             _site: site,
         })
+    }
+
+    /// The device.
+    pub fn path(&self) -> &Path {
+        self.device.path()
     }
 }
 
