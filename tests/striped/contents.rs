@@ -2,9 +2,8 @@
 
 use crate::common::*;
 use crate::volume::{CHUNK, Paths};
-use dioxide::{AsyncFile, Buffer, Durability, ErrorKind, File, Growth, OpenOptions, Queue, QueueOptions};
+use dioxide::{AsyncFile, Buffer, Durability, ErrorKind, Growth, OpenOptions, Queue};
 use dioxide_testkit::child::{self, Acks};
-use dioxide_testkit::files;
 use dioxide_testkit::lab::{self, Fs, TestDir};
 use dioxide_testkit::trials::{Trial, TrialResult, lab_trial, lab_trials, lab_trials_where, volume_trial};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
@@ -448,19 +447,6 @@ fn queues_and_calls_and_futures_mix(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Reads that cross chunks are as many requests as there are members, at most; and it is told why.
-fn a_request_over_many_chunks_is_one_for_each_member(dir: TestDir) -> TrialResult {
-    let paths = Paths::in_dir(&dir, "log", 3, CHUNK);
-    let file = paths.open(&writable())?;
-    file.append(&record(1, 1, 30 * CHUNK / BLOCK_BYTES))?;
-    let before = file.stats();
-    let mut into = Buffer::zeroed(30 * CHUNK as usize);
-    assert_eq!(file.read_at(&mut into, 0)?, into.len());
-    let after = file.stats();
-    assert_eq!(after.refused_member - before.refused_member, 2, "{after:?}");
-    Ok(())
-}
-
 fn is_tmpfs_or_ext4(fs: Fs) -> lab::Applies {
     if matches!(fs, Fs::Ext4 | Fs::Tmpfs) { Ok(()) } else { Err("it is about the library alone") }
 }
@@ -482,13 +468,13 @@ pub fn trials() -> Vec<Trial> {
     let mut trials: Vec<_> =
         in_ways.iter().flat_map(|&(name, test)| lab_trials_in(Way::ALL, name, |_| Ok(()), test)).collect();
     trials.extend(everywhere.iter().flat_map(|&(name, test)| lab_trials(name, test)));
-    let by_itself: &[LabTest] =
-        named![many_members_lie_on_one_file_system, a_request_over_many_chunks_is_one_for_each_member,];
+    let by_itself: &[LabTest] = named![many_members_lie_on_one_file_system,];
     trials.extend(by_itself.iter().flat_map(|&(name, test)| lab_trials_where(name, is_tmpfs_or_ext4, test)));
     let grows: &[LabTest] = named![the_capacity_is_reached_in_one_step];
     trials.extend(grows.iter().flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)));
     let recycles: &[LabTest] = named![a_volume_that_is_recycled_keeps_its_space];
-    trials.extend(recycles.iter().flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_zeroed, test)));
+    trials
+        .extend(recycles.iter().flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)));
     for growth in GROWTHS {
         let name = format!("a_full_member_fails_appends_cleanly_{growth:?}").to_lowercase();
         trials.push(volume_trial(&name, move || a_full_member_fails_appends_cleanly(growth)));

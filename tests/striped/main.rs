@@ -3,6 +3,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod contents;
+mod devices;
+mod refusals;
 mod volume;
 
 use dioxide_testkit::child::Scenario;
@@ -10,10 +12,13 @@ use dioxide_testkit::trials::Trial;
 use std::process::ExitCode;
 
 fn trials() -> Vec<Trial> {
-    [contents::trials()].into_iter().flatten().collect()
+    [contents::trials(), refusals::trials(), devices::trials()].into_iter().flatten().collect()
 }
 
 fn main() -> ExitCode {
-    let scenarios: &[Scenario] = &[("append_for_ever", contents::append_for_ever)];
+    let scenarios: &[Scenario] = &[
+        ("append_for_ever", contents::append_for_ever),
+        ("try_to_open_striped", volume::try_to_open_striped),
+    ];
     dioxide_testkit::run(scenarios, trials)
 }

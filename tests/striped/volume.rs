@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use dioxide::{File, OpenOptions};
+use dioxide_testkit::child::Acks;
 use dioxide_testkit::files;
 use std::fs;
 use std::io;
@@ -92,4 +93,9 @@ impl Paths {
     pub fn snapshot(&self) -> io::Result<Vec<Vec<u8>>> {
         self.members.iter().map(fs::read).collect()
     }
+}
+
+/// A child: opens a volume for writing, and tells what came of it.
+pub fn try_to_open_striped(acks: &Acks, args: &[String]) {
+    tell(acks, &Paths::of_args(args).reopen());
 }

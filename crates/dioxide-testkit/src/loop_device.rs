@@ -31,6 +31,16 @@ impl AttachedFile {
     pub fn path(&self) -> &Path {
         self.device.path()
     }
+
+    /// How many flushes the device has done.
+    pub fn flushes(&self) -> io::Result<u64> {
+        // The sixteenth number of the kernel's statistics of a block device.
+        const FLUSHES: usize = 15;
+        let name = self.path().file_name().unwrap_or_default();
+        let stat = fs::read_to_string(Path::new("/sys/block").join(name).join("stat"))?;
+        let flushes = stat.split_whitespace().nth(FLUSHES).and_then(|number| number.parse().ok());
+        flushes.ok_or_else(|| io::Error::other(format!("no number of flushes in {stat:?}")))
+    }
 }
 
 /// How a loop device uses its backing file.
