@@ -104,6 +104,9 @@ pub enum ErrorKind {
         "left grown by a crash and changed since ({0}); open read-only to look, or `dioxide recover --force` to cut"
     )]
     Doubtful(String),
+    /// The volume that holds the file contradicts itself; the contradiction is given.
+    #[error("the volume is corrupt: {0}; run e2fsck on it")]
+    Corrupt(String),
 }
 
 /// An operation, its file and offset, and what stood in the way.
@@ -153,7 +156,7 @@ impl Error {
             ErrorKind::Wedged(_) | ErrorKind::AppendEnded(_) => libc::EIO,
             ErrorKind::Forked | ErrorKind::ReadOnly => libc::EBADF,
             ErrorKind::Unsupported(_) => libc::EOPNOTSUPP,
-            ErrorKind::Doubtful(_) => libc::EUCLEAN,
+            ErrorKind::Doubtful(_) | ErrorKind::Corrupt(_) => libc::EUCLEAN,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::reader::Reader;
 use crate::recovery::Recovery;
 use crate::stats::Stats;
 use crate::sys::probe::Alignment;
-use crate::{Growth, open};
+use crate::{Growth, ext, open};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -95,6 +95,10 @@ impl File {
 
     pub(crate) fn open_with(options: &OpenOptions, path: &Path) -> Result<Self> {
         open::open(options, path).map(|inner| Self(Some(inner)))
+    }
+
+    pub(crate) fn open_within(options: &OpenOptions, volume: &Path, path: &Path) -> Result<Self> {
+        ext::open_within(options, volume, path).map(|inner| Self(Some(inner)))
     }
 
     pub(crate) fn open_temporary(options: &OpenOptions, dir: &Path) -> Result<Self> {

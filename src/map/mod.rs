@@ -1,0 +1,3 @@
+//! Where the bytes of a file lie below: a range of the file becomes runs on what holds it. Values only, no I/O.
+
+pub(crate) mod indirect;
