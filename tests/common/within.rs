@@ -23,7 +23,7 @@ pub const VOLUME_BYTES: u64 = 32 << 20;
 const WHOLE_MAX: u64 = 96 << 20;
 
 /// Volumes of these shapes are tested, each test on some of them, on all with DIOXIDE_EXT_SHAPES=all. Every test has each size
-/// of a block, and both kinds.
+/// of a block, both kinds, and small groups.
 fn shapes_for(test: usize) -> Vec<Shape> {
     let all = Shape::all(VOLUME_BYTES);
     if env::var_os("DIOXIDE_EXT_SHAPES").is_some_and(|which| which == "all") {
@@ -32,7 +32,8 @@ fn shapes_for(test: usize) -> Vec<Shape> {
     let kinds = [ExtKind::Ext2, ExtKind::Ext3];
     let chosen = |(n, block): (usize, u64)| {
         let inode = [128, 256][(n + test / 2) % 2];
-        Shape::new(kinds[(n + test) % 2], block, inode, VOLUME_BYTES)
+        let group_blocks = [0, 1000, 2048][(n + test / 3) % 3];
+        Shape { group_blocks, ..Shape::new(kinds[(n + test) % 2], block, inode, VOLUME_BYTES) }
     };
     [1024, 2048, 4096].into_iter().enumerate().map(chosen).collect()
 }
@@ -105,7 +106,9 @@ impl Model {
     pub fn read(&self, at: u64, len: u64) -> Vec<u8> {
         let end = (at + len).min(self.len);
         let mut read = vec![0; end.saturating_sub(at) as usize];
-        for (number, block) in self.blocks.range(at / Self::BLOCK..end.div_ceil(Self::BLOCK).max(at / Self::BLOCK)) {
+        for (number, block) in
+            self.blocks.range(at / Self::BLOCK..end.div_ceil(Self::BLOCK).max(at / Self::BLOCK))
+        {
             let start = number * Self::BLOCK;
             let (from, to) = (at.max(start), end.min(start + Self::BLOCK));
             let bytes = &block[(from - start) as usize..(to - start) as usize];
@@ -136,7 +139,12 @@ impl Model {
         let at = wrong * Self::BLOCK;
         let (wanted, found) = (self.read(at, Self::BLOCK), found.read(at, Self::BLOCK));
         let byte = wanted.iter().zip(&found).position(|(wanted, found)| wanted != found)?;
-        Some(format!("{:02x?} instead of {:02x?} at {}", &found[byte..][..1], &wanted[byte..][..1], at + byte as u64))
+        Some(format!(
+            "{:02x?} instead of {:02x?} at {}",
+            &found[byte..][..1],
+            &wanted[byte..][..1],
+            at + byte as u64
+        ))
     }
 }
 
@@ -319,9 +327,7 @@ impl Inside {
         }
         match wanted.iter().zip(&into).position(|(wanted, found)| wanted != found) {
             None => Ok(()),
-            Some(byte) => {
-                Err(format!("{}: {:#x} at {}", self.name, into[byte], at + byte as u64).into())
-            }
+            Some(byte) => Err(format!("{}: {:#x} at {}", self.name, into[byte], at + byte as u64).into()),
         }
     }
 

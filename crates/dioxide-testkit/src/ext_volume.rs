@@ -58,12 +58,14 @@ pub struct Shape {
     pub features: &'static str,
     /// How much of the volume only root may fill.
     pub reserved_percent: u64,
+    /// Blocks of a group, a multiple of 8; 0 is what mke2fs chooses.
+    pub group_blocks: u64,
 }
 
 impl Shape {
     /// One with the usual features and nothing reserved.
     pub const fn new(kind: ExtKind, block: u64, inode: u64, size: u64) -> Shape {
-        Shape { kind, block, inode, size, features: "", reserved_percent: 0 }
+        Shape { kind, block, inode, size, features: "", reserved_percent: 0, group_blocks: 0 }
     }
 
     /// Every kind, block size and inode size, for volumes of `size` bytes.
@@ -78,7 +80,8 @@ impl Shape {
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}k-i{}", self.kind.name(), self.block >> 10, self.inode)
+        write!(f, "{}-{}k-i{}", self.kind.name(), self.block >> 10, self.inode)?;
+        if self.group_blocks > 0 { write!(f, "-g{}", self.group_blocks) } else { Ok(()) }
     }
 }
 
@@ -112,6 +115,9 @@ impl ExtVolume {
         args.push(tree.into());
         if !shape.features.is_empty() {
             args.extend(["-O".into(), shape.features.into()]);
+        }
+        if shape.group_blocks > 0 {
+            args.extend(["-g".into(), shape.group_blocks.to_string().into()]);
         }
         args.extend([path.into(), size.into()]);
         command::run(TOOL_LIMIT, "mke2fs", args)?;
