@@ -31,7 +31,7 @@ const ZEROED_STEP_MAX_BYTES: u64 = 8 << 20;
 const PATIENCE: Duration = Duration::from_millis(250);
 const PATIENCE_NAPS: u32 = 50;
 
-const DIRECT: OFlags = OFlags::DIRECT.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
+pub(crate) const DIRECT: OFlags = OFlags::DIRECT.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
 /// Opens `path` as `options` say.
 pub(crate) fn open(options: &OpenOptions, path: &Path) -> Result<Inner> {
@@ -111,7 +111,7 @@ fn refuse_if_wedged(process: &Process, path: &Arc<Path>, dir: &Path) -> Result<(
     file_system(process, path, Operation::Open, fs, through).map(drop)
 }
 
-fn file_system(
+pub(crate) fn file_system(
     process: &Process,
     path: &Arc<Path>,
     operation: Operation,
@@ -142,21 +142,16 @@ fn open_or_create(options: &OpenOptions, path: &Arc<Path>, is_device: bool) -> R
         },
         _ => open(plain).map(|fd| (fd, false)),
     };
-    result.map_err(|errno| {
-        let kind = match errno {
-            Errno::BUSY => ErrorKind::Busy("the device is mounted or held by another program".into()),
-            other => refusal(other),
-        };
-        Error::new(Operation::Open, path, None, kind)
-    })
+    result.map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))
 }
 
-fn refusal(errno: Errno) -> ErrorKind {
+pub(crate) fn refusal(errno: Errno) -> ErrorKind {
     match errno {
         Errno::INVAL => ErrorKind::Unsupported(
             "this file system does not take O_DIRECT; those that store files on a disk do (ext4, XFS, btrfs)"
                 .into(),
         ),
+        Errno::BUSY => ErrorKind::Busy("the device is mounted or held by another program".into()),
         other => ErrorKind::Os(other.raw_os_error()),
     }
 }
@@ -195,7 +190,7 @@ pub(crate) fn flushing<R>(
     }
 }
 
-fn facts(path: &Arc<Path>, fd: &OwnedFd) -> Result<Facts> {
+pub(crate) fn facts(path: &Arc<Path>, fd: &OwnedFd) -> Result<Facts> {
     sys::probe::facts(fd.as_fd()).map_err(|error| {
         let kind = match error.raw_os_error() {
             Some(libc::EINVAL) => ErrorKind::Unsupported("neither a regular file nor a block device".into()),
@@ -208,10 +203,10 @@ fn facts(path: &Arc<Path>, fd: &OwnedFd) -> Result<Facts> {
     })
 }
 
-fn key_of_stat(stat: &rustix::fs::Stat) -> Key {
+pub(crate) fn key_of_stat(stat: &rustix::fs::Stat) -> Key {
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::BlockDevice => Key { dev: stat.st_rdev, inode: None },
-        _ => Key { dev: stat.st_dev, inode: Some(stat.st_ino) },
+        FileType::BlockDevice => Key { dev: stat.st_rdev, inode: None, within: None },
+        _ => Key { dev: stat.st_dev, inode: Some(stat.st_ino), within: None },
     }
 }
 
@@ -293,7 +288,7 @@ pub(crate) fn ground(
 
 /// Tries until it succeeds, a little longer than a program that is gone keeps a file or device: the kernel takes the rings
 /// of its queues apart some time after it ended (measured: 30 to 60 ms).
-fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+pub(crate) fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     for _ in 0..PATIENCE_NAPS {
         if let Some(done) = attempt() {
             return Some(done);

@@ -39,6 +39,7 @@ use crate::engine::queue::settle_own;
 use crate::engine::registry::Key;
 use crate::engine::{Engine, Parts};
 use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::ext;
 use crate::file::{File, Inner};
 use crate::marker::{Identity, Prepared};
 use crate::merge::{self, Limits};
@@ -100,9 +101,7 @@ impl Disk {
     pub fn open(&self, options: &OpenOptions, name: &str) -> Result<File> {
         let path: Arc<Path> = Path::new(name).into();
         let fail = |kind| Error::new(Operation::Open, &path, None, kind);
-        if let Some(cause) = self.fs.wedged() {
-            return Err(fail(ErrorKind::Wedged(cause.clone())));
-        }
+        self.check_usable(&path)?;
         if !options.write && (options.create || options.create_new || options.truncate) {
             return Err(fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
         }
@@ -112,12 +111,40 @@ impl Disk {
         }
         let create = options.create || options.create_new;
         let inode = self.device.find(name, create).ok_or_else(|| fail(ErrorKind::Os(libc::ENOENT)))?;
+        let (backend, facts) = self.backend(inode);
+        let below = Below { backend, facts, fs: self.fs.clone(), allocates: self.device.allocates() };
+        below.open(options, path, || self.device.draw() as u32)
+    }
+
+    /// Opens the file `path` inside of a volume of ext2 or ext3, whose image is the file `image` of the disk, as
+    /// [`OpenOptions::open_within`] does on the system.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::open_within`].
+    pub fn open_within(&self, options: &OpenOptions, image: &str, path: impl AsRef<Path>) -> Result<File> {
+        let name: Arc<Path> = Path::new(image).into();
+        self.check_usable(&name)?;
+        let inode = self.device.find(image, false);
+        let inode =
+            inode.ok_or_else(|| Error::new(Operation::Open, &name, None, ErrorKind::Os(libc::ENOENT)))?;
+        let (backend, facts) = self.backend(inode);
+        let image = ext::Image { backend: Arc::new(backend), facts, fs: self.fs.clone() };
+        ext::open_within_image(options, &name, path.as_ref(), image).map(File::of)
+    }
+
+    fn check_usable(&self, path: &Arc<Path>) -> Result<()> {
+        match self.fs.wedged() {
+            Some(cause) => Err(Error::new(Operation::Open, path, None, ErrorKind::Wedged(cause.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    fn backend(&self, inode: u64) -> (Sim, Facts) {
         let backend = Sim::new(self.device.clone(), inode);
         let identity = Identity { inode: backend.inode, born: (0, 0) };
         let limits = Limits { bytes_max: REQUEST_MAX_BYTES, segments_max: SEGMENTS_MAX };
-        let facts = facts(identity, self.dev, limits);
-        let below = Below { backend, facts, fs: self.fs.clone(), allocates: self.device.allocates() };
-        below.open(options, path, || self.device.draw() as u32)
+        (backend, facts(identity, self.dev, limits))
     }
 
     /// The disk as a power cut now leaves it, one of all the ways that are possible; this one goes on. Files that are open
@@ -234,6 +261,7 @@ fn facts(identity: Identity, dev: u64, limits: Limits) -> Facts {
         writes_through: false,
         len: 0,
         through: Through::Unnumbered,
+        within: None,
     }
 }
 

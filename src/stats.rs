@@ -31,7 +31,8 @@ counters! {
     /// Bytes of these.
     append_bytes,
     /// Write requests sent to the kernel for appends, and for positional writes that are durable
-    /// or extend the file. Others go straight out and are not counted.
+    /// or extend the file. Others go straight out and are not counted. Of a file inside of a volume, all requests that
+    /// wrote data to the volume, since a write there may be several.
     requests,
     /// Bytes of these.
     request_bytes,
@@ -51,6 +52,8 @@ counters! {
     grown_bytes,
     /// Times that an operation had to wait because the space ahead was used up.
     growth_waits,
+    /// Requests that wrote what a volume itself consists of, for a file inside of it.
+    metadata_requests,
 }
 
 /// Adds to a counter.

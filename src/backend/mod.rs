@@ -20,6 +20,15 @@ use std::os::fd::BorrowedFd;
 /// Work for another thread.
 pub type Job = Box<dyn FnOnce() + Send>;
 
+/// Requests that write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Requests {
+    /// What callers wrote.
+    pub data: u64,
+    /// What it takes to find that again.
+    pub metadata: u64,
+}
+
 /// One open file or device. All methods may be called from several threads at once.
 pub trait Backend: Debug + Send + Sync + 'static {
     /// Writes segments one behind the other, with O_DSYNC semantics if `dsync`. May be short.
@@ -52,12 +61,20 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn size_max(&self) -> u64;
     /// Runs a job beside the caller, or before it returns. The thread, if there is one, can be waited for.
     fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>>;
+    /// Brings what holds the file into order, durably, and gives it up: the file is stable, and not used any more.
+    fn put_away(&self) -> io::Result<()> {
+        Ok(())
+    }
     /// Lets other processes write.
     fn unlock(&self);
     /// To inspect the file with.
     fn descriptor(&self) -> BorrowedFd<'_>;
     /// The same, if requests may as well go by a ring of the kernel, and gain by it.
     fn for_ring(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// The requests that went out for writes, where one write may be several.
+    fn requests(&self) -> Option<Requests> {
         None
     }
     /// The simulated file that this is, if it is one, for rings that work on such.

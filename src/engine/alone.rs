@@ -79,6 +79,13 @@ impl Engine {
     }
 
     fn put_away(&self) -> Result<()> {
+        self.bring_into_order()?;
+        let blame = |error: &std::io::Error| Some(self.cause(Operation::Close, None, error));
+        let put_away = self.fs.flushing(|| self.backend.put_away(), blame);
+        put_away.map_err(|error| self.failure(Operation::Close, &error))
+    }
+
+    fn bring_into_order(&self) -> Result<()> {
         self.check_usable(Operation::Close)?;
         let fail = |error: std::io::Error| self.failure(Operation::Close, &error);
         let (sizes, marker, held) = {

@@ -27,9 +27,10 @@ mod token;
 mod waiter;
 
 pub(crate) use core::Ground;
+pub(crate) use io::{Transfer, part_of, read_fully, uninterrupted, write_fully};
 pub(crate) use reading::read_up_to;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Requests};
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::flush::Means;
@@ -44,7 +45,6 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Apart, Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
 use crate::sys::probe::Alignment;
 use core::{Call, Core, Dio, Failure, Outbox, Request, Work};
-use io::Transfer;
 use packing::Packer;
 use process::{Ended, FileSystem, Flushing, Process};
 use reactor::Reactor;
@@ -138,7 +138,13 @@ impl Engine {
 
     pub fn stats(&self) -> crate::Stats {
         let growth_waits = if self.process.is_current() { self.lock().growth_waits() } else { 0 };
-        crate::Stats { growth_waits, ..self.counters.snapshot() }
+        let counted = crate::Stats { growth_waits, ..self.counters.snapshot() };
+        match self.backend.requests() {
+            Some(Requests { data, metadata }) => {
+                crate::Stats { requests: data, metadata_requests: metadata, ..counted }
+            }
+            None => counted,
+        }
     }
 
     pub fn append(self: &Arc<Self>, data: &[u8], durable: bool) -> Result<u64> {
@@ -545,7 +551,11 @@ pub(crate) fn os_kind(error: &std::io::Error) -> ErrorKind {
     match error.raw_os_error() {
         Some(errno @ (libc::ENOSPC | libc::EDQUOT | libc::EFBIG)) => ErrorKind::NoSpace(errno),
         Some(errno) => ErrorKind::Os(errno),
-        None => ErrorKind::Os(libc::EIO),
+        // Of a backend that finds out more than the kernel.
+        None => match error.get_ref().and_then(|error| error.downcast_ref::<ErrorKind>()) {
+            Some(kind) => kind.clone(),
+            None => ErrorKind::Os(libc::EIO),
+        },
     }
 }
 
@@ -563,6 +573,7 @@ fn puts_flush_in_doubt(error: &std::io::Error) -> bool {
     !matches!(
         os_kind(error),
         ErrorKind::NoSpace(_)
+            | ErrorKind::Corrupt(_)
             | ErrorKind::Os(libc::EINVAL | libc::EAGAIN | libc::EFAULT | libc::EPERM | libc::ETXTBSY)
     )
 }

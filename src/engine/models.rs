@@ -660,7 +660,7 @@ fn loom_a_failed_write_fails_all_above_it() {
 /// A queue of plain calls, with an append of a record submitted to it later.
 fn queue_with(file: &File, number: u8, durable: bool) -> Rc<RefCell<Driver>> {
     let driver = Driver::new(&PROCESS, 1, None, false);
-    let key = Key { dev: 1, inode: Some(file.disk.file as u64) };
+    let key = Key { dev: 1, inode: Some(file.disk.file as u64), within: None };
     let inner = Inner::Shared { engine: file.engine.clone(), key, process: &PROCESS, durable };
     let record = Buffer::from(&[number; BLOCK as usize][..]);
     driver.borrow_mut().queue(&inner, What::Append, Some(record.into()), 0).expect("there is room");
@@ -736,7 +736,7 @@ impl Futures {
         let device = Device::default();
         device.lock().files.push(Image::default());
         let disk = Disk { device, file: 0, grows_beside: false };
-        let key = Key { dev: 1, inode: Some(0) };
+        let key = Key { dev: 1, inode: Some(0), within: None };
         let made = PROCESS.registry.open(key, || Ok(File::engine(&disk, &Arc::default(), Grows::Once)));
         let engine = made.expect("it is made");
         let file = crate::File::of(Inner::Shared { engine, key, process: &PROCESS, durable: false });

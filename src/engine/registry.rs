@@ -12,12 +12,15 @@ use std::sync::Arc;
 pub(crate) struct Key {
     pub dev: u64,
     pub inode: Option<u64>,
+    /// The inode of a file inside of the volume that this is.
+    pub within: Option<u32>,
 }
 
 impl Key {
     /// That of an open file or device.
     pub fn of(facts: &Facts) -> Self {
-        Self { dev: facts.dev, inode: (!facts.is_device).then_some(facts.identity.inode) }
+        let inode = (!facts.is_device).then_some(facts.identity.inode);
+        Self { dev: facts.dev, inode, within: facts.within }
     }
 }
 

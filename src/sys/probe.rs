@@ -38,6 +38,8 @@ pub(crate) struct Facts {
     pub writes_through: bool,
     pub len: u64,
     pub through: Through,
+    /// The inode of a file inside of the volume that the other facts are of.
+    pub within: Option<u32>,
 }
 
 /// By what way a file was reached.
@@ -92,6 +94,7 @@ pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
             .is_some_and(|kind| kind == "write through"),
         len: if is_device { rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0))? } else { stat.stx_size },
         through: if is_device { Through::Device } else { through(&stat) },
+        within: None,
     })
 }
 
