@@ -197,11 +197,11 @@ fn what_is_opened_read_only_is_not_written(dir: TestDir, shape: Shape) -> TrialR
         assert_eq!(error.expect_err("read-only").kind(), &ErrorKind::ReadOnly);
     }
     bed.close(file)?;
-    // Opened for writing and not written, it stays as it was as well.
+    assert!(fs::read(bed.volume.path())? == before, "something was written");
+    // Opened for writing and not written, it is as it was but for the time of that.
     let file = bed.open("/odd")?;
     assert_eq!(file.file.growth(), Growth::None);
     bed.close(file)?;
-    assert!(fs::read(bed.volume.path())? == before, "something was written");
     bed.verify()
 }
 
@@ -350,8 +350,10 @@ fn a_write_of_4096_kib_behind_48_kib_is_at_most_two_requests(dir: TestDir, shape
         bed.close(file)?;
         bed.verify()?;
         let lies = bed.volume.blocks(name)?;
-        let pieces = 1 + lies.windows(2).filter(|two| two[1] != two[0] + 1).count();
-        assert!(pieces <= 12, "{name} is in {pieces} pieces: {lies:?}");
+        let mut sorted = lies.clone();
+        sorted.sort_unstable();
+        let pieces = sorted.chunk_by(|block, next| block + 1 == *next).count();
+        assert!(pieces <= 4, "{name} is in {pieces} pieces: {lies:?}");
         // Over and over: no block is taken again, and none given back.
         let mut file = bed.open(name)?;
         for n in 0..5 {
@@ -1026,12 +1028,14 @@ fn another_process_is_refused(dir: TestDir, shape: Shape) -> TrialResult {
         assert_eq!(refused, ErrorKind::Locked, "{name}, {write}");
     }
     child.kill_9()?;
-    // It had written nothing.
+    bed.volume.preen()?;
     let child = kept_open(&bed, "read")?;
     let reader = bed.open_with(&OpenOptions::new(), "/odd")?;
     reader.look()?;
-    assert_eq!(refusal(writing().open_within(&volume, "/log")), ErrorKind::Locked);
+    let refused = refusal(writing().open_within(&volume, "/log"));
+    assert!(matches!(refused, ErrorKind::Busy(_)), "this process reads: {refused:?}");
     drop(reader);
+    assert_eq!(refusal(writing().open_within(&volume, "/log")), ErrorKind::Locked);
     child.kill_9()?;
     let mut file = bed.open("/odd")?;
     file.append(b"nobody else has it")?;
@@ -1108,9 +1112,6 @@ const MADE: &[(&str, &str)] = &[
     ("verity,extent", "verity"),
 ];
 
-/// Of features that files and blocks are not concerned with, any may be supported; then all must be right.
-const HARMLESS: &[&str] = &["huge_file", "quota", "project", "large_dir", "ea_inode", "meta_bg"];
-
 fn features_beyond_are_refused_by_name(dir: TestDir, shape: Shape) -> TrialResult {
     let tree = dir.join("tree");
     fs::create_dir(&tree)?;
@@ -1119,19 +1120,13 @@ fn features_beyond_are_refused_by_name(dir: TestDir, shape: Shape) -> TrialResul
         let path = dir.join(format!("{n}.img"));
         // Some of these need larger inodes.
         let shape = Shape { features, inode: 256, size: 16 << 20, ..shape };
-        let volume = ExtVolume::make(&path, &shape, &tree)?;
+        ExtVolume::make(&path, &shape, &tree)?;
         let before = fs::read(&path)?;
         for write in [false, true] {
-            match OpenOptions::new().write(write).open_within(&path, "/log") {
-                Err(error) => assert!(error.to_string().contains(name), "{features}: {error}"),
-                Ok(file) => {
-                    assert!(HARMLESS.contains(&name) && !write, "{features} is taken");
-                    file.close()?;
-                }
-            }
+            let why = unsupported(&path, write);
+            assert!(why.contains(name), "{features}: {why}");
         }
         assert!(fs::read(&path)? == before, "{features}: it was changed");
-        volume.check()?;
         fs::remove_file(path)?;
     }
     Ok(())
@@ -1195,7 +1190,7 @@ fn what_is_no_volume_is_refused(dir: TestDir) -> TrialResult {
         fs::write(&path, content)?;
         for write in [false, true] {
             let why = unsupported(&path, write);
-            assert!(why.contains("ext2"), "{name}: {why}");
+            assert!(why.contains("volume"), "{name}: {why}");
         }
     }
     let error = writing().open_within(dir.join("missing"), "/log").expect_err("there is none");
@@ -1383,7 +1378,12 @@ fn an_image_copied_at_any_moment_can_be_repaired(dir: TestDir, shape: Shape) -> 
         assert_eq!(then.planted().0.len(), bed.planted().0.len());
         for inside in [&file, &other] {
             let found = then.open_with(&OpenOptions::new(), &inside.name)?;
-            assert!(found.model == inside.model, "{}: {round}: not what was synced", inside.name);
+            // A file in use ends where a block does, with zeros.
+            let mut wanted = inside.model.clone();
+            if found.model.len() == wanted.len().next_multiple_of(block) {
+                wanted.set_len(found.model.len());
+            }
+            assert!(found.model == wanted, "{}: {round}: not what was synced", inside.name);
             then.close(found)?;
         }
         then.verify()?;

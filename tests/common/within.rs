@@ -105,10 +105,11 @@ impl Model {
     /// As much as there is.
     pub fn read(&self, at: u64, len: u64) -> Vec<u8> {
         let end = (at + len).min(self.len);
-        let mut read = vec![0; end.saturating_sub(at) as usize];
-        for (number, block) in
-            self.blocks.range(at / Self::BLOCK..end.div_ceil(Self::BLOCK).max(at / Self::BLOCK))
-        {
+        if at >= end {
+            return Vec::new();
+        }
+        let mut read = vec![0; (end - at) as usize];
+        for (number, block) in self.blocks.range(at / Self::BLOCK..end.div_ceil(Self::BLOCK)) {
             let start = number * Self::BLOCK;
             let (from, to) = (at.max(start), end.min(start + Self::BLOCK));
             let bytes = &block[(from - start) as usize..(to - start) as usize];
