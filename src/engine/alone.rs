@@ -14,7 +14,7 @@
 use super::core::Core;
 use super::grower::changed_by_another;
 use super::token::Token;
-use super::{Engine, io, is_no_space, queue};
+use super::{Engine, io, is_no_space, puts_flush_in_doubt, queue};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::marker::{Marker, Mode};
 use crate::merge::Span;
@@ -80,7 +80,9 @@ impl Engine {
 
     fn put_away(&self) -> Result<()> {
         self.bring_into_order()?;
-        let blame = |error: &std::io::Error| Some(self.cause(Operation::Close, None, error));
+        let blame = |error: &std::io::Error| {
+            puts_flush_in_doubt(error).then(|| self.cause(Operation::Close, None, error))
+        };
         let put_away = self.fs.flushing(|| self.backend.put_away(), blame);
         put_away.map_err(|error| self.failure(Operation::Close, &error))
     }

@@ -20,22 +20,20 @@ pub(super) fn find(volume: &Arc<Volume>, path: &[u8]) -> io::Result<u32> {
     let mut found = ROOT_INODE;
     while let Some(name) = names.pop() {
         found = look_up(volume, directory, &name)?;
-        let node = Node::open(volume.clone(), found)?;
-        match node.inode().kind {
-            Kind::Link => {
-                links += 1;
-                if links > LINKS_MAX {
-                    return Err(io::Error::from_raw_os_error(libc::ELOOP));
-                }
-                let target = target(&node)?;
-                if target.starts_with(b"/") {
-                    directory = ROOT_INODE;
-                }
-                found = directory;
-                names.extend(self::names(&target));
-            }
-            _ => directory = found,
+        if volume.inode(found)?.kind != Kind::Link {
+            directory = found;
+            continue;
         }
+        links += 1;
+        if links > LINKS_MAX {
+            return Err(io::Error::from_raw_os_error(libc::ELOOP));
+        }
+        let target = target(&Node::open(volume.clone(), found)?)?;
+        if target.starts_with(b"/") {
+            directory = ROOT_INODE;
+        }
+        found = directory;
+        names.extend(self::names(&target));
     }
     Ok(found)
 }
@@ -47,11 +45,11 @@ fn names(path: &[u8]) -> Vec<Vec<u8>> {
 }
 
 fn look_up(volume: &Arc<Volume>, directory: u32, name: &[u8]) -> io::Result<u32> {
-    let node = Node::open(volume.clone(), directory)?;
-    let Inode { kind, size, .. } = usable(&node)?;
-    if kind != Kind::Directory {
+    if volume.inode(directory)?.kind != Kind::Directory {
         return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
     }
+    let node = Node::open(volume.clone(), directory)?;
+    let Inode { size, .. } = usable(&node)?;
     let has_kinds = volume.geometry.features.incompat & FILETYPE != 0;
     let mut bytes = Buffer::zeroed(volume.geometry.block_bytes as usize);
     for block in 0..size / volume.geometry.block_bytes {

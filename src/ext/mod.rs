@@ -12,6 +12,8 @@ mod file;
 mod format;
 mod lookup;
 mod node;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod volume;
 pub(crate) mod volumes;
 

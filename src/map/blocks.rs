@@ -95,7 +95,7 @@ mod tests {
                 let first = range.clone().find(|block| model.contains(block));
                 prop_assert_eq!(blocks.first_in(&range), first);
                 if !insert {
-                    range.clone().for_each(|block| drop(model.remove(&block)));
+                    model.retain(|block| !range.contains(block));
                     blocks.remove(range);
                 } else {
                     prop_assert_eq!(blocks.insert(range.clone()).err(), first);
