@@ -296,6 +296,16 @@ impl Segment {
         look(bytes)
     }
 
+    /// Copies bytes into segments made by [`of_mut`](Self::of_mut), one after the other. They have room for them.
+    pub(crate) fn scatter(into: &[Segment], mut from: &[u8]) {
+        for segment in into {
+            let (here, rest) = from.split_at(from.len().min(segment.0.iov_len));
+            segment.fill(|bytes| bytes[..here.len()].copy_from_slice(here));
+            from = rest;
+        }
+        assert!(from.is_empty(), "there is no room for it");
+    }
+
     /// Hands the bytes behind the view to whoever fills them. For backends that copy, and only of a view made by
     /// [`of_mut`](Self::of_mut), whose owner looks at them only when the operation is complete.
     pub(crate) fn fill<R>(&self, fill: impl FnOnce(&mut [u8]) -> R) -> R {

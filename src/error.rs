@@ -104,6 +104,9 @@ pub enum ErrorKind {
         "left grown by a crash and changed since ({0}); open read-only to look, or `dioxide recover --force` to cut"
     )]
     Doubtful(String),
+    /// These paths are not the members of one striped volume, in this order; or not those that it was closed with.
+    #[error("not this striped volume: {0}")]
+    Members(String),
     /// The volume that holds the file contradicts itself; the contradiction is given.
     #[error("the volume is corrupt: {0}; run e2fsck on it")]
     Corrupt(String),
@@ -156,7 +159,7 @@ impl Error {
             ErrorKind::Wedged(_) | ErrorKind::AppendEnded(_) => libc::EIO,
             ErrorKind::Forked | ErrorKind::ReadOnly => libc::EBADF,
             ErrorKind::Unsupported(_) => libc::EOPNOTSUPP,
-            ErrorKind::Doubtful(_) | ErrorKind::Corrupt(_) => libc::EUCLEAN,
+            ErrorKind::Doubtful(_) | ErrorKind::Members(_) | ErrorKind::Corrupt(_) => libc::EUCLEAN,
         }
     }
 }

@@ -101,6 +101,14 @@ impl File {
         ext::open_within(options, volume, path).map(|inner| Self(Some(inner)))
     }
 
+    pub(crate) fn open_striped(
+        options: &OpenOptions,
+        paths: Vec<Arc<Path>>,
+        chunk_bytes: u64,
+    ) -> Result<Self> {
+        open::striped::open(options, paths, chunk_bytes).map(|inner| Self(Some(inner)))
+    }
+
     pub(crate) fn open_temporary(options: &OpenOptions, dir: &Path) -> Result<Self> {
         open::temporary(options, dir).map(|inner| Self(Some(inner)))
     }

@@ -57,6 +57,7 @@ mod recovery;
 pub mod sim;
 mod size;
 mod stats;
+mod stripe;
 mod sync;
 #[allow(unsafe_code)]
 mod sys;
@@ -67,6 +68,7 @@ pub use error::{Error, ErrorKind, Operation, Result};
 pub use file::File;
 pub use future::{AsyncFile, Blocking, SyncData, Transfer};
 pub use open::recover;
+pub use open::striped::recover_striped;
 pub use options::{Durability, GROWTH_CAP_DEFAULT_BYTES, Growth, OpenOptions, Tail};
 pub use queue::{Completion, Full, Queue, QueueOptions, Reaped};
 pub use reactor::{LocalReactor, Reactor};

@@ -1,8 +1,10 @@
 //! Opening: find out what the path is, lock it, bring it into order, and only then let it be used.
 
+pub(crate) mod striped;
+
 use crate::backend::Backend;
 use crate::backend::syscall::Syscall;
-use crate::engine::process::{FileSystem, Process, may_be_a_failed_flush};
+use crate::engine::process::{FileSystems, Process, may_be_a_failed_flush};
 use crate::engine::queue::settle_own;
 use crate::engine::recover::{Recover, bring_into_order};
 use crate::engine::registry::Key;
@@ -16,7 +18,7 @@ use crate::reader::Reader;
 use crate::recovery::{Recovery, Verdict};
 use crate::sync::nap;
 use crate::sys;
-use crate::sys::probe::{Facts, Through};
+use crate::sys::probe::{Facts, Part, Through};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
@@ -94,14 +96,28 @@ fn open_writing(options: &OpenOptions, process: &'static Process, path: &Arc<Pat
         }
         None => refuse_if_wedged(process, path, sys::probe::parent(path))?,
     }
-    let is_device = stat.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
+    let fd = open_one(options, process, path, stat.as_ref().is_some_and(is_device))?;
+    adopt(options, process, path, fd)
+}
+
+fn is_device(stat: &rustix::fs::Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice
+}
+
+/// Opens what is there, or creates it under a name that is stable on return.
+fn open_one(
+    options: &OpenOptions,
+    process: &'static Process,
+    path: &Arc<Path>,
+    is_device: bool,
+) -> Result<OwnedFd> {
     let (fd, created) = open_or_create(options, path, is_device)?;
     // An empty file may be one that another opener has created and not yet made stable.
     let fresh = || options.create && rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_size == 0);
     if created || (!is_device && fresh()) {
         make_name_stable(process, path, &fd)?;
     }
-    adopt(options, process, path, fd)
+    Ok(fd)
 }
 
 /// A wedged file system takes no new files: before one is created in `dir`. Where nothing can be asked, creating will
@@ -117,8 +133,8 @@ pub(crate) fn file_system(
     operation: Operation,
     number: u64,
     through: Through,
-) -> Result<Arc<FileSystem>> {
-    let fs = process.file_system(number, through);
+) -> Result<FileSystems> {
+    let fs = process.file_system(number, through).map(FileSystems::from);
     fs.map_err(|cause| Error::new(operation, path, None, ErrorKind::Wedged(cause)))
 }
 
@@ -170,7 +186,7 @@ fn make_name_stable(process: &Process, path: &Arc<Path>, fd: &OwnedFd) -> Result
 
 /// Performs what flushes. Fails if that does, or a flush that ran beside it.
 pub(crate) fn flushing<R>(
-    fs: &FileSystem,
+    fs: &FileSystems,
     path: &Arc<Path>,
     operation: Operation,
     perform: impl FnOnce() -> io::Result<R>,
@@ -205,8 +221,8 @@ pub(crate) fn facts(path: &Arc<Path>, fd: &OwnedFd) -> Result<Facts> {
 
 pub(crate) fn key_of_stat(stat: &rustix::fs::Stat) -> Key {
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::BlockDevice => Key { dev: stat.st_rdev, inode: None, within: None },
-        _ => Key { dev: stat.st_dev, inode: Some(stat.st_ino), within: None },
+        FileType::BlockDevice => Key { dev: stat.st_rdev, inode: None, part: Part::Whole },
+        _ => Key { dev: stat.st_dev, inode: Some(stat.st_ino), part: Part::Whole },
     }
 }
 
@@ -244,7 +260,7 @@ fn make_engine(
     let prepared = match &held {
         // The marker stays, whatever is asked for: the file must not grow but as it announces.
         Some(marker) => Some(marker.prepared),
-        None => prepared(options.growth, path, file.as_fd(), &facts),
+        None => prepared(options.growth, path, &[(file.as_fd(), &facts)]),
     };
     if let Some(why) = sys::probe::why_not_direct(file.as_fd(), &facts) {
         log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", path.display());
@@ -345,7 +361,7 @@ impl Drop for Locked {
 /// Brings a file into order before anybody uses it.
 pub(crate) fn recovered(
     file: &dyn Backend,
-    fs: &FileSystem,
+    fs: &FileSystems,
     path: &Arc<Path>,
     facts: &Facts,
 ) -> Result<(Recovery, Option<Marker>)> {
@@ -361,7 +377,7 @@ pub(crate) fn recovered(
 
 fn in_order(
     file: &dyn Backend,
-    fs: &FileSystem,
+    fs: &FileSystems,
     path: &Arc<Path>,
     facts: &Facts,
     how: Recover,
@@ -371,14 +387,17 @@ fn in_order(
 
 /// What the space ahead will be, as far as that is possible. Never another kind than was asked for: after a crash the
 /// program would have to know that.
-fn prepared(growth: Growth, path: &Arc<Path>, fd: BorrowedFd<'_>, facts: &Facts) -> Option<Prepared> {
+fn prepared(growth: Growth, path: &Arc<Path>, members: &[(BorrowedFd<'_>, &Facts)]) -> Option<Prepared> {
+    let are_files = members.iter().all(|(_, facts)| !facts.is_device);
     let (wanted, other) = match growth {
-        Growth::Unwritten if !facts.is_device => (Prepared::Unwritten, Prepared::Zeroed),
-        Growth::Zeroed if !facts.is_device => (Prepared::Zeroed, Prepared::Unwritten),
+        Growth::Unwritten if are_files => (Prepared::Unwritten, Prepared::Zeroed),
+        Growth::Zeroed if are_files => (Prepared::Zeroed, Prepared::Unwritten),
         _ => return None,
     };
-    let Err(why) = sys::probe::can_grow_ahead(fd, facts, wanted) else { return Some(wanted) };
-    let advice = match sys::probe::can_grow_ahead(fd, facts, other) {
+    let possible =
+        |way| members.iter().try_for_each(|(fd, facts)| sys::probe::can_grow_ahead(*fd, facts, way));
+    let Err(why) = possible(wanted) else { return Some(wanted) };
+    let advice = match possible(other) {
         Ok(()) => format!("; Growth::{other:?} is possible"),
         Err(_) => String::new(),
     };

@@ -224,6 +224,36 @@ impl OpenOptions {
         File::open_within(self, volume.as_ref(), path.as_ref())
     }
 
+    /// Opens a striped volume: several files, or several block devices, as one. Chunks of `chunk_bytes` bytes of it lie on the
+    /// members in turn, so that all of them work at the same time. The paths are given in the same order each time.
+    ///
+    /// The volume is a [`File`] as any other. Of files it grows, with [`Growth`] on each member, and [`File::append`] extends
+    /// it; of devices it has the size of as many chunks as the smallest of them has room for, times their number. A flush is one of all members,
+    /// and if it fails on one of them it has failed for all, and for every file of this process beside any of them. Several files
+    /// of one file system may be members as well: on ext4 and XFS each has locks of its own. Requests are divided at chunks, and
+    /// what is adjacent on a member goes out as one request.
+    ///
+    /// With [`create`](Self::create), files that do not exist or are empty become a volume, and devices whose first 4096 bytes
+    /// are zeros; what holds anything else is refused. Each member begins with a chunk of its own that holds a header, by which
+    /// members that are missing, in the wrong place, of another volume or of another time are found. `chunk_bytes` is a
+    /// multiple of 4096 and of the file systems' blocks; 64 KiB to 1 MiB are usual.
+    ///
+    /// The members are not for other programs to change, nor to be opened as files of their own for writing.
+    ///
+    /// # After a crash
+    ///
+    /// As for a single file: every durable byte is there, and [`File::recovery`] tells what was found. A volume in which a
+    /// member lacks what was there when it was opened last is refused.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open) for each member, and [`Members`](crate::ErrorKind::Members): what is given is not one volume in its
+    /// order; which of the members is wrong, and why. [`Unsupported`](crate::ErrorKind::Unsupported): files and devices mixed, a
+    /// chunk that does not fit, or more than 64 members.
+    pub fn open_striped(&self, paths: &[impl AsRef<Path>], chunk_bytes: u64) -> Result<File> {
+        File::open_striped(self, paths.iter().map(|path| path.as_ref().into()).collect(), chunk_bytes)
+    }
+
     /// Opens a new file without a name in the directory `dir` (O_TMPFILE): it vanishes with its
     /// last handle, however the process ends. Always writable.
     pub fn open_temporary(&self, dir: impl AsRef<Path>) -> Result<File> {

@@ -2,7 +2,7 @@
 //! nobody, and that may change at any time: each call finds out.
 
 use crate::backend::Backend;
-use crate::engine::process::Process;
+use crate::engine::process::{FileSystems, Process};
 use crate::engine::registry::Key;
 use crate::engine::{self, Engine, Parts, recover};
 use crate::error::{Error, Operation, Result};
@@ -96,7 +96,7 @@ impl Reader {
             backend: self.backend.clone(),
             path: self.path.clone(),
             process: self.process,
-            fs: Arc::default(),
+            fs: FileSystems::default(),
             ground: open::ground(&self.facts, Tail::default(), None, false, 0),
             alignment: self.facts.alignment,
             wishes: open::wishes(&OpenOptions::new(), None, &self.facts),

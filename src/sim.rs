@@ -34,7 +34,7 @@
 use crate::backend::Backend;
 use crate::backend::null::Null;
 use crate::backend::sim::{BLOCK_BYTES, Device, SECTOR_BYTES, Sim};
-use crate::engine::process::{FileSystem, Process};
+use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::registry::Key;
 use crate::engine::{Engine, Parts};
@@ -44,11 +44,12 @@ use crate::file::{File, Inner};
 use crate::marker::{Identity, Prepared};
 use crate::merge::{self, Limits};
 use crate::open;
+use crate::open::striped::{self, BringUp, Member};
 use crate::options::{Growth, OpenOptions};
 use crate::reader::Reader;
-use crate::sync::world;
+use crate::sync::{is_simulated, world};
 use crate::sys;
-use crate::sys::probe::{Alignment, Facts, Through};
+use crate::sys::probe::{Alignment, Facts, Part, Through};
 
 use std::any::Any;
 use std::path::Path;
@@ -73,7 +74,7 @@ const NULL_REQUEST_MAX_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Disk {
     device: Arc<Device>,
-    fs: Arc<FileSystem>,
+    fs: FileSystems,
     dev: u64,
 }
 
@@ -89,7 +90,7 @@ impl Disk {
     }
 
     fn of(device: Arc<Device>) -> Self {
-        Self { device, fs: Arc::default(), dev: next_dev() }
+        Self { device, fs: FileSystems::default(), dev: next_dev() }
     }
 
     /// Opens a file of the disk, as [`OpenOptions::open`] does one of the system. `name` is only a name: there are
@@ -100,8 +101,55 @@ impl Disk {
     /// As [`OpenOptions::open`].
     pub fn open(&self, options: &OpenOptions, name: &str) -> Result<File> {
         let path: Arc<Path> = Path::new(name).into();
-        let fail = |kind| Error::new(Operation::Open, &path, None, kind);
-        self.check_usable(&path)?;
+        let (backend, facts) = self.find(options, &path, name)?;
+        let below = Below { backend, facts, fs: self.fs.clone(), allocates: self.device.allocates() };
+        below.open(options, path, || self.device.draw() as u32)
+    }
+
+    /// Opens a striped volume of files of the disk, as [`OpenOptions::open_striped`] does one of the system.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::open_striped`].
+    pub fn open_striped(&self, options: &OpenOptions, names: &[&str], chunk_bytes: u64) -> Result<File> {
+        let paths: Vec<Arc<Path>> = names.iter().map(|name| Path::new(name).into()).collect();
+        let mut members = Vec::new();
+        for (name, path) in names.iter().zip(&paths) {
+            let (backend, facts) = self.find(options, path, name)?;
+            members.push(Member { backend: Arc::new(backend), facts });
+        }
+        let name = striped::name_of(&paths);
+        let process = Process::current();
+        if !options.write {
+            return striped::reader(members, &name, chunk_bytes, process).map(File::of);
+        }
+        settle_own();
+        let key = Key { part: Part::Stripe, ..Key::of(&members[0].facts) };
+        let make = || {
+            let bring_up = BringUp {
+                options,
+                process,
+                name: &name,
+                fs: self.fs.clone(),
+                prepared: prepared(options.growth, self.device.allocates()),
+                overwrites_in_place: true,
+                epoch: self.device.draw() as u32,
+                id: u128::from(self.device.draw()).to_le_bytes(),
+                // Threads that no scheduler knows would make no two runs alike.
+                hands_max: if is_simulated() { names.len() - 1 } else { 0 },
+            };
+            bring_up.engine(members, chunk_bytes)
+        };
+        let engine = process.registry.open(key, make)?;
+        if options.truncate {
+            engine.set_len(0).inspect_err(|_| drop(process.registry.leave(key)))?;
+        }
+        Ok(File::of(open::shared(options, process, key, engine)))
+    }
+
+    fn find(&self, options: &OpenOptions, path: &Arc<Path>, name: &str) -> Result<(Sim, Facts)> {
+        let fail = |kind| Error::new(Operation::Open, path, None, kind);
+        self.check_usable(path)?;
         if !options.write && (options.create || options.create_new || options.truncate) {
             return Err(fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
         }
@@ -111,9 +159,7 @@ impl Disk {
         }
         let create = options.create || options.create_new;
         let inode = self.device.find(name, create).ok_or_else(|| fail(ErrorKind::Os(libc::ENOENT)))?;
-        let (backend, facts) = self.backend(inode);
-        let below = Below { backend, facts, fs: self.fs.clone(), allocates: self.device.allocates() };
-        below.open(options, path, || self.device.draw() as u32)
+        Ok(self.backend(inode))
     }
 
     /// Opens the file `path` inside of a volume of ext2 or ext3, whose image is the file `image` of the disk, as
@@ -236,7 +282,7 @@ pub fn null(options: &OpenOptions) -> Result<File> {
     }
     let limits = Limits { bytes_max: NULL_REQUEST_MAX_BYTES, segments_max: merge::SEGMENTS_MAX };
     let facts = facts(Identity { inode: 1, born: (0, 0) }, next_dev(), limits);
-    let below = Below { backend: Null::default(), facts, fs: Arc::default(), allocates: true };
+    let below = Below { backend: Null::default(), facts, fs: FileSystems::default(), allocates: true };
     below.open(options, path, sys::epoch)
 }
 
@@ -261,7 +307,7 @@ fn facts(identity: Identity, dev: u64, limits: Limits) -> Facts {
         writes_through: false,
         len: 0,
         through: Through::Unnumbered,
-        within: None,
+        part: Part::Whole,
     }
 }
 
@@ -269,7 +315,7 @@ fn facts(identity: Identity, dev: u64, limits: Limits) -> Facts {
 struct Below<B> {
     backend: B,
     facts: Facts,
-    fs: Arc<FileSystem>,
+    fs: FileSystems,
     /// Whether space can be allocated without writing it.
     allocates: bool,
 }
@@ -302,11 +348,7 @@ impl<B: Backend> Below<B> {
         let (recovery, held) = open::recovered(&backend, &fs, &path, &facts)?;
         let prepared = match &held {
             Some(marker) => Some(marker.prepared),
-            None => match options.growth {
-                Growth::Unwritten => allocates.then_some(Prepared::Unwritten),
-                Growth::Zeroed => Some(Prepared::Zeroed),
-                Growth::None => None,
-            },
+            None => prepared(options.growth, allocates),
         };
         Ok(Engine::new(Parts {
             backend: Arc::new(backend),
@@ -319,6 +361,14 @@ impl<B: Backend> Below<B> {
             recovery,
             held,
         }))
+    }
+}
+
+fn prepared(growth: Growth, allocates: bool) -> Option<Prepared> {
+    match growth {
+        Growth::Unwritten => allocates.then_some(Prepared::Unwritten),
+        Growth::Zeroed => Some(Prepared::Zeroed),
+        Growth::None => None,
     }
 }
 
@@ -575,6 +625,57 @@ mod tests {
                 append.join().unwrap();
                 let after = disk.crash().open(&log(), "log");
                 assert!(after.is_ok(), "seed {seed}: {after:?}");
+            });
+        }
+    }
+
+    #[test]
+    fn a_striped_volume_keeps_what_it_acknowledged() {
+        const NAMES: [&str; 3] = ["log.0", "log.1", "log.2"];
+        for seed in 0..200 {
+            run(seed, || {
+                let disk = Disk::new(seed);
+                let mut options = log();
+                options.durability(Durability::EveryWrite).growth_cap(64 << 10);
+                options.growth([Growth::Unwritten, Growth::Zeroed, Growth::None][seed as usize % 3]);
+                let file = disk.open_striped(&options, &NAMES, 8192).unwrap();
+                let writers: Vec<_> = (0..3)
+                    .map(|writer| {
+                        let file = file.try_clone().unwrap();
+                        spawn(move || {
+                            let blocks = (1 + writer as usize) * 3;
+                            let append = |n: u8| {
+                                let block = Buffer::from(&vec![1 + n; blocks * 4096][..]);
+                                (file.append(&block).unwrap(), blocks, 1 + n)
+                            };
+                            (0..4).map(append).collect::<Vec<_>>()
+                        })
+                    })
+                    .collect();
+                let placed: Vec<_> = writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect();
+                let end = file.len().unwrap();
+                assert_eq!(end, placed.iter().map(|(_, blocks, _)| *blocks as u64 * 4096).sum::<u64>());
+                let crashed = disk.crash();
+                for (found, is_exact) in
+                    [(crashed.open_striped(&options, &NAMES, 8192).unwrap(), seed % 3 != 1), (file, true)]
+                {
+                    assert!(found.len().unwrap() >= end, "seed {seed}");
+                    assert!(!is_exact || found.len().unwrap() == end, "seed {seed}");
+                    for (offset, blocks, byte) in &placed {
+                        let mut into = Buffer::zeroed(blocks * 4096);
+                        assert_eq!(found.read_at(&mut into, *offset).unwrap(), into.len(), "seed {seed}");
+                        assert!(into.iter().all(|found| found == byte), "seed {seed}: {offset}");
+                    }
+                    found.set_len(end - 5000).unwrap();
+                    found.close().unwrap();
+                }
+                let reopened = disk.open_striped(&options, &NAMES, 8192).unwrap();
+                assert_eq!(reopened.len().unwrap(), end - 5000);
+                assert_eq!(reopened.recovery(), None);
+                let reader = disk.open_striped(&OpenOptions::new(), &NAMES, 8192).unwrap();
+                assert_eq!(reader.len().unwrap(), end - 5000);
+                let swapped = disk.open_striped(&OpenOptions::new(), &["log.1", "log.0", "log.2"], 8192);
+                assert!(matches!(swapped.unwrap_err().kind(), ErrorKind::Members(_)));
             });
         }
     }

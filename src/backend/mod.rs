@@ -1,16 +1,19 @@
 //! What the engine asks of the system below it. Backends are dumb: they do one thing at a time and say what
 //! came of it. Retries, short transfers and what an error means live in the engine.
 
+mod hands;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod null;
 pub(crate) mod ring;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod sim;
+pub(crate) mod striped;
 pub(crate) mod syscall;
 #[allow(unsafe_code)]
 pub(crate) mod uring;
 
 use crate::buffer::Segment;
+use crate::merge::Refusals;
 use crate::recovery::Extent;
 use crate::sync::JoinHandle;
 use std::fmt::Debug;
@@ -20,21 +23,25 @@ use std::os::fd::BorrowedFd;
 /// Work for another thread.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// Requests that write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Requests {
-    /// What callers wrote.
-    pub data: u64,
-    /// What it takes to find that again.
-    pub metadata: u64,
+/// What became of the writes of a file that a map divides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mapped {
+    /// All requests that wrote data, if they are counted below.
+    pub requests: Option<u64>,
+    /// If not: those beyond one for each operation.
+    pub more_requests: u64,
+    /// Requests that wrote what it takes to find the data again.
+    pub metadata_requests: u64,
+    /// Why there are so many.
+    pub refused: Refusals,
 }
 
 /// One open file or device. All methods may be called from several threads at once.
 pub trait Backend: Debug + Send + Sync + 'static {
     /// Writes segments one behind the other, with O_DSYNC semantics if `dsync`. May be short.
     fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64>;
-    /// Reads into `into`. May be short.
-    fn read(&self, into: &mut [u8], offset: u64) -> io::Result<u64>;
+    /// Reads into segments made by [`Segment::of_mut`], filling one after the other. May be short.
+    fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64>;
     /// Makes the data written before stable (fdatasync).
     fn flush(&self) -> io::Result<()>;
     /// Makes data, size and attributes stable (fsync).
@@ -61,8 +68,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn size_max(&self) -> u64;
     /// Runs a job beside the caller, or before it returns. The thread, if there is one, can be waited for.
     fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>>;
-    /// Brings what holds the file into order, durably, and gives it up: the file is stable, and not used any more.
-    fn put_away(&self) -> io::Result<()> {
+    /// The file was put in order, and is not used any more: brings what holds it into order, durably, and gives it up.
+    fn close(&self) -> io::Result<()> {
         Ok(())
     }
     /// Lets other processes write.
@@ -73,8 +80,12 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn for_ring(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    /// The requests that went out for writes, where one write may be several.
-    fn requests(&self) -> Option<Requests> {
+    /// The members that its calls become calls on, for rings that work on those.
+    fn striped(&self) -> Option<&striped::Striped> {
+        None
+    }
+    /// What became of its writes, if a map divides them.
+    fn mapped(&self) -> Option<Mapped> {
         None
     }
     /// The simulated file that this is, if it is one, for rings that work on such.

@@ -41,8 +41,8 @@ impl Backend for Null {
         Ok(len)
     }
 
-    fn read(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
-        Ok(self.readable(into.len() as u64, offset))
+    fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64> {
+        Ok(self.readable(into.iter().map(Segment::len).sum(), offset))
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -129,11 +129,14 @@ mod tests {
         file.allocate(0, 4096).unwrap();
         assert_eq!(file.physical_size().unwrap(), 12288, "nothing shrinks");
         let mut into = data.clone();
-        assert_eq!(file.read(&mut into, 8192).unwrap(), 4096);
-        assert_eq!(file.read(&mut into, 10240).unwrap(), 2048);
+        assert_eq!(file.read(&[Segment::of_mut(&mut into)], 8192).unwrap(), 4096);
+        assert_eq!(file.read(&[Segment::of_mut(&mut into)], 10240).unwrap(), 2048);
         assert_eq!(into[..], data[..]);
         file.truncate(100).unwrap();
-        assert_eq!((file.read(&mut into, 4096).unwrap(), file.physical_size().unwrap()), (0, 100));
+        assert_eq!(
+            (file.read(&[Segment::of_mut(&mut into)], 4096).unwrap(), file.physical_size().unwrap()),
+            (0, 100)
+        );
         file.write_zeroes(100, 8192).unwrap();
         assert_eq!(file.physical_size().unwrap(), 8192);
     }

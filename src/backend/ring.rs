@@ -17,10 +17,21 @@ use std::task::Wake;
 pub(crate) enum Io {
     /// Write segments one behind the other, with O_DSYNC semantics if `dsync`. May be short.
     Write { segments: SmallVec<[Segment; 1]>, offset: u64, dsync: bool },
-    /// Read into the segment, which nobody else looks at. May be short.
-    Read { into: Segment, offset: u64 },
+    /// Read into segments, which nobody else looks at, one after the other. May be short.
+    Read { into: SmallVec<[Segment; 1]>, offset: u64 },
     /// Make the data written before stable (fdatasync).
     Flush,
+}
+
+impl Io {
+    /// Does it by a plain call.
+    pub fn perform(self, backend: &dyn Backend) -> io::Result<u64> {
+        match self {
+            Self::Write { segments, offset, dsync } => backend.write(&segments, offset, dsync),
+            Self::Read { into, offset } => backend.read(&into, offset),
+            Self::Flush => backend.flush().map(|()| 0),
+        }
+    }
 }
 
 /// See the module.

@@ -34,8 +34,8 @@ impl Backend for Syscall {
         sys::write(self.fd.as_fd(), segments, offset, dsync)
     }
 
-    fn read(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
-        Ok(rustix::io::pread(&self.fd, into, offset)? as u64)
+    fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64> {
+        sys::read(self.fd.as_fd(), into, offset)
     }
 
     fn flush(&self) -> io::Result<()> {

@@ -64,6 +64,7 @@ impl Uring {
             opcode::Write::CODE,
             opcode::Writev::CODE,
             opcode::Read::CODE,
+            opcode::Readv::CODE,
             opcode::Fsync::CODE,
             opcode::PollAdd::CODE,
         ];
@@ -117,12 +118,18 @@ impl Uring {
         }
     }
 
-    fn read(&self, file: types::Fd, into: &Segment, offset: u64) -> squeue::Entry {
-        let (start, len) = (into.start(), transferable(into));
-        match self.is_registered(into) {
-            true => opcode::ReadFixed::new(file, start, len, 0).offset(offset).build(),
-            false => opcode::Read::new(file, start, len).offset(offset).build(),
+    fn read(&mut self, file: types::Fd, into: Segments, offset: u64) -> squeue::Entry {
+        let into = joined(into);
+        if let [segment] = &into[..] {
+            let (start, len) = (segment.start(), transferable(segment));
+            return match self.is_registered(segment) {
+                true => opcode::ReadFixed::new(file, start, len, 0).offset(offset).build(),
+                false => opcode::Read::new(file, start, len).offset(offset).build(),
+            };
         }
+        let (start, len) = (Segment::as_iovecs(&into).as_ptr(), into.len() as u32);
+        self.lent.push(into);
+        opcode::Readv::new(file, start, len).offset(offset).build()
     }
 
     /// Makes room for an entry. Before the entry is made: lists of segments that it names are kept for what is in the ring.
@@ -219,7 +226,7 @@ impl Ring for Uring {
         };
         let entry = match io {
             Io::Write { segments, offset, dsync } => self.write(file, segments, offset, dsync),
-            Io::Read { into, offset } => self.read(file, &into, offset),
+            Io::Read { into, offset } => self.read(file, into, offset),
             Io::Flush => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
         };
         self.submit(&entry.flags(flags).user_data(id));

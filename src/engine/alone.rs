@@ -80,11 +80,14 @@ impl Engine {
 
     fn put_away(&self) -> Result<()> {
         self.bring_into_order()?;
+        if self.backend.mapped().is_none() {
+            return Ok(());
+        }
         let blame = |error: &std::io::Error| {
             puts_flush_in_doubt(error).then(|| self.cause(Operation::Close, None, error))
         };
-        let put_away = self.fs.flushing(|| self.backend.put_away(), blame);
-        put_away.map_err(|error| self.failure(Operation::Close, &error))
+        let closed = self.fs.flushing(|| self.backend.close(), blame);
+        closed.map_err(|error| self.failure(Operation::Close, &error))
     }
 
     fn bring_into_order(&self) -> Result<()> {

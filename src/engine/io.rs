@@ -107,7 +107,9 @@ pub(crate) fn read_fully(backend: &dyn Backend, into: &mut [u8], offset: u64, al
     let mut transfer = Transfer::of_read(into.len() as u64, align);
     loop {
         let done = transfer.part().start;
-        if let Some(result) = transfer.took(backend.read(&mut into[done as usize..], offset + done)) {
+        if let Some(result) =
+            transfer.took(backend.read(&[Segment::of_mut(&mut into[done as usize..])], offset + done))
+        {
             return result;
         }
     }

@@ -30,14 +30,14 @@ pub(crate) use core::Ground;
 pub(crate) use io::{Transfer, part_of, read_fully, uninterrupted, write_fully};
 pub(crate) use reading::read_up_to;
 
-use crate::backend::{Backend, Requests};
+use crate::backend::Backend;
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::flush::Means;
 use crate::growth::{Planner, Wishes};
 use crate::inflight::{Gate, Pass};
 use crate::marker::{Marker, Prepared};
-use crate::merge::Span;
+use crate::merge::{Refusals, Span};
 use crate::options::Growth;
 use crate::recovery::Recovery;
 use crate::stats::{Counters, count};
@@ -46,7 +46,7 @@ use crate::sync::{Apart, Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
 use crate::sys::probe::Alignment;
 use core::{Call, Core, Dio, Failure, Outbox, Request, Work};
 use packing::Packer;
-use process::{Ended, FileSystem, Flushing, Process};
+use process::{Ended, FileSystems, Flushing, Process};
 use reactor::Reactor;
 use std::path::Path;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ pub(crate) struct Parts {
     pub backend: Arc<dyn Backend>,
     pub path: Arc<Path>,
     pub process: &'static Process,
-    pub fs: Arc<FileSystem>,
+    pub fs: FileSystems,
     pub ground: Ground,
     pub alignment: Alignment,
     pub wishes: Wishes,
@@ -75,7 +75,7 @@ pub(crate) struct Engine {
     pub recovery: Recovery,
     path: Arc<Path>,
     process: &'static Process,
-    fs: Arc<FileSystem>,
+    fs: FileSystems,
     is_device: bool,
     writes_through: bool,
     core: Apart<Mutex<Core<Token>>>,
@@ -137,13 +137,26 @@ impl Engine {
     }
 
     pub fn stats(&self) -> crate::Stats {
-        let growth_waits = if self.process.is_current() { self.lock().growth_waits() } else { 0 };
-        let counted = crate::Stats { growth_waits, ..self.counters.snapshot() };
-        match self.backend.requests() {
-            Some(Requests { data, metadata }) => {
-                crate::Stats { requests: data, metadata_requests: metadata, ..counted }
-            }
-            None => counted,
+        let counted = self.counters.snapshot();
+        // What the parent of a fork held a lock of stays locked in the child.
+        if !self.process.is_current() {
+            return counted;
+        }
+        let mapped = self.backend.mapped().unwrap_or_default();
+        let core = self.lock();
+        let mut refusals = core.refusals();
+        refusals.add(mapped.refused);
+        let Refusals { gap, bytes, segments, member, order } = refusals;
+        crate::Stats {
+            requests: mapped.requests.unwrap_or(counted.requests + mapped.more_requests),
+            metadata_requests: mapped.metadata_requests,
+            growth_waits: core.growth_waits(),
+            refused_gap: gap,
+            refused_bytes: bytes,
+            refused_segments: segments,
+            refused_member: member,
+            refused_order: order,
+            ..counted
         }
     }
 

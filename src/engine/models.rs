@@ -4,7 +4,7 @@
 //! that fails loses what every file had in the cache, and fails only once.
 
 use super::core::Ground;
-use super::process::{FileSystem, Process};
+use super::process::{FileSystems, Process};
 use super::queue::{Driver, What};
 use super::reactor::Handle;
 use super::reactor::tests::{Counted, POISON, block_on, poll_once};
@@ -189,11 +189,13 @@ impl Backend for Disk {
         Ok(bytes.len() as u64)
     }
 
-    fn read(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
+    fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64> {
         let state = self.state();
-        let live = &state.files[self.file].live[offset as usize..];
-        into.iter_mut().zip(live).for_each(|(into, live)| *into = *live as u8);
-        Ok(into.len().min(live.len()) as u64)
+        let room = into.iter().map(Segment::len).sum::<u64>() as usize;
+        let live = state.files[self.file].live[offset as usize..].iter().take(room);
+        let bytes: Vec<_> = live.map(|live| *live as u8).collect();
+        Segment::scatter(into, &bytes);
+        Ok(bytes.len() as u64)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -290,7 +292,7 @@ loom::lazy_static!(static ref PROCESS: Process = Process::new(1 << 20););
 
 impl File {
     /// An empty file beside the others of a device.
-    fn create(device: &Device, fs: &Arc<FileSystem>, grows: Grows) -> Self {
+    fn create(device: &Device, fs: &FileSystems, grows: Grows) -> Self {
         let file = {
             let mut state = device.lock();
             state.files.push(Image::default());
@@ -300,7 +302,7 @@ impl File {
         Self { engine: Arc::new(Self::engine(&disk, fs, grows)), disk }
     }
 
-    fn engine(disk: &Disk, fs: &Arc<FileSystem>, grows: Grows) -> Engine {
+    fn engine(disk: &Disk, fs: &FileSystems, grows: Grows) -> Engine {
         let cap_bytes = if grows == Grows::Beside { BLOCK } else { 64 * BLOCK };
         Engine::new(Parts {
             backend: Arc::new(disk.clone()),
@@ -327,7 +329,7 @@ impl File {
 
     /// One alone on its device, with record 1 in it.
     fn begun(grows: Grows) -> Self {
-        let file = Self::create(&Device::default(), &Arc::default(), grows);
+        let file = Self::create(&Device::default(), &FileSystems::default(), grows);
         assert_eq!(file.append(1, false), Ok(0));
         file
     }
@@ -488,7 +490,7 @@ fn loom_a_reader_sees_no_space_that_was_only_grown() {
 
 /// The last block goes from the one who wrote it to the next.
 fn two_append_bytes(grows: Grows, durable: [bool; 2]) {
-    let file = File::create(&Device::default(), &Arc::default(), grows);
+    let file = File::create(&Device::default(), &FileSystems::default(), grows);
     assert_eq!(file.append_bytes(1, 5, false), 0);
     let other = file.beside(move |file| file.append_bytes(2, 6, durable[0]));
     let mine = file.append_bytes(3, 8, durable[1]);
@@ -522,7 +524,7 @@ fn loom_two_durable_appends_to_one_block_that_move_the_size_themselves() {
 fn loom_an_append_beside_a_positional_write_of_its_block() {
     for durable in [false, true] {
         explore(4, move || {
-            let file = File::create(&Device::default(), &Arc::default(), Grows::Once);
+            let file = File::create(&Device::default(), &FileSystems::default(), Grows::Once);
             assert_eq!(file.append_bytes(1, 10, false), 0);
             let other = file.beside(move |file| {
                 file.engine.write_at(&[9; SECTOR as usize], SECTOR, durable).unwrap();
@@ -572,7 +574,7 @@ fn loom_a_cut_comes_before_an_append_or_after_it() {
 #[test]
 fn loom_the_grower_ends_while_another_append_needs_space() {
     explore(2, || {
-        let file = File::create(&Device::default(), &Arc::default(), Grows::Beside);
+        let file = File::create(&Device::default(), &FileSystems::default(), Grows::Beside);
         let other = file.beside(|file| file.append(1, false).unwrap());
         file.append(2, false).unwrap();
         other.join().unwrap();
@@ -584,7 +586,7 @@ fn loom_the_grower_ends_while_another_append_needs_space() {
 #[test]
 fn loom_no_thread_grows_a_closed_file() {
     explore(3, || {
-        let file = File::create(&Device::default(), &Arc::default(), Grows::Beside);
+        let file = File::create(&Device::default(), &FileSystems::default(), Grows::Beside);
         file.append(1, true).unwrap();
         file.append(2, false).unwrap();
         file.close();
@@ -594,7 +596,7 @@ fn loom_no_thread_grows_a_closed_file() {
 #[test]
 fn loom_a_file_is_cut_while_it_grows() {
     explore(3, || {
-        let file = File::create(&Device::default(), &Arc::default(), Grows::Beside);
+        let file = File::create(&Device::default(), &FileSystems::default(), Grows::Beside);
         file.append(1, false).unwrap();
         file.engine.set_len(0).unwrap();
         assert_eq!(file.append(2, false), Ok(0));
@@ -660,7 +662,7 @@ fn loom_a_failed_write_fails_all_above_it() {
 /// A queue of plain calls, with an append of a record submitted to it later.
 fn queue_with(file: &File, number: u8, durable: bool) -> Rc<RefCell<Driver>> {
     let driver = Driver::new(&PROCESS, 1, None, false);
-    let key = Key { dev: 1, inode: Some(file.disk.file as u64), within: None };
+    let key = Key { dev: 1, inode: Some(file.disk.file as u64), part: crate::sys::probe::Part::Whole };
     let inner = Inner::Shared { engine: file.engine.clone(), key, process: &PROCESS, durable };
     let record = Buffer::from(&[number; BLOCK as usize][..]);
     driver.borrow_mut().queue(&inner, What::Append, Some(record.into()), 0).expect("there is room");
@@ -736,8 +738,9 @@ impl Futures {
         let device = Device::default();
         device.lock().files.push(Image::default());
         let disk = Disk { device, file: 0, grows_beside: false };
-        let key = Key { dev: 1, inode: Some(0), within: None };
-        let made = PROCESS.registry.open(key, || Ok(File::engine(&disk, &Arc::default(), Grows::Once)));
+        let key = Key { dev: 1, inode: Some(0), part: crate::sys::probe::Part::Whole };
+        let made =
+            PROCESS.registry.open(key, || Ok(File::engine(&disk, &FileSystems::default(), Grows::Once)));
         let engine = made.expect("it is made");
         let file = crate::File::of(Inner::Shared { engine, key, process: &PROCESS, durable: false });
         Self { file: Arc::new(reactor.attach(file)), disk, count: Arc::default() }

@@ -11,6 +11,7 @@ use crate::queue::QueueOptions;
 use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use crate::sys;
 use crate::sys::probe::Through;
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Waker;
@@ -38,14 +39,18 @@ pub(crate) struct FileSystem {
     mounts: Mutex<Mounts>,
 }
 
-/// A flush that runs.
+/// What a file lies on: a file system; or those of all members of a striped volume, which fails as one.
+#[derive(Clone, Debug)]
+pub(crate) struct FileSystems(SmallVec<[Arc<FileSystem>; 1]>);
+
+/// A flush that runs, by its number on each file system.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Flushing(u64);
+pub(crate) struct Flushing(SmallVec<[u64; 1]>);
 
 /// A flush that has ended, with those that ran beside it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended(u64);
+#[derive(Debug)]
+pub(crate) struct Ended(SmallVec<[u64; 1]>);
 
 /// The mounts of a file system that we know of.
 #[derive(Debug, Default)]
@@ -144,39 +149,15 @@ impl FileSystem {
         }
     }
 
-    /// Performs a flush (or a write that carries one), and believes its success only if no flush of this file
-    /// system that ran beside it failed. `blame` makes the error of a failure, or nothing if that does not put the
-    /// file system in doubt.
-    pub fn flushing(
-        &self,
-        perform: impl FnOnce() -> std::io::Result<()>,
-        blame: impl FnOnce(&std::io::Error) -> Option<Arc<Error>>,
-    ) -> std::io::Result<()> {
-        let flush = self.begin_flush();
-        let result = perform();
-        let ended = self.end_flush(flush, &result, blame);
-        self.awaited(ended, result)
-    }
-
     /// A flush (or a write that carries one) is about to begin.
-    pub fn begin_flush(&self) -> Flushing {
-        Flushing(self.ledger.lock().begin())
+    fn begin_flush(&self) -> u64 {
+        self.ledger.lock().begin()
     }
 
-    /// It ended. What it says is to be believed once those that ran beside it have ended, too.
-    pub fn end_flush(
-        &self,
-        flush: Flushing,
-        result: &std::io::Result<()>,
-        blame: impl FnOnce(&std::io::Error) -> Option<Arc<Error>>,
-    ) -> Ended {
-        if let Err(error) = result
-            && let Some(cause) = blame(error)
-        {
-            self.wedge(cause);
-        }
+    /// It ended.
+    fn end_flush(&self, flush: u64) -> u64 {
         let mut ledger = self.ledger.lock();
-        let ended = Ended(ledger.end(flush.0));
+        let ended = ledger.end(flush);
         self.flush_ended.notify_all();
         let sleepers = std::mem::take(&mut *self.sleepers.lock());
         drop(ledger);
@@ -184,32 +165,22 @@ impl FileSystem {
         ended
     }
 
-    /// Waits until what a flush came to can be believed.
-    pub fn awaited(&self, ended: Ended, result: std::io::Result<()>) -> std::io::Result<()> {
+    /// Waits until those that ran beside a flush have ended, too; or one has failed.
+    fn await_others(&self, ended: u64) {
         let mut ledger = self.ledger.lock();
-        while result.is_ok() && self.wedged().is_none() && ledger.any_out_up_to(ended.0) {
+        while self.wedged().is_none() && ledger.any_out_up_to(ended) {
             ledger = self.flush_ended.wait(ledger);
         }
-        drop(ledger);
-        self.believed(result)
     }
 
-    /// Whether a flush that ended can be believed; if not, `waker` is told when the next one ends.
-    pub fn is_settled(&self, ended: Ended, waker: &Waker) -> bool {
+    /// Whether they have; if not, `waker` is told when the next one ends.
+    fn is_settled(&self, ended: u64, waker: &Waker) -> bool {
         let ledger = self.ledger.lock();
-        let settled = self.wedged().is_some() || !ledger.any_out_up_to(ended.0);
+        let settled = self.wedged().is_some() || !ledger.any_out_up_to(ended);
         if !settled {
             self.sleepers.lock().push(waker.clone());
         }
         settled
-    }
-
-    /// What a flush came to once those beside it have ended.
-    pub fn believed(&self, result: std::io::Result<()>) -> std::io::Result<()> {
-        match self.wedged() {
-            Some(_) if result.is_ok() => Err(std::io::Error::from_raw_os_error(libc::EIO)),
-            _ => result,
-        }
     }
 
     /// A device was opened anew once nobody has it; a file system was mounted anew once none of the mounts is left
@@ -229,6 +200,102 @@ impl FileSystem {
             );
         }
         still
+    }
+}
+
+impl FileSystems {
+    /// Those of several files.
+    pub fn joined(all: &[Self]) -> Self {
+        Self::of(all.iter().flat_map(|each| each.0.iter().cloned()))
+    }
+
+    /// Each of them once.
+    fn of(all: impl IntoIterator<Item = Arc<FileSystem>>) -> Self {
+        let mut each = SmallVec::<[Arc<FileSystem>; 1]>::new();
+        for fs in all {
+            if !each.iter().any(|known| Arc::ptr_eq(known, &fs)) {
+                each.push(fs);
+            }
+        }
+        Self(each)
+    }
+
+    /// Why nothing here can be trusted any more.
+    pub fn wedged(&self) -> Option<&Arc<Error>> {
+        self.0.iter().find_map(|fs| fs.wedged())
+    }
+
+    /// A flush failed. Which of them it was is not asked: none is trusted.
+    pub fn wedge(&self, cause: Arc<Error>) {
+        self.0.iter().for_each(|fs| fs.wedge(cause.clone()));
+    }
+
+    /// Performs a flush (or a write that carries one), and believes its success only if no flush of these file
+    /// systems that ran beside it failed. `blame` makes the error of a failure, or nothing if that does not put the
+    /// file system in doubt.
+    pub fn flushing(
+        &self,
+        perform: impl FnOnce() -> std::io::Result<()>,
+        blame: impl FnOnce(&std::io::Error) -> Option<Arc<Error>>,
+    ) -> std::io::Result<()> {
+        let flush = self.begin_flush();
+        let result = perform();
+        let ended = self.end_flush(flush, &result, blame);
+        self.awaited(ended, result)
+    }
+
+    /// A flush (or a write that carries one) is about to begin.
+    pub fn begin_flush(&self) -> Flushing {
+        Flushing(self.0.iter().map(|fs| fs.begin_flush()).collect())
+    }
+
+    /// It ended. What it says is to be believed once those that ran beside it have ended, too.
+    pub fn end_flush(
+        &self,
+        flush: Flushing,
+        result: &std::io::Result<()>,
+        blame: impl FnOnce(&std::io::Error) -> Option<Arc<Error>>,
+    ) -> Ended {
+        if let Err(error) = result
+            && let Some(cause) = blame(error)
+        {
+            self.wedge(cause);
+        }
+        Ended(self.0.iter().zip(flush.0).map(|(fs, flush)| fs.end_flush(flush)).collect())
+    }
+
+    /// Waits until what a flush came to can be believed.
+    pub fn awaited(&self, ended: Ended, result: std::io::Result<()>) -> std::io::Result<()> {
+        if result.is_ok() {
+            self.0.iter().zip(ended.0).for_each(|(fs, ended)| fs.await_others(ended));
+        }
+        self.believed(result)
+    }
+
+    /// Whether a flush that ended can be believed; if not, `waker` is told when the next one ends.
+    pub fn is_settled(&self, ended: &Ended, waker: &Waker) -> bool {
+        self.wedged().is_some() || self.0.iter().zip(&ended.0).all(|(fs, ended)| fs.is_settled(*ended, waker))
+    }
+
+    /// What a flush came to once those beside it have ended.
+    pub fn believed(&self, result: std::io::Result<()>) -> std::io::Result<()> {
+        match self.wedged() {
+            Some(_) if result.is_ok() => Err(std::io::Error::from_raw_os_error(libc::EIO)),
+            _ => result,
+        }
+    }
+}
+
+impl Default for FileSystems {
+    /// One of its own.
+    fn default() -> Self {
+        Self::of([Arc::default()])
+    }
+}
+
+impl From<Arc<FileSystem>> for FileSystems {
+    fn from(fs: Arc<FileSystem>) -> Self {
+        Self::of([fs])
     }
 }
 

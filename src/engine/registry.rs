@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::Result;
 use crate::sync::{Condvar, Mutex};
-use crate::sys::probe::Facts;
+use crate::sys::probe::{Facts, Part};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -12,15 +12,14 @@ use std::sync::Arc;
 pub(crate) struct Key {
     pub dev: u64,
     pub inode: Option<u64>,
-    /// The inode of a file inside of the volume that this is.
-    pub within: Option<u32>,
+    pub part: Part,
 }
 
 impl Key {
     /// That of an open file or device.
     pub fn of(facts: &Facts) -> Self {
         let inode = (!facts.is_device).then_some(facts.identity.inode);
-        Self { dev: facts.dev, inode, within: facts.within }
+        Self { dev: facts.dev, inode, part: facts.part }
     }
 }
 

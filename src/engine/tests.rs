@@ -1,7 +1,7 @@
 //! The engine on the simulated disk, one thread: what it leaves on disk, step by step and after every crash.
 
 use super::core::{Core, Failure, Ground, Outbox};
-use super::process::{FileSystem, Process};
+use super::process::{FileSystems, Process};
 use super::recover::{Recover, bring_into_order};
 use super::{Engine, Parts};
 use crate::backend::Backend;
@@ -122,11 +122,11 @@ fn ground(prepared: Option<Prepared>) -> Ground {
     }
 }
 
-fn open_on(disk: Disk, prepared: Option<Prepared>, fs: Arc<FileSystem>) -> Result<SimFile, ErrorKind> {
+fn open_on(disk: Disk, prepared: Option<Prepared>, fs: FileSystems) -> Result<SimFile, ErrorKind> {
     open_as(disk, ground(prepared), fs)
 }
 
-fn open_as(disk: Disk, ground: Ground, fs: Arc<FileSystem>) -> Result<SimFile, ErrorKind> {
+fn open_as(disk: Disk, ground: Ground, fs: FileSystems) -> Result<SimFile, ErrorKind> {
     let order = bring_into_order(&disk.0, SELF, Recover::Cut);
     let (recovery, held) = order.map_err(|error| super::os_kind(&error))?;
     if let Verdict::Doubtful(why) = recovery.verdict {
@@ -147,7 +147,7 @@ fn open_as(disk: Disk, ground: Ground, fs: Arc<FileSystem>) -> Result<SimFile, E
 }
 
 fn open(disk: Disk) -> SimFile {
-    open_on(disk, Some(Prepared::Unwritten), Arc::default()).expect("in order")
+    open_on(disk, Some(Prepared::Unwritten), FileSystems::default()).expect("in order")
 }
 
 fn record(number: u64, blocks: u64) -> Buffer {
@@ -211,7 +211,7 @@ fn a_full_disk_fails_appends_without_a_hole_until_space_is_freed() {
 #[test]
 fn zeros_that_find_no_space_are_taken_back_and_fewer_are_tried() {
     let sim = Disk::without_allocation(16 * BLOCK_BYTES);
-    let file = open_on(sim, Some(Prepared::Zeroed), Arc::default()).unwrap();
+    let file = open_on(sim, Some(Prepared::Zeroed), FileSystems::default()).unwrap();
     for number in 1..=16 {
         file.append(&record(number, 1), false).unwrap();
     }
@@ -230,7 +230,7 @@ fn a_large_append_that_does_not_fit_leaves_room_for_a_small_one() {
 
 #[test]
 fn without_growth_ahead_a_full_disk_leaves_the_file_as_it_was() {
-    let file = open_on(Disk::new(4 * BLOCK_BYTES), None, Arc::default()).unwrap();
+    let file = open_on(Disk::new(4 * BLOCK_BYTES), None, FileSystems::default()).unwrap();
     file.append(&record(1, 3), false).unwrap();
     let error = file.append(&record(4, 2), false).unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::NoSpace(libc::ENOSPC));
@@ -303,7 +303,7 @@ fn a_growth_that_could_not_be_taken_back_is_not_announced_over() {
 
 #[test]
 fn flush_error_wedges_every_file_of_the_file_system() {
-    let fs: Arc<FileSystem> = Arc::default();
+    let fs = FileSystems::default();
     let one = open_on(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), fs.clone()).unwrap();
     let other = open_on(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), fs).unwrap();
     let elsewhere = open(Disk::new(DISK_BYTES));
@@ -370,17 +370,18 @@ fn misalignment_is_an_error_that_names_the_alignment() {
 
 #[test]
 fn zeroed_space_leaves_the_end_to_the_caller_until_it_cuts() {
-    let file = open_on(Disk::new(DISK_BYTES), Some(Prepared::Zeroed), Arc::default()).unwrap();
+    let file = open_on(Disk::new(DISK_BYTES), Some(Prepared::Zeroed), FileSystems::default()).unwrap();
     file.append(&record(1, 1), true).unwrap();
     for _ in 0..2 {
-        let again = open_on(file.backend.crash(|_| true), Some(Prepared::Zeroed), Arc::default()).unwrap();
+        let again =
+            open_on(file.backend.crash(|_| true), Some(Prepared::Zeroed), FileSystems::default()).unwrap();
         assert_eq!(again.recovery.verdict, Verdict::Undecided);
         assert_eq!(again.recovery.floor, 0);
         assert!(again.len() > BLOCK_BYTES && contents(&again)[1] == 0);
         again.finish().unwrap();
         assert!(again.backend.is_marked(), "nobody said where the file ends");
     }
-    let last = open_on(file.backend.crash(|_| true), Some(Prepared::Zeroed), Arc::default()).unwrap();
+    let last = open_on(file.backend.crash(|_| true), Some(Prepared::Zeroed), FileSystems::default()).unwrap();
     last.set_len(BLOCK_BYTES).unwrap();
     assert!(!last.backend.is_marked());
     assert_eq!(contents(&last), [1]);
@@ -393,7 +394,7 @@ fn a_file_grown_by_another_program_since_is_doubtful() {
     let disk = file.backend.crash(|_| true);
     disk.append_behind_our_back(1);
     let before = disk.calls();
-    let opened = open_on(disk.clone(), Some(Prepared::Unwritten), Arc::default());
+    let opened = open_on(disk.clone(), Some(Prepared::Unwritten), FileSystems::default());
     assert!(matches!(opened, Err(ErrorKind::Doubtful(_))));
     assert_eq!(disk.calls() - before, 1, "all it did was to sync");
 }
@@ -447,7 +448,7 @@ fn a_growth_that_fails_half_way_is_taken_back() {
 
 #[test]
 fn a_failed_zeroing_is_taken_back() {
-    let file = open_on(Disk::new(DISK_BYTES), Some(Prepared::Zeroed), Arc::default()).unwrap();
+    let file = open_on(Disk::new(DISK_BYTES), Some(Prepared::Zeroed), FileSystems::default()).unwrap();
     file.backend.fail(Call::Write, 0, libc::EIO);
     assert!(file.append(&record(1, 1), true).is_err());
     file.finish().unwrap();
@@ -473,12 +474,12 @@ fn an_empty_append_returns_the_length() {
 fn a_marker_that_cannot_be_read_is_doubtful() {
     let sim = Disk::new(DISK_BYTES);
     sim.0.write_marker(b"nonsense").unwrap();
-    assert!(open_on(sim, Some(Prepared::Unwritten), Arc::default()).is_err());
+    assert!(open_on(sim, Some(Prepared::Unwritten), FileSystems::default()).is_err());
 }
 
 #[test]
 fn close_beside_a_failed_flush_is_not_a_success() {
-    let fs: Arc<FileSystem> = Arc::default();
+    let fs = FileSystems::default();
     let file = open_on(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), fs.clone()).unwrap();
     file.append(&record(1, 1), false).unwrap();
     let (begun, wait) = std::sync::mpsc::channel();
@@ -513,7 +514,7 @@ fn growth_leaves_alone_what_another_program_appended() {
 #[test]
 fn a_file_that_finds_no_space_for_its_marker_is_closed_all_the_same() {
     for prepared in [Prepared::Unwritten, Prepared::Zeroed] {
-        let file = open_on(Disk::new(DISK_BYTES), Some(prepared), Arc::default()).unwrap();
+        let file = open_on(Disk::new(DISK_BYTES), Some(prepared), FileSystems::default()).unwrap();
         file.append(&record(1, 3), true).unwrap();
         file.backend.fail(Call::Marker, 0, libc::ENOSPC);
         file.finish().unwrap();
@@ -561,7 +562,7 @@ fn a_file_whose_marker_may_not_be_written_works_without_growth() {
 #[test]
 fn what_a_failed_append_left_is_cut_by_close() {
     let disk = Disk::with(Settings { capacity_bytes: DISK_BYTES, short_one_in: 1, ..Settings::default() });
-    let file = open_on(disk, None, Arc::default()).unwrap();
+    let file = open_on(disk, None, FileSystems::default()).unwrap();
     file.append(&record(1, 2), true).unwrap();
     file.backend.fail(Call::Write, 1, libc::EDQUOT);
     file.backend.fail(Call::Allocate, 0, libc::EDQUOT);
@@ -684,7 +685,7 @@ fn a_crash_in_any_window_loses_nothing_acknowledged_and_shows_nothing_else() {
         (Disk::without_allocation, Prepared::Zeroed),
     ];
     for (disk, prepared) in disks {
-        let whole = open_on(disk(DISK_BYTES), Some(prepared), Arc::default()).unwrap();
+        let whole = open_on(disk(DISK_BYTES), Some(prepared), FileSystems::default()).unwrap();
         live(&whole);
         whole.finish().unwrap();
         for cut in 0..whole.backend.calls() {
@@ -698,7 +699,7 @@ fn a_crash_in_any_window_loses_nothing_acknowledged_and_shows_nothing_else() {
 /// Where they do not, it is when the file is closed.
 fn crash_at(cut: u64, sim: Disk, prepared: Prepared, markers_find_space: bool) {
     sim.die_after(cut);
-    let fs: Arc<FileSystem> = Arc::default();
+    let fs = FileSystems::default();
     let file = open_on_dying(sim, prepared, fs);
     let Some(file) = file else { return };
     let durable = live(&file);
@@ -722,7 +723,7 @@ fn crash_at(cut: u64, sim: Disk, prepared: Prepared, markers_find_space: bool) {
 }
 
 /// Opening a new file syncs it: a disk that is gone by then has no file to speak of.
-fn open_on_dying(sim: Disk, prepared: Prepared, fs: Arc<FileSystem>) -> Option<SimFile> {
+fn open_on_dying(sim: Disk, prepared: Prepared, fs: FileSystems) -> Option<SimFile> {
     let works = sim.0.sync_all().is_ok();
     works.then(|| open_on(sim, Some(prepared), fs).ok()).flatten()
 }
@@ -732,8 +733,9 @@ fn check_after_crash(disk: &Disk, durable: u64, prepared: Prepared, at: &str) {
         let image = disk.crash(|_| true);
         image.die_after(again);
         let died = bring_into_order(&image.0, SELF, Recover::Cut).is_err();
-        let file = open_on(image.crash(|n| n.is_none() && again % 2 == 0), Some(prepared), Arc::default())
-            .unwrap_or_else(|kind| panic!("{at}, recovery call {again}: {kind}"));
+        let file =
+            open_on(image.crash(|n| n.is_none() && again % 2 == 0), Some(prepared), FileSystems::default())
+                .unwrap_or_else(|kind| panic!("{at}, recovery call {again}: {kind}"));
         let contents = contents(&file);
         let end = contents.iter().position(|content| *content == 0).unwrap_or(contents.len());
         assert!(end as u64 >= durable, "{at}, recovery call {again}: {durable} acknowledged, {end} found");
@@ -875,7 +877,7 @@ fn a_file_whose_marker_cannot_be_written_is_not_recycled() {
 
 #[test]
 fn a_file_that_does_not_grow_ahead_or_was_changed_is_not_recycled() {
-    let plain = open_on(old_file(3), None, Arc::default()).unwrap();
+    let plain = open_on(old_file(3), None, FileSystems::default()).unwrap();
     assert!(matches!(plain.recycle().unwrap_err().kind(), ErrorKind::Unsupported(_)));
     let file = open(old_file(3));
     file.backend.append_behind_our_back(1);
@@ -914,7 +916,7 @@ fn a_crash_in_any_window_of_a_recycled_file_mixes_no_lives() {
         for cut in 0.. {
             let sim = old_file(old_blocks);
             sim.die_after(cut);
-            let Ok(file) = open_on(sim, Some(prepared), Arc::default()) else { continue };
+            let Ok(file) = open_on(sim, Some(prepared), FileSystems::default()) else { continue };
             let begun = file.recycle().is_ok();
             let durable = if begun { live(&file) } else { 0 };
             let done = file.finish().is_ok();
@@ -943,8 +945,9 @@ fn check_lives(disk: &Disk, prepared: Prepared, durable: Option<u64>, old_blocks
         let image = disk.crash(|_| true);
         image.die_after(again);
         let died = bring_into_order(&image.0, SELF, Recover::Cut).is_err();
-        let file = open_on(image.crash(|n| n.is_none() && again % 2 == 0), Some(prepared), Arc::default())
-            .unwrap_or_else(|kind| panic!("{at}: {kind}"));
+        let file =
+            open_on(image.crash(|n| n.is_none() && again % 2 == 0), Some(prepared), FileSystems::default())
+                .unwrap_or_else(|kind| panic!("{at}: {kind}"));
         let as_it_was = file.recovery.verdict == Verdict::Clean && contents(&file) == old;
         if durable.is_some() || !as_it_was {
             let end = settle(&file).unwrap_or_else(|error| panic!("{at}: {error}"));

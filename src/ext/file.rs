@@ -2,16 +2,18 @@
 
 use super::node::Node;
 use super::volumes::Held;
-use crate::backend::{Backend, Job, Requests};
+use crate::backend::{Backend, Job, Mapped};
 use crate::buffer::Segment;
+use crate::merge::Refusals;
 use crate::recovery::Extent;
+use crate::stats::count;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{self, JoinHandle};
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// See the module.
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub(crate) struct Within {
     node: Arc<Node>,
     /// Until it is put away.
     held: Mutex<Option<Held>>,
+    /// Those that came so far, and the requests that they became.
+    writes: AtomicU64,
     data_requests: AtomicU64,
     metadata_requests: AtomicU64,
 }
@@ -28,6 +32,7 @@ impl Within {
         Self {
             node,
             held: Mutex::new(Some(held)),
+            writes: AtomicU64::new(0),
             data_requests: AtomicU64::new(0),
             metadata_requests: AtomicU64::new(0),
         }
@@ -44,6 +49,15 @@ impl Within {
         Ok(offset / block_bytes..end / block_bytes)
     }
 
+    fn read_part(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
+        let block_bytes = self.node.volume.geometry.block_bytes;
+        let end = self.node.size().next_multiple_of(block_bytes);
+        let bytes = end.saturating_sub(offset).min(into.len() as u64);
+        let blocks = self.blocks(offset, bytes)?;
+        self.node.read(&mut into[..bytes as usize], blocks.start)?;
+        Ok(bytes)
+    }
+
     /// In the child of a fork, a thread that is not there may hold the locks for ever.
     fn check_process(&self) -> io::Result<()> {
         match self.node.volume.process.is_current() {
@@ -57,21 +71,26 @@ impl Backend for Within {
     fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
         self.node.volume.check_usable()?;
         let bytes = segments.iter().map(Segment::len).sum();
-        self.node.write(segments, self.blocks(offset, bytes)?, &self.data_requests)?;
+        let blocks = self.blocks(offset, bytes)?;
+        count(&self.writes, 1);
+        self.node.write(segments, blocks, &self.data_requests)?;
         if dsync {
             self.flush()?;
         }
         Ok(bytes)
     }
 
-    fn read(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
+    fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64> {
         self.check_process()?;
-        let block_bytes = self.node.volume.geometry.block_bytes;
-        let end = self.node.size().next_multiple_of(block_bytes);
-        let bytes = end.saturating_sub(offset).min(into.len() as u64);
-        let blocks = self.blocks(offset, bytes)?;
-        self.node.read(&mut into[..bytes as usize], blocks.start)?;
-        Ok(bytes)
+        let mut done = 0;
+        for segment in into {
+            let read = segment.fill(|bytes| self.read_part(bytes, offset + done))?;
+            done += read;
+            if read < segment.len() {
+                break;
+            }
+        }
+        Ok(done)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -138,7 +157,7 @@ impl Backend for Within {
         sync::spawn("dioxide-grow", job).map(Some)
     }
 
-    fn put_away(&self) -> io::Result<()> {
+    fn close(&self) -> io::Result<()> {
         match self.held.lock().take() {
             Some(held) => held.put_away(&self.metadata_requests),
             None => Ok(()),
@@ -157,10 +176,15 @@ impl Backend for Within {
         self.node.volume.image().descriptor()
     }
 
-    fn requests(&self) -> Option<Requests> {
-        Some(Requests {
-            data: self.data_requests.load(Relaxed),
-            metadata: self.metadata_requests.load(Relaxed),
+    fn mapped(&self) -> Option<Mapped> {
+        let requests = self.data_requests.load(Relaxed);
+        // A write becomes another request where the next block does not follow on the volume.
+        let gap = requests.saturating_sub(self.writes.load(Relaxed));
+        Some(Mapped {
+            requests: Some(requests),
+            more_requests: 0,
+            metadata_requests: self.metadata_requests.load(Relaxed),
+            refused: Refusals { gap, ..Refusals::default() },
         })
     }
 }

@@ -19,7 +19,7 @@ pub(crate) mod volumes;
 
 use crate::backend::Backend;
 use crate::backend::syscall::Syscall;
-use crate::engine::process::{FileSystem, Process};
+use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::registry::Key;
 use crate::engine::{Engine, Parts, os_kind};
@@ -48,7 +48,7 @@ use volumes::Held;
 pub(crate) struct Image {
     pub backend: Arc<dyn Backend>,
     pub facts: Facts,
-    pub fs: Arc<FileSystem>,
+    pub fs: FileSystems,
 }
 
 /// A file that is being opened.

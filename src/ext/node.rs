@@ -11,10 +11,10 @@ use crate::map::blocks::ranges;
 use crate::map::indirect::{Found, Map, ROOTS, Run, filled, named, push};
 use crate::stats::count;
 use crate::sync::Mutex;
-use crate::sync::atomic::AtomicU64;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// A size beyond this needs the feature `large_file`.
 const SMALL_FILE_BYTES_MAX: u64 = i32::MAX as u64;

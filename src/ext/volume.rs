@@ -19,20 +19,20 @@ use super::format::{Descriptor, Geometry, Inode, Refusal, SUPERBLOCK_AT, SUPERBL
 use super::node::Node;
 use crate::backend::Backend;
 use crate::buffer::{Buffer, Segment};
-use crate::engine::process::{FileSystem, Process};
+use crate::engine::process::{FileSystems, Process};
 use crate::engine::{Transfer, read_fully, uninterrupted, write_fully};
 use crate::error::ErrorKind;
 use crate::map::indirect::Tables;
 use crate::marker::Identity;
 use crate::merge::{self, Span};
 use crate::stats::count;
-use crate::sync::atomic::AtomicU64;
 use crate::sync::{self, Mutex, MutexGuard, OnceLock};
-use crate::sys::probe::{Alignment, Facts};
+use crate::sys::probe::{Alignment, Facts, Part};
 use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -47,7 +47,7 @@ const FIRST_READ_BYTES: usize = 4096;
 pub(crate) struct Volume {
     image: Arc<dyn Backend>,
     facts: Facts,
-    pub fs: Arc<FileSystem>,
+    pub fs: FileSystems,
     /// What transfers to it are multiples of.
     unit: u64,
     pub geometry: Geometry,
@@ -162,7 +162,7 @@ impl Volume {
             is_device: false,
             alignment: Alignment { offset: block, append: block, ..alignment },
             len: node.size(),
-            within: Some(node.number),
+            part: Part::Within(node.number),
             ..self.facts.clone()
         }
     }
@@ -389,7 +389,7 @@ impl Volume {
         let spans: Vec<_> =
             blocks.iter().map(|(block, _)| Span::at(block * block_bytes, block_bytes)).collect();
         let mut rest = &blocks[..];
-        for run in merge::runs(&spans, self.facts.limits) {
+        for (run, _) in merge::runs(&spans, self.facts.limits) {
             let (now, later) = rest.split_at(run);
             let segments: Vec<_> = now.iter().map(|(_, bytes)| Segment::of(bytes)).collect();
             count(requests, 1);

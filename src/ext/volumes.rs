@@ -5,10 +5,10 @@ use crate::engine::process::Process;
 use crate::engine::registry::Key;
 use crate::error::ErrorKind;
 use crate::sync::Mutex;
-use crate::sync::atomic::AtomicU64;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// See the module. The lock is held while one is opened or put away, so that nobody finds it half so.
 #[derive(Debug, Default)]

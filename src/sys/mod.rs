@@ -27,6 +27,19 @@ pub(crate) fn write(fd: BorrowedFd<'_>, segments: &[Segment], offset: u64, dsync
     u64::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 
+/// Reads into segments made by [`Segment::of_mut`], one behind the other. May be short.
+pub(crate) fn read(fd: BorrowedFd<'_>, into: &[Segment], offset: u64) -> io::Result<u64> {
+    let iovecs = Segment::as_iovecs(into);
+    // SAFETY: as in `write`; the bytes were given away to be written to, until the operation is complete.
+    let read = unsafe {
+        match iovecs {
+            [one] => libc::pread(fd.as_raw_fd(), one.iov_base, one.iov_len, offset as i64),
+            _ => libc::preadv(fd.as_raw_fd(), iovecs.as_ptr(), iovecs.len() as i32, offset as i64),
+        }
+    };
+    u64::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
 /// An extended attribute, if the file has it and the file system has any.
 pub(crate) fn read_xattr(fd: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
     let mut value = vec![0u8; 4096];
@@ -46,6 +59,13 @@ pub(crate) fn read_xattr(fd: BorrowedFd<'_>, name: &str) -> io::Result<Option<Ve
 pub(crate) fn epoch() -> u32 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     now.subsec_nanos() ^ now.as_secs() as u32
+}
+
+/// Bytes that nobody else has.
+pub(crate) fn random_id() -> io::Result<[u8; 16]> {
+    let mut id = [0; 16];
+    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut id)?;
+    Ok(id)
 }
 
 /// The byte that stands for the right to write: near the largest offset, where no program locks its data. A

@@ -1,6 +1,7 @@
 //! The life of a file whose records have any length: several writers by calls and by queues, positional writes around the
 //! last block, power cuts at any event, and what recovery makes of them, byte by byte.
 
+use crate::layout::Layout;
 use crate::life::{Crashes, Outcome, drawn, join, lock};
 use crate::records::{BLOCK_BYTES, Number, SECTOR_BYTES};
 use dioxide::sim::{self, Call, Disk, Settings};
@@ -9,7 +10,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-const NAME: &str = "log";
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
 /// A write, as its caller knows it.
@@ -268,6 +268,7 @@ pub struct Life {
     crashes: Crashes,
     settings: Settings,
     options: OpenOptions,
+    layout: Layout,
     disk: Disk,
     shared: Arc<Shared>,
 }
@@ -284,13 +285,14 @@ impl Life {
         }
         let shared = Shared::default();
         lock(&shared.bytes).pads = tail == Tail::Pad;
-        lock(&shared.outcome).lives = 1;
+        let layout = Layout::of(seed);
+        *lock(&shared.outcome) = Outcome { lives: 1, striped: layout.is_striped(), ..Outcome::default() };
         let disk = Disk::with(seed, settings.clone());
-        Self { seed, random, crashes, settings, options, disk, shared: Arc::new(shared) }
+        Self { seed, random, crashes, settings, options, layout, disk, shared: Arc::new(shared) }
     }
 
     fn at(&self) -> String {
-        format!("seed {}, {:?}, {:?}", self.seed, self.options, self.settings)
+        format!("seed {}, {:?}, {:?}, {:?}", self.seed, self.layout, self.options, self.settings)
     }
 
     /// The control: flushes do nothing.
@@ -303,7 +305,7 @@ impl Life {
     pub fn live(mut self) -> Outcome {
         let mut kept = None;
         for _ in 0..1 + self.random.u64(..4) {
-            let file = kept.take().map_or_else(|| self.disk.open(&self.options, NAME), Ok);
+            let file = kept.take().map_or_else(|| self.layout.open(&self.disk, &self.options), Ok);
             let file = file.unwrap_or_else(|error| panic!("{}: {error}", self.at()));
             self.phase(&file);
             kept = self.between(file);
@@ -331,7 +333,7 @@ impl Life {
                     random: self.random.fork(),
                     handles: [
                         file.try_clone().expect("one more handle"),
-                        self.disk.open(&durable, NAME).expect("one more handle"),
+                        self.layout.open(&self.disk, &durable).expect("one more handle"),
                     ],
                     shared: self.shared.clone(),
                     positional,
@@ -364,7 +366,12 @@ impl Life {
     }
 
     fn checker(&self) -> Checker {
-        Checker { shared: self.shared.clone(), options: self.options.clone(), at: self.at() }
+        Checker {
+            shared: self.shared.clone(),
+            options: self.options.clone(),
+            layout: self.layout,
+            at: self.at(),
+        }
     }
 
     /// Cuts the power for good, or does what needs the file alone. Returns it if it stays open.
@@ -415,7 +422,7 @@ impl Life {
         self.watch();
         file.close().unwrap_or_else(|error| panic!("{at}: {error}"));
         self.disk.watch(None);
-        assert!(self.disk.content(NAME) == Some(after), "{at}: closed, it is as any other file");
+        assert!(self.layout.content(&self.disk) == Some(after), "{at}: closed, it is as any other file");
         None
     }
 }
@@ -431,6 +438,7 @@ fn read(file: &File) -> Vec<u8> {
 struct Checker {
     shared: Arc<Shared>,
     options: OpenOptions,
+    layout: Layout,
     at: String,
 }
 
@@ -442,7 +450,7 @@ impl Checker {
             lock(&self.shared.outcome).recoveries_cut_short += 1;
             let dying = crashed.crash();
             dying.die_after(random.u64(..8));
-            drop(dying.open(&self.options, NAME));
+            drop(self.layout.open(&dying, &self.options));
             self.recover(&dying.crash(), "after a crash in recovery");
         }
         self.recover(crashed, "after a crash")
@@ -451,7 +459,7 @@ impl Checker {
     fn recover(&self, disk: &Disk, when: &str) -> Vec<u8> {
         let at = format!("{}, {when}", self.at);
         let bytes = lock(&self.shared.bytes);
-        let file = disk.open(&self.options, NAME).unwrap_or_else(|error| panic!("{at}: {error}"));
+        let file = self.layout.open(disk, &self.options).unwrap_or_else(|error| panic!("{at}: {error}"));
         if let Some(found) = file.recovery().filter(|found| found.verdict == Verdict::Undecided) {
             lock(&self.shared.outcome).undecided += 1;
             assert!(found.floor <= bytes.most(), "{at}: {found}");
@@ -461,7 +469,10 @@ impl Checker {
         let content = read(&file);
         bytes.check_after_crash(&content, &at);
         file.close().unwrap_or_else(|error| panic!("{at}: {error}"));
-        assert!(disk.content(NAME).as_ref() == Some(&content), "{at}: closed, it is as any other file");
+        assert!(
+            self.layout.content(disk).as_ref() == Some(&content),
+            "{at}: closed, it is as any other file"
+        );
         content
     }
 }

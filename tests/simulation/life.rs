@@ -1,5 +1,6 @@
 //! The life of one file: phases in which several writers use it at once, and what happens between them.
 
+use crate::layout::Layout;
 use crate::oracle::Oracle;
 use crate::queues::Queuer;
 use crate::records::{BLOCK_BYTES, SECTORS, Sector, sectors};
@@ -11,7 +12,6 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-const NAME: &str = "log";
 const ORDINARY: &str = "ordinary";
 
 /// When the power is cut while writers are at work, each time on a copy of the disk.
@@ -45,6 +45,7 @@ pub struct Outcome {
     pub closed_before: u64,
     pub cut_beside: u64,
     pub died: u64,
+    pub striped: u64,
 }
 
 impl Outcome {
@@ -66,6 +67,7 @@ impl Outcome {
         self.closed_before += other.closed_before;
         self.cut_beside += other.cut_beside;
         self.died += other.died;
+        self.striped += other.striped;
     }
 }
 
@@ -76,6 +78,7 @@ pub struct Life {
     crashes: Crashes,
     settings: Settings,
     options: OpenOptions,
+    layout: Layout,
     /// The control: what is only acknowledged is taken for durable.
     too_early: bool,
     disk: Disk,
@@ -136,6 +139,7 @@ impl Life {
         if random.u8(..3) == 0 {
             options.capacity(random.u64(..40) * BLOCK_BYTES);
         }
+        let layout = Layout::of(seed);
         let ordinary = (0..random.usize(..9000)).map(|_| random.u8(..)).collect();
         Self {
             disk: Disk::with(seed, settings.clone()),
@@ -144,11 +148,12 @@ impl Life {
             crashes,
             settings,
             options,
+            layout,
             too_early: false,
             open: None,
             shared: Arc::new(Shared {
                 oracle: Mutex::default(),
-                outcome: Mutex::new(Outcome { lives: 1, ..Outcome::default() }),
+                outcome: Mutex::new(Outcome { lives: 1, striped: layout.is_striped(), ..Outcome::default() }),
                 phase: Mutex::default(),
             }),
             ordinary,
@@ -172,7 +177,7 @@ impl Life {
         self.disk.put(ORDINARY, &self.ordinary);
         let mut recycled = false;
         for _ in 0..1 + self.random.u64(..3) {
-            let file = self.open.take().map_or_else(|| self.disk.open(&self.options, NAME), Ok);
+            let file = self.open.take().map_or_else(|| self.layout.open(&self.disk, &self.options), Ok);
             let file = file.unwrap_or_else(|error| panic!("{}: {error}", self.at()));
             assert!(file.recovery().is_none(), "{}: {:?}", self.at(), file.recovery());
             let file = self.phase(file, recycled);
@@ -183,7 +188,7 @@ impl Life {
     }
 
     fn at(&self) -> String {
-        format!("seed {}, {:?}, {:?}", self.seed, self.options, self.settings)
+        format!("seed {}, {:?}, {:?}, {:?}", self.seed, self.layout, self.options, self.settings)
     }
 
     // --- a phase ------------------------------------------------------------------------------------
@@ -227,7 +232,7 @@ impl Life {
         join(threads);
         if phase.closed_beside {
             file.close().unwrap_or_else(|error| panic!("{}: {error}", self.at()));
-            let again = self.disk.open(&self.options, NAME);
+            let again = self.layout.open(&self.disk, &self.options);
             file = again.unwrap_or_else(|error| panic!("{}: {error}", self.at()));
         }
         join(lingering);
@@ -241,7 +246,7 @@ impl Life {
         let plain = file.try_clone().expect("one more handle");
         Writer {
             random: self.random.fork(),
-            handles: vec![plain, durable_handle(&self.disk, &self.options)],
+            handles: vec![plain, durable_handle(self.layout, &self.disk, &self.options)],
             shared: self.shared.clone(),
             own: BTreeMap::new(),
             at: self.at(),
@@ -292,6 +297,7 @@ impl Life {
         Checker {
             shared: self.shared.clone(),
             options: self.options.clone(),
+            layout: self.layout,
             growth,
             short_writes: self.settings.short_one_in > 0,
             every_recovery: self.crashes == Crashes::Every,
@@ -317,7 +323,8 @@ impl Life {
             drop(file.close());
         } else if phase.wedged {
             assert!(file.close().is_err(), "{}: closed on a wedged file system", self.at());
-            let again = self.disk.open(&self.options, NAME).expect_err("refused until it is mounted anew");
+            let again =
+                self.layout.open(&self.disk, &self.options).expect_err("refused until it is mounted anew");
             assert!(matches!(again.kind(), ErrorKind::Wedged(_)), "{}: {again}", self.at());
         } else if self.random.bool() {
             return self.alone(file, &phase);
@@ -369,7 +376,7 @@ impl Life {
         self.watch(file.growth());
         file.close().unwrap_or_else(|error| panic!("{at}: {error}"));
         self.disk.watch(None);
-        assert_eq!(self.disk.content(NAME), Some(content), "{at}: closed, it is as any other file");
+        assert_eq!(self.layout.content(&self.disk), Some(content), "{at}: closed, it is as any other file");
         false
     }
 
@@ -411,8 +418,8 @@ fn cut_beside(mut writer: Writer) {
     }
 }
 
-fn durable_handle(disk: &Disk, options: &OpenOptions) -> File {
-    disk.open(options.clone().durability(Durability::EveryWrite), NAME).expect("one more handle")
+fn durable_handle(layout: Layout, disk: &Disk, options: &OpenOptions) -> File {
+    layout.open(disk, options.clone().durability(Durability::EveryWrite)).expect("one more handle")
 }
 
 fn read(file: &File) -> Vec<u8> {
@@ -426,6 +433,7 @@ fn read(file: &File) -> Vec<u8> {
 struct Checker {
     shared: Arc<Shared>,
     options: OpenOptions,
+    layout: Layout,
     growth: Growth,
     short_writes: bool,
     every_recovery: bool,
@@ -455,10 +463,12 @@ impl Checker {
     /// What a program finds after the last one was killed, no power cut may take from it.
     fn check_killed(&self, killed: &Disk) {
         lock(&self.shared.outcome).killed += 1;
-        let file = killed.open(&self.options, NAME).unwrap_or_else(|error| panic!("{}: {error}", self.at));
+        let file =
+            self.layout.open(killed, &self.options).unwrap_or_else(|error| panic!("{}: {error}", self.at));
         let found = read(&file);
         let crashed = killed.crash();
-        let again = crashed.open(&self.options, NAME).unwrap_or_else(|error| panic!("{}: {error}", self.at));
+        let again =
+            self.layout.open(&crashed, &self.options).unwrap_or_else(|error| panic!("{}: {error}", self.at));
         assert!(read(&again) == found, "{}: what was found after a kill is gone", self.at);
         again.close().unwrap_or_else(|error| panic!("{}: {error}", self.at));
         file.close().unwrap_or_else(|error| panic!("{}: {error}", self.at));
@@ -470,14 +480,14 @@ impl Checker {
         lock(&self.shared.outcome).recoveries_cut_short += 1;
         let before = dying.calls();
         dying.die_after(calls);
-        let opened = dying.open(&self.options, NAME).is_ok();
+        let opened = self.layout.open(dying, &self.options).is_ok();
         opened && dying.calls() - before <= calls
     }
 
     fn recover(&self, disk: &Disk, when: &str) -> Vec<u8> {
         let at = format!("{}, {when}", self.at);
         let oracle = lock(&self.shared.oracle);
-        let file = disk.open(&self.options, NAME).unwrap_or_else(|error| panic!("{at}: {error}"));
+        let file = self.layout.open(disk, &self.options).unwrap_or_else(|error| panic!("{at}: {error}"));
         if file.recovery().is_some_and(|found| found.verdict == Verdict::Undecided) {
             lock(&self.shared.outcome).undecided += 1;
             let found = file.recovery().expect("just seen");
@@ -497,7 +507,11 @@ impl Checker {
         let may_have_zeros = self.growth == Growth::None || self.short_writes;
         oracle.check_after_crash(&content, may_have_zeros, &at);
         file.close().unwrap_or_else(|error| panic!("{at}: {error}"));
-        assert_eq!(disk.content(NAME).as_ref(), Some(&content), "{at}: closed, it is as any other file");
+        assert_eq!(
+            self.layout.content(disk).as_ref(),
+            Some(&content),
+            "{at}: closed, it is as any other file"
+        );
         content
     }
 }

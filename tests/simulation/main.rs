@@ -4,6 +4,7 @@
 //! `DIOXIDE_SEED=n` repeats one run, `DIOXIDE_SEEDS=n` makes so many, `DIOXIDE_HOURS=h` goes on for so long.
 
 mod bytes;
+mod layout;
 mod life;
 mod oracle;
 mod queues;
@@ -89,6 +90,7 @@ fn nothing_acknowledged_is_lost_whatever_the_order_and_the_faults() {
             "{sum:?}"
         );
         assert!(sum.cut_beside > SEEDS / 5 && sum.died > SEEDS / 50, "{sum:?}");
+        assert!(sum.striped > SEEDS / 5, "{sum:?}");
         assert!(sum.undecided > SEEDS / 2 && sum.recycled > SEEDS / 20 && sum.cut > SEEDS / 10, "{sum:?}");
     }
 }

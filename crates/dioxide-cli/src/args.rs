@@ -277,6 +277,9 @@ pub struct Recover {
     /// Files to look at.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// The files are the members of one striped volume, in their order, with chunks of this size.
+    #[arg(long, value_name = "CHUNK", value_parser = parse_bytes)]
+    pub stripe: Option<u64>,
     /// Cut files too that were changed since the crash. For the owner of the data only.
     #[arg(long)]
     pub force: bool,

@@ -4,35 +4,79 @@ use crate::args;
 use crate::exit::{Failed, say};
 use crate::interrupt;
 use anyhow::Result;
-use dioxide::{Recover, Recovery, Verdict};
+use dioxide::{OpenOptions, Recover, Recovery, Verdict};
+use std::fmt;
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Reports and recovers every file. One that fails does not keep the others from being recovered.
 pub fn run(args: args::Recover) -> Result<()> {
     let mut all_well = true;
-    for file in &args.files {
+    for target in targets(&args) {
         interrupt::check()?;
-        all_well &= one(file, &args)?;
+        all_well &= one(&target, &args)?;
     }
     if all_well { Ok(()) } else { Err(Failed.into()) }
 }
 
+/// A file, or the members of a volume.
+enum Target<'a> {
+    File(&'a Path),
+    Striped(&'a [PathBuf], u64),
+}
+
+fn targets(args: &args::Recover) -> Vec<Target<'_>> {
+    match args.stripe {
+        Some(chunk_bytes) => vec![Target::Striped(&args.files, chunk_bytes)],
+        None => args.files.iter().map(|file| Target::File(file)).collect(),
+    }
+}
+
+impl Target<'_> {
+    fn recover(&self, how: Recover) -> dioxide::Result<Recovery> {
+        match self {
+            Self::File(file) => dioxide::recover(file, how),
+            Self::Striped(members, chunk_bytes) => dioxide::recover_striped(members, *chunk_bytes, how),
+        }
+    }
+
+    fn len(&self) -> Result<u64> {
+        Ok(match self {
+            Self::File(file) => fs::metadata(file)?.len(),
+            Self::Striped(members, chunk_bytes) => {
+                OpenOptions::new().open_striped(members, *chunk_bytes)?.len()?
+            }
+        })
+    }
+}
+
+impl fmt::Display for Target<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(file) => write!(f, "{}", file.display()),
+            Self::Striped(members, _) => {
+                let names: Vec<_> = members.iter().map(|member| member.display().to_string()).collect();
+                f.write_str(&names.join(","))
+            }
+        }
+    }
+}
+
 /// Whether the file is in order now, as far as anyone but its owner can tell.
-fn one(file: &Path, args: &args::Recover) -> Result<bool> {
-    let found = match dioxide::recover(file, Recover::Inspect) {
+fn one(target: &Target<'_>, args: &args::Recover) -> Result<bool> {
+    let found = match target.recover(Recover::Inspect) {
         Ok(found) => found,
         Err(error) => return Ok(failed(&error)),
     };
-    report(file, &found.to_string())?;
+    report(target, &found.to_string())?;
     let how = if args.force { Recover::Force } else { Recover::Cut };
     match plan(&found, how) {
         Step::Nothing => Ok(true),
         Step::Act if args.dry_run => Ok(true),
-        Step::Act => act(file, how),
+        Step::Act => act(target, how),
         Step::Leave(advice) => {
-            say(&format!("{}: {advice}", file.display()));
+            say(&format!("{target}: {advice}"));
             Ok(false)
         }
     }
@@ -65,15 +109,15 @@ fn plan(found: &Recovery, how: Recover) -> Step {
     }
 }
 
-fn act(file: &Path, how: Recover) -> Result<bool> {
-    match dioxide::recover(file, how) {
+fn act(target: &Target<'_>, how: Recover) -> Result<bool> {
+    match target.recover(how) {
         // Whoever changed it in between finds a verdict of its own here.
         Ok(found) if plan(&found, how) != Step::Act && found.verdict != Verdict::Clean => {
-            say(&format!("{}: changed meanwhile: {found}", file.display()));
+            say(&format!("{target}: changed meanwhile: {found}"));
             Ok(false)
         }
         Ok(_) => {
-            report(file, &format!("done, {} bytes", fs::metadata(file)?.len()))?;
+            report(target, &format!("done, {} bytes", target.len()?))?;
             Ok(true)
         }
         Err(error) => Ok(failed(&error)),
@@ -85,6 +129,6 @@ fn failed(error: &dioxide::Error) -> bool {
     false
 }
 
-fn report(file: &Path, sentence: &str) -> io::Result<()> {
-    writeln!(io::stdout(), "{}: {sentence}", file.display())
+fn report(target: &Target<'_>, sentence: &str) -> io::Result<()> {
+    writeln!(io::stdout(), "{target}: {sentence}")
 }

@@ -13,7 +13,7 @@ use crate::wait::{PATIENCE, retry};
 /// A loop device on a test's own file, wherever that lies, until dropped.
 pub struct AttachedFile {
     // The device before the site of its record.
-    _device: LoopDevice,
+    device: LoopDevice,
     _site: Site,
 }
 
@@ -22,9 +22,24 @@ impl AttachedFile {
     pub fn new(file: &Path) -> io::Result<AttachedFile> {
         let site = Site::new()?;
         Ok(AttachedFile {
-            _device: LoopDevice::attach(file, &site.path("disk.loop"), Io::Cached)?,
+            device: LoopDevice::attach(file, &site.path("disk.loop"), Io::Cached)?,
             _site: site,
         })
+    }
+
+    /// The device.
+    pub fn path(&self) -> &Path {
+        self.device.path()
+    }
+
+    /// How many flushes the device has done.
+    pub fn flushes(&self) -> io::Result<u64> {
+        // The sixteenth number of the kernel's statistics of a block device.
+        const FLUSHES: usize = 15;
+        let name = self.path().file_name().unwrap_or_default();
+        let stat = fs::read_to_string(Path::new("/sys/block").join(name).join("stat"))?;
+        let flushes = stat.split_whitespace().nth(FLUSHES).and_then(|number| number.parse().ok());
+        flushes.ok_or_else(|| io::Error::other(format!("no number of flushes in {stat:?}")))
     }
 }
 

@@ -396,15 +396,18 @@ impl Sim {
         self.device.begin(Call::Read, |_| ())
     }
 
-    fn end_read(&self, begun: Begun<()>, into: &mut [u8], offset: u64) -> io::Result<u64> {
+    fn end_read(&self, begun: Begun<()>, into: &[Segment], offset: u64) -> io::Result<u64> {
         self.device.end(begun, |state, (), fate| {
             fate?;
-            let numbers = [into.as_ptr().addr(), into.len(), offset as usize];
-            if numbers.iter().any(|number| !number.is_multiple_of(SECTOR_BYTES)) {
+            let memory = into.iter().flat_map(|segment| [segment.addresses().start, segment.addresses().end]);
+            if memory.chain([offset as usize]).any(|number| !number.is_multiple_of(SECTOR_BYTES)) {
                 return Err(io::Error::from_raw_os_error(libc::EINVAL));
             }
-            let moved = state.faults.moved(into.len());
-            Ok(state.live.inode(self.inode).read(&mut into[..moved], offset))
+            let len: u64 = into.iter().map(Segment::len).sum();
+            let mut bytes = vec![0; state.faults.moved(len as usize)];
+            let read = state.live.inode(self.inode).read(&mut bytes, offset);
+            Segment::scatter(into, &bytes[..read as usize]);
+            Ok(read)
         })
     }
 
@@ -437,7 +440,7 @@ impl Backend for Sim {
         self.end_write(self.begin_write(segments, offset).wait(), dsync)
     }
 
-    fn read(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
+    fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64> {
         self.end_read(self.begin_read().wait(), into, offset)
     }
 

@@ -42,7 +42,7 @@ struct InFlight {
 #[derive(Debug)]
 enum Request {
     Write { segments: SmallVec<[Segment; 1]>, dsync: bool, begun: Begun<u64> },
-    Read { into: Segment, offset: u64, begun: Begun<()> },
+    Read { into: SmallVec<[Segment; 1]>, offset: u64, begun: Begun<()> },
     Flush { begun: Begun<Snapshot> },
 }
 
@@ -76,7 +76,7 @@ impl Request {
                 Self::Write { segments, dsync, begun }
             }
             Io::Read { into, offset } => {
-                into.fill(|bytes| bytes.fill(NOTHING_READ));
+                into.iter().for_each(|segment| segment.fill(|bytes| bytes.fill(NOTHING_READ)));
                 Self::Read { into, offset, begun: file.begin_read() }
             }
             Io::Flush => Self::Flush { begun: file.begin_sync(false) },
@@ -98,11 +98,11 @@ impl Request {
                 assert!(unchanged, "the memory of a write was changed while it was in flight");
                 file.end_write(begun, dsync)
             }
-            Self::Read { into, offset, begun } => into.fill(|bytes| {
-                let unchanged = bytes.iter().all(|byte| *byte == NOTHING_READ);
+            Self::Read { into, offset, begun } => {
+                let unchanged = copy_of(&into).iter().all(|byte| *byte == NOTHING_READ);
                 assert!(unchanged, "the memory of a read was changed while it was in flight");
-                file.end_read(begun, bytes, offset)
-            }),
+                file.end_read(begun, &into, offset)
+            }
             Self::Flush { begun } => file.end_sync(begun).map(|()| 0),
         }
     }
@@ -166,6 +166,7 @@ mod tests {
     use super::super::{BLOCK_BYTES, Call, Device, Settings};
     use super::*;
     use crate::buffer::Buffer;
+    use smallvec::smallvec;
     use std::collections::HashSet;
 
     const BLOCK: usize = BLOCK_BYTES as usize;
@@ -247,7 +248,7 @@ mod tests {
         assert_eq!(back.iter().map(|(id, _)| *id).collect::<HashSet<_>>(), (0..8).collect());
 
         let mut into = Buffer::zeroed(2 * BLOCK);
-        ring.push(0, 9, Io::Read { into: Segment::of_mut(&mut into), offset: 7 * BLOCK_BYTES });
+        ring.push(0, 9, Io::Read { into: smallvec![Segment::of_mut(&mut into)], offset: 7 * BLOCK_BYTES });
         ring.enter(1).unwrap();
         assert!(matches!(ring.next(), Some((9, Ok(BLOCK_BYTES)))), "the file ends");
         assert_eq!(into[..BLOCK], [7; BLOCK]);
@@ -386,13 +387,13 @@ mod tests {
         let result = match ring {
             None => match kind {
                 0 => file.write(&[Segment::of(&data)], offset, dsync),
-                1 => file.read(&mut into, offset),
+                1 => file.read(&[Segment::of_mut(&mut into)], offset),
                 _ => file.flush().map(|()| 0),
             },
             Some(ring) => {
                 let io = match kind {
                     0 => write(&data, offset, dsync),
-                    1 => Io::Read { into: Segment::of_mut(&mut into), offset },
+                    1 => Io::Read { into: smallvec![Segment::of_mut(&mut into)], offset },
                     _ => Io::Flush,
                 };
                 ring.push(0, n, io);
@@ -484,7 +485,7 @@ mod tests {
     fn a_read_into_memory_that_is_used_meanwhile_is_found() {
         let (mut ring, _bell) = ring_on(&file(1));
         let mut block = block_of(1);
-        ring.push(0, 1, Io::Read { into: Segment::of_mut(&mut block), offset: 0 });
+        ring.push(0, 1, Io::Read { into: smallvec![Segment::of_mut(&mut block)], offset: 0 });
         block[77] = 2;
         let _ = ring.enter(1);
     }

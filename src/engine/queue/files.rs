@@ -1,9 +1,11 @@
 //! The files that a queue works on.
 
+use crate::backend::Backend;
 use crate::backend::ring::Ring;
 use crate::engine::Engine;
 use crate::engine::reactor::Reactor;
 use slab::Slab;
+use smallvec::{SmallVec, smallvec};
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
@@ -11,8 +13,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Attached {
     pub engine: Arc<Engine>,
-    /// Its number in the ring, if that can work on it.
-    pub slot: Option<u32>,
+    /// Its number in the ring, if that can work on it; of a striped volume, that of each member.
+    pub slots: SmallVec<[u32; 1]>,
     /// Operations that were queued, and requests that were begun, and have not finished.
     pub outstanding: usize,
     /// Operations wait until nobody has it alone, and those that come later wait behind them.
@@ -45,8 +47,9 @@ impl Files {
             if let Some(reactor) = &self.reactor {
                 engine.attach(reactor);
             }
-            let slot = ring.as_mut().and_then(|ring| ring.attach(&*engine.backend));
-            self.attached.insert(Attached { engine: engine.clone(), slot, outstanding: 0, shuts_out: false })
+            let slots =
+                ring.as_mut().and_then(|ring| slots(&mut **ring, &*engine.backend)).unwrap_or_default();
+            self.attached.insert(Attached { engine: engine.clone(), slots, outstanding: 0, shuts_out: false })
         });
         self.last
     }
@@ -64,12 +67,28 @@ impl Files {
     fn retain(&mut self, ring: &mut Option<Box<dyn Ring>>, keeps: impl Fn(&Attached) -> bool) {
         self.attached.retain(|_, file| {
             let keeps = keeps(file);
-            if !keeps && let (Some(ring), Some(slot)) = (ring.as_mut(), file.slot) {
-                ring.detach(slot);
+            if !keeps && let Some(ring) = ring {
+                file.slots.iter().for_each(|slot| ring.detach(*slot));
             }
             keeps
         });
     }
+}
+
+/// All numbers that a file needs, or none.
+fn slots(ring: &mut dyn Ring, backend: &dyn Backend) -> Option<SmallVec<[u32; 1]>> {
+    let Some(striped) = backend.striped() else { return ring.attach(backend).map(|slot| smallvec![slot]) };
+    let mut slots = SmallVec::new();
+    for member in striped.members() {
+        match ring.attach(&**member) {
+            Some(slot) => slots.push(slot),
+            None => {
+                slots.into_iter().for_each(|slot| ring.detach(slot));
+                return None;
+            }
+        }
+    }
+    Some(slots)
 }
 
 impl Index<usize> for Files {

@@ -21,10 +21,10 @@ use super::reading::Reading;
 use super::token::Token;
 use super::waiter::{News, Task};
 use super::{AbortOnPanic, Course, Engine, os_kind};
-use crate::backend::Backend;
 use crate::backend::ring::{Bell, Io, Ring};
 #[cfg(any(test, feature = "sim"))]
 use crate::backend::sim::ring::SimRing;
+use crate::backend::striped::{Gather, Split};
 use crate::backend::uring::Uring;
 use crate::buffer::{Buffer, Memory, Pool, Segment};
 use crate::error::{ErrorKind, Operation, Result};
@@ -120,6 +120,8 @@ struct Running {
     file: usize,
     purpose: Purpose,
     transfer: Transfer,
+    /// What its requests to several members came to so far.
+    gather: Option<Gather>,
 }
 
 #[derive(Debug)]
@@ -129,6 +131,9 @@ enum Purpose {
     /// A request of the core, with the flush that it is or carries.
     Request(Request<Token>, Option<Flushing>),
 }
+
+/// A request to a member has the number of its transfer, and above that its own.
+const PART_SHIFT: u32 = 32;
 
 /// How long a thread sleeps between turns of two queues that both wait: little against what a disk takes.
 const NAP: Duration = Duration::from_micros(50);
@@ -479,8 +484,15 @@ impl Driver {
 
     /// A transfer that came back.
     fn next_transfer(&mut self) -> Option<(usize, std::io::Result<u64>)> {
-        let from_ring = self.ring.as_mut().and_then(|ring| ring.next());
-        from_ring.map(|(id, result)| (id as usize, result)).or_else(|| self.performed.pop_front())
+        while let Some((id, result)) = self.ring.as_mut().and_then(|ring| ring.next()) {
+            let (id, part) = (id as u32 as usize, (id >> PART_SHIFT) as usize);
+            let Some(gather) = &mut self.transfers[id].gather else { return Some((id, result)) };
+            if let Some(result) = gather.took(part, result) {
+                self.transfers[id].gather = None;
+                return Some((id, result));
+            }
+        }
+        self.performed.pop_front()
     }
 
     /// The bell rang: somebody has news, or what we waited for may have happened.
@@ -590,7 +602,7 @@ impl Driver {
                     _ => Transfer::of_write(bytes, engine.alignment.offset),
                 };
                 let file = operation.file;
-                self.run(Running { file, purpose: Purpose::Operation(number), transfer });
+                self.run(Running { file, purpose: Purpose::Operation(number), transfer, gather: None });
             }
         }
         None
@@ -666,7 +678,12 @@ impl Driver {
                 let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
                 let Some(result) = reading.took(into, result) else {
                     let (file, transfer) = (operation.file, reading.transfer());
-                    return self.run(Running { file, purpose: Purpose::Operation(number), transfer });
+                    return self.run(Running {
+                        file,
+                        purpose: Purpose::Operation(number),
+                        transfer,
+                        gather: None,
+                    });
                 };
                 result.map_err(|error| fail(os_kind(&error)))
             }
@@ -751,7 +768,7 @@ impl Driver {
             Ok(flush) => {
                 attached.outstanding += 1;
                 let transfer = Transfer::of_work(&request.work, engine.alignment.offset);
-                self.run(Running { file, purpose: Purpose::Request(request, flush), transfer });
+                self.run(Running { file, purpose: Purpose::Request(request, flush), transfer, gather: None });
             }
             Err(failure) => self.change(file, |core, out| core.completed(request.id, Err(failure), out)),
         }
@@ -764,7 +781,7 @@ impl Driver {
 
     /// Moves what is left to move.
     fn go_on(&mut self, id: usize) {
-        let Running { file, purpose, transfer } = &self.transfers[id];
+        let Running { file, purpose, transfer, .. } = &self.transfers[id];
         let part = transfer.part();
         let file = &self.files[*file];
         let io = match purpose {
@@ -775,7 +792,7 @@ impl Driver {
                 match &mut operation.reading {
                     Some(reading) => {
                         let (into, offset) = reading.target(memory, part.start);
-                        Io::Read { into: Segment::of_mut(into), offset }
+                        Io::Read { into: smallvec![Segment::of_mut(into)], offset }
                     }
                     None => Io::Write {
                         segments: smallvec![Segment::of(&memory[part.start as usize..])],
@@ -785,15 +802,29 @@ impl Driver {
                 }
             }
         };
-        match (file.slot, &mut self.ring) {
-            (Some(slot), Some(ring)) => {
-                ring.push(slot, id as u64, io);
+        let backend = &*file.engine.backend;
+        let unfit = match (&mut self.ring, &file.slots[..], backend.striped()) {
+            (None, ..) | (_, [], _) => Some(io),
+            (Some(ring), slots, Some(striped)) => match striped.split(io) {
+                Ok(Split { parts, gather }) => {
+                    self.pushed += parts.len();
+                    for (part, (member, io)) in parts.into_iter().enumerate() {
+                        ring.push(slots[member], id as u64 | (part as u64) << PART_SHIFT, io);
+                    }
+                    self.transfers[id].gather = Some(gather);
+                    None
+                }
+                Err(io) => Some(io),
+            },
+            (Some(ring), slots, None) => {
+                ring.push(slots[0], id as u64, io);
                 self.pushed += 1;
+                None
             }
-            _ => {
-                let result = call(&*file.engine.backend, io);
-                self.performed.push_back((id, result));
-            }
+        };
+        if let Some(io) = unfit {
+            let result = io.perform(backend);
+            self.performed.push_back((id, result));
         }
     }
 
@@ -818,7 +849,7 @@ impl Driver {
     /// A flush succeeded, which is to be believed once those that ran beside it have ended.
     fn settle_flush(&mut self, file: usize, request: Request<Token>, ended: Ended) {
         let fs = &self.files[file].engine.fs;
-        if fs.is_settled(ended, &self.waker) {
+        if fs.is_settled(&ended, &self.waker) {
             let result = fs.believed(Ok(()));
             self.end_request(file, request, result);
         } else {
@@ -907,14 +938,5 @@ fn io_of(work: &Work, part: &Range<u64>) -> Io {
             let segments = if is_all { segments.clone() } else { io::part_of(segments, part) };
             Io::Write { segments, offset: offset + part.start, dsync }
         }
-    }
-}
-
-/// Does it by a plain call.
-fn call(backend: &dyn Backend, io: Io) -> std::io::Result<u64> {
-    match io {
-        Io::Write { segments, offset, dsync } => backend.write(&segments, offset, dsync),
-        Io::Read { into, offset } => into.fill(|bytes| backend.read(bytes, offset)),
-        Io::Flush => backend.flush().map(|()| 0),
     }
 }

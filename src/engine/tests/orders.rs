@@ -32,7 +32,7 @@ fn marker_and_size_that_a_crash_keeps_apart_are_brought_together() {
         for cut in 0.. {
             let sim = Disk::new(DISK_BYTES);
             sim.die_after(cut);
-            let Some(file) = open_on_dying(sim, prepared, Arc::default()) else { continue };
+            let Some(file) = open_on_dying(sim, prepared, FileSystems::default()) else { continue };
             let durable = live(&file);
             let closed = file.finish().is_ok();
             for disk in crashes_apart(&file.backend) {
@@ -91,10 +91,10 @@ fn a_crash_while_a_file_is_cut_by_force_leaves_it_as_it_was_or_in_order() {
 #[test]
 fn what_a_killed_process_left_is_stable_once_it_is_shown() {
     for prepared in [None, Some(Prepared::Unwritten), Some(Prepared::Zeroed)] {
-        let killed = open_on(Disk::new(DISK_BYTES), prepared, Arc::default()).unwrap();
+        let killed = open_on(Disk::new(DISK_BYTES), prepared, FileSystems::default()).unwrap();
         killed.append(&record(1, 3), false).unwrap();
         bring_into_order(&killed.backend.0, SELF, Recover::Cut).unwrap();
-        let after = open_on(killed.backend.crash(|_| false), prepared, Arc::default()).unwrap();
+        let after = open_on(killed.backend.crash(|_| false), prepared, FileSystems::default()).unwrap();
         assert_eq!(contents(&after)[..3], [1, 2, 3], "{prepared:?}");
     }
 }
@@ -111,7 +111,7 @@ fn after_a_failed_flush_the_other_files_take_nothing() {
         |file| file.recycle(),
     ];
     for (n, change) in changes.iter().enumerate() {
-        let fs: Arc<FileSystem> = Arc::default();
+        let fs = FileSystems::default();
         let [one, other] = [(); 2].map(|()| {
             let file = open_on(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), fs.clone()).unwrap();
             file.append(&record(1, 1), false).unwrap();
@@ -176,7 +176,7 @@ impl Backend for Watched {
     }
 
     passed_on! {
-        read(into: &mut [u8], offset: u64) -> io::Result<u64>;
+        read(into: &[Segment], offset: u64) -> io::Result<u64>;
         flush() -> io::Result<()>;
         sync_all() -> io::Result<()>;
         physical_size() -> io::Result<u64>;
@@ -212,7 +212,7 @@ fn close_lets_others_in_last() {
         backend: Arc::new(Watched::new(false)),
         path: Path::new("watched").into(),
         process: Process::current(),
-        fs: Arc::default(),
+        fs: FileSystems::default(),
         ground: ground(Some(Prepared::Unwritten)),
         alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
         wishes: WISHES,
@@ -276,7 +276,7 @@ fn on_a_device_that_writes_through_nobody_shares_a_flush() {
             backend: Arc::new(disk.0.clone()),
             path: Path::new("device").into(),
             process: Process::current(),
-            fs: Arc::default(),
+            fs: FileSystems::default(),
             ground: Ground { is_device: true, writes_through, ..ground(None) },
             alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
             wishes: WISHES,

@@ -21,7 +21,7 @@ fn ways() -> impl Iterator<Item = Way> {
 
 impl Way {
     fn open(self, disk: Disk) -> Result<SimFile, ErrorKind> {
-        open_as(disk, Ground { tail: self.tail, ..ground(self.prepared) }, Arc::default())
+        open_as(disk, Ground { tail: self.tail, ..ground(self.prepared) }, FileSystems::default())
     }
 }
 

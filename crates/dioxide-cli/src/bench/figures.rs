@@ -6,6 +6,7 @@ use super::ratio::{Ratio, median};
 use super::work::{Point, Route};
 use crate::meter::vmstat::Shares;
 use crate::meter::{Usage, percent};
+use dioxide::Stats;
 use std::time::Duration;
 
 /// One run of one route.
@@ -44,6 +45,8 @@ pub struct Figures {
     pub machine: Option<Shares>,
     /// None where nothing grows ahead.
     pub growing: Option<Growing>,
+    /// What dioxide counted, before it closed its file. None on the paths of others.
+    pub stats: Option<Stats>,
 }
 
 impl Run {
@@ -72,6 +75,7 @@ impl Run {
             blocked: usage.blocked,
             machine: usage.machine,
             growing: None,
+            stats: None,
         };
         Self { figures, timings, reads, writes }
     }
@@ -234,6 +238,7 @@ pub mod examples {
             blocked: None,
             machine: Some(Shares { usr: 5.0, sys: 25.0, idle: 50.0, wait: 20.0, steal: 0.0 }),
             growing: None,
+            stats: None,
         };
         let up_to = |microseconds| {
             let mut timings = Timings::new(point.rate_iops.is_some());

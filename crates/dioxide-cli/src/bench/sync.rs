@@ -61,8 +61,7 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<
         file.write_at(block, offset)?;
         Ok(offset)
     })?;
-    file.close()?;
-    Ok(shift.clock_out())
+    shift.close(file)
 }
 
 fn through_a_queue(task: &Task<'_>, iodepth: usize, ground: &Ground, ledger: &Ledger) -> Result<Run> {
@@ -70,8 +69,7 @@ fn through_a_queue(task: &Task<'_>, iodepth: usize, ground: &Ground, ledger: &Le
     let shift = task.crew(ledger).work_through_queues(iodepth, aim(task), |queue, target, block, tag| {
         queue.write_at(&file, block, target.offset, tag)
     })?;
-    file.close()?;
-    Ok(shift.clock_out())
+    shift.close(file)
 }
 
 fn options() -> OpenOptions {

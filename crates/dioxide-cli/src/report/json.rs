@@ -9,6 +9,7 @@ use crate::bench::ratio::Ratio;
 use crate::bench::work::{Route, backend_name, durability_name, growth_name, tail_name};
 use crate::meter::machine::Machine;
 use crate::meter::vmstat::Shares;
+use dioxide::Stats;
 use serde::{Serialize, Serializer};
 
 /// The whole document.
@@ -63,6 +64,12 @@ struct Outcome<'a> {
     requests: Option<u64>,
     flushes: Option<u64>,
     extents: Option<u64>,
+    /// As the library counts them (`Stats`).
+    refused_gap: Option<u64>,
+    refused_bytes: Option<u64>,
+    refused_segments: Option<u64>,
+    refused_member: Option<u64>,
+    refused_order: Option<u64>,
     /// The mean number of requests that the device had.
     inflight: Option<f64>,
     /// The mean number of tasks of the whole machine that waited for I/O.
@@ -107,6 +114,9 @@ fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
     let ratio_to = |route| rival(&report.rows, row, route);
     let one_way = |of, timings| row.point.rwmixread.map(|_| one_way(row, of, timings));
     let rounded = |count: Option<f64>| count.map(|count| count.round() as u64);
+    let counted = |of: fn(&Stats) -> u64| {
+        rounded(row.median_known(|run| run.stats.as_ref().map(|stats| of(stats) as f64)))
+    };
     Outcome {
         scenario: row.point.scenario.name(),
         path: row.route.name(),
@@ -139,6 +149,11 @@ fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
         requests: rounded(row.median_known(|run| run.requests)),
         flushes: rounded(row.median_known(|run| run.flushes)),
         extents: rounded(row.median_known(|run| run.extents)),
+        refused_gap: counted(|stats| stats.refused_gap),
+        refused_bytes: counted(|stats| stats.refused_bytes),
+        refused_segments: counted(|stats| stats.refused_segments),
+        refused_member: counted(|stats| stats.refused_member),
+        refused_order: counted(|stats| stats.refused_order),
         inflight: row.median_known(|run| run.inflight),
         blocked: row.median_known(|run| run.blocked),
         machine_cpu: row.machine(),
@@ -268,7 +283,7 @@ mod tests {
         let document = parsed();
         let results = document["results"].as_array().unwrap();
         assert!(results[0]["ratio_to_kernel"].is_null(), "kernel is not compared with itself");
-        assert!(results[0]["extents"].is_null());
+        assert!(results[0]["extents"].is_null() && results[0]["refused_gap"].is_null());
         assert!(results[3]["growth"].is_null());
         assert!(results[3]["ratio_to_preallocated"].is_null());
     }

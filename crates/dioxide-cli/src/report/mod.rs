@@ -3,6 +3,7 @@
 mod json;
 mod matrix;
 mod percentiles;
+mod refusals;
 mod sentence;
 mod table;
 
@@ -83,7 +84,8 @@ fn print_for_people(report: &Report, verbose: bool) -> Result<()> {
     }
     let tables: Vec<_> = if verbose { report.groups().flat_map(by_block_size).collect() } else { singles };
     for rows in &tables {
-        writeln!(out, "{}\n{}\n", table::title(report, rows), table::of(rows))?;
+        writeln!(out, "{}\n{}", table::title(report, rows), table::of(rows))?;
+        writeln!(out, "{}", refusals::of(rows))?;
         if rows[0].point.scenario == Scenario::Mixed {
             writeln!(out, "{}", percentiles::of(rows))?;
         }

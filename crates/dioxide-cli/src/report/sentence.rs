@@ -106,7 +106,7 @@ fn comparison(rows: &[Row], dioxide: &Row) -> String {
 }
 
 /// `64 threads`, `one thread with 64 outstanding`, `2 threads with 64 outstanding each`.
-fn crew(row: &Row) -> String {
+pub fn crew(row: &Row) -> String {
     let (count, iodepth) = (row.point.threads(row.route), row.route.iodepth());
     let outstanding = match (row.route, count) {
         (Route::Queue { .. }, 1) => format!(" with {iodepth} outstanding"),

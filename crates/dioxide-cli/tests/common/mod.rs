@@ -72,7 +72,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Every key of a result, whatever applies to it.
-pub const KEYS: [&str; 38] = [
+pub const KEYS: [&str; 43] = [
     "scenario",
     "path",
     "backend",
@@ -104,6 +104,11 @@ pub const KEYS: [&str; 38] = [
     "requests",
     "flushes",
     "extents",
+    "refused_gap",
+    "refused_bytes",
+    "refused_segments",
+    "refused_member",
+    "refused_order",
     "inflight",
     "blocked",
     "machine_cpu",

@@ -1,0 +1,571 @@
+//! A striped volume as one file: the calls on it become calls on its members, made at the same time. Shared by all who use
+//! the volume.
+//!
+//! What the calls come to is put together again: a write or read has moved what is moved without a gap from its beginning, and
+//! anything that fails on one member fails. A flush is one of all members.
+//!
+//! # Members that are files
+//!
+//! Their sizes say together how long the file is: each has its header's chunk and exactly its part
+//! ([`Striped::size_of`](map::Striped::size_of)). While the volume is open for writing they may disagree, since nothing changes several files at once; then the
+//! file ends at the first byte that is missing. The state in the header of the first member tells which of the two holds:
+//!
+//! 1. `Open`, durable, before anything is changed; with a length below which nothing is cut;
+//! 2. whenever the file is cut below that length: `Open` with the new one, durable, before the cut;
+//! 3. when everything is put away, durable, and the sizes agree: `Closed` with the length, durable.
+//!
+//! So a member that another program cut, or that is from another time, is found: what was closed must have the
+//! length it was closed with, and what was not, at least that of step 2.
+
+use super::hands::{Call, Hands};
+use super::ring::Io;
+use super::{Backend, Job, Mapped};
+use crate::buffer::{Buffer, Segment};
+use crate::engine::{part_of, uninterrupted};
+use crate::map;
+use crate::merge::{self, Limits, MemberRequest, Run};
+use crate::recovery::Extent;
+use crate::stripe::{HEADER_BYTES, Header, State};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{JoinHandle, Mutex};
+use smallvec::{SmallVec, smallvec};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Striped {
+    members: Vec<Arc<dyn Backend>>,
+    map: map::striped::Striped,
+    header: Header,
+    /// Of one request to a member.
+    limits: Limits,
+    /// The file system of each member, by number.
+    places: Vec<u64>,
+    /// None are needed to read, nor in the child of a fork.
+    hands: Hands,
+    /// None for devices, whose size is fixed.
+    files: Option<Files>,
+    /// Of operations that became more than one request: where each is one, nobody counts.
+    divided: Mutex<Mapped>,
+}
+
+/// What there is to know of members that are files.
+#[derive(Debug)]
+struct Files {
+    /// Nobody of ours writes above without `extending`.
+    physical: AtomicU64,
+    extending: Mutex<()>,
+    /// What the header says, if the volume is open for writing.
+    floor: Mutex<Option<u64>>,
+}
+
+/// What a striped volume is made of.
+#[derive(Debug)]
+pub(crate) struct Members {
+    /// In their order.
+    pub all: Vec<Arc<dyn Backend>>,
+    pub header: Header,
+    pub are_devices: bool,
+    /// Of one request to a member.
+    pub limits: Limits,
+    /// The file system of each member, by number.
+    pub places: Vec<u64>,
+    /// So many threads work beside the callers.
+    pub hands_max: usize,
+}
+
+/// One call that became several.
+#[derive(Debug)]
+pub(crate) struct Split {
+    /// What to do, and on which member.
+    pub parts: SmallVec<[(usize, Io); 4]>,
+    /// What to make of the results.
+    pub gather: Gather,
+}
+
+/// The results of the parts of a call, as they come.
+#[derive(Debug)]
+pub(crate) struct Gather {
+    total: u64,
+    /// For each part, which bytes of the call it moves, one behind the other; none for flushes.
+    pieces: SmallVec<[SmallVec<[merge::Span; 1]>; 4]>,
+    results: SmallVec<[Option<io::Result<u64>>; 4]>,
+}
+
+impl Gather {
+    /// A part ended. Returns what the call came to, if it was the last.
+    pub fn took(&mut self, part: usize, result: io::Result<u64>) -> Option<io::Result<u64>> {
+        self.results[part] = Some(result);
+        self.results.iter().all(Option::is_some).then(|| self.outcome())
+    }
+
+    /// An error that says more than that the call is to be made again counts; or else what was moved without a gap.
+    fn outcome(&mut self) -> io::Result<u64> {
+        let mut results: SmallVec<[_; 4]> = self.results.drain(..).flatten().collect();
+        let again = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
+        };
+        let fatal = results.iter().position(|result| matches!(result, Err(error) if !again(error)));
+        if let Some(fatal) = fatal {
+            return results.swap_remove(fatal);
+        }
+        let missing = |(pieces, result): (&SmallVec<[merge::Span; 1]>, &io::Result<u64>)| {
+            first_missing(pieces, *result.as_ref().unwrap_or(&0))
+        };
+        let moved = self.pieces.iter().zip(&results).filter_map(missing).min().unwrap_or(self.total);
+        let failed = results.iter().position(Result::is_err);
+        match failed {
+            Some(failed) if moved == 0 => results.swap_remove(failed),
+            _ => Ok(moved),
+        }
+    }
+}
+
+/// The first byte of these pieces that was not among the first so many.
+fn first_missing(pieces: &[merge::Span], mut moved: u64) -> Option<u64> {
+    for piece in pieces {
+        if moved < piece.len() {
+            return Some(piece.start + moved);
+        }
+        moved -= piece.len();
+    }
+    None
+}
+
+impl Striped {
+    pub fn new(members: Members) -> Self {
+        let Members { all, header, are_devices, limits, places, hands_max } = members;
+        let files = (!are_devices).then(|| Files {
+            physical: AtomicU64::new(0),
+            extending: Mutex::default(),
+            floor: Mutex::default(),
+        });
+        Self {
+            map: map::striped::Striped::new(all.len(), header.chunk_bytes),
+            members: all,
+            header,
+            limits,
+            places,
+            hands: Hands::new(hands_max),
+            files,
+            divided: Mutex::default(),
+        }
+    }
+
+    /// The chunk, in bytes.
+    pub fn chunk_bytes(&self) -> u64 {
+        self.header.chunk_bytes
+    }
+
+    /// In their order.
+    pub fn members(&self) -> &[Arc<dyn Backend>] {
+        &self.members
+    }
+
+    /// Makes of the members' sizes what a crash left them to be, or says why that cannot be. Before anything else is done.
+    pub fn find_length(&self, state: Option<State>) -> io::Result<Result<(), String>> {
+        let Some(files) = &self.files else { return Ok(Ok(())) };
+        let sizes = self.sizes()?;
+        let len = self.map.len_of(sizes.iter().copied());
+        files.physical.store(len, Ordering::Release);
+        let odd = |len| {
+            let size_of = |member| self.map.size_of(member, len);
+            sizes.iter().enumerate().find(|(member, size)| **size != size_of(*member))
+        };
+        Ok(match state {
+            None => Err("the state in the header of member 0 cannot be read".into()),
+            Some(State::Closed(closed)) => match odd(closed) {
+                Some((member, size)) => Err(format!(
+                    "member {member} has {size} bytes, and was closed with {}: it was changed, or is from another time",
+                    self.map.size_of(member, closed)
+                )),
+                None => Ok(()),
+            },
+            Some(State::Open(floor)) if len < floor => Err(format!(
+                "the members hold {len} bytes without a gap, and there were {floor}: one of them was cut, or is from another time"
+            )),
+            Some(State::Open(_)) => Ok(()),
+        })
+    }
+
+    /// From now on it may be written. Durable on return.
+    pub fn begin_writing(&self) -> io::Result<()> {
+        let Some(files) = &self.files else { return Ok(()) };
+        let len = files.physical.load(Ordering::Acquire);
+        if self.cut_members(len)? {
+            self.on_all(|member| member.sync_all())?;
+        }
+        self.note(State::Open(len))
+    }
+
+    /// Writes the headers of a volume that begins here, and makes it empty. Durable on return. The first member says from the
+    /// first step to the last that the volume is unfinished; and no member has more than a header before that is stable.
+    pub fn create(&self) -> io::Result<()> {
+        let state = self.files.is_some().then_some(State::Closed(0));
+        self.write_header(Header { unfinished: true, ..self.header }, state)?;
+        uninterrupted(|| self.members[0].sync_all())?;
+        for member in 1..self.members.len() as u32 {
+            self.write_header(Header { member, ..self.header }, None)?;
+        }
+        self.on_all(|member| member.sync_all())?;
+        if self.files.is_some() && self.cut_members(0)? {
+            self.on_all(|member| member.sync_all())?;
+        }
+        self.write_header(self.header, state)?;
+        uninterrupted(|| self.members[0].sync_all())
+    }
+
+    fn note(&self, state: State) -> io::Result<()> {
+        self.write_header(self.header, Some(state))?;
+        uninterrupted(|| self.members[0].flush())?;
+        if let (Some(files), State::Open(floor)) = (&self.files, state) {
+            *files.floor.lock() = Some(floor);
+        }
+        Ok(())
+    }
+
+    fn write_header(&self, header: Header, state: Option<State>) -> io::Result<()> {
+        let block = Buffer::from(&header.encode(state)[..]);
+        let member = &self.members[header.member as usize];
+        let written = uninterrupted(|| member.write(&[Segment::of(&block)], 0, false))?;
+        if written < HEADER_BYTES as u64 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
+    }
+
+    fn sizes(&self) -> io::Result<Vec<u64>> {
+        self.members.iter().map(|member| member.physical_size()).collect()
+    }
+
+    /// Gives each member the size that it has when the file is so long. False if they all have it.
+    fn cut_members(&self, len: u64) -> io::Result<bool> {
+        let mut changed = false;
+        for (number, member) in self.members.iter().enumerate() {
+            let size = self.map.size_of(number, len);
+            if member.physical_size()? != size {
+                changed = true;
+                uninterrupted(|| member.truncate(size))?;
+            }
+        }
+        Ok(changed)
+    }
+
+    // --- several calls at a time ----------------------------------------------------------------------
+
+    /// Makes a call on every member at the same time.
+    fn on_all<R: Send + 'static>(
+        &self,
+        call: impl Fn(&dyn Backend) -> io::Result<R> + Copy + Send + 'static,
+    ) -> io::Result<Vec<R>> {
+        let calls = self.members.iter().map(|member| {
+            let member = member.clone();
+            Box::new(move || uninterrupted(|| call(&*member))) as Call<io::Result<R>>
+        });
+        self.hands.all(calls.collect()).into_iter().collect()
+    }
+
+    /// The calls on members that a call becomes; or the call, if it is to be made here as it is: it moves the end of the file.
+    pub fn split(&self, io: Io) -> Result<Split, Io> {
+        match io {
+            Io::Flush => Ok(self.split_flush()),
+            Io::Write { offset, ref segments, .. } if self.extends(offset, segments) => Err(io),
+            Io::Write { segments, offset, dsync } => {
+                Ok(self.split_transfer(&segments, offset, |segments, offset| Io::Write {
+                    segments,
+                    offset,
+                    dsync,
+                }))
+            }
+            Io::Read { into, offset } => {
+                Ok(self.split_transfer(&into, offset, |into, offset| Io::Read { into, offset }))
+            }
+        }
+    }
+
+    fn split_flush(&self) -> Split {
+        let count = self.members.len();
+        Split {
+            parts: (0..count).map(|member| (member, Io::Flush)).collect(),
+            gather: Gather {
+                total: 0,
+                pieces: smallvec![smallvec![]; count],
+                results: (0..count).map(|_| None).collect(),
+            },
+        }
+    }
+
+    /// The member, and the place on it, of what lies in one chunk.
+    fn alone(&self, segments: &[Segment], offset: u64) -> Option<(usize, u64)> {
+        let len = segments.iter().map(Segment::len).sum::<u64>();
+        let run = self.map.runs(offset..offset + len).next()?;
+        (run.len == len && len <= self.limits.bytes_max).then_some((run.member, run.offset))
+    }
+
+    fn split_transfer(
+        &self,
+        segments: &[Segment],
+        offset: u64,
+        io: impl Fn(SmallVec<[Segment; 1]>, u64) -> Io,
+    ) -> Split {
+        let total = segments.iter().map(Segment::len).sum();
+        let list = self.requests(segments, offset, total);
+        let gather = Gather {
+            total,
+            pieces: list.iter().map(|request| request.pieces.iter().copied().collect()).collect(),
+            results: list.iter().map(|_| None).collect(),
+        };
+        let parts = list.into_iter().map(|request| {
+            let pieces = request.pieces.iter().flat_map(|piece| part_of(segments, &(piece.start..piece.end)));
+            (request.member, io(pieces.collect(), request.offset))
+        });
+        Split { parts: parts.collect(), gather }
+    }
+
+    fn requests(&self, segments: &[Segment], offset: u64, total: u64) -> Vec<MemberRequest> {
+        let runs = self.map.runs(offset..offset + total);
+        // So that no piece of a request is longer than one segment.
+        let ends = segments.iter().scan(offset, |end, segment| {
+            *end += segment.len();
+            Some(*end)
+        });
+        let requests = merge::requests(cut_at(runs, offset, ends), self.limits);
+        if requests.list.len() > 1 {
+            let mut divided = self.divided.lock();
+            divided.more_requests += requests.list.len() as u64 - 1;
+            divided.refused.add(requests.refusals);
+        }
+        requests.list
+    }
+
+    fn perform(&self, Split { parts, mut gather }: Split) -> io::Result<u64> {
+        let calls = parts.into_iter().map(|(member, io)| {
+            let member = self.members[member].clone();
+            Box::new(move || io.perform(&*member)) as Call<io::Result<u64>>
+        });
+        let results = self.hands.all(calls.collect());
+        let outcome =
+            results.into_iter().enumerate().fold(None, |_, (part, result)| gather.took(part, result));
+        outcome.unwrap_or(Ok(0))
+    }
+
+    // --- files that become longer ---------------------------------------------------------------------
+
+    fn extends(&self, offset: u64, segments: &[Segment]) -> bool {
+        let end = offset + segments.iter().map(Segment::len).sum::<u64>();
+        self.files.as_ref().is_some_and(|files| end > files.physical.load(Ordering::Acquire))
+    }
+
+    /// A write that moves the end of the file: one at a time, since it changes the sizes of several members.
+    fn extend(&self, files: &Files, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
+        let _alone = files.extending.lock();
+        let physical = files.physical.load(Ordering::Acquire);
+        let io = |segments, offset| Io::Write { segments, offset, dsync };
+        let written = self.perform(self.split_transfer(segments, offset, io)).and_then(|moved| {
+            let end = offset + moved;
+            self.fill_gap(physical, offset, end, dsync)?;
+            files.physical.fetch_max(end, Ordering::AcqRel);
+            Ok(moved)
+        });
+        if written.is_err()
+            && let Err(error) = self.cut_members(physical)
+        {
+            log::error!("dioxide: taking back a failed write of a striped volume: {error}");
+        }
+        written
+    }
+
+    /// What a write past the end leaves out is a hole on the members, too.
+    fn fill_gap(&self, physical: u64, offset: u64, end: u64, dsync: bool) -> io::Result<()> {
+        for (number, member) in self.members.iter().enumerate() {
+            let size = self.map.size_of(number, end);
+            let is_written = self.map.part_of(number, offset..end).is_some();
+            if is_written || end <= physical || size == self.map.size_of(number, physical) {
+                continue;
+            }
+            uninterrupted(|| member.truncate(size))?;
+            if dsync {
+                uninterrupted(|| member.flush())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Cuts runs where segments end, which begin at `offset` as the runs do.
+fn cut_at(
+    runs: impl Iterator<Item = Run>,
+    offset: u64,
+    ends: impl Iterator<Item = u64>,
+) -> impl Iterator<Item = Run> {
+    let mut ends = ends.peekable();
+    let mut at = offset;
+    runs.flat_map(move |run| {
+        let mut pieces: SmallVec<[Run; 2]> = SmallVec::new();
+        let mut rest = run;
+        while rest.len > 0 {
+            while ends.next_if(|end| *end <= at).is_some() {}
+            let len = ends.peek().map_or(rest.len, |end| rest.len.min(end - at));
+            pieces.push(Run { len, ..rest });
+            at += len;
+            rest = Run { offset: rest.offset + len, len: rest.len - len, ..rest };
+        }
+        pieces
+    })
+}
+
+impl Backend for Striped {
+    fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
+        match &self.files {
+            Some(files) if self.extends(offset, segments) => self.extend(files, segments, offset, dsync),
+            _ => match self.alone(segments, offset) {
+                Some((member, offset)) => self.members[member].write(segments, offset, dsync),
+                None => {
+                    let io = |segments, offset| Io::Write { segments, offset, dsync };
+                    self.perform(self.split_transfer(segments, offset, io))
+                }
+            },
+        }
+    }
+
+    fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64> {
+        if let Some((member, offset)) = self.alone(into, offset) {
+            return self.members[member].read(into, offset);
+        }
+        self.perform(self.split_transfer(into, offset, |into, offset| Io::Read { into, offset }))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.on_all(|member| member.flush()).map(drop)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.on_all(|member| member.sync_all()).map(drop)
+    }
+
+    fn physical_size(&self) -> io::Result<u64> {
+        let sizes = self.sizes()?;
+        Ok(match self.files {
+            Some(_) => self.map.len_of(sizes),
+            None => self.map.len_of_devices(sizes),
+        })
+    }
+
+    fn allocate(&self, start: u64, end: u64) -> io::Result<()> {
+        let before = self.sizes()?;
+        let each = self.members.iter().enumerate().filter_map(|(number, member)| {
+            let part = self.map.part_of(number, start..end)?;
+            let member = member.clone();
+            Some(Box::new(move || uninterrupted(|| member.allocate(part.start, part.end)))
+                as Call<io::Result<()>>)
+        });
+        let result: io::Result<()> = self.hands.all(each.collect()).into_iter().collect();
+        match &result {
+            Ok(()) => self.grown(end),
+            // What some of them got is kept from others.
+            Err(_) => {
+                for (member, size) in self.members.iter().zip(before) {
+                    if member.physical_size()? > size {
+                        uninterrupted(|| member.truncate(size))?;
+                    }
+                }
+            }
+        }
+        result
+    }
+
+    fn write_zeroes(&self, start: u64, end: u64) -> io::Result<()> {
+        for (number, member) in self.members.iter().enumerate() {
+            if let Some(part) = self.map.part_of(number, start..end) {
+                member.write_zeroes(part.start, part.end)?;
+            }
+        }
+        self.grown(end);
+        Ok(())
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        let Some(files) = &self.files else { return Err(io::Error::from_raw_os_error(libc::EINVAL)) };
+        let floor = *files.floor.lock();
+        if floor.is_some_and(|floor| len < floor) {
+            self.note(State::Open(len))?;
+        }
+        let result = self.cut_members(len);
+        if let Err(error) = result {
+            // Some are cut and others are not: nobody may go on with that.
+            log::error!("dioxide: the members of a striped volume could not be cut as one: {error}");
+            return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
+        }
+        files.physical.store(len, Ordering::Release);
+        Ok(())
+    }
+
+    fn extents(&self) -> io::Result<Vec<Extent>> {
+        Ok(self.map.extents(&self.on_all(|member| member.extents())?))
+    }
+
+    fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {
+        self.members[0].read_marker()
+    }
+
+    fn write_marker(&self, bytes: &[u8]) -> io::Result<()> {
+        self.members[0].write_marker(bytes)
+    }
+
+    fn remove_marker(&self) -> io::Result<()> {
+        self.members[0].remove_marker()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let count = self.members.len() as u64;
+        let mut free = u64::MAX;
+        for (number, member) in self.members.iter().enumerate() {
+            // Members beside each other share what is free there.
+            let beside = self.places.iter().filter(|place| **place == self.places[number]).count() as u64;
+            free = free.min(member.free_bytes()? / beside);
+        }
+        Ok(free.saturating_mul(count))
+    }
+
+    fn size_max(&self) -> u64 {
+        let sizes = self.members.iter().map(|member| member.size_max());
+        self.map.len_of_devices(sizes)
+    }
+
+    fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>> {
+        self.members[0].spawn(job)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        let Some(files) = &self.files else { return Ok(()) };
+        let len = self.physical_size()?;
+        if self.cut_members(len)? {
+            self.on_all(|member| member.sync_all())?;
+        }
+        *files.floor.lock() = None;
+        self.note(State::Closed(len))
+    }
+
+    fn unlock(&self) {
+        self.members.iter().for_each(|member| member.unlock());
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.members[0].descriptor()
+    }
+
+    fn striped(&self) -> Option<&Striped> {
+        Some(self)
+    }
+
+    fn mapped(&self) -> Option<Mapped> {
+        Some(*self.divided.lock())
+    }
+}
+
+impl Striped {
+    fn grown(&self, end: u64) {
+        if let Some(files) = &self.files {
+            files.physical.fetch_max(end, Ordering::AcqRel);
+        }
+    }
+}

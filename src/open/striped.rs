@@ -1,0 +1,489 @@
+//! Opening striped volumes: every member is opened as a file is, then they are known by their headers, and brought into order as
+//! one file.
+
+use super::{DIRECT, Joined, Locked, refusal, refuse_if_wedged, shared, wishes};
+use super::{
+    facts, file_system, flushing, ground, in_order, is_device, key_of_stat, open_one, prepared, recovered,
+};
+use crate::backend::Backend;
+use crate::backend::striped::{Members, Striped};
+use crate::backend::syscall::Syscall;
+use crate::buffer::{Buffer, Segment};
+use crate::engine::process::{FileSystems, Process};
+use crate::engine::queue::settle_own;
+use crate::engine::recover::{Recover, bring_into_order};
+use crate::engine::registry::Key;
+use crate::engine::{Engine, Parts, os_kind};
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::file::Inner;
+use crate::marker::{Identity, Prepared};
+use crate::merge::Limits;
+use crate::options::OpenOptions;
+use crate::reader::Reader;
+use crate::recovery::Recovery;
+use crate::stripe::{self, Found, HEADER_BYTES, Header, MEMBERS_MAX, State, Verdict};
+use crate::sys;
+use crate::sys::probe::{Alignment, Facts, Part};
+use rustix::fs::{Mode, OFlags};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The volume that these paths are.
+pub(crate) fn open(options: &OpenOptions, paths: Vec<Arc<Path>>, chunk_bytes: u64) -> Result<Inner> {
+    let volume = Volume { name: name_of(&paths), paths, chunk_bytes };
+    volume.check_shape()?;
+    if !options.write {
+        return volume.open_read_only(options);
+    }
+    settle_own();
+    let process = Process::current();
+    let (key, engine) = volume.open_writing(options, process)?;
+    if options.truncate {
+        engine.set_len(0).inspect_err(|_| drop(process.registry.leave(key)))?;
+    }
+    Ok(shared(options, process, key, engine))
+}
+
+/// What errors call it.
+pub(crate) fn name_of(paths: &[Arc<Path>]) -> Arc<Path> {
+    let names: Vec<_> = paths.iter().map(|path| path.to_string_lossy()).collect();
+    PathBuf::from(names.join(",")).into()
+}
+
+/// The paths that are to be one volume.
+struct Volume {
+    name: Arc<Path>,
+    paths: Vec<Arc<Path>>,
+    chunk_bytes: u64,
+}
+
+impl Volume {
+    fn fail(&self, kind: ErrorKind) -> Error {
+        Error::new(Operation::Open, &self.name, None, kind)
+    }
+
+    fn check_shape(&self) -> Result<()> {
+        let count = self.paths.len();
+        if count == 0 || count > MEMBERS_MAX {
+            let why = format!("a striped volume has 1 to {MEMBERS_MAX} members, not {count}");
+            return Err(self.fail(ErrorKind::Unsupported(why)));
+        }
+        let required = HEADER_BYTES as u64;
+        if self.chunk_bytes == 0 || !self.chunk_bytes.is_multiple_of(required) {
+            let kind = ErrorKind::Misaligned { what: "chunk", value: self.chunk_bytes, required };
+            return Err(self.fail(kind));
+        }
+        Ok(())
+    }
+
+    fn open_read_only(&self, options: &OpenOptions) -> Result<Inner> {
+        if options.create || options.create_new || options.truncate {
+            return Err(self.fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
+        }
+        let (descriptors, facts) = self.open_all(OFlags::RDONLY)?;
+        let backend = |fd| Arc::new(Syscall::new(fd));
+        let members =
+            descriptors.into_iter().zip(facts).map(|(fd, facts)| Member { backend: backend(fd), facts });
+        reader(members.collect(), &self.name, self.chunk_bytes, Process::current())
+    }
+
+    fn open_writing(&self, options: &OpenOptions, process: &'static Process) -> Result<Joined> {
+        let stats: Vec<_> = self
+            .paths
+            .iter()
+            .map(|path| rustix::fs::stat(&**path).ok().filter(|_| !options.create_new))
+            .collect();
+        if let Some(stat) = &stats[0] {
+            let key = Key { part: Part::Stripe, ..key_of_stat(stat) };
+            if let Some(engine) = process.registry.join(key) {
+                return self.joined(process, key, engine, &stats);
+            }
+        }
+        let mut descriptors = Vec::new();
+        for (path, stat) in self.paths.iter().zip(&stats) {
+            if stat.is_none() {
+                refuse_if_wedged(process, path, sys::probe::parent(path))?;
+            }
+            descriptors.push(open_one(options, process, path, stat.as_ref().is_some_and(is_device))?);
+        }
+        let facts: Vec<_> =
+            self.paths.iter().zip(&descriptors).map(|(path, fd)| facts(path, fd)).collect::<Result<_>>()?;
+        let key = Key { part: Part::Stripe, ..Key::of(&facts[0]) };
+        let engine = process.registry.open(key, || self.make_engine(options, process, descriptors, facts))?;
+        Ok((key, engine))
+    }
+
+    /// It is open already: these must be the same members.
+    fn joined(
+        &self,
+        process: &'static Process,
+        key: Key,
+        engine: Arc<Engine>,
+        stats: &[Option<rustix::fs::Stat>],
+    ) -> Result<Joined> {
+        let striped = engine.backend.striped().expect("a volume has members");
+        let known = striped.members().iter().map(|member| rustix::fs::fstat(member.descriptor()).ok());
+        let keys = |stat: Option<rustix::fs::Stat>| stat.map(|stat| key_of_stat(&stat));
+        let same = known.map(keys).eq(stats.iter().copied().map(keys));
+        if same && striped.chunk_bytes() == self.chunk_bytes {
+            return Ok((key, engine));
+        }
+        drop(engine);
+        process.registry.leave(key)?;
+        let why =
+            "its first member is open in this process with other members, another order or another chunk";
+        Err(self.fail(ErrorKind::Members(why.into())))
+    }
+
+    fn make_engine(
+        &self,
+        options: &OpenOptions,
+        process: &'static Process,
+        descriptors: Vec<OwnedFd>,
+        facts: Vec<Facts>,
+    ) -> Result<Engine> {
+        let (fs, locked) = self.claim(process, descriptors, &facts)?;
+        for (file, facts) in locked.iter().zip(&facts) {
+            if let Some(why) = sys::probe::why_not_direct(file.as_fd(), facts) {
+                log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", self.name.display());
+            }
+        }
+        let on: Vec<_> = locked.iter().map(AsFd::as_fd).zip(&facts).collect();
+        let prepared = prepared(options.growth, &self.name, &on);
+        let overwrites_in_place = prepared.is_some()
+            && on.iter().all(|(fd, facts)| sys::probe::can_grow_ahead(*fd, facts, Prepared::Zeroed).is_ok());
+        let id = sys::random_id().map_err(|error| self.fail(os_kind(&error)))?;
+        let keep = |(file, facts): (Locked, _)| Member { backend: Arc::new(file.keep()), facts };
+        let members: Vec<_> = locked.into_iter().zip(facts).map(keep).collect();
+        let kept: Vec<_> = members.iter().map(|member| member.backend.clone()).collect();
+        let bring_up = BringUp {
+            options,
+            process,
+            name: &self.name,
+            fs,
+            prepared,
+            overwrites_in_place,
+            epoch: sys::epoch(),
+            id,
+            // Callers work as well: one is enough for each other member.
+            hands_max: self.paths.len() - 1,
+        };
+        // From here on nobody gives them back but the engine, if there is one.
+        bring_up.engine(members, self.chunk_bytes).inspect_err(|_| kept.iter().for_each(|file| file.unlock()))
+    }
+
+    /// Locks all members, and what they lie on.
+    fn claim(
+        &self,
+        process: &'static Process,
+        descriptors: Vec<OwnedFd>,
+        facts: &[Facts],
+    ) -> Result<(FileSystems, Vec<Locked>)> {
+        self.check_distinct(facts)?;
+        let (mut places, mut locked) = (Vec::new(), Vec::new());
+        for ((path, facts), fd) in self.paths.iter().zip(facts).zip(descriptors) {
+            let fail = |kind| Error::new(Operation::Open, path, None, kind);
+            places.push(file_system(process, path, Operation::Open, facts.fs, facts.through)?);
+            locked.push(Locked::new(fd, facts).map_err(fail)?);
+        }
+        Ok((FileSystems::joined(&places), locked))
+    }
+
+    fn check_distinct(&self, facts: &[Facts]) -> Result<()> {
+        let keys: Vec<_> = facts.iter().map(Key::of).collect();
+        let twice = keys.iter().enumerate().find(|(place, key)| keys[..*place].contains(key));
+        match twice {
+            Some((place, _)) => Err(self.fail(ErrorKind::Members(format!("member {place} is given twice")))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Looks at a striped volume of files that a crash may have left open, and does what `how` allows: as
+/// [`recover`](crate::recover()) does for a file. A volume whose members lack something is
+/// [`Doubtful`](crate::Verdict::Doubtful), too; with [`Recover::Force`] it becomes what they hold without a gap.
+///
+/// # Errors
+///
+/// As [`recover`](crate::recover()), and [`Members`](ErrorKind::Members) where the paths are not one volume in their order.
+pub fn recover_striped(paths: &[impl AsRef<Path>], chunk_bytes: u64, how: Recover) -> Result<Recovery> {
+    let paths: Vec<Arc<Path>> = paths.iter().map(|path| path.as_ref().into()).collect();
+    let volume = Volume { name: name_of(&paths), paths, chunk_bytes };
+    volume.check_shape()?;
+    settle_own();
+    volume.recover(how)
+}
+
+impl Volume {
+    fn recover(&self, how: Recover) -> Result<Recovery> {
+        let access = if how == Recover::Inspect { OFlags::RDONLY } else { OFlags::RDWR };
+        let (descriptors, facts) = self.open_all(access)?;
+        if how == Recover::Inspect {
+            let backend = |fd| Arc::new(Syscall::new(fd));
+            let members =
+                descriptors.into_iter().zip(facts).map(|(fd, facts)| Member { backend: backend(fd), facts });
+            return self.recover_members(members.collect(), &FileSystems::default(), how);
+        }
+        let (fs, locked) = self.claim(Process::current(), descriptors, &facts)?;
+        let keep = |(file, facts): (Locked, _)| Member { backend: Arc::new(file.keep()), facts };
+        let members: Vec<_> = locked.into_iter().zip(facts).map(keep).collect();
+        let kept: Vec<_> = members.iter().map(|member| member.backend.clone()).collect();
+        let found = self.recover_members(members, &fs, how);
+        kept.iter().for_each(|file| file.unlock());
+        found
+    }
+
+    fn recover_members(&self, members: Vec<Member>, fs: &FileSystems, how: Recover) -> Result<Recovery> {
+        let fail = |kind| Error::new(Operation::Recover, &self.name, None, kind);
+        let (header, state) = volume_of(&members, self.chunk_bytes).map_err(fail)?;
+        let facts = joint_facts(&members, header);
+        if facts.is_device {
+            return Err(fail(ErrorKind::Unsupported("a block device does not grow".into())));
+        }
+        let striped = Striped::new(parts_of(&members, header, &facts, 0));
+        let lack = striped.find_length(state).map_err(|error| fail(os_kind(&error)))?;
+        if let Err(why) = &lack
+            && how != Recover::Force
+        {
+            let len = striped.physical_size().map_err(|error| fail(os_kind(&error)))?;
+            let verdict = crate::Verdict::Doubtful(why.clone());
+            return Ok(Recovery { physical_size: len, floor: len, ceiling: len, verdict });
+        }
+        if how == Recover::Inspect {
+            let found = bring_into_order(&striped, facts.identity, how);
+            return found.map(|(found, _)| found).map_err(|error| fail(os_kind(&error)));
+        }
+        let (found, _) = in_order(&striped, fs, &self.name, &facts, how)?;
+        if how == Recover::Force || !matches!(found.verdict, crate::Verdict::Doubtful(_)) {
+            flushing(fs, &self.name, Operation::Recover, || striped.close())?;
+        }
+        Ok(found)
+    }
+
+    fn open_all(&self, access: OFlags) -> Result<(Vec<OwnedFd>, Vec<Facts>)> {
+        let mut opened = Vec::new();
+        for path in &self.paths {
+            let fd = rustix::fs::open(&**path, DIRECT | access, Mode::empty())
+                .map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))?;
+            let facts = facts(path, &fd)?;
+            opened.push((fd, facts));
+        }
+        Ok(opened.into_iter().unzip())
+    }
+}
+
+/// A member, open.
+pub(crate) struct Member {
+    pub backend: Arc<dyn Backend>,
+    pub facts: Facts,
+}
+
+/// What it takes to make a file of members that are open and locked.
+pub(crate) struct BringUp<'a> {
+    pub options: &'a OpenOptions,
+    pub process: &'static Process,
+    pub name: &'a Arc<Path>,
+    pub fs: FileSystems,
+    pub prepared: Option<Prepared>,
+    pub overwrites_in_place: bool,
+    pub epoch: u32,
+    /// Of the volume, if it is to be created.
+    pub id: [u8; 16],
+    pub hands_max: usize,
+}
+
+impl BringUp<'_> {
+    fn fail(&self, kind: ErrorKind) -> Error {
+        Error::new(Operation::Open, self.name, None, kind)
+    }
+
+    /// Creates the volume if there is none and it may be, and brings it into order.
+    pub fn engine(self, members: Vec<Member>, chunk_bytes: u64) -> Result<Engine> {
+        let (header, state, is_new) = match verdict(&members, chunk_bytes).map_err(|kind| self.fail(kind))? {
+            Verdict::Volume(header, state) => (header, state, false),
+            Verdict::Create(begun) if self.options.create || self.options.create_new => {
+                let (volume, count) = (begun.unwrap_or(self.id), members.len() as u32);
+                let header = Header { volume, members: count, member: 0, chunk_bytes, unfinished: false };
+                (header, Some(State::Closed(0)), true)
+            }
+            Verdict::Create(_) => return Err(self.fail(nothing_there())),
+        };
+        let mut facts = joint_facts(&members, header);
+        let (value, required) = (chunk_bytes, facts.alignment.append);
+        if !value.is_multiple_of(required) {
+            return Err(self.fail(ErrorKind::Misaligned { what: "chunk", value, required }));
+        }
+        let striped = Arc::new(Striped::new(parts_of(&members, header, &facts, self.hands_max)));
+        if is_new {
+            flushing(&self.fs, self.name, Operation::Open, || striped.create())?;
+        }
+        let (recovery, held) = match facts.is_device {
+            true => {
+                facts.len = striped.physical_size().map_err(|error| self.fail(os_kind(&error)))?;
+                (Recovery::clean(facts.len), None)
+            }
+            false => {
+                let found = striped.find_length(state).map_err(|error| self.fail(os_kind(&error)))?;
+                found.map_err(|why| self.fail(ErrorKind::Members(advised(&why))))?;
+                let order = recovered(&*striped, &self.fs, self.name, &facts)?;
+                flushing(&self.fs, self.name, Operation::Open, || striped.begin_writing())?;
+                order
+            }
+        };
+        let prepared = held.as_ref().map_or(self.prepared, |marker| Some(marker.prepared));
+        Ok(Engine::new(Parts {
+            backend: striped,
+            path: self.name.clone(),
+            process: self.process,
+            ground: ground(&facts, self.options.tail, prepared, self.overwrites_in_place, self.epoch),
+            alignment: facts.alignment,
+            wishes: wishes(self.options, prepared, &facts),
+            fs: self.fs,
+            recovery,
+            held,
+        }))
+    }
+}
+
+/// What is known of all members together.
+fn joint_facts(members: &[Member], header: Header) -> Facts {
+    let first = &members[0].facts;
+    let alignments = || members.iter().map(|member| member.facts.alignment);
+    let most = |of: fn(Alignment) -> u64| alignments().map(of).max().expect("a volume has members");
+    let alignment =
+        Alignment { memory: most(|a| a.memory), offset: most(|a| a.offset), append: most(|a| a.append) };
+    let limits = member_limits(members, header.chunk_bytes, alignment);
+    Facts {
+        identity: joint_identity(members, header),
+        alignment,
+        // What is adjacent on the members fills a request to each.
+        limits: Limits { bytes_max: limits.bytes_max.saturating_mul(members.len() as u64), ..limits },
+        writes_through: members.iter().all(|member| member.facts.writes_through),
+        part: Part::Stripe,
+        ..first.clone()
+    }
+}
+
+/// Of one request to a member: as the least of them has it, in whole chunks if it has room for one.
+fn member_limits(members: &[Member], chunk_bytes: u64, alignment: Alignment) -> Limits {
+    let limits = || members.iter().map(|member| member.facts.limits);
+    let bytes_max = limits().map(|limits| limits.bytes_max).min().expect("a volume has members");
+    let unit = if bytes_max < chunk_bytes { alignment.append } else { chunk_bytes };
+    Limits {
+        bytes_max: (bytes_max / unit * unit).max(unit),
+        segments_max: limits().map(|limits| limits.segments_max).min().expect("a volume has members"),
+    }
+}
+
+/// What tells a volume from a copy of it, of which not even one member is the original.
+fn joint_identity(members: &[Member], header: Header) -> Identity {
+    let sum = |salt: u8| {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&[salt]);
+        hasher.update(&header.volume);
+        for Member { facts: Facts { identity: Identity { inode, born }, .. }, .. } in members {
+            hasher.update(&inode.to_le_bytes());
+            hasher.update(&born.0.to_le_bytes());
+            hasher.update(&born.1.to_le_bytes());
+        }
+        hasher.finalize()
+    };
+    Identity { inode: u64::from(sum(0)) << 32 | u64::from(sum(1)), born: (i64::from(sum(2)), sum(3)) }
+}
+
+fn parts_of(members: &[Member], header: Header, facts: &Facts, hands_max: usize) -> Members {
+    Members {
+        all: members.iter().map(|member| member.backend.clone()).collect(),
+        header: Header { member: 0, ..header },
+        are_devices: facts.is_device,
+        limits: member_limits(members, header.chunk_bytes, facts.alignment),
+        places: members.iter().map(|member| member.facts.fs).collect(),
+        hands_max,
+    }
+}
+
+fn check_kinds(members: &[Member]) -> Result<(), ErrorKind> {
+    let devices = members.iter().filter(|member| member.facts.is_device).count();
+    if devices == 0 || devices == members.len() {
+        return Ok(());
+    }
+    Err(ErrorKind::Unsupported("the members of a volume are all files or all devices".into()))
+}
+
+/// A read-only handle of a volume.
+pub(crate) fn reader(
+    members: Vec<Member>,
+    name: &Arc<Path>,
+    chunk_bytes: u64,
+    process: &'static Process,
+) -> Result<Inner> {
+    let fail = |kind| Error::new(Operation::Open, name, None, kind);
+    let (header, mut state) = volume_of(&members, chunk_bytes).map_err(fail)?;
+    let facts = joint_facts(&members, header);
+    // Nobody beside the callers: they may be those of a forked child.
+    let striped = Striped::new(parts_of(&members, header, &facts, 0));
+    while let Err(why) = striped.find_length(state).map_err(|error| fail(os_kind(&error)))? {
+        // Whoever writes it notes a state before the members change.
+        let (_, now) = volume_of(&members, chunk_bytes).map_err(fail)?;
+        if now == state {
+            return Err(fail(ErrorKind::Members(advised(&why))));
+        }
+        state = now;
+    }
+    let len = striped.physical_size().map_err(|error| fail(os_kind(&error)))?;
+    let facts = Facts { len, ..facts };
+    let reader = Reader::new(Arc::new(striped), name.clone(), facts, process);
+    Ok(Inner::Reader(reader))
+}
+
+fn advised(why: &str) -> String {
+    format!("{why}; `dioxide recover --stripe --force` takes what there is")
+}
+
+/// The volume that the members are.
+fn volume_of(members: &[Member], chunk_bytes: u64) -> Result<(Header, Option<State>), ErrorKind> {
+    match verdict(members, chunk_bytes)? {
+        Verdict::Volume(header, state) => Ok((header, state)),
+        Verdict::Create(_) => Err(nothing_there()),
+    }
+}
+
+fn nothing_there() -> ErrorKind {
+    ErrorKind::Members("there is none yet; create(true) makes one".into())
+}
+
+/// What the members say.
+fn verdict(members: &[Member], chunk_bytes: u64) -> Result<Verdict, ErrorKind> {
+    check_kinds(members)?;
+    let found: Vec<_> =
+        members.iter().map(look_at).collect::<io::Result<_>>().map_err(|error| os_kind(&error))?;
+    stripe::judge(&found, chunk_bytes).map_err(ErrorKind::Members)
+}
+
+/// What a member says. A file that is longer than a header, and has none, holds data.
+fn look_at(Member { backend, facts }: &Member) -> io::Result<Found> {
+    Ok(match stripe::parse(&first_block(&**backend)?) {
+        Found::Blank if !facts.is_device && backend.physical_size()? > HEADER_BYTES as u64 => {
+            Found::Other("it holds something else".into())
+        }
+        found => found,
+    })
+}
+
+fn first_block(backend: &dyn Backend) -> io::Result<Buffer> {
+    let mut block = Buffer::zeroed(HEADER_BYTES);
+    let mut done = 0;
+    loop {
+        match backend.read(&[Segment::of_mut(&mut block[done..])], done as u64) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+            Err(error) => return Err(error),
+            Ok(0) => return Ok(Buffer::from(&block[..done])),
+            Ok(read) => done += read as usize,
+        }
+        if done == HEADER_BYTES {
+            return Ok(block);
+        }
+    }
+}

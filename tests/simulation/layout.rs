@@ -1,0 +1,57 @@
+//! What a life works on: a file, or a striped volume of several.
+
+use dioxide::sim::Disk;
+use dioxide::{File, OpenOptions};
+
+const NAMES: [&str; 4] = ["log", "log.1", "log.2", "log.3"];
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub enum Layout {
+    File,
+    Striped { members: usize, chunk_bytes: u64 },
+}
+
+impl Layout {
+    /// That of a seed.
+    pub fn of(seed: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed ^ 0x57_21_9E);
+        match random.u8(..4) {
+            0 => {
+                Self::Striped { members: random.usize(1..=NAMES.len()), chunk_bytes: 4096 << random.u64(..5) }
+            }
+            _ => Self::File,
+        }
+    }
+
+    /// 1 if it is one, to be counted.
+    pub fn is_striped(self) -> u64 {
+        u64::from(matches!(self, Self::Striped { .. }))
+    }
+
+    pub fn open(self, disk: &Disk, options: &OpenOptions) -> dioxide::Result<File> {
+        match self {
+            Self::File => disk.open(options, NAMES[0]),
+            Self::Striped { members, chunk_bytes } => {
+                disk.open_striped(options, &NAMES[..members], chunk_bytes)
+            }
+        }
+    }
+
+    /// What is there when nobody has it open, found without the library; none if members have more or less than their part.
+    pub fn content(self, disk: &Disk) -> Option<Vec<u8>> {
+        let Self::Striped { members, chunk_bytes } = self else { return disk.content(NAMES[0]) };
+        let all: Option<Vec<_>> = NAMES[..members].iter().map(|name| disk.content(name)).collect();
+        let mut left: Vec<_> = all?.iter().map(|bytes| bytes[chunk_bytes as usize..].to_vec()).collect();
+        let mut content = Vec::new();
+        for chunk in 0.. {
+            let member = &mut left[chunk % members];
+            let part: Vec<_> = member.drain(..member.len().min(chunk_bytes as usize)).collect();
+            content.extend_from_slice(&part);
+            if part.len() < chunk_bytes as usize {
+                break;
+            }
+        }
+        left.iter().all(Vec::is_empty).then_some(content)
+    }
+}
