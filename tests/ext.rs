@@ -15,6 +15,7 @@ use dioxide_testkit::lab::{Disk, Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
 use dioxide_testkit::trials::{Failed, Trial, TrialResult, disk_trial, fuse_trial, lab_trial};
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::ExitCode;
@@ -950,6 +951,101 @@ fn create_is_refused_and_truncate_is_not(dir: TestDir, shape: Shape) -> TrialRes
     bed.verify()
 }
 
+// --- volumes of other kinds -----------------------------------------------------------------------
+
+/// A little of everything, with one file.
+fn work_with(bed: &mut Bed, name: &str) -> TrialResult {
+    let block = bed.block();
+    let mut file = bed.open_with(writing().durability(Durability::EveryWrite), name)?;
+    for n in 0..5 {
+        file.append(&bytes(n, 4 * block + n))?;
+    }
+    file.write(300 * block, &bytes(7, 9 * block))?;
+    file.write(2 * block, &bytes(8, block))?;
+    file.set_len(305 * block + 1)?;
+    file.append(&bytes(9, 700))?;
+    bed.close(file)?;
+    bed.verify()?;
+    let mut file = bed.open(name)?;
+    file.set_len(12 * block + 13)?;
+    file.append(&bytes(10, 3 * block))?;
+    bed.close(file)?;
+    bed.verify()
+}
+
+/// No copies of the superblock are left out, entries of directories do not tell kinds, nothing is kept for more groups.
+fn volumes_without_any_feature_work(dir: TestDir, shape: Shape) -> TrialResult {
+    let features = "^sparse_super,^filetype,^resize_inode,^dir_index,^large_file,^ext_attr";
+    let mut bed = Bed::new(&dir, Shape { features, ..shape })?;
+    work_with(&mut bed, "/log")?;
+    work_with(&mut bed, "/others/deeper/large")
+}
+
+/// From before there were features.
+fn volumes_of_the_first_revision_work(dir: TestDir, shape: Shape) -> TrialResult {
+    let features = "^sparse_super,^filetype,^resize_inode,^dir_index,^large_file,^ext_attr";
+    let shape = Shape { features, inode: 128, kind: ExtKind::Ext2, ..shape };
+    let bed = Bed::new(&dir, shape)?;
+    bed.volume.change("set_super_value rev_level 0")?;
+    let mut bed = Bed::around(&dir, shape, bed.volume)?;
+    work_with(&mut bed, "/log")?;
+    let mut file = bed.open("/log")?;
+    let error = file.write((2 << 30) - shape.block, &bytes(1, shape.block)).expect_err("none is so long");
+    assert_eq!(error.errno(), libc::EFBIG, "{error}");
+    bed.close(file)?;
+    bed.verify()
+}
+
+/// Attributes have a block of their own, which counts as one of the file's.
+fn extended_attributes_stay(dir: TestDir, shape: Shape) -> TrialResult {
+    let bed = Bed::new(&dir, shape)?;
+    let value = vec![b'v'; shape.block as usize / 2];
+    let names = ["log", "48k"];
+    let set = |mounted: &Path| {
+        let flags = rustix::fs::XattrFlags::empty();
+        names.map(|name| rustix::fs::setxattr(mounted.join(name), "user.test", &value, flags))
+    };
+    set(&bed.volume.mount("rw")?).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let mut bed = Bed::around(&dir, shape, bed.volume)?;
+    for name in ["/log", "/48k"] {
+        work_with(&mut bed, name)?;
+        let mut file = bed.open(name)?;
+        file.set_len(0)?;
+        bed.close(file)?;
+        work_with(&mut bed, name)?;
+    }
+    let mounted = bed.volume.mount("ro")?;
+    for name in names {
+        let mut found = vec![0; 2 * value.len()];
+        let len = rustix::fs::getxattr(mounted.join(name), "user.test", &mut found)?;
+        assert!(found[..len] == value, "the attribute of {name} is lost");
+    }
+    Ok(())
+}
+
+/// As images of firmware and of old systems have it: the kernel wrote the file a bit at a time, beside others.
+fn files_that_the_kernel_wrote_in_pieces_are_gone_on_with(dir: TestDir, shape: Shape) -> TrialResult {
+    let bed = Bed::new(&dir, shape)?;
+    {
+        let mounted = bed.volume.mount("rw")?;
+        let open = |name| fs::File::options().append(true).open(mounted.join(name));
+        let (mut log, mut other) = (open("log")?, open("second")?);
+        for n in 0..60 {
+            log.write_all(&bytes(n, 5 * shape.block))?;
+            other.write_all(&bytes(n, shape.block + 1))?;
+            log.sync_all()?;
+        }
+    }
+    let mut bed = Bed::around(&dir, shape, bed.volume)?;
+    let mut file = bed.open("/log")?;
+    file.look()?;
+    file.write(shape.block, &bytes(99, 250 * shape.block))?;
+    file.append(&bytes(100, 100_000))?;
+    bed.close(file)?;
+    bed.verify()?;
+    work_with(&mut bed, "/second")
+}
+
 // --- devices --------------------------------------------------------------------------------------
 
 fn volumes_on_devices_work(disk: Disk) -> TrialResult {
@@ -1624,6 +1720,10 @@ fn trials() -> Vec<Trial> {
         queues_work_inside,
         futures_work_inside,
         create_is_refused_and_truncate_is_not,
+        volumes_without_any_feature_work,
+        volumes_of_the_first_revision_work,
+        extended_attributes_stay,
+        files_that_the_kernel_wrote_in_pieces_are_gone_on_with,
         a_mounted_volume_is_refused,
         another_process_is_refused,
         volumes_that_must_be_checked_are_refused,
