@@ -297,3 +297,65 @@ fn write_until_it_dies(
         }
     }
 }
+
+/// Whatever stands on a volume, there is an answer.
+#[test]
+fn a_corrupt_volume_gives_an_error_or_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("source");
+    std::fs::create_dir_all(source.join("dir")).unwrap();
+    std::fs::write(source.join("dir/data"), &*pattern(0, 400 << 10)).unwrap();
+    std::os::unix::fs::symlink("dir/../dir/data", source.join("link")).unwrap();
+    let image = dir.path().join("volume.img");
+    std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+    let arguments = ["-q", "-F", "-t", "ext2", "-b", "1024", "-N", "32", "-g", "512", "-d"];
+    run("mke2fs", &[&arguments[..], &[source.to_str().unwrap(), image.to_str().unwrap()]].concat());
+    let image = std::fs::read(image).unwrap();
+    let mut kinds = std::collections::BTreeMap::<String, u32>::new();
+    for seed in 0..seeds() * 50 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut image = image.clone();
+        for _ in 0..random.usize(1..6) {
+            // What the volume consists of stands in its first blocks, with few exceptions.
+            let blocks = if random.u8(..8) == 0 { 1024 } else { 48 };
+            let at = random.usize(256..blocks * 256) * 4;
+            let used = if random.bool() { Some(random.u32(..1100)) } else { None };
+            let word =
+                used.unwrap_or_else(|| u32::MAX >> random.u32(..32) ^ random.u32(..) >> random.u32(..31));
+            image[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        }
+        let disk = Disk::new(seed);
+        disk.put("volume", &image);
+        let kind = match use_file(&disk, &mut random) {
+            Ok(()) => "none".to_owned(),
+            Err(error) => format!("{:?}", error.kind()).chars().take_while(|c| c.is_alphabetic()).collect(),
+        };
+        *kinds.entry(kind).or_default() += 1;
+    }
+    assert!(kinds.keys().len() > 2, "{kinds:?}");
+    assert!(
+        kinds
+            .keys()
+            .all(|kind| ["none", "Corrupt", "Unsupported", "Os", "NoSpace", "Wedged"].contains(&&**kind)),
+        "{kinds:?}"
+    );
+}
+
+fn use_file(disk: &Disk, random: &mut fastrand::Rng) -> crate::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    let file = disk.open_within(&options, "volume", "link")?;
+    let mut bytes = vec![0; 64 << 10];
+    for _ in 0..6 {
+        let blocks = random.usize(1..40);
+        let offset = random.u64(..500) * 1024;
+        match random.u8(..6) {
+            0 | 1 => drop(file.read_at(&mut bytes, offset)?),
+            2 => file.write_at(&pattern(offset, blocks * 1024), offset)?,
+            3 => drop(file.append(&bytes[..blocks * 900])?),
+            4 => file.sync_data()?,
+            _ => file.set_len(offset)?,
+        }
+    }
+    file.close()
+}
