@@ -33,6 +33,11 @@ pub enum Command {
     /// Without a scenario: all of them on a scratch file, in under a minute. Every scenario does
     /// the same work by several paths, interleaved over rounds, on a file without a name that vanishes with
     /// the process.
+    ///
+    /// Below a table stands how often an operation of dioxide's did not share a request with its neighbour, if any did not,
+    /// and why: `gap` (not adjacent), `bytes` (longer than the device's largest request, or long enough to be one by itself),
+    /// `segments` (more than one call takes), `member` (on another member of a striped volume), `order` (it shares bytes or
+    /// a block with one that is in flight).
     Bench(Box<Bench>),
     /// Bring files that a crash left grown back to the end of what was written.
     ///
