@@ -139,8 +139,8 @@ pub enum Scenario {
     /// Paths: `kernel` is a pwrite with O_DIRECT through a mount of the image, by a loop device with direct I/O; only for
     /// root, and visible to nobody else. `dioxide` is File::write_at of a file that OpenOptions::open_within has opened in
     /// the image, which is not mounted; `serialised` is the same with a call, and so a request, for each block of 4 KiB.
-    /// Every path ends with its data stable: `kernel` by one fdatasync, the others by close. What debugfs then finds in the file
-    /// is compared with what was written.
+    /// Every path ends with its data stable, by one fdatasync or File::sync_data; neither the unmount nor the close that follows is
+    /// timed. What debugfs then finds in the file is compared with what was written.
     ///
     /// `I/O s` is the time of all writes of a run. `usr %`, `sys %` and `cpu us/MiB` are CPU time of this process: on the
     /// path `kernel`, what the kernel's threads do for its loop device is not in it. `us`, `sy` and `machine us/MiB` are of the
