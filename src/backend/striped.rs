@@ -33,6 +33,9 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+/// How often a header is written again that was written in part, or not at all for the moment.
+const TRIES_MAX: u32 = 100;
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Striped {
@@ -104,10 +107,7 @@ impl Gather {
     /// An error that says more than that the call is to be made again counts; or else what was moved without a gap.
     fn outcome(&mut self) -> io::Result<u64> {
         let mut results: SmallVec<[_; 4]> = self.results.drain(..).flatten().collect();
-        let again = |error: &io::Error| {
-            matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
-        };
-        let fatal = results.iter().position(|result| matches!(result, Err(error) if !again(error)));
+        let fatal = results.iter().position(|result| matches!(result, Err(error) if !is_put_off(error)));
         if let Some(fatal) = fatal {
             return results.swap_remove(fatal);
         }
@@ -201,11 +201,21 @@ impl Striped {
     }
 
     /// Writes the headers of a volume that begins here, and makes it empty. Durable on return. The first member says from the
-    /// first step to the last that the volume is unfinished; and no member has more than a header before that is stable.
+    /// first step to the last that the volume is unfinished; and no member is longer than a header before that is stable.
     pub fn create(&self) -> io::Result<()> {
         let state = self.files.is_some().then_some(State::Closed(0));
-        self.write_header(Header { unfinished: true, ..self.header }, state)?;
+        let unfinished = Header { unfinished: true, ..self.header };
+        if self.files.is_some() {
+            // Whatever a crash leaves of a header is then as long as one.
+            for member in &self.members {
+                if member.physical_size()? < HEADER_BYTES as u64 {
+                    uninterrupted(|| member.truncate(HEADER_BYTES as u64))?;
+                }
+            }
+        }
+        self.write_header(unfinished, None)?;
         uninterrupted(|| self.members[0].sync_all())?;
+        self.write_header(unfinished, state)?;
         for member in 1..self.members.len() as u32 {
             self.write_header(Header { member, ..self.header }, None)?;
         }
@@ -229,8 +239,15 @@ impl Striped {
     fn write_header(&self, header: Header, state: Option<State>) -> io::Result<()> {
         let block = Buffer::from(&header.encode(state)[..]);
         let member = &self.members[header.member as usize];
-        let written = uninterrupted(|| member.write(&[Segment::of(&block)], 0, false))?;
-        if written < HEADER_BYTES as u64 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
+        for _ in 0..TRIES_MAX {
+            // The whole block each time: a part of it would not be aligned everywhere.
+            match member.write(&[Segment::of(&block)], 0, false) {
+                Ok(written) if written < HEADER_BYTES as u64 => {}
+                Err(error) if is_put_off(&error) => {}
+                result => return result.map(drop),
+            }
+        }
+        Err(io::ErrorKind::WriteZero.into())
     }
 
     fn sizes(&self) -> io::Result<Vec<u64>> {
@@ -411,6 +428,11 @@ fn cut_at(
         }
         pieces
     })
+}
+
+/// Whether the call is merely to be made again.
+fn is_put_off(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
 impl Backend for Striped {

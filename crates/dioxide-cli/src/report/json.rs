@@ -57,10 +57,14 @@ struct Outcome<'a> {
     /// The longest append that met a growth of its file.
     growing_clat_max_ns: Option<u64>,
     cpu_us_per_op: f64,
+    cpu_us_per_mib: f64,
+    /// Of the whole machine, whoever spent it.
+    machine_cpu_us_per_mib: Option<f64>,
     /// Percent of one CPU, all threads together.
     usr_cpu: f64,
     sys_cpu: f64,
-    /// Writes completed by the device below during a run, whoever caused them; a call for a flush is one.
+    /// Writes completed by the device below during a run, whoever caused them; a call for a flush is one. Of an indirect-mapped
+    /// file, writes to its volume.
     requests: Option<u64>,
     flushes: Option<u64>,
     extents: Option<u64>,
@@ -76,6 +80,10 @@ struct Outcome<'a> {
     blocked: Option<f64>,
     /// Percent of all CPUs of the machine.
     machine_cpu: Option<Shares>,
+    /// Percent of the machine's memory that was in use.
+    machine_memory: Option<f64>,
+    /// The most of this process that was in memory.
+    rss_bytes: Option<u64>,
     ratio_to_kernel: Option<Ratio>,
     ratio_to_preallocated: Option<Ratio>,
     ratio_to_buffered_group: Option<Ratio>,
@@ -144,6 +152,8 @@ fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
         growths: rounded(row.growths()),
         growing_clat_max_ns: rounded(row.growing_clat_max_ns()),
         cpu_us_per_op: row.median(|run| run.cpu_us_per_op),
+        cpu_us_per_mib: row.median(|run| run.cpu_us_per_mib),
+        machine_cpu_us_per_mib: row.median_known(|run| run.machine_cpu_us_per_mib),
         usr_cpu: row.median(|run| run.usr_cpu),
         sys_cpu: row.median(|run| run.sys_cpu),
         requests: rounded(row.median_known(|run| run.requests)),
@@ -157,6 +167,8 @@ fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
         inflight: row.median_known(|run| run.inflight),
         blocked: row.median_known(|run| run.blocked),
         machine_cpu: row.machine(),
+        machine_memory: row.median_known(|run| Some(run.memory?.used_percent)),
+        rss_bytes: rounded(row.median_known(|run| Some(run.memory?.rss_bytes as f64))),
         ratio_to_kernel: ratio_to(Route::Kernel),
         ratio_to_preallocated: ratio_to(Route::Preallocated),
         ratio_to_buffered_group: ratio_to(Route::BufferedGroup),

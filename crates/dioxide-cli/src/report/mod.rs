@@ -48,7 +48,7 @@ fn rivals(rows: &[Row]) -> Vec<Route> {
     let rivals: &[Route] = match (point.backend, point.scenario) {
         (Backend::Sim, _) => &[Route::Dioxide],
         (_, Scenario::Append) => &[Route::Kernel, Route::Preallocated, Route::BufferedGroup],
-        (_, Scenario::Sync | Scenario::Mixed) => &[Route::Kernel, Route::Serialised],
+        (_, Scenario::Sync | Scenario::Mixed | Scenario::Indirect) => &[Route::Kernel, Route::Serialised],
     };
     let is_there = |route: &Route| rows.iter().any(|row| row.route == *route);
     rivals.iter().copied().filter(is_there).collect()

@@ -23,6 +23,7 @@ pub fn scenario(scenario: Scenario) -> &'static str {
         Scenario::Append => "Appends",
         Scenario::Sync => "Sync writers",
         Scenario::Mixed => "Mixed reads and writes",
+        Scenario::Indirect => "Writes through indirect blocks",
     }
 }
 
@@ -117,6 +118,23 @@ const CPU_PER_OP: Column = ("cpu us/op", |row| format!("{:.1}", row.median(|run|
 /// The same, where it is all there is.
 const CPU_NS_PER_OP: Column =
     ("cpu ns/op", |row| format!("{:.0}", row.median(|run| run.cpu_us_per_op) * 1e3));
+/// All there is to a path, where each is one thread.
+const INDIRECT: [Column; 11] = [
+    (PATH, |row| row.route.name().to_owned()),
+    ("I/O s", |row| format!("{:.3}", row.median(|run| run.elapsed.as_secs_f64()))),
+    BANDWIDTH,
+    CPU[0],
+    CPU[1],
+    MACHINE[1],
+    MACHINE[2],
+    ("mem %", |row| known(row.median_known(|run| Some(run.memory?.used_percent)), 1)),
+    ("rss MiB", |row| {
+        known(row.median_known(|run| Some(run.memory?.rss_bytes as f64 / f64::from(1 << 20))), 1)
+    }),
+    ("cpu us/MiB", |row| format!("{:.1}", row.median(|run| run.cpu_us_per_mib))),
+    ("machine us/MiB", |row| known(row.median_known(|run| run.machine_cpu_us_per_mib), 0)),
+];
+const REQUESTS_PER_WRITE: Column = ("requests/write", |row| known(row.median_per_op(|run| run.requests), 2));
 /// Of writes.
 const COSTS: [Column; 2] = [
     ("requests/op", |row| known(row.median_per_op(|run| run.requests), 3)),
@@ -140,6 +158,7 @@ fn columns(point: Point) -> Vec<Column> {
         (_, Scenario::Mixed) => {
             [&NAMES[..], &[IOPS], &DIRECTIONS, &LATENCIES, &[IN_FLIGHT], &CPU, &[CPU_PER_OP]].concat()
         }
+        (_, Scenario::Indirect) => [&INDIRECT[..], &[REQUESTS_PER_WRITE]].concat(),
     }
 }
 
