@@ -59,6 +59,7 @@ pub(crate) struct Striped {
 struct Files {
     /// Nobody of ours writes above without `extending`.
     physical: AtomicU64,
+    /// Whoever changes the sizes of several members is alone with them.
     extending: Mutex<()>,
     /// What the header says, if the volume is open for writing.
     floor: Mutex<Option<u64>>,
@@ -473,7 +474,11 @@ impl Backend for Striped {
     }
 
     fn allocate(&self, start: u64, end: u64) -> io::Result<()> {
+        let _alone = self.files.as_ref().map(|files| files.extending.lock());
         let before = self.sizes()?;
+        // The member on which the file ends inside of a block gets the rest of it as well.
+        let start =
+            self.files.as_ref().map_or(start, |files| start.min(files.physical.load(Ordering::Acquire)));
         let each = self.members.iter().enumerate().filter_map(|(number, member)| {
             let part = self.map.part_of(number, start..end)?;
             let member = member.clone();
@@ -496,6 +501,7 @@ impl Backend for Striped {
     }
 
     fn write_zeroes(&self, start: u64, end: u64) -> io::Result<()> {
+        let _alone = self.files.as_ref().map(|files| files.extending.lock());
         for (number, member) in self.members.iter().enumerate() {
             if let Some(part) = self.map.part_of(number, start..end) {
                 member.write_zeroes(part.start, part.end)?;
