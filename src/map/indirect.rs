@@ -89,6 +89,11 @@ impl Map {
         &self.roots
     }
 
+    /// All that known pointers name.
+    pub fn owned(&self) -> &Blocks {
+        &self.owned
+    }
+
     /// How many blocks a file can have.
     pub fn blocks_max(fanout: u64) -> u64 {
         DIRECT as u64 + (1..=DEPTH_MAX).map(|depth| fanout.pow(depth)).sum::<u64>()
