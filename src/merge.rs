@@ -1,6 +1,8 @@
 //! Which operations that wait together go out as one request, and which parts of one operation do that lie in several
 //! places. Values only.
 
+use std::cmp::Ordering;
+
 /// What one request may carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -112,6 +114,15 @@ impl Span {
         self.end - self.start
     }
 
+    /// Whether the next one by start begins where this one ends, or why they cannot be one.
+    fn is_followed_by(&self, next: &Span) -> Result<(), Refusal> {
+        match next.start.cmp(&self.end) {
+            Ordering::Equal => Ok(()),
+            Ordering::Greater => Err(Refusal::Gap),
+            Ordering::Less => Err(Refusal::Order),
+        }
+    }
+
     /// Whether the two share a byte.
     pub fn overlaps(&self, other: &Span) -> bool {
         self.start < other.end && other.start < self.end
@@ -119,23 +130,23 @@ impl Span {
 }
 
 /// Splits spans, sorted by start, into runs in which each begins exactly where the one before ends, within
-/// the limits. Returns the length of each run. Overlapping spans never share a run: one request has no
-/// order inside.
-pub fn runs(spans: &[Span], limits: Limits) -> Vec<usize> {
-    let mut runs = Vec::new();
+/// the limits. Returns the length of each run, and why it is not part of the one before. Overlapping spans never share a run:
+/// one request has no order inside.
+pub fn runs(spans: &[Span], limits: Limits) -> Vec<(usize, Option<Refusal>)> {
+    let mut runs: Vec<(usize, Option<Refusal>)> = Vec::new();
     let mut bytes = 0;
     for (index, span) in spans.iter().enumerate() {
-        let joins = index > 0 && spans[index - 1].end == span.start;
-        match runs.last_mut() {
-            Some(count) if joins && limits.admit(bytes, *count, span.len()).is_ok() => {
-                *count += 1;
-                bytes += span.len();
-            }
-            _ => {
-                runs.push(1);
-                bytes = span.len();
-            }
+        let refusal = runs.last_mut().and_then(|(count, _)| {
+            let adjacent = spans[index - 1].is_followed_by(span);
+            let joins = adjacent.and_then(|()| limits.admit(bytes, *count, span.len()));
+            *count += usize::from(joins.is_ok());
+            joins.err()
+        });
+        if index == 0 || refusal.is_some() {
+            runs.push((1, refusal));
+            bytes = 0;
         }
+        bytes += span.len();
     }
     runs
 }
@@ -240,12 +251,18 @@ mod tests {
     #[test]
     fn runs_break_at_gaps_and_limits() {
         let spans: Vec<_> = [0, 1, 2, 3, 5, 5, 6].iter().map(|&n| Span::at(n * 4096, 4096)).collect();
-        assert_eq!(runs(&spans, LIMITS), [3, 1, 1, 2]);
+        let (counts, refusals): (Vec<_>, Vec<_>) = runs(&spans, LIMITS).into_iter().unzip();
+        assert_eq!(counts, [3, 1, 1, 2]);
+        assert_eq!(refusals[0], None);
+        assert_eq!(refusals[1..], [Refusal::Segments, Refusal::Gap, Refusal::Order].map(Some));
     }
 
     #[test]
     fn one_long_operation_is_not_refused() {
-        assert_eq!(runs(&[Span::at(0, 1 << 30)], LIMITS), [1]);
+        assert_eq!(
+            runs(&[Span::at(0, 1 << 30), Span::at(1 << 30, 1)], LIMITS),
+            [(1, None), (1, Some(Refusal::Bytes))]
+        );
     }
 
     proptest! {
@@ -256,9 +273,10 @@ mod tests {
             starts.sort();
             let spans: Vec<_> = starts.iter().map(|&(s, l)| Span::at(s * 4096, l * 4096)).collect();
             let runs = runs(&spans, LIMITS);
-            prop_assert_eq!(runs.iter().sum::<usize>(), spans.len());
+            prop_assert_eq!(runs.iter().map(|(count, _)| count).sum::<usize>(), spans.len());
             let mut rest = &spans[..];
-            for count in runs {
+            for (index, (count, refusal)) in runs.into_iter().enumerate() {
+                prop_assert_eq!(index > 0, refusal.is_some());
                 let (run, tail) = rest.split_at(count);
                 rest = tail;
                 prop_assert!(run.windows(2).all(|pair| pair[0].end == pair[1].start));
@@ -309,7 +327,7 @@ mod tests {
             {
                 let counts = runs(&spans, limits);
                 let mut rest = &spans[..];
-                for &count in &counts {
+                for &(count, _) in &counts {
                     let (run, tail) = rest.split_at(count);
                     assert!(is_a_request(run, limits), "{spans:?} {limits:?}: {counts:?}");
                     rest = tail;

@@ -7,7 +7,7 @@ use crate::backend::syscall::Syscall;
 use crate::engine::process::{FileSystems, Process, may_be_a_failed_flush};
 use crate::engine::queue::settle_own;
 use crate::engine::recover::{Recover, bring_into_order};
-use crate::engine::registry::{Key, Part};
+use crate::engine::registry::Key;
 use crate::engine::{Engine, Ground, Parts, os_kind};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::file::Inner;
@@ -18,7 +18,7 @@ use crate::reader::Reader;
 use crate::recovery::{Recovery, Verdict};
 use crate::sync::nap;
 use crate::sys;
-use crate::sys::probe::{Facts, Through};
+use crate::sys::probe::{Facts, Part, Through};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
@@ -33,7 +33,7 @@ const ZEROED_STEP_MAX_BYTES: u64 = 8 << 20;
 const PATIENCE: Duration = Duration::from_millis(250);
 const PATIENCE_NAPS: u32 = 50;
 
-const DIRECT: OFlags = OFlags::DIRECT.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
+pub(crate) const DIRECT: OFlags = OFlags::DIRECT.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
 /// Opens `path` as `options` say.
 pub(crate) fn open(options: &OpenOptions, path: &Path) -> Result<Inner> {
@@ -78,8 +78,7 @@ fn open_read_only(options: &OpenOptions, path: &Arc<Path>) -> Result<Inner> {
     let fd = rustix::fs::open(&**path, DIRECT | OFlags::RDONLY, Mode::empty())
         .map_err(|errno| fail(refusal(errno)))?;
     let facts = facts(path, &fd)?;
-    let key = Key::of(&facts);
-    Ok(Inner::Reader(Reader::new(Arc::new(Syscall::new(fd)), path.clone(), key, facts, Process::current())))
+    Ok(Inner::Reader(Reader::new(Arc::new(Syscall::new(fd)), path.clone(), facts, Process::current())))
 }
 
 type Joined = (Key, Arc<Engine>);
@@ -128,7 +127,7 @@ fn refuse_if_wedged(process: &Process, path: &Arc<Path>, dir: &Path) -> Result<(
     file_system(process, path, Operation::Open, fs, through).map(drop)
 }
 
-fn file_system(
+pub(crate) fn file_system(
     process: &Process,
     path: &Arc<Path>,
     operation: Operation,
@@ -159,21 +158,16 @@ fn open_or_create(options: &OpenOptions, path: &Arc<Path>, is_device: bool) -> R
         },
         _ => open(plain).map(|fd| (fd, false)),
     };
-    result.map_err(|errno| {
-        let kind = match errno {
-            Errno::BUSY => ErrorKind::Busy("the device is mounted or held by another program".into()),
-            other => refusal(other),
-        };
-        Error::new(Operation::Open, path, None, kind)
-    })
+    result.map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))
 }
 
-fn refusal(errno: Errno) -> ErrorKind {
+pub(crate) fn refusal(errno: Errno) -> ErrorKind {
     match errno {
         Errno::INVAL => ErrorKind::Unsupported(
             "this file system does not take O_DIRECT; those that store files on a disk do (ext4, XFS, btrfs)"
                 .into(),
         ),
+        Errno::BUSY => ErrorKind::Busy("the device is mounted or held by another program".into()),
         other => ErrorKind::Os(other.raw_os_error()),
     }
 }
@@ -212,7 +206,7 @@ pub(crate) fn flushing<R>(
     }
 }
 
-fn facts(path: &Arc<Path>, fd: &OwnedFd) -> Result<Facts> {
+pub(crate) fn facts(path: &Arc<Path>, fd: &OwnedFd) -> Result<Facts> {
     sys::probe::facts(fd.as_fd()).map_err(|error| {
         let kind = match error.raw_os_error() {
             Some(libc::EINVAL) => ErrorKind::Unsupported("neither a regular file nor a block device".into()),
@@ -225,7 +219,7 @@ fn facts(path: &Arc<Path>, fd: &OwnedFd) -> Result<Facts> {
     })
 }
 
-fn key_of_stat(stat: &rustix::fs::Stat) -> Key {
+pub(crate) fn key_of_stat(stat: &rustix::fs::Stat) -> Key {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::BlockDevice => Key { dev: stat.st_rdev, inode: None, part: Part::Whole },
         _ => Key { dev: stat.st_dev, inode: Some(stat.st_ino), part: Part::Whole },
@@ -310,7 +304,7 @@ pub(crate) fn ground(
 
 /// Tries until it succeeds, a little longer than a program that is gone keeps a file or device: the kernel takes the rings
 /// of its queues apart some time after it ended (measured: 30 to 60 ms).
-fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+pub(crate) fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     for _ in 0..PATIENCE_NAPS {
         if let Some(done) = attempt() {
             return Some(done);

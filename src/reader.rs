@@ -28,7 +28,6 @@ const CHANGES_MAX: u32 = 3;
 pub(crate) struct Reader {
     backend: Arc<dyn Backend>,
     path: Arc<Path>,
-    key: Key,
     facts: Facts,
     process: &'static Process,
     /// The length last found, and the marker it was found with: as long as that one stands, the file only grows.
@@ -38,18 +37,12 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub fn new(
-        backend: Arc<dyn Backend>,
-        path: Arc<Path>,
-        key: Key,
-        facts: Facts,
-        process: &'static Process,
-    ) -> Self {
-        Self { backend, path, key, facts, process, known: Mutex::default(), of_device: OnceLock::default() }
+    pub fn new(backend: Arc<dyn Backend>, path: Arc<Path>, facts: Facts, process: &'static Process) -> Self {
+        Self { backend, path, facts, process, known: Mutex::default(), of_device: OnceLock::default() }
     }
 
     pub fn another(&self) -> Self {
-        Self::new(self.backend.clone(), self.path.clone(), self.key, self.facts.clone(), self.process)
+        Self::new(self.backend.clone(), self.path.clone(), self.facts.clone(), self.process)
     }
 
     pub fn alignment(&self) -> Alignment {
@@ -94,7 +87,7 @@ impl Reader {
     /// cuts apart.
     pub fn engine(&self) -> Option<Arc<Engine>> {
         let writable_here = self.process.is_current() && !self.facts.is_device;
-        writable_here.then(|| self.process.registry.find(self.key)).flatten()
+        writable_here.then(|| self.process.registry.find(Key::of(&self.facts))).flatten()
     }
 
     /// An engine that does nothing but read, if this is a device: whoever writes it, its length is fixed.

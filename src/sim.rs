@@ -39,6 +39,7 @@ use crate::engine::queue::settle_own;
 use crate::engine::registry::Key;
 use crate::engine::{Engine, Parts};
 use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::ext;
 use crate::file::{File, Inner};
 use crate::marker::{Identity, Prepared};
 use crate::merge::{self, Limits};
@@ -48,7 +49,7 @@ use crate::options::{Growth, OpenOptions};
 use crate::reader::Reader;
 use crate::sync::{is_simulated, world};
 use crate::sys;
-use crate::sys::probe::{Alignment, Facts, Through};
+use crate::sys::probe::{Alignment, Facts, Part, Through};
 
 use std::any::Any;
 use std::path::Path;
@@ -119,11 +120,11 @@ impl Disk {
         }
         let name = striped::name_of(&paths);
         let process = Process::current();
-        let key = striped::key_of(&members);
         if !options.write {
             return striped::reader(members, &name, chunk_bytes, process).map(File::of);
         }
         settle_own();
+        let key = Key { part: Part::Stripe, ..Key::of(&members[0].facts) };
         let make = || {
             let bring_up = BringUp {
                 options,
@@ -148,9 +149,7 @@ impl Disk {
 
     fn find(&self, options: &OpenOptions, path: &Arc<Path>, name: &str) -> Result<(Sim, Facts)> {
         let fail = |kind| Error::new(Operation::Open, path, None, kind);
-        if let Some(cause) = self.fs.wedged() {
-            return Err(fail(ErrorKind::Wedged(cause.clone())));
-        }
+        self.check_usable(path)?;
         if !options.write && (options.create || options.create_new || options.truncate) {
             return Err(fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
         }
@@ -160,10 +159,38 @@ impl Disk {
         }
         let create = options.create || options.create_new;
         let inode = self.device.find(name, create).ok_or_else(|| fail(ErrorKind::Os(libc::ENOENT)))?;
+        Ok(self.backend(inode))
+    }
+
+    /// Opens the file `path` inside of a volume of ext2 or ext3, whose image is the file `image` of the disk, as
+    /// [`OpenOptions::open_within`] does on the system.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::open_within`].
+    pub fn open_within(&self, options: &OpenOptions, image: &str, path: impl AsRef<Path>) -> Result<File> {
+        let name: Arc<Path> = Path::new(image).into();
+        self.check_usable(&name)?;
+        let inode = self.device.find(image, false);
+        let inode =
+            inode.ok_or_else(|| Error::new(Operation::Open, &name, None, ErrorKind::Os(libc::ENOENT)))?;
+        let (backend, facts) = self.backend(inode);
+        let image = ext::Image { backend: Arc::new(backend), facts, fs: self.fs.clone() };
+        ext::open_within_image(options, &name, path.as_ref(), image).map(File::of)
+    }
+
+    fn check_usable(&self, path: &Arc<Path>) -> Result<()> {
+        match self.fs.wedged() {
+            Some(cause) => Err(Error::new(Operation::Open, path, None, ErrorKind::Wedged(cause.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    fn backend(&self, inode: u64) -> (Sim, Facts) {
         let backend = Sim::new(self.device.clone(), inode);
         let identity = Identity { inode: backend.inode, born: (0, 0) };
         let limits = Limits { bytes_max: REQUEST_MAX_BYTES, segments_max: SEGMENTS_MAX };
-        Ok((backend, facts(identity, self.dev, limits)))
+        (backend, facts(identity, self.dev, limits))
     }
 
     /// The disk as a power cut now leaves it, one of all the ways that are possible; this one goes on. Files that are open
@@ -280,6 +307,7 @@ fn facts(identity: Identity, dev: u64, limits: Limits) -> Facts {
         writes_through: false,
         len: 0,
         through: Through::Unnumbered,
+        part: Part::Whole,
     }
 }
 
@@ -296,8 +324,7 @@ impl<B: Backend> Below<B> {
     fn open(self, options: &OpenOptions, path: Arc<Path>, epoch: impl FnOnce() -> u32) -> Result<File> {
         let process = Process::current();
         if !options.write {
-            let key = Key::of(&self.facts);
-            let reader = Reader::new(Arc::new(self.backend), path, key, self.facts, process);
+            let reader = Reader::new(Arc::new(self.backend), path, self.facts, process);
             return Ok(File::of(Inner::Reader(reader)));
         }
         settle_own();

@@ -31,7 +31,8 @@ counters! {
     /// Bytes of these.
     append_bytes,
     /// Write requests sent to the kernel for appends, and for positional writes that are durable
-    /// or extend the file. Others go straight out and are not counted.
+    /// or extend the file. Others go straight out and are not counted. Of a file inside of a volume, all requests that
+    /// wrote data to the volume, since a write there may be several.
     requests,
     /// Bytes of these.
     request_bytes,
@@ -51,6 +52,20 @@ counters! {
     grown_bytes,
     /// Times that an operation had to wait because the space ahead was used up.
     growth_waits,
+    /// Requests that wrote what a volume itself consists of, for a file inside of it.
+    metadata_requests,
+    /// Times that an operation did not join the request that waited, because the two are not adjacent: each is a request of its
+    /// own.
+    refused_gap,
+    /// Times that one did not because the request would be longer than the device's largest, or the operation is long enough
+    /// to be one by itself.
+    refused_bytes,
+    /// Times that one did not because the request would have more segments than one call takes.
+    refused_segments,
+    /// Times that one did not because it lies on another member of a striped volume.
+    refused_member,
+    /// Times that a write had to wait because it shares bytes, or a block, with another one that was in flight or waited.
+    refused_order,
 }
 
 /// Adds to a counter.

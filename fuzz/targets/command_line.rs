@@ -4,6 +4,9 @@
 #[path = "../../crates/dioxide-cli/src/args.rs"]
 #[allow(dead_code)]
 mod args;
+#[path = "../../crates/dioxide-cli/src/sizes.rs"]
+#[allow(dead_code)]
+mod sizes;
 #[path = "../../crates/dioxide-cli/src/units.rs"]
 #[allow(dead_code)]
 mod units;
@@ -11,6 +14,7 @@ mod units;
 use args::{Cli, Command, Scenario};
 use clap::Parser;
 use libfuzzer_sys::fuzz_target;
+use sizes::Sizes;
 
 fuzz_target!(|line: &str| {
     if let Ok(count) = units::parse_bytes(line) {
@@ -25,7 +29,13 @@ fuzz_target!(|line: &str| {
         Some(Scenario::Append(append)) => (append.bs, append.numjobs),
         Some(Scenario::Sync(sync)) => (sync.bs, sync.numjobs),
         Some(Scenario::Mixed(mixed)) => (mixed.bs, mixed.numjobs),
+        Some(Scenario::Indirect(indirect)) => {
+            assert!(indirect.count > 0 && indirect.rounds > 0);
+            return;
+        }
     };
-    assert!(!bs.is_empty() && bs.iter().all(|bs| bs.is_multiple_of(512) && (512..=16 << 20).contains(bs)));
+    let are_in_order =
+        |bs: &Sizes| 0 < bs.min_bytes && bs.min_bytes <= bs.max_bytes && bs.max_bytes <= 16 << 20;
+    assert!(!bs.is_empty() && bs.iter().all(are_in_order));
     assert!(!numjobs.is_empty() && numjobs.iter().all(|jobs| (1..=1024).contains(jobs)));
 });

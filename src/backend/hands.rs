@@ -183,7 +183,11 @@ mod tests {
     fn calls_run_at_the_same_time() {
         let hands = Hands::new(2);
         let barrier = Arc::new(Barrier::new(3));
-        let meet = |barrier: Arc<Barrier>| Box::new(move || drop(barrier.wait())) as Call<()>;
+        let meet = |barrier: Arc<Barrier>| {
+            Box::new(move || {
+                barrier.wait();
+            }) as Call<()>
+        };
         // It would hang if one waited for the other.
         hands.all((0..3).map(|_| meet(barrier.clone())).collect());
     }

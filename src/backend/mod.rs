@@ -23,11 +23,15 @@ use std::os::fd::BorrowedFd;
 /// Work for another thread.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// What became of operations that a map divided.
+/// What became of the writes of a file that a map divides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mapped {
-    /// Requests beyond one for each operation.
+    /// All requests that wrote data, if they are counted below.
+    pub requests: Option<u64>,
+    /// If not: those beyond one for each operation.
     pub more_requests: u64,
+    /// Requests that wrote what it takes to find the data again.
+    pub metadata_requests: u64,
     /// Why there are so many.
     pub refused: Refusals,
 }
@@ -64,7 +68,7 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn size_max(&self) -> u64;
     /// Runs a job beside the caller, or before it returns. The thread, if there is one, can be waited for.
     fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>>;
-    /// The file was put in order, and nobody is going to write it any more.
+    /// The file was put in order, and is not used any more: brings what holds it into order, durably, and gives it up.
     fn close(&self) -> io::Result<()> {
         Ok(())
     }
@@ -80,9 +84,9 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn striped(&self) -> Option<&striped::Striped> {
         None
     }
-    /// What became of operations that a map divided.
-    fn mapped(&self) -> Mapped {
-        Mapped::default()
+    /// What became of its writes, if a map divides them.
+    fn mapped(&self) -> Option<Mapped> {
+        None
     }
     /// The simulated file that this is, if it is one, for rings that work on such.
     #[cfg(any(test, feature = "sim"))]

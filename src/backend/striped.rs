@@ -21,6 +21,7 @@ use super::hands::{Call, Hands};
 use super::ring::Io;
 use super::{Backend, Job, Mapped};
 use crate::buffer::{Buffer, Segment};
+use crate::engine::{part_of, uninterrupted};
 use crate::map;
 use crate::merge::{self, Limits, MemberRequest, Run};
 use crate::recovery::Extent;
@@ -214,7 +215,7 @@ impl Striped {
             }
         }
         self.write_header(unfinished, None)?;
-        self.members[0].sync_all()?;
+        uninterrupted(|| self.members[0].sync_all())?;
         self.write_header(unfinished, state)?;
         for member in 1..self.members.len() as u32 {
             self.write_header(Header { member, ..self.header }, None)?;
@@ -224,12 +225,12 @@ impl Striped {
             self.on_all(|member| member.sync_all())?;
         }
         self.write_header(self.header, state)?;
-        self.members[0].sync_all()
+        uninterrupted(|| self.members[0].sync_all())
     }
 
     fn note(&self, state: State) -> io::Result<()> {
         self.write_header(self.header, Some(state))?;
-        self.members[0].flush()?;
+        uninterrupted(|| self.members[0].flush())?;
         if let (Some(files), State::Open(floor)) = (&self.files, state) {
             *files.floor.lock() = Some(floor);
         }
@@ -276,7 +277,7 @@ impl Striped {
     ) -> io::Result<Vec<R>> {
         let calls = self.members.iter().map(|member| {
             let member = member.clone();
-            Box::new(move || call(&*member)) as Call<io::Result<R>>
+            Box::new(move || uninterrupted(|| call(&*member))) as Call<io::Result<R>>
         });
         self.hands.all(calls.collect()).into_iter().collect()
     }
@@ -332,7 +333,7 @@ impl Striped {
             results: list.iter().map(|_| None).collect(),
         };
         let parts = list.into_iter().map(|request| {
-            let pieces = request.pieces.iter().flat_map(|piece| part_of(segments, *piece));
+            let pieces = request.pieces.iter().flat_map(|piece| part_of(segments, &(piece.start..piece.end)));
             (request.member, io(pieces.collect(), request.offset))
         });
         Split { parts: parts.collect(), gather }
@@ -401,7 +402,7 @@ impl Striped {
             }
             uninterrupted(|| member.truncate(size))?;
             if dsync {
-                member.flush()?;
+                uninterrupted(|| member.flush())?;
             }
         }
         Ok(())
@@ -430,33 +431,9 @@ fn cut_at(
     })
 }
 
-/// What lies at these bytes of all segments together.
-fn part_of(segments: &[Segment], piece: merge::Span) -> SmallVec<[Segment; 1]> {
-    let mut parts = SmallVec::new();
-    let mut start = 0;
-    for segment in segments {
-        let end = start + segment.len();
-        let (from, to) = (piece.start.max(start), piece.end.min(end));
-        if from < to {
-            parts.push(segment.part(from - start..to - start));
-        }
-        start = end;
-    }
-    parts
-}
-
 /// Whether the call is merely to be made again.
 fn is_put_off(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
-}
-
-fn uninterrupted<R>(mut call: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
-    }
 }
 
 impl Backend for Striped {
@@ -505,7 +482,8 @@ impl Backend for Striped {
         let each = self.members.iter().enumerate().filter_map(|(number, member)| {
             let part = self.map.part_of(number, start..end)?;
             let member = member.clone();
-            Some(Box::new(move || member.allocate(part.start, part.end)) as Call<io::Result<()>>)
+            Some(Box::new(move || uninterrupted(|| member.allocate(part.start, part.end)))
+                as Call<io::Result<()>>)
         });
         let result: io::Result<()> = self.hands.all(each.collect()).into_iter().collect();
         match &result {
@@ -607,8 +585,8 @@ impl Backend for Striped {
         Some(self)
     }
 
-    fn mapped(&self) -> Mapped {
-        *self.divided.lock()
+    fn mapped(&self) -> Option<Mapped> {
+        Some(*self.divided.lock())
     }
 }
 

@@ -13,9 +13,8 @@
 
 use super::core::Core;
 use super::grower::changed_by_another;
-use super::process::may_be_a_failed_flush;
 use super::token::Token;
-use super::{Engine, io, is_no_space, queue};
+use super::{Engine, io, is_no_space, puts_flush_in_doubt, queue};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::marker::{Marker, Mode};
 use crate::merge::Span;
@@ -70,7 +69,7 @@ impl Engine {
         queue::settle_own();
         let alone = self.gate.shut();
         self.stop_grower();
-        let result = self.put_away().and_then(|()| self.end_backend());
+        let result = self.put_away();
         self.charge(0, 0);
         self.refuse_all();
         self.backend.unlock();
@@ -80,6 +79,18 @@ impl Engine {
     }
 
     fn put_away(&self) -> Result<()> {
+        self.bring_into_order()?;
+        if self.backend.mapped().is_none() {
+            return Ok(());
+        }
+        let blame = |error: &std::io::Error| {
+            puts_flush_in_doubt(error).then(|| self.cause(Operation::Close, None, error))
+        };
+        let closed = self.fs.flushing(|| self.backend.close(), blame);
+        closed.map_err(|error| self.failure(Operation::Close, &error))
+    }
+
+    fn bring_into_order(&self) -> Result<()> {
         self.check_usable(Operation::Close)?;
         let fail = |error: std::io::Error| self.failure(Operation::Close, &error);
         let (sizes, marker, held) = {
@@ -97,15 +108,6 @@ impl Engine {
             Some(base) => self.cut_with(marker, base, sizes.written).map_err(fail),
             None => self.cut_to(sizes.written).map_err(fail),
         }
-    }
-
-    fn end_backend(&self) -> Result<()> {
-        io::uninterrupted(|| self.backend.close()).map_err(|error| {
-            if may_be_a_failed_flush(&error) {
-                self.fs.wedge(self.cause(Operation::Close, None, &error));
-            }
-            self.failure(Operation::Close, &error)
-        })
     }
 
     /// What another program appended is not ours to cut, nor to write over.

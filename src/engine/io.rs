@@ -12,7 +12,7 @@ const AGAIN_MAX: u32 = 100;
 
 /// A transfer on its way: how far it got, and whether it goes on.
 #[derive(Debug)]
-pub(super) struct Transfer {
+pub(crate) struct Transfer {
     kind: Kind,
     total: u64,
     /// So many of them go by themselves, first.
@@ -82,7 +82,7 @@ impl Transfer {
 }
 
 /// Writes all segments, one behind the other, as `transfer` says.
-pub(super) fn write_fully(
+pub(crate) fn write_fully(
     backend: &dyn Backend,
     segments: &[Segment],
     offset: u64,
@@ -103,7 +103,7 @@ pub(super) fn write_fully(
 }
 
 /// Reads until `into` is full or the file ends, and says how much that was.
-pub(super) fn read_fully(backend: &dyn Backend, into: &mut [u8], offset: u64, align: u64) -> io::Result<u64> {
+pub(crate) fn read_fully(backend: &dyn Backend, into: &mut [u8], offset: u64, align: u64) -> io::Result<u64> {
     let mut transfer = Transfer::of_read(into.len() as u64, align);
     loop {
         let done = transfer.part().start;
@@ -116,7 +116,7 @@ pub(super) fn read_fully(backend: &dyn Backend, into: &mut [u8], offset: u64, al
 }
 
 /// Calls until the kernel is not interrupted.
-pub(super) fn uninterrupted<R>(mut call: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+pub(crate) fn uninterrupted<R>(mut call: impl FnMut() -> io::Result<R>) -> io::Result<R> {
     loop {
         match call() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -137,7 +137,7 @@ fn is_transient(error: &io::Error, again: &mut u32) -> bool {
 }
 
 /// What lies at these bytes of all segments together.
-pub(super) fn part_of(segments: &[Segment], part: &Range<u64>) -> SmallVec<[Segment; 1]> {
+pub(crate) fn part_of(segments: &[Segment], part: &Range<u64>) -> SmallVec<[Segment; 1]> {
     let mut parts = SmallVec::with_capacity(segments.len());
     let mut start = 0;
     for segment in segments {

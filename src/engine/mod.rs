@@ -27,6 +27,7 @@ mod token;
 mod waiter;
 
 pub(crate) use core::Ground;
+pub(crate) use io::{Transfer, part_of, read_fully, uninterrupted, write_fully};
 pub(crate) use reading::read_up_to;
 
 use crate::backend::Backend;
@@ -36,7 +37,7 @@ use crate::flush::Means;
 use crate::growth::{Planner, Wishes};
 use crate::inflight::{Gate, Pass};
 use crate::marker::{Marker, Prepared};
-use crate::merge::Span;
+use crate::merge::{Refusals, Span};
 use crate::options::Growth;
 use crate::recovery::Recovery;
 use crate::stats::{Counters, count};
@@ -44,7 +45,6 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Apart, Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
 use crate::sys::probe::Alignment;
 use core::{Call, Core, Dio, Failure, Outbox, Request, Work};
-use io::Transfer;
 use packing::Packer;
 use process::{Ended, FileSystems, Flushing, Process};
 use reactor::Reactor;
@@ -137,10 +137,27 @@ impl Engine {
     }
 
     pub fn stats(&self) -> crate::Stats {
-        let growth_waits = if self.process.is_current() { self.lock().growth_waits() } else { 0 };
-        let mapped = self.backend.mapped();
-        let stats = self.counters.snapshot();
-        crate::Stats { growth_waits, requests: stats.requests + mapped.more_requests, ..stats }
+        let counted = self.counters.snapshot();
+        // What the parent of a fork held a lock of stays locked in the child.
+        if !self.process.is_current() {
+            return counted;
+        }
+        let mapped = self.backend.mapped().unwrap_or_default();
+        let core = self.lock();
+        let mut refusals = core.refusals();
+        refusals.add(mapped.refused);
+        let Refusals { gap, bytes, segments, member, order } = refusals;
+        crate::Stats {
+            requests: mapped.requests.unwrap_or(counted.requests + mapped.more_requests),
+            metadata_requests: mapped.metadata_requests,
+            growth_waits: core.growth_waits(),
+            refused_gap: gap,
+            refused_bytes: bytes,
+            refused_segments: segments,
+            refused_member: member,
+            refused_order: order,
+            ..counted
+        }
     }
 
     pub fn append(self: &Arc<Self>, data: &[u8], durable: bool) -> Result<u64> {
@@ -547,7 +564,11 @@ pub(crate) fn os_kind(error: &std::io::Error) -> ErrorKind {
     match error.raw_os_error() {
         Some(errno @ (libc::ENOSPC | libc::EDQUOT | libc::EFBIG)) => ErrorKind::NoSpace(errno),
         Some(errno) => ErrorKind::Os(errno),
-        None => ErrorKind::Os(libc::EIO),
+        // Of a backend that finds out more than the kernel.
+        None => match error.get_ref().and_then(|error| error.downcast_ref::<ErrorKind>()) {
+            Some(kind) => kind.clone(),
+            None => ErrorKind::Os(libc::EIO),
+        },
     }
 }
 
@@ -565,6 +586,7 @@ fn puts_flush_in_doubt(error: &std::io::Error) -> bool {
     !matches!(
         os_kind(error),
         ErrorKind::NoSpace(_)
+            | ErrorKind::Corrupt(_)
             | ErrorKind::Os(libc::EINVAL | libc::EAGAIN | libc::EFAULT | libc::EPERM | libc::ETXTBSY)
     )
 }

@@ -8,7 +8,7 @@ use super::process::{FileSystems, Process};
 use super::queue::{Driver, What};
 use super::reactor::Handle;
 use super::reactor::tests::{Counted, POISON, block_on, poll_once};
-use super::registry::{Key, Part};
+use super::registry::Key;
 use super::{Engine, Parts};
 use crate::backend::{Backend, Job};
 use crate::buffer::{Buffer, Segment};
@@ -189,11 +189,13 @@ impl Backend for Disk {
         Ok(bytes.len() as u64)
     }
 
-    fn read(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
+    fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64> {
         let state = self.state();
-        let live = &state.files[self.file].live[offset as usize..];
-        into.iter_mut().zip(live).for_each(|(into, live)| *into = *live as u8);
-        Ok(into.len().min(live.len()) as u64)
+        let room = into.iter().map(Segment::len).sum::<u64>() as usize;
+        let live = state.files[self.file].live[offset as usize..].iter().take(room);
+        let bytes: Vec<_> = live.map(|live| *live as u8).collect();
+        Segment::scatter(into, &bytes);
+        Ok(bytes.len() as u64)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -660,7 +662,7 @@ fn loom_a_failed_write_fails_all_above_it() {
 /// A queue of plain calls, with an append of a record submitted to it later.
 fn queue_with(file: &File, number: u8, durable: bool) -> Rc<RefCell<Driver>> {
     let driver = Driver::new(&PROCESS, 1, None, false);
-    let key = Key { dev: 1, inode: Some(file.disk.file as u64), part: Part::Whole };
+    let key = Key { dev: 1, inode: Some(file.disk.file as u64), part: crate::sys::probe::Part::Whole };
     let inner = Inner::Shared { engine: file.engine.clone(), key, process: &PROCESS, durable };
     let record = Buffer::from(&[number; BLOCK as usize][..]);
     driver.borrow_mut().queue(&inner, What::Append, Some(record.into()), 0).expect("there is room");
@@ -736,7 +738,7 @@ impl Futures {
         let device = Device::default();
         device.lock().files.push(Image::default());
         let disk = Disk { device, file: 0, grows_beside: false };
-        let key = Key { dev: 1, inode: Some(0), part: Part::Whole };
+        let key = Key { dev: 1, inode: Some(0), part: crate::sys::probe::Part::Whole };
         let made =
             PROCESS.registry.open(key, || Ok(File::engine(&disk, &FileSystems::default(), Grows::Once)));
         let engine = made.expect("it is made");

@@ -7,7 +7,7 @@
 use super::core::{Member, Outbox, Request, Work};
 use crate::error::ErrorKind;
 use crate::flush::Means;
-use crate::merge::{self, Limits, Span};
+use crate::merge::{self, Limits, Refusal, Refusals, Span};
 
 /// A request in flight, and what it carries.
 #[derive(Debug)]
@@ -18,13 +18,22 @@ pub(super) struct InFlight<T> {
     pub means: Option<Means>,
 }
 
+/// A write that waits.
+#[derive(Debug)]
+struct Waiting<T> {
+    span: Span,
+    member: Member<T>,
+    /// Because it overlaps another one, which was counted.
+    held_up: bool,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Positional<T> {
     in_flight: Vec<InFlight<T>>,
-    waiting: Vec<(Span, Member<T>)>,
+    waiting: Vec<Waiting<T>>,
     /// Those of a cohort, until the one who is called for them is awake.
-    held: Vec<(Span, Member<T>)>,
+    held: Vec<Waiting<T>>,
 }
 
 impl<T> Default for Positional<T> {
@@ -43,31 +52,19 @@ impl<T: Clone> Positional<T> {
         self.in_flight.iter().map(|request| request.id).min()
     }
 
-    /// Sends a write out, as request `id` and by the given means, or lets it wait.
-    pub fn submit(
-        &mut self,
-        id: u64,
-        offset: u64,
-        member: Member<T>,
-        means: Option<Means>,
-        out: &mut Outbox<T>,
-    ) {
-        let span = Span::at(offset, member.segment.len());
-        if self.touches(span) {
-            self.wait(offset, member);
-        } else {
-            self.send(id, vec![(span, member)], means, out);
-        }
-    }
-
     /// Lets a write wait for the next release.
     pub fn wait(&mut self, offset: u64, member: Member<T>) {
-        self.waiting.push((Span::at(offset, member.segment.len()), member));
+        self.waiting.push(Waiting::at(offset, member));
+    }
+
+    /// Lets a write wait until those that it overlaps have gone.
+    pub fn hold_up(&mut self, offset: u64, member: Member<T>) {
+        self.waiting.push(Waiting { held_up: true, ..Waiting::at(offset, member) });
     }
 
     /// Lets a write wait for its cohort. Returns whether it is the first, who is to be called.
     pub fn hold(&mut self, offset: u64, member: Member<T>) -> bool {
-        self.held.push((Span::at(offset, member.segment.len()), member));
+        self.held.push(Waiting::at(offset, member));
         self.held.len() == 1
     }
 
@@ -78,7 +75,7 @@ impl<T: Clone> Positional<T> {
 
     /// Everything in flight or waiting.
     fn others(&self) -> impl Iterator<Item = &Span> {
-        let waiting = self.waiting.iter().chain(&self.held).map(|(span, _)| span);
+        let waiting = self.waiting.iter().chain(&self.held).map(|write| &write.span);
         self.in_flight.iter().map(|request| &request.span).chain(waiting)
     }
 
@@ -118,27 +115,42 @@ impl<T: Clone> Positional<T> {
     }
 
     /// Sends out what waits and overlaps nothing in flight, merged.
-    pub fn release(&mut self, limits: Limits, next_id: &mut u64, out: &mut Outbox<T>) {
-        self.waiting.sort_by_key(|(span, _)| span.start);
-        let spans: Vec<_> = self.waiting.iter().map(|(span, _)| *span).collect();
+    pub fn release(
+        &mut self,
+        limits: Limits,
+        next_id: &mut u64,
+        refusals: &mut Refusals,
+        out: &mut Outbox<T>,
+    ) {
+        self.waiting.sort_by_key(|write| write.span.start);
+        let spans: Vec<_> = self.waiting.iter().map(|write| write.span).collect();
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
-        for count in merge::runs(&spans, limits) {
+        for (count, refusal) in merge::runs(&spans, limits) {
             let run: Vec<_> = waiting.by_ref().take(count).collect();
-            let crossed = |other: &InFlight<T>| run.iter().any(|(span, _)| span.overlaps(&other.span));
+            let crossed = |other: &InFlight<T>| run.iter().any(|write| write.span.overlaps(&other.span));
             if self.in_flight.iter().any(crossed) {
-                self.waiting.extend(run);
+                run.iter().filter(|write| !write.held_up).for_each(|_| refusals.count(Refusal::Order));
+                self.waiting.extend(run.into_iter().map(|write| Waiting { held_up: true, ..write }));
                 continue;
             }
+            refusal.into_iter().for_each(|refusal| refusals.count(refusal));
             *next_id += 1;
-            let durable = run.iter().any(|(_, member)| member.durable);
-            self.send(*next_id, run, durable.then_some(Means::SharedFlush), out);
+            let members: Vec<_> = run.into_iter().map(|write| (write.span, write.member)).collect();
+            let durable = members.iter().any(|(_, member)| member.durable);
+            self.send(*next_id, members, durable.then_some(Means::SharedFlush), out);
         }
     }
 
     /// Everything that waits fails.
     pub fn fail_waiting(&mut self, kind: &ErrorKind, out: &mut Outbox<T>) {
-        for (_, member) in self.waiting.drain(..) {
-            out.answer(member.token, Err(kind.clone()));
+        for write in self.waiting.drain(..) {
+            out.answer(write.member.token, Err(kind.clone()));
         }
+    }
+}
+
+impl<T> Waiting<T> {
+    fn at(offset: u64, member: Member<T>) -> Self {
+        Self { span: Span::at(offset, member.segment.len()), member, held_up: false }
     }
 }

@@ -4,6 +4,7 @@
 use crate::engine::reactor::Handle;
 use crate::engine::registry::Registry;
 use crate::error::Error;
+use crate::ext::volumes::Volumes;
 use crate::flush::Ledger;
 use crate::growth::{BUDGET_DEFAULT_BYTES, Budget};
 use crate::queue::QueueOptions;
@@ -19,6 +20,7 @@ use std::task::Waker;
 #[derive(Debug)]
 pub(crate) struct Process {
     pub registry: Registry,
+    pub volumes: Volumes,
     reactor: OnceLock<Handle>,
     budget: Mutex<Budget>,
     file_systems: Mutex<HashMap<u64, Arc<FileSystem>>>,
@@ -69,6 +71,7 @@ impl Process {
     pub fn new(budget_bytes: u64) -> Self {
         Self {
             registry: Registry::default(),
+            volumes: Volumes::default(),
             reactor: OnceLock::default(),
             budget: Mutex::new(Budget::new(budget_bytes)),
             file_systems: Mutex::default(),

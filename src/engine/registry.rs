@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::Result;
 use crate::sync::{Condvar, Mutex};
-use crate::sys::probe::Facts;
+use crate::sys::probe::{Facts, Part};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -15,19 +15,11 @@ pub(crate) struct Key {
     pub part: Part,
 }
 
-/// What of a file or device is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Part {
-    /// All of it.
-    Whole,
-    /// The striped volume whose first member it is.
-    Stripe,
-}
-
 impl Key {
     /// That of an open file or device.
     pub fn of(facts: &Facts) -> Self {
-        Self { dev: facts.dev, inode: (!facts.is_device).then_some(facts.identity.inode), part: Part::Whole }
+        let inode = (!facts.is_device).then_some(facts.identity.inode);
+        Self { dev: facts.dev, inode, part: facts.part }
     }
 }
 

@@ -1,14 +1,222 @@
 //! Files inside volumes of ext2 and ext3, opened without mounting.
+//!
+//! `format`, `features`, `directory` and `allocation` are values: what stands on a volume, and what is to be changed. A
+//! [`volume::Volume`] is an open image or device, a [`node::Node`] an open file of it, and [`file::Within`] the backend by which an
+//! engine uses that as any other file.
 
+mod allocation;
+mod bytes;
+mod directory;
+mod features;
+mod file;
+mod format;
+mod lookup;
+mod node;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod volume;
+pub(crate) mod volumes;
+
+use crate::backend::Backend;
+use crate::backend::syscall::Syscall;
+use crate::engine::process::{FileSystems, Process};
+use crate::engine::queue::settle_own;
+use crate::engine::registry::Key;
+use crate::engine::{Engine, Parts, os_kind};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::file::Inner;
+use crate::open;
 use crate::options::OpenOptions;
+use crate::reader::Reader;
+use crate::recovery::Recovery;
+use crate::sys;
+use crate::sys::probe::Facts;
+use file::Within;
+use format::Kind;
+use node::Node;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use volume::Volume;
+use volumes::Held;
+
+/// What a volume lies on: an image file or a device, locked.
+pub(crate) struct Image {
+    pub backend: Arc<dyn Backend>,
+    pub facts: Facts,
+    pub fs: FileSystems,
+}
+
+/// A file that is being opened.
+struct Opening<'a> {
+    options: &'a OpenOptions,
+    process: &'static Process,
+    /// As it is named in errors: the volume, and the path inside.
+    name: Arc<Path>,
+}
 
 /// Opens the file `path` of the volume `volume`.
-pub(crate) fn open_within(_options: &OpenOptions, volume: &Path, path: &Path) -> Result<Inner> {
-    let path: Arc<Path> = volume.join(path.strip_prefix("/").unwrap_or(path)).into();
-    let kind = ErrorKind::Unsupported("files inside volumes".into());
-    Err(Error::new(Operation::Open, &path, None, kind))
+pub(crate) fn open_within(options: &OpenOptions, volume: &Path, path: &Path) -> Result<Inner> {
+    let opening = Opening::new(options, volume, path);
+    let key = rustix::fs::stat(volume).map(|stat| open::key_of_stat(&stat));
+    let key = key.map_err(|errno| opening.error(ErrorKind::Os(errno.raw_os_error())))?;
+    opening.open(path, key, || opening.image(volume))
+}
+
+/// The same in a volume that lies on an image of a simulation.
+#[cfg(any(test, feature = "sim"))]
+pub(crate) fn open_within_image(
+    options: &OpenOptions,
+    name: &Path,
+    path: &Path,
+    image: Image,
+) -> Result<Inner> {
+    Opening::new(options, name, path).open(path, Key::of(&image.facts), || Ok(image))
+}
+
+impl<'a> Opening<'a> {
+    fn new(options: &'a OpenOptions, volume: &Path, path: &Path) -> Self {
+        let name = volume.join(path.strip_prefix("/").unwrap_or(path)).into();
+        settle_own();
+        Self { options, process: Process::current(), name }
+    }
+
+    fn error(&self, kind: ErrorKind) -> Error {
+        Error::new(Operation::Open, &self.name, None, kind)
+    }
+
+    fn os_error(&self, error: &io::Error) -> Error {
+        self.error(os_kind(error))
+    }
+
+    fn open(&self, path: &Path, key: Key, image: impl FnOnce() -> Result<Image>) -> Result<Inner> {
+        let OpenOptions { write, create, create_new, truncate, .. } = *self.options;
+        if create || create_new {
+            let why = "files are not created in a volume; mount it, or use `debugfs -w -R 'write …'`";
+            return Err(self.error(ErrorKind::Unsupported(why.into())));
+        }
+        if truncate && !write {
+            return Err(self.error(ErrorKind::Unsupported("truncate needs write(true)".into())));
+        }
+        let held =
+            self.process.volumes.hold(key, write, || self.volume(image().map_err(Stopped::Error)?)).map_err(
+                |stopped| match stopped {
+                    Stopped::Kind(kind) => self.error(kind),
+                    Stopped::Error(error) => error,
+                },
+            )?;
+        let node = self.node(&held, path)?;
+        let facts = held.volume.facts_of(&node);
+        if !write {
+            let backend = Arc::new(Within::new(node, held));
+            return Ok(Inner::Reader(Reader::new(backend, self.name.clone(), facts, self.process)));
+        }
+        let key = Key::of(&facts);
+        let engine = self.process.registry.open(key, || self.engine(node, held, facts))?;
+        if truncate {
+            engine.set_len(0).inspect_err(|_| drop(self.process.registry.leave(key)))?;
+        }
+        Ok(open::shared(self.options, self.process, key, engine))
+    }
+
+    /// Finds the file, and says why it cannot be opened.
+    fn node(&self, held: &Held, path: &Path) -> Result<Arc<Node>> {
+        let found = lookup::find(&held.volume, path.as_os_str().as_bytes());
+        let node =
+            found.and_then(|number| held.volume.node(number)).map_err(|error| self.os_error(&error))?;
+        let inode = node.inode();
+        let what = match inode.kind {
+            Kind::Regular => {
+                return match inode.refusal(self.options.write) {
+                    Ok(()) => Ok(node),
+                    Err(refusal) => Err(self.os_error(&refusal.into())),
+                };
+            }
+            Kind::Directory => "a directory",
+            Kind::Link => "a symbolic link",
+            Kind::Other(what) => what,
+        };
+        Err(self.error(ErrorKind::Unsupported(format!("it is {what}, and no regular file"))))
+    }
+
+    fn engine(&self, node: Arc<Node>, held: Held, facts: Facts) -> Result<Engine> {
+        let volume = held.volume.clone();
+        open::flushing(&volume.fs, &self.name, Operation::Open, || volume.mark_in_use())?;
+        let recovery = Recovery::clean(node.size());
+        Ok(Engine::new(Parts {
+            backend: Arc::new(Within::new(node, held)),
+            path: self.name.clone(),
+            process: self.process,
+            fs: volume.fs.clone(),
+            ground: open::ground(&facts, self.options.tail, None, false, 0),
+            alignment: facts.alignment,
+            wishes: open::wishes(self.options, None, &facts),
+            recovery,
+            held: None,
+        }))
+    }
+
+    // --- the volume ---------------------------------------------------------------------------------
+
+    fn volume(&self, image: Image) -> std::result::Result<Arc<Volume>, Stopped> {
+        let backend = image.backend.clone();
+        Volume::open(image, self.process, self.options.write).map_err(|error| {
+            backend.unlock();
+            Stopped::Error(self.os_error(&error))
+        })
+    }
+
+    /// Opens the image file or device, and sees to it that nobody else has it.
+    fn image(&self, path: &Path) -> Result<Image> {
+        let is_device = rustix::fs::stat(path)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
+        let access = if self.options.write { OFlags::RDWR } else { OFlags::RDONLY };
+        let alone = if is_device { OFlags::EXCL } else { OFlags::empty() };
+        let flags = open::DIRECT | access | alone;
+        let fd = open::patiently(|| match rustix::fs::open(path, flags, Mode::empty()) {
+            Err(Errno::BUSY) => None,
+            result => Some(result),
+        });
+        let fd = fd.unwrap_or(Err(Errno::BUSY)).map_err(|errno| self.error(open::refusal(errno)))?;
+        let facts = open::facts(&self.name, &fd)?;
+        let fs = open::file_system(self.process, &self.name, Operation::Open, facts.fs, facts.through)?;
+        self.lock(&fd, is_device)?;
+        Ok(Image { backend: Arc::new(Syscall::new(fd)), facts, fs })
+    }
+
+    fn lock(&self, fd: &OwnedFd, is_device: bool) -> Result<()> {
+        let behind = sys::probe::loop_device_on(fd.as_fd()).map_err(|error| self.os_error(&error))?;
+        if let Some(device) = behind {
+            return Err(self.error(ErrorKind::Busy(format!("it is the image behind /dev/{device}"))));
+        }
+        if is_device {
+            return Ok(());
+        }
+        let lock = || match self.options.write {
+            true => sys::try_lock(fd.as_fd()),
+            false => sys::try_lock_shared(fd.as_fd()),
+        };
+        let locked = || match lock() {
+            Ok(false) => None,
+            result => Some(result.map(drop)),
+        };
+        let locked = open::patiently(locked).ok_or_else(|| self.error(ErrorKind::Locked))?;
+        locked.map_err(|error| self.os_error(&error))
+    }
+}
+
+/// Why a volume was not opened.
+enum Stopped {
+    Kind(ErrorKind),
+    Error(Error),
+}
+
+impl From<ErrorKind> for Stopped {
+    fn from(kind: ErrorKind) -> Self {
+        Self::Kind(kind)
+    }
 }

@@ -12,7 +12,7 @@ use crate::buffer::{Buffer, Segment};
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::recover::{Recover, bring_into_order};
-use crate::engine::registry::{Key, Part};
+use crate::engine::registry::Key;
 use crate::engine::{Engine, Parts, os_kind};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::file::Inner;
@@ -23,7 +23,7 @@ use crate::reader::Reader;
 use crate::recovery::Recovery;
 use crate::stripe::{self, Found, HEADER_BYTES, Header, MEMBERS_MAX, State, Verdict};
 use crate::sys;
-use crate::sys::probe::{Alignment, Facts};
+use crate::sys::probe::{Alignment, Facts, Part};
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -361,6 +361,7 @@ fn joint_facts(members: &[Member], header: Header) -> Facts {
         // What is adjacent on the members fills a request to each.
         limits: Limits { bytes_max: limits.bytes_max.saturating_mul(members.len() as u64), ..limits },
         writes_through: members.iter().all(|member| member.facts.writes_through),
+        part: Part::Stripe,
         ..first.clone()
     }
 }
@@ -403,11 +404,6 @@ fn parts_of(members: &[Member], header: Header, facts: &Facts, hands_max: usize)
     }
 }
 
-/// That of the volume.
-pub(crate) fn key_of(members: &[Member]) -> Key {
-    Key { part: Part::Stripe, ..Key::of(&members[0].facts) }
-}
-
 fn check_kinds(members: &[Member]) -> Result<(), ErrorKind> {
     let devices = members.iter().filter(|member| member.facts.is_device).count();
     if devices == 0 || devices == members.len() {
@@ -438,7 +434,7 @@ pub(crate) fn reader(
     }
     let len = striped.physical_size().map_err(|error| fail(os_kind(&error)))?;
     let facts = Facts { len, ..facts };
-    let reader = Reader::new(Arc::new(striped), name.clone(), key_of(&members), facts, process);
+    let reader = Reader::new(Arc::new(striped), name.clone(), facts, process);
     Ok(Inner::Reader(reader))
 }
 

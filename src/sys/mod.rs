@@ -74,11 +74,20 @@ const LOCK_BYTE: i64 = i64::MAX - 1;
 
 /// Takes the right to write for this open file description. False if another one has it.
 pub(crate) fn try_lock(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    match ofd_lock(fd, libc::F_WRLCK) {
+    locked(fd, libc::F_WRLCK)
+}
+
+fn locked(fd: BorrowedFd<'_>, kind: i32) -> io::Result<bool> {
+    match ofd_lock(fd, kind) {
         Ok(()) => Ok(true),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Takes the right to read what nobody writes meanwhile. False if another one has that to write.
+pub(crate) fn try_lock_shared(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    locked(fd, libc::F_RDLCK)
 }
 
 /// Gives it back, also for copies of the descriptor that a forked child may still hold.

@@ -38,6 +38,19 @@ pub(crate) struct Facts {
     pub writes_through: bool,
     pub len: u64,
     pub through: Through,
+    /// What of it is opened.
+    pub part: Part,
+}
+
+/// What of a file or device is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Part {
+    /// All of it.
+    Whole,
+    /// The striped volume whose first member it is.
+    Stripe,
+    /// The file with this inode number inside of the ext2 or ext3 volume that it is.
+    Within(u32),
 }
 
 /// By what way a file was reached.
@@ -92,6 +105,7 @@ pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
             .is_some_and(|kind| kind == "write through"),
         len: if is_device { rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0))? } else { stat.stx_size },
         through: if is_device { Through::Device } else { through(&stat) },
+        part: Part::Whole,
     })
 }
 

@@ -13,6 +13,8 @@ const RUNTIME_MAX: Duration = Duration::from_secs(3600);
 const ROUNDS_MAX: i64 = 999;
 /// With the threads, as many as the ledger has bits for.
 const IODEPTH_MAX: i64 = 1024;
+/// Of writes of 4 MiB.
+const COUNT_MAX: u64 = 1_000_000;
 /// More than any device does.
 const RATE_MAX: u64 = 10_000_000;
 
@@ -31,6 +33,11 @@ pub enum Command {
     /// Without a scenario: all of them on a scratch file, in under a minute. Every scenario does
     /// the same work by several paths, interleaved over rounds, on a file without a name that vanishes with
     /// the process.
+    ///
+    /// Below a table stands how often an operation of dioxide's did not share a request with its neighbour, if any did not,
+    /// and why: `gap` (not adjacent), `bytes` (longer than the device's largest request, or long enough to be one by itself),
+    /// `segments` (more than one call takes), `member` (on another member of a striped volume), `order` (it shares bytes or
+    /// a block with one that is in flight).
     Bench(Box<Bench>),
     /// Bring files that a crash left grown back to the end of what was written.
     ///
@@ -58,6 +65,7 @@ impl Bench {
             Some(Scenario::Append(append)) => &append.output,
             Some(Scenario::Sync(sync)) => &sync.output,
             Some(Scenario::Mixed(mixed)) => &mixed.output,
+            Some(Scenario::Indirect(indirect)) => &indirect.output,
         }
     }
 }
@@ -93,7 +101,12 @@ pub enum Scenario {
     /// Paths: `serialised` is a pwrite, then an fdatasync under one lock; `kernel` is a pwrite with
     /// O_DIRECT|O_SYNC; `dioxide` is File::write_at with Durability::EveryWrite; `dioxide-queue` is the same by one
     /// thread with one Queue, which has --iodepth regions, a write outstanding in each, and is compared with as many
-    /// threads. `in flight` is the mean number of requests that the device has; `blocked` (tasks that wait for I/O),
+    /// threads.
+    ///
+    /// With --stripe all of it is on one striped volume, made by OpenOptions::open_striped. `kernel` and `serialised` divide
+    /// their writes at the borders of chunks by hand, and the lock of `serialised` is held for an fdatasync of every member.
+    ///
+    /// `in flight` is the mean number of requests that the device has; `blocked` (tasks that wait for I/O),
     /// `us sy id wa st` are of the whole machine, as vmstat shows them.
     ///
     /// `a (b..c)` is the median and the range of the ratios of all rounds. `requests/op` counts the writes that the
@@ -117,6 +130,24 @@ pub enum Scenario {
     /// the device has. Percentiles of latencies are of all rounds, reads and writes together, laid out as in fio;
     /// the JSON has them for each.
     Mixed(Mixed),
+    /// Write 4096 KiB at offset 48 KiB of a file on ext3, where indirect blocks map all of it: again and again.
+    ///
+    /// Each run makes a volume of ext3 with blocks of 4 KiB (mke2fs) in an image of 64 MiB, a scratch file without a name that is written
+    /// from end to end beforehand, and in the volume a file of 48 KiB (debugfs). None of that is timed. The first write
+    /// extends the file, those that follow overwrite it.
+    ///
+    /// Paths: `kernel` is a pwrite with O_DIRECT through a mount of the image, by a loop device with direct I/O; only for
+    /// root, and visible to nobody else. `dioxide` is File::write_at of a file that OpenOptions::open_within has opened in
+    /// the image, which is not mounted; `serialised` is the same with a call, and so a request, for each block of 4 KiB.
+    /// Every path ends with its data stable, by one fdatasync or File::sync_data; neither the unmount nor the close that follows is
+    /// timed. What debugfs then finds in the file is compared with what was written.
+    ///
+    /// `I/O s` is the time of all writes of a run. `usr %`, `sys %` and `cpu us/MiB` are CPU time of this process: on the
+    /// path `kernel`, what the kernel's threads do for its loop device is not in it. `us`, `sy` and `machine us/MiB` are of the
+    /// whole machine, with these threads and everybody else. `mem %` is the memory of the machine that is in use, `rss MiB` the
+    /// most that this process had. `requests/write` is what reaches the volume: counted by the library, or by the loop
+    /// device, with the journal's and calls for a flush.
+    Indirect(Indirect),
 }
 
 #[derive(Args)]
@@ -174,6 +205,13 @@ pub struct Append {
 pub struct Sync {
     #[command(flatten)]
     pub place: Place,
+    /// Members of a striped volume to run on instead of one file: directories, for a scratch file in each, or block devices, which
+    /// --overwrite-device must name again. THEIR CONTENTS ARE DESTROYED.
+    #[arg(long, value_name = "MEMBER", value_delimiter = ',', group = "devices", conflicts_with = "dir")]
+    pub stripe: Vec<PathBuf>,
+    /// The bytes that lie on one member before the next one has its turn.
+    #[arg(long, value_name = "BYTES", default_value = "64k", requires = "stripe", value_parser = chunk)]
+    pub chunk: u64,
     /// Block sizes: the bytes of one write, and of each thread's region.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64k")]
     #[arg(value_parser = Sizes::parse_block)]
@@ -228,6 +266,25 @@ pub struct Mixed {
     pub output: Output,
 }
 
+#[derive(Args)]
+pub struct Indirect {
+    /// Directory for the image of the volume.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Writes of one run.
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u64).range(1..=COUNT_MAX))]
+    pub count: u64,
+    /// Rounds; each runs every path once, in an order that changes.
+    #[arg(long, value_name = "N", default_value = "5")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX))]
+    pub rounds: u32,
+    /// Cut the file to 48 KiB before each write, so that each allocates its blocks. The cut is timed with it.
+    #[arg(long)]
+    pub fresh: bool,
+    #[command(flatten)]
+    pub output: Output,
+}
+
 /// A file, or a device.
 #[derive(Args)]
 pub struct Place {
@@ -235,11 +292,11 @@ pub struct Place {
     #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "device")]
     pub dir: PathBuf,
     /// Block device to run on instead of a file. ITS CONTENTS ARE DESTROYED.
-    #[arg(long, value_name = "DEVICE", requires = "overwrite_device")]
+    #[arg(long, value_name = "DEVICE", group = "devices", requires = "overwrite_device")]
     pub device: Option<PathBuf>,
-    /// The same name again, to confirm that its contents may be destroyed.
-    #[arg(long, value_name = "DEVICE", requires = "device")]
-    pub overwrite_device: Option<PathBuf>,
+    /// The same name again, or all of them, to confirm that the contents may be destroyed.
+    #[arg(long, value_name = "DEVICE", value_delimiter = ',', requires = "devices")]
+    pub overwrite_device: Vec<PathBuf>,
 }
 
 /// How long and how often.
@@ -328,6 +385,13 @@ fn growth_cap(text: &str) -> Result<u64, String> {
     match parse_bytes(text)? {
         0 => Err("a step of growth has at least one byte".into()),
         bytes => Ok(bytes),
+    }
+}
+
+fn chunk(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        bytes if bytes > 0 && bytes.is_multiple_of(4096) => Ok(bytes),
+        _ => Err("a chunk is a multiple of 4k".into()),
     }
 }
 
@@ -424,6 +488,22 @@ mod tests {
     }
 
     #[test]
+    fn sync_on_a_stripe() {
+        let line = "dioxide bench sync --stripe /dev/x,/dev/y --chunk 128k --overwrite-device /dev/x,/dev/y";
+        let Scenario::Sync(sync) = scenario(line) else { panic!("sync") };
+        assert_eq!((&sync.stripe, sync.chunk), (&sync.place.overwrite_device, 128 << 10));
+        assert_eq!(sync.stripe, [PathBuf::from("/dev/x"), "/dev/y".into()]);
+        let Scenario::Sync(sync) = scenario("dioxide bench sync --stripe .,.") else { panic!("sync") };
+        assert_eq!((sync.stripe.len(), sync.chunk), (2, 64 << 10));
+    }
+
+    #[test]
+    fn indirect_is_the_seeds_workload() {
+        let Scenario::Indirect(indirect) = scenario("dioxide bench indirect") else { panic!("indirect") };
+        assert_eq!((indirect.count, indirect.rounds, indirect.fresh), (1000, 5, false));
+    }
+
+    #[test]
     fn refused() {
         for line in [
             "dioxide",
@@ -442,6 +522,13 @@ mod tests {
             "dioxide bench append --rate 0",
             "dioxide bench sync --device /dev/x",
             "dioxide bench sync --overwrite-device /dev/x",
+            "dioxide bench sync --stripe a,b --device /dev/x --overwrite-device /dev/x",
+            "dioxide bench sync --stripe a,b --dir .",
+            "dioxide bench sync --stripe a,b --chunk 1000",
+            "dioxide bench sync --chunk 64k",
+            "dioxide bench mixed --stripe a,b",
+            "dioxide bench indirect --count 0",
+            "dioxide bench indirect --runtime 1s",
             "dioxide bench sync --dir . --device /dev/x --overwrite-device /dev/x",
             "dioxide bench mixed --rwmixread 101",
             "dioxide bench mixed --rwmixread -1",

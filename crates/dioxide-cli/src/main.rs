@@ -10,6 +10,7 @@ mod recover;
 mod report;
 mod sizes;
 mod sys;
+mod tools;
 mod units;
 mod warnings;
 

@@ -34,6 +34,9 @@ fn usage_errors_end_with_2() {
         "bench append --numjobs none",
         "bench append --runtime 2h",
         "bench sync --device /dev/null",
+        "bench sync --stripe .,. --chunk 5000",
+        "bench mixed --stripe .,.",
+        "bench indirect --count none",
         "bench mixed --rwmixread 101",
         "recover",
         "--nonsense",
@@ -59,6 +62,12 @@ fn misuse_is_one_sentence() {
         (format!("bench sync --device {file} --overwrite-device {file}"), "is not a block device"),
         ("bench sync --device /dev/null --overwrite-device /dev/null".into(), "is not a block device"),
         ("bench sync --device /dev/a --overwrite-device /dev/b".into(), "nothing was touched"),
+        (format!("bench sync --stripe {dir}"), "two members at least"),
+        (format!("bench sync --stripe {dir},{file}"), "is not a block device"),
+        (format!("bench sync --stripe {dir},/no/such/place"), "/no/such/place"),
+        (format!("bench sync --stripe {dir},{dir} --overwrite-device {dir}"), "--stripe directories"),
+        (format!("bench sync --stripe {dir},{dir} --chunk 900t"), "and this needs"),
+        (format!("bench indirect --dir {file}"), "is not a directory"),
         (format!("bench mixed --dir {dir} --size 4k --numjobs 64"), "no room for one block of each thread"),
         (format!("bench append --dir {dir} --recycle --backend sim"), "--backend sim has none"),
         (format!("bench mixed --device {file} --overwrite-device {file}"), "is not a block device"),
@@ -210,6 +219,38 @@ fn sync_writers_on_a_file() {
     assert_eq!(paths, ["serialised", "kernel", "dioxide", "dioxide-queue"]);
     assert!(results.iter().all(|result| result["scenario"] == "sync" && result["growth"].is_null()));
     assert!(is_empty(dir.path()));
+}
+
+#[test]
+fn sync_writers_on_a_striped_volume() {
+    let dirs = [fresh_dir(), fresh_dir()];
+    let [one, two] = dirs.each_ref().map(|dir| dir.path().display());
+    let line = format!(
+        "bench sync --stripe {one},{two},{one} --chunk 8k --bs 20k --numjobs 4 --iodepth 4 --runtime 50ms --rounds 2"
+    );
+    let output = run(&format!("{line} --json -"));
+    expect_code(&output, 0);
+    let results = results(&output);
+    let paths: Vec<&str> = results.iter().map(|result| result["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["serialised", "kernel", "dioxide", "dioxide-queue"]);
+    for result in &results {
+        let refused = result["refused_member"].as_u64();
+        let is_ours = result["path"].as_str().unwrap().starts_with("dioxide");
+        assert_eq!(
+            refused.is_some_and(|times| times > 0),
+            is_ours,
+            "a write lies on several members: {result}"
+        );
+    }
+    assert!(dirs.iter().all(|dir| is_empty(dir.path())));
+
+    let output = run(&line);
+    let text = stdout(&output);
+    for words in
+        [format!("{one},{two},{one} in chunks of 8 KiB"), "not merged/op, dioxide with 4 threads: ".into()]
+    {
+        assert!(text.contains(&words), "{words} in {text}");
+    }
 }
 
 fn short_mixed(dir: &Path, more: &str) -> Output {

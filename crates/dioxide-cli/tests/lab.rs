@@ -8,13 +8,15 @@ use dioxide::{Buffer, Growth, OpenOptions};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::files;
 use dioxide_testkit::lab::{Applies, Disk, Fs, TestDir};
+use dioxide_testkit::loop_device::AttachedFile;
 use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, lab_trials_where, volume_trials};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Output};
+use std::process::{ExitCode, Output, Stdio};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -264,6 +266,118 @@ fn bench_on_a_bare_disk(disk: Disk) -> TrialResult {
     Ok(())
 }
 
+/// As bare as a disk of the lab.
+fn three_disks(dir: &Path) -> Result<Vec<AttachedFile>, Box<dyn std::error::Error>> {
+    let attach = |name: &str| {
+        let image = dir.join(name);
+        File::create(&image)?.set_len(32 << 20)?;
+        Ok(AttachedFile::new(&image)?)
+    };
+    ["one", "two", "three"].into_iter().map(attach).collect()
+}
+
+fn names(disks: &[AttachedFile]) -> String {
+    let names: Vec<_> = disks.iter().map(|disk| disk.path().display().to_string()).collect();
+    names.join(",")
+}
+
+fn sync_on_stripe(disks: &str, confirmed: &str) -> Output {
+    let line = "--numjobs 6 --iodepth 6 --runtime 100ms --rounds 2 --json -";
+    run(&format!("bench sync --stripe {disks} --chunk 64k --overwrite-device {confirmed} {line}"))
+}
+
+fn bench_on_a_striped_volume_of_disks(dir: TestDir) -> TrialResult {
+    let disks = three_disks(&dir)?;
+    let stripe = names(&disks);
+    // What it leaves is nothing that would keep it from running there again.
+    for _ in 0..2 {
+        let results = results(&sync_on_stripe(&stripe, &stripe));
+        assert_eq!(paths(&results), ["serialised", "kernel", "dioxide", "dioxide-queue"]);
+        for result in &results {
+            assert!(result["requests"].as_u64().unwrap() > 0 && result["fs"].is_null(), "{result}");
+        }
+        for disk in &disks {
+            let mut header = [1; BLOCK];
+            File::open(disk.path())?.read_exact_at(&mut header, 0)?;
+            assert_eq!(header, [0; BLOCK], "its header is left");
+        }
+    }
+    Ok(())
+}
+
+fn disks_are_striped_only_if_all_are_free_and_named_again(dir: TestDir) -> TrialResult {
+    let disks = three_disks(&dir)?;
+    let stripe = names(&disks);
+    let devices: Vec<&str> = stripe.split(',').collect();
+    let swapped = [devices[1], devices[0], devices[2]].join(",");
+    for confirmed in [&swapped, devices[0]] {
+        expect_refusal(
+            &sync_on_stripe(&stripe, confirmed),
+            "does not name the same ones; nothing was touched",
+        );
+    }
+    expect_refusal(&run(&format!("bench sync --stripe {stripe}")), "does not name the same ones");
+    let mixed = format!("{},{}", devices[0], dir.display());
+    expect_refusal(&sync_on_stripe(&mixed, &mixed), "not both");
+
+    let last = File::options().read(true).write(true).open(devices[2])?;
+    last.write_all_at(b"dioxide stripe", 0)?;
+    expect_refusal(&sync_on_stripe(&stripe, &stripe), "holds a member of a striped volume of dioxide");
+    last.write_all_at(&[0; 14], 0)?;
+    last.write_all_at(&[0x53, 0xef], 1080)?;
+    expect_refusal(&sync_on_stripe(&stripe, &stripe), "holds an ext2, ext3 or ext4 file system");
+    let mut first = [1; BLOCK];
+    File::open(devices[0])?.read_exact_at(&mut first, 0)?;
+    assert_eq!(first, [0; BLOCK], "the others were not touched");
+    Ok(())
+}
+
+/// The loop devices of images in `dir`, with whether they go by themselves.
+fn loops_on(dir: &Path) -> Vec<bool> {
+    let devices = fs::read_dir("/sys/block").unwrap().flatten();
+    let about = |entry: fs::DirEntry| {
+        let about = |name| fs::read_to_string(entry.path().join("loop").join(name));
+        let is_here = about("backing_file").ok()?.starts_with(dir.to_str().unwrap());
+        is_here.then(|| about("autoclear").is_ok_and(|yes| yes.trim() == "1"))
+    };
+    devices.filter_map(about).collect()
+}
+
+fn bench_through_indirect_blocks(dir: TestDir) -> TrialResult {
+    for more in ["", "--fresh"] {
+        let line = format!("bench indirect --dir {} --count 5 --rounds 2 --json - {more}", dir.display());
+        let results = results(&run(&line));
+        assert_eq!(paths(&results), ["serialised", "kernel", "dioxide"]);
+        let requests = |path: usize| results[path]["requests"].as_u64().unwrap();
+        assert!(requests(0) >= 5 * 1024, "one for each block: {}", results[0]);
+        assert!(requests(1) >= 5, "{}", results[1]);
+        assert!((5..=5 * 2).contains(&requests(2)), "{}", results[2]);
+        for result in &results {
+            assert_eq!((&result["scenario"], &result["bs_bytes"]), (&"indirect".into(), &(4 << 20).into()));
+            assert_eq!(result["clat_ns"]["N"], 2 * 5, "{result}");
+            for cost in ["cpu_us_per_mib", "machine_memory", "rss_bytes"] {
+                assert!(result[cost].as_f64().unwrap() > 0.0, "{cost} in {result}");
+            }
+        }
+        assert!(results[2]["ratio_to_serialised"].is_object() && results[2]["ratio_to_kernel"].is_object());
+    }
+    assert!(fs::read_dir(&*dir)?.next().is_none() && loops_on(&dir).is_empty());
+    Ok(())
+}
+
+fn a_loop_mount_goes_with_its_bench(dir: TestDir) -> TrialResult {
+    for signal in [Signal::INT, Signal::KILL] {
+        let line = format!("bench indirect --dir {} --count 100000 --rounds 1", dir.display());
+        let mut bench = dioxide(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        wait_until("the volume is mounted", || loops_on(&dir).contains(&true));
+        kill_process(Pid::from_child(&bench), signal)?;
+        bench.wait()?;
+        wait_until("the loop device is gone", || loops_on(&dir).is_empty());
+        assert!(fs::read_dir(&*dir)?.next().is_none(), "{signal:?}");
+    }
+    Ok(())
+}
+
 fn a_disk_that_holds_something_is_refused(disk: Disk) -> TrialResult {
     let bytes = File::options().read(true).write(true).open(&*disk)?;
     let mut before = [0; 2];
@@ -304,6 +418,11 @@ fn is_on_one_device(fs: Fs) -> Applies {
     }
 }
 
+/// What it lies on makes no difference.
+fn is_ext4(fs: Fs) -> Applies {
+    if fs == Fs::Ext4 { Ok(()) } else { Err("once is enough") }
+}
+
 /// A warning would stand before the error.
 fn opens_without_a_warning(fs: Fs) -> Applies {
     fs.grows_unwritten().and(fs.writes_directly())
@@ -340,6 +459,14 @@ fn trials() -> Vec<Trial> {
             "bench_over_a_recycled_file_of_records",
             opens_without_a_warning,
             bench_over_a_recycled_file_of_records,
+        ),
+        lab_trials("bench_through_indirect_blocks", bench_through_indirect_blocks),
+        lab_trials_where("a_loop_mount_goes_with_its_bench", is_ext4, a_loop_mount_goes_with_its_bench),
+        lab_trials_where("bench_on_a_striped_volume_of_disks", is_ext4, bench_on_a_striped_volume_of_disks),
+        lab_trials_where(
+            "disks_are_striped_only_if_all_are_free_and_named_again",
+            is_ext4,
+            disks_are_striped_only_if_all_are_free_and_named_again,
         ),
         lab_trials_where("bench_counts_growth", Fs::grows_unwritten, bench_counts_growth),
         lab_trials_where("a_mounted_device_is_refused", is_on_one_device, a_mounted_device_is_refused),

@@ -16,6 +16,15 @@ pub(crate) fn run<A: AsRef<OsStr>>(
     program: &str,
     args: impl IntoIterator<Item = A>,
 ) -> io::Result<String> {
+    judge(program, output(limit, program, args)?)
+}
+
+/// Runs the tool, however it ends.
+pub(crate) fn output<A: AsRef<OsStr>>(
+    limit: Duration,
+    program: &str,
+    args: impl IntoIterator<Item = A>,
+) -> io::Result<Output> {
     let child = Command::new(program)
         .args(args)
         .env("PATH", path_with_sbin())
@@ -28,7 +37,7 @@ pub(crate) fn run<A: AsRef<OsStr>>(
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(child.wait_with_output()));
     match receiver.recv_timeout(limit) {
-        Ok(output) => judge(program, output?),
+        Ok(output) => output,
         Err(_) => {
             let _ = kill_process(pid, Signal::KILL);
             Err(io::Error::new(io::ErrorKind::TimedOut, format!("{program}: not done after {limit:?}")))

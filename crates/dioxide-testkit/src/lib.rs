@@ -2,6 +2,7 @@
 //!
 //! - [`lab`]: fresh directories on the file systems that `scripts/lab up` mounts, and its bare disk.
 //! - [`volume`]: a file system of a test's own, to be shut down, remounted, checked.
+//! - [`ext_volume`]: ext2 and ext3 volumes as image files, seen by e2fsprogs and by the kernel.
 //! - [`fuse_disk`]: a disk with a volatile cache that fails, lies and loses power on command.
 //! - [`dio_trace`]: the direct I/O that the kernel does on a file, from its own trace events.
 //! - [`child`]: the test's executable started again, to be killed.
@@ -30,6 +31,7 @@
 pub mod child;
 mod command;
 pub mod dio_trace;
+pub mod ext_volume;
 pub mod files;
 pub mod fork;
 pub mod fuse_disk;

@@ -8,7 +8,7 @@ use crate::error::ErrorKind;
 use crate::flush::{self, Company, Means};
 use crate::growth::Need;
 use crate::marker::Prepared;
-use crate::merge::{self, Limits, SINGLE_APPENDS_MAX, Span};
+use crate::merge::{self, Limits, Refusal, SINGLE_APPENDS_MAX, Span};
 use crate::options::Tail;
 use crate::size::Sizes;
 
@@ -30,14 +30,20 @@ impl<T: Clone + PartialEq> Core<T> {
             return false;
         }
         let alone = self.waiting.is_empty() && self.called.is_none();
-        match self.waiting.back_mut().or(self.called.as_mut()) {
-            Some(last) if last.admits(place, member.segment.len(), self.ground.limits) => last.push(member),
-            _ => {
-                let mut group = Waiting { place, members: Few::new(), bytes: 0 };
-                group.push(member);
-                self.waiting.push_back(group);
-            }
-        }
+        let refusal = match self.waiting.back_mut().or(self.called.as_mut()) {
+            None => None,
+            Some(last) => match last.admits(place, member.segment.len(), self.ground.limits) {
+                Ok(()) => {
+                    last.push(member);
+                    return alone;
+                }
+                Err(refusal) => Some(refusal),
+            },
+        };
+        refusal.into_iter().for_each(|refusal| self.refusals.count(refusal));
+        let mut group = Waiting { place, members: Few::new(), bytes: 0, held_up: false };
+        group.push(member);
+        self.waiting.push_back(group);
         alone
     }
 
@@ -101,6 +107,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 continue;
             }
             if self.shares_a_block(offset) {
+                self.hold_up_oldest();
                 return None;
             }
             if self.would_show_old_content(offset) {
@@ -161,6 +168,14 @@ impl<T: Clone + PartialEq> Core<T> {
         offset < last.end && (self.in_flight > 0 || self.positional.touches(last))
     }
 
+    /// The oldest group shares bytes or a block with what is in flight: it waits, which is counted once.
+    fn hold_up_oldest(&mut self) {
+        let group = self.waiting.front_mut().expect("the caller looked at it");
+        if !std::mem::replace(&mut group.held_up, true) {
+            self.refusals.count(Refusal::Order);
+        }
+    }
+
     /// The oldest group can never go where it is to go.
     pub(super) fn refuse_oldest(&mut self, kind: ErrorKind, out: &mut Outbox<T>) {
         let group = self.waiting.pop_front().expect("the caller looked at it");
@@ -175,6 +190,7 @@ impl<T: Clone + PartialEq> Core<T> {
         let Place::At(mut offset) = group.place else { unreachable!("appends lie at the end") };
         let bytes: u64 = group.members.iter().take(count).map(|member| member.segment.len()).sum();
         if !self.is_inside(offset + bytes) {
+            self.hold_up_oldest();
             return false;
         }
         let group = self.waiting.front_mut().expect("just seen");
@@ -211,6 +227,7 @@ impl<T: Clone + PartialEq> Core<T> {
             self.waiting.pop_front();
         } else {
             group.bytes -= end - offset;
+            group.held_up = false;
             group.place = if group.place == Place::End { Place::End } else { Place::At(end) };
         }
         let unit = self.ground.append_unit;
@@ -337,13 +354,17 @@ impl<T: Clone + PartialEq> Core<T> {
 }
 
 impl<T> Waiting<T> {
-    pub(super) fn admits(&self, place: Place, len: u64, limits: Limits) -> bool {
+    /// Whether an operation of `len` bytes at `place` may join, or why not.
+    pub(super) fn admits(&self, place: Place, len: u64, limits: Limits) -> Result<(), Refusal> {
         let adjacent = match (self.place, place) {
             (Place::End, Place::End) => true,
             (Place::At(offset), Place::At(next)) => offset + self.bytes == next,
             _ => false,
         };
-        adjacent && limits.admit(self.bytes, self.members.len(), len).is_ok()
+        if !adjacent {
+            return Err(Refusal::Gap);
+        }
+        limits.admit(self.bytes, self.members.len(), len)
     }
 
     pub(super) fn push(&mut self, member: Member<T>) {

@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind};
 use crate::flush::{Flushes, Generation, Means};
 use crate::growth::{Need, Plan, Planner};
 use crate::marker::{Identity, Marker, Mode, Prepared};
-use crate::merge::{FULL_REQUESTS_MAX, Limits, Span};
+use crate::merge::{FULL_REQUESTS_MAX, Limits, Refusals, Span};
 use crate::options::Tail;
 use crate::size::Sizes;
 use smallvec::SmallVec;
@@ -181,6 +181,8 @@ struct Waiting<T> {
     place: Place,
     members: Few<Member<T>>,
     bytes: u64,
+    /// It waited already because it shares a block with what is in flight.
+    held_up: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,6 +261,7 @@ pub struct Core<T> {
     stopped: Option<ErrorKind>,
     next_id: u64,
     growth_waits: u64,
+    refusals: Refusals,
 }
 
 impl<T: Clone + PartialEq> Core<T> {
@@ -296,6 +299,7 @@ impl<T: Clone + PartialEq> Core<T> {
             stopped: None,
             next_id: 0,
             growth_waits: 0,
+            refusals: Refusals::default(),
         }
     }
 
@@ -335,6 +339,11 @@ impl<T: Clone + PartialEq> Core<T> {
     /// How often an operation found too little space ahead.
     pub fn growth_waits(&self) -> u64 {
         self.growth_waits
+    }
+
+    /// How often an operation did not join a request, by reason.
+    pub fn refusals(&self) -> Refusals {
+        self.refusals
     }
 
     /// Appends `segment`, for `token`.

@@ -3,22 +3,24 @@
 use super::{Call, Core, Failure, Few, Member, Outbox};
 use crate::error::ErrorKind;
 use crate::flush::Means;
-use crate::merge;
+use crate::merge::{self, Refusal, Span};
 
 impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn overwrite(&mut self, offset: u64, member: Member<T>, out: &mut Outbox<T>) {
         if let Some(stopped @ ErrorKind::Wedged(_)) = &self.stopped {
             return out.answer(member.token, Err(stopped.clone()));
         }
-        let short = member.segment.len() < merge::WORTH_MERGING_BYTES;
-        if member.durable && short && merge::gathers(self.cohort, true) {
-            let token = member.token.clone();
-            if self.positional.hold(offset, member) {
-                out.calls.push((token, Call::Overwrite));
-            }
-            return;
+        if !member.durable || !merge::gathers(self.cohort, true) {
+            return self.send_overwrite(offset, member, out);
         }
-        self.send_overwrite(offset, member, out);
+        if member.segment.len() >= merge::WORTH_MERGING_BYTES {
+            self.refusals.count(Refusal::Bytes);
+            return self.send_overwrite(offset, member, out);
+        }
+        let token = member.token.clone();
+        if self.positional.hold(offset, member) {
+            out.calls.push((token, Call::Overwrite));
+        }
     }
 
     /// Sends out writes that were submitted together, as few requests.
@@ -29,16 +31,25 @@ impl<T: Clone + PartialEq> Core<T> {
         }
         if writes.len() > 1 {
             writes.into_iter().for_each(|(offset, member)| self.positional.wait(offset, member));
-            self.positional.release(self.ground.limits, &mut self.next_id, out);
+            self.release_overwrites(out);
         } else if let Some((offset, member)) = writes.pop() {
             self.send_overwrite(offset, member, out);
         }
     }
 
+    fn release_overwrites(&mut self, out: &mut Outbox<T>) {
+        self.positional.release(self.ground.limits, &mut self.next_id, &mut self.refusals, out);
+    }
+
     fn send_overwrite(&mut self, offset: u64, member: Member<T>, out: &mut Outbox<T>) {
+        let span = Span::at(offset, member.segment.len());
+        if self.positional.touches(span) {
+            self.refusals.count(Refusal::Order);
+            return self.positional.hold_up(offset, member);
+        }
         let means = member.durable.then(|| self.means());
         let id = self.next_id();
-        self.positional.submit(id, offset, member, means, out);
+        self.positional.send(id, vec![(span, member)], means, out);
     }
 
     /// Sends out the writes of a cohort: the one who was called for them is awake.
@@ -47,7 +58,7 @@ impl<T: Clone + PartialEq> Core<T> {
         if self.wedged() {
             return self.fail_all(out);
         }
-        self.positional.release(self.ground.limits, &mut self.next_id, out);
+        self.release_overwrites(out);
     }
 
     pub(super) fn overwritten(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {
@@ -67,7 +78,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 }
             }
         }
-        self.positional.release(self.ground.limits, &mut self.next_id, out);
+        self.release_overwrites(out);
     }
 
     pub(super) fn answer_overwrite(

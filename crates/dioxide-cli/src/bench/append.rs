@@ -95,8 +95,7 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &
     let watch = GrowthWatch::new(&file, ground);
     let shift = task.crew(ledger).work(|_, _| tickets.take(), |_, block| watch.append(block))?;
     let growing = watch.result();
-    file.close()?;
-    let mut run = shift.clock_out();
+    let mut run = shift.close(file)?;
     run.figures.growing = growing;
     Ok(run)
 }
@@ -114,8 +113,7 @@ fn through_a_queue(
         |_, _| tickets.take(),
         |queue, _, block, tag| queue.append(&file, block, tag),
     )?;
-    file.close()?;
-    Ok(shift.clock_out())
+    shift.close(file)
 }
 
 /// The file was written to the full before, and begins anew.
@@ -128,8 +126,7 @@ fn over_an_old_file(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: 
 
 fn one_by_one(task: &Task<'_>, file: dioxide::File, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
     let shift = task.crew(ledger).work(|_, _| tickets.take(), |_, block| Ok(file.append(block)?))?;
-    file.close()?;
-    Ok(shift.clock_out())
+    shift.close(file)
 }
 
 fn options(task: &Task<'_>) -> OpenOptions {

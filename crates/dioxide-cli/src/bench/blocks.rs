@@ -6,13 +6,11 @@
 //! A block is there if every byte of it is what its writer wrote: noise depends on the job only, so the content is made
 //! once more, and compared as a whole.
 
-use super::ledger::{CHUNK_BYTES, End, Expected, is_not_there, wrong};
+use super::ledger::{CHUNK_BYTES, End, Expected, Written, is_not_there, wrong};
 use super::stamp::Stamp;
 use crate::interrupt;
 use anyhow::{Context, Result, bail, ensure};
 use dioxide::Buffer;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bits of a slot that hold the sequence number; the job has the rest.
@@ -72,10 +70,10 @@ impl Blocks {
     }
 
     /// Reads everything back and compares. `file` is open with O_DIRECT, so that the page cache is not asked.
-    pub fn verify(&self, file: &File, end: End) -> Result<()> {
+    pub fn verify(&self, file: &dyn Written, end: End) -> Result<()> {
         let blocks = self.acknowledged_blocks()?;
         if end == End::AtLast {
-            let (wanted, found) = (blocks * self.bs_bytes, file.metadata()?.len());
+            let (wanted, found) = (blocks * self.bs_bytes, file.len()?);
             ensure!(found == wanted, wrong(&format!("the file ends at {found}, its last block at {wanted}")));
         }
         let per_chunk = (CHUNK_BYTES / self.bs_bytes).max(1);
@@ -128,6 +126,8 @@ fn unpack(word: u64) -> Option<Stamp> {
 mod tests {
     use super::super::stamp::fill_as_job;
     use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
 
     const BS: u64 = 4096;
 

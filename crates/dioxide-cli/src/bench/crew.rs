@@ -134,6 +134,15 @@ fn join(job: ScopedJoinHandle<'_, Result<Done>>) -> Result<Done> {
 }
 
 impl Shift<'_> {
+    /// Closes dioxide's file, and then stops the clock.
+    pub fn close(self, file: dioxide::File) -> Result<Run> {
+        let stats = file.stats();
+        file.close()?;
+        let mut run = self.clock_out();
+        run.figures.stats = Some(stats);
+        Ok(run)
+    }
+
     /// Stops the clock, and then does the sums.
     pub fn clock_out(self) -> Run {
         let elapsed = self.began.elapsed();

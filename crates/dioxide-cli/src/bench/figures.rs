@@ -4,8 +4,10 @@ use super::growing::Growing;
 use super::latency::Timings;
 use super::ratio::{Ratio, median};
 use super::work::{Point, Route};
+use crate::meter::memory::Memory;
 use crate::meter::vmstat::Shares;
 use crate::meter::{Usage, percent};
+use dioxide::Stats;
 use std::time::Duration;
 
 /// One run of one route.
@@ -42,8 +44,15 @@ pub struct Figures {
     pub blocked: Option<f64>,
     /// CPU of the machine.
     pub machine: Option<Shares>,
+    /// CPU time of the process for one MiB written or read, in microseconds.
+    pub cpu_us_per_mib: f64,
+    /// The same of the whole machine, whoever spent it.
+    pub machine_cpu_us_per_mib: Option<f64>,
+    pub memory: Option<Memory>,
     /// None where nothing grows ahead.
     pub growing: Option<Growing>,
+    /// What dioxide counted, before it closed its file. None on the paths of others.
+    pub stats: Option<Stats>,
 }
 
 impl Run {
@@ -54,6 +63,7 @@ impl Run {
         let seconds = elapsed.as_secs_f64();
         let rate = |timings: &Timings| timings.clat.len() as f64 / seconds;
         let cpu = usage.cpu.user + usage.cpu.system;
+        let per_mib = |time: Duration| time.as_secs_f64() * 1e6 / (bytes.max(1) as f64 / f64::from(1 << 20));
         let figures = Figures {
             ops,
             iops: rate(&timings),
@@ -71,7 +81,11 @@ impl Run {
             inflight: usage.disk.map(|counts| counts.in_flight_ms as f64 / 1e3 / seconds),
             blocked: usage.blocked,
             machine: usage.machine,
+            cpu_us_per_mib: per_mib(cpu),
+            machine_cpu_us_per_mib: usage.machine_cpu.map(per_mib),
+            memory: usage.memory,
             growing: None,
+            stats: None,
         };
         Self { figures, timings, reads, writes }
     }
@@ -150,8 +164,13 @@ impl Row {
 
     /// How many times as fast as `other`, round by round: both saw the same state of a shared machine.
     pub fn ratio_to(&self, other: &Row) -> Option<Ratio> {
+        self.ratio_of(other, |run| Some(run.iops))
+    }
+
+    /// How many times the figure of `other`, round by round.
+    pub fn ratio_of(&self, other: &Row, figure: impl Fn(&Figures) -> Option<f64>) -> Option<Ratio> {
         let pairs = self.runs.iter().zip(&other.runs);
-        Ratio::of(pairs.map(|(own, other)| own.iops / other.iops).collect())
+        Ratio::of(pairs.map(|(own, other)| Some(figure(own)? / figure(other)?)).collect::<Option<_>>()?)
     }
 }
 
@@ -205,6 +224,20 @@ pub mod examples {
         }
     }
 
+    pub fn indirect_point() -> Point {
+        Point {
+            scenario: Scenario::Indirect,
+            backend: Backend::System,
+            sizes: Sizes::one(4 << 20),
+            numjobs: 1,
+            durability: Durability::OnSync,
+            growth: None,
+            tail: None,
+            rwmixread: None,
+            rate_iops: None,
+        }
+    }
+
     /// One run a round, each a second long, with these rates. Latencies are 1 us to 1 ms, those of reads half of it.
     pub fn row(point: Point, route: Route, rates: &[u64]) -> Row {
         let mut row = Row::new(point, route);
@@ -233,7 +266,11 @@ pub mod examples {
             inflight: Some(1.5),
             blocked: None,
             machine: Some(Shares { usr: 5.0, sys: 25.0, idle: 50.0, wait: 20.0, steal: 0.0 }),
+            cpu_us_per_mib: 150e6 / ops as f64,
+            machine_cpu_us_per_mib: Some(300e6 / ops as f64),
+            memory: Some(Memory { used_percent: 21.5, rss_bytes: 9 << 20 }),
             growing: None,
+            stats: None,
         };
         let up_to = |microseconds| {
             let mut timings = Timings::new(point.rate_iops.is_some());

@@ -6,6 +6,8 @@ use super::stamp::{Stamp, fill_as_job};
 use anyhow::Result;
 use std::collections::HashMap;
 use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 
 /// Read back in requests of about this size.
 pub const CHUNK_BYTES: u64 = 4 << 20;
@@ -25,6 +27,18 @@ pub enum End {
     AtLast,
     /// Somewhere behind it.
     Anywhere,
+}
+
+/// What was written, to be read back.
+pub trait Written: FileExt {
+    /// Where it ends.
+    fn len(&self) -> io::Result<u64>;
+}
+
+impl Written for File {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
 }
 
 impl Ledger {
@@ -60,7 +74,7 @@ impl Ledger {
     }
 
     /// Reads everything back and compares. `file` is open with O_DIRECT, so that the page cache is not asked.
-    pub fn verify(&self, file: &File, end: End) -> Result<()> {
+    pub fn verify(&self, file: &dyn Written, end: End) -> Result<()> {
         match self {
             Self::Blocks(blocks) => blocks.verify(file, end),
             Self::Records(records) => records.verify(file, end),

@@ -68,8 +68,7 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<
         }
         Ok(offset)
     })?;
-    file.close()?;
-    Ok(shift.clock_out())
+    shift.close(file)
 }
 
 fn through_queues(task: &Task<'_>, iodepth: usize, ground: &Ground, ledger: &Ledger) -> Result<Run> {
@@ -79,8 +78,7 @@ fn through_queues(task: &Task<'_>, iodepth: usize, ground: &Ground, ledger: &Led
         Direction::Read => queue.read_at(&file, block, offset, tag),
     };
     let shift = task.crew(ledger).work_through_queues(iodepth, aim(task), queue_it)?;
-    file.close()?;
-    Ok(shift.clock_out())
+    shift.close(file)
 }
 
 fn open(task: &Task<'_>, ground: &Ground) -> Result<dioxide::File> {

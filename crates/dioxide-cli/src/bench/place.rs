@@ -1,19 +1,24 @@
-//! Where a bench runs, and the ground that it makes there for each run: a file without a name, or a device.
+//! Where a bench runs, and the ground that it makes there for each run: a file without a name, or a device; or several of
+//! these as the members of a striped volume.
 
+use super::members::Members;
 use super::stamp::fill_as_old;
 use crate::device;
+use crate::exit::say;
 use crate::interrupt;
 use crate::meter::disk::Disk;
 use crate::meter::filesystem::FileSystem;
 use crate::sys::count_extents;
-use anyhow::{Context, Result, bail};
-use dioxide::{Buffer, OpenOptions};
+use crate::units;
+use anyhow::{Context, Result, bail, ensure};
+use dioxide::{Buffer, Growth, OpenOptions};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstatvfs, open, syncfs, unlink};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// A directory or a block device, and what is known of it.
 pub struct Place {
@@ -30,6 +35,13 @@ enum Kind {
     Directory(File),
     Device,
     Nothing,
+    Stripe(Stripe),
+}
+
+/// Directories, with a member in each, or devices.
+struct Stripe {
+    members: Vec<Place>,
+    chunk_bytes: u64,
 }
 
 impl Place {
@@ -52,6 +64,31 @@ impl Place {
         Ok(Self { path: path.to_owned(), kind: Kind::Device, fs: None, disk: Disk::find(number) })
     }
 
+    /// A member in each directory, which may be the same ones; or the devices, each of which nothing else uses.
+    pub fn stripe(paths: &[PathBuf], chunk_bytes: u64) -> Result<Self> {
+        let members =
+            paths.iter().map(|path| if path.is_dir() { Self::directory(path) } else { Self::device(path) });
+        let members = members.collect::<Result<Vec<_>>>()?;
+        let devices = members.iter().filter(|member| member.is_device()).count();
+        ensure!(
+            devices == 0 || devices == members.len(),
+            "the members are directories, or devices, not both"
+        );
+        let names: Vec<_> = members.iter().map(Self::name).collect();
+        let path = format!("{} in chunks of {}", names.join(","), units::size(chunk_bytes)).into();
+        let disk = Disk::together(members.iter().filter_map(|member| member.disk.clone()));
+        Ok(Self { path, kind: Kind::Stripe(Stripe { members, chunk_bytes }), fs: None, disk })
+    }
+
+    /// Whether what is written here is written to devices.
+    pub fn is_device(&self) -> bool {
+        match &self.kind {
+            Kind::Device => true,
+            Kind::Stripe(stripe) => stripe.members.iter().any(Self::is_device),
+            Kind::Directory(_) | Kind::Nothing => false,
+        }
+    }
+
     /// Where files take no time and keep nothing.
     pub fn nothing() -> Self {
         Self { path: "a file that keeps nothing".into(), kind: Kind::Nothing, fs: None, disk: None }
@@ -69,6 +106,7 @@ impl Place {
     pub fn room_bytes(&self) -> Result<u64> {
         match &self.kind {
             Kind::Device => device::size_bytes(&self.path),
+            Kind::Stripe(stripe) => stripe.room_bytes(),
             Kind::Nothing => Ok(NOTHING_MAX_BYTES),
             Kind::Directory(directory) => {
                 let space = fstatvfs(directory).with_context(|| self.name())?;
@@ -88,9 +126,9 @@ impl Place {
             Kind::Directory(directory) => {
                 let scratch = self.scratch()?;
                 syncfs(directory).with_context(|| self.name())?;
-                let path = format!("/proc/self/fd/{}", scratch.as_raw_fd()).into();
-                Ok(Ground { path, flags: OFlags::empty(), below: Below::Scratch(scratch) })
+                Ok(Ground::of_scratch(scratch))
             }
+            Kind::Stripe(stripe) => stripe.prepare(&self.path),
         }
     }
 
@@ -100,7 +138,7 @@ impl Place {
     /// off for each write. Measured, that makes no difference that shows: the median ratio to a named file
     /// was 0.98 to 1.02 over 40 interleaved rounds, with 1 and 64 threads, with and without O_DSYNC, while
     /// single rounds scattered by 10 % and more.
-    fn scratch(&self) -> Result<File> {
+    pub fn scratch(&self) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         let file = match open(&self.path, flags | OFlags::TMPFILE, mode) {
@@ -117,14 +155,79 @@ impl Place {
 
     /// For file systems without O_TMPFILE: a name that exists for an instant only.
     fn unlinked(&self, flags: OFlags, mode: Mode) -> rustix::io::Result<rustix::fd::OwnedFd> {
-        let path = self.path.join(format!(".dioxide-bench-{}", std::process::id()));
-        let file = open(&path, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
-        unlink(&path)?;
+        let (file, name) = Name::make(&self.path, flags, mode)?;
+        drop(name);
         Ok(file)
+    }
+
+    /// Ground for a member of a volume that is yet to be made, and its name until then.
+    fn prepare_member(&self) -> Result<(Ground, Name)> {
+        match &self.kind {
+            Kind::Directory(_) => {
+                let flags = OFlags::RDWR | OFlags::CLOEXEC;
+                let (file, name) = Name::make(&self.path, flags, Mode::RUSR | Mode::WUSR)
+                    .with_context(|| format!("create a scratch file in {}", self.name()))?;
+                Ok((Ground::of_scratch(file.into()), name))
+            }
+            _ => Ok((self.prepare()?, Name { path: self.path.clone(), is_ours: false })),
+        }
+    }
+}
+
+/// The name of a scratch file, as long as it needs one; or that of a device, which keeps it.
+struct Name {
+    path: PathBuf,
+    is_ours: bool,
+}
+
+impl Name {
+    fn make(directory: &Path, flags: OFlags, mode: Mode) -> rustix::io::Result<(rustix::fd::OwnedFd, Self)> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let path = directory.join(format!(".dioxide-bench-{}-{number}", std::process::id()));
+        let file = open(&path, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
+        Ok((file, Self { path, is_ours: true }))
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        if self.is_ours
+            && let Err(errno) = unlink(&self.path)
+        {
+            say(&format!("{} is left: {errno}", self.path.display()));
+        }
+    }
+}
+
+impl Stripe {
+    /// Makes a volume. The names of its files are gone on return.
+    fn prepare(&self, name: &Path) -> Result<Ground> {
+        let members = self.members.iter().map(Place::prepare_member).collect::<Result<Vec<_>>>()?;
+        let (members, names): (Vec<_>, Vec<_>) = members.into_iter().unzip();
+        let below = Below::Stripe { members, chunk_bytes: self.chunk_bytes };
+        let ground = Ground { path: name.into(), flags: OFlags::empty(), below };
+        ground.clear_headers()?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).growth(Growth::None);
+        let paths: Vec<&Path> = names.iter().map(|name| &*name.path).collect();
+        options.open_striped(&paths, self.chunk_bytes)?.close()?;
+        Ok(ground)
+    }
+
+    /// Members of the same length, without their headers. Directories may share the room that each of them has.
+    fn room_bytes(&self) -> Result<u64> {
+        let rooms = self.members.iter().map(Place::room_bytes).collect::<Result<Vec<_>>>()?;
+        let count = self.members.len() as u64;
+        let shared = if self.members.iter().any(Place::is_device) { 1 } else { count };
+        let chunks = rooms.into_iter().min().unwrap_or(0) / shared / self.chunk_bytes;
+        Ok(chunks.saturating_sub(1) * self.chunk_bytes * count)
     }
 }
 
 const FILL_BYTES: usize = 1 << 20;
+/// What the library keeps to itself of a member of a striped volume.
+const HEADER_BYTES: usize = 4096;
 /// More than any run writes to nothing.
 const NOTHING_MAX_BYTES: u64 = 1 << 60;
 
@@ -141,25 +244,69 @@ enum Below {
     Scratch(File),
     Device,
     Nothing,
+    Stripe {
+        members: Vec<Ground>,
+        chunk_bytes: u64,
+    },
 }
 
 /// XFS takes a file apart in the background once nobody has it, which for one of many extents takes long, and would
 /// fall into the run that follows. What is cut is gone on return.
+///
+/// And nobody is to take devices for a volume that were one for a run only.
 impl Drop for Ground {
     fn drop(&mut self) {
-        if let Below::Scratch(scratch) = &self.below {
-            let _ = scratch.set_len(0);
+        match &self.below {
+            Below::Scratch(scratch) => drop(scratch.set_len(0)),
+            Below::Device | Below::Nothing => {}
+            Below::Stripe { .. } => {
+                if let Err(error) = self.clear_headers() {
+                    say(&format!("the header of a striped volume is left: {error:#}"));
+                }
+            }
         }
     }
 }
 
 impl Ground {
+    fn of_scratch(scratch: File) -> Self {
+        let path = format!("/proc/self/fd/{}", scratch.as_raw_fd()).into();
+        Self { path, flags: OFlags::empty(), below: Below::Scratch(scratch) }
+    }
+
     /// Opens it with dioxide.
     pub fn open_with(&self, options: &OpenOptions) -> dioxide::Result<dioxide::File> {
-        match self.below {
+        match &self.below {
             Below::Nothing => dioxide::sim::null(options),
-            _ => options.open(&self.path),
+            Below::Stripe { members, chunk_bytes } => {
+                let paths: Vec<&Path> = members.iter().map(|member| &*member.path).collect();
+                options.open_striped(&paths, *chunk_bytes)
+            }
+            Below::Scratch(_) | Below::Device => options.open(&self.path),
         }
+    }
+
+    /// Opens it for direct reads and writes, all its members if it has any.
+    pub fn open_members(&self, flags: OFlags) -> Result<Members> {
+        match &self.below {
+            Below::Stripe { members, chunk_bytes } => {
+                let files = members.iter().map(|member| member.open(flags)).collect::<Result<_>>()?;
+                Ok(Members::striped(files, *chunk_bytes))
+            }
+            _ => Ok(Members::one(self.open(flags)?)),
+        }
+    }
+
+    /// Zeros over the headers of devices; of files, nothing is kept anyway.
+    fn clear_headers(&self) -> Result<()> {
+        let Below::Stripe { members, .. } = &self.below else { return Ok(()) };
+        for member in members.iter().filter(|member| matches!(member.below, Below::Device)) {
+            let device = member.open(OFlags::DSYNC)?;
+            device
+                .write_all_at(&Buffer::zeroed(HEADER_BYTES), 0)
+                .with_context(|| member.path.display().to_string())?;
+        }
+        Ok(())
     }
 
     fn scratch(&self) -> Option<&File> {
@@ -180,8 +327,14 @@ impl Ground {
     }
 
     /// Opens it for reading back.
-    pub fn open_to_verify(&self) -> Result<File> {
-        self.open_direct(OFlags::RDONLY)
+    pub fn open_to_verify(&self) -> Result<Members> {
+        match &self.below {
+            Below::Stripe { members, chunk_bytes } => {
+                let files = members.iter().map(|member| member.open_direct(OFlags::RDONLY));
+                Ok(Members::striped(files.collect::<Result<_>>()?, *chunk_bytes))
+            }
+            _ => Ok(Members::one(self.open_direct(OFlags::RDONLY)?)),
+        }
     }
 
     fn open_direct(&self, flags: OFlags) -> Result<File> {
@@ -214,10 +367,20 @@ impl Ground {
         }
         let mut old = Buffer::zeroed(FILL_BYTES);
         fill_as_old(&mut old);
+        let parts =
+            (0..bytes).step_by(FILL_BYTES).map(|offset| (offset, (bytes - offset).min(FILL_BYTES as u64)));
+        if matches!(self.below, Below::Stripe { .. }) {
+            // How long a volume is, only the library knows.
+            let file = self.open_with(OpenOptions::new().write(true).growth(Growth::None))?;
+            for (offset, count) in parts {
+                interrupt::check()?;
+                file.write_at(&old[..count as usize], offset)?;
+            }
+            return Ok(file.close()?);
+        }
         let file = self.open(OFlags::empty())?;
-        for offset in (0..bytes).step_by(FILL_BYTES) {
+        for (offset, count) in parts {
             interrupt::check()?;
-            let count = (bytes - offset).min(FILL_BYTES as u64);
             file.write_all_at(&old[..count as usize], offset)?;
         }
         Ok(file.sync_all()?)

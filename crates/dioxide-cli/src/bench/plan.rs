@@ -1,7 +1,9 @@
 //! What was meant: arguments checked against the place they are for, and turned into work.
 
+use super::indirect::WRITE_BYTES;
 use super::ledger::Ledger;
 use super::place::Place;
+use super::volume::{BLOCK_BYTES, VOLUME_BYTES, Volume};
 use super::work::{Backend, Point, Route, Scenario, Units, Work};
 use crate::args;
 use crate::exit::say;
@@ -24,11 +26,17 @@ const SIZE_DEFAULT_FRACTION: u64 = 4;
 /// What is noted of a run may take this part of the memory.
 const LEDGER_FRACTION: u64 = 4;
 /// `dioxide bench` alone is over in a minute: no further round begins that would go beyond these.
-const TOUR_APPEND_MAX: Duration = Duration::from_secs(36);
+const TOUR_APPEND_MAX: Duration = Duration::from_secs(30);
 const TOUR_SYNC_MAX: Duration = Duration::from_secs(8);
 const TOUR_MIXED_MAX: Duration = Duration::from_secs(8);
+const TOUR_INDIRECT_MAX: Duration = Duration::from_secs(8);
+/// How often it writes through indirect blocks in each run.
+const TOUR_INDIRECT_COUNT: u64 = 50;
 /// What it reads and writes in random order: it is written once for each run.
 const TOUR_MIXED_SIZE_BYTES: u64 = 32 << 20;
+
+/// No run whose operations are counted takes longer.
+const COUNTED_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Each point by each route that can go there.
 type Rows = Vec<(Point, Route)>;
@@ -47,6 +55,7 @@ impl Plan {
             Some(args::Scenario::Append(append)) => Self::append(append),
             Some(args::Scenario::Sync(sync)) => Self::sync(sync),
             Some(args::Scenario::Mixed(mixed)) => Self::mixed(mixed),
+            Some(args::Scenario::Indirect(indirect)) => Self::indirect(indirect),
         }
     }
 
@@ -64,9 +73,13 @@ impl Plan {
         let crews = Crews::new(&[2], &[64]);
         let mixed = crews.rows(mixed_points(&[Sizes::one(4096)], &crews, 50, None));
         let mixed = mixed_work(&place, mixed, pace, size_bytes.min(TOUR_MIXED_SIZE_BYTES))?;
-        let budgets = [(append, TOUR_APPEND_MAX), (sync, TOUR_SYNC_MAX), (mixed, TOUR_MIXED_MAX)];
-        let works = budgets.map(|(work, budget)| Work { budget: Some(budget), ..work });
-        Ok(Self { place, works: works.into() })
+        let mut budgets = vec![(append, TOUR_APPEND_MAX), (sync, TOUR_SYNC_MAX), (mixed, TOUR_MIXED_MAX)];
+        match indirect_work(&place, TOUR_INDIRECT_COUNT, pace.rounds) {
+            Ok(indirect) => budgets.push((indirect, TOUR_INDIRECT_MAX)),
+            Err(why) => say(&format!("{why:#}, so `bench indirect` is left out")),
+        }
+        let works = budgets.into_iter().map(|(work, budget)| Work { budget: Some(budget), ..work });
+        Ok(Self { place, works: works.collect() })
     }
 
     fn append(args: &args::Append) -> Result<Self> {
@@ -96,11 +109,17 @@ impl Plan {
     }
 
     fn sync(args: &args::Sync) -> Result<Self> {
-        let place = place(&args.place)?;
+        let place = if args.stripe.is_empty() { place(&args.place)? } else { stripe(args)? };
         let crews = Crews::new(&args.numjobs, &args.iodepth);
         let points = sync_points(&args.bs, &crews, args.pace.rate);
         let work = sync_work(&place, crews.rows(points), args.pace)?;
         Ok(Self { place, works: vec![work] })
+    }
+
+    fn indirect(args: &args::Indirect) -> Result<Self> {
+        let place = Place::directory(&args.dir)?;
+        let work = indirect_work(&place, args.count, args.rounds)?;
+        Ok(Self { place, works: vec![Work { writes_afresh: args.fresh, ..work }] })
     }
 
     fn mixed(args: &args::Mixed) -> Result<Self> {
@@ -121,10 +140,26 @@ impl Plan {
 fn place(args: &args::Place) -> Result<Place> {
     let Some(device) = &args.device else { return Place::directory(&args.dir) };
     ensure!(
-        args.overwrite_device.as_ref() == Some(device),
+        args.overwrite_device == [device.as_path()],
         "--device and --overwrite-device name different devices; nothing was touched"
     );
     Place::device(device)
+}
+
+/// Devices only if they are named twice, in the same order.
+fn stripe(args: &args::Sync) -> Result<Place> {
+    ensure!(args.stripe.len() > 1, "--stripe needs two members at least");
+    let place = Place::stripe(&args.stripe, args.chunk)?;
+    let named_again = &args.place.overwrite_device;
+    if place.is_device() {
+        ensure!(
+            *named_again == args.stripe,
+            "--stripe names devices, and --overwrite-device does not name the same ones; nothing was touched"
+        );
+    } else {
+        ensure!(named_again.is_empty(), "--overwrite-device names devices, and --stripe directories");
+    }
+    Ok(place)
 }
 
 /// Better now than after the work.
@@ -224,6 +259,24 @@ fn mixed_points(bs: &[Sizes], crews: &Crews, rwmixread: u32, rate_iops: Option<u
     points
 }
 
+fn indirect_point() -> Point {
+    let mut points = points(&[Sizes::one(WRITE_BYTES)], &[1], &[Durability::OnSync], Growth::None, None);
+    let point = points.remove(0);
+    Point { scenario: Scenario::Indirect, growth: None, ..point }
+}
+
+/// Whether the kernel mounts a volume for this process, or why not. An error says that none can be made at all.
+fn can_mount(place: &Place) -> Result<Result<(), String>> {
+    let volume = Volume::make(place)?;
+    if !rustix::process::geteuid().is_root() {
+        return Ok(Err("a loop mount is for root only".into()));
+    }
+    match volume.mount() {
+        Ok(mounted) => mounted.unmount().map(Ok),
+        Err(error) => Ok(Err(format!("{error:#}"))),
+    }
+}
+
 fn on(backend: Backend, points: Vec<Point>) -> Vec<Point> {
     points.into_iter().map(|point| Point { backend, ..point }).collect()
 }
@@ -260,14 +313,7 @@ fn append_work(
 
 fn sync_work(place: &Place, rows: Rows, pace: args::Pace) -> Result<Work> {
     let largest = one_block_each(&rows);
-    let room = place.room_bytes()?;
-    ensure!(
-        largest <= room,
-        "{} has {}, and this needs {}",
-        place.name(),
-        units::about_bytes(room),
-        units::about_bytes(largest)
-    );
+    check_space(place, largest)?;
     check_ledger(&rows, largest, memory_bytes())?;
     let abilities = Abilities::of(place, Growth::None)?;
     abilities.check_writes(&rows)?;
@@ -279,6 +325,30 @@ fn mixed_work(place: &Place, rows: Rows, pace: args::Pace, size_bytes: u64) -> R
     let abilities = Abilities::of(place, Growth::None)?;
     abilities.check_writes(&rows)?;
     Ok(Work::new(rows, pace, size_bytes, abilities.units))
+}
+
+fn indirect_work(place: &Place, count: u64, rounds: u32) -> Result<Work> {
+    check_space(place, 2 * VOLUME_BYTES)?;
+    let mut rows = Crews::new(&[1], &[]).rows(vec![indirect_point()]);
+    if let Err(why) = can_mount(place)? {
+        say(&format!("{why}, so `kernel` is left out"));
+        rows.retain(|(_, route)| *route != Route::Kernel);
+    }
+    let pace = args::Pace { runtime: COUNTED_MAX, rounds, rate: None };
+    let units = Units { write_bytes: BLOCK_BYTES, append_bytes: BLOCK_BYTES };
+    Ok(Work { count: Some(count), ..Work::new(rows, pace, WRITE_BYTES, units) })
+}
+
+fn check_space(place: &Place, needed: u64) -> Result<()> {
+    let room = place.room_bytes()?;
+    ensure!(
+        needed <= room,
+        "{} has {}, and this needs {}",
+        place.name(),
+        units::about_bytes(room),
+        units::about_bytes(needed)
+    );
+    Ok(())
 }
 
 /// The bytes that one block of each operation outstanding takes, where that is most.
@@ -380,7 +450,7 @@ impl Abilities {
         let ground = place.prepare()?;
         // A file system that does not take O_DIRECT gets a sentence of its own here.
         if !place.keeps_nothing() {
-            drop(ground.open(OFlags::empty()).with_context(|| place.name())?);
+            drop(ground.open_members(OFlags::empty()).with_context(|| place.name())?);
         }
         let mut options = OpenOptions::new();
         let file = ground.open_with(options.write(true).growth(growth)).with_context(|| place.name())?;

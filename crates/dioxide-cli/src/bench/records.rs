@@ -4,15 +4,13 @@
 //! the beginning of the file, in whatever order, with nothing between them but padding where there may be some, and every
 //! byte is what was written.
 
-use super::ledger::{CHUNK_BYTES, End, Expected, is_not_there, wrong};
+use super::ledger::{CHUNK_BYTES, End, Expected, Written, is_not_there, wrong};
 use super::stamp::Stamp;
 use crate::interrupt;
 use crate::sizes::Sizes;
 use anyhow::{Context, Result, bail, ensure};
 use dioxide::Buffer;
-use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bits of a slot that hold the place, counted from 1 on; the job has the rest.
@@ -85,11 +83,11 @@ impl Records {
     }
 
     /// Reads everything back and compares.
-    pub fn verify(&self, file: &File, end: End) -> Result<()> {
+    pub fn verify(&self, file: &dyn Written, end: End) -> Result<()> {
         let order = self.by_place();
         let last = order.last().map_or(0, |&number| self.record(number).end());
         if end == End::AtLast {
-            let found = file.metadata()?.len();
+            let found = file.len()?;
             ensure!(found == last, wrong(&format!("the file ends at {found}, its last record at {last}")));
         }
         let mut window = Window::new(file, self.sizes.max_bytes);
@@ -141,7 +139,7 @@ impl Records {
 
 /// A part of the file in memory, which moves upwards.
 struct Window<'a> {
-    file: &'a File,
+    file: &'a dyn Written,
     buffer: Buffer,
     start: u64,
     filled: usize,
@@ -149,7 +147,7 @@ struct Window<'a> {
 
 impl<'a> Window<'a> {
     /// Wide enough for `max_bytes` anywhere.
-    fn new(file: &'a File, max_bytes: u64) -> Self {
+    fn new(file: &'a dyn Written, max_bytes: u64) -> Self {
         let buffer = Buffer::zeroed((CHUNK_BYTES + max_bytes.next_multiple_of(BLOCK_BYTES)) as usize);
         Self { file, buffer, start: 0, filled: 0 }
     }
@@ -168,7 +166,7 @@ impl<'a> Window<'a> {
 }
 
 /// As much as there is. Only the end of the file is no multiple of a block.
-fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
+fn read_up_to(file: &dyn Written, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() && (filled as u64).is_multiple_of(BLOCK_BYTES) {
         match file.read_at(&mut buffer[filled..], offset + filled as u64) {
@@ -185,6 +183,8 @@ fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> std::io::Result<us
 mod tests {
     use super::super::stamp::fill_as_job;
     use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
 
     const SIZES: Sizes = Sizes { min_bytes: 1, max_bytes: 9000 };
     const PADDED: Gaps = Gaps::Padding { unit_bytes: 512 };

@@ -1,11 +1,13 @@
 //! The sync scenario: N threads rewrite a region of their own each, every write stable before the next.
 //!
-//! The workload of a regression of block devices in 2009, on a device or on a file written beforehand. One thread with a
+//! The workload of a regression of block devices in 2009, on a device or on a file written beforehand, or on several of them as a
+//! striped volume. One thread with a
 //! queue does it as well, with a region for each of its operations.
 
 use super::blocks::Places;
 use super::figures::Run;
 use super::ledger::{End, Ledger};
+use super::members::Members;
 use super::place::Ground;
 use super::target::{Direction, Target};
 use super::task::Task;
@@ -14,7 +16,6 @@ use anyhow::{Context, Result};
 use dioxide::{Durability, Growth, OpenOptions};
 use fastrand::Rng;
 use rustix::fs::OFlags;
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 
@@ -35,7 +36,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
 
 /// As the kernel did it once: one flush at a time, each for its own write only.
 fn under_a_lock(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
-    let file = ground.open(OFlags::empty())?;
+    let file = ground.open_members(OFlags::empty())?;
     let flush = Mutex::new(());
     let shift = task.crew(ledger).work(aim(task), |Target { offset, .. }, block| {
         pwrite(&file, block, offset)?;
@@ -47,7 +48,7 @@ fn under_a_lock(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run
 }
 
 fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
-    let file = ground.open(OFlags::SYNC)?;
+    let file = ground.open_members(OFlags::SYNC)?;
     let shift = task.crew(ledger).work(aim(task), |Target { offset, .. }, block| {
         pwrite(&file, block, offset)?;
         Ok(offset)
@@ -61,8 +62,7 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<
         file.write_at(block, offset)?;
         Ok(offset)
     })?;
-    file.close()?;
-    Ok(shift.clock_out())
+    shift.close(file)
 }
 
 fn through_a_queue(task: &Task<'_>, iodepth: usize, ground: &Ground, ledger: &Ledger) -> Result<Run> {
@@ -70,8 +70,7 @@ fn through_a_queue(task: &Task<'_>, iodepth: usize, ground: &Ground, ledger: &Le
     let shift = task.crew(ledger).work_through_queues(iodepth, aim(task), |queue, target, block, tag| {
         queue.write_at(&file, block, target.offset, tag)
     })?;
-    file.close()?;
-    Ok(shift.clock_out())
+    shift.close(file)
 }
 
 fn options() -> OpenOptions {
@@ -86,6 +85,6 @@ fn aim(task: &Task<'_>) -> impl Fn(usize, &mut Rng) -> Option<Target> {
     move |job, _| Some(Target::block(Direction::Write, job as u64 * bs_bytes, bs_bytes))
 }
 
-fn pwrite(file: &File, block: &[u8], offset: u64) -> Result<()> {
+fn pwrite(file: &Members, block: &[u8], offset: u64) -> Result<()> {
     file.write_all_at(block, offset).with_context(|| format!("pwrite at {offset}"))
 }

@@ -9,7 +9,7 @@ use super::records::{Gaps, Records};
 use super::schedule::Schedule;
 use super::stamp::salt;
 use super::work::{Backend, Point, Route, Scenario, Units, Work};
-use super::{append, mixed, sync};
+use super::{append, indirect, mixed, sync};
 use anyhow::{Context, Result};
 use dioxide::Tail;
 use std::time::Duration;
@@ -20,15 +20,17 @@ pub struct Task<'a> {
     pub point: Point,
     pub route: Route,
     pub runtime: Duration,
+    pub count: Option<u64>,
     pub size_bytes: u64,
     pub units: Units,
     pub growth_cap_bytes: Option<u64>,
+    pub writes_afresh: bool,
 }
 
 impl<'a> Task<'a> {
     pub fn new(place: &'a Place, work: &Work, point: Point, route: Route) -> Self {
-        let &Work { runtime, size_bytes, units, growth_cap_bytes, .. } = work;
-        Self { place, point, route, runtime, size_bytes, units, growth_cap_bytes }
+        let &Work { runtime, count, size_bytes, units, growth_cap_bytes, writes_afresh, .. } = work;
+        Self { place, point, route, runtime, count, size_bytes, units, growth_cap_bytes, writes_afresh }
     }
 
     /// Does the work, timed, then checks that everything acknowledged is there.
@@ -37,6 +39,7 @@ impl<'a> Task<'a> {
             Scenario::Append => append::run(self),
             Scenario::Sync => sync::run(self),
             Scenario::Mixed => mixed::run(self),
+            Scenario::Indirect => indirect::run(self),
         };
         let what = || {
             let (scenario, route) = (self.point.scenario.name(), self.route.name());

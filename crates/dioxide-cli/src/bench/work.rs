@@ -18,6 +18,8 @@ pub enum Scenario {
     Sync,
     /// N threads read and rewrite blocks in random order.
     Mixed,
+    /// One thread writes the same part of a file that is mapped by indirect blocks.
+    Indirect,
 }
 
 /// One way to do the work of a scenario: `path` in the output.
@@ -83,12 +85,16 @@ pub struct Work {
     /// Each point by each route that can go there.
     pub rows: Vec<(Point, Route)>,
     pub runtime: Duration,
+    /// A run ends with this number of operations. None where the time ends it.
+    pub count: Option<u64>,
     pub rounds: u32,
     /// No run writes beyond this offset.
     pub size_bytes: u64,
     pub units: Units,
     /// The largest step of dioxide's growth. None for the library's own.
     pub growth_cap_bytes: Option<u64>,
+    /// Each write is preceded by a cut, so that it allocates its blocks. Only where operations are counted.
+    pub writes_afresh: bool,
     /// Stop between rounds rather than take longer than this.
     pub budget: Option<Duration>,
 }
@@ -96,7 +102,17 @@ pub struct Work {
 impl Work {
     pub fn new(rows: Vec<(Point, Route)>, pace: Pace, size_bytes: u64, units: Units) -> Self {
         let Pace { runtime, rounds, .. } = pace;
-        Self { rows, runtime, rounds, size_bytes, units, growth_cap_bytes: None, budget: None }
+        Self {
+            rows,
+            runtime,
+            count: None,
+            rounds,
+            size_bytes,
+            units,
+            growth_cap_bytes: None,
+            writes_afresh: false,
+            budget: None,
+        }
     }
 
     /// How many runs it takes at most.
@@ -109,8 +125,11 @@ impl Work {
         self.runtime.saturating_mul(u32::try_from(self.runs()).unwrap_or(u32::MAX))
     }
 
-    /// How long it takes, in words. None if that is no longer than one waits without being told.
+    /// How long it takes, in words. None if that is no longer than one waits without being told, or nobody knows.
     pub fn announcement(&self) -> Option<String> {
+        if self.count.is_some() {
+            return None;
+        }
         let minutes = (self.time() > UNANNOUNCED_MAX).then(|| self.time().as_secs_f64() / 60.0)?;
         let points = self.rows.chunk_by(|one, next| one.0 == next.0).count();
         let paths = self.rows.iter().map(|(_, route)| route.name()).collect::<HashSet<_>>().len();
@@ -129,6 +148,7 @@ impl Scenario {
             Self::Append => "append",
             Self::Sync => "sync",
             Self::Mixed => "mixed",
+            Self::Indirect => "indirect",
         }
     }
 }
@@ -139,7 +159,9 @@ impl Point {
         match (self.backend, self.scenario) {
             (Backend::Sim, _) => &[Route::Dioxide],
             (_, Scenario::Append) => &[Route::Kernel, Route::Preallocated, Route::Dioxide],
-            (_, Scenario::Sync | Scenario::Mixed) => &[Route::Serialised, Route::Kernel, Route::Dioxide],
+            (_, Scenario::Sync | Scenario::Mixed | Scenario::Indirect) => {
+                &[Route::Serialised, Route::Kernel, Route::Dioxide]
+            }
         }
     }
 

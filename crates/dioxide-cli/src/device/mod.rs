@@ -23,7 +23,9 @@ pub fn check_free(path: &Path) -> Result<u64> {
     let size = device.seek(SeekFrom::End(0)).with_context(|| name.to_string())?;
     let content = signature::find(&device, size).with_context(|| format!("read {name}"))?;
     if let Some(content) = content {
-        bail!("{name} holds {content}; wipe it first if that is not needed (`wipefs`); nothing was touched");
+        bail!(
+            "{name} holds {content}; wipe it first if that is not needed (`wipefs`; a member of dioxide's, by zeros over its first 4096 bytes); nothing was touched"
+        );
     }
     Ok(number)
 }

@@ -16,6 +16,7 @@ const fn magic(name: &'static str, offset: u64, bytes: &'static [u8]) -> Magic {
 }
 
 const MAGICS: &[Magic] = &[
+    magic("a member of a striped volume of dioxide", 0, b"dioxide stripe"),
     magic("an ext2, ext3 or ext4 file system", 0x438, &[0x53, 0xef]),
     magic("an XFS file system", 0, b"XFSB"),
     magic("a btrfs file system", 0x10040, b"_BHRfS_M"),

@@ -4,10 +4,11 @@ use rustix::fs::{major, minor};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A block device, or a partition of one.
+/// A block device, or a partition of one; or several, taken together.
 #[derive(Clone, Debug)]
 pub struct Disk {
-    sysfs: PathBuf,
+    /// Each once.
+    sysfs: Vec<PathBuf>,
 }
 
 /// Requests completed by a device.
@@ -29,6 +30,14 @@ impl Counts {
             in_flight_ms: self.in_flight_ms.wrapping_sub(earlier.in_flight_ms),
         }
     }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            writes: self.writes + other.writes,
+            flushes: self.flushes + other.flushes,
+            in_flight_ms: self.in_flight_ms + other.in_flight_ms,
+        }
+    }
 }
 
 impl Disk {
@@ -37,38 +46,49 @@ impl Disk {
     pub fn find(device: u64) -> Option<Self> {
         let link = format!("/sys/dev/block/{}:{}", major(device), minor(device));
         let sysfs = fs::canonicalize(link).ok()?;
-        Some(Self { sysfs })
+        Some(Self { sysfs: vec![sysfs] })
     }
 
-    /// The kernel's name: `sda1`, `loop0`, `dm-3`.
+    /// Several as one. None without any.
+    pub fn together(disks: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut sysfs: Vec<_> = disks.into_iter().flat_map(|disk| disk.sysfs).collect();
+        sysfs.sort();
+        sysfs.dedup();
+        (!sysfs.is_empty()).then_some(Self { sysfs })
+    }
+
+    /// The kernel's name: `sda1`, `loop0`, `dm-3`; `sda+sdb` for two.
     pub fn name(&self) -> String {
-        self.sysfs.file_name().unwrap_or_default().to_string_lossy().into_owned()
+        let name = |sysfs: &PathBuf| sysfs.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.sysfs.iter().map(name).collect::<Vec<_>>().join("+")
     }
 
-    /// `write back` or `write through`.
+    /// `write back` or `write through`. None if they differ.
     pub fn write_cache(&self) -> Option<String> {
-        let text = fs::read_to_string(self.whole().join("queue/write_cache")).ok()?;
-        Some(text.trim().to_owned())
+        let cache = |sysfs: &PathBuf| fs::read_to_string(whole(sysfs).join("queue/write_cache")).ok();
+        let first = cache(&self.sysfs[0])?;
+        let are_alike = self.sysfs.iter().all(|sysfs| cache(sysfs).as_ref() == Some(&first));
+        are_alike.then(|| first.trim().to_owned())
     }
 
-    /// What the device has completed so far.
+    /// What it has completed so far.
     pub fn read(&self) -> Option<Counts> {
-        let counts = parse_stat(&self.stat(&self.sysfs)?)?;
-        // A flush concerns the whole device, and only there is it counted.
-        let flushes = parse_stat(&self.stat(self.whole())?)?.flushes;
-        Some(Counts { flushes, ..counts })
+        let counts = self.sysfs.iter().map(|sysfs| counts(sysfs));
+        counts.reduce(|one, other| Some(one?.and(other?))).flatten()
     }
+}
 
-    fn stat(&self, sysfs: &Path) -> Option<String> {
-        fs::read_to_string(sysfs.join("stat")).ok()
-    }
+fn counts(sysfs: &Path) -> Option<Counts> {
+    let stat = |sysfs: &Path| parse_stat(&fs::read_to_string(sysfs.join("stat")).ok()?);
+    // A flush concerns the whole device, and only there is it counted.
+    Some(Counts { flushes: stat(whole(sysfs))?.flushes, ..stat(sysfs)? })
+}
 
-    /// The directory of the device that this one is a partition of, if it is one.
-    fn whole(&self) -> &Path {
-        match self.sysfs.parent() {
-            Some(parent) if self.sysfs.join("partition").exists() => parent,
-            _ => &self.sysfs,
-        }
+/// The directory of the device that this one is a partition of, if it is one.
+fn whole(sysfs: &Path) -> &Path {
+    match sysfs.parent() {
+        Some(parent) if sysfs.join("partition").exists() => parent,
+        _ => sysfs,
     }
 }
 
@@ -97,10 +117,19 @@ mod tests {
         let earlier = Counts { writes: 5, flushes: 1, in_flight_ms: 10 };
         let later = Counts { writes: 9, flushes: 4, in_flight_ms: 30 };
         assert_eq!(later.since(earlier), Counts { writes: 4, flushes: 3, in_flight_ms: 20 });
+        assert_eq!(later.and(earlier), Counts { writes: 14, flushes: 5, in_flight_ms: 40 });
     }
 
     #[test]
     fn no_such_device() {
         assert!(Disk::find(0).is_none());
+        assert!(Disk::together([]).is_none());
+    }
+
+    #[test]
+    fn several_as_one() {
+        let disk = |name: &str| Disk { sysfs: vec![format!("/no/{name}").into()] };
+        let disks = ["loop2", "loop1", "loop2"].map(disk);
+        assert_eq!(Disk::together(disks).unwrap().name(), "loop1+loop2");
     }
 }

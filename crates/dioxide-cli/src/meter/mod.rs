@@ -4,11 +4,13 @@
 pub mod disk;
 pub mod filesystem;
 pub mod machine;
+pub mod memory;
 pub mod mount;
 pub mod vmstat;
 
 use crate::sys::{CpuTime, cpu_time};
 use disk::{Counts, Disk};
+use memory::Memory;
 use std::time::Duration;
 use vmstat::{Reading, Shares};
 
@@ -18,8 +20,11 @@ pub struct Meter<'a> {
     counts: Option<Counts>,
     machine: Option<Reading>,
     cpu: CpuTime,
-    /// The sum and the number of samples.
-    blocked: (u64, u32),
+    samples: u32,
+    /// The sum of all samples.
+    blocked: u64,
+    /// The sum of all samples, and the most that the process had.
+    memory: Memory,
 }
 
 /// What was consumed between two readings.
@@ -30,32 +35,46 @@ pub struct Usage {
     pub disk: Option<Counts>,
     /// Of the whole machine.
     pub machine: Option<Shares>,
-    /// The mean number of tasks of the whole machine that waited for I/O. None if nobody looked.
+    /// CPU time that was spent on the whole machine, by whomever.
+    pub machine_cpu: Option<Duration>,
+    /// The mean number of tasks of the whole machine that waited for I/O. None where the kernel does not tell.
     pub blocked: Option<f64>,
+    /// The mean of the machine's, and the most that the process had. None where the kernel does not tell.
+    pub memory: Option<Memory>,
 }
 
 impl<'a> Meter<'a> {
     pub fn start(disk: Option<&'a Disk>) -> Self {
         let (counts, machine) = (disk.and_then(Disk::read), vmstat::read());
-        Self { disk, counts, machine, cpu: cpu_time(), blocked: (0, 0) }
+        let memory = Memory { used_percent: 0.0, rss_bytes: 0 };
+        Self { disk, counts, machine, cpu: cpu_time(), samples: 0, blocked: 0, memory }
     }
 
     /// To be called now and then in between, for what only samples can tell.
     pub fn sample(&mut self) {
-        if let Some(Reading { blocked, .. }) = vmstat::read() {
-            let (sum, samples) = self.blocked;
-            self.blocked = (sum + blocked, samples + 1);
-        }
+        let Some((Reading { blocked, .. }, memory)) = vmstat::read().zip(memory::read()) else { return };
+        self.samples += 1;
+        self.blocked += blocked;
+        self.memory.used_percent += memory.used_percent;
+        self.memory.rss_bytes = self.memory.rss_bytes.max(memory.rss_bytes);
     }
 
-    pub fn stop(self) -> Usage {
+    pub fn stop(mut self) -> Usage {
         let cpu = cpu_time();
         let counts = self.disk.and_then(Disk::read).zip(self.counts).map(|(end, start)| end.since(start));
-        let machine = vmstat::read().zip(self.machine).and_then(|(end, start)| end.shares_since(&start));
+        let machine = vmstat::read().zip(self.machine);
+        let machine_cpu = machine.map(|(end, start)| end.busy_since(&start));
+        let machine = machine.and_then(|(end, start)| end.shares_since(&start));
         let cpu = CpuTime { user: cpu.user - self.cpu.user, system: cpu.system - self.cpu.system };
-        let (sum, samples) = self.blocked;
-        let blocked = (samples > 0).then(|| sum as f64 / f64::from(samples));
-        Usage { cpu, disk: counts, machine, blocked }
+        if self.samples == 0 {
+            self.sample();
+        }
+        let is_sampled = self.samples > 0;
+        let mean = |sum: f64| sum / f64::from(self.samples);
+        let blocked = is_sampled.then(|| mean(self.blocked as f64));
+        let used_percent = mean(self.memory.used_percent);
+        let memory = is_sampled.then_some(Memory { used_percent, ..self.memory });
+        Usage { cpu, disk: counts, machine, machine_cpu, blocked, memory }
     }
 }
 

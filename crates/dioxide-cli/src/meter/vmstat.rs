@@ -1,7 +1,9 @@
 //! What the whole machine does, as vmstat shows it, from /proc/stat.
 
+use rustix::param::clock_ticks_per_second;
 use serde::Serialize;
 use std::fs;
+use std::time::Duration;
 
 /// A reading of /proc/stat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,12 @@ struct Ticks {
     steal: u64,
 }
 
+impl Ticks {
+    fn busy(&self) -> u64 {
+        self.user + self.system
+    }
+}
+
 /// How the CPUs spent their time, in percent of all of them together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Shares {
@@ -37,6 +45,12 @@ pub fn read() -> Option<Reading> {
 }
 
 impl Reading {
+    /// CPU time that was spent, on all CPUs together, in steps of the kernel's ticks.
+    pub fn busy_since(&self, earlier: &Self) -> Duration {
+        let ticks = self.cpu.busy().saturating_sub(earlier.cpu.busy());
+        Duration::from_secs_f64(ticks as f64 / clock_ticks_per_second() as f64)
+    }
+
     /// None if no tick has passed.
     pub fn shares_since(&self, earlier: &Self) -> Option<Shares> {
         // Idle and waiting time may go back a little.
@@ -81,6 +95,8 @@ mod tests {
         let expected = Shares { usr: 20.0, sys: 40.0, idle: 10.0, wait: 30.0, steal: 0.0 };
         assert_eq!(later.shares_since(&earlier), Some(expected));
         assert_eq!(earlier.shares_since(&earlier), None);
+        assert_eq!(later.busy_since(&earlier).as_secs_f64(), 60.0 / clock_ticks_per_second() as f64);
+        assert_eq!(earlier.busy_since(&later), Duration::ZERO);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::bench::ratio::Ratio;
 use crate::bench::work::{Route, backend_name, durability_name, growth_name, tail_name};
 use crate::meter::machine::Machine;
 use crate::meter::vmstat::Shares;
+use dioxide::Stats;
 use serde::{Serialize, Serializer};
 
 /// The whole document.
@@ -56,19 +57,33 @@ struct Outcome<'a> {
     /// The longest append that met a growth of its file.
     growing_clat_max_ns: Option<u64>,
     cpu_us_per_op: f64,
+    cpu_us_per_mib: f64,
+    /// Of the whole machine, whoever spent it.
+    machine_cpu_us_per_mib: Option<f64>,
     /// Percent of one CPU, all threads together.
     usr_cpu: f64,
     sys_cpu: f64,
-    /// Writes completed by the device below during a run, whoever caused them; a call for a flush is one.
+    /// Writes completed by the device below during a run, whoever caused them; a call for a flush is one. Of an indirect-mapped
+    /// file, writes to its volume.
     requests: Option<u64>,
     flushes: Option<u64>,
     extents: Option<u64>,
+    /// As the library counts them (`Stats`).
+    refused_gap: Option<u64>,
+    refused_bytes: Option<u64>,
+    refused_segments: Option<u64>,
+    refused_member: Option<u64>,
+    refused_order: Option<u64>,
     /// The mean number of requests that the device had.
     inflight: Option<f64>,
     /// The mean number of tasks of the whole machine that waited for I/O.
     blocked: Option<f64>,
     /// Percent of all CPUs of the machine.
     machine_cpu: Option<Shares>,
+    /// Percent of the machine's memory that was in use.
+    machine_memory: Option<f64>,
+    /// The most of this process that was in memory.
+    rss_bytes: Option<u64>,
     ratio_to_kernel: Option<Ratio>,
     ratio_to_preallocated: Option<Ratio>,
     ratio_to_buffered_group: Option<Ratio>,
@@ -107,6 +122,9 @@ fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
     let ratio_to = |route| rival(&report.rows, row, route);
     let one_way = |of, timings| row.point.rwmixread.map(|_| one_way(row, of, timings));
     let rounded = |count: Option<f64>| count.map(|count| count.round() as u64);
+    let counted = |of: fn(&Stats) -> u64| {
+        rounded(row.median_known(|run| run.stats.as_ref().map(|stats| of(stats) as f64)))
+    };
     Outcome {
         scenario: row.point.scenario.name(),
         path: row.route.name(),
@@ -134,14 +152,23 @@ fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
         growths: rounded(row.growths()),
         growing_clat_max_ns: rounded(row.growing_clat_max_ns()),
         cpu_us_per_op: row.median(|run| run.cpu_us_per_op),
+        cpu_us_per_mib: row.median(|run| run.cpu_us_per_mib),
+        machine_cpu_us_per_mib: row.median_known(|run| run.machine_cpu_us_per_mib),
         usr_cpu: row.median(|run| run.usr_cpu),
         sys_cpu: row.median(|run| run.sys_cpu),
         requests: rounded(row.median_known(|run| run.requests)),
         flushes: rounded(row.median_known(|run| run.flushes)),
         extents: rounded(row.median_known(|run| run.extents)),
+        refused_gap: counted(|stats| stats.refused_gap),
+        refused_bytes: counted(|stats| stats.refused_bytes),
+        refused_segments: counted(|stats| stats.refused_segments),
+        refused_member: counted(|stats| stats.refused_member),
+        refused_order: counted(|stats| stats.refused_order),
         inflight: row.median_known(|run| run.inflight),
         blocked: row.median_known(|run| run.blocked),
         machine_cpu: row.machine(),
+        machine_memory: row.median_known(|run| Some(run.memory?.used_percent)),
+        rss_bytes: rounded(row.median_known(|run| Some(run.memory?.rss_bytes as f64))),
         ratio_to_kernel: ratio_to(Route::Kernel),
         ratio_to_preallocated: ratio_to(Route::Preallocated),
         ratio_to_buffered_group: ratio_to(Route::BufferedGroup),
@@ -268,7 +295,7 @@ mod tests {
         let document = parsed();
         let results = document["results"].as_array().unwrap();
         assert!(results[0]["ratio_to_kernel"].is_null(), "kernel is not compared with itself");
-        assert!(results[0]["extents"].is_null());
+        assert!(results[0]["extents"].is_null() && results[0]["refused_gap"].is_null());
         assert!(results[3]["growth"].is_null());
         assert!(results[3]["ratio_to_preallocated"].is_null());
     }

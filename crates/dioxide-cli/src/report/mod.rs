@@ -3,6 +3,7 @@
 mod json;
 mod matrix;
 mod percentiles;
+mod refusals;
 mod sentence;
 mod table;
 
@@ -47,7 +48,7 @@ fn rivals(rows: &[Row]) -> Vec<Route> {
     let rivals: &[Route] = match (point.backend, point.scenario) {
         (Backend::Sim, _) => &[Route::Dioxide],
         (_, Scenario::Append) => &[Route::Kernel, Route::Preallocated, Route::BufferedGroup],
-        (_, Scenario::Sync | Scenario::Mixed) => &[Route::Kernel, Route::Serialised],
+        (_, Scenario::Sync | Scenario::Mixed | Scenario::Indirect) => &[Route::Kernel, Route::Serialised],
     };
     let is_there = |route: &Route| rows.iter().any(|row| row.route == *route);
     rivals.iter().copied().filter(is_there).collect()
@@ -83,7 +84,8 @@ fn print_for_people(report: &Report, verbose: bool) -> Result<()> {
     }
     let tables: Vec<_> = if verbose { report.groups().flat_map(by_block_size).collect() } else { singles };
     for rows in &tables {
-        writeln!(out, "{}\n{}\n", table::title(report, rows), table::of(rows))?;
+        writeln!(out, "{}\n{}", table::title(report, rows), table::of(rows))?;
+        writeln!(out, "{}", refusals::of(rows))?;
         if rows[0].point.scenario == Scenario::Mixed {
             writeln!(out, "{}", percentiles::of(rows))?;
         }

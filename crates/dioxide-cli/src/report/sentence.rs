@@ -15,6 +15,7 @@ pub fn of(rows: &[Row]) -> String {
         (None, Backend::Sim, _) => own_cost(rows),
         (None, _, Scenario::Append | Scenario::Mixed) => by_threads(rows),
         (None, _, Scenario::Sync) => sync_writers(rows),
+        (None, _, Scenario::Indirect) => indirect(rows),
     }
 }
 
@@ -44,6 +45,7 @@ fn subject(point: Point) -> String {
         (Scenario::Append, Durability::OnSync) => format!("Appends of {bs}"),
         (Scenario::Append, Durability::EveryWrite) => format!("Appends of {bs}, durable when acknowledged"),
         (Scenario::Sync, _) => format!("Sync writes of {bs}"),
+        (Scenario::Indirect, _) => format!("Writes of {bs} through indirect blocks"),
         (Scenario::Mixed, _) => {
             format!("Mixed reads and writes of {bs}, {} % reads", point.rwmixread.unwrap_or_default())
         }
@@ -106,7 +108,7 @@ fn comparison(rows: &[Row], dioxide: &Row) -> String {
 }
 
 /// `64 threads`, `one thread with 64 outstanding`, `2 threads with 64 outstanding each`.
-fn crew(row: &Row) -> String {
+pub fn crew(row: &Row) -> String {
     let (count, iodepth) = (row.point.threads(row.route), row.route.iodepth());
     let outstanding = match (row.route, count) {
         (Route::Queue { .. }, 1) => format!(" with {iodepth} outstanding"),
@@ -135,9 +137,11 @@ fn verdicts(rows: &[Row], dioxide: &Row) -> Vec<String> {
 
 fn rival_name(scenario: Scenario, route: Route) -> &'static str {
     match (route, scenario) {
+        (Route::Kernel, Scenario::Indirect) => "the loop mount",
         (Route::Kernel, _) => "the kernel",
         (Route::Preallocated, _) => "a preallocated file",
         (Route::BufferedGroup, _) => "a buffered group commit",
+        (Route::Serialised, Scenario::Indirect) => "one request for each block",
         (Route::Serialised, Scenario::Mixed) => "the kernel with a shared count",
         (Route::Serialised, _) => "flushing under a lock",
         (other, _) => other.name(),
@@ -163,6 +167,28 @@ fn rate_of_sync_writers(row: &Row) -> String {
         other => rival_name(row.point.scenario, other),
     };
     format!("{name} {:.0} MB/s", row.bw_bytes() / 1e6)
+}
+
+/// What each path needs for a write, and what dioxide saves.
+fn indirect(rows: &[Row]) -> String {
+    let needs = rows.iter().map(|row| {
+        let requests = row.median_per_op(|run| run.requests).unwrap_or_default();
+        let (name, seconds) =
+            (rival_name(row.point.scenario, row.route), row.median(|run| run.elapsed.as_secs_f64()));
+        format!("{name} {seconds:.2} s with {requests:.1} requests each")
+    });
+    let mut text = format!("{}: {}.", subject(rows[0].point), needs.collect::<Vec<_>>().join(", "));
+    let Some(dioxide) = rows.iter().find(|row| row.route == Route::Dioxide) else { return text };
+    let verdicts = verdicts(rows, dioxide);
+    if !verdicts.is_empty() {
+        text += &format!(" dioxide is {}.", verdicts.join(", and "));
+    }
+    let serialised = rows.iter().find(|row| row.route == Route::Serialised);
+    if let Some(ratio) = serialised.and_then(|row| dioxide.ratio_of(row, |run| Some(run.cpu_us_per_mib))) {
+        text +=
+            &format!(" Its CPU time for each MiB is {} that of one request for each block.", times(ratio));
+    }
+    text
 }
 
 /// A path that reaches this part of the offered load keeps up: the clock also counts the flush or close at its end.
@@ -209,7 +235,7 @@ fn threads(count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::examples::{append_point, mixed_point, row, sync_point};
+    use crate::bench::figures::examples::{append_point, indirect_point, mixed_point, row, sync_point};
     use crate::bench::growing::Growing;
     use std::time::Duration;
 
@@ -319,6 +345,26 @@ mod tests {
              With 2 threads, dioxide is level with the kernel at 1.00x its rate, and 2.00x as fast as the kernel with \
              a shared count. With one thread, dioxide is 1.20x as fast as the kernel."
         );
+    }
+
+    #[test]
+    fn through_indirect_blocks() {
+        let mut rows = [
+            row(indirect_point(), Route::Serialised, &[100; 5]),
+            row(indirect_point(), Route::Kernel, &[400; 5]),
+            row(indirect_point(), Route::Dioxide, &[400; 5]),
+        ];
+        rows[0].runs.iter_mut().for_each(|run| run.requests = Some(1024.0 * run.ops as f64));
+        rows[2].runs.iter_mut().for_each(|run| run.requests = Some(run.ops as f64));
+        assert_eq!(
+            of(&rows),
+            "Writes of 4 MiB through indirect blocks: one request for each block 1.00 s with 1024.0 requests each, \
+             the loop mount 1.00 s with 2.0 requests each, dioxide 1.00 s with 1.0 requests each. dioxide is level \
+             with the loop mount at 1.00x its rate, and 4.00x as fast as one request for each block. Its CPU time for \
+             each MiB is 0.25x that of one request for each block."
+        );
+        let alone = [row(indirect_point(), Route::Dioxide, &[400; 5])];
+        assert!(of(&alone).ends_with("1.00 s with 2.0 requests each."), "{}", of(&alone));
     }
 
     #[test]

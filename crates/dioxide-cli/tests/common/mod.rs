@@ -72,7 +72,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Every key of a result, whatever applies to it.
-pub const KEYS: [&str; 38] = [
+pub const KEYS: [&str; 47] = [
     "scenario",
     "path",
     "backend",
@@ -99,14 +99,23 @@ pub const KEYS: [&str; 38] = [
     "growths",
     "growing_clat_max_ns",
     "cpu_us_per_op",
+    "cpu_us_per_mib",
+    "machine_cpu_us_per_mib",
     "usr_cpu",
     "sys_cpu",
     "requests",
     "flushes",
     "extents",
+    "refused_gap",
+    "refused_bytes",
+    "refused_segments",
+    "refused_member",
+    "refused_order",
     "inflight",
     "blocked",
     "machine_cpu",
+    "machine_memory",
+    "rss_bytes",
     "ratio_to_kernel",
     "ratio_to_preallocated",
     "ratio_to_buffered_group",

@@ -177,9 +177,14 @@ impl FuseDisk {
         self.server.ask(&Command::Load(path.to_owned()))
     }
 
-    /// Stops the server's process where it stands, as SIGSTOP does, until [`FuseDisk::go_on`].
+    /// Stops the server's process where it stands, as SIGSTOP does, until [`FuseDisk::go_on`]. On return it has: the signal
+    /// is only on its way when it was sent, and on a busy machine the server answers a few more requests.
     pub fn stop(&self) -> io::Result<()> {
-        self.signal(Signal::STOP)
+        self.signal(Signal::STOP)?;
+        retry(PATIENCE, || match self.server.is_stopped()? {
+            true => Ok(()),
+            false => Err(io::ErrorKind::TimedOut.into()),
+        })
     }
 
     /// Kills the server: the disk is gone, everything on it fails from now on.
@@ -257,6 +262,16 @@ impl Server {
     fn wait_until_ready(&self) -> io::Result<()> {
         let line = read_line(&mut *self.lock())?;
         if line == server::READY { Ok(()) } else { Err(io::Error::other(line)) }
+    }
+
+    /// Whether none of its threads runs.
+    fn is_stopped(&self) -> io::Result<bool> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.process.id()))?;
+        let states = threads.map(|thread| {
+            let stat = fs::read_to_string(thread?.path().join("stat"))?;
+            Ok::<_, io::Error>(stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T')))
+        });
+        states.collect::<Result<Vec<_>, _>>().map(|stopped| stopped.into_iter().all(|stopped| stopped))
     }
 
     fn ask(&self, command: &Command) -> io::Result<Stats> {

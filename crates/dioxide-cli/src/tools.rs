@@ -1,0 +1,68 @@
+//! Programs of the system that the bench makes use of.
+
+use anyhow::{Context, Result, bail};
+use std::ffi::OsStr;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+/// Where the tools of administrators are, which is not in everybody's PATH.
+const MORE_PATH: &str = "/usr/sbin:/sbin";
+
+/// A program, and the Debian package that has it.
+#[derive(Clone, Copy)]
+pub struct Tool {
+    pub name: &'static str,
+    pub package: &'static str,
+}
+
+impl Tool {
+    /// Runs it, and returns what it printed. A Ctrl-C does not reach it: it is over in no time, and leaves nothing half done.
+    pub fn run(self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<String> {
+        let Self { name, package } = self;
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = Command::new(name);
+        command
+            .args(arguments)
+            .env("PATH", format!("{path}:{MORE_PATH}"))
+            .stdin(Stdio::null())
+            .process_group(0);
+        let output = match command.output() {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                bail!("{name} is not installed (Debian package {package})")
+            }
+            output => output.with_context(|| format!("run {name}"))?,
+        };
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            bail!("{name}: {}", said.trim().lines().last().unwrap_or("failed"));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(name: &'static str, arguments: &[&str]) -> Result<String> {
+        Tool { name, package: "its-package" }.run(arguments)
+    }
+
+    #[test]
+    fn what_it_printed() {
+        assert_eq!(run("printf", &["%s", "words"]).unwrap(), "words");
+    }
+
+    #[test]
+    fn a_failure_is_told_in_its_last_words() {
+        let refusal = run("sh", &["-c", "echo one >&2; echo two >&2; exit 3"]).unwrap_err();
+        assert_eq!(refusal.to_string(), "sh: two");
+    }
+
+    #[test]
+    fn what_is_missing_can_be_installed() {
+        let refusal = run("no-such-program", &[]).unwrap_err().to_string();
+        assert_eq!(refusal, "no-such-program is not installed (Debian package its-package)");
+    }
+}

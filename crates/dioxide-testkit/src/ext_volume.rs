@@ -1,0 +1,389 @@
+//! ext2 and ext3 volumes as image files or on devices: made, looked into and checked by e2fsprogs, and mounted by the kernel.
+//! What dioxide does inside a volume is compared with what these two say.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::ops::Deref;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Duration;
+
+use rustix::fs::SeekFrom;
+
+use crate::command;
+use crate::loop_device::{Io, LoopDevice};
+use crate::mount::Mount;
+use crate::site::Site;
+
+const TOOL_LIMIT: Duration = Duration::from_secs(60);
+
+/// Old content, so that a test can tell stale data from zeros.
+const FILL: u8 = 0xA5;
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtKind {
+    /// Without a journal.
+    Ext2,
+    /// With a journal.
+    Ext3,
+}
+
+impl ExtKind {
+    /// As mke2fs and mount know it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ExtKind::Ext2 => "ext2",
+            ExtKind::Ext3 => "ext3",
+        }
+    }
+}
+
+/// How a volume is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// With a journal or without.
+    pub kind: ExtKind,
+    /// Bytes of a block.
+    pub block: u64,
+    /// Bytes of an inode.
+    pub inode: u64,
+    /// Bytes of the volume.
+    pub size: u64,
+    /// Features beyond the usual ones, or without them, as after `mke2fs -O`; may be empty.
+    pub features: &'static str,
+    /// How much of the volume only root may fill.
+    pub reserved_percent: u64,
+    /// Blocks of a group, a multiple of 8; 0 is what mke2fs chooses.
+    pub group_blocks: u64,
+}
+
+impl Shape {
+    /// One with the usual features and nothing reserved.
+    pub const fn new(kind: ExtKind, block: u64, inode: u64, size: u64) -> Shape {
+        Shape { kind, block, inode, size, features: "", reserved_percent: 0, group_blocks: 0 }
+    }
+
+    /// Every kind, block size and inode size, for volumes of `size` bytes.
+    pub fn all(size: u64) -> Vec<Shape> {
+        let kinds = [ExtKind::Ext2, ExtKind::Ext3].into_iter();
+        let blocks = kinds.flat_map(|kind| [1024, 2048, 4096].map(|block| (kind, block)));
+        blocks
+            .flat_map(|(kind, block)| [128, 256].map(|inode| Shape::new(kind, block, inode, size)))
+            .collect()
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}k-i{}", self.kind.name(), self.block >> 10, self.inode)?;
+        if self.group_blocks > 0 { write!(f, "-g{}", self.group_blocks) } else { Ok(()) }
+    }
+}
+
+/// A volume. Paths inside it begin at its root, with a slash.
+#[derive(Clone, Debug)]
+pub struct ExtVolume {
+    path: PathBuf,
+    kind: ExtKind,
+}
+
+impl ExtVolume {
+    /// Makes an image file at `path`, with what the directory `tree` holds. Its free blocks hold old content.
+    pub fn make(path: &Path, shape: &Shape, tree: &Path) -> io::Result<ExtVolume> {
+        let file = File::create_new(path)?;
+        let piece = vec![FILL; 1 << 20];
+        for at in (0..shape.size).step_by(piece.len()) {
+            file.write_all_at(&piece[..piece.len().min((shape.size - at) as usize)], at)?;
+        }
+        ExtVolume::format(path, shape, tree)
+    }
+
+    /// The same of whatever is at `path`: a file or a device of at least this size.
+    pub fn format(path: &Path, shape: &Shape, tree: &Path) -> io::Result<ExtVolume> {
+        let (block, inode) = (shape.block.to_string(), shape.inode.to_string());
+        let (reserved, size) = (shape.reserved_percent.to_string(), format!("{}k", shape.size >> 10));
+        let mut args: Vec<OsString> = ["-q", "-F", "-t", shape.kind.name(), "-b", &block, "-I", &inode]
+            .into_iter()
+            .chain(["-m", &reserved, "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0", "-d"])
+            .map(OsString::from)
+            .collect();
+        args.push(tree.into());
+        if !shape.features.is_empty() {
+            args.extend(["-O".into(), shape.features.into()]);
+        }
+        if shape.group_blocks > 0 {
+            args.extend(["-g".into(), shape.group_blocks.to_string().into()]);
+        }
+        args.extend([path.into(), size.into()]);
+        command::run(TOOL_LIMIT, "mke2fs", args)?;
+        Ok(ExtVolume { path: path.to_owned(), kind: shape.kind })
+    }
+
+    /// One that is there already.
+    pub fn at(path: &Path, kind: ExtKind) -> ExtVolume {
+        ExtVolume { path: path.to_owned(), kind }
+    }
+
+    /// The image file or device.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Lets e2fsck look at all of it, which must find nothing.
+    pub fn check(&self) -> io::Result<()> {
+        self.e2fsck("-fn").map(drop)
+    }
+
+    /// Lets e2fsck repair it as at a boot, without asking: what it would have to ask for is an error. Returns what it said.
+    pub fn preen(&self) -> io::Result<String> {
+        self.mend("-p")
+    }
+
+    /// Lets e2fsck repair all that it finds, and look again. Returns what it said the first time.
+    pub fn repair(&self) -> io::Result<String> {
+        self.mend("-fy")
+    }
+
+    /// Gives directories of more than a block an index.
+    pub fn index_directories(&self) -> io::Result<()> {
+        self.mend("-fyD").map(drop)
+    }
+
+    /// e2fsck says by 1 that it repaired something.
+    fn mend(&self, how: &str) -> io::Result<String> {
+        let output = self.run("e2fsck", &[how])?;
+        let said = printed(&output);
+        if !matches!(output.status.code(), Some(0 | 1)) {
+            return Err(io::Error::other(format!("e2fsck {how}: {}: {said}", output.status)));
+        }
+        self.check()?;
+        Ok(said)
+    }
+
+    fn e2fsck(&self, how: &str) -> io::Result<String> {
+        let output = self.run("e2fsck", &[how])?;
+        if output.status.success() {
+            return Ok(printed(&output));
+        }
+        Err(io::Error::other(format!("e2fsck {how}: {}: {}", output.status, printed(&output))))
+    }
+
+    /// Changes the volume by tune2fs.
+    pub fn tune(&self, args: &[&str]) -> io::Result<()> {
+        let output = self.run("tune2fs", args)?;
+        if output.status.success() { Ok(()) } else { Err(io::Error::other(printed(&output))) }
+    }
+
+    fn run(&self, tool: &str, args: &[&str]) -> io::Result<Output> {
+        let args = args.iter().map(Path::new).chain([self.path.as_path()]);
+        command::output(TOOL_LIMIT, tool, args)
+    }
+
+    /// Asks debugfs one thing; what it complains about is an error.
+    pub fn ask(&self, request: &str) -> io::Result<String> {
+        self.debugfs(&["-R", request])
+    }
+
+    /// Lets debugfs change the volume by one request.
+    pub fn change(&self, request: &str) -> io::Result<String> {
+        self.debugfs(&["-w", "-R", request])
+    }
+
+    /// debugfs succeeds whatever happened; its errors are all that it says after its name and version.
+    fn debugfs(&self, args: &[&str]) -> io::Result<String> {
+        let output = self.run("debugfs", args)?;
+        let complaints = String::from_utf8_lossy(&output.stderr);
+        let complaints: Vec<_> = complaints.lines().filter(|line| !line.starts_with("debugfs ")).collect();
+        if complaints.is_empty() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Err(io::Error::other(format!("debugfs {args:?}: {}", complaints.join("; "))))
+    }
+
+    /// The content of a file as debugfs reads it, holes as zeros.
+    pub fn dump(&self, file: &str) -> io::Result<Vec<u8>> {
+        let site = Site::new()?;
+        let copy = site.path("dump");
+        self.ask(&format!("dump {file} {}", copy.display()))?;
+        fs::read(copy)
+    }
+
+    /// All blocks of a file in the order of its map, those that hold pointers before what they point to.
+    pub fn blocks(&self, file: &str) -> io::Result<Vec<u64>> {
+        let numbers = self.ask(&format!("blocks {file}"))?;
+        numbers.split_whitespace().map(|number| number.parse().map_err(io::Error::other)).collect()
+    }
+
+    /// The block of a file's data, by its place in the file; 0 is a hole.
+    pub fn block_at(&self, file: &str, place: u64) -> io::Result<u64> {
+        self.ask(&format!("bmap {file} {place}"))?.trim().parse().map_err(io::Error::other)
+    }
+
+    /// The number of a file's inode.
+    pub fn inode_of(&self, file: &str) -> io::Result<u64> {
+        let said = self.ask(&format!("stat {file}"))?;
+        let number = said.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+        number.ok_or_else(|| io::Error::other(format!("no inode in {said:?}")))
+    }
+
+    /// Where an inode of this number lies on the volume, in bytes.
+    pub fn inode_place(&self, number: u64, block: u64) -> io::Result<u64> {
+        // "Inode 12 is part of block group 0\n\tlocated at block 5, offset 0x0580"
+        let said = self.ask(&format!("imap <{number}>"))?;
+        let word = |before: &str| {
+            let rest = &said[said.find(before)? + before.len()..];
+            rest.split([',', '\n']).next().map(str::trim)
+        };
+        let table = word("located at block").and_then(|word| word.parse::<u64>().ok());
+        let offset = word("offset 0x").and_then(|word| u64::from_str_radix(word, 16).ok());
+        match (table, offset) {
+            (Some(table), Some(offset)) => Ok(table * block + offset),
+            _ => Err(io::Error::other(format!("no place in {said:?}"))),
+        }
+    }
+
+    /// A value of the superblock, by its name in `stats -h` (as dumpe2fs shows it).
+    pub fn header(&self, name: &str) -> io::Result<String> {
+        let said = self.ask("show_super_stats -h")?;
+        let value = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let value = value.map(|value| value.trim().to_owned());
+        value.ok_or_else(|| io::Error::other(format!("no {name} in {said}")))
+    }
+
+    /// The number behind a name of [`ExtVolume::header`].
+    pub fn number(&self, name: &str) -> io::Result<u64> {
+        self.header(name)?.parse().map_err(io::Error::other)
+    }
+
+    /// Mounts it: an image file by a loop device.
+    pub fn mount(&self, options: &str) -> io::Result<MountedExt> {
+        let site = Site::new()?;
+        let is_device = fs::metadata(&self.path)?.file_type().is_block_device();
+        let attach = || LoopDevice::attach(&self.path, &site.path("disk.loop"), Io::Cached);
+        let device = if is_device { None } else { Some(attach()?) };
+        let source = device.as_ref().map_or(self.path.as_path(), LoopDevice::path);
+        let mount = Mount::new(self.kind.name(), source, &site.make_dir("mnt")?, options)?;
+        Ok(MountedExt { mount, _device: device, _site: site })
+    }
+
+    /// Everything in it, as the kernel sees it.
+    pub fn tree(&self) -> io::Result<Tree> {
+        Tree::of(&self.mount("ro")?)
+    }
+}
+
+fn printed(output: &Output) -> String {
+    [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat()
+}
+
+/// A volume that the kernel has mounted, until dropped. Derefs to where.
+pub struct MountedExt {
+    // In the order in which they must be dropped.
+    mount: Mount,
+    _device: Option<LoopDevice>,
+    _site: Site,
+}
+
+impl MountedExt {
+    /// The loop device, if it is on one of its own.
+    pub fn loop_device(&self) -> Option<&Path> {
+        self._device.as_ref().map(LoopDevice::path)
+    }
+}
+
+impl Deref for MountedExt {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        self.mount.dir()
+    }
+}
+
+/// What stands in a file: its length, and the pieces of it that are not holes, by their offsets.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pieces {
+    /// Bytes of the whole file.
+    pub len: u64,
+    /// Disjoint and in order.
+    pub pieces: Vec<(u64, Vec<u8>)>,
+}
+
+impl Pieces {
+    /// Of the file at `path`.
+    pub fn read(path: &Path) -> io::Result<Pieces> {
+        let file = File::open(path)?;
+        let len = file.metadata()?.len();
+        let mut pieces = Vec::new();
+        let mut end = 0;
+        while end < len {
+            let start = match rustix::fs::seek(&file, SeekFrom::Data(end)) {
+                Err(rustix::io::Errno::NXIO) => break,
+                start => start?,
+            };
+            end = rustix::fs::seek(&file, SeekFrom::Hole(start))?;
+            let mut piece = vec![0; (end - start) as usize];
+            file.read_exact_at(&mut piece, start)?;
+            pieces.push((start, piece));
+        }
+        Ok(Pieces { len, pieces })
+    }
+}
+
+impl fmt::Debug for Pieces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places: Vec<_> = self.pieces.iter().map(|(at, bytes)| (*at, bytes.len())).collect();
+        write!(f, "{} bytes, data at {places:?}", self.len)
+    }
+}
+
+/// A directory tree: what can be told of each entry but its times.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Tree(pub BTreeMap<PathBuf, Entry>);
+
+/// One entry of a [`Tree`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The inode, mode with type, links and owner.
+    pub identity: [u64; 5],
+    /// The target of a symlink.
+    pub target: Option<PathBuf>,
+    /// The content of a regular file.
+    pub content: Option<Pieces>,
+}
+
+impl Tree {
+    /// Of a directory that exists.
+    pub fn of(root: &Path) -> io::Result<Tree> {
+        let mut tree = Tree::default();
+        tree.add(root, Path::new("/"))?;
+        Ok(tree)
+    }
+
+    fn add(&mut self, dir: &Path, name: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            let (path, name) = (entry.path(), name.join(entry.file_name()));
+            let meta = fs::symlink_metadata(&path)?;
+            if meta.is_dir() {
+                self.add(&path, &name)?;
+            }
+            let target = meta.is_symlink().then(|| fs::read_link(&path)).transpose()?;
+            let content = meta.is_file().then(|| Pieces::read(&path)).transpose()?;
+            let identity =
+                [meta.ino(), meta.mode().into(), meta.nlink(), meta.uid().into(), meta.gid().into()];
+            self.0.insert(name, Entry { identity, target, content });
+        }
+        Ok(())
+    }
+
+    /// The names of entries that differ, or are in one of the two only.
+    pub fn differences(&self, other: &Tree) -> Vec<PathBuf> {
+        let names: std::collections::BTreeSet<_> = self.0.keys().chain(other.0.keys()).collect();
+        names.into_iter().filter(|name| self.0.get(*name) != other.0.get(*name)).cloned().collect()
+    }
+}

@@ -1,0 +1,589 @@
+//! What stands on a volume of ext2 or ext3: superblock, group descriptors and inodes. Values only: whatever bytes come in,
+//! every number that goes out is within the bounds of the volume, or there is an error that says what is wrong.
+
+use super::bytes::{set_u16, set_u32, u16_at, u32_at};
+use super::features::{Features, HAS_JOURNAL, RESIZE_INODE, SPARSE_SUPER};
+use crate::map::indirect::ROOTS;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Where the superblock stands on the volume, and how long it is, in bytes.
+pub const SUPERBLOCK_AT: u64 = 1024;
+pub const SUPERBLOCK_BYTES: usize = 1024;
+pub const DESCRIPTOR_BYTES: u64 = 32;
+pub const ROOT_INODE: u32 = 2;
+
+const MAGIC: u16 = 0xEF53;
+const BLOCK_LOG_MAX: u32 = 6;
+const INODE_BYTES_MIN: u64 = 128;
+const STATE_VALID: u16 = 1;
+const STATE_ERRORS: u16 = 2;
+const OS_HURD: u32 = 1;
+
+// The superblock's fields that change.
+const FREE_BLOCKS: usize = 12;
+const WRITTEN_TIME: usize = 48;
+const STATE: usize = 58;
+const RO_COMPAT: usize = 100;
+
+/// Why a volume cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It may be in order, but is not for us.
+    Unsupported(String),
+    /// It contradicts itself.
+    Corrupt(String),
+}
+
+fn corrupt<T>(why: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::Corrupt(why.into()))
+}
+
+fn unsupported<T>(why: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::Unsupported(why.into()))
+}
+
+/// What of the superblock never changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    pub block_bytes: u64,
+    pub blocks: u64,
+    pub first_data_block: u64,
+    pub blocks_per_group: u64,
+    pub inodes: u32,
+    pub inodes_per_group: u32,
+    pub inode_bytes: u64,
+    first_inode: u32,
+    /// The inode of the journal, if the volume has one inside.
+    pub journal: Option<u32>,
+    pub reserved_blocks: u64,
+    pub reserved_for: u16,
+    pub revision: u32,
+    pub features: Features,
+    reserved_descriptor_blocks: u64,
+}
+
+impl Geometry {
+    /// Reads a superblock, of a volume of so many bytes.
+    pub fn parse(bytes: &[u8], volume_bytes: u64) -> Result<Self, Refusal> {
+        let word = |at| u32_at(bytes, at);
+        if u16_at(bytes, 56) != MAGIC {
+            return unsupported("it is no volume of ext2 or ext3 (no superblock is there)");
+        }
+        let revision = word(76);
+        if revision > 1 {
+            return unsupported(format!("revision {revision} of the format is not known"));
+        }
+        if word(72) == OS_HURD {
+            return unsupported("the volume was made for the Hurd");
+        }
+        let dynamic = revision > 0;
+        let features = match dynamic {
+            true => Features { compat: word(92), incompat: word(96), ro_compat: word(RO_COMPAT) },
+            false => Features::default(),
+        };
+        features.refusal().or_else(unsupported)?;
+        if word(24) > BLOCK_LOG_MAX {
+            return corrupt(format!("blocks of 2^{} KiB", word(24)));
+        }
+        let block_bytes = 1024 << word(24);
+        if word(28) != word(24) {
+            return unsupported("blocks are divided into fragments");
+        }
+        let geometry = Self {
+            block_bytes,
+            blocks: word(4).into(),
+            first_data_block: word(20).into(),
+            blocks_per_group: word(32).into(),
+            inodes: word(0),
+            inodes_per_group: word(40),
+            inode_bytes: if dynamic { u16_at(bytes, 88).into() } else { INODE_BYTES_MIN },
+            first_inode: if dynamic { word(84) } else { 11 },
+            journal: Some(word(224)).filter(|inode| features.compat & HAS_JOURNAL != 0 && *inode != 0),
+            reserved_blocks: word(8).into(),
+            reserved_for: u16_at(bytes, 80),
+            revision,
+            features,
+            reserved_descriptor_blocks: match features.compat & RESIZE_INODE != 0 {
+                true => u16_at(bytes, 206).into(),
+                false => 0,
+            },
+        };
+        geometry.check(volume_bytes)?;
+        Ok(geometry)
+    }
+
+    fn check(&self, volume_bytes: u64) -> Result<(), Refusal> {
+        let Self { block_bytes, blocks, first_data_block, inodes, inode_bytes, .. } = *self;
+        let bits = 8 * block_bytes;
+        if first_data_block != u64::from(block_bytes == 1024) || blocks <= first_data_block {
+            return corrupt(format!(
+                "{blocks} blocks of {block_bytes} bytes begin with block {first_data_block}"
+            ));
+        }
+        if blocks * block_bytes > volume_bytes {
+            return corrupt(format!(
+                "{blocks} blocks of {block_bytes} bytes in a volume of {volume_bytes} bytes"
+            ));
+        }
+        if !(8..=bits).contains(&self.blocks_per_group) || !self.blocks_per_group.is_multiple_of(8) {
+            return corrupt(format!("groups of {} blocks", self.blocks_per_group));
+        }
+        if !inode_bytes.is_power_of_two() || !(INODE_BYTES_MIN..=block_bytes).contains(&inode_bytes) {
+            return corrupt(format!("inodes of {inode_bytes} bytes"));
+        }
+        let per_group = u64::from(self.inodes_per_group);
+        if !(1..=bits).contains(&per_group) || u64::from(inodes) != per_group * self.groups() {
+            return corrupt(format!("{inodes} inodes, {per_group} in each of {} groups", self.groups()));
+        }
+        if self.first_inode <= ROOT_INODE {
+            return corrupt(format!("the first inode is {}", self.first_inode));
+        }
+        if self.reserved_descriptor_blocks > block_bytes / 4 {
+            return corrupt(format!("{} blocks kept for descriptors", self.reserved_descriptor_blocks));
+        }
+        Ok(())
+    }
+
+    pub fn groups(&self) -> u64 {
+        (self.blocks - self.first_data_block).div_ceil(self.blocks_per_group)
+    }
+
+    /// The blocks of a group.
+    pub fn group(&self, group: u64) -> Range<u64> {
+        let start = self.first_data_block + group * self.blocks_per_group;
+        start..(start + self.blocks_per_group).min(self.blocks)
+    }
+
+    /// The group of a block that is on the volume.
+    pub fn group_of(&self, block: u64) -> u64 {
+        (block - self.first_data_block) / self.blocks_per_group
+    }
+
+    /// Pointers in a block.
+    pub fn fanout(&self) -> u64 {
+        self.block_bytes / 4
+    }
+
+    /// Where the superblock stands: the block, and the offset in it.
+    pub fn superblock(&self) -> (u64, usize) {
+        (SUPERBLOCK_AT / self.block_bytes, (SUPERBLOCK_AT % self.block_bytes) as usize)
+    }
+
+    /// Where the descriptor of a group stands: the block, and the offset in it.
+    pub fn descriptor(&self, group: u64) -> (u64, usize) {
+        let at = group * DESCRIPTOR_BYTES;
+        (self.first_data_block + 1 + at / self.block_bytes, (at % self.block_bytes) as usize)
+    }
+
+    /// The blocks at the beginning of a group that have a copy of the superblock and of the descriptors.
+    pub fn copies(&self, group: u64) -> Range<u64> {
+        let start = self.group(group).start;
+        let descriptors = (self.groups() * DESCRIPTOR_BYTES).div_ceil(self.block_bytes);
+        let blocks = match self.has_copies(group) {
+            true => 1 + descriptors + self.reserved_descriptor_blocks,
+            false => 0,
+        };
+        start..start + blocks
+    }
+
+    fn has_copies(&self, group: u64) -> bool {
+        let is_power_of = |base: u64| {
+            let mut power = base;
+            while power < group {
+                power *= base;
+            }
+            power == group
+        };
+        let sparse = self.features.ro_compat & SPARSE_SUPER != 0;
+        !sparse || group <= 1 || [3, 5, 7].into_iter().any(is_power_of)
+    }
+
+    /// How many blocks the inode table of a group has.
+    pub fn inode_table_blocks(&self) -> u64 {
+        (u64::from(self.inodes_per_group) * self.inode_bytes).div_ceil(self.block_bytes)
+    }
+
+    /// The group of an inode, and the offset of it in the inode table there, in bytes.
+    pub fn inode(&self, number: u32) -> Result<(u64, u64), Refusal> {
+        if !(1..=self.inodes).contains(&number) {
+            return corrupt(format!("inode {number} of {}", self.inodes));
+        }
+        let index = number - 1;
+        let group = index / self.inodes_per_group;
+        Ok((group.into(), u64::from(index % self.inodes_per_group) * self.inode_bytes))
+    }
+
+    /// Whether a directory may have a name for the inode: those below the first are the volume's own, but for the root.
+    pub fn may_have_names(&self, number: u32) -> bool {
+        number >= self.first_inode || number == ROOT_INODE
+    }
+
+    /// The largest size of a file, as the kernel has it: what pointers can reach, and its sectors with those of its tables are
+    /// a number of 32 bits.
+    pub fn file_bytes_max(&self) -> u64 {
+        let fanout = self.fanout();
+        let tables = 3 + 2 * fanout + fanout * fanout;
+        let counted = (u64::from(u32::MAX) / self.sectors_per_block()).saturating_sub(tables);
+        crate::map::indirect::Map::blocks_max(fanout).min(counted) * self.block_bytes
+    }
+
+    /// Sectors are of 512 bytes, as inodes count.
+    pub fn sectors_per_block(&self) -> u64 {
+        self.block_bytes / 512
+    }
+}
+
+/// The fields of the superblock that change, in its bytes.
+pub struct Superblock<'a>(pub &'a mut [u8]);
+
+impl Superblock<'_> {
+    pub fn free_blocks(&self) -> u64 {
+        u32_at(self.0, FREE_BLOCKS).into()
+    }
+
+    pub fn set_free_blocks(&mut self, blocks: u64) {
+        set_u32(self.0, FREE_BLOCKS, blocks as u32);
+    }
+
+    /// Whether the volume was put away properly, and has no known error: or what to do.
+    pub fn check_state(&self) -> Result<(), Refusal> {
+        let state = u16_at(self.0, STATE);
+        let advice = "run `e2fsck -p` on it";
+        match () {
+            () if state & STATE_ERRORS != 0 => unsupported(format!("the volume has known errors: {advice}")),
+            () if state & STATE_VALID == 0 => {
+                unsupported(format!("the volume was not cleanly unmounted: {advice}"))
+            }
+            () if u32_at(self.0, 232) != 0 => {
+                unsupported(format!("the volume has files that were being deleted: {advice}"))
+            }
+            () => Ok(()),
+        }
+    }
+
+    /// Says whether it is in use, or was put away properly; and when that was written.
+    pub fn mark(&mut self, clean: bool, now: Duration) {
+        let state = u16_at(self.0, STATE) & !STATE_VALID;
+        set_u16(self.0, STATE, if clean { state | STATE_VALID } else { state });
+        set_u32(self.0, WRITTEN_TIME, now.as_secs() as u32);
+    }
+
+    pub fn has_large_files(&self) -> bool {
+        u32_at(self.0, RO_COMPAT) & super::features::LARGE_FILE != 0
+    }
+
+    pub fn allow_large_files(&mut self) {
+        let features = u32_at(self.0, RO_COMPAT) | super::features::LARGE_FILE;
+        set_u32(self.0, RO_COMPAT, features);
+    }
+}
+
+/// A group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    pub block_bitmap: u64,
+    pub inode_table: Range<u64>,
+    pub free_blocks: u64,
+    inode_bitmap: u64,
+    copies: Range<u64>,
+}
+
+const DESCRIPTOR_FREE_BLOCKS: usize = 12;
+
+impl Descriptor {
+    /// Reads the descriptor of a group.
+    pub fn parse(bytes: &[u8], group: u64, geometry: &Geometry) -> Result<Self, Refusal> {
+        let all = geometry.group(group);
+        let start = u64::from(u32_at(bytes, 8));
+        let descriptor = Self {
+            block_bitmap: u32_at(bytes, 0).into(),
+            inode_bitmap: u32_at(bytes, 4).into(),
+            inode_table: start..start + geometry.inode_table_blocks(),
+            free_blocks: u16_at(bytes, DESCRIPTOR_FREE_BLOCKS).into(),
+            copies: geometry.copies(group),
+        };
+        let own = descriptor.own();
+        let inside = own.iter().all(|part| all.start <= part.start && part.end <= all.end);
+        let apart = |(index, part): (usize, &Range<u64>)| {
+            own[..index].iter().all(|other| part.end <= other.start || other.end <= part.start)
+        };
+        if !inside || !own.iter().enumerate().all(apart) || descriptor.free_blocks > all.end - all.start {
+            return corrupt(format!("the descriptor of group {group} cannot be: {descriptor:?}"));
+        }
+        Ok(descriptor)
+    }
+
+    /// What of the group no file has.
+    pub fn own(&self) -> [Range<u64>; 4] {
+        let one = |block: u64| block..block + 1;
+        [self.copies.clone(), one(self.block_bitmap), one(self.inode_bitmap), self.inode_table.clone()]
+    }
+
+    /// Sets the number of free blocks, in the bytes of a descriptor.
+    pub fn set_free_blocks(bytes: &mut [u8], blocks: u64) {
+        set_u16(bytes, DESCRIPTOR_FREE_BLOCKS, blocks as u16);
+    }
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Regular,
+    Directory,
+    Link,
+    /// In words.
+    Other(&'static str),
+}
+
+/// An inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inode {
+    pub kind: Kind,
+    pub size: u64,
+    /// Of 512 bytes, those of tables and of extended attributes included.
+    pub sectors: u32,
+    pub flags: u32,
+    /// Of a link that is short, its target instead.
+    pub pointers: [u32; ROOTS],
+    /// The block of extended attributes, or 0.
+    pub attributes: u32,
+    links: u16,
+    deleted: u32,
+}
+
+const SIZE: usize = 4;
+const CHANGED_TIME: usize = 12;
+const MODIFIED_TIME: usize = 16;
+const SECTORS: usize = 28;
+const POINTERS: usize = 40;
+const SIZE_HIGH: usize = 108;
+const EXTRA_BYTES: usize = 128;
+const CHANGED_EXTRA: usize = 132;
+const MODIFIED_EXTRA: usize = 136;
+
+const IMMUTABLE: u32 = 0x10;
+const APPEND_ONLY: u32 = 0x20;
+const JOURNALED: u32 = 0x4000;
+/// Of ext4, and of what ext2 never got: the data is not where pointers say, or not what is read there.
+const FOREIGN: &[(u32, &str)] = &[
+    (0x200, "compressed"),
+    (0x800, "encrypted"),
+    (0x80000, "mapped by extents"),
+    (0x100000, "protected by verity"),
+    (0x200000, "of a large extended attribute"),
+    (0x1000_0000, "kept inside of its inode (inline_data)"),
+];
+
+impl Inode {
+    /// Reads an inode. `number` is for errors.
+    pub fn parse(bytes: &[u8], number: u32, geometry: &Geometry) -> Result<Self, Refusal> {
+        let word = |at| u32_at(bytes, at);
+        let kind = match u16_at(bytes, 0) & 0xF000 {
+            0x8000 => Kind::Regular,
+            0x4000 => Kind::Directory,
+            0xA000 => Kind::Link,
+            0xC000 => Kind::Other("a socket"),
+            0x6000 => Kind::Other("a block device"),
+            0x2000 => Kind::Other("a character device"),
+            0x1000 => Kind::Other("a fifo"),
+            _ => return corrupt(format!("inode {number} is of no known kind")),
+        };
+        let high = if kind == Kind::Regular && geometry.revision > 0 { word(SIZE_HIGH) } else { 0 };
+        let mut pointers = [0; ROOTS];
+        for (n, pointer) in pointers.iter_mut().enumerate() {
+            *pointer = word(POINTERS + 4 * n);
+        }
+        let inode = Self {
+            kind,
+            size: u64::from(high) << 32 | u64::from(word(SIZE)),
+            sectors: word(SECTORS),
+            flags: word(32),
+            pointers,
+            attributes: word(104),
+            links: u16_at(bytes, 26),
+            deleted: word(20),
+        };
+        if inode.links == 0 || inode.deleted != 0 {
+            return corrupt(format!("inode {number} has a name, but was deleted"));
+        }
+        if inode.size > crate::map::indirect::Map::blocks_max(geometry.fanout()) * geometry.block_bytes {
+            return corrupt(format!("inode {number} has {} bytes, more than a file can have", inode.size));
+        }
+        Ok(inode)
+    }
+
+    /// What keeps it from being read as plain blocks, and, if `write`, from being written.
+    pub fn refusal(&self, write: bool) -> Result<(), Refusal> {
+        if let Some((_, name)) = FOREIGN.iter().find(|(flag, _)| self.flags & flag != 0) {
+            return unsupported(format!("the file is {name}"));
+        }
+        let kept = [
+            (IMMUTABLE, "immutable (`chattr -i` lifts that)"),
+            (APPEND_ONLY, "append-only (`chattr -a` lifts that)"),
+            (JOURNALED, "written by way of the journal (`chattr -j` lifts that)"),
+        ];
+        match kept.iter().find(|(flag, _)| write && self.flags & flag != 0) {
+            Some((_, name)) => unsupported(format!("the file is {name}")),
+            None => Ok(()),
+        }
+    }
+
+    /// The target of a link that is kept in the inode itself, if it is.
+    pub fn short_target(&self, geometry: &Geometry) -> Option<Vec<u8>> {
+        let attributes = if self.attributes == 0 { 0 } else { geometry.sectors_per_block() };
+        let short = self.kind == Kind::Link && u64::from(self.sectors) == attributes;
+        let bytes: Vec<_> = self.pointers.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let size = usize::try_from(self.size).ok().filter(|size| *size < bytes.len());
+        size.filter(|_| short).map(|size| bytes[..size].to_vec())
+    }
+
+    /// Writes size, sectors and pointers into the bytes of the inode; and when, as the time of both the last change and the
+    /// last modification.
+    pub fn store(&self, bytes: &mut [u8], now: Duration) {
+        set_u32(bytes, SIZE, self.size as u32);
+        if self.size >> 32 != 0 || u32_at(bytes, SIZE_HIGH) != 0 {
+            set_u32(bytes, SIZE_HIGH, (self.size >> 32) as u32);
+        }
+        set_u32(bytes, SECTORS, self.sectors);
+        for (n, pointer) in self.pointers.iter().enumerate() {
+            set_u32(bytes, POINTERS + 4 * n, *pointer);
+        }
+        for at in [CHANGED_TIME, MODIFIED_TIME] {
+            set_u32(bytes, at, now.as_secs() as u32);
+        }
+        // Nanoseconds, and the bits of the seconds beyond 32, where the inode has room for them.
+        let extra = now.subsec_nanos() << 2 | ((now.as_secs() + (1 << 31)) >> 32) as u32 & 3;
+        for at in [CHANGED_EXTRA, MODIFIED_EXTRA] {
+            if bytes.len() > EXTRA_BYTES && EXTRA_BYTES + usize::from(u16_at(bytes, EXTRA_BYTES)) >= at + 4 {
+                set_u32(bytes, at, extra);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const IMAGE_BYTES: u64 = 32 << 20;
+
+    /// A superblock of `blocks` blocks of 1 KiB, in groups of 8192.
+    fn superblock(blocks: u32) -> Vec<u8> {
+        let mut bytes = vec![0; SUPERBLOCK_BYTES];
+        let groups = (blocks - 1).div_ceil(8192);
+        for (at, value) in [(0, groups * 64), (4, blocks), (20, 1), (32, 8192), (40, 64), (76, 1), (84, 11)] {
+            set_u32(&mut bytes, at, value);
+        }
+        set_u32(&mut bytes, RO_COMPAT, SPARSE_SUPER);
+        set_u16(&mut bytes, 56, MAGIC);
+        set_u16(&mut bytes, STATE, STATE_VALID);
+        set_u16(&mut bytes, 88, 128);
+        bytes
+    }
+
+    fn geometry(blocks: u32) -> Geometry {
+        Geometry::parse(&superblock(blocks), IMAGE_BYTES).unwrap()
+    }
+
+    #[test]
+    fn groups_cover_the_volume() {
+        let geometry = geometry(20_000);
+        assert_eq!(geometry.groups(), 3);
+        assert_eq!(geometry.group(2), 16_385..20_000);
+        assert_eq!((geometry.group_of(8192), geometry.group_of(8193)), (0, 1));
+        assert_eq!(geometry.inode(1), Ok((0, 0)));
+        assert_eq!(geometry.inode(66), Ok((1, 128)));
+        assert!(geometry.inode(0).is_err() && geometry.inode(193).is_err());
+        assert_eq!(geometry.descriptor(2), (2, 64));
+    }
+
+    #[test]
+    fn copies_of_the_superblock_are_where_mke2fs_puts_them() {
+        let geometry = Geometry { blocks_per_group: 8, blocks: 8 * 400, ..geometry(20_000) };
+        let with: Vec<_> = (0..400).filter(|group| geometry.has_copies(*group)).collect();
+        assert_eq!(with, [0, 1, 3, 5, 7, 9, 25, 27, 49, 81, 125, 243, 343]);
+        let everywhere = Geometry { features: Features::default(), ..geometry };
+        assert!((0..400).all(|group| everywhere.has_copies(group)));
+    }
+
+    #[test]
+    fn a_volume_that_ends_before_its_last_block_is_refused() {
+        let bytes = superblock(20_000);
+        assert!(Geometry::parse(&bytes, 20_000 * 1024).is_ok());
+        assert!(matches!(Geometry::parse(&bytes, 20_000 * 1024 - 1), Err(Refusal::Corrupt(_))));
+    }
+
+    #[test]
+    fn only_what_was_put_away_is_used() {
+        let mut bytes = superblock(20_000);
+        let mut superblock = Superblock(&mut bytes);
+        superblock.check_state().unwrap();
+        superblock.mark(false, Duration::ZERO);
+        assert!(superblock.check_state().is_err());
+        superblock.mark(true, Duration::ZERO);
+        superblock.check_state().unwrap();
+        set_u16(superblock.0, STATE, STATE_VALID | STATE_ERRORS);
+        assert!(superblock.check_state().is_err());
+    }
+
+    #[test]
+    fn a_group_whose_parts_overlap_is_refused() {
+        let geometry = geometry(20_000);
+        let parsed = |bitmap: u32, inodes: u32, table: u32| {
+            let mut bytes = [0; 32];
+            [bitmap, inodes, table]
+                .iter()
+                .enumerate()
+                .for_each(|(n, block)| set_u32(&mut bytes, 4 * n, *block));
+            Descriptor::parse(&bytes, 0, &geometry)
+        };
+        assert!(parsed(3, 4, 5).is_ok());
+        for (bitmap, inodes, table) in
+            [(3, 3, 5), (2, 4, 5), (3, 5, 5), (3, 4, 8190), (3, 4, 8193), (0, 4, 5)]
+        {
+            assert!(parsed(bitmap, inodes, table).is_err(), "{bitmap} {inodes} {table}");
+        }
+    }
+
+    #[test]
+    fn times_beyond_2038_are_kept_where_there_is_room() {
+        let mut bytes = vec![0; 256];
+        for (at, value) in [(0, 0x8000), (26, 1), (EXTRA_BYTES, 32)] {
+            set_u16(&mut bytes, at, value);
+        }
+        let inode = Inode::parse(&bytes, 12, &geometry(20_000)).unwrap();
+        inode.store(&mut bytes, Duration::new((1 << 32) - 1, 5));
+        assert_eq!(u32_at(&bytes, MODIFIED_TIME), u32::MAX);
+        assert_eq!(u32_at(&bytes, MODIFIED_EXTRA), 5 << 2 | 1, "read as -1, it is one epoch less");
+        inode.store(&mut bytes[..128], Duration::new(7, 5));
+        assert_eq!(u32_at(&bytes, CHANGED_TIME), 7);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(
+            changes in proptest::collection::vec((0usize..64, any::<u32>(), 0u32..32), 0..4),
+            inode in proptest::collection::vec(any::<u8>(), 128), number: u32, group in 0u64..3
+        ) {
+            let mut bytes = superblock(20_000);
+            for (word, value, shift) in changes {
+                set_u32(&mut bytes, 4 * word, value >> shift);
+            }
+            if let Ok(geometry) = Geometry::parse(&bytes, IMAGE_BYTES) {
+                prop_assert!(geometry.group(geometry.groups() - 1).end == geometry.blocks);
+                if let Ok((group, at)) = geometry.inode(number % geometry.inodes.saturating_add(2)) {
+                    prop_assert!(group < geometry.groups());
+                    prop_assert!(at / geometry.block_bytes < geometry.inode_table_blocks());
+                }
+                let group = group % geometry.groups();
+                let _ = Descriptor::parse(&inode, group, &geometry);
+                if let Ok(inode) = Inode::parse(&inode, number, &geometry) {
+                    let _ = (inode.refusal(true), inode.short_target(&geometry));
+                }
+                prop_assert!(geometry.file_bytes_max() > 0);
+            }
+        }
+    }
+}

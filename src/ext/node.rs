@@ -1,0 +1,345 @@
+//! An open file of a volume: its inode, and where its blocks lie. Shared by all handles and threads of the file.
+//!
+//! Reads and overwrites ask where blocks lie, and go out beside each other. Whoever fills holes, extends or cuts the file is
+//! alone in that (`filling`): a block is part of the file only when it is written whole, so nobody ever reads what it held before.
+
+use super::format::{Inode, Kind};
+use super::volume::{Batch, Volume, corrupt};
+use crate::buffer::{Buffer, Segment};
+use crate::engine::part_of;
+use crate::map::blocks::{Blocks, ranges};
+use crate::map::indirect::{Found, Map, ROOTS, Run, filled, named, push};
+use crate::stats::count;
+use crate::sync::Mutex;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// A size beyond this needs the feature `large_file`.
+const SMALL_FILE_BYTES_MAX: u64 = i32::MAX as u64;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub volume: Arc<Volume>,
+    pub number: u32,
+    state: Mutex<State>,
+    filling: Mutex<()>,
+    syncing: Mutex<()>,
+}
+
+/// How far the inode on disk is behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Behind {
+    Nothing,
+    /// Only the times.
+    Times,
+    /// Whatever it takes to find the data.
+    Data,
+}
+
+#[derive(Debug)]
+struct State {
+    inode: Inode,
+    map: Map,
+    behind: Behind,
+    /// Given up by the file, and not yet free.
+    freed: Vec<Range<u64>>,
+}
+
+impl Node {
+    pub fn open(volume: Arc<Volume>, number: u32) -> io::Result<Self> {
+        let inode = volume.inode(number)?;
+        let is_mapped = matches!(inode.kind, Kind::Regular | Kind::Directory)
+            || inode.kind == Kind::Link && inode.short_target(&volume.geometry).is_none();
+        let roots = if is_mapped { inode.pointers } else { [0; ROOTS] };
+        let others = [inode.attributes];
+        for range in ranges(named(&roots)).into_iter().chain(ranges(named(&others))) {
+            volume.check(range, number)?;
+        }
+        let map = Map::new(roots, volume.geometry.fanout(), &others).map_err(|block| twice(number, block))?;
+        let state = State { inode, map, behind: Behind::Nothing, freed: Vec::new() };
+        Ok(Self {
+            volume,
+            number,
+            state: Mutex::new(state),
+            filling: Mutex::default(),
+            syncing: Mutex::default(),
+        })
+    }
+
+    /// The inode. Its pointers are those that it had when it was opened.
+    pub fn inode(&self) -> Inode {
+        self.state.lock().inode.clone()
+    }
+
+    pub fn size(&self) -> u64 {
+        self.state.lock().inode.size
+    }
+
+    /// All blocks of the file, tables too.
+    pub fn owned(&self) -> io::Result<Blocks> {
+        let mut state = self.state.lock();
+        state.learn_from(self, 0)?;
+        Ok(state.map.owned().clone())
+    }
+
+    /// How the blocks `range` of the file lie.
+    pub fn runs(&self, range: Range<u64>) -> io::Result<Vec<Run>> {
+        self.state.lock().runs(self, range)
+    }
+
+    /// Reads whole blocks, from the first byte of `block` on. What was never written is zeros.
+    pub fn read(&self, mut into: &mut [u8], block: u64) -> io::Result<()> {
+        let block_bytes = self.volume.geometry.block_bytes;
+        for run in self.runs(block..block + into.len() as u64 / block_bytes)? {
+            let (part, rest) = into.split_at_mut((run.blocks * block_bytes) as usize);
+            match run.at {
+                Some(at) => self.volume.read(part, at)?,
+                None => part.fill(0),
+            }
+            into = rest;
+        }
+        Ok(())
+    }
+
+    /// Writes whole blocks, `range` of the file. Counts the requests.
+    pub fn write(&self, segments: &[Segment], range: Range<u64>, requests: &AtomicU64) -> io::Result<()> {
+        let end = range.end * self.volume.geometry.block_bytes;
+        let runs = self.runs(range.clone())?;
+        if end > self.size() || has_holes(&runs) {
+            return self.fill(segments, range, requests);
+        }
+        self.write_runs(segments, &runs, requests)?;
+        self.state.lock().is_behind(Behind::Times);
+        Ok(())
+    }
+
+    fn write_runs(&self, segments: &[Segment], runs: &[Run], requests: &AtomicU64) -> io::Result<()> {
+        let mut done = 0;
+        for run in runs {
+            let bytes = run.blocks * self.volume.geometry.block_bytes;
+            let at = run.at.expect("no hole is left");
+            count(requests, 1);
+            match runs.len() {
+                1 => self.volume.write(segments, at)?,
+                _ => self.volume.write(&part_of(segments, &(done..done + bytes)), at)?,
+            }
+            done += bytes;
+        }
+        Ok(())
+    }
+
+    /// Writes where there may be holes, or beyond the end: takes the blocks, writes them, and only then makes them part of the
+    /// file.
+    fn fill(&self, segments: &[Segment], range: Range<u64>, requests: &AtomicU64) -> io::Result<()> {
+        let _alone = self.filling.lock();
+        let volume = &*self.volume;
+        let (block_bytes, size) = (volume.geometry.block_bytes, self.size());
+        let end = range.end * block_bytes;
+        self.check_size(end)?;
+        if range.start * block_bytes > size {
+            self.clear_behind(size)?;
+        }
+        // Nobody else fills holes, so what is found now holds until the end.
+        let runs = self.runs(range.clone())?;
+        let taken = self.take_blocks(&runs, &range)?;
+        let written = self.write_runs(segments, &filled(&runs, &taken.data), requests);
+        if let Err(error) = written {
+            self.state.lock().map.give_back(&taken.all);
+            volume.release(&taken.all)?;
+            return Err(error);
+        }
+        let mut state = self.state.lock();
+        state.map.fill(range.start, range.end, numbers(&taken.tables), numbers(&taken.data));
+        state.inode.sectors = taken.sectors;
+        state.inode.size = state.inode.size.max(end);
+        state.is_behind(Behind::Data);
+        Ok(())
+    }
+
+    /// Takes what a write of `range` lacks. The tables come first, so that data stays in one piece.
+    fn take_blocks(&self, runs: &[Run], range: &Range<u64>) -> io::Result<Taken> {
+        let mut state = self.state.lock();
+        let holes: u64 = runs.iter().filter(|run| run.at.is_none()).map(|run| run.blocks).sum();
+        if holes == 0 {
+            return Ok(Taken { sectors: state.inode.sectors, ..Taken::default() });
+        }
+        let tables = state.map.tables_missing(range.start, range.end);
+        let sectors = (tables + holes) * self.volume.geometry.sectors_per_block();
+        let Ok(sectors) = u32::try_from(u64::from(state.inode.sectors) + sectors) else {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        };
+        let first_hole =
+            range.start + runs.iter().take_while(|run| run.at.is_some()).map(|run| run.blocks).sum::<u64>();
+        let goal = state.goal(self, first_hole)?;
+        let all = self.volume.allocate(tables + holes, goal)?;
+        if let Err(block) = state.map.reserve(&all) {
+            self.volume.release(&all)?;
+            return Err(corrupt(format!("block {block} of inode {} was marked as free", self.number)));
+        }
+        let mut blocks = all.iter().cloned().flatten();
+        let tables = ranges(blocks.by_ref().take(tables as usize));
+        let data = ranges(blocks);
+        Ok(Taken { all, tables, data, sectors })
+    }
+
+    /// Sets the size. What is cut off is free once that is stable; what is added is a hole.
+    pub fn truncate(&self, len: u64) -> io::Result<()> {
+        let _alone = self.filling.lock();
+        let block_bytes = self.volume.geometry.block_bytes;
+        let size = self.size();
+        if len > size {
+            self.check_size(len)?;
+        }
+        self.clear_behind(len.min(size))?;
+        let mut state = self.state.lock();
+        if len < size {
+            state.cut(self, len.div_ceil(block_bytes))?;
+        }
+        state.inode.size = len;
+        state.is_behind(Behind::Data);
+        Ok(())
+    }
+
+    /// A file may be so long, and the volume is told if it is longer than 2 GiB.
+    fn check_size(&self, size: u64) -> io::Result<()> {
+        if size > self.volume.file_bytes_max() {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
+        if size > SMALL_FILE_BYTES_MAX { self.volume.allow_large_files() } else { Ok(()) }
+    }
+
+    /// What lies behind `size` in its block becomes zeros: it is about to be part of the file, or would be when that grows.
+    fn clear_behind(&self, size: u64) -> io::Result<()> {
+        let block_bytes = self.volume.geometry.block_bytes;
+        let (block, kept) = (size / block_bytes, (size % block_bytes) as usize);
+        if kept == 0 {
+            return Ok(());
+        }
+        let Some(at) = self.runs(block..block + 1)?[0].at else { return Ok(()) };
+        let mut bytes = Buffer::zeroed(block_bytes as usize);
+        self.volume.read(&mut bytes, at)?;
+        if bytes[kept..].iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
+        bytes[kept..].fill(0);
+        self.volume.write(&[Segment::of(&bytes)], at)
+    }
+
+    /// Makes stable what was written, and whatever it takes to find it; with the times if `times`. Counts the requests
+    /// beside the data.
+    pub fn sync(&self, times: bool, requests: &AtomicU64) -> io::Result<()> {
+        let _alone = self.syncing.lock();
+        let behind = if times { Behind::Times } else { Behind::Data };
+        let Some((batch, freed)) = self.state.lock().take_changes(self.number, behind) else {
+            return self.volume.flush();
+        };
+        self.volume.sync(Some(batch), requests)?;
+        self.volume.release(&freed)
+    }
+}
+
+/// Blocks taken for a write, that are not yet part of the file.
+#[derive(Debug, Default)]
+struct Taken {
+    all: Vec<Range<u64>>,
+    tables: Vec<Range<u64>>,
+    data: Vec<Range<u64>>,
+    /// Of the inode with them.
+    sectors: u32,
+}
+
+impl State {
+    fn runs(&mut self, node: &Node, range: Range<u64>) -> io::Result<Vec<Run>> {
+        let mut runs = Vec::new();
+        let mut start = range.start;
+        while start < range.end {
+            match self.map.run(start, range.end) {
+                Found::Needs(table) => self.learn(node, table)?,
+                Found::Run(run) => {
+                    push(&mut runs, run);
+                    start += run.blocks;
+                }
+            }
+        }
+        Ok(runs)
+    }
+
+    /// Reads a table. Nothing is believed that it says before it was checked.
+    fn learn(&mut self, node: &Node, table: u32) -> io::Result<()> {
+        let pointers = node.volume.table(table)?;
+        for range in ranges(named(&pointers)) {
+            node.volume.check(range, node.number)?;
+        }
+        self.map.learn(table, pointers).map_err(|block| twice(node.number, block))
+    }
+
+    /// Where the block that comes to `hole` should lie: behind the one before it, or where the file is at home.
+    fn goal(&mut self, node: &Node, hole: u64) -> io::Result<u64> {
+        let before = match hole {
+            0 => None,
+            _ => self.runs(node, hole - 1..hole)?[0].at,
+        };
+        before.map_or_else(|| node.volume.home_of(node.number), |block| Ok(block + 1))
+    }
+
+    /// Reads all tables that lead to something behind the first `keep` blocks.
+    fn learn_from(&mut self, node: &Node, keep: u64) -> io::Result<()> {
+        loop {
+            let unknown = self.map.unknown_from(keep);
+            if unknown.is_empty() {
+                return Ok(());
+            }
+            for table in unknown {
+                self.learn(node, table)?;
+            }
+        }
+    }
+
+    fn cut(&mut self, node: &Node, keep: u64) -> io::Result<()> {
+        self.learn_from(node, keep)?;
+        let freed = self.map.cut(keep);
+        let sectors = freed.len() * node.volume.geometry.sectors_per_block();
+        let left = u64::from(self.inode.sectors).checked_sub(sectors);
+        let Some(left) = left else {
+            node.volume.give_up(format!("inode {} has fewer sectors than blocks", node.number));
+            return Err(corrupt(format!(
+                "inode {} has {} sectors, and more blocks",
+                node.number, self.inode.sectors
+            )));
+        };
+        self.inode.sectors = left as u32;
+        self.freed.extend(freed.iter());
+        Ok(())
+    }
+
+    fn is_behind(&mut self, behind: Behind) {
+        self.behind = self.behind.max(behind);
+    }
+
+    /// What is to be made stable, and the blocks that are free then; nothing if the inode is less behind than `least`.
+    fn take_changes(&mut self, number: u32, least: Behind) -> Option<(Batch, Vec<Range<u64>>)> {
+        if self.behind < least {
+            return None;
+        }
+        self.behind = Behind::Nothing;
+        self.inode.pointers = *self.map.roots();
+        let (new, changed) = self.map.take_changed();
+        let batch = Batch { number, inode: self.inode.clone(), new, changed };
+        Some((batch, std::mem::take(&mut self.freed)))
+    }
+}
+
+fn has_holes(runs: &[Run]) -> bool {
+    runs.iter().any(|run| run.at.is_none())
+}
+
+fn numbers(ranges: &[Range<u64>]) -> impl Iterator<Item = u32> {
+    ranges.iter().cloned().flatten().map(|block| block as u32)
+}
+
+fn twice(number: u32, block: u32) -> io::Error {
+    corrupt(format!("inode {number} names block {block} twice"))
+}

@@ -1,0 +1,618 @@
+//! An open volume: its superblock, group descriptors, bitmaps and inode tables, on the image file or device that it is. Shared
+//! by all files of it that are open.
+//!
+//! What changes stays in memory until a file is made stable. Order, so that after a crash at any point `e2fsck -p` finds
+//! whatever was durable:
+//! 1. before anything is written, the volume is marked as not cleanly unmounted, durably;
+//! 2. data; then the bitmaps and those tables (indirect blocks) to which nothing leads yet, durable;
+//! 3. the inode, the tables of the file that have other pointers now, and the counts of free blocks, durable: so nothing ever
+//!    leads to a block that is not stable;
+//! 4. only now are blocks free that the file has given up: nobody gets them while something on disk leads to them;
+//! 5. with the last file that is open for writing, everything that is left, durable, and then the mark away, durable.
+//!
+//! After a failure in one of these steps, memory and disk may differ: nothing is written any more, and the mark stays.
+
+use super::Image;
+use super::allocation::{self, Bitmap};
+use super::bytes::u32_at;
+use super::format::{Descriptor, Geometry, Inode, Refusal, SUPERBLOCK_AT, SUPERBLOCK_BYTES, Superblock};
+use super::node::Node;
+use crate::backend::Backend;
+use crate::buffer::{Buffer, Segment};
+use crate::engine::process::{FileSystems, Process};
+use crate::engine::{Transfer, read_fully, uninterrupted, write_fully};
+use crate::error::ErrorKind;
+use crate::map::blocks::Blocks;
+use crate::map::indirect::Tables;
+use crate::marker::Identity;
+use crate::merge::{self, Span};
+use crate::stats::count;
+use crate::sync::{self, Mutex, MutexGuard, OnceLock};
+use crate::sys::probe::{Alignment, Facts, Part};
+use rustix::fs::OFlags;
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+/// So many blocks are kept that are as on disk.
+const KEPT_BLOCKS_MAX: usize = 4096;
+
+/// A multiple of every block that direct I/O wants, and enough for a superblock.
+const FIRST_READ_BYTES: usize = 4096;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    image: Arc<dyn Backend>,
+    facts: Facts,
+    pub fs: FileSystems,
+    /// What transfers to it are multiples of.
+    unit: u64,
+    pub geometry: Geometry,
+    pub process: &'static Process,
+    pub write: bool,
+    /// Whether the blocks that are kept for one user are for this process.
+    may_use_reserved: bool,
+    metadata: Mutex<Metadata>,
+    /// One file at a time is made stable: of what all share, the newest must be written last.
+    syncing: Mutex<()>,
+    /// Why nothing is written any more.
+    broken: OnceLock<String>,
+    nodes: Mutex<BTreeMap<u32, Weak<Node>>>,
+    /// The blocks of the journal, where the volume is written.
+    journal: OnceLock<Blocks>,
+}
+
+/// When a block that has changed is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// With the data: a bitmap.
+    Before,
+    /// After it.
+    After,
+}
+
+#[derive(Debug)]
+struct Kept {
+    bytes: Buffer,
+    changed: Option<Step>,
+}
+
+/// What all files share, as it is now.
+#[derive(Debug, Default)]
+struct Metadata {
+    blocks: BTreeMap<u64, Kept>,
+    /// The mark is on disk.
+    in_use: bool,
+}
+
+/// What is to be made stable of a file.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub number: u32,
+    pub inode: Inode,
+    pub new: Tables,
+    pub changed: Tables,
+}
+
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> Self {
+        let kind = match refusal {
+            Refusal::Unsupported(why) => ErrorKind::Unsupported(why),
+            Refusal::Corrupt(why) => ErrorKind::Corrupt(why),
+        };
+        io::Error::new(io::ErrorKind::InvalidData, kind)
+    }
+}
+
+/// The volume contradicts itself.
+pub(super) fn corrupt(why: impl Into<String>) -> io::Error {
+    Refusal::Corrupt(why.into()).into()
+}
+
+/// The time for inodes and the superblock.
+fn clock() -> Duration {
+    if sync::is_simulated() {
+        return sync::now();
+    }
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+impl Volume {
+    /// Reads what there is on an image. Nothing is written yet.
+    pub fn open(image: Image, process: &'static Process, write: bool) -> io::Result<Arc<Self>> {
+        let Image { backend: image, facts, fs } = image;
+        let unit = facts.alignment.offset;
+        let mut first = Buffer::zeroed(FIRST_READ_BYTES);
+        let read = read_fully(&*image, &mut first, 0, unit)?;
+        if read < SUPERBLOCK_AT + SUPERBLOCK_BYTES as u64 {
+            return Err(Refusal::Unsupported("too short to be a volume".into()).into());
+        }
+        let superblock = &mut first[SUPERBLOCK_AT as usize..][..SUPERBLOCK_BYTES];
+        let geometry = Geometry::parse(superblock, image.physical_size()?)?;
+        Superblock(superblock).check_state()?;
+        if write && image.size_max() < geometry.blocks * geometry.block_bytes {
+            // The kernel would end the process by SIGXFSZ.
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
+        let unit = unit_for(&*image, &facts, geometry.block_bytes)?;
+        let user = rustix::process::geteuid().as_raw();
+        let volume = Arc::new(Self {
+            image,
+            facts,
+            fs,
+            unit,
+            process,
+            write,
+            may_use_reserved: user == 0 || user == u32::from(geometry.reserved_for),
+            geometry,
+            metadata: Mutex::default(),
+            syncing: Mutex::default(),
+            broken: OnceLock::default(),
+            nodes: Mutex::default(),
+            journal: OnceLock::default(),
+        });
+        if let Some(number) = volume.geometry.journal.filter(|_| write) {
+            let blocks = Node::open(volume.clone(), number)?.owned()?;
+            volume.journal.set(blocks).expect("just made");
+        }
+        Ok(volume)
+    }
+
+    /// What a file of it is like.
+    pub fn facts_of(&self, node: &Node) -> Facts {
+        let Facts { identity, alignment, is_device, .. } = self.facts;
+        let block = self.geometry.block_bytes;
+        Facts {
+            identity: Identity { inode: if is_device { 0 } else { identity.inode }, ..identity },
+            is_device: false,
+            alignment: Alignment { offset: block, append: block, ..alignment },
+            len: node.size(),
+            part: Part::Within(node.number),
+            ..self.facts.clone()
+        }
+    }
+
+    pub fn image(&self) -> &dyn Backend {
+        &*self.image
+    }
+
+    /// Whether it can still be changed.
+    pub fn check_usable(&self) -> io::Result<()> {
+        match self.broken.get() {
+            None => Ok(()),
+            Some(why) => Err(corrupt(format!("nothing is written to it any more since {why}"))),
+        }
+    }
+
+    /// From now on nothing is written, and the mark stays.
+    pub fn give_up(&self, why: impl Into<String>) {
+        let why = why.into();
+        log::error!("dioxide: nothing is written to a volume any more since {why}; run e2fsck on it");
+        let _ = self.broken.set(why);
+    }
+
+    /// An open file, by its inode: one for all handles.
+    pub fn node(self: &Arc<Self>, number: u32) -> io::Result<Arc<Node>> {
+        let mut nodes = self.nodes.lock();
+        nodes.retain(|_, node| node.strong_count() > 0);
+        if let Some(node) = nodes.get(&number).and_then(Weak::upgrade) {
+            return Ok(node);
+        }
+        let node = Arc::new(Node::open(self.clone(), number)?);
+        nodes.insert(number, Arc::downgrade(&node));
+        Ok(node)
+    }
+
+    // --- transfers ----------------------------------------------------------------------------------
+
+    /// Reads blocks, whole.
+    pub fn read(&self, into: &mut [u8], block: u64) -> io::Result<()> {
+        let len = into.len() as u64;
+        match read_fully(&*self.image, into, block * self.geometry.block_bytes, self.unit)? {
+            read if read < len => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes blocks, whole.
+    pub fn write(&self, segments: &[Segment], block: u64) -> io::Result<()> {
+        let transfer = Transfer::of_write(segments.iter().map(Segment::len).sum(), self.unit);
+        write_fully(&*self.image, segments, block * self.geometry.block_bytes, false, transfer)
+    }
+
+    pub fn flush(&self) -> io::Result<()> {
+        uninterrupted(|| self.image.flush())
+    }
+
+    /// The pointers of a table.
+    pub fn table(&self, block: u32) -> io::Result<Vec<u32>> {
+        let mut bytes = Buffer::zeroed(self.geometry.block_bytes as usize);
+        self.read(&mut bytes, block.into())?;
+        Ok((0..bytes.len()).step_by(4).map(|at| u32_at(&bytes, at)).collect())
+    }
+
+    // --- what is on it ------------------------------------------------------------------------------
+
+    fn metadata(&self) -> MutexGuard<'_, Metadata> {
+        self.metadata.lock()
+    }
+
+    /// The inode of this number.
+    pub fn inode(&self, number: u32) -> io::Result<Inode> {
+        let mut metadata = self.metadata();
+        let (block, at) = self.place_of(&mut metadata, number)?;
+        let bytes = &metadata.block(self, block)?.bytes[at..][..self.geometry.inode_bytes as usize];
+        Ok(Inode::parse(bytes, number, &self.geometry)?)
+    }
+
+    /// Where an inode stands: the block, and the offset in it.
+    fn place_of(&self, metadata: &mut Metadata, number: u32) -> io::Result<(u64, usize)> {
+        let (group, at) = self.geometry.inode(number)?;
+        let table = metadata.descriptor(self, group)?.inode_table;
+        let block_bytes = self.geometry.block_bytes;
+        Ok((table.start + at / block_bytes, (at % block_bytes) as usize))
+    }
+
+    /// Whether a file may have the blocks: they are on the volume, not what groups have for themselves, and, if files are to
+    /// be written, in use and not the journal's.
+    pub fn check(&self, range: Range<u64>, number: u32) -> io::Result<()> {
+        let Geometry { first_data_block, blocks, .. } = self.geometry;
+        let names = |what: &str| corrupt(format!("inode {number} names {what} ({range:?})"));
+        if range.start < first_data_block || range.end > blocks {
+            return Err(names("blocks that are not there"));
+        }
+        if self.journal.get().is_some_and(|journal| journal.first_in(&range).is_some()) {
+            return Err(names("blocks of the journal"));
+        }
+        let mut metadata = self.metadata();
+        let mut start = range.start;
+        while start < range.end {
+            let group = self.geometry.group_of(start);
+            let all = self.geometry.group(group);
+            let part = start..range.end.min(all.end);
+            let descriptor = metadata.descriptor(self, group)?;
+            if descriptor.own().iter().any(|own| part.start < own.end && own.start < part.end) {
+                return Err(names("blocks of the volume's own"));
+            }
+            if self.write && !metadata.bitmap(self, group)?.are_all(within(&part, &all), true) {
+                return Err(names("blocks that are marked as free"));
+            }
+            start = part.end;
+        }
+        Ok(())
+    }
+
+    /// Free bytes, for this user.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        let free = self.metadata().superblock(self, |superblock| superblock.free_blocks())?;
+        Ok(free.saturating_sub(self.reserved()) * self.geometry.block_bytes)
+    }
+
+    fn reserved(&self) -> u64 {
+        if self.may_use_reserved { 0 } else { self.geometry.reserved_blocks }
+    }
+
+    /// The first block of the group that an inode is in: near it is the best place for a file.
+    pub fn home_of(&self, number: u32) -> io::Result<u64> {
+        let (group, _) = self.geometry.inode(number)?;
+        Ok(self.geometry.group(group).start)
+    }
+
+    // --- allocation ---------------------------------------------------------------------------------
+
+    /// Takes so many blocks, near `goal` and side by side if possible: all of them or none. In the order in which a file should
+    /// use them.
+    pub fn allocate(&self, wanted: u64, goal: u64) -> io::Result<Vec<Range<u64>>> {
+        let mut metadata = self.metadata();
+        let free = metadata.superblock(self, |superblock| superblock.free_blocks())?;
+        if free.saturating_sub(self.reserved()) < wanted {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        let mut taken = Vec::new();
+        if let Err(error) = metadata.take(self, wanted, goal, &mut taken) {
+            metadata.give_back(self, &taken)?;
+            return Err(error);
+        }
+        Ok(taken)
+    }
+
+    /// Blocks are free again to which nothing leads.
+    pub fn release(&self, ranges: &[Range<u64>]) -> io::Result<()> {
+        let result = self.metadata().give_back(self, ranges);
+        result.inspect_err(|error| self.give_up(format!("blocks could not be given back: {error}")))
+    }
+
+    /// A file is to be longer than 2 GiB.
+    pub fn allow_large_files(&self) -> io::Result<()> {
+        let mut metadata = self.metadata();
+        if metadata.superblock(self, |superblock| superblock.has_large_files())? {
+            return Ok(());
+        }
+        metadata.change_superblock(self, |superblock| superblock.allow_large_files())
+    }
+
+    /// The largest size of a file, in bytes.
+    pub fn file_bytes_max(&self) -> u64 {
+        let max = self.geometry.file_bytes_max();
+        // The oldest revision has no features, and so none for large files.
+        if self.geometry.revision == 0 { max.min(i32::MAX as u64) } else { max }
+    }
+
+    // --- durability ---------------------------------------------------------------------------------
+
+    /// Makes a file stable, and what it needs of the volume; or everything that has changed of the volume alone. Counts the
+    /// requests.
+    pub fn sync(&self, batch: Option<Batch>, requests: &AtomicU64) -> io::Result<()> {
+        self.check_usable()?;
+        let _alone = self.syncing.lock();
+        let result = self.write_changes(batch, requests);
+        result.inspect_err(|error| self.give_up(format!("changes of it could not be made stable: {error}")))
+    }
+
+    fn write_changes(&self, batch: Option<Batch>, requests: &AtomicU64) -> io::Result<()> {
+        let (new, changed, inode) = match batch {
+            Some(Batch { number, inode, new, changed }) => (new, changed, Some((number, inode))),
+            None => (Vec::new(), Vec::new(), None),
+        };
+        let mut before = self.metadata().changed(Step::Before);
+        before.extend(new.into_iter().map(as_bytes));
+        if !before.is_empty() {
+            self.write_all(before, requests)?;
+            self.flush()?;
+        }
+        let mut after = {
+            let mut metadata = self.metadata();
+            if let Some((number, inode)) = inode {
+                self.store(&mut metadata, number, &inode)?;
+            }
+            metadata.changed(Step::After)
+        };
+        after.extend(changed.into_iter().map(as_bytes));
+        self.write_all(after, requests)?;
+        self.flush()
+    }
+
+    fn store(&self, metadata: &mut Metadata, number: u32, inode: &Inode) -> io::Result<()> {
+        let (block, at) = self.place_of(metadata, number)?;
+        let bytes = metadata.change(self, block, Step::After)?;
+        inode.store(&mut bytes[at..][..self.geometry.inode_bytes as usize], clock());
+        Ok(())
+    }
+
+    /// Writes blocks, those that stand side by side as one request.
+    fn write_all(&self, mut blocks: Vec<(u64, Buffer)>, requests: &AtomicU64) -> io::Result<()> {
+        blocks.sort_by_key(|(block, _)| *block);
+        let block_bytes = self.geometry.block_bytes;
+        let spans: Vec<_> =
+            blocks.iter().map(|(block, _)| Span::at(block * block_bytes, block_bytes)).collect();
+        let mut rest = &blocks[..];
+        for (run, _) in merge::runs(&spans, self.facts.limits) {
+            let (now, later) = rest.split_at(run);
+            let segments: Vec<_> = now.iter().map(|(_, bytes)| Segment::of(bytes)).collect();
+            count(requests, 1);
+            self.write(&segments, now[0].0)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Says on disk that it is in use, unless it says so already.
+    pub fn mark_in_use(&self) -> io::Result<()> {
+        let mut metadata = self.metadata();
+        if metadata.in_use {
+            return Ok(());
+        }
+        self.mark(&mut metadata, false)?;
+        metadata.in_use = true;
+        Ok(())
+    }
+
+    /// Writes what is left, and says on disk that it was put away properly.
+    pub fn put_away(&self, requests: &AtomicU64) -> io::Result<()> {
+        if !self.metadata().in_use {
+            return Ok(());
+        }
+        self.sync(None, requests)?;
+        let mut metadata = self.metadata();
+        count(requests, 1);
+        self.mark(&mut metadata, true)
+            .inspect_err(|error| self.give_up(format!("its mark failed: {error}")))?;
+        metadata.in_use = false;
+        Ok(())
+    }
+
+    fn mark(&self, metadata: &mut Metadata, clean: bool) -> io::Result<()> {
+        metadata.change_superblock(self, |superblock| superblock.mark(clean, clock()))?;
+        let (block, _) = self.geometry.superblock();
+        let kept = metadata.block(self, block)?;
+        self.write(&[Segment::of(&kept.bytes)], block)?;
+        kept.changed = None;
+        self.flush()
+    }
+}
+
+impl Metadata {
+    /// A block, as it is now.
+    fn block(&mut self, volume: &Volume, block: u64) -> io::Result<&mut Kept> {
+        if !self.blocks.contains_key(&block) {
+            if self.blocks.len() >= KEPT_BLOCKS_MAX {
+                self.blocks.retain(|_, kept| kept.changed.is_some());
+            }
+            let mut bytes = Buffer::zeroed(volume.geometry.block_bytes as usize);
+            volume.read(&mut bytes, block)?;
+            self.blocks.insert(block, Kept { bytes, changed: None });
+        }
+        Ok(self.blocks.get_mut(&block).expect("it is there by now"))
+    }
+
+    /// The bytes of a block, to be changed and written at this step.
+    fn change(&mut self, volume: &Volume, block: u64, step: Step) -> io::Result<&mut [u8]> {
+        let kept = self.block(volume, block)?;
+        kept.changed = Some(step);
+        Ok(&mut kept.bytes)
+    }
+
+    /// Copies of the blocks that are to be written at this step. They count as written.
+    fn changed(&mut self, step: Step) -> Vec<(u64, Buffer)> {
+        let changed = self.blocks.iter_mut().filter(|(_, kept)| kept.changed == Some(step));
+        let copy = |(block, kept): (&u64, &mut Kept)| {
+            kept.changed = None;
+            (*block, kept.bytes.clone())
+        };
+        changed.map(copy).collect()
+    }
+
+    fn superblock<R>(&mut self, volume: &Volume, look: impl FnOnce(&Superblock<'_>) -> R) -> io::Result<R> {
+        let (block, at) = volume.geometry.superblock();
+        let bytes = &mut self.block(volume, block)?.bytes;
+        Ok(look(&Superblock(&mut bytes[at..][..SUPERBLOCK_BYTES])))
+    }
+
+    fn change_superblock(
+        &mut self,
+        volume: &Volume,
+        change: impl FnOnce(&mut Superblock<'_>),
+    ) -> io::Result<()> {
+        let (block, at) = volume.geometry.superblock();
+        let bytes = self.change(volume, block, Step::After)?;
+        change(&mut Superblock(&mut bytes[at..][..SUPERBLOCK_BYTES]));
+        Ok(())
+    }
+
+    fn descriptor(&mut self, volume: &Volume, group: u64) -> io::Result<Descriptor> {
+        let (block, at) = volume.geometry.descriptor(group);
+        let kept = self.block(volume, block)?;
+        Ok(Descriptor::parse(&kept.bytes[at..], group, &volume.geometry)?)
+    }
+
+    /// The bitmap of a group. What it says is compared with the descriptor when it is read.
+    fn bitmap(&mut self, volume: &Volume, group: u64) -> io::Result<Bitmap<'_>> {
+        let descriptor = self.descriptor(volume, group)?;
+        let all = volume.geometry.group(group);
+        let block = descriptor.block_bitmap;
+        let blocks = (all.end - all.start) as usize;
+        let is_read_now = !self.blocks.contains_key(&block);
+        let bits = &mut self.block(volume, block)?.bytes[..];
+        let bitmap = Bitmap { bits, blocks };
+        if is_read_now {
+            let free = bitmap.free() as u64;
+            let own = descriptor.own();
+            let wrong = match own.iter().find(|own| !bitmap.are_all(within(own, &all), true)) {
+                Some(own) => Some(format!("blocks {own:?} of group {group} are marked as free")),
+                None if free != descriptor.free_blocks => Some(format!(
+                    "group {group} has {} free blocks, and {free} marked",
+                    descriptor.free_blocks
+                )),
+                None => None,
+            };
+            if let Some(wrong) = wrong {
+                self.blocks.remove(&block);
+                return Err(corrupt(wrong));
+            }
+        }
+        let bits = &mut self.block(volume, block)?.bytes[..];
+        Ok(Bitmap { bits, blocks })
+    }
+
+    /// Takes blocks, and adds them to `taken`.
+    fn take(
+        &mut self,
+        volume: &Volume,
+        wanted: u64,
+        goal: u64,
+        taken: &mut Vec<Range<u64>>,
+    ) -> io::Result<()> {
+        let geometry = &volume.geometry;
+        let goal = goal.clamp(geometry.first_data_block, geometry.blocks - 1);
+        let bounds = |group| geometry.group(group);
+        let mut left = wanted;
+        for least in allocation::lengths(wanted) {
+            for (group, mut part) in
+                allocation::order(goal, geometry.group_of(goal), geometry.groups(), bounds)
+            {
+                let least = least.min(left);
+                while self.descriptor(volume, group)?.free_blocks >= least {
+                    let all = geometry.group(group);
+                    let bitmap = self.bitmap(volume, group)?;
+                    let run = bitmap.find(within(&part, &all), least as usize, left as usize);
+                    let Some(run) = run else { break };
+                    let run = all.start + run.start as u64..all.start + run.end as u64;
+                    self.set(volume, group, &run, true)?;
+                    left -= run.end - run.start;
+                    part.start = run.end;
+                    taken.push(run);
+                    if left == 0 {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Err(corrupt(format!("it has {left} free blocks less than it says")))
+    }
+
+    fn give_back(&mut self, volume: &Volume, ranges: &[Range<u64>]) -> io::Result<()> {
+        for range in ranges {
+            let mut start = range.start;
+            while start < range.end {
+                let group = volume.geometry.group_of(start);
+                let end = range.end.min(volume.geometry.group(group).end);
+                self.set(volume, group, &(start..end), false)?;
+                start = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks blocks of a group as used or free, and counts them. They are all the other.
+    fn set(&mut self, volume: &Volume, group: u64, range: &Range<u64>, used: bool) -> io::Result<()> {
+        let all = volume.geometry.group(group);
+        let len = range.end - range.start;
+        let bits = within(range, &all);
+        let free = self.superblock(volume, |superblock| superblock.free_blocks())?;
+        let descriptor = self.descriptor(volume, group)?;
+        let mut bitmap = self.bitmap(volume, group)?;
+        if !bitmap.are_all(bits.clone(), !used) {
+            return Err(corrupt(format!("of the blocks {range:?} some are marked as free already")));
+        }
+        let counted = |free: u64| if used { free.checked_sub(len) } else { Some(free + len) };
+        let (Some(free), Some(free_in_group)) = (counted(free), counted(descriptor.free_blocks)) else {
+            return Err(corrupt("it has more free blocks than it says"));
+        };
+        bitmap.set(bits, used);
+        self.change(volume, descriptor.block_bitmap, Step::Before)?;
+        let (block, at) = volume.geometry.descriptor(group);
+        Descriptor::set_free_blocks(&mut self.change(volume, block, Step::After)?[at..], free_in_group);
+        self.change_superblock(volume, |superblock| superblock.set_free_blocks(free))
+    }
+}
+
+/// What transfers to an image are multiples of, for a volume of such blocks. Where direct I/O wants more, a file is used
+/// without it.
+fn unit_for(image: &dyn Backend, facts: &Facts, block_bytes: u64) -> io::Result<u64> {
+    let unit = facts.alignment.offset;
+    if block_bytes.is_multiple_of(unit) {
+        return Ok(unit);
+    }
+    let why = format!("blocks of {block_bytes} bytes, where direct I/O takes multiples of {unit}");
+    if facts.is_device {
+        return Err(Refusal::Unsupported(why).into());
+    }
+    log::warn!("dioxide: a volume has {why}: it goes through the page cache");
+    let flags = rustix::fs::fcntl_getfl(image.descriptor())?;
+    rustix::fs::fcntl_setfl(image.descriptor(), flags - OFlags::DIRECT)?;
+    Ok(block_bytes)
+}
+
+/// Blocks of a group, by their number in it.
+fn within(range: &Range<u64>, group: &Range<u64>) -> Range<usize> {
+    (range.start - group.start) as usize..(range.end - group.start) as usize
+}
+
+fn as_bytes((block, pointers): (u32, Vec<u32>)) -> (u64, Buffer) {
+    let bytes: Vec<_> = pointers.iter().flat_map(|pointer| pointer.to_le_bytes()).collect();
+    (block.into(), Buffer::from(&bytes[..]))
+}
