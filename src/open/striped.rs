@@ -21,7 +21,7 @@ use crate::merge::Limits;
 use crate::options::OpenOptions;
 use crate::reader::Reader;
 use crate::recovery::Recovery;
-use crate::stripe::{self, Found, HEADER_BYTES, Header, MEMBERS_MAX, State, Verdict};
+use crate::stripe::{self, CHUNK_BYTES_MAX, Found, HEADER_BYTES, Header, MEMBERS_MAX, State, Verdict};
 use crate::sys;
 use crate::sys::probe::{Alignment, Facts, Part};
 use rustix::fs::{Mode, OFlags};
@@ -82,6 +82,10 @@ impl Volume {
         if self.chunk_bytes == 0 || !self.chunk_bytes.is_multiple_of(required) {
             let kind = ErrorKind::Misaligned { what: "chunk", value: self.chunk_bytes, required };
             return Err(self.fail(kind));
+        }
+        if self.chunk_bytes > CHUNK_BYTES_MAX {
+            let why = format!("a chunk has at most {CHUNK_BYTES_MAX} bytes, not {}", self.chunk_bytes);
+            return Err(self.fail(ErrorKind::Unsupported(why)));
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Striped volumes on the simulated disk, one thread: what went wrong once.
 
 use crate::sim::Disk;
-use crate::{Buffer, File, Growth, OpenOptions};
+use crate::{Buffer, ErrorKind, File, Growth, OpenOptions};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const CHUNK: u64 = 8192;
@@ -33,4 +33,16 @@ fn a_reader_beside_the_writer_of_a_volume_sees_what_was_appended() {
     let mut into = filled(0, CHUNK);
     assert_eq!(reader.read_at(&mut into, 3 * CHUNK).unwrap(), CHUNK as usize);
     assert!(into.iter().all(|byte| *byte == 2));
+}
+
+/// A row of them would be longer than the largest number.
+#[test]
+fn a_chunk_beyond_all_sizes_is_refused() {
+    let dir = std::env::temp_dir();
+    let paths = NAMES.map(|name| dir.join(format!("dioxide-huge-{name}-{}", std::process::id())));
+    for chunk_bytes in [1 << 63, 1 << 41] {
+        let error = options(Growth::None).open_striped(&paths, chunk_bytes).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Unsupported(_)), "{error}");
+    }
+    assert!(paths.iter().all(|path| !path.exists()));
 }
