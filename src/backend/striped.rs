@@ -594,7 +594,7 @@ impl Backend for Striped {
     fn size_max(&self) -> u64 {
         // No file is longer than the largest offset.
         let sizes = self.members.iter().map(|member| member.size_max().min(i64::MAX as u64));
-        self.map.len_of_devices(sizes)
+        self.map.len_of_devices(sizes).min(i64::MAX as u64)
     }
 
     fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>> {
@@ -616,6 +616,8 @@ impl Backend for Striped {
     }
 
     fn unlock(&self) {
+        // Queues keep what was put away for a while, also in the child of a fork, which has no hands to wait for.
+        self.hands.end();
         self.members.iter().for_each(|member| member.unlock());
     }
 
