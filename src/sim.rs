@@ -124,7 +124,7 @@ impl Disk {
             return striped::reader(members, &name, chunk_bytes, process).map(File::of);
         }
         settle_own();
-        let key = Key { part: Part::Stripe, ..Key::of(&members[0].facts) };
+        let key = striped::key_of(Key::of(&members[0].facts));
         let make = || {
             let bring_up = BringUp {
                 options,
@@ -324,7 +324,8 @@ impl<B: Backend> Below<B> {
     fn open(self, options: &OpenOptions, path: Arc<Path>, epoch: impl FnOnce() -> u32) -> Result<File> {
         let process = Process::current();
         if !options.write {
-            let reader = Reader::new(Arc::new(self.backend), path, self.facts, process);
+            let key = Key::of(&self.facts);
+            let reader = Reader::new(Arc::new(self.backend), path, self.facts, key, process);
             return Ok(File::of(Inner::Reader(reader)));
         }
         settle_own();

@@ -99,11 +99,6 @@ impl Map {
         DIRECT as u64 + (1..=DEPTH_MAX).map(|depth| fanout.pow(depth)).sum::<u64>()
     }
 
-    /// All that known pointers name.
-    pub fn owned(&self) -> &Blocks {
-        &self.owned
-    }
-
     /// What a table holds that was needed. Fails with a block that is named twice; then nothing has changed.
     pub fn learn(&mut self, table: u32, pointers: Vec<u32>) -> Result<(), u32> {
         assert_eq!(pointers.len() as u64, self.fanout);
