@@ -13,6 +13,7 @@ pub struct Features {
 
 pub const FILETYPE: u32 = 0x2;
 pub const NEEDS_RECOVERY: u32 = 0x4;
+pub const HAS_JOURNAL: u32 = 0x4;
 pub const RESIZE_INODE: u32 = 0x10;
 pub const SPARSE_SUPER: u32 = 0x1;
 pub const LARGE_FILE: u32 = 0x2;

@@ -2,7 +2,7 @@
 //! every number that goes out is within the bounds of the volume, or there is an error that says what is wrong.
 
 use super::bytes::{set_u16, set_u32, u16_at, u32_at};
-use super::features::{Features, RESIZE_INODE, SPARSE_SUPER};
+use super::features::{Features, HAS_JOURNAL, RESIZE_INODE, SPARSE_SUPER};
 use crate::map::indirect::ROOTS;
 use std::ops::Range;
 use std::time::Duration;
@@ -53,7 +53,9 @@ pub struct Geometry {
     pub inodes: u32,
     pub inodes_per_group: u32,
     pub inode_bytes: u64,
-    pub first_inode: u32,
+    first_inode: u32,
+    /// The inode of the journal, if the volume has one inside.
+    pub journal: Option<u32>,
     pub reserved_blocks: u64,
     pub reserved_for: u16,
     pub revision: u32,
@@ -97,6 +99,7 @@ impl Geometry {
             inodes_per_group: word(40),
             inode_bytes: if dynamic { u16_at(bytes, 88).into() } else { INODE_BYTES_MIN },
             first_inode: if dynamic { word(84) } else { 11 },
+            journal: Some(word(224)).filter(|inode| features.compat & HAS_JOURNAL != 0 && *inode != 0),
             reserved_blocks: word(8).into(),
             reserved_for: u16_at(bytes, 80),
             revision,
@@ -209,6 +212,11 @@ impl Geometry {
         let index = number - 1;
         let group = index / self.inodes_per_group;
         Ok((group.into(), u64::from(index % self.inodes_per_group) * self.inode_bytes))
+    }
+
+    /// Whether a directory may have a name for the inode: those below the first are the volume's own, but for the root.
+    pub fn may_have_names(&self, number: u32) -> bool {
+        number >= self.first_inode || number == ROOT_INODE
     }
 
     /// The largest size of a file, as the kernel has it: what pointers can reach, and its sectors with those of its tables are

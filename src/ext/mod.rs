@@ -162,7 +162,7 @@ impl<'a> Opening<'a> {
 
     // --- the volume ---------------------------------------------------------------------------------
 
-    fn volume(&self, image: Image) -> std::result::Result<Volume, Stopped> {
+    fn volume(&self, image: Image) -> std::result::Result<Arc<Volume>, Stopped> {
         let backend = image.backend.clone();
         Volume::open(image, self.process, self.options.write).map_err(|error| {
             backend.unlock();

@@ -7,7 +7,7 @@ use super::format::{Inode, Kind};
 use super::volume::{Batch, Volume, corrupt};
 use crate::buffer::{Buffer, Segment};
 use crate::engine::part_of;
-use crate::map::blocks::ranges;
+use crate::map::blocks::{Blocks, ranges};
 use crate::map::indirect::{Found, Map, ROOTS, Run, filled, named, push};
 use crate::stats::count;
 use crate::sync::Mutex;
@@ -76,6 +76,13 @@ impl Node {
 
     pub fn size(&self) -> u64 {
         self.state.lock().inode.size
+    }
+
+    /// All blocks of the file, tables too.
+    pub fn owned(&self) -> io::Result<Blocks> {
+        let mut state = self.state.lock();
+        state.learn_from(self, 0)?;
+        Ok(state.map.owned().clone())
     }
 
     /// How the blocks `range` of the file lie.
@@ -273,16 +280,21 @@ impl State {
         before.map_or_else(|| node.volume.home_of(node.number), |block| Ok(block + 1))
     }
 
-    fn cut(&mut self, node: &Node, keep: u64) -> io::Result<()> {
+    /// Reads all tables that lead to something behind the first `keep` blocks.
+    fn learn_from(&mut self, node: &Node, keep: u64) -> io::Result<()> {
         loop {
             let unknown = self.map.unknown_from(keep);
             if unknown.is_empty() {
-                break;
+                return Ok(());
             }
             for table in unknown {
                 self.learn(node, table)?;
             }
         }
+    }
+
+    fn cut(&mut self, node: &Node, keep: u64) -> io::Result<()> {
+        self.learn_from(node, keep)?;
         let freed = self.map.cut(keep);
         let sectors = freed.len() * node.volume.geometry.sectors_per_block();
         let left = u64::from(self.inode.sectors).checked_sub(sectors);

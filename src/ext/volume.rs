@@ -22,6 +22,7 @@ use crate::buffer::{Buffer, Segment};
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::{Transfer, read_fully, uninterrupted, write_fully};
 use crate::error::ErrorKind;
+use crate::map::blocks::Blocks;
 use crate::map::indirect::Tables;
 use crate::marker::Identity;
 use crate::merge::{self, Span};
@@ -61,6 +62,8 @@ pub(crate) struct Volume {
     /// Why nothing is written any more.
     broken: OnceLock<String>,
     nodes: Mutex<BTreeMap<u32, Weak<Node>>>,
+    /// The blocks of the journal, where the volume is written.
+    journal: OnceLock<Blocks>,
 }
 
 /// When a block that has changed is to be written.
@@ -120,7 +123,7 @@ fn clock() -> Duration {
 
 impl Volume {
     /// Reads what there is on an image. Nothing is written yet.
-    pub fn open(image: Image, process: &'static Process, write: bool) -> io::Result<Self> {
+    pub fn open(image: Image, process: &'static Process, write: bool) -> io::Result<Arc<Self>> {
         let Image { backend: image, facts, fs } = image;
         let unit = facts.alignment.offset;
         let mut first = Buffer::zeroed(FIRST_READ_BYTES);
@@ -137,7 +140,7 @@ impl Volume {
         }
         let unit = unit_for(&*image, &facts, geometry.block_bytes)?;
         let user = rustix::process::geteuid().as_raw();
-        Ok(Self {
+        let volume = Arc::new(Self {
             image,
             facts,
             fs,
@@ -150,7 +153,13 @@ impl Volume {
             syncing: Mutex::default(),
             broken: OnceLock::default(),
             nodes: Mutex::default(),
-        })
+            journal: OnceLock::default(),
+        });
+        if let Some(number) = volume.geometry.journal.filter(|_| write) {
+            let blocks = Node::open(volume.clone(), number)?.owned()?;
+            volume.journal.set(blocks).expect("just made");
+        }
+        Ok(volume)
     }
 
     /// What a file of it is like.
@@ -249,12 +258,15 @@ impl Volume {
     }
 
     /// Whether a file may have the blocks: they are on the volume, not what groups have for themselves, and, if files are to
-    /// be written, in use.
+    /// be written, in use and not the journal's.
     pub fn check(&self, range: Range<u64>, number: u32) -> io::Result<()> {
         let Geometry { first_data_block, blocks, .. } = self.geometry;
         let names = |what: &str| corrupt(format!("inode {number} names {what} ({range:?})"));
         if range.start < first_data_block || range.end > blocks {
             return Err(names("blocks that are not there"));
+        }
+        if self.in_journal(&range).is_some() {
+            return Err(names("blocks of the journal"));
         }
         let mut metadata = self.metadata();
         let mut start = range.start;
@@ -272,6 +284,11 @@ impl Volume {
             start = part.end;
         }
         Ok(())
+    }
+
+    /// The first block of the range that is the journal's.
+    fn in_journal(&self, range: &Range<u64>) -> Option<u64> {
+        self.journal.get().and_then(|journal| journal.first_in(range))
     }
 
     /// Free bytes, for this user.
@@ -307,7 +324,7 @@ impl Volume {
         }
         let mut taken = Vec::new();
         let result = metadata.take(self, wanted, goal, &mut taken).and_then(|()| {
-            match taken.iter().find_map(is_taken) {
+            match taken.iter().find_map(|range| is_taken(range).or_else(|| self.in_journal(range))) {
                 Some(block) => Err(corrupt(format!("block {block} is in use, and marked as free"))),
                 None => Ok(()),
             }

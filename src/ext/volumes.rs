@@ -37,7 +37,7 @@ impl Volumes {
         &self,
         key: Key,
         write: bool,
-        open: impl FnOnce() -> Result<Volume, E>,
+        open: impl FnOnce() -> Result<Arc<Volume>, E>,
     ) -> Result<Held, E> {
         let mut volumes = self.0.lock();
         let volume = match volumes.get_mut(&key) {
@@ -51,7 +51,7 @@ impl Volumes {
                 open.volume.clone()
             }
             None => {
-                let volume = Arc::new(open()?);
+                let volume = open()?;
                 let open = Open { volume: volume.clone(), users: 1, writers: usize::from(write) };
                 volumes.insert(key, open);
                 volume
