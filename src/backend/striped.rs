@@ -367,6 +367,17 @@ impl Striped {
         offset: u64,
         io: impl Fn(SmallVec<[Segment; 1]>, u64) -> Io,
     ) -> Split {
+        if let Some((member, at)) = self.alone(segments, offset) {
+            let total = segments.iter().map(Segment::len).sum();
+            return Split {
+                parts: smallvec![(member, io(segments.into(), at))],
+                gather: Gather {
+                    total,
+                    pieces: smallvec![smallvec![merge::Span::at(0, total)]],
+                    results: smallvec![None],
+                },
+            };
+        }
         let total = segments.iter().map(Segment::len).sum();
         let list = self.requests(segments, offset, total);
         let gather = Gather {

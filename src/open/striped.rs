@@ -392,18 +392,17 @@ fn member_limits(members: &[Member], chunk_bytes: u64, alignment: Alignment) -> 
 
 /// What tells a volume from a copy of it, of which not even one member is the original.
 fn joint_identity(members: &[Member], header: Header) -> Identity {
-    let sum = |salt: u8| {
+    let sum = |field: fn(Identity) -> u64| {
         let mut hasher = crc32fast::Hasher::new();
-        hasher.update(&[salt]);
-        hasher.update(&header.volume);
-        for Member { facts: Facts { identity: Identity { inode, born }, .. }, .. } in members {
-            hasher.update(&inode.to_le_bytes());
-            hasher.update(&born.0.to_le_bytes());
-            hasher.update(&born.1.to_le_bytes());
-        }
+        members.iter().for_each(|member| hasher.update(&field(member.facts.identity).to_le_bytes()));
         hasher.finalize()
     };
-    Identity { inode: u64::from(sum(0)) << 32 | u64::from(sum(1)), born: (i64::from(sum(2)), sum(3)) }
+    // Checksums of the same bytes would tell no more than one: each has others.
+    let volume = crc32fast::hash(&header.volume);
+    Identity {
+        inode: u64::from(volume) << 32 | u64::from(sum(|member| member.inode)),
+        born: (i64::from(sum(|member| member.born.0 as u64)), sum(|member| member.born.1.into())),
+    }
 }
 
 fn parts_of(members: &[Member], header: Header, facts: &Facts, hands_max: usize) -> Members {
