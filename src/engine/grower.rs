@@ -14,7 +14,7 @@
 
 use super::core::{Failure, GrowthJob};
 use super::io::Transfer;
-use super::{Engine, io, is_no_space};
+use super::{Engine, io, is_contradiction, is_no_space};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
 use crate::growth::{Plan, Room};
@@ -175,7 +175,9 @@ impl Engine {
 
     /// Data, size and attributes. A failure wedges the file system as that of any flush does.
     pub(super) fn make_stable(&self) -> Result<()> {
-        let blame = |error: &std::io::Error| Some(self.cause(Operation::Flush, None, error));
+        let blame = |error: &std::io::Error| {
+            (!is_contradiction(error)).then(|| self.cause(Operation::Flush, None, error))
+        };
         self.fs.flushing(|| io::uninterrupted(|| self.backend.sync_all()), blame)
     }
 

@@ -425,7 +425,7 @@ impl Engine {
     /// What flushes was performed. It may have been the flush behind a write that failed; the kernel does not say.
     fn end_flush(&self, work: &Work, flush: Flushing, result: &std::io::Result<()>) -> Ended {
         self.fs.end_flush(flush, result, |error| match work {
-            Work::Flush => Some(self.cause(Operation::Flush, None, error)),
+            Work::Flush => (!is_contradiction(error)).then(|| self.cause(Operation::Flush, None, error)),
             Work::Write { offset, .. } => {
                 puts_flush_in_doubt(error).then(|| self.cause(Operation::Write, Some(*offset), error))
             }
@@ -505,7 +505,8 @@ impl Engine {
             if is_gone(error) {
                 self.fs.wedge(cause.clone());
             }
-            let wedges = self.fs.wedged().is_some();
+            // A flush that failed ends the file, whatever it says of the file system.
+            let wedges = self.fs.wedged().is_some() || operation == Operation::Flush;
             let cause = self.fs.wedged().cloned().unwrap_or(cause);
             return Err(Failure { kind: os_kind(error), cause, wedges });
         }
@@ -582,13 +583,19 @@ fn is_gone(error: &std::io::Error) -> bool {
 }
 
 /// A write that carries a flush failed so that the flush may be what failed.
-fn puts_flush_in_doubt(error: &std::io::Error) -> bool {
+pub(crate) fn puts_flush_in_doubt(error: &std::io::Error) -> bool {
     !matches!(
         os_kind(error),
         ErrorKind::NoSpace(_)
             | ErrorKind::Corrupt(_)
+            | ErrorKind::Doubtful(_)
             | ErrorKind::Os(libc::EINVAL | libc::EAGAIN | libc::EFAULT | libc::EPERM | libc::ETXTBSY)
     )
+}
+
+/// Whether it was found before anything was flushed, in what the file lies in. What that lies on has no part in it.
+fn is_contradiction(error: &std::io::Error) -> bool {
+    matches!(os_kind(error), ErrorKind::Corrupt(_))
 }
 
 fn check(what: &'static str, value: u64, required: u64) -> Result<(), ErrorKind> {

@@ -44,7 +44,9 @@ impl Within {
         if !offset.is_multiple_of(block_bytes) || !bytes.is_multiple_of(block_bytes) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        let end = offset.checked_add(bytes).filter(|end| *end <= self.size_max());
+        // A file of the largest size may end in a block that goes beyond.
+        let max = self.size_max().next_multiple_of(block_bytes);
+        let end = offset.checked_add(bytes).filter(|end| *end <= max);
         let end = end.ok_or_else(|| io::Error::from_raw_os_error(libc::EFBIG))?;
         Ok(offset / block_bytes..end / block_bytes)
     }

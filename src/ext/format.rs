@@ -16,6 +16,8 @@ pub const ROOT_INODE: u32 = 2;
 const MAGIC: u16 = 0xEF53;
 const BLOCK_LOG_MAX: u32 = 6;
 const INODE_BYTES_MIN: u64 = 128;
+/// The number of free ones is one of 16 bits, and the number of all a multiple of 8.
+const GROUP_BLOCKS_MAX: u64 = (1 << 16) - 8;
 const STATE_VALID: u16 = 1;
 const STATE_ERRORS: u16 = 2;
 const OS_HURD: u32 = 1;
@@ -126,7 +128,9 @@ impl Geometry {
                 "{blocks} blocks of {block_bytes} bytes in a volume of {volume_bytes} bytes"
             ));
         }
-        if !(8..=bits).contains(&self.blocks_per_group) || !self.blocks_per_group.is_multiple_of(8) {
+        if !(8..=bits.min(GROUP_BLOCKS_MAX)).contains(&self.blocks_per_group)
+            || !self.blocks_per_group.is_multiple_of(8)
+        {
             return corrupt(format!("groups of {} blocks", self.blocks_per_group));
         }
         if !inode_bytes.is_power_of_two() || !(INODE_BYTES_MIN..=block_bytes).contains(&inode_bytes) {
@@ -141,6 +145,10 @@ impl Geometry {
         }
         if self.reserved_descriptor_blocks > block_bytes / 4 {
             return corrupt(format!("{} blocks kept for descriptors", self.reserved_descriptor_blocks));
+        }
+        let (descriptors, first) = (self.copies(0), self.group(0));
+        if descriptors.end > first.end {
+            return corrupt(format!("the descriptors of {} groups in {first:?}", self.groups()));
         }
         Ok(())
     }

@@ -180,7 +180,8 @@ fn devices_in_use_and_mixtures_are_refused() -> TrialResult {
 }
 
 pub fn trials() -> Vec<Trial> {
-    let tests: &[(&str, fn() -> TrialResult)] = named![
+    type Test = (&'static str, fn() -> TrialResult);
+    let tests: &[Test] = named![
         a_volume_of_devices_has_a_fixed_size,
         a_flush_is_one_of_all_members,
         only_blank_devices_become_a_volume,
