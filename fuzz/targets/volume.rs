@@ -22,6 +22,8 @@ const LEN: usize = 300 * BLOCK + 77;
 const OPERATIONS_MAX: usize = 24;
 /// The farthest offset, in blocks: a little beyond where triple indirect blocks begin.
 const END_MAX: u64 = 12 + 256 + 256 * 256 + 300;
+/// The same in a sound volume, of which every byte is compared.
+const MODEL_END_MAX: u64 = 12 + 256 + 600;
 
 #[derive(Debug, Arbitrary)]
 struct Program {
@@ -307,11 +309,13 @@ impl<'a> Model<'a> {
                     Err(error) => is_for_space(&error),
                 }
             }
-            Operation::Write { at, blocks } => self.write(at.into(), blocks),
-            Operation::WriteFar { at, blocks } => self.write(at.into(), blocks),
+            Operation::Write { at, blocks } => self.write(u64::from(at) % MODEL_END_MAX, blocks),
+            Operation::WriteFar { at, blocks } => self.write(u64::from(at) % MODEL_END_MAX, blocks),
             Operation::Read { at, bytes } => self.look(at as usize % (len + BLOCK), bytes.into()),
-            Operation::SetLen { blocks, odd } => self.set_len(length(blocks.into(), odd)),
-            Operation::SetLenFar { blocks } => self.set_len(length(blocks.into(), 0)),
+            Operation::SetLen { blocks, odd } => {
+                self.set_len(length(u64::from(blocks) % MODEL_END_MAX, odd));
+            }
+            Operation::SetLenFar { blocks } => self.set_len(length(u64::from(blocks) % MODEL_END_MAX, 0)),
             Operation::Sync => self.file.sync_data().expect("it is sound"),
             Operation::CloseAndOpen => {
                 let file = std::mem::replace(&mut self.file, open(&self.sound.path).expect("it is open"));
