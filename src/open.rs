@@ -78,7 +78,8 @@ fn open_read_only(options: &OpenOptions, path: &Arc<Path>) -> Result<Inner> {
     let fd = rustix::fs::open(&**path, DIRECT | OFlags::RDONLY, Mode::empty())
         .map_err(|errno| fail(refusal(errno)))?;
     let facts = facts(path, &fd)?;
-    Ok(Inner::Reader(Reader::new(Arc::new(Syscall::new(fd)), path.clone(), facts, Process::current())))
+    let key = Key::of(&facts);
+    Ok(Inner::Reader(Reader::new(Arc::new(Syscall::new(fd)), path.clone(), facts, key, Process::current())))
 }
 
 type Joined = (Key, Arc<Engine>);

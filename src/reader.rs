@@ -29,6 +29,8 @@ pub(crate) struct Reader {
     backend: Arc<dyn Backend>,
     path: Arc<Path>,
     facts: Facts,
+    /// By which an engine of this process is found.
+    key: Key,
     process: &'static Process,
     /// The length last found, and the marker it was found with: as long as that one stands, the file only grows.
     known: Mutex<Option<(Vec<u8>, u64)>>,
@@ -37,12 +39,18 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub fn new(backend: Arc<dyn Backend>, path: Arc<Path>, facts: Facts, process: &'static Process) -> Self {
-        Self { backend, path, facts, process, known: Mutex::default(), of_device: OnceLock::default() }
+    pub fn new(
+        backend: Arc<dyn Backend>,
+        path: Arc<Path>,
+        facts: Facts,
+        key: Key,
+        process: &'static Process,
+    ) -> Self {
+        Self { backend, path, facts, key, process, known: Mutex::default(), of_device: OnceLock::default() }
     }
 
     pub fn another(&self) -> Self {
-        Self::new(self.backend.clone(), self.path.clone(), self.facts.clone(), self.process)
+        Self::new(self.backend.clone(), self.path.clone(), self.facts.clone(), self.key, self.process)
     }
 
     pub fn alignment(&self) -> Alignment {
@@ -87,7 +95,7 @@ impl Reader {
     /// cuts apart.
     pub fn engine(&self) -> Option<Arc<Engine>> {
         let writable_here = self.process.is_current() && !self.facts.is_device;
-        writable_here.then(|| self.process.registry.find(Key::of(&self.facts))).flatten()
+        writable_here.then(|| self.process.registry.find(self.key)).flatten()
     }
 
     /// An engine that does nothing but read, if this is a device: whoever writes it, its length is fixed.

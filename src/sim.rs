@@ -124,7 +124,7 @@ impl Disk {
             return striped::reader(members, &name, chunk_bytes, process).map(File::of);
         }
         settle_own();
-        let key = Key { part: Part::Stripe, ..Key::of(&members[0].facts) };
+        let key = striped::key_of(Key::of(&members[0].facts));
         let make = || {
             let bring_up = BringUp {
                 options,
@@ -324,7 +324,8 @@ impl<B: Backend> Below<B> {
     fn open(self, options: &OpenOptions, path: Arc<Path>, epoch: impl FnOnce() -> u32) -> Result<File> {
         let process = Process::current();
         if !options.write {
-            let reader = Reader::new(Arc::new(self.backend), path, self.facts, process);
+            let key = Key::of(&self.facts);
+            let reader = Reader::new(Arc::new(self.backend), path, self.facts, key, process);
             return Ok(File::of(Inner::Reader(reader)));
         }
         settle_own();
@@ -677,6 +678,29 @@ mod tests {
                 let swapped = disk.open_striped(&OpenOptions::new(), &["log.1", "log.0", "log.2"], 8192);
                 assert!(matches!(swapped.unwrap_err().kind(), ErrorKind::Members(_)));
             });
+        }
+    }
+
+    /// Space ahead begins at the next block, which may lie on another member than the last byte.
+    #[test]
+    fn a_striped_volume_that_ends_inside_a_block_grows_without_a_gap() {
+        const NAMES: [&str; 3] = ["log.0", "log.1", "log.2"];
+        for (seed, growth) in [Growth::Unwritten, Growth::Zeroed, Growth::None].into_iter().enumerate() {
+            for len in [4000, 4096 * 8 + 594, 4096 * 9 - 1] {
+                let disk = Disk::new(seed as u64);
+                let options = log().growth(growth).tail(crate::Tail::Pad).clone();
+                let file = disk.open_striped(&options, &NAMES, 4096).unwrap();
+                file.append(&vec![1; len]).unwrap();
+                file.close().unwrap();
+                let file = disk.open_striped(&options, &NAMES, 4096).unwrap();
+                let offset = file.append(&Buffer::from(&[2; 4096][..])).unwrap();
+                assert_eq!(offset, len.next_multiple_of(4096) as u64);
+                file.sync_data().unwrap();
+                let after = disk.crash().open_striped(&options, &NAMES, 4096).unwrap();
+                let mut into = Buffer::zeroed(4096);
+                assert_eq!(after.read_at(&mut into, offset).unwrap(), 4096, "{growth:?}, {len}");
+                assert!(into.iter().all(|byte| *byte == 2));
+            }
         }
     }
 

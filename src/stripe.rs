@@ -15,6 +15,9 @@ pub const HEADER_BYTES: usize = 4096;
 /// Volumes of more members are refused.
 pub const MEMBERS_MAX: usize = 64;
 
+/// Longer chunks are refused, so that no place on a member is beyond what a number holds.
+pub const CHUNK_BYTES_MAX: u64 = 1 << 40;
+
 const SECTOR_BYTES: usize = 512;
 const MAGIC: &[u8; 14] = b"dioxide stripe";
 const VERSION: u8 = 1;

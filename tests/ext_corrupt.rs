@@ -29,7 +29,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const TARGET: &str = "/target";
 
 /// How many of the hostile values of a number are tried, unless DIOXIDE_EXT_SHAPES=all asks for every one.
-const VALUES_AT_A_TIME: usize = 3;
+const VALUES_AT_A_TIME: usize = 2;
 
 // --- a volume and its layout ----------------------------------------------------------------------
 
@@ -262,6 +262,11 @@ fn read_ends(file: &File) {
     }
 }
 
+/// Whether every value is tried, and not some.
+fn everything() -> bool {
+    std::env::var_os("DIOXIDE_EXT_SHAPES").is_some_and(|which| which == "all")
+}
+
 /// A place where cases are tried, one after the other.
 struct Bench<'a> {
     specimen: &'a Specimen,
@@ -378,10 +383,9 @@ impl<'a> Bench<'a> {
 
     /// Every number of a range, with some of its hostile values, other ones for each.
     fn sweep(&mut self, name: &str, range: Range<usize>, claims: Claims) -> TrialResult {
-        let all = std::env::var_os("DIOXIDE_EXT_SHAPES").is_some_and(|which| which == "all");
         for (n, at) in range.step_by(4).enumerate() {
             let values = self.specimen.hostile_values(at);
-            let some = if all { values.len() } else { VALUES_AT_A_TIME };
+            let some = if everything() { values.len() } else { VALUES_AT_A_TIME };
             // A stride that has no factor in common with any count of them.
             let chosen = (0..some).map(|i| values[(n * 7 + i * 11) % values.len()]);
             for value in chosen.collect::<Vec<_>>() {
@@ -405,7 +409,7 @@ fn nothing_is_corrupt(bench: &mut Bench) -> TrialResult {
 fn any_number_of_the_superblock(bench: &mut Bench) -> TrialResult {
     bench.sweep("the superblock", 1024..2048, Claims::Nothing)?;
     assert!(bench.opened > 100, "names and times do not matter: {} of {}", bench.opened, bench.tried);
-    assert!(bench.opened < bench.tried - 20, "{} of {} were opened", bench.opened, bench.tried);
+    assert!(bench.opened < bench.tried - 10, "{} of {} were opened", bench.opened, bench.tried);
     Ok(())
 }
 
@@ -461,10 +465,12 @@ fn any_pointer_of_the_map(bench: &mut Bench) -> TrialResult {
     }
     places.sort_unstable();
     places.dedup();
-    for at in places {
+    let step = if everything() { 1 } else { 4 };
+    for (n, at) in places.into_iter().enumerate() {
         let values = specimen.metadata().into_iter().chain(specimen.pointers.iter().copied());
         let beyond = [specimen.block_count(), specimen.block_count() + 1, 1 << 31, u32::MAX.into()];
-        for value in values.chain(beyond).chain([1, specimen.own.first().copied().unwrap_or(0)]) {
+        let values = values.chain(beyond).chain([1, specimen.own.first().copied().unwrap_or(0)]);
+        for value in values.skip(n % step).step_by(step) {
             bench.try_case("a pointer", Case { at, value: value as u32, claims: Claims::Nothing })?;
         }
         // What it claims cannot be known to be another file's.

@@ -74,6 +74,13 @@ impl Hands {
             .collect()
     }
 
+    /// Lets the threads end, and waits for them. Nobody may have calls to make any more.
+    pub fn end(&self) {
+        self.offers.open.lock().ends = true;
+        self.offers.changed.notify_all();
+        std::mem::take(&mut *self.threads.lock()).into_iter().for_each(JoinHandle::join);
+    }
+
     fn offer<R: Send + 'static>(&self, calls: &Arc<Calls<R>>, count: usize) {
         self.start_threads();
         let mut open = self.offers.open.lock();
@@ -148,9 +155,7 @@ impl<R: Send> Batch for Calls<R> {
 
 impl Drop for Hands {
     fn drop(&mut self) {
-        self.offers.open.lock().ends = true;
-        self.offers.changed.notify_all();
-        std::mem::take(&mut *self.threads.lock()).into_iter().for_each(JoinHandle::join);
+        self.end();
     }
 }
 
@@ -227,6 +232,16 @@ mod tests {
             barrier.wait();
             assert_eq!(left, 0);
         });
+    }
+
+    /// The child of a fork would wait for them for ever when it drops what is left of a volume that its parent closed.
+    #[test]
+    fn hands_that_have_ended_leave_no_thread_to_wait_for() {
+        let hands = Hands::new(2);
+        hands.all(numbers(3));
+        assert_eq!(hands.threads.lock().len(), 2);
+        hands.end();
+        assert!(hands.threads.lock().is_empty());
     }
 
     #[test]

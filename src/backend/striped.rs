@@ -21,17 +21,20 @@ use super::hands::{Call, Hands};
 use super::ring::Io;
 use super::{Backend, Job, Mapped};
 use crate::buffer::{Buffer, Segment};
-use crate::engine::{part_of, uninterrupted};
+use crate::engine::{puts_flush_in_doubt, uninterrupted};
+use crate::error::ErrorKind;
 use crate::map;
-use crate::merge::{self, Limits, MemberRequest, Run};
+use crate::merge::{self, Limits, MemberRequest, Refusals, Requests, Run};
 use crate::recovery::Extent;
+use crate::stats::count;
 use crate::stripe::{HEADER_BYTES, Header, State};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{JoinHandle, Mutex};
+use crate::sync::{Apart, JoinHandle, Mutex};
 use smallvec::{SmallVec, smallvec};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64 as Counter;
 
 /// How often a header is written again that was written in part, or not at all for the moment.
 const TRIES_MAX: u32 = 100;
@@ -47,11 +50,21 @@ pub(crate) struct Striped {
     /// The file system of each member, by number.
     places: Vec<u64>,
     /// None are needed to read, nor in the child of a fork.
-    hands: Hands,
+    hands: Apart<Hands>,
     /// None for devices, whose size is fixed.
     files: Option<Files>,
-    /// Of operations that became more than one request: where each is one, nobody counts.
-    divided: Mutex<Mapped>,
+    divided: Apart<Divided>,
+}
+
+/// Operations that became more than one request: where each is one, nobody counts. Without a lock, which the child of a
+/// fork could find held for ever when it reads.
+#[derive(Debug, Default)]
+struct Divided {
+    more_requests: Counter,
+    gap: Counter,
+    bytes: Counter,
+    segments: Counter,
+    member: Counter,
 }
 
 /// What there is to know of members that are files.
@@ -59,8 +72,9 @@ pub(crate) struct Striped {
 struct Files {
     /// Nobody of ours writes above without `extending`.
     physical: AtomicU64,
+    /// Whoever changes the sizes of several members is alone with them.
     extending: Mutex<()>,
-    /// What the header says, if the volume is open for writing.
+    /// The length that the header says.
     floor: Mutex<Option<u64>>,
 }
 
@@ -97,6 +111,28 @@ pub(crate) struct Gather {
     results: SmallVec<[Option<io::Result<u64>>; 4]>,
 }
 
+impl Divided {
+    fn count(&self, Requests { list, refusals }: &Requests) {
+        count(&self.more_requests, list.len() as u64 - 1);
+        count(&self.gap, refusals.gap);
+        count(&self.bytes, refusals.bytes);
+        count(&self.segments, refusals.segments);
+        count(&self.member, refusals.member);
+    }
+
+    fn snapshot(&self) -> Mapped {
+        let get = |counter: &Counter| counter.load(Ordering::Relaxed);
+        let refused = Refusals {
+            gap: get(&self.gap),
+            bytes: get(&self.bytes),
+            segments: get(&self.segments),
+            member: get(&self.member),
+            order: 0,
+        };
+        Mapped { more_requests: get(&self.more_requests), refused, ..Mapped::default() }
+    }
+}
+
 impl Gather {
     /// A part ended. Returns what the call came to, if it was the last.
     pub fn took(&mut self, part: usize, result: io::Result<u64>) -> Option<io::Result<u64>> {
@@ -104,11 +140,16 @@ impl Gather {
         self.results.iter().all(Option::is_some).then(|| self.outcome())
     }
 
-    /// An error that says more than that the call is to be made again counts; or else what was moved without a gap.
+    /// An error that says more than that the call is to be made again counts, and first one by which a flush may have failed;
+    /// or else what was moved without a gap.
     fn outcome(&mut self) -> io::Result<u64> {
         let mut results: SmallVec<[_; 4]> = self.results.drain(..).flatten().collect();
-        let fatal = results.iter().position(|result| matches!(result, Err(error) if !is_put_off(error)));
-        if let Some(fatal) = fatal {
+        let find = |counts: &dyn Fn(&io::Error) -> bool| {
+            results.iter().position(|result| result.as_ref().is_err_and(counts))
+        };
+        let fatal = |error: &io::Error| !is_put_off(error);
+        let worst = find(&|error| fatal(error) && puts_flush_in_doubt(error)).or_else(|| find(&fatal));
+        if let Some(fatal) = worst {
             return results.swap_remove(fatal);
         }
         let missing = |(pieces, result): (&SmallVec<[merge::Span; 1]>, &io::Result<u64>)| {
@@ -148,9 +189,9 @@ impl Striped {
             header,
             limits,
             places,
-            hands: Hands::new(hands_max),
+            hands: Apart(Hands::new(hands_max)),
             files,
-            divided: Mutex::default(),
+            divided: Apart::default(),
         }
     }
 
@@ -170,6 +211,8 @@ impl Striped {
         let sizes = self.sizes()?;
         let len = self.map.len_of(sizes.iter().copied());
         files.physical.store(len, Ordering::Release);
+        // What recovery cuts below is to be noted, too: it may be cut off itself.
+        *files.floor.lock() = state.map(|(State::Closed(floor) | State::Open(floor))| floor);
         let odd = |len| {
             let size_of = |member| self.map.size_of(member, len);
             sizes.iter().enumerate().find(|(member, size)| **size != size_of(*member))
@@ -331,9 +374,17 @@ impl Striped {
             pieces: list.iter().map(|request| request.pieces.iter().copied().collect()).collect(),
             results: list.iter().map(|_| None).collect(),
         };
+        let starts: SmallVec<[u64; 4]> = segments
+            .iter()
+            .scan(0, |end, segment| Some(std::mem::replace(end, *end + segment.len())))
+            .collect();
+        // Each lies in one segment.
+        let segment_of = |piece: &merge::Span| {
+            let nth = starts.partition_point(|start| *start <= piece.start) - 1;
+            segments[nth].part(piece.start - starts[nth]..piece.end - starts[nth])
+        };
         let parts = list.into_iter().map(|request| {
-            let pieces = request.pieces.iter().flat_map(|piece| part_of(segments, &(piece.start..piece.end)));
-            (request.member, io(pieces.collect(), request.offset))
+            (request.member, io(request.pieces.iter().map(segment_of).collect(), request.offset))
         });
         Split { parts: parts.collect(), gather }
     }
@@ -347,9 +398,7 @@ impl Striped {
         });
         let requests = merge::requests(cut_at(runs, offset, ends), self.limits);
         if requests.list.len() > 1 {
-            let mut divided = self.divided.lock();
-            divided.more_requests += requests.list.len() as u64 - 1;
-            divided.refused.add(requests.refusals);
+            self.divided.count(&requests);
         }
         requests.list
     }
@@ -406,6 +455,12 @@ impl Striped {
         }
         Ok(())
     }
+}
+
+/// What is to be told of a volume that cannot be used any more.
+fn gone(what: &str, error: &io::Error) -> io::Error {
+    log::error!("dioxide: {what}: {error}");
+    io::Error::from_raw_os_error(libc::ESHUTDOWN)
 }
 
 /// Cuts runs where segments end, which begin at `offset` as the runs do.
@@ -473,7 +528,11 @@ impl Backend for Striped {
     }
 
     fn allocate(&self, start: u64, end: u64) -> io::Result<()> {
+        let _alone = self.files.as_ref().map(|files| files.extending.lock());
         let before = self.sizes()?;
+        // The member on which the file ends inside of a block gets the rest of it as well.
+        let start =
+            self.files.as_ref().map_or(start, |files| start.min(files.physical.load(Ordering::Acquire)));
         let each = self.members.iter().enumerate().filter_map(|(number, member)| {
             let part = self.map.part_of(number, start..end)?;
             let member = member.clone();
@@ -496,6 +555,7 @@ impl Backend for Striped {
     }
 
     fn write_zeroes(&self, start: u64, end: u64) -> io::Result<()> {
+        let _alone = self.files.as_ref().map(|files| files.extending.lock());
         for (number, member) in self.members.iter().enumerate() {
             if let Some(part) = self.map.part_of(number, start..end) {
                 member.write_zeroes(part.start, part.end)?;
@@ -509,13 +569,24 @@ impl Backend for Striped {
         let Some(files) = &self.files else { return Err(io::Error::from_raw_os_error(libc::EINVAL)) };
         let floor = *files.floor.lock();
         if floor.is_some_and(|floor| len < floor) {
-            self.note(State::Open(len))?;
+            self.note(State::Open(len)).map_err(|error| match puts_flush_in_doubt(&error) {
+                true => gone("the state of a striped volume could not be made stable", &error),
+                false => error,
+            })?;
         }
-        let result = self.cut_members(len);
-        if let Err(error) = result {
-            // Some are cut and others are not: nobody may go on with that.
-            log::error!("dioxide: the members of a striped volume could not be cut as one: {error}");
-            return Err(io::Error::from_raw_os_error(libc::ESHUTDOWN));
+        let sizes = self.sizes()?;
+        if let Err(error) = self.cut_members(len) {
+            let physical = files.physical.load(Ordering::Acquire);
+            // What was only extended can be taken back, what was cut cannot.
+            let as_before = match len > physical {
+                true => self.cut_members(physical).is_ok(),
+                false => self.sizes().is_ok_and(|now| now == sizes),
+            };
+            return Err(match as_before {
+                true => error,
+                // Nobody may go on with members of which only some have changed.
+                false => gone("the members of a striped volume could not be cut as one", &error),
+            });
         }
         files.physical.store(len, Ordering::Release);
         Ok(())
@@ -549,8 +620,9 @@ impl Backend for Striped {
     }
 
     fn size_max(&self) -> u64 {
-        let sizes = self.members.iter().map(|member| member.size_max());
-        self.map.len_of_devices(sizes)
+        // No file is longer than the largest offset.
+        let sizes = self.members.iter().map(|member| member.size_max().min(i64::MAX as u64));
+        self.map.len_of_devices(sizes).min(i64::MAX as u64)
     }
 
     fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>> {
@@ -559,7 +631,11 @@ impl Backend for Striped {
 
     fn close(&self) -> io::Result<()> {
         let Some(files) = &self.files else { return Ok(()) };
-        let len = self.physical_size()?;
+        let (len, physical) = (self.physical_size()?, files.physical.load(Ordering::Acquire));
+        if len < physical {
+            let why = format!("it has {physical} bytes, of which another program has left {len}");
+            return Err(io::Error::other(ErrorKind::Doubtful(why)));
+        }
         if self.cut_members(len)? {
             self.on_all(|member| member.sync_all())?;
         }
@@ -568,6 +644,8 @@ impl Backend for Striped {
     }
 
     fn unlock(&self) {
+        // Queues keep what was put away for a while, also in the child of a fork, which has no hands to wait for.
+        self.hands.end();
         self.members.iter().for_each(|member| member.unlock());
     }
 
@@ -580,7 +658,7 @@ impl Backend for Striped {
     }
 
     fn mapped(&self) -> Option<Mapped> {
-        Some(*self.divided.lock())
+        Some(self.divided.snapshot())
     }
 }
 

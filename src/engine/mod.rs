@@ -583,11 +583,12 @@ fn is_gone(error: &std::io::Error) -> bool {
 }
 
 /// A write that carries a flush failed so that the flush may be what failed.
-fn puts_flush_in_doubt(error: &std::io::Error) -> bool {
+pub(crate) fn puts_flush_in_doubt(error: &std::io::Error) -> bool {
     !matches!(
         os_kind(error),
         ErrorKind::NoSpace(_)
             | ErrorKind::Corrupt(_)
+            | ErrorKind::Doubtful(_)
             | ErrorKind::Os(libc::EINVAL | libc::EAGAIN | libc::EFAULT | libc::EPERM | libc::ETXTBSY)
     )
 }

@@ -375,7 +375,6 @@ const APPEND_ONLY: u32 = 0x20;
 const JOURNALED: u32 = 0x4000;
 /// Of ext4, and of what ext2 never got: the data is not where pointers say, or not what is read there.
 const FOREIGN: &[(u32, &str)] = &[
-    (0x4, "compressed"),
     (0x200, "compressed"),
     (0x800, "encrypted"),
     (0x80000, "mapped by extents"),
@@ -466,6 +465,132 @@ impl Inode {
         for at in [CHANGED_EXTRA, MODIFIED_EXTRA] {
             if bytes.len() > EXTRA_BYTES && EXTRA_BYTES + usize::from(u16_at(bytes, EXTRA_BYTES)) >= at + 4 {
                 set_u32(bytes, at, extra);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const IMAGE_BYTES: u64 = 32 << 20;
+
+    /// A superblock of `blocks` blocks of 1 KiB, in groups of 8192.
+    fn superblock(blocks: u32) -> Vec<u8> {
+        let mut bytes = vec![0; SUPERBLOCK_BYTES];
+        let groups = (blocks - 1).div_ceil(8192);
+        for (at, value) in [(0, groups * 64), (4, blocks), (20, 1), (32, 8192), (40, 64), (76, 1), (84, 11)] {
+            set_u32(&mut bytes, at, value);
+        }
+        set_u32(&mut bytes, RO_COMPAT, SPARSE_SUPER);
+        set_u16(&mut bytes, 56, MAGIC);
+        set_u16(&mut bytes, STATE, STATE_VALID);
+        set_u16(&mut bytes, 88, 128);
+        bytes
+    }
+
+    fn geometry(blocks: u32) -> Geometry {
+        Geometry::parse(&superblock(blocks), IMAGE_BYTES).unwrap()
+    }
+
+    #[test]
+    fn groups_cover_the_volume() {
+        let geometry = geometry(20_000);
+        assert_eq!(geometry.groups(), 3);
+        assert_eq!(geometry.group(2), 16_385..20_000);
+        assert_eq!((geometry.group_of(8192), geometry.group_of(8193)), (0, 1));
+        assert_eq!(geometry.inode(1), Ok((0, 0)));
+        assert_eq!(geometry.inode(66), Ok((1, 128)));
+        assert!(geometry.inode(0).is_err() && geometry.inode(193).is_err());
+        assert_eq!(geometry.descriptor(2), (2, 64));
+    }
+
+    #[test]
+    fn copies_of_the_superblock_are_where_mke2fs_puts_them() {
+        let geometry = Geometry { blocks_per_group: 8, blocks: 8 * 400, ..geometry(20_000) };
+        let with: Vec<_> = (0..400).filter(|group| geometry.has_copies(*group)).collect();
+        assert_eq!(with, [0, 1, 3, 5, 7, 9, 25, 27, 49, 81, 125, 243, 343]);
+        let everywhere = Geometry { features: Features::default(), ..geometry };
+        assert!((0..400).all(|group| everywhere.has_copies(group)));
+    }
+
+    #[test]
+    fn a_volume_that_ends_before_its_last_block_is_refused() {
+        let bytes = superblock(20_000);
+        assert!(Geometry::parse(&bytes, 20_000 * 1024).is_ok());
+        assert!(matches!(Geometry::parse(&bytes, 20_000 * 1024 - 1), Err(Refusal::Corrupt(_))));
+    }
+
+    #[test]
+    fn only_what_was_put_away_is_used() {
+        let mut bytes = superblock(20_000);
+        let mut superblock = Superblock(&mut bytes);
+        superblock.check_state().unwrap();
+        superblock.mark(false, Duration::ZERO);
+        assert!(superblock.check_state().is_err());
+        superblock.mark(true, Duration::ZERO);
+        superblock.check_state().unwrap();
+        set_u16(superblock.0, STATE, STATE_VALID | STATE_ERRORS);
+        assert!(superblock.check_state().is_err());
+    }
+
+    #[test]
+    fn a_group_whose_parts_overlap_is_refused() {
+        let geometry = geometry(20_000);
+        let parsed = |bitmap: u32, inodes: u32, table: u32| {
+            let mut bytes = [0; 32];
+            [bitmap, inodes, table]
+                .iter()
+                .enumerate()
+                .for_each(|(n, block)| set_u32(&mut bytes, 4 * n, *block));
+            Descriptor::parse(&bytes, 0, &geometry)
+        };
+        assert!(parsed(3, 4, 5).is_ok());
+        for (bitmap, inodes, table) in
+            [(3, 3, 5), (2, 4, 5), (3, 5, 5), (3, 4, 8190), (3, 4, 8193), (0, 4, 5)]
+        {
+            assert!(parsed(bitmap, inodes, table).is_err(), "{bitmap} {inodes} {table}");
+        }
+    }
+
+    #[test]
+    fn times_beyond_2038_are_kept_where_there_is_room() {
+        let mut bytes = vec![0; 256];
+        for (at, value) in [(0, 0x8000), (26, 1), (EXTRA_BYTES, 32)] {
+            set_u16(&mut bytes, at, value);
+        }
+        let inode = Inode::parse(&bytes, 12, &geometry(20_000)).unwrap();
+        inode.store(&mut bytes, Duration::new((1 << 32) - 1, 5));
+        assert_eq!(u32_at(&bytes, MODIFIED_TIME), u32::MAX);
+        assert_eq!(u32_at(&bytes, MODIFIED_EXTRA), 5 << 2 | 1, "read as -1, it is one epoch less");
+        inode.store(&mut bytes[..128], Duration::new(7, 5));
+        assert_eq!(u32_at(&bytes, CHANGED_TIME), 7);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(
+            changes in proptest::collection::vec((0usize..64, any::<u32>(), 0u32..32), 0..4),
+            inode in proptest::collection::vec(any::<u8>(), 128), number: u32, group in 0u64..3
+        ) {
+            let mut bytes = superblock(20_000);
+            for (word, value, shift) in changes {
+                set_u32(&mut bytes, 4 * word, value >> shift);
+            }
+            if let Ok(geometry) = Geometry::parse(&bytes, IMAGE_BYTES) {
+                prop_assert!(geometry.group(geometry.groups() - 1).end == geometry.blocks);
+                if let Ok((group, at)) = geometry.inode(number % geometry.inodes.saturating_add(2)) {
+                    prop_assert!(group < geometry.groups());
+                    prop_assert!(at / geometry.block_bytes < geometry.inode_table_blocks());
+                }
+                let group = group % geometry.groups();
+                let _ = Descriptor::parse(&inode, group, &geometry);
+                if let Ok(inode) = Inode::parse(&inode, number, &geometry) {
+                    let _ = (inode.refusal(true), inode.short_target(&geometry));
+                }
+                prop_assert!(geometry.file_bytes_max() > 0);
             }
         }
     }

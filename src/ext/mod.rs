@@ -111,11 +111,11 @@ impl<'a> Opening<'a> {
             )?;
         let node = self.node(&held, path)?;
         let facts = held.volume.facts_of(&node);
+        let key = Key::of(&facts);
         if !write {
             let backend = Arc::new(Within::new(node, held));
-            return Ok(Inner::Reader(Reader::new(backend, self.name.clone(), facts, self.process)));
+            return Ok(Inner::Reader(Reader::new(backend, self.name.clone(), facts, key, self.process)));
         }
-        let key = Key::of(&facts);
         let engine = self.process.registry.open(key, || self.engine(node, held, facts))?;
         if truncate {
             engine.set_len(0).inspect_err(|_| drop(self.process.registry.leave(key)))?;

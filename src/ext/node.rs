@@ -154,6 +154,7 @@ impl Node {
         let taken = self.take_blocks(&runs, &range)?;
         let written = self.write_runs(segments, &filled(&runs, &taken.data), requests);
         if let Err(error) = written {
+            self.state.lock().map.give_back(&taken.all);
             volume.release(&taken.all)?;
             return Err(error);
         }
@@ -180,7 +181,11 @@ impl Node {
         let first_hole =
             range.start + runs.iter().take_while(|run| run.at.is_some()).map(|run| run.blocks).sum::<u64>();
         let goal = state.goal(self, first_hole)?;
-        let all = self.volume.allocate(tables + holes, goal, |range| state.map.owned().first_in(range))?;
+        let all = self.volume.allocate(tables + holes, goal)?;
+        if let Err(block) = state.map.reserve(&all) {
+            self.volume.release(&all)?;
+            return Err(corrupt(format!("block {block} of inode {} was marked as free", self.number)));
+        }
         let mut blocks = all.iter().cloned().flatten();
         let tables = ranges(blocks.by_ref().take(tables as usize));
         let data = ranges(blocks);

@@ -467,16 +467,16 @@ fn a_corrupt_volume_gives_an_error_or_works() {
     std::os::unix::fs::symlink("dir/../dir/data", source.join("link")).unwrap();
     let image = dir.path().join("volume.img");
     std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
-    let arguments = ["-q", "-F", "-t", "ext2", "-b", "1024", "-N", "32", "-g", "512", "-d"];
+    let arguments = ["-q", "-F", "-t", "ext2", "-b", "1024", "-N", "32", "-O", "^resize_inode", "-d"];
     run("mke2fs", &[&arguments[..], &[source.to_str().unwrap(), image.to_str().unwrap()]].concat());
     let image = std::fs::read(image).unwrap();
     let mut kinds = std::collections::BTreeMap::<String, u32>::new();
     for seed in 0..seeds() * 50 {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut image = image.clone();
-        for _ in 0..random.usize(1..6) {
+        for _ in 0..random.usize(1..40) {
             // What the volume consists of stands in its first blocks, with few exceptions.
-            let blocks = if random.u8(..8) == 0 { 1024 } else { 48 };
+            let blocks = if random.u8(..8) == 0 { 600 } else { 20 };
             let at = random.usize(256..blocks * 256) * 4;
             let used = if random.bool() { Some(random.u32(..1100)) } else { None };
             let word =

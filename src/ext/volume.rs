@@ -269,7 +269,7 @@ impl Volume {
         if range.start < first_data_block || range.end > blocks {
             return Err(names("blocks that are not there"));
         }
-        if self.in_journal(&range).is_some() {
+        if self.journal.get().is_some_and(|journal| journal.first_in(&range).is_some()) {
             return Err(names("blocks of the journal"));
         }
         let mut metadata = self.metadata();
@@ -288,11 +288,6 @@ impl Volume {
             start = part.end;
         }
         Ok(())
-    }
-
-    /// The first block of the range that is the journal's.
-    fn in_journal(&self, range: &Range<u64>) -> Option<u64> {
-        self.journal.get().and_then(|journal| journal.first_in(range))
     }
 
     /// Free bytes, for this user.
@@ -314,26 +309,15 @@ impl Volume {
     // --- allocation ---------------------------------------------------------------------------------
 
     /// Takes so many blocks, near `goal` and side by side if possible: all of them or none. In the order in which a file should
-    /// use them. `is_taken` finds blocks that cannot be free.
-    pub fn allocate(
-        &self,
-        wanted: u64,
-        goal: u64,
-        is_taken: impl Fn(&Range<u64>) -> Option<u64>,
-    ) -> io::Result<Vec<Range<u64>>> {
+    /// use them.
+    pub fn allocate(&self, wanted: u64, goal: u64) -> io::Result<Vec<Range<u64>>> {
         let mut metadata = self.metadata();
         let free = metadata.superblock(self, |superblock| superblock.free_blocks())?;
         if free.saturating_sub(self.reserved()) < wanted {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
         let mut taken = Vec::new();
-        let result = metadata.take(self, wanted, goal, &mut taken).and_then(|()| {
-            match taken.iter().find_map(|range| is_taken(range).or_else(|| self.in_journal(range))) {
-                Some(block) => Err(corrupt(format!("block {block} is in use, and marked as free"))),
-                None => Ok(()),
-            }
-        });
-        if let Err(error) = result {
+        if let Err(error) = metadata.take(self, wanted, goal, &mut taken) {
             metadata.give_back(self, &taken)?;
             return Err(error);
         }

@@ -78,8 +78,9 @@ impl Map {
     /// file otherwise. Fails with a block that is named twice.
     pub fn new(roots: [u32; ROOTS], fanout: u64, others: &[u32]) -> Result<Self, u32> {
         let mut map = Self { roots, tables: BTreeMap::new(), fanout, owned: Blocks::default() };
-        map.own(others)?;
-        map.own(&roots)?;
+        for pointers in [others, &roots] {
+            map.reserve(&ranges(named(pointers))).map_err(|block| block as u32)?;
+        }
         Ok(map)
     }
 
@@ -88,33 +89,38 @@ impl Map {
         &self.roots
     }
 
-    /// How many blocks a file can have.
-    pub fn blocks_max(fanout: u64) -> u64 {
-        DIRECT as u64 + (1..=DEPTH_MAX).map(|depth| fanout.pow(depth)).sum::<u64>()
-    }
-
     /// All that known pointers name.
     pub fn owned(&self) -> &Blocks {
         &self.owned
     }
 
+    /// How many blocks a file can have.
+    pub fn blocks_max(fanout: u64) -> u64 {
+        DIRECT as u64 + (1..=DEPTH_MAX).map(|depth| fanout.pow(depth)).sum::<u64>()
+    }
+
     /// What a table holds that was needed. Fails with a block that is named twice; then nothing has changed.
     pub fn learn(&mut self, table: u32, pointers: Vec<u32>) -> Result<(), u32> {
         assert_eq!(pointers.len() as u64, self.fanout);
-        self.own(&pointers)?;
+        self.reserve(&ranges(named(&pointers))).map_err(|block| block as u32)?;
         self.tables.insert(table, Table { pointers, state: State::Stored });
         Ok(())
     }
 
-    fn own(&mut self, pointers: &[u32]) -> Result<(), u32> {
-        let all = ranges(named(pointers));
-        for (index, range) in all.iter().enumerate() {
+    /// These blocks are about to become part of the file. Fails with one that is named twice; then nothing has changed.
+    pub fn reserve(&mut self, blocks: &[Range<u64>]) -> Result<(), u64> {
+        for (index, range) in blocks.iter().enumerate() {
             if let Err(twice) = self.owned.insert(range.clone()) {
-                all[..index].iter().for_each(|range| self.owned.remove(range.clone()));
-                return Err(twice as u32);
+                self.give_back(&blocks[..index]);
+                return Err(twice);
             }
         }
         Ok(())
+    }
+
+    /// These blocks, which were reserved, do not become part of it.
+    pub fn give_back(&mut self, blocks: &[Range<u64>]) {
+        blocks.iter().for_each(|range| self.owned.remove(range.clone()));
     }
 
     fn way(&self, block: u64) -> Way {
@@ -184,7 +190,7 @@ impl Map {
     }
 
     /// Maps what is a hole in `start..end` of the file to `data`, in order, with `tables` for those that are missing. Both are
-    /// just enough, and belong to nobody.
+    /// just enough, and reserved.
     pub fn fill(
         &mut self,
         start: u64,
@@ -201,18 +207,15 @@ impl Map {
             };
             let count = (len - first).min(end - block);
             let part = first as usize..(first + count) as usize;
-            let filled: Vec<_> = if depth == 0 {
-                fill_holes(&mut self.roots[part], &mut data)
+            if depth == 0 {
+                fill_holes(&mut self.roots[part], &mut data);
             } else {
                 let leaf = self.leaf(root, depth, index, &mut tables);
                 let table = self.tables.get_mut(&leaf).expect("just made sure of");
-                let filled = fill_holes(&mut table.pointers[part], &mut data);
-                if !filled.is_empty() {
+                if fill_holes(&mut table.pointers[part], &mut data) {
                     table.change();
                 }
-                filled
-            };
-            self.own(&filled).expect("they belong to nobody");
+            }
             block += count;
         }
     }
@@ -243,7 +246,6 @@ impl Map {
     }
 
     fn add_table(&mut self, block: u32) -> u32 {
-        self.own(&[block]).expect("it belongs to nobody");
         let table = Table { pointers: vec![0; self.fanout as usize], state: State::New };
         self.tables.insert(block, table);
         block
@@ -276,7 +278,7 @@ impl Map {
         for (root, depth, kept) in self.cuts(keep) {
             self.roots[root] = self.cut_behind(self.roots[root], depth, kept, &mut freed);
         }
-        freed.iter().for_each(|range| self.owned.remove(range));
+        self.give_back(&freed.iter().collect::<Vec<_>>());
         freed
     }
 
@@ -347,14 +349,14 @@ pub fn named(pointers: &[u32]) -> impl Iterator<Item = u64> {
     pointers.iter().filter(|pointer| **pointer != 0).map(|pointer| u64::from(*pointer))
 }
 
-/// Gives each pointer that is a hole the next block, and returns those.
-fn fill_holes(pointers: &mut [u32], data: &mut impl Iterator<Item = u32>) -> Vec<u32> {
-    let holes = pointers.iter_mut().filter(|pointer| **pointer == 0);
-    let fill = |hole: &mut u32| {
+/// Gives each pointer that is a hole the next block. Returns whether there was one.
+fn fill_holes(pointers: &mut [u32], data: &mut impl Iterator<Item = u32>) -> bool {
+    let mut any = false;
+    for hole in pointers.iter_mut().filter(|pointer| **pointer == 0) {
         *hole = data.next().expect("enough blocks");
-        *hole
-    };
-    holes.map(fill).collect()
+        any = true;
+    }
+    any
 }
 
 /// What the pointers, which are not empty, begin with: at most so many blocks.
@@ -475,6 +477,7 @@ mod tests {
     #[test]
     fn what_is_new_is_told_from_what_is_part_of_the_file() {
         let mut map = empty();
+        map.reserve(&[1..5, 100..103]).unwrap();
         map.fill(12, 13, [100].into_iter(), [1].into_iter());
         assert_eq!(map.take_changed(), (vec![(100, vec![1, 0, 0])], vec![]));
         map.fill(13, 16, [101, 102].into_iter(), 2..5);
@@ -507,6 +510,7 @@ mod tests {
                         at += run.blocks;
                     }
                     let planned = filled(&runs, &ranges((data..next).map(u64::from)));
+                    map.reserve(std::slice::from_ref(&(first.into()..next.into()))).unwrap();
                     map.fill(start, end, first..data, data..next);
                     let mut new = u64::from(data)..;
                     for hole in model[start as usize..end as usize].iter_mut().filter(|block| block.is_none()) {

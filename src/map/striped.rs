@@ -30,7 +30,7 @@ impl Striped {
     pub fn size_of(&self, member: usize, len: u64) -> u64 {
         let before = member as u64 * self.chunk_bytes;
         let in_last_row = (len % self.row_bytes()).saturating_sub(before).min(self.chunk_bytes);
-        (len / self.row_bytes() + 1) * self.chunk_bytes + in_last_row
+        (len / self.row_bytes() + 1).saturating_mul(self.chunk_bytes).saturating_add(in_last_row)
     }
 
     /// The longest file of which members of these sizes hold everything, at most so many bytes.

@@ -21,7 +21,7 @@ use crate::merge::Limits;
 use crate::options::OpenOptions;
 use crate::reader::Reader;
 use crate::recovery::Recovery;
-use crate::stripe::{self, Found, HEADER_BYTES, Header, MEMBERS_MAX, State, Verdict};
+use crate::stripe::{self, CHUNK_BYTES_MAX, Found, HEADER_BYTES, Header, MEMBERS_MAX, State, Verdict};
 use crate::sys;
 use crate::sys::probe::{Alignment, Facts, Part};
 use rustix::fs::{Mode, OFlags};
@@ -29,6 +29,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 /// The volume that these paths are.
 pub(crate) fn open(options: &OpenOptions, paths: Vec<Arc<Path>>, chunk_bytes: u64) -> Result<Inner> {
@@ -50,6 +53,11 @@ pub(crate) fn open(options: &OpenOptions, paths: Vec<Arc<Path>>, chunk_bytes: u6
 pub(crate) fn name_of(paths: &[Arc<Path>]) -> Arc<Path> {
     let names: Vec<_> = paths.iter().map(|path| path.to_string_lossy()).collect();
     PathBuf::from(names.join(",")).into()
+}
+
+/// By what a volume is known in this process: that of its first member, but as a volume.
+pub(crate) fn key_of(first: Key) -> Key {
+    Key { part: Part::Stripe, ..first }
 }
 
 /// The paths that are to be one volume.
@@ -75,6 +83,10 @@ impl Volume {
             let kind = ErrorKind::Misaligned { what: "chunk", value: self.chunk_bytes, required };
             return Err(self.fail(kind));
         }
+        if self.chunk_bytes > CHUNK_BYTES_MAX {
+            let why = format!("a chunk has at most {CHUNK_BYTES_MAX} bytes, not {}", self.chunk_bytes);
+            return Err(self.fail(ErrorKind::Unsupported(why)));
+        }
         Ok(())
     }
 
@@ -96,9 +108,10 @@ impl Volume {
             .map(|path| rustix::fs::stat(&**path).ok().filter(|_| !options.create_new))
             .collect();
         if let Some(stat) = &stats[0] {
-            let key = Key { part: Part::Stripe, ..key_of_stat(stat) };
+            let key = key_of(key_of_stat(stat));
             if let Some(engine) = process.registry.join(key) {
-                return self.joined(process, key, engine, &stats);
+                let keys = stats.iter().map(|stat| stat.as_ref().map(key_of_stat));
+                return self.joined(process, key, engine, keys.collect());
             }
         }
         let mut descriptors = Vec::new();
@@ -110,9 +123,11 @@ impl Volume {
         }
         let facts: Vec<_> =
             self.paths.iter().zip(&descriptors).map(|(path, fd)| facts(path, fd)).collect::<Result<_>>()?;
-        let key = Key { part: Part::Stripe, ..Key::of(&facts[0]) };
+        let key = key_of(Key::of(&facts[0]));
+        let keys = facts.iter().map(|facts| Some(Key::of(facts))).collect();
         let engine = process.registry.open(key, || self.make_engine(options, process, descriptors, facts))?;
-        Ok((key, engine))
+        // Somebody may have been first.
+        self.joined(process, key, engine, keys)
     }
 
     /// It is open already: these must be the same members.
@@ -121,12 +136,11 @@ impl Volume {
         process: &'static Process,
         key: Key,
         engine: Arc<Engine>,
-        stats: &[Option<rustix::fs::Stat>],
+        keys: Vec<Option<Key>>,
     ) -> Result<Joined> {
         let striped = engine.backend.striped().expect("a volume has members");
         let known = striped.members().iter().map(|member| rustix::fs::fstat(member.descriptor()).ok());
-        let keys = |stat: Option<rustix::fs::Stat>| stat.map(|stat| key_of_stat(&stat));
-        let same = known.map(keys).eq(stats.iter().copied().map(keys));
+        let same = known.map(|stat| stat.map(|stat| key_of_stat(&stat))).eq(keys);
         if same && striped.chunk_bytes() == self.chunk_bytes {
             return Ok((key, engine));
         }
@@ -361,7 +375,6 @@ fn joint_facts(members: &[Member], header: Header) -> Facts {
         // What is adjacent on the members fills a request to each.
         limits: Limits { bytes_max: limits.bytes_max.saturating_mul(members.len() as u64), ..limits },
         writes_through: members.iter().all(|member| member.facts.writes_through),
-        part: Part::Stripe,
         ..first.clone()
     }
 }
@@ -421,6 +434,7 @@ pub(crate) fn reader(
 ) -> Result<Inner> {
     let fail = |kind| Error::new(Operation::Open, name, None, kind);
     let (header, mut state) = volume_of(&members, chunk_bytes).map_err(fail)?;
+    let key = key_of(Key::of(&members[0].facts));
     let facts = joint_facts(&members, header);
     // Nobody beside the callers: they may be those of a forked child.
     let striped = Striped::new(parts_of(&members, header, &facts, 0));
@@ -434,7 +448,7 @@ pub(crate) fn reader(
     }
     let len = striped.physical_size().map_err(|error| fail(os_kind(&error)))?;
     let facts = Facts { len, ..facts };
-    let reader = Reader::new(Arc::new(striped), name.clone(), facts, process);
+    let reader = Reader::new(Arc::new(striped), name.clone(), facts, key, process);
     Ok(Inner::Reader(reader))
 }
 

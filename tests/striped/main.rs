@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod contents;
+mod crash;
 mod devices;
 mod refusals;
 mod volume;
@@ -12,12 +13,16 @@ use dioxide_testkit::trials::Trial;
 use std::process::ExitCode;
 
 fn trials() -> Vec<Trial> {
-    [contents::trials(), refusals::trials(), devices::trials()].into_iter().flatten().collect()
+    [contents::trials(), refusals::trials(), devices::trials(), crash::trials()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn main() -> ExitCode {
     let scenarios: &[Scenario] = &[
         ("append_for_ever", contents::append_for_ever),
+        ("append_striped_durably", crash::append_striped_durably),
         ("try_to_open_striped", volume::try_to_open_striped),
     ];
     dioxide_testkit::run(scenarios, trials)

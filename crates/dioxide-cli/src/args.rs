@@ -33,6 +33,11 @@ pub enum Command {
     /// Without a scenario: all of them on a scratch file, in under a minute. Every scenario does
     /// the same work by several paths, interleaved over rounds, on a file without a name that vanishes with
     /// the process.
+    ///
+    /// Below a table stands how often an operation of dioxide's did not share a request with its neighbour, if any did not,
+    /// and why: `gap` (not adjacent), `bytes` (longer than the device's largest request, or long enough to be one by itself),
+    /// `segments` (more than one call takes), `member` (on another member of a striped volume), `order` (it shares bytes or
+    /// a block with one that is in flight).
     Bench(Box<Bench>),
     /// Bring files that a crash left grown back to the end of what was written.
     ///
@@ -134,8 +139,8 @@ pub enum Scenario {
     /// Paths: `kernel` is a pwrite with O_DIRECT through a mount of the image, by a loop device with direct I/O; only for
     /// root, and visible to nobody else. `dioxide` is File::write_at of a file that OpenOptions::open_within has opened in
     /// the image, which is not mounted; `serialised` is the same with a call, and so a request, for each block of 4 KiB.
-    /// Every path ends with its data stable: `kernel` by one fdatasync, the others by close. What debugfs then finds in the file
-    /// is compared with what was written.
+    /// Every path ends with its data stable, by one fdatasync or File::sync_data; neither the unmount nor the close that follows is
+    /// timed. What debugfs then finds in the file is compared with what was written.
     ///
     /// `I/O s` is the time of all writes of a run. `usr %`, `sys %` and `cpu us/MiB` are CPU time of this process: on the
     /// path `kernel`, what the kernel's threads do for its loop device is not in it. `us`, `sy` and `machine us/MiB` are of the

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;
 use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 /// Where the tools of administrators are, which is not in everybody's PATH.
@@ -16,12 +17,16 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// Runs it, and returns what it printed.
+    /// Runs it, and returns what it printed. A Ctrl-C does not reach it: it is over in no time, and leaves nothing half done.
     pub fn run(self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<String> {
         let Self { name, package } = self;
         let path = std::env::var("PATH").unwrap_or_default();
         let mut command = Command::new(name);
-        command.args(arguments).env("PATH", format!("{path}:{MORE_PATH}")).stdin(Stdio::null());
+        command
+            .args(arguments)
+            .env("PATH", format!("{path}:{MORE_PATH}"))
+            .stdin(Stdio::null())
+            .process_group(0);
         let output = match command.output() {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 bail!("{name} is not installed (Debian package {package})")

@@ -4,7 +4,7 @@
 //! The workload of a regression of ext3 in 2013, which sent a request for each block.
 
 use super::blocks::Places;
-use super::crew::{Crew, Shift};
+use super::crew::Crew;
 use super::figures::Run;
 use super::ledger::{End, Ledger};
 use super::target::{Direction, Target};
@@ -66,14 +66,14 @@ fn through_dioxide(task: &Task<'_>, volume: &Volume, ledger: &Ledger) -> Result<
         }
         Ok(offset)
     })?;
-    close(shift, file)
-}
-
-/// What the library sent to the volume is what the kernel's loop device counts for the other path.
-fn close(shift: Shift<'_>, file: dioxide::File) -> Result<Run> {
-    let mut run = shift.close(file)?;
-    run.figures.requests = run.figures.stats.map(|stats| stats.requests as f64);
-    run.figures.flushes = run.figures.stats.map(|stats| stats.flushes as f64);
+    file.sync_data()?;
+    let stats = file.stats();
+    let mut run = shift.clock_out();
+    // What the library sent to the volume is what the kernel's loop device counts for the other path.
+    run.figures.requests = Some(stats.requests as f64);
+    run.figures.flushes = Some(stats.flushes as f64);
+    run.figures.stats = Some(stats);
+    file.close()?;
     Ok(run)
 }
 

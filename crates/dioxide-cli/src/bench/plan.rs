@@ -26,9 +26,12 @@ const SIZE_DEFAULT_FRACTION: u64 = 4;
 /// What is noted of a run may take this part of the memory.
 const LEDGER_FRACTION: u64 = 4;
 /// `dioxide bench` alone is over in a minute: no further round begins that would go beyond these.
-const TOUR_APPEND_MAX: Duration = Duration::from_secs(36);
+const TOUR_APPEND_MAX: Duration = Duration::from_secs(30);
 const TOUR_SYNC_MAX: Duration = Duration::from_secs(8);
 const TOUR_MIXED_MAX: Duration = Duration::from_secs(8);
+const TOUR_INDIRECT_MAX: Duration = Duration::from_secs(8);
+/// How often it writes through indirect blocks in each run.
+const TOUR_INDIRECT_COUNT: u64 = 50;
 /// What it reads and writes in random order: it is written once for each run.
 const TOUR_MIXED_SIZE_BYTES: u64 = 32 << 20;
 
@@ -70,9 +73,13 @@ impl Plan {
         let crews = Crews::new(&[2], &[64]);
         let mixed = crews.rows(mixed_points(&[Sizes::one(4096)], &crews, 50, None));
         let mixed = mixed_work(&place, mixed, pace, size_bytes.min(TOUR_MIXED_SIZE_BYTES))?;
-        let budgets = [(append, TOUR_APPEND_MAX), (sync, TOUR_SYNC_MAX), (mixed, TOUR_MIXED_MAX)];
-        let works = budgets.map(|(work, budget)| Work { budget: Some(budget), ..work });
-        Ok(Self { place, works: works.into() })
+        let mut budgets = vec![(append, TOUR_APPEND_MAX), (sync, TOUR_SYNC_MAX), (mixed, TOUR_MIXED_MAX)];
+        match indirect_work(&place, TOUR_INDIRECT_COUNT, pace.rounds) {
+            Ok(indirect) => budgets.push((indirect, TOUR_INDIRECT_MAX)),
+            Err(why) => say(&format!("{why:#}, so `bench indirect` is left out")),
+        }
+        let works = budgets.into_iter().map(|(work, budget)| Work { budget: Some(budget), ..work });
+        Ok(Self { place, works: works.collect() })
     }
 
     fn append(args: &args::Append) -> Result<Self> {
@@ -111,24 +118,8 @@ impl Plan {
 
     fn indirect(args: &args::Indirect) -> Result<Self> {
         let place = Place::directory(&args.dir)?;
-        let (room, needed) = (place.room_bytes()?, 2 * VOLUME_BYTES);
-        ensure!(
-            room >= needed,
-            "{} has {} free, and this needs {}",
-            place.name(),
-            units::about_bytes(room),
-            units::about_bytes(needed)
-        );
-        let mut rows = Crews::new(&[1], &[]).rows(vec![indirect_point()]);
-        if let Err(why) = can_mount(&place)? {
-            say(&format!("{why}, so `kernel` is left out"));
-            rows.retain(|(_, route)| *route != Route::Kernel);
-        }
-        let pace = args::Pace { runtime: COUNTED_MAX, rounds: args.rounds, rate: None };
-        let units = Units { write_bytes: BLOCK_BYTES, append_bytes: BLOCK_BYTES };
-        let work = Work::new(rows, pace, WRITE_BYTES, units);
-        let work = Work { count: Some(args.count), writes_afresh: args.fresh, ..work };
-        Ok(Self { place, works: vec![work] })
+        let work = indirect_work(&place, args.count, args.rounds)?;
+        Ok(Self { place, works: vec![Work { writes_afresh: args.fresh, ..work }] })
     }
 
     fn mixed(args: &args::Mixed) -> Result<Self> {
@@ -322,14 +313,7 @@ fn append_work(
 
 fn sync_work(place: &Place, rows: Rows, pace: args::Pace) -> Result<Work> {
     let largest = one_block_each(&rows);
-    let room = place.room_bytes()?;
-    ensure!(
-        largest <= room,
-        "{} has {}, and this needs {}",
-        place.name(),
-        units::about_bytes(room),
-        units::about_bytes(largest)
-    );
+    check_space(place, largest)?;
     check_ledger(&rows, largest, memory_bytes())?;
     let abilities = Abilities::of(place, Growth::None)?;
     abilities.check_writes(&rows)?;
@@ -341,6 +325,30 @@ fn mixed_work(place: &Place, rows: Rows, pace: args::Pace, size_bytes: u64) -> R
     let abilities = Abilities::of(place, Growth::None)?;
     abilities.check_writes(&rows)?;
     Ok(Work::new(rows, pace, size_bytes, abilities.units))
+}
+
+fn indirect_work(place: &Place, count: u64, rounds: u32) -> Result<Work> {
+    check_space(place, 2 * VOLUME_BYTES)?;
+    let mut rows = Crews::new(&[1], &[]).rows(vec![indirect_point()]);
+    if let Err(why) = can_mount(place)? {
+        say(&format!("{why}, so `kernel` is left out"));
+        rows.retain(|(_, route)| *route != Route::Kernel);
+    }
+    let pace = args::Pace { runtime: COUNTED_MAX, rounds, rate: None };
+    let units = Units { write_bytes: BLOCK_BYTES, append_bytes: BLOCK_BYTES };
+    Ok(Work { count: Some(count), ..Work::new(rows, pace, WRITE_BYTES, units) })
+}
+
+fn check_space(place: &Place, needed: u64) -> Result<()> {
+    let room = place.room_bytes()?;
+    ensure!(
+        needed <= room,
+        "{} has {}, and this needs {}",
+        place.name(),
+        units::about_bytes(room),
+        units::about_bytes(needed)
+    );
+    Ok(())
 }
 
 /// The bytes that one block of each operation outstanding takes, where that is most.

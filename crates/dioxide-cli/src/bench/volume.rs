@@ -1,7 +1,8 @@
 //! A volume of ext3 in a scratch file, with one file in it, and the same as the kernel mounts it.
 //!
-//! Nothing of it has a name: the image is a file without one, its loop device goes with who has it open, and the
-//! mount is attached nowhere. So all of it vanishes with the process, however that ends.
+//! Nothing of it has a name: the image is a file without one, its loop device goes with who has it open (but for the instant
+//! between the two calls of losetup), and the mount is attached nowhere. So all of it vanishes with the process, however
+//! that ends.
 
 use super::ledger::Written;
 use super::place::Place;

@@ -35,26 +35,30 @@ pub fn conditions(report: &Report, rows: &[Row]) -> String {
     let reads = point.rwmixread.map(|percent| format!(", {percent} % reads"));
     let rate =
         point.rate_iops.map(|rate| format!(", {rate} iops offered (lat counts from when each was due)"));
+    let length = match point.scenario {
+        Scenario::Indirect => format!("{:.0} writes", rows[0].median(|run| run.ops as f64)),
+        _ => format!("{:.1} s", rows[0].median(|run| run.elapsed.as_secs_f64())),
+    };
     format!(
-        "{}{}{}{}{}, {}; medians of {} rounds of {:.1} s{}",
+        "{}{}{}{}{}, {}; medians of {} rounds of {length}{}",
         durability_name(point.durability),
         growth.unwrap_or_default(),
         tail.unwrap_or_default(),
         reads.unwrap_or_default(),
         rate.unwrap_or_default(),
-        place(report),
+        place(report, point),
         rows[0].runs.len(),
-        rows[0].median(|run| run.elapsed.as_secs_f64()),
         remarks(rows),
     )
 }
 
-/// `ext4 on loop0`, `btrfs`, `/dev/loop5`.
-fn place(report: &Report) -> String {
+/// `ext4 on loop0`, `btrfs`, `/dev/loop5`, `an image on ext4 on loop0`.
+fn place(report: &Report, point: Point) -> String {
     let Some(fs) = &report.fs else { return report.machine.target.clone() };
     let device = report.machine.device.as_ref().map(|device| format!(" on {device}"));
     let remark = fs.remark.map(|remark| format!(" ({remark})"));
-    format!("{}{}{}", fs.name, device.unwrap_or_default(), remark.unwrap_or_default())
+    let image = if point.scenario == Scenario::Indirect { "an image on " } else { "" };
+    format!("{image}{}{}{}", fs.name, device.unwrap_or_default(), remark.unwrap_or_default())
 }
 
 fn remarks(rows: &[Row]) -> String {
@@ -203,7 +207,7 @@ pub fn ratio(ratio: Option<Ratio>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::examples::{append_point, mixed_point, row, sync_point};
+    use crate::bench::figures::examples::{append_point, indirect_point, mixed_point, row, sync_point};
     use crate::bench::growing::Growing;
     use crate::bench::work::Route;
     use crate::meter::filesystem::FileSystem;
@@ -298,6 +302,24 @@ mod tests {
         assert_eq!(words[..6], ["2", "kernel", "1", "200", "140", "60"], "{text}");
         assert_eq!(words[words.len() - 2..], ["2.00", "(2.00..2.00)"], "{text}");
         assert!(title_of(rows).starts_with("Mixed reads and writes: bs=4 KiB on-sync, 70 % reads, ext4;"));
+    }
+
+    #[test]
+    fn indirect_blocks_have_the_columns_of_the_seed() {
+        let rows = vec![
+            row(indirect_point(), Route::Serialised, &[100]),
+            row(indirect_point(), Route::Dioxide, &[300]),
+        ];
+        let text = of(&rows);
+        let words = text.lines().last().unwrap().split_whitespace().collect::<Vec<_>>();
+        let figures =
+            ["dioxide", "1.000", "1258.3", "10", "50", "5", "25", "21.5", "9.0", "500000.0", "1000000"];
+        assert_eq!(words[..11], figures, "{text}");
+        assert_eq!(words[11..], ["2.00", "3.00", "(3.00..3.00)"], "{text}");
+        assert_eq!(
+            title_of(rows),
+            "Writes through indirect blocks: bs=4 MiB on-sync, an image on ext4; medians of 1 rounds of 100 writes"
+        );
     }
 
     #[test]
