@@ -307,7 +307,7 @@ fn files_written_side_by_side_survive_a_power_cut() {
     let dir = tempfile::tempdir().unwrap();
     let image = small_volume(dir.path(), &options, &mut fastrand::Rng::with_seed(1));
     let volume = std::fs::read(image).unwrap();
-    for seed in 0..seeds() * 8 {
+    for seed in 0..seeds() * 4 {
         let disk = Disk::new(seed);
         disk.put("volume", &volume);
         let dies_after = fastrand::Rng::with_seed(seed).u64(5..200);
@@ -382,7 +382,7 @@ fn a_read_beside_a_cut_finds_nothing_of_other_files() {
     let dir = tempfile::tempdir().unwrap();
     let options = ["-t", "ext2", "-b", "1024"];
     let image = std::fs::read(small_volume(dir.path(), &options, &mut fastrand::Rng::with_seed(2))).unwrap();
-    for seed in 0..seeds() * 8 {
+    for seed in 0..seeds() * 2 {
         let disk = Disk::new(seed);
         disk.put("volume", &image);
         sim::run(seed, || {
