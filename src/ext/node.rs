@@ -7,6 +7,7 @@ use super::format::{Inode, Kind};
 use super::volume::{Batch, Volume, corrupt};
 use crate::buffer::{Buffer, Segment};
 use crate::engine::part_of;
+use crate::inflight::Gate;
 use crate::map::blocks::{Blocks, ranges};
 use crate::map::indirect::{Found, Map, ROOTS, Run, filled, named, push};
 use crate::stats::count;
@@ -27,6 +28,8 @@ pub(crate) struct Node {
     state: Mutex<State>,
     filling: Mutex<()>,
     syncing: Mutex<()>,
+    /// Reads in flight. A read-only handle may still look where blocks lay before a cut.
+    reading: Gate,
 }
 
 /// How far the inode on disk is behind.
@@ -37,6 +40,8 @@ enum Behind {
     Times,
     /// Whatever it takes to find the data.
     Data,
+    /// The same, and the file has blocks to which nothing on disk leads yet: their data must be stable before.
+    Blocks,
 }
 
 #[derive(Debug)]
@@ -66,6 +71,7 @@ impl Node {
             state: Mutex::new(state),
             filling: Mutex::default(),
             syncing: Mutex::default(),
+            reading: Gate::default(),
         })
     }
 
@@ -93,6 +99,7 @@ impl Node {
     /// Reads whole blocks, from the first byte of `block` on. What was never written is zeros.
     pub fn read(&self, mut into: &mut [u8], block: u64) -> io::Result<()> {
         let block_bytes = self.volume.geometry.block_bytes;
+        let _reading = self.reading.enter();
         for run in self.runs(block..block + into.len() as u64 / block_bytes)? {
             let (part, rest) = into.split_at_mut((run.blocks * block_bytes) as usize);
             match run.at {
@@ -155,7 +162,7 @@ impl Node {
         state.map.fill(range.start, range.end, numbers(&taken.tables), numbers(&taken.data));
         state.inode.sectors = taken.sectors;
         state.inode.size = state.inode.size.max(end);
-        state.is_behind(Behind::Data);
+        state.is_behind(if taken.all.is_empty() { Behind::Data } else { Behind::Blocks });
         Ok(())
     }
 
@@ -193,10 +200,15 @@ impl Node {
         if len > size {
             self.check_size(len)?;
         }
+        let kept = len.div_ceil(block_bytes);
+        if len < size {
+            // Before anything changes, for it may fail.
+            self.state.lock().learn_from(self, kept)?;
+        }
         self.clear_behind(len.min(size))?;
         let mut state = self.state.lock();
         if len < size {
-            state.cut(self, len.div_ceil(block_bytes))?;
+            state.cut(self, kept)?;
         }
         state.inode.size = len;
         state.is_behind(Behind::Data);
@@ -232,11 +244,17 @@ impl Node {
     /// beside the data.
     pub fn sync(&self, times: bool, requests: &AtomicU64) -> io::Result<()> {
         let _alone = self.syncing.lock();
+        // What could not be made stable then counts as if it were.
+        self.volume.check_usable()?;
         let behind = if times { Behind::Times } else { Behind::Data };
         let Some((batch, freed)) = self.state.lock().take_changes(self.number, behind) else {
             return self.volume.flush();
         };
         self.volume.sync(Some(batch), requests)?;
+        if !freed.is_empty() {
+            // Until those have ended that found the blocks before they were cut off.
+            drop(self.reading.shut());
+        }
         self.volume.release(&freed)
     }
 }
@@ -298,8 +316,8 @@ impl State {
         }
     }
 
+    /// Cuts the file to `keep` blocks. All tables that lead to more are known.
     fn cut(&mut self, node: &Node, keep: u64) -> io::Result<()> {
-        self.learn_from(node, keep)?;
         let freed = self.map.cut(keep);
         let sectors = freed.len() * node.volume.geometry.sectors_per_block();
         let left = u64::from(self.inode.sectors).checked_sub(sectors);
@@ -324,10 +342,10 @@ impl State {
         if self.behind < least {
             return None;
         }
-        self.behind = Behind::Nothing;
+        let has_more_blocks = std::mem::replace(&mut self.behind, Behind::Nothing) == Behind::Blocks;
         self.inode.pointers = *self.map.roots();
         let (new, changed) = self.map.take_changed();
-        let batch = Batch { number, inode: self.inode.clone(), new, changed };
+        let batch = Batch { number, inode: self.inode.clone(), has_more_blocks, new, changed };
         Some((batch, std::mem::take(&mut self.freed)))
     }
 }

@@ -1,6 +1,6 @@
 //! Files inside of volumes, in short: of what is written there `e2fsck` has nothing to say, and `debugfs` reads the same bytes.
 
-use crate::sim::{self, Disk};
+use crate::sim::{self, Call, Disk};
 use crate::{Buffer, Durability, ErrorKind, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -296,6 +296,165 @@ fn write_until_it_dies(
             }
         }
     }
+}
+
+/// Two threads write to two files each, and the power is cut: no file holds what was on the volume before, and every byte is
+/// there that was acknowledged.
+#[test]
+fn files_written_side_by_side_survive_a_power_cut() {
+    let options = ["-t", "ext2", "-b", "1024", "-g", "512"];
+    let block = Block::of(&options);
+    let dir = tempfile::tempdir().unwrap();
+    let image = small_volume(dir.path(), &options, &mut fastrand::Rng::with_seed(1));
+    let volume = std::fs::read(image).unwrap();
+    for seed in 0..seeds() * 4 {
+        let disk = Disk::new(seed);
+        disk.put("volume", &volume);
+        let dies_after = fastrand::Rng::with_seed(seed).u64(5..200);
+        let (lens, _) = sim::run(seed, || append_side_by_side(&disk, block, dies_after));
+        let image = dir.path().join("after.img");
+        std::fs::write(&image, disk.crash().content("volume").unwrap()).unwrap();
+        run_to(1, "e2fsck", &["-p", image.to_str().unwrap()]);
+        check(&image);
+        for (n, len) in lens.into_iter().enumerate() {
+            let found = read_by_debugfs(&image, &format!("/file{n}"));
+            assert!(found.len() >= len, "seed {seed}: {} bytes, {len} acknowledged", found.len());
+            let model = pattern(0, found.len().next_multiple_of(8));
+            for at in (0..found.len()).step_by(block.0) {
+                let (is, should) = (&found[at..at + block.0], &model[at..at + block.0]);
+                let never_written = at >= len && is.iter().all(|byte| *byte == 0);
+                assert!(is == should || never_written, "seed {seed}: block {at} of {len}: {:?}", &is[..16]);
+            }
+        }
+    }
+}
+
+/// Returns how much of each file was acknowledged as stable.
+fn append_side_by_side(disk: &Disk, block: Block, dies_after: u64) -> [usize; 2] {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    let files = [0, 1].map(|n| disk.open_within(&options, "volume", format!("/file{n}")).unwrap());
+    disk.die_after(dies_after);
+    let threads: Vec<_> = files
+        .iter()
+        .map(|file| {
+            let (append, sync) = (file.try_clone().unwrap(), file.try_clone().unwrap());
+            sim::spawn(move || while sync.sync_data().is_ok() {});
+            sim::spawn(move || {
+                let (mut len, mut stable) = (0, 0);
+                while append.append(&pattern(len as u64, 3 * block.0)).is_ok() {
+                    len += 3 * block.0;
+                    if append.sync_data().is_err() {
+                        break;
+                    }
+                    stable = len;
+                }
+                stable
+            })
+        })
+        .collect();
+    let stable: Vec<usize> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    [stable[0], stable[1]]
+}
+
+/// A sync that failed leaves nothing for the next one, which must not say that all is well.
+#[test]
+fn after_a_sync_that_failed_no_other_succeeds() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = std::fs::read(volume(dir.path(), &["-t", "ext2", "-b", "4096"])).unwrap();
+    let disk = Disk::new(0);
+    disk.put("volume", &image);
+    let mut options = OpenOptions::new();
+    options.write(true).durability(Durability::EveryWrite);
+    let file = disk.open_within(&options, "volume", "/dir/data").unwrap();
+    // The first is of data, the second of the bitmap.
+    disk.fail(Call::Write, 1, libc::ENOSPC);
+    let error = file.write_at(&pattern(0, 8192), 48 << 10).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NoSpace(_)), "{error}");
+    file.sync_data().expect_err("the inode could not be written");
+    file.close().expect_err("the volume must be checked");
+}
+
+/// A block that was cut off goes to another file only when nobody reads it as one of the first any more.
+#[test]
+fn a_read_beside_a_cut_finds_nothing_of_other_files() {
+    const BLOCK: usize = 1024;
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["-t", "ext2", "-b", "1024"];
+    let image = std::fs::read(small_volume(dir.path(), &options, &mut fastrand::Rng::with_seed(2))).unwrap();
+    for seed in 0..seeds() * 2 {
+        let disk = Disk::new(seed);
+        disk.put("volume", &image);
+        sim::run(seed, || {
+            let writing = OpenOptions::new().write(true).clone();
+            let open =
+                move |disk: &Disk, n| disk.open_within(&writing, "volume", format!("/file{n}")).unwrap();
+            let [cut, other] = [0, 1].map(|n| open(&disk, n));
+            // Piece by piece, so that each is read on its own.
+            for n in 0..40 {
+                cut.append(&pattern((n * BLOCK) as u64, BLOCK)).unwrap();
+                other.append(&[9; BLOCK]).unwrap();
+            }
+            cut.close().unwrap();
+            let reading = disk.open_within(&OpenOptions::new(), "volume", "/file0").unwrap();
+            let cutter = {
+                let disk = disk.clone();
+                sim::spawn(move || {
+                    open(&disk, 0).set_len(0).unwrap();
+                    while other.append(&[9; BLOCK]).is_ok() {}
+                })
+            };
+            let mut bytes = vec![0; 40 * BLOCK];
+            let read = reading.read_at(&mut bytes, 0).unwrap();
+            assert!(bytes[..read] == pattern(0, 40 * BLOCK)[..read], "seed {seed}: {read} bytes");
+            cutter.join().unwrap();
+        });
+    }
+}
+
+/// A group has so many blocks that its descriptor can count them, and the first one has all descriptors.
+#[test]
+fn impossible_groups_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = std::fs::read(volume(dir.path(), &["-t", "ext2", "-b", "1024"])).unwrap();
+    let error_with = |words: &[(usize, u32)]| {
+        let mut image = image.clone();
+        for (at, word) in words {
+            image[1024 + at..][..4].copy_from_slice(&word.to_le_bytes());
+        }
+        let disk = Disk::new(0);
+        disk.put("volume", &image);
+        let error = disk.open_within(&OpenOptions::new(), "volume", "/dir/data").unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error}");
+        error.to_string()
+    };
+    let (inodes, blocks, logs, first, group, group_inodes) = (0, 4, [24, 28], 20, 32, 40);
+    let error = error_with(&[(inodes, 8192), (group, 8), (group_inodes, 1)]);
+    assert!(error.contains("the descriptors of 8192 groups"), "{error}");
+    let of_8_kib = [(logs[0], 3), (logs[1], 3), (first, 0), (blocks, 8192), (group, 1 << 16)];
+    let error = error_with(&of_8_kib);
+    assert!(error.contains("groups of 65536 blocks"), "{error}");
+}
+
+/// What is wrong with a volume says nothing of the file system that its image lies on.
+#[test]
+fn a_corrupt_volume_does_not_wedge_what_it_lies_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = volume(dir.path(), &["-t", "ext2", "-b", "4096"]);
+    run("debugfs", &["-w", "-R", "sif dir/data blocks 8", image.to_str().unwrap()]);
+    let disk = Disk::new(0);
+    disk.put("volume", &std::fs::read(image).unwrap());
+    let mut options = OpenOptions::new();
+    options.write(true);
+    let file = disk.open_within(&options, "volume", "/dir/data").unwrap();
+    let other = disk.open(options.clone().create(true), "other").unwrap();
+    let error = file.set_len(0).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error}");
+    file.sync_data().expect_err("nothing is written any more");
+    file.close().expect_err("the volume must be checked");
+    other.append(&pattern(0, 4096)).unwrap();
+    other.sync_data().unwrap();
+    other.close().unwrap();
 }
 
 /// Whatever stands on a volume, there is an answer.
