@@ -258,3 +258,49 @@ mod tests {
         assert_eq!(hands.all(numbers(3)), [0, 1, 2]);
     }
 }
+
+/// Every order of the steps of callers and hands.
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::explore;
+    use loom::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Calls that count themselves.
+    fn counted(count: &Arc<AtomicUsize>) -> Vec<Call<usize>> {
+        let call = |number: usize| {
+            let count = count.clone();
+            Box::new(move || {
+                count.fetch_add(1, Ordering::Relaxed);
+                number
+            }) as Call<usize>
+        };
+        (0..2usize).map(call).collect()
+    }
+
+    /// Nobody waits for ever, nothing is done twice, and the hand ends with the last who needs it.
+    #[test]
+    fn loom_two_callers_share_one_hand() {
+        explore(2, || {
+            let (hands, count) = (Arc::new(Hands::new(1)), Arc::new(AtomicUsize::new(0)));
+            let (other, calls) = (hands.clone(), counted(&count));
+            let beside = loom::thread::spawn(move || other.all(calls));
+            assert_eq!(hands.all(counted(&count)), [0, 1]);
+            assert_eq!(beside.join().expect("no call panics"), [0, 1]);
+            assert_eq!(count.load(Ordering::Relaxed), 4);
+        });
+    }
+
+    /// What nobody took is withdrawn before the caller goes on, and a hand that comes late finds nothing.
+    #[test]
+    fn loom_hands_end_while_one_comes_late() {
+        explore(None, || {
+            let (hands, count) = (Hands::new(1), Arc::new(AtomicUsize::new(0)));
+            assert_eq!(hands.all(counted(&count)), [0, 1]);
+            assert_eq!(hands.all(counted(&count)), [0, 1]);
+            assert!(hands.offers.open.lock().batches.is_empty());
+            hands.end();
+            assert_eq!(count.load(Ordering::Relaxed), 4);
+        });
+    }
+}
