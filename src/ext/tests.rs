@@ -375,43 +375,6 @@ fn after_a_sync_that_failed_no_other_succeeds() {
     file.close().expect_err("the volume must be checked");
 }
 
-/// A block that was cut off goes to another file only when nobody reads it as one of the first any more.
-#[test]
-fn a_read_beside_a_cut_finds_nothing_of_other_files() {
-    const BLOCK: usize = 1024;
-    let dir = tempfile::tempdir().unwrap();
-    let options = ["-t", "ext2", "-b", "1024"];
-    let image = std::fs::read(small_volume(dir.path(), &options, &mut fastrand::Rng::with_seed(2))).unwrap();
-    for seed in 0..seeds() * 2 {
-        let disk = Disk::new(seed);
-        disk.put("volume", &image);
-        sim::run(seed, || {
-            let writing = OpenOptions::new().write(true).clone();
-            let open =
-                move |disk: &Disk, n| disk.open_within(&writing, "volume", format!("/file{n}")).unwrap();
-            let [cut, other] = [0, 1].map(|n| open(&disk, n));
-            // Piece by piece, so that each is read on its own.
-            for n in 0..40 {
-                cut.append(&pattern((n * BLOCK) as u64, BLOCK)).unwrap();
-                other.append(&[9; BLOCK]).unwrap();
-            }
-            cut.close().unwrap();
-            let reading = disk.open_within(&OpenOptions::new(), "volume", "/file0").unwrap();
-            let cutter = {
-                let disk = disk.clone();
-                sim::spawn(move || {
-                    open(&disk, 0).set_len(0).unwrap();
-                    while other.append(&[9; BLOCK]).is_ok() {}
-                })
-            };
-            let mut bytes = vec![0; 40 * BLOCK];
-            let read = reading.read_at(&mut bytes, 0).unwrap();
-            assert!(bytes[..read] == pattern(0, 40 * BLOCK)[..read], "seed {seed}: {read} bytes");
-            cutter.join().unwrap();
-        });
-    }
-}
-
 /// A group has so many blocks that its descriptor can count them, and the first one has all descriptors.
 #[test]
 fn impossible_groups_are_refused() {
