@@ -297,6 +297,7 @@ impl Segment {
     }
 
     /// Copies bytes into segments made by [`of_mut`](Self::of_mut), one after the other. They have room for them.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn scatter(into: &[Segment], mut from: &[u8]) {
         for segment in into {
             let (here, rest) = from.split_at(from.len().min(segment.0.iov_len));
