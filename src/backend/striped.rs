@@ -443,10 +443,10 @@ impl Striped {
             files.physical.fetch_max(end, Ordering::AcqRel);
             Ok(moved)
         });
-        if written.is_err()
-            && let Err(error) = self.cut_members(physical)
-        {
-            log::error!("dioxide: taking back a failed write of a striped volume: {error}");
+        if written.is_err() {
+            // What it left above the end would be seen behind the next hole.
+            let left = |error| gone("a failed write of a striped volume could not be taken back", &error);
+            self.cut_members(physical).map_err(left)?;
         }
         written
     }

@@ -135,3 +135,16 @@ fn a_member_that_was_cut_while_open_is_not_taken_for_the_length_by_close() {
     file.close().unwrap_err();
     assert_eq!(disk.content(NAMES[0]).unwrap().len() as u64, 3 * CHUNK);
 }
+
+/// What it wrote above the end would be seen behind the next hole.
+#[test]
+fn a_write_that_could_not_be_taken_back_ends_the_volume() {
+    let disk = Disk::new(1);
+    let file = open(&disk, Growth::None);
+    file.append(&filled(1, 3 * CHUNK)).unwrap();
+    disk.fail(Call::Write, 1, libc::EIO);
+    disk.fail(Call::Allocate, 0, libc::EIO);
+    file.append(&filled(2, 3 * CHUNK)).unwrap_err();
+    assert!(matches!(file.write_at(&filled(3, CHUNK), 9 * CHUNK).unwrap_err().kind(), ErrorKind::Wedged(_)));
+    assert!(matches!(file.sync_data().unwrap_err().kind(), ErrorKind::Wedged(_)));
+}
