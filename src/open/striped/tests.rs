@@ -148,19 +148,3 @@ fn a_write_that_could_not_be_taken_back_ends_the_volume() {
     assert!(matches!(file.write_at(&filled(3, CHUNK), 9 * CHUNK).unwrap_err().kind(), ErrorKind::Wedged(_)));
     assert!(matches!(file.sync_data().unwrap_err().kind(), ErrorKind::Wedged(_)));
 }
-
-#[test]
-fn a_sync_makes_every_member_stable() {
-    for seed in 0..20 {
-        let disk = Disk::new(seed);
-        let file = open(&disk, Growth::Unwritten);
-        file.append(&filled(1, 6 * CHUNK)).unwrap();
-        file.sync_data().unwrap();
-        file.write_at(&filled(2, 3 * CHUNK), CHUNK).unwrap();
-        file.sync_data().unwrap();
-        let after = open(&disk.crash(), Growth::Unwritten);
-        let mut into = filled(0, 3 * CHUNK);
-        assert_eq!(after.read_at(&mut into, CHUNK).unwrap(), into.len());
-        assert!(into.iter().all(|byte| *byte == 2), "seed {seed}");
-    }
-}
