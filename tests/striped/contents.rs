@@ -473,8 +473,9 @@ pub fn trials() -> Vec<Trial> {
     let grows: &[LabTest] = named![the_capacity_is_reached_in_one_step];
     trials.extend(grows.iter().flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)));
     let recycles: &[LabTest] = named![a_volume_that_is_recycled_keeps_its_space];
-    trials
-        .extend(recycles.iter().flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)));
+    // What is recycled is written over where it lies, as zeros are.
+    let writes_over = |fs: Fs| fs.grows_unwritten().and(fs.grows_zeroed());
+    trials.extend(recycles.iter().flat_map(|&(name, test)| lab_trials_where(name, writes_over, test)));
     for growth in GROWTHS {
         let name = format!("a_full_member_fails_appends_cleanly_{growth:?}").to_lowercase();
         trials.push(volume_trial(&name, move || a_full_member_fails_appends_cleanly(growth)));
