@@ -307,7 +307,7 @@ fn files_written_side_by_side_survive_a_power_cut() {
     let dir = tempfile::tempdir().unwrap();
     let image = small_volume(dir.path(), &options, &mut fastrand::Rng::with_seed(1));
     let volume = std::fs::read(image).unwrap();
-    for seed in 0..seeds() * 4 {
+    for seed in 0..seeds() * 6 {
         let disk = Disk::new(seed);
         disk.put("volume", &volume);
         let dies_after = fastrand::Rng::with_seed(seed).u64(5..200);
