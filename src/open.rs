@@ -44,10 +44,7 @@ pub(crate) fn open(options: &OpenOptions, path: &Path) -> Result<Inner> {
     settle_own();
     let process = Process::current();
     let (key, engine) = open_writing(options, process, &path)?;
-    if options.truncate {
-        engine.set_len(0).inspect_err(|_| drop(process.registry.leave(key)))?;
-    }
-    Ok(shared(options, process, key, engine))
+    shared(options, process, key, engine)
 }
 
 /// Opens a file without a name in `dir`.
@@ -66,7 +63,7 @@ pub(crate) fn temporary(options: &OpenOptions, dir: &Path) -> Result<Inner> {
         Error::new(Operation::Open, &path, None, kind)
     })?;
     let (key, engine) = adopt(options, process, &path, fd)?;
-    Ok(shared(options, process, key, engine))
+    shared(options, process, key, engine)
 }
 
 /// Beside the handles that write: the last of those puts the file away, whoever still reads it.
@@ -145,11 +142,7 @@ fn open_or_create(options: &OpenOptions, path: &Arc<Path>, is_device: bool) -> R
     let new = DIRECT | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     let open = |flags| {
         let mode = Mode::from_raw_mode(options.mode);
-        patiently(|| match rustix::fs::open(&**path, flags, mode) {
-            Err(Errno::BUSY) => None,
-            result => Some(result),
-        })
-        .unwrap_or(Err(Errno::BUSY))
+        open_patiently(path, flags, mode)
     };
     let result = match options {
         OpenOptions { create_new: true, .. } => open(new).map(|fd| (fd, true)),
@@ -227,14 +220,18 @@ pub(crate) fn key_of_stat(stat: &rustix::fs::Stat) -> Key {
     }
 }
 
+/// A handle of a file that was opened or joined; which is cut to nothing first, if that is asked for.
 pub(crate) fn shared(
     options: &OpenOptions,
     process: &'static Process,
     key: Key,
     engine: Arc<Engine>,
-) -> Inner {
+) -> Result<Inner> {
+    if options.truncate {
+        engine.set_len(0).inspect_err(|_| drop(process.registry.leave(key)))?;
+    }
     let durable = options.durability == Durability::EveryWrite;
-    Inner::Shared { engine, key, process, durable }
+    Ok(Inner::Shared { engine, key, process, durable })
 }
 
 /// Makes a file out of an open descriptor.
@@ -303,9 +300,38 @@ pub(crate) fn ground(
     }
 }
 
+/// Opens what a program that is gone may still keep busy.
+pub(crate) fn open_patiently(path: &Path, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+    let opened = patiently(|| match rustix::fs::open(path, flags, mode) {
+        Err(Errno::BUSY) => None,
+        result => Some(result),
+    });
+    opened.unwrap_or(Err(Errno::BUSY))
+}
+
+/// Sees to it that nobody else has a file, by the lock that `try_lock` takes; and that it is none that the kernel itself
+/// writes. A device is its opener's already.
+pub(crate) fn claim(
+    fd: BorrowedFd<'_>,
+    is_device: bool,
+    try_lock: fn(BorrowedFd<'_>) -> io::Result<bool>,
+) -> Result<(), ErrorKind> {
+    if let Some(device) = sys::probe::loop_device_on(fd).map_err(|error| os_kind(&error))? {
+        return Err(ErrorKind::Busy(format!("it is the image behind /dev/{device}")));
+    }
+    if is_device {
+        return Ok(());
+    }
+    let locked = || match try_lock(fd) {
+        Ok(false) => None,
+        result => Some(result.map(drop)),
+    };
+    patiently(locked).ok_or(ErrorKind::Locked)?.map_err(|error| os_kind(&error))
+}
+
 /// Tries until it succeeds, a little longer than a program that is gone keeps a file or device: the kernel takes the rings
 /// of its queues apart some time after it ended (measured: 30 to 60 ms).
-pub(crate) fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     for _ in 0..PATIENCE_NAPS {
         if let Some(done) = attempt() {
             return Some(done);
@@ -322,16 +348,7 @@ struct Locked(Option<Syscall>);
 impl Locked {
     /// One writer process per file; and no file that the kernel itself writes.
     fn new(fd: OwnedFd, facts: &Facts) -> Result<Self, ErrorKind> {
-        if let Some(device) = sys::probe::loop_device_on(fd.as_fd()).map_err(|error| os_kind(&error))? {
-            return Err(ErrorKind::Busy(format!("it is the image behind /dev/{device}")));
-        }
-        let locked = || match sys::try_lock(fd.as_fd()) {
-            Ok(false) => None,
-            result => Some(result.map(drop)),
-        };
-        if !facts.is_device {
-            patiently(locked).ok_or(ErrorKind::Locked)?.map_err(|error| os_kind(&error))?;
-        }
+        claim(fd.as_fd(), facts.is_device, sys::try_lock)?;
         Ok(Self(Some(Syscall::new(fd))))
     }
 

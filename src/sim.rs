@@ -141,10 +141,7 @@ impl Disk {
             bring_up.engine(members, chunk_bytes)
         };
         let engine = process.registry.open(key, make)?;
-        if options.truncate {
-            engine.set_len(0).inspect_err(|_| drop(process.registry.leave(key)))?;
-        }
-        Ok(File::of(open::shared(options, process, key, engine)))
+        open::shared(options, process, key, engine).map(File::of)
     }
 
     fn find(&self, options: &OpenOptions, path: &Arc<Path>, name: &str) -> Result<(Sim, Facts)> {
@@ -331,10 +328,7 @@ impl<B: Backend> Below<B> {
         settle_own();
         let key = Key::of(&self.facts);
         let engine = process.registry.open(key, || self.make_engine(options, process, path, epoch))?;
-        if options.truncate {
-            engine.set_len(0).inspect_err(|_| drop(process.registry.leave(key)))?;
-        }
-        Ok(File::of(open::shared(options, process, key, engine)))
+        open::shared(options, process, key, engine).map(File::of)
     }
 
     fn make_engine(

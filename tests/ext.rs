@@ -447,14 +447,7 @@ fn every_border_of_the_map_is_crossed(dir: TestDir, shape: Shape) -> TrialResult
         bed.close(file)?;
         bed.verify()?;
     }
-    for name in ["/log", "/second"] {
-        let mut file = bed.open(name)?;
-        file.set_len(0)?;
-        bed.close(file)?;
-    }
-    bed.verify()?;
-    assert_eq!(bed.volume.number("Free blocks")?, free, "blocks are lost");
-    Ok(())
+    assert_gives_all_back(bed, free)
 }
 
 fn files_are_cut_and_extended_at_every_border(dir: TestDir, shape: Shape) -> TrialResult {
@@ -501,6 +494,18 @@ fn files_are_cut_and_extended_at_every_border(dir: TestDir, shape: Shape) -> Tri
 }
 
 // --- space ----------------------------------------------------------------------------------------
+
+/// Once its files are empty, the volume has as many free blocks as before.
+fn assert_gives_all_back(mut bed: Bed, free: u64) -> TrialResult {
+    for name in ["/log", "/second"] {
+        let mut file = bed.open(name)?;
+        file.set_len(0)?;
+        bed.close(file)?;
+    }
+    bed.verify()?;
+    assert_eq!(bed.volume.number("Free blocks")?, free, "blocks are lost");
+    Ok(())
+}
 
 /// Appends until there is no space, with less and less at a time.
 fn fill(file: &mut Inside, block: u64) -> TrialResult {
@@ -550,14 +555,7 @@ fn a_full_volume_is_an_error_and_nothing_is_lost(dir: TestDir, shape: Shape) -> 
     bed.close(file)?;
     bed.close(other)?;
     bed.check()?;
-    for name in ["/log", "/second"] {
-        let mut file = bed.open(name)?;
-        file.set_len(0)?;
-        bed.close(file)?;
-    }
-    bed.verify()?;
-    assert_eq!(bed.volume.number("Free blocks")?, free, "blocks are lost");
-    Ok(())
+    assert_gives_all_back(bed, free)
 }
 
 fn threads_fill_a_volume_together(dir: TestDir, shape: Shape) -> TrialResult {

@@ -111,6 +111,18 @@ pub(crate) struct Gather {
     results: SmallVec<[Option<io::Result<u64>>; 4]>,
 }
 
+impl Split {
+    /// Of a call that moves so many bytes, all on one member.
+    fn of_one(member: usize, total: u64, io: Io) -> Self {
+        let gather = Gather {
+            total,
+            pieces: smallvec![smallvec![merge::Span::at(0, total)]],
+            results: smallvec![None],
+        };
+        Self { parts: smallvec![(member, io)], gather }
+    }
+}
+
 impl Divided {
     fn count(&self, Requests { list, refusals }: &Requests) {
         count(&self.more_requests, list.len() as u64 - 1);
@@ -237,9 +249,7 @@ impl Striped {
     pub fn begin_writing(&self) -> io::Result<()> {
         let Some(files) = &self.files else { return Ok(()) };
         let len = files.physical.load(Ordering::Acquire);
-        if self.cut_members(len)? {
-            self.on_all(|member| member.sync_all())?;
-        }
+        self.cut_durably(len)?;
         self.note(State::Open(len))
     }
 
@@ -263,8 +273,8 @@ impl Striped {
             self.write_header(Header { member, ..self.header }, None)?;
         }
         self.on_all(|member| member.sync_all())?;
-        if self.files.is_some() && self.cut_members(0)? {
-            self.on_all(|member| member.sync_all())?;
+        if self.files.is_some() {
+            self.cut_durably(0)?;
         }
         self.write_header(self.header, state)?;
         uninterrupted(|| self.members[0].sync_all())
@@ -310,6 +320,14 @@ impl Striped {
         Ok(changed)
     }
 
+    /// The same, and makes stable what changed.
+    fn cut_durably(&self, len: u64) -> io::Result<()> {
+        if self.cut_members(len)? {
+            self.on_all(|member| member.sync_all())?;
+        }
+        Ok(())
+    }
+
     // --- several calls at a time ----------------------------------------------------------------------
 
     /// Makes a call on every member at the same time.
@@ -329,16 +347,24 @@ impl Striped {
         match io {
             Io::Flush => Ok(self.split_flush()),
             Io::Write { offset, ref segments, .. } if self.extends(offset, segments) => Err(io),
-            Io::Write { segments, offset, dsync } => {
-                Ok(self.split_transfer(&segments, offset, |segments, offset| Io::Write {
+            Io::Write { segments, offset, dsync } => Ok(match self.alone(&segments, offset) {
+                Some((member, offset)) => {
+                    let total = segments.iter().map(Segment::len).sum();
+                    Split::of_one(member, total, Io::Write { segments, offset, dsync })
+                }
+                None => self.split_transfer(&segments, offset, |segments, offset| Io::Write {
                     segments,
                     offset,
                     dsync,
-                }))
-            }
-            Io::Read { into, offset } => {
-                Ok(self.split_transfer(&into, offset, |into, offset| Io::Read { into, offset }))
-            }
+                }),
+            }),
+            Io::Read { into, offset } => Ok(match self.alone(&into, offset) {
+                Some((member, offset)) => {
+                    let total = into.iter().map(Segment::len).sum();
+                    Split::of_one(member, total, Io::Read { into, offset })
+                }
+                None => self.split_transfer(&into, offset, |into, offset| Io::Read { into, offset }),
+            }),
         }
     }
 
@@ -367,17 +393,6 @@ impl Striped {
         offset: u64,
         io: impl Fn(SmallVec<[Segment; 1]>, u64) -> Io,
     ) -> Split {
-        if let Some((member, at)) = self.alone(segments, offset) {
-            let total = segments.iter().map(Segment::len).sum();
-            return Split {
-                parts: smallvec![(member, io(segments.into(), at))],
-                gather: Gather {
-                    total,
-                    pieces: smallvec![smallvec![merge::Span::at(0, total)]],
-                    results: smallvec![None],
-                },
-            };
-        }
         let total = segments.iter().map(Segment::len).sum();
         let list = self.requests(segments, offset, total);
         let gather = Gather {
@@ -647,9 +662,7 @@ impl Backend for Striped {
             let why = format!("it has {physical} bytes, of which another program has left {len}");
             return Err(io::Error::other(ErrorKind::Doubtful(why)));
         }
-        if self.cut_members(len)? {
-            self.on_all(|member| member.sync_all())?;
-        }
+        self.cut_durably(len)?;
         *files.floor.lock() = None;
         self.note(State::Closed(len))
     }

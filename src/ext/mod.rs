@@ -35,9 +35,8 @@ use file::Within;
 use format::Kind;
 use node::Node;
 use rustix::fs::{FileType, Mode, OFlags};
-use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -117,10 +116,7 @@ impl<'a> Opening<'a> {
             return Ok(Inner::Reader(Reader::new(backend, self.name.clone(), facts, key, self.process)));
         }
         let engine = self.process.registry.open(key, || self.engine(node, held, facts))?;
-        if truncate {
-            engine.set_len(0).inspect_err(|_| drop(self.process.registry.leave(key)))?;
-        }
-        Ok(open::shared(self.options, self.process, key, engine))
+        open::shared(self.options, self.process, key, engine)
     }
 
     /// Finds the file, and says why it cannot be opened.
@@ -177,35 +173,13 @@ impl<'a> Opening<'a> {
         let access = if self.options.write { OFlags::RDWR } else { OFlags::RDONLY };
         let alone = if is_device { OFlags::EXCL } else { OFlags::empty() };
         let flags = open::DIRECT | access | alone;
-        let fd = open::patiently(|| match rustix::fs::open(path, flags, Mode::empty()) {
-            Err(Errno::BUSY) => None,
-            result => Some(result),
-        });
-        let fd = fd.unwrap_or(Err(Errno::BUSY)).map_err(|errno| self.error(open::refusal(errno)))?;
+        let fd = open::open_patiently(path, flags, Mode::empty());
+        let fd = fd.map_err(|errno| self.error(open::refusal(errno)))?;
         let facts = open::facts(&self.name, &fd)?;
         let fs = open::file_system(self.process, &self.name, Operation::Open, facts.fs, facts.through)?;
-        self.lock(&fd, is_device)?;
+        let try_lock = if self.options.write { sys::try_lock } else { sys::try_lock_shared };
+        open::claim(fd.as_fd(), is_device, try_lock).map_err(|kind| self.error(kind))?;
         Ok(Image { backend: Arc::new(Syscall::new(fd)), facts, fs })
-    }
-
-    fn lock(&self, fd: &OwnedFd, is_device: bool) -> Result<()> {
-        let behind = sys::probe::loop_device_on(fd.as_fd()).map_err(|error| self.os_error(&error))?;
-        if let Some(device) = behind {
-            return Err(self.error(ErrorKind::Busy(format!("it is the image behind /dev/{device}"))));
-        }
-        if is_device {
-            return Ok(());
-        }
-        let lock = || match self.options.write {
-            true => sys::try_lock(fd.as_fd()),
-            false => sys::try_lock_shared(fd.as_fd()),
-        };
-        let locked = || match lock() {
-            Ok(false) => None,
-            result => Some(result.map(drop)),
-        };
-        let locked = open::patiently(locked).ok_or_else(|| self.error(ErrorKind::Locked))?;
-        locked.map_err(|error| self.os_error(&error))
     }
 }
 

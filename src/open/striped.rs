@@ -8,12 +8,12 @@ use super::{
 use crate::backend::Backend;
 use crate::backend::striped::{Members, Striped};
 use crate::backend::syscall::Syscall;
-use crate::buffer::{Buffer, Segment};
+use crate::buffer::Buffer;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::recover::{Recover, bring_into_order};
 use crate::engine::registry::Key;
-use crate::engine::{Engine, Parts, os_kind};
+use crate::engine::{Engine, Parts, os_kind, read_fully};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::file::Inner;
 use crate::marker::{Identity, Prepared};
@@ -43,10 +43,7 @@ pub(crate) fn open(options: &OpenOptions, paths: Vec<Arc<Path>>, chunk_bytes: u6
     settle_own();
     let process = Process::current();
     let (key, engine) = volume.open_writing(options, process)?;
-    if options.truncate {
-        engine.set_len(0).inspect_err(|_| drop(process.registry.leave(key)))?;
-    }
-    Ok(shared(options, process, key, engine))
+    shared(options, process, key, engine)
 }
 
 /// What errors call it.
@@ -95,10 +92,8 @@ impl Volume {
             return Err(self.fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
         }
         let (descriptors, facts) = self.open_all(OFlags::RDONLY)?;
-        let backend = |fd| Arc::new(Syscall::new(fd));
-        let members =
-            descriptors.into_iter().zip(facts).map(|(fd, facts)| Member { backend: backend(fd), facts });
-        reader(members.collect(), &self.name, self.chunk_bytes, Process::current())
+        let members = Member::all(descriptors.into_iter().map(Syscall::new), facts);
+        reader(members, &self.name, self.chunk_bytes, Process::current())
     }
 
     fn open_writing(&self, options: &OpenOptions, process: &'static Process) -> Result<Joined> {
@@ -169,8 +164,7 @@ impl Volume {
         let overwrites_in_place = prepared.is_some()
             && on.iter().all(|(fd, facts)| sys::probe::can_grow_ahead(*fd, facts, Prepared::Zeroed).is_ok());
         let id = sys::random_id().map_err(|error| self.fail(os_kind(&error)))?;
-        let keep = |(file, facts): (Locked, _)| Member { backend: Arc::new(file.keep()), facts };
-        let members: Vec<_> = locked.into_iter().zip(facts).map(keep).collect();
+        let members = Member::all(locked.into_iter().map(Locked::keep), facts);
         let kept: Vec<_> = members.iter().map(|member| member.backend.clone()).collect();
         let bring_up = BringUp {
             options,
@@ -235,14 +229,11 @@ impl Volume {
         let access = if how == Recover::Inspect { OFlags::RDONLY } else { OFlags::RDWR };
         let (descriptors, facts) = self.open_all(access)?;
         if how == Recover::Inspect {
-            let backend = |fd| Arc::new(Syscall::new(fd));
-            let members =
-                descriptors.into_iter().zip(facts).map(|(fd, facts)| Member { backend: backend(fd), facts });
-            return self.recover_members(members.collect(), &FileSystems::default(), how);
+            let members = Member::all(descriptors.into_iter().map(Syscall::new), facts);
+            return self.recover_members(members, &FileSystems::default(), how);
         }
         let (fs, locked) = self.claim(Process::current(), descriptors, &facts)?;
-        let keep = |(file, facts): (Locked, _)| Member { backend: Arc::new(file.keep()), facts };
-        let members: Vec<_> = locked.into_iter().zip(facts).map(keep).collect();
+        let members = Member::all(locked.into_iter().map(Locked::keep), facts);
         let kept: Vec<_> = members.iter().map(|member| member.backend.clone()).collect();
         let found = self.recover_members(members, &fs, how);
         kept.iter().for_each(|file| file.unlock());
@@ -292,6 +283,12 @@ impl Volume {
 pub(crate) struct Member {
     pub backend: Arc<dyn Backend>,
     pub facts: Facts,
+}
+
+impl Member {
+    fn all(files: impl Iterator<Item = Syscall>, facts: Vec<Facts>) -> Vec<Self> {
+        files.zip(facts).map(|(file, facts)| Self { backend: Arc::new(file), facts }).collect()
+    }
 }
 
 /// What it takes to make a file of members that are open and locked.
@@ -477,26 +474,12 @@ fn verdict(members: &[Member], chunk_bytes: u64) -> Result<Verdict, ErrorKind> {
 
 /// What a member says. A file that is longer than a header, and has none, holds data.
 fn look_at(Member { backend, facts }: &Member) -> io::Result<Found> {
-    Ok(match stripe::parse(&first_block(&**backend)?) {
+    let mut block = Buffer::zeroed(HEADER_BYTES);
+    let read = read_fully(&**backend, &mut block, 0, facts.alignment.offset)?;
+    Ok(match stripe::parse(&block[..read as usize]) {
         Found::Blank if !facts.is_device && backend.physical_size()? > HEADER_BYTES as u64 => {
             Found::Other("it holds something else".into())
         }
         found => found,
     })
-}
-
-fn first_block(backend: &dyn Backend) -> io::Result<Buffer> {
-    let mut block = Buffer::zeroed(HEADER_BYTES);
-    let mut done = 0;
-    loop {
-        match backend.read(&[Segment::of_mut(&mut block[done..])], done as u64) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
-            Err(error) => return Err(error),
-            Ok(0) => return Ok(Buffer::from(&block[..done])),
-            Ok(read) => done += read as usize,
-        }
-        if done == HEADER_BYTES {
-            return Ok(block);
-        }
-    }
 }
