@@ -1,0 +1,114 @@
+//! Descriptors: made from others, closed, and what is asked of them.
+
+use crate::files;
+use crate::next::interpose;
+use crate::process;
+use crate::set_errno;
+use crate::slots;
+use libc::{c_int, c_long, c_uint};
+
+/// Whether anything is known of a number.
+fn is_known(fd: c_int) -> bool {
+    slots::find(fd).is_some() && !process::is_elsewhere()
+}
+
+fn bad_number() -> c_int {
+    set_errno(libc::EBADF);
+    -1
+}
+
+/// Gives the descriptor `from` the number `to` as well, by `make`, which is the kernel's.
+fn dup_to(from: c_int, to: c_int, make: impl Fn() -> c_int) -> c_int {
+    if from == to || !(is_known(from) || is_known(to)) {
+        return make();
+    }
+    if files::is_engines(to) || files::is_engines(from) {
+        return bad_number();
+    }
+    // If this fails, nothing is closed.
+    if rustix::io::fcntl_getfd(files::borrowed(from)).is_err() {
+        return make();
+    }
+    files::duplicate(from, Some(to), make)
+}
+
+/// Closes all from `first` to `last` by `close`, which is the kernel's, but for what is not the program's.
+fn close_all(first: c_int, last: c_int, close: impl Fn(c_int, c_int) -> c_int) -> c_int {
+    let mut next = first;
+    for fd in files::numbers_between(first, last) {
+        if files::is_engines(fd) {
+            if next < fd && close(next, fd - 1) != 0 {
+                return -1;
+            }
+            next = fd + 1;
+        } else {
+            let _ = files::close(fd, || close(fd, fd));
+        }
+    }
+    if next <= last { close(next, last) } else { 0 }
+}
+
+/// The last number that there can be.
+fn last_number(last: c_uint) -> c_int {
+    c_int::try_from(last).unwrap_or(c_int::MAX)
+}
+
+interpose! {
+    |next| fn [close](fd: c_int) -> c_int {
+        if !is_known(fd) {
+            return next(fd);
+        }
+        if files::is_engines(fd) {
+            return bad_number();
+        }
+        files::close(fd, || next(fd)).unwrap_or_else(|errno| {
+            set_errno(errno);
+            -1
+        })
+    }
+    |next| fn [close_range](first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        let closes = flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0;
+        if !closes || first > last || process::is_elsewhere() || !files::any_known() {
+            return next(first, last, flags);
+        }
+        let Ok(first) = c_int::try_from(first) else { return next(first, last, flags) };
+        close_all(first, last_number(last), |first, last| next(first as c_uint, last as c_uint, flags))
+    }
+    |next| fn [dup](fd: c_int) -> c_int {
+        if is_known(fd) { files::duplicate(fd, None, || next(fd)) } else { next(fd) }
+    }
+    |next| fn [dup2](from: c_int, to: c_int) -> c_int {
+        dup_to(from, to, || next(from, to))
+    }
+    |next| fn [dup3](from: c_int, to: c_int, flags: c_int) -> c_int {
+        dup_to(from, to, || next(from, to, flags))
+    }
+    |next| fn [fcntl, fcntl64](fd: c_int, command: c_int, argument: c_long) -> c_int {
+        let kernel = || next(fd, command, argument);
+        if !is_known(fd) {
+            return kernel();
+        }
+        match command {
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => files::duplicate(fd, None, kernel),
+            libc::F_SETFL => files::set_flags(fd, argument as c_int, kernel),
+            // The engine's own lock must not be in the way, nor may its descriptor's end be the end of the program's locks.
+            libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK
+            | libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK => {
+                files::hand_back_descriptor(fd, "the program locks it");
+                kernel()
+            }
+            _ => kernel(),
+        }
+    }
+    |next| fn [lockf, lockf64](fd: c_int, command: c_int, len: libc::off64_t) -> c_int {
+        files::hand_back_descriptor(fd, "the program locks it");
+        next(fd, command, len)
+    }
+}
+
+/// As `close_range` up to the last number; it cannot fail.
+#[unsafe(no_mangle)]
+pub extern "C" fn closefrom(first: c_int) {
+    // SAFETY: it closes what the program wants closed.
+    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+}

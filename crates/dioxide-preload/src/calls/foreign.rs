@@ -1,0 +1,216 @@
+//! Ways to a file that the engine does not see: before one is used, the kernel gets the file back.
+
+use crate::files;
+use crate::next::interpose;
+use libc::{aiocb, c_int, c_long, c_uint, c_ulong, c_void, msghdr, off64_t, sigevent, size_t, ssize_t};
+
+/// What the program's asynchronous I/O may reach.
+fn of_control_blocks(list: *const *mut aiocb, count: c_int) {
+    for index in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the program says that there are so many.
+        of_control_block(unsafe { *list.add(index) });
+    }
+}
+
+fn of_control_block(block: *const aiocb) {
+    // SAFETY: null, or the program says that it is one.
+    if let Some(block) = unsafe { block.as_ref() } {
+        files::hand_back_descriptor(block.aio_fildes, "the program uses POSIX AIO");
+    }
+}
+
+/// Requests of libaio, as the kernel defines them.
+#[repr(C)]
+struct Iocb {
+    data: u64,
+    key: u32,
+    flags: c_int,
+    opcode: u16,
+    priority: i16,
+    descriptor: u32,
+}
+
+fn of_iocbs(count: c_long, list: *const *const Iocb) {
+    for index in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the program says that there are so many, and each null or one.
+        if let Some(iocb) = unsafe { (*list.add(index)).as_ref() } {
+            files::hand_back_descriptor(iocb.descriptor as c_int, "the program uses libaio");
+        }
+    }
+}
+
+fn ring() {
+    files::hand_back_those("the program uses io_uring", |_| true);
+}
+
+/// Requests that only ask.
+fn only_asks(request: c_ulong) -> bool {
+    const FIGETBSZ: c_ulong = 2;
+    matches!(
+        request,
+        BLKGETSIZE64 | libc::BLKSSZGET | libc::BLKPBSZGET | BLKROGET | libc::TCGETS | libc::FS_IOC_GETFLAGS
+            | libc::FIONREAD | libc::FIOCLEX | libc::FIONCLEX | FIGETBSZ | BLKGETSIZE | BLKBSZGET | FSGETXATTR
+    )
+}
+const BLKROGET: c_ulong = 0x125e;
+const BLKGETSIZE: c_ulong = 0x1260;
+const BLKGETSIZE64: c_ulong = 0x8008_1272;
+const BLKBSZGET: c_ulong = 0x8008_1270;
+const FSGETXATTR: c_ulong = 0x801c_581f;
+
+/// The descriptors that a message gives to another process.
+fn passed_on(message: *const msghdr) {
+    // SAFETY: the program says that it is a message.
+    unsafe {
+        if message.is_null() || !files::any_known() {
+            return;
+        }
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(header);
+                let bytes = ((*header).cmsg_len as usize).saturating_sub(data.addr() - header.addr());
+                for index in 0..bytes / size_of::<c_int>() {
+                    let fd = data.cast::<c_int>().add(index).read_unaligned();
+                    files::hand_back_descriptor(fd, "it was given to another process");
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+}
+
+/// Calls made by number, of which the first argument is a descriptor, and whose effect would not be seen.
+fn by_number(number: c_long, first: c_long, fifth: c_long) {
+    let why = "the program makes system calls by number";
+    match number {
+        libc::SYS_io_uring_setup => ring(),
+        libc::SYS_mmap => files::hand_back_descriptor(fifth as c_int, why),
+        libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_writev | libc::SYS_pwritev | libc::SYS_pwritev2
+        | libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2
+        | libc::SYS_lseek | libc::SYS_fstat | libc::SYS_ftruncate | libc::SYS_fallocate | libc::SYS_dup
+        | libc::SYS_dup3 | libc::SYS_fcntl | libc::SYS_close | libc::SYS_sendfile | libc::SYS_ioctl => {
+            files::hand_back_descriptor(first as c_int, why);
+        }
+        libc::SYS_close_range | libc::SYS_copy_file_range | libc::SYS_splice | libc::SYS_io_submit
+        | libc::SYS_execve | libc::SYS_execveat | libc::SYS_clone | libc::SYS_exit_group | libc::SYS_sendmsg
+        | libc::SYS_truncate => files::hand_back_those(why, |_| true),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => files::hand_back_descriptor(first as c_int, why),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork | libc::SYS_vfork => files::hand_back_those(why, |_| true),
+        _ => {}
+    }
+}
+
+interpose! {
+    |next| fn [mmap, mmap64](
+        address: *mut c_void,
+        len: size_t,
+        protection: c_int,
+        flags: c_int,
+        fd: c_int,
+        offset: off64_t,
+    ) -> *mut c_void {
+        if fd >= 0 && flags & libc::MAP_ANONYMOUS == 0 {
+            files::hand_back_descriptor(fd, "the program maps it");
+        }
+        next(address, len, protection, flags, fd, offset)
+    }
+    |next| fn [sendfile, sendfile64](to: c_int, from: c_int, offset: *mut off64_t, len: size_t) -> ssize_t {
+        files::hand_back_descriptor(to, "sendfile");
+        files::hand_back_descriptor(from, "sendfile");
+        next(to, from, offset, len)
+    }
+    |next| fn [splice](
+        from: c_int,
+        from_offset: *mut off64_t,
+        to: c_int,
+        to_offset: *mut off64_t,
+        len: size_t,
+        flags: c_uint,
+    ) -> ssize_t {
+        files::hand_back_descriptor(from, "splice");
+        files::hand_back_descriptor(to, "splice");
+        next(from, from_offset, to, to_offset, len, flags)
+    }
+    |next| fn [copy_file_range](
+        from: c_int,
+        from_offset: *mut off64_t,
+        to: c_int,
+        to_offset: *mut off64_t,
+        len: size_t,
+        flags: c_uint,
+    ) -> ssize_t {
+        files::hand_back_descriptor(from, "copy_file_range");
+        files::hand_back_descriptor(to, "copy_file_range");
+        next(from, from_offset, to, to_offset, len, flags)
+    }
+    |next| fn [ioctl](fd: c_int, request: c_ulong, argument: c_long) -> c_int {
+        if !only_asks(request) {
+            files::hand_back_descriptor(fd, "an ioctl");
+        }
+        next(fd, request, argument)
+    }
+    |next| fn [sendmsg](socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+        passed_on(message);
+        next(socket, message, flags)
+    }
+    |next| fn [aio_read, aio_read64, aio_write, aio_write64](block: *mut aiocb) -> c_int {
+        of_control_block(block);
+        next(block)
+    }
+    |next| fn [aio_fsync, aio_fsync64](operation: c_int, block: *mut aiocb) -> c_int {
+        of_control_block(block);
+        next(operation, block)
+    }
+    |next| fn [lio_listio, lio_listio64](
+        mode: c_int,
+        list: *const *mut aiocb,
+        count: c_int,
+        event: *mut sigevent,
+    ) -> c_int {
+        of_control_blocks(list, count);
+        next(mode, list, count, event)
+    }
+    |next| fn [io_submit](context: c_ulong, count: c_long, list: *const *const c_void) -> c_int {
+        of_iocbs(count, list.cast());
+        next(context, count, list)
+    }
+    |next| fn [io_uring_setup](entries: c_uint, parameters: *mut c_void) -> c_int {
+        ring();
+        next(entries, parameters)
+    }
+    |next| fn [io_uring_queue_init](entries: c_uint, ring_memory: *mut c_void, flags: c_uint) -> c_int {
+        ring();
+        next(entries, ring_memory, flags)
+    }
+    |next| fn [io_uring_queue_init_params](entries: c_uint, ring_memory: *mut c_void, parameters: *mut c_void) -> c_int {
+        ring();
+        next(entries, ring_memory, parameters)
+    }
+    |next| fn [io_uring_queue_init_mem](
+        entries: c_uint,
+        ring_memory: *mut c_void,
+        parameters: *mut c_void,
+        memory: *mut c_void,
+        len: size_t,
+    ) -> c_int {
+        ring();
+        next(entries, ring_memory, parameters, memory, len)
+    }
+    |next| fn [syscall](
+        number: c_long,
+        first: c_long,
+        second: c_long,
+        third: c_long,
+        fourth: c_long,
+        fifth: c_long,
+        sixth: c_long,
+    ) -> c_long {
+        if files::any_known() {
+            by_number(number, first, fifth);
+        }
+        next(number, first, second, third, fourth, fifth, sixth)
+    }
+}

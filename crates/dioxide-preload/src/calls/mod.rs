@@ -1,0 +1,9 @@
+//! The functions of libc that this library stands before, by what they do.
+
+mod descriptors;
+mod foreign;
+mod lengths;
+mod opening;
+mod processes;
+mod syncs;
+mod transfers;

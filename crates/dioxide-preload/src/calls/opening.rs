@@ -1,0 +1,75 @@
+//! Opening files: the kernel does it, and the descriptor is remembered.
+
+use crate::files;
+use crate::next::interpose;
+use crate::surroundings::key_of_path;
+use libc::{FILE, c_char, c_int, mode_t};
+use std::ffi::CStr;
+
+/// A file that is taken is cut to nothing by the kernel: not under the hands of the engine.
+fn before(dir: c_int, path: *const c_char, flags: c_int) {
+    if flags & libc::O_TRUNC != 0 && files::any_taken() && !path.is_null() {
+        // SAFETY: the program says that it is a path.
+        let path = unsafe { CStr::from_ptr(path) };
+        files::hand_back_path(key_of_path(dir, path, true), "it was opened with O_TRUNC");
+    }
+}
+
+fn opened(fd: c_int, flags: c_int) -> c_int {
+    if fd >= 0 {
+        files::opened(fd, flags);
+    }
+    fd
+}
+
+const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+
+interpose! {
+    |next| fn [open, open64](path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        before(libc::AT_FDCWD, path, flags);
+        opened(next(path, flags, mode), flags)
+    }
+    |next| fn [__open_2, __open64_2](path: *const c_char, flags: c_int) -> c_int {
+        before(libc::AT_FDCWD, path, flags);
+        opened(next(path, flags), flags)
+    }
+    |next| fn [openat, openat64](dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        before(dir, path, flags);
+        opened(next(dir, path, flags, mode), flags)
+    }
+    |next| fn [__openat_2, __openat64_2](dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+        before(dir, path, flags);
+        opened(next(dir, path, flags), flags)
+    }
+    |next| fn [creat, creat64](path: *const c_char, mode: mode_t) -> c_int {
+        before(libc::AT_FDCWD, path, CREAT);
+        opened(next(path, mode), CREAT)
+    }
+    |next| fn [fopen, fopen64](path: *const c_char, mode: *const c_char) -> *mut FILE {
+        // SAFETY: the program says that it is a string.
+        if !mode.is_null() && unsafe { *mode } == b'w' as c_char {
+            before(libc::AT_FDCWD, path, CREAT);
+        }
+        opened_stream(next(path, mode))
+    }
+    |next| fn [freopen, freopen64](path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+        // SAFETY: the program says that it is a string.
+        if !path.is_null() && !mode.is_null() && unsafe { *mode } == b'w' as c_char {
+            before(libc::AT_FDCWD, path, CREAT);
+        }
+        opened_stream(next(path, mode, stream))
+    }
+    |next| fn [fdopen](fd: c_int, mode: *const c_char) -> *mut FILE {
+        files::hand_back_descriptor(fd, "a stream was made of it");
+        next(fd, mode)
+    }
+}
+
+/// Streams are left alone; but they show a file as the kernel has it.
+fn opened_stream(stream: *mut FILE) -> *mut FILE {
+    if !stream.is_null() && files::any_taken() {
+        // SAFETY: it has just been opened.
+        files::opened(unsafe { libc::fileno(stream) }, 0);
+    }
+    stream
+}

@@ -1,0 +1,549 @@
+//! The files that are known, and how each comes to be served by the engine and by the kernel again.
+//!
+//! A file opened O_DIRECT is *watched*: the kernel serves it, and the writes in flight are counted. When a write that the
+//! engine is good for begins beside another one, the file is *taken over*; from then on its descriptors are served by
+//! the engine, which opened it a second time. What the engine cannot carry *hands it back*: the engine drains and closes it,
+//! which cuts it to its length, and the kernel serves it for as long as the program has it open. So whatever goes wrong
+//! here, the answer is the kernel's.
+//!
+//! Locks, in this order: CONTROL, for whoever changes anything; slots, in the order of their numbers; KNOWN, and what a file
+//! has `taken`, for a moment. The engine's threads call libc as well, and never wait for CONTROL.
+
+use crate::say::say;
+use crate::settings::Settings;
+use crate::slots::{self, State};
+use crate::summary::{self, Event};
+use crate::surroundings;
+use crossbeam_utils::sync::ShardedLockWriteGuard;
+use dioxide::{Durability, OpenOptions};
+use rustix::fs::{AtFlags, FileType, Stat, StatxFlags};
+use rustix::process::Resource;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::c_int;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The attribute that a file carries while it is grown ahead, and after a crash.
+const MARKER: &str = "user.dioxide";
+
+/// What a file is known by, whatever its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// The number of the file system, or of the device itself.
+    pub dev: u64,
+    /// None of a device.
+    pub inode: Option<u64>,
+}
+
+impl Key {
+    /// Of a regular file or a block device.
+    pub fn of(stat: &Stat) -> Option<Self> {
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Some(Self { dev: stat.st_dev, inode: Some(stat.st_ino) }),
+            FileType::BlockDevice => Some(Self { dev: stat.st_rdev, inode: None }),
+            _ => None,
+        }
+    }
+}
+
+/// What descriptors share that were made from one another.
+#[derive(Debug)]
+pub struct Description {
+    /// The file.
+    pub inode: Arc<Inode>,
+    /// It may be read.
+    pub reads: bool,
+    /// It may be written.
+    pub writes: bool,
+    /// O_DSYNC, or O_SYNC.
+    pub durable: bool,
+    /// O_APPEND, which can change.
+    pub append: AtomicBool,
+    /// Held by whoever uses the position, which the kernel keeps with the program's descriptor: the end of the last append
+    /// that moved it.
+    pub position: Mutex<u64>,
+}
+
+/// A file or device, watched or taken.
+#[derive(Debug)]
+pub struct Inode {
+    key: Key,
+    /// What the kernel asks of memory, and of offsets and lengths, if it says so; it refuses all else.
+    pub enforced: Option<(u64, u64)>,
+    /// The kernel is to serve it as long as it is open.
+    kernel_only: AtomicBool,
+    /// Writes in flight while it is watched.
+    writers: AtomicUsize,
+    /// The program's descriptors. Changed under CONTROL.
+    descriptors: Mutex<BTreeSet<c_int>>,
+    taken: RwLock<Option<Arc<Taken>>>,
+    /// The engine could not put the file away: to be told once.
+    failed: AtomicBool,
+}
+
+/// A file as the engine has it.
+#[derive(Debug)]
+pub struct Taken {
+    /// Stable on sync.
+    pub plain: dioxide::File,
+    /// Stable on return.
+    pub durable: dioxide::File,
+}
+
+impl Taken {
+    /// The handle for writes of this kind.
+    pub fn handle(&self, durable: bool) -> &dioxide::File {
+        if durable { &self.durable } else { &self.plain }
+    }
+
+    /// The length of the file, as the program knows it.
+    pub fn len(&self) -> u64 {
+        self.plain.len().expect("only readers beside other processes can fail")
+    }
+
+    fn descriptor(&self) -> c_int {
+        self.plain.as_fd().as_raw_fd()
+    }
+}
+
+static CONTROL: Mutex<()> = Mutex::new(());
+static KNOWN: RwLock<BTreeMap<Key, Arc<Inode>>> = RwLock::new(BTreeMap::new());
+/// How many are taken: most calls need not look further.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// Some file was known at some time: programs that never open one are not held up.
+static SEEN: AtomicBool = AtomicBool::new(false);
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
+
+fn control() -> MutexGuard<'static, ()> {
+    CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn known() -> RwLockReadGuard<'static, BTreeMap<Key, Arc<Inode>>> {
+    KNOWN.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn known_to_change() -> RwLockWriteGuard<'static, BTreeMap<Key, Arc<Inode>>> {
+    KNOWN.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on files are taken.
+pub fn begin(settings: Settings) {
+    let _ = SETTINGS.set(settings);
+}
+
+/// What the environment asked for, if that was understood.
+pub fn settings() -> Option<&'static Settings> {
+    SETTINGS.get()
+}
+
+/// Whether any file is served by the engine.
+#[inline]
+pub fn any_taken() -> bool {
+    TAKEN.load(Ordering::Acquire) > 0
+}
+
+/// Whether any file is known at all.
+#[inline]
+pub fn any_known() -> bool {
+    SEEN.load(Ordering::Relaxed)
+}
+
+/// Borrows a number that the program says is open. If it is not, what is asked of it fails.
+pub fn borrowed(fd: c_int) -> BorrowedFd<'static> {
+    // SAFETY: it is only handed to the kernel, which refuses what is not open.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+impl Inode {
+    fn new(key: Key, fd: c_int) -> Self {
+        Self {
+            key,
+            enforced: enforced_alignment(fd),
+            kernel_only: AtomicBool::new(false),
+            writers: AtomicUsize::new(0),
+            descriptors: Mutex::default(),
+            taken: RwLock::default(),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the kernel is to serve it as long as it is open.
+    pub fn is_kernel_only(&self) -> bool {
+        self.kernel_only.load(Ordering::Acquire)
+    }
+
+    /// It is a block device.
+    pub fn is_device(&self) -> bool {
+        self.key.inode.is_none()
+    }
+
+    /// Counts a write while the file is watched, until the count is dropped; and tells whether it is beside another one.
+    pub fn count_writer(&self) -> (Writing<'_>, bool) {
+        let beside = self.writers.fetch_add(1, Ordering::Relaxed) > 0;
+        (Writing(self), beside)
+    }
+
+    /// Whether putting the file away has failed since this was asked last.
+    pub fn take_failure(&self) -> bool {
+        self.failed.load(Ordering::Relaxed) && self.failed.swap(false, Ordering::Relaxed)
+    }
+
+    fn descriptors(&self) -> MutexGuard<'_, BTreeSet<c_int>> {
+        self.descriptors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_taken(&self) -> bool {
+        self.taken.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// All its slots, when no transfer is under way any more.
+    fn drained(&self) -> Vec<ShardedLockWriteGuard<'static, State>> {
+        let numbers: Vec<_> = self.descriptors().iter().copied().collect();
+        numbers.into_iter().filter_map(slots::find).map(|slot| slot.write()).collect()
+    }
+}
+
+/// A write in flight.
+pub struct Writing<'a>(&'a Inode);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.writers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn enforced_alignment(fd: c_int) -> Option<(u64, u64)> {
+    let statx = rustix::fs::statx(borrowed(fd), c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    let (memory, offset) = (statx.stx_dio_mem_align.into(), statx.stx_dio_offset_align.into());
+    (memory > 0 && offset > 0).then_some((memory, offset))
+}
+
+// --- coming to know a file ---------------------------------------------------------------------------
+
+/// The kernel has opened a file.
+pub fn opened(fd: c_int, flags: c_int) {
+    let Some(settings) = settings() else { return };
+    let is_direct = flags & libc::O_DIRECT != 0 && flags & libc::O_PATH == 0;
+    if !is_direct && !any_taken() {
+        return;
+    }
+    let Ok(stat) = rustix::fs::fstat(borrowed(fd)) else { return };
+    let Some(key) = Key::of(&stat) else { return };
+    if !is_direct {
+        return opened_beside(key);
+    }
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    let is_known = known().contains_key(&key);
+    let is_wanted = is_known || is_wanted(settings, key, fd);
+    let control = control();
+    if writes && (key.inode.is_some() || settings.devices) {
+        summary::note(if is_wanted { Event::Seen } else { Event::Unmatched });
+    }
+    if !is_wanted {
+        return;
+    }
+    let inode = known_to_change().entry(key).or_insert_with(|| Arc::new(Inode::new(key, fd))).clone();
+    let description = Description {
+        inode: inode.clone(),
+        reads: flags & libc::O_ACCMODE != libc::O_WRONLY,
+        writes,
+        durable: flags & libc::O_DSYNC != 0,
+        append: AtomicBool::new(flags & libc::O_APPEND != 0),
+        position: Mutex::new(0),
+    };
+    register(fd, Arc::new(description));
+    if writes && (settings.eager || has_marker(fd)) {
+        take_over_held(&inode, &control);
+    }
+}
+
+/// A second descriptor of the file was opened, by which the kernel would show what was only grown.
+fn opened_beside(key: Key) {
+    let inode = known().get(&key).cloned();
+    if let Some(inode) = inode.filter(|inode| inode.is_taken()) {
+        hand_back(&inode, "it was opened without O_DIRECT as well");
+    }
+}
+
+fn is_wanted(settings: &Settings, key: Key, fd: c_int) -> bool {
+    (key.inode.is_some() || settings.devices)
+        && (!settings.has_globs() || surroundings::path_of(fd).is_ok_and(|path| settings.wants(&path)))
+}
+
+fn has_marker(fd: c_int) -> bool {
+    rustix::fs::fgetxattr(borrowed(fd), MARKER, &mut [0_u8; 0]).is_ok()
+}
+
+/// Under CONTROL.
+fn register(fd: c_int, description: Arc<Description>) {
+    let Some(slot) = slots::make(fd) else { return };
+    let inode = description.inode.clone();
+    let state = match &*inode.taken.read().unwrap_or_else(PoisonError::into_inner) {
+        Some(taken) => State::Taken(description, taken.clone()),
+        None => State::Watched(description),
+    };
+    let stale = std::mem::replace(&mut *slot.write(), state);
+    // libc itself closed it (fclose): nobody was told.
+    forget(fd, stale);
+    inode.descriptors().insert(fd);
+}
+
+// --- to the engine and back --------------------------------------------------------------------------
+
+/// Lets the engine serve the file, unless something speaks against it.
+pub fn take_over(inode: &Arc<Inode>) {
+    take_over_held(inode, &control());
+}
+
+fn take_over_held(inode: &Arc<Inode>, _control: &MutexGuard<'_, ()>) {
+    if inode.is_kernel_only() || inode.is_taken() {
+        return;
+    }
+    let mut drained = inode.drained();
+    match open_engine(inode) {
+        Ok(taken) => {
+            let taken = Arc::new(taken);
+            if let Some(slot) = slots::make(taken.descriptor()) {
+                *slot.write() = State::Engine;
+            }
+            for state in &mut drained {
+                if let State::Watched(description) = &**state {
+                    **state = State::Taken(description.clone(), taken.clone());
+                }
+            }
+            *inode.taken.write().unwrap_or_else(PoisonError::into_inner) = Some(taken);
+            TAKEN.fetch_add(1, Ordering::Release);
+            summary::note(Event::TakenOver);
+        }
+        Err(why) => {
+            inode.kernel_only.store(true, Ordering::Release);
+            summary::note(Event::LeftAlone(why));
+        }
+    }
+}
+
+fn open_engine(inode: &Inode) -> Result<Taken, String> {
+    let descriptors = inode.descriptors().clone();
+    let fd = *descriptors.first().ok_or("it is closed")?;
+    let is_known = |fd: c_int| {
+        let is_engines = || slots::find(fd).is_some_and(|slot| matches!(*slot.read(), State::Engine));
+        descriptors.contains(&fd) || is_engines()
+    };
+    if let Some(why) = surroundings::why_not(inode.key, is_known).map_err(|error| error.to_string())? {
+        return Err(why.into());
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).descriptor_min(high_numbers());
+    if let Some(cap) = settings().and_then(|settings| settings.growth_cap) {
+        options.growth_cap(cap);
+    }
+    let path = format!("/proc/self/fd/{fd}");
+    let open = |options: &OpenOptions| options.open(&path).map_err(|error| error.kind().to_string());
+    let plain = open(&options)?;
+    let durable = open(options.durability(Durability::EveryWrite))?;
+    Ok(Taken { plain, durable })
+}
+
+/// Where the engine's descriptors begin, so that the program gets the lowest numbers.
+fn high_numbers() -> c_int {
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
+    c_int::try_from(limit / 2).unwrap_or(1 << 19)
+}
+
+/// Lets the kernel serve the file from now on, which is cut to its length first.
+pub fn hand_back(inode: &Inode, why: &str) {
+    hand_back_held(inode, why, &control());
+}
+
+fn hand_back_held(inode: &Inode, why: &str, _control: &MutexGuard<'_, ()>) {
+    let was_kernel_only = inode.kernel_only.swap(true, Ordering::AcqRel);
+    if was_kernel_only && !inode.is_taken() {
+        return;
+    }
+    let mut drained = inode.drained();
+    for state in &mut drained {
+        if let State::Taken(description, _) = &**state {
+            **state = State::Watched(description.clone());
+        }
+    }
+    if put_away(inode) {
+        summary::note(Event::HandedBack(why.into()));
+    }
+}
+
+/// Closes what the engine has; nobody uses it any more. Returns whether there was anything.
+fn put_away(inode: &Inode) -> bool {
+    // Held until it is cut: nobody asks for its length meanwhile.
+    let mut taken = inode.taken.write().unwrap_or_else(PoisonError::into_inner);
+    let Some(engine) = taken.take() else { return false };
+    if let Some(slot) = slots::find(engine.descriptor()) {
+        *slot.write() = State::Empty;
+    }
+    let engine = Arc::into_inner(engine).expect("all slots have let go of it");
+    summary::add(&engine.plain.stats());
+    let results = [engine.durable.close(), engine.plain.close()];
+    TAKEN.fetch_sub(1, Ordering::Release);
+    for error in results.into_iter().filter_map(Result::err) {
+        inode.failed.store(true, Ordering::Relaxed);
+        say(&error.to_string());
+    }
+    true
+}
+
+/// Lets the kernel serve every file for which `concerns` holds, which is asked with a descriptor of it.
+pub fn hand_back_those(why: &str, concerns: impl Fn(c_int) -> bool) {
+    let control = control();
+    hand_back_those_held(why, concerns, &control);
+}
+
+fn hand_back_those_held(why: &str, concerns: impl Fn(c_int) -> bool, control: &MutexGuard<'_, ()>) {
+    let inodes: Vec<_> = known().values().cloned().collect();
+    for inode in inodes {
+        let descriptors = inode.descriptors().clone();
+        if descriptors.into_iter().any(&concerns) {
+            hand_back_held(&inode, why, control);
+        }
+    }
+}
+
+/// Lets the kernel serve whatever the descriptor belongs to, if it is known.
+pub fn hand_back_descriptor(fd: c_int, why: &str) {
+    if let Some(inode) = inode_of(fd) {
+        hand_back(&inode, why);
+    }
+}
+
+/// Lets the kernel serve the file of a path, if it is taken.
+pub fn hand_back_path(key: Option<Key>, why: &str) {
+    let inode = key.and_then(|key| known().get(&key).cloned());
+    if let Some(inode) = inode.filter(|inode| inode.is_taken()) {
+        hand_back(&inode, why);
+    }
+}
+
+/// The file of a descriptor of the program, if it is known and may still be taken, or is.
+pub fn inode_of(fd: c_int) -> Option<Arc<Inode>> {
+    let state = slots::find(fd)?.read();
+    let inode = &state.description()?.inode;
+    (!inode.is_kernel_only()).then(|| inode.clone())
+}
+
+/// The length of the file, if it is taken: the kernel knows that of what was grown.
+pub fn len_of(key: Key) -> Option<u64> {
+    let inode = known().get(&key).cloned()?;
+    let taken = inode.taken.read().unwrap_or_else(PoisonError::into_inner);
+    taken.as_ref().filter(|_| !inode.is_device()).map(|taken| taken.len())
+}
+
+// --- descriptors that come and go --------------------------------------------------------------------
+
+/// Whether the number is one that the engine uses, which is closed to the program.
+pub fn is_engines(fd: c_int) -> bool {
+    slots::find(fd).is_some_and(|slot| matches!(*slot.read(), State::Engine))
+}
+
+/// Numbers from `first` to `last` that mean something here, the engine's own among them.
+pub fn numbers_between(first: c_int, last: c_int) -> Vec<c_int> {
+    let _control = control();
+    let mut numbers: Vec<_> = known()
+        .values()
+        .flat_map(|inode| {
+            let taken = inode.taken.read().unwrap_or_else(PoisonError::into_inner);
+            let engines = taken.as_ref().map(|taken| taken.descriptor());
+            inode.descriptors().iter().copied().chain(engines).collect::<Vec<_>>()
+        })
+        .filter(|fd| (first..=last).contains(fd))
+        .collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// Closes a descriptor that is known: the last one of a file that is taken puts it away first. `close` is the kernel's.
+/// Returns what the program is told.
+pub fn close(fd: c_int, close: impl FnOnce() -> c_int) -> Result<c_int, c_int> {
+    let _control = control();
+    let failed = release(fd);
+    match close() {
+        0 if failed => Err(libc::EIO),
+        result => Ok(result),
+    }
+}
+
+/// Forgets a descriptor. Returns whether its file could not be put away. Under CONTROL.
+fn release(fd: c_int) -> bool {
+    let Some(slot) = slots::find(fd) else { return false };
+    let state = std::mem::take(&mut *slot.write());
+    forget(fd, state)
+}
+
+fn forget(fd: c_int, state: State) -> bool {
+    let inode = match state {
+        State::Empty | State::Engine => return false,
+        // What is dropped here is a share of what the engine has.
+        State::Watched(description) | State::Taken(description, _) => description.inode.clone(),
+    };
+    let mut descriptors = inode.descriptors();
+    descriptors.remove(&fd);
+    let is_last = descriptors.is_empty();
+    drop(descriptors);
+    if is_last {
+        put_away(&inode);
+        known_to_change().remove(&inode.key);
+    }
+    inode.take_failure()
+}
+
+/// Makes a descriptor from another one by `make`, which is the kernel's and returns its number, and knows it as well.
+/// What had the number `over` before is closed by that.
+pub fn duplicate(from: c_int, over: Option<c_int>, make: impl FnOnce() -> c_int) -> c_int {
+    let _control = control();
+    if let Some(over) = over {
+        release(over);
+    }
+    let made = make();
+    if made >= 0 && made != from {
+        let description = slots::find(from).and_then(|slot| slot.read().description().cloned());
+        match description {
+            Some(description) => register(made, description),
+            None => drop(release(made)),
+        }
+    }
+    made
+}
+
+/// The flags of a description are changed by `change`, which is the kernel's.
+pub fn set_flags(fd: c_int, flags: c_int, change: impl FnOnce() -> c_int) -> c_int {
+    let Some(inode) = inode_of(fd) else { return change() };
+    let control = control();
+    if flags & libc::O_DIRECT == 0 {
+        hand_back_held(&inode, "O_DIRECT was cleared", &control);
+    }
+    let state = slots::find(fd).map(|slot| slot.write());
+    let result = change();
+    if let (0, Some(description)) = (result, state.as_ref().and_then(|state| state.description())) {
+        description.append.store(flags & libc::O_APPEND != 0, Ordering::Relaxed);
+    }
+    result
+}
+
+// --- processes ---------------------------------------------------------------------------------------
+
+/// What is held while the process divides.
+pub struct Divided(#[allow(dead_code)] MutexGuard<'static, ()>, RwLockWriteGuard<'static, BTreeMap<Key, Arc<Inode>>>);
+
+/// Before a fork: the child has copies of all descriptors, so the kernel serves all files from now on, in both.
+pub fn before_fork() -> Divided {
+    let control = control();
+    hand_back_those_held("the process forked", |_| true, &control);
+    Divided(control, known_to_change())
+}
+
+/// In the child, which knows nothing.
+pub fn in_child(mut divided: Divided) {
+    slots::forget_all();
+    // What they hold is the parent's.
+    std::mem::forget(std::mem::take(&mut *divided.1));
+    TAKEN.store(0, Ordering::Relaxed);
+    summary::forget();
+}

@@ -1,0 +1,166 @@
+//! The process as a whole: where a call comes from, and what happens when it divides or ends.
+
+use std::cell::{Cell, UnsafeCell};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use crate::files::{self, Divided};
+use crate::say;
+use crate::settings::Settings;
+use crate::summary;
+
+/// The process whose memory this is. The child of a vfork runs in it for a while, with descriptors of its own.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+thread_local! {
+    /// The engine is at work in this thread.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// It called vfork, and may now be the child.
+    static MAY_BE_A_CHILD: Cell<bool> = const { Cell::new(false) };
+}
+
+fn own_number() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// Whether this is the child of a vfork: what it does to its descriptors concerns nobody here.
+#[inline]
+pub fn is_elsewhere() -> bool {
+    MAY_BE_A_CHILD.get() && is_child()
+}
+
+#[cold]
+fn is_child() -> bool {
+    let is_child = own_number() != OWNER.load(Ordering::Relaxed);
+    MAY_BE_A_CHILD.set(is_child);
+    is_child
+}
+
+/// Runs what the engine does, so that a signal handler which ends the process does not wait for it.
+pub fn inside<R>(work: impl FnOnce() -> R) -> R {
+    let before = INSIDE.replace(true);
+    let result = work();
+    INSIDE.set(before);
+    result
+}
+
+unsafe extern "C" {
+    fn pthread_testcancel();
+}
+
+/// The calls that this library stands before are cancellation points.
+pub fn cancel_here() {
+    // SAFETY: nothing is held here, and the caller has called a function that may end the thread.
+    unsafe { pthread_testcancel() };
+}
+
+/// What is held from before a fork until after it, by the thread that forks.
+struct Held(UnsafeCell<Option<Divided>>);
+
+// SAFETY: only the thread that has CONTROL touches it: `before_fork` has it when it writes, and it is given back by
+// what is taken out.
+unsafe impl Sync for Held {}
+
+static HELD: Held = Held(UnsafeCell::new(None));
+
+extern "C" fn before_fork() {
+    let divided = inside(files::before_fork);
+    // SAFETY: see `Held`.
+    unsafe { *HELD.0.get() = Some(divided) };
+}
+
+fn take_held() -> Option<Divided> {
+    // SAFETY: see `Held`.
+    unsafe { (*HELD.0.get()).take() }
+}
+
+extern "C" fn in_parent() {
+    drop(take_held());
+}
+
+extern "C" fn in_child() {
+    OWNER.store(own_number(), Ordering::Relaxed);
+    MAY_BE_A_CHILD.set(false);
+    if let Some(divided) = take_held() {
+        files::in_child(divided);
+    }
+}
+
+/// Before a call that divides the process without running what is registered for that.
+pub fn before_raw_fork() {
+    hand_all_back("the process divides");
+}
+
+/// Before vfork: the child has the descriptors, and the memory, of its parent.
+pub fn before_vfork() {
+    hand_all_back("the process forked");
+    MAY_BE_A_CHILD.set(true);
+}
+
+/// Before the program is replaced.
+pub fn before_exec() {
+    hand_all_back("the process executes another program");
+}
+
+/// The kernel serves all files from now on, unless the engine is at work in this very thread, under a signal handler: then
+/// they stay as they are, and the next to open them puts them in order.
+pub fn hand_all_back(why: &str) {
+    if !INSIDE.get() && own_number() == OWNER.load(Ordering::Relaxed) {
+        inside(|| files::hand_back_those(why, |_| true));
+    }
+}
+
+/// Before the process ends.
+pub fn before_end() {
+    if OWNER.load(Ordering::Relaxed) == own_number() {
+        hand_all_back("the process ended");
+        tell();
+    }
+}
+
+fn tell() {
+    let Some(settings) = files::settings() else { return };
+    if settings.stats {
+        say::say(&summary::text());
+    }
+    if let Some(count) = summary::nothing_matched().filter(|_| settings.has_globs()) {
+        say::say(&format!("DIOXIDE_MATCH matched none of {count} files opened O_DIRECT for writing"));
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_atfork(
+        prepare: extern "C" fn(),
+        parent: extern "C" fn(),
+        child: extern "C" fn(),
+    ) -> libc::c_int;
+    fn at_quick_exit(handler: extern "C" fn()) -> libc::c_int;
+}
+
+extern "C" fn begin() {
+    OWNER.store(own_number(), Ordering::Relaxed);
+    say::remember();
+    let settings = match Settings::from_environment() {
+        Ok(settings) => settings,
+        Err(why) => return say::say(&format!("{why}; this program runs without dioxide")),
+    };
+    // SAFETY: the handlers are functions of this library, which is never unloaded.
+    let registered = unsafe { pthread_atfork(before_fork, in_parent, in_child) == 0 && at_quick_exit(end) == 0 };
+    match registered {
+        true => files::begin(settings),
+        false => say::say("no memory to begin with; this program runs without dioxide"),
+    }
+}
+
+extern "C" fn end() {
+    before_end();
+}
+
+/// Run when the library is loaded: before the program's own code.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+/// Run by `exit`, after what the program has registered.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;

@@ -1,0 +1,108 @@
+//! What is known of each descriptor, by its number.
+//!
+//! Every call looks here first, so that costs two loads where nothing is known. Whoever transfers holds the slot's lock for
+//! reading meanwhile; whoever changes how a file is served takes all slots of the file for writing, and so waits for every
+//! transfer. Threads that read a slot write to different cache lines.
+
+use crate::files::{Description, Taken};
+use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, PoisonError};
+
+const PAGE: usize = 1024;
+const PAGES: usize = 1024;
+
+/// How the descriptor is served.
+#[derive(Clone, Default)]
+pub enum State {
+    /// By the kernel; nothing is known of it.
+    #[default]
+    Empty,
+    /// It is not the program's, but the engine's.
+    Engine,
+    /// By the kernel, until two threads write to the file at the same time.
+    Watched(Arc<Description>),
+    /// By the engine.
+    Taken(Arc<Description>, Arc<Taken>),
+}
+
+impl State {
+    /// What is known of a descriptor of the program.
+    pub fn description(&self) -> Option<&Arc<Description>> {
+        match self {
+            Self::Watched(description) | Self::Taken(description, _) => Some(description),
+            Self::Empty | Self::Engine => None,
+        }
+    }
+}
+
+/// One descriptor number.
+#[derive(Default)]
+pub struct Slot {
+    state: ShardedLock<State>,
+}
+
+impl Slot {
+    /// For a transfer: nothing changes until it ends.
+    pub fn read(&self) -> ShardedLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For a change, when all transfers have ended.
+    pub fn write(&self) -> ShardedLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type Page = [AtomicPtr<Slot>; PAGE];
+
+static TABLE: [AtomicPtr<Page>; PAGES] = [const { AtomicPtr::new(ptr::null_mut()) }; PAGES];
+
+fn place(fd: c_int) -> Option<(usize, usize)> {
+    let number = usize::try_from(fd).ok()?;
+    (number < PAGE * PAGES).then_some((number / PAGE, number % PAGE))
+}
+
+/// The slot of a number, if it ever had a use.
+#[inline]
+pub fn find(fd: c_int) -> Option<&'static Slot> {
+    let (page, index) = place(fd)?;
+    // SAFETY: null, or a page that is never freed.
+    let page = unsafe { TABLE[page].load(Ordering::Acquire).as_ref() }?;
+    // SAFETY: null, or a slot that is never freed.
+    unsafe { page[index].load(Ordering::Acquire).as_ref() }
+}
+
+/// The slot of a number, made if there is none yet. Nothing for numbers beyond any that are usual.
+pub fn make(fd: c_int) -> Option<&'static Slot> {
+    let (page, index) = place(fd)?;
+    let page = get_or_leak(&TABLE[page], || [const { AtomicPtr::new(ptr::null_mut()) }; PAGE]);
+    Some(get_or_leak(&page[index], Slot::default))
+}
+
+/// What is behind the pointer, for ever.
+fn get_or_leak<T>(pointer: &AtomicPtr<T>, make: impl FnOnce() -> T) -> &'static T {
+    let mut found = pointer.load(Ordering::Acquire);
+    if found.is_null() {
+        let made = Box::into_raw(Box::new(make()));
+        found = match pointer.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => made,
+            Err(other) => {
+                // SAFETY: it was made here, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(made) });
+                other
+            }
+        };
+    }
+    // SAFETY: not null, and never freed.
+    unsafe { &*found }
+}
+
+/// In the child of a fork: locks that threads of the parent held would stay so, and nothing that was known holds any more.
+pub fn forget_all() {
+    for page in &TABLE {
+        page.store(ptr::null_mut(), Ordering::Release);
+    }
+}

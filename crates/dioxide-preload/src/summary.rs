@@ -1,0 +1,111 @@
+//! What was done, to be told at exit if that is asked for.
+
+use dioxide::Stats;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What happened to a file.
+pub enum Event {
+    /// A file was opened O_DIRECT for writing, and is wanted.
+    Seen,
+    /// One was, and the patterns do not match it.
+    Unmatched,
+    /// The engine serves it.
+    TakenOver,
+    /// It cannot be taken over, for this reason.
+    LeftAlone(String),
+    /// The kernel serves it again, for this reason.
+    HandedBack(String),
+}
+
+#[derive(Debug, Default)]
+struct Summary {
+    seen: u64,
+    unmatched: u64,
+    taken_over: u64,
+    reasons: BTreeMap<String, u64>,
+    totals: Totals,
+}
+
+#[derive(Debug, Default)]
+struct Totals {
+    requests: u64,
+    request_bytes: u64,
+    merged: u64,
+    flushes: u64,
+    growths: u64,
+    grown_bytes: u64,
+    growth_waits: u64,
+}
+
+static SUMMARY: Mutex<Option<Summary>> = Mutex::new(None);
+
+fn summary() -> MutexGuard<'static, Option<Summary>> {
+    SUMMARY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Remembers what happened.
+pub fn note(event: Event) {
+    let mut summary = summary();
+    let summary = summary.get_or_insert_default();
+    match event {
+        Event::Seen => summary.seen += 1,
+        Event::Unmatched => summary.unmatched += 1,
+        Event::TakenOver => summary.taken_over += 1,
+        Event::LeftAlone(why) => *summary.reasons.entry(format!("not taken over: {why}")).or_default() += 1,
+        Event::HandedBack(why) => {
+            *summary.reasons.entry(format!("handed back to the kernel: {why}")).or_default() += 1;
+        }
+    }
+}
+
+/// Adds what was done on a file.
+pub fn add(stats: &Stats) {
+    let mut summary = summary();
+    let totals = &mut summary.get_or_insert_default().totals;
+    totals.requests += stats.requests;
+    totals.request_bytes += stats.request_bytes;
+    totals.merged += stats.merged;
+    totals.flushes += stats.flushes + stats.dsync_requests;
+    totals.growths += stats.growths;
+    totals.grown_bytes += stats.grown_bytes;
+    totals.growth_waits += stats.growth_waits;
+}
+
+/// In the child of a fork, whose parent tells what was before.
+pub fn forget() {
+    *summary() = None;
+}
+
+/// Whether files were opened that the patterns could have matched, and none was.
+pub fn nothing_matched() -> Option<u64> {
+    summary().as_ref().filter(|summary| summary.seen == 0).map(|summary| summary.unmatched).filter(|n| *n > 0)
+}
+
+/// All of it, in lines.
+pub fn text() -> String {
+    let summary = summary();
+    let Some(Summary { seen, unmatched, taken_over, reasons, totals }) = &*summary else {
+        return "no file was opened O_DIRECT for writing".into();
+    };
+    let mut text = format!("{seen} files opened O_DIRECT for writing, {taken_over} of them taken over");
+    if *unmatched > 0 {
+        let _ = write!(text, "; {unmatched} not matched by DIOXIDE_MATCH");
+    }
+    for (reason, count) in reasons {
+        let _ = write!(text, "\ndioxide: {count} {reason}");
+    }
+    if *taken_over > 0 {
+        let Totals { requests, request_bytes, merged, flushes, growths, grown_bytes, growth_waits } = totals;
+        let mib = |bytes: &u64| bytes >> 20;
+        let _ = write!(
+            text,
+            "\ndioxide: {requests} write requests ({} MiB); {merged} writes shared one with others; {flushes} flushes\n\
+             dioxide: grown ahead {growths} times ({} MiB); {growth_waits} writes waited for that",
+            mib(request_bytes),
+            mib(grown_bytes),
+        );
+    }
+    text
+}

@@ -1,0 +1,363 @@
+//! Reads and writes of descriptors that are known: by the engine, or else by the kernel, which is `kernel()` in all of these.
+
+use crate::files::{self, Description, Taken, borrowed};
+use crate::process;
+use crate::set_errno;
+use crate::slots::{self, State};
+use dioxide::{Buffer, ErrorKind};
+use libc::{c_int, iovec};
+use rustix::fs::SeekFrom;
+use std::slice;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+/// The kernel moves no more than this in one call.
+const CALL_MAX_BYTES: usize = 0x7fff_f000;
+
+/// Flags of one read or write that change nothing here: RWF_HIPRI only says how to wait.
+const RWF_IGNORED: c_int = libc::RWF_HIPRI;
+
+/// Where to read or write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// At the position of the descriptor, which moves.
+    Position,
+    /// At this offset.
+    At(u64),
+}
+
+impl Place {
+    /// Of calls that take an offset. Nothing if the kernel has to refuse it.
+    pub fn at(offset: i64) -> Option<Self> {
+        u64::try_from(offset).ok().map(Self::At)
+    }
+}
+
+/// What the program's memory is, for a call with one piece of it.
+pub fn piece(address: *const libc::c_void, len: usize) -> [iovec; 1] {
+    [iovec { iov_base: address.cast_mut(), iov_len: len }]
+}
+
+/// The pieces that a program names.
+///
+/// # Safety
+///
+/// As for `readv`: there are `count` of them at `pieces`.
+pub unsafe fn pieces<'a>(pieces: *const iovec, count: c_int) -> Option<&'a [iovec]> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= libc::UIO_MAXIOV as usize)?;
+    // SAFETY: by the contract of this function.
+    (count > 0 && !pieces.is_null()).then(|| unsafe { slice::from_raw_parts(pieces, count) })
+}
+
+/// Why the engine did not do it.
+enum Instead {
+    /// The program is told this errno.
+    Errno(c_int),
+    /// The kernel knows the answer, and it changes nothing.
+    Kernel,
+    /// From now on the kernel serves the file, beginning with this call.
+    HandBack(&'static str),
+}
+
+impl From<dioxide::Error> for Instead {
+    fn from(error: dioxide::Error) -> Self {
+        match error.kind() {
+            // Another write of the same request may have had the bad address.
+            ErrorKind::Os(libc::EFAULT) => Self::HandBack("a write had a bad address"),
+            ErrorKind::Os(errno) => Self::Errno(*errno),
+            ErrorKind::NoSpace(_) => Self::HandBack("there was no space"),
+            ErrorKind::AppendEnded(_) => Self::HandBack("an earlier write failed"),
+            ErrorKind::Doubtful(_) => Self::HandBack("another program changed it"),
+            ErrorKind::Misaligned { .. } | ErrorKind::Unsupported(_) => Self::HandBack("the engine cannot write so"),
+            // A flush failed: what the kernel says from now on is not true.
+            _ => Self::Errno(libc::EIO),
+        }
+    }
+}
+
+type Outcome = Result<usize, Instead>;
+
+/// Serves one call: by `engine` if the file is taken, by `kernel` otherwise.
+fn serve(
+    fd: c_int,
+    before_kernel: impl Fn(&Description) -> bool,
+    engine: impl Fn(&Description, &Taken) -> Outcome,
+    kernel: impl Fn() -> isize,
+) -> isize {
+    let Some(slot) = slots::find(fd) else { return kernel() };
+    if process::is_elsewhere() {
+        return kernel();
+    }
+    process::cancel_here();
+    loop {
+        let state = slot.read();
+        let (inode, instead) = match &*state {
+            State::Empty | State::Engine => break,
+            State::Watched(description) if description.inode.is_kernel_only() => break,
+            State::Watched(description) => {
+                let (_counted, beside) = description.inode.count_writer();
+                if !(beside && before_kernel(description)) {
+                    return kernel();
+                }
+                (description.inode.clone(), None)
+            }
+            State::Taken(description, taken) => match process::inside(|| engine(description, taken)) {
+                Ok(done) => return done as isize,
+                Err(Instead::Errno(errno)) => {
+                    set_errno(errno);
+                    return -1;
+                }
+                Err(Instead::Kernel) => return kernel(),
+                Err(Instead::HandBack(why)) => (description.inode.clone(), Some(why)),
+            },
+        };
+        drop(state);
+        match instead {
+            None => files::take_over(&inode),
+            Some(why) => files::hand_back(&inode, why),
+        }
+    }
+    kernel()
+}
+
+/// Writes `data`, with the flags of `pwritev2`.
+pub fn write(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl Fn() -> isize) -> isize {
+    let len = total(data);
+    let gains = |description: &Description| {
+        let is_durable = description.durable || flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
+        description.writes && (is_durable || extends(fd, description, place, len.unwrap_or(0)))
+    };
+    let engine = |description: &Description, taken: &Taken| {
+        let Some(len) = len.filter(|_| description.writes) else { return Err(Instead::Kernel) };
+        let durable = description.durable || flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
+        let append = description.append.load(Ordering::Relaxed) || flags & libc::RWF_APPEND != 0;
+        if flags & !(libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | RWF_IGNORED) != 0 {
+            return Err(Instead::HandBack("a write had flags that only the kernel knows"));
+        }
+        if len > CALL_MAX_BYTES {
+            return Err(Instead::HandBack("a write was longer than 2 GiB"));
+        }
+        if append && description.inode.is_device() {
+            return Err(Instead::HandBack("a device was opened with O_APPEND"));
+        }
+        let file = taken.handle(durable);
+        let put = |offset: u64| {
+            check_alignment(description, data, len, offset)?;
+            with_one_piece(data, len, |bytes| Ok(file.write_at(bytes, offset)?))
+        };
+        match (append, place) {
+            _ if len == 0 => {}
+            (true, _) => {
+                check_alignment(description, data, len, taken.len())?;
+                let offset = with_one_piece(data, len, |bytes| Ok(file.append(bytes)?))?;
+                if place == Place::Position {
+                    appended(fd, description, offset + len as u64)?;
+                }
+            }
+            (false, Place::At(offset)) => put(offset)?,
+            (false, Place::Position) => return at_position(fd, description, |offset| put(offset).map(|()| len)),
+        }
+        Ok(len)
+    };
+    serve(fd, gains, engine, kernel)
+}
+
+/// Reads into `into`, with the flags of `preadv2`.
+pub fn read(fd: c_int, into: &[iovec], place: Place, flags: c_int, kernel: impl Fn() -> isize) -> isize {
+    let engine = |description: &Description, taken: &Taken| {
+        let Some(len) = total(into).filter(|_| description.reads) else { return Err(Instead::Kernel) };
+        if flags & !RWF_IGNORED != 0 {
+            return Err(Instead::HandBack("a read had flags that only the kernel knows"));
+        }
+        let get = |offset: u64| {
+            check_alignment(description, into, len, offset)?;
+            let mut done = 0;
+            for piece in into {
+                // SAFETY: the program gives this memory to be filled, and waits.
+                let bytes = unsafe { slice::from_raw_parts_mut(piece.iov_base.cast::<u8>(), piece.iov_len) };
+                let wanted = bytes.len().min(CALL_MAX_BYTES - done);
+                let read = taken.plain.read_at(&mut bytes[..wanted], offset + done as u64)?;
+                done += read;
+                if read < piece.iov_len {
+                    break;
+                }
+            }
+            Ok(done)
+        };
+        match place {
+            _ if len == 0 => Ok(0),
+            Place::At(offset) => get(offset),
+            Place::Position => at_position(fd, description, get),
+        }
+    };
+    // A read that stands still keeps nobody from writing: it is not counted as a writer.
+    let Some(slot) = slots::find(fd) else { return kernel() };
+    match &*slot.read() {
+        State::Taken(..) => {}
+        _ => return kernel(),
+    }
+    serve(fd, |_| false, engine, kernel)
+}
+
+/// Makes stable what was written, as `fdatasync`.
+pub fn sync_data(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
+    if failed_before(fd) {
+        return -1;
+    }
+    let engine = |_: &Description, taken: &Taken| Ok(taken.plain.sync_data().map(|()| 0)?);
+    match is_taken(fd) {
+        true => serve(fd, |_| false, engine, || kernel() as isize) as c_int,
+        false => kernel(),
+    }
+}
+
+/// Whether the engine has failed to put the file away; the program is told so once, by `errno`.
+pub fn failed_before(fd: c_int) -> bool {
+    let Some(slot) = slots::find(fd) else { return false };
+    let failed = slot.read().description().is_some_and(|description| description.inode.take_failure());
+    if failed {
+        set_errno(libc::EIO);
+    }
+    failed
+}
+
+/// Sets the length.
+pub fn set_len(fd: c_int, len: i64, kernel: impl Fn() -> c_int) -> c_int {
+    let engine = |description: &Description, taken: &Taken| match u64::try_from(len) {
+        Ok(len) if description.writes && !description.inode.is_device() => {
+            Ok(taken.plain.set_len(len).map(|()| 0).map_err(|_| Instead::HandBack("its length could not be set"))?)
+        }
+        _ => Err(Instead::Kernel),
+    };
+    match is_taken(fd) {
+        true => serve(fd, |_| false, engine, || kernel() as isize) as c_int,
+        false => kernel(),
+    }
+}
+
+/// Moves the position.
+pub fn seek(fd: c_int, offset: i64, whence: c_int, kernel: impl Fn() -> i64) -> i64 {
+    let engine = |description: &Description, taken: &Taken| {
+        if description.inode.is_device() {
+            return Err(Instead::Kernel);
+        }
+        let mut last_append = description.position.lock().unwrap_or_else(PoisonError::into_inner);
+        *last_append = 0;
+        let len = taken.len();
+        let set = |place: u64| match rustix::fs::seek(borrowed(fd), SeekFrom::Start(place)) {
+            Ok(place) => Ok(place as usize),
+            Err(errno) => Err(Instead::Errno(errno.raw_os_error())),
+        };
+        match whence {
+            libc::SEEK_END => match (len as i64).checked_add(offset).map(u64::try_from) {
+                Some(Ok(place)) => set(place),
+                Some(Err(_)) => Err(Instead::Errno(libc::EINVAL)),
+                None => Err(Instead::Errno(libc::EOVERFLOW)),
+            },
+            libc::SEEK_DATA | libc::SEEK_HOLE => {
+                let from = u64::try_from(offset).ok().filter(|from| *from < len).ok_or(Instead::Errno(libc::ENXIO))?;
+                let before = position(fd)?;
+                let found = match whence {
+                    libc::SEEK_DATA => rustix::fs::seek(borrowed(fd), SeekFrom::Data(from)),
+                    _ => rustix::fs::seek(borrowed(fd), SeekFrom::Hole(from)),
+                };
+                match found {
+                    Ok(found) if found < len => Ok(found as usize),
+                    // What was only grown is a hole or data, as the file system likes.
+                    Ok(_) if whence == libc::SEEK_HOLE => set(len),
+                    Ok(_) => set(before).and(Err(Instead::Errno(libc::ENXIO))),
+                    Err(errno) => Err(Instead::Errno(errno.raw_os_error())),
+                }
+            }
+            _ => Err(Instead::Kernel),
+        }
+    };
+    match is_taken(fd) {
+        true => serve(fd, |_| false, engine, || kernel() as isize) as i64,
+        false => kernel(),
+    }
+}
+
+fn is_taken(fd: c_int) -> bool {
+    slots::find(fd).is_some_and(|slot| matches!(*slot.read(), State::Taken(..)))
+}
+
+/// The bytes of all pieces; nothing if the kernel has to refuse them.
+fn total(pieces: &[iovec]) -> Option<usize> {
+    let total = pieces.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.iov_len))?;
+    isize::try_from(total).is_ok().then_some(total)
+}
+
+/// Whether a write goes beyond the end that the kernel knows.
+fn extends(fd: c_int, description: &Description, place: Place, len: usize) -> bool {
+    if description.inode.is_device() {
+        return false;
+    }
+    let start = match place {
+        _ if description.append.load(Ordering::Relaxed) => return true,
+        Place::At(offset) => offset,
+        Place::Position => rustix::fs::tell(borrowed(fd)).unwrap_or(0),
+    };
+    let end = start.saturating_add(len as u64);
+    rustix::fs::fstat(borrowed(fd)).is_ok_and(|stat| end > stat.st_size as u64)
+}
+
+/// What the kernel would refuse is refused.
+fn check_alignment(
+    description: &Description,
+    pieces: &[iovec],
+    len: usize,
+    offset: u64,
+) -> Result<(), Instead> {
+    let Some((memory, unit)) = description.inode.enforced else { return Ok(()) };
+    let in_memory = |piece: &iovec| (piece.iov_base as u64 | piece.iov_len as u64).is_multiple_of(memory);
+    match (offset | len as u64).is_multiple_of(unit) && pieces.iter().all(in_memory) {
+        true => Ok(()),
+        false => Err(Instead::Errno(libc::EINVAL)),
+    }
+}
+
+/// Several pieces are put together, so that they go out as one write.
+fn with_one_piece<T>(
+    pieces: &[iovec],
+    len: usize,
+    write: impl FnOnce(&[u8]) -> Result<T, Instead>,
+) -> Result<T, Instead> {
+    // SAFETY: the program gives this memory to be written, and waits.
+    let bytes = |piece: &iovec| unsafe { slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
+    if let [piece] = pieces {
+        return write(bytes(piece));
+    }
+    let mut together = Buffer::zeroed(len);
+    let mut end = 0;
+    for piece in pieces.iter().filter(|piece| piece.iov_len > 0) {
+        together[end..end + piece.iov_len].copy_from_slice(bytes(piece));
+        end += piece.iov_len;
+    }
+    write(&together)
+}
+
+fn position(fd: c_int) -> Result<u64, Instead> {
+    rustix::fs::tell(borrowed(fd)).map_err(|errno| Instead::Errno(errno.raw_os_error()))
+}
+
+/// Reads or writes at the position, and moves it: nobody else uses it meanwhile, as in the kernel.
+fn at_position(fd: c_int, description: &Description, transfer: impl Fn(u64) -> Outcome) -> Outcome {
+    let mut last_append = description.position.lock().unwrap_or_else(PoisonError::into_inner);
+    *last_append = 0;
+    let start = position(fd)?;
+    let done = transfer(start)?;
+    let moved = rustix::fs::seek(borrowed(fd), SeekFrom::Start(start + done as u64));
+    moved.map(|_| done).map_err(|errno| Instead::Errno(errno.raw_os_error()))
+}
+
+/// The position is behind what was appended: of those who append at the same time, behind the last.
+fn appended(fd: c_int, description: &Description, end: u64) -> Result<(), Instead> {
+    let mut last_append = description.position.lock().unwrap_or_else(PoisonError::into_inner);
+    if end > *last_append {
+        *last_append = end;
+        let moved = rustix::fs::seek(borrowed(fd), SeekFrom::Start(end));
+        moved.map_err(|errno| Instead::Errno(errno.raw_os_error()))?;
+    }
+    Ok(())
+}
