@@ -54,7 +54,8 @@ pub(crate) fn temporary(options: &OpenOptions, dir: &Path) -> Result<Inner> {
     let process = Process::current();
     refuse_if_wedged(process, &path, dir)?;
     let flags = DIRECT | OFlags::RDWR | OFlags::TMPFILE;
-    let fd = rustix::fs::open(dir, flags, Mode::from_raw_mode(options.mode)).map_err(|errno| {
+    let mode = Mode::from_raw_mode(options.mode);
+    let fd = sys::open(dir, flags, mode, options.descriptor_min).map_err(|errno| {
         let unsupported = matches!(errno, Errno::OPNOTSUPP | Errno::ISDIR);
         let kind = match unsupported {
             true => ErrorKind::Unsupported("no temporary files (O_TMPFILE) on this file system".into()),
@@ -72,7 +73,7 @@ fn open_read_only(options: &OpenOptions, path: &Arc<Path>) -> Result<Inner> {
     if options.create || options.create_new || options.truncate {
         return Err(fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
     }
-    let fd = rustix::fs::open(&**path, DIRECT | OFlags::RDONLY, Mode::empty())
+    let fd = sys::open(path, DIRECT | OFlags::RDONLY, Mode::empty(), options.descriptor_min)
         .map_err(|errno| fail(refusal(errno)))?;
     let facts = facts(path, &fd)?;
     let key = Key::of(&facts);
@@ -142,7 +143,7 @@ fn open_or_create(options: &OpenOptions, path: &Arc<Path>, is_device: bool) -> R
     let new = DIRECT | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     let open = |flags| {
         let mode = Mode::from_raw_mode(options.mode);
-        open_patiently(path, flags, mode)
+        open_patiently(path, flags, mode, options.descriptor_min)
     };
     let result = match options {
         OpenOptions { create_new: true, .. } => open(new).map(|fd| (fd, true)),
@@ -301,8 +302,13 @@ pub(crate) fn ground(
 }
 
 /// Opens what a program that is gone may still keep busy.
-pub(crate) fn open_patiently(path: &Path, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
-    let opened = patiently(|| match rustix::fs::open(path, flags, mode) {
+pub(crate) fn open_patiently(
+    path: &Path,
+    flags: OFlags,
+    mode: Mode,
+    descriptor_min: u32,
+) -> rustix::io::Result<OwnedFd> {
+    let opened = patiently(|| match sys::open(path, flags, mode, descriptor_min) {
         Err(Errno::BUSY) => None,
         result => Some(result),
     });

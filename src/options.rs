@@ -88,6 +88,7 @@ pub struct OpenOptions {
     pub(crate) growth_cap_bytes: u64,
     pub(crate) capacity_bytes: Option<u64>,
     pub(crate) tail: Tail,
+    pub(crate) descriptor_min: u32,
 }
 
 impl Default for OpenOptions {
@@ -110,6 +111,7 @@ impl OpenOptions {
             growth_cap_bytes: GROWTH_CAP_DEFAULT_BYTES,
             capacity_bytes: None,
             tail: Tail::default(),
+            descriptor_min: 0,
         }
     }
 
@@ -173,6 +175,18 @@ impl OpenOptions {
     /// What becomes of a last block that is not full. The first writing handle of a file decides.
     pub fn tail(&mut self, tail: Tail) -> &mut Self {
         self.tail = tail;
+        self
+    }
+
+    /// The descriptors that a file is opened with get numbers of at least this; 0 by default. For libraries inside of a program
+    /// that expects the lowest free number for what it opens itself, or that closes numbers it does not know.
+    ///
+    /// A lower number is taken for a moment nevertheless, while the file is being opened, and given back: which ends POSIX locks
+    /// (`F_SETLK`) that this process has on the file, as each close does. Handles that join a file that is open already open nothing,
+    /// and the rings of a [`Queue`](crate::Queue) are no descriptors of files. Opening fails with `EMFILE` where the
+    /// process may have no number this high (`RLIMIT_NOFILE`).
+    pub fn descriptor_min(&mut self, number: u32) -> &mut Self {
+        self.descriptor_min = number;
         self
     }
 

@@ -805,6 +805,44 @@ fn an_image_is_refused_with_however_few_descriptors(dir: TestDir) -> TrialResult
     Ok(())
 }
 
+/// The numbers of the descriptors that are open below a directory, whatever names they were opened by.
+fn descriptors_in(dir: &Path) -> Vec<u32> {
+    let open = fs::read_dir("/proc/self/fd").expect("it is there").flatten();
+    let numbers =
+        open.filter(|entry| fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(dir)));
+    numbers.map(|entry| entry.file_name().to_string_lossy().parse().expect("a number")).collect()
+}
+
+/// A child that opens files in every way in args[0], by high descriptors.
+fn open_by_high_descriptors(_: &Acks, args: &[String]) {
+    const MIN: u32 = 600;
+    let dir = Path::new(&args[0]);
+    let paths = ["log", "one", "other"].map(|name| dir.join(name));
+    limit(Resource::Nofile, Some(700));
+    let options = writable().descriptor_min(MIN).clone();
+    let log = options.open(&paths[0]).expect("it opens");
+    let temporary = options.open_temporary(dir);
+    let reader = OpenOptions::new().descriptor_min(MIN).open(&paths[0]).expect("it opens");
+    let volume = options.open_striped(&paths[1..], 64 << 10).expect("it opens");
+    append(&log, 1, 0, 1).expect("there is space");
+    append(&volume, 1, 0, 1).expect("there is space");
+    let open = descriptors_in(dir);
+    assert_eq!(open.len(), 4 + usize::from(temporary.is_ok()), "{open:?}");
+    assert!(open.iter().all(|&number| number >= MIN), "{open:?}");
+    drop((temporary, reader));
+    volume.close().expect("it closes");
+    log.close().expect("it closes");
+    for beyond in [700, u32::MAX] {
+        let error = writable().descriptor_min(beyond).open(&paths[0]).expect_err("there is no such number");
+        assert_is_of(&error, Operation::Open, &paths[0], libc::EMFILE);
+    }
+    assert_eq!(descriptors_in(dir), []);
+}
+
+fn low_descriptors_stay_the_programs(dir: TestDir) -> TrialResult {
+    played("open_by_high_descriptors", &dir, &[]).map(drop)
+}
+
 /// A child that may start no thread after its first few.
 fn append_without_threads(acks: &Acks, args: &[String]) {
     let path = Path::new(&args[0]);
@@ -1133,6 +1171,7 @@ fn trials() -> Vec<Trial> {
         without_io_uring_queues_make_plain_calls,
         buffers_that_may_not_be_locked_are_ordinary_ones,
         a_process_without_descriptors_is_told_so,
+        low_descriptors_stay_the_programs,
         operations_of_length_zero_do_nothing,
         misaligned_operations_change_nothing,
         a_file_dropped_by_a_panic_is_put_away,
@@ -1210,6 +1249,7 @@ fn main() -> ExitCode {
         ("grow_then_give_up_rights", grow_then_give_up_rights),
         ("work_in_a_storm", work_in_a_storm),
         ("open_with_few_descriptors", open_with_few_descriptors),
+        ("open_by_high_descriptors", open_by_high_descriptors),
         ("append_without_threads", append_without_threads),
         ("append_without_io_uring", append_without_io_uring),
         ("append_with_little_locked_memory", append_with_little_locked_memory),

@@ -173,7 +173,7 @@ impl<'a> Opening<'a> {
         let access = if self.options.write { OFlags::RDWR } else { OFlags::RDONLY };
         let alone = if is_device { OFlags::EXCL } else { OFlags::empty() };
         let flags = open::DIRECT | access | alone;
-        let fd = open::open_patiently(path, flags, Mode::empty());
+        let fd = open::open_patiently(path, flags, Mode::empty(), self.options.descriptor_min);
         let fd = fd.map_err(|errno| self.error(open::refusal(errno)))?;
         let facts = open::facts(&self.name, &fd)?;
         let fs = open::file_system(self.process, &self.name, Operation::Open, facts.fs, facts.through)?;

@@ -91,7 +91,7 @@ impl Volume {
         if options.create || options.create_new || options.truncate {
             return Err(self.fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
         }
-        let (descriptors, facts) = self.open_all(OFlags::RDONLY)?;
+        let (descriptors, facts) = self.open_all(OFlags::RDONLY, options.descriptor_min)?;
         let members = Member::all(descriptors.into_iter().map(Syscall::new), facts);
         reader(members, &self.name, self.chunk_bytes, Process::current())
     }
@@ -227,7 +227,7 @@ pub fn recover_striped(paths: &[impl AsRef<Path>], chunk_bytes: u64, how: Recove
 impl Volume {
     fn recover(&self, how: Recover) -> Result<Recovery> {
         let access = if how == Recover::Inspect { OFlags::RDONLY } else { OFlags::RDWR };
-        let (descriptors, facts) = self.open_all(access)?;
+        let (descriptors, facts) = self.open_all(access, 0)?;
         if how == Recover::Inspect {
             let members = Member::all(descriptors.into_iter().map(Syscall::new), facts);
             return self.recover_members(members, &FileSystems::default(), how);
@@ -267,10 +267,10 @@ impl Volume {
         Ok(found)
     }
 
-    fn open_all(&self, access: OFlags) -> Result<(Vec<OwnedFd>, Vec<Facts>)> {
+    fn open_all(&self, access: OFlags, descriptor_min: u32) -> Result<(Vec<OwnedFd>, Vec<Facts>)> {
         let mut opened = Vec::new();
         for path in &self.paths {
-            let fd = rustix::fs::open(&**path, DIRECT | access, Mode::empty())
+            let fd = sys::open(path, DIRECT | access, Mode::empty(), descriptor_min)
                 .map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))?;
             let facts = facts(path, &fd)?;
             opened.push((fd, facts));

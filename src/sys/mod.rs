@@ -5,9 +5,30 @@ pub(crate) mod probe;
 pub(crate) mod process;
 
 use crate::buffer::Segment;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
+
+/// Opens `path`, by a descriptor whose number is `descriptor_min` or more.
+pub(crate) fn open(
+    path: &Path,
+    flags: OFlags,
+    mode: Mode,
+    descriptor_min: u32,
+) -> rustix::io::Result<OwnedFd> {
+    let fd = rustix::fs::open(path, flags, mode)?;
+    let descriptor_min = RawFd::try_from(descriptor_min).map_err(|_| Errno::MFILE)?;
+    if fd.as_raw_fd() >= descriptor_min {
+        return Ok(fd);
+    }
+    // The kernel says EINVAL of numbers that this process may not have.
+    rustix::io::fcntl_dupfd_cloexec(&fd, descriptor_min).map_err(|errno| match errno {
+        Errno::INVAL => Errno::MFILE,
+        other => other,
+    })
+}
 
 /// Writes segments one behind the other; with RWF_DSYNC if `dsync`. May be short.
 pub(crate) fn write(fd: BorrowedFd<'_>, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
