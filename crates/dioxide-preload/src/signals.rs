@@ -89,7 +89,7 @@ fn end_by(signal: c_int) {
 extern "C" fn came(signal: c_int) {
     let is_first = CAME.compare_exchange(0, signal, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     let wake = WAKE.get().filter(|_| is_first && process::is_own());
-    if !wake.is_some_and(|wake| rustix::io::write(wake.as_fd(), &1_u64.to_ne_bytes()).is_ok()) {
+    if wake.is_none_or(|wake| rustix::io::write(wake.as_fd(), &1_u64.to_ne_bytes()).is_err()) {
         return end_by(signal);
     }
     // What the engine does in this thread must come to its end. The program must not go on behind `raise`.
