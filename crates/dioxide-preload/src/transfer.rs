@@ -1,7 +1,7 @@
 //! Reads and writes of descriptors that are known: by the engine, or else by the kernel, which is `kernel()` in all of these.
 
 use crate::files::{self, Description, Taken, borrowed};
-use crate::process;
+use crate::process::{self, Inside};
 use crate::set_errno;
 use crate::slots::{self, State};
 use dioxide::{Buffer, ErrorKind};
@@ -87,7 +87,7 @@ fn serve(
     kernel: impl Fn() -> isize,
 ) -> isize {
     let Some(slot) = slots::find(fd) else { return kernel() };
-    if process::is_elsewhere() {
+    if process::is_inside() || process::is_elsewhere() {
         return kernel();
     }
     process::cancel_here();
@@ -103,7 +103,7 @@ fn serve(
                 }
                 (description.inode.clone(), None)
             }
-            State::Taken(description, taken) => match process::inside(|| engine(description, taken)) {
+            State::Taken(description, taken) => match as_ours(|| engine(description, taken)) {
                 Ok(done) => return done as isize,
                 Err(Instead::Errno(errno)) => {
                     set_errno(errno);
@@ -120,6 +120,11 @@ fn serve(
         }
     }
     kernel()
+}
+
+fn as_ours<R>(work: impl FnOnce() -> R) -> R {
+    let _inside = Inside::begin();
+    work()
 }
 
 /// Writes `data`, with the flags of `pwritev2`.
