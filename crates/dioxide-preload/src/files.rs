@@ -23,7 +23,7 @@ use rustix::process::Resource;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The attribute that a file carries while it is grown ahead, and after a crash.
@@ -77,6 +77,8 @@ pub struct Inode {
     kernel_only: AtomicBool,
     /// Writes in flight while it is watched.
     writers: AtomicUsize,
+    /// A length that the kernel has told, to be asked again by what would go beyond it.
+    len_told: AtomicU64,
     /// The program's descriptors. Changed under CONTROL.
     descriptors: Mutex<BTreeSet<c_int>>,
     taken: RwLock<Option<Arc<Taken>>>,
@@ -171,6 +173,7 @@ impl Inode {
             enforced: enforced_alignment(fd),
             kernel_only: AtomicBool::new(false),
             writers: AtomicUsize::new(0),
+            len_told: AtomicU64::new(0),
             descriptors: Mutex::default(),
             taken: RwLock::default(),
             failed: AtomicBool::new(false),
@@ -191,6 +194,17 @@ impl Inode {
     pub fn count_writer(&self) -> (Writing<'_>, bool) {
         let beside = self.writers.fetch_add(1, Ordering::Relaxed) > 0;
         (Writing(self), beside)
+    }
+
+    /// Whether the file, as the kernel knows it by `fd`, ends below `end`. If it was cut since the kernel was asked last, that
+    /// may be missed.
+    pub fn ends_below(&self, fd: c_int, end: u64) -> bool {
+        if end <= self.len_told.load(Ordering::Relaxed) {
+            return false;
+        }
+        let Ok(stat) = rustix::fs::fstat(borrowed(fd)) else { return false };
+        self.len_told.store(stat.st_size as u64, Ordering::Relaxed);
+        end > stat.st_size as u64
     }
 
     /// Whether putting the file away has failed since this was asked last.

@@ -203,13 +203,11 @@ pub fn read(fd: c_int, into: &[iovec], place: Place, flags: c_int, kernel: impl 
             Place::Position => at_position(fd, description, get),
         }
     };
-    // A read that stands still keeps nobody from writing: it is not counted as a writer.
-    let Some(slot) = slots::find(fd) else { return kernel() };
-    match &*slot.read() {
-        State::Taken(..) => {}
-        _ => return kernel(),
+    // The kernel's reads are nobody's concern: one of something else that got the number may take for ever.
+    match is_taken(fd) {
+        true => serve(fd, |_| false, engine, kernel),
+        false => kernel(),
     }
-    serve(fd, |_| false, engine, kernel)
 }
 
 /// Makes stable what was written, as `fdatasync`.
@@ -316,8 +314,7 @@ fn extends(fd: c_int, description: &Description, place: Place, len: usize) -> bo
         Place::At(offset) => offset,
         Place::Position => rustix::fs::tell(borrowed(fd)).unwrap_or(0),
     };
-    let end = start.saturating_add(len as u64);
-    rustix::fs::fstat(borrowed(fd)).is_ok_and(|stat| end > stat.st_size as u64)
+    description.inode.ends_below(fd, start.saturating_add(len as u64))
 }
 
 /// What the kernel would refuse is refused.
