@@ -994,6 +994,7 @@ fn settle(file: &SimFile) -> Result<u64> {
 
 mod orders;
 mod packing;
+mod past_the_end;
 mod reads;
 mod records;
 mod told;
