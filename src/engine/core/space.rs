@@ -60,6 +60,11 @@ impl<T: Clone + PartialEq> Core<T> {
         self.sizes.physical - self.sizes.reserved.max(self.space.old_to)
     }
 
+    /// Above this nobody of ours ever wrote, and nothing was there before.
+    pub fn ours_to(&self) -> u64 {
+        self.sizes.reserved.max(self.space.old_to).next_multiple_of(self.ground.append_unit)
+    }
+
     /// The grower asks for its next job. Without one it must end.
     pub fn next_growth(&mut self, room: Room, out: &mut Outbox<T>) -> Option<GrowthJob> {
         while self.wants_growth() {
