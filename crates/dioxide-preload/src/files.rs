@@ -15,19 +15,25 @@ use crate::settings::Settings;
 use crate::signals;
 use crate::slots::{self, State};
 use crate::summary::{self, Event};
-use crate::surroundings;
+use crate::surroundings::{self, Found};
 use crossbeam_utils::sync::ShardedLockWriteGuard;
 use dioxide::{Durability, OpenOptions};
 use rustix::fs::{AtFlags, FileType, Stat, StatxFlags};
 use rustix::process::Resource;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
+use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
 
 /// The attribute that a file carries while it is grown ahead, and after a crash.
 const MARKER: &str = "user.dioxide";
+
+/// A file of which another descriptor is open is tried again so often, after so long.
+const TRIES_MAX: u32 = 20;
+const TRY_AGAIN_MS: u64 = 50;
 
 /// What a file is known by, whatever its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,6 +83,9 @@ pub struct Inode {
     kernel_only: AtomicBool,
     /// Writes in flight while it is watched.
     writers: AtomicUsize,
+    /// When it may be tried again to take it over, in milliseconds since the first file was known, and how often it was.
+    try_again: AtomicU64,
+    tries: AtomicU32,
     /// A length that the kernel has told, to be asked again by what would go beyond it.
     len_told: AtomicU64,
     /// The program's descriptors. Changed under CONTROL.
@@ -117,6 +126,7 @@ static KNOWN: RwLock<BTreeMap<Key, Arc<Inode>>> = RwLock::new(BTreeMap::new());
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 /// Some file was known at some time: programs that never open one are not held up.
 static SEEN: AtomicBool = AtomicBool::new(false);
+static BEGINNING: OnceLock<Instant> = OnceLock::new();
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
 /// The right to change things. What libc is called for meanwhile, in this thread, goes straight on.
@@ -173,6 +183,8 @@ impl Inode {
             enforced: enforced_alignment(fd),
             kernel_only: AtomicBool::new(false),
             writers: AtomicUsize::new(0),
+            try_again: AtomicU64::new(0),
+            tries: AtomicU32::new(0),
             len_told: AtomicU64::new(0),
             descriptors: Mutex::default(),
             taken: RwLock::default(),
@@ -317,7 +329,13 @@ fn register(fd: c_int, description: Arc<Description>) {
 
 /// Lets the engine serve the file, unless something speaks against it.
 pub fn take_over(inode: &Arc<Inode>) {
-    take_over_held(inode, &control());
+    if now_ms() >= inode.try_again.load(Ordering::Relaxed) {
+        take_over_held(inode, &control());
+    }
+}
+
+fn now_ms() -> u64 {
+    BEGINNING.get_or_init(Instant::now).elapsed().as_millis() as u64
 }
 
 fn take_over_held(inode: &Arc<Inode>, _control: &Control) {
@@ -340,22 +358,44 @@ fn take_over_held(inode: &Arc<Inode>, _control: &Control) {
             drop(drained);
             signals::listen(high_numbers());
         }
+        // Most often it is just being opened, or closed, by another thread.
+        Err(Refusal::OtherDescriptor) if inode.tries.fetch_add(1, Ordering::Relaxed) < TRIES_MAX => {
+            inode.try_again.store(now_ms() + TRY_AGAIN_MS, Ordering::Relaxed);
+        }
         Err(why) => {
             inode.kernel_only.store(true, Ordering::Release);
-            summary::note(Event::LeftAlone(why));
+            summary::note(Event::LeftAlone(why.to_string()));
         }
     }
 }
 
-fn open_engine(inode: &Inode) -> Result<Taken, String> {
+/// Why a file is left to the kernel.
+enum Refusal {
+    OtherDescriptor,
+    Other(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OtherDescriptor => "another descriptor of it is open",
+            Self::Other(why) => why,
+        })
+    }
+}
+
+fn open_engine(inode: &Inode) -> Result<Taken, Refusal> {
     let descriptors = inode.descriptors().clone();
-    let fd = *descriptors.first().ok_or("it is closed")?;
+    let other = |why: &str| Refusal::Other(why.into());
+    let fd = *descriptors.first().ok_or_else(|| other("it is closed"))?;
     let is_known = |fd: c_int| {
         let is_engines = || slots::find(fd).is_some_and(|slot| matches!(*slot.read(), State::Engine));
         descriptors.contains(&fd) || is_engines()
     };
-    if let Some(why) = surroundings::why_not(inode.key, is_known).map_err(|error| error.to_string())? {
-        return Err(why.into());
+    match surroundings::look(inode.key, is_known).map_err(|error| other(&error.to_string()))? {
+        Some(Found::Descriptor) => return Err(Refusal::OtherDescriptor),
+        Some(Found::Other(why)) => return Err(other(why)),
+        None => {}
     }
     let mut options = OpenOptions::new();
     options.write(true).descriptor_min(high_numbers());
@@ -363,7 +403,7 @@ fn open_engine(inode: &Inode) -> Result<Taken, String> {
         options.growth_cap(cap);
     }
     let path = format!("/proc/self/fd/{fd}");
-    let open = |options: &OpenOptions| options.open(&path).map_err(|error| error.kind().to_string());
+    let open = |options: &OpenOptions| options.open(&path).map_err(|error| other(&error.kind().to_string()));
     let plain = open(&options)?;
     let durable = open(options.durability(Durability::EveryWrite))?;
     Ok(Taken { plain, durable })

@@ -79,10 +79,11 @@ impl From<dioxide::Error> for Instead {
 
 type Outcome = Result<usize, Instead>;
 
-/// Serves one call: by `engine` if the file is taken, by `kernel` otherwise.
+/// Serves one call: by `engine` if the file is taken, by `kernel` otherwise. While it is watched, `gains` says whether a
+/// call beside another one is a reason to take it over.
 fn serve(
     fd: c_int,
-    before_kernel: impl Fn(&Description) -> bool,
+    gains: impl Fn(&Description) -> bool,
     engine: impl Fn(&Description, &Taken) -> Outcome,
     kernel: impl Fn() -> isize,
 ) -> isize {
@@ -91,6 +92,7 @@ fn serve(
         return kernel();
     }
     process::cancel_here();
+    let mut was_tried = false;
     loop {
         let state = slot.read();
         let (inode, instead) = match &*state {
@@ -98,7 +100,7 @@ fn serve(
             State::Watched(description) if description.inode.is_kernel_only() => break,
             State::Watched(description) => {
                 let (_counted, beside) = description.inode.count_writer();
-                if !(beside && before_kernel(description)) {
+                if was_tried || !(beside && gains(description)) {
                     return kernel();
                 }
                 (description.inode.clone(), None)
@@ -115,7 +117,10 @@ fn serve(
         };
         drop(state);
         match instead {
-            None => files::take_over(&inode),
+            None => {
+                files::take_over(&inode);
+                was_tried = true;
+            }
             Some(why) => files::hand_back(&inode, why),
         }
     }
