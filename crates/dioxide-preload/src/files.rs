@@ -9,7 +9,7 @@
 //! Locks, in this order: CONTROL, for whoever changes anything; slots, in the order of their numbers; KNOWN, and what a file
 //! has `taken`, for a moment. The engine's threads call libc as well, and never wait for CONTROL.
 
-use crate::process::{Inside, is_inside};
+use crate::process::{Inside, is_elsewhere, is_inside};
 use crate::say::say;
 use crate::settings::Settings;
 use crate::signals;
@@ -102,6 +102,9 @@ pub struct Taken {
     pub plain: dioxide::File,
     /// Stable on return.
     pub durable: dioxide::File,
+    /// By which path the engine knows it, and by which the program does.
+    opened_by: String,
+    name: String,
 }
 
 impl Taken {
@@ -124,6 +127,10 @@ static CONTROL: Mutex<()> = Mutex::new(());
 static KNOWN: RwLock<BTreeMap<Key, Arc<Inode>>> = RwLock::new(BTreeMap::new());
 /// How many are taken: most calls need not look further.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// Counts how often a file went back to the kernel.
+static HANDED_BACK: AtomicU64 = AtomicU64::new(0);
+/// The process ends, and nothing is taken over any more.
+static OVER: AtomicBool = AtomicBool::new(false);
 /// Some file was known at some time: programs that never open one are not held up.
 static SEEN: AtomicBool = AtomicBool::new(false);
 static BEGINNING: OnceLock<Instant> = OnceLock::new();
@@ -168,6 +175,21 @@ pub fn any_taken() -> bool {
 #[inline]
 pub fn any_known() -> bool {
     SEEN.load(Ordering::Relaxed) && !is_inside()
+}
+
+/// Asks the kernel for something that only the engine knows of a file that is taken, and lets `correct` mend the answer: again,
+/// if a file went back to the kernel meanwhile.
+pub fn ask(kernel: impl Fn() -> c_int, correct: impl Fn()) -> c_int {
+    loop {
+        let before = HANDED_BACK.load(Ordering::Acquire);
+        let result = kernel();
+        if result == 0 && any_taken() {
+            correct();
+        }
+        if result != 0 || is_inside() || before == HANDED_BACK.load(Ordering::Acquire) {
+            return result;
+        }
+    }
 }
 
 /// Borrows a number that the program says is open. If it is not, what is asked of it fails.
@@ -339,7 +361,7 @@ fn now_ms() -> u64 {
 }
 
 fn take_over_held(inode: &Arc<Inode>, _control: &Control) {
-    if inode.is_kernel_only() || inode.is_taken() {
+    if inode.is_kernel_only() || inode.is_taken() || OVER.load(Ordering::Relaxed) {
         return;
     }
     let mut drained = inode.drained();
@@ -406,7 +428,8 @@ fn open_engine(inode: &Inode) -> Result<Taken, Refusal> {
     let open = |options: &OpenOptions| options.open(&path).map_err(|error| other(&error.kind().to_string()));
     let plain = open(&options)?;
     let durable = open(options.durability(Durability::EveryWrite))?;
-    Ok(Taken { plain, durable })
+    let name = surroundings::path_of(fd).map_or_else(|_| path.clone(), |name| name.display().to_string());
+    Ok(Taken { plain, durable, opened_by: path, name })
 }
 
 /// Where the engine's descriptors begin, so that the program gets the lowest numbers.
@@ -444,13 +467,15 @@ fn put_away(inode: &Inode) -> bool {
     if let Some(slot) = slots::find(engine.descriptor()) {
         *slot.write() = State::Empty;
     }
-    let engine = Arc::into_inner(engine).expect("all slots have let go of it");
-    summary::add(&engine.plain.stats());
-    let results = [engine.durable.close(), engine.plain.close()];
+    let Taken { plain, durable, opened_by, name } =
+        Arc::into_inner(engine).expect("all slots have let go of it");
+    summary::add(&plain.stats());
+    let results = [durable.close(), plain.close()];
     TAKEN.fetch_sub(1, Ordering::Release);
+    HANDED_BACK.fetch_add(1, Ordering::Release);
     for error in results.into_iter().filter_map(Result::err) {
         inode.failed.store(true, Ordering::Relaxed);
-        say(&error.to_string());
+        say(&error.to_string().replace(&opened_by, &name));
     }
     true
 }
@@ -471,6 +496,13 @@ fn hand_back_those_held(why: &str, concerns: impl Fn(c_int) -> bool, control: &C
     }
 }
 
+/// The process ends: the kernel serves all files, and those to come.
+pub fn end() {
+    let control = control();
+    OVER.store(true, Ordering::Relaxed);
+    hand_back_those_held("the process ended", |_| true, &control);
+}
+
 /// Lets the kernel serve whatever the descriptor belongs to, if it is known.
 pub fn hand_back_descriptor(fd: c_int, why: &str) {
     if let Some(inode) = inode_of(fd) {
@@ -488,10 +520,8 @@ pub fn hand_back_path(key: Option<Key>, why: &str) {
 
 /// The file of a descriptor of the program, if it is known and may still be taken, or is.
 pub fn inode_of(fd: c_int) -> Option<Arc<Inode>> {
-    if is_inside() {
-        return None;
-    }
-    let state = slots::find(fd)?.read();
+    let slot = slots::find(fd).filter(|_| !is_inside() && !is_elsewhere())?;
+    let state = slot.read();
     let inode = &state.description()?.inode;
     (!inode.is_kernel_only()).then(|| inode.clone())
 }
@@ -595,5 +625,6 @@ pub fn in_child(mut divided: Divided) {
     // What they hold is the parent's.
     std::mem::forget(std::mem::take(&mut *divided.1));
     TAKEN.store(0, Ordering::Relaxed);
+    OVER.store(false, Ordering::Relaxed);
     summary::forget();
 }
