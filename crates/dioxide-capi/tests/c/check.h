@@ -72,6 +72,13 @@ static inline void expect_child(pid_t child)
     EXPECT(status, 0);
 }
 
+/* Ends a child well, as a program without files: valgrind would take for lost what the library leaves to the parent. */
+static inline void leave_to_parent(void)
+{
+    execl("/bin/true", "true", (char *)NULL);
+    _exit(127);
+}
+
 static inline void enter(int argc, char **argv)
 {
     if (argc < 2 || chdir(argv[1]) != 0) {

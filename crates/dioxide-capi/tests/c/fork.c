@@ -76,7 +76,7 @@ int main(int argc, char **argv)
     if (child == 0) {
         the_child_is_refused(file, reader, queue);
         dioxide_free(blocks);
-        _exit(0);
+        leave_to_parent();
     }
     expect_child(child);
     EXPECT(dioxide_queue_reap(queue, done, 2, 2), 2);
