@@ -75,7 +75,7 @@ static void arguments_that_make_no_sense(void)
     FAILS(dioxide_open_within("sense", "x", O_RDWR, NULL, &file), EOPNOTSUPP, "sense");
     FAILS(dioxide_set_log(NULL, NULL), EINVAL, "log is NULL");
 
-    CHECK(dioxide_alloc((size_t)-1) == NULL);
+    CHECK(dioxide_alloc(PTRDIFF_MAX) == NULL);
     CHECK(strstr(dioxide_last_error(), "no memory") != NULL);
 }
 
