@@ -55,10 +55,10 @@ impl From<Full> for Failure {
 /// one (Linux 5.6, at its best from 6.1 on), unless `flags` has DIOXIDE_QUEUE_PLAIN; elsewhere it makes plain calls, with the same
 /// results.
 ///
-/// A queue is of the thread that makes it: of others every function of it but this one is refused, and when its thread has ended
-/// it can no more be freed. A thread needs one only, for any number of files. Queues of other threads and blocking calls
-/// may use the same files at the same time; they may wait for what this queue has in flight, so come back to it
-/// (dioxide_queue_submit, dioxide_queue_reap) as long as that is so.
+/// A queue is of the thread that makes it, and refuses others. Free it before that thread ends: nobody else can, and whoever
+/// waits for what it has in flight would wait for ever. A thread needs one only, for any number of files. Queues of other threads
+/// and blocking calls may use the same files at the same time; they may wait for what this queue has in flight, so
+/// come back to it (`dioxide_queue_submit`, `dioxide_queue_reap`) as long as that is so.
 ///
 /// Memory that an operation was given is the library's until the operation was reaped or the queue freed: it must stay where it
 /// is; what is written must not change, and what is read into must not be looked at. That holds as well when the file is

@@ -220,6 +220,35 @@ static void each_thread_has_its_own_message(void)
     CHECK(strstr(dioxide_last_error(), "open missing") != NULL);
 }
 
+static pthread_key_t at_the_end;
+
+static void append_the_rest(void *argument)
+{
+    EXPECT(dioxide_append(argument, "rest", 4), 5);
+    FAILS(dioxide_append(argument, NULL, 1), EINVAL, "");
+    EXPECT(dioxide_size(argument), 9);
+}
+
+static void *begin(void *argument)
+{
+    EXPECT(pthread_setspecific(at_the_end, argument), 0);
+    EXPECT(dioxide_append(argument, "begin", 5), 0);
+    return NULL;
+}
+
+/* In a destructor of what is a thread's own, when the library's has gone already. */
+static void a_thread_that_ends_appends(void)
+{
+    pthread_t thread;
+    struct dioxide_file *file = fresh("ending");
+    EXPECT(pthread_key_create(&at_the_end, append_the_rest), 0);
+    EXPECT(pthread_create(&thread, NULL, begin, file), 0);
+    EXPECT(pthread_join(thread, NULL), 0);
+    EXPECT(pthread_key_delete(at_the_end), 0);
+    EXPECT(dioxide_size(file), 9);
+    EXPECT(dioxide_close(file), 0);
+}
+
 static void count_messages(uint32_t level, const char *message, void *user_data)
 {
     CHECK(level >= DIOXIDE_LOG_ERROR && level <= DIOXIDE_LOG_INFO && message[0] != '\0');
@@ -244,5 +273,6 @@ int main(int argc, char **argv)
     the_mode_is_that_of_the_caller();
     several_files_are_one();
     each_thread_has_its_own_message();
+    a_thread_that_ends_appends();
     return 0;
 }
