@@ -13,7 +13,8 @@ const HERE: &str = env!("CARGO_MANIFEST_DIR");
 fn header() -> String {
     let config = cbindgen::Config::from_file(Path::new(HERE).join("cbindgen.toml")).expect("a configuration");
     let mut bytes = Vec::new();
-    let sources = cbindgen::Builder::new().with_config(config).with_crate(HERE);
+    // The modules are followed from there.
+    let sources = cbindgen::Builder::new().with_config(config).with_src(Path::new(HERE).join("src/lib.rs"));
     sources.generate().expect("the code is understood").write(&mut bytes);
     String::from_utf8(bytes).expect("text")
 }
