@@ -233,6 +233,7 @@ static void *begin(void *argument)
 {
     EXPECT(pthread_setspecific(at_the_end, argument), 0);
     EXPECT(dioxide_append(argument, "begin", 5), 0);
+    FAILS(dioxide_append(argument, NULL, 1), EINVAL, "data is NULL");
     return NULL;
 }
 
