@@ -215,11 +215,31 @@ impl JoinHandle {
     }
 }
 
-/// Starts a thread.
+/// Starts a thread, in which no signal handler of the program's runs.
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle> {
     #[cfg(any(test, feature = "sim"))]
     if let Some(task) = world::current() {
         return task.spawn(name, work).map(JoinHandle::Simulated);
     }
-    std::thread::Builder::new().name(name.into()).spawn(work).map(JoinHandle::System)
+    let thread = std::thread::Builder::new().name(name.into());
+    crate::sys::process::with_signals_blocked(|| thread.spawn(work)).map(JoinHandle::System)
+}
+
+#[cfg(test)]
+mod tests {
+    /// A handler may do anything: call the library, which waits for this thread, or leave by a jump.
+    #[test]
+    fn no_signal_handler_runs_in_a_thread_of_ours() {
+        let blocked = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim();
+            u64::from_str_radix(mask, 16).unwrap()
+        };
+        let terminate = 1_u64 << (libc::SIGTERM - 1);
+        let before = blocked();
+        let (told, mask) = std::sync::mpsc::channel();
+        super::spawn("mask", move || told.send(blocked()).unwrap()).unwrap().join();
+        assert_ne!(mask.recv().unwrap() & terminate, 0, "a handler could run");
+        assert_eq!(blocked(), before, "the caller's own signals");
+    }
 }

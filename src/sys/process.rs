@@ -1,6 +1,7 @@
 //! Which process we are: an address that changes in the child of a fork, without a system call.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -47,4 +48,18 @@ pub(crate) fn of_this_process<T: Sync>(make: impl FnOnce() -> T) -> &'static T {
 /// Whether `value` is this process's, and not its parent's.
 pub(crate) fn is_of_this_process<T>(value: &'static T) -> bool {
     std::ptr::eq(wiped_on_fork().load(Ordering::Acquire).cast::<T>(), value)
+}
+
+/// Does `work` while no signal reaches this thread: threads that it starts inherit that.
+pub(crate) fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
+    let mut all = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: both are filled before they are read, and this thread gets back what it had.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        let result = work();
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+        result
+    }
 }

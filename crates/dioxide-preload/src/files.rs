@@ -9,10 +9,10 @@
 //! Locks, in this order: CONTROL, for whoever changes anything; slots, in the order of their numbers; KNOWN, and what a file
 //! has `taken`, for a moment. The engine's threads call libc as well, and never wait for CONTROL.
 
+use crate::keeper;
 use crate::process::{Inside, is_elsewhere, is_inside};
 use crate::say::say;
 use crate::settings::Settings;
-use crate::signals;
 use crate::slots::{self, State};
 use crate::summary::{self, Event};
 use crate::surroundings::{self, Found};
@@ -26,7 +26,8 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The attribute that a file carries while it is grown ahead, and after a crash.
 const MARKER: &str = "user.dioxide";
@@ -34,6 +35,10 @@ const MARKER: &str = "user.dioxide";
 /// A file of which another descriptor is open is tried again so often, after so long.
 const TRIES_MAX: u32 = 20;
 const TRY_AGAIN_MS: u64 = 50;
+
+/// How long whoever takes a file over waits for what the kernel has in flight.
+const TRANSFER_PATIENCE: Duration = Duration::from_millis(500);
+const TRANSFER_NAP: Duration = Duration::from_micros(50);
 
 /// What a file is known by, whatever its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,7 +86,8 @@ pub struct Inode {
     pub enforced: Option<(u64, u64)>,
     /// The kernel is to serve it as long as it is open.
     kernel_only: AtomicBool,
-    /// Writes in flight while it is watched.
+    /// Transfers in flight while it is watched, and writes among them.
+    transfers: AtomicUsize,
     writers: AtomicUsize,
     /// When it may be tried again to take it over, in milliseconds since the first file was known, and how often it was.
     try_again: AtomicU64,
@@ -184,6 +190,7 @@ pub fn ask(kernel: impl Fn() -> c_int, correct: impl Fn()) -> c_int {
         let before = HANDED_BACK.load(Ordering::Acquire);
         let result = kernel();
         if result == 0 && any_taken() {
+            let _inside = Inside::begin();
             correct();
         }
         if result != 0 || is_inside() || before == HANDED_BACK.load(Ordering::Acquire) {
@@ -204,6 +211,7 @@ impl Inode {
             key,
             enforced: enforced_alignment(fd),
             kernel_only: AtomicBool::new(false),
+            transfers: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             try_again: AtomicU64::new(0),
             tries: AtomicU32::new(0),
@@ -224,10 +232,11 @@ impl Inode {
         self.key.inode.is_none()
     }
 
-    /// Counts a write while the file is watched, until the count is dropped; and tells whether it is beside another one.
-    pub fn count_writer(&self) -> (Writing<'_>, bool) {
-        let beside = self.writers.fetch_add(1, Ordering::Relaxed) > 0;
-        (Writing(self), beside)
+    /// Counts a transfer while the file is watched, until the count is dropped; and tells whether it is a write beside another one.
+    pub fn count(self: &Arc<Self>, is_write: bool) -> (Counted, bool) {
+        self.transfers.fetch_add(1, Ordering::SeqCst);
+        let beside = is_write && self.writers.fetch_add(1, Ordering::Relaxed) > 0;
+        (Counted { inode: self.clone(), is_write }, beside)
     }
 
     /// Whether the file, as the kernel knows it by `fd`, ends below `end`. If it was cut since the kernel was asked last, that
@@ -254,19 +263,35 @@ impl Inode {
         self.taken.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// All its slots, when no transfer is under way any more.
+    /// Waits for the kernel's transfers, when nobody can begin one. Not for ever: a signal handler may have left one behind.
+    fn kernel_is_done(&self) -> bool {
+        let deadline = Instant::now() + TRANSFER_PATIENCE;
+        while self.transfers.load(Ordering::SeqCst) > 0 {
+            if Instant::now() > deadline {
+                return false;
+            }
+            thread::sleep(TRANSFER_NAP);
+        }
+        true
+    }
+
+    /// All its slots, when the engine has no transfer under way any more.
     fn drained(&self) -> Vec<ShardedLockWriteGuard<'static, State>> {
         let numbers: Vec<_> = self.descriptors().iter().copied().collect();
         numbers.into_iter().filter_map(slots::find).map(|slot| slot.write()).collect()
     }
 }
 
-/// A write in flight.
-pub struct Writing<'a>(&'a Inode);
+/// A transfer in flight.
+pub struct Counted {
+    inode: Arc<Inode>,
+    is_write: bool,
+}
 
-impl Drop for Writing<'_> {
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.writers.fetch_sub(1, Ordering::Relaxed);
+        self.inode.writers.fetch_sub(usize::from(self.is_write), Ordering::Relaxed);
+        self.inode.transfers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -280,13 +305,14 @@ fn enforced_alignment(fd: c_int) -> Option<(u64, u64)> {
 
 /// The kernel has opened a file.
 pub fn opened(fd: c_int, flags: c_int) {
-    let Some(settings) = settings().filter(|_| !is_inside()) else { return };
+    let Some(settings) = settings().filter(|_| !is_inside() && !OVER.load(Ordering::Relaxed)) else { return };
     let is_direct = flags & libc::O_DIRECT != 0 && flags & libc::O_PATH == 0;
     if !is_direct && !any_taken() {
         return;
     }
     let Ok(stat) = rustix::fs::fstat(borrowed(fd)) else { return };
     let Some(key) = Key::of(&stat) else { return };
+    let _inside = Inside::begin();
     if !is_direct {
         return opened_beside(key);
     }
@@ -365,7 +391,8 @@ fn take_over_held(inode: &Arc<Inode>, _control: &Control) {
         return;
     }
     let mut drained = inode.drained();
-    match open_engine(inode) {
+    let opened = if inode.kernel_is_done() { open_engine(inode) } else { Err(Refusal::Busy) };
+    match opened {
         Ok(taken) => {
             let taken = Arc::new(taken);
             slots::keep(taken.descriptor());
@@ -378,10 +405,12 @@ fn take_over_held(inode: &Arc<Inode>, _control: &Control) {
             TAKEN.fetch_add(1, Ordering::Release);
             summary::note(Event::TakenOver);
             drop(drained);
-            signals::listen(high_numbers());
+            keeper::listen(high_numbers());
         }
         // Most often it is just being opened, or closed, by another thread.
-        Err(Refusal::OtherDescriptor) if inode.tries.fetch_add(1, Ordering::Relaxed) < TRIES_MAX => {
+        Err(Refusal::OtherDescriptor | Refusal::Busy)
+            if inode.tries.fetch_add(1, Ordering::Relaxed) < TRIES_MAX =>
+        {
             inode.try_again.store(now_ms() + TRY_AGAIN_MS, Ordering::Relaxed);
         }
         Err(why) => {
@@ -394,6 +423,7 @@ fn take_over_held(inode: &Arc<Inode>, _control: &Control) {
 /// Why a file is left to the kernel.
 enum Refusal {
     OtherDescriptor,
+    Busy,
     Other(String),
 }
 
@@ -401,6 +431,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::OtherDescriptor => "another descriptor of it is open",
+            Self::Busy => "a read or write of it did not end",
             Self::Other(why) => why,
         })
     }
@@ -444,8 +475,8 @@ pub fn hand_back(inode: &Inode, why: &str) {
 }
 
 fn hand_back_held(inode: &Inode, why: &str, _control: &Control) {
-    let was_kernel_only = inode.kernel_only.swap(true, Ordering::AcqRel);
-    if was_kernel_only && !inode.is_taken() {
+    inode.kernel_only.store(true, Ordering::Release);
+    if !inode.is_taken() {
         return;
     }
     let mut drained = inode.drained();
@@ -512,6 +543,7 @@ pub fn hand_back_descriptor(fd: c_int, why: &str) {
 
 /// Lets the kernel serve the file of a path, if it is taken.
 pub fn hand_back_path(key: Option<Key>, why: &str) {
+    let _inside = Inside::begin();
     let inode = key.and_then(|key| known().get(&key).cloned());
     if let Some(inode) = inode.filter(|inode| inode.is_taken()) {
         hand_back(&inode, why);
@@ -521,6 +553,7 @@ pub fn hand_back_path(key: Option<Key>, why: &str) {
 /// The file of a descriptor of the program, if it is known and may still be taken, or is.
 pub fn inode_of(fd: c_int) -> Option<Arc<Inode>> {
     let slot = slots::find(fd).filter(|_| !is_inside() && !is_elsewhere())?;
+    let _inside = Inside::begin();
     let state = slot.read();
     let inode = &state.description()?.inode;
     (!inode.is_kernel_only()).then(|| inode.clone())
@@ -619,12 +652,14 @@ pub fn before_fork() -> Divided {
     Divided(control, known_to_change())
 }
 
-/// In the child, which knows nothing.
-pub fn in_child(mut divided: Divided) {
+/// In the child, which knows nothing. If nothing is held, the fork was made where nothing could be: then the child takes no file over.
+pub fn in_child(divided: Option<Divided>) {
     slots::forget_all();
-    // What they hold is the parent's.
-    std::mem::forget(std::mem::take(&mut *divided.1));
     TAKEN.store(0, Ordering::Relaxed);
-    OVER.store(false, Ordering::Relaxed);
-    summary::forget();
+    OVER.store(divided.is_none(), Ordering::Relaxed);
+    if let Some(mut divided) = divided {
+        // What they hold is the parent's.
+        std::mem::forget(std::mem::take(&mut *divided.1));
+        summary::forget();
+    }
 }

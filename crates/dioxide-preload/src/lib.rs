@@ -6,18 +6,18 @@
 //! - [`slots`]: what is known of each descriptor number.
 //! - [`files`]: how a file comes to the engine, and back to the kernel.
 //! - [`transfer`]: reads, writes, syncs and positions of a file that the engine serves.
-//! - [`process`]: fork, exec, exit, and how this library begins and ends; [`signals`]: how signals end it.
+//! - [`process`]: fork, exec, exit, and how this library begins and ends; [`keeper`]: the thread that helps with it.
 
 // Each function that is replaced says what it stands before; none is an interface of its own.
 #![allow(clippy::missing_safety_doc)]
 
 mod calls;
 mod files;
+mod keeper;
 mod next;
 mod process;
 mod say;
 mod settings;
-mod signals;
 mod slots;
 mod summary;
 mod surroundings;

@@ -82,6 +82,8 @@ impl<T> Missing for *mut T {
 ///
 /// The variable arguments of `open` and its like are named as if they were fixed: all ABIs that this library is made
 /// for hand over the first few in the same registers, and whoever is behind gets them on as they came.
+///
+/// A thread may be cancelled in the function behind, which unwinds it through here.
 macro_rules! interpose {
     ($(|$next:ident| fn [$($name:ident),+] $args:tt -> $ret:ty $body:block)*) => {$(
         $($crate::next::interpose!(@one $next $name $args -> $ret $body);)+
@@ -93,9 +95,9 @@ macro_rules! interpose {
         ///
         /// As that one.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> $ret {
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $ret {
             // SAFETY: the type is that of the function which is defined here.
-            static NEXT: $crate::next::Next<unsafe extern "C" fn($($type),*) -> $ret> = unsafe {
+            static NEXT: $crate::next::Next<unsafe extern "C-unwind" fn($($type),*) -> $ret> = unsafe {
                 $crate::next::Next::new(
                     match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                         Ok(name) => name,

@@ -4,9 +4,9 @@ use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::files::{self, Divided};
+use crate::keeper::{self, Wish};
 use crate::say;
 use crate::settings::Settings;
-use crate::signals;
 use crate::summary;
 
 /// The process whose memory this is. The child of a vfork runs in it for a while, with descriptors of its own.
@@ -64,7 +64,7 @@ impl Drop for Inside {
     }
 }
 
-unsafe extern "C" {
+unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
@@ -84,6 +84,10 @@ unsafe impl Sync for Held {}
 static HELD: Held = Held(UnsafeCell::new(None));
 
 extern "C" fn before_fork() {
+    // In a signal handler, while this very thread has what is needed.
+    if is_inside() {
+        return;
+    }
     let divided = files::before_fork();
     // SAFETY: see `Held`.
     unsafe { *HELD.0.get() = Some(divided) };
@@ -101,10 +105,8 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     OWNER.store(own_number(), Ordering::Relaxed);
     MAY_BE_A_CHILD.set(false);
-    signals::forget();
-    if let Some(divided) = take_held() {
-        files::in_child(divided);
-    }
+    keeper::forget();
+    files::in_child(take_held());
 }
 
 /// Before a call that divides the process without running what is registered for that.
@@ -118,16 +120,35 @@ pub fn before_vfork() {
     MAY_BE_A_CHILD.set(true);
 }
 
-/// Before the program is replaced.
-pub fn before_exec() {
-    hand_all_back("the process executes another program");
+fn hand_all_back(why: &str) {
+    if files::any_known() && is_own() {
+        files::hand_back_those(why, |_| true);
+    }
 }
 
-/// The kernel serves all files from now on, unless the engine is at work in this very thread, under a signal handler: then
-/// they stay as they are, and the next to open them puts them in order.
-pub fn hand_all_back(why: &str) {
-    if !is_inside() && is_own() {
-        files::hand_back_those(why, |_| true);
+/// Before the program is replaced.
+pub fn before_exec() {
+    by_the_keeper(Wish::HandBack);
+}
+
+/// Before the process ends at once.
+pub fn before_raw_end() {
+    by_the_keeper(Wish::End);
+}
+
+/// These calls are made in signal handlers as well, whatever the thread was doing: memory may be locked, and the thread may be
+/// in the engine. Then files stay grown, and the next to open them puts them in order.
+fn by_the_keeper(wish: Wish) {
+    if files::any_taken() && is_own() && !keeper::ask(wish) {
+        grant(wish);
+    }
+}
+
+/// Does what is wished for.
+pub fn grant(wish: Wish) {
+    match wish {
+        Wish::HandBack => files::hand_back_those("the process executes another program", |_| true),
+        Wish::End => before_end(),
     }
 }
 

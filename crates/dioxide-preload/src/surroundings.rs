@@ -73,8 +73,8 @@ pub fn path_of(fd: c_int) -> io::Result<std::path::PathBuf> {
 /// The file of a path, if it is one that can be known.
 pub fn key_of_path(dir: c_int, path: &std::ffi::CStr, follow: bool) -> Option<Key> {
     let flags = if follow { rustix::fs::AtFlags::empty() } else { rustix::fs::AtFlags::SYMLINK_NOFOLLOW };
-    // SAFETY: only looked at; a number that is not open is an error.
-    let dir = unsafe { if dir == libc::AT_FDCWD { CWD } else { BorrowedFd::borrow_raw(dir) } };
+    // SAFETY: only looked at; a number that is not open is an error. What is none at all matters for no absolute path.
+    let dir = unsafe { if dir < 0 { CWD } else { BorrowedFd::borrow_raw(dir) } };
     Key::of(&rustix::fs::statat(dir, path, flags).ok()?)
 }
 

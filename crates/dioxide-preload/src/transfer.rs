@@ -82,8 +82,8 @@ type Outcome = Result<usize, Instead>;
 /// Whether a write that begins beside another one is a reason to take the file over.
 type Gains<'a> = &'a dyn Fn(&Description) -> bool;
 
-/// Serves one call: by `engine` if the file is taken, by `kernel` otherwise, and then nobody takes it over meanwhile. Writes
-/// are counted while it is watched.
+/// Serves one call: by `engine` if the file is taken, by `kernel` otherwise. While it is watched, the kernel's transfers are
+/// counted, and nobody takes it over before they end; no lock is held, since a signal handler may do anything meanwhile.
 fn serve(
     fd: c_int,
     write: Option<Gains<'_>>,
@@ -97,19 +97,21 @@ fn serve(
     process::cancel_here();
     let mut was_tried = false;
     loop {
+        let inside = Inside::begin();
         let state = slot.read();
         let (inode, instead) = match &*state {
             State::Empty | State::Engine => break,
             State::Watched(description) if description.inode.is_kernel_only() => break,
             State::Watched(description) => {
-                let Some(gains) = write else { return kernel() };
-                let (_counted, beside) = description.inode.count_writer();
-                if was_tried || !(beside && gains(description)) {
+                let (_counted, beside) = description.inode.count(write.is_some());
+                let gains = || write.is_some_and(|gains| gains(description));
+                if was_tried || !(beside && gains()) {
+                    drop((state, inside));
                     return kernel();
                 }
                 (description.inode.clone(), None)
             }
-            State::Taken(description, taken) => match as_ours(|| engine(description, taken)) {
+            State::Taken(description, taken) => match engine(description, taken) {
                 Ok(done) => return done as isize,
                 Err(Instead::Errno(errno)) => {
                     set_errno(errno);
@@ -119,7 +121,7 @@ fn serve(
                 Err(Instead::HandBack(why)) => (description.inode.clone(), Some(why)),
             },
         };
-        drop(state);
+        drop((state, inside));
         match instead {
             None => {
                 files::take_over(&inode);
@@ -131,20 +133,14 @@ fn serve(
     kernel()
 }
 
-fn as_ours<R>(work: impl FnOnce() -> R) -> R {
-    let _inside = Inside::begin();
-    work()
-}
-
 /// Writes `data`, with the flags of `pwritev2`.
 pub fn write(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl Fn() -> isize) -> isize {
-    let len = total(data);
     let gains = |description: &Description| {
         let is_durable = description.durable || flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
-        description.writes && (is_durable || extends(fd, description, place, len.unwrap_or(0)))
+        description.writes && (is_durable || extends(fd, description, place, total(data).unwrap_or(0)))
     };
     let engine = |description: &Description, taken: &Taken| {
-        let Some(len) = len.filter(|_| description.writes) else { return Err(Instead::Kernel) };
+        let Some(len) = total(data).filter(|_| description.writes) else { return Err(Instead::Kernel) };
         let durable = description.durable || flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
         let append = description.append.load(Ordering::Relaxed) || flags & libc::RWF_APPEND != 0;
         if flags & !(libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | RWF_IGNORED) != 0 {
@@ -194,7 +190,7 @@ pub fn read(fd: c_int, into: &[iovec], place: Place, flags: c_int, kernel: impl 
             }
             check_alignment(description, into, len, offset)?;
             let mut done = 0;
-            for piece in into {
+            for piece in into.iter().filter(|piece| piece.iov_len > 0) {
                 // SAFETY: the program gives this memory to be filled, and waits.
                 let bytes = unsafe { slice::from_raw_parts_mut(piece.iov_base.cast::<u8>(), piece.iov_len) };
                 let wanted = bytes.len().min(CALL_MAX_BYTES - done);
@@ -340,7 +336,8 @@ fn with_one_piece<T>(
 ) -> Result<T, Instead> {
     // SAFETY: the program gives this memory to be written, and waits.
     let bytes = |piece: &iovec| unsafe { slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
-    if let [piece] = pieces {
+    let mut filled = pieces.iter().filter(|piece| piece.iov_len > 0);
+    if let (Some(piece), None) = (filled.next(), filled.next()) {
         return write(bytes(piece));
     }
     let mut together = Buffer::zeroed(len);

@@ -96,7 +96,8 @@ interpose! {
             libc::F_SETFL => files::set_flags(fd, argument as c_int, kernel),
             // The engine's own lock must not be in the way, nor may its descriptor's end be the end of the program's locks.
             libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK
-            | libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK => {
+            | libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK
+            | libc::F_SETLEASE | libc::F_GETLEASE => {
                 files::hand_back_descriptor(fd, "the program locks it");
                 kernel()
             }

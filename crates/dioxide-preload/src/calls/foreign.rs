@@ -131,7 +131,14 @@ fn by_number(number: c_long, first: c_long, fifth: c_long) {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => files::hand_back_descriptor(first as c_int, why),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork | libc::SYS_vfork => files::hand_back_those(why, |_| true),
+        libc::SYS_fork
+        | libc::SYS_vfork
+        | libc::SYS_open
+        | libc::SYS_creat
+        | libc::SYS_stat
+        | libc::SYS_lstat => {
+            files::hand_back_those(why, |_| true);
+        }
         _ => {}
     }
 }

@@ -1,9 +1,9 @@
 //! How processes come and go: before a child can have a file, or another program the descriptors, the kernel has them all.
 
 use crate::files;
+use crate::keeper;
 use crate::next::{Next, interpose};
 use crate::process;
-use crate::signals;
 use libc::{FILE, c_char, c_int, c_long, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use std::arch::naked_asm;
 
@@ -21,6 +21,13 @@ fn inherited() {
 fn all() {
     if files::any_known() && !process::is_elsewhere() {
         files::hand_back_those("a child may get it", |_| true);
+    }
+}
+
+/// Walks through directories tell lengths that libc asks the kernel for itself.
+fn walk() {
+    if files::any_taken() {
+        files::hand_back_those("the program walks through directories", |_| true);
     }
 }
 
@@ -126,6 +133,7 @@ macro_rules! pass_on {
 pass_through! {
     process::before_exec: execve, execv, execvp, execvpe, execveat, fexecve, execl, execlp, execle;
     process::before_vfork: vfork;
-    process::before_end: _exit, _Exit;
-    signals::thread_ends: pthread_exit;
+    process::before_raw_end: _exit, _Exit;
+    keeper::thread_ends: pthread_exit;
+    walk: ftw, ftw64, nftw, nftw64, fts_open, fts64_open;
 }

@@ -1,8 +1,10 @@
-//! Ctrl-C, and its like: a program that would simply end leaves its files cut to their length.
+//! The thread that puts files away when the program cannot: at Ctrl-C and its like, and when it ends or executes another program
+//! from anywhere, be it a signal handler.
 //!
-//! Where such a signal has no handler when the first file is taken over, it gets one that wakes a thread of ours. That hands
-//! all files back and lets the signal do what it does by default. The program does not see the handler. A second signal
-//! does not wait, nor does anybody for longer than [`PATIENCE`]: then files stay grown as after a crash.
+//! It lives from when the first file is taken over. Signals that would end the program get a handler
+//! then, which wakes the thread; that hands all files back and lets the signal do what it does by default. The
+//! program does not see the handler. A second signal does not wait, nor does anybody for longer than [`PATIENCE`]: then
+//! files stay grown as after a crash.
 
 use crate::next::{Next, interpose};
 use crate::process;
@@ -11,19 +13,43 @@ use libc::{c_int, sighandler_t};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use std::fs;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Those by which a user or a service manager ends a program.
-const ENDING: [c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// Those that end a program in ordinary life, where it has no handler for them. What a program does wrong itself (SIGSEGV, SIGABRT)
+/// is a crash: nothing in its memory is to be trusted then.
+const ENDING: [c_int; 13] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGPIPE,
+    libc::SIGALRM,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGIO,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+];
 
 const PATIENCE: Duration = Duration::from_secs(5);
-const NAP: Duration = Duration::from_millis(5);
+const NAP: Duration = Duration::from_millis(1);
 const NAP_MAX: Duration = Duration::from_millis(200);
+
+/// What the thread can be asked for.
+#[derive(Clone, Copy)]
+pub enum Wish {
+    /// All files go back to the kernel.
+    HandBack = 1,
+    /// The same, and no file is taken over any more; what was done is told.
+    End = 2,
+}
 
 /// The first, which stays until the process ends, and ours.
 const THREADS_LEFT: usize = 2;
@@ -34,6 +60,8 @@ static WAKE: OnceLock<OwnedFd> = OnceLock::new();
 static LISTENING: AtomicBool = AtomicBool::new(false);
 /// The program's first thread has ended.
 static FIRST_ENDED: AtomicBool = AtomicBool::new(false);
+/// What is asked for, in bits, until it is done.
+static WISHES: AtomicU32 = AtomicU32::new(0);
 /// The signal that came.
 static CAME: AtomicI32 = AtomicI32::new(0);
 
@@ -42,11 +70,10 @@ pub fn listen(descriptor_min: u32) {
     if LISTENING.load(Ordering::Acquire) || WAKE.get().is_none() && !make_wake(descriptor_min) {
         return;
     }
-    let spawned =
-        with_signals_blocked(|| thread::Builder::new().name("dioxide-signal".into()).spawn(end_when_woken));
+    let spawned = with_signals_blocked(|| thread::Builder::new().name("dioxide-keeper".into()).spawn(keep));
     if spawned.is_ok() {
         LISTENING.store(true, Ordering::SeqCst);
-        tell_of_the_first();
+        wake();
         for signal in ENDING {
             if handler_of(signal) == libc::SIG_DFL {
                 set_handler(signal, came as *const () as sighandler_t);
@@ -79,47 +106,71 @@ fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
     }
 }
 
-fn end_when_woken() {
+fn keep() {
     let Some(wake) = WAKE.get() else { return };
-    while rustix::io::read(wake, &mut [0_u8; 8]).is_err() {}
-    match CAME.load(Ordering::Acquire) {
-        0 => end_with_the_last_thread(wake),
-        signal => {
+    let mut nap = NAP;
+    loop {
+        // While the program's first thread lives, there is nothing to look for.
+        let first_ended = FIRST_ENDED.load(Ordering::SeqCst);
+        let timeout = Timespec { tv_sec: 0, tv_nsec: nap.as_nanos() as i64 };
+        let mut events = [PollFd::new(wake, PollFlags::IN)];
+        if rustix::event::poll(&mut events, first_ended.then_some(&timeout)).is_ok_and(|count| count > 0) {
+            let _ = rustix::io::read(wake, &mut [0_u8; 8]);
+        }
+        let signal = CAME.load(Ordering::Acquire);
+        if signal != 0 {
             process::before_end();
             end_by(signal);
+        }
+        for wish in [Wish::HandBack, Wish::End] {
+            if WISHES.load(Ordering::Acquire) & wish as u32 != 0 {
+                process::grant(wish);
+                WISHES.fetch_and(!(wish as u32), Ordering::Release);
+            }
+        }
+        if first_ended {
+            end_if_alone();
+            nap = (nap * 2).min(NAP_MAX);
         }
     }
 }
 
-/// The program's first thread has ended by itself. The process ends with the last of the others, or would: this one is not the
-/// program's.
-fn end_with_the_last_thread(wake: &OwnedFd) {
-    let mut nap = NAP;
-    while fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > THREADS_LEFT) {
-        let mut events = [PollFd::new(wake, PollFlags::IN)];
-        let timeout = Timespec { tv_sec: 0, tv_nsec: nap.as_nanos() as i64 };
-        if rustix::event::poll(&mut events, Some(&timeout)).is_ok_and(|count| count > 0) {
-            return end_when_woken();
-        }
-        nap = (nap * 2).min(NAP_MAX);
+/// The process ends with the last of the program's threads, or would: this one is not the program's.
+fn end_if_alone() {
+    if fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() <= THREADS_LEFT) {
+        // SAFETY: as libc does when the last thread ends.
+        unsafe { libc::exit(0) };
     }
-    // SAFETY: as libc does when the last thread ends.
-    unsafe { libc::exit(0) };
+}
+
+fn wake() -> bool {
+    let wake = WAKE.get().filter(|_| LISTENING.load(Ordering::SeqCst));
+    wake.is_some_and(|wake| rustix::io::write(wake, &1_u64.to_ne_bytes()).is_ok())
+}
+
+/// Has it done by the thread, and waits for that. Returns whether there is a thread to ask. Only what may be called in a
+/// signal handler.
+pub fn ask(wish: Wish) -> bool {
+    WISHES.fetch_or(wish as u32, Ordering::AcqRel);
+    let is_asked = wake();
+    wait_until(|| !is_asked || WISHES.load(Ordering::Acquire) & wish as u32 == 0);
+    is_asked
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    for _ in 0..PATIENCE.as_nanos() / NAP.as_nanos() {
+        if is_so() {
+            return;
+        }
+        thread::sleep(NAP);
+    }
 }
 
 /// The calling thread is about to end, by its own will.
 pub fn thread_ends() {
     if rustix::thread::gettid() == rustix::process::getpid() {
         FIRST_ENDED.store(true, Ordering::SeqCst);
-        tell_of_the_first();
-    }
-}
-
-fn tell_of_the_first() {
-    if let Some(wake) =
-        WAKE.get().filter(|_| LISTENING.load(Ordering::SeqCst) && FIRST_ENDED.load(Ordering::SeqCst))
-    {
-        let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
+        wake();
     }
 }
 
@@ -133,15 +184,12 @@ fn end_by(signal: c_int) {
 /// Only what may be called in a handler.
 extern "C" fn came(signal: c_int) {
     let is_first = CAME.compare_exchange(0, signal, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    let wake = WAKE.get().filter(|_| is_first && process::is_own());
-    if wake.is_none_or(|wake| rustix::io::write(wake.as_fd(), &1_u64.to_ne_bytes()).is_err()) {
+    if !(is_first && process::is_own() && wake()) {
         return end_by(signal);
     }
     // What the engine does in this thread must come to its end. The program must not go on behind `raise`.
     if !process::is_inside() {
-        for _ in 0..PATIENCE.as_nanos() / NAP.as_nanos() {
-            thread::sleep(NAP);
-        }
+        wait_until(|| false);
         end_by(signal);
     }
 }
@@ -179,6 +227,8 @@ fn set_handler(signal: c_int, handler: sighandler_t) {
 pub fn forget() {
     if LISTENING.swap(false, Ordering::Relaxed) {
         CAME.store(0, Ordering::Relaxed);
+        WISHES.store(0, Ordering::Relaxed);
+        FIRST_ENDED.store(false, Ordering::Relaxed);
         for signal in ENDING.into_iter().filter(|signal| is_ours(handler_of(*signal))) {
             set_handler(signal, libc::SIG_DFL);
         }
