@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const APPENDERS: u64 = 16;
 const OVERWRITERS: u64 = 4;
@@ -31,10 +31,6 @@ const KEPT_MAX: usize = 256;
 /// The number of the reader, which is the last of the callers: appenders come first, overwriters behind them.
 const READER: u64 = APPENDERS + OVERWRITERS;
 const CALLERS: u64 = READER + 1;
-
-/// How long a caller may wait for a disk that is gone, and everything else for its turn. On a busy machine what takes
-/// milliseconds may take seconds; what hangs, hangs for good.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How many calls of each caller return before something happens to the disk.
 const ANSWERS: u64 = 10;
@@ -50,18 +46,6 @@ fn durable(path: &Path) -> File {
     let mut options = writable();
     options.durability(Durability::EveryWrite).growth_cap(MIB);
     options.open(path).expect("it opens")
-}
-
-/// Waits until it is true; false says that it does not get so.
-fn comes_true(condition: impl Fn() -> bool) -> bool {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        if Instant::now() > deadline {
-            return false;
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    true
 }
 
 /// What the callers do, and what they were told.
@@ -136,7 +120,7 @@ impl Load {
         let end = End(load.clone());
         meanwhile(&load)?;
         let left = || callers.iter().filter(|caller| !caller.is_finished()).count();
-        if !comes_true(|| left() == 0) {
+        if !soon(|| left() == 0) {
             return Err(format!("{} callers have had no error from a disk that is gone", left()).into());
         }
         drop(end);
@@ -268,7 +252,7 @@ impl Load {
     /// none yet.
     fn wait_for(&self, answers: u64) {
         let before = self.answers();
-        let served = comes_true(|| self.answers_since(before).0 >= answers);
+        let served = soon(|| self.answers_since(before).0 >= answers);
         assert!(served, "the disk does not serve all callers: {before:?}, and then {:?}", self.answers());
     }
 }
