@@ -21,8 +21,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
-
 // --- children -------------------------------------------------------------------------------------
 
 fn open_durable(path: &str, growth: &str) -> File {

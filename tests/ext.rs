@@ -20,9 +20,6 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 // --- looking up -----------------------------------------------------------------------------------
 

@@ -23,8 +23,6 @@ use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// Plays a scenario in a child that must survive it. Returns what it acknowledged.
 fn played(scenario: &str, path: &Path, more: &[&str]) -> Result<Vec<[u64; 3]>, Failed> {
     let path = path.to_string_lossy();

@@ -22,8 +22,6 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// What a child makes of the attempt to open `path` for writing.
 fn opened_by_another(path: &Path) -> Result<u64, dioxide_testkit::trials::Failed> {
     let (status, acks) = child::spawn("try_to_open", &[path.to_string_lossy()])?.wait(PATIENCE)?;

@@ -49,8 +49,6 @@ unsafe impl GlobalAlloc for Poisoning {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// As often a power cut is tried again where the file system cannot be mounted afterwards.
 const ROUNDS_MAX: u32 = 4;
 
@@ -257,19 +255,7 @@ fn a_device_is_free_when_it_is_closed_though_its_queue_lives(disk: Disk, way: Wa
             assert!(queue.reap(1).next().expect("one").result.is_ok());
             queue.submit();
         }
-        let free = (0..100).find(|_| {
-            let taken = rustix::fs::open(
-                &*disk,
-                rustix::fs::OFlags::RDWR | rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC,
-                rustix::fs::Mode::empty(),
-            );
-            // A program that another test starts has copies of descriptors for a moment.
-            if taken.is_err() {
-                thread::sleep(Duration::from_millis(20));
-            }
-            taken.is_ok()
-        });
-        assert!(free.is_some(), "round {round}: the device is still held");
+        assert!(can_be_taken(&disk), "round {round}: the device is still held");
     }
     Ok(())
 }

@@ -128,7 +128,7 @@ const MET_MIN: u64 = 20;
 /// Whether readers are to go on that have met so many writes: for a while, and on a busy machine until they have met enough.
 fn is_too_early(begun: Instant, met: u64) -> bool {
     let time = begun.elapsed();
-    time < Duration::from_millis(700) || met <= MET_MIN && time < Duration::from_secs(30)
+    time < Duration::from_millis(700) || met <= MET_MIN && time < PATIENCE
 }
 
 /// Says that it is over, also by a panic.
@@ -258,7 +258,7 @@ fn any_range_beside_who_appends(dir: TestDir, way: Way) -> TrialResult {
 fn any_range_beside_another_process(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
     let mut writer = child::spawn("append_for_ever", &[&path.to_string_lossy()])?;
-    let mut end = writer.wait_for_acks(10, Duration::from_secs(20))?[9][0];
+    let mut end = writer.wait_for_acks(10, PATIENCE)?[9][0];
     let reader = way.to(File::open(&path)?);
     let (mut random, mut memory) = (Random::new(1), Buffer::zeroed(8 * BLOCK));
     let (begun, mut reads) = (Instant::now(), 0);

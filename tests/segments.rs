@@ -20,8 +20,6 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(120);
-
 /// What a segment is filled up to.
 const SEGMENT_BYTES: u64 = 4 * MIB;
 

@@ -186,7 +186,7 @@ fn a_file_opened_on_a_full_disk_waits_for_space(fs: Fs) -> TrialResult {
 /// Space is free when the last descriptor of a removed file is closed, which a program that is just being started may have
 /// a copy of.
 fn once_there_is_space<R>(attempt: impl Fn() -> dioxide::Result<R>) -> dioxide::Result<R> {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         match attempt() {
             Err(error) if matches!(error.kind(), ErrorKind::NoSpace(_)) && Instant::now() < deadline => {
@@ -288,7 +288,7 @@ fn a_full_disk_does_not_keep_a_file_from_being_recovered(fs: Fs) -> TrialResult 
         let mut volume = Volume::new(fs, SIZE_MIN)?;
         let path = volume.path().join("log");
         let mut child = child::spawn("append_for_ever", &[&*path.to_string_lossy(), growth])?;
-        child.wait_for_acks(100, Duration::from_secs(30))?;
+        child.wait_for_acks(100, PATIENCE)?;
         let placed: Vec<_> = child.kill_9()?.into_iter().map(Placed::from_ack).collect();
         fill_up(&volume, 0)?;
         let file =
@@ -442,7 +442,7 @@ fn limit_volume(volume: &Volume, limit: &str) -> io::Result<()> {
             return Ok(());
         }
         // Also this needs quota; what is held in reserve is given back with a commit.
-        if start.elapsed() > Duration::from_secs(70) {
+        if start.elapsed() > PATIENCE {
             return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
         }
         let committed = rustix::fs::syncfs(fs::File::open(volume.path())?);
@@ -551,7 +551,7 @@ const DONE: [u64; 3] = [0; 3];
 
 /// What a child acknowledged that must survive: 25 is SIGXFSZ.
 fn outcome(scenario: &str, args: &[&str]) -> io::Result<Vec<[u64; 3]>> {
-    let (status, acks) = child::spawn(scenario, args)?.wait(Duration::from_secs(30))?;
+    let (status, acks) = child::spawn(scenario, args)?.wait(PATIENCE)?;
     assert!(status.success(), "the child did not survive: {status}, {acks:?}");
     Ok(acks)
 }

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use dioxide::{Durability, Error, ErrorKind, File, Growth, OpenOptions, Operation};
 use dioxide_testkit::files;
-use dioxide_testkit::fuse_disk::FuseDisk;
+use dioxide_testkit::fuse_disk::{FuseDisk, STALL_MAX};
 use dioxide_testkit::lab::{self, Applies, Fs};
 use dioxide_testkit::trials::{Trial, TrialResult, fuse_trial, fuse_trials, fuse_trials_where};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -277,6 +278,30 @@ fn check_after_remount(
     Ok(())
 }
 
+/// What 16 writers, given their number and that of the call, were acknowledged until a flush failed, which happened when all of
+/// them were at work.
+fn until_a_flush_fails<T: Send>(
+    volume: &Volume,
+    append: impl Fn(u64, u64) -> dioxide::Result<T> + Sync,
+) -> Vec<Vec<T>> {
+    let at_work = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let writers = scope.spawn(|| {
+            together(16, |writer| {
+                let acknowledged = (0..).map_while(|number| {
+                    at_work.fetch_add(u64::from(number == 3), Relaxed);
+                    append(writer, number).ok()
+                });
+                acknowledged.collect()
+            })
+        });
+        let all = soon(|| at_work.load(Relaxed) == 16);
+        disk(volume).fail_flush(1, libc::EIO).expect("the disk obeys");
+        assert!(all, "not every writer is served");
+        writers.join().expect("writers end")
+    })
+}
+
 /// Durable appends to several files while flushes fail: whoever was acknowledged is on disk after a remount.
 fn nothing_acknowledged_beside_a_failing_flush_is_lost(fs: Fs) -> TrialResult {
     let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
@@ -284,18 +309,8 @@ fn nothing_acknowledged_beside_a_failing_flush_is_lost(fs: Fs) -> TrialResult {
     let mut options = writable();
     options.durability(Durability::EveryWrite);
     let files = paths.iter().map(|path| options.open(path)).collect::<Result<Vec<_>, _>>()?;
-    let acknowledged = thread::scope(|scope| {
-        let writers = scope.spawn(|| {
-            together(16, |writer| {
-                let file = &files[writer as usize % 4];
-                let placed = (0..).map_while(|number| append(file, writer, number, 1).ok());
-                placed.collect::<Vec<_>>()
-            })
-        });
-        thread::sleep(Duration::from_millis(100));
-        disk(&volume).fail_flush(1, libc::EIO).expect("the disk obeys");
-        writers.join().expect("writers end")
-    });
+    let acknowledged =
+        until_a_flush_fails(&volume, |writer, number| append(&files[writer as usize % 4], writer, number, 1));
     drop(files);
     volume.remount()?;
     for (n, path) in paths.iter().enumerate() {
@@ -314,19 +329,9 @@ fn no_short_record_beside_a_failing_flush_is_lost(fs: Fs) -> TrialResult {
     for tail in TAILS {
         let path = volume.path().join(format!("{tail:?}"));
         let file = writable().tail(tail).durability(Durability::EveryWrite).open(&path)?;
-        let laid = thread::scope(|scope| {
-            let writers = scope.spawn(|| {
-                together(16, |writer| {
-                    let frame = |number| Frame { writer, number, len: 20 + number % 90 };
-                    let laid = (0..).map_while(|number| append_frame(&file, frame(number)).ok());
-                    laid.collect::<Vec<_>>()
-                })
-            });
-            thread::sleep(Duration::from_millis(100));
-            disk(&volume).fail_flush(1, libc::EIO).expect("the disk obeys");
-            writers.join().expect("writers end").concat()
-        });
-        assert!(laid.len() > 16, "too little was acknowledged to test anything: {}", laid.len());
+        let frame = |writer, number| Frame { writer, number, len: 20 + number % 90 };
+        let laid = until_a_flush_fails(&volume, |writer, number| append_frame(&file, frame(writer, number)))
+            .concat();
         drop(file);
         volume.remount()?;
         let file = OpenOptions::new().write(true).open(&path)?;
@@ -569,7 +574,8 @@ fn a_stalled_disk_stops_only_its_own_files(fs: Fs) -> TrialResult {
         let _ = other_done.send(());
         result
     });
-    let went_on = other_result.recv_timeout(Duration::from_secs(15));
+    // The stall ends by itself, later than this.
+    let went_on = other_result.recv_timeout(STALL_MAX - Duration::from_secs(10));
     let was_stuck = stuck_result.try_recv().is_err();
     disk(&volume).go_on()?;
     other_thread.join().expect("no panic beside the stall")?;

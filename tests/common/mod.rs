@@ -7,10 +7,13 @@ use dioxide_testkit::files;
 use dioxide_testkit::fuse_disk::FuseDisk;
 use dioxide_testkit::lab::{Disk, Fs, TestDir};
 use dioxide_testkit::trials::TrialResult;
+use rustix::fs::{Mode, OFlags};
 use std::cell::Cell;
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 mod frames;
 mod way;
@@ -38,15 +41,34 @@ pub fn growth_on(fs: Fs, growth: Growth) -> Growth {
     if possible { growth } else { Growth::None }
 }
 
+/// What anything gets to happen. On a busy machine what takes milliseconds may take seconds, and what hangs, hangs for good.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until something holds that another thread or process brings about. Returns whether it does.
+pub fn soon(holds: impl Fn() -> bool) -> bool {
+    let began = Instant::now();
+    while !holds() && began.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(1));
+    }
+    holds()
+}
+
 /// What buffers are overwritten with once nobody may look at them any more.
 pub const POISON: u8 = 0xDE;
+
+/// Whether somebody else can have a device alone, soon: a program that another test starts has copies of descriptors for a
+/// moment.
+pub fn can_be_taken(disk: &Path) -> bool {
+    let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
+    soon(|| rustix::fs::open(disk, flags, Mode::empty()).is_ok())
+}
 
 /// Waits until nothing is grown in the background any more.
 pub fn wait_until_grown(path: &Path) -> io::Result<()> {
     let mut size = 0;
     while size != fs::metadata(path)?.len() {
         size = fs::metadata(path)?.len();
-        std::thread::sleep(std::time::Duration::from_millis(250));
+        thread::sleep(Duration::from_millis(250));
     }
     Ok(())
 }
@@ -210,7 +232,7 @@ pub fn refusal<T>(result: dioxide::Result<T>) -> ErrorKind {
 
 /// Runs `work` in `count` threads, each with its number.
 pub fn together<T: Send>(count: u64, work: impl Fn(u64) -> T + Sync) -> Vec<T> {
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let threads: Vec<_> = (0..count)
             .map(|n| {
                 scope.spawn({

@@ -8,9 +8,6 @@ use dioxide_testkit::lab::{self, Fs, TestDir};
 use dioxide_testkit::trials::{Trial, TrialResult, lab_trial, lab_trials, lab_trials_where, volume_trial};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::fs;
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Members and chunk.
 const SHAPES: [(usize, u64); 6] = [(1, 4096), (2, 4096), (3, 8192), (4, 12_288), (5, 65_536), (2, MIB)];

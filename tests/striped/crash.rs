@@ -12,7 +12,6 @@ use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::path::Path;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
 const CHUNK: u64 = 16_384;
 
 /// A child of many threads that append durably; args are growth, a number that tells its records from those of others, and

@@ -171,7 +171,7 @@ fn devices_in_use_and_mixtures_are_refused() -> TrialResult {
         ErrorKind::Busy(_)
     ));
     let child = dioxide_testkit::child::spawn("try_to_open_striped", &rig.paths.to_args())?;
-    let (_, acks) = child.wait(std::time::Duration::from_secs(30))?;
+    let (_, acks) = child.wait(PATIENCE)?;
     assert_eq!(acks[0][0], BUSY);
     file.close()?;
     // What was refused holds nothing.

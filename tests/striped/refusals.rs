@@ -8,9 +8,6 @@ use dioxide_testkit::fork::holds_in_a_fork;
 use dioxide_testkit::lab::{Fs, TestDir};
 use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where};
 use std::fs;
-use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A volume of three members, closed, with a record in each chunk of three rows.
 fn volume(dir: &TestDir, name: &str) -> Result<(Paths, Vec<Placed>), dioxide_testkit::trials::Failed> {

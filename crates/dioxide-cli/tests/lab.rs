@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Output, Stdio};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 const BLOCK: usize = 4096;
 
 /// Appends for ever, with the growth that is named.

@@ -119,7 +119,7 @@ fn the_command_takes_everything_down_when_it_is_interrupted() -> TrialResult {
         let entries = fs::read_dir(lab::dir()?.join("volumes"))?;
         Ok(entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count())
     };
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(240);
     while !volumes().is_ok_and(|count| count > 0) {
         assert!(Instant::now() < deadline, "it makes no disks");
         thread::sleep(Duration::from_millis(10));

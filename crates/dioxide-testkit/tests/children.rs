@@ -7,7 +7,7 @@ use std::time::Duration;
 use dioxide_testkit::child::{self, Ack, Acks};
 use dioxide_testkit::trials::{Trial, TrialResult};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Counts from 0 in each of as many threads as the argument says,
 /// practically for ever.

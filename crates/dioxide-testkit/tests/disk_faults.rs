@@ -178,7 +178,7 @@ fn dead_disk_fails_everything_at_once(fs: Fs) -> TrialResult {
     volume.disk().expect("on a FUSE disk").die()?;
     let start = Instant::now();
     assert!(write_block(&file, 0, 2).and_then(|()| file.sync_data()).is_err());
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < Duration::from_secs(60));
     Ok(())
 }
 

@@ -36,6 +36,7 @@ use crate::site::Site;
 use crate::wait::{PATIENCE, retry};
 use protocol::Command;
 
+pub use disk::STALL_MAX;
 pub use log::Mark;
 pub use protocol::{Keep, Stats};
 
@@ -119,7 +120,7 @@ impl FuseDisk {
         self.server.ask(&Command::Stats)
     }
 
-    /// The disk stalls: nothing is answered until [`FuseDisk::go_on`], but for a minute at most.
+    /// The disk stalls: nothing is answered until [`FuseDisk::go_on`], but for [`STALL_MAX`] at most.
     pub fn stall(&self) -> io::Result<Stats> {
         self.server.ask(&Command::Stall)
     }
