@@ -74,8 +74,8 @@ pub struct Description {
     /// O_APPEND, which can change.
     pub append: AtomicBool,
     /// Held by whoever uses the position, which the kernel keeps with the program's descriptor: the end of the last append
-    /// that moved it.
-    pub position: Mutex<u64>,
+    /// that moved it, and how often the file had been cut then.
+    pub position: Mutex<(u64, u64)>,
 }
 
 /// A file or device, watched or taken.
@@ -92,6 +92,8 @@ pub struct Inode {
     /// When it may be tried again to take it over, in milliseconds since the first file was known, and how often it was.
     try_again: AtomicU64,
     tries: AtomicU32,
+    /// How often its length was set.
+    pub cuts: AtomicU64,
     /// A length that the kernel has told, to be asked again by what would go beyond it.
     len_told: AtomicU64,
     /// The program's descriptors. Changed under CONTROL.
@@ -215,6 +217,7 @@ impl Inode {
             writers: AtomicUsize::new(0),
             try_again: AtomicU64::new(0),
             tries: AtomicU32::new(0),
+            cuts: AtomicU64::new(0),
             len_told: AtomicU64::new(0),
             descriptors: Mutex::default(),
             taken: RwLock::default(),
@@ -307,6 +310,10 @@ fn enforced_alignment(fd: c_int) -> Option<(u64, u64)> {
 pub fn opened(fd: c_int, flags: c_int) {
     let Some(settings) = settings().filter(|_| !is_inside() && !OVER.load(Ordering::Relaxed)) else { return };
     let is_direct = flags & libc::O_DIRECT != 0 && flags & libc::O_PATH == 0;
+    if slots::find(fd).is_some() {
+        // Should the number have been closed where nobody is told.
+        let _ = close(fd, || 0);
+    }
     if !is_direct && !any_taken() {
         return;
     }
@@ -334,9 +341,9 @@ pub fn opened(fd: c_int, flags: c_int) {
         writes,
         durable: flags & libc::O_DSYNC != 0,
         append: AtomicBool::new(flags & libc::O_APPEND != 0),
-        position: Mutex::new(0),
+        position: Mutex::default(),
     };
-    register(fd, Arc::new(description));
+    register(fd, Arc::new(description), &control);
     if writes && (settings.eager || has_marker(fd)) {
         take_over_held(&inode, &control);
     }
@@ -360,17 +367,20 @@ fn has_marker(fd: c_int) -> bool {
 }
 
 /// Under CONTROL.
-fn register(fd: c_int, description: Arc<Description>) {
+fn register(fd: c_int, description: Arc<Description>, control: &Control) {
     let Some(slot) = slots::make(fd) else { return };
     let inode = description.inode.clone();
+    release(fd);
     let state = match &*inode.taken.read().unwrap_or_else(PoisonError::into_inner) {
         Some(taken) => State::Taken(description, taken.clone()),
         None => State::Watched(description),
     };
-    let stale = std::mem::replace(&mut *slot.write(), state);
-    // libc itself closed it (fclose): nobody was told.
-    forget(fd, stale);
+    *slot.write() = state;
     inode.descriptors().insert(fd);
+    if fd <= libc::STDERR_FILENO {
+        // libc has streams of these numbers, which it does not ask us for.
+        hand_back_held(&inode, "it is a standard stream", control);
+    }
 }
 
 // --- to the engine and back --------------------------------------------------------------------------
@@ -475,11 +485,13 @@ pub fn hand_back(inode: &Inode, why: &str) {
 }
 
 fn hand_back_held(inode: &Inode, why: &str, _control: &Control) {
-    inode.kernel_only.store(true, Ordering::Release);
     if !inode.is_taken() {
+        inode.kernel_only.store(true, Ordering::Release);
         return;
     }
     let mut drained = inode.drained();
+    // Only now: whoever closes a descriptor of a file that the kernel has for good does not wait for CONTROL.
+    inode.kernel_only.store(true, Ordering::Release);
     for state in &mut drained {
         if let State::Taken(description, _) = &**state {
             **state = State::Watched(description.clone());
@@ -602,7 +614,10 @@ fn forget(fd: c_int, state: State) -> bool {
     drop(descriptors);
     if is_last {
         put_away(&inode);
-        known_to_change().remove(&inode.key);
+        let mut known = known_to_change();
+        if known.get(&inode.key).is_some_and(|known| Arc::ptr_eq(known, &inode)) {
+            known.remove(&inode.key);
+        }
     }
     inode.take_failure()
 }
@@ -610,7 +625,7 @@ fn forget(fd: c_int, state: State) -> bool {
 /// Makes a descriptor from another one by `make`, which is the kernel's and returns its number, and knows it as well.
 /// What had the number `over` before is closed by that.
 pub fn duplicate(from: c_int, over: Option<c_int>, make: impl FnOnce() -> c_int) -> c_int {
-    let _control = control();
+    let control = control();
     if let Some(over) = over {
         release(over);
     }
@@ -618,7 +633,7 @@ pub fn duplicate(from: c_int, over: Option<c_int>, make: impl FnOnce() -> c_int)
     if made >= 0 && made != from {
         let description = slots::find(from).and_then(|slot| slot.read().description().cloned());
         match description {
-            Some(description) => register(made, description),
+            Some(description) => register(made, description, &control),
             None => drop(release(made)),
         }
     }

@@ -154,16 +154,22 @@ pub fn write(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl
         }
         let file = taken.handle(durable);
         let put = |offset: u64| {
-            check_alignment(description, data, len, offset)?;
+            check_alignment(description, taken, data, len, offset)?;
             with_one_piece(data, len, |bytes| Ok(file.write_at(bytes, offset)?))
         };
         match (append, place) {
             _ if len == 0 => {}
             (true, _) => {
-                check_alignment(description, data, len, taken.len())?;
+                let given = if let Place::At(offset) = place { offset } else { 0 };
+                if check_alignment(description, taken, data, len, given).is_err() {
+                    // XFS looks at an offset that means nothing, ext4 does not.
+                    return Err(Instead::HandBack("an append was not aligned"));
+                }
+                let cuts = description.inode.cuts.load(Ordering::Acquire);
+                check_alignment(description, taken, data, len, taken.len())?;
                 let offset = with_one_piece(data, len, |bytes| Ok(file.append(bytes)?))?;
                 if place == Place::Position {
-                    appended(fd, description, offset + len as u64)?;
+                    appended(fd, description, offset + len as u64, cuts)?;
                 }
             }
             (false, Place::At(offset)) => put(offset)?,
@@ -188,7 +194,7 @@ pub fn read(fd: c_int, into: &[iovec], place: Place, flags: c_int, kernel: impl 
             if offset >= taken.len() {
                 return Ok(0);
             }
-            check_alignment(description, into, len, offset)?;
+            check_alignment(description, taken, into, len, offset)?;
             let mut done = 0;
             for piece in into.iter().filter(|piece| piece.iov_len > 0) {
                 // SAFETY: the program gives this memory to be filled, and waits.
@@ -237,11 +243,11 @@ pub fn failed_before(fd: c_int) -> bool {
 /// Sets the length.
 pub fn set_len(fd: c_int, len: i64, kernel: impl Fn() -> c_int) -> c_int {
     let engine = |description: &Description, taken: &Taken| match u64::try_from(len) {
-        Ok(len) if description.writes && !description.inode.is_device() => Ok(taken
-            .plain
-            .set_len(len)
-            .map(|()| 0)
-            .map_err(|_| Instead::HandBack("its length could not be set"))?),
+        Ok(len) if description.writes && !description.inode.is_device() => {
+            description.inode.cuts.fetch_add(1, Ordering::AcqRel);
+            let set = taken.plain.set_len(len).map(|()| 0);
+            set.map_err(|_| Instead::HandBack("its length could not be set"))
+        }
         _ => Err(Instead::Kernel),
     };
     serve(fd, None, engine, || kernel() as isize) as c_int
@@ -254,7 +260,7 @@ pub fn seek(fd: c_int, offset: i64, whence: c_int, kernel: impl Fn() -> i64) -> 
             return Err(Instead::Kernel);
         }
         let mut last_append = description.position.lock().unwrap_or_else(PoisonError::into_inner);
-        *last_append = 0;
+        *last_append = (0, 0);
         let len = taken.len();
         let set = |place: u64| match rustix::fs::seek(borrowed(fd), SeekFrom::Start(place)) {
             Ok(place) => Ok(place as usize),
@@ -313,18 +319,21 @@ fn extends(fd: c_int, description: &Description, place: Place, len: usize) -> bo
     description.inode.ends_below(fd, start.saturating_add(len as u64))
 }
 
-/// What the kernel would refuse is refused.
+/// What the kernel would refuse is refused. Where it takes everything, through its cache, it is asked.
 fn check_alignment(
     description: &Description,
+    taken: &Taken,
     pieces: &[iovec],
     len: usize,
     offset: u64,
 ) -> Result<(), Instead> {
-    let Some((memory, unit)) = description.inode.enforced else { return Ok(()) };
+    let alignment = taken.plain.alignment();
+    let (memory, unit) = description.inode.enforced.unwrap_or((alignment.memory, alignment.offset));
     let in_memory = |piece: &iovec| (piece.iov_base as u64 | piece.iov_len as u64).is_multiple_of(memory);
     match (offset | len as u64).is_multiple_of(unit) && pieces.iter().all(in_memory) {
         true => Ok(()),
-        false => Err(Instead::Errno(libc::EINVAL)),
+        false if description.inode.enforced.is_some() => Err(Instead::Errno(libc::EINVAL)),
+        false => Err(Instead::HandBack("a read or write was not aligned")),
     }
 }
 
@@ -356,18 +365,20 @@ fn position(fd: c_int) -> Result<u64, Instead> {
 /// Reads or writes at the position, and moves it: nobody else uses it meanwhile, as in the kernel.
 fn at_position(fd: c_int, description: &Description, transfer: impl Fn(u64) -> Outcome) -> Outcome {
     let mut last_append = description.position.lock().unwrap_or_else(PoisonError::into_inner);
-    *last_append = 0;
+    *last_append = (0, 0);
     let start = position(fd)?;
     let done = transfer(start)?;
     let moved = rustix::fs::seek(borrowed(fd), SeekFrom::Start(start + done as u64));
     moved.map(|_| done).map_err(|errno| Instead::Errno(errno.raw_os_error()))
 }
 
-/// The position is behind what was appended: of those who append at the same time, behind the last.
-fn appended(fd: c_int, description: &Description, end: u64) -> Result<(), Instead> {
+/// The position is behind what was appended: of those who append at the same time, behind the last. `cuts` is how often
+/// the file had been cut before.
+fn appended(fd: c_int, description: &Description, end: u64, cuts: u64) -> Result<(), Instead> {
     let mut last_append = description.position.lock().unwrap_or_else(PoisonError::into_inner);
-    if end > *last_append {
-        *last_append = end;
+    let (last_end, last_cuts) = *last_append;
+    if last_cuts < cuts || end > last_end {
+        *last_append = (end, cuts);
         let moved = rustix::fs::seek(borrowed(fd), SeekFrom::Start(end));
         moved.map_err(|errno| Instead::Errno(errno.raw_os_error()))?;
     }

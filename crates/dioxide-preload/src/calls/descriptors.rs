@@ -55,7 +55,7 @@ fn last_number(last: c_uint) -> c_int {
 }
 
 interpose! {
-    |next| fn [close](fd: c_int) -> c_int {
+    |next| fn [close, __close](fd: c_int) -> c_int {
         if !is_known(fd) {
             return next(fd);
         }
@@ -78,7 +78,7 @@ interpose! {
     |next| fn [dup](fd: c_int) -> c_int {
         if is_known(fd) { files::duplicate(fd, None, || next(fd)) } else { next(fd) }
     }
-    |next| fn [dup2](from: c_int, to: c_int) -> c_int {
+    |next| fn [dup2, __dup2](from: c_int, to: c_int) -> c_int {
         dup_to(from, to, || next(from, to))
     }
     |next| fn [dup3](from: c_int, to: c_int, flags: c_int) -> c_int {
@@ -86,7 +86,7 @@ interpose! {
         // What the kernel refuses closes nothing.
         if flags & !libc::O_CLOEXEC == 0 { dup_to(from, to, kernel) } else { kernel() }
     }
-    |next| fn [fcntl, fcntl64](fd: c_int, command: c_int, argument: c_long) -> c_int {
+    |next| fn [fcntl, fcntl64, __fcntl](fd: c_int, command: c_int, argument: c_long) -> c_int {
         let kernel = || next(fd, command, argument);
         if !is_known(fd) {
             return kernel();

@@ -25,7 +25,7 @@ fn opened(fd: c_int, flags: c_int) -> c_int {
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
 interpose! {
-    |next| fn [open, open64](path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    |next| fn [open, open64, __open, __open64](path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
         before(libc::AT_FDCWD, path, flags);
         opened(next(path, flags, mode), flags)
     }
@@ -57,11 +57,32 @@ interpose! {
         if !path.is_null() && !mode.is_null() && unsafe { *mode } == b'w' as c_char {
             before(libc::AT_FDCWD, path, CREAT);
         }
+        closed(stream);
         opened_stream(next(path, mode, stream))
     }
-    |next| fn [fdopen](fd: c_int, mode: *const c_char) -> *mut FILE {
+    |next| fn [fclose](stream: *mut FILE) -> c_int {
+        closed(stream);
+        next(stream)
+    }
+    |next| fn [fcloseall]() -> c_int {
+        if files::any_known() {
+            files::hand_back_those("the program closes all its streams", |_| true);
+        }
+        next()
+    }
+    |next| fn [fdopen, _IO_fdopen](fd: c_int, mode: *const c_char) -> *mut FILE {
         files::hand_back_descriptor(fd, "a stream was made of it");
         next(fd, mode)
+    }
+}
+
+/// libc closes the descriptor of a stream by itself.
+fn closed(stream: *mut FILE) {
+    if files::any_known() && !stream.is_null() {
+        // SAFETY: the program says that it is one.
+        let fd = unsafe { libc::fileno(stream) };
+        files::hand_back_descriptor(fd, "a stream was made of it");
+        let _ = files::close(fd, || 0);
     }
 }
 

@@ -75,14 +75,14 @@ interpose! {
 }
 
 /// Defines functions that go on to the ones behind with all their arguments, however many, and leave no trace of having been
-/// here: the first runs before.
+/// here. What stands before their names runs first, and gets the first argument.
 macro_rules! pass_through {
-    ($($before:path: $($name:ident),+;)*) => {$($(
+    ($($before:expr => $($name:ident),+;)*) => {$($(
         /// Stands before the function of this name.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
-            extern "C" fn behind() -> *mut c_void {
+            extern "C" fn behind(first: c_long) -> *mut c_void {
                 // SAFETY: only its address is used.
                 static NEXT: Next<unsafe extern "C" fn()> = unsafe {
                     Next::new(match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
@@ -90,7 +90,8 @@ macro_rules! pass_through {
                         Err(_) => unreachable!(),
                     })
                 };
-                $before();
+                let before: fn(c_long) = $before;
+                before(first);
                 NEXT.address()
             }
             pass_on!(behind)
@@ -104,8 +105,14 @@ macro_rules! pass_on {
     ($behind:ident) => {
         naked_asm!(
             "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
+            "sub rsp, 128",
+            "movups [rsp], xmm0", "movups [rsp + 16], xmm1", "movups [rsp + 32], xmm2", "movups [rsp + 48], xmm3",
+            "movups [rsp + 64], xmm4", "movups [rsp + 80], xmm5", "movups [rsp + 96], xmm6", "movups [rsp + 112], xmm7",
             "call {behind}",
             "mov r11, rax",
+            "movups xmm0, [rsp]", "movups xmm1, [rsp + 16]", "movups xmm2, [rsp + 32]", "movups xmm3, [rsp + 48]",
+            "movups xmm4, [rsp + 64]", "movups xmm5, [rsp + 80]", "movups xmm6, [rsp + 96]", "movups xmm7, [rsp + 112]",
+            "add rsp, 128",
             "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
             "jmp r11",
             behind = sym behind,
@@ -118,12 +125,14 @@ macro_rules! pass_on {
 macro_rules! pass_on {
     ($behind:ident) => {
         naked_asm!(
-            "stp x29, x30, [sp, #-80]!",
+            "stp x29, x30, [sp, #-208]!",
             "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]", "stp x4, x5, [sp, #48]", "stp x6, x7, [sp, #64]",
+            "stp q0, q1, [sp, #80]", "stp q2, q3, [sp, #112]", "stp q4, q5, [sp, #144]", "stp q6, q7, [sp, #176]",
             "bl {behind}",
             "mov x16, x0",
             "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]", "ldp x4, x5, [sp, #48]", "ldp x6, x7, [sp, #64]",
-            "ldp x29, x30, [sp], #80",
+            "ldp q0, q1, [sp, #80]", "ldp q2, q3, [sp, #112]", "ldp q4, q5, [sp, #144]", "ldp q6, q7, [sp, #176]",
+            "ldp x29, x30, [sp], #208",
             "br x16",
             behind = sym behind,
         )
@@ -131,9 +140,10 @@ macro_rules! pass_on {
 }
 
 pass_through! {
-    process::before_exec: execve, execv, execvp, execvpe, execveat, fexecve, execl, execlp, execle;
-    process::before_vfork: vfork;
-    process::before_raw_end: _exit, _Exit;
-    keeper::thread_ends: pthread_exit;
-    walk: ftw, ftw64, nftw, nftw64, fts_open, fts64_open;
+    |_| process::before_exec() => execve, execv, execvp, execvpe, execveat, fexecve, execl, execlp, execle;
+    |_| process::before_vfork() => vfork, __vfork;
+    |_| process::before_raw_end() => _exit, _Exit;
+    |_| keeper::thread_ends() => pthread_exit;
+    |_| walk() => ftw, ftw64, nftw, nftw64, fts_open, fts64_open;
+    |fd| files::hand_back_descriptor(fd as c_int, "libc prints to it") => dprintf, vdprintf, __dprintf_chk, __vdprintf_chk;
 }

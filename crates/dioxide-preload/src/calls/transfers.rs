@@ -16,10 +16,10 @@ fn place_or_position(offset: off64_t) -> Option<Place> {
 }
 
 interpose! {
-    |next| fn [write](fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+    |next| fn [write, __write](fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
         transfer::write(fd, &piece(from, len), Place::Position, 0, || next(fd, from, len))
     }
-    |next| fn [pwrite, pwrite64](fd: c_int, from: *const c_void, len: size_t, offset: off64_t) -> ssize_t {
+    |next| fn [pwrite, pwrite64, __pwrite64](fd: c_int, from: *const c_void, len: size_t, offset: off64_t) -> ssize_t {
         let kernel = || next(fd, from, len, offset);
         let Some(place) = Place::at(offset) else { return kernel() };
         transfer::write(fd, &piece(from, len), place, 0, kernel)
@@ -45,14 +45,14 @@ interpose! {
         let (Some(data), Some(place)) = (named(from, count), place_or_position(offset)) else { return kernel() };
         transfer::write(fd, data, place, flags, kernel)
     }
-    |next| fn [read](fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
+    |next| fn [read, __read](fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
         transfer::read(fd, &piece(into, len), Place::Position, 0, || next(fd, into, len))
     }
     |next| fn [__read_chk](fd: c_int, into: *mut c_void, len: size_t, space: size_t) -> ssize_t {
         let kernel = || next(fd, into, len, space);
         if len > space { kernel() } else { transfer::read(fd, &piece(into, len), Place::Position, 0, kernel) }
     }
-    |next| fn [pread, pread64](fd: c_int, into: *mut c_void, len: size_t, offset: off64_t) -> ssize_t {
+    |next| fn [pread, pread64, __pread64](fd: c_int, into: *mut c_void, len: size_t, offset: off64_t) -> ssize_t {
         let kernel = || next(fd, into, len, offset);
         let Some(place) = Place::at(offset) else { return kernel() };
         transfer::read(fd, &piece(into, len), place, 0, kernel)
@@ -89,7 +89,7 @@ interpose! {
         let (Some(data), Some(place)) = (named(into, count), place_or_position(offset)) else { return kernel() };
         transfer::read(fd, data, place, flags, kernel)
     }
-    |next| fn [lseek, lseek64](fd: c_int, offset: off64_t, whence: c_int) -> off64_t {
+    |next| fn [lseek, lseek64, __lseek, llseek](fd: c_int, offset: off64_t, whence: c_int) -> off64_t {
         transfer::seek(fd, offset, whence, || next(fd, offset, whence))
     }
 }
