@@ -346,9 +346,9 @@ fn open_engine(inode: &Inode) -> Result<Taken, String> {
 }
 
 /// Where the engine's descriptors begin, so that the program gets the lowest numbers.
-fn high_numbers() -> c_int {
+fn high_numbers() -> u32 {
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
-    c_int::try_from(limit / 2).unwrap_or(1 << 19)
+    u32::try_from(limit / 2).unwrap_or(1 << 19)
 }
 
 /// Lets the kernel serve the file from now on, which is cut to its length first.
@@ -478,11 +478,9 @@ fn release(fd: c_int) -> bool {
 }
 
 fn forget(fd: c_int, state: State) -> bool {
-    let inode = match state {
-        State::Empty | State::Engine => return false,
-        // What is dropped here is a share of what the engine has.
-        State::Watched(description) | State::Taken(description, _) => description.inode.clone(),
-    };
+    let Some(inode) = state.description().map(|description| description.inode.clone()) else { return false };
+    // With it goes a share of what the engine has.
+    drop(state);
     let mut descriptors = inode.descriptors();
     descriptors.remove(&fd);
     let is_last = descriptors.is_empty();
@@ -530,7 +528,10 @@ pub fn set_flags(fd: c_int, flags: c_int, change: impl FnOnce() -> c_int) -> c_i
 // --- processes ---------------------------------------------------------------------------------------
 
 /// What is held while the process divides.
-pub struct Divided(#[allow(dead_code)] MutexGuard<'static, ()>, RwLockWriteGuard<'static, BTreeMap<Key, Arc<Inode>>>);
+pub struct Divided(
+    #[allow(dead_code)] MutexGuard<'static, ()>,
+    RwLockWriteGuard<'static, BTreeMap<Key, Arc<Inode>>>,
+);
 
 /// Before a fork: the child has copies of all descriptors, so the kernel serves all files from now on, in both.
 pub fn before_fork() -> Divided {

@@ -119,8 +119,8 @@ pub fn before_end() {
 
 fn tell() {
     let Some(settings) = files::settings() else { return };
-    if settings.stats {
-        say::say(&summary::text());
+    if let Some(text) = summary::text().filter(|_| settings.stats) {
+        say::say(&text);
     }
     if let Some(count) = summary::nothing_matched().filter(|_| settings.has_globs()) {
         say::say(&format!("DIOXIDE_MATCH matched none of {count} files opened O_DIRECT for writing"));
@@ -144,7 +144,8 @@ extern "C" fn begin() {
         Err(why) => return say::say(&format!("{why}; this program runs without dioxide")),
     };
     // SAFETY: the handlers are functions of this library, which is never unloaded.
-    let registered = unsafe { pthread_atfork(before_fork, in_parent, in_child) == 0 && at_quick_exit(end) == 0 };
+    let registered =
+        unsafe { pthread_atfork(before_fork, in_parent, in_child) == 0 && at_quick_exit(end) == 0 };
     match registered {
         true => files::begin(settings),
         false => say::say("no memory to begin with; this program runs without dioxide"),

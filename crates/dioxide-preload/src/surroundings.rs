@@ -11,7 +11,9 @@ use crate::files::Key;
 /// Why the file cannot be taken over, if there is a reason. `is_known` are the descriptors that are watched.
 pub fn why_not(key: Key, is_known: impl Fn(c_int) -> bool) -> io::Result<Option<&'static str>> {
     for entry in fs::read_dir("/proc/self/fd")? {
-        let Some(fd) = entry?.file_name().to_str().and_then(|name| name.parse::<c_int>().ok()) else { continue };
+        let Some(fd) = entry?.file_name().to_str().and_then(|name| name.parse::<c_int>().ok()) else {
+            continue;
+        };
         if is_known(fd) {
             continue;
         }

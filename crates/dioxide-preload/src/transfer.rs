@@ -68,7 +68,9 @@ impl From<dioxide::Error> for Instead {
             ErrorKind::NoSpace(_) => Self::HandBack("there was no space"),
             ErrorKind::AppendEnded(_) => Self::HandBack("an earlier write failed"),
             ErrorKind::Doubtful(_) => Self::HandBack("another program changed it"),
-            ErrorKind::Misaligned { .. } | ErrorKind::Unsupported(_) => Self::HandBack("the engine cannot write so"),
+            ErrorKind::Misaligned { .. } | ErrorKind::Unsupported(_) => {
+                Self::HandBack("the engine cannot write so")
+            }
             // A flush failed: what the kernel says from now on is not true.
             _ => Self::Errno(libc::EIO),
         }
@@ -155,7 +157,9 @@ pub fn write(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl
                 }
             }
             (false, Place::At(offset)) => put(offset)?,
-            (false, Place::Position) => return at_position(fd, description, |offset| put(offset).map(|()| len)),
+            (false, Place::Position) => {
+                return at_position(fd, description, |offset| put(offset).map(|()| len));
+            }
         }
         Ok(len)
     };
@@ -224,9 +228,11 @@ pub fn failed_before(fd: c_int) -> bool {
 /// Sets the length.
 pub fn set_len(fd: c_int, len: i64, kernel: impl Fn() -> c_int) -> c_int {
     let engine = |description: &Description, taken: &Taken| match u64::try_from(len) {
-        Ok(len) if description.writes && !description.inode.is_device() => {
-            Ok(taken.plain.set_len(len).map(|()| 0).map_err(|_| Instead::HandBack("its length could not be set"))?)
-        }
+        Ok(len) if description.writes && !description.inode.is_device() => Ok(taken
+            .plain
+            .set_len(len)
+            .map(|()| 0)
+            .map_err(|_| Instead::HandBack("its length could not be set"))?),
         _ => Err(Instead::Kernel),
     };
     match is_taken(fd) {
@@ -255,7 +261,10 @@ pub fn seek(fd: c_int, offset: i64, whence: c_int, kernel: impl Fn() -> i64) -> 
                 None => Err(Instead::Errno(libc::EOVERFLOW)),
             },
             libc::SEEK_DATA | libc::SEEK_HOLE => {
-                let from = u64::try_from(offset).ok().filter(|from| *from < len).ok_or(Instead::Errno(libc::ENXIO))?;
+                let from = u64::try_from(offset)
+                    .ok()
+                    .filter(|from| *from < len)
+                    .ok_or(Instead::Errno(libc::ENXIO))?;
                 let before = position(fd)?;
                 let found = match whence {
                     libc::SEEK_DATA => rustix::fs::seek(borrowed(fd), SeekFrom::Data(from)),

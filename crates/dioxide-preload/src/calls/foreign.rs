@@ -48,8 +48,19 @@ fn only_asks(request: c_ulong) -> bool {
     const FIGETBSZ: c_ulong = 2;
     matches!(
         request,
-        BLKGETSIZE64 | libc::BLKSSZGET | libc::BLKPBSZGET | BLKROGET | libc::TCGETS | libc::FS_IOC_GETFLAGS
-            | libc::FIONREAD | libc::FIOCLEX | libc::FIONCLEX | FIGETBSZ | BLKGETSIZE | BLKBSZGET | FSGETXATTR
+        BLKGETSIZE64
+            | libc::BLKSSZGET
+            | libc::BLKPBSZGET
+            | BLKROGET
+            | libc::TCGETS
+            | libc::FS_IOC_GETFLAGS
+            | libc::FIONREAD
+            | libc::FIOCLEX
+            | libc::FIONCLEX
+            | FIGETBSZ
+            | BLKGETSIZE
+            | BLKBSZGET
+            | FSGETXATTR
     )
 }
 const BLKROGET: c_ulong = 0x125e;
@@ -86,14 +97,37 @@ fn by_number(number: c_long, first: c_long, fifth: c_long) {
     match number {
         libc::SYS_io_uring_setup => ring(),
         libc::SYS_mmap => files::hand_back_descriptor(fifth as c_int, why),
-        libc::SYS_write | libc::SYS_pwrite64 | libc::SYS_writev | libc::SYS_pwritev | libc::SYS_pwritev2
-        | libc::SYS_read | libc::SYS_pread64 | libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2
-        | libc::SYS_lseek | libc::SYS_fstat | libc::SYS_ftruncate | libc::SYS_fallocate | libc::SYS_dup
-        | libc::SYS_dup3 | libc::SYS_fcntl | libc::SYS_close | libc::SYS_sendfile | libc::SYS_ioctl => {
+        libc::SYS_write
+        | libc::SYS_pwrite64
+        | libc::SYS_writev
+        | libc::SYS_pwritev
+        | libc::SYS_pwritev2
+        | libc::SYS_read
+        | libc::SYS_pread64
+        | libc::SYS_readv
+        | libc::SYS_preadv
+        | libc::SYS_preadv2
+        | libc::SYS_lseek
+        | libc::SYS_fstat
+        | libc::SYS_ftruncate
+        | libc::SYS_fallocate
+        | libc::SYS_dup
+        | libc::SYS_dup3
+        | libc::SYS_fcntl
+        | libc::SYS_close
+        | libc::SYS_sendfile
+        | libc::SYS_ioctl => {
             files::hand_back_descriptor(first as c_int, why);
         }
-        libc::SYS_close_range | libc::SYS_copy_file_range | libc::SYS_splice | libc::SYS_io_submit
-        | libc::SYS_execve | libc::SYS_execveat | libc::SYS_clone | libc::SYS_exit_group | libc::SYS_sendmsg
+        libc::SYS_close_range
+        | libc::SYS_copy_file_range
+        | libc::SYS_splice
+        | libc::SYS_io_submit
+        | libc::SYS_execve
+        | libc::SYS_execveat
+        | libc::SYS_clone
+        | libc::SYS_exit_group
+        | libc::SYS_sendmsg
         | libc::SYS_truncate => files::hand_back_those(why, |_| true),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => files::hand_back_descriptor(first as c_int, why),
