@@ -3,6 +3,7 @@
 use crate::sizes::Sizes;
 use crate::units::{parse_bytes, parse_duration};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -43,6 +44,46 @@ pub enum Command {
     ///
     /// Says first what was found. Cuts only where the end is known and nobody changed the file since.
     Recover(Recover),
+    /// Run a program, unchanged, with dioxide behind its O_DIRECT files.
+    ///
+    /// A file is taken over when two of the program's threads write to it at the same time, and brought back to its exact length
+    /// when it is closed. What cannot be carried is left to the kernel; a program into which nothing can be loaded
+    /// (static, setuid) runs as it is, and this says so.
+    Run(Run),
+}
+
+#[derive(Args)]
+pub struct Run {
+    /// Only files that match, by their whole path, or by name if the pattern has no slash. May be given several times.
+    #[arg(long = "match", value_name = "GLOB", value_parser = parse_glob)]
+    pub globs: Vec<String>,
+    /// Block devices too.
+    #[arg(long)]
+    pub devices: bool,
+    /// Take files over when they are opened, not when a second thread writes.
+    #[arg(long)]
+    pub eager: bool,
+    /// Say at exit what was done.
+    #[arg(long)]
+    pub stats: bool,
+    /// The largest step by which a file grows ahead.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub growth_cap: Option<u64>,
+    /// The preload library, if it is not where it is expected: beside this command, or in a `lib` beside that directory.
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
+    /// The program, and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub command: Vec<OsString>,
+}
+
+/// Patterns stand in one variable, with colons between.
+fn parse_glob(glob: &str) -> Result<String, String> {
+    match glob {
+        "" => Err("a pattern is needed".into()),
+        _ if glob.contains(':') => Err("a pattern cannot contain a colon".into()),
+        _ => Ok(glob.into()),
+    }
 }
 
 #[derive(Args)]
@@ -504,6 +545,14 @@ mod tests {
     }
 
     #[test]
+    fn what_follows_the_program_is_its_own() {
+        let line = "dioxide run --match *.log --stats fio --stats --name x";
+        let Command::Run(run) = parse(line).expect(line).command else { panic!("run") };
+        assert_eq!((run.globs, run.stats, run.devices), (vec!["*.log".into()], true, false));
+        assert_eq!(run.command, ["fio", "--stats", "--name", "x"]);
+    }
+
+    #[test]
     fn refused() {
         for line in [
             "dioxide",
@@ -536,6 +585,10 @@ mod tests {
             "dioxide bench --dir . append",
             "dioxide recover",
             "dioxide recover --force --dry-run x",
+            "dioxide run",
+            "dioxide run --stats",
+            "dioxide run --match a:b -- true",
+            "dioxide run --growth-cap much true",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }

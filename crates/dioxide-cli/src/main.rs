@@ -8,6 +8,7 @@ mod interrupt;
 mod meter;
 mod recover;
 mod report;
+mod run;
 mod sizes;
 mod sys;
 mod tools;
@@ -22,6 +23,7 @@ fn main() -> std::process::ExitCode {
     let outcome = interrupt::listen().and_then(|()| match cli.command {
         args::Command::Bench(bench) => bench::run(*bench),
         args::Command::Recover(recover) => recover::run(recover),
+        args::Command::Run(run) => run::run(run),
     });
     exit::code(outcome)
 }
