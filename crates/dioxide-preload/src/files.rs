@@ -11,6 +11,7 @@
 
 use crate::say::say;
 use crate::settings::Settings;
+use crate::signals;
 use crate::slots::{self, State};
 use crate::summary::{self, Event};
 use crate::surroundings;
@@ -243,6 +244,7 @@ pub fn opened(fd: c_int, flags: c_int) {
     if !is_wanted {
         return;
     }
+    SEEN.store(true, Ordering::Relaxed);
     let inode = known_to_change().entry(key).or_insert_with(|| Arc::new(Inode::new(key, fd))).clone();
     let description = Description {
         inode: inode.clone(),
@@ -304,9 +306,7 @@ fn take_over_held(inode: &Arc<Inode>, _control: &MutexGuard<'_, ()>) {
     match open_engine(inode) {
         Ok(taken) => {
             let taken = Arc::new(taken);
-            if let Some(slot) = slots::make(taken.descriptor()) {
-                *slot.write() = State::Engine;
-            }
+            slots::keep(taken.descriptor());
             for state in &mut drained {
                 if let State::Watched(description) = &**state {
                     **state = State::Taken(description.clone(), taken.clone());
@@ -315,6 +315,8 @@ fn take_over_held(inode: &Arc<Inode>, _control: &MutexGuard<'_, ()>) {
             *inode.taken.write().unwrap_or_else(PoisonError::into_inner) = Some(taken);
             TAKEN.fetch_add(1, Ordering::Release);
             summary::note(Event::TakenOver);
+            drop(drained);
+            signals::listen(high_numbers());
         }
         Err(why) => {
             inode.kernel_only.store(true, Ordering::Release);
@@ -441,22 +443,6 @@ pub fn len_of(key: Key) -> Option<u64> {
 /// Whether the number is one that the engine uses, which is closed to the program.
 pub fn is_engines(fd: c_int) -> bool {
     slots::find(fd).is_some_and(|slot| matches!(*slot.read(), State::Engine))
-}
-
-/// Numbers from `first` to `last` that mean something here, the engine's own among them.
-pub fn numbers_between(first: c_int, last: c_int) -> Vec<c_int> {
-    let _control = control();
-    let mut numbers: Vec<_> = known()
-        .values()
-        .flat_map(|inode| {
-            let taken = inode.taken.read().unwrap_or_else(PoisonError::into_inner);
-            let engines = taken.as_ref().map(|taken| taken.descriptor());
-            inode.descriptors().iter().copied().chain(engines).collect::<Vec<_>>()
-        })
-        .filter(|fd| (first..=last).contains(fd))
-        .collect();
-    numbers.sort_unstable();
-    numbers
 }
 
 /// Closes a descriptor that is known: the last one of a file that is taken puts it away first. `close` is the kernel's.

@@ -6,7 +6,7 @@
 //! - [`slots`]: what is known of each descriptor number.
 //! - [`files`]: how a file comes to the engine, and back to the kernel.
 //! - [`transfer`]: reads, writes, syncs and positions of a file that the engine serves.
-//! - [`process`]: fork, exec, exit, and how this library begins and ends.
+//! - [`process`]: fork, exec, exit, and how this library begins and ends; [`signals`]: how signals end it.
 
 // Each function that is replaced says what it stands before; none is an interface of its own.
 #![allow(clippy::missing_safety_doc)]
@@ -17,6 +17,7 @@ mod next;
 mod process;
 mod say;
 mod settings;
+mod signals;
 mod slots;
 mod summary;
 mod surroundings;

@@ -64,6 +64,13 @@ macro_rules! missing_is_minus_one {
 
 missing_is_minus_one!(i32, i64, isize);
 
+impl Missing for libc::sighandler_t {
+    fn missing() -> Self {
+        crate::set_errno(libc::ENOSYS);
+        libc::SIG_ERR
+    }
+}
+
 impl<T> Missing for *mut T {
     fn missing() -> Self {
         crate::set_errno(libc::ENOSYS);

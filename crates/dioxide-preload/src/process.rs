@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use crate::files::{self, Divided};
 use crate::say;
 use crate::settings::Settings;
+use crate::signals;
 use crate::summary;
 
 /// The process whose memory this is. The child of a vfork runs in it for a while, with descriptors of its own.
@@ -30,9 +31,19 @@ pub fn is_elsewhere() -> bool {
 
 #[cold]
 fn is_child() -> bool {
-    let is_child = own_number() != OWNER.load(Ordering::Relaxed);
+    let is_child = !is_own();
     MAY_BE_A_CHILD.set(is_child);
     is_child
+}
+
+/// Whether this process is the one that the memory belongs to.
+pub fn is_own() -> bool {
+    own_number() == OWNER.load(Ordering::Relaxed)
+}
+
+/// Whether the engine is at work in this thread.
+pub fn is_inside() -> bool {
+    INSIDE.get()
 }
 
 /// Runs what the engine does, so that a signal handler which ends the process does not wait for it.
@@ -80,6 +91,7 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     OWNER.store(own_number(), Ordering::Relaxed);
     MAY_BE_A_CHILD.set(false);
+    signals::forget();
     if let Some(divided) = take_held() {
         files::in_child(divided);
     }
@@ -104,14 +116,14 @@ pub fn before_exec() {
 /// The kernel serves all files from now on, unless the engine is at work in this very thread, under a signal handler: then
 /// they stay as they are, and the next to open them puts them in order.
 pub fn hand_all_back(why: &str) {
-    if !INSIDE.get() && own_number() == OWNER.load(Ordering::Relaxed) {
+    if !is_inside() && is_own() {
         inside(|| files::hand_back_those(why, |_| true));
     }
 }
 
 /// Before the process ends.
 pub fn before_end() {
-    if OWNER.load(Ordering::Relaxed) == own_number() {
+    if is_own() {
         hand_all_back("the process ended");
         tell();
     }
@@ -136,9 +148,24 @@ unsafe extern "C" {
     fn at_quick_exit(handler: extern "C" fn()) -> libc::c_int;
 }
 
+/// What the engine cannot do without: a page that a fork clears.
+const LINUX_MIN: (u32, u32) = (4, 14);
+
+fn is_too_old(release: &str) -> bool {
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse().ok());
+    (numbers.next().unwrap_or(u32::MAX), numbers.next().unwrap_or(0)) < LINUX_MIN
+}
+
 extern "C" fn begin() {
     OWNER.store(own_number(), Ordering::Relaxed);
     say::remember();
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    if is_too_old(&release) {
+        let (major, minor) = LINUX_MIN;
+        return say::say(&format!(
+            "Linux {release} is too old ({major}.{minor} is needed); this program runs without dioxide"
+        ));
+    }
     let settings = match Settings::from_environment() {
         Ok(settings) => settings,
         Err(why) => return say::say(&format!("{why}; this program runs without dioxide")),
@@ -165,3 +192,18 @@ static BEGIN: extern "C" fn() = begin;
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_before_4_14_are_too_old() {
+        for old in ["4.13.0-generic", "3.10.0-1160.el7", "4.9"] {
+            assert!(is_too_old(old), "{old}");
+        }
+        for fine in ["4.14.0", "5.4", "6.18.1-cloud", "10.0-rc1", "strange"] {
+            assert!(!is_too_old(fine), "{fine}");
+        }
+    }
+}

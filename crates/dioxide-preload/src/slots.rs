@@ -20,7 +20,7 @@ pub enum State {
     /// By the kernel; nothing is known of it.
     #[default]
     Empty,
-    /// It is not the program's, but the engine's.
+    /// It is not the program's, but the engine's, or this library's own.
     Engine,
     /// By the kernel, until two threads write to the file at the same time.
     Watched(Arc<Description>),
@@ -98,6 +98,22 @@ fn get_or_leak<T>(pointer: &AtomicPtr<T>, make: impl FnOnce() -> T) -> &'static 
     }
     // SAFETY: not null, and never freed.
     unsafe { &*found }
+}
+
+/// The program may not close the number: it is ours.
+pub fn keep(fd: c_int) {
+    if let Some(slot) = make(fd) {
+        *slot.write() = State::Engine;
+    }
+}
+
+/// Numbers from `first` to `last` that mean something here, in order.
+pub fn numbers_between(first: c_int, last: c_int) -> Vec<c_int> {
+    let pages = (0..PAGES).filter(|page| !TABLE[*page].load(Ordering::Acquire).is_null());
+    let numbers =
+        pages.flat_map(|page| page * PAGE..(page + 1) * PAGE).filter_map(|n| c_int::try_from(n).ok());
+    let means_something = |fd: &c_int| find(*fd).is_some_and(|slot| !matches!(*slot.read(), State::Empty));
+    numbers.filter(|fd| (first..=last).contains(fd)).filter(means_something).collect()
 }
 
 /// In the child of a fork: locks that threads of the parent held would stay so, and nothing that was known holds any more.

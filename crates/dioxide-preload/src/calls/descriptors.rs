@@ -19,7 +19,7 @@ fn bad_number() -> c_int {
 
 /// Gives the descriptor `from` the number `to` as well, by `make`, which is the kernel's.
 fn dup_to(from: c_int, to: c_int, make: impl Fn() -> c_int) -> c_int {
-    if from == to || !(is_known(from) || is_known(to)) {
+    if from == to || from < 0 || !(is_known(from) || is_known(to)) {
         return make();
     }
     if files::is_engines(to) || files::is_engines(from) {
@@ -35,7 +35,7 @@ fn dup_to(from: c_int, to: c_int, make: impl Fn() -> c_int) -> c_int {
 /// Closes all from `first` to `last` by `close`, which is the kernel's, but for what is not the program's.
 fn close_all(first: c_int, last: c_int, close: impl Fn(c_int, c_int) -> c_int) -> c_int {
     let mut next = first;
-    for fd in files::numbers_between(first, last) {
+    for fd in slots::numbers_between(first, last) {
         if files::is_engines(fd) {
             if next < fd && close(next, fd - 1) != 0 {
                 return -1;

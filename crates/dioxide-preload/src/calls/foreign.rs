@@ -54,7 +54,6 @@ fn only_asks(request: c_ulong) -> bool {
             | BLKROGET
             | libc::TCGETS
             | libc::FS_IOC_GETFLAGS
-            | libc::FIONREAD
             | libc::FIOCLEX
             | libc::FIONCLEX
             | FIGETBSZ

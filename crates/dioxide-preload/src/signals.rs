@@ -1,0 +1,183 @@
+//! Ctrl-C, and its like: a program that would simply end leaves its files cut to their length.
+//!
+//! Where such a signal has no handler when the first file is taken over, it gets one that wakes a thread of ours. That hands
+//! all files back and lets the signal do what it does by default. The program does not see the handler. A second signal
+//! does not wait, nor does anybody for longer than [`PATIENCE`]: then files stay grown as after a crash.
+
+use crate::next::{Next, interpose};
+use crate::process;
+use crate::slots;
+use libc::{c_int, sighandler_t};
+use rustix::event::{EventfdFlags, eventfd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Those by which a user or a service manager ends a program.
+const ENDING: [c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const NAP: Duration = Duration::from_millis(5);
+
+/// How the thread is woken.
+static WAKE: OnceLock<OwnedFd> = OnceLock::new();
+/// The handlers stand, and the thread listens.
+static LISTENING: AtomicBool = AtomicBool::new(false);
+/// The signal that came.
+static CAME: AtomicI32 = AtomicI32::new(0);
+
+/// Begins to listen, if it has not begun.
+pub fn listen(descriptor_min: u32) {
+    if LISTENING.load(Ordering::Acquire) || WAKE.get().is_none() && !make_wake(descriptor_min) {
+        return;
+    }
+    let spawned =
+        with_signals_blocked(|| thread::Builder::new().name("dioxide-signal".into()).spawn(end_when_woken));
+    if spawned.is_ok() {
+        LISTENING.store(true, Ordering::Release);
+        for signal in ENDING {
+            if handler_of(signal) == libc::SIG_DFL {
+                set_handler(signal, came as *const () as sighandler_t);
+            }
+        }
+    }
+}
+
+fn make_wake(descriptor_min: u32) -> bool {
+    let Ok(low) = eventfd(0, EventfdFlags::CLOEXEC) else { return false };
+    let high = rustix::io::fcntl_dupfd_cloexec(&low, descriptor_min as c_int);
+    let made = high.ok().is_some_and(|high| WAKE.set(high).is_ok());
+    if let (true, Some(wake)) = (made, WAKE.get()) {
+        slots::keep(wake.as_raw_fd());
+    }
+    made
+}
+
+/// What the program's handlers do must not be done in a thread of ours.
+fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
+    let mut all = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: both are filled before they are read, and the mask of this thread is given back.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        let result = work();
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
+        result
+    }
+}
+
+fn end_when_woken() {
+    let Some(wake) = WAKE.get() else { return };
+    while rustix::io::read(wake, &mut [0_u8; 8]).is_err() {}
+    process::before_end();
+    end_by(CAME.load(Ordering::Acquire));
+}
+
+/// Lets a signal do what it does by default: which is the end.
+fn end_by(signal: c_int) {
+    set_handler(signal, libc::SIG_DFL);
+    // SAFETY: it only sends a signal to this process, and one is wanted.
+    unsafe { libc::kill(libc::getpid(), signal) };
+}
+
+/// Only what may be called in a handler.
+extern "C" fn came(signal: c_int) {
+    let is_first = CAME.compare_exchange(0, signal, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    let wake = WAKE.get().filter(|_| is_first && process::is_own());
+    if wake.is_none_or(|wake| rustix::io::write(wake.as_fd(), &1_u64.to_ne_bytes()).is_err()) {
+        return end_by(signal);
+    }
+    // What the engine does in this thread must come to its end. The program must not go on behind `raise`.
+    if !process::is_inside() {
+        for _ in 0..PATIENCE.as_nanos() / NAP.as_nanos() {
+            thread::sleep(NAP);
+        }
+        end_by(signal);
+    }
+}
+
+/// libc's own.
+fn behind_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) {
+    type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+    // SAFETY: that is its type.
+    static NEXT: Next<Sigaction> = unsafe { Next::new(c"sigaction") };
+    if let Some(next) = NEXT.find() {
+        // SAFETY: null, or actions of the caller's.
+        unsafe { next(signal, new, old) };
+    }
+}
+
+fn action_of(signal: c_int) -> libc::sigaction {
+    // SAFETY: all zeros is an action, the default one.
+    let mut action = unsafe { MaybeUninit::zeroed().assume_init() };
+    behind_sigaction(signal, ptr::null(), &mut action);
+    action
+}
+
+fn handler_of(signal: c_int) -> sighandler_t {
+    action_of(signal).sa_sigaction
+}
+
+fn set_handler(signal: c_int, handler: sighandler_t) {
+    let mut action = action_of(signal);
+    action.sa_sigaction = handler;
+    action.sa_flags = libc::SA_RESTART;
+    behind_sigaction(signal, &action, ptr::null_mut());
+}
+
+/// In the child of a fork, where nobody listens.
+pub fn forget() {
+    if LISTENING.swap(false, Ordering::Relaxed) {
+        CAME.store(0, Ordering::Relaxed);
+        for signal in ENDING.into_iter().filter(|signal| is_ours(handler_of(*signal))) {
+            set_handler(signal, libc::SIG_DFL);
+        }
+    }
+}
+
+fn is_ours(handler: sighandler_t) -> bool {
+    handler == came as *const () as sighandler_t
+}
+
+/// Whether the program's wish for this signal is kept behind our handler.
+fn is_kept(signal: c_int) -> bool {
+    ENDING.contains(&signal) && LISTENING.load(Ordering::Acquire)
+}
+
+/// What the program is told to be the handler.
+fn told(handler: sighandler_t) -> sighandler_t {
+    if is_ours(handler) { libc::SIG_DFL } else { handler }
+}
+
+/// What is set for what the program asks for.
+fn meant(handler: sighandler_t) -> sighandler_t {
+    if handler == libc::SIG_DFL { came as *const () as sighandler_t } else { handler }
+}
+
+interpose! {
+    |next| fn [sigaction](signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+        if !is_kept(signal) {
+            return next(signal, new, old);
+        }
+        // SAFETY: null, or the program says that it is an action.
+        let kept = unsafe { new.as_ref() }.map(|new| {
+            let is_default = new.sa_sigaction == libc::SIG_DFL;
+            let flags = if is_default { libc::SA_RESTART } else { new.sa_flags };
+            libc::sigaction { sa_sigaction: meant(new.sa_sigaction), sa_flags: flags, ..*new }
+        });
+        let result = next(signal, kept.as_ref().map_or(ptr::null(), ptr::from_ref), old);
+        // SAFETY: null, or it was filled.
+        if let (0, Some(old)) = (result, unsafe { old.as_mut() }) {
+            old.sa_sigaction = told(old.sa_sigaction);
+        }
+        result
+    }
+    |next| fn [signal, bsd_signal, sysv_signal, __sysv_signal](signal: c_int, handler: sighandler_t) -> sighandler_t {
+        if is_kept(signal) { told(next(signal, meant(handler))) } else { next(signal, handler) }
+    }
+}
