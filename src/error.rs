@@ -101,7 +101,8 @@ pub enum ErrorKind {
     /// A crash left the file grown ahead, but it is no longer as it was left, so cutting it could
     /// destroy data. It can be opened read-only, or recovered by force.
     #[error(
-        "left grown by a crash and changed since ({0}); open read-only to look, or `dioxide recover --force` to cut"
+        "changed by another program while it was grown ahead, or since a crash left it so ({0}); open read-only to look; \
+         where it is still marked, `dioxide recover --force` cuts it"
     )]
     Doubtful(String),
     /// These paths are not the members of one striped volume, in this order; or not those that it was closed with.

@@ -132,6 +132,12 @@ fn last_written(extents: &[Extent]) -> u64 {
     extents.iter().filter(|extent| extent.written).map(|extent| extent.end).max().unwrap_or(0)
 }
 
+/// Where that ends which is written above `from` in a file of `physical_size` bytes, if anything is.
+pub fn written_above(from: u64, physical_size: u64, extents: &[Extent]) -> Option<u64> {
+    let end = last_written(extents).min(physical_size);
+    (end > from).then_some(end)
+}
+
 /// Signs that someone else changed the file after the crash.
 fn doubt(marker: &Marker, physical_size: u64, extents: &[Extent]) -> Option<String> {
     let Marker { grown_from, grown_to, .. } = *marker;
@@ -188,6 +194,16 @@ mod tests {
         ];
         let found = judge(&MARKER, SELF, 65536, &extents);
         assert_eq!((found.verdict, found.ceiling), (Verdict::Cut, 16384));
+    }
+
+    #[test]
+    fn what_is_written_above_ours_is_found() {
+        let extents = [extent(0, 8192, true), extent(8192, 16384, false), extent(20480, 24576, true)];
+        assert_eq!(written_above(8192, 65536, &extents[..2]), None);
+        assert_eq!(written_above(4096, 65536, &extents[..2]), Some(8192));
+        assert_eq!(written_above(8192, 65536, &extents), Some(24576));
+        assert_eq!(written_above(8192, 22528, &extents), Some(22528), "as much as the file has of it");
+        assert_eq!(written_above(24576, 65536, &extents), None);
     }
 
     #[test]

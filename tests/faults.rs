@@ -553,6 +553,35 @@ fn what_another_program_appends_meanwhile_is_kept(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+fn what_another_program_writes_into_the_space_ahead_is_kept(dir: TestDir) -> TrialResult {
+    let theirs = vec![0x5A; 3 * BLOCK];
+    for (name, is_closed) in [("closed", true), ("dropped", false)] {
+        let path = dir.join(name);
+        let file = writable().growth_cap(MIB).open(&path)?;
+        let placed = append_many(&file, 1, 10);
+        let (len, size) = (file.len()?, fs::metadata(&path)?.len());
+        let at = len + 16 * BLOCK_BYTES;
+        assert!(at + 4 * BLOCK_BYTES < size, "{at} is not below {size}");
+        std::os::unix::fs::FileExt::write_all_at(&other_handle(&path)?, &theirs, at)?;
+        if is_closed {
+            let error = file.close().expect_err("not all of it is ours");
+            assert_eq!((error.operation(), error.path()), (Operation::Close, &*path));
+            assert!(matches!(error.kind(), ErrorKind::Doubtful(_)), "{error}");
+        } else {
+            drop(file);
+        }
+        let content = fs::read(&path)?;
+        assert_all_there(&content, &placed);
+        assert!(content[len as usize..at as usize].iter().all(|byte| *byte == 0), "stale");
+        assert_eq!(content[at as usize..], theirs);
+        let file = reopen(&path)?;
+        assert_eq!(file.recovery(), None);
+        file.close()?;
+        assert_eq!(fs::read(&path)?, content);
+    }
+    Ok(())
+}
+
 // --- short writes ---------------------------------------------------------------------------------
 
 #[cfg(target_arch = "x86_64")]
@@ -1185,7 +1214,10 @@ fn trials() -> Vec<Trial> {
         a_program_that_gives_up_its_rights_after_growth_loses_nothing,
         without_threads_a_writer_grows_the_file,
     ];
-    let where_files_grow_unwritten: &[LabTest] = named![what_another_program_appends_meanwhile_is_kept];
+    let where_files_grow_unwritten: &[LabTest] = named![
+        what_another_program_appends_meanwhile_is_kept,
+        what_another_program_writes_into_the_space_ahead_is_kept,
+    ];
     let with_a_disk: &[LabTest] = named![
         a_file_made_immutable_meanwhile_loses_nothing,
         a_file_made_append_only_meanwhile_loses_nothing,

@@ -13,9 +13,9 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,8 +28,16 @@ const PLACES: u64 = 16;
 /// How many buffers the reader keeps, to look at them again.
 const KEPT_MAX: usize = 256;
 
-/// How long a caller may wait for a disk that is gone.
-const BOUND: Duration = Duration::from_secs(10);
+/// The number of the reader, which is the last of the callers: appenders come first, overwriters behind them.
+const READER: u64 = APPENDERS + OVERWRITERS;
+const CALLERS: u64 = READER + 1;
+
+/// How long a caller may wait for a disk that is gone, and everything else for its turn. On a busy machine what takes
+/// milliseconds may take seconds; what hangs, hangs for good.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How many calls of each caller return before something happens to the disk.
+const ANSWERS: u64 = 10;
 
 /// How often a file system may fail to come back from a power cut for reasons of its own.
 const ROUNDS_MAX: u32 = 4;
@@ -44,6 +52,18 @@ fn durable(path: &Path) -> File {
     options.open(path).expect("it opens")
 }
 
+/// Waits until it is true; false says that it does not get so.
+fn comes_true(condition: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
 /// What the callers do, and what they were told.
 struct Load {
     log: File,
@@ -52,31 +72,30 @@ struct Load {
     table: File,
     /// Ends the callers that no error ends.
     over: AtomicBool,
-    /// How many calls have returned.
-    answers: AtomicU64,
+    /// How many calls of each caller have returned.
+    answers: [AtomicU64; CALLERS as usize],
     appended: Mutex<Vec<Placed>>,
     laid: Mutex<Vec<Laid>>,
+    places: Mutex<HashMap<u64, Place>>,
 }
 
 /// Ends the callers.
-struct End<'a>(&'a AtomicBool);
+struct End(Arc<Load>);
 
-impl Drop for End<'_> {
+impl Drop for End {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.over.store(true, Ordering::Relaxed);
     }
 }
 
 /// The numbers of the records that a place has been given: the last acknowledged, and one that is not.
-type Place = (Option<u64>, Option<u64>);
+type Place = (u64, Option<u64>);
 
-/// What the callers have left when they end.
+/// What the callers have been told.
 struct Told {
     appended: Vec<Placed>,
     laid: Vec<Laid>,
     places: HashMap<u64, Place>,
-    /// How many callers ended with an error.
-    errors: usize,
 }
 
 impl Load {
@@ -86,46 +105,59 @@ impl Load {
         for place in 0..OVERWRITERS * PLACES {
             table.append(&record(APPENDERS + place / PLACES, 0, 1)).expect("there is space");
         }
-        let (over, answers) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { log, frames, table, over, answers, appended: Mutex::default(), laid: Mutex::default() }
+        let places = (0..OVERWRITERS * PLACES).map(|place| (place, (0, None))).collect();
+        Self {
+            log,
+            frames,
+            table,
+            over: AtomicBool::new(false),
+            answers: [const { AtomicU64::new(0) }; CALLERS as usize],
+            appended: Mutex::default(),
+            laid: Mutex::default(),
+            places: Mutex::new(places),
+        }
     }
 
-    fn goes_on(&self) -> bool {
-        self.answers.fetch_add(1, Ordering::Relaxed);
+    fn goes_on(&self, caller: u64) -> bool {
+        self.answers[caller as usize].fetch_add(1, Ordering::Relaxed);
         !self.over.load(Ordering::Relaxed)
     }
 
-    /// Runs `meanwhile` beside the callers, which end when it has.
-    fn run(
-        self,
-        meanwhile: impl FnOnce(&Load) -> TrialResult,
-    ) -> Result<Told, dioxide_testkit::trials::Failed> {
-        let (mut errors, mut places) = (0, HashMap::new());
-        thread::scope(|scope| {
-            let load = &self;
-            let appenders: Vec<_> = (0..APPENDERS)
-                .map(|n| scope.spawn(move || if n % 2 == 0 { load.append(n) } else { load.append_frames(n) }))
-                .collect();
-            let overwriters: Vec<_> =
-                (0..OVERWRITERS).map(|n| scope.spawn(move || load.overwrite(n))).collect();
-            let reader = scope.spawn(|| load.read());
-            let done = {
-                // Also when it panics.
-                let _end = End(&load.over);
-                meanwhile(load)
-            };
-            let results = appenders.into_iter().map(|thread| thread.join().expect("an appender panicked"));
-            errors += results.filter(Result::is_err).count();
-            for (written, result) in
-                overwriters.into_iter().map(|t| t.join().expect("an overwriter panicked"))
-            {
-                places.extend(written);
-                errors += usize::from(result.is_err());
-            }
-            errors += usize::from(reader.join().expect("the reader panicked").is_err());
-            done
-        })?;
-        Ok(Told { appended: self.appended.into_inner()?, laid: self.laid.into_inner()?, places, errors })
+    /// Runs the callers, and beside them `meanwhile`, which ends with a disk that is gone: then each of them must end with
+    /// an error, in bounded time.
+    fn run(self, meanwhile: impl FnOnce(&Load) -> TrialResult) -> Result<Told, Failed> {
+        let load = Arc::new(self);
+        let caller = |number| {
+            let load = load.clone();
+            thread::spawn(move || load.call(number))
+        };
+        let callers: Vec<_> = (0..CALLERS).map(caller).collect();
+        // Also when it panics.
+        let end = End(load.clone());
+        meanwhile(&load)?;
+        let left = || callers.iter().filter(|caller| !caller.is_finished()).count();
+        if !comes_true(|| left() == 0) {
+            return Err(format!("{} callers have had no error from a disk that is gone", left()).into());
+        }
+        drop(end);
+        for caller in callers {
+            caller.join().expect("no caller panics").expect_err("nothing else has ended it");
+        }
+        let load = Arc::into_inner(load).expect("the callers have ended");
+        Ok(Told {
+            appended: load.appended.into_inner()?,
+            laid: load.laid.into_inner()?,
+            places: load.places.into_inner()?,
+        })
+    }
+
+    fn call(&self, caller: u64) -> dioxide::Result<()> {
+        match caller {
+            0..APPENDERS if caller.is_multiple_of(2) => self.append(caller),
+            0..APPENDERS => self.append_frames(caller),
+            READER => self.read(),
+            _ => self.overwrite(caller),
+        }
     }
 
     fn append(&self, writer: u64) -> dioxide::Result<()> {
@@ -136,7 +168,7 @@ impl Load {
             buffer.fill(POISON);
             let placed = Placed { offset: result?, writer, number, blocks };
             self.appended.lock().expect("nobody panics").push(placed);
-            if !self.goes_on() {
+            if !self.goes_on(writer) {
                 break;
             }
         }
@@ -148,33 +180,34 @@ impl Load {
             let len = 20 + number * 37 % 900;
             let laid = append_frame(&self.frames, Frame { writer, number, len })?;
             self.laid.lock().expect("nobody panics").push(laid);
-            if !self.goes_on() {
+            if !self.goes_on(writer) {
                 break;
             }
         }
         Ok(())
     }
 
-    fn overwrite(&self, n: u64) -> (HashMap<u64, Place>, dioxide::Result<()>) {
-        let mut places: HashMap<_, _> =
-            (n * PLACES..(n + 1) * PLACES).map(|place| (place, (Some(0), None))).collect();
-        let mut random = Random::new(n);
+    fn overwrite(&self, writer: u64) -> dioxide::Result<()> {
+        let first = (writer - APPENDERS) * PLACES;
+        let mut random = Random::new(writer);
         for number in 1.. {
-            let place = n * PLACES + random.below(PLACES);
-            let mut buffer = record(APPENDERS + n, number, 1);
+            let place = first + random.below(PLACES);
+            let mut buffer = record(writer, number, 1);
             let result = self.table.write_at(&buffer, place * BLOCK_BYTES);
             buffer.fill(POISON);
+            let mut places = self.places.lock().expect("nobody panics");
             let (acknowledged, open) = places.get_mut(&place).expect("one of its own");
-            if let Err(error) = result {
-                *open = Some(number);
-                return (places, Err(error));
+            match result {
+                Ok(()) => *acknowledged = number,
+                Err(_) => *open = Some(number),
             }
-            *acknowledged = Some(number);
-            if !self.goes_on() {
+            drop(places);
+            result?;
+            if !self.goes_on(writer) {
                 break;
             }
         }
-        (places, Ok(()))
+        Ok(())
     }
 
     /// Reads what is acknowledged, and looks at what it has read again when all is over.
@@ -183,6 +216,9 @@ impl Load {
         let mut kept: Vec<(Placed, Buffer)> = Vec::new();
         let result = loop {
             let Some(placed) = self.any_appended(&mut random) else {
+                if self.over.load(Ordering::Relaxed) {
+                    break Ok(());
+                }
                 thread::sleep(Duration::from_millis(1));
                 continue;
             };
@@ -194,7 +230,7 @@ impl Load {
             kept.push((placed, buffer));
             let excess = kept.len().saturating_sub(KEPT_MAX);
             kept.drain(..excess);
-            if result.is_err() || !self.goes_on() {
+            if result.is_err() || !self.goes_on(READER) {
                 break result.map(drop);
             }
         };
@@ -218,14 +254,22 @@ impl Load {
         (count > 0).then(|| appended[random.below(count) as usize])
     }
 
-    /// Waits until the callers have had as many more answers.
+    fn answers(&self) -> [u64; CALLERS as usize] {
+        self.answers.each_ref().map(|answers| answers.load(Ordering::Relaxed))
+    }
+
+    /// The fewest and the most answers that a caller has had since there were `before`.
+    fn answers_since(&self, before: [u64; CALLERS as usize]) -> (u64, u64) {
+        let more = || self.answers().into_iter().zip(before).map(|(now, before)| now - before);
+        (more().min().expect("there are callers"), more().max().expect("there are callers"))
+    }
+
+    /// Waits until every caller has had as many more answers: together they would have them soon, while some of them have
+    /// none yet.
     fn wait_for(&self, answers: u64) {
-        let wanted = self.answers.load(Ordering::Relaxed) + answers;
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while self.answers.load(Ordering::Relaxed) < wanted {
-            assert!(Instant::now() < deadline, "the disk serves nobody");
-            thread::sleep(Duration::from_millis(5));
-        }
+        let before = self.answers();
+        let served = comes_true(|| self.answers_since(before).0 >= answers);
+        assert!(served, "the disk does not serve all callers: {before:?}, and then {:?}", self.answers());
     }
 }
 
@@ -240,7 +284,7 @@ fn assert_others_go_on(fs: Fs) -> TrialResult {
         file.close().expect("it closes");
         let _ = done.send(());
     });
-    result.recv_timeout(BOUND).map_err(|_| "a file on another file system waited")?;
+    result.recv_timeout(PATIENCE).map_err(|_| "a file on another file system waited")?;
     beside.join().expect("no panic beside the outage");
     Ok(())
 }
@@ -256,10 +300,12 @@ fn assert_kept(volume: &Volume, told: &Told) -> TrialResult {
     let content = fs::read(&table)?;
     for (place, &(acknowledged, open)) in &told.places {
         let block = &content[(place * BLOCK_BYTES) as usize..][..BLOCK];
-        let stamp = Stamp::of(block).map(|stamp| (stamp.writer, Some(stamp.number)));
         let writer = APPENDERS + place / PLACES;
-        let expected = [(writer, acknowledged), (writer, open)];
-        assert!(stamp.is_some_and(|stamp| expected.contains(&stamp)), "{place}: {stamp:?}, not {expected:?}");
+        let stamp = Stamp::of(block).filter(|stamp| stamp.writer == writer).map(|stamp| stamp.number);
+        assert!(
+            stamp.is_some() && [Some(acknowledged), open].contains(&stamp),
+            "{place} of {writer}: {stamp:?}, not {acknowledged} or {open:?}"
+        );
     }
     Ok(())
 }
@@ -279,22 +325,20 @@ fn comes_back_from_a_stop(fs: Fs, keep: Keep) -> Result<bool, Failed> {
     let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     disk(&volume).delay(Duration::from_micros(500), 1)?;
     let told = Load::start(&volume).run(|load| {
-        load.wait_for(300);
+        load.wait_for(ANSWERS);
         disk(&volume).stop()?;
-        // Answers that were under way arrive.
-        thread::sleep(Duration::from_millis(200));
-        let before = load.answers.load(Ordering::Relaxed);
+        let before = load.answers();
         let went_on = assert_others_go_on(fs);
         thread::sleep(Duration::from_millis(300));
-        let answers = load.answers.load(Ordering::Relaxed) - before;
+        let (_, answers) = load.answers_since(before);
         disk(&volume).go_on()?;
         went_on?;
-        assert_eq!(answers, 0, "answers while the disk stood still");
-        load.wait_for(300);
+        // One may have been under way when the disk stopped, and no caller has a second without the disk.
+        assert!(answers <= 1, "answers while the disk stood still");
+        load.wait_for(ANSWERS);
         disk(&volume).power_cut(keep)?;
         Ok(())
     })?;
-    assert!(told.errors > 0, "the power went, and nobody noticed");
     match finds_poison_after(&mut volume, keep) {
         Err(refused)
             if matches!(fs, Fs::Btrfs | Fs::BtrfsNocow)
@@ -320,17 +364,11 @@ fn finds_poison_after(volume: &mut Volume, keep: Keep) -> std::io::Result<bool> 
 fn a_killed_disk_fails_every_caller_in_bounded_time(fs: Fs) -> TrialResult {
     let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     disk(&volume).delay(Duration::from_micros(500), 2)?;
-    let mut died = None;
-    let told = Load::start(&volume).run(|load| {
-        load.wait_for(300);
+    Load::start(&volume).run(|load| {
+        load.wait_for(ANSWERS);
         disk(&volume).die()?;
-        died = Some(Instant::now());
         assert_others_go_on(fs)
     })?;
-    let took = died.expect("it died").elapsed();
-    assert!(took < BOUND, "the callers waited {took:?}");
-    assert_eq!(told.errors as u64, APPENDERS + OVERWRITERS + 1, "callers of a dead disk without an error");
-    assert!(!told.appended.is_empty() && !told.laid.is_empty());
     Ok(())
 }
 

@@ -6,6 +6,8 @@
 //! 2. a marker whose base is the new end, durable;
 //! 3. the cut, durable; 4. the marker away, durable.
 //!
+//! What another program wrote above our end, into the space ahead, is not cut by close: the file keeps it, and close says so.
+//!
 //! An extension comes after a cut to the written end, because what lies above may be anything.
 //!
 //! Recycling has one step: a marker that promises nothing of what the file holds (base 0), durable. Before, all of it
@@ -16,8 +18,9 @@ use super::grower::changed_by_another;
 use super::token::Token;
 use super::{Engine, io, is_no_space, puts_flush_in_doubt, queue};
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::marker::{Marker, Mode};
+use crate::marker::{Marker, Mode, Prepared};
 use crate::merge::Span;
+use crate::recovery::written_above;
 use crate::sync::atomic::Ordering;
 
 impl Engine {
@@ -106,8 +109,27 @@ impl Engine {
         match held {
             // Nobody said where the file ends, so the question stays for the next one who opens it.
             Some(base) => self.cut_with(marker, base, sizes.written).map_err(fail),
-            None => self.cut_to(sizes.written).map_err(fail),
+            None => match self.end_of_anothers(marker, sizes.physical).map_err(fail)? {
+                None => self.cut_to(sizes.written).map_err(fail),
+                Some(end) => {
+                    self.cut_marked(marker, end).map_err(fail)?;
+                    let why = format!(
+                        "something was written above the end by another program; left at {end} bytes"
+                    );
+                    Err(self.error(Operation::Close, None, ErrorKind::Doubtful(why)))
+                }
+            },
         }
+    }
+
+    /// Where that ends which another program wrote into the space ahead. Only where extents tell: it is allocated and
+    /// unwritten there, but for what we wrote.
+    fn end_of_anothers(&self, marker: Marker, physical: u64) -> std::io::Result<Option<u64>> {
+        if marker.prepared != Prepared::Unwritten {
+            return Ok(None);
+        }
+        let ours_to = self.lock().ours_to();
+        Ok(written_above(ours_to, physical, &self.backend.extents()?))
     }
 
     /// What another program appended is not ours to cut, nor to write over.
@@ -144,6 +166,11 @@ impl Engine {
             self.adopt(|core| core.cut(len));
             return self.make_stable();
         };
+        self.cut_marked(marker, len)
+    }
+
+    /// The same, of a file with a marker and nothing of ours above.
+    fn cut_marked(&self, marker: Marker, len: u64) -> std::io::Result<()> {
         self.make_stable()?;
         self.cut_with(marker, len, len)?;
         self.adopt(|core| core.cut(len));

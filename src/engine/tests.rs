@@ -82,6 +82,11 @@ impl Disk {
         self.0.read_marker().unwrap().is_some()
     }
 
+    /// Another program writes a block.
+    fn write_behind_our_back(&self, block: u64) {
+        self.0.write(&[Segment::of(&[0xFF; BLOCK_BYTES as usize])], block * BLOCK_BYTES, true).unwrap();
+    }
+
     /// Another program writes `blocks` blocks at the end.
     fn append_behind_our_back(&self, blocks: u64) {
         let bytes = vec![0xFF; (blocks * BLOCK_BYTES) as usize];
@@ -406,6 +411,46 @@ fn close_does_not_cut_a_file_that_another_program_grew() {
     file.backend.append_behind_our_back(1);
     assert!(matches!(file.finish().unwrap_err().kind(), ErrorKind::Doubtful(_)));
     assert!(file.backend.is_marked());
+}
+
+#[test]
+fn close_keeps_what_another_program_wrote_into_the_space_ahead() {
+    let file = open(Disk::new(DISK_BYTES));
+    file.append(&record(1, 1), true).unwrap();
+    file.backend.write_behind_our_back(9);
+    assert!(matches!(file.finish().unwrap_err().kind(), ErrorKind::Doubtful(_)));
+    assert!(!file.backend.is_marked());
+    assert_eq!(file.backend.0.physical_size().unwrap(), 10 * BLOCK_BYTES);
+    let again = open(file.backend.clone());
+    let mut theirs = vec![0; BLOCK_BYTES as usize];
+    again.read_at(&mut theirs, 9 * BLOCK_BYTES).unwrap();
+    assert_eq!((again.len(), &theirs[..]), (10 * BLOCK_BYTES, &[0xFF; BLOCK_BYTES as usize][..]));
+    assert_eq!(again.finish(), Ok(()));
+}
+
+#[test]
+fn close_cuts_what_our_own_failed_writes_left() {
+    let file = open(Disk::new(DISK_BYTES));
+    file.append(&record(1, 1), true).unwrap();
+    file.backend.fail(Call::Write, 1, libc::EIO);
+    file.append(&record(2, 1), false).unwrap();
+    assert!(file.write_at(&record(3, 4), 8 * BLOCK_BYTES, false).is_err());
+    // As much of it as a disk may have written before it failed.
+    file.backend.write_behind_our_back(11);
+    assert_eq!(file.finish(), Ok(()));
+    assert_eq!(file.backend.0.physical_size().unwrap(), 2 * BLOCK_BYTES);
+}
+
+#[test]
+fn close_cuts_what_a_recycled_file_held() {
+    let file = open(Disk::new(DISK_BYTES));
+    for number in 1..=20 {
+        file.append(&record(number, 1), false).unwrap();
+    }
+    file.recycle().unwrap();
+    file.append(&record(100, 1), true).unwrap();
+    assert_eq!(file.finish(), Ok(()));
+    assert_eq!(file.backend.0.physical_size().unwrap(), BLOCK_BYTES);
 }
 
 #[test]
@@ -994,6 +1039,7 @@ fn settle(file: &SimFile) -> Result<u64> {
 
 mod orders;
 mod packing;
+mod past_the_end;
 mod reads;
 mod records;
 mod told;

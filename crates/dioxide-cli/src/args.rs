@@ -232,6 +232,10 @@ pub struct Append {
     /// Largest step by which dioxide grows its file [default: the library's, 64m].
     #[arg(long, value_name = "BYTES", value_parser = growth_cap)]
     pub growth_cap: Option<u64>,
+    /// Also extend the file by File::write_at instead, each at the next offset of one counter (path `positional`), as `kernel`
+    /// does; only whole blocks.
+    #[arg(long)]
+    pub positional: bool,
     /// Also append over an old file of the full --size, which is recycled (path `recycled`). Filling it is not timed.
     #[arg(long)]
     pub recycle: bool,
@@ -485,7 +489,7 @@ mod tests {
         assert_eq!((append.growth_cap, append.pace.rate), (None, None));
         assert_eq!(append.iodepth, [64]);
         assert!(matches!(append.backend, Backend::System));
-        assert!(matches!(append.tail, Tail::Rewrite) && !append.buffered_group);
+        assert!(matches!(append.tail, Tail::Rewrite) && !append.buffered_group && !append.positional);
     }
 
     #[test]

@@ -130,6 +130,16 @@ fn bench_zeroed(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+fn bench_by_positional_writes(dir: TestDir) -> TrialResult {
+    let results = results(&short_append(&dir, "--positional --json -"));
+    let positional: Vec<_> = results.iter().filter(|row| row["path"] == "positional").collect();
+    assert_eq!(positional.len(), 2, "one for each number of threads");
+    for row in positional {
+        assert!(row["iops"].as_f64().unwrap() > 0.0 && row["ratio_to_kernel"].is_object(), "{row}");
+    }
+    Ok(())
+}
+
 fn bench_over_a_recycled_file(dir: TestDir) -> TrialResult {
     let json = dir.join("out.json");
     let output = short_append(&dir, &format!("--recycle --json {}", json.display()));
@@ -445,6 +455,7 @@ fn trials() -> Vec<Trial> {
             bench_counts_what_reaches_the_device,
         ),
         lab_trials("bench_says_where_direct_io_is_not_direct", bench_says_where_direct_io_is_not_direct),
+        lab_trials("bench_by_positional_writes", bench_by_positional_writes),
         lab_trials("bench_over_a_recycled_file", bench_over_a_recycled_file),
         volume_trials("bench_says_that_a_disk_is_full", bench_says_that_a_disk_is_full),
         lab_trials_where("bench_zeroed", Fs::grows_zeroed, bench_zeroed),

@@ -9,6 +9,7 @@
 //! Locks, in this order: CONTROL, for whoever changes anything; slots, in the order of their numbers; KNOWN, and what a file
 //! has `taken`, for a moment. The engine's threads call libc as well, and never wait for CONTROL.
 
+use crate::process::{Inside, is_inside};
 use crate::say::say;
 use crate::settings::Settings;
 use crate::signals;
@@ -22,7 +23,7 @@ use rustix::process::Resource;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The attribute that a file carries while it is grown ahead, and after a crash.
@@ -76,6 +77,8 @@ pub struct Inode {
     kernel_only: AtomicBool,
     /// Writes in flight while it is watched.
     writers: AtomicUsize,
+    /// A length that the kernel has told, to be asked again by what would go beyond it.
+    len_told: AtomicU64,
     /// The program's descriptors. Changed under CONTROL.
     descriptors: Mutex<BTreeSet<c_int>>,
     taken: RwLock<Option<Arc<Taken>>>,
@@ -116,8 +119,15 @@ static TAKEN: AtomicUsize = AtomicUsize::new(0);
 static SEEN: AtomicBool = AtomicBool::new(false);
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
-fn control() -> MutexGuard<'static, ()> {
-    CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
+/// The right to change things. What libc is called for meanwhile, in this thread, goes straight on.
+pub struct Control {
+    _held: MutexGuard<'static, ()>,
+    _inside: Inside,
+}
+
+fn control() -> Control {
+    let held = CONTROL.lock().unwrap_or_else(PoisonError::into_inner);
+    Control { _held: held, _inside: Inside::begin() }
 }
 
 fn known() -> RwLockReadGuard<'static, BTreeMap<Key, Arc<Inode>>> {
@@ -141,13 +151,13 @@ pub fn settings() -> Option<&'static Settings> {
 /// Whether any file is served by the engine.
 #[inline]
 pub fn any_taken() -> bool {
-    TAKEN.load(Ordering::Acquire) > 0
+    TAKEN.load(Ordering::Acquire) > 0 && !is_inside()
 }
 
 /// Whether any file is known at all.
 #[inline]
 pub fn any_known() -> bool {
-    SEEN.load(Ordering::Relaxed)
+    SEEN.load(Ordering::Relaxed) && !is_inside()
 }
 
 /// Borrows a number that the program says is open. If it is not, what is asked of it fails.
@@ -163,6 +173,7 @@ impl Inode {
             enforced: enforced_alignment(fd),
             kernel_only: AtomicBool::new(false),
             writers: AtomicUsize::new(0),
+            len_told: AtomicU64::new(0),
             descriptors: Mutex::default(),
             taken: RwLock::default(),
             failed: AtomicBool::new(false),
@@ -183,6 +194,17 @@ impl Inode {
     pub fn count_writer(&self) -> (Writing<'_>, bool) {
         let beside = self.writers.fetch_add(1, Ordering::Relaxed) > 0;
         (Writing(self), beside)
+    }
+
+    /// Whether the file, as the kernel knows it by `fd`, ends below `end`. If it was cut since the kernel was asked last, that
+    /// may be missed.
+    pub fn ends_below(&self, fd: c_int, end: u64) -> bool {
+        if end <= self.len_told.load(Ordering::Relaxed) {
+            return false;
+        }
+        let Ok(stat) = rustix::fs::fstat(borrowed(fd)) else { return false };
+        self.len_told.store(stat.st_size as u64, Ordering::Relaxed);
+        end > stat.st_size as u64
     }
 
     /// Whether putting the file away has failed since this was asked last.
@@ -224,7 +246,7 @@ fn enforced_alignment(fd: c_int) -> Option<(u64, u64)> {
 
 /// The kernel has opened a file.
 pub fn opened(fd: c_int, flags: c_int) {
-    let Some(settings) = settings() else { return };
+    let Some(settings) = settings().filter(|_| !is_inside()) else { return };
     let is_direct = flags & libc::O_DIRECT != 0 && flags & libc::O_PATH == 0;
     if !is_direct && !any_taken() {
         return;
@@ -298,7 +320,7 @@ pub fn take_over(inode: &Arc<Inode>) {
     take_over_held(inode, &control());
 }
 
-fn take_over_held(inode: &Arc<Inode>, _control: &MutexGuard<'_, ()>) {
+fn take_over_held(inode: &Arc<Inode>, _control: &Control) {
     if inode.is_kernel_only() || inode.is_taken() {
         return;
     }
@@ -358,7 +380,7 @@ pub fn hand_back(inode: &Inode, why: &str) {
     hand_back_held(inode, why, &control());
 }
 
-fn hand_back_held(inode: &Inode, why: &str, _control: &MutexGuard<'_, ()>) {
+fn hand_back_held(inode: &Inode, why: &str, _control: &Control) {
     let was_kernel_only = inode.kernel_only.swap(true, Ordering::AcqRel);
     if was_kernel_only && !inode.is_taken() {
         return;
@@ -399,7 +421,7 @@ pub fn hand_back_those(why: &str, concerns: impl Fn(c_int) -> bool) {
     hand_back_those_held(why, concerns, &control);
 }
 
-fn hand_back_those_held(why: &str, concerns: impl Fn(c_int) -> bool, control: &MutexGuard<'_, ()>) {
+fn hand_back_those_held(why: &str, concerns: impl Fn(c_int) -> bool, control: &Control) {
     let inodes: Vec<_> = known().values().cloned().collect();
     for inode in inodes {
         let descriptors = inode.descriptors().clone();
@@ -426,6 +448,9 @@ pub fn hand_back_path(key: Option<Key>, why: &str) {
 
 /// The file of a descriptor of the program, if it is known and may still be taken, or is.
 pub fn inode_of(fd: c_int) -> Option<Arc<Inode>> {
+    if is_inside() {
+        return None;
+    }
     let state = slots::find(fd)?.read();
     let inode = &state.description()?.inode;
     (!inode.is_kernel_only()).then(|| inode.clone())
@@ -448,7 +473,8 @@ pub fn is_engines(fd: c_int) -> bool {
 /// Closes a descriptor that is known: the last one of a file that is taken puts it away first. `close` is the kernel's.
 /// Returns what the program is told.
 pub fn close(fd: c_int, close: impl FnOnce() -> c_int) -> Result<c_int, c_int> {
-    let _control = control();
+    // One that the kernel serves for good changes nothing: an engine's thread may have got its number.
+    let _control = inode_of(fd).map(|_| control());
     let failed = release(fd);
     match close() {
         0 if failed => Err(libc::EIO),
@@ -456,7 +482,7 @@ pub fn close(fd: c_int, close: impl FnOnce() -> c_int) -> Result<c_int, c_int> {
     }
 }
 
-/// Forgets a descriptor. Returns whether its file could not be put away. Under CONTROL.
+/// Forgets a descriptor. Returns whether its file could not be put away. Under CONTROL, unless the kernel serves it for good.
 fn release(fd: c_int) -> bool {
     let Some(slot) = slots::find(fd) else { return false };
     let state = std::mem::take(&mut *slot.write());
@@ -514,10 +540,7 @@ pub fn set_flags(fd: c_int, flags: c_int, change: impl FnOnce() -> c_int) -> c_i
 // --- processes ---------------------------------------------------------------------------------------
 
 /// What is held while the process divides.
-pub struct Divided(
-    #[allow(dead_code)] MutexGuard<'static, ()>,
-    RwLockWriteGuard<'static, BTreeMap<Key, Arc<Inode>>>,
-);
+pub struct Divided(#[allow(dead_code)] Control, RwLockWriteGuard<'static, BTreeMap<Key, Arc<Inode>>>);
 
 /// Before a fork: the child has copies of all descriptors, so the kernel serves all files from now on, in both.
 pub fn before_fork() -> Divided {

@@ -13,7 +13,7 @@ use crate::summary;
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
 thread_local! {
-    /// The engine is at work in this thread.
+    /// This library is at work in this thread.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
     /// It called vfork, and may now be the child.
     static MAY_BE_A_CHILD: Cell<bool> = const { Cell::new(false) };
@@ -41,17 +41,27 @@ pub fn is_own() -> bool {
     own_number() == OWNER.load(Ordering::Relaxed)
 }
 
-/// Whether the engine is at work in this thread.
+/// Whether this library is at work in this thread.
 pub fn is_inside() -> bool {
     INSIDE.get()
 }
 
-/// Runs what the engine does, so that a signal handler which ends the process does not wait for it.
-pub fn inside<R>(work: impl FnOnce() -> R) -> R {
-    let before = INSIDE.replace(true);
-    let result = work();
-    INSIDE.set(before);
-    result
+/// While it lives, this thread does what this library wants: what it calls goes straight to libc, and a signal handler that ends
+/// the process does not wait for it.
+pub struct Inside {
+    before: bool,
+}
+
+impl Inside {
+    pub fn begin() -> Self {
+        Self { before: INSIDE.replace(true) }
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(self.before);
+    }
 }
 
 unsafe extern "C" {
@@ -74,7 +84,7 @@ unsafe impl Sync for Held {}
 static HELD: Held = Held(UnsafeCell::new(None));
 
 extern "C" fn before_fork() {
-    let divided = inside(files::before_fork);
+    let divided = files::before_fork();
     // SAFETY: see `Held`.
     unsafe { *HELD.0.get() = Some(divided) };
 }
@@ -117,7 +127,7 @@ pub fn before_exec() {
 /// they stay as they are, and the next to open them puts them in order.
 pub fn hand_all_back(why: &str) {
     if !is_inside() && is_own() {
-        inside(|| files::hand_back_those(why, |_| true));
+        files::hand_back_those(why, |_| true);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads and writes of descriptors that are known: by the engine, or else by the kernel, which is `kernel()` in all of these.
 
 use crate::files::{self, Description, Taken, borrowed};
-use crate::process;
+use crate::process::{self, Inside};
 use crate::set_errno;
 use crate::slots::{self, State};
 use dioxide::{Buffer, ErrorKind};
@@ -87,7 +87,7 @@ fn serve(
     kernel: impl Fn() -> isize,
 ) -> isize {
     let Some(slot) = slots::find(fd) else { return kernel() };
-    if process::is_elsewhere() {
+    if process::is_inside() || process::is_elsewhere() {
         return kernel();
     }
     process::cancel_here();
@@ -103,7 +103,7 @@ fn serve(
                 }
                 (description.inode.clone(), None)
             }
-            State::Taken(description, taken) => match process::inside(|| engine(description, taken)) {
+            State::Taken(description, taken) => match as_ours(|| engine(description, taken)) {
                 Ok(done) => return done as isize,
                 Err(Instead::Errno(errno)) => {
                     set_errno(errno);
@@ -120,6 +120,11 @@ fn serve(
         }
     }
     kernel()
+}
+
+fn as_ours<R>(work: impl FnOnce() -> R) -> R {
+    let _inside = Inside::begin();
+    work()
 }
 
 /// Writes `data`, with the flags of `pwritev2`.
@@ -198,13 +203,11 @@ pub fn read(fd: c_int, into: &[iovec], place: Place, flags: c_int, kernel: impl 
             Place::Position => at_position(fd, description, get),
         }
     };
-    // A read that stands still keeps nobody from writing: it is not counted as a writer.
-    let Some(slot) = slots::find(fd) else { return kernel() };
-    match &*slot.read() {
-        State::Taken(..) => {}
-        _ => return kernel(),
+    // The kernel's reads are nobody's concern: one of something else that got the number may take for ever.
+    match is_taken(fd) {
+        true => serve(fd, |_| false, engine, kernel),
+        false => kernel(),
     }
-    serve(fd, |_| false, engine, kernel)
 }
 
 /// Makes stable what was written, as `fdatasync`.
@@ -311,8 +314,7 @@ fn extends(fd: c_int, description: &Description, place: Place, len: usize) -> bo
         Place::At(offset) => offset,
         Place::Position => rustix::fs::tell(borrowed(fd)).unwrap_or(0),
     };
-    let end = start.saturating_add(len as u64);
-    rustix::fs::fstat(borrowed(fd)).is_ok_and(|stat| end > stat.st_size as u64)
+    description.inode.ends_below(fd, start.saturating_add(len as u64))
 }
 
 /// What the kernel would refuse is refused.

@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+/// What a tool gets to make, check or repair a file system: on a FUSE disk and busy cores it needs a minute and more.
+pub(crate) const TOOL_LIMIT: Duration = Duration::from_secs(240);
+
 /// Runs the tool and returns its standard output; a failure carries everything it printed.
 pub(crate) fn run<A: AsRef<OsStr>>(
     limit: Duration,

@@ -10,16 +10,13 @@ use std::ops::Deref;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::time::Duration;
 
 use rustix::fs::SeekFrom;
 
-use crate::command;
+use crate::command::{self, TOOL_LIMIT};
 use crate::loop_device::{Io, LoopDevice};
 use crate::mount::Mount;
 use crate::site::Site;
-
-const TOOL_LIMIT: Duration = Duration::from_secs(60);
 
 /// Old content, so that a test can tell stale data from zeros.
 const FILL: u8 = 0xA5;

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::command;
+use crate::command::{self, TOOL_LIMIT};
 use crate::files;
 use crate::fuse_disk::{FuseDisk, Keep};
 use crate::lab::Fs;
@@ -17,8 +17,6 @@ use crate::wait::{PATIENCE, retry};
 
 /// The smallest size that mkfs.xfs accepts.
 pub const SIZE_MIN: u64 = 300 << 20;
-
-const TOOL_LIMIT: Duration = Duration::from_secs(60);
 
 /// What an unmount gets before the disk below is given up.
 const STUCK: Duration = Duration::from_secs(5);

@@ -4,8 +4,9 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long mounts, detaches and servers get before the rig takes harder measures.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+/// How long mounts, detaches and servers get before the rig takes harder measures. Where two busy cores are shared, a server
+/// needs more than fifteen seconds to start.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 const PAUSE: Duration = Duration::from_millis(20);
 

@@ -1,5 +1,10 @@
 //! Writes that extend the file: grouped while they wait, sent out below `physical`, answered in the order of
 //! their offsets.
+//!
+//! Positional writes that wait together have no order, whoever came first, and so go out by their offsets: threads that take the
+//! next offset from one counter come a little out of order, and yet become one request. Where a gap is left between them it is
+//! meant, and nobody waits for it to be filled. Who comes to fill it too late, with those beyond it on their way, waits
+//! aside until they have come back.
 
 use super::{
     Call, Core, Failure, Few, Member, Outbox, Outcome, Place, Request, Reserved, State, Waiting, Work,
@@ -34,15 +39,15 @@ impl<T: Clone + PartialEq> Core<T> {
             None => None,
             Some(last) => match last.admits(place, member.segment.len(), self.ground.limits) {
                 Ok(()) => {
-                    last.push(member);
+                    last.push(place, member);
                     return alone;
                 }
                 Err(refusal) => Some(refusal),
             },
         };
         refusal.into_iter().for_each(|refusal| self.refusals.count(refusal));
-        let mut group = Waiting { place, members: Few::new(), bytes: 0, held_up: false };
-        group.push(member);
+        let mut group = Waiting { members: Few::new(), bytes: 0, begun: false, held_up: false };
+        group.push(place, member);
         self.waiting.push_back(group);
         alone
     }
@@ -51,7 +56,7 @@ impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn pump(&mut self, out: &mut Outbox<T>) {
         if self.called.is_none() && self.may_send() && self.next_place(out).is_some() {
             let group = self.waiting.pop_front().expect("it can go");
-            out.calls.push((group.members[0].token.clone(), Call::Extend));
+            out.calls.push((group.members[0].1.token.clone(), Call::Extend));
             self.called = Some(group);
         }
         self.start_grower(out);
@@ -77,11 +82,12 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// One request at a time, so that the others wait and are merged; or a few appends side by side; or a few requests that
+    /// One group at a time, so that the others wait and are merged; or a few appends side by side; or a few groups that
     /// nobody can join any more.
     fn may_send(&self) -> bool {
         let is_full = self.waiting.len() > 1;
-        if is_full && self.in_flight < merge::FULL_REQUESTS_MAX {
+        let is_begun = self.waiting.front().is_some_and(|group| group.begun);
+        if is_begun || is_full && self.in_flight < merge::FULL_REQUESTS_MAX {
             return true;
         }
         let in_flight = self.reserved.iter().filter(|part| matches!(part.state, State::InFlight(_)));
@@ -89,21 +95,18 @@ impl<T: Clone + PartialEq> Core<T> {
         self.in_flight == 0 || !merge::gathers(self.cohort, false) && appends() < SINGLE_APPENDS_MAX
     }
 
-    /// Where the oldest waiting group can go, and how many of it fit into the space there is. Refuses who can never go,
-    /// and asks for space.
+    /// Where the oldest waiting group can go, and how many of it stand side by side there and fit into the space there is.
+    /// Refuses who can never go, and asks for space.
     pub(super) fn next_place(&mut self, out: &mut Outbox<T>) -> Option<(u64, usize)> {
         loop {
             let group = self.waiting.front()?;
-            let offset = match group.place {
+            let place = group.place();
+            let offset = match place {
                 Place::End => self.end_of_file(),
                 Place::At(offset) => offset,
             };
-            let inside =
-                if group.place == Place::End { 0 } else { group.fitting(offset, self.sizes.reserved) };
-            if inside > 0 {
-                if !self.reroute(inside, out) {
-                    return None;
-                }
+            if place != Place::End && group.fitting(offset, self.sizes.reserved) > 0 {
+                self.reroute_oldest(offset, out);
                 continue;
             }
             if self.shares_a_block(offset) {
@@ -117,14 +120,14 @@ impl<T: Clone + PartialEq> Core<T> {
             }
             if self.space.prepared.is_none() {
                 // The write itself moves i_size. One at a time, so that nobody is above it if it fails.
-                return (self.in_flight == 0).then_some((offset, usize::MAX));
+                return (self.in_flight == 0).then_some((offset, group.fitting(offset, u64::MAX)));
             }
-            let unit = if group.place == Place::End { self.ground.append_unit } else { 1 };
+            let unit = if place == Place::End { self.ground.append_unit } else { 1 };
             let fitting = group.fitting(offset, self.sizes.physical / unit * unit);
-            let needed = |bytes: u64| (offset + bytes).next_multiple_of(unit);
-            let (least, end) = (needed(group.members[0].segment.len()), needed(group.bytes));
-            let need = Need { start: offset, least, end };
-            if self.marker_must_change(group.place) || fitting == 0 {
+            let mut ends = group.ends(offset).map(|end| end.next_multiple_of(unit));
+            let least = ends.next().expect("a group has members");
+            let need = Need { start: offset, least, end: ends.last().unwrap_or(least) };
+            if self.marker_must_change(place) || fitting == 0 {
                 self.growth_waits += u64::from(self.space.need.is_none());
                 self.space.need = Some(need);
                 return None;
@@ -176,48 +179,57 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// The oldest group can never go where it is to go.
+    /// The oldest can never go where it is to go.
     pub(super) fn refuse_oldest(&mut self, kind: ErrorKind, out: &mut Outbox<T>) {
-        let group = self.waiting.pop_front().expect("the caller looked at it");
-        for member in group.members {
-            out.answer(member.token, Err(kind.clone()));
+        let member = self.take_oldest();
+        out.answer(member.token, Err(kind));
+    }
+
+    /// The oldest was to extend the file, and lies within what others extended meanwhile.
+    fn reroute_oldest(&mut self, offset: u64, out: &mut Outbox<T>) {
+        let member = self.take_oldest();
+        if self.is_inside(offset + member.segment.len()) {
+            return self.overwrite(offset, member, out);
+        }
+        self.refusals.count(Refusal::Order);
+        self.late.push((offset, member));
+    }
+
+    /// A request came back. Those whom it was in the way of go as overwrites; or extend the file, if what had jumped over them
+    /// was taken back.
+    pub(super) fn let_late_ones_go(&mut self, out: &mut Outbox<T>) {
+        for (offset, member) in std::mem::take(&mut self.late) {
+            let end = offset + member.segment.len();
+            if self.is_inside(end) {
+                self.overwrite(offset, member, out);
+            } else if end <= self.sizes.reserved {
+                self.late.push((offset, member));
+            } else {
+                self.join(Place::At(offset), member, out);
+            }
         }
     }
 
-    /// A group that was to extend the file lies within what others extended meanwhile.
-    pub(super) fn reroute(&mut self, count: usize, out: &mut Outbox<T>) -> bool {
-        let group = self.waiting.front().expect("the caller looked at it");
-        let Place::At(mut offset) = group.place else { unreachable!("appends lie at the end") };
-        let bytes: u64 = group.members.iter().take(count).map(|member| member.segment.len()).sum();
-        if !self.is_inside(offset + bytes) {
-            self.hold_up_oldest();
-            return false;
-        }
-        let group = self.waiting.front_mut().expect("just seen");
-        let members: Few<_> = group.members.drain(..count).collect();
-        group.bytes -= bytes;
-        group.place = Place::At(offset + bytes);
+    fn take_oldest(&mut self) -> Member<T> {
+        let group = self.waiting.front_mut().expect("the caller looked at it");
+        let (_, member) = group.members.remove(0);
+        group.bytes -= member.segment.len();
         if group.members.is_empty() {
             self.waiting.pop_front();
         }
-        for member in members {
-            let len = member.segment.len();
-            self.overwrite(offset, member, out);
-            offset += len;
-        }
-        true
+        member
     }
 
     /// Reserves space at `offset` for the first `count` members of the oldest group, and sends them out.
     pub(super) fn send(&mut self, offset: u64, count: usize, out: &mut Outbox<T>) {
         let group = self.waiting.front_mut().expect("the caller looked at it");
         let count = count.min(group.members.len());
-        let records = group.place == Place::End;
+        let records = group.place() == Place::End;
         let mut end = offset;
         let mut segments = Few::with_capacity(count);
         let mut members = Few::with_capacity(count);
         let mut durable = false;
-        for member in group.members.drain(..count) {
+        for (_, member) in group.members.drain(..count) {
             members.push((member.token, end));
             durable |= member.durable;
             end += member.segment.len();
@@ -228,7 +240,10 @@ impl<T: Clone + PartialEq> Core<T> {
         } else {
             group.bytes -= end - offset;
             group.held_up = false;
-            group.place = if group.place == Place::End { Place::End } else { Place::At(end) };
+            if group.place() > Place::At(end) {
+                group.begun = true;
+                self.refusals.count(Refusal::Gap);
+            }
         }
         let unit = self.ground.append_unit;
         let blocks_end = if records { end.next_multiple_of(unit) } else { end };
@@ -328,10 +343,10 @@ impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn fail_the_rest(&mut self, out: &mut Outbox<T>) {
         let stopped = self.stopped.clone().expect("the caller looked at it");
         self.space.need = None;
-        for group in self.waiting.drain(..) {
-            for member in group.members {
-                out.answer(member.token, Err(stopped.clone()));
-            }
+        let waiting = self.waiting.drain(..).flat_map(|group| group.members);
+        let late = self.late.drain(..).map(|(_, member)| member);
+        for member in waiting.map(|(_, member)| member).chain(late) {
+            out.answer(member.token, Err(stopped.clone()));
         }
         let wedged = self.wedged();
         let flush_called = self.flush_called.clone();
@@ -354,34 +369,37 @@ impl<T: Clone + PartialEq> Core<T> {
 }
 
 impl<T> Waiting<T> {
+    /// Where the first is to go.
+    fn place(&self) -> Place {
+        self.members[0].0
+    }
+
     /// Whether an operation of `len` bytes at `place` may join, or why not.
-    pub(super) fn admits(&self, place: Place, len: u64, limits: Limits) -> Result<(), Refusal> {
-        let adjacent = match (self.place, place) {
-            (Place::End, Place::End) => true,
-            (Place::At(offset), Place::At(next)) => offset + self.bytes == next,
-            _ => false,
-        };
-        if !adjacent {
+    fn admits(&self, place: Place, len: u64, limits: Limits) -> Result<(), Refusal> {
+        if (self.place() == Place::End) != (place == Place::End) {
             return Err(Refusal::Gap);
         }
         limits.admit(self.bytes, self.members.len(), len)
     }
 
-    pub(super) fn push(&mut self, member: Member<T>) {
+    fn push(&mut self, place: Place, member: Member<T>) {
         self.bytes += member.segment.len();
-        self.members.push(member);
+        let before = self.members.iter().rposition(|(other, _)| *other <= place);
+        self.members.insert(before.map_or(0, |index| index + 1), (place, member));
     }
 
-    /// How many of the members, from the first, end at `limit` or below when written at `offset`.
-    pub(super) fn fitting(&self, offset: u64, limit: u64) -> usize {
-        let mut end = offset;
-        self.members
-            .iter()
-            .take_while(|member| {
-                end += member.segment.len();
-                end <= limit
-            })
-            .count()
+    /// Where each of those ends that stand side by side from the first on, when that is written at `offset`.
+    fn ends(&self, offset: u64) -> impl Iterator<Item = u64> {
+        self.members.iter().scan(offset, |end, (place, member)| {
+            let is_next = matches!(place, Place::End) || *place == Place::At(*end);
+            *end += member.segment.len();
+            is_next.then_some(*end)
+        })
+    }
+
+    /// How many of those end at `limit` or below.
+    fn fitting(&self, offset: u64, limit: u64) -> usize {
+        self.ends(offset).take_while(|end| *end <= limit).count()
     }
 }
 

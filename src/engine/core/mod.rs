@@ -175,17 +175,19 @@ pub(in crate::engine) struct Member<T> {
     pub durable: bool,
 }
 
-/// Extending operations that will go out together, without an offset yet.
+/// Extending operations that will go out together: appends, without an offset yet, or positional writes.
 #[derive(Debug)]
 struct Waiting<T> {
-    place: Place,
-    members: Few<Member<T>>,
+    /// Appends in the order in which they came. Positional writes have none among each other, and stand by their offsets.
+    members: Few<(Place, Member<T>)>,
     bytes: u64,
+    /// Some of them have gone already: only those that stand side by side share a request.
+    begun: bool,
     /// It waited already because it shares a block with what is in flight.
     held_up: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     End,
     At(u64),
@@ -243,6 +245,9 @@ pub struct Core<T> {
     /// Those whose first member is called to send them out. They are before all in `waiting`.
     called: Option<Waiting<T>>,
     reserved: VecDeque<Reserved<T>>,
+    /// Those whom others have jumped over while they were on their way: each waits until the file is written beyond it, since
+    /// what is above `written` is neither seen nor acknowledged.
+    late: Vec<(u64, Member<T>)>,
     in_flight: usize,
     positional: Positional<T>,
     flushes: Flushes,
@@ -273,6 +278,7 @@ impl<T: Clone + PartialEq> Core<T> {
             waiting: VecDeque::new(),
             called: None,
             reserved: VecDeque::new(),
+            late: Vec::new(),
             in_flight: 0,
             positional: Positional::default(),
             flushes: Flushes::default(),
@@ -445,6 +451,7 @@ impl<T: Clone + PartialEq> Core<T> {
             },
         }
         self.settle(out);
+        self.let_late_ones_go(out);
         self.pump(out);
         if !out.outcomes.is_empty() {
             self.cohort = out.outcomes.len();
@@ -498,6 +505,7 @@ impl<T: Clone + PartialEq> Core<T> {
 
     fn begin_anew(&mut self, old_to: u64) {
         assert!(self.reserved.is_empty() && self.waiting.is_empty() && self.called.is_none());
+        assert!(self.late.is_empty());
         self.space.planner.reset();
         self.space.announced = None;
         self.space.held = None;

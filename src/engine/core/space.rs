@@ -6,7 +6,7 @@
 //!    those of any other file.
 //! 3. It is no growth: it is not charged to the budget, and growth beyond it waits until somebody needs it.
 
-use super::{Core, Failure, Few, GrowthJob, Member, Outbox, Place};
+use super::{Core, Failure, Few, GrowthJob, Outbox, Place};
 use crate::error::ErrorKind;
 use crate::growth::{Need, Plan, Room};
 use crate::marker::{Marker, Mode};
@@ -58,6 +58,11 @@ impl<T: Clone + PartialEq> Core<T> {
     /// How much was grown and is still ahead: for the budget.
     pub fn grown_ahead(&self) -> u64 {
         self.sizes.physical - self.sizes.reserved.max(self.space.old_to)
+    }
+
+    /// Above this nobody of ours ever wrote, and nothing was there before.
+    pub fn ours_to(&self) -> u64 {
+        self.sizes.reserved.max(self.space.old_to).next_multiple_of(self.ground.append_unit)
     }
 
     /// The grower asks for its next job. Without one it must end.
@@ -174,10 +179,8 @@ impl<T: Clone + PartialEq> Core<T> {
             self.space.prepared = None;
         } else {
             self.space.exhausted = true;
-            for group in self.waiting.drain(..) {
-                for member in group.members {
-                    out.answer(member.token, Err(failure.kind.clone()));
-                }
+            for (_, member) in self.waiting.drain(..).flat_map(|group| group.members) {
+                out.answer(member.token, Err(failure.kind.clone()));
             }
         }
         self.pump(out);
@@ -189,22 +192,18 @@ impl<T: Clone + PartialEq> Core<T> {
         let end_of_file = self.end_of_file();
         let at_the_end = need.start <= end_of_file;
         self.space.exhausted |= at_the_end;
+        let unit = self.ground.append_unit;
+        let is_refused = |place: Place, len: u64| match place {
+            // Each as if it were the only one: those behind a refused one move.
+            Place::End => at_the_end && (end_of_file + len).next_multiple_of(unit) >= need.least,
+            Place::At(offset) => offset + len >= need.least,
+        };
         for group in &mut self.waiting {
-            let (refused, kept) = match group.place {
-                Place::End if at_the_end => {
-                    let unit = self.ground.append_unit;
-                    let end = |m: &Member<T>| (end_of_file + m.segment.len()).next_multiple_of(unit);
-                    group.members.drain(..).partition(|m| end(m) >= need.least)
-                }
-                // Those behind a refused one would move to other offsets: all or none.
-                Place::At(offset) if offset + group.bytes >= need.least => {
-                    (std::mem::take(&mut group.members), Few::new())
-                }
-                _ => continue,
-            };
+            let (refused, kept): (Few<_>, _) =
+                group.members.drain(..).partition(|(place, member)| is_refused(*place, member.segment.len()));
             group.members = kept;
-            group.bytes = group.members.iter().map(|m| m.segment.len()).sum();
-            for member in refused {
+            group.bytes = group.members.iter().map(|(_, member)| member.segment.len()).sum();
+            for (_, member) in refused {
                 out.answer(member.token, Err(kind.clone()));
             }
         }

@@ -36,6 +36,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
     let run = match task.route {
         Route::Dioxide => through_dioxide(task, &ground, &ledger, &tickets),
         Route::Queue { iodepth } => through_a_queue(task, iodepth, &ground, &ledger, &tickets),
+        Route::Positional => past_the_end(task, &ground, &ledger, &tickets),
         Route::Recycled => over_an_old_file(task, &ground, &ledger, &tickets),
         Route::BufferedGroup => through_groups(task, &ground, &ledger, &tickets),
         _ if is_direct => through_kernel(task, &ground, &ledger, &tickets),
@@ -98,6 +99,19 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &
     let mut run = shift.close(file)?;
     run.figures.growing = growing;
     Ok(run)
+}
+
+/// The ticket is the offset, as for the kernel.
+fn past_the_end(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
+    let file = ground.open_with(&options(task))?;
+    let shift = task.crew(ledger).work(
+        |_, _| tickets.take(),
+        |Target { offset, .. }, block| {
+            file.write_at(block, offset)?;
+            Ok(offset)
+        },
+    )?;
+    shift.close(file)
 }
 
 fn through_a_queue(

@@ -99,6 +99,9 @@ impl Plan {
         let points = with_tail(args.tail.into(), on(backend, points));
         let work = append_work(&place, crews.rows(points), args.pace, size_bytes, args.buffered_group)?;
         let mut work = Work { growth_cap_bytes: args.growth_cap, ..work };
+        if args.positional {
+            work.rows = with_positional(work.rows);
+        }
         if args.recycle {
             match why_not_recycled(&place, growth)? {
                 Some(why) => say(&format!("{}: {why}; `recycled` is left out", place.name())),
@@ -402,6 +405,15 @@ fn memory_bytes() -> u64 {
     machine.totalram as u64 * u64::from(machine.mem_unit)
 }
 
+/// Each point of dioxide's also by positional writes, where those take what is written.
+fn with_positional(rows: Rows) -> Rows {
+    let both = |(point, route): (Point, Route)| match route {
+        Route::Dioxide if point.tail.is_none() => vec![(point, route), (point, Route::Positional)],
+        _ => vec![(point, route)],
+    };
+    rows.into_iter().flat_map(both).collect()
+}
+
 /// Each point of dioxide's also over an old file.
 fn with_recycled(rows: Rows) -> Rows {
     let both = |(point, route)| match route {
@@ -645,8 +657,10 @@ mod tests {
         let plain = [Route::Kernel, Route::Preallocated, Route::Dioxide];
         let all = [Route::Kernel, Route::Preallocated, Route::BufferedGroup, Route::Dioxide];
         assert_eq!(routes(with_buffered_group(whole.clone(), false)), plain);
+        assert_eq!(routes(with_positional(whole.clone())), [&plain[..], &[Route::Positional]].concat());
         assert_eq!(routes(with_buffered_group(whole, true)), all);
-        assert_eq!(routes(with_buffered_group(packed, false)), all);
+        assert_eq!(routes(with_buffered_group(packed.clone(), false)), all);
+        assert_eq!(routes(with_positional(packed)), plain, "positional writes are of whole blocks");
     }
 
     #[test]

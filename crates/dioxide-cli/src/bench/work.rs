@@ -35,9 +35,11 @@ pub enum Route {
     Serialised,
     /// What this project is about.
     Dioxide,
-    /// The same over an old file, as a new log in its space.
+    /// The same by positional writes past the end, as programs do that count their offsets themselves.
+    Positional,
+    /// Appends over an old file, as a new log in its space.
     Recycled,
-    /// The same through queues, each with so many operations outstanding.
+    /// Through queues, each with so many operations outstanding.
     Queue { iodepth: usize },
 }
 
@@ -188,7 +190,7 @@ impl Point {
 impl Route {
     /// Whether the library does the work.
     pub fn is_dioxide(self) -> bool {
-        matches!(self, Self::Dioxide | Self::Recycled | Self::Queue { .. })
+        matches!(self, Self::Dioxide | Self::Positional | Self::Recycled | Self::Queue { .. })
     }
 
     /// How many operations each thread may have outstanding.
@@ -206,6 +208,7 @@ impl Route {
             Self::BufferedGroup => "buffered-group",
             Self::Serialised => "serialised",
             Self::Dioxide => "dioxide",
+            Self::Positional => "positional",
             Self::Recycled => "recycled",
             Self::Queue { .. } => "dioxide-queue",
         }

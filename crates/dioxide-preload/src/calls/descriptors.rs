@@ -9,7 +9,8 @@ use libc::{c_int, c_long, c_uint};
 
 /// Whether anything is known of a number.
 fn is_known(fd: c_int) -> bool {
-    slots::find(fd).is_some_and(|slot| !matches!(*slot.read(), State::Empty)) && !process::is_elsewhere()
+    slots::find(fd).is_some_and(|slot| !process::is_inside() && !matches!(*slot.read(), State::Empty))
+        && !process::is_elsewhere()
 }
 
 fn bad_number() -> c_int {

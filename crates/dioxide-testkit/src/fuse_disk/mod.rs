@@ -27,7 +27,7 @@ use std::process::Child;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::child;
 use crate::loop_device::{Io, LoopDevice};
@@ -187,9 +187,14 @@ impl FuseDisk {
         })
     }
 
-    /// Kills the server: the disk is gone, everything on it fails from now on.
+    /// Kills the server: the disk is gone, everything on it fails from now on. On return it is: a killed process with many
+    /// threads and much memory needs a while to end, on a busy machine seconds, and until then whoever waits for it waits.
     pub fn die(&self) -> io::Result<()> {
-        self.signal(Signal::KILL)
+        self.signal(Signal::KILL)?;
+        retry(PATIENCE, || match self.server.has_ended()? {
+            true => Ok(()),
+            false => Err(io::ErrorKind::TimedOut.into()),
+        })
     }
 
     fn signal(&self, signal: Signal) -> io::Result<()> {
@@ -204,7 +209,7 @@ impl FuseDisk {
 
     /// Whoever waits for the disk gets an error, so that it can be taken down.
     pub(crate) fn give_up(&self) {
-        let _ = self.die();
+        let _ = self.signal(Signal::KILL);
         if let Err(e) = self.cut_off() {
             eprintln!("testkit: cannot abort FUSE connection {}: {e}", self.connection);
         }
@@ -264,6 +269,12 @@ impl Server {
         if line == server::READY { Ok(()) } else { Err(io::Error::other(line)) }
     }
 
+    /// Whether all of its threads have ended, and with the last its connection to the kernel. It stays to be waited for.
+    fn has_ended(&self) -> io::Result<bool> {
+        let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        Ok(waitid(WaitId::Pid(Pid::from_child(&self.process)), how)?.is_some())
+    }
+
     /// Whether none of its threads runs.
     fn is_stopped(&self) -> io::Result<bool> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.process.id()))?;
@@ -288,7 +299,12 @@ impl Server {
 
 fn read_line(control: &mut impl BufRead) -> io::Result<String> {
     let mut line = String::new();
-    control.read_line(&mut line)?;
+    control.read_line(&mut line).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => {
+            io::Error::new(io::ErrorKind::TimedOut, "the disk's server does not answer")
+        }
+        _ => e,
+    })?;
     if line.is_empty() {
         return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the disk's server has ended"));
     }
