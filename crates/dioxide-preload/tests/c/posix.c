@@ -8,7 +8,6 @@
 #define _GNU_SOURCE
 #include "common.h"
 #include <aio.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <poll.h>
@@ -31,6 +30,17 @@
 #define ARENA (1 << 20)
 
 extern char **environ;
+
+// As programs have it that were built with an older libc.
+#ifdef __x86_64__
+int old_fstat(int version, int fd, struct stat *stat);
+__asm__(".symver old_fstat, __fxstat@GLIBC_2.2.5");
+#else
+static int old_fstat(int version, int fd, struct stat *stat) {
+    (void)version;
+    return fstat(fd, stat);
+}
+#endif
 
 struct slot {
     int fd; // -1: nothing
@@ -594,12 +604,10 @@ static void do_stat(void) {
         result = fstat64(slot->fd, &stat64_);
         say("fstat64 %d = %d %s %ld", slot->fd, result, why(result), (long)stat64_.st_size);
         return;
-    case 7: { // as programs do that were built with an older libc
-        int (*old)(int, int, struct stat *) = dlvsym(RTLD_DEFAULT, "__fxstat", "GLIBC_2.2.5");
-        result = old == NULL ? -1 : old(1, slot->fd, &stat_);
+    case 7:
+        result = old_fstat(1, slot->fd, &stat_);
         say("__fxstat %d = %d %ld", slot->fd, result, (long)stat_.st_size);
         return;
-    }
     default:
         result = fstat(slot->fd, &stat_);
         say("fstat %d = %d %s %ld, mode %o, %ld links", slot->fd, result, why(result), (long)stat_.st_size,
