@@ -9,25 +9,31 @@
 //! Locks, in this order: CONTROL, for whoever changes anything; slots, in the order of their numbers; KNOWN, and what a file
 //! has `taken`, for a moment. The engine's threads call libc as well, and never wait for CONTROL.
 
-use crate::process::{Inside, is_inside};
+use crate::process::{Inside, is_elsewhere, is_inside};
 use crate::say::say;
 use crate::settings::Settings;
 use crate::signals;
 use crate::slots::{self, State};
 use crate::summary::{self, Event};
-use crate::surroundings;
+use crate::surroundings::{self, Found};
 use crossbeam_utils::sync::ShardedLockWriteGuard;
 use dioxide::{Durability, OpenOptions};
 use rustix::fs::{AtFlags, FileType, Stat, StatxFlags};
 use rustix::process::Resource;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
+use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
 
 /// The attribute that a file carries while it is grown ahead, and after a crash.
 const MARKER: &str = "user.dioxide";
+
+/// A file of which another descriptor is open is tried again so often, after so long.
+const TRIES_MAX: u32 = 20;
+const TRY_AGAIN_MS: u64 = 50;
 
 /// What a file is known by, whatever its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,6 +83,9 @@ pub struct Inode {
     kernel_only: AtomicBool,
     /// Writes in flight while it is watched.
     writers: AtomicUsize,
+    /// When it may be tried again to take it over, in milliseconds since the first file was known, and how often it was.
+    try_again: AtomicU64,
+    tries: AtomicU32,
     /// A length that the kernel has told, to be asked again by what would go beyond it.
     len_told: AtomicU64,
     /// The program's descriptors. Changed under CONTROL.
@@ -93,6 +102,9 @@ pub struct Taken {
     pub plain: dioxide::File,
     /// Stable on return.
     pub durable: dioxide::File,
+    /// By which path the engine knows it, and by which the program does.
+    opened_by: String,
+    name: String,
 }
 
 impl Taken {
@@ -115,8 +127,13 @@ static CONTROL: Mutex<()> = Mutex::new(());
 static KNOWN: RwLock<BTreeMap<Key, Arc<Inode>>> = RwLock::new(BTreeMap::new());
 /// How many are taken: most calls need not look further.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// Counts how often a file went back to the kernel.
+static HANDED_BACK: AtomicU64 = AtomicU64::new(0);
+/// The process ends, and nothing is taken over any more.
+static OVER: AtomicBool = AtomicBool::new(false);
 /// Some file was known at some time: programs that never open one are not held up.
 static SEEN: AtomicBool = AtomicBool::new(false);
+static BEGINNING: OnceLock<Instant> = OnceLock::new();
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
 /// The right to change things. What libc is called for meanwhile, in this thread, goes straight on.
@@ -160,6 +177,21 @@ pub fn any_known() -> bool {
     SEEN.load(Ordering::Relaxed) && !is_inside()
 }
 
+/// Asks the kernel for something that only the engine knows of a file that is taken, and lets `correct` mend the answer: again,
+/// if a file went back to the kernel meanwhile.
+pub fn ask(kernel: impl Fn() -> c_int, correct: impl Fn()) -> c_int {
+    loop {
+        let before = HANDED_BACK.load(Ordering::Acquire);
+        let result = kernel();
+        if result == 0 && any_taken() {
+            correct();
+        }
+        if result != 0 || is_inside() || before == HANDED_BACK.load(Ordering::Acquire) {
+            return result;
+        }
+    }
+}
+
 /// Borrows a number that the program says is open. If it is not, what is asked of it fails.
 pub fn borrowed(fd: c_int) -> BorrowedFd<'static> {
     // SAFETY: it is only handed to the kernel, which refuses what is not open.
@@ -173,6 +205,8 @@ impl Inode {
             enforced: enforced_alignment(fd),
             kernel_only: AtomicBool::new(false),
             writers: AtomicUsize::new(0),
+            try_again: AtomicU64::new(0),
+            tries: AtomicU32::new(0),
             len_told: AtomicU64::new(0),
             descriptors: Mutex::default(),
             taken: RwLock::default(),
@@ -317,11 +351,17 @@ fn register(fd: c_int, description: Arc<Description>) {
 
 /// Lets the engine serve the file, unless something speaks against it.
 pub fn take_over(inode: &Arc<Inode>) {
-    take_over_held(inode, &control());
+    if now_ms() >= inode.try_again.load(Ordering::Relaxed) {
+        take_over_held(inode, &control());
+    }
+}
+
+fn now_ms() -> u64 {
+    BEGINNING.get_or_init(Instant::now).elapsed().as_millis() as u64
 }
 
 fn take_over_held(inode: &Arc<Inode>, _control: &Control) {
-    if inode.is_kernel_only() || inode.is_taken() {
+    if inode.is_kernel_only() || inode.is_taken() || OVER.load(Ordering::Relaxed) {
         return;
     }
     let mut drained = inode.drained();
@@ -340,22 +380,44 @@ fn take_over_held(inode: &Arc<Inode>, _control: &Control) {
             drop(drained);
             signals::listen(high_numbers());
         }
+        // Most often it is just being opened, or closed, by another thread.
+        Err(Refusal::OtherDescriptor) if inode.tries.fetch_add(1, Ordering::Relaxed) < TRIES_MAX => {
+            inode.try_again.store(now_ms() + TRY_AGAIN_MS, Ordering::Relaxed);
+        }
         Err(why) => {
             inode.kernel_only.store(true, Ordering::Release);
-            summary::note(Event::LeftAlone(why));
+            summary::note(Event::LeftAlone(why.to_string()));
         }
     }
 }
 
-fn open_engine(inode: &Inode) -> Result<Taken, String> {
+/// Why a file is left to the kernel.
+enum Refusal {
+    OtherDescriptor,
+    Other(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OtherDescriptor => "another descriptor of it is open",
+            Self::Other(why) => why,
+        })
+    }
+}
+
+fn open_engine(inode: &Inode) -> Result<Taken, Refusal> {
     let descriptors = inode.descriptors().clone();
-    let fd = *descriptors.first().ok_or("it is closed")?;
+    let other = |why: &str| Refusal::Other(why.into());
+    let fd = *descriptors.first().ok_or_else(|| other("it is closed"))?;
     let is_known = |fd: c_int| {
         let is_engines = || slots::find(fd).is_some_and(|slot| matches!(*slot.read(), State::Engine));
         descriptors.contains(&fd) || is_engines()
     };
-    if let Some(why) = surroundings::why_not(inode.key, is_known).map_err(|error| error.to_string())? {
-        return Err(why.into());
+    match surroundings::look(inode.key, is_known).map_err(|error| other(&error.to_string()))? {
+        Some(Found::Descriptor) => return Err(Refusal::OtherDescriptor),
+        Some(Found::Other(why)) => return Err(other(why)),
+        None => {}
     }
     let mut options = OpenOptions::new();
     options.write(true).descriptor_min(high_numbers());
@@ -363,10 +425,11 @@ fn open_engine(inode: &Inode) -> Result<Taken, String> {
         options.growth_cap(cap);
     }
     let path = format!("/proc/self/fd/{fd}");
-    let open = |options: &OpenOptions| options.open(&path).map_err(|error| error.kind().to_string());
+    let open = |options: &OpenOptions| options.open(&path).map_err(|error| other(&error.kind().to_string()));
     let plain = open(&options)?;
     let durable = open(options.durability(Durability::EveryWrite))?;
-    Ok(Taken { plain, durable })
+    let name = surroundings::path_of(fd).map_or_else(|_| path.clone(), |name| name.display().to_string());
+    Ok(Taken { plain, durable, opened_by: path, name })
 }
 
 /// Where the engine's descriptors begin, so that the program gets the lowest numbers.
@@ -404,13 +467,15 @@ fn put_away(inode: &Inode) -> bool {
     if let Some(slot) = slots::find(engine.descriptor()) {
         *slot.write() = State::Empty;
     }
-    let engine = Arc::into_inner(engine).expect("all slots have let go of it");
-    summary::add(&engine.plain.stats());
-    let results = [engine.durable.close(), engine.plain.close()];
+    let Taken { plain, durable, opened_by, name } =
+        Arc::into_inner(engine).expect("all slots have let go of it");
+    summary::add(&plain.stats());
+    let results = [durable.close(), plain.close()];
     TAKEN.fetch_sub(1, Ordering::Release);
+    HANDED_BACK.fetch_add(1, Ordering::Release);
     for error in results.into_iter().filter_map(Result::err) {
         inode.failed.store(true, Ordering::Relaxed);
-        say(&error.to_string());
+        say(&error.to_string().replace(&opened_by, &name));
     }
     true
 }
@@ -431,6 +496,13 @@ fn hand_back_those_held(why: &str, concerns: impl Fn(c_int) -> bool, control: &C
     }
 }
 
+/// The process ends: the kernel serves all files, and those to come.
+pub fn end() {
+    let control = control();
+    OVER.store(true, Ordering::Relaxed);
+    hand_back_those_held("the process ended", |_| true, &control);
+}
+
 /// Lets the kernel serve whatever the descriptor belongs to, if it is known.
 pub fn hand_back_descriptor(fd: c_int, why: &str) {
     if let Some(inode) = inode_of(fd) {
@@ -448,10 +520,8 @@ pub fn hand_back_path(key: Option<Key>, why: &str) {
 
 /// The file of a descriptor of the program, if it is known and may still be taken, or is.
 pub fn inode_of(fd: c_int) -> Option<Arc<Inode>> {
-    if is_inside() {
-        return None;
-    }
-    let state = slots::find(fd)?.read();
+    let slot = slots::find(fd).filter(|_| !is_inside() && !is_elsewhere())?;
+    let state = slot.read();
     let inode = &state.description()?.inode;
     (!inode.is_kernel_only()).then(|| inode.clone())
 }
@@ -555,5 +625,6 @@ pub fn in_child(mut divided: Divided) {
     // What they hold is the parent's.
     std::mem::forget(std::mem::take(&mut *divided.1));
     TAKEN.store(0, Ordering::Relaxed);
+    OVER.store(false, Ordering::Relaxed);
     summary::forget();
 }

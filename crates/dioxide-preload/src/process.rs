@@ -133,8 +133,8 @@ pub fn hand_all_back(why: &str) {
 
 /// Before the process ends.
 pub fn before_end() {
-    if is_own() {
-        hand_all_back("the process ended");
+    if !is_inside() && is_own() {
+        files::end();
         tell();
     }
 }

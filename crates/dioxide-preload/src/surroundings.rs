@@ -8,8 +8,16 @@ use std::os::fd::BorrowedFd;
 
 use crate::files::Key;
 
-/// Why the file cannot be taken over, if there is a reason. `is_known` are the descriptors that are watched.
-pub fn why_not(key: Key, is_known: impl Fn(c_int) -> bool) -> io::Result<Option<&'static str>> {
+/// What stands in the way of taking a file over.
+pub enum Found {
+    /// Another descriptor of it.
+    Descriptor,
+    /// Something else, in words.
+    Other(&'static str),
+}
+
+/// Looks for what stands in the way. `is_known` are the descriptors that are watched.
+pub fn look(key: Key, is_known: impl Fn(c_int) -> bool) -> io::Result<Option<Found>> {
     for entry in fs::read_dir("/proc/self/fd")? {
         let Some(fd) = entry?.file_name().to_str().and_then(|name| name.parse::<c_int>().ok()) else {
             continue;
@@ -21,15 +29,15 @@ pub fn why_not(key: Key, is_known: impl Fn(c_int) -> bool) -> io::Result<Option<
         let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
         let Ok(stat) = rustix::fs::fstat(borrowed) else { continue };
         if Key::of(&stat) == Some(key) {
-            return Ok(Some("another descriptor of the file is open"));
+            return Ok(Some(Found::Descriptor));
         }
         // What is no file at all has no type.
         let is_bare = FileType::from_raw_mode(stat.st_mode) == FileType::Unknown;
         if is_bare && link(fd).is_ok_and(|link| link.windows(8).any(|part| part == b"io_uring")) {
-            return Ok(Some("the program uses io_uring"));
+            return Ok(Some(Found::Other("the program uses io_uring")));
         }
     }
-    Ok(mapped(key, &fs::read_to_string("/proc/self/maps")?))
+    Ok(mapped(key, &fs::read_to_string("/proc/self/maps")?).map(Found::Other))
 }
 
 fn link(fd: c_int) -> io::Result<Vec<u8>> {

@@ -79,10 +79,14 @@ impl From<dioxide::Error> for Instead {
 
 type Outcome = Result<usize, Instead>;
 
-/// Serves one call: by `engine` if the file is taken, by `kernel` otherwise.
+/// Whether a write that begins beside another one is a reason to take the file over.
+type Gains<'a> = &'a dyn Fn(&Description) -> bool;
+
+/// Serves one call: by `engine` if the file is taken, by `kernel` otherwise, and then nobody takes it over meanwhile. Writes
+/// are counted while it is watched.
 fn serve(
     fd: c_int,
-    before_kernel: impl Fn(&Description) -> bool,
+    write: Option<Gains<'_>>,
     engine: impl Fn(&Description, &Taken) -> Outcome,
     kernel: impl Fn() -> isize,
 ) -> isize {
@@ -91,14 +95,16 @@ fn serve(
         return kernel();
     }
     process::cancel_here();
+    let mut was_tried = false;
     loop {
         let state = slot.read();
         let (inode, instead) = match &*state {
             State::Empty | State::Engine => break,
             State::Watched(description) if description.inode.is_kernel_only() => break,
             State::Watched(description) => {
+                let Some(gains) = write else { return kernel() };
                 let (_counted, beside) = description.inode.count_writer();
-                if !(beside && before_kernel(description)) {
+                if was_tried || !(beside && gains(description)) {
                     return kernel();
                 }
                 (description.inode.clone(), None)
@@ -115,7 +121,10 @@ fn serve(
         };
         drop(state);
         match instead {
-            None => files::take_over(&inode),
+            None => {
+                files::take_over(&inode);
+                was_tried = true;
+            }
             Some(why) => files::hand_back(&inode, why),
         }
     }
@@ -168,7 +177,7 @@ pub fn write(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl
         }
         Ok(len)
     };
-    serve(fd, gains, engine, kernel)
+    serve(fd, Some(&gains), engine, kernel)
 }
 
 /// Reads into `into`, with the flags of `preadv2`.
@@ -203,11 +212,7 @@ pub fn read(fd: c_int, into: &[iovec], place: Place, flags: c_int, kernel: impl 
             Place::Position => at_position(fd, description, get),
         }
     };
-    // The kernel's reads are nobody's concern: one of something else that got the number may take for ever.
-    match is_taken(fd) {
-        true => serve(fd, |_| false, engine, kernel),
-        false => kernel(),
-    }
+    serve(fd, None, engine, kernel)
 }
 
 /// Makes stable what was written, as `fdatasync`.
@@ -216,8 +221,9 @@ pub fn sync_data(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
         return -1;
     }
     let engine = |_: &Description, taken: &Taken| Ok(taken.plain.sync_data().map(|()| 0)?);
+    // A flush of the kernel's may take long, and covers what was written whoever has the file meanwhile.
     match is_taken(fd) {
-        true => serve(fd, |_| false, engine, || kernel() as isize) as c_int,
+        true => serve(fd, None, engine, || kernel() as isize) as c_int,
         false => kernel(),
     }
 }
@@ -242,10 +248,7 @@ pub fn set_len(fd: c_int, len: i64, kernel: impl Fn() -> c_int) -> c_int {
             .map_err(|_| Instead::HandBack("its length could not be set"))?),
         _ => Err(Instead::Kernel),
     };
-    match is_taken(fd) {
-        true => serve(fd, |_| false, engine, || kernel() as isize) as c_int,
-        false => kernel(),
-    }
+    serve(fd, None, engine, || kernel() as isize) as c_int
 }
 
 /// Moves the position.
@@ -288,10 +291,7 @@ pub fn seek(fd: c_int, offset: i64, whence: c_int, kernel: impl Fn() -> i64) -> 
             _ => Err(Instead::Kernel),
         }
     };
-    match is_taken(fd) {
-        true => serve(fd, |_| false, engine, || kernel() as isize) as i64,
-        false => kernel(),
-    }
+    serve(fd, None, engine, || kernel() as isize) as i64
 }
 
 fn is_taken(fd: c_int) -> bool {

@@ -82,7 +82,9 @@ interpose! {
         dup_to(from, to, || next(from, to))
     }
     |next| fn [dup3](from: c_int, to: c_int, flags: c_int) -> c_int {
-        dup_to(from, to, || next(from, to, flags))
+        let kernel = || next(from, to, flags);
+        // What the kernel refuses closes nothing.
+        if flags & !libc::O_CLOEXEC == 0 { dup_to(from, to, kernel) } else { kernel() }
     }
     |next| fn [fcntl, fcntl64](fd: c_int, command: c_int, argument: c_long) -> c_int {
         let kernel = || next(fd, command, argument);

@@ -9,38 +9,37 @@ use libc::{stat as Stat, statx as Statx};
 use std::ffi::CStr;
 
 /// The kernel knows the length of what was grown; the program is told that of what it wrote.
-fn told(result: c_int, into: *mut Stat) -> c_int {
-    if result == 0 && files::any_taken() {
+fn told(into: *mut Stat, kernel: impl Fn() -> c_int) -> c_int {
+    files::ask(kernel, || {
         // SAFETY: the kernel has filled it.
         let stat = unsafe { &mut *into };
         let key = Key { dev: stat.st_dev, inode: Some(stat.st_ino) };
         if let Some(len) = files::len_of(key).filter(|_| stat.st_mode & libc::S_IFMT == libc::S_IFREG) {
             stat.st_size = len as i64;
         }
-    }
-    result
+    })
 }
 
 interpose! {
     |next| fn [fstat, fstat64](fd: c_int, into: *mut Stat) -> c_int {
-        told(next(fd, into), into)
+        told(into, || next(fd, into))
     }
     |next| fn [stat, stat64, lstat, lstat64](path: *const c_char, into: *mut Stat) -> c_int {
-        told(next(path, into), into)
+        told(into, || next(path, into))
     }
     |next| fn [fstatat, fstatat64](dir: c_int, path: *const c_char, into: *mut Stat, flags: c_int) -> c_int {
-        told(next(dir, path, into, flags), into)
+        told(into, || next(dir, path, into, flags))
     }
     // What programs call that were linked with a glibc before 2.33.
     |next| fn [__fxstat, __fxstat64](version: c_int, fd: c_int, into: *mut Stat) -> c_int {
-        told(next(version, fd, into), into)
+        told(into, || next(version, fd, into))
     }
     |next| fn [__xstat, __xstat64, __lxstat, __lxstat64](
         version: c_int,
         path: *const c_char,
         into: *mut Stat,
     ) -> c_int {
-        told(next(version, path, into), into)
+        told(into, || next(version, path, into))
     }
     |next| fn [__fxstatat, __fxstatat64](
         version: c_int,
@@ -49,11 +48,10 @@ interpose! {
         into: *mut Stat,
         flags: c_int,
     ) -> c_int {
-        told(next(version, dir, path, into, flags), into)
+        told(into, || next(version, dir, path, into, flags))
     }
     |next| fn [statx](dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, into: *mut Statx) -> c_int {
-        let result = next(dir, path, flags, mask, into);
-        if result == 0 && files::any_taken() {
+        files::ask(|| next(dir, path, flags, mask, into), || {
             // SAFETY: the kernel has filled it.
             let statx = unsafe { &mut *into };
             let dev = rustix::fs::makedev(statx.stx_dev_major, statx.stx_dev_minor);
@@ -61,8 +59,7 @@ interpose! {
             if let Some(len) = files::len_of(Key { dev, inode: Some(statx.stx_ino) }).filter(|_| is_file) {
                 statx.stx_size = len;
             }
-        }
-        result
+        })
     }
     |next| fn [ftruncate, ftruncate64](fd: c_int, len: off64_t) -> c_int {
         transfer::set_len(fd, len, || next(fd, len))
