@@ -4,7 +4,7 @@
 
 use super::rig::*;
 use dioxide_testkit::lab::TestDir;
-use dioxide_testkit::trials::{Trial, TrialResult, lab_trials};
+use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -37,14 +37,11 @@ impl Program {
     }
 
     /// What it prints, and the files that it leaves.
-    fn lines(
-        &self,
-        dir: &Path,
-        operations: &Operations,
-        with: With,
-    ) -> Result<Vec<String>, dioxide_testkit::trials::Failed> {
+    fn lines(&self, dir: &Path, operations: &Operations, with: With) -> Result<Vec<String>, Failed> {
         let dir = empty(dir, &format!("{with:?}"))?;
-        let finished = run(self.command(operations).current_dir(&dir), with, LIMIT)?;
+        let mut command = self.command(operations);
+        with.set(&mut command);
+        let finished = run(command.current_dir(&dir), LIMIT)?;
         let mut lines: Vec<String> = finished.stdout.lines().map(str::to_owned).collect();
         lines.extend(finished.stderr.lines().map(|line| format!("on standard error: {line}")));
         lines.push(ending(finished.status));
@@ -53,12 +50,7 @@ impl Program {
     }
 
     /// A line for each difference with its place, if there is one.
-    fn differs(
-        &self,
-        dir: &Path,
-        operations: &Operations,
-        with: With,
-    ) -> Result<Option<Difference>, dioxide_testkit::trials::Failed> {
+    fn differs(&self, dir: &Path, operations: &Operations, with: With) -> Result<Option<Difference>, Failed> {
         let (plain, other) =
             (self.lines(dir, operations, With::Nothing)?, self.lines(dir, operations, with)?);
         Ok(Difference::between(plain, other))
@@ -72,7 +64,8 @@ impl Program {
         let mut piece = left.len() / 2;
         while piece > 0 {
             for chunk in left.iter().copied().collect::<Vec<_>>().chunks(piece) {
-                let fewer: Operations = left.iter().copied().filter(|number| !chunk.contains(number)).collect();
+                let fewer: Operations =
+                    left.iter().copied().filter(|number| !chunk.contains(number)).collect();
                 if Instant::now() > deadline {
                     return left;
                 }
@@ -180,8 +173,10 @@ fn explain(
     all: Operations,
     with: With,
     difference: Difference,
-) -> Result<dioxide_testkit::trials::Failed, dioxide_testkit::trials::Failed> {
-    if let Some(unsteady) = Difference::between(difference.plain.clone(), program.lines(dir, &all, With::Nothing)?) {
+) -> Result<Failed, Failed> {
+    if let Some(unsteady) =
+        Difference::between(difference.plain.clone(), program.lines(dir, &all, With::Nothing)?)
+    {
         let text = unsteady.text();
         return Ok(failed(format!("seed {}: two runs without the library differ:\n{text}", program.seed)));
     }

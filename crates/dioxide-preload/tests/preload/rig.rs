@@ -134,8 +134,7 @@ fn last_lines(text: &str) -> String {
 
 /// Runs a program until it ends, and ends it and its children when `limit` has passed. Children that it leaves behind are not
 /// waited for.
-pub fn run(command: &mut Command, with: With, limit: Duration) -> Result<Finished, Failed> {
-    with.set(command);
+pub fn run(command: &mut Command, limit: Duration) -> Result<Finished, Failed> {
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let mut child = command
         .stdin(Stdio::null())
@@ -155,7 +154,7 @@ pub fn run(command: &mut Command, with: With, limit: Duration) -> Result<Finishe
             let _ = child.wait();
             let (stdout, stderr) = (content(&mut stdout)?, content(&mut stderr)?);
             let said = last_lines(&stdout) + &last_lines(&stderr);
-            return Err(failed(format!("{with:?}, {command:?}: not done after {limit:?}\n{said}")));
+            return Err(failed(format!("{command:?}: not done after {limit:?}\n{said}")));
         }
         thread::sleep(Duration::from_millis(3));
     };

@@ -40,6 +40,7 @@ const PLANS: [(&str, Option<i32>); 28] = [
     ("threads=16 blocks=4000 middle end=pthread_exit", None),
     ("threads=16 blocks=20000 middle end=exec", None),
     ("threads=16 blocks=20000 middle append end=exit", None),
+    // Left in order, though the process ends by the signal.
     ("threads=16 blocks=20000 middle end=term", Some(libc::SIGTERM)),
     ("threads=16 blocks=20000 middle end=kill", Some(libc::SIGKILL)),
 ];
@@ -47,6 +48,7 @@ const PLANS: [(&str, Option<i32>); 28] = [
 fn threads(dir: &Path, verb: &str, plan: &str, with: With) -> (Command, String) {
     let mut command = Command::new(c_program("threads", COMPILED[plan.len() % 3]));
     command.arg(verb).arg("file").arg("acks").args(plan.split(' ')).current_dir(dir);
+    with.set(&mut command);
     let shown = format!("{} {} {verb} file acks {plan}", with.words(), command.get_program().display());
     (command, shown)
 }
@@ -55,21 +57,23 @@ fn try_plan(dir: &Path, plan: &str, signal: Option<i32>, with: With) -> TrialRes
     let dir = empty(dir, &format!("{with:?}"))?;
     let (mut command, shown) = threads(&dir, "write", plan, with);
     let again = |error: Failed| failed(format!("{error:?}\nagain, in an empty directory: {shown}"));
-    let finished = run(&mut command, with, LIMIT).map_err(again)?;
+    let finished = run(&mut command, LIMIT).map_err(again)?;
     if finished.status.signal() != signal {
         return Err(finished.well().err().map_or_else(|| failed("it was to be killed"), again));
     }
     let file = dir.join("file");
-    if signal.is_some() {
+    if signal == Some(libc::SIGKILL) {
         dioxide::recover(&file, dioxide::Recover::Cut)?;
     }
-    run(&mut threads(&dir, "check", plan, with).0, With::Nothing, LIMIT).and_then(Finished::well).map_err(again)?;
+    run(&mut threads(&dir, "check", plan, With::Nothing).0, LIMIT).and_then(Finished::well).map_err(again)?;
     if files::marker(&file)?.is_some() {
         return Err(again(failed("the marker is still there")));
     }
     let size = std::fs::metadata(&file)?.len();
     match files::extents(&file)?.last() {
-        Some(last) if last.start >= size => Err(again(failed(format!("{size} bytes, and space behind: {last:?}")))),
+        Some(last) if last.start >= size => {
+            Err(again(failed(format!("{size} bytes, and space behind: {last:?}"))))
+        }
         _ => Ok(()),
     }
 }
@@ -77,9 +81,11 @@ fn try_plan(dir: &Path, plan: &str, signal: Option<i32>, with: With) -> TrialRes
 pub fn trials() -> Vec<Trial> {
     let each = |(plan, signal): (&'static str, _)| {
         let name = format!("threads {plan}").replace(' ', "_");
-        lab_trials_where(&name, |_| Ok(()), move |dir: TestDir| {
-            With::ALL.into_iter().try_for_each(|with| try_plan(&dir, plan, signal, with))
-        })
+        lab_trials_where(
+            &name,
+            |_| Ok(()),
+            move |dir: TestDir| With::ALL.into_iter().try_for_each(|with| try_plan(&dir, plan, signal, with)),
+        )
     };
     PLANS.into_iter().flat_map(each).collect()
 }
