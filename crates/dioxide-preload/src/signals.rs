@@ -8,7 +8,8 @@ use crate::next::{Next, interpose};
 use crate::process;
 use crate::slots;
 use libc::{c_int, sighandler_t};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr;
@@ -22,11 +23,17 @@ const ENDING: [c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const NAP: Duration = Duration::from_millis(5);
+const NAP_MAX: Duration = Duration::from_millis(200);
+
+/// The first, which stays until the process ends, and ours.
+const THREADS_LEFT: usize = 2;
 
 /// How the thread is woken.
 static WAKE: OnceLock<OwnedFd> = OnceLock::new();
 /// The handlers stand, and the thread listens.
 static LISTENING: AtomicBool = AtomicBool::new(false);
+/// The program's first thread has ended.
+static FIRST_ENDED: AtomicBool = AtomicBool::new(false);
 /// The signal that came.
 static CAME: AtomicI32 = AtomicI32::new(0);
 
@@ -38,7 +45,8 @@ pub fn listen(descriptor_min: u32) {
     let spawned =
         with_signals_blocked(|| thread::Builder::new().name("dioxide-signal".into()).spawn(end_when_woken));
     if spawned.is_ok() {
-        LISTENING.store(true, Ordering::Release);
+        LISTENING.store(true, Ordering::SeqCst);
+        tell_of_the_first();
         for signal in ENDING {
             if handler_of(signal) == libc::SIG_DFL {
                 set_handler(signal, came as *const () as sighandler_t);
@@ -74,8 +82,45 @@ fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
 fn end_when_woken() {
     let Some(wake) = WAKE.get() else { return };
     while rustix::io::read(wake, &mut [0_u8; 8]).is_err() {}
-    process::before_end();
-    end_by(CAME.load(Ordering::Acquire));
+    match CAME.load(Ordering::Acquire) {
+        0 => end_with_the_last_thread(wake),
+        signal => {
+            process::before_end();
+            end_by(signal);
+        }
+    }
+}
+
+/// The program's first thread has ended by itself. The process ends with the last of the others, or would: this one is not the
+/// program's.
+fn end_with_the_last_thread(wake: &OwnedFd) {
+    let mut nap = NAP;
+    while fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > THREADS_LEFT) {
+        let mut events = [PollFd::new(wake, PollFlags::IN)];
+        let timeout = Timespec { tv_sec: 0, tv_nsec: nap.as_nanos() as i64 };
+        if rustix::event::poll(&mut events, Some(&timeout)).is_ok_and(|count| count > 0) {
+            return end_when_woken();
+        }
+        nap = (nap * 2).min(NAP_MAX);
+    }
+    // SAFETY: as libc does when the last thread ends.
+    unsafe { libc::exit(0) };
+}
+
+/// The calling thread is about to end, by its own will.
+pub fn thread_ends() {
+    if rustix::thread::gettid() == rustix::process::getpid() {
+        FIRST_ENDED.store(true, Ordering::SeqCst);
+        tell_of_the_first();
+    }
+}
+
+fn tell_of_the_first() {
+    if let Some(wake) =
+        WAKE.get().filter(|_| LISTENING.load(Ordering::SeqCst) && FIRST_ENDED.load(Ordering::SeqCst))
+    {
+        let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
+    }
 }
 
 /// Lets a signal do what it does by default: which is the end.

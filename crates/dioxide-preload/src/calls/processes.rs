@@ -3,6 +3,7 @@
 use crate::files;
 use crate::next::{Next, interpose};
 use crate::process;
+use crate::signals;
 use libc::{FILE, c_char, c_int, c_long, c_void, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 use std::arch::naked_asm;
 
@@ -126,4 +127,5 @@ pass_through! {
     process::before_exec: execve, execv, execvp, execvpe, execveat, fexecve, execl, execlp, execle;
     process::before_vfork: vfork;
     process::before_end: _exit, _Exit;
+    signals::thread_ends: pthread_exit;
 }
