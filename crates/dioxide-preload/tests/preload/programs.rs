@@ -20,7 +20,9 @@ struct Program {
 }
 
 const NOTHING: [&str; 2] = ["", ""];
-const TAKEN: [&str; 2] = ["1 of them taken over"; 2];
+const TAKEN: [&str; 2] = [REQUESTS; 2];
+/// Said where something was taken over.
+const REQUESTS: &str = " write requests (";
 
 const PROGRAMS: [Program; 22] = [
     Program {
@@ -33,25 +35,25 @@ const PROGRAMS: [Program; 22] = [
         name: "sysbench_rndwr",
         script: "o='--file-total-size=16M --file-num=4 --file-extra-flags=direct --validate'; sysbench fileio $o prepare && \
                  sysbench fileio $o --file-test-mode=rndwr --threads=16 --time=1 run",
-        says: ["", "4 of them taken over"],
+        says: ["", REQUESTS],
     },
     Program {
         name: "sysbench_rndrw",
         script: "o='--file-total-size=16M --file-num=4 --file-extra-flags=direct --validate'; sysbench fileio $o prepare && \
                  sysbench fileio $o --file-test-mode=rndrw --threads=16 --time=1 run",
-        says: ["", "4 of them taken over"],
+        says: ["", REQUESTS],
     },
     Program {
         name: "fio_psync_threads",
         script: "fio --name=a --filename=f --rw=write --bs=4k --ioengine=psync --direct=1 --verify=crc32c --thread --numjobs=8 \
                  --offset_increment=4M --size=4M --fallocate=none",
-        says: ["", "1 of them taken over"],
+        says: ["", REQUESTS],
     },
     Program {
         name: "fio_pvsync_threads_random_fdatasync",
         script: "fio --name=a --filename=f --rw=randwrite --bs=4k --ioengine=pvsync --direct=1 --verify=crc32c --thread \
                  --numjobs=8 --offset_increment=2M --size=2M --fallocate=none --fdatasync=16",
-        says: ["", "1 of them taken over"],
+        says: ["", REQUESTS],
     },
     Program {
         name: "fio_pvsync2_processes",
@@ -69,7 +71,7 @@ const PROGRAMS: [Program; 22] = [
         name: "fio_sync",
         script: "fio --name=a --filename=f --rw=write --bs=4k --ioengine=sync --direct=1 --verify=crc32c --size=8M \
                  --fallocate=none",
-        says: ["0 of them taken over", "of them taken over"],
+        says: ["0 of them taken over", REQUESTS],
     },
     Program {
         name: "fio_libaio",
@@ -135,7 +137,7 @@ const PROGRAMS: [Program; 22] = [
         name: "xfs_io",
         script: "xfs_io -d -f -c 'pwrite -S 7 0 1m' -c 'pwrite -S 8 -b 4k 1m 64k' -c 'pread 1m 4k' -c fsync -c stat f && \
                  test $(stat -c %s f) = 1114112",
-        says: ["0 of them taken over", "1 of them taken over"],
+        says: ["0 of them taken over", REQUESTS],
     },
     Program {
         name: "python_threads",
@@ -152,7 +154,7 @@ assert os.fstat(f).st_size == os.stat('f').st_size == 8 * 200 * 4096
 os.close(f)
 assert open('f', 'rb').read() == b'x' * (8 * 200 * 4096)
 \"",
-        says: ["", "1 of them taken over"],
+        says: ["", REQUESTS],
     },
     Program {
         name: "sqlite",
@@ -170,7 +172,7 @@ assert open('f', 'rb').read() == b'x' * (8 * 200 * 4096)
     },
 ];
 
-/// The names and sizes of all files, also in directories below.
+/// A file that has a marker, also in directories below.
 fn marked(dir: &Path) -> Result<Option<String>, Failed> {
     for entry in fs::read_dir(dir)? {
         let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
@@ -192,7 +194,8 @@ fn try_program(dir: &TestDir, program: &Program, with: With) -> TrialResult {
     command.args(["-c", program.script]).current_dir(&dir);
     let again = |error: Failed| {
         failed(format!(
-            "{error:?}\nagain, in an empty directory: {} bash -c {:?}",
+            "{}\nagain, in an empty directory: {} bash -c {:?}",
+            message(&error),
             with.words(),
             program.script
         ))

@@ -15,6 +15,11 @@ pub fn failed(what: impl Into<String>) -> Failed {
     Failed::from(what.into())
 }
 
+/// What was said of it.
+pub fn message(failed: &Failed) -> &str {
+    failed.message().unwrap_or_default()
+}
+
 /// What stands before libc in a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum With {

@@ -56,7 +56,7 @@ fn threads(dir: &Path, verb: &str, plan: &str, with: With) -> (Command, String) 
 fn try_plan(dir: &Path, plan: &str, signal: Option<i32>, with: With) -> TrialResult {
     let dir = empty(dir, &format!("{with:?}"))?;
     let (mut command, shown) = threads(&dir, "write", plan, with);
-    let again = |error: Failed| failed(format!("{error:?}\nagain, in an empty directory: {shown}"));
+    let again = |error: Failed| failed(format!("{}\nagain, in an empty directory: {shown}", message(&error)));
     let finished = run(&mut command, LIMIT).map_err(again)?;
     if finished.status.signal() != signal {
         return Err(finished.well().err().map_or_else(|| failed("it was to be killed"), again));
