@@ -395,9 +395,9 @@ static void do_write(void) {
         abort();
 }
 
-// The checksum of memory that was read into; a read that failed may have left anything.
+// The checksum of what was read. Behind that may be anything, as after a read that failed.
 static uint32_t seen(const void *memory, size_t len, long result) {
-    return result < 0 ? 0 : checksum(memory, len);
+    return checksum(memory, result < 0 ? 0 : (size_t)result < len ? (size_t)result : len);
 }
 
 static void do_read(void) {
