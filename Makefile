@@ -1,5 +1,5 @@
 # The commands a developer needs; scripts/ does the work.
-.PHONY: bench test check mutants fuzz simulate loom sanitize lab unlab
+.PHONY: bench test check mutants fuzz simulate loom sanitize capi install-capi lab unlab
 .NOTPARALLEL:
 
 bench:
@@ -23,6 +23,14 @@ loom:
 # The library's tests under AddressSanitizer, ThreadSanitizer and valgrind, each of which first finds planted faults.
 sanitize:
 	scripts/with-lab scripts/sanitize
+
+# libdioxide.so and libdioxide.a, in target/release.
+capi:
+	scripts/capi build
+
+# These, dioxide.h, dioxide.pc and the manual: PREFIX=/usr/local LIBDIR=PREFIX/lib DESTDIR=
+install-capi:
+	scripts/capi install --prefix "$(or $(PREFIX),/usr/local)" --libdir "$(LIBDIR)" --destdir "$(DESTDIR)"
 
 check:
 	cargo fmt --all --check

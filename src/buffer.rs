@@ -250,6 +250,11 @@ impl Segment {
         Self(libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() })
     }
 
+    /// A view of bytes that their owner knows by address only.
+    pub(crate) fn lent(bytes: *const [u8]) -> Self {
+        Self(libc::iovec { iov_base: bytes.cast_mut().cast(), iov_len: bytes.len() })
+    }
+
     /// The addresses of the bytes.
     pub(crate) fn addresses(&self) -> Range<usize> {
         let start = self.0.iov_base.addr();

@@ -1,6 +1,6 @@
 //! The public [`Queue`]: many operations at a time by one thread.
 
-use crate::buffer::{Buffer, Memory, Pool};
+use crate::buffer::{Buffer, Memory, Pool, Segment};
 use crate::engine::process::Process;
 use crate::engine::queue::{Driver, What};
 use crate::error::{Operation, Result};
@@ -181,7 +181,7 @@ impl Queue {
     ///
     /// [`Full`], with the buffer. Any other error comes with the completion.
     pub fn append(&self, file: &File, data: Buffer, tag: u64) -> Result<(), Full> {
-        self.queue(file, What::Append, Some(data), tag)
+        self.queue(file, What::Append, Some(data.into()), tag)
     }
 
     /// Queues a write of `data` at `offset`, as [`File::write_at`].
@@ -190,7 +190,7 @@ impl Queue {
     ///
     /// [`Full`], with the buffer. Any other error comes with the completion.
     pub fn write_at(&self, file: &File, data: Buffer, offset: u64, tag: u64) -> Result<(), Full> {
-        self.queue(file, What::Write(offset), Some(data), tag)
+        self.queue(file, What::Write(offset), Some(data.into()), tag)
     }
 
     /// Queues a read at `offset` into `into`, as [`File::read_at`]. One through a read-only handle of a file (not a device)
@@ -201,7 +201,66 @@ impl Queue {
     ///
     /// [`Full`], with the buffer. Any other error comes with the completion.
     pub fn read_at(&self, file: &File, into: Buffer, offset: u64, tag: u64) -> Result<(), Full> {
-        self.queue(file, What::Read(offset), Some(into), tag)
+        self.queue(file, What::Read(offset), Some(into.into()), tag)
+    }
+
+    /// Queues an append of memory that stays the caller's, as [`append`](Self::append): no buffer comes back with
+    /// [`Full`] or the completion. For languages whose programs keep their memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    ///
+    /// # Safety
+    ///
+    /// The bytes of `data` stay where they are, and unchanged, until the completion is reaped or dropping the queue has
+    /// returned; for ever if the queue is leaked.
+    #[allow(unsafe_code)]
+    pub unsafe fn append_lent(&self, file: &File, data: *const [u8], tag: u64) -> Result<(), Full> {
+        self.queue(file, What::Append, Some(Memory::Lent(Segment::lent(data))), tag)
+    }
+
+    /// Queues a write of memory that stays the caller's, as [`write_at`](Self::write_at): no buffer comes back with
+    /// [`Full`] or the completion.
+    ///
+    /// # Errors
+    ///
+    /// As [`write_at`](Self::write_at).
+    ///
+    /// # Safety
+    ///
+    /// As [`append_lent`](Self::append_lent).
+    #[allow(unsafe_code)]
+    pub unsafe fn write_lent_at(
+        &self,
+        file: &File,
+        data: *const [u8],
+        offset: u64,
+        tag: u64,
+    ) -> Result<(), Full> {
+        self.queue(file, What::Write(offset), Some(Memory::Lent(Segment::lent(data))), tag)
+    }
+
+    /// Queues a read into memory that stays the caller's, as [`read_at`](Self::read_at): no buffer comes back with
+    /// [`Full`] or the completion.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_at`](Self::read_at).
+    ///
+    /// # Safety
+    ///
+    /// The bytes of `into` stay where they are, and nobody else reads or writes them, until the completion is reaped or
+    /// dropping the queue has returned; for ever if the queue is leaked.
+    #[allow(unsafe_code)]
+    pub unsafe fn read_lent_at(
+        &self,
+        file: &File,
+        into: *mut [u8],
+        offset: u64,
+        tag: u64,
+    ) -> Result<(), Full> {
+        self.queue(file, What::Read(offset), Some(Memory::Lent(Segment::lent(into))), tag)
     }
 
     /// Queues a flush, as [`File::sync_data`]: it covers the writes that had finished when it was submitted, and none that
@@ -214,8 +273,7 @@ impl Queue {
         self.queue(file, What::Sync, None, tag)
     }
 
-    fn queue(&self, file: &File, what: What, buffer: Option<Buffer>, tag: u64) -> Result<(), Full> {
-        let memory = buffer.map(Memory::from);
+    fn queue(&self, file: &File, what: What, memory: Option<Memory>, tag: u64) -> Result<(), Full> {
         let queued = self.0.borrow_mut().queue(file.inner(), what, memory, tag);
         queued.map_err(|memory| Full { buffer: memory.and_then(Memory::into_buffer) })
     }

@@ -48,10 +48,10 @@ impl PartialEq for Waiter {
     }
 }
 
-/// The calling thread's own, for its next operation.
+/// The calling thread's own, for its next operation; while the thread ends, any.
 pub(super) fn mine() -> Arc<Waiter> {
     thread_local!(static MINE: RefCell<Arc<Waiter>> = RefCell::default());
-    MINE.with(|mine| {
+    let own = MINE.try_with(|mine| {
         let mut mine = mine.borrow_mut();
         // Somebody may still be about to drop the request of the last operation.
         if Arc::strong_count(&mine) > 1 {
@@ -60,7 +60,8 @@ pub(super) fn mine() -> Arc<Waiter> {
         // Whoever woke the last operation may have done so when its outcome was taken already.
         mine.state.store(NOTHING, Ordering::Relaxed);
         mine.clone()
-    })
+    });
+    own.unwrap_or_default()
 }
 
 impl Waiter {

@@ -1,0 +1,129 @@
+//! What C hands over, as Rust has it: references, slices, paths, numbers that are not negative.
+
+use crate::error::{Failure, Result, invalid};
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr::{NonNull, slice_from_raw_parts, slice_from_raw_parts_mut};
+
+/// No more members than that can a volume have, so no more paths are looked at.
+const PATHS_MAX: usize = 64;
+
+/// What a pointer points to.
+///
+/// # Safety
+///
+/// It is null, or points to a `T` that nobody changes as long as the reference is used.
+pub(crate) unsafe fn shared<'a, T>(pointer: *const T, name: &str) -> Result<&'a T> {
+    // SAFETY: as the caller promises.
+    unsafe { pointer.as_ref() }.ok_or_else(|| is_null(name))
+}
+
+/// Where a result goes.
+///
+/// # Safety
+///
+/// It is null, or points to memory for a `T` that is the caller's alone. What is there may never have been written.
+pub(crate) unsafe fn give<T>(into: *mut T, name: &str, value: impl FnOnce() -> Result<T>) -> Result<()> {
+    let into = NonNull::new(into).ok_or_else(|| is_null(name))?;
+    let value = value()?;
+    // SAFETY: as the caller promises; nothing is read there, and nothing that is there is dropped.
+    unsafe { into.write(value) };
+    Ok(())
+}
+
+/// Gives a handle to C, which is NULL if there is none.
+///
+/// # Safety
+///
+/// As [`give`].
+pub(crate) unsafe fn give_handle<T>(
+    into: *mut *mut T,
+    name: &str,
+    make: impl FnOnce() -> Result<T>,
+) -> Result<()> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        give(into, name, || Ok(std::ptr::null_mut()))?;
+        give(into, name, || make().map(|made| Box::into_raw(Box::new(made))))
+    }
+}
+
+/// Takes a handle back that [`give_handle`] gave.
+///
+/// # Safety
+///
+/// It is null, or such a handle, which nobody uses at the same time or later.
+pub(crate) unsafe fn take_handle<T>(handle: *mut T, name: &str) -> Result<Box<T>> {
+    match handle.is_null() {
+        true => Err(is_null(name)),
+        // SAFETY: as the caller promises.
+        false => Ok(unsafe { Box::from_raw(handle) }),
+    }
+}
+
+/// The path in a string.
+///
+/// # Safety
+///
+/// It is null, or a string that ends with a null byte, which nobody changes as long as the path is used.
+pub(crate) unsafe fn path<'a>(path: *const c_char, name: &str) -> Result<&'a Path> {
+    if path.is_null() {
+        return Err(is_null(name));
+    }
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    Ok(Path::new(OsStr::from_bytes(bytes)))
+}
+
+/// The paths in an array.
+///
+/// # Safety
+///
+/// It is null, or has `count` pointers, each as for [`path`].
+pub(crate) unsafe fn paths<'a>(paths: *const *const c_char, count: usize) -> Result<Vec<&'a Path>> {
+    if paths.is_null() {
+        return Err(is_null("paths"));
+    }
+    if count > PATHS_MAX {
+        return Err(invalid(format!("count is {count}: a volume has {PATHS_MAX} members at most")));
+    }
+    // SAFETY: as the caller promises.
+    (0..count).map(|number| unsafe { path(*paths.add(number), &format!("paths[{number}]")) }).collect()
+}
+
+/// Bytes that are read. They need not be there if there are none.
+pub(crate) fn bytes(data: *const u8, length: usize) -> Result<*const [u8]> {
+    let data = place(data.cast_mut(), length, "data")?;
+    Ok(slice_from_raw_parts(data.as_ptr(), length))
+}
+
+/// Bytes that are written.
+pub(crate) fn bytes_mut(into: *mut u8, length: usize) -> Result<*mut [u8]> {
+    let into = place(into, length, "into")?;
+    Ok(slice_from_raw_parts_mut(into.as_ptr(), length))
+}
+
+fn place(start: *mut u8, length: usize, name: &str) -> Result<NonNull<u8>> {
+    if length > isize::MAX as usize {
+        return Err(invalid(format!("length is {length}, more than any memory has: a negative number?")));
+    }
+    match NonNull::new(start) {
+        None if length > 0 => Err(is_null(name)),
+        start => Ok(start.unwrap_or(NonNull::dangling())),
+    }
+}
+
+/// A number of bytes in a file.
+pub(crate) fn file_bytes(number: i64, name: &str) -> Result<u64> {
+    u64::try_from(number).map_err(|_| invalid(format!("{name} is {number}: it must not be negative")))
+}
+
+/// For C, where such a number is never negative: files end below 2^63.
+pub(crate) fn signed(number: u64) -> i64 {
+    number.try_into().expect("no file is that long")
+}
+
+fn is_null(name: &str) -> Failure {
+    invalid(format!("{name} is NULL"))
+}

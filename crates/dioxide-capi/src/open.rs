@@ -1,0 +1,170 @@
+//! Opening: files, volumes, and what lies inside.
+
+use crate::args::{self, give_handle};
+use crate::error::{Result, answer, invalid};
+use crate::file::dioxide_file;
+use crate::options::{Wanted, dioxide_options, wanted};
+use dioxide::OpenOptions;
+use std::ffi::{c_char, c_int};
+
+/// Opens `path`, a regular file or a block device, for direct I/O.
+///
+/// `flags` and `mode` are those of open(2): O_RDONLY, or O_RDWR with O_CREAT, O_EXCL and O_TRUNC. O_WRONLY is taken as
+/// O_RDWR, since recovery must read. O_DSYNC and O_SYNC are DIOXIDE_EVERY_WRITE. O_TMPFILE makes a file without a name in the
+/// directory `path`. O_DIRECT and O_CLOEXEC always hold and may be left out; O_APPEND and other flags are refused.
+/// `options` may be NULL for the usual.
+///
+/// Opening for writing takes a lock against other writers (an OFD lock on one byte near the largest offset; one process at a
+/// time holds a file so, with any number of threads and handles), recovers what a crash left behind, which
+/// `dioxide_recovery` reports, and makes what it found durable. A name that was created is durable on return.
+///
+/// The file grows ahead of its end while it is open: other programs see the grown size until it is closed. A process that
+/// ends without `dioxide_close` leaves it so; opening it again, or dioxide_recover, brings it into order.
+///
+/// # Return value
+///
+/// 0 with a handle in `*file`, which `dioxide_close` gives back; or a negative errno with NULL there. A file may be opened
+/// several times in one process: all handles see one length.
+///
+/// # Errors
+///
+/// - EAGAIN: another process has the file open for writing.
+/// - EBUSY: the block device is in use.
+/// - E2BIG: `options` ask for what this version of the library does not know.
+/// - EINVAL: a pointer is NULL, or flags or options make no sense.
+/// - EIO: a flush failed on that file system before; mount it anew.
+/// - EOPNOTSUPP: no direct I/O here, or neither a file nor a device.
+/// - EUCLEAN: a crash left the file grown, and another program changed it since: open it O_RDONLY to look, or recover it by
+///   force.
+/// - What open(2) answers, such as ENOENT, EEXIST and EACCES.
+///
+/// # Thread safety
+///
+/// Any thread. Waits up to a quarter of a second for a lock or a busy device. After a fork the child opens its files anew.
+///
+/// # Safety
+///
+/// `path` is a string; `options` has as many bytes as its size says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dioxide_open(
+    path: *const c_char,
+    flags: c_int,
+    mode: u32,
+    options: *const dioxide_options,
+    file: *mut *mut dioxide_file,
+) -> c_int {
+    answer("dioxide_open", || {
+        // SAFETY: as the caller promises.
+        unsafe {
+            give_handle(file, "file", || {
+                let Wanted { options, temporary } = wanted(flags, mode, options)?;
+                let path = args::path(path, "path")?;
+                let open = if temporary { OpenOptions::open_temporary } else { OpenOptions::open };
+                Ok(dioxide_file(open(&options, path)?))
+            })?;
+        }
+        Ok(0)
+    })
+}
+
+/// Opens several files, or several block devices, as one: chunks of `chunk_bytes` bytes lie on them in turn.
+///
+/// `paths` has `count` members, the same in the same order each time; `chunk_bytes` is a multiple of 4096 and of the file systems'
+/// blocks, usually 65536 to 1048576. With O_CREAT, files that do not exist or are empty become a volume, and so do devices whose
+/// first 4096 bytes are zeros; what holds anything else is refused. Each member begins with a chunk that holds a header, by
+/// which one that is missing, in the wrong place, of another volume or of another time is found. A flush is one of all
+/// members, and fails for all. Everything else is as with `dioxide_open`, but for O_TMPFILE, which is refused.
+///
+/// # Return value
+///
+/// As `dioxide_open`.
+///
+/// # Errors
+///
+/// As `dioxide_open`, and:
+/// - EOPNOTSUPP: files and devices mixed, a chunk that does not fit, or no member.
+/// - EUCLEAN: these are not the members of one volume, in this order.
+///
+/// # Thread safety
+///
+/// As `dioxide_open`.
+///
+/// # Safety
+///
+/// `paths` has `count` strings; `options` has as many bytes as its size says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dioxide_open_striped(
+    paths: *const *const c_char,
+    count: usize,
+    chunk_bytes: u64,
+    flags: c_int,
+    mode: u32,
+    options: *const dioxide_options,
+    file: *mut *mut dioxide_file,
+) -> c_int {
+    answer("dioxide_open_striped", || {
+        // SAFETY: as the caller promises.
+        unsafe {
+            give_handle(file, "file", || {
+                let options = named(wanted(flags, mode, options)?)?;
+                Ok(dioxide_file(options.open_striped(&args::paths(paths, count)?, chunk_bytes)?))
+            })?;
+        }
+        Ok(0)
+    })
+}
+
+/// Opens the regular file `path` inside of `volume`, an ext2 or ext3 file system that is not mounted: an image file, or a block
+/// device.
+///
+/// `path` begins at the root of the volume. `flags` are as with `dioxide_open`, without O_CREAT and O_TMPFILE: files are not made
+/// here. Offsets and lengths of `dioxide_pwrite` are multiples of the volume's block, and the file does not grow ahead. Files of
+/// one volume may be open at the same time in one process; another process is refused while any of them is open for
+/// writing. When the last one is closed, e2fsck finds nothing; after a crash `e2fsck -p` must be run before the volume is
+/// opened again, and finds every durable byte.
+///
+/// # Return value
+///
+/// As `dioxide_open`.
+///
+/// # Errors
+///
+/// As `dioxide_open` for the volume, and:
+/// - EOPNOTSUPP: no ext2 or ext3, a feature beyond these, a volume that must be checked first, a path that names no regular
+///   file, or O_CREAT.
+/// - EUCLEAN: the volume contradicts itself.
+///
+/// # Thread safety
+///
+/// As `dioxide_open`.
+///
+/// # Safety
+///
+/// Both paths are strings; `options` has as many bytes as its size says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dioxide_open_within(
+    volume: *const c_char,
+    path: *const c_char,
+    flags: c_int,
+    options: *const dioxide_options,
+    file: *mut *mut dioxide_file,
+) -> c_int {
+    answer("dioxide_open_within", || {
+        // SAFETY: as the caller promises.
+        unsafe {
+            give_handle(file, "file", || {
+                let options = named(wanted(flags, 0, options)?)?;
+                let volume = args::path(volume, "volume")?;
+                Ok(dioxide_file(options.open_within(volume, args::path(path, "path")?)?))
+            })?;
+        }
+        Ok(0)
+    })
+}
+
+fn named(wanted: Wanted) -> Result<OpenOptions> {
+    match wanted.temporary {
+        true => Err(invalid("O_TMPFILE is for dioxide_open")),
+        false => Ok(wanted.options),
+    }
+}

@@ -1,0 +1,163 @@
+//! What a program asks for when it opens a file.
+
+use crate::error::{Result, invalid};
+use crate::sized::{self, CStruct};
+use dioxide::{Durability, Growth, OpenOptions, Tail};
+use std::ffi::c_int;
+use std::mem::size_of;
+
+/// Writes are stable after the next `dioxide_fdatasync` that begins after they returned.
+pub const DIOXIDE_ON_SYNC: u32 = 0;
+/// Each write is stable when it returns, as with O_DSYNC. Writers that wait together share flushes.
+pub const DIOXIDE_EVERY_WRITE: u32 = 1;
+
+/// Space ahead of the end is allocated and not written. After a crash the file system tells which blocks were written, so
+/// the end is found without help. On XFS, on ext4 with extents and a journal, and on btrfs; elsewhere nothing is prepared.
+pub const DIOXIDE_UNWRITTEN: u32 = 0;
+/// Space ahead of the end is filled with zeros, in the background: durable appends into it cost no journal commit. After a
+/// crash the end is not known: `dioxide_recovery` reports a range, and the program, which knows its records, cuts with
+/// `dioxide_ftruncate`. Also on ext3 and on ext4 without a journal.
+pub const DIOXIDE_ZEROED: u32 = 1;
+/// Nothing is prepared ahead: every append moves the end of file in the kernel.
+pub const DIOXIDE_NOT_AHEAD: u32 = 2;
+
+/// The next append goes on where the last one ended: a last block that is not full is written again with more in it.
+pub const DIOXIDE_REWRITE: u32 = 0;
+/// The next append begins at the next block: no block is written twice, at the price of space. What lies between is zeros.
+pub const DIOXIDE_PAD: u32 = 1;
+
+/// How a file is opened. A member that is 0 asks for the usual; so does NULL in place of the struct.
+///
+/// It may get more members in later versions: initialise all of it, with `size` set to its sizeof, and a program and a library
+/// of different versions understand each other. A library that does not know what a program asks for says so with E2BIG.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct dioxide_options {
+    /// sizeof(struct dioxide_options).
+    pub size: u32,
+    /// When writes through this handle are stable: DIOXIDE_ON_SYNC or DIOXIDE_EVERY_WRITE. Handles of one file may differ.
+    pub durability: u32,
+    /// How space ahead of the end is prepared: DIOXIDE_UNWRITTEN, DIOXIDE_ZEROED or DIOXIDE_NOT_AHEAD. The first handle of a
+    /// file that may write decides.
+    pub growth: u32,
+    /// What becomes of a last block that is not full: DIOXIDE_REWRITE or DIOXIDE_PAD. The first handle of a file that may write
+    /// decides.
+    pub tail: u32,
+    /// The largest step of growth, in bytes; 0 for 64 MiB. Larger steps are fewer, smaller ones hold up writers less.
+    pub growth_cap_bytes: u64,
+    /// The length that the file is expected to reach, in bytes, or 0: the first step of growth goes there at once. A hint,
+    /// never a limit.
+    pub capacity_bytes: u64,
+}
+
+// SAFETY: numbers, side by side.
+unsafe impl CStruct for dioxide_options {
+    const NAME: &str = "dioxide_options";
+    const SIZE_FIRST: usize = 32;
+    const ZERO: Self = Self {
+        size: size_of::<Self>() as u32,
+        durability: 0,
+        growth: 0,
+        tail: 0,
+        growth_cap_bytes: 0,
+        capacity_bytes: 0,
+    };
+}
+
+const ACCESS: [(c_int, bool); 3] = [(libc::O_RDONLY, false), (libc::O_WRONLY, true), (libc::O_RDWR, true)];
+
+/// What changes nothing: a file is always opened so.
+const ALWAYS: c_int = libc::O_DIRECT | libc::O_CLOEXEC | libc::O_NOCTTY | LARGE_FILE;
+
+/// O_LARGEFILE as the kernel has it; that of a C library for 64-bit machines is 0.
+const LARGE_FILE: c_int = match cfg!(any(target_arch = "aarch64", target_arch = "arm")) {
+    true => 0o400000,
+    false => 0o100000,
+};
+
+/// Flags and options as the library has them.
+pub(crate) struct Wanted {
+    pub options: OpenOptions,
+    pub temporary: bool,
+}
+
+/// What the program asks for.
+///
+/// # Safety
+///
+/// The options are NULL or as [`sized::take`] wants them.
+pub(crate) unsafe fn wanted(flags: c_int, mode: u32, given: *const dioxide_options) -> Result<Wanted> {
+    let given = match given.is_null() {
+        true => dioxide_options::ZERO,
+        // SAFETY: as the caller promises.
+        false => unsafe { sized::take(given)? },
+    };
+    let mut options = OpenOptions::new();
+    given.tell(&mut options)?;
+    let temporary = tell_flags(flags, &mut options)?;
+    options.mode(mode & 0o7777);
+    Ok(Wanted { options, temporary })
+}
+
+impl dioxide_options {
+    fn tell(&self, options: &mut OpenOptions) -> Result<()> {
+        let durabilities = [Durability::OnSync, Durability::EveryWrite];
+        options.durability(choice("durability", self.durability, &durabilities)?);
+        options.growth(choice("growth", self.growth, &[Growth::Unwritten, Growth::Zeroed, Growth::None])?);
+        options.tail(choice("tail", self.tail, &[Tail::Rewrite, Tail::Pad])?);
+        if self.growth_cap_bytes > 0 {
+            options.growth_cap(self.growth_cap_bytes);
+        }
+        if self.capacity_bytes > 0 {
+            options.capacity(self.capacity_bytes);
+        }
+        Ok(())
+    }
+}
+
+fn choice<T: Copy>(name: &str, number: u32, choices: &[T]) -> Result<T> {
+    let unknown = || {
+        invalid(format!(
+            "the member {name} of struct dioxide_options is {number}, and must be below {}",
+            choices.len()
+        ))
+    };
+    choices.get(number as usize).copied().ok_or_else(unknown)
+}
+
+/// Takes the flags of open(2) over. Returns whether they ask for a file without a name.
+fn tell_flags(flags: c_int, options: &mut OpenOptions) -> Result<bool> {
+    let access = ACCESS.iter().find(|(access, _)| flags & libc::O_ACCMODE == *access);
+    let Some((access, write)) = access else {
+        return Err(invalid("flags have no access mode: O_RDONLY or O_RDWR"));
+    };
+    let mut left = flags & !(ALWAYS | access);
+    let mut has = |flag: c_int| {
+        let has = left & flag == flag;
+        left &= if has { !flag } else { !0 };
+        has
+    };
+    // The bits of O_SYNC and O_TMPFILE include those of other flags.
+    let durable = has(libc::O_SYNC) || has(libc::O_DSYNC);
+    let temporary = has(libc::O_TMPFILE);
+    let (create, exclusive, truncate) = (has(libc::O_CREAT), has(libc::O_EXCL), has(libc::O_TRUNC));
+    if left & libc::O_APPEND != 0 {
+        return Err(invalid(
+            "O_APPEND is not taken: dioxide_append appends, dioxide_pwrite writes at its offset",
+        ));
+    }
+    if left != 0 {
+        return Err(invalid(format!("flags {left:#o} are not known here")));
+    }
+    if (create || truncate || temporary) && !write {
+        return Err(invalid("O_CREAT, O_TRUNC and O_TMPFILE need O_RDWR"));
+    }
+    if exclusive && !create {
+        return Err(invalid("O_EXCL needs O_CREAT (a device that is in use is refused without it)"));
+    }
+    options.write(*write).create(create && !exclusive).create_new(create && exclusive).truncate(truncate);
+    if durable {
+        options.durability(Durability::EveryWrite);
+    }
+    Ok(temporary)
+}
