@@ -1,0 +1,134 @@
+//! Settings that cannot be understood, programs that cannot be helped, and processes that were killed.
+
+use super::rig::*;
+use dioxide_testkit::files;
+use dioxide_testkit::lab::{Applies, Fs, TestDir};
+use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where};
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Threads that write, as in threads.rs, with a variable set.
+fn write_with(
+    dir: &Path,
+    name: &str,
+    value: &str,
+    with: With,
+) -> Result<Finished, dioxide_testkit::trials::Failed> {
+    let mut command = Command::new(c_program("threads", COMPILED[0]));
+    command.args(["write", "file", "acks", "threads=8", "blocks=400", "end=close"]).current_dir(dir);
+    with.set(&mut command);
+    run(command.env(name, value), LIMIT)?.well()
+}
+
+fn what_is_not_understood_is_said_once_and_the_program_runs(dir: TestDir) -> TrialResult {
+    for (name, value) in [
+        ("DIOXIDE_DEVICES", "maybe"),
+        ("DIOXIDE_STATS", "yes"),
+        ("DIOXIDE_GROWTH_CAP", "big"),
+        ("DIOXIDE_MATCH", "/a/[b"),
+    ] {
+        let dir = empty(&dir, "run")?;
+        let finished = write_with(&dir, name, value, With::Preload)?;
+        let said: Vec<_> = finished.stderr.lines().collect();
+        assert!(said.len() == 1 && said[0].starts_with("dioxide: ") && said[0].contains(name), "{said:?}");
+        assert_eq!(fs::metadata(dir.join("file"))?.len(), 400 * 4096);
+    }
+    Ok(())
+}
+
+fn a_pattern_that_matches_nothing_is_said_once_and_nothing_is_taken(dir: TestDir) -> TrialResult {
+    let finished = write_with(&dir, "DIOXIDE_MATCH", "*.nothing", With::Eager)?;
+    let said: Vec<_> = finished.stderr.lines().collect();
+    assert!(said.len() == 1 && said[0].contains("DIOXIDE_MATCH matched none"), "{said:?}");
+    assert_eq!(fs::metadata(dir.join("file"))?.len(), 400 * 4096);
+    Ok(())
+}
+
+/// A program that opens no such file is told nothing.
+fn a_program_without_direct_files_hears_nothing(_dir: TestDir) -> TrialResult {
+    let mut command = Command::new("true");
+    With::Eager.set(&mut command);
+    let finished = run(command.env("DIOXIDE_MATCH", "*.nothing"), LIMIT)?.well()?;
+    assert_eq!((finished.stdout.as_str(), finished.stderr.as_str()), ("", ""));
+    Ok(())
+}
+
+fn a_static_program_runs_as_without(dir: TestDir) -> TrialResult {
+    let path = c_program("threads", ("static", &["-static"]));
+    let mut command = Command::new(path);
+    command.args(["write", "file", "acks", "threads=8", "blocks=400"]).current_dir(&*dir);
+    With::Eager.set(&mut command);
+    run(&mut command, LIMIT)?.well()?;
+    assert_eq!(fs::metadata(dir.join("file"))?.len(), 400 * 4096);
+    Ok(())
+}
+
+/// What a killed process leaves is brought into order by the next one that opens it for direct writes under the library.
+fn the_next_open_brings_a_killed_programs_file_into_order(dir: TestDir) -> TrialResult {
+    for with in With::LIBRARY {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        let threads = |verb: &str| {
+            let mut command = Command::new(c_program("threads", COMPILED[0]));
+            command
+                .args([verb, "file", "acks", "threads=16", "blocks=20000", "middle", "end=kill"])
+                .current_dir(&dir);
+            command
+        };
+        let mut write = threads("write");
+        with.set(&mut write);
+        assert_eq!(run(&mut write, LIMIT)?.status.signal(), Some(libc::SIGKILL));
+        let mut next = Command::new("dd");
+        next.args(["if=/dev/null", "of=file", "oflag=direct,append", "conv=notrunc", "status=none"])
+            .current_dir(&dir);
+        with.set(&mut next);
+        run(&mut next, LIMIT)?.well()?;
+        let file = dir.join("file");
+        assert_eq!(files::marker(&file)?, None, "{with:?}");
+        let mut check = threads("check");
+        With::Nothing.set(&mut check);
+        run(&mut check, LIMIT)?.well()?;
+    }
+    Ok(())
+}
+
+fn on_ext4(fs: Fs) -> Applies {
+    if fs == Fs::Ext4 { Ok(()) } else { Err("tried on ext4") }
+}
+
+fn where_files_grow(fs: Fs) -> Applies {
+    fs.grows_unwritten()
+}
+
+pub fn trials() -> Vec<Trial> {
+    [
+        lab_trials_where(
+            "what_is_not_understood_is_said_once_and_the_program_runs",
+            on_ext4,
+            what_is_not_understood_is_said_once_and_the_program_runs,
+        ),
+        lab_trials_where(
+            "a_pattern_that_matches_nothing_is_said_once_and_nothing_is_taken",
+            on_ext4,
+            a_pattern_that_matches_nothing_is_said_once_and_nothing_is_taken,
+        ),
+        lab_trials_where(
+            "a_program_without_direct_files_hears_nothing",
+            on_ext4,
+            a_program_without_direct_files_hears_nothing,
+        ),
+        lab_trials_where("a_static_program_runs_as_without", on_ext4, a_static_program_runs_as_without),
+        lab_trials_where(
+            "the_next_open_brings_a_killed_programs_file_into_order",
+            where_files_grow,
+            the_next_open_brings_a_killed_programs_file_into_order,
+        ),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}

@@ -1,0 +1,22 @@
+//! The preload library under programs: C programs of our own that know what must be so (`tests/c`), and programs that nobody
+//! here wrote. Every test runs without the library too: what fails there is the test's own fault.
+
+mod bad_use;
+mod posix;
+mod programs;
+mod rig;
+mod threads;
+
+use dioxide_testkit::trials::Trial;
+use std::process::ExitCode;
+
+fn trials() -> Vec<Trial> {
+    [posix::trials(), threads::trials(), programs::trials(), bad_use::trials()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn main() -> ExitCode {
+    dioxide_testkit::run(&[], trials)
+}
