@@ -79,15 +79,16 @@ fn why_not(program: &Path) -> Result<Option<String>> {
     if let Some(why) = why_not_safe(program)? {
         return Ok(Some(why));
     }
-    let file = || File::open(program).with_context(|| program.display().to_string());
+    // What may be executed but not read is for the kernel to judge.
+    let (Ok(first), Ok(file)) = (File::open(program), File::open(program)) else { return Ok(None) };
     let mut line = Vec::new();
-    file()?.take(LINE_MAX_BYTES).read_to_end(&mut line)?;
+    first.take(LINE_MAX_BYTES).read_to_end(&mut line)?;
     Ok(match interpreter(&line) {
         Some(interpreter) => {
             let why = File::open(interpreter).ok().and_then(why_not_image);
             why.map(|why| format!("is a script for {}, which {why}", interpreter.display()))
         }
-        None => why_not_image(file()?),
+        None => why_not_image(file),
     })
 }
 

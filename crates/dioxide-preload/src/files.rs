@@ -10,7 +10,7 @@
 //! has `taken`, for a moment. The engine's threads call libc as well, and never wait for CONTROL.
 
 use crate::keeper;
-use crate::process::{Inside, is_elsewhere, is_inside};
+use crate::process::{Inside, is_elsewhere, is_inside, is_own};
 use crate::say::say;
 use crate::settings::Settings;
 use crate::slots::{self, State};
@@ -39,6 +39,9 @@ const TRY_AGAIN_MS: u64 = 50;
 /// How long whoever takes a file over waits for what the kernel has in flight.
 const TRANSFER_PATIENCE: Duration = Duration::from_millis(500);
 const TRANSFER_NAP: Duration = Duration::from_micros(50);
+
+/// Higher numbers would make the kernel's table of descriptors long.
+const NUMBERS_HIGH: u32 = 16 << 10;
 
 /// What a file is known by, whatever its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -352,8 +355,11 @@ pub fn opened(fd: c_int, flags: c_int) {
 /// A second descriptor of the file was opened, by which the kernel would show what was only grown.
 fn opened_beside(key: Key) {
     let inode = known().get(&key).cloned();
-    if let Some(inode) = inode.filter(|inode| inode.is_taken()) {
-        hand_back(&inode, "it was opened without O_DIRECT as well");
+    if let Some(inode) = inode.filter(|inode| !inode.is_kernel_only()) {
+        let control = control();
+        if inode.is_taken() {
+            hand_back_held(&inode, "it was opened without O_DIRECT as well", &control);
+        }
     }
 }
 
@@ -397,11 +403,16 @@ fn now_ms() -> u64 {
 }
 
 fn take_over_held(inode: &Arc<Inode>, _control: &Control) {
-    if inode.is_kernel_only() || inode.is_taken() || OVER.load(Ordering::Relaxed) {
+    if inode.is_kernel_only() || inode.is_taken() || OVER.load(Ordering::Relaxed) || !is_own() {
         return;
     }
+    // Before anybody looks: whoever opens the file in another way from now on sees that, and waits for CONTROL.
+    TAKEN.fetch_add(1, Ordering::SeqCst);
     let mut drained = inode.drained();
     let opened = if inode.kernel_is_done() { open_engine(inode) } else { Err(Refusal::Busy) };
+    if opened.is_err() {
+        TAKEN.fetch_sub(1, Ordering::Release);
+    }
     match opened {
         Ok(taken) => {
             let taken = Arc::new(taken);
@@ -412,7 +423,6 @@ fn take_over_held(inode: &Arc<Inode>, _control: &Control) {
                 }
             }
             *inode.taken.write().unwrap_or_else(PoisonError::into_inner) = Some(taken);
-            TAKEN.fetch_add(1, Ordering::Release);
             summary::note(Event::TakenOver);
             drop(drained);
             keeper::listen(high_numbers());
@@ -476,7 +486,7 @@ fn open_engine(inode: &Inode) -> Result<Taken, Refusal> {
 /// Where the engine's descriptors begin, so that the program gets the lowest numbers.
 fn high_numbers() -> u32 {
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
-    u32::try_from(limit / 2).unwrap_or(1 << 19)
+    u32::try_from(limit / 2).unwrap_or(NUMBERS_HIGH).min(NUMBERS_HIGH)
 }
 
 /// Lets the kernel serve the file from now on, which is cut to its length first.
@@ -657,14 +667,18 @@ pub fn set_flags(fd: c_int, flags: c_int, change: impl FnOnce() -> c_int) -> c_i
 
 // --- processes ---------------------------------------------------------------------------------------
 
-/// What is held while the process divides.
-pub struct Divided(#[allow(dead_code)] Control, RwLockWriteGuard<'static, BTreeMap<Key, Arc<Inode>>>);
+/// What is held while the process divides: all that the child might wait for.
+pub struct Divided {
+    _control: Control,
+    known: RwLockWriteGuard<'static, BTreeMap<Key, Arc<Inode>>>,
+    summary: summary::Held,
+}
 
 /// Before a fork: the child has copies of all descriptors, so the kernel serves all files from now on, in both.
 pub fn before_fork() -> Divided {
     let control = control();
     hand_back_those_held("the process forked", |_| true, &control);
-    Divided(control, known_to_change())
+    Divided { _control: control, known: known_to_change(), summary: summary::hold() }
 }
 
 /// In the child, which knows nothing. If nothing is held, the fork was made where nothing could be: then the child takes no file over.
@@ -674,7 +688,7 @@ pub fn in_child(divided: Option<Divided>) {
     OVER.store(divided.is_none(), Ordering::Relaxed);
     if let Some(mut divided) = divided {
         // What they hold is the parent's.
-        std::mem::forget(std::mem::take(&mut *divided.1));
-        summary::forget();
+        std::mem::forget(std::mem::take(&mut *divided.known));
+        divided.summary.forget();
     }
 }

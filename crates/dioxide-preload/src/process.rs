@@ -114,6 +114,13 @@ pub fn before_raw_fork() {
     hand_all_back("the process divides");
 }
 
+/// In the child of such a call: nothing is taken over there.
+pub fn in_raw_child() {
+    OWNER.store(own_number(), Ordering::Relaxed);
+    keeper::forget();
+    files::in_child(None);
+}
+
 /// Before vfork: the child has the descriptors, and the memory, of its parent.
 pub fn before_vfork() {
     hand_all_back("the process forked");
@@ -133,7 +140,11 @@ pub fn before_exec() {
 
 /// Before the process ends at once.
 pub fn before_raw_end() {
-    by_the_keeper(Wish::End);
+    match files::any_taken() {
+        true => by_the_keeper(Wish::End),
+        false if is_own() && !is_inside() => tell(),
+        false => {}
+    }
 }
 
 /// These calls are made in signal handlers as well, whatever the thread was doing: memory may be locked, and the thread may be

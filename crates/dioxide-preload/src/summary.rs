@@ -19,8 +19,9 @@ pub enum Event {
     HandedBack(String),
 }
 
+/// See the module.
 #[derive(Debug, Default)]
-struct Summary {
+pub struct Summary {
     seen: u64,
     unmatched: u64,
     taken_over: u64,
@@ -73,9 +74,19 @@ pub fn add(stats: &Stats) {
     totals.growth_waits += stats.growth_waits;
 }
 
-/// In the child of a fork, whose parent tells what was before.
-pub fn forget() {
-    *summary() = None;
+/// Nobody else notes anything.
+pub struct Held(MutexGuard<'static, Option<Summary>>);
+
+/// Holds it over a fork.
+pub fn hold() -> Held {
+    Held(summary())
+}
+
+impl Held {
+    /// In the child, whose parent tells what was before.
+    pub fn forget(&mut self) {
+        *self.0 = None;
+    }
 }
 
 /// Whether files were opened that the patterns could have matched, and none was.

@@ -134,7 +134,13 @@ fn serve(
 }
 
 /// Writes `data`, with the flags of `pwritev2`.
+#[inline(always)]
 pub fn write(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl Fn() -> isize) -> isize {
+    if slots::find(fd).is_none() { kernel() } else { write_known(fd, data, place, flags, kernel) }
+}
+
+#[inline(never)]
+fn write_known(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl Fn() -> isize) -> isize {
     let gains = |description: &Description| {
         let is_durable = description.durable || flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
         description.writes && (is_durable || extends(fd, description, place, total(data).unwrap_or(0)))
@@ -160,13 +166,13 @@ pub fn write(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl
         match (append, place) {
             _ if len == 0 => {}
             (true, _) => {
+                let cuts = description.inode.cuts.load(Ordering::Acquire);
+                check_alignment(description, taken, data, len, taken.len())?;
                 let given = if let Place::At(offset) = place { offset } else { 0 };
                 if check_alignment(description, taken, data, len, given).is_err() {
                     // XFS looks at an offset that means nothing, ext4 does not.
                     return Err(Instead::HandBack("an append was not aligned"));
                 }
-                let cuts = description.inode.cuts.load(Ordering::Acquire);
-                check_alignment(description, taken, data, len, taken.len())?;
                 let offset = with_one_piece(data, len, |bytes| Ok(file.append(bytes)?))?;
                 if place == Place::Position {
                     appended(fd, description, offset + len as u64, cuts)?;
@@ -183,7 +189,13 @@ pub fn write(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl
 }
 
 /// Reads into `into`, with the flags of `preadv2`.
+#[inline(always)]
 pub fn read(fd: c_int, into: &[iovec], place: Place, flags: c_int, kernel: impl Fn() -> isize) -> isize {
+    if slots::find(fd).is_none() { kernel() } else { read_known(fd, into, place, flags, kernel) }
+}
+
+#[inline(never)]
+fn read_known(fd: c_int, into: &[iovec], place: Place, flags: c_int, kernel: impl Fn() -> isize) -> isize {
     let engine = |description: &Description, taken: &Taken| {
         let Some(len) = total(into).filter(|_| description.reads) else { return Err(Instead::Kernel) };
         if flags & !RWF_IGNORED != 0 {

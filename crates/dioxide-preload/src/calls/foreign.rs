@@ -2,7 +2,9 @@
 
 use crate::files;
 use crate::next::interpose;
-use libc::{aiocb, c_int, c_long, c_uint, c_ulong, c_void, msghdr, off64_t, sigevent, size_t, ssize_t};
+use libc::{
+    aiocb, c_int, c_long, c_uint, c_ulong, c_void, mmsghdr, msghdr, off64_t, sigevent, size_t, ssize_t,
+};
 
 /// What the program's asynchronous I/O may reach.
 fn of_control_blocks(list: *const *mut aiocb, count: c_int) {
@@ -90,12 +92,20 @@ fn passed_on(message: *const msghdr) {
     }
 }
 
+/// The number `to` will be something else, or nothing.
+fn replaced(from: c_long, to: c_long, why: &str) {
+    files::hand_back_descriptor(from as c_int, why);
+    files::hand_back_descriptor(to as c_int, why);
+    let _ = files::close(to as c_int, || 0);
+}
+
 /// Calls made by number, of which the first argument is a descriptor, and whose effect would not be seen.
-fn by_number(number: c_long, first: c_long, fifth: c_long) {
+fn by_number(number: c_long, first: c_long, second: c_long, fifth: c_long) {
     let why = "the program makes system calls by number";
     match number {
         libc::SYS_io_uring_setup => ring(),
         libc::SYS_mmap => files::hand_back_descriptor(fifth as c_int, why),
+        libc::SYS_close => replaced(first, first, why),
         libc::SYS_write
         | libc::SYS_pwrite64
         | libc::SYS_writev
@@ -111,9 +121,7 @@ fn by_number(number: c_long, first: c_long, fifth: c_long) {
         | libc::SYS_ftruncate
         | libc::SYS_fallocate
         | libc::SYS_dup
-        | libc::SYS_dup3
         | libc::SYS_fcntl
-        | libc::SYS_close
         | libc::SYS_sendfile
         | libc::SYS_ioctl => {
             files::hand_back_descriptor(first as c_int, why);
@@ -124,12 +132,12 @@ fn by_number(number: c_long, first: c_long, fifth: c_long) {
         | libc::SYS_io_submit
         | libc::SYS_execve
         | libc::SYS_execveat
+        | libc::SYS_clone3
+        | libc::SYS_sendmmsg
         | libc::SYS_clone
         | libc::SYS_exit_group
         | libc::SYS_sendmsg
         | libc::SYS_truncate => files::hand_back_those(why, |_| true),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_dup2 => files::hand_back_descriptor(first as c_int, why),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork
         | libc::SYS_vfork
@@ -139,6 +147,9 @@ fn by_number(number: c_long, first: c_long, fifth: c_long) {
         | libc::SYS_lstat => {
             files::hand_back_those(why, |_| true);
         }
+        libc::SYS_dup3 => replaced(first, second, why),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => replaced(first, second, why),
         _ => {}
     }
 }
@@ -196,6 +207,13 @@ interpose! {
         passed_on(message);
         next(socket, message, flags)
     }
+    |next| fn [sendmmsg, __sendmmsg](socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        for index in 0..count as usize {
+            // SAFETY: the program says that there are so many.
+            passed_on(unsafe { &raw const (*messages.add(index)).msg_hdr });
+        }
+        next(socket, messages, count, flags)
+    }
     |next| fn [aio_read, aio_read64, aio_write, aio_write64](block: *mut aiocb) -> c_int {
         of_control_block(block);
         next(block)
@@ -249,7 +267,7 @@ interpose! {
         sixth: c_long,
     ) -> c_long {
         if files::any_known() {
-            by_number(number, first, fifth);
+            by_number(number, first, second, fifth);
         }
         next(number, first, second, third, fourth, fifth, sixth)
     }

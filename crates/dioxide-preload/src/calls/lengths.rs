@@ -73,10 +73,7 @@ interpose! {
         next(path, len)
     }
     |next| fn [fallocate, fallocate64](fd: c_int, mode: c_int, offset: off64_t, len: off64_t) -> c_int {
-        // Space behind the end changes neither the length nor what is read.
-        if mode != libc::FALLOC_FL_KEEP_SIZE {
-            files::hand_back_descriptor(fd, "fallocate");
-        }
+        files::hand_back_descriptor(fd, "fallocate");
         next(fd, mode, offset, len)
     }
     |next| fn [posix_fallocate, posix_fallocate64](fd: c_int, offset: off64_t, len: off64_t) -> c_int {

@@ -56,7 +56,15 @@ interpose! {
     }
     |next| fn [_Fork]() -> pid_t {
         process::before_raw_fork();
-        next()
+        let child = next();
+        if child == 0 {
+            process::in_raw_child();
+        }
+        child
+    }
+    |next| fn [wordexp](words: *const c_char, result: *mut c_void, flags: c_int) -> c_int {
+        inherited();
+        next(words, result, flags)
     }
     |next| fn [clone](
         function: *mut c_void,

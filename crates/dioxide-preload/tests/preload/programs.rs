@@ -167,7 +167,7 @@ assert open('f', 'rb').read() == b'x' * (8 * 200 * 4096)
         name: "git_and_a_shell",
         script: "git init -q r && cd r && for i in 1 2 3; do head -c 100000 /dev/urandom > f$i; done && git add . && \
                  git -c user.name=a -c user.email=a@b commit -qm x && git fsck --no-progress && git gc -q && \
-                 tar cf ../x.tar . && tar tf ../x.tar | sort | tail -1 && apt-get check -qq",
+                 tar cf ../x.tar . && tar tf ../x.tar | sort | tail -1",
         says: NOTHING,
     },
 ];
