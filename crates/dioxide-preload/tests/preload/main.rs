@@ -2,6 +2,7 @@
 //! here wrote. Every test runs without the library too: what fails there is the test's own fault.
 
 mod bad_use;
+mod cases;
 mod posix;
 mod programs;
 mod rig;
@@ -11,7 +12,7 @@ use dioxide_testkit::trials::Trial;
 use std::process::ExitCode;
 
 fn trials() -> Vec<Trial> {
-    [posix::trials(), threads::trials(), programs::trials(), bad_use::trials()]
+    [cases::trials(), posix::trials(), threads::trials(), programs::trials(), bad_use::trials()]
         .into_iter()
         .flatten()
         .collect()

@@ -1,0 +1,691 @@
+// What was found to go wrong once, each by its name. What is printed, how the program ends and how long its files are then
+// must be the same with the library and without.
+//
+//   cases NAME [ARGUMENT]
+//
+// Files are made in the current directory.
+#define _GNU_SOURCE
+#include "common.h"
+#include <fcntl.h>
+#include <fts.h>
+#include <ftw.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <wordexp.h>
+
+#define LARGE (1 << 20)
+#define BLOCKS_OF_EACH 100
+#define WRITERS 4
+
+static char *memory;
+static const char *argument;
+static int fd;
+static pthread_barrier_t both;
+
+static int open_direct(const char *path, int more) {
+    int opened = open(path, O_RDWR | O_CREAT | O_TRUNC | O_DIRECT | more, 0644);
+    if (opened < 0)
+        die("%s", path);
+    return opened;
+}
+
+static void tell(const char *what, long result) {
+    if (result < 0)
+        printf("%s: %s\n", what, strerrorname_np(errno));
+    else
+        printf("%s: %ld\n", what, result);
+    fflush(stdout);
+}
+
+static void tell_length(const char *what) {
+    struct stat stat;
+    tell(what, fstat(fd, &stat) == 0 ? (long)stat.st_size : -1);
+}
+
+static void must(const char *what, long result, long wanted) {
+    if (result != wanted)
+        die("%s: %ld instead of %ld", what, result, wanted);
+}
+
+static void *write_blocks(void *number) {
+    for (long i = 0; i < BLOCKS_OF_EACH; i++) {
+        off_t offset = ((long)number + i * WRITERS) * BLOCK;
+        must("pwrite", pwrite(fd, memory, BLOCK, offset), BLOCK);
+    }
+    return NULL;
+}
+
+// Threads write past the end, which is when the library takes the file.
+static void write_together(void) {
+    pthread_t threads[WRITERS];
+    for (long i = 0; i < WRITERS; i++)
+        pthread_create(&threads[i], NULL, write_blocks, (void *)i);
+    for (int i = 0; i < WRITERS; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static void append_blocks(int count) {
+    for (int i = 0; i < count; i++)
+        must("write", write(fd, memory, BLOCK), BLOCK);
+}
+
+static void alarm_after_ms(int ms) {
+    struct itimerval timer = {{0, 0}, {0, ms * 1000}};
+    setitimer(ITIMER_REAL, &timer, NULL);
+}
+
+// --- signal handlers ---
+
+static void end_at_once(int signal) {
+    (void)signal;
+    _exit(3);
+}
+
+static void exit_in_a_handler_that_interrupts_a_write(void) {
+    fd = open_direct("file", 0);
+    signal(SIGALRM, end_at_once);
+    alarm_after_ms(200);
+    for (;;)
+        must("pwrite", pwrite(fd, memory, LARGE, 0), LARGE);
+}
+
+static void exit_in_a_handler_that_interrupts_malloc(void) {
+    fd = open_direct("file", 0);
+    write_together();
+    signal(SIGALRM, end_at_once);
+    alarm_after_ms(100);
+    for (;;) {
+        void *pieces[64];
+        for (int i = 0; i < 64; i++)
+            pieces[i] = malloc(5000 + i * 16);
+        for (int i = 0; i < 64; i++)
+            free(pieces[i]);
+    }
+}
+
+static void close_and_exit(int signal) {
+    (void)signal;
+    _exit(fsync(fd) == 0 && close(fd) == 0 ? 3 : 4);
+}
+
+static void close_in_a_handler_that_interrupts_a_read(void) {
+    fd = open_direct("file", 0);
+    must("pwrite", pwrite(fd, memory, LARGE, 0), LARGE);
+    close(fd);
+    fd = open("file", O_RDONLY | O_DIRECT);
+    signal(SIGALRM, close_and_exit);
+    alarm_after_ms(100);
+    for (;;)
+        must("pread", pread(fd, memory, LARGE, 0), LARGE);
+}
+
+// On a small stack of its own, at the end of which nothing may be touched.
+static void exit_in_a_handler_on_a_small_stack(void) {
+    fd = open_direct("file", 0);
+    write_together();
+    char *stack = mmap(NULL, 4 * BLOCK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(stack + 2 * BLOCK, 2 * BLOCK, PROT_READ | PROT_WRITE);
+    stack_t alternate = {.ss_sp = stack + 2 * BLOCK, .ss_size = 2 * BLOCK};
+    must("sigaltstack", sigaltstack(&alternate, NULL), 0);
+    struct sigaction action = {.sa_handler = end_at_once, .sa_flags = SA_ONSTACK};
+    sigaction(SIGUSR1, &action, NULL);
+    raise(SIGUSR1);
+}
+
+static sigjmp_buf before_write;
+
+static void jump(int signal) {
+    (void)signal;
+    siglongjmp(before_write, 1);
+}
+
+static void jump_out_of_a_write(void) {
+    fd = open_direct("file", 0);
+    signal(SIGALRM, jump);
+    alarm_after_ms(100);
+    if (sigsetjmp(before_write, 1) == 0)
+        for (;;)
+            must("pwrite", pwrite(fd, memory, LARGE, 0), LARGE);
+    tell("close", close(fd));
+}
+
+static atomic_int strange_threads, all_done;
+static pid_t own_threads[9];
+
+static void look_where(int signal) {
+    (void)signal;
+    pid_t here = gettid();
+    for (int i = 0; i < 9; i++)
+        if (own_threads[i] == here)
+            return;
+    strange_threads++;
+}
+
+static void block_all_signals(void) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+}
+
+static void *write_without_signals(void *number) {
+    long own = (long)number;
+    own_threads[own] = gettid();
+    pthread_barrier_wait(&both);
+    for (long i = 0; !all_done; i++) {
+        if (i == 100)
+            block_all_signals();
+        must("pwrite", pwrite(fd, memory, 65536, (i * 8 + own) % 1600 * 65536), 65536);
+    }
+    return NULL;
+}
+
+static void a_handler_runs_in_the_programs_threads_only(void) {
+    pthread_t threads[8];
+    pthread_barrier_init(&both, NULL, 9);
+    signal(SIGALRM, look_where);
+    own_threads[8] = gettid();
+    fd = open_direct("file", 0);
+    for (long i = 0; i < 8; i++)
+        pthread_create(&threads[i], NULL, write_without_signals, (void *)i);
+    block_all_signals();
+    pthread_barrier_wait(&both);
+    for (int i = 0; i < 500; i++) {
+        kill(getpid(), SIGALRM);
+        usleep(1000);
+    }
+    all_done = 1;
+    for (int i = 0; i < 8; i++)
+        pthread_join(threads[i], NULL);
+    tell("handlers in other threads", strange_threads);
+    must("ftruncate", ftruncate(fd, 0), 0);
+}
+
+static void a_signal_ends_the_program(void) {
+    fd = open_direct("file", 0);
+    write_together();
+    raise(atoi(argument));
+}
+
+static void default_again(int number) {
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void a_handler_that_raises_the_signal_again(void) {
+    fd = open_direct("file", 0);
+    write_together();
+    signal(SIGTERM, default_again);
+    raise(SIGTERM);
+}
+
+__attribute__((noreturn)) static void *read_for_ever(void *unused) {
+    (void)unused;
+    char *own = aligned_alloc(BLOCK, LARGE);
+    for (;;)
+        must("pread", pread(fd, own, LARGE, 0), LARGE);
+}
+
+// While another thread is in the kernel with it.
+static void a_signal_ends_the_program_during_reads(void) {
+    pthread_t reader;
+    fd = open_direct("file", 0);
+    write_together();
+    int taken = fd;
+    fd = open_direct("other", 0);
+    must("pwrite", pwrite(fd, memory, LARGE, 0), LARGE);
+    pthread_create(&reader, NULL, read_for_ever, NULL);
+    usleep(50000);
+    must("pwrite", pwrite(taken, memory, BLOCK, 0), BLOCK);
+    double before = now();
+    if (fork() == 0) {
+        kill(getppid(), SIGTERM);
+        _exit(0);
+    }
+    while (now() - before < 30)
+        usleep(1000);
+}
+
+// --- calls with strange arguments ---
+
+static void an_absolute_path_with_no_directory(void) {
+    char path[4096];
+    must("getcwd", getcwd(path, sizeof path - 8) != NULL, 1);
+    strcat(path, "/other");
+    fd = open_direct("file", 0);
+    write_together();
+    tell("opened", openat(-1, path, O_RDWR | O_CREAT | O_TRUNC, 0644) >= 0);
+    tell("relative", openat(-1, "other", O_RDWR | O_TRUNC));
+}
+
+static void an_empty_piece_at_no_address(void) {
+    fd = open_direct("file", 0);
+    write_together();
+    struct iovec pieces[3] = {{memory, BLOCK}, {NULL, 0}, {memory + BLOCK, BLOCK}};
+    tell("pwritev", pwritev(fd, pieces, 3, 0));
+    tell("preadv", preadv(fd, pieces, 3, 0));
+    tell("pread", pread(fd, NULL, 0, 0));
+    struct iovec none = {NULL, 0};
+    tell("writev", writev(fd, &none, 1));
+}
+
+static void pieces_that_are_not_there(void) {
+    int pipes[2];
+    must("pipe", pipe(pipes), 0);
+    volatile uintptr_t nowhere = 0x1000;
+    tell("writev", writev(pipes[1], (struct iovec *)nowhere, 2));
+    fd = open("plain", O_RDWR | O_CREAT, 0644);
+    tell("pwritev", pwritev(fd, (struct iovec *)nowhere, 2, 0));
+    tell("readv", readv(fd, (struct iovec *)nowhere, 2));
+}
+
+static pthread_key_t key;
+
+static void write_late(void *round) {
+    must("pwrite", pwrite(fd, memory, BLOCK, (long)round * BLOCK), BLOCK);
+    if ((long)round < 3)
+        pthread_setspecific(key, (char *)round + 1);
+}
+
+static void *leave_something(void *round) {
+    pthread_setspecific(key, round);
+    return NULL;
+}
+
+static void a_write_in_a_destructor_of_thread_data(void) {
+    pthread_t thread;
+    fd = open_direct("file", 0);
+    write_together();
+    pthread_key_create(&key, write_late);
+    pthread_create(&thread, NULL, leave_something, (void *)1);
+    pthread_join(thread, NULL);
+    tell_length("length");
+}
+
+static int tell_entry(const char *path, const struct stat *stat, int type, struct FTW *where) {
+    if (type == FTW_F)
+        tell(path + where->base, (long)stat->st_size);
+    return 0;
+}
+
+static void lengths_that_libc_asks_for_itself(void) {
+    must("mkdir", mkdir("sub", 0755), 0);
+    struct stat stat;
+    const char *way[] = {"number", "nftw", "fts"};
+    for (int i = 0; i < 3; i++) {
+        fd = open_direct("sub/file", 0);
+        write_together();
+        printf("%s\n", way[i]);
+        if (i == 0) {
+            must("newfstatat", syscall(SYS_newfstatat, AT_FDCWD, "sub/file", &stat, 0), 0);
+            tell("length", (long)stat.st_size);
+        } else if (i == 1) {
+            nftw("sub", tell_entry, 5, FTW_PHYS);
+        } else {
+            char *roots[] = {"sub", NULL};
+            FTS *walk = fts_open(roots, FTS_PHYSICAL, NULL);
+            for (FTSENT *entry; (entry = fts_read(walk)) != NULL;)
+                if (entry->fts_info == FTS_F)
+                    tell(entry->fts_name, (long)entry->fts_statp->st_size);
+            fts_close(walk);
+        }
+        close(fd);
+    }
+}
+
+static void the_position_of_appends_after_a_cut(void) {
+    fd = open_direct("file", O_APPEND);
+    append_blocks(8);
+    must("ftruncate", ftruncate(fd, BLOCK), 0);
+    append_blocks(1);
+    tell("position", lseek(fd, 0, SEEK_CUR));
+    tell("read", read(fd, memory, BLOCK));
+}
+
+// --- numbers ---
+
+static void a_number_that_a_stream_closed(void) {
+    fd = open_direct("file", 0);
+    write_together();
+    int out = dup(1);
+    dup2(fd, 1);
+    close(fd);
+    fclose(stdout);
+    int log = open("log", O_WRONLY | O_CREAT, 0644);
+    stdout = fdopen(out, "w");
+    tell("number", log);
+    memset(memory, 9, BLOCK);
+    tell("write", write(log, memory, BLOCK));
+    fd = open("file", O_RDONLY | O_DIRECT);
+    must("pread", pread(fd, memory, BLOCK, 0), BLOCK);
+    tell("first byte", memory[0]);
+    tell_length("length");
+}
+
+static atomic_int round_fd;
+
+enum { ROUNDS = 300 };
+
+static void *close_in_rounds(void *unused) {
+    (void)unused;
+    for (int i = 0; i < ROUNDS; i++) {
+        pthread_barrier_wait(&both);
+        close(round_fd);
+        pthread_barrier_wait(&both);
+    }
+    return NULL;
+}
+
+static void close_beside_mmap(void) {
+    pthread_t thread;
+    pthread_barrier_init(&both, NULL, 2);
+    pthread_create(&thread, NULL, close_in_rounds, NULL);
+    for (int i = 0; i < ROUNDS; i++) {
+        fd = open_direct("file", 0);
+        must("pwrite", pwrite(fd, memory, BLOCK, 0), BLOCK);
+        round_fd = dup(fd);
+        pthread_barrier_wait(&both);
+        void *mapped = mmap(NULL, BLOCK, PROT_READ, MAP_SHARED, fd, 0);
+        pthread_barrier_wait(&both);
+        must("munmap", munmap(mapped, BLOCK), 0);
+        must("close", close(fd), 0);
+    }
+    pthread_join(thread, NULL);
+    printf("done\n");
+}
+
+static void *open_buffered(void *unused) {
+    (void)unused;
+    pthread_barrier_wait(&both);
+    round_fd = open("file", O_RDWR);
+    return NULL;
+}
+
+static void *write_beside_open(void *number) {
+    pthread_barrier_wait(&both);
+    return write_blocks(number);
+}
+
+static void a_buffered_open_beside_a_take_over(void) {
+    int wrong = 0;
+    for (int round = 0; round < 20; round++) {
+        pthread_t threads[WRITERS + 1];
+        pthread_barrier_init(&both, NULL, WRITERS + 1);
+        fd = open_direct("file", 0);
+        pthread_create(&threads[WRITERS], NULL, open_buffered, NULL);
+        for (long i = 0; i < WRITERS; i++)
+            pthread_create(&threads[i], NULL, write_beside_open, (void *)i);
+        for (int i = 0; i <= WRITERS; i++)
+            pthread_join(threads[i], NULL);
+        // Past the library: as any other program sees it.
+        off_t end = syscall(SYS_lseek, round_fd, 0, SEEK_END);
+        wrong += end != WRITERS * BLOCKS_OF_EACH * BLOCK;
+        close(round_fd);
+        close(fd);
+    }
+    tell("wrong ends", wrong);
+}
+
+static void a_line_printed_to_a_descriptor(void) {
+    fd = open_direct("file", 0);
+    write_together();
+    tell("dprintf", dprintf(fd, "line %d\n", 7));
+    tell_length("length");
+}
+
+static void a_lease(void) {
+    fd = open_direct("file", 0);
+    write_together();
+    tell("lease", fcntl(fd, F_SETLEASE, F_WRLCK));
+    tell("held", fcntl(fd, F_GETLEASE));
+}
+
+// --- children ---
+
+// Past the library, in a child that nobody was told of.
+static void append_by_number(void) {
+    must("write", syscall(SYS_write, fd, memory, BLOCK), BLOCK);
+    syscall(SYS_exit_group, 0);
+}
+
+static void children_by_number(void) {
+    for (int way = 0; way < 2; way++) {
+        fd = open_direct("file", O_APPEND);
+        append_blocks(4);
+        pid_t child = way == 0 ? (pid_t)syscall(SYS_fork) : _Fork();
+        if (child == 0)
+            append_by_number();
+        must("wait", waitpid(child, NULL, 0), child);
+        append_blocks(1);
+        tell_length("length");
+        close(fd);
+    }
+}
+
+static void shells_that_append(void) {
+    char command[256];
+    for (int way = 0; way < 3; way++) {
+        fd = open_direct("file", O_APPEND);
+        append_blocks(4);
+        snprintf(command, sizeof command, "$(dd if=/dev/zero bs=4096 count=1 status=none >&%d)", fd);
+        if (way == 0) {
+            wordexp_t words;
+            tell("wordexp", wordexp(command, &words, 0));
+        } else if (way == 1) {
+            tell("system", system(command));
+        } else {
+            tell("popen", pclose(popen(command, "w")));
+        }
+        append_blocks(1);
+        tell_length("length");
+        close(fd);
+    }
+}
+
+static void a_descriptor_in_one_of_many_messages(void) {
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    int sockets[2];
+    must("socketpair", socketpair(AF_UNIX, SOCK_DGRAM, 0, sockets), 0);
+    memset(&control, 0, sizeof control);
+    char byte = 0;
+    struct iovec data = {&byte, 1};
+    struct mmsghdr message = {.msg_hdr = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = &control,
+                                          .msg_controllen = sizeof control}};
+    pid_t child = fork();
+    if (child == 0) {
+        must("recvmsg", recvmsg(sockets[1], &message.msg_hdr, 0), 1);
+        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message.msg_hdr)), sizeof fd);
+        append_by_number();
+    }
+    fd = open_direct("file", O_APPEND);
+    append_blocks(4);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message.msg_hdr);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    must("sendmmsg", sendmmsg(sockets[0], &message, 1, 0), 1);
+    must("wait", waitpid(child, NULL, 0), child);
+    append_blocks(1);
+    tell_length("length");
+}
+
+// --- cancelled threads ---
+
+static int pipe_ends[2];
+
+static void *read_pipe(void *unused) {
+    (void)unused;
+    char byte;
+    return read(pipe_ends[0], &byte, 1) == 1 ? "read" : "failed";
+}
+
+__attribute__((noreturn)) static void *write_for_ever(void *unused) {
+    (void)unused;
+    for (;;)
+        must("pwrite", pwrite(fd, memory, LARGE, 0), LARGE);
+}
+
+static void cancel(const char *what, void *(*work)(void *)) {
+    pthread_t thread;
+    void *result;
+    pthread_create(&thread, NULL, work, NULL);
+    usleep(50000);
+    pthread_cancel(thread);
+    pthread_join(thread, &result);
+    tell(what, result == PTHREAD_CANCELED);
+}
+
+static void cancelled_threads(void) {
+    must("pipe", pipe(pipe_ends), 0);
+    cancel("reader of a pipe, before", read_pipe);
+    fd = open_direct("file", 0);
+    write_together();
+    cancel("reader of a pipe", read_pipe);
+    cancel("writer", write_for_ever);
+    tell_length("length");
+    tell("close", close(fd));
+}
+
+// --- space ---
+
+static atomic_long acknowledged;
+static atomic_int other_errors, no_space;
+
+static void *append_until_full(void *unused) {
+    (void)unused;
+    while (!no_space) {
+        ssize_t result = write(fd, memory, BLOCK);
+        if (result > 0)
+            acknowledged += result;
+        else if (errno == ENOSPC)
+            no_space = 1;
+        else
+            other_errors++;
+    }
+    return NULL;
+}
+
+static void append_until_full_together(void) {
+    pthread_t threads[WRITERS];
+    no_space = 0;
+    for (int i = 0; i < WRITERS; i++)
+        pthread_create(&threads[i], NULL, append_until_full, NULL);
+    for (int i = 0; i < WRITERS; i++)
+        pthread_join(threads[i], NULL);
+    struct stat stat;
+    must("fstat", fstat(fd, &stat), 0);
+    tell("other errors", other_errors);
+    tell("length without what was acknowledged", (long)stat.st_size - acknowledged);
+}
+
+static void a_full_disk(void) {
+    int filler = open("filler", O_RDWR | O_CREAT, 0644);
+    must("fallocate", fallocate(filler, 0, 0, 8 << 20), 0);
+    fd = open_direct("file", O_APPEND);
+    append_until_full_together();
+    // The kernel may find less than a whole block.
+    tell("again", write(fd, memory, LARGE) < LARGE);
+    must("unlink", unlink("filler"), 0);
+    must("close", close(filler), 0);
+    must("ftruncate", ftruncate(fd, BLOCK), 0);
+    append_blocks(16);
+    tell_length("length");
+}
+
+static atomic_int limit_signals;
+
+static void count_signal(int signal) {
+    (void)signal;
+    limit_signals++;
+}
+
+static void a_limit_of_the_length(void) {
+    struct rlimit limit = {64 * BLOCK, 64 * BLOCK};
+    must("setrlimit", setrlimit(RLIMIT_FSIZE, &limit), 0);
+    signal(SIGXFSZ, count_signal);
+    fd = open_direct("file", O_APPEND);
+    append_blocks(63);
+    tell("over the limit", write(fd, memory, 4 * BLOCK));
+    tell("at the limit", write(fd, memory, BLOCK));
+    tell("signals", limit_signals);
+    signal(SIGXFSZ, SIG_DFL);
+    tell_length("length");
+    tell("not ended", write(fd, memory, BLOCK));
+}
+
+static void a_device(void) {
+    fd = open(argument, O_RDWR | O_DIRECT | O_DSYNC);
+    if (fd < 0)
+        die("%s", argument);
+    write_together();
+    off_t end = lseek(fd, 0, SEEK_END);
+    tell("end", end);
+    tell("at the end", pwrite(fd, memory, BLOCK, end));
+    tell("read at the end", pread(fd, memory, BLOCK, end));
+    tell("read", pread(fd, memory, LARGE, 0));
+    tell("is filled", is_filled(memory, BLOCK, 1));
+    tell("close", close(fd));
+}
+
+#define CASE(name) {#name, name}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} cases[] = {
+    CASE(exit_in_a_handler_that_interrupts_a_write),
+    CASE(exit_in_a_handler_that_interrupts_malloc),
+    CASE(close_in_a_handler_that_interrupts_a_read),
+    CASE(exit_in_a_handler_on_a_small_stack),
+    CASE(jump_out_of_a_write),
+    CASE(a_handler_runs_in_the_programs_threads_only),
+    CASE(a_signal_ends_the_program),
+    CASE(a_handler_that_raises_the_signal_again),
+    CASE(a_signal_ends_the_program_during_reads),
+    CASE(an_absolute_path_with_no_directory),
+    CASE(an_empty_piece_at_no_address),
+    CASE(pieces_that_are_not_there),
+    CASE(a_write_in_a_destructor_of_thread_data),
+    CASE(lengths_that_libc_asks_for_itself),
+    CASE(the_position_of_appends_after_a_cut),
+    CASE(a_number_that_a_stream_closed),
+    CASE(close_beside_mmap),
+    CASE(a_buffered_open_beside_a_take_over),
+    CASE(a_line_printed_to_a_descriptor),
+    CASE(a_lease),
+    CASE(children_by_number),
+    CASE(shells_that_append),
+    CASE(a_descriptor_in_one_of_many_messages),
+    CASE(cancelled_threads),
+    CASE(a_full_disk),
+    CASE(a_limit_of_the_length),
+    CASE(a_device),
+};
+
+int main(int argc, char **argv) {
+    argument = argc > 2 ? argv[2] : "";
+    memory = aligned_alloc(BLOCK, LARGE);
+    fill(memory, BLOCK, 1);
+    fill(memory + BLOCK, LARGE - BLOCK, 2);
+    for (size_t i = 0; argc > 1 && i < sizeof cases / sizeof *cases; i++)
+        if (strcmp(cases[i].name, argv[1]) == 0) {
+            cases[i].run();
+            return 0;
+        }
+    fprintf(stderr, "usage: cases NAME [ARGUMENT]\n");
+    return 2;
+}

@@ -1,0 +1,156 @@
+//! What was found to go wrong once, each by its name: `c/cases.c` does the same with the library and without, and must tell
+//! the same, end the same way, and leave files of the same lengths, without markers.
+
+use super::rig::*;
+use dioxide_testkit::files;
+use dioxide_testkit::lab::{Applies, Fs, TestDir};
+use dioxide_testkit::loop_device::AttachedFile;
+use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials_where, volume_trial};
+use dioxide_testkit::volume::Volume;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What `c/cases.c` takes.
+const CASES: [&str; 32] = [
+    "exit_in_a_handler_that_interrupts_a_write",
+    "exit_in_a_handler_that_interrupts_malloc",
+    "close_in_a_handler_that_interrupts_a_read",
+    "exit_in_a_handler_on_a_small_stack",
+    JUMP,
+    "a_handler_runs_in_the_programs_threads_only",
+    "a_signal_ends_the_program 1",  // SIGHUP
+    "a_signal_ends_the_program 2",  // SIGINT
+    "a_signal_ends_the_program 3",  // SIGQUIT
+    "a_signal_ends_the_program 10", // SIGUSR1
+    "a_signal_ends_the_program 13", // SIGPIPE
+    "a_signal_ends_the_program 14", // SIGALRM
+    "a_signal_ends_the_program 15", // SIGTERM
+    "a_signal_ends_the_program 24", // SIGXCPU
+    "a_handler_that_raises_the_signal_again",
+    "a_signal_ends_the_program_during_reads",
+    "an_absolute_path_with_no_directory",
+    "an_empty_piece_at_no_address",
+    "pieces_that_are_not_there",
+    "a_write_in_a_destructor_of_thread_data",
+    "lengths_that_libc_asks_for_itself",
+    "the_position_of_appends_after_a_cut",
+    "a_number_that_a_stream_closed",
+    "close_beside_mmap",
+    "a_buffered_open_beside_a_take_over",
+    "a_line_printed_to_a_descriptor",
+    "a_lease",
+    "children_by_number",
+    "shells_that_append",
+    "a_descriptor_in_one_of_many_messages",
+    "cancelled_threads",
+    "a_limit_of_the_length",
+];
+
+/// A jump out of a call of a file that is taken cannot be carried.
+const JUMP: &str = "jump_out_of_a_write";
+
+fn cases(dir: &Path, case: &str, with: With) -> Command {
+    let mut command = Command::new(c_program("cases", COMPILED[case.len() % 3]));
+    command.args(case.split(' ')).current_dir(dir);
+    with.set(&mut command);
+    command
+}
+
+/// How a case ended, what it told, and the lengths of what it left.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    ending: String,
+    told: String,
+    lengths: BTreeMap<String, u64>,
+}
+
+fn outcome(dir: &Path, case: &str, with: With) -> Result<Outcome, Failed> {
+    let dir = empty(dir, &format!("{with:?}"))?;
+    let finished = run(&mut cases(&dir, case, with), LIMIT)?;
+    if finished.status.code() == Some(2) {
+        finished.well()?;
+        unreachable!("2 is no success");
+    }
+    let mut lengths = BTreeMap::new();
+    for entry in fs::read_dir(&dir)? {
+        let entry = entry?;
+        let (name, stat) = (entry.file_name().to_string_lossy().into_owned(), entry.metadata()?);
+        if stat.is_file() {
+            assert_eq!(files::marker(entry.path())?, None, "{name}");
+            lengths.insert(name, stat.len());
+        }
+    }
+    Ok(Outcome { ending: ending(finished.status), told: finished.stdout, lengths })
+}
+
+fn tells_the_same(dir: &Path, case: &str, ways: &[With]) -> TrialResult {
+    let control = outcome(dir, case, With::Nothing)?;
+    for with in ways {
+        assert_eq!(outcome(dir, case, *with)?, control, "{with:?}, and without");
+    }
+    Ok(())
+}
+
+/// The program says that its file has the length that was acknowledged.
+fn a_full_disk() -> TrialResult {
+    for with in With::ALL {
+        let volume = Volume::new(Fs::Ext4, 32 << 20)?;
+        let finished = run(&mut cases(volume.path(), "a_full_disk", with), LIMIT)?.well()?;
+        let told = "other errors: 0\nlength without what was acknowledged: 0\nagain: 1\nlength: 69632\n";
+        assert_eq!(finished.stdout, told, "{with:?}");
+        assert_eq!(fs::metadata(volume.path().join("file"))?.len(), 69632, "{with:?}");
+        assert_eq!(files::marker(volume.path().join("file"))?, None, "{with:?}");
+    }
+    Ok(())
+}
+
+/// What a case does with a device of its own, and what is on that then.
+fn on_a_device(dir: &Path, with: With) -> Result<(Finished, Vec<u8>), Failed> {
+    let backing = dir.join("backing");
+    File::create(&backing)?.set_len(16 << 20)?;
+    let device = AttachedFile::new(&backing)?;
+    let case = format!("a_device {}", device.path().display());
+    let mut command = cases(dir, &case, with);
+    let finished = run(command.env("DIOXIDE_DEVICES", "1").env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+    drop(device);
+    Ok((finished, fs::read(&backing)?))
+}
+
+fn a_block_device(dir: TestDir) -> TrialResult {
+    let (control, content) = on_a_device(&dir, With::Nothing)?;
+    for with in With::LIBRARY {
+        let (finished, written) = on_a_device(&dir, with)?;
+        assert_eq!(finished.stdout, control.stdout, "{with:?}");
+        assert!(written == content, "{with:?}: the device has other content");
+        assert!(finished.stderr.contains(" write requests ("), "{with:?}: {}", finished.stderr);
+    }
+    Ok(())
+}
+
+fn where_the_end_matters(fs: Fs) -> Applies {
+    match fs {
+        Fs::Ext4 | Fs::Tmpfs => Ok(()),
+        _ => Err("tried on ext4 and tmpfs"),
+    }
+}
+
+fn on_ext4(fs: Fs) -> Applies {
+    if fs == Fs::Ext4 { Ok(()) } else { Err("tried on ext4") }
+}
+
+pub fn trials() -> Vec<Trial> {
+    let each = |case: &'static str| {
+        let ways = if case == JUMP { &With::LIBRARY[..1] } else { &With::LIBRARY };
+        let name = format!("cases {case}").replace(' ', "_");
+        lab_trials_where(&name, where_the_end_matters, move |dir: TestDir| tells_the_same(&dir, case, ways))
+    };
+    let mut trials: Vec<_> = CASES.into_iter().flat_map(each).collect();
+    trials.push(volume_trial("cases_a_full_disk", a_full_disk));
+    trials.extend(lab_trials_where("cases_a_block_device", on_ext4, a_block_device));
+    trials
+}
