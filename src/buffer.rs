@@ -184,12 +184,12 @@ impl Deref for Memory {
     }
 }
 
-/// Only for operations that read into their memory: what they are lent was made by [`Segment::of_mut`].
+/// Only for operations that read into their memory: what they are lent is for them to write.
 impl DerefMut for Memory {
     fn deref_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Own(buffer) => buffer,
-            // SAFETY: as in `deref`; the view was made of an exclusive borrow, and the operation has it alone.
+            // SAFETY: as in `deref`; whoever lent the bytes leaves them to the operation alone.
             Self::Lent(segment) => unsafe {
                 std::slice::from_raw_parts_mut(segment.start(), segment.0.iov_len)
             },
@@ -242,7 +242,7 @@ unsafe impl Sync for Segment {}
 impl Segment {
     /// A view of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
-        Self(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() })
+        Self::lent(bytes)
     }
 
     /// A view of `bytes`, to be written.
@@ -250,7 +250,7 @@ impl Segment {
         Self(libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() })
     }
 
-    /// A view of bytes that their owner knows by address only.
+    /// A view of bytes that their owner knows by address only; to be written, if the owner may.
     pub(crate) fn lent(bytes: *const [u8]) -> Self {
         Self(libc::iovec { iov_base: bytes.cast_mut().cast(), iov_len: bytes.len() })
     }

@@ -33,6 +33,8 @@ struct Freer {
     void operator()(dioxide_queue *queue) const { dioxide_queue_free(queue); }
 };
 
+/// What is appended, each in a place of its own in memory, which is used again when it is stable.
+using Places = std::vector<std::string>;
 using File = std::unique_ptr<dioxide_file, Closer>;
 using Queue = std::unique_ptr<dioxide_queue, Freer>;
 
@@ -50,10 +52,9 @@ Queue make_queue(std::uint32_t flags)
     return Queue(queue);
 }
 
-/// Appends so many records. Each has a place of its own in memory, which is used again when it is stable.
-std::int64_t append_all(dioxide_queue *queue, dioxide_file *log, unsigned records)
+/// Appends so many records, and returns how many bytes they are.
+std::int64_t append_all(dioxide_queue *queue, dioxide_file *log, Places &places, unsigned records)
 {
-    std::vector<std::string> places(depth);
     std::array<dioxide_completion, depth> done;
     std::int64_t bytes = 0;
     unsigned begun = 0;
@@ -87,9 +88,10 @@ int main(int argc, char **argv)
     }
     try {
         File log = open_log(argv[1]);
+        Places places(depth); // before the queue, which must be freed first, also by an exception
         Queue queue = make_queue(std::getenv("PLAIN_CALLS") ? DIOXIDE_QUEUE_PLAIN : 0);
         auto before = must(dioxide_size(log.get()));
-        auto bytes = append_all(queue.get(), log.get(), argc > 2 ? std::atoi(argv[2]) : 1000);
+        auto bytes = append_all(queue.get(), log.get(), places, argc > 2 ? std::atoi(argv[2]) : 1000);
         queue.reset();
         if (must(dioxide_size(log.get())) != before + bytes)
             throw std::runtime_error("the length is not what was appended");

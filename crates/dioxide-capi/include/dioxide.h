@@ -772,7 +772,8 @@ int dioxide_open(const char *path,
  * # Errors
  *
  * As `dioxide_open`, and:
- * - EOPNOTSUPP: files and devices mixed, a chunk that does not fit, or no member.
+ * - EINVAL: also a chunk that is not such a multiple.
+ * - EOPNOTSUPP: files and devices mixed, a chunk longer than 1 TiB, or no member.
  * - EUCLEAN: these are not the members of one volume, in this order.
  *
  * # Thread safety

@@ -182,6 +182,18 @@ fn what_is_installed_can_be_used() -> TrialResult {
     Ok(())
 }
 
+/// Whatever the umask of who installs it.
+fn what_was_installed_was_for_root_alone() -> TrialResult {
+    let root = tempfile::tempdir()?;
+    let mut install = Command::new("sh");
+    install.args(["-c", r#"umask 077 && exec "$@""#, "sh"]).arg(source("../../scripts/capi"));
+    install.args(["install", "--destdir"]).arg(root.path()).arg("--libraries").arg(BUILT.dir.path());
+    succeed(&mut install)?;
+    let hidden = succeed(Command::new("find").arg(root.path().join("usr")).args(["!", "-perm", "-444"]))?;
+    assert_eq!(hidden, "");
+    Ok(())
+}
+
 /// Every page, as a reader sees it.
 fn the_manual_is_rendered_without_a_warning() -> TrialResult {
     let pages = std::fs::read_dir(source("man"))?.map(|entry| Ok(entry?.path()));
@@ -293,6 +305,7 @@ fn trials() -> Vec<Trial> {
         once("the_library_has_a_name_and_stays", &["readelf"], the_library_has_a_name_and_stays),
         once("the_header_is_c_and_cpp", &["cc", "c++"], the_header_is_c_and_cpp),
         once("what_is_installed_can_be_used", &["cc", "pkg-config"], what_is_installed_can_be_used),
+        once("what_was_installed_was_for_root_alone", &["find"], what_was_installed_was_for_root_alone),
         once("the_manual_is_rendered_without_a_warning", &["man"], the_manual_is_rendered_without_a_warning),
     ];
     for name in ["calls", "errors", "queue", "fork"] {

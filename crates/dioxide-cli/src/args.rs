@@ -467,7 +467,7 @@ mod tests {
     fn scenario(line: &str) -> Scenario {
         match parse(line).unwrap() {
             Command::Bench(bench) => bench.scenario.unwrap(),
-            Command::Recover(_) => panic!("{line} is a bench"),
+            Command::Recover(_) | Command::Run(_) => panic!("{line} is a bench"),
         }
     }
 
@@ -551,7 +551,7 @@ mod tests {
     #[test]
     fn what_follows_the_program_is_its_own() {
         let line = "dioxide run --match *.log --stats fio --stats --name x";
-        let Command::Run(run) = parse(line).expect(line).command else { panic!("run") };
+        let Command::Run(run) = parse(line).expect(line) else { panic!("run") };
         assert_eq!((run.globs, run.stats, run.devices), (vec!["*.log".into()], true, false));
         assert_eq!(run.command, ["fio", "--stats", "--name", "x"]);
     }

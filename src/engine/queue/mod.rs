@@ -40,6 +40,7 @@ use slab::Slab;
 use smallvec::smallvec;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Once};
@@ -138,7 +139,8 @@ const PART_SHIFT: u32 = 32;
 /// How long a thread sleeps between turns of two queues that both wait: little against what a disk takes.
 const NAP: Duration = Duration::from_micros(50);
 
-thread_local!(static OWN: RefCell<Vec<Weak<RefCell<Driver>>>> = RefCell::default());
+// Never dropped: while a thread ends, and in what a program does at its exit, the queues are as they were.
+thread_local!(static OWN: ManuallyDrop<RefCell<Vec<Weak<RefCell<Driver>>>>> = ManuallyDrop::default());
 
 /// Waits until everything that the queues of this thread have begun is finished, before the thread waits for
 /// others, who may wait for that. Nobody waits for what is shut out; and whoever keeps it out may wait for this
@@ -169,10 +171,9 @@ fn turn_others(driver: &mut Driver) -> bool {
 }
 
 fn each_own(act: impl Fn(&mut Driver)) {
-    let nth = |index: usize| OWN.try_with(|own| own.borrow().get(index).map(Weak::upgrade));
+    let nth = |index: usize| OWN.with(|own| own.borrow().get(index).map(Weak::upgrade));
     let mut index = 0;
-    // None of them while the thread ends.
-    while let Ok(Some(driver)) = nth(index) {
+    while let Some(driver) = nth(index) {
         index += 1;
         let Some(driver) = driver else { continue };
         // Not one at work: it waits for nobody. Nor one that the parent of this process goes on with; nor one of the
@@ -220,11 +221,7 @@ impl Driver {
             spare_mail: Vec::new(),
             spare_batch: Vec::new(),
         }));
-        OWN.with(|own| {
-            let mut own = own.borrow_mut();
-            own.retain(|driver| driver.strong_count() > 0);
-            own.push(Rc::downgrade(&driver));
-        });
+        OWN.with(|own| own.borrow_mut().push(Rc::downgrade(&driver)));
         driver
     }
 
@@ -867,6 +864,11 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
+        OWN.with(|own| {
+            let mut own = own.borrow_mut();
+            own.retain(|driver| driver.strong_count() > 0);
+            own.shrink_to_fit();
+        });
         if !self.process.is_current() {
             // The parent has the same ring, and the kernel its memory.
             std::mem::forget(self.ring.take());

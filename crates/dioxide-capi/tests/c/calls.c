@@ -198,6 +198,8 @@ static void several_files_are_one(void)
     EXPECT(dioxide_close(file), 0);
     const char *wrong[] = {"member1", "member0", "member2"};
     FAILS(dioxide_open_striped(wrong, 3, 4 * BLOCK, O_RDWR, 0, NULL, &file), EUCLEAN, "volume");
+    FAILS(dioxide_open_striped(paths, 3, BLOCK + 1, O_RDWR, 0, NULL, &file), EINVAL, "chunk 0x1001");
+    FAILS(dioxide_open_striped(paths, 3, UINT64_C(2) << 40, O_RDWR, 0, NULL, &file), EOPNOTSUPP, "chunk");
     free(back);
     dioxide_free(data);
 }

@@ -14,6 +14,7 @@ static void the_child_is_refused(struct dioxide_file *file, struct dioxide_file 
     FAILS(dioxide_recycle(file), EBADF, "parent");
     FAILS(dioxide_dup(file, &another), EBADF, "parent");
     EXPECT(dioxide_growth(file), DIOXIDE_NOT_AHEAD);
+    EXPECT(dioxide_size(file), 6);
     EXPECT(dioxide_pread(reader, &byte, 1, 0), 1);
     FAILS(dioxide_open("forked", O_RDWR, 0, NULL, &another), EAGAIN, "another process");
     EXPECT(dioxide_queue_reap(queue, done, 4, 4), 2);

@@ -134,6 +134,70 @@ static void a_queue_is_freed_meanwhile(void)
     EXPECT(dioxide_close(file), 0);
 }
 
+static struct {
+    struct dioxide_file *file;
+    struct dioxide_queue *queue;
+    char *block;
+} ending;
+
+static void begin_at_the_end(void)
+{
+    ending.file = fresh("ending");
+    ending.queue = made(1);
+    ending.block = dioxide_alloc(BLOCK);
+    EXPECT(dioxide_append(ending.file, ending.block, BLOCK), 0);
+    EXPECT(dioxide_queue_append(ending.queue, ending.file, ending.block, BLOCK, 0), 0);
+    EXPECT(dioxide_queue_submit(ending.queue), 0);
+}
+
+/* Waits for what the thread itself has in a queue. */
+static void append_at_the_end(void)
+{
+    struct dioxide_completion done;
+    struct dioxide_queue *another = made(1);
+    EXPECT(dioxide_append(ending.file, ending.block, BLOCK), 2 * BLOCK);
+    EXPECT(dioxide_queue_append(another, ending.file, ending.block, BLOCK, 1), 0);
+    EXPECT(dioxide_queue_reap(another, &done, 1, 1), 1);
+    EXPECT(done.result, 3 * BLOCK);
+    EXPECT(dioxide_queue_reap(ending.queue, &done, 1, 1), 1);
+    EXPECT(done.result, BLOCK);
+    EXPECT(dioxide_queue_free(another), 0);
+    EXPECT(dioxide_queue_free(ending.queue), 0);
+    EXPECT(dioxide_close(ending.file), 0);
+    dioxide_free(ending.block);
+}
+
+static void destroy(void *nothing)
+{
+    (void)nothing;
+    append_at_the_end();
+}
+
+static void *end_with_a_queue(void *key)
+{
+    begin_at_the_end();
+    EXPECT(pthread_setspecific(*(pthread_key_t *)key, key), 0);
+    return NULL;
+}
+
+/* In a destructor of what is a thread's own, when the library's has gone already: it waited for itself for ever. */
+static void a_thread_that_ended_forgot_its_queue(void)
+{
+    pthread_t thread;
+    pthread_key_t key;
+    EXPECT(pthread_key_create(&key, destroy), 0);
+    EXPECT(pthread_create(&thread, NULL, end_with_a_queue, &key), 0);
+    EXPECT(pthread_join(thread, NULL), 0);
+    EXPECT(pthread_key_delete(key), 0);
+}
+
+/* The same for the main thread, in what it does at its exit. */
+static void a_program_that_ended_forgot_its_queue(void)
+{
+    begin_at_the_end();
+    EXPECT(atexit(append_at_the_end), 0);
+}
+
 static void *use_of_another(void *argument)
 {
     struct dioxide_queue *queue = argument;
@@ -195,5 +259,7 @@ int main(int argc, char **argv)
     a_file_is_closed_meanwhile();
     a_queue_is_freed_meanwhile();
     bad_use_is_told();
+    a_thread_that_ended_forgot_its_queue();
+    a_program_that_ended_forgot_its_queue();
     return 0;
 }
