@@ -189,8 +189,20 @@ extern "C" fn came(signal: c_int) {
     }
     // What the engine does in this thread must come to its end. The program must not go on behind `raise`.
     if !process::is_inside() {
+        let_through(signal);
         wait_until(|| false);
         end_by(signal);
+    }
+}
+
+/// In the handler of a signal: the same one may come again, and end the process.
+fn let_through(signal: c_int) {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: it is made empty before the signal is put into it.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), ptr::null_mut());
     }
 }
 

@@ -130,6 +130,11 @@ fn by_number(number: c_long, first: c_long, second: c_long, fifth: c_long) {
         | libc::SYS_copy_file_range
         | libc::SYS_splice
         | libc::SYS_io_submit
+        | libc::SYS_openat
+        | libc::SYS_openat2
+        | libc::SYS_open_by_handle_at
+        | libc::SYS_newfstatat
+        | libc::SYS_statx
         | libc::SYS_execve
         | libc::SYS_execveat
         | libc::SYS_clone3
