@@ -174,11 +174,11 @@ interpose! {
         next(address, len, protection, flags, fd, offset)
     }
     |next| fn [sendfile, sendfile64](to: c_int, from: c_int, offset: *mut off64_t, len: size_t) -> ssize_t {
-        files::hand_back_descriptor(to, "sendfile");
-        files::hand_back_descriptor(from, "sendfile");
+        files::hand_back_descriptor(to, "the kernel copies it");
+        files::hand_back_descriptor(from, "the kernel copies it");
         next(to, from, offset, len)
     }
-    |next| fn [splice](
+    |next| fn [splice, copy_file_range](
         from: c_int,
         from_offset: *mut off64_t,
         to: c_int,
@@ -186,20 +186,8 @@ interpose! {
         len: size_t,
         flags: c_uint,
     ) -> ssize_t {
-        files::hand_back_descriptor(from, "splice");
-        files::hand_back_descriptor(to, "splice");
-        next(from, from_offset, to, to_offset, len, flags)
-    }
-    |next| fn [copy_file_range](
-        from: c_int,
-        from_offset: *mut off64_t,
-        to: c_int,
-        to_offset: *mut off64_t,
-        len: size_t,
-        flags: c_uint,
-    ) -> ssize_t {
-        files::hand_back_descriptor(from, "copy_file_range");
-        files::hand_back_descriptor(to, "copy_file_range");
+        files::hand_back_descriptor(from, "the kernel copies it");
+        files::hand_back_descriptor(to, "the kernel copies it");
         next(from, from_offset, to, to_offset, len, flags)
     }
     |next| fn [ioctl](fd: c_int, request: c_ulong, argument: c_long) -> c_int {
