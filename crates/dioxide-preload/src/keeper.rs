@@ -38,6 +38,10 @@ const ENDING: [c_int; 13] = [
     libc::SIGXFSZ,
 ];
 
+/// Those that a thread brings on itself: one that is blocked then ends the process without asking its handler.
+const OF_THE_THREAD: [c_int; 7] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
+
 const PATIENCE: Duration = Duration::from_secs(5);
 const NAP: Duration = Duration::from_millis(1);
 const NAP_MAX: Duration = Duration::from_millis(200);
@@ -99,6 +103,9 @@ fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
     // SAFETY: both are filled before they are read, and the mask of this thread is given back.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
+        for signal in OF_THE_THREAD {
+            libc::sigdelset(all.as_mut_ptr(), signal);
+        }
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
         let result = work();
         libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
