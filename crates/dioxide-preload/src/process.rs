@@ -171,12 +171,17 @@ pub fn before_end() {
     }
 }
 
+/// Without a wish to be told anything, nothing is locked or allocated: a signal handler may be what ends the process.
 fn tell() {
     let Some(settings) = files::settings() else { return };
-    if let Some(text) = summary::text().filter(|_| settings.stats) {
+    if settings.stats
+        && let Some(text) = summary::text()
+    {
         say::say(&text);
     }
-    if let Some(count) = summary::nothing_matched().filter(|_| settings.has_globs()) {
+    if settings.has_globs()
+        && let Some(count) = summary::nothing_matched()
+    {
         say::say(&format!("DIOXIDE_MATCH matched none of {count} files opened O_DIRECT for writing"));
     }
 }
