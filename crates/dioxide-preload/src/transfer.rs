@@ -17,6 +17,9 @@ const CALL_MAX_BYTES: usize = 0x7fff_f000;
 /// Flags of one read or write that change nothing here: RWF_HIPRI only says how to wait.
 const RWF_IGNORED: c_int = libc::RWF_HIPRI;
 
+/// Flags of one write that is stable when it returns.
+const RWF_DURABLE: c_int = libc::RWF_DSYNC | libc::RWF_SYNC;
+
 /// Where to read or write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Place {
@@ -141,15 +144,15 @@ pub fn write(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl
 
 #[inline(never)]
 fn write_known(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl Fn() -> isize) -> isize {
+    let is_durable = |description: &Description| description.durable || flags & RWF_DURABLE != 0;
     let gains = |description: &Description| {
-        let is_durable = description.durable || flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
-        description.writes && (is_durable || extends(fd, description, place, total(data).unwrap_or(0)))
+        description.writes
+            && (is_durable(description) || extends(fd, description, place, total(data).unwrap_or(0)))
     };
     let engine = |description: &Description, taken: &Taken| {
         let Some(len) = total(data).filter(|_| description.writes) else { return Err(Instead::Kernel) };
-        let durable = description.durable || flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
         let append = description.append.load(Ordering::Relaxed) || flags & libc::RWF_APPEND != 0;
-        if flags & !(libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | RWF_IGNORED) != 0 {
+        if flags & !(RWF_DURABLE | libc::RWF_APPEND | RWF_IGNORED) != 0 {
             return Err(Instead::HandBack("a write had flags that only the kernel knows"));
         }
         if len > CALL_MAX_BYTES {
@@ -158,7 +161,7 @@ fn write_known(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: im
         if append && description.inode.is_device() {
             return Err(Instead::HandBack("a device was opened with O_APPEND"));
         }
-        let file = taken.handle(durable);
+        let file = taken.handle(is_durable(description));
         let put = |offset: u64| {
             check_alignment(description, taken, data, len, offset)?;
             with_one_piece(data, len, |bytes| Ok(file.write_at(bytes, offset)?))
