@@ -7,7 +7,6 @@
 #define _GNU_SOURCE
 #include "common.h"
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -64,18 +63,9 @@ int main(int argc, char **argv) {
     fd = open(argv[1], flags, 0644);
     if (fd < 0)
         die("%s", argv[1]);
-    pthread_t *handles = calloc(threads, sizeof *handles);
     double start = now();
     deadline = start + seconds;
-    long total = 0;
-    for (unsigned i = 0; i < threads; i++)
-        if (pthread_create(&handles[i], NULL, work, NULL) != 0)
-            die("pthread_create");
-    for (unsigned i = 0; i < threads; i++) {
-        void *written;
-        pthread_join(handles[i], &written);
-        total += (long)written;
-    }
+    long total = sum_of_threads(threads, work);
     if (close(fd) != 0)
         die("close");
     double took = now() - start;

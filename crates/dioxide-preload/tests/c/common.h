@@ -3,6 +3,7 @@
 #pragma once
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -64,4 +65,20 @@ static inline double now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+// Runs `work` in so many threads, each with its number, and adds up what they return.
+static inline long sum_of_threads(unsigned threads, void *(*work)(void *)) {
+    pthread_t *handles = calloc(threads, sizeof *handles);
+    long sum = 0;
+    for (unsigned i = 0; i < threads; i++)
+        if (pthread_create(&handles[i], NULL, work, (void *)(size_t)i) != 0)
+            die("pthread_create");
+    for (unsigned i = 0; i < threads; i++) {
+        void *returned;
+        pthread_join(handles[i], &returned);
+        sum += (long)returned;
+    }
+    free(handles);
+    return sum;
 }
