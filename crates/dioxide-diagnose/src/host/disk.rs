@@ -1,0 +1,167 @@
+//! The block device below a file, and how many requests it has completed, from sysfs.
+
+use rustix::fs::{major, minor};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A block device, or a partition of one; or several, taken together.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    /// Each once.
+    sysfs: Vec<PathBuf>,
+}
+
+/// Requests completed by a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Reads.
+    pub reads: u64,
+    /// A caller's wish for a flush counts here as an empty write, even if one flush served many wishes.
+    pub writes: u64,
+    /// Flushes that the device did.
+    pub flushes: u64,
+    /// How long it had something to do, in milliseconds.
+    pub busy_ms: u64,
+    /// How long completed requests were in flight, all of them together, in milliseconds.
+    pub in_flight_ms: u64,
+}
+
+impl Counts {
+    /// What was completed since `earlier`.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            reads: self.reads.wrapping_sub(earlier.reads),
+            writes: self.writes.wrapping_sub(earlier.writes),
+            flushes: self.flushes.wrapping_sub(earlier.flushes),
+            busy_ms: self.busy_ms.wrapping_sub(earlier.busy_ms),
+            in_flight_ms: self.in_flight_ms.wrapping_sub(earlier.in_flight_ms),
+        }
+    }
+
+    /// Of both together.
+    fn and(self, other: Self) -> Self {
+        Self {
+            reads: self.reads + other.reads,
+            writes: self.writes + other.writes,
+            flushes: self.flushes + other.flushes,
+            busy_ms: self.busy_ms + other.busy_ms,
+            in_flight_ms: self.in_flight_ms + other.in_flight_ms,
+        }
+    }
+}
+
+impl Disk {
+    /// The device with this number (`st_dev` of a file on it, or `st_rdev` of the device itself). None if
+    /// no single block device has it (btrfs, tmpfs, network), or sysfs cannot be read.
+    pub fn find(device: u64) -> Option<Self> {
+        let link = format!("/sys/dev/block/{}:{}", major(device), minor(device));
+        let sysfs = fs::canonicalize(link).ok()?;
+        Some(Self { sysfs: vec![sysfs] })
+    }
+
+    /// Several as one. None without any.
+    pub fn together(disks: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut sysfs: Vec<_> = disks.into_iter().flat_map(|disk| disk.sysfs).collect();
+        sysfs.sort();
+        sysfs.dedup();
+        (!sysfs.is_empty()).then_some(Self { sysfs })
+    }
+
+    /// The kernel's name: `sda1`, `loop0`, `dm-3`; `sda+sdb` for two.
+    pub fn name(&self) -> String {
+        let name = |sysfs: &PathBuf| sysfs.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.sysfs.iter().map(name).collect::<Vec<_>>().join("+")
+    }
+
+    /// `write back` or `write through`. None if they differ.
+    pub fn write_cache(&self) -> Option<String> {
+        let cache = |sysfs: &PathBuf| fs::read_to_string(whole(sysfs).join("queue/write_cache")).ok();
+        let first = cache(&self.sysfs[0])?;
+        let are_alike = self.sysfs.iter().all(|sysfs| cache(sysfs).as_ref() == Some(&first));
+        are_alike.then(|| first.trim().to_owned())
+    }
+
+    /// Whether it takes writes that pass its cache; of several, whether all of them do. None where the kernel does not tell.
+    pub fn has_fua(&self) -> Option<bool> {
+        let fua =
+            |sysfs: &PathBuf| Some(fs::read_to_string(whole(sysfs).join("queue/fua")).ok()?.trim() == "1");
+        self.sysfs.iter().map(fua).try_fold(true, |all, one| Some(all & one?))
+    }
+
+    /// What it has completed so far.
+    pub fn read(&self) -> Option<Counts> {
+        let counts = self.sysfs.iter().map(|sysfs| counts(sysfs));
+        counts.reduce(|one, other| Some(one?.and(other?))).flatten()
+    }
+}
+
+fn counts(sysfs: &Path) -> Option<Counts> {
+    let stat = |sysfs: &Path| parse_stat(&fs::read_to_string(sysfs.join("stat")).ok()?);
+    // A flush concerns the whole device, and only there is it counted.
+    Some(Counts { flushes: stat(whole(sysfs))?.flushes, ..stat(sysfs)? })
+}
+
+/// The directory of the device that this one is a partition of, if it is one.
+fn whole(sysfs: &Path) -> &Path {
+    match sysfs.parent() {
+        Some(parent) if sysfs.join("partition").exists() => parent,
+        _ => sysfs,
+    }
+}
+
+/// Fields as in the kernel's Documentation/block/stat.rst: the 1st is reads completed, the 5th writes, the 10th the time
+/// in which there was something to do, the 11th the time of requests in flight, the 16th flushes completed (since 5.5).
+pub fn parse_stat(text: &str) -> Option<Counts> {
+    let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    let field = |number: usize| fields.get(number - 1).copied();
+    Some(Counts {
+        reads: field(1)?,
+        writes: field(5)?,
+        flushes: field(16)?,
+        busy_ms: field(10)?,
+        in_flight_ms: field(11)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_fields() {
+        let text = "  57 1 2162 4 11 0 8 0 0 4 5 0 0 0 0 7 9\n";
+        assert_eq!(
+            parse_stat(text),
+            Some(Counts { reads: 57, writes: 11, flushes: 7, busy_ms: 4, in_flight_ms: 5 })
+        );
+        assert_eq!(parse_stat("1 2 3 4 5 6 7 8 9 10 11"), None, "older kernels count no flushes");
+        assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn differences() {
+        let earlier = Counts { reads: 3, writes: 5, flushes: 1, busy_ms: 6, in_flight_ms: 10 };
+        let later = Counts { reads: 4, writes: 9, flushes: 4, busy_ms: 8, in_flight_ms: 30 };
+        assert_eq!(
+            later.since(earlier),
+            Counts { reads: 1, writes: 4, flushes: 3, busy_ms: 2, in_flight_ms: 20 }
+        );
+        assert_eq!(
+            later.and(earlier),
+            Counts { reads: 7, writes: 14, flushes: 5, busy_ms: 14, in_flight_ms: 40 }
+        );
+    }
+
+    #[test]
+    fn no_such_device() {
+        assert!(Disk::find(0).is_none());
+        assert!(Disk::together([]).is_none());
+    }
+
+    #[test]
+    fn several_as_one() {
+        let disk = |name: &str| Disk { sysfs: vec![format!("/no/{name}").into()] };
+        let disks = ["loop2", "loop1", "loop2"].map(disk);
+        assert_eq!(Disk::together(disks).unwrap().name(), "loop1+loop2");
+    }
+}

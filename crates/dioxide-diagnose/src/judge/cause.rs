@@ -1,0 +1,236 @@
+//! Why the lock of an inode is waited for: what the writes do that makes the kernel take it exclusively.
+
+use super::case::{Case, doing, is_worker};
+use crate::channels::{Does, Kind, plain};
+use crate::evidence::{Rw, SeenFile};
+use crate::finding::Wall;
+use crate::waits::{self, Seen};
+use crate::words::{counted, percent};
+
+/// What makes the lock exclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// Direct writes that move the end of the file.
+    Extends,
+    /// Direct writes into holes.
+    Holes,
+    /// Direct writes into holes of a file without extents, which go through the cache.
+    HolesThroughCache,
+    /// Direct writes of less than whole blocks.
+    Unaligned,
+    /// Writes through the cache.
+    Buffered,
+    /// Writes through the cache although they are meant to be direct: the file has checksums.
+    Checksums,
+    /// Syncs.
+    Syncs,
+    /// Calls that change the file's size or space.
+    Shapes,
+    /// Any write: the file system performs each alone.
+    Any,
+    /// It was not seen.
+    Other,
+}
+
+impl Cause {
+    pub fn wall(self) -> Wall {
+        match self {
+            Cause::Extends => Wall::ExtendingWrites,
+            Cause::Holes | Cause::HolesThroughCache => Wall::Holes,
+            Cause::Unaligned => Wall::UnalignedWrites,
+            Cause::Buffered | Cause::Checksums => Wall::BufferedWrites,
+            Cause::Syncs | Cause::Shapes | Cause::Any | Cause::Other => Wall::FileLock,
+        }
+    }
+}
+
+/// A cause, and what was seen that speaks for it. Empty if the wait itself says it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ground {
+    pub cause: Cause,
+    pub because: String,
+}
+
+/// One write or two that are exclusive may be chance.
+const EXCLUSIVE_COUNT_MIN: u64 = 5;
+
+/// Of the writes of a file, so many must be exclusive to be what the others wait for. One that extends it keeps all others out.
+const EXCLUSIVE_MIN: f64 = 0.02;
+
+/// Of the time in I/O on a file, so much must be spent on pages for its writes to go through the cache.
+const CACHED_MIN: f64 = 0.05;
+
+/// What the wait itself says: the call, or the functions around it.
+pub fn told_by(seen: &Seen<'_>) -> Option<Cause> {
+    let is_within = |name: &str| {
+        seen.function.is_some_and(|function| plain(function) == name)
+            || seen.sighting.stack.iter().any(|frame| plain(frame) == name)
+    };
+    let is_aligned = seen.sighting.call.as_ref().and_then(|call| call.is_aligned) != Some(false);
+    let is_only_direct = seen.file.is_some_and(|file| file.is_direct && !file.is_buffered);
+    let is_alone = seen.file.is_some_and(|file| matches!(file.fs.as_deref(), Some("tmpfs" | "overlay")));
+    if is_alone || is_within("shmem_file_write_iter") || is_within("ovl_write_iter") {
+        return Some(Cause::Any);
+    }
+    if doing(seen) == Some(Does::Syncs) || is_within("btrfs_sync_file") {
+        return Some(Cause::Syncs);
+    }
+    let shapes = ["ext4_fallocate", "xfs_file_fallocate", "vfs_fallocate", "do_truncate"];
+    if doing(seen) == Some(Does::Shapes) || shapes.into_iter().any(is_within) {
+        return Some(Cause::Shapes);
+    }
+    if is_within("btrfs_buffered_write") && (is_within("btrfs_direct_write") || is_only_direct) {
+        return Some(if is_aligned { Cause::Checksums } else { Cause::Unaligned });
+    }
+    if is_within("ext4_buffered_write_iter") && is_only_direct {
+        return Some(Cause::HolesThroughCache);
+    }
+    let buffered = [
+        "ext4_buffered_write_iter",
+        "xfs_file_buffered_write",
+        "btrfs_buffered_write",
+        "generic_file_write_iter",
+    ];
+    buffered.into_iter().any(is_within).then_some(Cause::Buffered)
+}
+
+/// What is known of a file's writes, best evidence first.
+pub fn of_file(case: &Case<'_>, file: &SeenFile) -> Ground {
+    let ground = |cause, because: String| Ground { cause, because };
+    if file.is_buffered && !file.is_direct {
+        return ground(Cause::Buffered, format!("{} is open without O_DIRECT.", file.path));
+    }
+    let traced = Writes::traced(case, file);
+    let sighted = Writes::sighted(case, file);
+    let is_unaligned = sighted.as_ref().is_some_and(Writes::are_unaligned);
+    traced
+        .as_ref()
+        .and_then(Writes::ground)
+        .or_else(|| through_cache(case, file).filter(|_| !is_unaligned))
+        .or_else(|| sighted.filter(|_| traced.is_none())?.ground())
+        .or_else(|| by_workload(case))
+        .or_else(|| grows(file))
+        .or_else(|| holes(file))
+        .unwrap_or_else(|| ground(Cause::Other, String::new()))
+}
+
+/// Threads that write a file which is only open O_DIRECT, and wait for pages of the cache all the same.
+fn through_cache(case: &Case<'_>, file: &SeenFile) -> Option<Ground> {
+    let cause = match file.fs.as_deref() {
+        Some("btrfs") => Cause::Checksums,
+        Some("ext4" | "ext3" | "ext2") => Cause::HolesThroughCache,
+        _ => return None,
+    };
+    if file.is_buffered {
+        return None;
+    }
+    let is_its = |seen: &Seen<'_>| seen.is_io && seen.file.is_some_and(|its| std::ptr::eq(its, file));
+    let writes = |seen: &Seen<'_>| is_its(seen) && matches!(doing(seen), Some(Does::Writes | Does::Submits));
+    let is_told = |seen: &Seen<'_>| told_by(seen) == Some(cause);
+    let cached = case.count(|seen| writes(seen) && (seen.kind == Kind::PageCache || is_told(seen)));
+    let share = waits::part(cached, case.count(is_its));
+    let because = || {
+        format!(
+            "{} of the time in I/O on {} is spent on writing through the cache, although it is open O_DIRECT.",
+            percent(share),
+            file.path
+        )
+    };
+    (share >= CACHED_MIN).then(|| Ground { cause, because: because() })
+}
+
+/// Writes of a file, and how many of them are of a kind that may need the lock exclusively.
+struct Writes {
+    source: &'static str,
+    count: u64,
+    extend: u64,
+    unaligned: u64,
+}
+
+impl Writes {
+    fn traced(case: &Case<'_>, file: &SeenFile) -> Option<Self> {
+        let mut writes = Self { source: "direct writes traced", count: 0, extend: 0, unaligned: 0 };
+        for direct in case.direct_writes(file) {
+            writes.add(direct.count, direct.extends || direct.begins_beyond, !direct.is_aligned);
+        }
+        (writes.count > 0).then_some(writes)
+    }
+
+    fn sighted(case: &Case<'_>, file: &SeenFile) -> Option<Self> {
+        let mut writes = Self { source: "writes sighted", count: 0, extend: 0, unaligned: 0 };
+        let its = |seen: &&Seen<'_>| seen.file.is_some_and(|its| std::ptr::eq(its, file));
+        for seen in case.seen.iter().filter(its) {
+            if let Some(call) = &seen.sighting.call
+                && let Some(extends) = call.extends
+            {
+                writes.add(seen.sighting.count, extends, call.is_aligned == Some(false));
+            }
+        }
+        (writes.count > 0).then_some(writes)
+    }
+
+    fn add(&mut self, count: u64, extends: bool, is_unaligned: bool) {
+        self.count = self.count.saturating_add(count);
+        self.extend = self.extend.saturating_add(if extends { count } else { 0 });
+        self.unaligned = self.unaligned.saturating_add(if is_unaligned { count } else { 0 });
+    }
+
+    fn are_unaligned(&self) -> bool {
+        waits::part(self.unaligned, self.count) >= EXCLUSIVE_MIN
+    }
+
+    fn ground(&self) -> Option<Ground> {
+        let (cause, count, what) = if self.extend >= self.unaligned {
+            (Cause::Extends, self.extend, "ended beyond the end of the file")
+        } else {
+            (Cause::Unaligned, self.unaligned, "were no whole blocks")
+        };
+        let share = waits::part(count, self.count);
+        let because = || format!("Of {} {}, {} {what}.", self.count, self.source, percent(share));
+        let is_real = share >= EXCLUSIVE_MIN && count >= EXCLUSIVE_COUNT_MIN;
+        is_real.then(|| Ground { cause, because: because() })
+    }
+}
+
+fn by_workload(case: &Case<'_>) -> Option<Ground> {
+    let (cause, because) = match case.workload()?.rw {
+        Rw::Append => (Cause::Extends, "Each write begins at the end of the file."),
+        Rw::Hole => (Cause::Holes, "Each write goes into a hole."),
+        Rw::Overwrite | Rw::Sync | Rw::Mixed => return None,
+    };
+    Some(Ground { cause, because: because.into() })
+}
+
+fn grows(file: &SeenFile) -> Option<Ground> {
+    let (first, last) = file.size_bytes?;
+    let because = || format!("{} grew from {first} to {last} bytes meanwhile.", file.path);
+    (last > first).then(|| Ground { cause: Cause::Extends, because: because() })
+}
+
+/// Space that was allocated although the end did not move is in holes. Only ext4 takes the lock exclusively for that.
+fn holes(file: &SeenFile) -> Option<Ground> {
+    if !matches!(file.fs.as_deref(), Some("ext4" | "ext3" | "ext2") | None) {
+        return None;
+    }
+    let (first, last) = file.allocated_bytes?;
+    let is_sparse = file.size_bytes.is_some_and(|(size, _)| first < size);
+    let because = || {
+        format!("{} was given {} of space meanwhile, inside of it.", file.path, counted(last - first, "byte"))
+    };
+    (is_sparse && last > first).then(|| Ground { cause: Cause::Holes, because: because() })
+}
+
+/// The file whose lock a wait is for: its own, or, for workers, whose files are seldom seen, the one that fits: the only
+/// one, or the only one that is direct.
+pub fn file_of<'a>(case: &Case<'a>, seen: &Seen<'a>) -> Option<&'a SeenFile> {
+    if seen.file.is_some() || !is_worker(seen) && doing(seen) != Some(Does::Submits) {
+        return seen.file;
+    }
+    let files = case.evidence.files.iter().filter(|file| !file.is_device());
+    only(files.clone()).or_else(|| only(files.filter(|file| file.is_direct)))
+}
+
+fn only<'a>(mut files: impl Iterator<Item = &'a SeenFile>) -> Option<&'a SeenFile> {
+    let first = files.next()?;
+    files.next().is_none().then_some(first)
+}

@@ -1,0 +1,70 @@
+//! What was measured, in words: both ends of the curve, and how other ways of doing the same work stand to it.
+
+use super::case::Case;
+use crate::evidence::{OtherWay, Step};
+use crate::words::{median, rate, threads, times};
+
+/// Throughput that grows by less than this, as a factor, does not grow.
+const GROWS_MIN: f64 = 1.2;
+
+/// What more threads make of the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    Grows,
+    Flat,
+    Falls,
+}
+
+/// Both ends of the curve: "7292/s with 1 thread, 3216/s with 64".
+pub fn ends(case: &Case<'_>) -> Option<String> {
+    let (fewest, most) = (fewest(case)?, most(case)?);
+    let first = format!("{} with {}", rate(fewest.1), threads(fewest.0));
+    Some(if fewest.0 == most.0 { first } else { format!("{first}, {} with {}", rate(most.1), most.0) })
+}
+
+pub fn shape(case: &Case<'_>) -> Option<Shape> {
+    let (fewest, most) = (fewest(case)?, most(case)?);
+    if fewest.0 == most.0 || fewest.1 <= 0.0 {
+        return None;
+    }
+    Some(match most.1 / fewest.1 {
+        ratio if ratio >= GROWS_MIN => Shape::Grows,
+        ratio if ratio * GROWS_MIN > 1.0 => Shape::Flat,
+        _ => Shape::Falls,
+    })
+}
+
+/// Another way's figure beside the kernel's own: " 163k/s here, 51 times as much". None where it was not measured.
+pub fn way(case: &Case<'_>, path: &str) -> Option<String> {
+    let way = case.evidence.others.iter().find(|other| other.path == path)?;
+    let here = median(&way.iops)?;
+    Some(match ratio(case, way) {
+        Some(ratio) if ratio >= GROWS_MIN => format!("{} here, {} as much", rate(here), times(ratio)),
+        Some(ratio) if ratio * GROWS_MIN > 1.0 => format!("{} here, which is no gain", rate(here)),
+        Some(_) => format!("{} here, which is less", rate(here)),
+        None => format!("{} here", rate(here)),
+    })
+}
+
+/// How a way's rate stands to the kernel's at the same number of threads.
+fn ratio(case: &Case<'_>, way: &OtherWay) -> Option<f64> {
+    let step = case.evidence.curve.iter().find(|step| step.numjobs == way.numjobs)?;
+    let (here, kernel) = (median(&way.iops)?, median(&step.iops)?);
+    (kernel > 0.0).then(|| here / kernel)
+}
+
+/// The steps by the number of threads, each with its median.
+fn measured(case: &Case<'_>) -> Vec<(usize, f64)> {
+    let median_of = |step: &Step| Some((step.numjobs, median(&step.iops)?));
+    let mut steps: Vec<_> = case.evidence.curve.iter().filter_map(median_of).collect();
+    steps.sort_by_key(|(numjobs, _)| *numjobs);
+    steps
+}
+
+fn fewest(case: &Case<'_>) -> Option<(usize, f64)> {
+    measured(case).first().copied()
+}
+
+fn most(case: &Case<'_>) -> Option<(usize, f64)> {
+    measured(case).last().copied()
+}

@@ -1,0 +1,239 @@
+//! Waits for what makes writes durable: flushes of the device's cache, and commits of the file system's journal or log.
+
+use super::case::{Case, doing, only};
+use super::curve;
+use crate::channels::{Does, Kind};
+use crate::evidence::SeenDevice;
+use crate::finding::{Finding, Wall};
+use crate::words::{list, mean, percent, rate};
+
+/// No more threads than this wait at a time: one flushes for itself, over and over, or for all.
+const ALONE_MAX: f64 = 1.2;
+
+pub fn flush(case: &Case<'_>) -> Finding {
+    let waiting = case.threads_in(Kind::Flush);
+    let who = if waiting <= ALONE_MAX {
+        "one thread at a time flushes, and nothing is durable before it has"
+    } else {
+        "each durable write waits until the device has emptied its cache"
+    };
+    Finding {
+        wall: Wall::Flush,
+        share: case.share_of(Kind::Flush),
+        file: file(case, Kind::Flush),
+        verdict: format!(
+            "{} of the time in I/O waits for flushes of the device's cache{}: {who}.{}{}",
+            percent(case.share_of(Kind::Flush)),
+            functions(case, Kind::Flush),
+            flushes(case).map(|flushes| format!(" {flushes}")).unwrap_or_default(),
+            curve::ends(case).map(|ends| format!(" Measured: {ends}.")).unwrap_or_default(),
+        ),
+        evidence: evidence(case, Kind::Flush),
+        advice: flush_advice(case, waiting),
+    }
+}
+
+pub fn journal(case: &Case<'_>) -> Finding {
+    let fs = fs(case);
+    let why = match fs {
+        Some("ext4") => {
+            "a durable write that changes metadata (the size, space that was not yet written) waits on ext4 for the commit of all that \
+             the file system has changed meanwhile, and its two flushes"
+        }
+        Some("xfs") => {
+            "a durable write that changes metadata (the size, space that was not yet written) waits on XFS until the log is on the disk"
+        }
+        Some("btrfs") => {
+            "a durable write changes trees on btrfs, and waits until the log tree and a super block are on the disk"
+        }
+        _ => "a durable write that changes metadata waits until the journal is on the disk",
+    };
+    Finding {
+        wall: Wall::JournalCommit,
+        share: case.share_of(Kind::JournalCommit),
+        file: file(case, Kind::JournalCommit),
+        verdict: format!(
+            "{} of the time in I/O waits for the journal or log of the file system{}: {why}.{}",
+            percent(case.share_of(Kind::JournalCommit)),
+            functions(case, Kind::JournalCommit),
+            curve::ends(case).map(|ends| format!(" Measured: {ends}.")).unwrap_or_default(),
+        ),
+        evidence: evidence(case, Kind::JournalCommit),
+        advice: journal_advice(case, fs),
+    }
+}
+
+fn functions(case: &Case<'_>, kind: Kind) -> String {
+    let functions = case.functions(|seen| seen.kind == kind);
+    functions.first().map(|(function, _)| format!(" in {function}")).unwrap_or_default()
+}
+
+fn file(case: &Case<'_>, kind: Kind) -> Option<String> {
+    only(&case.files(|seen| seen.kind == kind)).map(str::to_owned)
+}
+
+/// The file system whose journal or log it is: that of the function that most wait in, as its name tells.
+fn fs(case: &Case<'_>) -> Option<&'static str> {
+    const OF: [(&str, &[&str]); 3] = [
+        (
+            "ext4",
+            &[
+                "ext4",
+                "jbd2",
+                "do_get_write_access",
+                "wait_transaction",
+                "start_this_handle",
+                "add_transaction",
+            ],
+        ),
+        ("xfs", &["xfs", "xlog", "__flush_workqueue"]),
+        ("btrfs", &["btrfs", "wait_log_commit", "wait_for_writer", "write_all_supers", "wait_current_trans"]),
+    ];
+    let functions = case.functions(|seen| seen.kind == Kind::JournalCommit);
+    let (function, _) = functions.first()?;
+    OF.into_iter().find(|(_, parts)| parts.iter().any(|part| function.contains(part))).map(|(fs, _)| fs)
+}
+
+fn evidence(case: &Case<'_>, kind: Kind) -> Vec<String> {
+    let mut lines = vec![format!("{} wait there, on average.", mean(case.threads_in(kind), "thread"))];
+    let calls = case.calls(|seen| seen.kind == kind);
+    if !calls.is_empty() {
+        let calls: Vec<String> =
+            calls.iter().map(|(call, share)| format!("{call} ({})", percent(*share))).collect();
+        lines.push(format!("In {}.", list(&calls)));
+    }
+    if kind == Kind::JournalCommit {
+        lines.extend(flushes(case));
+    }
+    let files = case.files(|seen| seen.kind == kind);
+    if files.len() > 1 {
+        let files: Vec<String> =
+            files.iter().map(|(file, share)| format!("{file} ({})", percent(*share))).collect();
+        lines.push(format!("On {}.", list(&files)));
+    }
+    let durable: u64 = case
+        .evidence
+        .direct
+        .iter()
+        .flatten()
+        .filter(|direct| direct.is_write && direct.is_durable)
+        .fold(0, |sum, direct| sum.saturating_add(direct.count));
+    if durable > 0 {
+        lines.push(format!("{} direct writes were durable ones (O_DSYNC).", rate(case.per_second(durable))));
+    }
+    for device in &case.evidence.devices {
+        lines.extend(cache(device));
+    }
+    lines
+}
+
+/// What the devices did meanwhile: "loop0 did 1200/s flushes and 5000/s writes."
+fn flushes(case: &Case<'_>) -> Option<String> {
+    let device = case.busiest()?;
+    let flushes = case.per_second(device.flushes?);
+    Some(format!(
+        "{} did {} flushes and {} writes meanwhile.",
+        device.name,
+        rate(flushes),
+        rate(case.per_second(device.writes))
+    ))
+}
+
+fn cache(device: &SeenDevice) -> Option<String> {
+    let fua = match device.has_fua {
+        Some(true) => ", and takes writes that pass it (FUA)",
+        Some(false) => ", and takes no writes that pass it (no FUA)",
+        None => "",
+    };
+    Some(match device.has_volatile_cache? {
+        true => format!("{} has a volatile cache{fua}.", device.name),
+        false => format!("{} has says that it has no volatile cache.", device.name),
+    })
+}
+
+/// What was measured of dioxide, in brackets.
+fn dioxide(case: &Case<'_>) -> String {
+    curve::way(case, "dioxide").map(|way| format!(" ({way})")).unwrap_or_default()
+}
+
+fn flush_advice(case: &Case<'_>, waiting: f64) -> Vec<String> {
+    let has_syncs = case.share(|seen| seen.kind == Kind::Flush && doing(seen) == Some(Does::Syncs)) > 0.0;
+    let mut lines = vec![format!(
+        "With dioxide: Durability::EveryWrite{}. Writers share flushes: one in flight covers every write that was finished before it \
+         began. A program that stays as it is, and writes O_DIRECT: dioxide run PROGRAM.",
+        dioxide(case)
+    )];
+    lines.push(if waiting <= ALONE_MAX {
+        "Without dioxide: make more writes durable with each flush (group commit), or let go on what need not be durable yet.".into()
+    } else {
+        "Without dioxide: let one thread flush for all that have finished a write by then, the others wait for the next flush; on \
+         devices io_uring writes with RWF_DSYNC that are submitted together share one."
+            .to_owned()
+    });
+    if has_syncs {
+        lines.push(
+            "Where each write is synced by itself: O_DSYNC or RWF_DSYNC on the write saves a call, and uses FUA where the device \
+             has it and the space is written already."
+                .into(),
+        );
+    }
+    if case.evidence.devices.iter().any(|device| device.has_volatile_cache == Some(true)) {
+        lines.push(
+            "A device with a protected cache (power loss protection) reports none, and flushes cost nothing."
+                .into(),
+        );
+    }
+    lines
+}
+
+/// Whether the writes that wait change nothing but times, which O_SYNC makes durable, and O_DSYNC does not.
+fn commits_times(case: &Case<'_>) -> bool {
+    let waits = case.seen.iter().filter(|seen| seen.kind == Kind::JournalCommit);
+    let mut files = waits.map(|seen| seen.file).peekable();
+    let stays = |bytes: Option<(u64, u64)>| bytes.is_some_and(|(first, last)| first == last);
+    files.peek().is_some()
+        && files.all(|file| {
+            file.is_some_and(|file| file.is_sync && stays(file.size_bytes) && stays(file.allocated_bytes))
+        })
+}
+
+fn journal_advice(case: &Case<'_>, fs: Option<&str>) -> Vec<String> {
+    if !commits_times(case) {
+        return metadata_advice(case, fs);
+    }
+    vec![
+        format!(
+            "With dioxide: Durability::EveryWrite{}. It promises what O_DSYNC does, and writers share flushes.",
+            dioxide(case)
+        ),
+        "Without dioxide: open the file with O_DSYNC in place of O_SYNC, or use fdatasync or RWF_DSYNC: the size and the space of the file \
+         stay as they are, and what O_SYNC commits beside the data is the time of each write."
+            .into(),
+    ]
+}
+
+fn metadata_advice(case: &Case<'_>, fs: Option<&str>) -> Vec<String> {
+    if fs == Some("btrfs") {
+        return vec![
+            format!(
+                "With dioxide: Durability::EveryWrite{}: writers share commits. A program that stays as it is, and writes O_DIRECT: \
+                 dioxide run PROGRAM.",
+                dioxide(case)
+            ),
+            "Without dioxide: let one thread sync for all that wait. In a directory with chattr +C durable writes over written space \
+             leave the trees as they are."
+                .into(),
+        ];
+    }
+    vec![
+        format!(
+            "With dioxide: Durability::EveryWrite, where writers share commits, and Growth::Zeroed or File::recycle{}: a durable write \
+             over space that was written before needs no commit, only a flush.",
+            dioxide(case)
+        ),
+        "Without dioxide: fill the file with zeros first, or write over an old one: the size and the map of the file then stay as they \
+         are. Allocated space alone (fallocate) does not help: to mark it as written is a change as well. Use fdatasync or O_DSYNC, \
+         not fsync or O_SYNC, which commit times too."
+            .into(),
+    ]
+}

@@ -1,0 +1,153 @@
+//! Waits for the lock of an inode.
+
+use super::advice;
+use super::case::{Case, is_worker};
+use super::cause::{self, Cause, Ground};
+use super::curve;
+use crate::channels::{self, Kind, Surroundings};
+use crate::evidence::SeenFile;
+use crate::finding::Finding;
+use crate::waits::{self, Seen};
+use crate::words::{list, mean, nanoseconds, percent};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The waits that have one cause.
+#[derive(Debug, Default)]
+struct Group<'a> {
+    count: u64,
+    functions: BTreeMap<&'a str, u64>,
+    files: BTreeMap<&'a str, &'a SeenFile>,
+    fs: BTreeSet<&'a str>,
+    grounds: BTreeSet<String>,
+    of_workers: u64,
+}
+
+/// A finding for each cause.
+pub fn findings(case: &Case<'_>) -> Vec<Finding> {
+    let mut of_files: BTreeMap<*const SeenFile, Ground> = BTreeMap::new();
+    let mut groups: BTreeMap<Cause, Group<'_>> = BTreeMap::new();
+    for seen in case.seen.iter().filter(|seen| seen.kind == Kind::InodeLock) {
+        let file = cause::file_of(case, seen);
+        let ground = match (cause::told_by(seen), file) {
+            (Some(cause), _) => Ground { cause, because: String::new() },
+            (None, Some(file)) => of_files.entry(file).or_insert_with(|| cause::of_file(case, file)).clone(),
+            (None, None) => Ground { cause: Cause::Other, because: String::new() },
+        };
+        groups.entry(ground.cause).or_default().add(seen, file, ground.because);
+    }
+    if let Some(other) = groups.remove(&Cause::Other) {
+        let holders = groups.values_mut().filter(|group| group.shares_a_file_with(&other));
+        match holders.max_by_key(|group| group.count) {
+            // Who waits for a lock waits for those that hold it, whatever he does himself.
+            Some(holders) => holders.absorb(other),
+            None => _ = groups.insert(Cause::Other, other),
+        }
+    }
+    groups.into_iter().map(|(cause, group)| group.finding(case, cause)).collect()
+}
+
+impl<'a> Group<'a> {
+    fn add(&mut self, seen: &Seen<'a>, file: Option<&'a SeenFile>, because: String) {
+        let count = seen.sighting.count;
+        self.count = self.count.saturating_add(count);
+        if is_worker(seen) {
+            self.of_workers = self.of_workers.saturating_add(count);
+        }
+        if let Some(function) = seen.function {
+            let so_far = self.functions.entry(function).or_default();
+            *so_far = so_far.saturating_add(count);
+            self.fs.extend(fs_of(function));
+        }
+        if let Some(file) = file {
+            self.files.insert(&file.path, file);
+            self.fs.extend(file.fs.as_deref());
+        }
+        if !because.is_empty() {
+            self.grounds.insert(because);
+        }
+    }
+
+    fn shares_a_file_with(&self, other: &Self) -> bool {
+        self.files.keys().any(|file| other.files.contains_key(file))
+    }
+
+    fn absorb(&mut self, other: Self) {
+        self.count = self.count.saturating_add(other.count);
+        self.of_workers = self.of_workers.saturating_add(other.of_workers);
+        for (function, count) in other.functions {
+            let so_far = self.functions.entry(function).or_default();
+            *so_far = so_far.saturating_add(count);
+        }
+        self.files.extend(other.files);
+        self.fs.extend(other.fs);
+        self.grounds.extend(other.grounds);
+    }
+
+    fn finding(self, case: &Case<'_>, cause: Cause) -> Finding {
+        let share = waits::part(self.count, case.in_io);
+        let fs = if self.fs.len() == 1 { self.fs.first().copied() } else { None };
+        let function = self.function().map(|function| format!(" in {function}")).unwrap_or_default();
+        let why = advice::why(case, cause, fs);
+        let measured = curve::ends(case).map(|ends| format!(" Measured: {ends}.")).unwrap_or_default();
+        Finding {
+            wall: cause.wall(),
+            share,
+            file: if self.files.len() == 1 {
+                self.files.keys().next().map(ToString::to_string)
+            } else {
+                None
+            },
+            verdict: format!(
+                "{} of the time in I/O waits for the lock of the inode{function}: {why}.{measured}",
+                percent(share)
+            ),
+            evidence: self.evidence(case),
+            advice: advice::lines(case, cause, fs, self.of_workers > self.count / 2),
+        }
+    }
+
+    /// The function that most waits are in.
+    fn function(&self) -> Option<&'a str> {
+        self.functions.iter().max_by_key(|(_, count)| **count).map(|(function, _)| *function)
+    }
+
+    fn evidence(&self, case: &Case<'_>) -> Vec<String> {
+        let waiting = waits::per_look(self.count, case.evidence);
+        let all = waits::per_look(case.in_io, case.evidence);
+        let mut lines =
+            vec![format!("{waiting:.2} of {} in I/O wait for it, on average.", mean(all, "thread"))];
+        if self.files.len() > 1 {
+            let names: Vec<String> = self.files.keys().map(ToString::to_string).collect();
+            lines.push(format!("On {}.", list(&names)));
+        }
+        lines.extend(self.grounds.iter().cloned());
+        lines.extend(timed(case));
+        lines
+    }
+}
+
+/// The file system whose function it is.
+fn fs_of(function: &str) -> Option<&'static str> {
+    ["ext4", "xfs", "btrfs"].into_iter().find(|fs| function.starts_with(fs))
+}
+
+/// Waits for the locks of inodes as they were traced, if they were.
+fn timed(case: &Case<'_>) -> Option<String> {
+    let (mut count, mut wait_ns, mut wait_max_ns) = (0_u64, 0_u64, 0);
+    for wait in case.evidence.locks.iter().flatten() {
+        let Some((function, outer)) = channels::innermost(&wait.stack).split_first() else { continue };
+        let entry = channels::entry(function, Surroundings { outer, call: None, file: None });
+        if entry.is_some_and(|entry| entry.kind == Kind::InodeLock) {
+            count = count.saturating_add(wait.count);
+            wait_ns = wait_ns.saturating_add(wait.wait_ns);
+            wait_max_ns = wait_max_ns.max(wait.wait_max_ns);
+        }
+    }
+    (count > 0).then(|| {
+        format!(
+            "{count} waits for locks of inodes were traced: {} on average, {} the longest.",
+            nanoseconds(wait_ns as f64 / count as f64),
+            nanoseconds(wait_max_ns as f64)
+        )
+    })
+}

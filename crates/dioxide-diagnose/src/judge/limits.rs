@@ -1,0 +1,231 @@
+//! What there is instead of a wall: the device, the processors, waits that are not known, or nothing to do.
+
+use super::case::Case;
+use super::curve::{self, Shape};
+use crate::channels::Kind;
+use crate::evidence::SeenDevice;
+use crate::finding::{Finding, Wall};
+use crate::waits::{self, Seen};
+use crate::words::{counted, list, mean, percent, rate};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Fewer threads in I/O than this, on average, and the program does next to none.
+const IN_IO_MIN: f64 = 0.05;
+
+/// More direct reads and writes a second than this are I/O, however short they are.
+const TRACED_MIN: f64 = 100.0;
+
+/// A device that has something to do for so much of the time is busy.
+const BUSY_MIN: f64 = 0.9;
+
+/// Threads that take up this part of the processors leave none to others.
+const PROCESSORS_MIN: f64 = 0.8;
+
+/// Whether the program does next to no I/O.
+pub fn is_idle(case: &Case<'_>) -> bool {
+    let waiting = case.threads_in(Kind::Completions).min(in_flight(case));
+    if traced(case) >= TRACED_MIN {
+        return false;
+    }
+    case.threads(|seen| seen.is_io && seen.kind != Kind::Completions) + waiting < IN_IO_MIN
+}
+
+/// That nothing serialises, and what the threads do instead.
+pub fn nothing(case: &Case<'_>, walls: f64) -> Finding {
+    let does = what_threads_do(case);
+    let traced = traced(case);
+    let why = if case.in_io == 0 && traced >= TRACED_MIN {
+        format!(
+            "no thread was seen to wait in I/O: {} direct reads and writes were traced, each too short to be seen",
+            rate(traced)
+        )
+    } else if case.in_io == 0 {
+        "no thread was seen to wait in I/O".to_owned()
+    } else if is_idle(case) {
+        format!(
+            "the program does next to no I/O ({} in it, on average)",
+            mean(case.threads(|seen| seen.is_io), "thread")
+        )
+    } else {
+        match (curve::shape(case), curve::ends(case)) {
+            (Some(Shape::Grows), Some(ends)) => format!("more threads get more done, {ends}"),
+            (_, Some(ends)) => {
+                format!("no lock, flush or commit takes much of the time. Measured: {ends}; {}", limit(case))
+            }
+            (_, None) => "no lock, flush or commit takes much of the time".to_owned(),
+        }
+    };
+    let mut evidence = kinds(case);
+    if case.in_io > 0 || traced > 0.0 {
+        evidence.extend(case.evidence.devices.iter().map(|device| device_line(case, device)));
+    }
+    let share = if case.in_io == 0 { 0.0 } else { (1.0 - walls).clamp(0.0, 1.0) };
+    let unknown = strangers(case);
+    evidence.extend(
+        unknown.iter().map(|function| format!("Not known here, and no I/O that is known: {function}.")),
+    );
+    let in_io = waits::per_look(case.in_io, case.evidence);
+    let is_most_unknown = case.threads(is_stranger) > in_io.max(1.0);
+    let nothing =
+        if is_most_unknown { "Nothing that is known here serialises" } else { "Nothing serialises" };
+    let verdict = format!("{nothing}: {why}. {does}");
+    Finding { wall: Wall::Nothing, share, file: None, verdict, evidence, advice: Vec::new() }
+}
+
+/// What keeps a curve from growing that no wall does.
+fn limit(case: &Case<'_>) -> &'static str {
+    match (device(case).is_some(), processor(case).is_some()) {
+        (true, true) => "the device and the processors are busy",
+        (true, false) => "the device is busy",
+        (false, true) => "the processors are busy",
+        (false, false) => "what limits it was not seen",
+    }
+}
+
+/// "Of the threads, on average, 14.20 wait for the device, 1.80 run, or could."
+fn what_threads_do(case: &Case<'_>) -> String {
+    let mut does = Vec::new();
+    let mut add = |count: f64, what: &str| {
+        if count >= 0.01 {
+            does.push(format!("{count:.2} {what}"));
+        }
+    };
+    add(case.threads_in(Kind::Device), "wait for the device");
+    add(case.threads_in(Kind::PageCache), "wait for the page cache");
+    add(case.threads_in(Kind::Completions), "wait for completions");
+    add(case.threads(is_locked), "wait for locks, flushes or commits");
+    add(case.threads_in(Kind::Processor), "run, or could");
+    add(case.threads_in(Kind::Idle), "have nothing to do with I/O");
+    add(case.threads_in(Kind::Unknown), "wait for what is not known");
+    if does.is_empty() {
+        return "No thread was seen at all.".into();
+    }
+    format!("Of the threads, on average, {}.", does.join(", "))
+}
+
+/// Whether threads waited in a function that is not known, and in no call that is I/O.
+fn is_stranger(seen: &Seen<'_>) -> bool {
+    seen.kind == Kind::Unknown && !seen.is_io && seen.function.is_some()
+}
+
+/// These functions, the most frequent first: "zfs_rangelock_enter, 7.00 threads".
+fn strangers(case: &Case<'_>) -> Vec<String> {
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for seen in case.seen.iter().filter(|seen| is_stranger(seen)) {
+        let count = counts.entry(seen.function.unwrap_or_default()).or_default();
+        *count = count.saturating_add(seen.sighting.count);
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, count)| Reverse(*count));
+    let threads = |count| mean(waits::per_look(count, case.evidence), "thread");
+    counts.into_iter().take(5).map(|(function, count)| format!("{function}, {}", threads(count))).collect()
+}
+
+fn is_locked(seen: &Seen<'_>) -> bool {
+    use Kind::*;
+    matches!(seen.kind, InodeLock | PositionLock | FileSystemLock | JournalCommit | Flush | ProgramLock)
+}
+
+fn kinds(case: &Case<'_>) -> Vec<String> {
+    let kinds: BTreeSet<Kind> = case.seen.iter().map(|seen| seen.kind).collect();
+    let mut shares: Vec<(Kind, f64)> = kinds.into_iter().map(|kind| (kind, case.share_of(kind))).collect();
+    shares.retain(|(_, share)| *share > 0.0);
+    shares.sort_by(|one, other| other.1.total_cmp(&one.1));
+    let shares: Vec<String> =
+        shares.into_iter().map(|(kind, share)| format!("{} {}", percent(share), kind.name())).collect();
+    if shares.is_empty() { Vec::new() } else { vec![format!("Of the time in I/O: {}.", shares.join(", "))] }
+}
+
+/// The device, where it is busy.
+pub fn device(case: &Case<'_>) -> Option<Finding> {
+    let device = case.busiest()?;
+    let busy = busy(case, device);
+    let share = case.share(|seen| matches!(seen.kind, Kind::Device | Kind::PageCache | Kind::Completions));
+    (busy >= BUSY_MIN && device.inflight >= 1.0 && share > 0.0).then(|| Finding {
+        wall: Wall::Device,
+        share,
+        file: None,
+        verdict: format!(
+            "The device is busy: {} has {} in flight on average, and something to do for {} of the time. No wall: more threads get \
+             more done only if it does more with more of them.",
+            device.name,
+            mean(device.inflight, "request"),
+            percent(busy)
+        ),
+        evidence: Vec::new(),
+        advice: Vec::new(),
+    })
+}
+
+/// The processors, where the threads take up nearly all of them.
+pub fn processor(case: &Case<'_>) -> Option<Finding> {
+    let running = case.threads_in(Kind::Processor);
+    let cpus = case.evidence.cpus;
+    (cpus > 0 && running >= PROCESSORS_MIN * cpus as f64).then(|| Finding {
+        wall: Wall::Processor,
+        share: case.share_of(Kind::Processor),
+        file: None,
+        verdict: format!(
+            "The processors are busy: {} of the program run or could, on average, on {}.",
+            mean(running, "thread"),
+            counted(cpus as u64, "processor")
+        ),
+        evidence: Vec::new(),
+        advice: if case.in_io > 0 {
+            vec!["Larger or merged operations cost less processor time for each byte.".into()]
+        } else {
+            Vec::new()
+        },
+    })
+}
+
+/// Waits that are not known here, as they are.
+pub fn unknown(case: &Case<'_>) -> Finding {
+    let is_unknown = |seen: &Seen<'_>| seen.kind == Kind::Unknown && seen.function.is_some();
+    let functions: Vec<String> = case
+        .functions(is_unknown)
+        .into_iter()
+        .map(|(function, share)| format!("{function} ({})", percent(share)))
+        .collect();
+    let share = case.share(is_unknown);
+    Finding {
+        wall: Wall::Unknown,
+        share,
+        file: None,
+        verdict: format!(
+            "{} of the time in I/O waits in functions that are not known here: {}.",
+            percent(share),
+            list(&functions)
+        ),
+        evidence: functions.iter().map(|function| format!("Seen in {function}.")).collect(),
+        advice: vec!["As root, stacks tell more: the wait table has them.".into()],
+    }
+}
+
+fn device_line(case: &Case<'_>, device: &SeenDevice) -> String {
+    let flushes = device.flushes.map(|flushes| format!(", {} flushes", rate(case.per_second(flushes))));
+    format!(
+        "{}: {} reads, {} writes{}; {} in flight on average, busy for {} of the time.",
+        device.name,
+        rate(case.per_second(device.reads)),
+        rate(case.per_second(device.writes)),
+        flushes.unwrap_or_default(),
+        mean(device.inflight, "request"),
+        percent(busy(case, device))
+    )
+}
+
+fn busy(case: &Case<'_>, device: &SeenDevice) -> f64 {
+    waits::part(device.busy_ns, case.evidence.watched_ns)
+}
+
+/// Direct reads and writes a second, as they were traced.
+fn traced(case: &Case<'_>) -> f64 {
+    let direct = case.evidence.direct.iter().flatten();
+    case.per_second(direct.fold(0, |sum, direct| sum.saturating_add(direct.count)))
+}
+
+fn in_flight(case: &Case<'_>) -> f64 {
+    case.busiest().map_or(0.0, |device| device.inflight.max(0.0))
+}

@@ -1,0 +1,102 @@
+//! What follows from evidence. Values in, values out.
+//!
+//! Each wall has its own file, which says how much of the time in I/O (see [`crate::waits`]) it accounts for, why, and what to
+//! do. What is decided here is which of them are real, and in which order they are told.
+
+mod advice;
+mod case;
+mod cause;
+mod curve;
+mod flush;
+mod inode_lock;
+mod limits;
+mod other_locks;
+mod program_lock;
+mod ring;
+
+use crate::evidence::Evidence;
+use crate::finding::{Finding, Wall};
+use crate::words::counted;
+use case::Case;
+
+/// What accounts for less of the time in I/O than this is no wall.
+pub const SHARE_MIN: f64 = 0.25;
+
+/// Where several small ones make a wall together, each has this part of it at least.
+const PART_MIN: f64 = 0.08;
+
+/// So is what accounts for less of the time in which the threads wait in I/O or run. Where they run most of the time, and now
+/// and then meet in a lock, it is the processors that they need.
+const ACTIVE_SHARE_MIN: f64 = 0.1;
+
+/// With fewer sightings in I/O than this, shares are off by ten percent and more.
+const SIGHTINGS_THIN: u64 = 100;
+
+/// With fewer looks than this, a short phase of the program passes for all of it.
+const LOOKS_THIN: u64 = 5;
+
+/// The walls that the evidence speaks for, the one that accounts for most first. Never empty: where there is no wall, the first says
+/// so, with what the threads do instead, and the device or the processors follow where they are busy.
+///
+/// Workers of io_uring come after what they wait for: that is the cause.
+pub fn judge(evidence: &Evidence) -> Vec<Finding> {
+    let case = Case::of(evidence);
+    let mut findings = real(&case, walls(&case));
+    findings.sort_by(|one, other| {
+        let is_after = |finding: &Finding| finding.wall == Wall::RingWorkers;
+        is_after(one).cmp(&is_after(other)).then(other.share.total_cmp(&one.share))
+    });
+    if findings.is_empty() || limits::is_idle(&case) {
+        let walls = findings.first().map_or(0.0, |finding| finding.share);
+        findings.insert(0, limits::nothing(&case, walls));
+        findings.extend(limits::device(&case));
+        findings.extend(limits::processor(&case));
+    }
+    warn_if_thin(&case, &mut findings[0]);
+    findings
+}
+
+/// Those that account for enough of the time, or, where none does so alone and all of them together do, the larger ones.
+fn real(case: &Case<'_>, findings: Vec<Finding>) -> Vec<Finding> {
+    let is_enough = |share: f64| {
+        share >= SHARE_MIN && share * case.in_io as f64 >= ACTIVE_SHARE_MIN * case.active() as f64
+    };
+    // Workers wait for the others.
+    let together: f64 = findings
+        .iter()
+        .filter(|finding| finding.wall != Wall::RingWorkers)
+        .map(|finding| finding.share)
+        .sum();
+    let is_one_enough = findings.iter().any(|finding| is_enough(finding.share));
+    let is_real = |finding: &Finding| match is_one_enough {
+        true => is_enough(finding.share),
+        false => is_enough(together) && finding.share >= PART_MIN,
+    };
+    findings.into_iter().filter(is_real).collect()
+}
+
+fn walls(case: &Case<'_>) -> Vec<Finding> {
+    let mut walls = inode_lock::findings(case);
+    walls.extend([
+        other_locks::position(case),
+        other_locks::of_file_system(case),
+        other_locks::of_times(case),
+        flush::flush(case),
+        flush::journal(case),
+        program_lock::held_over_io(case),
+        ring::workers(case),
+        limits::unknown(case),
+    ]);
+    walls
+}
+
+fn warn_if_thin(case: &Case<'_>, main: &mut Finding) {
+    let looks = case.evidence.looks;
+    if looks < LOOKS_THIN || case.in_io < SIGHTINGS_THIN && main.wall != Wall::Nothing {
+        let seen = counted(case.in_io, "sighting");
+        main.verdict += &format!(" The evidence is thin: {seen} in I/O, in {}.", counted(looks, "look"));
+    }
+}
+
+#[cfg(test)]
+mod tests;

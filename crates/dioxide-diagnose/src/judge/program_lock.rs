@@ -1,0 +1,80 @@
+//! A lock of the program itself, held over a write or a flush.
+
+use super::case::{Case, doing, only};
+use super::curve;
+use crate::channels::{Does, Kind};
+use crate::finding::{Finding, Wall};
+use crate::waits::Seen;
+use crate::words::{list, mean, percent};
+
+pub fn held_over_io(case: &Case<'_>) -> Finding {
+    let share = case.share_of(Kind::ProgramLock);
+    let is_held = |seen: &Seen<'_>| {
+        seen.is_io
+            && seen.kind != Kind::ProgramLock
+            && matches!(doing(seen), Some(Does::Writes | Does::Syncs))
+    };
+    if case.share(is_of_file_lock) * 2.0 > share {
+        return of_file(case, share);
+    }
+    let held: Vec<String> = case.calls(is_held).into_iter().map(|(call, _)| call.to_owned()).collect();
+    let waiting = case.threads_in(Kind::ProgramLock);
+    Finding {
+        wall: Wall::ProgramLock,
+        share,
+        file: only(&case.files(is_held)).map(str::to_owned),
+        verdict: format!(
+            "{} of the time in I/O waits for a lock of the program itself: {} wait for one futex, while {} are in {}. It is the \
+             program that lets only one do so at a time, not the kernel.{}",
+            percent(share),
+            mean(waiting, "thread"),
+            mean(case.threads(is_held), "thread"),
+            list(&held),
+            curve::ends(case).map(|ends| format!(" Measured: {ends}.")).unwrap_or_default(),
+        ),
+        evidence: evidence(case),
+        advice: vec![
+            "With dioxide: let all threads write and sync without a lock; Durability::EveryWrite and File::sync_data share flushes by \
+             themselves."
+                .into(),
+            "Without dioxide: release the lock before the write or sync; let one thread sync for all that have written by then, and \
+             the others sleep until it is done."
+                .into(),
+        ],
+    }
+}
+
+/// Whether the wait is for a lock of a file, by flock or fcntl, and not for a futex.
+fn is_of_file_lock(seen: &Seen<'_>) -> bool {
+    seen.kind == Kind::ProgramLock && seen.sighting.call.as_ref().is_none_or(|call| call.futex.is_none())
+}
+
+fn of_file(case: &Case<'_>, share: f64) -> Finding {
+    Finding {
+        wall: Wall::ProgramLock,
+        share,
+        file: only(&case.files(is_of_file_lock)).map(str::to_owned),
+        verdict: format!(
+            "{} of the time in I/O waits for locks that the program takes of a file (flock, fcntl): {} wait, on average. It is the program \
+             that lets only one in at a time, not the kernel.",
+            percent(share),
+            mean(case.threads(is_of_file_lock), "thread")
+        ),
+        evidence: Vec::new(),
+        advice: vec![
+            "Hold the lock for less: not over a sync or a write, or for a range of the file (fcntl) in place of all of it.".into(),
+        ],
+    }
+}
+
+fn evidence(case: &Case<'_>) -> Vec<String> {
+    let futexes: std::collections::BTreeSet<u64> = case
+        .seen
+        .iter()
+        .filter(|seen| seen.kind == Kind::ProgramLock)
+        .filter_map(|seen| seen.sighting.call.as_ref()?.futex)
+        .collect();
+    let lines: Vec<String> =
+        futexes.into_iter().map(|futex| format!("The futex is at {futex:#x}.")).collect();
+    lines
+}

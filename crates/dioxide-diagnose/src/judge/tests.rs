@@ -1,0 +1,813 @@
+//! Evidence made up, a wall at a time: each of these fails if its rule is dropped. `tests/recorded.rs` has what was really seen.
+
+use super::*;
+use crate::channels::Kind;
+use crate::evidence::{
+    Call, DirectIo, LockWait, OtherWay, Punt, Rw, SeenDevice, SeenFile, Sighting, Step, Subject, Workload,
+};
+use crate::waits;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+const LOOKS: u64 = 1000;
+
+fn evidence(files: Vec<SeenFile>, sightings: Vec<Sighting>) -> Evidence {
+    Evidence {
+        subject: Subject::Program { pid: 1, command: "program".into(), processes: 1 },
+        kernel_release: "6.18.0".into(),
+        cpus: 2,
+        watched_ns: 5_000_000_000,
+        looks: LOOKS,
+        threads: 16,
+        sightings,
+        files,
+        direct: None,
+        locks: None,
+        punts: None,
+        devices: vec![device("loop0", 1.0)],
+        curve: Vec::new(),
+        others: Vec::new(),
+        unseen: Vec::new(),
+    }
+}
+
+/// A file that is written directly, and whose size and space stay as they are.
+fn file(fs: &str) -> SeenFile {
+    SeenFile {
+        path: format!("/{fs}/file"),
+        fs: Some(fs.into()),
+        device: (7, 0),
+        inode: 12,
+        is_direct: true,
+        is_buffered: false,
+        is_durable: false,
+        is_sync: false,
+        size_bytes: Some((1 << 30, 1 << 30)),
+        allocated_bytes: Some((1 << 30, 1 << 30)),
+    }
+}
+
+fn device(name: &str, inflight: f64) -> SeenDevice {
+    SeenDevice {
+        name: name.into(),
+        number: (7, 0),
+        has_volatile_cache: Some(true),
+        has_fua: Some(false),
+        reads: 10,
+        writes: 50_000,
+        flushes: Some(5000),
+        busy_ns: 5_000_000_000,
+        inflight,
+    }
+}
+
+fn call(name: &str) -> Call {
+    Call { file: Some(0), ..Call::named(name) }
+}
+
+fn waiting(count: u64, name: &str, channel: &str) -> Sighting {
+    Sighting {
+        count,
+        threads: 16,
+        task: "fio".into(),
+        state: 'D',
+        call: Some(call(name)),
+        channel: Some(channel.into()),
+        stack: Vec::new(),
+    }
+}
+
+fn within(stack: &[&str], sighting: Sighting) -> Sighting {
+    Sighting { stack: stack.iter().map(ToString::to_string).collect(), ..sighting }
+}
+
+/// A thread that sleeps in a futex.
+fn asleep(count: u64, threads: u64, futex: u64, is_lock: Option<bool>) -> Sighting {
+    Sighting {
+        count,
+        threads,
+        task: "fio".into(),
+        state: 'S',
+        call: Some(Call { futex: Some(futex), is_lock, ..Call::named("futex") }),
+        channel: Some("futex_do_wait".into()),
+        stack: Vec::new(),
+    }
+}
+
+fn running(count: u64) -> Sighting {
+    Sighting { state: 'R', call: None, channel: None, ..waiting(count, "", "") }
+}
+
+fn direct(count: u64) -> DirectIo {
+    DirectIo {
+        file: Some(0),
+        count,
+        bytes: count << 12,
+        is_write: true,
+        extends: false,
+        begins_beyond: false,
+        is_durable: false,
+        is_aligned: true,
+    }
+}
+
+fn workload(rw: Rw) -> Subject {
+    let place = "/ext4".into();
+    Subject::Workload(Workload { rw, place, bs_bytes: 4096, numjobs: 64, is_durable: false })
+}
+
+/// Fifteen threads wait for the lock of the inode, and one writes.
+fn locked(fs: &str, channel: &str) -> Evidence {
+    let sightings =
+        vec![waiting(15 * LOOKS, "pwrite64", channel), waiting(LOOKS, "pwrite64", "__iomap_dio_rw")];
+    evidence(vec![file(fs)], sightings)
+}
+
+fn main_wall(evidence: &Evidence) -> Wall {
+    judge(evidence)[0].wall
+}
+
+#[test]
+fn writes_that_were_traced_say_why_the_lock_is_exclusive() {
+    let mut evidence = locked("ext4", "ext4_file_write_iter");
+    assert_eq!(main_wall(&evidence), Wall::FileLock);
+    evidence.direct = Some(vec![direct(60), DirectIo { extends: true, ..direct(40) }]);
+    let main = &judge(&evidence)[0];
+    assert_eq!(main.wall, Wall::ExtendingWrites);
+    assert_eq!(main.file.as_deref(), Some("/ext4/file"));
+    assert!(main.verdict.starts_with(
+        "94 % of the time in I/O waits for the lock of the inode in ext4_file_write_iter: a direct write past the end of the file \
+         is exclusive on ext4."
+    ));
+    assert!(main.evidence.iter().any(|line| line.contains("40 % ended beyond the end")));
+    evidence.direct = Some(vec![direct(60), DirectIo { is_aligned: false, ..direct(40) }]);
+    assert_eq!(main_wall(&evidence), Wall::UnalignedWrites);
+    // Reads, and writes of another file, say nothing.
+    let read = DirectIo { is_write: false, extends: true, ..direct(40) };
+    let elsewhere = DirectIo { file: Some(1), extends: true, ..direct(40) };
+    let unknown = DirectIo { file: None, extends: true, ..direct(40) };
+    evidence.direct = Some(vec![direct(60), read, elsewhere, unknown]);
+    assert_eq!(main_wall(&evidence), Wall::FileLock);
+}
+
+#[test]
+fn calls_that_were_sighted_say_it_where_nothing_was_traced() {
+    let mut evidence = locked("ext4", "ext4_file_write_iter");
+    let call = |extends, is_aligned| {
+        Some(Call { extends: Some(extends), is_aligned: Some(is_aligned), ..call("pwrite64") })
+    };
+    evidence.sightings[0].call = call(true, true);
+    assert_eq!(main_wall(&evidence), Wall::ExtendingWrites);
+    evidence.sightings[0].call = call(false, false);
+    assert_eq!(main_wall(&evidence), Wall::UnalignedWrites);
+    evidence.sightings[0].call = call(false, true);
+    assert_eq!(main_wall(&evidence), Wall::FileLock);
+    // What was traced is better evidence.
+    evidence.sightings[0].call = call(true, true);
+    evidence.direct = Some(vec![DirectIo { is_aligned: false, ..direct(40) }]);
+    assert_eq!(main_wall(&evidence), Wall::UnalignedWrites);
+}
+
+#[test]
+fn sizes_say_it_where_calls_do_not() {
+    let mut evidence = locked("ext4", "ext4_file_write_iter");
+    evidence.files[0].size_bytes = Some((1 << 20, 1 << 21));
+    assert_eq!(main_wall(&evidence), Wall::ExtendingWrites);
+    evidence.files[0].size_bytes = Some((1 << 30, 1 << 30));
+    evidence.files[0].allocated_bytes = Some((1 << 20, 1 << 21));
+    assert_eq!(main_wall(&evidence), Wall::Holes);
+    // A file that is allocated as a whole has no holes: what it grows by is its map.
+    evidence.files[0].allocated_bytes = Some((1 << 30, (1 << 30) + 4096));
+    assert_eq!(main_wall(&evidence), Wall::FileLock);
+}
+
+/// XFS fills holes with the lock shared: they explain nothing there.
+#[test]
+fn holes_are_a_wall_of_ext4_alone() {
+    let mut evidence = locked("xfs", "xfs_ilock");
+    evidence.files[0].allocated_bytes = Some((1 << 20, 1 << 21));
+    assert_eq!(main_wall(&evidence), Wall::FileLock);
+}
+
+#[test]
+fn a_workload_says_what_it_does() {
+    for (rw, wall) in
+        [(Rw::Append, Wall::ExtendingWrites), (Rw::Hole, Wall::Holes), (Rw::Overwrite, Wall::FileLock)]
+    {
+        let mut evidence = locked("ext4", "ext4_file_write_iter");
+        evidence.subject = workload(rw);
+        assert_eq!(main_wall(&evidence), wall, "{rw:?}");
+    }
+}
+
+#[test]
+fn files_without_o_direct_are_written_through_the_cache() {
+    let mut evidence = locked("xfs", "xfs_ilock");
+    evidence.files[0].is_direct = false;
+    evidence.files[0].is_buffered = true;
+    evidence.files[0].size_bytes = Some((1 << 20, 1 << 21));
+    assert_eq!(main_wall(&evidence), Wall::BufferedWrites);
+    // With both kinds of descriptors it is the function that tells.
+    let mut evidence = locked("ext4", "ext4_buffered_write_iter");
+    evidence.files[0].is_buffered = true;
+    assert_eq!(main_wall(&evidence), Wall::BufferedWrites);
+    evidence.sightings[0].channel = Some("ext4_file_write_iter".into());
+    assert_eq!(main_wall(&evidence), Wall::FileLock);
+}
+
+#[test]
+fn btrfs_writes_files_with_checksums_through_the_cache() {
+    let mut evidence = locked("btrfs", "btrfs_inode_lock");
+    evidence.files[0].size_bytes = Some((1 << 20, 1 << 21));
+    assert_eq!(main_wall(&evidence), Wall::ExtendingWrites);
+    evidence.sightings.push(waiting(2 * LOOKS, "pwrite64", "folio_wait_bit"));
+    let main = &judge(&evidence)[0];
+    assert_eq!(main.wall, Wall::BufferedWrites);
+    assert!(main.advice.iter().any(|line| line.contains("chattr +C")));
+    let stack = ["btrfs_inode_lock", "btrfs_buffered_write", "btrfs_direct_write"];
+    let told = within(&stack, waiting(15 * LOOKS, "pwrite64", "btrfs_inode_lock"));
+    assert_eq!(main_wall(&self::evidence(vec![file("btrfs")], vec![told])), Wall::BufferedWrites);
+}
+
+#[test]
+fn files_without_extents_fill_holes_through_the_cache() {
+    let mut evidence = locked("ext4", "ext4_file_write_iter");
+    evidence.sightings.push(waiting(LOOKS, "pwrite64", "folio_wait_bit"));
+    let main = &judge(&evidence)[0];
+    assert_eq!(main.wall, Wall::Holes);
+    assert!(main.advice.iter().any(|line| line.contains("Growth::Zeroed")));
+}
+
+#[test]
+fn syncs_and_truncation_hold_the_lock_as_well() {
+    let syncs = evidence(vec![file("btrfs")], vec![waiting(15 * LOOKS, "fdatasync", "btrfs_inode_lock")]);
+    let main = &judge(&syncs)[0];
+    assert_eq!(main.wall, Wall::FileLock);
+    assert!(main.verdict.contains("a sync takes it exclusively on btrfs"), "{}", main.verdict);
+    let shapes = evidence(vec![file("ext4")], vec![waiting(15 * LOOKS, "fallocate", "ext4_fallocate")]);
+    assert!(judge(&shapes)[0].verdict.contains("fallocate and truncate take it exclusively"));
+}
+
+#[test]
+fn the_position_of_a_descriptor_is_a_lock() {
+    let evidence = evidence(vec![file("ext4")], vec![waiting(15 * LOOKS, "write", "fdget_pos")]);
+    let main = &judge(&evidence)[0];
+    assert_eq!(main.wall, Wall::FileLock);
+    assert!(main.advice.iter().any(|line| line.contains("pwrite")), "{:?}", main.advice);
+}
+
+#[test]
+fn allocation_is_a_lock() {
+    let channel = "xfs_direct_write_iomap_begin";
+    let evidence = evidence(vec![file("xfs")], vec![waiting(15 * LOOKS, "pwrite64", channel)]);
+    let main = &judge(&evidence)[0];
+    assert_eq!(main.wall, Wall::FileLock);
+    assert!(main.verdict.contains("locks inside of the file system"), "{}", main.verdict);
+}
+
+#[test]
+fn flushes_are_a_wall() {
+    let mut evidence = evidence(vec![file("ext4")], vec![waiting(8 * LOOKS, "fdatasync", "submit_bio_wait")]);
+    let main = &judge(&evidence)[0];
+    assert_eq!(main.wall, Wall::Flush);
+    assert!(main.verdict.contains("loop0 did 1000/s flushes and 10.0k/s writes"), "{}", main.verdict);
+    assert!(main.verdict.contains("each durable write waits"));
+    evidence.sightings[0].count = LOOKS;
+    assert!(judge(&evidence)[0].verdict.contains("one thread at a time flushes"));
+}
+
+/// Without a stack, `submit_bio_wait` on a device is data, unless it is synced.
+#[test]
+fn a_device_waits_for_data_and_for_flushes_in_one_function() {
+    let mut evidence =
+        evidence(vec![file("device")], vec![waiting(8 * LOOKS, "pwrite64", "submit_bio_wait")]);
+    assert_eq!(main_wall(&evidence), Wall::Nothing);
+    evidence.files[0].is_durable = true;
+    assert_eq!(main_wall(&evidence), Wall::Flush);
+    let stack = ["submit_bio_wait", "__blkdev_direct_IO_simple", "blkdev_write_iter"];
+    evidence.sightings[0] = within(&stack, evidence.sightings[0].clone());
+    assert_eq!(main_wall(&evidence), Wall::Nothing);
+    let stack = ["submit_bio_wait", "blkdev_issue_flush", "blkdev_fsync"];
+    evidence.sightings[0] = within(&stack, evidence.sightings[0].clone());
+    assert_eq!(main_wall(&evidence), Wall::Flush);
+}
+
+#[test]
+fn commits_are_a_wall() {
+    for (fs, channel, word) in [
+        ("ext4", "jbd2_log_wait_commit", "on ext4"),
+        ("xfs", "xlog_wait_on_iclog", "on XFS"),
+        ("btrfs", "wait_log_commit", "on btrfs"),
+    ] {
+        let evidence = evidence(vec![file(fs)], vec![waiting(8 * LOOKS, "pwrite64", channel)]);
+        let main = &judge(&evidence)[0];
+        assert_eq!(main.wall, Wall::JournalCommit, "{fs}");
+        assert!(main.verdict.contains(word), "{}", main.verdict);
+    }
+}
+
+#[test]
+fn o_sync_commits_times() {
+    let mut evidence =
+        evidence(vec![file("ext4")], vec![waiting(8 * LOOKS, "pwrite64", "jbd2_log_wait_commit")]);
+    let is_of_times = |evidence: &Evidence| {
+        judge(evidence)[0].advice.iter().any(|line| line.contains("in place of O_SYNC"))
+    };
+    assert!(!is_of_times(&evidence));
+    evidence.files[0].is_sync = true;
+    assert!(is_of_times(&evidence), "{:?}", judge(&evidence)[0].advice);
+    // A file that changes more than its times needs more.
+    evidence.files[0].size_bytes = Some((1 << 20, 1 << 21));
+    assert!(!is_of_times(&evidence));
+}
+
+/// Workers wait in place of the program: what they wait for is the cause, and comes first.
+#[test]
+fn workers_of_rings_come_after_what_they_wait_for() {
+    let mut evidence = locked("ext4", "ext4_file_write_iter");
+    for sighting in &mut evidence.sightings {
+        sighting.task = "iou-wrk".into();
+        sighting.call = None;
+    }
+    evidence.files[0].size_bytes = Some((1 << 20, 1 << 21));
+    evidence.sightings.push(Sighting {
+        state: 'S',
+        call: Some(Call::named("io_uring_enter")),
+        ..waiting(LOOKS, "", "io_cqring_wait")
+    });
+    evidence.sightings.push(Sighting {
+        task: "iou-wrk".into(),
+        state: 'S',
+        call: None,
+        ..waiting(100 * LOOKS, "", "io_wq_worker")
+    });
+    evidence.punts = Some(vec![Punt { opcode: "WRITE".into(), is_hashed: true, count: 500 }]);
+    let findings = judge(&evidence);
+    assert_eq!([findings[0].wall, findings[1].wall], [Wall::ExtendingWrites, Wall::RingWorkers]);
+    assert_eq!(findings[0].file.as_deref(), Some("/ext4/file"), "the only file there is");
+    assert_eq!(findings[1].share, 1.0, "neither idle workers nor the ring count");
+    assert!(findings[1].evidence.iter().any(|line| line.contains("100/s WRITE operations")));
+}
+
+#[test]
+fn workers_that_only_wait_for_the_device_are_a_wall_alone() {
+    let mut evidence = evidence(vec![file("btrfs")], vec![waiting(LOOKS, "", "__iomap_dio_rw")]);
+    evidence.sightings[0].task = "iou-wrk".into();
+    evidence.sightings[0].call = None;
+    assert_eq!(main_wall(&evidence), Wall::RingWorkers);
+}
+
+/// A ring that has the device at work is as healthy as threads that wait for it.
+#[test]
+fn rings_wait_for_the_device_if_it_works_for_them() {
+    let ring = Sighting {
+        state: 'S',
+        call: Some(Call::named("io_uring_enter")),
+        ..waiting(LOOKS, "", "io_cqring_wait")
+    };
+    let lock = waiting(LOOKS / 10, "io_submit", "ext4_file_write_iter");
+    let mut evidence = evidence(vec![file("ext4")], vec![ring, lock]);
+    evidence.devices[0].inflight = 32.0;
+    assert_eq!(main_wall(&evidence), Wall::Nothing);
+    evidence.devices[0].inflight = 0.1;
+    assert_eq!(main_wall(&evidence), Wall::FileLock);
+}
+
+fn mutex_around_a_flush(is_lock: Option<bool>) -> Evidence {
+    let flushes = waiting(LOOKS, "fdatasync", "submit_bio_wait");
+    evidence(vec![file("ext4")], vec![asleep(15 * LOOKS, 16, 0x5000, is_lock), flushes])
+}
+
+#[test]
+fn a_mutex_around_a_flush_is_the_programs_own_wall() {
+    for is_lock in [Some(true), None] {
+        let findings = judge(&mutex_around_a_flush(is_lock));
+        assert_eq!(findings[0].wall, Wall::ProgramLock);
+        assert!(findings[0].verdict.contains("15.0 threads wait for one futex"), "{}", findings[0].verdict);
+        assert!(findings[0].verdict.contains("fdatasync"));
+        assert!((findings[0].share - 15.0 / 16.0).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn threads_that_wait_for_work_or_for_a_leader_wait_for_no_lock() {
+    // A condition.
+    assert_eq!(main_wall(&mutex_around_a_flush(Some(false))), Wall::Flush);
+    // Followers that sleep on a futex each, or on a semaphore each.
+    let mut followers = mutex_around_a_flush(None);
+    followers.sightings.splice(..1, (0..15).map(|n| asleep(LOOKS, 1, 0x5000 + 64 * n, None)));
+    assert_eq!(main_wall(&followers), Wall::Flush);
+    // A pool beside one thread that logs.
+    let mut pool = mutex_around_a_flush(None);
+    pool.sightings[1].threads = 1;
+    assert_eq!(main_wall(&pool), Wall::Flush);
+    // Other threads flush than wait.
+    let mut others = mutex_around_a_flush(Some(true));
+    others.sightings[1].task = "logger".into();
+    assert_eq!(main_wall(&others), Wall::Flush);
+    // Nothing lets only one in.
+    let mut several = mutex_around_a_flush(Some(true));
+    several.sightings[1].count = 8 * LOOKS;
+    assert_eq!(main_wall(&several), Wall::Flush);
+    // Hardly anybody flushes.
+    let mut seldom = mutex_around_a_flush(Some(true));
+    seldom.sightings[1].count = LOOKS / 10;
+    assert_eq!(main_wall(&seldom), Wall::Flush);
+}
+
+#[test]
+fn threads_that_wait_for_the_device_are_serialised_by_nothing() {
+    let mut evidence = evidence(vec![file("ext4")], vec![waiting(15 * LOOKS, "pwrite64", "__iomap_dio_rw")]);
+    evidence.devices[0].inflight = 15.2;
+    let findings = judge(&evidence);
+    assert_eq!([findings[0].wall, findings[1].wall], [Wall::Nothing, Wall::Device]);
+    assert!(findings[0].verdict.starts_with("Nothing serialises"));
+    assert!(findings[1].verdict.contains("loop0 has 15.2 requests in flight"));
+    evidence.devices[0].busy_ns = 1;
+    assert_eq!(judge(&evidence).len(), 1);
+}
+
+#[test]
+fn threads_that_run_are_serialised_by_nothing() {
+    let seldom = waiting(LOOKS, "pwrite64", "ext4_file_write_iter");
+    let mut evidence = evidence(vec![file("ext4")], vec![seldom, running(15 * LOOKS)]);
+    let walls: Vec<Wall> = judge(&evidence).iter().map(|finding| finding.wall).collect();
+    assert_eq!(walls, [Wall::Nothing, Wall::Processor]);
+    evidence.sightings[1].task = "compute".into();
+    assert_eq!(main_wall(&evidence), Wall::FileLock, "what other threads do is no excuse");
+}
+
+#[test]
+fn a_program_without_io_is_told_so() {
+    let sleeping =
+        Sighting { state: 'S', call: None, ..waiting(64 * LOOKS, "", "poll_schedule_timeout.constprop.0") };
+    let mut evidence = evidence(vec![file("ext4")], vec![sleeping]);
+    assert!(judge(&evidence)[0].verdict.contains("no thread was seen to wait in I/O"));
+    evidence.direct = Some(vec![direct(5000)]);
+    assert!(judge(&evidence)[0].verdict.contains("1000/s direct reads and writes were traced"));
+    evidence.direct = None;
+    evidence.sightings.push(waiting(20, "fdatasync", "submit_bio_wait"));
+    let findings = judge(&evidence);
+    assert_eq!([findings[0].wall, findings[1].wall], [Wall::Nothing, Wall::Flush]);
+    assert!(findings[0].verdict.contains("next to no I/O"), "{}", findings[0].verdict);
+    assert!(judge(&self::evidence(vec![], vec![]))[0].verdict.contains("No thread was seen at all"));
+}
+
+#[test]
+fn what_is_not_known_is_not_guessed() {
+    let sighting = waiting(8 * LOOKS, "pwrite64", "zfs_rangelock_enter");
+    let stack = ["zfs_rangelock_enter", "ext4_file_write_iter"];
+    for sighting in [sighting.clone(), within(&stack, sighting)] {
+        let evidence = evidence(vec![file("zfs")], vec![sighting]);
+        let main = &judge(&evidence)[0];
+        assert_eq!(main.wall, Wall::Unknown);
+        assert!(main.verdict.contains("zfs_rangelock_enter (100 %)"), "{}", main.verdict);
+        let table = waits::table(&evidence);
+        assert_eq!(
+            (table[0].kind, table[0].function.as_deref()),
+            (Kind::Unknown, Some("zfs_rangelock_enter"))
+        );
+    }
+}
+
+#[test]
+fn the_curve_and_the_other_ways_are_told() {
+    let mut evidence = locked("ext4", "ext4_file_write_iter");
+    evidence.subject = workload(Rw::Append);
+    let step = |numjobs, iops: &[f64]| Step { numjobs, iops: iops.to_vec() };
+    evidence.curve = vec![step(64, &[3000.0, 3216.0, 9000.0]), step(1, &[7292.0])];
+    evidence.others =
+        vec![OtherWay { path: "dioxide".into(), numjobs: 64, iops: vec![163_000.0, 1.0, 170_000.0] }];
+    let main = &judge(&evidence)[0];
+    assert!(main.verdict.contains("Measured: 7292/s with 1 thread, 3216/s with 64."), "{}", main.verdict);
+    assert!(main.advice[0].contains("(163k/s here, 51 times as much)"), "{}", main.advice[0]);
+    assert!(!main.advice[1].contains(" here"), "nothing was measured: {}", main.advice[1]);
+    evidence.others[0].iops = vec![3300.0];
+    assert!(judge(&evidence)[0].advice[0].contains("which is no gain"));
+}
+
+#[test]
+fn a_curve_without_a_wall_is_told() {
+    let mut evidence = evidence(vec![file("ext4")], vec![waiting(15 * LOOKS, "pwrite64", "__iomap_dio_rw")]);
+    let step = |numjobs, iops| Step { numjobs, iops: vec![iops] };
+    evidence.curve = vec![step(1, 1000.0), step(64, 9000.0)];
+    let verdict = |evidence: &Evidence| judge(evidence)[0].verdict.clone();
+    assert!(
+        verdict(&evidence).starts_with(
+            "Nothing serialises: more threads get more done, 1000/s with 1 thread, 9000/s with 64"
+        )
+    );
+    evidence.curve[1].iops = vec![1050.0];
+    assert!(verdict(&evidence).contains("; the device is busy"), "{}", verdict(&evidence));
+    evidence.devices[0].busy_ns = 0;
+    assert!(verdict(&evidence).contains("; what limits it was not seen"), "{}", verdict(&evidence));
+}
+
+#[test]
+fn few_sightings_are_thin_evidence() {
+    let mut evidence = locked("ext4", "ext4_file_write_iter");
+    let is_thin = |evidence: &Evidence| judge(evidence)[0].verdict.contains("The evidence is thin");
+    assert!(!is_thin(&evidence));
+    evidence.looks = 3;
+    assert!(is_thin(&evidence));
+    evidence.looks = LOOKS;
+    evidence.sightings.iter_mut().for_each(|sighting| sighting.count = 45);
+    assert!(is_thin(&evidence));
+}
+
+#[test]
+fn locks_that_were_traced_are_timed() {
+    let mut evidence = locked("ext4", "ext4_file_write_iter");
+    let stack =
+        ["__traceiter_contention_begin", "rwsem_down_write_slowpath", "down_write", "ext4_file_write_iter"];
+    let wait = |stack: &[&str]| LockWait {
+        count: 10,
+        wait_ns: 20_000_000,
+        wait_max_ns: 7_000_000,
+        kind: "WRITE".into(),
+        locks: 1,
+        stack: stack.iter().map(ToString::to_string).collect(),
+    };
+    evidence.locks = Some(vec![wait(&stack), wait(&["mutex_lock", "pipe_read"])]);
+    assert!(
+        judge(&evidence)[0].evidence.iter().any(|line| line
+            == "10 waits for locks of inodes were traced: 2.00 ms on average, 7.00 ms the longest.")
+    );
+}
+
+/// Nobody alone is a wall, and all of them together are.
+#[test]
+fn small_walls_are_told_where_they_are_one_together() {
+    let part = |name, channel| waiting(3 * LOOKS, name, channel);
+    let sightings = vec![
+        part("pwrite64", "ext4_file_write_iter"),
+        part("fdatasync", "submit_bio_wait"),
+        part("fdatasync", "jbd2_log_wait_commit"),
+        part("pwrite64", "ext4_map_blocks"),
+        part("pwrite64", "__iomap_dio_rw"),
+    ];
+    let mut evidence = evidence(vec![file("ext4")], sightings);
+    let walls: BTreeSet<Wall> = judge(&evidence).iter().map(|finding| finding.wall).collect();
+    assert_eq!(walls, BTreeSet::from([Wall::FileLock, Wall::Flush, Wall::JournalCommit]));
+    evidence.sightings[4].count = 100 * LOOKS;
+    assert_eq!(main_wall(&evidence), Wall::Nothing);
+}
+
+/// Readers wait for the lock that the writers hold.
+#[test]
+fn who_waits_for_a_lock_waits_for_its_holders() {
+    let stack = ["btrfs_inode_lock", "btrfs_buffered_write", "btrfs_direct_write"];
+    let told = within(&stack, waiting(8 * LOOKS, "pwrite64", "btrfs_inode_lock"));
+    let evidence = evidence(
+        vec![file("btrfs")],
+        vec![
+            told,
+            waiting(4 * LOOKS, "ftruncate", "btrfs_inode_lock"),
+            waiting(4 * LOOKS, "io_submit", "btrfs_inode_lock"),
+        ],
+    );
+    let findings = judge(&evidence);
+    assert_eq!(findings[0].wall, Wall::BufferedWrites);
+    assert_eq!(findings[0].share, 0.75);
+}
+
+#[test]
+fn some_file_systems_perform_every_write_alone() {
+    for (fs, channel) in [("tmpfs", "generic_file_write_iter"), ("tmpfs", "shmem_file_write_iter")] {
+        let mut evidence = locked(fs, channel);
+        evidence.files[0].size_bytes = Some((1 << 20, 1 << 21));
+        let main = &judge(&evidence)[0];
+        assert!(main.verdict.contains("tmpfs performs every write of a file alone"), "{}", main.verdict);
+    }
+}
+
+#[test]
+fn requests_that_are_no_flushes_are_told_from_them() {
+    let stack = ["submit_bio_wait", "blkdev_issue_zeroout", "ext4_issue_zeroout"];
+    let zeroes = within(&stack, waiting(8 * LOOKS, "pwrite64", "submit_bio_wait"));
+    assert_eq!(main_wall(&evidence(vec![file("ext4")], vec![zeroes])), Wall::Nothing);
+}
+
+#[test]
+fn the_time_of_change_is_no_allocation() {
+    let evidence = evidence(vec![file("xfs")], vec![waiting(8 * LOOKS, "pwrite64", "xfs_vn_update_time")]);
+    let findings = judge(&evidence);
+    assert_eq!(findings.len(), 1);
+    assert!(findings[0].verdict.contains("time of change"), "{}", findings[0].verdict);
+}
+
+#[test]
+fn allocated_space_does_not_help_on_old_kernels() {
+    let mut evidence = locked("ext4", "ext4_file_write_iter");
+    evidence.subject = workload(Rw::Append);
+    let advice = |evidence: &Evidence| judge(evidence)[0].advice.join(" ");
+    assert!(advice(&evidence).contains("allocate the file first"));
+    evidence.kernel_release = "6.1.0-18-amd64".into();
+    assert!(advice(&evidence).contains("fill the file with zeros first"), "{}", advice(&evidence));
+}
+
+#[test]
+fn locks_of_files_are_locks_of_the_program() {
+    let evidence = evidence(vec![file("ext4")], vec![waiting(8 * LOOKS, "flock", "locks_lock_inode_wait")]);
+    let main = &judge(&evidence)[0];
+    assert_eq!(main.wall, Wall::ProgramLock);
+    assert!(main.verdict.contains("flock"), "{}", main.verdict);
+}
+
+#[test]
+fn functions_that_are_not_known_are_named_outside_of_io_as_well() {
+    let sighting = Sighting { call: None, ..waiting(8 * LOOKS, "", "zfs_rangelock_enter") };
+    let main = &judge(&evidence(vec![], vec![sighting]))[0];
+    assert!(main.verdict.starts_with("Nothing that is known here serialises"), "{}", main.verdict);
+    assert!(main.evidence.iter().any(|line| line.contains("zfs_rangelock_enter, 8.00 threads")));
+}
+
+#[test]
+fn the_journal_is_of_the_file_system_that_most_wait_for() {
+    let sightings = vec![
+        waiting(LOOKS, "fsync", "jbd2_log_wait_commit"),
+        waiting(8 * LOOKS, "fsync", "xlog_wait_on_iclog"),
+    ];
+    assert!(judge(&evidence(vec![file("xfs")], sightings))[0].verdict.contains("on XFS"));
+}
+
+/// Names that mean something, and any number of anything.
+fn any_evidence() -> impl Strategy<Value = Evidence> {
+    let name = || {
+        prop_oneof![
+            Just("ext4_file_write_iter"),
+            Just("xfs_ilock"),
+            Just("btrfs_inode_lock"),
+            Just("btrfs_sync_file"),
+            Just("submit_bio_wait"),
+            Just("jbd2_log_wait_commit"),
+            Just("io_cqring_wait"),
+            Just("io_wq_worker"),
+            Just("folio_wait_bit"),
+            Just("futex_do_wait"),
+            Just("__iomap_dio_rw"),
+            Just("schedule"),
+            Just(""),
+            Just(".x"),
+        ]
+        .prop_map(str::to_owned)
+    };
+    let word = || {
+        prop_oneof![Just("pwrite64"), Just("fdatasync"), Just("futex"), Just("ftruncate"), Just("")]
+            .prop_map(str::to_owned)
+    };
+    let count = || prop_oneof![0..3_u64, Just(u64::MAX), any::<u64>()];
+    let rate = || prop_oneof![any::<f64>(), 0.0..1e6_f64];
+    let call = (
+        word(),
+        proptest::option::of(0..4_usize),
+        proptest::option::of(any::<bool>()),
+        proptest::option::of(any::<bool>()),
+        proptest::option::of(0..3_u64),
+        proptest::option::of(any::<bool>()),
+    )
+        .prop_map(|(name, file, extends, is_aligned, futex, is_lock)| Call {
+            name,
+            file,
+            extends,
+            is_aligned,
+            futex,
+            is_lock,
+        });
+    let sighting = (
+        (count(), count()),
+        prop_oneof![Just("iou-wrk"), Just("fio")],
+        prop_oneof![Just('R'), Just('S'), Just('D'), any::<char>()],
+        proptest::option::of(call),
+        proptest::option::of(name()),
+        proptest::collection::vec(name(), 0..4),
+    )
+        .prop_map(|((count, threads), task, state, call, channel, stack)| Sighting {
+            count,
+            threads,
+            task: task.into(),
+            state,
+            call,
+            channel,
+            stack,
+        });
+    let fs = prop_oneof![Just("ext4"), Just("xfs"), Just("btrfs"), Just("device"), Just("é")];
+    let file = (
+        proptest::option::of(fs),
+        any::<[bool; 4]>(),
+        proptest::option::of((count(), count())),
+        proptest::option::of((count(), count())),
+    )
+        .prop_map(|(fs, [is_direct, is_buffered, is_durable, is_sync], size_bytes, allocated_bytes)| {
+            SeenFile {
+                path: "é".into(),
+                fs: fs.map(str::to_owned),
+                device: (0, 0),
+                inode: 1,
+                is_direct,
+                is_buffered,
+                is_durable,
+                is_sync,
+                size_bytes,
+                allocated_bytes,
+            }
+        });
+    let direct = (proptest::option::of(0..4_usize), count(), any::<[bool; 5]>()).prop_map(
+        |(file, count, [is_write, extends, begins_beyond, is_durable, is_aligned])| DirectIo {
+            file,
+            count,
+            bytes: count,
+            is_write,
+            extends,
+            begins_beyond,
+            is_durable,
+            is_aligned,
+        },
+    );
+    let lock = (count(), count(), count(), proptest::collection::vec(name(), 0..4)).prop_map(
+        |(count, wait_ns, wait_max_ns, stack)| LockWait {
+            count,
+            wait_ns,
+            wait_max_ns,
+            kind: "WRITE".into(),
+            locks: 1,
+            stack,
+        },
+    );
+    let device = (count(), proptest::option::of(count()), count(), rate()).prop_map(
+        |(writes, flushes, busy_ns, inflight)| SeenDevice {
+            writes,
+            flushes,
+            busy_ns,
+            number: (0, 0),
+            ..device("d", inflight)
+        },
+    );
+    let step = (0..5_usize, proptest::collection::vec(rate(), 0..3));
+    let steps = || proptest::collection::vec(step.clone(), 0..4);
+    (
+        proptest::option::of(prop_oneof![Just(Rw::Append), Just(Rw::Hole), Just(Rw::Mixed)]),
+        (count(), count(), 0..3_usize),
+        proptest::collection::vec(sighting, 0..12),
+        proptest::collection::vec(file, 0..3),
+        proptest::option::of(proptest::collection::vec(direct, 0..4)),
+        proptest::option::of(proptest::collection::vec(lock, 0..4)),
+        proptest::collection::vec(device, 0..3),
+        (steps(), steps()),
+    )
+        .prop_map(
+            |(rw, (watched_ns, looks, cpus), sightings, files, direct, locks, devices, (curve, others))| {
+                let mut evidence = evidence(files, sightings);
+                if let Some(rw) = rw {
+                    evidence.subject = workload(rw);
+                }
+                let step = |(numjobs, iops)| Step { numjobs, iops };
+                let other = |(numjobs, iops)| OtherWay { path: "dioxide".into(), numjobs, iops };
+                Evidence {
+                    watched_ns,
+                    looks,
+                    cpus,
+                    direct,
+                    locks,
+                    devices,
+                    curve: curve.into_iter().map(step).collect(),
+                    others: others.into_iter().map(other).collect(),
+                    punts: Some(vec![Punt { opcode: "WRITE".into(), is_hashed: true, count: looks }]),
+                    ..evidence
+                }
+            },
+        )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn any_evidence_is_judged(evidence in any_evidence()) {
+        let findings = judge(&evidence);
+        prop_assert!(!findings.is_empty());
+        for finding in &findings {
+            prop_assert!((0.0..=1.0).contains(&finding.share), "{finding:?}");
+            prop_assert!(!finding.verdict.is_empty());
+        }
+        for wait in waits::table(&evidence) {
+            prop_assert!(wait.share.is_none_or(|share| (0.0..=1.0).contains(&share)), "{wait:?}");
+            prop_assert!(wait.threads >= 0.0);
+        }
+    }
+
+    #[test]
+    fn shares_of_the_wait_table_add_up(evidence in any_evidence()) {
+        let total: f64 = waits::table(&evidence).iter().filter_map(|wait| wait.share).sum();
+        let overflows = evidence.sightings.iter().any(|sighting| sighting.count > u64::MAX / 16);
+        prop_assert!(overflows || total == 0.0 || (total - 1.0).abs() < 1e-9, "{total}");
+    }
+
+    #[test]
+    fn the_order_of_sightings_does_not_matter(evidence in any_evidence(), seed in any::<u64>()) {
+        let mut shuffled = evidence.clone();
+        fastrand::Rng::with_seed(seed).shuffle(&mut shuffled.sightings);
+        let walls = |evidence: &Evidence| judge(evidence).iter().map(|finding| finding.wall).collect::<Vec<_>>();
+        prop_assert_eq!(walls(&evidence), walls(&shuffled));
+    }
+}

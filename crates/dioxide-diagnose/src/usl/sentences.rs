@@ -1,0 +1,83 @@
+//! What a fit means, in words.
+
+use super::{Estimate, Fit};
+use crate::words::{percent, rate};
+
+/// A contention below this cannot be told from none.
+const SIGMA_NONE: f64 = 0.005;
+
+pub fn of(fit: &Fit) -> Vec<String> {
+    let mut sentences = Vec::new();
+    if fit.is_poor {
+        sentences.push(format!(
+            "The law describes this curve badly: the steps are off by {} on average, and it explains {} of the variation. What follows \
+             means little.",
+            percent(fit.error),
+            percent(fit.r_squared.max(0.0))
+        ));
+    }
+    sentences.push(format!("One thread that meets no other: {}.", range(fit.lambda, rate)));
+    sentences.push(contention(fit));
+    sentences.push(coherency(fit));
+    sentences.push(peak(fit));
+    sentences.push(predictions(fit));
+    sentences
+}
+
+fn contention(fit: &Fit) -> String {
+    let sigma = range(fit.sigma, |sigma| format!("{sigma:.3}"));
+    let meaning = match fit.sigma.value {
+        none if none < SIGMA_NONE => {
+            "there is next to nothing that only one thread at a time can do".to_owned()
+        }
+        all if all >= 1.0 => "all of each operation is done by one thread at a time".to_owned(),
+        part => format!(
+            "{} of each operation is done by one thread at a time, so no number of threads gets more done than {:.1} times as much as one",
+            percent(part),
+            1.0 / part
+        ),
+    };
+    format!("Contention (sigma) {sigma}: {meaning}.")
+}
+
+fn coherency(fit: &Fit) -> String {
+    let kappa = range(fit.kappa, |kappa| format!("{:.5}", kappa + 0.0));
+    let meaning = if fit.kappa.value > 0.0 && fit.kappa.low <= 0.0 {
+        "it cannot be told from none, and so not whether throughput falls in the end"
+    } else if fit.kappa.value > 0.0 {
+        "threads make each other slower the more of them there are, so that throughput falls in the end"
+    } else {
+        "more threads do not make throughput fall"
+    };
+    format!("Coherency (kappa) {kappa}: {meaning}.")
+}
+
+fn peak(fit: &Fit) -> String {
+    match fit.peak {
+        Some(peak) if peak < 1.5 => "Throughput is highest with one thread.".into(),
+        Some(peak) if peak > fit.numjobs_max as f64 => format!(
+            "Throughput is highest with about {peak:.0} threads by the law, which is more than were measured."
+        ),
+        Some(peak) if fit.kappa.low <= 0.0 => {
+            format!("Throughput is perhaps highest with about {peak:.0} threads, or has no peak.")
+        }
+        Some(peak) => format!("Throughput is highest with about {peak:.0} threads."),
+        None => "Throughput has no peak by the law.".into(),
+    }
+}
+
+fn predictions(fit: &Fit) -> String {
+    let of = |numjobs: usize, iops: Estimate| format!("{} with {numjobs}", range(iops, rate));
+    let predicted: Vec<String> =
+        fit.predictions.iter().map(|prediction| of(prediction.numjobs, prediction.iops)).collect();
+    format!(
+        "By the law: {} threads. It is a model: what more than {} threads get done, the most that were tried, or more processors, only \
+         a measurement tells.",
+        predicted.join(", "),
+        fit.numjobs_max
+    )
+}
+
+fn range(estimate: Estimate, print: impl Fn(f64) -> String) -> String {
+    format!("{} ({}..{})", print(estimate.value), print(estimate.low), print(estimate.high))
+}

@@ -1,0 +1,50 @@
+//! The devices below the files, and what they did meanwhile.
+
+use crate::evidence::SeenDevice;
+use crate::host::disk::{Counts, Disk};
+use rustix::fs::{major, minor};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+#[derive(Debug, Default)]
+pub struct Devices {
+    /// By number, with the counts when first seen. None for numbers that no device has (tmpfs, network).
+    found: BTreeMap<u64, Option<(Disk, Counts)>>,
+}
+
+impl Devices {
+    /// Takes in those that are not known yet.
+    pub fn find(&mut self, numbers: BTreeSet<u64>) {
+        let find = |number| {
+            let disk = Disk::find(number)?;
+            let counts = disk.read()?;
+            Some((disk, counts))
+        };
+        for number in numbers {
+            self.found.entry(number).or_insert_with(|| find(number));
+        }
+    }
+
+    /// What they did in this time, in which they were watched.
+    pub fn finish(self, watched: Duration) -> Vec<SeenDevice> {
+        let seen = |(number, found): (u64, Option<(Disk, Counts)>)| {
+            let (disk, first) = found?;
+            Some(seen(number, &disk, disk.read()?.since(first), watched))
+        };
+        self.found.into_iter().filter_map(seen).collect()
+    }
+}
+
+fn seen(number: u64, disk: &Disk, done: Counts, watched: Duration) -> SeenDevice {
+    SeenDevice {
+        name: disk.name(),
+        number: (major(number), minor(number)),
+        has_volatile_cache: disk.write_cache().map(|cache| cache == "write back"),
+        has_fua: disk.has_fua(),
+        reads: done.reads,
+        writes: done.writes,
+        flushes: Some(done.flushes),
+        busy_ns: Duration::from_millis(done.busy_ms).as_nanos() as u64,
+        inflight: done.in_flight_ms as f64 / 1e3 / watched.as_secs_f64().max(1e-3),
+    }
+}

@@ -1,0 +1,292 @@
+//! The files that descriptors of watched processes lead to.
+
+use super::process::Process;
+use crate::evidence::SeenFile;
+use crate::host::mount::{Mount, mounts_of};
+use rustix::fs::{AtFlags, FileType, OFlags, Stat, major, makedev, minor, readlinkat, stat, statat};
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+
+/// More are not told of, so that evidence stays small.
+pub const FILES_MAX: usize = 4096;
+
+/// Files and devices, and which descriptors lead to them.
+#[derive(Debug, Default)]
+pub struct Files {
+    seen: Vec<Seen>,
+    by_identity: HashMap<Identity, usize>,
+    descriptors: HashMap<(u32, i32), Descriptor>,
+    /// What was asked since the last call of [`Self::next_look`].
+    this_look: HashMap<(u32, i32), Option<Open>>,
+    looks: u64,
+    /// By number. None where there is none of that number.
+    mounts: HashMap<u64, Option<Mount>>,
+}
+
+/// The kernel's bit. O_SYNC has it, and one of its own; rustix means O_SYNC by both names.
+const O_DSYNC: u32 = 0o10000;
+
+#[derive(Debug)]
+struct Seen {
+    file: SeenFile,
+    identity: Identity,
+    /// Of its file system, as tracepoints name it. Files of btrfs have others.
+    fs_device: u64,
+    /// Of the device that it lies on, or that it is.
+    disk: u64,
+    block_bytes: u64,
+    /// When its size was last taken in, and the size then and the time before.
+    looked_at: u64,
+    size_bytes: u64,
+    size_before: u64,
+}
+
+/// What makes a file the same: device and inode, or the number of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Identity {
+    File { device: u64, inode: u64 },
+    Device(u64),
+}
+
+impl Identity {
+    fn of(stat: &Stat) -> Option<Self> {
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Some(Self::File { device: stat.st_dev, inode: stat.st_ino }),
+            FileType::BlockDevice => Some(Self::Device(stat.st_rdev)),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Descriptor {
+    identity: Option<Identity>,
+    file: Option<usize>,
+    appends: bool,
+}
+
+/// A file behind a descriptor, now.
+#[derive(Clone, Copy, Debug)]
+pub struct Open {
+    pub file: usize,
+    /// Its size when it was looked at the time before, in another look; now, if this is the first.
+    pub size_before: u64,
+    /// O_APPEND.
+    pub appends: bool,
+}
+
+impl Files {
+    /// Descriptors and sizes are asked for again, once.
+    pub fn next_look(&mut self) {
+        self.this_look.clear();
+        self.looks += 1;
+    }
+
+    /// The file behind a descriptor. None if it leads to something else, or nowhere, or may not be seen.
+    pub fn open(&mut self, process: &Process, descriptor: i32) -> Option<Open> {
+        let key = (process.pid, descriptor);
+        if let Some(known) = self.this_look.get(&key) {
+            return *known;
+        }
+        let open = self.look_up(process, descriptor);
+        self.this_look.insert(key, open);
+        open
+    }
+
+    /// Where the next `read` or `write` of a descriptor begins.
+    pub fn position(process: &Process, descriptor: i32) -> Option<u64> {
+        field(&process.read(&format!("fdinfo/{descriptor}"))?, "pos:")?.parse().ok()
+    }
+
+    /// Takes in the files behind all descriptors of a process, anew: a number may be that of another file, or have other flags.
+    pub fn scan(&mut self, process: &Process) {
+        self.descriptors.retain(|(pid, _), _| *pid != process.pid);
+        for descriptor in process.descriptors() {
+            self.look_up(process, descriptor);
+        }
+    }
+
+    fn look_up(&mut self, process: &Process, descriptor: i32) -> Option<Open> {
+        let stat = statat(&process.dir, format!("fd/{descriptor}"), AtFlags::empty()).ok()?;
+        let identity = Identity::of(&stat);
+        let key = (process.pid, descriptor);
+        if self.descriptors.get(&key).is_none_or(|known| known.identity != identity) {
+            let known = self.take_in(process, descriptor, identity, &stat);
+            self.descriptors.insert(key, known);
+        }
+        let known = &self.descriptors[&key];
+        let file = known.file?;
+        let appends = known.appends;
+        self.seen[file].update(&stat, self.looks);
+        Some(Open { file, size_before: self.seen[file].size_before, appends })
+    }
+
+    fn take_in(
+        &mut self,
+        process: &Process,
+        number: i32,
+        identity: Option<Identity>,
+        stat: &Stat,
+    ) -> Descriptor {
+        let nothing = Descriptor { identity, file: None, appends: false };
+        let Some(file_identity) = identity else { return nothing };
+        let Some(info) = process.read(&format!("fdinfo/{number}")) else { return nothing };
+        let flags = field(&info, "flags:").and_then(|flags| u32::from_str_radix(flags, 8).ok()).unwrap_or(0);
+        let flags = OFlags::from_bits_retain(flags);
+        // Nothing can be read or written through it.
+        if flags.contains(OFlags::PATH) {
+            return nothing;
+        }
+        let Ok(path) = readlinkat(&process.dir, format!("fd/{number}"), Vec::new()) else { return nothing };
+        let path = path.to_string_lossy().into_owned();
+        let file = self.known(file_identity, &path).or_else(|| {
+            let mount = field(&info, "mnt_id:").and_then(|id| self.mount(process, id.parse().ok()?));
+            self.add(Seen::new(path, file_identity, stat, mount.as_ref()))
+        });
+        let Some(index) = file else { return nothing };
+        self.seen[index].opened_with(flags);
+        Descriptor { identity, file: Some(index), appends: flags.contains(OFlags::APPEND) }
+    }
+
+    /// The file of this identity, if it is the same file: inodes of files that were removed are used again.
+    fn known(&self, identity: Identity, path: &str) -> Option<usize> {
+        let index = *self.by_identity.get(&identity)?;
+        let known = &self.seen[index].file.path;
+        let is_same = path.trim_end_matches(" (deleted)") == known.trim_end_matches(" (deleted)")
+            || stat(known).is_ok_and(|stat| Identity::of(&stat) == Some(identity));
+        is_same.then_some(index)
+    }
+
+    fn add(&mut self, seen: Seen) -> Option<usize> {
+        if self.seen.len() == FILES_MAX {
+            return None;
+        }
+        self.by_identity.insert(seen.identity, self.seen.len());
+        self.seen.push(seen);
+        Some(self.seen.len() - 1)
+    }
+
+    /// The mount with this number. The numbers are the same in all namespaces.
+    fn mount(&mut self, process: &Process, id: u64) -> Option<Mount> {
+        if !self.mounts.contains_key(&id) {
+            let there = mounts_of(process.pid).unwrap_or_default();
+            self.mounts.extend(there.into_iter().map(|mount| (mount.id, Some(mount))));
+        }
+        self.mounts.entry(id).or_default().clone()
+    }
+
+    /// The file that tracepoints name so: by the device number of its file system, and its inode.
+    pub fn traced(&self, (fs_device, inode): (u64, u64)) -> Option<usize> {
+        self.seen.iter().rposition(|seen| seen.fs_device == fs_device && seen.file.inode == inode)
+    }
+
+    /// The block of a file's file system, in bytes.
+    pub fn block_bytes(&self, file: usize) -> u64 {
+        self.seen[file].block_bytes
+    }
+
+    /// The devices that files lie on, each once, by number.
+    pub fn disks(&self) -> BTreeSet<u64> {
+        self.seen.iter().map(|seen| seen.disk).collect()
+    }
+
+    /// Whether there were more than are told of.
+    pub fn is_full(&self) -> bool {
+        self.seen.len() == FILES_MAX
+    }
+
+    /// Takes in the sizes that files have now, by their names: whoever had them open may have ended.
+    pub fn take_sizes(&mut self) {
+        self.next_look();
+        for seen in &mut self.seen {
+            if let Ok(stat) = stat(&seen.file.path)
+                && Identity::of(&stat) == Some(seen.identity)
+            {
+                seen.update(&stat, self.looks);
+            }
+        }
+    }
+
+    /// All files, with the sizes that were taken in first and last.
+    pub fn finish(self) -> Vec<SeenFile> {
+        self.seen.into_iter().map(|seen| seen.file).collect()
+    }
+}
+
+impl Seen {
+    fn new(path: String, identity: Identity, stat: &Stat, mount: Option<&Mount>) -> Self {
+        let (disk, fs) = match identity {
+            Identity::Device(number) => (number, Some("device".to_owned())),
+            Identity::File { device, .. } => (disk_of(device, mount), mount.map(|mount| mount.fs.clone())),
+        };
+        let size = matches!(identity, Identity::Device(_)).then(|| device_size(disk)).flatten();
+        let file = SeenFile {
+            path,
+            fs,
+            device: (major(disk), minor(disk)),
+            inode: stat.st_ino,
+            is_direct: false,
+            is_buffered: false,
+            is_durable: false,
+            is_sync: false,
+            size_bytes: size.map(|size| (size, size)),
+            allocated_bytes: None,
+        };
+        let fs_device = mount.map_or(stat.st_dev, |mount| mount.device);
+        // Where a device's is not known, nothing is beyond it.
+        let size_before = size.unwrap_or(u64::MAX);
+        let block_bytes = stat.st_blksize as u64;
+        Self {
+            file,
+            identity,
+            fs_device,
+            disk,
+            block_bytes,
+            looked_at: 0,
+            size_bytes: size_before,
+            size_before,
+        }
+    }
+
+    fn opened_with(&mut self, flags: OFlags) {
+        let is_direct = flags.contains(OFlags::DIRECT);
+        self.file.is_direct |= is_direct;
+        self.file.is_buffered |= !is_direct;
+        self.file.is_durable |= flags.bits() & O_DSYNC != 0;
+        self.file.is_sync |= flags.contains(OFlags::SYNC);
+    }
+
+    /// Takes in its size, at this look.
+    fn update(&mut self, stat: &Stat, look: u64) {
+        let Identity::File { .. } = self.identity else { return };
+        let size = stat.st_size as u64;
+        let allocated = stat.st_blocks as u64 * 512;
+        let first = |both: Option<(u64, u64)>| both.map(|(first, _)| first);
+        if self.file.size_bytes.is_none() {
+            self.size_before = size;
+        } else if self.looked_at != look {
+            self.size_before = self.size_bytes;
+        }
+        (self.looked_at, self.size_bytes) = (look, size);
+        self.file.size_bytes = Some((first(self.file.size_bytes).unwrap_or(size), size));
+        self.file.allocated_bytes = Some((first(self.file.allocated_bytes).unwrap_or(allocated), allocated));
+    }
+}
+
+/// Devices do not grow.
+fn device_size(number: u64) -> Option<u64> {
+    let sectors =
+        fs::read_to_string(format!("/sys/dev/block/{}:{}/size", major(number), minor(number))).ok()?;
+    Some(sectors.trim().parse::<u64>().ok()? * 512)
+}
+
+/// Files of btrfs have device numbers that no device has; their mount names the device.
+fn disk_of(device: u64, mount: Option<&Mount>) -> u64 {
+    let source = mount.filter(|_| major(device) == 0).and_then(|mount| stat(&mount.source).ok());
+    let disk = source.filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
+    disk.map_or(device, |stat| makedev(major(stat.st_rdev), minor(stat.st_rdev)))
+}
+
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}

@@ -1,0 +1,425 @@
+//! Watches the threads of a program, which needs not know of it, and gathers evidence of where they wait.
+//!
+//! A thread of this process looks at all threads of the watched processes many times a second, at irregular intervals, and
+//! writes down where each of them is: 200 times a second at most, and less often if that would cost more than 3 % of a
+//! processor.
+//!
+//! | what | where from | who may see it |
+//! |---|---|---|
+//! | name, state | `/proc/PID/task/TID/stat` | everybody |
+//! | wait channel | `wchan` | the owner of the process, and root |
+//! | system call, its file and place | `syscall`, `/proc/PID/fd`, `mem` | the same, unless `ptrace_scope` says otherwise |
+//! | kernel stack | `stack` | root |
+//!
+//! What cannot be seen is named in [`Evidence::unseen`], with the reason.
+
+mod calls;
+mod devices;
+mod files;
+mod look;
+mod pace;
+mod process;
+mod tally;
+mod trace;
+mod watched;
+
+use crate::evidence::{Call, DirectIo, Evidence, SeenDevice, SeenFile, Sighting, Subject};
+use calls::{About, RawCall, Transfer};
+use devices::Devices;
+use files::Files;
+use pace::Pace;
+use process::Process;
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use tally::{Place, Tally};
+use trace::Tracer;
+use watched::Watched;
+
+/// Processes and threads that come are found within this time.
+const SCAN_INTERVAL: Duration = Duration::from_millis(50);
+/// Files that are open, and that no thread was seen in a call on.
+const FILES_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How the kernel begins the names of threads that do the work of io_uring rings.
+const RING_WORKER: &str = "iou-wrk-";
+
+/// What tracing is for, in [`Evidence::unseen`].
+const TRACED: &str = "lock waits, direct I/O and what rings hand to workers";
+
+/// Every parser of what the kernel says as text.
+#[cfg(fuzzing)]
+pub(crate) fn parse(text: &[u8]) {
+    look::parse_stat(text);
+    look::parse_syscall(text);
+    look::parse_stack(text);
+    look::parse_wchan(text);
+    trace::text::parse(text);
+}
+
+/// Who is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// A process with its threads and children, as they come and go.
+    Program {
+        /// Its number.
+        pid: u32,
+    },
+    /// Threads of this process, and the workers of its rings.
+    OwnThreads {
+        /// What the names of the threads begin with.
+        name_prefix: &'static str,
+    },
+}
+
+impl Whom {
+    /// Whether a thread of this name is one to look at, in a process that is.
+    fn includes(self, name: &str) -> bool {
+        match self {
+            Self::Program { .. } => true,
+            Self::OwnThreads { name_prefix } => {
+                name.starts_with(name_prefix) || name.starts_with(RING_WORKER)
+            }
+        }
+    }
+}
+
+/// How to watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Whether to trace lock waits and direct I/O where that is allowed (root).
+    pub may_trace: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { may_trace: true }
+    }
+}
+
+/// Why a program cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is none of that number, or it has ended.
+    #[error("there is no process {pid}")]
+    NoSuchProcess {
+        /// The number.
+        pid: u32,
+    },
+    /// It is not a program's.
+    #[error("process {pid} is a thread of the kernel")]
+    KernelThread {
+        /// Its number.
+        pid: u32,
+    },
+    /// It may not be looked at.
+    #[error("process {pid} of user {uid} may not be watched by this user: do it as root, or as that user")]
+    NotAllowed {
+        /// The process.
+        pid: u32,
+        /// Its owner.
+        uid: u32,
+    },
+    /// /proc does not answer.
+    #[error("cannot look at /proc/{pid}: {errno}")]
+    Proc {
+        /// The process.
+        pid: u32,
+        /// Why.
+        errno: io::Error,
+    },
+    /// No thread could be made to watch from.
+    #[error("cannot make a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// Watches until it is stopped. Dropped, it stops and its evidence is lost.
+#[derive(Debug)]
+pub struct Watcher {
+    /// Closed to stop the thread.
+    stop: Option<Sender<()>>,
+    is_over: Arc<AtomicBool>,
+    /// None once it is joined.
+    thread: Option<JoinHandle<Gathering>>,
+}
+
+impl Watcher {
+    /// Begins to watch. When this returns, all processes, threads and files that were there are known.
+    pub fn start(whom: Whom, options: Options) -> Result<Self, Error> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (stop, stopped) = mpsc::channel();
+        let mut gathering = Gathering::new(Watched::find(whom)?, options, is_over.clone());
+        let work = move || {
+            gathering.watch(&stopped);
+            gathering
+        };
+        let thread =
+            thread::Builder::new().name("dioxide-watch".into()).spawn(work).map_err(Error::Thread)?;
+        Ok(Self { stop: Some(stop), is_over, thread: Some(thread) })
+    }
+
+    /// Whether all watched processes have ended.
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Stops, and answers what was seen. Of a program, command line and number of processes in `subject` are replaced by what
+    /// was seen of it. The curve and the other ways are empty.
+    pub fn stop(mut self, subject: Subject) -> Evidence {
+        self.join().expect("joined once").finish(subject)
+    }
+
+    fn join(&mut self) -> Option<Gathering> {
+        self.stop = None;
+        let gathering = self.thread.take()?.join();
+        Some(gathering.expect("the watching thread does not panic"))
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // Not before tracing has ended, or a program that ends next would leave it switched on.
+        self.join();
+    }
+}
+
+/// What the watching thread has.
+#[derive(Debug)]
+struct Gathering {
+    watched: Watched,
+    files: Files,
+    devices: Devices,
+    calls: Calls,
+    tally: Tally,
+    tracer: Option<Tracer>,
+    traced: HashSet<u32>,
+    looks: u64,
+    begun: Instant,
+    ended: Instant,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Gathering {
+    fn new(mut watched: Watched, options: Options, is_over: Arc<AtomicBool>) -> Self {
+        let now = Instant::now();
+        let tracer = if options.may_trace { Tracer::start() } else { Err(io::Error::other("not wanted")) };
+        let no_tracer = tracer.as_ref().err().map(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => "for root only".to_owned(),
+            _ => error.to_string(),
+        });
+        watched.unseen.extend(no_tracer.map(|reason| format!("{TRACED}: {reason}")));
+        let mut gathering = Self {
+            watched,
+            files: Files::default(),
+            devices: Devices::default(),
+            calls: Calls::default(),
+            tally: Tally::default(),
+            tracer: tracer.ok(),
+            traced: HashSet::new(),
+            looks: 0,
+            begun: now,
+            ended: now,
+            is_over,
+        };
+        gathering.scan();
+        gathering.scan_files();
+        gathering.begun = Instant::now();
+        gathering
+    }
+
+    /// Looks until `stopped` is closed, or nobody is left.
+    fn watch(&mut self, stopped: &Receiver<()>) {
+        let mut pace = Pace::default();
+        let (mut scanned, mut files_scanned) = (self.begun, self.begun);
+        loop {
+            let cpu = cpu_time();
+            if scanned.elapsed() >= SCAN_INTERVAL {
+                self.scan();
+                scanned = Instant::now();
+            }
+            if files_scanned.elapsed() >= FILES_INTERVAL {
+                self.scan_files();
+                files_scanned = Instant::now();
+            }
+            self.look();
+            self.ended = Instant::now();
+            if self.watched.is_over() {
+                self.is_over.store(true, Ordering::Relaxed);
+                return;
+            }
+            let pause = pace.next(cpu_time().saturating_sub(cpu));
+            if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    }
+
+    fn scan(&mut self) {
+        self.watched.scan();
+        let Some(tracer) = &self.tracer else { return };
+        let tids: Vec<u32> = self.watched.tids().filter(|tid| self.traced.insert(*tid)).collect();
+        if !tids.is_empty() {
+            tracer.add(tids);
+        }
+    }
+
+    fn scan_files(&mut self) {
+        self.files.next_look();
+        self.watched.scan_files(&mut self.files);
+        self.devices.find(self.files.disks());
+    }
+
+    fn look(&mut self) {
+        self.looks += 1;
+        self.files.next_look();
+        self.calls.next_look();
+        for process in self.watched.processes.values_mut() {
+            for (tid, name, look) in process.look(|name| self.watched.whom.includes(name)) {
+                let mut call = look
+                    .call
+                    .map(|call| self.calls.describe(tid, call, || describe(&mut self.files, process, call)));
+                if let (Some(call), Some(tracer)) = (&mut call, &self.tracer) {
+                    name_file_of_ring(call, tid, tracer, &self.files);
+                }
+                let place =
+                    Place { task: name, state: look.state, call, channel: look.channel, stack: look.stack };
+                self.tally.add((process.pid, tid), place);
+            }
+        }
+    }
+
+    fn finish(mut self, mut subject: Subject) -> Evidence {
+        // At once: the program goes on.
+        self.scan_files();
+        self.files.take_sizes();
+        let watched = self.begun.elapsed();
+        let devices = self.devices.finish(watched);
+        let mut unseen = self.watched.unseen;
+        if let Subject::Program { command, processes, .. } = &mut subject {
+            *command = self.watched.command;
+            *processes = self.tally.processes();
+        }
+        let threads = self.tally.threads();
+        let traced = self.tracer.map(|tracer| tracer.stop(&self.files, watched)).unwrap_or_default();
+        unseen.extend(traced.unseen);
+        if self.files.is_full() {
+            unseen.insert(format!("files: there are more than {}", files::FILES_MAX));
+        }
+        let (sightings, files) = (self.tally.finish(), self.files.finish());
+        let devices = of_work(devices, &sightings, &files, traced.direct.as_deref().unwrap_or_default());
+        Evidence {
+            subject,
+            kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),
+            cpus: thread::available_parallelism().map_or(1, usize::from),
+            watched_ns: (self.ended - self.begun).as_nanos() as u64,
+            looks: self.looks,
+            threads,
+            sightings,
+            files,
+            direct: traced.direct,
+            locks: traced.locks,
+            punts: traced.punts,
+            devices,
+            curve: Vec::new(),
+            others: Vec::new(),
+            unseen: unseen.into_iter().collect(),
+        }
+    }
+}
+
+/// The devices of files that work was seen on, or that are open for direct I/O: what others do on the device of the program's
+/// log says nothing.
+fn of_work(
+    mut devices: Vec<SeenDevice>,
+    sightings: &[Sighting],
+    files: &[SeenFile],
+    direct: &[DirectIo],
+) -> Vec<SeenDevice> {
+    let in_calls = sightings.iter().filter_map(|sighting| sighting.call.as_ref()?.file);
+    let traced = direct.iter().filter_map(|direct| direct.file);
+    let worked_on: HashSet<usize> = in_calls.chain(traced).collect();
+    devices.retain(|device| {
+        let is_below = |(index, file): (usize, &SeenFile)| {
+            file.device == device.number && (file.is_direct || worked_on.contains(&index))
+        };
+        files.iter().enumerate().any(is_below)
+    });
+    devices
+}
+
+/// The calls that threads were in at this look, and at the one before. Whoever is in the same call still is described as
+/// it was then: the first look knows best whether the call moves the end of its file.
+#[derive(Debug, Default)]
+struct Calls {
+    now: HashMap<u32, (RawCall, Call)>,
+    before: HashMap<u32, (RawCall, Call)>,
+}
+
+impl Calls {
+    fn next_look(&mut self) {
+        self.before = std::mem::take(&mut self.now);
+    }
+
+    fn describe(&mut self, tid: u32, call: RawCall, describe: impl FnOnce() -> Call) -> Call {
+        let before = self.before.remove(&tid).filter(|(before, _)| *before == call && call.has_offset());
+        let described = before.map_or_else(describe, |(_, described)| described);
+        self.now.insert(tid, (call, described.clone()));
+        described
+    }
+}
+
+/// A call on a ring is on the file of the thread's last direct I/O, as far as that is known. Workers of rings are seen in the
+/// call in which they were made.
+fn name_file_of_ring(call: &mut Call, tid: u32, tracer: &Tracer, files: &Files) {
+    if call.name == "io_uring_enter"
+        && let Some((file, extends)) = tracer.last_direct(tid, files)
+    {
+        call.file = Some(file);
+        call.extends = Some(extends);
+    }
+}
+
+/// What a call is, and which file it is on.
+fn describe(files: &mut Files, process: &Process, call: RawCall) -> Call {
+    let mut described = Call::named(&call.name());
+    match call.about(&|address, bytes| process.read_memory(address, bytes)) {
+        About::Nothing => {}
+        About::Descriptor(descriptor) => {
+            described.file = files.open(process, descriptor).map(|open| open.file);
+        }
+        About::Futex { address, is_lock } => {
+            described.futex = Some(address);
+            described.is_lock = Some(is_lock);
+        }
+        About::Transfer(transfer) => place(&mut described, transfer, files, process),
+    }
+    described
+}
+
+/// A write extends its file if it ends beyond the end that the file had at the look before: while a thread waits for the
+/// file's lock others move the end, and its own write is inside by the time it is seen.
+fn place(call: &mut Call, transfer: Transfer, files: &mut Files, process: &Process) {
+    let Some(open) = files.open(process, transfer.descriptor) else { return };
+    call.file = Some(open.file);
+    let block_bytes = files.block_bytes(open.file);
+    if transfer.is_write && open.appends {
+        call.extends = Some(true);
+        call.is_aligned = transfer.length.map(|length| length.is_multiple_of(block_bytes));
+        return;
+    }
+    let offset = transfer.offset.or_else(|| Files::position(process, transfer.descriptor));
+    let (Some(offset), Some(length)) = (offset, transfer.length) else { return };
+    call.extends = transfer.is_write.then(|| offset.saturating_add(length) > open.size_before);
+    call.is_aligned = Some(offset.is_multiple_of(block_bytes) && length.is_multiple_of(block_bytes));
+}
+
+/// CPU time of the calling thread.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

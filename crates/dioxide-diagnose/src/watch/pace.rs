@@ -1,0 +1,65 @@
+//! How often to look: as often as is cheap.
+
+use std::time::Duration;
+
+/// The part of one processor that looking may cost.
+const COST_MAX: f64 = 0.03;
+const INTERVAL_MIN: Duration = Duration::from_millis(5);
+const INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// The fractional parts of its multiples are spread evenly, in no order.
+const GOLDEN: f64 = 0.618_033_988_749_895;
+
+/// The intervals between looks: long enough for what a look costs, and never the same twice, or a program that does
+/// something in the same rhythm would always be seen at the same point of it.
+#[derive(Default)]
+pub struct Pace {
+    /// CPU time of a look, in seconds: a mean in which the last ones count most.
+    cost: f64,
+    looks: u64,
+}
+
+impl Pace {
+    /// After a look that took this much CPU time: how long until the next.
+    pub fn next(&mut self, cost: Duration) -> Duration {
+        let weight = if self.looks == 0 { 1.0 } else { 0.1 };
+        self.cost += weight * (cost.as_secs_f64() - self.cost);
+        self.looks += 1;
+        let spread = 0.5 + (self.looks as f64 * GOLDEN).fract();
+        let mean = Duration::from_secs_f64(self.cost / COST_MAX).clamp(INTERVAL_MIN, INTERVAL_MAX);
+        mean.mul_f64(spread)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mean_interval(cost: Duration) -> Duration {
+        let mut pace = Pace::default();
+        (0..1000).map(|_| pace.next(cost)).sum::<Duration>() / 1000
+    }
+
+    #[test]
+    fn costs_no_more_than_it_may() {
+        for micros in [200, 1000, 10_000] {
+            let cost = Duration::from_micros(micros);
+            let share = cost.as_secs_f64() / mean_interval(cost).as_secs_f64();
+            assert!((0.029..0.031).contains(&share), "{share} at {cost:?}");
+        }
+    }
+
+    #[test]
+    fn neither_too_often_nor_too_seldom() {
+        let within = |interval: Duration, about: Duration| interval.abs_diff(about) < about / 50;
+        assert!(within(mean_interval(Duration::from_micros(1)), INTERVAL_MIN));
+        assert!(within(mean_interval(Duration::from_secs(1)), INTERVAL_MAX));
+    }
+
+    #[test]
+    fn has_no_rhythm() {
+        let mut pace = Pace::default();
+        let intervals: std::collections::HashSet<_> =
+            (0..100).map(|_| pace.next(Duration::from_millis(1))).collect();
+        assert_eq!(intervals.len(), 100);
+    }
+}

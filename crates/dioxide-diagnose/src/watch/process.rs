@@ -1,0 +1,237 @@
+//! Processes and their threads as /proc shows them, by directories and files that stay open: to read an open one
+//! costs a third of what opening it does, and it can never be that of another process with the same number.
+
+use super::look::{InCall, Look, parse_stack, parse_stat, parse_syscall, parse_wchan};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Dir, Mode, OFlags, openat};
+use rustix::io::{Errno, pread, read};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+
+/// Longer ones are cut. A kernel stack has 64 functions at most.
+const TEXT_MAX: usize = 8192;
+
+#[derive(Debug)]
+pub struct Process {
+    pub pid: u32,
+    /// `/proc/PID`.
+    pub dir: OwnedFd,
+    pub rights: Rights,
+    pub threads: BTreeMap<u32, Thread>,
+}
+
+/// What may be read of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rights {
+    /// Its descriptors, and with them where its threads wait.
+    pub descriptors: bool,
+    /// The system calls that its threads are in.
+    pub calls: bool,
+    pub stacks: bool,
+}
+
+#[derive(Debug)]
+pub struct Thread {
+    pub tid: u32,
+    /// As it was when last looked at.
+    pub name: String,
+    stat: Source,
+    syscall: Source,
+    /// The stack where that may be read, of which the first function is the wait channel, or else the wait channel.
+    place: Source,
+}
+
+/// A file of /proc.
+#[derive(Debug)]
+enum Source {
+    Open(OwnedFd),
+    /// Relative to the process's directory.
+    Path(String),
+}
+
+impl Source {
+    fn new(dir: &OwnedFd, path: String, stays_open: bool) -> Self {
+        let open = stays_open.then(|| open_read(dir, &path).ok()).flatten();
+        open.map_or(Self::Path(path), Self::Open)
+    }
+
+    fn read<'a>(&self, dir: &OwnedFd, text: &'a mut [u8]) -> Result<&'a [u8], Errno> {
+        let length = match self {
+            Self::Open(file) => pread(file, &mut *text, 0)?,
+            Self::Path(path) => read(open_read(dir, path)?, &mut *text)?,
+        };
+        Ok(&text[..length])
+    }
+}
+
+fn open_read(dir: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
+    openat(dir, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// The numbers that are names in a directory of /proc.
+fn numbers(dir: &OwnedFd, path: &str) -> Result<Vec<u32>, Errno> {
+    let entries =
+        Dir::new(openat(dir, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)?;
+    let name = |entry: rustix::fs::DirEntry| entry.file_name().to_str().ok()?.parse().ok();
+    Ok(entries.filter_map(Result::ok).filter_map(name).collect())
+}
+
+impl Process {
+    /// The process with this number. ENOENT if there is none.
+    pub fn open(pid: u32) -> Result<Self, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())?;
+        let mut process = Self {
+            pid,
+            dir,
+            rights: Rights { descriptors: false, calls: false, stacks: false },
+            threads: BTreeMap::new(),
+        };
+        process.find_rights();
+        Ok(process)
+    }
+
+    fn find_rights(&mut self) {
+        let can_read = |name: &str| {
+            let source = Source::Path(format!("task/{}/{name}", self.pid));
+            source.read(&self.dir, &mut [0; TEXT_MAX]).is_ok()
+        };
+        let descriptors = numbers(&self.dir, "fd").is_ok();
+        self.rights = Rights { descriptors, calls: can_read("syscall"), stacks: can_read("stack") };
+    }
+
+    /// Finds threads that came, and forgets those that went. Files of at most `open_max` threads stay open. Whether there are any.
+    pub fn find_threads(&mut self, open_max: usize) -> bool {
+        let there = numbers(&self.dir, "task").unwrap_or_default();
+        self.threads.retain(|tid, _| there.contains(tid));
+        for tid in there {
+            if self.threads.contains_key(&tid) {
+                continue;
+            }
+            let stays_open = self.threads.len() < open_max;
+            if let Some(thread) = Thread::new(&self.dir, tid, self.rights, stays_open) {
+                self.threads.insert(tid, thread);
+            }
+        }
+        !self.threads.is_empty()
+    }
+
+    /// Where its threads are now that are asked for by name, with their numbers and names. Forgets those that have ended: a
+    /// zombie is a number in /proc, and no thread.
+    pub fn look(&mut self, includes: impl Fn(&str) -> bool) -> Vec<(u32, String, Look)> {
+        let mut looks = Vec::new();
+        self.threads.retain(|_, thread| {
+            if !includes(&thread.name) {
+                return true;
+            }
+            let look = thread.look(&self.dir, self.rights);
+            let is_there = look.is_some();
+            looks.extend(look.map(|look| (thread.tid, thread.name.clone(), look)));
+            is_there
+        });
+        looks
+    }
+
+    /// The processes that its threads have made, and that are there.
+    pub fn children(&self) -> Vec<u32> {
+        let of_thread = |tid| self.read(&format!("task/{tid}/children")).unwrap_or_default();
+        let pids =
+            |text: String| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>();
+        self.threads.keys().flat_map(|tid| pids(of_thread(tid))).collect()
+    }
+
+    /// Whether it is a thread of the kernel, and no program's.
+    pub fn is_kernels(&self) -> bool {
+        const PF_KTHREAD: u64 = 0x0020_0000;
+        let stat = self.read("stat").unwrap_or_default();
+        // The ninth field; two stand before the end of the name.
+        let flags =
+            stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(6)?.parse::<u64>().ok());
+        flags.is_some_and(|flags| flags & PF_KTHREAD != 0)
+    }
+
+    /// As it was started; the name of a process without arguments in brackets.
+    pub fn command(&self) -> String {
+        let arguments = self.read("cmdline").unwrap_or_default().replace('\0', " ");
+        match arguments.trim() {
+            "" => format!("[{}]", self.read("comm").unwrap_or_default().trim()),
+            arguments => arguments.to_owned(),
+        }
+    }
+
+    pub fn descriptors(&self) -> Vec<i32> {
+        numbers(&self.dir, "fd").unwrap_or_default().into_iter().map(|fd| fd as i32).collect()
+    }
+
+    /// Fills `bytes` with its memory at `address`, if that may be read and is there. It is opened each time: exec makes another.
+    pub fn read_memory(&self, address: u64, bytes: &mut [u8]) -> bool {
+        let memory = open_read(&self.dir, "mem").map(File::from);
+        memory.is_ok_and(|memory| memory.read_exact_at(bytes, address).is_ok())
+    }
+
+    /// The whole of a file of its directory.
+    pub fn read(&self, path: &str) -> Option<String> {
+        let mut text = Vec::new();
+        File::from(open_read(&self.dir, path).ok()?).read_to_end(&mut text).ok()?;
+        Some(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+impl Thread {
+    fn new(dir: &OwnedFd, tid: u32, rights: Rights, stays_open: bool) -> Option<Self> {
+        let source = |name: &str| Source::new(dir, format!("task/{tid}/{name}"), stays_open);
+        let place = if rights.stacks { "stack" } else { "wchan" };
+        let mut thread = Self {
+            tid,
+            name: String::new(),
+            stat: source("stat"),
+            syscall: source("syscall"),
+            place: source(place),
+        };
+        thread.state(dir)?;
+        Some(thread)
+    }
+
+    /// Its state, and its name into `name`. None if it has ended.
+    pub fn state(&mut self, dir: &OwnedFd) -> Option<char> {
+        let mut text = [0; TEXT_MAX];
+        let (name, state) = parse_stat(self.stat.read(dir, &mut text).ok()?)?;
+        self.name = name;
+        // A zombie, or dead: what is left is a number.
+        (state != 'Z' && state != 'X').then_some(state)
+    }
+
+    /// Where it is now. None if it has ended.
+    ///
+    /// The files are read one after the other, and the thread may move between them. If its system call can be seen, that
+    /// is read first and believed: a thread that is in one, as the kernel says it only of those that do not run, waited at
+    /// that moment, though it may have awoken since, so that it is not known where. Otherwise short waits would be seen
+    /// less often than they are.
+    pub fn look(&mut self, dir: &OwnedFd, rights: Rights) -> Option<Look> {
+        let mut text = [0; TEXT_MAX];
+        let mut call = None;
+        if rights.calls {
+            match parse_syscall(self.syscall.read(dir, &mut text).ok()?)? {
+                // Also said of one that has ended.
+                InCall::Running => return self.state(dir).map(|_| Look::running()),
+                InCall::None => {}
+                InCall::Call(raw) => call = Some(raw),
+            }
+        }
+        let place = self.place.read(dir, &mut text).ok()?;
+        let (channel, stack) = if rights.stacks {
+            let stack = parse_stack(place);
+            (stack.first().cloned(), stack)
+        } else {
+            (parse_wchan(place), Vec::new())
+        };
+        let state = match (self.state(dir)?, &call) {
+            ('R', Some(_)) => 'S',
+            (state, _) => state,
+        };
+        let waits = call.is_some() || (state != 'R' && channel.is_some());
+        Some(if waits { Look { state, call, channel, stack } } else { Look::running() })
+    }
+}

@@ -1,0 +1,76 @@
+//! How often threads were seen where.
+
+use super::look::normalised;
+use crate::evidence::{Call, Sighting};
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+
+/// Beyond so many places, what tells most of them apart is left out of those that are met first then.
+const PLACES_MAX: usize = 10_000;
+
+#[derive(Debug, Default)]
+pub struct Tally {
+    places: HashMap<Place, Seen>,
+    threads: HashSet<Tid>,
+    processes: HashSet<u32>,
+}
+
+/// Process and thread.
+pub type Tid = (u32, u32);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// As the thread calls itself.
+    pub task: String,
+    pub state: char,
+    pub call: Option<Call>,
+    pub channel: Option<String>,
+    pub stack: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    count: u64,
+    threads: HashSet<Tid>,
+}
+
+impl Tally {
+    pub fn add(&mut self, thread: Tid, mut place: Place) {
+        self.processes.insert(thread.0);
+        self.threads.insert(thread);
+        place.task = normalised(&place.task);
+        if self.places.len() >= PLACES_MAX && !self.places.contains_key(&place) {
+            place.stack.clear();
+            if let Some(call) = &mut place.call {
+                call.futex = None;
+            }
+        }
+        let seen = self.places.entry(place).or_default();
+        seen.count += 1;
+        seen.threads.insert(thread);
+    }
+
+    pub fn threads(&self) -> u64 {
+        self.threads.len() as u64
+    }
+
+    pub fn processes(&self) -> u64 {
+        self.processes.len() as u64
+    }
+
+    /// The most frequent first.
+    pub fn finish(self) -> Vec<Sighting> {
+        let sighting = |(place, seen): (Place, Seen)| Sighting {
+            count: seen.count,
+            threads: seen.threads.len() as u64,
+            task: place.task,
+            state: place.state,
+            call: place.call,
+            channel: place.channel,
+            stack: place.stack,
+        };
+        let mut sightings: Vec<_> = self.places.into_iter().map(sighting).collect();
+        sightings.sort_by_key(|one| Reverse(one.count));
+        sightings
+    }
+}

@@ -1,0 +1,173 @@
+//! Which processes and threads are watched: they come and go.
+
+use super::files::Files;
+use super::process::Process;
+use super::{Error, Whom};
+use rustix::fs::{AtFlags, statat};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The part of the descriptors that this process may have which is used to keep files of threads open.
+const DESCRIPTORS_PART: u64 = 4;
+/// A thread has so many open.
+const DESCRIPTORS_OF_THREAD: u64 = 3;
+
+#[derive(Debug)]
+pub struct Watched {
+    pub whom: Whom,
+    /// The process that was named.
+    pid: u32,
+    /// Its command line.
+    pub command: String,
+    pub processes: BTreeMap<u32, Process>,
+    /// Children that may not be watched.
+    refused: BTreeSet<u32>,
+    open_threads_max: usize,
+    /// What cannot be seen, and why.
+    pub unseen: BTreeSet<String>,
+}
+
+impl Watched {
+    pub fn find(whom: Whom) -> Result<Self, Error> {
+        let pid = match whom {
+            Whom::Program { pid } => pid,
+            Whom::OwnThreads { .. } => std::process::id(),
+        };
+        let mut process = open(pid)?;
+        if !process.find_threads(0) {
+            return Err(Error::NoSuchProcess { pid });
+        }
+        if process.is_kernels() {
+            return Err(Error::KernelThread { pid });
+        }
+        if !process.rights.descriptors {
+            return Err(refusal(&process));
+        }
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let open_threads_max = descriptors / DESCRIPTORS_PART / DESCRIPTORS_OF_THREAD;
+        process.threads.clear();
+        let mut watched = Self {
+            whom,
+            pid,
+            command: process.command(),
+            processes: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            open_threads_max: open_threads_max as usize,
+            unseen: BTreeSet::new(),
+        };
+        watched.add(process);
+        Ok(watched)
+    }
+
+    fn add(&mut self, process: Process) {
+        if !process.rights.stacks {
+            self.unseen.insert("stacks: for root only".into());
+        }
+        if !process.rights.calls {
+            self.unseen.insert(
+                "system calls, and which files they are on: the right to trace the program is missing; root has it, and where \
+                 /proc/sys/kernel/yama/ptrace_scope is 0 its owner"
+                    .into(),
+            );
+        }
+        self.processes.insert(process.pid, process);
+    }
+
+    /// Finds what came, and forgets what went. This process is not its own business, unless it is asked for.
+    pub fn scan(&mut self) {
+        let mut open_left = self.open_threads_max;
+        self.processes.retain(|_, process| {
+            let is_there = process.find_threads(open_left);
+            open_left = open_left.saturating_sub(process.threads.len());
+            is_there
+        });
+        match self.whom {
+            Whom::Program { .. } => self.find_children(),
+            // Threads may take their names only after they began.
+            Whom::OwnThreads { .. } => self.refresh_names(),
+        }
+    }
+
+    fn refresh_names(&mut self) {
+        for process in self.processes.values_mut() {
+            for thread in process.threads.values_mut() {
+                thread.state(&process.dir);
+            }
+        }
+    }
+
+    fn find_children(&mut self) {
+        if !Path::new("/proc/thread-self/children").exists() {
+            self.unseen
+                .insert("child processes: this kernel does not name them (CONFIG_PROC_CHILDREN)".into());
+            return;
+        }
+        let mut parents: Vec<u32> = self.processes.keys().copied().collect();
+        while let Some(parent) = parents.pop() {
+            for pid in self.processes[&parent].children() {
+                let is_known = self.processes.contains_key(&pid) || pid == std::process::id();
+                if !is_known && !self.refused.contains(&pid) && self.add_child(pid) {
+                    parents.push(pid);
+                }
+            }
+        }
+    }
+
+    /// Whether it is there, and may be watched.
+    fn add_child(&mut self, pid: u32) -> bool {
+        let mut child = match Process::open(pid) {
+            Ok(child) => child,
+            Err(Errno::MFILE) => {
+                self.unseen
+                    .insert("some child processes: more than may be kept open here (ulimit -n)".into());
+                return false;
+            }
+            // It has ended.
+            Err(_) => return false,
+        };
+        if !child.find_threads(0) {
+            return false;
+        }
+        if !child.rights.descriptors {
+            self.unseen.insert(refusal(&child).to_string());
+            self.refused.insert(pid);
+            return false;
+        }
+        self.add(child);
+        true
+    }
+
+    /// The numbers of all threads that are looked at.
+    pub fn tids(&self) -> impl Iterator<Item = u32> {
+        let threads = self.processes.values().flat_map(|process| process.threads.values());
+        threads.filter(|thread| self.whom.includes(&thread.name)).map(|thread| thread.tid)
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.processes.is_empty()
+    }
+
+    /// Finds the files that are open, and what the program calls itself: after exec it is another.
+    pub fn scan_files(&mut self, files: &mut Files) {
+        if let Some(process) = self.processes.get(&self.pid) {
+            self.command = process.command();
+        }
+        for process in self.processes.values() {
+            files.scan(process);
+        }
+    }
+}
+
+fn open(pid: u32) -> Result<Process, Error> {
+    Process::open(pid).map_err(|errno| match errno {
+        Errno::NOENT => Error::NoSuchProcess { pid },
+        errno => Error::Proc { pid, errno: errno.into() },
+    })
+}
+
+fn refusal(process: &Process) -> Error {
+    let uid = statat(&process.dir, "", AtFlags::EMPTY_PATH).map_or(0, |stat| stat.st_uid);
+    Error::NotAllowed { pid: process.pid, uid }
+}
