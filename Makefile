@@ -1,5 +1,5 @@
 # The commands a developer needs; scripts/ does the work.
-.PHONY: bench test check mutants fuzz simulate loom sanitize capi install-capi lab unlab
+.PHONY: bench test check mutants fuzz simulate loom sanitize install deb deb-test capi install-capi lab unlab
 .NOTPARALLEL:
 
 bench:
@@ -24,6 +24,18 @@ loom:
 sanitize:
 	scripts/with-lab scripts/sanitize
 
+# The command, the preload library, the manual and completions: PREFIX=/usr/local DESTDIR=
+install:
+	scripts/cli install --prefix "$(or $(PREFIX),/usr/local)" --destdir "$(DESTDIR)"
+
+# The same as a Debian package, in target/debian.
+deb:
+	scripts/cli deb
+
+# Builds the package, installs it on a copy of this system that vanishes, and tries it there. As root.
+deb-test:
+	scripts/cli deb-test --profile dev
+
 # libdioxide.so and libdioxide.a, in target/release.
 capi:
 	scripts/capi build
@@ -37,6 +49,7 @@ check:
 	cargo fmt --check --manifest-path fuzz/Cargo.toml
 	cargo fmt --check --manifest-path crates/bench-peers/Cargo.toml
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --manifest-path crates/bench-peers/Cargo.toml --all-targets -- -D warnings
 	scripts/mutate --check
 
 # Known bugs, one at a time: a test must fail for each.

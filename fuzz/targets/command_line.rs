@@ -1,7 +1,7 @@
 //! The command line, as anybody may type it: sizes, durations, lists.
 #![no_main]
 
-#[path = "../../crates/dioxide-cli/src/args.rs"]
+#[path = "../../crates/dioxide-cli/src/args/mod.rs"]
 #[allow(dead_code)]
 mod args;
 #[path = "../../crates/dioxide-cli/src/sizes.rs"]

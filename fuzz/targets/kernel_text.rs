@@ -1,11 +1,11 @@
-//! What the kernel tells as text: the table of mounts, the counters of a disk and of the machine. Their names come
-//! from whoever mounts.
+//! What the kernel tells as text: the table of mounts, the counters of a disk and of the machine, where threads are, and traces.
+//! The names in it come from whoever mounts, and from programs.
 #![no_main]
 
-#[path = "../../crates/dioxide-cli/src/meter/disk.rs"]
+#[path = "../../crates/dioxide-diagnose/src/host/disk.rs"]
 #[allow(dead_code)]
 mod disk;
-#[path = "../../crates/dioxide-cli/src/meter/mount.rs"]
+#[path = "../../crates/dioxide-diagnose/src/host/mount.rs"]
 #[allow(dead_code)]
 mod mount;
 #[path = "../../crates/dioxide-cli/src/meter/vmstat.rs"]
@@ -15,6 +15,7 @@ mod vmstat;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
+    dioxide_diagnose::fuzzing::kernel_text(text.as_bytes());
     let _ = disk::parse_stat(text);
     let _ = vmstat::parse(text);
     let known = text.lines().filter_map(mount::parse_line);

@@ -1,5 +1,7 @@
 //! What `dioxide bench` prepares its ground with, and makes ratios of.
 
+#[path = "../../dioxide-cli/src/bench/members.rs"]
+pub mod members;
 #[path = "../../dioxide-cli/src/bench/order.rs"]
 pub mod order;
 #[path = "../../dioxide-cli/src/bench/place.rs"]

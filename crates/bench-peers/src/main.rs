@@ -25,11 +25,13 @@ mod interrupt;
 #[allow(dead_code)]
 mod meter;
 #[path = "../../dioxide-cli/src/sys.rs"]
+#[allow(dead_code)]
 mod sys;
 #[path = "../../dioxide-cli/src/units.rs"]
 #[allow(dead_code)]
 mod units;
 #[path = "../../dioxide-cli/src/warnings.rs"]
+#[allow(dead_code)]
 mod warnings;
 
 use anyhow::Result;

@@ -1,6 +1,6 @@
 //! One run of one case: from prepared ground to figures.
 
-use crate::bench::place::{Ground, Place};
+use crate::bench::place::{Ground, O_DSYNC, Place};
 use crate::case::{Case, Flush, Space};
 use crate::meter::disk::Disk;
 use crate::meter::{Meter, Usage};
@@ -97,7 +97,7 @@ impl<'a> Task<'a> {
     pub fn open(&self) -> Result<File> {
         let durable = match self.case.space {
             Space::Regions => OFlags::SYNC,
-            _ => OFlags::DSYNC,
+            _ => O_DSYNC,
         };
         match (self.case.durability, self.case.flush) {
             (Durability::EveryWrite, Flush::Flags) => self.ground.open(durable),

@@ -1,5 +1,5 @@
-//! What the process says last, and the code it ends with: 0 done, 1 failed, 128 + signal interrupted.
-//! (2, usage, is clap's.)
+//! What the process says last, and the code it ends with: 0 done, 1 failed, 2 usage (clap's), 3 slower than allowed,
+//! 128 + signal interrupted.
 
 use crate::interrupt::Interrupted;
 use std::io::{self, Write};
@@ -17,6 +17,21 @@ impl std::fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
+/// What was measured is slower than it may be.
+#[derive(Debug)]
+pub struct Regression(pub String);
+
+impl std::fmt::Display for Regression {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Regression {}
+
+/// The code that tells it apart from an error.
+const REGRESSION: u8 = 3;
+
 /// Prints what went wrong, if anything did, as one line, and picks the exit code.
 pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else { return ExitCode::SUCCESS };
@@ -28,7 +43,7 @@ pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
     if !quiet {
         say(&format!("{error:#}"));
     }
-    ExitCode::FAILURE
+    if error.is::<Regression>() { ExitCode::from(REGRESSION) } else { ExitCode::FAILURE }
 }
 
 /// `dioxide bench | head -1` is no mistake that needs a message.

@@ -2,14 +2,23 @@
 
 mod args;
 mod bench;
+mod compare;
+mod completions;
 mod device;
+mod diagnose;
 mod exit;
 mod interrupt;
+mod man;
 mod meter;
+mod output;
+mod probe;
 mod recover;
 mod report;
 mod run;
+#[cfg(test)]
+mod schema;
 mod sizes;
+mod sync_ring;
 mod sys;
 mod tools;
 mod units;
@@ -22,8 +31,13 @@ fn main() -> std::process::ExitCode {
     warnings::to_stderr();
     let outcome = interrupt::listen().and_then(|()| match cli.command {
         args::Command::Bench(bench) => bench::run(*bench),
+        args::Command::Compare(compare) => compare::run(compare),
+        args::Command::Diagnose(diagnose) => diagnose::run(*diagnose),
+        args::Command::Probe(probe) => probe::run(&probe),
         args::Command::Recover(recover) => recover::run(recover),
         args::Command::Run(run) => run::run(run),
+        args::Command::Completions(completions) => completions::run(&completions),
+        args::Command::Man(man) => man::run(&man),
     });
     exit::code(outcome)
 }

@@ -65,7 +65,13 @@ fn library(named: Option<&Path>) -> Result<PathBuf> {
     let own = env::current_exe()?;
     let dir = own.parent().unwrap_or(Path::new("/"));
     let arch = format!("../lib/{}-linux-gnu", env::consts::ARCH);
-    let places = [Path::new(""), Path::new("../lib"), Path::new(&arch), Path::new("../lib64")];
+    let places = [
+        Path::new(""),
+        Path::new("../lib/dioxide"),
+        Path::new("../lib"),
+        Path::new(&arch),
+        Path::new("../lib64"),
+    ];
     places.iter().find_map(|place| fs::canonicalize(dir.join(place).join(LIBRARY)).ok()).with_context(|| {
         format!(
             "{LIBRARY} is not beside {}: build it with `cargo build --release -p dioxide-preload`, or name it with --library",

@@ -1,8 +1,9 @@
-//! The two kernel calls without a safe wrapper in the crates we use: all the `unsafe` of the command line.
+//! The kernel calls without a safe wrapper in the crates we use: with `sync_ring`, all the `unsafe` of the command line.
 
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 /// `struct fiemap` of linux/fiemap.h without room for extents: asks only how many there are.
@@ -27,6 +28,78 @@ pub fn count_extents(file: &File) -> io::Result<u64> {
     // writes nothing behind it.
     unsafe { ioctl(file, Updater::<FIEMAP, Fiemap>::new(&mut request)) }?;
     Ok(request.mapped_extents.into())
+}
+
+/// FIEMAP_EXTENT_UNWRITTEN: allocated, and reads as zeros.
+pub const EXTENT_UNWRITTEN: u32 = 0x800;
+
+/// `struct fiemap_extent` of linux/fiemap.h.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FiemapExtent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved64: [u64; 2],
+    flags: u32,
+    reserved: [u32; 3],
+}
+
+const EXTENTS_MAX: usize = 32;
+
+/// `struct fiemap` with room for some extents behind it.
+#[repr(C)]
+#[derive(Default)]
+struct FiemapWithRoom {
+    head: Fiemap,
+    extents: [FiemapExtent; EXTENTS_MAX],
+}
+
+/// The flags of the first extents of the file.
+pub fn extent_flags(file: &File) -> rustix::io::Result<Vec<u32>> {
+    let head = Fiemap { length: u64::MAX, extent_count: EXTENTS_MAX as u32, ..Fiemap::default() };
+    let mut request = FiemapWithRoom { head, ..FiemapWithRoom::default() };
+    // SAFETY: both structures are laid out as the kernel's; it writes no more extents behind the head than
+    // `extent_count` says there is room for.
+    unsafe { ioctl(file, Updater::<FIEMAP, FiemapWithRoom>::new(&mut request)) }?;
+    let found = (request.head.mapped_extents as usize).min(EXTENTS_MAX);
+    Ok(request.extents[..found].iter().map(|extent| extent.flags).collect())
+}
+
+/// `struct cachestat` of linux/mman.h, in pages.
+#[repr(C)]
+#[derive(Default)]
+struct CacheStat {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+/// How many pages of the file are in the cache (Linux 6.5).
+pub fn pages_in_cache(file: &File) -> io::Result<u64> {
+    const SYS_CACHESTAT: libc::c_long = 451;
+    // `struct cachestat_range`: offset and length, which is 0 for all of it.
+    let range = [0u64; 2];
+    let mut answer = CacheStat::default();
+    // SAFETY: range and answer are laid out as the kernel's structures, and outlive the call.
+    let result =
+        unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), &raw mut answer, 0) };
+    if result == 0 { Ok(answer.cached) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Has all pages of the file written, and waits for it: nothing that would make them durable.
+pub fn sync_file_range(file: &File) -> rustix::io::Result<()> {
+    let flags =
+        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: it takes numbers only.
+    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(rustix::io::Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(rustix::io::Errno::IO))
+    }
 }
 
 /// CPU time that the process has used, all threads together.

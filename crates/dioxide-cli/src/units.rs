@@ -24,6 +24,17 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| format!("`{text}` is not a duration such as 2s, 500ms or 1m"))
 }
 
+/// `10%`, `10`, `0.5%`.
+pub fn parse_percent(text: &str) -> Result<f64, String> {
+    let digits = text.strip_suffix('%').unwrap_or(text).trim();
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    digits
+        .parse()
+        .ok()
+        .filter(|_| is_plain)
+        .ok_or_else(|| format!("`{text}` is not a percentage such as 10% or 0.5%"))
+}
+
 /// The shortest exact form: `4k`, `1m`, `1536`.
 pub fn bytes(count: u64) -> String {
     let exact = |(_, unit): &&(char, u64)| count >= *unit && count.is_multiple_of(*unit);
@@ -47,16 +58,6 @@ pub fn about_bytes(count: u64) -> String {
     match SUFFIXES.iter().rev().find(|(_, unit)| count >= *unit) {
         Some((letter, unit)) => format!("{:.1}{letter}", count as f64 / *unit as f64),
         None => count.to_string(),
-    }
-}
-
-/// A latency with about three digits: `870 ns`, `52.1 us`, `4.05 ms`, `1.20 s`.
-pub fn nanoseconds(count: f64) -> String {
-    match count {
-        n if n < 1e3 => format!("{n:.0} ns"),
-        n if n < 1e6 => format!("{:.1} us", n / 1e3),
-        n if n < 1e9 => format!("{:.2} ms", n / 1e6),
-        n => format!("{:.2} s", n / 1e9),
     }
 }
 
@@ -97,10 +98,12 @@ mod tests {
     }
 
     #[test]
-    fn latencies() {
-        assert_eq!(nanoseconds(870.0), "870 ns");
-        assert_eq!(nanoseconds(52_100.0), "52.1 us");
-        assert_eq!(nanoseconds(4_050_000.0), "4.05 ms");
-        assert_eq!(nanoseconds(1.2e9), "1.20 s");
+    fn percentages() {
+        for (text, percent) in [("10%", 10.0), ("10", 10.0), ("0.5%", 0.5), ("0", 0.0), ("250 %", 250.0)] {
+            assert_eq!(parse_percent(text), Ok(percent), "{text}");
+        }
+        for text in ["", "%", "-5%", "+5", "ten", "1e1", "nan", "inf%", "5%%", "."] {
+            assert!(parse_percent(text).is_err(), "{text}");
+        }
     }
 }

@@ -2,11 +2,24 @@
 
 use crate::exit::say;
 use log::{LevelFilter, Log, Metadata, Record};
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 struct Stderr {
     said: Mutex<HashSet<String>>,
+}
+
+thread_local! {
+    /// What was said to someone who listens in this thread.
+    static OVERHEARD: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Does something, and returns what the library said of it in this thread instead of showing it.
+pub fn overhear<T>(act: impl FnOnce() -> T) -> (T, Vec<String>) {
+    OVERHEARD.set(Some(Vec::new()));
+    let outcome = act();
+    (outcome, OVERHEARD.take().unwrap_or_default())
 }
 
 /// Routes the library's warnings to stderr.
@@ -25,6 +38,11 @@ impl Log for Stderr {
 
     fn log(&self, record: &Record<'_>) {
         let message = record.args().to_string();
+        let is_overheard = OVERHEARD
+            .with_borrow_mut(|heard| heard.as_mut().map(|heard| heard.push(message.clone())).is_some());
+        if is_overheard {
+            return;
+        }
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if self.enabled(record.metadata()) && said.insert(without_numbers(&message)) {
             say(&named(message.strip_prefix("dioxide: ").unwrap_or(&message)));

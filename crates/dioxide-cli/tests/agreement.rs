@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
-use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where};
+use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where, trials_with};
 use serde_json::Value;
 use std::error::Error;
 use std::fs::{self, File};
@@ -156,19 +156,6 @@ fn stands_for_all(fs: Fs) -> Applies {
     match fs {
         Fs::Ext4 | Fs::Xfs => Ok(()),
         _ => Err("ext4 and XFS stand for all"),
-    }
-}
-
-/// Trials that run where `tool` is installed, and are listed as ignored elsewhere.
-fn trials_with(tool: &str, trials: impl IntoIterator<Item = Vec<Trial>>) -> Vec<Trial> {
-    let trials = trials.into_iter().flatten();
-    match Command::new(tool).arg("--version").output() {
-        Ok(_) => trials.collect(),
-        Err(why) => {
-            let skipped =
-                |trial: Trial| trial.with_kind(format!("skipped: {tool}: {why}")).with_ignored_flag(true);
-            trials.map(skipped).collect()
-        }
     }
 }
 

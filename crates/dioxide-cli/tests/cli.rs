@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
 
 fn fresh_dir() -> TempDir {
@@ -38,6 +38,10 @@ fn usage_errors_end_with_2() {
         "bench mixed --stripe .,.",
         "bench indirect --count none",
         "bench mixed --rwmixread 101",
+        "diagnose",
+        "diagnose . --pid 1",
+        "diagnose . --seconds 3",
+        "diagnose --pid 1 --bs 4k",
         "recover",
         "--nonsense",
     ] {
@@ -72,6 +76,13 @@ fn misuse_is_one_sentence() {
         (format!("bench append --dir {dir} --recycle --backend sim"), "--backend sim has none"),
         (format!("bench mixed --device {file} --overwrite-device {file}"), "is not a block device"),
         ("bench mixed --device /dev/a --overwrite-device /dev/b".into(), "nothing was touched"),
+        ("diagnose /no/such/directory".into(), "/no/such/directory: No such file"),
+        (format!("diagnose {file}"), "is not a directory"),
+        (format!("diagnose {dir} --overwrite-device {dir}"), "is not a block device"),
+        (format!("diagnose {dir} --overwrite-device /dev/a"), "nothing was touched"),
+        (format!("diagnose {dir} --rw append --size 900t"), "free"),
+        (format!("diagnose {dir} --json /no/such/directory/x"), "no such directory"),
+        ("diagnose --pid 4194304".into(), "there is no process 4194304"),
         ("recover /no/such/file".into(), "/no/such/file"),
     ] {
         expect_refusal(&run(&line), words);
@@ -365,6 +376,89 @@ fn size_caps_a_run() {
     let output = run(&line);
     expect_code(&output, 0);
     assert!(results(&output).iter().all(|result| result["runtime_ms"].as_u64().unwrap() < 50_000));
+}
+
+#[test]
+fn a_diagnosis_of_several_kinds_of_work() {
+    let dir = fresh_dir();
+    let line = format!(
+        "diagnose {} --rw append,hole,append --numjobs 2,1 --runtime 50ms --rounds 2 --size 16m",
+        dir.path().display()
+    );
+    let output = run(&line);
+    expect_code(&output, 0);
+    let text = stdout(&output);
+    let summary: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).collect();
+    assert_eq!(summary.len(), 1 + 2, "a header, and a line for each kind: {text}");
+    assert!(summary[1].contains("Appends of 4 KiB") && summary[2].contains("into a hole"), "{text}");
+    assert_eq!(text.matches("By threads: ").count(), 2, "{text}");
+
+    let text = run(&format!("{line} --verbose"));
+    expect_code(&text, 0);
+    assert_eq!(stdout(&text).matches("No fit of the Universal Scalability Law: ").count(), 2, "{text:?}");
+    assert!(is_empty(dir.path()));
+}
+
+#[test]
+fn a_running_program_is_diagnosed() {
+    let dir = fresh_dir();
+    let mut bench = long_append(dir.path());
+    let output = run(&format!("diagnose --pid {} --seconds 1 --json -", bench.id()));
+    kill_process(Pid::from_child(&bench), Signal::KILL).unwrap();
+    bench.wait().unwrap();
+    expect_code(&output, 0);
+    let document: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else");
+    let diagnosis = &document["diagnoses"][0];
+    let program = &diagnosis["evidence"]["subject"]["program"];
+    assert_eq!(program["pid"], bench.id());
+    assert!(program["command"].as_str().unwrap().contains("bench append"), "{program}");
+    assert!(diagnosis["evidence"]["threads"].as_u64().unwrap() > 8, "{}", diagnosis["evidence"]);
+    assert!(!diagnosis["findings"].as_array().unwrap().is_empty());
+    assert!(diagnosis["usl"].is_null() && diagnosis["usl_refusal"].is_null() && diagnosis["asked"].is_null());
+}
+
+/// Watches a process that only sleeps.
+fn watch_a_sleeper(seconds: &str, and_then: impl FnOnce(&Child)) -> Output {
+    let mut sleeper = Command::new("sleep").arg(seconds).spawn().unwrap();
+    let line = format!("diagnose --pid {} --seconds 1h", sleeper.id());
+    let watching = dioxide(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    and_then(&watching);
+    let output = watching.wait_with_output().unwrap();
+    // It may be over already.
+    let _ = sleeper.kill();
+    sleeper.wait().unwrap();
+    output
+}
+
+fn wait_until_it_watches(watching: &Child) {
+    wait_until("it watches", || threads(watching) > 1);
+}
+
+#[test]
+fn ctrl_c_ends_watching_with_a_verdict() {
+    let output = watch_a_sleeper("1h", |watching| {
+        wait_until_it_watches(watching);
+        kill_process(Pid::from_child(watching), Signal::INT).unwrap();
+    });
+    expect_code(&output, 0);
+    assert!(stdout(&output).contains("(sleep 1h)"), "{output:?}");
+}
+
+#[test]
+fn termination_ends_watching_without() {
+    let output = watch_a_sleeper("1h", |watching| {
+        wait_until_it_watches(watching);
+        kill_process(Pid::from_child(watching), Signal::TERM).unwrap();
+    });
+    expect_code(&output, 143);
+    assert_eq!(stdout(&output), "");
+}
+
+#[test]
+fn watching_ends_with_the_program() {
+    let output = watch_a_sleeper("2", |_| {});
+    expect_code(&output, 0);
+    assert!(stdout(&output).contains("(sleep 2)"), "{output:?}");
 }
 
 /// Sends `signal` to a bench at work, and checks that it takes its scratch file with it.

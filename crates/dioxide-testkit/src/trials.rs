@@ -4,6 +4,7 @@
 
 use std::io;
 use std::path::Path;
+use std::process::Command;
 
 use rustix::process::geteuid;
 
@@ -90,6 +91,19 @@ pub fn fuse_trials_where(
 /// The same test on a FUSE disk with a file system of each kind that has a disk.
 pub fn fuse_trials(name: &str, test: fn(Fs) -> TrialResult) -> Vec<Trial> {
     fuse_trials_where(name, |_| Ok(()), test)
+}
+
+/// Trials that run where `tool` is installed, and are listed as ignored elsewhere.
+pub fn trials_with(tool: &str, trials: impl IntoIterator<Item = Vec<Trial>>) -> Vec<Trial> {
+    let trials = trials.into_iter().flatten();
+    match Command::new(tool).arg("--version").output() {
+        Ok(_) => trials.collect(),
+        Err(why) => {
+            let skipped =
+                |trial: Trial| trial.with_kind(format!("skipped: {tool}: {why}")).with_ignored_flag(true);
+            trials.map(skipped).collect()
+        }
+    }
 }
 
 fn inapplicable(name: &str, fs: Fs, why: &'static str) -> Trial {

@@ -19,7 +19,7 @@ use super::task::Task;
 use super::tickets::Tickets;
 use super::work::{Backend, Route};
 use anyhow::{Context, Result};
-use dioxide::{Durability, Growth, OpenOptions};
+use dioxide::{Growth, OpenOptions};
 use rustix::fs::OFlags;
 
 /// One run.
@@ -28,11 +28,13 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
     let ledger = task.ledger(Places::OnceEach);
     let tickets = Tickets::new(task, &ledger);
     let is_direct = task.point.sizes.are_whole(task.units.write_bytes);
-    let mut end = End::AtLast;
-    if task.route == Route::Preallocated {
-        ground.preallocate(task.size_bytes).context("preallocate")?;
-        end = if is_direct { End::Anywhere } else { end };
+    match task.route {
+        Route::Preallocated => ground.preallocate(task.size_bytes).context("preallocate")?,
+        Route::Sparse => ground.lengthen(task.size_bytes).context("ftruncate")?,
+        _ => {}
     }
+    let is_within = matches!(task.route, Route::Preallocated | Route::Sparse);
+    let end = if is_within && is_direct { End::Anywhere } else { End::AtLast };
     let run = match task.route {
         Route::Dioxide => through_dioxide(task, &ground, &ledger, &tickets),
         Route::Queue { iodepth } => through_a_queue(task, iodepth, &ground, &ledger, &tickets),
@@ -47,11 +49,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
 
 /// Appends as a program does them by hand: the ticket is the offset.
 fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
-    let flags = match task.point.durability {
-        Durability::EveryWrite => OFlags::DSYNC,
-        Durability::OnSync => OFlags::empty(),
-    };
-    let file = ground.open(flags)?;
+    let file = ground.open(task.flags())?;
     let shift = task.crew(ledger).work(
         |_, _| tickets.take(),
         |Target { offset, .. }, block| {

@@ -11,6 +11,8 @@ use crate::meter::Meter;
 use crate::meter::disk::Disk;
 use anyhow::{Context, Result, anyhow};
 use dioxide::{Buffer, Full, Queue};
+use dioxide_diagnose::evidence::{Evidence, Subject};
+use dioxide_diagnose::watch::{self, Watcher, Whom};
 use fastrand::Rng;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -20,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// How soon a Ctrl-C is noticed, and how often the machine is looked at.
 const ATTENTION: Duration = Duration::from_millis(50);
+/// What the names of the threads begin with.
+const JOB: &str = "job";
 
 /// See the module.
 pub struct Crew<'a> {
@@ -30,6 +34,13 @@ pub struct Crew<'a> {
     pub schedule: Option<Schedule>,
     pub ledger: &'a Ledger,
     pub disk: Option<&'a Disk>,
+    pub watching: Option<&'a Watching>,
+}
+
+/// Threads that are watched while they work, and what is said of them.
+pub struct Watching {
+    pub options: watch::Options,
+    pub subject: Subject,
 }
 
 /// The threads have finished; the clock still runs.
@@ -39,6 +50,7 @@ pub struct Shift<'a> {
     runtime: Duration,
     schedule: Option<Schedule>,
     done: Vec<Done>,
+    evidence: Option<Evidence>,
 }
 
 impl<'a> Crew<'a> {
@@ -90,13 +102,23 @@ impl<'a> Crew<'a> {
             let began = Instant::now();
             *closed = began;
             drop(closed);
-            let interrupted = self.wait(&events, &mut meter);
+            let evidence = self.watch(|| self.wait(&events, &mut meter));
             floor.stop.store(true, Relaxed);
             jobs.iter().for_each(|job| job.thread().unpark());
             let done: Result<Vec<Done>> = jobs.into_iter().map(join).collect();
-            interrupted?;
-            Ok(Shift { began, meter, runtime: self.runtime, schedule: self.schedule, done: done? })
+            let evidence = evidence?;
+            Ok(Shift { began, meter, runtime: self.runtime, schedule: self.schedule, done: done?, evidence })
         })
+    }
+
+    /// Has the threads watched, if that is wanted, while `wait` waits.
+    fn watch(&self, wait: impl FnOnce() -> Result<()>) -> Result<Option<Evidence>> {
+        let whom = Whom::OwnThreads { name_prefix: JOB };
+        let start = |watching: &Watching| Watcher::start(whom, watching.options);
+        let watcher = self.watching.map(start).transpose()?;
+        wait()?;
+        let subject = self.watching.map(|watching| watching.subject.clone());
+        Ok(watcher.zip(subject).map(|(watcher, subject)| watcher.stop(subject)))
     }
 
     /// Until the time is over, every thread is done, or the user has had enough.
@@ -124,7 +146,7 @@ fn hire<'scope, 'env, Body>(
 where
     Body: Fn(&Job<'_>) -> Result<Done> + Sync,
 {
-    let thread = Builder::new().name(format!("job {}", job.number));
+    let thread = Builder::new().name(format!("{JOB} {}", job.number));
     let work = move || body(&job).inspect_err(|_| job.give_up());
     thread.spawn_scoped(scope, work).context("start a thread")
 }
@@ -154,7 +176,7 @@ impl Shift<'_> {
         };
         let (reads, writes) = (sum(|done| &done.reads), sum(|done| &done.writes));
         let bytes = self.done.iter().map(|done| done.bytes).sum();
-        let mut run = Run::new(elapsed, reads, writes, bytes, usage);
+        let mut run = Run { evidence: self.evidence, ..Run::new(elapsed, reads, writes, bytes, usage) };
         if let Some(schedule) = self.schedule {
             let missed = missed(schedule, &self.done, elapsed.min(self.runtime));
             missed.for_each(|due| run.timings.miss(elapsed - due));
@@ -190,7 +212,7 @@ mod tests {
     }
 
     fn crew(ledger: &Ledger, runtime: Duration) -> Crew<'_> {
-        Crew { threads: 8, bs_max_bytes: BS, runtime, schedule: None, ledger, disk: None }
+        Crew { threads: 8, bs_max_bytes: BS, runtime, schedule: None, ledger, disk: None, watching: None }
     }
 
     #[test]

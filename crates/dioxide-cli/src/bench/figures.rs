@@ -3,11 +3,12 @@
 use super::growing::Growing;
 use super::latency::Timings;
 use super::ratio::{Ratio, median};
-use super::work::{Point, Route};
+use super::work::{Asked, Point, Route};
 use crate::meter::memory::Memory;
 use crate::meter::vmstat::Shares;
 use crate::meter::{Usage, percent};
 use dioxide::Stats;
+use dioxide_diagnose::evidence::Evidence;
 use std::time::Duration;
 
 /// One run of one route.
@@ -17,6 +18,8 @@ pub struct Run {
     pub timings: Timings,
     pub reads: Timings,
     pub writes: Timings,
+    /// Of threads that were watched.
+    pub evidence: Option<Evidence>,
 }
 
 /// The numbers of a run of which the report shows the median.
@@ -27,6 +30,8 @@ pub struct Figures {
     pub read_iops: f64,
     pub write_iops: f64,
     pub bw_bytes: f64,
+    /// Of the latencies that a user would see.
+    pub p99_ns: u64,
     pub elapsed: Duration,
     /// The file was full before the time was over.
     pub is_cut_short: bool,
@@ -70,6 +75,7 @@ impl Run {
             read_iops: rate(&reads),
             write_iops: rate(&writes),
             bw_bytes: bytes as f64 / seconds,
+            p99_ns: timings.seen().value_at_percentile(99.0),
             elapsed,
             is_cut_short: false,
             usr_cpu: percent(usage.cpu.user, elapsed),
@@ -87,7 +93,7 @@ impl Run {
             growing: None,
             stats: None,
         };
-        Self { figures, timings, reads, writes }
+        Self { figures, timings, reads, writes, evidence: None }
     }
 }
 
@@ -95,6 +101,7 @@ impl Run {
 pub struct Row {
     pub point: Point,
     pub route: Route,
+    pub asked: Asked,
     /// By round.
     pub runs: Vec<Figures>,
     /// Of all rounds together, and of reads and writes.
@@ -106,7 +113,15 @@ pub struct Row {
 impl Row {
     pub fn new(point: Point, route: Route) -> Self {
         let none = || Timings::new(point.rate_iops.is_some());
-        Self { point, route, runs: Vec::new(), timings: none(), reads: none(), writes: none() }
+        Self {
+            point,
+            route,
+            asked: Asked::default(),
+            runs: Vec::new(),
+            timings: none(),
+            reads: none(),
+            writes: none(),
+        }
     }
 
     pub fn add(&mut self, run: Run) {
@@ -167,10 +182,19 @@ impl Row {
         self.ratio_of(other, |run| Some(run.iops))
     }
 
+    /// How many times as fast as `other` in each round.
+    pub fn ratios_to(&self, other: &Row) -> Option<Vec<f64>> {
+        self.ratios_of(other, |run| Some(run.iops))
+    }
+
+    fn ratios_of(&self, other: &Row, figure: impl Fn(&Figures) -> Option<f64>) -> Option<Vec<f64>> {
+        let pairs = self.runs.iter().zip(&other.runs);
+        pairs.map(|(own, other)| Some(figure(own)? / figure(other)?)).collect()
+    }
+
     /// How many times the figure of `other`, round by round.
     pub fn ratio_of(&self, other: &Row, figure: impl Fn(&Figures) -> Option<f64>) -> Option<Ratio> {
-        let pairs = self.runs.iter().zip(&other.runs);
-        Ratio::of(pairs.map(|(own, other)| Some(figure(own)? / figure(other)?)).collect::<Option<_>>()?)
+        Ratio::of(self.ratios_of(other, figure)?)
     }
 }
 
@@ -255,6 +279,7 @@ pub mod examples {
             read_iops,
             write_iops: ops as f64 - read_iops,
             bw_bytes: ops as f64 * point.sizes.max_bytes as f64,
+            p99_ns: 990_000,
             elapsed: Duration::from_secs(1),
             is_cut_short: ops > 100_000,
             usr_cpu: 10.0,
@@ -279,7 +304,7 @@ pub mod examples {
             }
             timings
         };
-        Run { figures, timings: up_to(1000), reads: up_to(500), writes: up_to(1000) }
+        Run { figures, timings: up_to(1000), reads: up_to(500), writes: up_to(1000), evidence: None }
     }
 }
 

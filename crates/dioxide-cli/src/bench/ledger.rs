@@ -1,6 +1,7 @@
 //! The ledger: what was acknowledged where, and whether it is there. Shared by all threads.
 
 use super::blocks::Blocks;
+use super::members::Members;
 use super::records::Records;
 use super::stamp::{Stamp, fill_as_job};
 use anyhow::Result;
@@ -38,6 +39,12 @@ pub trait Written: FileExt {
 impl Written for File {
     fn len(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
+    }
+}
+
+impl Written for Members {
+    fn len(&self) -> io::Result<u64> {
+        self.len()
     }
 }
 

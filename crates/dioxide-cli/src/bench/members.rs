@@ -3,7 +3,6 @@
 //!
 //! Chunk c of a volume of n members is chunk c / n + 1 of member c % n; the first chunk of each is the header's.
 
-use super::ledger::Written;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -22,6 +21,16 @@ impl Members {
 
     pub fn striped(files: Vec<File>, chunk_bytes: u64) -> Self {
         Self { files, chunk_bytes: Some(chunk_bytes) }
+    }
+
+    /// Where it ends.
+    pub fn len(&self) -> io::Result<u64> {
+        match self.chunk_bytes {
+            None => Ok(self.files[0].metadata()?.len()),
+            Some(_) => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, "members do not tell where their volume ends"))
+            }
+        }
     }
 
     /// Flushes one after the other.
@@ -48,17 +57,6 @@ impl FileExt for Members {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         let (file, offset, len) = self.locate(offset, bytes.len());
         file.write_at(&bytes[..len], offset)
-    }
-}
-
-impl Written for Members {
-    fn len(&self) -> io::Result<u64> {
-        match self.chunk_bytes {
-            None => self.files[0].len(),
-            Some(_) => {
-                Err(io::Error::new(io::ErrorKind::Unsupported, "members do not tell where their volume ends"))
-            }
-        }
     }
 }
 

@@ -14,9 +14,8 @@ use super::target::{Direction, Target};
 use super::task::Task;
 use super::work::{Backend, Route};
 use anyhow::{Context, Result, ensure};
-use dioxide::{Durability, Growth, OpenOptions, Queue};
+use dioxide::{Growth, OpenOptions, Queue};
 use fastrand::Rng;
-use rustix::fs::OFlags;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -36,7 +35,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
 }
 
 fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
-    let file = ground.open(OFlags::empty())?;
+    let file = ground.open(task.flags())?;
     let shift = task.crew(ledger).work(aim(task), |target, block| transfer(&file, target, block))?;
     file.sync_data().context("fdatasync")?;
     Ok(shift.clock_out())
@@ -44,7 +43,7 @@ fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<R
 
 /// As the kernel did it once: everybody counts in one place.
 fn counted(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
-    let file = ground.open(OFlags::empty())?;
+    let file = ground.open(task.flags())?;
     let count = Count::default();
     let shift = task.crew(ledger).work(aim(task), |target, block| {
         count.0.fetch_add(1, Relaxed);
@@ -83,7 +82,7 @@ fn through_queues(task: &Task<'_>, iodepth: usize, ground: &Ground, ledger: &Led
 
 fn open(task: &Task<'_>, ground: &Ground) -> Result<dioxide::File> {
     let mut options = OpenOptions::new();
-    options.write(true).durability(Durability::OnSync).growth(Growth::None);
+    options.write(true).durability(task.point.durability).growth(Growth::None);
     let file = ground.open_with(&options)?;
     // A file that keeps nothing has not kept what was written beforehand, but a length it has.
     if task.point.backend == Backend::Sim {

@@ -3,7 +3,7 @@
 /// Each route is first, second, ... in turn, over a cycle of as many rounds as there are routes. Every second cycle is
 /// backwards.
 pub fn order(round: usize, routes: usize) -> impl Iterator<Item = usize> {
-    let is_backwards = !(round / routes).is_multiple_of(2);
+    let is_backwards = !(round / routes.max(1)).is_multiple_of(2);
     let forwards = (0..routes).map(move |turn| (turn + round) % routes);
     forwards.map(move |route| if is_backwards { routes - 1 - route } else { route })
 }

@@ -20,6 +20,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+/// The data is stable when a write returns, and the times of the file need not be. What rustix calls `DSYNC` is O_SYNC.
+pub const O_DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as _);
+
 /// A directory or a block device, and what is known of it.
 pub struct Place {
     path: PathBuf,
@@ -301,7 +304,7 @@ impl Ground {
     fn clear_headers(&self) -> Result<()> {
         let Below::Stripe { members, .. } = &self.below else { return Ok(()) };
         for member in members.iter().filter(|member| matches!(member.below, Below::Device)) {
-            let device = member.open(OFlags::DSYNC)?;
+            let device = member.open(O_DSYNC)?;
             device
                 .write_all_at(&Buffer::zeroed(HEADER_BYTES), 0)
                 .with_context(|| member.path.display().to_string())?;
@@ -360,6 +363,14 @@ impl Ground {
         }
     }
 
+    /// Makes all of it a hole, as a program does that asks for a size and not for space.
+    pub fn lengthen(&self, bytes: u64) -> rustix::io::Result<()> {
+        match self.scratch() {
+            Some(file) => rustix::fs::ftruncate(file, bytes),
+            None => Err(Errno::OPNOTSUPP),
+        }
+    }
+
     /// Writes so many bytes of it, in whole blocks, as a program did that is done with it. They are stable on return.
     pub fn fill(&self, bytes: u64) -> Result<()> {
         if matches!(self.below, Below::Nothing) {
@@ -400,6 +411,15 @@ impl Ground {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn o_dsync_is_not_o_sync() {
+        let directory = tempfile::tempdir().unwrap();
+        let ground = Place::directory(directory.path()).unwrap().prepare().unwrap();
+        let file = ground.open_as(OFlags::RDWR | O_DSYNC).unwrap();
+        let flags = rustix::fs::fcntl_getfl(&file).unwrap().bits();
+        assert_eq!(flags & libc::O_SYNC as u32, libc::O_DSYNC as u32);
+    }
 
     #[test]
     fn scratch_files_have_no_name() {

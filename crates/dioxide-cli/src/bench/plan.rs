@@ -7,6 +7,7 @@ use super::volume::{BLOCK_BYTES, VOLUME_BYTES, Volume};
 use super::work::{Backend, Point, Route, Scenario, Units, Work};
 use crate::args;
 use crate::exit::say;
+use crate::output;
 use crate::sizes::Sizes;
 use crate::units;
 use anyhow::{Context, Result, bail, ensure};
@@ -39,7 +40,7 @@ const TOUR_MIXED_SIZE_BYTES: u64 = 32 << 20;
 const COUNTED_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Each point by each route that can go there.
-type Rows = Vec<(Point, Route)>;
+pub type Rows = Vec<(Point, Route)>;
 
 /// A bench that can start.
 pub struct Plan {
@@ -49,7 +50,7 @@ pub struct Plan {
 
 impl Plan {
     pub fn new(bench: &args::Bench) -> Result<Self> {
-        check_output(bench.output())?;
+        output::check(&bench.output().wanted())?;
         match &bench.scenario {
             None => Self::tour(&bench.dir),
             Some(args::Scenario::Append(append)) => Self::append(append),
@@ -165,29 +166,20 @@ fn stripe(args: &args::Sync) -> Result<Place> {
     Ok(place)
 }
 
-/// Better now than after the work.
-fn check_output(output: &args::Output) -> Result<()> {
-    let Some(path) = output.json.as_deref().filter(|path| *path != Path::new("-")) else { return Ok(()) };
-    let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
-    ensure!(parent.is_dir(), "--json {}: no such directory", path.display());
-    ensure!(!path.is_dir(), "--json {}: is a directory", path.display());
-    Ok(())
-}
-
 /// In the order in which they were typed, each once.
-fn distinct<T: Copy + Ord>(typed: &[T]) -> Vec<T> {
+pub fn distinct<T: Copy + Ord>(typed: &[T]) -> Vec<T> {
     let mut seen = BTreeSet::new();
     typed.iter().copied().filter(|value| seen.insert(*value)).collect()
 }
 
 /// Who does the work: so many threads, and queues with so many operations outstanding. Each number once.
-struct Crews {
+pub struct Crews {
     numjobs: Vec<usize>,
     iodepth: Vec<usize>,
 }
 
 impl Crews {
-    fn new(numjobs: &[u32], iodepth: &[u32]) -> Self {
+    pub fn new(numjobs: &[u32], iodepth: &[u32]) -> Self {
         let numbers = |typed| distinct(typed).into_iter().map(|number| number as usize).collect();
         Self { numjobs: numbers(numjobs), iodepth: numbers(iodepth) }
     }
@@ -209,7 +201,7 @@ impl Crews {
     }
 }
 
-fn append_points(
+pub fn append_points(
     bs: &[Sizes],
     crews: &Crews,
     durabilities: &[Durability],
@@ -246,7 +238,7 @@ fn points(
     points
 }
 
-fn sync_points(bs: &[Sizes], crews: &Crews, rate_iops: Option<u64>) -> Vec<Point> {
+pub fn sync_points(bs: &[Sizes], crews: &Crews, rate_iops: Option<u64>) -> Vec<Point> {
     let mut points = points(bs, &crews.sizes(), &[Durability::EveryWrite], Growth::None, rate_iops);
     for point in &mut points {
         (point.scenario, point.growth) = (Scenario::Sync, None);
@@ -254,7 +246,7 @@ fn sync_points(bs: &[Sizes], crews: &Crews, rate_iops: Option<u64>) -> Vec<Point
     points
 }
 
-fn mixed_points(bs: &[Sizes], crews: &Crews, rwmixread: u32, rate_iops: Option<u64>) -> Vec<Point> {
+pub fn mixed_points(bs: &[Sizes], crews: &Crews, rwmixread: u32, rate_iops: Option<u64>) -> Vec<Point> {
     let mut points = points(bs, &crews.numjobs, &[Durability::OnSync], Growth::None, rate_iops);
     for point in &mut points {
         (point.scenario, point.growth, point.rwmixread) = (Scenario::Mixed, None, Some(rwmixread));
@@ -289,7 +281,7 @@ fn with_tail(tail: Tail, points: Vec<Point>) -> Vec<Point> {
     points.into_iter().map(|point| Point { tail: Some(tail), ..point }).collect()
 }
 
-fn append_work(
+pub fn append_work(
     place: &Place,
     mut rows: Rows,
     pace: args::Pace,
@@ -314,7 +306,7 @@ fn append_work(
     Ok(Work::new(rows, pace, size_bytes, abilities.units))
 }
 
-fn sync_work(place: &Place, rows: Rows, pace: args::Pace) -> Result<Work> {
+pub fn sync_work(place: &Place, rows: Rows, pace: args::Pace) -> Result<Work> {
     let largest = one_block_each(&rows);
     check_space(place, largest)?;
     check_ledger(&rows, largest, memory_bytes())?;
@@ -323,7 +315,7 @@ fn sync_work(place: &Place, rows: Rows, pace: args::Pace) -> Result<Work> {
     Ok(Work::new(rows, pace, largest, abilities.units))
 }
 
-fn mixed_work(place: &Place, rows: Rows, pace: args::Pace, size_bytes: u64) -> Result<Work> {
+pub fn mixed_work(place: &Place, rows: Rows, pace: args::Pace, size_bytes: u64) -> Result<Work> {
     check_room(place, &rows, size_bytes)?;
     let abilities = Abilities::of(place, Growth::None)?;
     abilities.check_writes(&rows)?;
@@ -484,7 +476,7 @@ impl Abilities {
 }
 
 /// The largest size of a scratch file, or of what is used of a device.
-fn size(place: &Place, wanted: Option<u64>, default_max_bytes: u64) -> Result<u64> {
+pub fn size(place: &Place, wanted: Option<u64>, default_max_bytes: u64) -> Result<u64> {
     let free = place.room_bytes()?;
     match wanted {
         None => Ok(default_max_bytes.min(free / SIZE_DEFAULT_FRACTION)),

@@ -2,6 +2,7 @@
 
 use super::work::{Point, Route, durability_name};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::borrow::Cow;
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
 
@@ -9,11 +10,21 @@ use std::time::Duration;
 pub struct Progress(ProgressBar);
 
 impl Progress {
+    /// Of so many runs.
     pub fn of(runs: u64) -> Self {
+        Self::new(runs, "{bar:30} {pos}/{len} {elapsed} {wide_msg}")
+    }
+
+    /// Of a time that is to pass.
+    pub fn of_time(time: Duration) -> Self {
+        Self::new(time.as_millis() as u64, "{bar:30} {elapsed} {wide_msg}")
+    }
+
+    fn new(len: u64, template: &str) -> Self {
         let target =
             if stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(runs), target);
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
+        let bar = ProgressBar::with_draw_target(Some(len), target);
+        let style = ProgressStyle::with_template(template);
         bar.set_style(style.expect("the template is valid"));
         bar.enable_steady_tick(Duration::from_millis(500));
         Self(bar)
@@ -23,12 +34,22 @@ impl Progress {
     pub fn announce(&self, point: &Point, route: Route) {
         let (scenario, durability) = (point.scenario.name(), durability_name(point.durability));
         let (bs, numjobs, route) = (point.sizes, point.threads(route), route.name());
-        self.0.set_message(format!("{scenario} {durability} bs={bs} numjobs={numjobs}: {route}"));
+        self.tell(format!("{scenario} {durability} bs={bs} numjobs={numjobs}: {route}"));
+    }
+
+    /// What is done now, in words.
+    pub fn tell(&self, what: impl Into<Cow<'static, str>>) {
+        self.0.set_message(what);
     }
 
     /// One run is done.
     pub fn advance(&self) {
         self.0.inc(1);
+    }
+
+    /// So much of the time is over.
+    pub fn pass(&self, elapsed: Duration) {
+        self.0.set_position(elapsed.as_millis() as u64);
     }
 }
 

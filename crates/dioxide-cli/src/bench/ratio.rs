@@ -1,10 +1,11 @@
 //! Medians, and ratios with their range over the rounds. Arithmetic only.
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A ratio of two rates over the rounds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Ratio {
     pub min: f64,
     pub median: f64,

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Runs all of `work`; the rows come back by point, then by route.
 pub fn run(place: &Place, work: &Work, progress: &Progress) -> Result<Vec<Row>> {
-    let mut rows: Vec<Row> = work.rows.iter().map(|&(point, route)| Row::new(point, route)).collect();
+    let row = |&(point, route)| Row { asked: work.asked(), ..Row::new(point, route) };
+    let mut rows: Vec<Row> = work.rows.iter().map(row).collect();
     let begun = Instant::now();
     for round in 0..work.rounds {
         if is_over_budget(work.budget, begun.elapsed(), round) {

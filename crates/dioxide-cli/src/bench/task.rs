@@ -1,17 +1,18 @@
 //! One run: one route at one point, from fresh ground to verified blocks. Each scenario has its own file.
 
 use super::blocks::{Blocks, Places};
-use super::crew::Crew;
+use super::crew::{Crew, Watching};
 use super::figures::Run;
 use super::ledger::{End, Ledger};
-use super::place::{Ground, Place};
+use super::place::{Ground, O_DSYNC, Place};
 use super::records::{Gaps, Records};
 use super::schedule::Schedule;
 use super::stamp::salt;
 use super::work::{Backend, Point, Route, Scenario, Units, Work};
 use super::{append, indirect, mixed, sync};
 use anyhow::{Context, Result};
-use dioxide::Tail;
+use dioxide::{Durability, Tail};
+use rustix::fs::OFlags;
 use std::time::Duration;
 
 /// What a run needs to know.
@@ -25,12 +26,24 @@ pub struct Task<'a> {
     pub units: Units,
     pub growth_cap_bytes: Option<u64>,
     pub writes_afresh: bool,
+    pub watching: Option<&'a Watching>,
 }
 
 impl<'a> Task<'a> {
     pub fn new(place: &'a Place, work: &Work, point: Point, route: Route) -> Self {
         let &Work { runtime, count, size_bytes, units, growth_cap_bytes, writes_afresh, .. } = work;
-        Self { place, point, route, runtime, count, size_bytes, units, growth_cap_bytes, writes_afresh }
+        Self {
+            place,
+            point,
+            route,
+            runtime,
+            count,
+            size_bytes,
+            units,
+            growth_cap_bytes,
+            writes_afresh,
+            watching: None,
+        }
     }
 
     /// Does the work, timed, then checks that everything acknowledged is there.
@@ -76,6 +89,14 @@ impl<'a> Task<'a> {
         }
     }
 
+    /// What the kernel's paths open their file with, beside O_DIRECT.
+    pub fn flags(&self) -> OFlags {
+        match self.point.durability {
+            Durability::EveryWrite => O_DSYNC,
+            Durability::OnSync => OFlags::empty(),
+        }
+    }
+
     fn threads(&self) -> usize {
         self.point.threads(self.route)
     }
@@ -97,6 +118,7 @@ impl<'a> Task<'a> {
             schedule: self.point.rate_iops.map(|rate| Schedule::new(rate, self.threads())),
             ledger,
             disk: self.place.disk.as_ref(),
+            watching: self.watching,
         }
     }
 

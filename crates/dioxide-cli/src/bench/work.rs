@@ -3,6 +3,8 @@
 use crate::args::Pace;
 use crate::sizes::Sizes;
 use dioxide::{Durability, Growth, Tail};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -29,6 +31,8 @@ pub enum Route {
     Kernel,
     /// What a program does that knows fallocate.
     Preallocated,
+    /// What a program does that takes a larger size for allocated space.
+    Sparse,
     /// What a good log does that leaves its records to the page cache.
     BufferedGroup,
     /// The wall as it was once, acted out in user space.
@@ -101,6 +105,21 @@ pub struct Work {
     pub budget: Option<Duration>,
 }
 
+/// What each run was asked for besides its point: runs that differ in it are not alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Asked {
+    /// How long. None where operations are counted.
+    pub runtime_ms: Option<u64>,
+    /// How many operations. None where the time ends a run.
+    pub count: Option<u64>,
+    /// No run writes beyond this offset.
+    pub size_bytes: u64,
+    /// The largest step of dioxide's growth. None for the library's own.
+    pub growth_cap_bytes: Option<u64>,
+    /// Each write allocates its blocks.
+    pub fresh: bool,
+}
+
 impl Work {
     pub fn new(rows: Vec<(Point, Route)>, pace: Pace, size_bytes: u64, units: Units) -> Self {
         let Pace { runtime, rounds, .. } = pace;
@@ -114,6 +133,16 @@ impl Work {
             growth_cap_bytes: None,
             writes_afresh: false,
             budget: None,
+        }
+    }
+
+    pub fn asked(&self) -> Asked {
+        Asked {
+            runtime_ms: self.count.is_none().then_some(self.runtime.as_millis() as u64),
+            count: self.count,
+            size_bytes: self.size_bytes,
+            growth_cap_bytes: self.growth_cap_bytes,
+            fresh: self.writes_afresh,
         }
     }
 
@@ -205,6 +234,7 @@ impl Route {
         match self {
             Self::Kernel => "kernel",
             Self::Preallocated => "preallocated",
+            Self::Sparse => "sparse",
             Self::BufferedGroup => "buffered-group",
             Self::Serialised => "serialised",
             Self::Dioxide => "dioxide",
@@ -213,6 +243,12 @@ impl Route {
             Self::Queue { .. } => "dioxide-queue",
         }
     }
+}
+
+/// Whether the path of this name is one on which the library does the work.
+pub fn is_dioxide(path: &str) -> bool {
+    let ours = [Route::Dioxide, Route::Positional, Route::Recycled, Route::Queue { iodepth: 1 }];
+    ours.iter().any(|route| route.name() == path)
 }
 
 /// As typed on the command line.
@@ -270,6 +306,24 @@ mod tests {
         assert_eq!((append.threads(Route::Kernel), append.lanes(Route::Kernel)), (64, 64));
         assert_eq!(mixed.queue(64), Some(queue));
         assert_eq!((mixed.threads(queue), mixed.lanes(queue)), (2, 128));
+    }
+
+    #[test]
+    fn paths_are_ours_by_their_names() {
+        use Route::*;
+        let all = [
+            Kernel,
+            Preallocated,
+            BufferedGroup,
+            Serialised,
+            Dioxide,
+            Positional,
+            Recycled,
+            Queue { iodepth: 9 },
+        ];
+        for route in all {
+            assert_eq!(is_dioxide(route.name()), route.is_dioxide(), "{}", route.name());
+        }
     }
 
     #[test]

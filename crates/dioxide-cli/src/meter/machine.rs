@@ -1,32 +1,40 @@
 //! The facts that a figure needs beside it to be worth anything: kernel, CPUs, device, command, date.
 
 use super::disk::Disk;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fs;
 use std::time::SystemTime;
 
-/// Where and how the bench ran.
-#[derive(Debug, Serialize)]
+/// Where and how something was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Machine {
-    pub dioxide_version: &'static str,
+    pub dioxide_version: String,
+    /// `release` or `debug`.
+    pub build: String,
     pub kernel_release: String,
     pub cpus: usize,
-    /// The directory or device that was measured.
+    /// As the kernel calls it. None where it does not.
+    pub cpu_model: Option<String>,
+    /// The directory, device or process that was measured.
     pub target: String,
     /// The kernel's name of the device below it.
     pub device: Option<String>,
     /// `write back` means that a flush costs something.
     pub device_write_cache: Option<String>,
     pub command_line: String,
-    /// When the bench began, UTC.
+    /// When it began, UTC.
     pub date: String,
 }
 
 impl Machine {
     pub fn describe(target: String, disk: Option<&Disk>) -> Self {
         Self {
-            dioxide_version: env!("CARGO_PKG_VERSION"),
+            dioxide_version: env!("CARGO_PKG_VERSION").into(),
+            build: if cfg!(debug_assertions) { "debug" } else { "release" }.into(),
             kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            cpu_model: cpu_model(),
             target,
             device: disk.map(Disk::name),
             device_write_cache: disk.and_then(Disk::write_cache),
@@ -34,6 +42,13 @@ impl Machine {
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         }
     }
+}
+
+/// That of the first CPU.
+fn cpu_model() -> Option<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let (_, model) = text.lines().find(|line| line.starts_with("model name"))?.split_once(':')?;
+    Some(model.trim().to_owned())
 }
 
 fn command_line() -> String {

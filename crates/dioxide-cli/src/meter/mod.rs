@@ -1,12 +1,12 @@
 //! What a run costs besides time: CPU, the requests and flushes that reach the device, and what the machine
 //! does meanwhile.
 
-pub mod disk;
 pub mod filesystem;
 pub mod machine;
 pub mod memory;
-pub mod mount;
 pub mod vmstat;
+
+pub use dioxide_diagnose::host::{disk, mount};
 
 use crate::sys::{CpuTime, cpu_time};
 use disk::{Counts, Disk};

@@ -1,6 +1,7 @@
 //! What the whole machine does, as vmstat shows it, from /proc/stat.
 
 use rustix::param::clock_ticks_per_second;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fs;
 use std::time::Duration;
@@ -30,7 +31,7 @@ impl Ticks {
 }
 
 /// How the CPUs spent their time, in percent of all of them together.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Shares {
     pub usr: f64,
     pub sys: f64,

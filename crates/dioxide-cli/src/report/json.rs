@@ -1,27 +1,37 @@
 //! The results as JSON. Keys are those of fio where fio has them; figures are medians over the rounds,
-//! latencies are of all rounds together, ratios are taken round by round.
+//! latencies are of all rounds together, ratios are taken round by round. Keys that begin with `rounds_` have a
+//! figure for each round, in their order.
 
 use super::percentiles::PERCENTILES;
-use super::{Report, rival};
+use super::{Report, beside, rival};
 use crate::bench::figures::{Figures, Row};
 use crate::bench::latency::{Latencies, Timings};
 use crate::bench::ratio::Ratio;
-use crate::bench::work::{Route, backend_name, durability_name, growth_name, tail_name};
+use crate::bench::work::{Asked, Route, backend_name, durability_name, growth_name, tail_name};
 use crate::meter::machine::Machine;
 use crate::meter::vmstat::Shares;
 use dioxide::Stats;
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
+use std::collections::BTreeMap;
 
 /// The whole document.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub struct Document<'a> {
+    /// Of the layout of this document.
+    schema_version: u32,
+    /// `bench`.
+    kind: &'static str,
     #[serde(flatten)]
     machine: &'a Machine,
     results: Vec<Outcome<'a>>,
 }
 
+const SCHEMA_VERSION: u32 = 1;
+const KIND: &str = "bench";
+
 /// One row. What does not apply, or could not be counted, is null.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Outcome<'a> {
     scenario: &'static str,
     path: &'static str,
@@ -43,7 +53,14 @@ struct Outcome<'a> {
     growth: Option<&'static str>,
     /// How dioxide packs records that are no whole blocks. Only where there are any.
     tail: Option<&'static str>,
+    asked: Asked,
     rounds: usize,
+    rounds_iops: Vec<f64>,
+    /// Of `lat_ns` where the load is given, of `clat_ns` elsewhere.
+    rounds_p99_ns: Vec<u64>,
+    rounds_cpu_us_per_op: Vec<f64>,
+    /// How many times as fast as the kernel path in the same round.
+    rounds_ratio_to_kernel: Option<Vec<f64>>,
     /// Less than asked for where the file was full before.
     runtime_ms: u64,
     iops: f64,
@@ -91,7 +108,7 @@ struct Outcome<'a> {
 }
 
 /// The reads of a row, or its writes.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct OneWay {
     iops: f64,
     bw_bytes: f64,
@@ -99,7 +116,7 @@ struct OneWay {
     lat_ns: Option<Latency>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Latency {
     min: u64,
     max: u64,
@@ -108,14 +125,16 @@ struct Latency {
     /// How many operations.
     #[serde(rename = "N")]
     count: u64,
+    /// Nanoseconds, by percentiles as fio writes them: `99.000000`.
     #[serde(serialize_with = "as_map")]
+    #[schemars(with = "BTreeMap<String, u64>")]
     percentile: Vec<(String, u64)>,
 }
 
 /// The report as it is to be written.
 pub fn document(report: &Report) -> Document<'_> {
     let results = report.rows.iter().map(|row| outcome(report, row)).collect();
-    Document { machine: &report.machine, results }
+    Document { schema_version: SCHEMA_VERSION, kind: KIND, machine: &report.machine, results }
 }
 
 fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
@@ -141,7 +160,14 @@ fn outcome<'a>(report: &'a Report, row: &Row) -> Outcome<'a> {
         durability: durability_name(row.point.durability),
         growth: row.point.growth.map(growth_name),
         tail: row.point.tail.map(tail_name),
+        asked: row.asked,
         rounds: row.runs.len(),
+        rounds_iops: row.runs.iter().map(|run| run.iops).collect(),
+        rounds_p99_ns: row.runs.iter().map(|run| run.p99_ns).collect(),
+        rounds_cpu_us_per_op: row.runs.iter().map(|run| run.cpu_us_per_op).collect(),
+        rounds_ratio_to_kernel: beside(&report.rows, row, Route::Kernel)
+            .and_then(|kernel| row.ratios_to(kernel))
+            .filter(|ratios| ratios.iter().all(|ratio| ratio.is_finite())),
         runtime_ms: row.median(|run| run.elapsed.as_secs_f64() * 1e3).round() as u64,
         iops: row.iops(),
         bw_bytes: row.bw_bytes(),
@@ -253,6 +279,18 @@ mod tests {
         assert_eq!(dioxide["requests"], 2600);
         assert_eq!(dioxide["ratio_to_kernel"], json!({"min": 8.0, "median": 9.0, "max": 10.0}));
         assert_eq!(dioxide["ratio_to_preallocated"], json!({"min": 2.5, "median": 3.25, "max": 4.0}));
+    }
+
+    #[test]
+    fn figures_of_each_round() {
+        let results = &parsed()["results"];
+        assert_eq!(results[2]["rounds_iops"], json!([1000.0, 1600.0]));
+        assert_eq!(results[2]["rounds_ratio_to_kernel"], json!([10.0, 8.0]));
+        assert_eq!(results[2]["rounds_p99_ns"], json!([990_000, 990_000]));
+        assert_eq!(results[2]["rounds_cpu_us_per_op"], json!([600.0, 375.0]));
+        assert!(
+            results[0]["rounds_ratio_to_kernel"].is_null() && results[4]["rounds_ratio_to_kernel"].is_null()
+        );
     }
 
     #[test]

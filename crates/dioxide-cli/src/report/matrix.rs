@@ -1,41 +1,54 @@
 //! The results as matrices, block size by threads: the rate of each path, and the ratios of dioxide to its rivals.
 
+use super::grid::Grid;
 use super::sentence::times;
 use super::{Report, rival, rivals, table};
 use crate::bench::figures::Row;
 use crate::bench::ratio::{Ratio, is_certain};
 use crate::bench::work::{Route, Scenario};
 use crate::sizes::Sizes;
-use comfy_table::{CellAlignment, Table, presets};
 use std::collections::BTreeSet;
 
 /// All matrices of these rows, of one scenario and durability, and where a path gets slower with more threads.
 pub fn of(report: &Report, rows: &[Row]) -> String {
-    let point = rows[0].point;
-    let conditions = table::conditions(report, rows);
-    let mut text = format!("{}: {conditions}\n", table::scenario(point.scenario));
+    let mut text = format!("{}\n", title(report, rows));
+    for matrix in matrices(rows) {
+        text += &format!("\n{matrix}\n");
+    }
+    text + &descents(rows).join("\n") + "\n"
+}
+
+/// What stands above the matrices of these rows.
+pub fn title(report: &Report, rows: &[Row]) -> String {
+    format!("{}: {}", table::scenario(rows[0].point.scenario), table::conditions(report, rows))
+}
+
+/// The rate of each path, and its ratios to its rivals. What a matrix shows stands in its first field.
+pub fn matrices(rows: &[Row]) -> Vec<Grid> {
     let paths = paths(rows);
-    for path in &paths {
-        text += &matrix(rows, &format!("{path} iops"), |row| {
+    let rates = paths.iter().map(|path| {
+        matrix(rows, &format!("{path} iops"), |row| {
             (path_of(row) == *path).then(|| format!("{:.0}", row.iops()))
-        });
-    }
-    for path in paths.iter().filter(|path| is_compared(rows, path)) {
-        for against in rivals(rows) {
+        })
+    });
+    let ratios = paths.iter().filter(|path| is_compared(rows, path)).flat_map(|path| {
+        rivals(rows).into_iter().map(move |against| {
             let title = format!("{path} / {}", against.name());
-            text += &matrix(rows, &title, |row| {
+            matrix(rows, &title, |row| {
                 (path_of(row) == *path).then(|| table::ratio(rival(rows, row, against)))
-            });
-        }
-    }
-    for path in paths {
-        text += &format!("{}\n", descent(rows, &path));
-    }
-    text
+            })
+        })
+    });
+    rates.chain(ratios).collect()
+}
+
+/// For each path, a line on whether more threads ever made it slower.
+pub fn descents(rows: &[Row]) -> Vec<String> {
+    paths(rows).iter().map(|path| descent(rows, path)).collect()
 }
 
 /// What has matrices of its own: queues of several depths have, where they stand beside the same threads.
-fn path_of(row: &Row) -> String {
+pub fn path_of(row: &Row) -> String {
     match (row.route, row.point.scenario) {
         (Route::Queue { iodepth }, Scenario::Mixed) => format!("{} iodepth={iodepth}", row.route.name()),
         _ => row.route.name().into(),
@@ -43,7 +56,7 @@ fn path_of(row: &Row) -> String {
 }
 
 /// In the order in which they were measured.
-fn paths(rows: &[Row]) -> Vec<String> {
+pub fn paths(rows: &[Row]) -> Vec<String> {
     let mut paths = Vec::new();
     for path in rows.iter().map(path_of) {
         if !paths.contains(&path) {
@@ -63,24 +76,19 @@ fn is_compared(rows: &[Row], path: &str) -> bool {
 }
 
 /// Block sizes downwards, largest first; threads to the right. `cell` shows the row that it belongs to.
-fn matrix(rows: &[Row], title: &str, cell: impl Fn(&Row) -> Option<String>) -> String {
+fn matrix(rows: &[Row], title: &str, cell: impl Fn(&Row) -> Option<String>) -> Grid {
     let numjobs: BTreeSet<usize> = rows.iter().map(|row| row.point.numjobs).collect();
     let all: BTreeSet<Sizes> = rows.iter().map(|row| row.point.sizes).collect();
     let at = |sizes, numjobs| {
         let here = rows.iter().filter(|row| (row.point.sizes, row.point.numjobs) == (sizes, numjobs));
         here.filter_map(&cell).next().unwrap_or("-".into())
     };
-    let header = [title.to_owned()].into_iter().chain(numjobs.iter().map(usize::to_string));
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header);
-    for &sizes in all.iter().rev() {
+    let line = |sizes: Sizes| {
         let name = [sizes.to_string()];
-        table.add_row(name.into_iter().chain(numjobs.iter().map(|&numjobs| at(sizes, numjobs))));
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    format!("\n{}\n", table.trim_fmt())
+        name.into_iter().chain(numjobs.iter().map(|&numjobs| at(sizes, numjobs))).collect()
+    };
+    let header = [title.to_owned()].into_iter().chain(numjobs.iter().map(usize::to_string)).collect();
+    Grid::new(header, all.iter().rev().map(|sizes| line(*sizes)).collect(), |column| column > 0)
 }
 
 /// A point where more threads get less done.

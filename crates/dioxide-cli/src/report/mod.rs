@@ -1,22 +1,24 @@
-//! Results for people (tables and sentences on stdout) and for programs (JSON). Nothing is measured here.
+//! Results for people (tables and sentences on stdout), as pages for browsers, and for programs (JSON). Nothing is measured here.
 
-mod json;
+mod fio;
+pub mod grid;
+pub mod html;
+pub mod json;
 mod matrix;
 mod percentiles;
 mod refusals;
 mod sentence;
 mod table;
 
-use crate::args::Output;
+use crate::args::Outputs;
 use crate::bench::figures::Row;
 use crate::bench::ratio::Ratio;
 use crate::bench::work::{Backend, Route, Scenario};
 use crate::meter::filesystem::FileSystem;
 use crate::meter::machine::Machine;
-use anyhow::{Context, Result};
-use std::fs;
-use std::io::{self, Write};
-use std::path::Path;
+use crate::output::{self, Text};
+use anyhow::Result;
+use std::io::Write;
 
 /// Everything that a bench found out.
 pub struct Report {
@@ -56,27 +58,26 @@ fn rivals(rows: &[Row]) -> Vec<Route> {
 
 /// How `row` compares with another route at the same point.
 fn rival(rows: &[Row], row: &Row, route: Route) -> Option<Ratio> {
-    let rival = rows.iter().find(|other| other.point == row.point && other.route == route)?;
-    if rival.route == row.route { None } else { row.ratio_to(rival) }
+    row.ratio_to(beside(rows, row, route)?)
 }
 
-/// Prints the report. The file for programs comes first, so that a closed stdout loses nothing of it; if it cannot be
-/// written, people see the results all the same.
-pub fn print(report: &Report, output: &Output) -> Result<()> {
-    let Some(path) = &output.json else { return print_for_people(report, output.verbose) };
-    let mut text = serde_json::to_string_pretty(&json::document(report))?;
-    text.push('\n');
-    if path == Path::new("-") {
-        return Ok(io::stdout().write_all(text.as_bytes())?);
+/// The row of another route at the same point.
+fn beside<'a>(rows: &'a [Row], row: &Row, route: Route) -> Option<&'a Row> {
+    let is_beside = |other: &&Row| other.point == row.point && other.route == route && route != row.route;
+    rows.iter().find(is_beside)
+}
+
+/// Writes what was asked for, and prints the report.
+pub fn print(report: &Report, outputs: &Outputs) -> Result<()> {
+    let mut texts = output::texts(&outputs.common, &json::document(report), || html::bench::page(report))?;
+    if let Some(wanted) = outputs.wanted_fio() {
+        texts.push(Text { wanted, text: output::json(&fio::document(report))? });
     }
-    let written = fs::write(path, text).with_context(|| format!("write {}", path.display()));
-    let printed = print_for_people(report, output.verbose);
-    written.and(printed)
+    output::deliver(&texts, |out| print_for_people(report, outputs.verbose, out))
 }
 
 /// Several block sizes make matrices, and then their tables only if `verbose`.
-fn print_for_people(report: &Report, verbose: bool) -> Result<()> {
-    let mut out = io::stdout().lock();
+fn print_for_people(report: &Report, verbose: bool, out: &mut dyn Write) -> Result<()> {
     let (matrices, singles): (Vec<_>, Vec<_>) =
         report.groups().partition(|rows| by_block_size(rows).nth(1).is_some());
     for rows in &matrices {
@@ -93,6 +94,5 @@ fn print_for_people(report: &Report, verbose: bool) -> Result<()> {
     for rows in &tables {
         writeln!(out, "{}", sentence::of(rows))?;
     }
-    out.flush()?;
     Ok(())
 }

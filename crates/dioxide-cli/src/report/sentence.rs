@@ -4,8 +4,8 @@ use super::{rival, rivals};
 use crate::bench::figures::Row;
 use crate::bench::ratio::{Ratio, is_certain};
 use crate::bench::work::{Backend, Point, Route, Scenario};
-use crate::units;
 use dioxide::Durability;
+use dioxide_diagnose::words::nanoseconds;
 
 /// What these rows, all of one scenario, block size and durability, amount to.
 pub fn of(rows: &[Row]) -> String {
@@ -28,7 +28,7 @@ fn given_load(rows: &[Row], rate_iops: u64) -> String {
         .iter()
         .filter(|row| row.point.numjobs == most)
         .map(|row| {
-            let at = |percent| units::nanoseconds(row.timings.seen().value_at_percentile(percent) as f64);
+            let at = |percent| nanoseconds(row.timings.seen().value_at_percentile(percent) as f64);
             let behind = (row.iops() < KEPT_UP * rate_iops as f64)
                 .then(|| format!(" (does not keep up: {:.0} a second)", row.iops()));
             let (name, behind) = (row.route.name(), behind.unwrap_or_default());
@@ -84,7 +84,7 @@ fn growth_stall(rows: &[Row], dioxide: &Row) -> String {
         return String::new();
     };
     let slow_ns = other.timings.seen().value_at_percentile(99.9) as f64;
-    let (stall, times) = (units::nanoseconds(stall_ns), stall_ns / slow_ns);
+    let (stall, times) = (nanoseconds(stall_ns), stall_ns / slow_ns);
     format!(" The longest append during growth took {stall}, {times:.1}x the p99.9 of a preallocated file.")
 }
 

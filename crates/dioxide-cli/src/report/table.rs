@@ -1,12 +1,12 @@
 //! The results as tables: one for each scenario, block size and durability.
 
+use super::grid::Grid;
 use super::{Report, rival, rivals};
 use crate::bench::figures::Row;
 use crate::bench::ratio::Ratio;
 use crate::bench::work::{Backend, Point, Scenario, durability_name, growth_name, tail_name};
 use crate::meter::vmstat::Shares;
-use crate::units;
-use comfy_table::{CellAlignment, Table, presets};
+use dioxide_diagnose::words::nanoseconds;
 
 /// A step of growth may fall on any part of a run: with fewer than this, chance decides how many it has.
 const GROWTHS_MIN: u64 = 10;
@@ -53,7 +53,7 @@ pub fn conditions(report: &Report, rows: &[Row]) -> String {
 }
 
 /// `ext4 on loop0`, `btrfs`, `/dev/loop5`, `an image on ext4 on loop0`.
-fn place(report: &Report, point: Point) -> String {
+pub fn place(report: &Report, point: Point) -> String {
     let Some(fs) = &report.fs else { return report.machine.target.clone() };
     let device = report.machine.device.as_ref().map(|device| format!(" on {device}"));
     let remark = fs.remark.map(|remark| format!(" ({remark})"));
@@ -110,7 +110,7 @@ const LATENCIES: [Column; 4] = [
     ("max", |row| percentile(row, 100.0)),
 ];
 const GROWTH: [Column; 2] = [
-    ("max growing", |row| row.growing_clat_max_ns().map_or("-".into(), units::nanoseconds)),
+    ("max growing", |row| row.growing_clat_max_ns().map_or("-".into(), nanoseconds)),
     ("growths", |row| known(row.growths(), 0)),
 ];
 /// Of this process; those of the machine are in other columns.
@@ -167,28 +167,22 @@ fn columns(point: Point) -> Vec<Column> {
 }
 
 /// The table of these rows.
-pub fn of(rows: &[Row]) -> String {
+pub fn of(rows: &[Row]) -> Grid {
     let point = rows[0].point;
     let (columns, rivals) = (columns(point), rivals(rows));
     let name = |name| if name == CLAT && point.rate_iops.is_some() { LAT } else { name };
     let names = columns.iter().map(|&(column, _)| name(column).to_owned());
     let ratios = rivals.iter().map(|rival| format!("x {}", rival.name()));
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(names.chain(ratios));
-    for row in rows {
+    let cells = |row: &Row| {
         let cells = columns.iter().map(|(_, cell)| cell(row));
-        table.add_row(cells.chain(rivals.iter().map(|route| ratio(rival(rows, row, *route)))));
-    }
-    // Names to the left, numbers to the right.
-    for column in table.column_iter_mut() {
-        let is_name = columns.get(column.index).is_some_and(|(name, _)| *name == PATH);
-        column.set_cell_alignment(if is_name { CellAlignment::Left } else { CellAlignment::Right });
-    }
-    table.trim_fmt()
+        cells.chain(rivals.iter().map(|route| ratio(rival(rows, row, *route)))).collect()
+    };
+    let path = columns.iter().position(|(name, _)| *name == PATH);
+    Grid::new(names.chain(ratios).collect(), rows.iter().map(cells).collect(), |column| Some(column) != path)
 }
 
 fn percentile(row: &Row, percent: f64) -> String {
-    units::nanoseconds(row.timings.seen().value_at_percentile(percent) as f64)
+    nanoseconds(row.timings.seen().value_at_percentile(percent) as f64)
 }
 
 fn share(row: &Row, of: fn(&Shares) -> f64) -> String {
@@ -227,7 +221,7 @@ mod tests {
             row(append_point(64), Route::Preallocated, &[200]),
             row(append_point(64), Route::Dioxide, &[300]),
         ];
-        let text = of(&rows);
+        let text = of(&rows).to_string();
         let dioxide = text.lines().last().unwrap();
         assert!(dioxide.contains("dioxide") && dioxide.contains("3.00 (3.00..3.00)"), "{text}");
         assert!(dioxide.contains("1.50 (1.50..1.50)"), "{text}");
@@ -257,7 +251,8 @@ mod tests {
             "Appends: bs=4 KiB on-sync, growth unwritten, 5000 iops offered (lat counts from when each was due), \
              ext3 (without extents); medians of 1 rounds of 1.0 s"
         );
-        assert!(of(&report.rows).contains("lat p50") && !of(&report.rows).contains("clat"));
+        let text = of(&report.rows).to_string();
+        assert!(text.contains("lat p50") && !text.contains("clat"));
     }
 
     #[test]
@@ -269,13 +264,14 @@ mod tests {
         };
         assert!(title_of(vec![grown(9)]).contains("grew less than ten times in some runs"));
         assert!(!title_of(vec![grown(10)]).contains("grew"));
-        assert!(of(&[grown(10)]).contains("4.00 ms"));
+        assert!(of(&[grown(10)]).to_string().contains("4.00 ms"));
     }
 
     #[test]
     fn one_queue_is_one_thread() {
         let queue = Route::Queue { iodepth: 64 };
-        let text = of(&[row(append_point(64), Route::Kernel, &[100]), row(append_point(64), queue, &[300])]);
+        let text = of(&[row(append_point(64), Route::Kernel, &[100]), row(append_point(64), queue, &[300])])
+            .to_string();
         let words: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(words[..4], ["1", "dioxide-queue", "64", "300"], "{text}");
         assert_eq!(words[words.len() - 3..], ["-", "3.00", "(3.00..3.00)"], "{text}");
@@ -286,7 +282,7 @@ mod tests {
         let point = Point { backend: Backend::Sim, ..append_point(1) };
         let rows =
             [row(point, Route::Dioxide, &[2_000_000]), row(point, Route::Queue { iodepth: 1 }, &[4_000_000])];
-        let text = of(&rows);
+        let text = of(&rows).to_string();
         let words = |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
         assert!(text.contains("cpu ns/op") && !text.contains("requests"), "{text}");
         assert!(words(1).contains(&"300") && words(2).contains(&"150"), "{text}");
@@ -297,7 +293,7 @@ mod tests {
     fn a_mix_shows_both_directions() {
         let rows =
             vec![row(mixed_point(2), Route::Serialised, &[100]), row(mixed_point(2), Route::Kernel, &[200])];
-        let text = of(&rows);
+        let text = of(&rows).to_string();
         let words: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(words[..6], ["2", "kernel", "1", "200", "140", "60"], "{text}");
         assert_eq!(words[words.len() - 2..], ["2.00", "(2.00..2.00)"], "{text}");
@@ -310,7 +306,7 @@ mod tests {
             row(indirect_point(), Route::Serialised, &[100]),
             row(indirect_point(), Route::Dioxide, &[300]),
         ];
-        let text = of(&rows);
+        let text = of(&rows).to_string();
         let words = text.lines().last().unwrap().split_whitespace().collect::<Vec<_>>();
         let figures =
             ["dioxide", "1.000", "1258.3", "10", "50", "5", "25", "21.5", "9.0", "500000.0", "1000000"];
@@ -324,7 +320,7 @@ mod tests {
 
     #[test]
     fn sync_writers_show_the_machine() {
-        let text = of(&[row(sync_point(), Route::Kernel, &[100])]);
+        let text = of(&[row(sync_point(), Route::Kernel, &[100])]).to_string();
         let words = |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
         assert_eq!(words(0)[4..12], ["in", "flight", "blocked", "us", "sy", "id", "wa", "st"]);
         assert_eq!(words(1)[4..11], ["1.5", "-", "5", "25", "50", "20", "0"]);

@@ -59,7 +59,7 @@ pub fn long_append(dir: &Path) -> Child {
     child
 }
 
-fn threads(child: &Child) -> usize {
+pub fn threads(child: &Child) -> usize {
     fs::read_dir(format!("/proc/{}/task", child.id())).map_or(0, Iterator::count)
 }
 
@@ -72,7 +72,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Every key of a result, whatever applies to it.
-pub const KEYS: [&str; 47] = [
+pub const KEYS: [&str; 52] = [
     "scenario",
     "path",
     "backend",
@@ -88,7 +88,12 @@ pub const KEYS: [&str; 47] = [
     "durability",
     "growth",
     "tail",
+    "asked",
     "rounds",
+    "rounds_iops",
+    "rounds_p99_ns",
+    "rounds_cpu_us_per_op",
+    "rounds_ratio_to_kernel",
     "runtime_ms",
     "iops",
     "bw_bytes",

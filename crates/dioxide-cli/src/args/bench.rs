@@ -1,9 +1,10 @@
-//! What was typed. Parsing only: nothing here looks at the system; `bench::plan` turns it into what is meant.
+//! `dioxide bench`, its scenarios, and what they have in common: sizes, pace, output.
 
+use super::examples;
+use super::output::{Output, Wanted};
 use crate::sizes::Sizes;
 use crate::units::{parse_bytes, parse_duration};
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::ffi::OsString;
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,73 +20,6 @@ const COUNT_MAX: u64 = 1_000_000;
 /// More than any device does.
 const RATE_MAX: u64 = 10_000_000;
 
-/// Direct I/O that stays concurrent: measure it on your own disk, recover files after a crash.
-#[derive(Parser)]
-#[command(name = "dioxide", version, about)]
-pub struct Cli {
-    #[command(subcommand)]
-    pub command: Command,
-}
-
-#[derive(Subcommand)]
-pub enum Command {
-    /// Show where direct I/O stops scaling, and what dioxide makes of the same work.
-    ///
-    /// Without a scenario: all of them on a scratch file, in under a minute. Every scenario does
-    /// the same work by several paths, interleaved over rounds, on a file without a name that vanishes with
-    /// the process.
-    ///
-    /// Below a table stands how often an operation of dioxide's did not share a request with its neighbour, if any did not,
-    /// and why: `gap` (not adjacent), `bytes` (longer than the device's largest request, or long enough to be one by itself),
-    /// `segments` (more than one call takes), `member` (on another member of a striped volume), `order` (it shares bytes or
-    /// a block with one that is in flight).
-    Bench(Box<Bench>),
-    /// Bring files that a crash left grown back to the end of what was written.
-    ///
-    /// Says first what was found. Cuts only where the end is known and nobody changed the file since.
-    Recover(Recover),
-    /// Run a program, unchanged, with dioxide behind its O_DIRECT files.
-    ///
-    /// A file is taken over when two of the program's threads write to it at the same time, and brought back to its exact length
-    /// when it is closed. What cannot be carried is left to the kernel; a program into which nothing can be loaded
-    /// (static, setuid) runs as it is, and this says so.
-    Run(Run),
-}
-
-#[derive(Args)]
-pub struct Run {
-    /// Only files that match, by their whole path, or by name if the pattern has no slash. May be given several times.
-    #[arg(long = "match", value_name = "GLOB", value_parser = parse_glob)]
-    pub globs: Vec<String>,
-    /// Block devices too.
-    #[arg(long)]
-    pub devices: bool,
-    /// Take files over when they are opened, not when a second thread writes.
-    #[arg(long)]
-    pub eager: bool,
-    /// Say at exit what was done.
-    #[arg(long)]
-    pub stats: bool,
-    /// The largest step by which a file grows ahead.
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    pub growth_cap: Option<u64>,
-    /// The preload library, if it is not where it is expected: beside this command, or in a `lib` beside that directory.
-    #[arg(long, value_name = "FILE")]
-    pub library: Option<PathBuf>,
-    /// The program, and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
-    pub command: Vec<OsString>,
-}
-
-/// Patterns stand in one variable, with colons between.
-fn parse_glob(glob: &str) -> Result<String, String> {
-    match glob {
-        "" => Err("a pattern is needed".into()),
-        _ if glob.contains(':') => Err("a pattern cannot contain a colon".into()),
-        _ => Ok(glob.into()),
-    }
-}
-
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Bench {
@@ -95,12 +29,12 @@ pub struct Bench {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
     #[command(flatten)]
-    pub output: Output,
+    pub output: Outputs,
 }
 
 impl Bench {
     /// Where the results go, with or without a scenario.
-    pub fn output(&self) -> &Output {
+    pub fn output(&self) -> &Outputs {
         match &self.scenario {
             None => &self.output,
             Some(Scenario::Append(append)) => &append.output,
@@ -136,6 +70,7 @@ pub enum Scenario {
     /// `a (b..c)` is the median and the range of the ratios of all rounds. `requests/op` counts the writes that the
     /// device completed and the calls for a flush, whoever caused them. `flushes/op` counts the flushes that it did,
     /// whoever caused them; one may serve several calls.
+    #[command(after_long_help = examples::APPEND)]
     Append(Append),
     /// N threads rewrite a region of their own each, durably: the workload of an old kernel regression.
     ///
@@ -153,6 +88,7 @@ pub enum Scenario {
     /// `a (b..c)` is the median and the range of the ratios of all rounds. `requests/op` counts the writes that the
     /// device completed and the calls for a flush, whoever caused them. `flushes/op` counts the flushes that it did,
     /// whoever caused them; one may serve several calls.
+    #[command(after_long_help = examples::SYNC)]
     Sync(Sync),
     /// N threads read and rewrite aligned blocks of one file or device, in random order.
     ///
@@ -170,6 +106,7 @@ pub enum Scenario {
     /// `a (b..c)` is the median and the range of the ratios of all rounds. `in flight` is the mean number of requests that
     /// the device has. Percentiles of latencies are of all rounds, reads and writes together, laid out as in fio;
     /// the JSON has them for each.
+    #[command(after_long_help = examples::MIXED)]
     Mixed(Mixed),
     /// Write 4096 KiB at offset 48 KiB of a file on ext3, where indirect blocks map all of it: again and again.
     ///
@@ -188,6 +125,7 @@ pub enum Scenario {
     /// whole machine, with these threads and everybody else. `mem %` is the memory of the machine that is in use, `rss MiB` the
     /// most that this process had. `requests/write` is what reaches the volume: counted by the library, or by the loop
     /// device, with the journal's and calls for a flush.
+    #[command(after_long_help = examples::INDIRECT)]
     Indirect(Indirect),
 }
 
@@ -243,7 +181,7 @@ pub struct Append {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub size: Option<u64>,
     #[command(flatten)]
-    pub output: Output,
+    pub output: Outputs,
 }
 
 #[derive(Args)]
@@ -272,7 +210,7 @@ pub struct Sync {
     #[command(flatten)]
     pub pace: Pace,
     #[command(flatten)]
-    pub output: Output,
+    pub output: Outputs,
 }
 
 #[derive(Args)]
@@ -308,7 +246,7 @@ pub struct Mixed {
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub size: Option<u64>,
     #[command(flatten)]
-    pub output: Output,
+    pub output: Outputs,
 }
 
 #[derive(Args)]
@@ -320,14 +258,13 @@ pub struct Indirect {
     #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u64).range(1..=COUNT_MAX))]
     pub count: u64,
     /// Rounds; each runs every path once, in an order that changes.
-    #[arg(long, value_name = "N", default_value = "5")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX))]
+    #[arg(long, value_name = "N", default_value = "5", value_parser = rounds())]
     pub rounds: u32,
     /// Cut the file to 48 KiB before each write, so that each allocates its blocks. The cut is timed with it.
     #[arg(long)]
     pub fresh: bool,
     #[command(flatten)]
-    pub output: Output,
+    pub output: Outputs,
 }
 
 /// A file, or a device.
@@ -351,8 +288,7 @@ pub struct Pace {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = runtime)]
     pub runtime: Duration,
     /// Rounds; each runs every path once, in an order that changes.
-    #[arg(long, value_name = "N", default_value = "9")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=ROUNDS_MAX))]
+    #[arg(long, value_name = "N", default_value = "9", value_parser = rounds())]
     pub rounds: u32,
     /// Offered load: operations per second of all threads together [default: as many as go].
     ///
@@ -365,29 +301,27 @@ pub struct Pace {
 }
 
 #[derive(Args)]
-pub struct Output {
-    /// Write the results as JSON to FILE, or to stdout in place of the tables (`-`).
+pub struct Outputs {
+    #[command(flatten)]
+    pub common: Output,
+    /// Write the results as fio writes its own (`--output-format=json+`) to FILE, for the tools that read those. `-` is stdout.
     #[arg(long, value_name = "FILE|-")]
-    pub json: Option<PathBuf>,
+    pub fio_json: Option<PathBuf>,
     /// With several block sizes, print the table of each as well as the matrices.
     #[arg(long, short)]
     pub verbose: bool,
 }
 
-#[derive(Args)]
-pub struct Recover {
-    /// Files to look at.
-    #[arg(required = true, value_name = "FILE")]
-    pub files: Vec<PathBuf>,
-    /// The files are the members of one striped volume, in their order, with chunks of this size.
-    #[arg(long, value_name = "CHUNK", value_parser = parse_bytes)]
-    pub stripe: Option<u64>,
-    /// Cut files too that were changed since the crash. For the owner of the data only.
-    #[arg(long)]
-    pub force: bool,
-    /// Only say what was found.
-    #[arg(long, conflicts_with = "force")]
-    pub dry_run: bool,
+impl Outputs {
+    /// Results like fio's, if they were asked for.
+    pub fn wanted_fio(&self) -> Option<Wanted<'_>> {
+        self.fio_json.as_deref().map(|path| Wanted { option: "--fio-json", path })
+    }
+
+    /// All that was asked for.
+    pub fn wanted(&self) -> Vec<Wanted<'_>> {
+        self.common.wanted().into_iter().chain(self.wanted_fio()).collect()
+    }
 }
 
 #[derive(Clone, Copy, Default, ValueEnum)]
@@ -440,7 +374,7 @@ fn chunk(text: &str) -> Result<u64, String> {
     }
 }
 
-fn runtime(text: &str) -> Result<Duration, String> {
+pub(super) fn runtime(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
         time if (RUNTIME_MIN..=RUNTIME_MAX).contains(&time) => Ok(time),
         _ => Err("a run takes between 10ms and 1h".into()),
@@ -451,150 +385,10 @@ fn iodepth() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=IODEPTH_MAX)
 }
 
-fn numjobs() -> clap::builder::RangedI64ValueParser<u32> {
+pub(super) fn numjobs() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=NUMJOBS_MAX)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-
-    fn parse(line: &str) -> Result<Command, clap::Error> {
-        Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.command)
-    }
-
-    fn scenario(line: &str) -> Scenario {
-        match parse(line).unwrap() {
-            Command::Bench(bench) => bench.scenario.unwrap(),
-            Command::Recover(_) | Command::Run(_) => panic!("{line} is a bench"),
-        }
-    }
-
-    #[test]
-    fn definition_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn append_lists_and_defaults() {
-        let Scenario::Append(append) = scenario("dioxide bench append --bs 4k,16k --numjobs 1,128") else {
-            panic!("append")
-        };
-        assert_eq!(append.bs, [Sizes::one(4096), Sizes::one(16384)]);
-        assert_eq!(append.numjobs, [1, 128]);
-        assert_eq!((append.pace.rounds, append.pace.runtime), (9, Duration::from_secs(2)));
-        assert!(matches!(append.durability, Durability::OnSync));
-        assert!(matches!(append.growth, Growth::Unwritten));
-        assert_eq!((append.growth_cap, append.pace.rate), (None, None));
-        assert_eq!(append.iodepth, [64]);
-        assert!(matches!(append.backend, Backend::System));
-        assert!(matches!(append.tail, Tail::Rewrite) && !append.buffered_group && !append.positional);
-    }
-
-    #[test]
-    fn records_of_any_length() {
-        let Scenario::Append(append) = scenario("dioxide bench append --bs 100,512-4k --tail pad") else {
-            panic!("append")
-        };
-        assert_eq!(append.bs, [Sizes::one(100), Sizes { min_bytes: 512, max_bytes: 4096 }]);
-        assert!(matches!(append.tail, Tail::Pad));
-    }
-
-    #[test]
-    fn refused_sizes_are_explained() {
-        for (line, words) in [
-            ("dioxide bench append --bs 0", "at least one byte"),
-            ("dioxide bench append --bs 4k-512", "begins with the smaller size: 512-4k"),
-            ("dioxide bench append --bs 1-20m", "at most 16m"),
-            ("dioxide bench sync --bs 512-4k", "for `bench append` only"),
-            ("dioxide bench mixed --bs 512-4k", "for `bench append` only"),
-            ("dioxide bench mixed --bs 100", "a multiple of 512 bytes"),
-        ] {
-            let text = parse(line).err().expect(line).to_string();
-            assert!(text.contains(words), "{line}: {text}");
-        }
-    }
-
-    #[test]
-    fn sync_is_the_seeds_workload() {
-        let Scenario::Sync(sync) = scenario("dioxide bench sync") else { panic!("sync") };
-        assert_eq!((sync.bs, sync.numjobs), (vec![Sizes::one(65536)], vec![64]));
-    }
-
-    #[test]
-    fn mixed_on_a_directory_or_a_device() {
-        let Scenario::Mixed(mixed) = scenario("dioxide bench mixed") else { panic!("mixed") };
-        assert_eq!((mixed.bs, mixed.numjobs, mixed.rwmixread), (vec![Sizes::one(4096)], vec![1, 2], 50));
-        assert_eq!(mixed.place.device, None);
-        let line = "dioxide bench mixed --device /dev/x --overwrite-device /dev/x --rwmixread 100";
-        let Scenario::Mixed(mixed) = scenario(line) else { panic!("mixed") };
-        assert_eq!((mixed.place.device, mixed.rwmixread), (Some("/dev/x".into()), 100));
-    }
-
-    #[test]
-    fn sync_on_a_stripe() {
-        let line = "dioxide bench sync --stripe /dev/x,/dev/y --chunk 128k --overwrite-device /dev/x,/dev/y";
-        let Scenario::Sync(sync) = scenario(line) else { panic!("sync") };
-        assert_eq!((&sync.stripe, sync.chunk), (&sync.place.overwrite_device, 128 << 10));
-        assert_eq!(sync.stripe, [PathBuf::from("/dev/x"), "/dev/y".into()]);
-        let Scenario::Sync(sync) = scenario("dioxide bench sync --stripe .,.") else { panic!("sync") };
-        assert_eq!((sync.stripe.len(), sync.chunk), (2, 64 << 10));
-    }
-
-    #[test]
-    fn indirect_is_the_seeds_workload() {
-        let Scenario::Indirect(indirect) = scenario("dioxide bench indirect") else { panic!("indirect") };
-        assert_eq!((indirect.count, indirect.rounds, indirect.fresh), (1000, 5, false));
-    }
-
-    #[test]
-    fn what_follows_the_program_is_its_own() {
-        let line = "dioxide run --match *.log --stats fio --stats --name x";
-        let Command::Run(run) = parse(line).expect(line) else { panic!("run") };
-        assert_eq!((run.globs, run.stats, run.devices), (vec!["*.log".into()], true, false));
-        assert_eq!(run.command, ["fio", "--stats", "--name", "x"]);
-    }
-
-    #[test]
-    fn refused() {
-        for line in [
-            "dioxide",
-            "dioxide bench append --bs 0",
-            "dioxide bench sync --tail pad",
-            "dioxide bench append --bs 4k,",
-            "dioxide bench append --numjobs 0",
-            "dioxide bench append --numjobs 5000",
-            "dioxide bench append --iodepth 0",
-            "dioxide bench sync --iodepth 1025",
-            "dioxide bench sync --backend sim",
-            "dioxide bench append --rounds 0",
-            "dioxide bench append --runtime 0s",
-            "dioxide bench append --durability sometimes",
-            "dioxide bench append --growth-cap 0",
-            "dioxide bench append --rate 0",
-            "dioxide bench sync --device /dev/x",
-            "dioxide bench sync --overwrite-device /dev/x",
-            "dioxide bench sync --stripe a,b --device /dev/x --overwrite-device /dev/x",
-            "dioxide bench sync --stripe a,b --dir .",
-            "dioxide bench sync --stripe a,b --chunk 1000",
-            "dioxide bench sync --chunk 64k",
-            "dioxide bench mixed --stripe a,b",
-            "dioxide bench indirect --count 0",
-            "dioxide bench indirect --runtime 1s",
-            "dioxide bench sync --dir . --device /dev/x --overwrite-device /dev/x",
-            "dioxide bench mixed --rwmixread 101",
-            "dioxide bench mixed --rwmixread -1",
-            "dioxide bench mixed --device /dev/x",
-            "dioxide bench --dir . append",
-            "dioxide recover",
-            "dioxide recover --force --dry-run x",
-            "dioxide run",
-            "dioxide run --stats",
-            "dioxide run --match a:b -- true",
-            "dioxide run --growth-cap much true",
-        ] {
-            assert!(parse(line).is_err(), "{line}");
-        }
-    }
+pub(super) fn rounds() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=ROUNDS_MAX)
 }

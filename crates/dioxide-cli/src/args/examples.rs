@@ -1,0 +1,67 @@
+//! What stands below the options in `--help`, and in the manual: command lines that work, each with what it does.
+
+pub const BENCH: &str = "Examples:
+  dioxide bench
+      Every wall, on a scratch file in the current directory, in under a minute.
+  dioxide bench append --dir /data --numjobs 1,64 --json result.json
+      Appends by 1 and by 64 threads, with figures for programs.";
+
+pub const APPEND: &str = "Examples:
+  dioxide bench append --dir /data --numjobs 1,4,16,64 --durability every-write
+      How durable appends scale.
+  dioxide bench append --bs 512,1k,4k,16k --numjobs 1,8,64
+      A matrix for each path.
+  dioxide bench append --numjobs 16 --rate 20000
+      A given load: latencies from when each append was due.";
+
+pub const SYNC: &str = "Examples:
+  dioxide bench sync --dir /data
+      64 threads, every write durable.
+  dioxide bench sync --device /dev/X --overwrite-device /dev/X
+      The same on a device, whose contents are destroyed.";
+
+pub const MIXED: &str = "Examples:
+  dioxide bench mixed --dir /data --rwmixread 70 --numjobs 1,4
+      Random reads and writes, seven of ten are reads.";
+
+pub const INDIRECT: &str = "Examples:
+  dioxide bench indirect --dir /data
+      Writes of 4 MiB through ext3's indirect blocks.";
+
+pub const COMPARE: &str = "Examples:
+  dioxide bench append --json old.json
+  dioxide bench append --json new.json
+  dioxide compare old.json new.json
+      What changed in between, beyond chance.
+  dioxide compare --fail-on-regression 10% old.json new.json
+      The same, for scripts: ends with 3 if something is slower by more than 10 %.";
+
+pub const DIAGNOSE: &str = "Examples:
+  dioxide diagnose /data
+      Why direct I/O does not scale there.
+  dioxide diagnose --pid 1234 --seconds 30
+      Where the threads of a program wait.";
+
+pub const RECOVER: &str = "Examples:
+  dioxide recover --dry-run records.log
+      What a crash left, without a change.
+  dioxide recover --stripe 64k one two three
+      The members of a striped volume.";
+
+pub const RUN: &str = "Examples:
+  dioxide run --stats -- fio job.fio
+      A program with dioxide behind its O_DIRECT files, and what that did.
+  dioxide run --match *.log -- program --its-option
+      Only for files of these names.";
+
+pub const COMPLETIONS: &str = "Examples:
+  dioxide completions bash > ~/.local/share/bash-completion/completions/dioxide
+  dioxide completions zsh > ~/.zfunc/_dioxide
+      Where ~/.zfunc is in fpath.
+  dioxide completions fish > ~/.config/fish/completions/dioxide.fish";
+
+pub const MAN: &str = "Examples:
+  dioxide man | man -l -
+      Reads dioxide(1).
+  dioxide man --dir /usr/local/share/man/man1
+      Installs all of the manual.";

@@ -1,0 +1,366 @@
+//! What was typed. Parsing only: nothing here looks at the system; `bench::plan` turns it into what is meant.
+
+mod bench;
+mod compare;
+mod diagnose;
+mod examples;
+mod output;
+mod probe;
+
+pub use bench::*;
+pub use compare::*;
+pub use diagnose::*;
+pub use output::*;
+pub use probe::*;
+
+use crate::units::parse_bytes;
+use clap::{Args, Parser, Subcommand, ValueHint};
+use clap_complete::Shell;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Direct I/O that stays concurrent: measure it on your own disk, recover files after a crash.
+#[derive(Parser)]
+#[command(name = "dioxide", version, about)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Show where direct I/O stops scaling, and what dioxide makes of the same work.
+    ///
+    /// Without a scenario: all of them on a scratch file, in under a minute. Every scenario does
+    /// the same work by several paths, interleaved over rounds, on a file without a name that vanishes with
+    /// the process.
+    ///
+    /// Below a table stands how often an operation of dioxide's did not share a request with its neighbour, if any did not,
+    /// and why: `gap` (not adjacent), `bytes` (longer than the device's largest request, or long enough to be one by itself),
+    /// `segments` (more than one call takes), `member` (on another member of a striped volume), `order` (it shares bytes or
+    /// a block with one that is in flight).
+    #[command(after_long_help = examples::BENCH)]
+    Bench(Box<Bench>),
+    /// Say whether two results of `dioxide bench --json` differ by more than chance.
+    ///
+    /// Rows of the same work are compared by the figures of their rounds: p is the Mann-Whitney test's, corrected for the number of
+    /// rows; behind a change stands the interval in which it lies with 95 % confidence. Only paths of dioxide's are judged, by
+    /// how many times as fast as the kernel path they are in the same round, since operations per second of shared
+    /// machines do not hold; `--by ops` judges every path by these.
+    ///
+    /// A regression is a row whose whole interval lies below the limit of --fail-on-regression. Ends with 0, with 3 on a regression, with
+    /// 1 if there is none but a row cannot be judged (too few rounds, or missing in the new run), or on errors.
+    #[command(after_long_help = examples::COMPARE)]
+    Compare(Compare),
+    /// Say why direct I/O does not scale: on a directory or device, or of a program that runs.
+    ///
+    /// On a PATH: does the work as a careful program does it (plain pwrite and pread with O_DIRECT), with more and more threads,
+    /// and watches where they wait. With --pid: watches the threads of that process where they wait. Then: which wall that is,
+    /// what speaks for it, and what to do.
+    ///
+    /// Anybody may diagnose a place or a program of their own. As root there is more to see: the kernel's stacks of
+    /// waiting threads, how long each lock was waited for, what each direct write did. What could not be seen is said
+    /// at the end.
+    ///
+    /// The curve is measured while nobody watches, and the largest step once more while it is watched. Interleaved with it, the
+    /// largest step is done in other ways too: in a file allocated beforehand, and with dioxide.
+    ///
+    /// Ctrl-C ends watching a process, with a verdict and exit code 0; a diagnosis of a place ends without one, as a bench does.
+    #[command(after_long_help = examples::DIAGNOSE)]
+    Diagnose(Box<Diagnose>),
+    /// Tell what direct I/O does at a place, each fact with how it was found; in under half a minute.
+    ///
+    /// The file system and the devices below it, alignments, whether O_DIRECT is direct, what fallocate and io_uring can do here;
+    /// and, measured: what a flush and a durable write cost, which writes to one file run side by side and which one at
+    /// a time, and the fastest way to make a write durable.
+    ///
+    /// What is tried and measured is done on a file without a name that vanishes with the process. A file that is named is
+    /// only looked at, a device only read. Figures are of this machine now; what is compared is interleaved.
+    Probe(Probe),
+    /// Bring files that a crash left grown back to the end of what was written.
+    ///
+    /// Says first what was found. Cuts only where the end is known and nobody changed the file since.
+    #[command(after_long_help = examples::RECOVER)]
+    Recover(Recover),
+    /// Run a program, unchanged, with dioxide behind its O_DIRECT files.
+    ///
+    /// A file is taken over when two of the program's threads write to it at the same time, and brought back to its exact length
+    /// when it is closed. What cannot be carried is left to the kernel; a program into which nothing can be loaded
+    /// (static, setuid) runs as it is, and this says so.
+    #[command(after_long_help = examples::RUN)]
+    Run(Run),
+    /// Write a script to stdout with which a shell completes these command lines.
+    #[command(after_long_help = examples::COMPLETIONS)]
+    Completions(Completions),
+    /// Write the manual: dioxide(1) to stdout, or all of its pages to a directory.
+    #[command(after_long_help = examples::MAN)]
+    Man(Man),
+}
+
+#[derive(Args)]
+pub struct Completions {
+    /// For which shell.
+    pub shell: Shell,
+}
+
+#[derive(Args)]
+pub struct Man {
+    /// Write a page for each command into this directory, which is made if it is not there.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub dir: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct Run {
+    /// Only files that match, by their whole path, or by name if the pattern has no slash. May be given several times.
+    #[arg(long = "match", value_name = "GLOB", value_parser = parse_glob)]
+    pub globs: Vec<String>,
+    /// Block devices too.
+    #[arg(long)]
+    pub devices: bool,
+    /// Take files over when they are opened, not when a second thread writes.
+    #[arg(long)]
+    pub eager: bool,
+    /// Say at exit what was done.
+    #[arg(long)]
+    pub stats: bool,
+    /// The largest step by which a file grows ahead.
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub growth_cap: Option<u64>,
+    /// The preload library, if it is not where it is expected: beside this command, or in a `lib` or `lib/dioxide` beside that directory.
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
+    /// The program, and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
+}
+
+/// Patterns stand in one variable, with colons between.
+fn parse_glob(glob: &str) -> Result<String, String> {
+    match glob {
+        "" => Err("a pattern is needed".into()),
+        _ if glob.contains(':') => Err("a pattern cannot contain a colon".into()),
+        _ => Ok(glob.into()),
+    }
+}
+
+#[derive(Args)]
+pub struct Recover {
+    /// Files to look at.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The files are the members of one striped volume, in their order, with chunks of this size.
+    #[arg(long, value_name = "CHUNK", value_parser = parse_bytes)]
+    pub stripe: Option<u64>,
+    /// Cut files too that were changed since the crash. For the owner of the data only.
+    #[arg(long)]
+    pub force: bool,
+    /// Only say what was found.
+    #[arg(long, conflicts_with = "force")]
+    pub dry_run: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sizes::Sizes;
+    use clap::CommandFactory;
+    use std::time::Duration;
+
+    fn parse(line: &str) -> Result<Command, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.command)
+    }
+
+    fn scenario(line: &str) -> Scenario {
+        match parse(line).unwrap() {
+            Command::Bench(bench) => bench.scenario.unwrap(),
+            _ => panic!("{line} is a bench"),
+        }
+    }
+
+    #[test]
+    fn definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn examples_can_be_typed() {
+        fn check(command: &clap::Command) -> usize {
+            let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<_> = help.lines().filter(|line| line.starts_with("  dioxide ")).collect();
+            for line in &lines {
+                let typed = line.split(['|', '>']).next().unwrap();
+                assert!(parse(typed).is_ok(), "{line}");
+            }
+            assert_eq!(help.is_empty(), lines.is_empty(), "{help}");
+            lines.len() + command.get_subcommands().map(check).sum::<usize>()
+        }
+        assert!(check(&Cli::command()) > 20);
+    }
+
+    #[test]
+    fn append_lists_and_defaults() {
+        let Scenario::Append(append) = scenario("dioxide bench append --bs 4k,16k --numjobs 1,128") else {
+            panic!("append")
+        };
+        assert_eq!(append.bs, [Sizes::one(4096), Sizes::one(16384)]);
+        assert_eq!(append.numjobs, [1, 128]);
+        assert_eq!((append.pace.rounds, append.pace.runtime), (9, Duration::from_secs(2)));
+        assert!(matches!(append.durability, Durability::OnSync));
+        assert!(matches!(append.growth, Growth::Unwritten));
+        assert_eq!((append.growth_cap, append.pace.rate), (None, None));
+        assert_eq!(append.iodepth, [64]);
+        assert!(matches!(append.backend, Backend::System));
+        assert!(matches!(append.tail, Tail::Rewrite) && !append.buffered_group && !append.positional);
+    }
+
+    #[test]
+    fn records_of_any_length() {
+        let Scenario::Append(append) = scenario("dioxide bench append --bs 100,512-4k --tail pad") else {
+            panic!("append")
+        };
+        assert_eq!(append.bs, [Sizes::one(100), Sizes { min_bytes: 512, max_bytes: 4096 }]);
+        assert!(matches!(append.tail, Tail::Pad));
+    }
+
+    #[test]
+    fn refused_sizes_are_explained() {
+        for (line, words) in [
+            ("dioxide bench append --bs 0", "at least one byte"),
+            ("dioxide bench append --bs 4k-512", "begins with the smaller size: 512-4k"),
+            ("dioxide bench append --bs 1-20m", "at most 16m"),
+            ("dioxide bench sync --bs 512-4k", "for `bench append` only"),
+            ("dioxide bench mixed --bs 512-4k", "for `bench append` only"),
+            ("dioxide bench mixed --bs 100", "a multiple of 512 bytes"),
+        ] {
+            let text = parse(line).err().expect(line).to_string();
+            assert!(text.contains(words), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn sync_is_the_seeds_workload() {
+        let Scenario::Sync(sync) = scenario("dioxide bench sync") else { panic!("sync") };
+        assert_eq!((sync.bs, sync.numjobs), (vec![Sizes::one(65536)], vec![64]));
+    }
+
+    #[test]
+    fn mixed_on_a_directory_or_a_device() {
+        let Scenario::Mixed(mixed) = scenario("dioxide bench mixed") else { panic!("mixed") };
+        assert_eq!((mixed.bs, mixed.numjobs, mixed.rwmixread), (vec![Sizes::one(4096)], vec![1, 2], 50));
+        assert_eq!(mixed.place.device, None);
+        let line = "dioxide bench mixed --device /dev/x --overwrite-device /dev/x --rwmixread 100";
+        let Scenario::Mixed(mixed) = scenario(line) else { panic!("mixed") };
+        assert_eq!((mixed.place.device, mixed.rwmixread), (Some("/dev/x".into()), 100));
+    }
+
+    #[test]
+    fn sync_on_a_stripe() {
+        let line = "dioxide bench sync --stripe /dev/x,/dev/y --chunk 128k --overwrite-device /dev/x,/dev/y";
+        let Scenario::Sync(sync) = scenario(line) else { panic!("sync") };
+        assert_eq!((&sync.stripe, sync.chunk), (&sync.place.overwrite_device, 128 << 10));
+        assert_eq!(sync.stripe, [PathBuf::from("/dev/x"), "/dev/y".into()]);
+        let Scenario::Sync(sync) = scenario("dioxide bench sync --stripe .,.") else { panic!("sync") };
+        assert_eq!((sync.stripe.len(), sync.chunk), (2, 64 << 10));
+    }
+
+    #[test]
+    fn indirect_is_the_seeds_workload() {
+        let Scenario::Indirect(indirect) = scenario("dioxide bench indirect") else { panic!("indirect") };
+        assert_eq!((indirect.count, indirect.rounds, indirect.fresh), (1000, 5, false));
+    }
+
+    fn diagnose(line: &str) -> Diagnose {
+        let Command::Diagnose(diagnose) = parse(line).expect(line) else { panic!("{line} is a diagnosis") };
+        *diagnose
+    }
+
+    #[test]
+    fn a_diagnosis_is_of_a_place_or_a_program() {
+        let place = diagnose("dioxide diagnose /data --rw hole,sync --runtime 50ms");
+        assert_eq!((place.path, place.pid), (Some("/data".into()), None));
+        assert_eq!(place.workload.rw, [Rw::Hole, Rw::Sync]);
+        assert_eq!(place.workload.numjobs, [1, 2, 4, 8, 16, 32, 64], "enough for a fit");
+        assert_eq!((place.workload.runtime, place.workload.rounds), (Some(Duration::from_millis(50)), None));
+        let program = diagnose("dioxide diagnose --pid 17 --no-trace");
+        assert_eq!((program.path, program.pid, program.no_trace), (None, Some(17), true));
+        assert_eq!(program.seconds, Duration::from_secs(10));
+        assert_eq!(diagnose("dioxide diagnose --pid 17 --seconds 1m").seconds, Duration::from_secs(60));
+    }
+
+    #[test]
+    fn what_follows_the_program_is_its_own() {
+        let line = "dioxide run --match *.log --stats fio --stats --name x";
+        let Command::Run(run) = parse(line).expect(line) else { panic!("run") };
+        assert_eq!((run.globs, run.stats, run.devices), (vec!["*.log".into()], true, false));
+        assert_eq!(run.command, ["fio", "--stats", "--name", "x"]);
+    }
+
+    #[test]
+    fn a_limit_is_a_percentage() {
+        let limit = |text: &str| match parse(&format!("dioxide compare a b --fail-on-regression {text}")) {
+            Ok(Command::Compare(compare)) => compare.fail_on_regression,
+            _ => None,
+        };
+        assert_eq!(["10%", "10", "0.5%", "0"].map(limit), [Some(10.0), Some(10.0), Some(0.5), Some(0.0)]);
+        assert_eq!(["100%", "1000", "-1%", "much"].map(limit), [None; 4]);
+    }
+
+    #[test]
+    fn refused() {
+        for line in [
+            "dioxide",
+            "dioxide bench append --bs 0",
+            "dioxide bench sync --tail pad",
+            "dioxide bench append --bs 4k,",
+            "dioxide bench append --numjobs 0",
+            "dioxide bench append --numjobs 5000",
+            "dioxide bench append --iodepth 0",
+            "dioxide bench sync --iodepth 1025",
+            "dioxide bench sync --backend sim",
+            "dioxide bench append --rounds 0",
+            "dioxide bench append --runtime 0s",
+            "dioxide bench append --durability sometimes",
+            "dioxide bench append --growth-cap 0",
+            "dioxide bench append --rate 0",
+            "dioxide bench sync --device /dev/x",
+            "dioxide bench sync --overwrite-device /dev/x",
+            "dioxide bench sync --stripe a,b --device /dev/x --overwrite-device /dev/x",
+            "dioxide bench sync --stripe a,b --dir .",
+            "dioxide bench sync --stripe a,b --chunk 1000",
+            "dioxide bench sync --chunk 64k",
+            "dioxide bench mixed --stripe a,b",
+            "dioxide bench indirect --count 0",
+            "dioxide bench indirect --runtime 1s",
+            "dioxide bench sync --dir . --device /dev/x --overwrite-device /dev/x",
+            "dioxide bench mixed --rwmixread 101",
+            "dioxide bench mixed --rwmixread -1",
+            "dioxide bench mixed --device /dev/x",
+            "dioxide bench --dir . append",
+            "dioxide compare old.json",
+            "dioxide compare a b c",
+            "dioxide compare a b --by feel",
+            "dioxide diagnose",
+            "dioxide diagnose --rw nothing .",
+            "dioxide diagnose --bs 512-4k .",
+            "dioxide diagnose --numjobs 0 .",
+            "dioxide diagnose --rounds 0 .",
+            "dioxide diagnose . .",
+            "dioxide diagnose . --pid 1",
+            "dioxide diagnose . --seconds 1",
+            "dioxide diagnose --pid 0",
+            "dioxide diagnose --pid 1 --seconds 0",
+            "dioxide diagnose --pid 1 --numjobs 1",
+            "dioxide diagnose --pid 1 --overwrite-device /dev/x",
+            "dioxide recover",
+            "dioxide recover --force --dry-run x",
+            "dioxide run",
+            "dioxide run --stats",
+            "dioxide run --match a:b -- true",
+            "dioxide run --growth-cap much true",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! A comparison as JSON.
+
+use super::Comparison;
+use super::change::Change;
+use super::document::{Key, Row};
+use super::judge::{Basis, Compared, Verdict};
+use super::text;
+use crate::args::By;
+use crate::meter::machine::Machine;
+use serde::Serialize;
+
+/// What the document calls itself.
+pub const KIND: &str = "compare";
+
+/// The whole document.
+#[derive(Serialize)]
+pub struct Compare<'a> {
+    /// Grows when a key changes its meaning or goes away.
+    schema_version: u32,
+    /// `compare`.
+    kind: &'static str,
+    /// Where and when each was measured.
+    old: &'a Machine,
+    new: &'a Machine,
+    /// By which figure rows are judged: `ratio` to the kernel path where there is one, or `ops`.
+    by: &'static str,
+    /// A loss of more percent than this is a regression. Null where no limit was given.
+    limit_percent: Option<f64>,
+    /// In what the runs differ besides, if that was allowed.
+    unlike: &'a [String],
+    comparison: Vec<Outcome<'a>>,
+    only_in_old: Vec<&'a Key>,
+    only_in_new: Vec<&'a Key>,
+    /// What people are told.
+    sentences: Vec<String>,
+}
+
+/// A row that both runs have.
+#[derive(Serialize)]
+struct Outcome<'a> {
+    #[serde(flatten)]
+    key: &'a Key,
+    verdict: Verdict,
+    /// The change by which it is judged.
+    basis: Basis,
+    /// Of operations per second. Null where a round did nothing.
+    iops: Option<Change>,
+    /// Of how many times as fast as the kernel path in the same round it is.
+    ratio_to_kernel: Option<Change>,
+    /// `p` of the judged change after Benjamini and Hochberg. Null where none is tested.
+    p_adjusted: Option<f64>,
+    /// By round, in nanoseconds.
+    rounds_p99_ns: [&'a [f64]; 2],
+    /// By round: CPU time of the process for one operation, in microseconds.
+    rounds_cpu_us_per_op: [&'a [f64]; 2],
+}
+
+pub fn document<'a>(comparison: &'a Comparison<'a>) -> Compare<'a> {
+    let keys = |rows: &[&'a Row]| rows.iter().map(|row| &row.key).collect();
+    Compare {
+        schema_version: 1,
+        kind: KIND,
+        old: &comparison.old.machine,
+        new: &comparison.new.machine,
+        by: match comparison.rules.by {
+            By::Ratio => "ratio",
+            By::Ops => "ops",
+        },
+        limit_percent: comparison.rules.limit_percent,
+        unlike: &comparison.unlike,
+        comparison: comparison.rows.iter().map(outcome).collect(),
+        only_in_old: keys(&comparison.only_in_old),
+        only_in_new: keys(&comparison.only_in_new),
+        sentences: text::sentences(comparison),
+    }
+}
+
+fn outcome<'a>(row: &Compared<'a>) -> Outcome<'a> {
+    let (old, new) = (row.old, row.new);
+    Outcome {
+        key: &old.key,
+        verdict: row.verdict,
+        basis: row.basis,
+        iops: row.iops,
+        ratio_to_kernel: row.ratio_to_kernel,
+        p_adjusted: row.p_adjusted,
+        rounds_p99_ns: [&old.rounds_p99_ns, &new.rounds_p99_ns],
+        rounds_cpu_us_per_op: [&old.rounds_cpu_us_per_op, &new.rounds_cpu_us_per_op],
+    }
+}

@@ -1,0 +1,323 @@
+//! Which rows of two runs belong together, and what to think of each: pure, so that its error rates can be tested.
+
+use super::change::Change;
+use super::document::{Document, Row};
+use super::mann_whitney::p_value_min;
+use crate::args::By;
+use crate::bench::work::is_dioxide;
+use serde::Serialize;
+
+/// What chance does more often than this, all rows together, is no difference.
+pub const CHANCE_MAX: f64 = 0.03;
+/// With fewer rounds in both runs no order of them is less likely by chance.
+pub const ROUNDS_MIN: usize = 4;
+
+/// How rows are judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    pub by: By,
+    /// A loss of more percent than this is a regression.
+    pub limit_percent: Option<f64>,
+}
+
+/// The figure by which a row is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Basis {
+    RatioToKernel,
+    Iops,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// Slower by more than the limit.
+    Regression,
+    /// Slower, within the limit, or there is none.
+    Slower,
+    Faster,
+    /// None that chance does not explain.
+    NoDifference,
+    TooFewRounds,
+    /// A run has a round in which nothing was done.
+    NoProgress,
+    /// One run only has a kernel path beside it.
+    NoCommonFigure,
+    /// Shown only: a path of others, which tells what became of the machine.
+    NotJudged,
+}
+
+/// A row of both runs.
+#[derive(Debug)]
+pub struct Compared<'a> {
+    pub old: &'a Row,
+    pub new: &'a Row,
+    pub iops: Option<Change>,
+    pub ratio_to_kernel: Option<Change>,
+    pub basis: Basis,
+    /// How likely chance alone makes so many of the judged rows differ as much (Benjamini and Hochberg).
+    pub p_adjusted: Option<f64>,
+    pub verdict: Verdict,
+}
+
+impl Verdict {
+    pub fn is_judged(self) -> bool {
+        self != Self::NotJudged
+    }
+}
+
+impl Compared<'_> {
+    /// By the figure that counts.
+    pub fn change(&self) -> Option<&Change> {
+        match self.basis {
+            Basis::RatioToKernel => self.ratio_to_kernel.as_ref(),
+            Basis::Iops => self.iops.as_ref(),
+        }
+    }
+
+    /// The rounds of the figure that counts, old and new.
+    fn rounds(&self) -> [&[f64]; 2] {
+        [self.old, self.new].map(|row| match (self.basis, &row.rounds_ratio_to_kernel) {
+            (Basis::RatioToKernel, Some(ratios)) => &ratios[..],
+            _ => &row.rounds_iops,
+        })
+    }
+
+    /// The smallest probability that its rounds can lead to.
+    pub fn p_min(&self) -> f64 {
+        let [old, new] = self.rounds();
+        p_value_min(old.len(), new.len())
+    }
+}
+
+/// The rows that both have, in the order of the old run.
+pub fn pairs<'a>(old: &'a Document, new: &'a Document) -> Vec<(&'a Row, &'a Row)> {
+    let twin = |row: &Row| new.results.iter().find(|other| other.key == row.key);
+    old.results.iter().filter_map(|row| Some((row, twin(row)?))).collect()
+}
+
+/// The rows of `one` that `other` does not have.
+pub fn missing<'a>(one: &'a Document, other: &Document) -> Vec<&'a Row> {
+    let is_there = |row: &Row| other.results.iter().any(|twin| twin.key == row.key);
+    one.results.iter().filter(|row| !is_there(row)).collect()
+}
+
+pub fn judge<'a>(pairs: &[(&'a Row, &'a Row)], rules: Rules) -> Vec<Compared<'a>> {
+    let mut rows: Vec<_> = pairs.iter().map(|&(old, new)| compared(old, new, rules.by)).collect();
+    let mut open: Vec<&mut Compared<'_>> =
+        rows.iter_mut().filter(|row| row.verdict == Verdict::NoDifference).collect();
+    let p: Vec<f64> = open.iter().map(|row| row.change().map_or(1.0, |change| change.p)).collect();
+    for (row, p) in open.iter_mut().zip(adjusted(&p)) {
+        row.p_adjusted = Some(p);
+        row.verdict = verdict(row.change(), p, rules.limit_percent);
+    }
+    rows
+}
+
+/// Paths of others are judged only if asked for.
+pub fn is_judged(row: &Row, by: By) -> bool {
+    by == By::Ops || is_dioxide(&row.key.path)
+}
+
+/// Judged as far as one row tells by itself.
+fn compared<'a>(old: &'a Row, new: &'a Row, by: By) -> Compared<'a> {
+    let iops = Change::of(&old.rounds_iops, &new.rounds_iops);
+    let ratios = old.rounds_ratio_to_kernel.as_ref().zip(new.rounds_ratio_to_kernel.as_ref());
+    let ratio_to_kernel = ratios.and_then(|(old, new)| Change::of(old, new));
+    let basis = match (by, ratios) {
+        (By::Ratio, Some(_)) => Basis::RatioToKernel,
+        _ => Basis::Iops,
+    };
+    let mut row =
+        Compared { old, new, iops, ratio_to_kernel, basis, p_adjusted: None, verdict: Verdict::NoDifference };
+    let is_one_sided = old.rounds_ratio_to_kernel.is_some() != new.rounds_ratio_to_kernel.is_some();
+    let [old_rounds, new_rounds] = row.rounds().map(<[f64]>::len);
+    row.verdict = match row.change() {
+        _ if !is_judged(old, by) => Verdict::NotJudged,
+        _ if by == By::Ratio && is_one_sided => Verdict::NoCommonFigure,
+        _ if old_rounds.min(new_rounds) < ROUNDS_MIN => Verdict::TooFewRounds,
+        None => Verdict::NoProgress,
+        Some(_) => Verdict::NoDifference,
+    };
+    row
+}
+
+fn verdict(change: Option<&Change>, p_adjusted: f64, limit_percent: Option<f64>) -> Verdict {
+    let Some(change) = change.filter(|_| p_adjusted < CHANCE_MAX) else { return Verdict::NoDifference };
+    let is_regression = limit_percent.is_some_and(|percent| change.loses_more_than(percent));
+    match () {
+        () if is_regression => Verdict::Regression,
+        () if change.is_loss() => Verdict::Slower,
+        () if change.is_gain() => Verdict::Faster,
+        () => Verdict::NoDifference,
+    }
+}
+
+/// Of many tests some seem to show something by chance alone. If all that stays below `q` after this is believed, at most the
+/// share `q` of it is expected to be wrong, and where nothing is different, anything is found with that probability.
+fn adjusted(p: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..p.len()).collect();
+    order.sort_by(|one, next| p[*one].total_cmp(&p[*next]));
+    let mut adjusted = vec![1.0; p.len()];
+    let mut smallest: f64 = 1.0;
+    for (rank, index) in order.into_iter().enumerate().rev() {
+        smallest = smallest.min(p[index] * p.len() as f64 / (rank + 1) as f64);
+        adjusted[index] = smallest;
+    }
+    adjusted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::document::examples::{document, row};
+    use super::*;
+    use fastrand::Rng;
+
+    const TEN_PERCENT: Rules = Rules { by: By::Ratio, limit_percent: Some(10.0) };
+
+    /// A noise that has a long tail on one side, as that of a shared machine; 0 on average, in the logarithm.
+    fn noise(rng: &mut Rng, size: f64) -> f64 {
+        (size * (rng.f64() + rng.f64() + rng.f64() - 1.5)).exp() * if rng.u32(..50) == 0 { 0.7 } else { 1.0 }
+    }
+
+    /// Six numbers of threads by two paths. The machine is faster or slower as a whole in each round, and from run to run.
+    fn run(rng: &mut Rng, rounds: usize, dioxide: impl Fn(usize) -> f64) -> Document {
+        let speed = noise(rng, 0.5);
+        let rows = [1, 2, 4, 8, 16, 64].into_iter().flat_map(|numjobs| {
+            let of_round: Vec<f64> = (0..rounds).map(|_| speed * noise(rng, 0.2)).collect();
+            let mut iops = |factor: f64| -> Vec<f64> {
+                of_round.iter().map(|speed| factor * 10_000.0 * speed * noise(rng, 0.1)).collect()
+            };
+            let (kernel, own) = (iops(1.0), iops(dioxide(numjobs)));
+            [row("kernel", numjobs, &kernel, None), row("dioxide", numjobs, &own, Some(&kernel))]
+        });
+        document(rows.collect())
+    }
+
+    fn verdicts(old: &Document, new: &Document, rules: Rules) -> Vec<Verdict> {
+        let judged = judge(&pairs(old, new), rules);
+        judged.iter().map(|row| row.verdict).filter(|verdict| verdict.is_judged()).collect()
+    }
+
+    #[test]
+    fn a_run_beside_itself_never_regresses() {
+        let mut rng = Rng::with_seed(1);
+        for rounds in 4..24 {
+            let document = run(&mut rng, rounds, |_| 5.0);
+            for by in [By::Ratio, By::Ops] {
+                let verdicts = verdicts(&document, &document, Rules { by, limit_percent: Some(0.0) });
+                assert!(verdicts.iter().all(|verdict| *verdict == Verdict::NoDifference), "{verdicts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn to_exchange_old_and_new_inverts() {
+        let mut rng = Rng::with_seed(2);
+        for _ in 0..20 {
+            let (old, new) =
+                (run(&mut rng, 9, |_| 5.0), run(&mut rng, 7, |numjobs| 5.0 - 0.04 * numjobs as f64));
+            let rules = Rules { limit_percent: None, ..TEN_PERCENT };
+            let inverted = verdicts(&new, &old, rules).into_iter().map(|verdict| match verdict {
+                Verdict::Slower => Verdict::Faster,
+                Verdict::Faster => Verdict::Slower,
+                other => other,
+            });
+            assert_eq!(verdicts(&old, &new, rules), inverted.collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn noise_is_rarely_called_a_difference() {
+        let mut rng = Rng::with_seed(3);
+        let (mut differences, mut regressions) = (0, 0);
+        const RUNS: usize = 200;
+        for _ in 0..RUNS {
+            let (old, new) = (run(&mut rng, 9, |_| 5.0), run(&mut rng, 9, |_| 5.0));
+            let verdicts = verdicts(&old, &new, TEN_PERCENT);
+            differences += usize::from(verdicts.iter().any(|verdict| *verdict != Verdict::NoDifference));
+            regressions += usize::from(verdicts.contains(&Verdict::Regression));
+        }
+        assert!(differences * 20 < RUNS, "{differences} of {RUNS} comparisons of six rows each");
+        assert!(regressions * 100 < RUNS, "{regressions} of {RUNS}");
+    }
+
+    #[test]
+    fn a_loss_of_30_percent_is_found_on_a_machine_that_is_not_the_same_from_run_to_run() {
+        let mut rng = Rng::with_seed(4);
+        const RUNS: usize = 100;
+        let found = (0..RUNS).filter(|_| {
+            let loses = |numjobs| if numjobs == 64 { 3.5 } else { 5.0 };
+            let (old, new) = (run(&mut rng, 9, |_| 5.0), run(&mut rng, 9, loses));
+            verdicts(&old, &new, TEN_PERCENT)[5] == Verdict::Regression
+        });
+        let found = found.count();
+        assert!(found * 100 >= RUNS * 95, "{found} of {RUNS}");
+    }
+
+    #[test]
+    fn a_slower_machine_is_no_regression_of_dioxide() {
+        let kernel = [100.0, 104.0, 98.0, 101.0, 97.0];
+        let at = |speed: f64, factor: f64| {
+            let kernel = kernel.map(|iops| iops * speed);
+            let own = kernel.map(|iops| iops * factor);
+            document(vec![row("kernel", 4, &kernel, None), row("dioxide", 4, &own, Some(&kernel))])
+        };
+        let (old, new) = (at(1.0, 5.0), at(0.5, 5.0));
+        assert_eq!(verdicts(&old, &new, TEN_PERCENT), [Verdict::NoDifference]);
+        let by_ops = Rules { by: By::Ops, ..TEN_PERCENT };
+        assert_eq!(verdicts(&old, &new, by_ops), [Verdict::Regression; 2], "every path, if asked for");
+    }
+
+    #[test]
+    fn a_loss_within_the_limit_is_slower() {
+        let old = document(vec![row("dioxide", 1, &[100.0, 101.0, 102.0, 99.0, 98.0], None)]);
+        let new = document(vec![row("dioxide", 1, &[95.0, 94.0, 93.0, 96.0, 97.0], None)]);
+        assert_eq!(verdicts(&old, &new, TEN_PERCENT), [Verdict::Slower]);
+        assert_eq!(
+            verdicts(&old, &new, Rules { limit_percent: Some(0.0), ..TEN_PERCENT }),
+            [Verdict::Regression]
+        );
+        assert_eq!(verdicts(&new, &old, TEN_PERCENT), [Verdict::Faster]);
+    }
+
+    #[test]
+    fn what_cannot_be_judged_is_called_so() {
+        let few = document(vec![row("dioxide", 1, &[100.0, 101.0, 102.0], None)]);
+        let half = document(vec![row("dioxide", 1, &[50.0, 51.0, 52.0], None)]);
+        assert_eq!(verdicts(&few, &half, TEN_PERCENT), [Verdict::TooFewRounds]);
+        let stuck = document(vec![row("dioxide", 1, &[50.0, 0.0, 52.0, 51.0], None)]);
+        assert_eq!(verdicts(&stuck, &stuck, TEN_PERCENT), [Verdict::NoProgress]);
+        let rounds = [100.0, 101.0, 102.0, 99.0, 98.0];
+        let with_kernel = document(vec![row("dioxide", 1, &rounds, Some(&rounds))]);
+        let without = document(vec![row("dioxide", 1, &rounds, None)]);
+        assert_eq!(verdicts(&with_kernel, &without, TEN_PERCENT), [Verdict::NoCommonFigure]);
+        assert_eq!(verdicts(&without, &without, TEN_PERCENT), [Verdict::NoDifference]);
+    }
+
+    #[test]
+    fn the_fewest_rounds_can_show_something() {
+        assert!(p_value_min(ROUNDS_MIN, ROUNDS_MIN) < CHANCE_MAX);
+        assert!(p_value_min(ROUNDS_MIN - 1, ROUNDS_MIN - 1) > CHANCE_MAX);
+    }
+
+    #[test]
+    fn rows_meet_by_what_they_are() {
+        let old = document(vec![row("kernel", 1, &[1.0], None), row("dioxide", 1, &[1.0], None)]);
+        let new = document(vec![row("dioxide", 2, &[1.0], None), row("dioxide", 1, &[1.0], None)]);
+        let numjobs = |rows: Vec<&Row>| rows.iter().map(|row| row.key.to_string()).collect::<Vec<_>>();
+        assert_eq!(pairs(&old, &new).len(), 1);
+        assert!(numjobs(missing(&old, &new))[0].contains("kernel numjobs=1"));
+        assert!(numjobs(missing(&new, &old))[0].contains("dioxide numjobs=2"));
+    }
+
+    /// What `scipy.stats.false_discovery_control` of SciPy 1.17 says.
+    #[test]
+    fn many_tests_as_scipy() {
+        let expected = [0.005, 0.2 / 3.0, 0.2 / 3.0, 0.25, 0.8];
+        for (p, expected) in adjusted(&[0.001, 0.04, 0.03, 0.2, 0.8]).iter().zip(expected) {
+            assert!((p - expected).abs() < 1e-12, "{p} instead of {expected}");
+        }
+        assert_eq!(adjusted(&[]), [0.0; 0]);
+    }
+}

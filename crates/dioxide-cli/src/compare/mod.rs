@@ -1,0 +1,105 @@
+//! `dioxide compare`: whether what `bench --json` wrote twice differs by more than chance, and by how much.
+
+mod change;
+mod document;
+mod json;
+mod judge;
+mod mann_whitney;
+mod text;
+mod unlike;
+
+use crate::args::{self, Cli, Wanted};
+use crate::exit::Regression;
+use crate::output::{self, Text};
+use anyhow::{Context, Result, bail, ensure};
+use clap::{CommandFactory, error::ErrorKind};
+use document::{Document, Row};
+use judge::{Compared, Rules, Verdict};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Two runs, side by side.
+pub struct Comparison<'a> {
+    pub old: &'a Document,
+    pub new: &'a Document,
+    pub rules: Rules,
+    /// In what they differ besides.
+    pub unlike: Vec<String>,
+    pub rows: Vec<Compared<'a>>,
+    pub only_in_old: Vec<&'a Row>,
+    pub only_in_new: Vec<&'a Row>,
+}
+
+impl<'a> Comparison<'a> {
+    pub fn new(old: &'a Document, new: &'a Document, rules: Rules) -> Self {
+        let pairs = judge::pairs(old, new);
+        Self {
+            old,
+            new,
+            rules,
+            unlike: unlike::differences(old, new, &pairs),
+            rows: judge::judge(&pairs, rules),
+            only_in_old: judge::missing(old, new),
+            only_in_new: judge::missing(new, old),
+        }
+    }
+
+    pub fn count(&self, is_counted: impl Fn(&Compared<'_>) -> bool) -> usize {
+        self.rows.iter().filter(|row| is_counted(row)).count()
+    }
+}
+
+/// Reads, compares, reports. An error, of its own kind, if something is slower than allowed.
+pub fn run(args: args::Compare) -> Result<()> {
+    if [&args.old, &args.new].iter().all(|path| path.as_path() == Path::new("-")) {
+        let twice = "stdin (`-`) can be one of the two only";
+        Cli::command().error(ErrorKind::ArgumentConflict, twice).exit();
+    }
+    let wanted = args.json.as_deref().map(|path| Wanted { option: "--json", path });
+    output::check(wanted.as_slice())?;
+    if let Some(json) = &args.json {
+        let is_same = |input: &PathBuf| fs::canonicalize(input).ok() == fs::canonicalize(json).ok();
+        let is_input = json.exists() && (is_same(&args.old) || is_same(&args.new));
+        ensure!(!is_input, "--json {}: is one of the two results", json.display());
+    }
+    let (old, new) = (document::read(&args.old)?, document::read(&args.new)?);
+    let rules = Rules { by: args.by, limit_percent: args.fail_on_regression };
+    let comparison = Comparison::new(&old, &new, rules);
+    check(&comparison, args.allow_unlike)
+        .with_context(|| format!("{} and {}", args.old.display(), args.new.display()))?;
+    let document = json::document(&comparison);
+    let text = |wanted| anyhow::Ok(Text { wanted, text: output::json(&document)? });
+    output::deliver(wanted.map(text).transpose()?.as_slice(), |out| text::print(&comparison, out))?;
+    conclude(&comparison)
+}
+
+/// Whether there is something to compare.
+fn check(comparison: &Comparison<'_>, is_unlike_allowed: bool) -> Result<()> {
+    ensure!(!comparison.rows.is_empty(), "no row is in both: they are of different work");
+    ensure!(
+        is_unlike_allowed || comparison.unlike.is_empty(),
+        "not alike, so what differs says nothing about dioxide: {}. Measure both in the same way, or give --allow-unlike",
+        comparison.unlike.join("; ")
+    );
+    Ok(())
+}
+
+/// What the exit code tells, if there is a limit.
+fn conclude(comparison: &Comparison<'_>) -> Result<()> {
+    let Some(limit) = comparison.rules.limit_percent else { return Ok(()) };
+    let regressions = comparison.count(|row| row.verdict == Verdict::Regression);
+    if regressions > 0 {
+        let judged = comparison.count(|row| row.verdict.is_judged());
+        return Err(
+            Regression(format!("{regressions} of {judged} rows are slower by more than {limit} %")).into()
+        );
+    }
+    if let Some(why) = text::open(comparison).or_else(|| text::blind(comparison)) {
+        bail!("{}", why.trim_end_matches('.'));
+    }
+    ensure!(
+        comparison.count(|row| row.verdict.is_judged()) > 0,
+        "no row is judged, so nothing is known; see --by ops"
+    );
+    Ok(())
+}

@@ -1,0 +1,330 @@
+//! A comparison for people: a table for each kind of work, and what it says in sentences. Nothing is judged here.
+
+use super::Comparison;
+use super::change::Change;
+use super::document::Row;
+use super::judge::{Basis, CHANCE_MAX, Compared, ROUNDS_MIN, Verdict, is_judged};
+use crate::args::By;
+use crate::bench::ratio::median;
+use crate::meter::machine::Machine;
+use crate::report::grid::Grid;
+use dioxide_diagnose::words::nanoseconds;
+use std::io::Write;
+
+/// What stands above a column, and what it shows of a row.
+type Column = (&'static str, fn(&Compared<'_>) -> String);
+
+const PATH: &str = "path";
+const VERDICT: &str = "verdict";
+const COLUMNS: [Column; 15] = [
+    ("numjobs", |row| row.old.key.numjobs.to_string()),
+    (PATH, |row| row.old.key.path.clone()),
+    ("iodepth", |row| row.old.key.iodepth.to_string()),
+    ("iops old", |row| rate(&row.old.rounds_iops)),
+    ("new", |row| rate(&row.new.rounds_iops)),
+    ("change", |row| change(row.iops)),
+    ("x kernel old", |row| known(row.ratio_to_kernel, |change| format!("{:.2}", change.old))),
+    ("new", |row| known(row.ratio_to_kernel, |change| format!("{:.2}", change.new))),
+    ("change", |row| change(row.ratio_to_kernel)),
+    ("p", |row| known(row.p_adjusted, probability)),
+    ("p99 old", |row| latency(row.old)),
+    ("new", |row| latency(row.new)),
+    ("cpu us/op old", |row| cpu(row.old)),
+    ("new", |row| cpu(row.new)),
+    (VERDICT, |row| word(row.verdict).into()),
+];
+
+/// As it is shown.
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Regression => "REGRESSION",
+        Verdict::Slower => "slower",
+        Verdict::Faster => "faster",
+        Verdict::NoDifference => "no difference shown",
+        Verdict::TooFewRounds => "too few rounds",
+        Verdict::NoProgress => "a round did nothing",
+        Verdict::NoCommonFigure => "no kernel path in one",
+        Verdict::NotJudged => "-",
+    }
+}
+
+pub fn print(comparison: &Comparison<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
+    for (name, machine) in [("old", &comparison.old.machine), ("new", &comparison.new.machine)] {
+        writeln!(out, "{name}: {}", origin(machine))?;
+    }
+    writeln!(out)?;
+    for rows in comparison.rows.chunk_by(|one, next| one.old.key.work == next.old.key.work) {
+        writeln!(out, "{}\n{}\n", rows[0].old.key.work, table(rows))?;
+    }
+    for sentence in sentences(comparison) {
+        writeln!(out, "{sentence}")?;
+    }
+    Ok(())
+}
+
+fn origin(machine: &Machine) -> String {
+    let Machine { dioxide_version, kernel_release, cpus, target, device, date, .. } = machine;
+    let device = device.as_ref().map(|device| format!(" on {device}")).unwrap_or_default();
+    format!("{date}, dioxide {dioxide_version}, {target}{device}, kernel {kernel_release}, {cpus} CPUs")
+}
+
+fn table(rows: &[Compared<'_>]) -> Grid {
+    let header = COLUMNS.map(|(name, _)| name.to_owned()).into();
+    let rows = rows.iter().map(|row| COLUMNS.map(|(_, cell)| cell(row)).into()).collect();
+    Grid::new(header, rows, |column| ![PATH, VERDICT].contains(&COLUMNS[column].0))
+}
+
+fn rate(rounds: &[f64]) -> String {
+    known(median(rounds.to_vec()), |iops| format!("{iops:.0}"))
+}
+
+/// To four digits.
+fn probability(p: f64) -> String {
+    if p < 1e-4 { "<0.0001".into() } else { format!("{p:.4}") }
+}
+
+fn latency(row: &Row) -> String {
+    known(median(row.rounds_p99_ns.clone()), nanoseconds)
+}
+
+fn cpu(row: &Row) -> String {
+    known(median(row.rounds_cpu_us_per_op.clone()), |microseconds| format!("{microseconds:.1}"))
+}
+
+/// `-31.0 % (-35.2..-28.1)`
+fn change(change: Option<Change>) -> String {
+    known(change, |change| {
+        let [ratio, low, high] = [change.ratio, change.low, change.high].map(percent);
+        format!("{ratio:+.1} % ({low:+.1}..{high:+.1})")
+    })
+}
+
+fn percent(ratio: f64) -> f64 {
+    (ratio - 1.0) * 100.0
+}
+
+fn known<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
+    value.map_or("-".into(), show)
+}
+
+/// What the comparison amounts to, and what is to be known of it.
+pub fn sentences(comparison: &Comparison<'_>) -> Vec<String> {
+    let found = comparison.rows.iter().filter_map(|row| finding(row, comparison.rules.by));
+    let rest = [
+        Some(summary(comparison)),
+        open(comparison),
+        blind(comparison),
+        resolution(comparison),
+        machine(comparison),
+        unlike(comparison),
+        missing("old", &comparison.only_in_old),
+        missing("new", &comparison.only_in_new),
+    ];
+    found.chain(rest.into_iter().flatten()).collect()
+}
+
+/// Of a row that differs.
+fn finding(row: &Compared<'_>, by: By) -> Option<String> {
+    let word = match row.verdict {
+        Verdict::Regression => "slower, a regression",
+        Verdict::Slower => "slower",
+        Verdict::Faster => "faster",
+        _ => return None,
+    };
+    let change = row.change()?;
+    let [size, one, other] = [change.ratio, change.low, change.high].map(|ratio| percent(ratio).abs());
+    let (least, most) = (one.min(other), one.max(other));
+    let (old, new) = (change.old, change.new);
+    let figures = match (row.basis, row.iops) {
+        (Basis::RatioToKernel, iops) => {
+            let iops = known(iops, |iops| format!("{:+.1} %", percent(iops.ratio)));
+            format!(
+                "relative to the kernel path: {old:.2} times as fast before, {new:.2} now (ops/s: {iops})"
+            )
+        }
+        _ if by == By::Ratio => {
+            format!(
+                "in ops/s: {old:.0} before, {new:.0} now; without a kernel path beside it the machine may be why"
+            )
+        }
+        _ => format!("in ops/s: {old:.0} before, {new:.0} now"),
+    };
+    Some(format!("{}: {size:.1} % {word} ({least:.1} to {most:.1} %), {figures}.", row.old.key))
+}
+
+fn summary(comparison: &Comparison<'_>) -> String {
+    let count = |verdict| comparison.count(|row| row.verdict == verdict);
+    let judged = comparison.count(|row| row.verdict.is_judged());
+    if judged == 0 {
+        return "None of the rows that both have is dioxide's, so none is judged; see --by ops.".into();
+    }
+    let regressions = comparison
+        .rules
+        .limit_percent
+        .map(|limit| format!("{} slower by more than {limit} %, ", count(Verdict::Regression)));
+    let otherwise = if regressions.is_some() { "otherwise slower" } else { "slower" };
+    format!(
+        "Rows judged: {judged}, of which {}{} {otherwise}, {} faster, {} without a difference that chance does not explain.",
+        regressions.unwrap_or_default(),
+        count(Verdict::Slower),
+        count(Verdict::Faster),
+        count(Verdict::NoDifference),
+    )
+}
+
+/// Rows that nothing can be said of.
+pub fn open(comparison: &Comparison<'_>) -> Option<String> {
+    let few = comparison.count(|row| row.verdict == Verdict::TooFewRounds);
+    let stuck = comparison.count(|row| row.verdict == Verdict::NoProgress);
+    let few = (few > 0).then(|| {
+        format!(
+            "{few} of the rows cannot be judged: with fewer than {ROUNDS_MIN} rounds everything may be chance. Measure with \
+             more of them (bench --rounds)."
+        )
+    });
+    let stuck = (stuck > 0).then(|| {
+        format!(
+            "{stuck} of the rows cannot be judged: nothing was done in one of the rounds. Measure longer ones (bench \
+             --runtime)."
+        )
+    });
+    let one_sided = comparison.count(|row| row.verdict == Verdict::NoCommonFigure);
+    let one_sided = (one_sided > 0).then(|| {
+        format!(
+            "{one_sided} of the rows cannot be judged: one run only has a kernel path beside them. Measure both with the same \
+             --numjobs, or compare --by ops."
+        )
+    });
+    let gone = comparison.only_in_old.iter().filter(|row| is_judged(row, comparison.rules.by)).count();
+    let gone = (gone > 0).then(|| format!("{gone} of the rows to judge are not in the new run."));
+    let all: Vec<_> = few.into_iter().chain(stuck).chain(one_sided).chain(gone).collect();
+    (!all.is_empty()).then(|| all.join(" "))
+}
+
+/// Whether a row that differs alone would be overlooked, however much it differs.
+pub fn blind(comparison: &Comparison<'_>) -> Option<String> {
+    let tested = || comparison.rows.iter().filter(|row| row.p_adjusted.is_some());
+    let count = tested().count() as f64;
+    let blind = tested().filter(|row| row.p_min() * count >= CHANCE_MAX).count();
+    (blind > 0).then(|| {
+        format!(
+            "With so few rounds, {blind} of the rows could differ alone among {count} and it would be put down to chance: \
+             measure with more (bench --rounds), or fewer rows."
+        )
+    })
+}
+
+/// How small a change could be seen.
+fn resolution(comparison: &Comparison<'_>) -> Option<String> {
+    let tested = comparison.rows.iter().filter(|row| row.p_adjusted.is_some());
+    let widths = tested.filter_map(|row| row.change().map(|change| (change.high / change.low).sqrt()));
+    let width = percent(median(widths.collect())?);
+    let scatter = format!("The rounds scatter so that half of the rows are known to {width:.1} % or better");
+    Some(match comparison.rules.limit_percent {
+        Some(limit) if limit < width => {
+            format!(
+                "{scatter}: a loss of little more than {limit} % is not seen. Measure with more rounds, or longer ones."
+            )
+        }
+        _ => format!("{scatter}: smaller changes are not seen."),
+    })
+}
+
+/// What became of the machine meanwhile.
+fn machine(comparison: &Comparison<'_>) -> Option<String> {
+    let kernel = comparison.rows.iter().filter(|row| row.old.key.path == "kernel");
+    let changed = percent(median(kernel.filter_map(|row| Some(row.iops?.ratio)).collect())?);
+    Some(format!(
+        "The kernel's own path changed by {changed:+.1} % (median of its rows): as much of what ops/s changed is the \
+         machine's."
+    ))
+}
+
+fn unlike(comparison: &Comparison<'_>) -> Option<String> {
+    let all = comparison.unlike.join("; ");
+    (!all.is_empty()).then(|| format!("The runs are not alike: {all}. What differs may be due to that."))
+}
+
+fn missing(run: &str, rows: &[&Row]) -> Option<String> {
+    let names: Vec<_> = rows.iter().map(|row| row.key.to_string()).collect();
+    (!names.is_empty()).then(|| format!("Only in the {run} run: {}.", names.join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::document::Document;
+    use super::super::document::examples::{document, row};
+    use super::super::judge::Rules;
+    use super::*;
+
+    const KERNEL: [f64; 9] = [100.0, 101.0, 99.0, 102.0, 98.0, 103.0, 97.0, 104.0, 96.0];
+
+    fn run(factor: f64, rounds: usize) -> Document {
+        let kernel = &KERNEL[..rounds];
+        let own: Vec<f64> =
+            kernel.iter().enumerate().map(|(nth, iops)| iops * (factor + nth as f64 / 1e3)).collect();
+        document(vec![row("kernel", 64, kernel, None), row("dioxide", 64, &own, Some(kernel))])
+    }
+
+    fn texts(old: &Document, new: &Document, limit_percent: Option<f64>) -> (String, Vec<String>) {
+        let rules = Rules { by: By::Ratio, limit_percent };
+        let comparison = Comparison::new(old, new, rules);
+        let mut out = Vec::new();
+        print(&comparison, &mut out).unwrap();
+        (String::from_utf8(out).unwrap(), sentences(&comparison))
+    }
+
+    #[test]
+    fn a_regression_is_a_row_and_a_sentence() {
+        let (text, sentences) = texts(&run(5.0, 9), &run(3.5, 9), Some(10.0));
+        let line = text.lines().find(|line| line.contains("REGRESSION")).expect(&text);
+        assert!(line.contains("-30.0 % (-30.0..-29.9)") && line.contains("3.50"), "{text}");
+        assert_eq!(
+            sentences[0],
+            "append bs=4 KiB on-sync, growth unwritten: dioxide numjobs=64 iodepth=1: 30.0 % slower, a regression (29.9 to \
+             30.0 %), relative to the kernel path: 5.00 times as fast before, 3.50 now (ops/s: -30.0 %)."
+        );
+        assert_eq!(
+            sentences[1],
+            "Rows judged: 1, of which 1 slower by more than 10 %, 0 otherwise slower, 0 faster, 0 without a difference that \
+             chance does not explain."
+        );
+        assert!(sentences.iter().any(|sentence| sentence.contains("changed by +0.0 %")), "{sentences:?}");
+    }
+
+    #[test]
+    fn too_few_rounds_are_said() {
+        let (text, sentences) = texts(&run(5.0, 3), &run(3.5, 3), None);
+        assert!(text.contains("too few rounds") && !text.contains("REGRESSION"), "{text}");
+        let is_said = |words: &str| sentences.iter().any(|sentence| sentence.contains(words));
+        assert!(is_said("with fewer than 4 rounds everything may be chance"), "{sentences:?}");
+    }
+
+    #[test]
+    fn a_row_that_would_be_overlooked_is_said() {
+        let many = |factor: f64| {
+            let rows =
+                (1..=8).map(|numjobs| row("dioxide", numjobs, &KERNEL.map(|iops| factor * iops)[..4], None));
+            document(rows.collect())
+        };
+        let is_said =
+            |sentences: &[String]| sentences.iter().any(|sentence| sentence.contains("put down to chance"));
+        let (_, sentences) = texts(&many(1.0), &many(1.0), None);
+        assert!(is_said(&sentences), "{sentences:?}");
+        let (_, sentences) = texts(&run(5.0, 9), &run(5.0, 9), None);
+        assert!(!is_said(&sentences), "{sentences:?}");
+    }
+
+    #[test]
+    fn rows_of_one_run_and_differences_are_listed() {
+        let (old, mut new) = (run(5.0, 9), run(5.0, 9));
+        new.results.pop();
+        new.machine.kernel_release = "6.19".into();
+        let (text, _) = texts(&old, &new, None);
+        for words in
+            ["Only in the old run: append bs=4 KiB", "not alike: kernel: 6.18.0 and 6.19.", "none is judged"]
+        {
+            assert!(text.contains(words), "{words} in {text}");
+        }
+    }
+}

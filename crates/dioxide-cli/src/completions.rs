@@ -1,0 +1,13 @@
+//! `dioxide completions`: what a shell needs to complete command lines, made from their definitions.
+
+use crate::args::{Cli, Completions};
+use anyhow::Result;
+use clap::CommandFactory;
+use std::io::{self, Write};
+
+pub fn run(args: &Completions) -> Result<()> {
+    // In memory first: the generator panics where it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "dioxide", &mut script);
+    Ok(io::stdout().write_all(&script)?)
+}

@@ -1,0 +1,164 @@
+//! A diagnosis as it is written for programs, and read back by them.
+
+use crate::bench::work::Asked;
+use crate::meter::filesystem::FileSystem;
+use crate::meter::machine::Machine;
+use dioxide_diagnose::evidence::Evidence;
+use dioxide_diagnose::finding::Finding;
+use dioxide_diagnose::judge::judge;
+use dioxide_diagnose::usl::{self, Fit};
+use dioxide_diagnose::waits::{self, Wait};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The whole document.
+#[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Document {
+    /// Of the layout of this document.
+    pub schema_version: u32,
+    /// `diagnose`.
+    pub kind: String,
+    #[serde(flatten)]
+    pub machine: Machine,
+    /// The file system that was worked on. Null on a device, and where a program was watched.
+    pub fs: Option<String>,
+    /// What makes its files different from those that one expects there.
+    pub fs_remark: Option<String>,
+    /// One for each kind of work, or one of the program.
+    pub diagnoses: Vec<Diagnosis>,
+}
+
+/// What was seen, and what follows from it.
+#[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Diagnosis {
+    /// What was seen.
+    pub evidence: Evidence,
+    /// The verdicts, the most important first.
+    pub findings: Vec<Finding>,
+    /// Where the threads waited.
+    pub waits: Vec<Wait>,
+    /// The Universal Scalability Law, fitted to the curve. Null for a program, and where `usl_refusal` says why.
+    pub usl: Option<Fit>,
+    /// Why there is no fit. Null where there is one, and for a program.
+    pub usl_refusal: Option<String>,
+    /// What each step was asked for. Null for a program.
+    pub asked: Option<Asked>,
+    /// Operations a second at the last step while it was watched; those of the curve are of steps that were not. Null for a
+    /// program.
+    pub watched_iops: Option<f64>,
+}
+
+const SCHEMA_VERSION: u32 = 1;
+const KIND: &str = "diagnose";
+
+impl Document {
+    pub fn new(machine: Machine, fs: Option<FileSystem>, diagnoses: Vec<Diagnosis>) -> Self {
+        let fs_remark = fs.as_ref().and_then(|fs| fs.remark).map(str::to_owned);
+        let fs = fs.map(|fs| fs.name);
+        Self { schema_version: SCHEMA_VERSION, kind: KIND.into(), machine, fs, fs_remark, diagnoses }
+    }
+}
+
+impl Diagnosis {
+    /// Of work that was done to be looked at.
+    pub fn of_work(evidence: Evidence, asked: Asked, watched_iops: f64) -> Self {
+        let (usl, refusal) = match usl::fit(&evidence.curve) {
+            Ok(fit) => (Some(fit), None),
+            Err(refusal) => (None, Some(refusal.to_string())),
+        };
+        Self {
+            usl,
+            usl_refusal: refusal,
+            asked: Some(asked),
+            watched_iops: Some(watched_iops),
+            ..Self::of_program(evidence)
+        }
+    }
+
+    /// Of a program that was only watched.
+    pub fn of_program(evidence: Evidence) -> Self {
+        Self {
+            findings: judge(&evidence),
+            waits: waits::table(&evidence),
+            usl: None,
+            usl_refusal: None,
+            asked: None,
+            watched_iops: None,
+            evidence,
+        }
+    }
+}
+
+/// Documents as tests of the reports need them.
+#[cfg(test)]
+pub mod examples {
+    use super::*;
+    use dioxide_diagnose::evidence::{Call, OtherWay, Rw, Sighting, Step, Subject, Workload};
+
+    /// Appends of which most wait for the lock of the inode, with so many steps of a curve.
+    pub fn appends(steps: usize) -> Diagnosis {
+        let curve: Vec<_> = (0..steps)
+            .map(|nth| Step { numjobs: 1 << nth, iops: vec![7000.0, 8000.0 / (1.0 + nth as f64), 7500.0] })
+            .collect();
+        let numjobs = curve.last().map_or(1, |step| step.numjobs);
+        let workload = Workload {
+            rw: Rw::Append,
+            place: "/somewhere".into(),
+            bs_bytes: 4096,
+            numjobs,
+            is_durable: false,
+        };
+        let call = Call { extends: Some(true), is_aligned: Some(true), ..Call::named("pwrite64") };
+        let sighting = |count, state, channel: Option<&str>| Sighting {
+            count,
+            threads: numjobs as u64,
+            task: "job".into(),
+            state,
+            call: Some(call.clone()),
+            channel: channel.map(str::to_owned),
+            stack: vec![],
+        };
+        let others = vec![OtherWay { path: "preallocated".into(), numjobs, iops: vec![80_000.0, 90_000.0] }];
+        let evidence = Evidence {
+            subject: Subject::Workload(workload),
+            kernel_release: "6.18.0".into(),
+            cpus: 2,
+            watched_ns: 2_000_000_000,
+            looks: 100,
+            threads: numjobs as u64,
+            sightings: vec![sighting(5900, 'D', Some("ext4_file_write_iter")), sighting(500, 'R', None)],
+            files: vec![],
+            direct: None,
+            locks: None,
+            punts: None,
+            devices: vec![],
+            curve,
+            others,
+            unseen: vec!["stacks: for root only".into()],
+        };
+        let asked = Asked { runtime_ms: Some(200), ..Asked::default() };
+        Diagnosis::of_work(evidence, asked, 3500.0)
+    }
+
+    pub fn document(diagnoses: Vec<Diagnosis>) -> Document {
+        let fs = FileSystem { name: "ext4".into(), remark: None };
+        Document::new(Machine::describe("/somewhere".into(), None), Some(fs), diagnoses)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::examples::{appends, document};
+    use super::*;
+
+    #[test]
+    fn what_is_written_can_be_read_back() {
+        let written = document(vec![appends(7), appends(2)]);
+        let text = serde_json::to_string(&written).unwrap();
+        let read: Document = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), text);
+        assert_eq!((&read.machine, &*read.kind), (&written.machine, "diagnose"));
+        assert!(read.diagnoses[0].usl.is_some() && read.diagnoses[0].usl_refusal.is_none());
+        assert!(read.diagnoses[1].usl.is_none() && read.diagnoses[1].usl_refusal.is_some());
+    }
+}

@@ -1,0 +1,48 @@
+//! `dioxide diagnose`: why direct I/O does not scale, on a place or in a program that runs.
+
+pub mod document;
+pub mod people;
+mod plan;
+mod program;
+mod workload;
+
+use crate::args;
+use crate::bench::progress::Progress;
+use crate::exit::say;
+use crate::meter::machine::Machine;
+use crate::output;
+use crate::report::html;
+use anyhow::Result;
+use dioxide_diagnose::watch;
+use document::{Diagnosis, Document};
+use plan::Plan;
+use std::path::Path;
+
+/// Plans, measures and watches, judges, reports.
+pub fn run(args: args::Diagnose) -> Result<()> {
+    output::check(&args.output.wanted())?;
+    let options = watch::Options { may_trace: !args.no_trace };
+    let document = match (&args.path, args.pid) {
+        (Some(path), _) => of_place(path, &args.workload, options)?,
+        (None, Some(pid)) => of_program(pid, args.seconds, options)?,
+        (None, None) => unreachable!("one of them is required"),
+    };
+    let texts = output::texts(&args.output, &document, || html::diagnose::page(&document))?;
+    output::deliver(&texts, |out| people::print(&document, args.verbose, out))
+}
+
+fn of_place(path: &Path, workload: &args::Workload, options: watch::Options) -> Result<Document> {
+    let Plan { place, inquiries } = Plan::new(path, workload)?;
+    inquiries.iter().filter_map(plan::Inquiry::announcement).for_each(|sentence| say(&sentence));
+    let machine = Machine::describe(place.name(), place.disk.as_ref());
+    let progress = Progress::of(inquiries.iter().map(plan::Inquiry::runs).sum());
+    let diagnose = |inquiry| workload::diagnose(&place, inquiry, options, &progress);
+    let diagnoses = inquiries.iter().map(diagnose).collect::<Result<Vec<Diagnosis>>>()?;
+    Ok(Document::new(machine, place.fs, diagnoses))
+}
+
+fn of_program(pid: u32, time: std::time::Duration, options: watch::Options) -> Result<Document> {
+    let machine = Machine::describe(format!("process {pid}"), None);
+    let evidence = program::watch(pid, time, options)?;
+    Ok(Document::new(machine, None, vec![Diagnosis::of_program(evidence)]))
+}

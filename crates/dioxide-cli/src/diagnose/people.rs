@@ -1,0 +1,382 @@
+//! A diagnosis for people: the verdicts first, then what they rest on.
+
+use super::document::{Diagnosis, Document};
+use crate::bench::ratio::median;
+use crate::report::grid::Grid;
+use crate::units;
+use anyhow::Result;
+use dioxide_diagnose::evidence::{Rw, Subject, Workload};
+use dioxide_diagnose::finding::Finding;
+use dioxide_diagnose::usl::Fit;
+use dioxide_diagnose::waits::Wait;
+use dioxide_diagnose::words::{percent, rate, threads};
+use rustix::termios::tcgetwinsize;
+use std::collections::BTreeSet;
+use std::io::{IsTerminal, Write, stdout};
+
+/// Where stdout is no terminal, and on wide ones: longer lines are hard to read.
+const WIDTH_MAX: usize = 100;
+/// Of the time in I/O: waits with less are left out.
+const SHARE_MIN: f64 = 0.005;
+/// Characters of a path.
+const FILE_MAX: usize = 40;
+/// Waits that are no I/O: there are many kinds of idleness.
+const IDLE_MAX: usize = 3;
+
+/// Prints all of it. Of several kinds of work the curves are lines, unless `verbose`.
+pub fn print(document: &Document, verbose: bool, out: &mut dyn Write) -> Result<()> {
+    let page = Page { width: width() };
+    let diagnoses = &document.diagnoses;
+    let is_brief = diagnoses.len() > 1 && !verbose;
+    if diagnoses.len() > 1 {
+        writeln!(out, "{}\n", summary(document))?;
+    }
+    for diagnosis in diagnoses {
+        writeln!(out, "{}", page.verdicts(document, diagnosis))?;
+        if is_brief {
+            writeln!(out, "{}", page.paragraph(&curve_in_a_line(diagnosis)))?;
+        } else if !diagnosis.evidence.curve.is_empty() {
+            writeln!(out, "{}\n\n{}", curve(diagnosis), page.law(diagnosis))?;
+        }
+    }
+    if is_brief {
+        write!(
+            out,
+            "{}",
+            page.paragraph("With --verbose: the curves as tables, and the law that they follow.")
+        )?;
+    }
+    Ok(write!(out, "{}", unseen(diagnoses).iter().map(|text| page.paragraph(text)).collect::<String>())?)
+}
+
+fn width() -> usize {
+    let columns = stdout().is_terminal().then(|| tcgetwinsize(stdout())).and_then(Result::ok);
+    columns.map_or(WIDTH_MAX, |size| usize::from(size.ws_col).clamp(40, WIDTH_MAX))
+}
+
+/// What lines are fitted to.
+struct Page {
+    width: usize,
+}
+
+impl Page {
+    /// The verdicts, and where the threads waited.
+    fn verdicts(&self, document: &Document, diagnosis: &Diagnosis) -> String {
+        let mut text = self.paragraph(&title(document, diagnosis)) + "\n";
+        for finding in &diagnosis.findings {
+            text += &(self.finding(finding) + "\n");
+        }
+        text + &waits(diagnosis)
+    }
+
+    fn law(&self, diagnosis: &Diagnosis) -> String {
+        law(diagnosis).iter().map(|sentence| self.paragraph(sentence)).collect()
+    }
+
+    /// The verdict, and what follows hangs below it.
+    fn finding(&self, finding: &Finding) -> String {
+        let lines = |name: &str, lines: &[String]| -> String {
+            lines.iter().map(|line| self.hanging(&format!("  {name}: "), line)).collect()
+        };
+        self.paragraph(&finding.verdict)
+            + &lines("seen", &finding.evidence)
+            + &lines("advice", &finding.advice)
+    }
+
+    fn paragraph(&self, text: &str) -> String {
+        textwrap::fill(text, self.width) + "\n"
+    }
+
+    fn hanging(&self, name: &str, text: &str) -> String {
+        let indent = " ".repeat(name.len());
+        let options = textwrap::Options::new(self.width).initial_indent(name).subsequent_indent(&indent);
+        textwrap::fill(text, options) + "\n"
+    }
+}
+
+/// Where the threads were, and for how much of the time.
+fn waits(diagnosis: &Diagnosis) -> String {
+    if diagnosis.waits.is_empty() {
+        return String::new();
+    }
+    let is_of_program = matches!(diagnosis.evidence.subject, Subject::Program { .. });
+    // The file of a workload is the scratch file.
+    let columns = &COLUMNS[..if is_of_program { COLUMNS.len() } else { COLUMNS.len() - 1 }];
+    let (shown, hidden) = shown(&diagnosis.waits);
+    let header = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let rows = shown.iter().map(|wait| columns.iter().map(|(_, cell)| cell(wait)).collect()).collect();
+    let table = Grid::new(header, rows, |column| column < 2);
+    let rest =
+        if hidden.is_empty() { String::new() } else { format!("({} more in the JSON)\n", hidden.len()) };
+    format!("{table}\n{rest}")
+}
+
+/// How it scales, and what watching cost.
+pub fn law(diagnosis: &Diagnosis) -> Vec<String> {
+    let law = diagnosis.usl.iter().map(|law| law.sentences.join(" "));
+    let refusal =
+        diagnosis.usl_refusal.iter().map(|why| format!("No fit of the Universal Scalability Law: {why}."));
+    law.chain(refusal).chain(cost(diagnosis)).collect()
+}
+
+/// What stands above a column, and what it shows of a wait.
+pub type Column = (&'static str, fn(&Wait) -> String);
+
+pub const COLUMNS: [Column; 7] = [
+    ("share", |wait| wait.share.map_or("-".into(), percent)),
+    ("threads", |wait| format!("{:.1}", wait.threads)),
+    ("waits for", |wait| wait.kind.name().into()),
+    ("in", |wait| known(&wait.function)),
+    ("call", |wait| known(&wait.call)),
+    ("task", |wait| wait.task.clone()),
+    ("file", |wait| wait.file.as_deref().map_or("-".into(), end_of)),
+];
+
+/// Those that say something, and the rest.
+fn shown(waits: &[Wait]) -> (Vec<&Wait>, Vec<&Wait>) {
+    let mut idle = 0;
+    waits.iter().partition(|wait| match wait.share {
+        Some(share) => share >= SHARE_MIN,
+        None => {
+            idle += 1;
+            idle <= IDLE_MAX
+        }
+    })
+}
+
+fn known(name: &Option<String>) -> String {
+    name.clone().unwrap_or("-".into())
+}
+
+/// The end of a path is what tells files apart.
+fn end_of(path: &str) -> String {
+    let left_out = path.chars().count().saturating_sub(FILE_MAX);
+    let dots = if left_out > 0 { "..." } else { "" };
+    format!("{dots}{}", path.chars().skip(left_out).collect::<String>())
+}
+
+pub fn title(document: &Document, diagnosis: &Diagnosis) -> String {
+    let evidence = &diagnosis.evidence;
+    match &evidence.subject {
+        Subject::Workload(workload) => {
+            let steps: Vec<_> = evidence.curve.iter().map(|step| step.numjobs.to_string()).collect();
+            let rounds = evidence.curve.first().map_or(0, |step| step.iops.len());
+            let runtime = diagnosis.asked.and_then(|asked| asked.runtime_ms).unwrap_or(0);
+            format!(
+                "{}: {}, {}; {} threads, {rounds} {} of {runtime} ms each",
+                heading(workload),
+                if workload.is_durable { "every write durable" } else { "durable at the end" },
+                place(document, workload),
+                steps.join(", "),
+                if rounds == 1 { "round" } else { "rounds" },
+            )
+        }
+        Subject::Program { pid, command, processes } => {
+            let processes =
+                if *processes == 1 { String::new() } else { format!(" and {} more", processes - 1) };
+            format!(
+                "Process {pid}{processes} ({command}): {} threads, watched for {:.1} s",
+                evidence.threads,
+                evidence.watched_ns as f64 / 1e9
+            )
+        }
+    }
+}
+
+fn heading(workload: &Workload) -> String {
+    let bs = units::size(workload.bs_bytes);
+    match workload.rw {
+        Rw::Append => format!("Appends of {bs}"),
+        Rw::Overwrite => format!("Overwrites of {bs}"),
+        Rw::Hole => format!("Writes of {bs} into a hole"),
+        Rw::Sync => format!("Sync writes of {bs}"),
+        Rw::Mixed => format!("Mixed reads and writes of {bs}"),
+    }
+}
+
+/// `ext4 on loop0`, `btrfs`, `/dev/loop5`.
+fn place(document: &Document, workload: &Workload) -> String {
+    let Some(fs) = &document.fs else { return workload.place.clone() };
+    let device = document.machine.device.as_ref().map(|device| format!(" on {device}"));
+    let remark = document.fs_remark.as_ref().map(|remark| format!(" ({remark})"));
+    format!("{fs}{}{}", device.unwrap_or_default(), remark.unwrap_or_default())
+}
+
+/// Threads and what they got done; at the last step also in other ways.
+pub fn curve(diagnosis: &Diagnosis) -> Grid {
+    let evidence = &diagnosis.evidence;
+    let base = base(diagnosis);
+    let law = diagnosis.usl.as_ref();
+    let ratio = format!("x {}", threads(evidence.curve[0].numjobs));
+    let header = ["path", "threads", "ops/s", "range", &ratio].map(String::from);
+    let header = header.into_iter().chain(law.map(|_| "by the law".into()));
+    let steps = evidence.curve.iter().map(|step| (KERNEL, step.numjobs, &step.iops));
+    let others = evidence.others.iter().map(|other| (&*other.path, other.numjobs, &other.iops));
+    let row = |(path, numjobs, iops): (&str, usize, &Vec<f64>)| {
+        let middle = median(iops.clone());
+        let by_law =
+            |law: &Fit| if path == KERNEL { format!("{:.0}", law.at(numjobs as f64)) } else { "-".into() };
+        let cells = [
+            path.into(),
+            numjobs.to_string(),
+            middle.map_or("-".into(), |rate| format!("{rate:.0}")),
+            range(iops),
+            middle.zip(base).map_or("-".into(), |(rate, base)| format!("{:.2}", rate / base)),
+        ];
+        cells.into_iter().chain(law.map(by_law)).collect()
+    };
+    Grid::new(header.collect(), steps.chain(others).map(row).collect(), |column| column > 0)
+}
+
+/// The same in a sentence.
+fn curve_in_a_line(diagnosis: &Diagnosis) -> String {
+    let evidence = &diagnosis.evidence;
+    let rate = |iops: &[f64]| median(iops.to_vec()).map_or("-".into(), rate);
+    let steps = evidence.curve.iter().map(|step| format!("{} with {}", rate(&step.iops), step.numjobs));
+    let others = evidence
+        .others
+        .iter()
+        .map(|other| format!("; {} {} with {}", other.path, rate(&other.iops), other.numjobs));
+    format!(
+        "By threads: {}{}. {}",
+        steps.collect::<Vec<_>>().join(", "),
+        others.collect::<String>(),
+        cost(diagnosis).unwrap_or_default()
+    )
+}
+
+/// As `bench` calls it.
+const KERNEL: &str = "kernel";
+
+/// What the fewest threads get done.
+fn base(diagnosis: &Diagnosis) -> Option<f64> {
+    median(diagnosis.evidence.curve.first()?.iops.clone())
+}
+
+fn range(rates: &[f64]) -> String {
+    let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = rates.iter().copied().fold(0.0, f64::max);
+    format!("{least:.0}..{most:.0}")
+}
+
+/// What the watching itself may have cost.
+fn cost(diagnosis: &Diagnosis) -> Option<String> {
+    let last = diagnosis.evidence.curve.last()?;
+    Some(format!(
+        "These runs were not watched; the one that was, with {}, did {} ({} without).",
+        threads(last.numjobs),
+        rate(diagnosis.watched_iops?),
+        range(&last.iops)
+    ))
+}
+
+/// Each reason once.
+pub fn unseen(diagnoses: &[Diagnosis]) -> Option<String> {
+    let unseen: BTreeSet<_> =
+        diagnoses.iter().flat_map(|diagnosis| &diagnosis.evidence.unseen).cloned().collect();
+    let unseen: Vec<_> = unseen.into_iter().collect();
+    (!unseen.is_empty()).then(|| format!("Not seen: {}.", unseen.join("; ")))
+}
+
+/// All kinds of work at a glance.
+pub fn summary(document: &Document) -> Grid {
+    let header = ["work", "from", "", "to", "", "ratio", "wall"].map(String::from).into();
+    let row = |diagnosis: &Diagnosis| {
+        let Subject::Workload(workload) = &diagnosis.evidence.subject else { return None };
+        let (first, last) = (diagnosis.evidence.curve.first()?, diagnosis.evidence.curve.last()?);
+        let (from, to) = (median(first.iops.clone()), median(last.iops.clone()));
+        let cell = |middle: Option<f64>| middle.map_or("-".into(), rate);
+        Some(vec![
+            heading(workload),
+            threads(first.numjobs),
+            cell(from),
+            threads(last.numjobs),
+            cell(to),
+            to.zip(from).map_or("-".into(), |(to, from)| format!("{:.2}", to / from)),
+            wall(diagnosis),
+        ])
+    };
+    let rows = document.diagnoses.iter().filter_map(row).collect();
+    Grid::new(header, rows, |column| !matches!(column, 0 | 6))
+}
+
+/// The most important one, in a word or two.
+fn wall(diagnosis: &Diagnosis) -> String {
+    diagnosis.findings.first().map_or("-".into(), |finding| finding.wall.name().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::document::examples::{appends, document};
+    use super::*;
+
+    fn printed(diagnoses: Vec<Diagnosis>, verbose: bool) -> String {
+        let mut out = Vec::new();
+        print(&document(diagnoses), verbose, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    fn expect_in_order(text: &str, parts: &[&str]) {
+        let mut rest = text;
+        for part in parts {
+            let Some((_, after)) = rest.split_once(part) else { panic!("{part} in {text}") };
+            rest = after;
+        }
+    }
+
+    #[test]
+    fn the_verdict_comes_first() {
+        let text = printed(vec![appends(7)], false);
+        expect_in_order(
+            &text,
+            &[
+                "Appends of 4 KiB: durable at the end, ext4; 1, 2, 4, 8, 16, 32, 64 threads, 3 rounds of 200 ms each",
+                "lock of the inode",
+                "\n  seen: ",
+                "\n  advice: ",
+                "share  threads  waits for",
+                "the lock of the inode",
+                "ext4_file_write_iter",
+                "x 1 thread  by the law",
+                "preallocated",
+                "11.33",
+                "the one that was, with 64 threads, did 3500/s",
+                "Not seen: stacks: for root only.",
+            ],
+        );
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH_MAX), "{text}");
+    }
+
+    #[test]
+    fn several_kinds_of_work_are_brief() {
+        let text = printed(vec![appends(2), appends(7)], false);
+        let two = text.lines().nth(1).unwrap();
+        let wall = appends(2).findings[0].wall.name();
+        expect_in_order(two, &["Appends of 4 KiB", "1 thread", "7500/s", "2 threads", "0.93", wall]);
+        assert_eq!(text.matches("By threads: 7500/s with 1, 7000/s with 2").count(), 2, "{text}");
+        assert!(!text.contains("range"), "{text}");
+        assert_eq!(text.matches("Not seen: ").count(), 1, "{text}");
+
+        let text = printed(vec![appends(2), appends(7)], true);
+        assert_eq!(text.matches("range").count(), 2, "{text}");
+        assert!(text.contains("No fit of the Universal Scalability Law: 2 different numbers"), "{text}");
+    }
+
+    #[test]
+    fn long_paths_keep_their_ends() {
+        assert_eq!(end_of("/data/log"), "/data/log");
+        let long = format!("/a/very/long{}/log", "x".repeat(FILE_MAX));
+        assert!(end_of(&long).starts_with("...xx") && end_of(&long).ends_with("xx/log"));
+    }
+
+    #[test]
+    fn idle_threads_of_many_kinds_are_left_out() {
+        let wait = |share, threads| Wait { share, threads, ..appends(2).waits[0].clone() };
+        let waits =
+            [wait(Some(0.9), 3.0), wait(Some(0.001), 0.1), wait(None, 5.0), wait(None, 4.0), wait(None, 3.0)];
+        let waits = [&waits[..], &[wait(None, 2.0)]].concat();
+        let (shown, hidden) = shown(&waits);
+        assert_eq!((shown.len(), hidden.len()), (4, 2));
+        assert_eq!(hidden[0].share, Some(0.001));
+    }
+}

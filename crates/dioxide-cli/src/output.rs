@@ -1,0 +1,87 @@
+//! Results on their way out: files first, then the report for people, so that a closed stdout loses nothing of them. If a
+//! file cannot be written, people see the results all the same.
+
+use crate::args::{Output, Wanted};
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// What goes into a file, or to stdout.
+pub struct Text<'a> {
+    pub wanted: Wanted<'a>,
+    pub text: String,
+}
+
+/// Whether the files that were asked for can be made, as far as can be told. Better now than after the work.
+pub fn check(wanted: &[Wanted<'_>]) -> Result<()> {
+    for (nth, Wanted { option, path }) in wanted.iter().enumerate() {
+        let twin = wanted[..nth].iter().find(|other| other.path == *path);
+        if let Some(twin) = twin {
+            bail!("{} and {option} name the same file: {}", twin.option, path.display());
+        }
+    }
+    for Wanted { option, path } in wanted.iter().filter(|wanted| !wanted.is_stdout()) {
+        let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+        ensure!(parent.is_dir(), "{option} {}: no such directory", path.display());
+        ensure!(!path.is_dir(), "{option} {}: is a directory", path.display());
+    }
+    Ok(())
+}
+
+/// The texts that were asked for, of those that several commands have.
+pub fn texts<'a>(
+    output: &'a Output,
+    document: &impl Serialize,
+    page: impl Fn() -> String,
+) -> Result<Vec<Text<'a>>> {
+    let text = |wanted: Wanted<'a>| {
+        let text = if wanted.option == "--html" { page() } else { json(document)? };
+        Ok(Text { wanted, text })
+    };
+    output.wanted().into_iter().map(text).collect()
+}
+
+/// As JSON is written here.
+pub fn json(document: &impl Serialize) -> Result<String> {
+    Ok(serde_json::to_string_pretty(document)? + "\n")
+}
+
+/// Writes the texts, and then lets `print` write for people, if stdout is not taken by one of the texts.
+pub fn deliver(texts: &[Text<'_>], print: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    let (shown, files): (Vec<_>, Vec<_>) = texts.iter().partition(|text| text.wanted.is_stdout());
+    let written: Vec<Result<()>> = files.into_iter().map(write).collect();
+    let mut out = io::stdout().lock();
+    let printed = match shown.first() {
+        Some(Text { text, .. }) => out.write_all(text.as_bytes()).map_err(Into::into),
+        None => print(&mut out),
+    };
+    written.into_iter().collect::<Result<()>>()?;
+    printed?;
+    Ok(out.flush()?)
+}
+
+fn write(text: &Text<'_>) -> Result<()> {
+    let path = text.wanted.path;
+    fs::write(path, &text.text).with_context(|| format!("write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(files: &[(&'static str, &str)]) -> String {
+        let wanted: Vec<_> =
+            files.iter().map(|&(option, path)| Wanted { option, path: Path::new(path) }).collect();
+        check(&wanted).err().map(|why| why.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_refused_beforehand() {
+        assert_eq!(refusal(&[("--json", "-"), ("--html", "page.html")]), "");
+        assert_eq!(refusal(&[("--html", "/no/such/page")]), "--html /no/such/page: no such directory");
+        assert_eq!(refusal(&[("--json", "/")]), "--json /: is a directory");
+        assert_eq!(refusal(&[("--json", "-"), ("--html", "-")]), "--json and --html name the same file: -");
+    }
+}

@@ -1,0 +1,130 @@
+//! Whether the same operations on one file, or device, run side by side: their rate with 1, 2 and 8 threads, and how many of
+//! the 8 wait for a lock.
+
+use super::document::{Concurrency, Target};
+use super::site::Site;
+use super::turns::{ROUNDS, in_turn};
+use super::verdict::verdict;
+use super::waits::Looks;
+use crate::bench::progress::Progress;
+use crate::bench::ratio::{Ratio, median};
+use anyhow::{Context, Result};
+use rustix::fs::OFlags;
+use rustix::thread::{Pid, gettid};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Barrier, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SLICE: Duration = Duration::from_millis(70);
+const CREWS: [usize; 3] = [1, 2, 8];
+/// Between two looks at where threads wait.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// How many turns there are for one kind of operation.
+pub const TURNS: u64 = ROUNDS as u64 * CREWS.len() as u64;
+
+/// One number of threads at one kind of operation, and what came of it so far.
+struct Crew<'a> {
+    site: &'a Site,
+    threads: usize,
+    iops: Vec<f64>,
+    looks: Looks,
+}
+
+/// Compares 1, 2 and 8 threads at each of the sites.
+pub fn of(sites: &[Site], progress: &Progress) -> Result<Vec<Concurrency>> {
+    let crews = |site| CREWS.map(|threads| Crew { site, threads, iops: Vec::new(), looks: Looks::default() });
+    let mut all: Vec<_> = sites.iter().flat_map(crews).collect();
+    in_turn(&mut all, ROUNDS, |crew| {
+        progress.tell("writers side by side");
+        let iops = crew.slice()?;
+        crew.iops.push(iops);
+        progress.advance();
+        Ok(())
+    })?;
+    Ok(all.chunks(CREWS.len()).filter_map(compare).collect())
+}
+
+impl Crew<'_> {
+    /// Operations a second, of all threads together.
+    fn slice(&mut self) -> Result<f64> {
+        self.site.lay_out()?;
+        let shift = Shift { site: self.site, start: Barrier::new(self.threads + 1), is_over: false.into() };
+        let (shift, (sender, receiver)) = (&shift, mpsc::channel());
+        let done = thread::scope(|scope| {
+            let start = |number| {
+                let sender = sender.clone();
+                scope.spawn(move || shift.work(number, sender))
+            };
+            let workers: Vec<_> = (0..self.threads as u64).map(start).collect();
+            drop(sender);
+            let tasks: Vec<_> = receiver.iter().collect();
+            shift.start.wait();
+            let begun = Instant::now();
+            while begun.elapsed() < SLICE && !workers.iter().all(|worker| worker.is_finished()) {
+                thread::sleep(LOOK_EVERY);
+                // One that waits alone waits for its own operation.
+                if self.threads > 1 {
+                    self.looks.look(&tasks);
+                }
+            }
+            shift.is_over.store(true, Relaxed);
+            let done = workers.into_iter().map(|worker| worker.join().expect("no worker panics"));
+            done.collect::<Result<Vec<_>>>()
+        })?;
+        let longest = done.iter().map(|(_, elapsed)| *elapsed).max().context("a crew has threads")?;
+        let count: u64 = done.iter().map(|(count, _)| count).sum();
+        Ok(count as f64 / longest.as_secs_f64())
+    }
+}
+
+/// What the threads of a crew share for one slice of time.
+struct Shift<'a> {
+    site: &'a Site,
+    start: Barrier,
+    is_over: AtomicBool,
+}
+
+impl Shift<'_> {
+    /// How often a thread did it, and in what time. Its number goes out first, on failure too, since somebody waits for it.
+    fn work(&self, number: u64, task: mpsc::Sender<Pid>) -> Result<(u64, Duration)> {
+        let opened = self.site.open(OFlags::empty(), number);
+        // Nobody hangs up before all have sent theirs.
+        let _ = task.send(gettid());
+        drop(task);
+        self.start.wait();
+        let mut opened = opened?;
+        let (begun, mut count) = (Instant::now(), 0);
+        while !self.is_over.load(Relaxed) && opened.step()? {
+            count += 1;
+        }
+        Ok((count, begun.elapsed()))
+    }
+}
+
+/// Of one kind of operation: what the crews say together.
+fn compare(crews: &[Crew<'_>]) -> Option<Concurrency> {
+    let [one, two, eight] = crews else { return None };
+    let ratios = |crew: &Crew<'_>| -> Vec<f64> {
+        crew.iops.iter().zip(&one.iops).map(|(many, one)| many / one).collect()
+    };
+    let (ratios_8, waiters) = (ratios(eight), eight.looks.waiters());
+    Some(Concurrency {
+        target: one.site.target,
+        iops_1: median(one.iops.clone())?,
+        iops_2: median(two.iops.clone())?,
+        iops_8: median(eight.iops.clone())?,
+        ratio_2: Ratio::of(ratios(two))?,
+        verdict: verdict(&ratios_8, waiters),
+        ratio_8: Ratio::of(ratios_8)?,
+        lock_waiters_8: waiters.map(|it| it.lock),
+        device_waiters_8: waiters.map(|it| it.device),
+        overlap_share_8: waiters.map(|it| it.overlap),
+        wait_channel: eight.looks.most_frequent(),
+    })
+}
+
+/// Those that are compared where files can be written.
+pub const TARGETS: [Target; 5] =
+    [Target::Append, Target::Hole, Target::Unwritten, Target::Overwrite, Target::PartialOverwrite];

@@ -1,0 +1,115 @@
+//! What single writes and flushes cost one thread, and how many requests they make of the device.
+
+use super::document::{Cost, Flush, Target};
+use super::site::Site;
+use super::turns::{ROUNDS, in_turn};
+use crate::bench::latency::Timings;
+use crate::bench::place::{O_DSYNC, Place};
+use crate::bench::progress::Progress;
+use crate::bench::ratio::median;
+use crate::meter::disk::{Counts, Disk};
+use anyhow::Result;
+use rustix::fs::{OFlags, fdatasync};
+use std::time::{Duration, Instant};
+
+const SLICE: Duration = Duration::from_millis(60);
+const FLUSH_SLICE: Duration = Duration::from_millis(400);
+/// The least that a percentile is taken of; slow devices get longer for it.
+const COUNT_MIN: u64 = 20;
+const SLICE_MAX: Duration = Duration::from_millis(200);
+
+/// Those that are timed.
+const TARGETS: [Target; 4] = [Target::Overwrite, Target::Unwritten, Target::Hole, Target::Append];
+
+/// What was seen of one kind of write so far.
+struct Seen<'a> {
+    site: &'a Site,
+    is_durable: bool,
+    timings: Timings,
+    /// What the device did for each. Empty where that cannot be counted.
+    counts: Vec<Counts>,
+}
+
+/// Times each kind, durable and not, in turn.
+pub fn of_writes(place: &Place, sites: &[Site], progress: &Progress) -> Result<Vec<Cost>> {
+    let sites = sites.iter().filter(|site| TARGETS.contains(&site.target));
+    let new = |site, is_durable| Seen { site, is_durable, timings: Timings::new(false), counts: Vec::new() };
+    let mut all: Vec<_> = sites.flat_map(|site| [new(site, false), new(site, true)]).collect();
+    in_turn(&mut all, ROUNDS, |seen| {
+        progress.tell("cost of a write");
+        let outcome = seen.slice(place.disk.as_ref());
+        progress.advance();
+        outcome
+    })?;
+    Ok(all.iter().map(Seen::cost).collect())
+}
+
+impl Seen<'_> {
+    fn slice(&mut self, disk: Option<&Disk>) -> Result<()> {
+        self.site.lay_out()?;
+        let flags = if self.is_durable { O_DSYNC } else { OFlags::empty() };
+        let mut opened = self.site.open(flags, 0)?;
+        let begun = Instant::now();
+        let mut count = 0;
+        while begun.elapsed() < SLICE || (count < COUNT_MIN && begun.elapsed() < SLICE_MAX) {
+            // One by one, so that what the file system does on its own in between does not count.
+            let before = disk.and_then(Disk::read);
+            let submitted = Instant::now();
+            if !opened.step()? {
+                break;
+            }
+            self.timings.record(submitted, submitted);
+            let counts = disk.and_then(Disk::read).zip(before).map(|(end, start)| end.since(start));
+            self.counts.extend(counts);
+            count += 1;
+        }
+        // What was not durable is none of the next one's business.
+        Ok(fdatasync(opened.file())?)
+    }
+
+    fn cost(&self) -> Cost {
+        let clat = &self.timings.clat;
+        let per_op =
+            |of: fn(&Counts) -> u64| median(self.counts.iter().map(|counts| of(counts) as f64).collect());
+        Cost {
+            target: self.site.target,
+            is_durable: self.is_durable,
+            count: clat.len(),
+            write_ns_p50: clat.value_at_quantile(0.5),
+            write_ns_p99: clat.value_at_quantile(0.99),
+            requests_per_op: per_op(|counts| counts.writes),
+            flushes_per_op: per_op(|counts| counts.flushes),
+        }
+    }
+}
+
+/// Writes a block and flushes, and flushes once more, again and again.
+pub fn of_flushes(site: &Site, progress: &Progress) -> Result<Flush> {
+    progress.tell("cost of a flush");
+    site.lay_out()?;
+    let mut opened = site.open(OFlags::empty(), 0)?;
+    let (mut dirty, mut clean) = (Timings::new(false), Timings::new(false));
+    let begun = Instant::now();
+    while begun.elapsed() < FLUSH_SLICE || (dirty.clat.len() < COUNT_MIN && begun.elapsed() < 3 * SLICE_MAX) {
+        opened.step()?;
+        for timings in [&mut dirty, &mut clean] {
+            let submitted = Instant::now();
+            fdatasync(opened.file())?;
+            timings.record(submitted, submitted);
+        }
+    }
+    progress.advance();
+    Ok(Flush {
+        count: dirty.clat.len(),
+        flush_ns_p50: dirty.clat.value_at_quantile(0.5),
+        flush_ns_p99: dirty.clat.value_at_quantile(0.99),
+        flush_clean_ns_p50: clean.clat.value_at_quantile(0.5),
+        flush_clean_ns_p99: clean.clat.value_at_quantile(0.99),
+    })
+}
+
+/// How many turns all of it takes.
+pub fn turns(sites: &[Site]) -> u64 {
+    let timed = sites.iter().filter(|site| TARGETS.contains(&site.target)).count() as u64;
+    1 + 2 * u64::from(ROUNDS) * timed
+}

@@ -1,0 +1,244 @@
+//! All that a probe found out, as it is written as JSON and read back.
+
+use super::facts::Facts;
+use super::layer::Layer;
+use crate::bench::ratio::Ratio;
+use crate::meter::machine::Machine;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The version of [`Document`].
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// What direct I/O does at one place, on one machine, now. What was not measured is empty or null, and `unmeasured` says why.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Document {
+    /// Of this document: 1.
+    pub schema_version: u32,
+    /// `probe`.
+    pub kind: String,
+    /// Where and how it was found out.
+    #[serde(flatten)]
+    pub machine: Machine,
+    /// By their keys: `value`, or null and `unknown`, which says why; `how` it was found; `name` for people.
+    pub facts: Facts,
+    /// The devices below, each before what it lies on.
+    pub devices: Vec<Layer>,
+    /// What a flush costs.
+    pub flush: Option<Flush>,
+    /// What one write costs, by where it goes.
+    pub costs: Vec<Cost>,
+    /// Whether operations on one file, or reads of one device, run side by side.
+    pub concurrency: Vec<Concurrency>,
+    /// The ways to make a write durable, beside each other.
+    pub sync_methods: Vec<SyncMethod>,
+    /// What was not measured, and why, in sentences.
+    pub unmeasured: Vec<String>,
+    /// What follows for a program, in sentences.
+    pub meaning: Vec<String>,
+}
+
+/// fdatasync on a file with one dirty block, and with none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Flush {
+    /// How often each was done.
+    pub count: u64,
+    /// After one direct write of 4 KiB over written space: median, in nanoseconds.
+    pub flush_ns_p50: u64,
+    /// The same: the 99th percentile, in nanoseconds.
+    pub flush_ns_p99: u64,
+    /// With nothing written since the last: median, in nanoseconds.
+    pub flush_clean_ns_p50: u64,
+    /// The same: the 99th percentile, in nanoseconds.
+    pub flush_clean_ns_p99: u64,
+}
+
+/// Where a write goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// Over written blocks.
+    Overwrite,
+    /// Over part of a written block of the file system.
+    PartialOverwrite,
+    /// Into space that is allocated and not yet written.
+    Unwritten,
+    /// Into a hole within the file.
+    Hole,
+    /// Where the file ends.
+    Append,
+    /// Nowhere: a read of a written block, at a random place.
+    Read,
+}
+
+/// What one direct write of 4 KiB costs a single thread.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Cost {
+    pub target: Target,
+    /// Whether it was stable when the call returned (O_DSYNC).
+    pub is_durable: bool,
+    /// How many writes were timed.
+    pub count: u64,
+    /// Median, in nanoseconds.
+    pub write_ns_p50: u64,
+    /// 99th percentile, in nanoseconds.
+    pub write_ns_p99: u64,
+    /// Write requests that the device completed from the call to its return, whoever caused them; a call for a flush is one: the
+    /// median. Null where none can be counted.
+    pub requests_per_op: Option<f64>,
+    /// Flushes that the device did meanwhile: the median. Null where none can be counted.
+    pub flushes_per_op: Option<f64>,
+}
+
+/// The same operation by 1, 2 and 8 threads on one file, or one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Concurrency {
+    pub target: Target,
+    /// Operations a second of one thread: the median over the rounds, as the next two.
+    pub iops_1: f64,
+    /// Of two threads together.
+    pub iops_2: f64,
+    /// Of eight threads together.
+    pub iops_8: f64,
+    /// Two threads to one, round by round.
+    pub ratio_2: Ratio,
+    /// Eight threads to one, round by round.
+    pub ratio_8: Ratio,
+    /// How many of the eight threads waited for a lock of the file or file system at a time: the mean. Null where that cannot be
+    /// seen, as the next three.
+    pub lock_waiters_8: Option<f64>,
+    /// How many of the eight threads waited for the device at a time: the mean.
+    pub device_waiters_8: Option<f64>,
+    /// The share of looks at which two or more of the eight waited for the device, from 0 to 1.
+    pub overlap_share_8: Option<f64>,
+    /// The kernel function in which they were seen most often, when they waited.
+    pub wait_channel: Option<String>,
+    pub verdict: Verdict,
+}
+
+/// Whether operations on one file run side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    RunsConcurrently,
+    OneAtATime,
+    Undecided,
+}
+
+/// One way to make writes durable: 8 KiB over the same written space.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SyncMethod {
+    /// `open_datasync`, `fdatasync`, ...
+    pub method: String,
+    /// False for what is there to be compared with only.
+    pub is_durable: bool,
+    /// Writes of 8 KiB that become durable together: 1 or 2.
+    pub writes: u32,
+    /// How often that was done in a second: the median over the rounds.
+    pub ops_per_s: f64,
+    /// Microseconds each takes.
+    pub us_per_op: f64,
+    /// Why it is not there, if it is not: then the figures are 0.
+    pub unavailable: Option<String>,
+}
+
+#[cfg(test)]
+pub mod examples {
+    use super::*;
+    use crate::probe::facts::Topic;
+
+    /// As of an ext4 on a disk with a volatile cache.
+    pub fn document() -> Document {
+        let mut facts = Facts::default();
+        facts.know(Topic::FileSystem, "file_system", "kind", "ext4", "/proc/self/mountinfo");
+        facts.know(Topic::FileSystem, "grows_unwritten", "grows ahead, unwritten", "yes", "File::growth");
+        facts.know(Topic::FileSystem, "is_direct", "O_DIRECT is direct", "yes", "cachestat");
+        facts.know(Topic::Alignment, "offset_bytes", "offset and length", 512u64, "statx");
+        facts.know(Topic::Durability, "has_volatile_cache", "volatile cache", true, "queue/write_cache");
+        facts.know(Topic::Durability, "has_fua", "FUA", false, "queue/fua");
+        facts.know(Topic::Abilities, "fallocate", "allocate", true, "fallocate");
+        facts.know(Topic::IoUring, "io_uring", "io_uring", "yes", "io_uring_setup");
+        Document {
+            schema_version: SCHEMA_VERSION,
+            kind: "probe".into(),
+            machine: Machine::describe("/somewhere".into(), None),
+            facts,
+            devices: vec![Layer { name: "sda".into(), kind: "disk".into(), ..Layer::default() }],
+            flush: Some(Flush {
+                count: 100,
+                flush_ns_p50: 200_000,
+                flush_ns_p99: 900_000,
+                flush_clean_ns_p50: 1000,
+                flush_clean_ns_p99: 2000,
+            }),
+            costs: vec![
+                cost(Target::Append, 1_000_000, 3.0, 2.0),
+                cost(Target::Overwrite, 200_000, 2.0, 1.0),
+            ],
+            concurrency: vec![
+                concurrency(Target::Append, Verdict::OneAtATime, 0.5),
+                concurrency(Target::Hole, Verdict::OneAtATime, 0.6),
+                concurrency(Target::Unwritten, Verdict::RunsConcurrently, 3.0),
+                concurrency(Target::Overwrite, Verdict::RunsConcurrently, 4.0),
+            ],
+            sync_methods: vec![
+                sync_method("open_datasync", true, 1000.0),
+                sync_method("fdatasync", true, 960.0),
+                sync_method("fsync", true, 500.0),
+                sync_method("no sync", false, 9000.0),
+            ],
+            unmeasured: Vec::new(),
+            meaning: Vec::new(),
+        }
+    }
+
+    fn cost(target: Target, write_ns_p50: u64, requests: f64, flushes: f64) -> Cost {
+        Cost {
+            target,
+            is_durable: true,
+            count: 100,
+            write_ns_p50,
+            write_ns_p99: 2 * write_ns_p50,
+            requests_per_op: Some(requests),
+            flushes_per_op: Some(flushes),
+        }
+    }
+
+    pub fn concurrency(target: Target, verdict: Verdict, ratio: f64) -> Concurrency {
+        let waits = |lock, device| if verdict == Verdict::OneAtATime { lock } else { device };
+        let of = |ratio| Ratio::of(vec![ratio; 5]).unwrap();
+        Concurrency {
+            target,
+            iops_1: 1000.0,
+            iops_2: 1000.0,
+            iops_8: 1000.0,
+            ratio_2: of(1.0),
+            ratio_8: of(ratio),
+            lock_waiters_8: Some(waits(6.5, 0.0)),
+            device_waiters_8: Some(waits(1.0, 7.0)),
+            overlap_share_8: Some(waits(0.0, 1.0)),
+            wait_channel: Some("ext4_file_write_iter".into()),
+            verdict,
+        }
+    }
+
+    fn sync_method(method: &str, is_durable: bool, ops_per_s: f64) -> SyncMethod {
+        let (method, us_per_op) = (method.into(), 1e6 / ops_per_s);
+        SyncMethod { method, is_durable, writes: 1, ops_per_s, us_per_op, unavailable: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_is_read_back() {
+        let document = serde_json::to_value(examples::document()).unwrap();
+        let again: Document = serde_json::from_value(document.clone()).unwrap();
+        assert_eq!(serde_json::to_value(again).unwrap(), document);
+        assert_eq!((&document["kind"], &document["schema_version"]), (&"probe".into(), &1.into()));
+        assert_eq!(document["concurrency"][0]["verdict"], "one_at_a_time");
+        assert_eq!(document["costs"][0]["target"], "append");
+    }
+}

@@ -1,0 +1,216 @@
+//! `dioxide probe`: what direct I/O does at a place, each fact with how it was found. Gathering is here and below;
+//! `document` is what was found, `meaning` what follows from it, `table` how it is shown.
+
+mod abilities;
+mod alignment;
+mod concurrency;
+mod cost;
+mod direct;
+pub mod document;
+pub mod facts;
+mod filesystem;
+pub mod layer;
+mod meaning;
+mod named;
+mod ring;
+mod site;
+mod subject;
+mod sync_methods;
+pub mod table;
+mod turns;
+mod verdict;
+mod waits;
+
+use crate::args;
+use crate::bench::place::Place;
+use crate::bench::progress::Progress;
+use crate::device;
+use crate::meter::disk::Disk;
+use crate::meter::machine::Machine;
+use crate::output;
+use crate::report::html;
+use crate::units;
+use anyhow::Result;
+use document::{Document, SCHEMA_VERSION, Target};
+use facts::{Facts, Topic};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use site::Site;
+use std::fs::File;
+use std::io;
+use subject::{Kind, Subject};
+
+/// Looks, tries, measures, reports.
+pub fn run(args: &args::Probe) -> Result<()> {
+    output::check(&args.output.wanted())?;
+    let subject = Subject::of(&args.path)?;
+    let document = probe(&subject, args.quick)?;
+    let texts = output::texts(&args.output, &document, || html::probe::page(&document))?;
+    output::deliver(&texts, |out| table::print(&document, out))
+}
+
+fn probe(subject: &Subject, is_quick: bool) -> Result<Document> {
+    let disk = subject.device.and_then(Disk::find);
+    let mut document = Document {
+        schema_version: SCHEMA_VERSION,
+        kind: "probe".into(),
+        machine: Machine::describe(subject.path.display().to_string(), disk.as_ref()),
+        facts: Facts::default(),
+        devices: subject.device.map(layer::chain).unwrap_or_default(),
+        flush: None,
+        costs: Vec::new(),
+        concurrency: Vec::new(),
+        sync_methods: Vec::new(),
+        unmeasured: Vec::new(),
+        meaning: Vec::new(),
+    };
+    ring::look(&mut document.facts);
+    durability(&mut document);
+    match &subject.kind {
+        Kind::Directory { place, file } => {
+            filesystem::look(subject, &mut document.facts);
+            if let Some(file) = file {
+                named::look(file, &mut document.facts);
+            }
+            match place {
+                Ok(place) => match on_a_file_system(place, subject.directory(), is_quick, &mut document) {
+                    Err(error) if is_for_want_of_space(&error) => {
+                        document.unmeasured.push("The rest was not tried: the file system is full.".into());
+                    }
+                    outcome => outcome?,
+                },
+                Err(why) => {
+                    document.unmeasured.push(format!("Nothing was tried or measured: {why}."));
+                    file.iter().for_each(|file| alignment::as_stated(file, &mut document.facts));
+                }
+            }
+        }
+        Kind::Device(Ok(device)) => on_a_device(device, subject, is_quick, &mut document)?,
+        Kind::Device(Err(why)) => document.unmeasured.push(format!("The device was not read: {why}.")),
+    }
+    document.meaning = meaning::of(&document);
+    Ok(document)
+}
+
+fn is_for_want_of_space(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let is_full = |error: &io::Error| error.kind() == io::ErrorKind::StorageFull;
+        cause.downcast_ref().is_some_and(is_full) || cause.downcast_ref() == Some(&Errno::NOSPC)
+    })
+}
+
+/// What the device at the top says of itself.
+fn durability(document: &mut Document) {
+    let Some(top) = document.devices.first() else { return };
+    let queue = |attribute| format!("/sys/block/{}/queue/{attribute}", top.name);
+    let silent = "the device does not say";
+    let cache = top.write_cache.as_deref().map(|cache| cache == "write back").ok_or(silent);
+    let (topic, facts) = (Topic::Durability, &mut document.facts);
+    facts.tell(topic, "has_volatile_cache", "volatile cache", cache, queue("write_cache"));
+    facts.tell(topic, "has_fua", "FUA", top.has_fua.ok_or(silent), queue("fua"));
+    let discard = top.discard_max_bytes.ok_or(silent);
+    facts.tell(topic, "discard_max_bytes", "discards up to", discard, queue("discard_max_bytes"));
+    let zeroes = top.write_zeroes_max_bytes.ok_or(silent);
+    facts.tell(
+        topic,
+        "write_zeroes_max_bytes",
+        "writes zeroes up to",
+        zeroes,
+        queue("write_zeroes_max_bytes"),
+    );
+}
+
+fn on_a_file_system(
+    place: &Place,
+    directory: &std::path::Path,
+    is_quick: bool,
+    document: &mut Document,
+) -> Result<()> {
+    let facts = &mut document.facts;
+    let why_not_direct = filesystem::ask_the_library(place, facts)?;
+    abilities::look(place, directory, facts)?;
+    let ground = place.prepare()?;
+    let direct = match ground.open(OFlags::empty()) {
+        Ok(file) => file,
+        Err(why) => {
+            facts.know(
+                Topic::FileSystem,
+                "is_direct",
+                "O_DIRECT is direct",
+                format!("no: {why}"),
+                "open, O_DIRECT",
+            );
+            document.unmeasured.push(format!("Direct I/O was not measured: {why}."));
+            return Ok(());
+        }
+    };
+    alignment::as_stated(&direct, facts);
+    direct::look(&ground, why_not_direct, facts)?;
+    alignment::of_writes(&ground, facts)?;
+    alignment::without_waiting(&ground, facts)?;
+    abilities::write_flags(&ground, facts)?;
+    drop(ground);
+    if is_quick {
+        document.unmeasured.push("Nothing was measured, because of --quick.".into());
+        return Ok(());
+    }
+    if !takes_blocks(document) {
+        return Ok(());
+    }
+    let (room, needed) = (place.room_bytes()?, site::ROOM_BYTES);
+    if room < needed {
+        let (room, needed) = (units::about_bytes(room), units::about_bytes(needed));
+        document.unmeasured.push(format!("Nothing was measured: {room} are free, and {needed} are needed."));
+        return Ok(());
+    }
+    measure(place, document)
+}
+
+/// Whether blocks of the length that is measured may be moved directly.
+fn takes_blocks(document: &mut Document) -> bool {
+    let unit = document.facts.number("offset_bytes").unwrap_or(site::BLOCK_BYTES);
+    if unit > site::BLOCK_BYTES {
+        let unit = units::size(unit);
+        document
+            .unmeasured
+            .push(format!("Nothing was measured: 4 KiB are, and direct I/O is in multiples of {unit} here."));
+    }
+    unit <= site::BLOCK_BYTES
+}
+
+fn measure(place: &Place, document: &mut Document) -> Result<()> {
+    let unit = document.facts.number("offset_bytes").unwrap_or(site::BLOCK_BYTES);
+    let site = |target| Site::new(place, target, unit).transpose();
+    let sites = concurrency::TARGETS.into_iter().filter_map(site).collect::<Result<Vec<_>>>()?;
+    let progress =
+        Progress::of(cost::turns(&sites) + sites.len() as u64 * concurrency::TURNS + sync_methods::TURNS);
+    if let Some(written) = sites.iter().find(|site| site.target == Target::Overwrite) {
+        document.flush = Some(cost::of_flushes(written, &progress)?);
+    }
+    document.costs = cost::of_writes(place, &sites, &progress)?;
+    document.concurrency = concurrency::of(&sites, &progress)?;
+    document.sync_methods = sync_methods::compare(place, &progress)?;
+    Ok(())
+}
+
+/// A device is read, and never written.
+fn on_a_device(device: &File, subject: &Subject, is_quick: bool, document: &mut Document) -> Result<()> {
+    alignment::as_stated(device, &mut document.facts);
+    alignment::of_reads(device, &mut document.facts);
+    document.unmeasured.push("Writes and flushes were not measured: a device is only read.".into());
+    if is_quick {
+        document.unmeasured.push("Reads were not measured, because of --quick.".into());
+        return Ok(());
+    }
+    if !takes_blocks(document) {
+        return Ok(());
+    }
+    let bytes = device::size_bytes(&subject.path)?;
+    if bytes < site::BLOCK_BYTES {
+        document.unmeasured.push("Reads were not measured: the device is empty.".into());
+        return Ok(());
+    }
+    let sites = [Site::of_device(device.try_clone()?, bytes)];
+    document.concurrency = concurrency::of(&sites, &Progress::of(concurrency::TURNS))?;
+    Ok(())
+}

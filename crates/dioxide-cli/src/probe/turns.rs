@@ -1,0 +1,36 @@
+//! What is compared has its turns within the same rounds, so that what changes on the machine meanwhile changes all of it.
+
+use crate::bench::order::order;
+use crate::interrupt;
+use anyhow::Result;
+
+/// As many as let all of them agreeing mean something.
+pub const ROUNDS: u32 = 5;
+
+/// Gives each one a turn in every round, in an order that rotates.
+pub fn in_turn<T>(all: &mut [T], rounds: u32, mut act: impl FnMut(&mut T) -> Result<()>) -> Result<()> {
+    for round in 0..rounds as usize {
+        for turn in order(round, all.len()) {
+            interrupt::check()?;
+            act(&mut all[turn])?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everyone_has_a_turn_in_every_round() {
+        let mut turns = [0; 3];
+        in_turn(&mut turns, 4, |count| {
+            *count += 1;
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(turns, [4; 3]);
+        in_turn::<u8>(&mut [], 4, |_| panic!("there is nobody")).unwrap();
+    }
+}

@@ -1,0 +1,427 @@
+//! The results as fio writes its own (`--output-format=json+`), for the tools that read those. A row is a job, as with
+//! fio's `group_reporting`: all threads and rounds together, with the rounds as samples. What fio counts and a bench does not
+//! (context switches, faults, merges) is left out.
+
+use super::percentiles::PERCENTILES;
+use super::{Report, matrix};
+use crate::bench::figures::{Figures, Row};
+use crate::bench::latency::{Latencies, Timings};
+use crate::bench::work::{Scenario, durability_name};
+use crate::meter::machine::Machine;
+use crate::units;
+use dioxide::Durability;
+use serde::{Serialize, Serializer};
+use std::collections::BTreeMap;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// The whole document.
+#[derive(Serialize)]
+pub struct Document {
+    #[serde(rename = "fio version")]
+    version: String,
+    timestamp: u64,
+    timestamp_ms: u64,
+    time: String,
+    #[serde(rename = "global options")]
+    options: Pairs<String>,
+    jobs: Vec<Job>,
+    disk_util: [(); 0],
+}
+
+/// In their order.
+#[derive(Clone)]
+struct Pairs<T>(Vec<(String, T)>);
+
+impl<T: Serialize> Serialize for Pairs<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
+    }
+}
+
+/// A row of the results.
+#[derive(Serialize)]
+struct Job {
+    jobname: String,
+    groupid: usize,
+    error: u32,
+    eta: u32,
+    /// Seconds.
+    elapsed: u64,
+    #[serde(rename = "job options")]
+    options: Pairs<String>,
+    read: Direction,
+    write: Direction,
+    trim: Direction,
+    sync: Syncs,
+    /// Milliseconds of all threads together.
+    job_runtime: u64,
+    /// Percent of `job_runtime`.
+    usr_cpu: f64,
+    sys_cpu: f64,
+    /// Percent of the operations.
+    iodepth_level: Pairs<f64>,
+    latency_ns: Pairs<f64>,
+    latency_us: Pairs<f64>,
+    latency_ms: Pairs<f64>,
+    latency_depth: usize,
+    latency_target: u32,
+    latency_percentile: f64,
+    latency_window: u32,
+}
+
+/// Reads, writes or trims. Rates are of all rounds together; bandwidth is in KiB a second where its name does not say bytes.
+#[derive(Default, Serialize)]
+struct Direction {
+    io_bytes: u64,
+    io_kbytes: u64,
+    bw_bytes: u64,
+    bw: u64,
+    iops: f64,
+    /// Milliseconds.
+    runtime: u64,
+    total_ios: u64,
+    short_ios: u64,
+    drop_ios: u64,
+    slat_ns: Latency,
+    clat_ns: Latency,
+    lat_ns: Latency,
+    bw_min: u64,
+    bw_max: u64,
+    /// Percent of the bandwidth of the group, which is this job alone.
+    bw_agg: f64,
+    bw_mean: f64,
+    bw_dev: f64,
+    bw_samples: usize,
+    iops_min: u64,
+    iops_max: u64,
+    iops_mean: f64,
+    iops_stddev: f64,
+    iops_samples: usize,
+}
+
+#[derive(Default, Serialize)]
+struct Latency {
+    min: u64,
+    max: u64,
+    mean: f64,
+    stddev: f64,
+    #[serde(rename = "N")]
+    count: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    percentile: Option<Pairs<u64>>,
+    /// Operations by their latency. Left out where there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bins: Option<Pairs<u64>>,
+}
+
+/// Flushes, which a bench does not time by themselves.
+#[derive(Default, Serialize)]
+struct Syncs {
+    total_ios: u64,
+    lat_ns: Latency,
+}
+
+/// The report as fio would have written it.
+pub fn document(report: &Report) -> Document {
+    let began = humantime::parse_rfc3339(&report.machine.date).ok();
+    let since = began.and_then(|began| began.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    Document {
+        version: format!("dioxide-{}", report.machine.dioxide_version),
+        timestamp: since.as_secs(),
+        timestamp_ms: since.as_millis() as u64,
+        time: report.machine.date.clone(),
+        options: global_options(&report.machine),
+        jobs: report.rows.iter().enumerate().map(|(nth, row)| job(nth, row)).collect(),
+        disk_util: [],
+    }
+}
+
+fn global_options(machine: &Machine) -> Pairs<String> {
+    pairs([("directory", machine.target.clone()), ("direct", "1".into()), ("group_reporting", "1".into())])
+}
+
+fn pairs<T, const N: usize>(pairs: [(&str, T); N]) -> Pairs<T> {
+    Pairs(pairs.map(|(key, value)| (key.to_owned(), value)).into())
+}
+
+fn job(nth: usize, row: &Row) -> Job {
+    let time: Duration = row.runs.iter().map(|run| run.elapsed).sum();
+    let threads = row.point.threads(row.route);
+    let of_a_thread = |percent: fn(&Figures) -> f64| row.median(percent) / threads as f64;
+    let shares = |unit_ns, bounds: &[u64]| shares(&row.timings.clat, unit_ns, bounds);
+    Job {
+        jobname: name(row),
+        groupid: nth,
+        error: 0,
+        eta: 0,
+        elapsed: time.as_secs_f64().ceil() as u64,
+        options: options(row),
+        read: direction(row, &row.reads, |run| run.read_iops, time),
+        write: direction(row, &row.writes, |run| run.write_iops, time),
+        trim: Direction::default(),
+        sync: Syncs::default(),
+        job_runtime: time.as_millis() as u64 * threads as u64,
+        usr_cpu: of_a_thread(|run| run.usr_cpu),
+        sys_cpu: of_a_thread(|run| run.sys_cpu),
+        iodepth_level: iodepth_level(row.route.iodepth()),
+        latency_ns: shares(1, &BELOW),
+        latency_us: shares(1_000, &BELOW),
+        latency_ms: shares(1_000_000, &[&BELOW[..], &[2000, u64::MAX]].concat()),
+        latency_depth: row.route.iodepth(),
+        latency_target: 0,
+        latency_percentile: 100.0,
+        latency_window: 0,
+    }
+}
+
+/// `append-dioxide-4k-64`; what else two rows may differ in is in the options.
+fn name(row: &Row) -> String {
+    let (scenario, path) = (row.point.scenario.name(), matrix::path_of(row).replace(' ', "-"));
+    format!("{scenario}-{path}-{}-{}", bs(row), row.point.numjobs)
+}
+
+/// As fio takes it.
+fn bs(row: &Row) -> String {
+    let sizes = row.point.sizes;
+    let min = units::bytes(sizes.min_bytes);
+    if sizes.fixed().is_some() { min } else { format!("{min}-{}", units::bytes(sizes.max_bytes)) }
+}
+
+/// What fio would be asked for to do the like, as far as it can.
+fn options(row: &Row) -> Pairs<String> {
+    let point = row.point;
+    let rw = if point.scenario == Scenario::Mixed { "randrw" } else { "write" };
+    let ioengine = if row.route.is_dioxide() { "dioxide" } else { "psync" };
+    let always = [
+        ("name", name(row)),
+        ("ioengine", ioengine.into()),
+        ("rw", rw.into()),
+        (if point.sizes.fixed().is_some() { "bs" } else { "bsrange" }, bs(row)),
+        ("numjobs", point.threads(row.route).to_string()),
+        ("iodepth", row.route.iodepth().to_string()),
+        ("loops", row.runs.len().to_string()),
+        ("description", format!("{} {}", row.route.name(), durability_name(point.durability))),
+    ];
+    let sync = (point.durability == Durability::EveryWrite).then(|| ("sync", "dsync".to_owned()));
+    let mix = point.rwmixread.map(|percent| ("rwmixread", percent.to_string()));
+    let rate = point.rate_iops.map(|rate| ("rate_iops", (rate / point.numjobs as u64).to_string()));
+    let mut options = pairs(always);
+    let given = [sync, mix, rate].into_iter().flatten();
+    options.0.extend(given.map(|(key, value)| (key.to_owned(), value)));
+    options
+}
+
+/// Those of `row` that go one way, over the time of all rounds.
+fn direction(row: &Row, timings: &Timings, iops: fn(&Figures) -> f64, time: Duration) -> Direction {
+    let (count, seconds) = (timings.clat.len(), time.as_secs_f64());
+    if count == 0 {
+        return Direction::default();
+    }
+    let bytes: f64 = row.runs.iter().map(|run| run.bw_bytes * run.elapsed.as_secs_f64()).sum();
+    let ops: u64 = row.runs.iter().map(|run| run.ops).sum();
+    let bytes_per_op = bytes / ops as f64;
+    let io_bytes = (bytes_per_op * count as f64).round() as u64;
+    let bw_bytes = io_bytes as f64 / seconds;
+    let rates = Samples::of(row.runs.iter().map(iops));
+    let bandwidths = Samples::of(row.runs.iter().map(|run| iops(run) * bytes_per_op / 1024.0));
+    let lat = timings.lat.as_ref().unwrap_or(&timings.clat);
+    Direction {
+        io_bytes,
+        io_kbytes: io_bytes >> 10,
+        bw_bytes: bw_bytes.round() as u64,
+        bw: (bw_bytes / 1024.0) as u64,
+        iops: count as f64 / seconds,
+        runtime: time.as_millis() as u64,
+        total_ios: count,
+        short_ios: 0,
+        drop_ios: 0,
+        slat_ns: Latency::default(),
+        clat_ns: Latency {
+            percentile: Some(percentiles(&timings.clat)),
+            bins: Some(bins(&timings.clat)),
+            ..latency(&timings.clat)
+        },
+        lat_ns: latency(lat),
+        bw_min: bandwidths.min as u64,
+        bw_max: bandwidths.max as u64,
+        bw_agg: 100.0,
+        bw_mean: bandwidths.mean,
+        bw_dev: bandwidths.stddev,
+        bw_samples: bandwidths.count,
+        iops_min: rates.min as u64,
+        iops_max: rates.max as u64,
+        iops_mean: rates.mean,
+        iops_stddev: rates.stddev,
+        iops_samples: rates.count,
+    }
+}
+
+/// What the rounds have in common.
+struct Samples {
+    min: f64,
+    max: f64,
+    mean: f64,
+    stddev: f64,
+    count: usize,
+}
+
+impl Samples {
+    /// Of one round at least.
+    fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
+        let count = values.clone().count();
+        let mean = values.clone().sum::<f64>() / count as f64;
+        let squares: f64 = values.clone().map(|value| (value - mean).powi(2)).sum();
+        // As fio has it: of a sample, and 0 for a single one.
+        let stddev = (squares / count.saturating_sub(1).max(1) as f64).sqrt();
+        let (min, max) = (values.clone().fold(f64::INFINITY, f64::min), values.fold(0.0, f64::max));
+        Self { min, max, mean, stddev, count }
+    }
+}
+
+fn latency(all: &Latencies) -> Latency {
+    let (mean, stddev) = (all.mean(), all.stdev());
+    Latency { min: all.min(), max: all.max(), mean, stddev, count: all.len(), percentile: None, bins: None }
+}
+
+fn percentiles(all: &Latencies) -> Pairs<u64> {
+    Pairs(PERCENTILES.map(|at| (format!("{at:.6}"), all.value_at_percentile(at))).into())
+}
+
+/// Of each power of two, fio has so many bins.
+const BIN_BITS: u32 = 6;
+/// The last of fio's bins, which has all that took longer too: 17 s.
+const BIN_LAST_NS: u64 = 17_112_760_320;
+
+fn bins(all: &Latencies) -> Pairs<u64> {
+    let mut bins = BTreeMap::<u64, u64>::new();
+    for value in all.iter_recorded() {
+        *bins.entry(bin_ns(value.value_iterated_to())).or_default() += value.count_since_last_iteration();
+    }
+    Pairs(bins.into_iter().map(|(ns, count)| (ns.to_string(), count)).collect())
+}
+
+/// The bin that a latency is in, by its middle.
+fn bin_ns(ns: u64) -> u64 {
+    let error_bits = (ns.max(1).ilog2()).saturating_sub(BIN_BITS);
+    let low = ns >> error_bits << error_bits;
+    (low + (1 << error_bits >> 1)).min(BIN_LAST_NS)
+}
+
+/// fio's bounds of latencies, in each unit.
+const BELOW: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
+
+/// Percent of the operations that took less than each bound, and no less than the one before. What belongs to a smaller unit is
+/// there; the last bound of all is none.
+fn shares(all: &Latencies, unit_ns: u64, bounds: &[u64]) -> Pairs<f64> {
+    // The bound of the smaller unit.
+    let mut low = if unit_ns == 1 { 0 } else { unit_ns };
+    let share = |bound: &u64| {
+        let high = bound.saturating_mul(unit_ns);
+        let within = all.iter_recorded().filter(|value| (low..high).contains(&value.value_iterated_to()));
+        let count: u64 = within.map(|value| value.count_since_last_iteration()).sum();
+        low = high;
+        let name = if *bound == u64::MAX { ">=2000".into() } else { bound.to_string() };
+        (name, 100.0 * count as f64 / all.len().max(1) as f64)
+    };
+    Pairs(bounds.iter().map(share).collect())
+}
+
+/// How many were outstanding when an operation was begun: as many as may be, since each that ends makes room for another.
+fn iodepth_level(iodepth: usize) -> Pairs<f64> {
+    let levels = [1, 2, 4, 8, 16, 32, 64];
+    let own = levels.into_iter().rfind(|level| *level <= iodepth);
+    let name = |level: usize| if level == 64 { ">=64".into() } else { level.to_string() };
+    Pairs(levels.map(|level| (name(level), if Some(level) == own { 100.0 } else { 0.0 })).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::figures::examples::{append_point, mixed_point, row};
+    use crate::bench::work::{Point, Route};
+    use serde_json::{Value, json};
+
+    fn jobs(rows: Vec<Row>) -> Value {
+        let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
+        serde_json::to_value(document(&report)).unwrap()["jobs"].take()
+    }
+
+    #[test]
+    fn a_row_is_a_job() {
+        let jobs = jobs(vec![
+            row(append_point(64), Route::Kernel, &[100, 300]),
+            row(append_point(64), Route::Queue { iodepth: 64 }, &[100]),
+        ]);
+        let (kernel, queue) = (&jobs[0], &jobs[1]);
+        assert_eq!(
+            (&kernel["jobname"], &queue["jobname"]),
+            (&json!("append-kernel-4k-64"), &json!("append-dioxide-queue-4k-64"))
+        );
+        let write = &kernel["write"];
+        assert_eq!(
+            (&write["total_ios"], &write["runtime"], &write["iops"]),
+            (&json!(2000), &json!(2000), &json!(1000.0))
+        );
+        assert_eq!(
+            (&write["iops_min"], &write["iops_max"], &write["iops_samples"]),
+            (&json!(100), &json!(300), &json!(2))
+        );
+        assert_eq!(
+            (&write["bw_mean"], &write["bw_min"], &write["io_bytes"]),
+            (&json!(800.0), &json!(400), &json!(2000 * 4096))
+        );
+        assert_eq!(kernel["job_runtime"], 128_000);
+        assert_eq!(
+            (&kernel["job options"]["iodepth"], &queue["job options"]["iodepth"]),
+            (&json!("1"), &json!("64"))
+        );
+        assert_eq!(
+            (&kernel["iodepth_level"]["1"], &queue["iodepth_level"][">=64"]),
+            (&json!(100.0), &json!(100.0))
+        );
+    }
+
+    #[test]
+    fn both_ways_of_a_mix() {
+        let job = &jobs(vec![row(mixed_point(2), Route::Dioxide, &[1000])])[0];
+        assert_eq!(
+            (&job["job options"]["rw"], &job["job options"]["rwmixread"]),
+            (&json!("randrw"), &json!("70"))
+        );
+        assert_eq!((&job["read"]["total_ios"], &job["write"]["total_ios"]), (&json!(500), &json!(1000)));
+        assert_eq!((&job["read"]["iops_mean"], &job["write"]["iops_mean"]), (&json!(700.0), &json!(300.0)));
+    }
+
+    #[test]
+    fn a_given_load_is_for_each_job() {
+        let point = Point { rate_iops: Some(640), ..append_point(64) };
+        let job = &jobs(vec![row(point, Route::Kernel, &[100])])[0];
+        assert_eq!(job["job options"]["rate_iops"], "10");
+    }
+
+    #[test]
+    fn every_operation_is_in_one_bin_and_one_share() {
+        let job = &jobs(vec![row(append_point(1), Route::Kernel, &[10])])[0];
+        let clat = &job["write"]["clat_ns"];
+        let bins: u64 = clat["bins"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
+        assert_eq!(bins, clat["N"].as_u64().unwrap());
+        let shares: f64 = ["latency_ns", "latency_us", "latency_ms"]
+            .iter()
+            .flat_map(|unit| job[*unit].as_object().unwrap().values())
+            .map(|share| share.as_f64().unwrap())
+            .sum();
+        assert!((shares - 100.0).abs() < 1e-6, "{shares}");
+        // 1 us to 1 ms, evenly.
+        let half = job["latency_us"]["500"].as_f64().unwrap();
+        assert!((24.5..25.5).contains(&half), "{half}");
+    }
+
+    #[test]
+    fn bins_are_those_of_fio() {
+        for (ns, bin) in
+            [(0, 0), (127, 127), (128, 129), (129, 129), (1000, 1004), (u64::MAX >> 8, BIN_LAST_NS)]
+        {
+            assert_eq!(bin_ns(ns), bin, "{ns}");
+        }
+    }
+}

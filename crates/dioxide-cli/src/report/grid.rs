@@ -1,0 +1,39 @@
+//! A table before it is drawn: on a terminal here, on a page elsewhere.
+
+use comfy_table::{CellAlignment, Table, presets};
+use std::fmt;
+
+/// Rows of texts, each as long as the header.
+pub struct Grid {
+    pub header: Vec<String>,
+    pub rows: Vec<Vec<String>>,
+    /// Of each column, whether it holds numbers. The others hold words; the first of those says what a row is.
+    pub numbers: Vec<bool>,
+}
+
+impl Grid {
+    /// `is_number` is asked with the index of each column.
+    pub fn new(header: Vec<String>, rows: Vec<Vec<String>>, is_number: impl Fn(usize) -> bool) -> Self {
+        let numbers = (0..header.len()).map(is_number).collect();
+        Self { header, rows, numbers }
+    }
+}
+
+/// Words to the left, numbers to the right.
+impl fmt::Display for Grid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        if self.header.iter().any(|name| !name.is_empty()) {
+            table.set_header(&self.header);
+        }
+        for row in &self.rows {
+            table.add_row(row);
+        }
+        for column in table.column_iter_mut() {
+            let is_number = self.numbers[column.index];
+            column.set_cell_alignment(if is_number { CellAlignment::Right } else { CellAlignment::Left });
+        }
+        f.write_str(&table.trim_fmt())
+    }
+}

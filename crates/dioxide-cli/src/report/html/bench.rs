@@ -1,0 +1,221 @@
+//! The page of a bench: what it amounts to, and for each scenario curves, percentiles and the table.
+
+use super::page;
+use super::plot::Style;
+use super::plot::axis::{Axis, short_count, short_time};
+use super::plot::bars::{Bar, Bars};
+use super::plot::curves::{Curves, Point, Series};
+use crate::bench::figures::Row;
+use crate::bench::work::Route;
+use crate::report::grid::Grid;
+use crate::report::{Report, by_block_size, matrix, refusals, sentence, table};
+use dioxide_diagnose::words::nanoseconds;
+use maud::{Markup, html};
+
+pub fn page(report: &Report) -> String {
+    let groups: Vec<&[Row]> = report.groups().collect();
+    let body = html! {
+        section {
+            h2 { "In words" }
+            @for rows in groups.iter().flat_map(|rows| by_block_size(rows)) {
+                (in_sentences(&sentence::of(rows)))
+            }
+        }
+        @for rows in &groups { (group(report, rows)) }
+    };
+    page::page("bench", &table::place(report, report.rows[0].point), &report.machine, body)
+}
+
+/// One scenario and durability. Several block sizes have matrices in common.
+fn group(report: &Report, rows: &[Row]) -> Markup {
+    html! {
+        @if by_block_size(rows).nth(1).is_some() {
+            section {
+                (page::heading(&matrix::title(report, rows)))
+                @for matrix in matrix::matrices(rows) { (page::table(&matrix)) }
+                @for line in matrix::descents(rows) { p { (line) } }
+            }
+        }
+        @for rows in by_block_size(rows) {
+            section {
+                (page::heading(&table::title(report, rows)))
+                div.plots { (rates(rows)) (latencies(rows)) }
+                (page::table(&table::of(rows)))
+                @for line in refusals::of(rows).lines() { p.conditions { (line) } }
+                h3 { "Latency percentiles" }
+                (page::table(&percentiles(rows)))
+            }
+        }
+    }
+}
+
+/// `Appends of 4 KiB: 64 threads ... . With ... .`, each sentence in a line of its own.
+fn in_sentences(text: &str) -> Markup {
+    let (subject, rest) = text.split_once(": ").unwrap_or(("", text));
+    html! {
+        h3 { (subject) }
+        ul { @for sentence in rest.trim_end_matches('.').split(". ") { li { (sentence) "." } } }
+    }
+}
+
+/// Rates over threads, or as bars where there is one number of threads only.
+fn rates(rows: &[Row]) -> Markup {
+    let mut numjobs = rows.iter().map(|row| row.point.numjobs);
+    let first = numjobs.next();
+    if numjobs.all(|count| Some(count) == first) { rates_of_one(rows) } else { scaling(rows) }
+}
+
+fn scaling(rows: &[Row]) -> Markup {
+    let has_queue = rows.iter().any(|row| row.point.threads(row.route) != row.point.numjobs);
+    let crew = if has_queue { "threads, or outstanding in one queue" } else { "threads" };
+    let series: Vec<Series> = matrix::paths(rows)
+        .into_iter()
+        .map(|name| {
+            let rows = rows.iter().filter(|row| matrix::path_of(row) == name);
+            let mut rows: Vec<&Row> = rows.collect();
+            rows.sort_by_key(|row| row.point.numjobs);
+            let (style, points) = (style(rows[0]), rows.into_iter().map(rate_at).collect());
+            Series { name, style, points, is_marked: true }
+        })
+        .collect();
+    let values =
+        series.iter().flat_map(|series| &series.points).flat_map(|point| [point.range.0, point.range.1]);
+    let y = Axis::fitting("operations a second", values, short_count);
+    let curves = Curves {
+        title: "Rate by threads; bands are the range of the rounds".into(),
+        description: series.iter().map(in_words).collect::<Vec<_>>().join(" "),
+        x: Axis::doublings(crew, rows.iter().map(|row| row.point.numjobs)),
+        y,
+        series,
+    };
+    curves.draw()
+}
+
+/// `kernel: 7.3k with 1, 3.2k with 64.`
+fn in_words(series: &Series) -> String {
+    let points: Vec<&str> = series.points.iter().map(|point| &point.note[..]).collect();
+    format!("{}: {}.", series.name, points.join(", "))
+}
+
+fn rate_at(row: &Row) -> Point {
+    let (iops, crew) = (row.iops(), sentence::crew(row));
+    Point {
+        x: row.point.numjobs as f64,
+        y: iops,
+        range: range(row, |run| run.iops),
+        note: format!("{iops:.0} a second with {crew}"),
+    }
+}
+
+/// From the slowest round to the fastest.
+fn range(row: &Row, figure: fn(&crate::bench::figures::Figures) -> f64) -> (f64, f64) {
+    let all = || row.runs.iter().map(figure);
+    (all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max))
+}
+
+fn rates_of_one(rows: &[Row]) -> Markup {
+    let bars = rows.iter().map(|row| Bar {
+        name: matrix::path_of(row),
+        style: style(row),
+        value: row.iops(),
+        text: format!("{:.0}/s", row.iops()),
+        range: Some(range(row, |run| run.iops)),
+    });
+    let bars: Vec<Bar> = bars.collect();
+    let words: Vec<String> = bars.iter().map(|bar| format!("{} {}", bar.name, bar.text)).collect();
+    Bars {
+        title: format!(
+            "Operations a second, {}; lines are the range of the rounds",
+            sentence::crew(&rows[0])
+        ),
+        description: words.join(", ") + ".",
+        bars,
+        full: None,
+    }
+    .draw()
+}
+
+/// The percentiles that are drawn, from the median to where the rounds have operations enough.
+const DRAWN: [f64; 11] = [50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
+
+fn latencies(rows: &[Row]) -> Markup {
+    let most = rows.iter().map(|row| row.point.numjobs).max().unwrap_or_default();
+    let at_most = || rows.iter().filter(|row| row.point.numjobs == most);
+    let crew = at_most().next().map(sentence::crew).unwrap_or_default();
+    let series: Vec<Series> =
+        at_most().map(percentile_curve).filter(|series| !series.points.is_empty()).collect();
+    let values = series.iter().flat_map(|series| &series.points).map(|point| point.y);
+    let y = Axis::fitting("latency", values, short_time);
+    let marks = [50.0, 90.0, 99.0, 99.9, 99.99].map(|percent| (nines(percent), format!("p{percent}")));
+    let curves = Curves {
+        title: format!("Latency by percentile, {crew}"),
+        description: series.iter().map(in_words).collect::<Vec<_>>().join(" "),
+        x: Axis::marked("percentile", nines(50.0)..=nines(99.99), marks.into()),
+        y,
+        series,
+    };
+    curves.draw()
+}
+
+fn percentile_curve(row: &Row) -> Series {
+    let latencies = row.timings.seen();
+    let enough = |percent: &f64| latencies.len() as f64 * (100.0 - percent) >= 100.0;
+    let point = |percent: f64| {
+        let ns = latencies.value_at_percentile(percent) as f64;
+        let note = format!("p{percent} {}", nanoseconds(ns));
+        Point { x: nines(percent), y: ns, range: (ns, ns), note }
+    };
+    let points = DRAWN.into_iter().filter(enough).map(point).collect();
+    Series { name: matrix::path_of(row), style: style(row), points, is_marked: true }
+}
+
+/// For each row, what is drawn and more.
+fn percentiles(rows: &[Row]) -> Grid {
+    let shown = [50.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
+    let columns = shown.iter().map(|percent| format!("p{percent}"));
+    let cells = |row: &Row| {
+        let latencies = row.timings.seen();
+        let at = |percent: &f64| nanoseconds(latencies.value_at_percentile(*percent) as f64);
+        let names = [row.route.name().into(), row.point.threads(row.route).to_string()];
+        let ends = [nanoseconds(latencies.max() as f64), latencies.len().to_string()];
+        names
+            .into_iter()
+            .chain([row.route.iodepth().to_string()])
+            .chain(shown.iter().map(at))
+            .chain(ends)
+            .collect()
+    };
+    let names = ["path", "numjobs", "iodepth"].map(String::from);
+    let header = names.into_iter().chain(columns).chain(["max", "operations"].map(String::from));
+    Grid::new(header.collect(), rows.iter().map(cells).collect(), |column| column > 0)
+}
+
+/// 1 for 90 %, 2 for 99 %, and so on: each step has a tenth of the operations beyond it.
+fn nines(percent: f64) -> f64 {
+    -(1.0 - percent / 100.0).log10()
+}
+
+/// Queues of as many operations and more are deep.
+const DEEP: usize = 32;
+
+/// The same on all plots.
+fn style(row: &Row) -> Style {
+    Style(match row.route {
+        Route::Dioxide => 0,
+        Route::Kernel => 1,
+        Route::Preallocated => 2,
+        Route::BufferedGroup => 3,
+        Route::Serialised => 4,
+        Route::Positional => 5,
+        Route::Recycled => 6,
+        Route::Sparse => 8,
+        // Of several depths on one plot, shallow ones and deep ones.
+        Route::Queue { iodepth } => {
+            if iodepth < DEEP {
+                9
+            } else {
+                7
+            }
+        }
+    })
+}

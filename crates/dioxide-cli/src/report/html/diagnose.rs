@@ -1,0 +1,166 @@
+//! The page of a diagnosis: the verdicts, where the threads waited, and the curve with the law that was fitted to it.
+
+use super::page;
+use super::plot::Style;
+use super::plot::axis::{Axis, short_count};
+use super::plot::bars::{Bar, Bars};
+use super::plot::curves::{Curves, Point, Series};
+use crate::bench::ratio::median;
+use crate::diagnose::document::{Diagnosis, Document};
+use crate::diagnose::people::{COLUMNS, curve, law, summary, title, unseen};
+use crate::report::grid::Grid;
+use dioxide_diagnose::channels::Kind;
+use dioxide_diagnose::evidence::{OtherWay, Step};
+use dioxide_diagnose::finding::{Finding, Wall};
+use dioxide_diagnose::usl::{Fit, Prediction};
+use dioxide_diagnose::waits::Wait;
+use dioxide_diagnose::words::percent;
+use maud::{Markup, html};
+
+/// Waits with less of the time in I/O are in the table only.
+const SHARE_MIN: f64 = 0.005;
+/// What was measured, and the law that was fitted to it.
+const MEASURED: Style = Style(1);
+const LAW: Style = Style(4);
+
+pub fn page(document: &Document) -> String {
+    let body = html! {
+        @if document.diagnoses.len() > 1 {
+            section { (page::heading("At a glance")) (page::table(&summary(document))) }
+        }
+        @for diagnosis in &document.diagnoses { (section(document, diagnosis)) }
+        @if let Some(text) = unseen(&document.diagnoses) { section { p { (text) } } }
+    };
+    page::page("diagnose", &document.machine.target, &document.machine, body)
+}
+
+fn section(document: &Document, diagnosis: &Diagnosis) -> Markup {
+    html! {
+        section {
+            (page::heading(&title(document, diagnosis)))
+            @for finding in &diagnosis.findings { (verdict(finding)) }
+            div.plots {
+                @if diagnosis.waits.iter().any(is_drawn) { (shares(&diagnosis.waits)) }
+                @if !diagnosis.evidence.curve.is_empty() { (scaling(diagnosis)) }
+            }
+            @if !diagnosis.waits.is_empty() {
+                h3 { "Where the threads were" }
+                (page::table(&waits(&diagnosis.waits)))
+            }
+            @if !diagnosis.evidence.curve.is_empty() {
+                h3 { "Rate by threads" }
+                (page::table(&curve(diagnosis)))
+            }
+            @for sentence in law(diagnosis) { p { (sentence) } }
+        }
+    }
+}
+
+fn verdict(finding: &Finding) -> Markup {
+    let is_fine = matches!(finding.wall, Wall::Nothing | Wall::Device | Wall::Processor);
+    html! {
+        div.finding.fine[is_fine] {
+            p { (finding.verdict) }
+            @for (name, lines) in [("Seen", &finding.evidence), ("Advice", &finding.advice)] {
+                @if !lines.is_empty() { h3 { (name) } (page::list(lines)) }
+            }
+        }
+    }
+}
+
+fn is_drawn(wait: &Wait) -> bool {
+    wait.share.is_some_and(|share| share >= SHARE_MIN)
+}
+
+/// All of them, also those that the terminal has no room for.
+fn waits(waits: &[Wait]) -> Grid {
+    let header = COLUMNS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let cells = |wait: &Wait| COLUMNS.iter().map(|(_, cell)| cell(wait)).collect();
+    Grid::new(header, waits.iter().map(cells).collect(), |column| column < 2)
+}
+
+fn shares(waits: &[Wait]) -> Markup {
+    let bar = |wait: &Wait| {
+        let share = wait.share.unwrap_or_default();
+        let place = wait.function.as_ref().map(|function| format!(" in {function}"));
+        Bar {
+            name: format!("{}{}", wait.kind.name(), place.unwrap_or_default()),
+            style: style(wait.kind),
+            value: share,
+            text: percent(share),
+            range: None,
+        }
+    };
+    let bars: Vec<Bar> = waits.iter().filter(|wait| is_drawn(wait)).map(bar).collect();
+    let words: Vec<String> = bars.iter().map(|bar| format!("{} {}", bar.name, bar.text)).collect();
+    Bars {
+        title: "Share of the time in I/O".into(),
+        description: words.join(", ") + ".",
+        bars,
+        full: Some(1.0),
+    }
+    .draw()
+}
+
+/// Locks, what makes writes stable, the device, and the rest.
+fn style(kind: Kind) -> Style {
+    Style(match kind {
+        Kind::InodeLock | Kind::PositionLock | Kind::FileSystemLock | Kind::ProgramLock => 1,
+        Kind::Flush | Kind::JournalCommit => 2,
+        Kind::Device => 0,
+        Kind::PageCache => 3,
+        Kind::Processor => 5,
+        Kind::Completions | Kind::Idle | Kind::Unknown => 4,
+    })
+}
+
+fn scaling(diagnosis: &Diagnosis) -> Markup {
+    let evidence = &diagnosis.evidence;
+    let measured = evidence.curve.iter().filter_map(measured).collect();
+    let mut series =
+        vec![Series { name: "measured".into(), style: MEASURED, points: measured, is_marked: true }];
+    series.extend(diagnosis.usl.iter().map(fitted));
+    series.extend(evidence.others.iter().filter_map(other_way));
+    series.retain(|series| !series.points.is_empty());
+    let points = || series.iter().flat_map(|series| &series.points);
+    let curves = Curves {
+        title: "Rate by threads; bands are the range of the rounds, and of the law".into(),
+        description: points().map(|point| &point.note[..]).collect::<Vec<_>>().join(", ") + ".",
+        x: Axis::doublings("threads", points().map(|point| point.x as usize)),
+        y: Axis::fitting("operations a second", points().map(|point| point.y), short_count),
+        series,
+    };
+    curves.draw()
+}
+
+/// The median of the rounds, and their range.
+fn point(what: &str, numjobs: usize, iops: &[f64]) -> Option<Point> {
+    let y = median(iops.to_vec())?;
+    let (low, high) = (iops.iter().copied().fold(y, f64::min), iops.iter().copied().fold(y, f64::max));
+    let note = format!("{what} {y:.0} a second with {numjobs} threads");
+    Some(Point { x: numjobs as f64, y, range: (low, high), note })
+}
+
+fn measured(step: &Step) -> Option<Point> {
+    point("measured", step.numjobs, &step.iops)
+}
+
+fn other_way(way: &OtherWay) -> Option<Series> {
+    let style = match way.path.as_str() {
+        "dioxide" => 0,
+        "preallocated" => 2,
+        "sparse" => 8,
+        _ => 5,
+    };
+    let point = point(&way.path, way.numjobs, &way.iops)?;
+    Some(Series { name: way.path.clone(), style: Style(style), points: vec![point], is_marked: true })
+}
+
+/// With the range of what is known of it, also where nobody measured.
+fn fitted(law: &Fit) -> Series {
+    let point = |at: &Prediction| {
+        let note = format!("by the law {:.0} a second with {} threads", at.iops.value, at.numjobs);
+        Point { x: at.numjobs as f64, y: at.iops.value, range: (at.iops.low, at.iops.high), note }
+    };
+    Series { name: "law".into(), style: LAW, points: law.band.iter().map(point).collect(), is_marked: false }
+}

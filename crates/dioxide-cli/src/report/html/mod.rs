@@ -1,0 +1,7 @@
+//! Results as pages for browsers: each one file, that needs no other, no network and no script.
+
+pub mod bench;
+pub mod diagnose;
+mod page;
+mod plot;
+pub mod probe;

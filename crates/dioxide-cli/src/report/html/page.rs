@@ -1,0 +1,108 @@
+//! What all pages have in common. Text goes through maud, which escapes it.
+
+use crate::meter::machine::Machine;
+use crate::report::grid::Grid;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+const STYLE: &str = include_str!("style.css");
+
+/// A whole page, by the name of the command and what it is about.
+pub fn page(command: &str, about: &str, machine: &Machine, body: Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { "dioxide " (command) ": " (about) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                main {
+                    header {
+                        p.kind { "dioxide " (command) }
+                        h1 { (about) }
+                        p.when { time datetime=(machine.date) { (machine.date.replace('T', " ").replace('Z', " UTC")) } }
+                    }
+                    (body)
+                    (conditions(machine))
+                }
+            }
+        }
+    };
+    page.into_string()
+}
+
+/// What a figure needs beside it to be worth anything.
+fn conditions(machine: &Machine) -> Markup {
+    let facts = [
+        ("Kernel", Some(machine.kernel_release.clone())),
+        ("CPUs", Some(machine.cpus.to_string())),
+        ("CPU", machine.cpu_model.clone()),
+        ("Target", Some(machine.target.clone())),
+        ("Device", machine.device.clone()),
+        ("Write cache", machine.device_write_cache.clone()),
+        ("dioxide", Some(format!("{}, {} build", machine.dioxide_version, machine.build))),
+    ];
+    html! {
+        section {
+            h2 { "Measured on" }
+            dl.facts {
+                @for (name, value) in &facts {
+                    @if let Some(value) = value { div { dt { (name) } dd { (value) } } }
+                }
+            }
+            p.command { code { (machine.command_line) } }
+        }
+    }
+}
+
+/// A table that scrolls in a box of its own where it is too wide. What a row is comes first, and stays in sight.
+pub fn table(grid: &Grid) -> Markup {
+    let first = grid.numbers.iter().position(|is_number| !is_number).unwrap_or_default();
+    let others: Vec<usize> = (0..grid.header.len()).filter(|column| *column != first).collect();
+    let class = |column: usize| (!grid.numbers[column]).then_some("words");
+    html! {
+        div.scroll role="region" tabindex="0" aria-label="table" {
+            table {
+                thead {
+                    tr {
+                        th scope="col" { (grid.header[first]) }
+                        @for column in &others { th scope="col" class=[class(*column)] { (grid.header[*column]) } }
+                    }
+                }
+                tbody {
+                    @for cells in &grid.rows {
+                        tr {
+                            th scope="row" { (cells[first]) }
+                            @for column in &others { td class=[class(*column)] { (cells[*column]) } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Names with what is to be said of each, and a remark. On narrow pages one below the other.
+pub fn facts(rows: &[[String; 3]]) -> Markup {
+    html! {
+        dl.list {
+            @for [name, value, remark] in rows {
+                div { dt { (name) } dd { (value) small { (remark) } } }
+            }
+        }
+    }
+}
+
+/// A list, if there is anything in it.
+pub fn list(lines: &[String]) -> Markup {
+    html! { @if !lines.is_empty() { ul { @for line in lines { li { (line) } } } } }
+}
+
+/// `Appends: bs=4 KiB on-sync, ...` as a heading and what is to be known besides.
+pub fn heading(title: &str) -> Markup {
+    let (subject, conditions) = title.split_once(": ").unwrap_or((title, ""));
+    html! { h2 { (subject) } p.conditions { (conditions) } }
+}

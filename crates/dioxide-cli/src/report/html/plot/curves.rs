@@ -1,0 +1,155 @@
+//! Curves: values over values, with the range of each as a band.
+
+use super::axis::Axis;
+use super::labels::apart;
+use super::{LETTER, Style, WIDTH, figure, line, path, text};
+use maud::{Markup, html};
+
+/// See the module.
+pub struct Curves {
+    pub title: String,
+    pub description: String,
+    pub x: Axis,
+    pub y: Axis,
+    pub series: Vec<Series>,
+}
+
+/// One curve.
+pub struct Series {
+    pub name: String,
+    pub style: Style,
+    /// From left to right; at least one.
+    pub points: Vec<Point>,
+    /// Whether points have markers: not where a curve is computed.
+    pub is_marked: bool,
+}
+
+pub struct Point {
+    pub x: f64,
+    pub y: f64,
+    /// From the least of what was measured to the most. The same twice if there is no range.
+    pub range: (f64, f64),
+    /// Shown when a pointer rests on it.
+    pub note: String,
+}
+
+const HEIGHT: f64 = 270.0;
+const TOP: f64 = 26.0;
+const BOTTOM: f64 = HEIGHT - 40.0;
+/// Between two names.
+const NAME_HEIGHT: f64 = 14.0;
+/// From the end of the curves to their names.
+const NAME_DISTANCE: f64 = 14.0;
+/// How much wider names are than other text.
+const BOLD: f64 = 1.1;
+/// Two marks of the lower axis are closer than this to none.
+const TICK_DISTANCE: f64 = 8.0;
+/// A name that had to move so far is tied to its curve by a line.
+const TIE_MIN: f64 = 4.0;
+
+/// Where the curves are.
+struct Field {
+    left: f64,
+    right: f64,
+}
+
+impl Curves {
+    pub fn draw(&self) -> Markup {
+        let widest = |texts: &mut dyn Iterator<Item = &String>| {
+            texts.map(|text| text.chars().count()).max().unwrap_or_default() as f64 * LETTER
+        };
+        let field = Field {
+            left: 8.0 + widest(&mut self.y.ticks.iter().map(|(_, text)| text)),
+            right: WIDTH - NAME_DISTANCE - BOLD * widest(&mut self.series.iter().map(|series| &series.name)),
+        };
+        let content = html! {
+            (self.grid(&field))
+            @for series in &self.series { (self.band(&field, series)) }
+            @for series in &self.series { (self.curve(&field, series)) }
+            (self.names(&field))
+        };
+        figure(&self.title, &self.description, HEIGHT, content)
+    }
+
+    fn place(&self, field: &Field, x: f64, y: f64) -> (f64, f64) {
+        let across = field.left + 6.0 + (field.right - field.left - 12.0) * self.x.position(x);
+        (across, BOTTOM - (BOTTOM - TOP) * self.y.position(y))
+    }
+
+    fn grid(&self, field: &Field) -> Markup {
+        let mut free_from = f64::NEG_INFINITY;
+        let below = self.x.ticks.iter().map(|(value, words)| {
+            let (x, _) = self.place(field, *value, 0.0);
+            let half = words.chars().count() as f64 * LETTER / 2.0;
+            let is_free = x - half >= free_from;
+            if is_free {
+                free_from = x + half + TICK_DISTANCE;
+            }
+            (x, is_free.then_some(words))
+        });
+        let below: Vec<_> = below.collect();
+        html! {
+            @for (value, words) in &self.y.ticks {
+                @let (_, y) = self.place(field, 0.0, *value);
+                (line("grid", (field.left, y), (field.right, y)))
+                (text("tick", "end", (field.left - 5.0, y + 4.0), words))
+            }
+            @for (x, words) in below {
+                (line("grid", (x, BOTTOM), (x, BOTTOM + if words.is_some() { 5.0 } else { 3.0 })))
+                @if let Some(words) = words { (text("tick", "middle", (x, BOTTOM + 17.0), words)) }
+            }
+            (text("axis", "start", (0.0, 12.0), &self.y.title))
+            (text("axis", "start", (field.left, HEIGHT - 5.0), &self.x.title))
+        }
+    }
+
+    /// The ranges of all points: a band, or a line for a single point.
+    fn band(&self, field: &Field, series: &Series) -> Markup {
+        let lows = series.points.iter().map(|point| self.place(field, point.x, point.range.0));
+        let highs = series.points.iter().map(|point| self.place(field, point.x, point.range.1));
+        match series.points.len() {
+            1 => {
+                let whisker = path(lows.chain(highs));
+                html! { path class=(format!("whisker {}", series.style.class())) d=(whisker) {} }
+            }
+            _ => {
+                let outline = path(lows.chain(highs.rev())) + "Z";
+                html! { path class=(format!("band {}", series.style.class())) d=(outline) {} }
+            }
+        }
+    }
+
+    fn curve(&self, field: &Field, series: &Series) -> Markup {
+        let corners = || series.points.iter().map(|point| self.place(field, point.x, point.y));
+        html! {
+            g class=(series.style.class()) {
+                path class="curve" d=(path(corners())) {}
+                @if series.is_marked {
+                    @for (point, (x, y)) in series.points.iter().zip(corners()) {
+                        g { title { (point.note) } (series.style.marker(x, y)) }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Beside the ends of the curves.
+    fn names(&self, field: &Field) -> Markup {
+        let end = |series: &Series| {
+            series.points.last().map(|point| self.place(field, point.x, point.y)).unwrap_or_default()
+        };
+        let wanted: Vec<f64> = self.series.iter().map(|series| end(series).1).collect();
+        let heights = apart(&wanted, NAME_HEIGHT, TOP, BOTTOM);
+        html! {
+            @for (series, height) in self.series.iter().zip(heights) {
+                @let (x, y) = end(series);
+                g class=(series.style.class()) {
+                    @if (height - y).abs() > TIE_MIN || x < field.right - NAME_DISTANCE {
+                        (line("tie", (x + 6.0, y), (field.right + NAME_DISTANCE - 4.0, height)))
+                    }
+                    (text("name", "start", (field.right + NAME_DISTANCE, height + 4.0), &series.name))
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Plots as SVG. Colours, dark mode and print are the style sheet's: a plot says only in which of the styles a series is.
+//! Every series is told from the others by its colour, its marker, its dashes, and its name beside it.
+
+pub mod axis;
+pub mod bars;
+pub mod curves;
+mod labels;
+
+use maud::{Markup, html};
+
+/// How a series looks. Styles are numbered; with more series than styles they begin again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style(pub usize);
+
+/// As many as the style sheet has.
+const STYLES: usize = 10;
+/// Of all plots, in their own units: letters are 12 high, and a phone shows about nine tenths of it.
+const WIDTH: f64 = 360.0;
+/// A letter as wide as fonts have it, about. Text is never measured.
+const LETTER: f64 = 7.0;
+
+impl Style {
+    pub fn class(self) -> String {
+        format!("s{}", self.0 % STYLES)
+    }
+
+    /// A mark with its middle at this point.
+    fn marker(self, x: f64, y: f64) -> Markup {
+        let path = match self.0 % STYLES {
+            0 | 7 => "m-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
+            1 | 8 => "m-3.6,-3.6h7.2v7.2h-7.2z",
+            2 => "m0,-4.8l4.5,8h-9z",
+            3 | 9 => "m0,-5l5,5l-5,5l-5,-5z",
+            4 => "m-3.5,-3.5l7,7m0,-7l-7,7",
+            5 => "m0,-4.5v9m-4.5,-4.5h9",
+            _ => "m0,4.8l4.5,-8h-9z",
+        };
+        html! { path class="mark" d=(format!("M{x:.1},{y:.1}{path}")) {} }
+    }
+}
+
+/// What all plots are wrapped in: a heading, the picture, and what it shows in words for who cannot see it.
+fn figure(title: &str, description: &str, height: f64, content: Markup) -> Markup {
+    html! {
+        figure {
+            figcaption { (title) }
+            svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox=(format!("0 0 {WIDTH} {height:.0}")) {
+                title { (title) }
+                desc { (description) }
+                (content)
+            }
+        }
+    }
+}
+
+fn line(class: &str, from: (f64, f64), to: (f64, f64)) -> Markup {
+    let ((x1, y1), (x2, y2)) = (from, to);
+    html! { path class=(class) d=(format!("M{x1:.1},{y1:.1}L{x2:.1},{y2:.1}")) {} }
+}
+
+/// `anchor` is `start`, `middle` or `end`.
+fn text(class: &str, anchor: &str, (x, y): (f64, f64), words: &str) -> Markup {
+    html! { text class=(class) text-anchor=(anchor) x=(format!("{x:.1}")) y=(format!("{y:.1}")) { (words) } }
+}
+
+/// The corners of a line, or of an outline.
+fn path(corners: impl Iterator<Item = (f64, f64)>) -> String {
+    let corners: Vec<String> = corners.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    format!("M{}", corners.join("L"))
+}

@@ -1,0 +1,91 @@
+//! The page of a probe: what it means, the facts with how each was found, and what was measured.
+
+use super::page;
+use super::plot::Style;
+use super::plot::bars::{Bar, Bars};
+use crate::probe::document::{Document, SyncMethod};
+use crate::probe::facts::{Fact, Facts, Topic};
+use crate::probe::table;
+use crate::report::grid::Grid;
+use maud::{Markup, html};
+
+pub fn page(document: &Document) -> String {
+    let body = html! {
+        section {
+            h2 { "What it means" }
+            (page::list(&document.meaning))
+            (page::list(&document.unmeasured))
+        }
+        @for topic in table::TOPICS {
+            @if document.facts.about(topic).next().is_some() { (facts(&document.facts, topic)) }
+        }
+        @if !document.devices.is_empty() {
+            section {
+                h2 { "Devices, each before what it lies on" }
+                (page::table(&table::of_devices(&document.devices)))
+                (page::list(&table::descriptions(&document.devices)))
+            }
+        }
+        @if let Some(flush) = &document.flush { (measured("A flush (fdatasync)", &table::of_flush(flush))) }
+        @if !document.costs.is_empty() {
+            (measured("One write of 4 KiB by one thread", &table::of_costs(&document.costs)))
+        }
+        @if !document.concurrency.is_empty() {
+            (measured("Operations of 4 KiB by 1, 2 and 8 threads", &table::of_concurrency(&document.concurrency)))
+        }
+        @if !document.sync_methods.is_empty() { (sync_methods(&document.sync_methods)) }
+    };
+    page::page("probe", &document.machine.target, &document.machine, body)
+}
+
+fn facts(facts: &Facts, topic: Topic) -> Markup {
+    let row = |fact: &Fact| [fact.name.clone(), table::value(fact), fact.how.clone()];
+    let rows: Vec<_> = facts.about(topic).map(row).collect();
+    html! { section { h2 { (table::title(topic)) } (page::facts(&rows)) } }
+}
+
+fn measured(title: &str, grid: &Grid) -> Markup {
+    html! { section { h2 { (title) } p.conditions { "On this machine, at that time." } (page::table(grid)) } }
+}
+
+/// Beside each other, for one write and for two.
+fn sync_methods(methods: &[SyncMethod]) -> Markup {
+    let bars = |writes| {
+        let those = methods.iter().filter(|method| method.writes == writes && method.unavailable.is_none());
+        those.map(bar).collect::<Vec<Bar>>()
+    };
+    html! {
+        section {
+            h2 { "Ways to make 8 KiB durable" }
+            div.plots {
+                @for writes in [1, 2] {
+                    @let bars = bars(writes);
+                    @if !bars.is_empty() { (draw(writes, bars)) }
+                }
+            }
+            (page::table(&table::of_sync_methods(methods)))
+        }
+    }
+}
+
+fn bar(method: &SyncMethod) -> Bar {
+    let remark = if method.is_durable { "" } else { " (NOT durable)" };
+    Bar {
+        name: format!("{}{remark}", method.method),
+        style: Style(if method.is_durable { 0 } else { 4 }),
+        value: method.ops_per_s,
+        text: format!("{:.0}/s", method.ops_per_s),
+        range: None,
+    }
+}
+
+fn draw(writes: u32, bars: Vec<Bar>) -> Markup {
+    let words: Vec<String> = bars.iter().map(|bar| format!("{} {}", bar.name, bar.text)).collect();
+    Bars {
+        title: format!("{writes} x 8 KiB made durable together, how often in a second"),
+        description: words.join(", ") + ".",
+        bars,
+        full: None,
+    }
+    .draw()
+}

@@ -1,0 +1,37 @@
+//! What JSON documents look like, as JSON Schema: made of the types that are written, and checked in under `docs/schema`.
+
+use crate::{diagnose, probe, report};
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use std::env;
+use std::fs;
+
+/// Set to write the files rather than compare them.
+const WRITE: &str = "DIOXIDE_SCHEMA_WRITE";
+
+fn check<T: JsonSchema>(name: &str) {
+    let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
+    let schema = generator.into_root_schema_for::<T>();
+    let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+    let path = format!("{}/../../docs/schema/{name}.schema.json", env!("CARGO_MANIFEST_DIR"));
+    if env::var_os(WRITE).is_some() {
+        fs::write(&path, &text).unwrap();
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == text, "{path} is not what is written: set {WRITE} to make it anew");
+}
+
+#[test]
+fn bench() {
+    check::<report::json::Document<'_>>("bench");
+}
+
+#[test]
+fn diagnose() {
+    check::<diagnose::document::Document>("diagnose");
+}
+
+#[test]
+fn probe() {
+    check::<probe::document::Document>("probe");
+}

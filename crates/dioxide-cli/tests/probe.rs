@@ -1,0 +1,327 @@
+//! `dioxide probe` on the lab: it tells what is known of each file system, and changes nothing. Ignored, each test by name,
+//! where there is no lab (`scripts/with-lab`).
+
+mod common;
+
+use common::*;
+use dioxide_testkit::lab::{Applies, Fs, TestDir};
+use dioxide_testkit::loop_device::AttachedFile;
+use dioxide_testkit::trials::{Trial, TrialResult, lab_trials, lab_trials_where, volume_trials_where};
+use dioxide_testkit::volume::{SIZE_MIN, Volume};
+use rustix::fs::{AtFlags, StatxFlags, XattrFlags, fsetxattr, statx};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+fn probe(path: &Path, more: &str) -> Value {
+    let output = run(&format!("probe {} {more} --json -", path.display()));
+    expect_code(&output, 0);
+    assert_eq!(stderr(&output), "");
+    serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else")
+}
+
+/// What a fact says; null if it cannot be told.
+fn fact<'a>(document: &'a Value, key: &str) -> &'a Value {
+    let fact = &document["facts"][key];
+    assert!(fact.is_object(), "no {key} in {}", document["facts"]);
+    &fact["value"]
+}
+
+fn is_yes(value: &Value) -> bool {
+    value.as_str().unwrap().starts_with("yes")
+}
+
+fn facts_that_are_known(dir: TestDir) -> TrialResult {
+    let (document, fs) = (probe(&dir, "--quick"), dir.fs());
+    assert_eq!(fact(&document, "file_system"), fs.mount_type());
+    assert_eq!(is_yes(fact(&document, "is_direct")), fs.writes_directly().is_ok(), "{}", document["facts"]);
+    for (key, applies) in [("grows_unwritten", fs.grows_unwritten()), ("grows_zeroed", fs.grows_zeroed())] {
+        let told = fact(&document, key).as_str().unwrap();
+        assert_eq!(told == "yes", applies.is_ok(), "{key}: {told}");
+        assert!(told == "yes" || told.len() > "no: ".len(), "{key}: {told}");
+    }
+    assert_eq!(fact(&document, "fallocate"), &Value::Bool(fs != Fs::Ext3));
+    assert_eq!(fact(&document, "has_barriers").is_null(), fs == Fs::Tmpfs);
+    for key in ["user_xattr", "tmpfile", "rwf_dsync"] {
+        assert_eq!(fact(&document, key), true, "{key}");
+    }
+    if matches!(fs, Fs::Ext4 | Fs::Xfs) {
+        let others = ["fallocate_collapse", "fallocate_punch_hole", "fiemap_unwritten", "nowait_overwrite"];
+        others.into_iter().for_each(|key| assert_eq!(fact(&document, key), true, "{key}"));
+    }
+    if matches!(fs, Fs::Ext4 | Fs::Ext3) {
+        assert_eq!(fact(&document, "nowait_append"), false);
+        assert!(is_yes(fact(&document, "journal")));
+    }
+    let kinds: Vec<_> = document["devices"].as_array().unwrap().iter().map(|it| it["kind"].clone()).collect();
+    match fs {
+        Fs::Tmpfs => assert!(kinds.is_empty()),
+        _ => assert!(kinds[..2] == ["loop", "file"] && kinds.len() > 2, "{kinds:?}"),
+    }
+    assert_eq!(fs::read_dir(&*dir)?.count(), 0, "nothing is left");
+    Ok(())
+}
+
+/// Everything is told, or why not.
+fn every_fact_says_how_it_was_found(dir: TestDir) -> TrialResult {
+    let document = probe(&dir, "--quick");
+    let facts = document["facts"].as_object().unwrap();
+    assert!(facts.len() > 40, "{}", facts.len());
+    for (key, fact) in facts {
+        assert_ne!(fact["how"], "", "{key}");
+        assert_ne!(fact["name"], "", "{key}");
+        assert_eq!(fact["value"].is_null(), fact["unknown"].is_string(), "{key}: {fact}");
+    }
+    assert_eq!(document["unmeasured"].as_array().unwrap().len(), 1);
+    Ok(())
+}
+
+fn alignments_are_those_of_statx(dir: TestDir) -> TrialResult {
+    const STATX_DIOALIGN: u32 = 0x2000;
+    let file = File::create(dir.join("file"))?;
+    let wanted = StatxFlags::from_bits_retain(STATX_DIOALIGN);
+    let stat = statx(&file, c"", AtFlags::EMPTY_PATH, wanted)?;
+    let known = stat.stx_mask & STATX_DIOALIGN != 0;
+    let expected = |bytes: u32| if known { Value::from(bytes) } else { Value::Null };
+    let document = probe(&dir, "--quick");
+    assert_eq!(fact(&document, "memory_bytes"), &expected(stat.stx_dio_mem_align));
+    assert_eq!(fact(&document, "offset_bytes"), &expected(stat.stx_dio_offset_align));
+    if known && dir.fs().writes_directly().is_ok() {
+        assert_eq!(fact(&document, "write_taken_offset_bytes"), &expected(stat.stx_dio_offset_align));
+    }
+    Ok(())
+}
+
+const KEYS: [&str; 20] = [
+    "schema_version",
+    "kind",
+    "dioxide_version",
+    "build",
+    "kernel_release",
+    "cpus",
+    "cpu_model",
+    "target",
+    "device",
+    "device_write_cache",
+    "command_line",
+    "date",
+    "facts",
+    "devices",
+    "flush",
+    "costs",
+    "concurrency",
+    "sync_methods",
+    "unmeasured",
+    "meaning",
+];
+
+fn appends_run_one_at_a_time_and_overwrites_do_not(dir: TestDir) -> TrialResult {
+    let document = probe(&dir, "");
+    let found: Vec<_> = document.as_object().unwrap().keys().map(String::as_str).collect();
+    assert!(KEYS.iter().all(|key| found.contains(key)) && found.len() == KEYS.len(), "{found:?}");
+
+    let verdict = |target: &str| {
+        let all = document["concurrency"].as_array().unwrap();
+        all.iter().find(|one| one["target"] == target).unwrap()["verdict"].clone()
+    };
+    let shown = &document["concurrency"];
+    assert_eq!(verdict("append"), "one_at_a_time", "{shown}");
+    assert_eq!(verdict("hole"), "one_at_a_time", "{shown}");
+    assert_eq!(verdict("overwrite"), "runs_concurrently", "{shown}");
+    assert_ne!(verdict("unwritten"), "one_at_a_time", "{shown}");
+
+    let cost = |target: &str, is_durable: bool| {
+        let all = document["costs"].as_array().unwrap();
+        all.iter().find(|one| one["target"] == target && one["is_durable"] == is_durable).unwrap()
+    };
+    assert_eq!(document["costs"].as_array().unwrap().len(), 8);
+    let flushes = |target| cost(target, true)["flushes_per_op"].as_f64().unwrap();
+    // The counts are of the device, which other tests use.
+    assert!(flushes("append") >= 2.0 && flushes("overwrite") >= 1.0, "{}", document["costs"]);
+    assert!(flushes("append") >= flushes("overwrite"), "{}", document["costs"]);
+    for target in ["append", "hole", "unwritten", "overwrite"] {
+        let plain = cost(target, false);
+        assert_eq!(plain["requests_per_op"], 1.0, "{plain}");
+        assert!(plain["write_ns_p99"].as_u64() >= plain["write_ns_p50"].as_u64(), "{plain}");
+    }
+    assert!(document["flush"]["flush_ns_p50"].as_u64().unwrap() > 0);
+    let methods = document["sync_methods"].as_array().unwrap();
+    assert_eq!(methods.len(), 18);
+    assert!(methods.iter().all(|method| method["ops_per_s"].as_f64().unwrap() > 0.0), "{methods:?}");
+    let meaning = document["meaning"].to_string();
+    assert!(meaning.contains("Appends to one file run one at a time here"), "{meaning}");
+    Ok(())
+}
+
+fn a_file_is_the_same_afterwards(dir: TestDir) -> TrialResult {
+    let path = dir.join("precious");
+    fs::write(&path, [7; 12_345])?;
+    let file = File::options().write(true).open(&path)?;
+    fsetxattr(&file, "user.note", b"mine", XattrFlags::CREATE)?;
+    drop(file);
+    let state = || -> std::io::Result<_> {
+        let it = fs::metadata(&path)?;
+        let times = (it.mtime(), it.mtime_nsec(), it.ctime(), it.ctime_nsec());
+        let names = rustix::fs::listxattr(&path, &mut [0u8; 256][..])?;
+        Ok((fs::read(&path)?, it.size(), it.blocks(), times, names))
+    };
+    File::open(&path)?.sync_all()?;
+    let before = state()?;
+    let document = probe(&path, "--quick");
+    assert_eq!(state()?, before);
+    assert_eq!(fact(&document, "file_bytes"), 12_345);
+    assert_eq!(fact(&document, "file_is_grown"), false);
+    assert_eq!(fs::read_dir(&*dir)?.count(), 1, "nothing is left");
+    Ok(())
+}
+
+/// Writes that a device has completed, and its bytes.
+fn content(device: &Path) -> std::io::Result<(String, Vec<u8>)> {
+    let name = device.file_name().unwrap().to_string_lossy().into_owned();
+    let counts = fs::read_to_string(format!("/sys/block/{name}/stat"))?;
+    let writes = counts.split_whitespace().nth(4).unwrap().to_owned();
+    Ok((writes, fs::read(device)?))
+}
+
+fn a_device_is_the_same_afterwards(dir: TestDir) -> TrialResult {
+    let image = dir.join("image");
+    let bytes: Vec<u8> = (0..8u32 << 20).map(|at| (at * 7 + at / 251) as u8).collect();
+    fs::write(&image, &bytes)?;
+    let device = AttachedFile::new(&image)?;
+    let before = content(device.path())?;
+    let document = probe(device.path(), "");
+    assert_eq!(content(device.path())?, before);
+    assert_eq!(before.1, bytes);
+    assert_eq!(fact(&document, "read_taken_offset_bytes"), 512);
+    let reads = &document["concurrency"][0];
+    assert_eq!(
+        (&reads["target"], &reads["verdict"]),
+        (&"read".into(), &"runs_concurrently".into()),
+        "{reads}"
+    );
+    assert!(document["costs"].as_array().unwrap().is_empty() && document["flush"].is_null());
+    assert!(document["unmeasured"].to_string().contains("a device is only read"));
+    Ok(())
+}
+
+fn a_mounted_device_is_read(dir: TestDir) -> TrialResult {
+    let number = rustix::fs::stat(&*dir)?.st_dev;
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let sysfs = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"))?;
+    let device: PathBuf = Path::new("/dev").join(sysfs.file_name().unwrap());
+    let document = probe(&device, "--quick");
+    assert_eq!(document["devices"][0]["name"], sysfs.file_name().unwrap().to_str().unwrap());
+    assert!(fact(&document, "read_taken_offset_bytes").is_u64());
+    Ok(())
+}
+
+fn a_read_only_mount_is_only_looked_at(fs: Fs) -> TrialResult {
+    let volume = Volume::new(fs, SIZE_MIN)?;
+    fs::write(volume.path().join("file"), [1; 4096])?;
+    let done = Command::new("mount").args(["-o", "remount,ro"]).arg(volume.path()).status()?;
+    assert!(done.success());
+    let document = probe(&volume.path().join("file"), "");
+    assert!(document["unmeasured"].to_string().contains("mounted read-only"), "{}", document["unmeasured"]);
+    assert_eq!(fact(&document, "file_system"), fs.mount_type());
+    assert!(fact(&document, "offset_bytes").is_u64() && document["costs"].as_array().unwrap().is_empty());
+    Ok(())
+}
+
+fn a_full_disk_is_looked_at_all_the_same(fs: Fs) -> TrialResult {
+    let volume = Volume::new(fs, SIZE_MIN)?;
+    let mut filler = File::create(volume.path().join("filler"))?;
+    let zeros = vec![0; 1 << 20];
+    // The last write is short, if not refused.
+    while filler.write(&zeros).is_ok() {}
+    let document = probe(volume.path(), "");
+    assert_eq!(document["unmeasured"][0], "The rest was not tried: the file system is full.");
+    assert_eq!(fact(&document, "file_system"), fs.mount_type());
+    assert_eq!(fact(&document, "io_uring"), "yes");
+    Ok(())
+}
+
+fn what_stores_no_files_is_refused_with_advice() -> TrialResult {
+    expect_refusal(&run("probe /proc"), "name a directory on the file system that is meant");
+    expect_refusal(&run("probe /dev/null"), "no directory, file or block device");
+    expect_refusal(&run("probe /no/such/place"), "No such file");
+    Ok(())
+}
+
+fn people_see_tables_and_sentences() -> TrialResult {
+    let output = run(&format!("probe --quick {}", std::env::temp_dir().display()));
+    expect_code(&output, 0);
+    for words in ["File system\n", "Alignment\n", "io_uring", "Nothing was measured, because of --quick."] {
+        assert!(stdout(&output).contains(words), "{words}: {}", stdout(&output));
+    }
+    Ok(())
+}
+
+fn is_on_one_device(fs: Fs) -> Applies {
+    match fs {
+        Fs::Btrfs | Fs::BtrfsNocow => Err("its files have a device number of no device"),
+        other => other.has_disk(),
+    }
+}
+
+/// Between the write that prepares and the one that must not wait, a tick of the clock makes the times of the file due.
+fn times_that_are_due_hide_no_overwrite(dir: TestDir) -> TrialResult {
+    for _ in 0..8 {
+        assert_eq!(fact(&probe(&dir, "--quick"), "nowait_overwrite"), true);
+    }
+    Ok(())
+}
+
+fn is_xfs(fs: Fs) -> Applies {
+    if fs == Fs::Xfs { Ok(()) } else { Err("only XFS waits for times") }
+}
+
+/// What it lies on makes no difference.
+fn is_ext4(fs: Fs) -> Applies {
+    if fs == Fs::Ext4 { Ok(()) } else { Err("once is enough") }
+}
+
+fn trials() -> Vec<Trial> {
+    let anywhere = vec![
+        Trial::test(
+            "what_stores_no_files_is_refused_with_advice",
+            what_stores_no_files_is_refused_with_advice,
+        ),
+        Trial::test("people_see_tables_and_sentences", people_see_tables_and_sentences),
+    ];
+    let on_file_systems = [
+        lab_trials("facts_that_are_known", facts_that_are_known),
+        lab_trials("every_fact_says_how_it_was_found", every_fact_says_how_it_was_found),
+        lab_trials("alignments_are_those_of_statx", alignments_are_those_of_statx),
+        lab_trials("a_file_is_the_same_afterwards", a_file_is_the_same_afterwards),
+        lab_trials_where(
+            "appends_run_one_at_a_time_and_overwrites_do_not",
+            is_ext4,
+            appends_run_one_at_a_time_and_overwrites_do_not,
+        ),
+        lab_trials_where(
+            "times_that_are_due_hide_no_overwrite",
+            is_xfs,
+            times_that_are_due_hide_no_overwrite,
+        ),
+        lab_trials_where("a_device_is_the_same_afterwards", is_ext4, a_device_is_the_same_afterwards),
+        lab_trials_where("a_mounted_device_is_read", is_on_one_device, a_mounted_device_is_read),
+        volume_trials_where(
+            "a_full_disk_is_looked_at_all_the_same",
+            is_ext4,
+            a_full_disk_is_looked_at_all_the_same,
+        ),
+        volume_trials_where(
+            "a_read_only_mount_is_only_looked_at",
+            is_ext4,
+            a_read_only_mount_is_only_looked_at,
+        ),
+    ];
+    anywhere.into_iter().chain(on_file_systems.into_iter().flatten()).collect()
+}
+
+fn main() -> ExitCode {
+    dioxide_testkit::run(&[], trials)
+}
