@@ -21,6 +21,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+/// What a disk that loses power keeps or loses as a whole, in bytes.
+const SECTOR: usize = 512;
+
 // --- looking up -----------------------------------------------------------------------------------
 
 /// A path of many components, a directory with so many names that it has an index, and symbolic links of every kind.
@@ -1359,32 +1362,36 @@ fn write_durably(acks: &Acks, args: &[String]) {
     });
 }
 
-/// What `write_durably` writes: whoever reads it can tell that it is a whole one of this place.
+/// What `write_durably` writes, a stamp in each sector: a disk that loses power keeps sectors whole, not blocks.
 fn placed_bytes(seed: u64, place: u64, number: u64, block: u64) -> Vec<u8> {
     let mut data = vec![0; block as usize];
-    Stamp { writer: seed << 32 | place, number, part: 0 }.fill(&mut data);
+    for (sector, part) in data.chunks_exact_mut(SECTOR).zip(0..) {
+        Stamp { writer: seed << 32 | place, number, part }.fill(sector);
+    }
     data
 }
 
-/// Every block of the file is a whole write of its place, and none older than what was acknowledged.
-fn assert_writes_there(content: &[u8], acks: &[[u64; 3]], block: u64) {
-    let mut last = std::collections::HashMap::new();
+/// What is wrong with the first place that lost a write: every sector of each acknowledged place must be one of this place, and
+/// none older than what was acknowledged.
+fn lost_write(content: &[u8], acks: &[[u64; 3]], block: u64) -> Option<String> {
+    let mut last = std::collections::BTreeMap::new();
     for &[place, number, seed] in acks {
         let newest = last.entry(place).or_insert((seed, number));
         *newest = (*newest).max((seed, number));
     }
-    for (place, (seed, number)) in last {
-        let at = (place * block) as usize;
-        let bytes = content.get(at..at + block as usize);
-        let stamp = bytes.and_then(Stamp::of);
-        let stamp =
-            stamp.unwrap_or_else(|| panic!("place {place} holds no whole write; {number} was acknowledged"));
-        assert_eq!(stamp.writer & 0xFFFF_FFFF, place);
-        assert!(
-            (stamp.writer >> 32, stamp.number) >= (seed, number),
-            "place {place} holds {stamp:?}, not {number} of {seed}"
-        );
-    }
+    let sectors = last
+        .into_iter()
+        .flat_map(|(place, newest)| (0..block / SECTOR as u64).map(move |part| (place, newest, part)));
+    sectors.into_iter().find_map(|(place, newest, part)| {
+        let at = (place * block) as usize + part as usize * SECTOR;
+        let stamp = content.get(at..at + SECTOR).and_then(Stamp::of);
+        let kept = stamp.is_some_and(|stamp| {
+            let written = (stamp.writer >> 32, stamp.number);
+            (stamp.writer & 0xFFFF_FFFF, stamp.part) == (place, part) && written >= newest
+        });
+        let said = || format!("sector {part} of place {place} holds {stamp:?}; {newest:?} was acknowledged");
+        (!kept).then(said)
+    })
 }
 
 fn start(scenario: &str, volume: &Path, name: &str, round: u64) -> std::io::Result<Child> {
@@ -1429,7 +1436,7 @@ fn a_killed_process_loses_no_positional_write(dir: TestDir, shape: Shape) -> Tri
         child.wait_for_acks(20 * round as usize, PATIENCE)?;
         acks.extend(child.kill_9()?);
         refuses_until_it_is_checked(&bed.volume)?;
-        assert_writes_there(&bed.volume.dump("/second")?, &acks, shape.block);
+        assert_eq!(lost_write(&bed.volume.dump("/second")?, &acks, shape.block), None);
     }
     assert!(acks.len() > 60, "too little was acknowledged to test anything: {}", acks.len());
     others_are_untouched(bed, "/second")
@@ -1534,7 +1541,7 @@ fn power_cuts(shape: Shape, keeps: &[Keep]) -> Result<bool, Failed> {
         let child = start("write_durably", bed.volume.path(), "/second", round)?;
         acks.extend(cut_power_under(child, &disk, count, keep)?);
         bed.volume.repair()?;
-        assert_writes_there(&bed.volume.dump("/second")?, &acks, shape.block);
+        assert_eq!(lost_write(&bed.volume.dump("/second")?, &acks, shape.block), None);
         assert_all_laid(&bed.volume.dump("/log")?, &laid);
     }
     assert!(laid.len() + acks.len() > 50, "too little was acknowledged to test anything");
@@ -1567,6 +1574,50 @@ fn a_disk_that_lies_loses_records() -> TrialResult {
     let content = bed.volume.dump("/log")?;
     let lost = acks.into_iter().map(Laid::from_ack).filter(|laid| !laid.is_in(&content)).count();
     assert!(lost > 0, "nothing was lost");
+    disk.lie()?;
+    let child = start("write_durably", bed.volume.path(), "/second", 1)?;
+    let acks = cut_power_under(child, &disk, 20, Keep::Nothing)?;
+    bed.volume.repair()?;
+    assert!(lost_write(&bed.volume.dump("/second")?, &acks, shape.block).is_some(), "nothing was lost");
+    Ok(())
+}
+
+/// A disk keeps some sectors of a block that was being overwritten when the power failed, and not the others.
+fn an_overwrite_torn_by_a_power_cut_is_no_lost_write() -> TrialResult {
+    const PLACES: u64 = 40;
+    let shape = Shape::new(ExtKind::Ext3, 4096, 256, VOLUME_BYTES);
+    let dir = dioxide_testkit::lab::fresh_dir(Fs::Tmpfs, "torn")?;
+    let (bed, disk) = bed_on_a_fuse_disk(&dir, shape)?;
+    let file = bed.open("/second")?.file;
+    let write = |number| {
+        (0..PLACES).try_for_each(|place| {
+            file.write_at(
+                &Buffer::from(&placed_bytes(1, place, number, shape.block)[..]),
+                place * shape.block,
+            )
+        })
+    };
+    write(1)?;
+    file.sync_data()?;
+    write(2)?;
+    disk.power_cut(Keep::Random { seed: 7 })?;
+    drop(file);
+    disk.heal()?;
+    dioxide_testkit::files::drop_caches()?;
+    bed.volume.repair()?;
+    let content = bed.volume.dump("/second")?;
+    let numbers = |place: usize| {
+        let block = &content[place * shape.block as usize..][..shape.block as usize];
+        block
+            .chunks_exact(SECTOR)
+            .map(|sector| Stamp::of(sector).map(|stamp| stamp.number))
+            .collect::<Vec<_>>()
+    };
+    let torn = (0..PLACES as usize).filter(|&place| numbers(place).windows(2).any(|pair| pair[0] != pair[1]));
+    assert!(torn.count() > 10, "too little was torn to test anything");
+    let all = |number| (0..PLACES).map(|place| [place, number, 1]).collect::<Vec<_>>();
+    assert_eq!(lost_write(&content, &all(1), shape.block), None);
+    assert!(lost_write(&content, &all(2), shape.block).is_some(), "what was torn had not been acknowledged");
     Ok(())
 }
 
@@ -1748,6 +1799,8 @@ fn trials() -> Vec<Trial> {
         fuse_trial(&name, move || what_was_acknowledged_survives_power_cuts(shape))
     }));
     all.push(fuse_trial("a_disk_that_lies_loses_records", a_disk_that_lies_loses_records));
+    let name = "an_overwrite_torn_by_a_power_cut_is_no_lost_write";
+    all.push(fuse_trial(name, an_overwrite_torn_by_a_power_cut_is_no_lost_write));
     all.push(fuse_trial("a_failed_flush_ends_the_volume", a_failed_flush_ends_the_volume));
     all
 }
