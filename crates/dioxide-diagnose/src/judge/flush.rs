@@ -2,9 +2,10 @@
 
 use super::case::{Case, doing, only};
 use super::curve;
-use crate::channels::{Does, Kind};
+use crate::channels::{Does, Kind, plain};
 use crate::evidence::SeenDevice;
 use crate::finding::{Finding, Wall};
+use crate::waits::Seen;
 use crate::words::{list, mean, percent, rate};
 
 /// No more threads than this wait at a time: one flushes for itself, over and over, or for all.
@@ -33,21 +34,26 @@ pub fn flush(case: &Case<'_>) -> Finding {
     }
 }
 
+/// Where a thread waits that has yet to begin a change of metadata. One that waits elsewhere has made it, and waits until it is
+/// on the disk.
+const BEGINS: &[&str] = &[
+    "wait_transaction_locked",
+    "wait_transaction_switching",
+    "add_transaction_credits",
+    "start_this_handle",
+    "__jbd2_log_wait_for_space",
+    "do_get_write_access",
+    "xlog_grant_head_wait",
+    "xlog_cil_push_background",
+    "wait_current_trans",
+];
+
 pub fn journal(case: &Case<'_>) -> Finding {
     let fs = fs(case);
-    let why = match fs {
-        Some("ext4") => {
-            "a durable write that changes metadata (the size, space that was not yet written) waits on ext4 for the commit of all that \
-             the file system has changed meanwhile, and its two flushes"
-        }
-        Some("xfs") => {
-            "a durable write that changes metadata (the size, space that was not yet written) waits on XFS until the log is on the disk"
-        }
-        Some("btrfs") => {
-            "a durable write changes trees on btrfs, and waits until the log tree and a super block are on the disk"
-        }
-        _ => "a durable write that changes metadata waits until the journal is on the disk",
-    };
+    let begin = case.share(is_to_begin);
+    let begins = begin * 2.0 > case.share_of(Kind::JournalCommit);
+    let (why, advice) =
+        if begins { (WHY_TO_BEGIN, advice_to_begin()) } else { (why(fs), journal_advice(case, fs)) };
     Finding {
         wall: Wall::JournalCommit,
         share: case.share_of(Kind::JournalCommit),
@@ -59,7 +65,51 @@ pub fn journal(case: &Case<'_>) -> Finding {
             curve::ends(case).map(|ends| format!(" Measured: {ends}.")).unwrap_or_default(),
         ),
         evidence: evidence(case, Kind::JournalCommit),
-        advice: journal_advice(case, fs),
+        advice,
+    }
+}
+
+/// Whether a change of names, sizes or space, in a call that need not be durable, waits to begin.
+fn is_to_begin(seen: &Seen<'_>) -> bool {
+    let Some(call) = &seen.sighting.call else { return false };
+    let need_not_be_durable = match doing(seen) {
+        Some(Does::Syncs | Does::Submits) => false,
+        // Whether this one is durable is in its flags, which are not seen.
+        Some(Does::Writes) if call.name == "pwritev2" => false,
+        Some(Does::Writes) => seen.file.is_some_and(|file| !file.is_durable),
+        Some(Does::Reads | Does::Shapes) | None => true,
+    };
+    need_not_be_durable && seen.function.is_some_and(|function| BEGINS.contains(&plain(function)))
+}
+
+const WHY_TO_BEGIN: &str = "calls that change names, sizes or space wait before they begin, until there is room in the journal or the commit \
+                            under way has let go of what they change";
+
+fn advice_to_begin() -> Vec<String> {
+    vec![
+        "With dioxide: it grows files in large steps, so that few writes change metadata, and File::recycle writes over an old log where \
+         others remove it and make a new one."
+            .into(),
+        "Without dioxide: allocate in large steps, and write over old files (rename them) in place of making and removing some; a larger \
+         journal has more room (mke2fs -J size=, mkfs.xfs -l size=); each fsync less, of any program, is a commit less."
+            .into(),
+    ]
+}
+
+/// What a durable write waits for.
+fn why(fs: Option<&str>) -> &'static str {
+    match fs {
+        Some("ext4") => {
+            "a durable write that changes metadata (the size, space that was not yet written) waits on ext4 for the commit of all that \
+             the file system has changed meanwhile, and its two flushes"
+        }
+        Some("xfs") => {
+            "a durable write that changes metadata (the size, space that was not yet written) waits on XFS until the log is on the disk"
+        }
+        Some("btrfs") => {
+            "a durable write changes trees on btrfs, and waits until the log tree and a super block are on the disk"
+        }
+        _ => "a durable write that changes metadata waits until the journal is on the disk",
     }
 }
 
@@ -147,7 +197,7 @@ fn cache(device: &SeenDevice) -> Option<String> {
     };
     Some(match device.has_volatile_cache? {
         true => format!("{} has a volatile cache{fua}.", device.name),
-        false => format!("{} has says that it has no volatile cache.", device.name),
+        false => format!("{} says that it has no volatile cache.", device.name),
     })
 }
 

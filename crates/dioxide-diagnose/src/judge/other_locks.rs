@@ -5,11 +5,11 @@ use super::curve;
 use crate::channels::{Kind, plain};
 use crate::finding::{Finding, Wall};
 use crate::waits::Seen;
+use crate::words::{list, mean, percent};
 
 /// Parts of the names of functions of btrfs that wait for its locks.
 const OF_BTRFS: &[&str] =
     &["btrfs", "__reserve_bytes", "handle_reserve_ticket", "lock_extent", "wait_extent_bit"];
-use crate::words::{list, mean, percent};
 
 pub fn position(case: &Case<'_>) -> Finding {
     finding(

@@ -631,6 +631,37 @@ fn the_journal_is_of_the_file_system_that_most_wait_for() {
     assert!(judge(&evidence(vec![file("xfs")], sightings))[0].verdict.contains("on XFS"));
 }
 
+#[test]
+fn names_that_change_are_no_durable_writes() {
+    let of = |call: Call, function: &str, file: SeenFile| {
+        let sighting = Sighting { call: Some(call), ..waiting(8 * LOOKS, "", function) };
+        let main = judge(&evidence(vec![file], vec![sighting])).swap_remove(0);
+        assert_eq!(main.wall, Wall::JournalCommit);
+        main.verdict.contains("durable write")
+    };
+    for name in ["unlink", "openat", "rename", "mkdir", "ftruncate"] {
+        let unseen = Call { file: None, ..call(name) };
+        assert!(!of(unseen, "wait_transaction_locked", file("ext4")), "{name} begins a change");
+    }
+    assert!(!of(call("pwrite64"), "start_this_handle", file("ext4")), "an allocating write begins a change");
+    assert!(!of(call("ftruncate"), "xlog_grant_head_wait.isra.0", file("xfs")));
+    let durable = SeenFile { is_durable: true, ..file("ext4") };
+    assert!(of(call("pwrite64"), "start_this_handle", durable.clone()), "and this one is durable");
+    assert!(of(call("pwritev2"), "start_this_handle", file("ext4")), "its flags are not seen");
+    assert!(of(call("fdatasync"), "wait_transaction_locked", file("ext4")));
+    assert!(of(call("unlink"), "jbd2_log_wait_commit", file("ext4")), "in a directory that is synchronous");
+}
+
+#[test]
+fn a_device_says_that_it_has_no_cache() {
+    let mut evidence =
+        evidence(vec![file("ext4")], vec![waiting(8 * LOOKS, "fsync", "jbd2_log_wait_commit")]);
+    evidence.devices[0].has_volatile_cache = Some(false);
+    let main = &judge(&evidence)[0];
+    let line = "loop0 says that it has no volatile cache.";
+    assert!(main.evidence.iter().any(|other| other == line), "{:?}", main.evidence);
+}
+
 /// Names that mean something, and any number of anything.
 fn any_evidence() -> impl Strategy<Value = Evidence> {
     let name = || {
@@ -641,6 +672,7 @@ fn any_evidence() -> impl Strategy<Value = Evidence> {
             Just("btrfs_sync_file"),
             Just("submit_bio_wait"),
             Just("jbd2_log_wait_commit"),
+            Just("wait_transaction_locked"),
             Just("io_cqring_wait"),
             Just("io_wq_worker"),
             Just("folio_wait_bit"),
