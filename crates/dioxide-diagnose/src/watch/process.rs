@@ -152,13 +152,16 @@ impl Process {
         flags.is_some_and(|flags| flags & PF_KTHREAD != 0)
     }
 
-    /// As it was started; the name of a process without arguments in brackets.
-    pub fn command(&self) -> String {
+    /// As it was started. None of one that has ended and is not yet waited for, and in the middle of exec.
+    pub fn command(&self) -> Option<String> {
         let arguments = self.read("cmdline").unwrap_or_default().replace('\0', " ");
-        match arguments.trim() {
-            "" => format!("[{}]", self.read("comm").unwrap_or_default().trim()),
-            arguments => arguments.to_owned(),
-        }
+        let arguments = arguments.trim();
+        (!arguments.is_empty()).then(|| arguments.to_owned())
+    }
+
+    /// The name of its first thread, in brackets.
+    pub fn name(&self) -> String {
+        format!("[{}]", self.read("comm").unwrap_or_default().trim())
     }
 
     pub fn descriptors(&self) -> Vec<i32> {

@@ -51,7 +51,7 @@ impl Watched {
         let mut watched = Self {
             whom,
             pid,
-            command: process.command(),
+            command: process.command().unwrap_or_else(|| process.name()),
             processes: BTreeMap::new(),
             refused: BTreeSet::new(),
             open_threads_max: open_threads_max as usize,
@@ -151,8 +151,8 @@ impl Watched {
 
     /// Finds the files that are open, and what the program calls itself: after exec it is another.
     pub fn scan_files(&mut self, files: &mut Files) {
-        if let Some(process) = self.processes.get(&self.pid) {
-            self.command = process.command();
+        if let Some(command) = self.processes.get(&self.pid).and_then(Process::command) {
+            self.command = command;
         }
         for process in self.processes.values() {
             files.scan(process);
@@ -170,4 +170,26 @@ fn open(pid: u32) -> Result<Process, Error> {
 fn refusal(process: &Process) -> Error {
     let uid = statat(&process.dir, "", AtFlags::EMPTY_PATH).map_or(0, |stat| stat.st_uid);
     Error::NotAllowed { pid: process.pid, uid }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::process::Command;
+
+    #[test]
+    fn a_program_that_has_ended_keeps_its_command_line() {
+        let mut sleep = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut watched = Watched::find(Whom::Program { pid: sleep.id() }).unwrap();
+        let has_command = || Process::open(sleep.id()).unwrap().command().is_some();
+        let wait_until = |wanted| while has_command() != wanted {};
+        wait_until(true);
+        watched.scan_files(&mut Files::default());
+        kill_process(Pid::from_child(&sleep), Signal::KILL).unwrap();
+        wait_until(false);
+        watched.scan_files(&mut Files::default());
+        sleep.wait().unwrap();
+        assert_eq!(watched.command, "sleep 1000");
+    }
 }
