@@ -36,7 +36,7 @@ pub enum Wall {
     FileLock,
     /// Flushes of the device's cache.
     Flush,
-    /// The commit of the file system's journal or log.
+    /// The commit of the file system's journal or log, or room in it.
     JournalCommit,
     /// Operations that io_uring hands to its workers, which wait in place of the program.
     RingWorkers,

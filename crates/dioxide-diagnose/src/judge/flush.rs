@@ -34,9 +34,9 @@ pub fn flush(case: &Case<'_>) -> Finding {
     }
 }
 
-/// Where a thread waits that has yet to begin a change of metadata. One that waits elsewhere has made it, and waits until it is
-/// on the disk.
-const BEGINS: &[&str] = &[
+/// Where a thread waits that changes metadata, durable or not: before it does, or because too much was changed. One that waits
+/// elsewhere waits until its change is on the disk.
+const ANY_CHANGE: &[&str] = &[
     "wait_transaction_locked",
     "wait_transaction_switching",
     "add_transaction_credits",
@@ -45,15 +45,16 @@ const BEGINS: &[&str] = &[
     "do_get_write_access",
     "xlog_grant_head_wait",
     "xlog_cil_push_background",
+    "xlog_cil_commit",
+    "xfs_log_commit_cil",
     "wait_current_trans",
 ];
 
 pub fn journal(case: &Case<'_>) -> Finding {
     let fs = fs(case);
-    let begin = case.share(is_to_begin);
-    let begins = begin * 2.0 > case.share_of(Kind::JournalCommit);
+    let is_any_change = case.share(is_any_change) * 2.0 > case.share_of(Kind::JournalCommit);
     let (why, advice) =
-        if begins { (WHY_TO_BEGIN, advice_to_begin()) } else { (why(fs), journal_advice(case, fs)) };
+        if is_any_change { (WHY_ANY_CHANGE, change_advice(fs)) } else { (why(fs), journal_advice(case, fs)) };
     Finding {
         wall: Wall::JournalCommit,
         share: case.share_of(Kind::JournalCommit),
@@ -69,30 +70,46 @@ pub fn journal(case: &Case<'_>) -> Finding {
     }
 }
 
-/// Whether a change of names, sizes or space, in a call that need not be durable, waits to begin.
-fn is_to_begin(seen: &Seen<'_>) -> bool {
+/// Whether a call that need not be durable waits to change metadata. Workers of io_uring stand in the call that made their
+/// ring, so what they do is not known.
+fn is_any_change(seen: &Seen<'_>) -> bool {
     let Some(call) = &seen.sighting.call else { return false };
     let need_not_be_durable = match doing(seen) {
         Some(Does::Syncs | Does::Submits) => false,
         // Whether this one is durable is in its flags, which are not seen.
         Some(Does::Writes) if call.name == "pwritev2" => false,
         Some(Does::Writes) => seen.file.is_some_and(|file| !file.is_durable),
-        Some(Does::Reads | Does::Shapes) | None => true,
+        Some(Does::Reads | Does::Shapes) | None => seen.file.is_none_or(|file| !file.is_durable),
     };
-    need_not_be_durable && seen.function.is_some_and(|function| BEGINS.contains(&plain(function)))
+    need_not_be_durable
+        && !seen.sighting.task.starts_with("iou-")
+        && seen.function.is_some_and(|function| ANY_CHANGE.contains(&plain(function)))
 }
 
-const WHY_TO_BEGIN: &str = "calls that change names, sizes or space wait before they begin, until there is room in the journal or the commit \
-                            under way has let go of what they change";
+const WHY_ANY_CHANGE: &str = "calls that change names, sizes, space or times, durable or not, wait for room there, or until the commit under way has \
+                              let go of what they change";
 
-fn advice_to_begin() -> Vec<String> {
+fn change_advice(fs: Option<&str>) -> Vec<String> {
+    let (more, with_mount) = match fs {
+        Some("ext4") => (
+            "; a larger journal has more room (mke2fs -J size=), and each fsync less, of any program, is a commit less",
+            "",
+        ),
+        Some("xfs") => ("; a larger log has more room (mkfs.xfs -l size=)", ""),
+        Some("btrfs") => (
+            "; each sync of the whole file system less is a commit less",
+            " and in a directory with chattr +C",
+        ),
+        _ => ("", ""),
+    };
     vec![
         "With dioxide: it grows files in large steps, so that few writes change metadata, and File::recycle writes over an old log where \
          others remove it and make a new one."
             .into(),
-        "Without dioxide: allocate in large steps, and write over old files (rename them) in place of making and removing some; a larger \
-         journal has more room (mke2fs -J size=, mkfs.xfs -l size=); each fsync less, of any program, is a commit less."
-            .into(),
+        format!(
+            "Without dioxide: allocate in large steps{with_mount}, and write over old files (rename them) in place of making and removing \
+             some{more}. Where reads wait: mount -o noatime."
+        ),
     ]
 }
 

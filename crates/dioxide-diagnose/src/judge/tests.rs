@@ -632,7 +632,7 @@ fn the_journal_is_of_the_file_system_that_most_wait_for() {
 }
 
 #[test]
-fn names_that_change_are_no_durable_writes() {
+fn changes_of_names_are_no_durable_writes() {
     let of = |call: Call, function: &str, file: SeenFile| {
         let sighting = Sighting { call: Some(call), ..waiting(8 * LOOKS, "", function) };
         let main = judge(&evidence(vec![file], vec![sighting])).swap_remove(0);
@@ -649,7 +649,12 @@ fn names_that_change_are_no_durable_writes() {
     assert!(of(call("pwrite64"), "start_this_handle", durable.clone()), "and this one is durable");
     assert!(of(call("pwritev2"), "start_this_handle", file("ext4")), "its flags are not seen");
     assert!(of(call("fdatasync"), "wait_transaction_locked", file("ext4")));
+    assert!(of(call("fallocate"), "start_this_handle", durable));
     assert!(of(call("unlink"), "jbd2_log_wait_commit", file("ext4")), "in a directory that is synchronous");
+    let worker =
+        Sighting { task: "iou-wrk".into(), ..waiting(8 * LOOKS, "io_uring_setup", "start_this_handle") };
+    let main = judge(&evidence(vec![file("ext4")], vec![worker])).swap_remove(0);
+    assert!(main.verdict.contains("durable write"), "{}", main.verdict);
 }
 
 #[test]
