@@ -84,7 +84,8 @@ fn recover(path: &Path, history: &History, losses: &mut Losses) -> dioxide::Resu
             format!("its records end at {end}, not between {floor} and {ceiling}")
         });
         if let Some(found) = undecided {
-            losses.add_unless((found.floor..=found.ceiling).contains(&end), || {
+            let block = if history.is_framed { file.alignment().append } else { 1 };
+            losses.add_unless(lies_between(end, block, found.floor, found.ceiling), || {
                 format!("ends at {end}: {found}")
             });
         }
@@ -92,6 +93,12 @@ fn recover(path: &Path, history: &History, losses: &mut Losses) -> dioxide::Resu
     }
     file.close()?;
     Ok(end)
+}
+
+/// Whether records that end at `end` fit a file that ends between these two. With padded blocks it ends behind the padding of
+/// the last one.
+fn lies_between(end: u64, block: u64, floor: u64, ceiling: u64) -> bool {
+    floor <= end.next_multiple_of(block) && end <= ceiling
 }
 
 /// Looks at all bytes of a file of such blocks. Returns how many they are, and where the records end.
@@ -208,6 +215,15 @@ fn wrong_without_stamp(sector: &[u8], at: u64, history: &History) -> Option<Loss
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_padding_of_the_last_block_is_no_lost_record() {
+        assert!(lies_between(331_641, 4096, 331_776, 598_016));
+        assert!(lies_between(331_776, 4096, 331_776, 331_776));
+        assert!(!lies_between(327_680, 4096, 331_776, 598_016), "a block is missing");
+        assert!(!lies_between(331_641, 1, 331_776, 598_016), "and here not even a byte may be");
+        assert!(!lies_between(598_017, 4096, 331_776, 598_016));
+    }
     use crate::mark::Act;
 
     const NAME: Name = Name { writer: 1, number: 2 };
