@@ -295,7 +295,7 @@ impl File {
     /// What the kernel answers; the file is closed all the same, and the next open recovers it.
     /// [`Doubtful`](ErrorKind::Doubtful): another program changed its size, so it was not cut; or wrote into the space ahead (found
     /// with [`Growth::Unwritten`](crate::Growth::Unwritten)), so it was cut behind that, and what lies between reads as zeros, but for
-    /// what failed appends may have left there.
+    /// what failed appends may have left there. What it writes above all the rest while the file is being closed is lost.
     pub fn close(mut self) -> Result<()> {
         self.0.take().map_or(Ok(()), leave)
     }
