@@ -1379,10 +1379,10 @@ fn lost_write(content: &[u8], acks: &[[u64; 3]], block: u64) -> Option<String> {
         let newest = last.entry(place).or_insert((seed, number));
         *newest = (*newest).max((seed, number));
     }
-    let sectors = last
+    let mut sectors = last
         .into_iter()
         .flat_map(|(place, newest)| (0..block / SECTOR as u64).map(move |part| (place, newest, part)));
-    sectors.into_iter().find_map(|(place, newest, part)| {
+    sectors.find_map(|(place, newest, part)| {
         let at = (place * block) as usize + part as usize * SECTOR;
         let stamp = content.get(at..at + SECTOR).and_then(Stamp::of);
         let kept = stamp.is_some_and(|stamp| {
