@@ -420,14 +420,6 @@ fn a_mounted_device_is_refused(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// What is counted and refused by the number of the file's device.
-fn is_on_one_device(fs: Fs) -> Applies {
-    match fs {
-        Fs::Btrfs | Fs::BtrfsNocow => Err("its files have a device number of no device"),
-        other => other.has_disk(),
-    }
-}
-
 /// What it lies on makes no difference.
 fn is_ext4(fs: Fs) -> Applies {
     if fs == Fs::Ext4 { Ok(()) } else { Err("once is enough") }

@@ -259,13 +259,6 @@ fn people_see_tables_and_sentences() -> TrialResult {
     Ok(())
 }
 
-fn is_on_one_device(fs: Fs) -> Applies {
-    match fs {
-        Fs::Btrfs | Fs::BtrfsNocow => Err("its files have a device number of no device"),
-        other => other.has_disk(),
-    }
-}
-
 /// Between the write that prepares and the one that must not wait, a tick of the clock makes the times of the file due.
 fn times_that_are_due_hide_no_overwrite(dir: TestDir) -> TrialResult {
     for _ in 0..8 {

@@ -1,6 +1,7 @@
 //! Runs the command line and looks at what it says.
 #![allow(dead_code)]
 
+use dioxide_testkit::lab::{Applies, Fs};
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -68,6 +69,14 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(begun.elapsed() < PATIENCE, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Where what lies below is found by the number of the file's device.
+pub fn is_on_one_device(fs: Fs) -> Applies {
+    match fs {
+        Fs::Btrfs | Fs::BtrfsNocow => Err("its files have a device number of no device"),
+        other => other.has_disk(),
     }
 }
 

@@ -52,16 +52,17 @@ const ANY_CHANGE: &[&str] = &[
 
 pub fn journal(case: &Case<'_>) -> Finding {
     let fs = fs(case);
-    let is_any_change = case.share(is_any_change) * 2.0 > case.share_of(Kind::JournalCommit);
+    let share = case.share_of(Kind::JournalCommit);
+    let is_any_change = case.share(is_any_change) * 2.0 > share;
     let (why, advice) =
         if is_any_change { (WHY_ANY_CHANGE, change_advice(fs)) } else { (why(fs), journal_advice(case, fs)) };
     Finding {
         wall: Wall::JournalCommit,
-        share: case.share_of(Kind::JournalCommit),
+        share,
         file: file(case, Kind::JournalCommit),
         verdict: format!(
             "{} of the time in I/O waits for the journal or log of the file system{}: {why}.{}",
-            percent(case.share_of(Kind::JournalCommit)),
+            percent(share),
             functions(case, Kind::JournalCommit),
             curve::ends(case).map(|ends| format!(" Measured: {ends}.")).unwrap_or_default(),
         ),
@@ -90,7 +91,7 @@ const WHY_ANY_CHANGE: &str = "calls that change names, sizes, space or times, du
                               let go of what they change";
 
 fn change_advice(fs: Option<&str>) -> Vec<String> {
-    let (more, with_mount) = match fs {
+    let (more, place) = match fs {
         Some("ext4") => (
             "; a larger journal has more room (mke2fs -J size=), and each fsync less, of any program, is a commit less",
             "",
@@ -107,7 +108,7 @@ fn change_advice(fs: Option<&str>) -> Vec<String> {
          others remove it and make a new one."
             .into(),
         format!(
-            "Without dioxide: allocate in large steps{with_mount}, and write over old files (rename them) in place of making and removing \
+            "Without dioxide: allocate in large steps{place}, and write over old files (rename them) in place of making and removing \
              some{more}. Where reads wait: mount -o noatime."
         ),
     ]
