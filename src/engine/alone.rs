@@ -16,10 +16,11 @@
 use super::core::Core;
 use super::grower::changed_by_another;
 use super::token::Token;
-use super::{Engine, io, is_no_space, puts_flush_in_doubt, queue};
+use super::{Engine, io, queue};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::marker::{Marker, Mode, Prepared};
 use crate::merge::Span;
+use crate::os_error::is_no_space;
 use crate::recovery::written_above;
 use crate::sync::atomic::Ordering;
 
@@ -86,10 +87,8 @@ impl Engine {
         if self.backend.mapped().is_none() {
             return Ok(());
         }
-        let blame = |error: &std::io::Error| {
-            puts_flush_in_doubt(error).then(|| self.cause(Operation::Close, None, error))
-        };
-        let closed = self.fs.flushing(|| self.backend.close(), blame);
+        let cause = |error: &std::io::Error| self.cause(Operation::Close, None, error);
+        let closed = self.fs.flushing(|| self.backend.close(), cause);
         closed.map_err(|error| self.failure(Operation::Close, &error))
     }
 

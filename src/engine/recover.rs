@@ -4,11 +4,14 @@
 //! 1. sync, so that nothing is judged by what another crash could take back;
 //! 2. the verdict, from the marker, the size and the extents;
 //! 3. the marker with the end found as its base, durable; 4. the cut, durable; 5. the marker away, durable.
+//!
+//! Only the syncs can be blamed for a failed flush, so only their errors say so (`flushed`): a getxattr or FIEMAP that fails
+//! with EIO is an error of this file.
 
-use super::io::uninterrupted;
-use super::is_no_space;
+use super::io::{flushed, uninterrupted};
 use crate::backend::Backend;
 use crate::marker::{Identity, Marker};
+use crate::os_error::is_no_space;
 use crate::recovery::{Extent, Recovery, Verdict, judge};
 use std::io;
 
@@ -44,7 +47,7 @@ pub(crate) fn bring_into_order(
     how: Recover,
 ) -> io::Result<(Recovery, Option<Marker>)> {
     if how != Recover::Inspect {
-        uninterrupted(|| backend.sync_all())?;
+        flushed(|| backend.sync_all())?;
     }
     let view = view(backend, identity)?;
     let found = verdict(&view, identity);
@@ -54,7 +57,7 @@ pub(crate) fn bring_into_order(
         Some(Err(_)) => {
             if how == Recover::Force {
                 backend.remove_marker()?;
-                uninterrupted(|| backend.sync_all())?;
+                flushed(|| backend.sync_all())?;
             }
             return Ok((found, None));
         }
@@ -116,7 +119,7 @@ fn adopt(backend: &dyn Backend, marker: Marker, found: &Recovery) -> io::Result<
     let grown_to = found.physical_size;
     let grown = Marker { grown_from: grown_to, grown_to, epoch: marker.epoch.wrapping_add(1), ..marker };
     backend.write_marker(&grown.encode())?;
-    uninterrupted(|| backend.sync_all())
+    flushed(|| backend.sync_all())
 }
 
 fn cut(backend: &dyn Backend, marker: Marker, found: &Recovery) -> io::Result<()> {
@@ -129,10 +132,10 @@ fn cut(backend: &dyn Backend, marker: Marker, found: &Recovery) -> io::Result<()
             Err(error) if found.verdict == Verdict::Cut && is_no_space(&error) => {}
             result => result?,
         }
-        uninterrupted(|| backend.sync_all())?;
+        flushed(|| backend.sync_all())?;
         uninterrupted(|| backend.truncate(end))?;
-        uninterrupted(|| backend.sync_all())?;
+        flushed(|| backend.sync_all())?;
     }
     backend.remove_marker()?;
-    uninterrupted(|| backend.sync_all())
+    flushed(|| backend.sync_all())
 }
