@@ -167,6 +167,15 @@ pub(crate) fn is_missing(error: &io::Error) -> bool {
     class(error) == Some(Class::Missing)
 }
 
+/// The kernel, the file system or a sandbox does not do this here, nor will it later.
+pub(crate) fn is_refusal(kind: &ErrorKind) -> bool {
+    match kind {
+        ErrorKind::Os(errno) => matches!(row_of(*errno).class, Class::Missing | Class::Denied),
+        ErrorKind::Unsupported(_) => true,
+        _ => false,
+    }
+}
+
 /// As the caller of the library is given it.
 pub(crate) fn kind(error: &io::Error) -> ErrorKind {
     match (found_kind(error), errno(error), class(error)) {

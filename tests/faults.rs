@@ -12,6 +12,7 @@ use dioxide_testkit::trials::{
     Failed, Trial, TrialResult, disk_trial, lab_trials, lab_trials_where, volume_trials_where,
 };
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
+use rustix::fs::XattrFlags;
 use rustix::process::{Resource, Rlimit};
 use std::fs;
 use std::io;
@@ -141,6 +142,101 @@ fn without_attributes_nothing_grows(dir: TestDir) -> TrialResult {
         }
     }
     Ok(())
+}
+
+/// A child that may not allocate, from the beginning.
+fn append_without_fallocate(acks: &Acks, args: &[String]) {
+    refuse(libc::SYS_fallocate, args[2].parse().expect("a number"));
+    let path = Path::new(&args[0]);
+    let placed = works_without_growth(path, writable().growth(growth_named(&args[1]))).expect("it works");
+    placed.into_iter().for_each(|placed| acks.send(placed.to_ack()));
+}
+
+/// Where zeros are asked for and no call allocates them, they are written.
+fn refusals_of_fallocate(fs: Fs) -> Vec<(&'static str, i32)> {
+    let unwritten = [libc::EOPNOTSUPP, libc::ENOSYS, libc::EPERM].map(|errno| ("unwritten", errno));
+    let all = unwritten.into_iter().chain([("zeroed", libc::EPERM)]);
+    all.filter(|(growth, _)| growth_on(fs, growth_named(growth)) != Growth::None).collect()
+}
+
+fn where_fallocate_is_refused_appends_go_on(dir: TestDir) -> TrialResult {
+    for (growth, errno) in refusals_of_fallocate(dir.fs()) {
+        let path = dir.join(format!("{growth}-{errno}"));
+        let placed = placed(&played("append_without_fallocate", &path, &[growth, &errno.to_string()])?);
+        assert_tidy(&path, assert_gapless(&placed, 0))?;
+        assert_all_there(&fs::read(&path)?, &placed);
+    }
+    Ok(())
+}
+
+/// A child that may not allocate any more once its file has grown, and then is gone as by a crash.
+fn append_beyond_the_last_growth(acks: &Acks, args: &[String]) {
+    let (path, errno) = (Path::new(&args[0]), args[2].parse().expect("a number"));
+    let mut options = writable();
+    options.growth(growth_named(&args[1])).growth_cap(MIB).durability(Durability::EveryWrite);
+    let file = options.open(path).expect("it opens");
+    acks.send(append(&file, 0, 0, 1).expect("there is space").to_ack());
+    assert_ne!(file.growth(), Growth::None);
+    refuse(libc::SYS_fallocate, errno);
+    let placed = together(4, |writer| {
+        let append = |number| append(&file, 1 + writer, number, 1 + number % 3).expect("no call needs it");
+        (0..200).map(append).collect::<Vec<_>>()
+    });
+    placed.into_iter().flatten().for_each(|placed| acks.send(placed.to_ack()));
+    assert_eq!(file.growth(), Growth::None);
+    assert_eq!(times_said(path, "no growth ahead"), 1, "said once");
+    std::mem::forget(file);
+}
+
+/// The marker that announced a growth is away before the kernel moves the end, so nothing is doubtful after a crash.
+fn where_fallocate_is_refused_after_a_growth_appends_go_on(dir: TestDir) -> TrialResult {
+    for (growth, errno) in refusals_of_fallocate(dir.fs()) {
+        let path = dir.join(format!("{growth}-{errno}"));
+        let args = [growth, &errno.to_string()];
+        let placed = placed(&played("append_beyond_the_last_growth", &path, &args)?);
+        let end = assert_gapless(&placed, 0);
+        assert_tidy(&path, end)?;
+        assert_all_there(&fs::read(&path)?, &placed);
+        let file = reopen(&path)?;
+        assert_eq!(file.len()?, end);
+        file.close()?;
+    }
+    Ok(())
+}
+
+/// Takes all the place that a file has for attributes.
+fn fill_attributes(path: &Path) -> io::Result<()> {
+    let mut len = 3900;
+    for number in 0.. {
+        let value = vec![b'x'; len];
+        match rustix::fs::setxattr(path, format!("user.{number}"), &value, XattrFlags::empty()) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::NOSPC) if len > 0 => len /= 2,
+            Err(rustix::io::Errno::NOSPC) => break,
+            Err(other) => return Err(other.into()),
+        }
+    }
+    Ok(())
+}
+
+/// That is no space only for the attribute, on a disk that has much.
+fn a_file_without_place_for_an_attribute_is_appended_to_without_growth(dir: TestDir) -> TrialResult {
+    for growth in ["unwritten", "zeroed"] {
+        if growth_on(dir.fs(), growth_named(growth)) != Growth::None {
+            let path = dir.join(growth);
+            fs::write(&path, b"")?;
+            fill_attributes(&path)?;
+            works_without_growth(&path, writable().growth(growth_named(growth)))?;
+        }
+    }
+    Ok(())
+}
+
+fn has_little_place_for_attributes(fs: Fs) -> Applies {
+    match fs {
+        Fs::Ext4 | Fs::Ext3 => Ok(()),
+        _ => Err("attributes get as much place as they need"),
+    }
 }
 
 /// A child with a thread whose writes are always put off. That thread alone fails, and not before it has tried again.
@@ -1413,6 +1509,8 @@ fn trials() -> Vec<Trial> {
         many_threads_open_and_close_a_file_at_once,
     ];
     let where_files_grow: &[LabTest] = named![
+        where_fallocate_is_refused_appends_go_on,
+        where_fallocate_is_refused_after_a_growth_appends_go_on,
         without_attributes_nothing_grows,
         a_program_that_gives_up_its_rights_appends_without_growth,
         a_program_that_gives_up_its_rights_after_growth_loses_nothing,
@@ -1430,7 +1528,10 @@ fn trials() -> Vec<Trial> {
         immutable_and_append_only_files_are_refused,
         an_image_is_refused_with_however_few_descriptors,
     ];
-    let lists: [(&[LabTest], Where); 3] = [
+    let with_little_place_for_attributes: &[LabTest] =
+        named![a_file_without_place_for_an_attribute_is_appended_to_without_growth];
+    let lists: [(&[LabTest], Where); 4] = [
+        (with_little_place_for_attributes, has_little_place_for_attributes),
         (where_files_grow, grows_somehow),
         (where_files_grow_unwritten, Fs::grows_unwritten),
         (with_a_disk, Fs::has_disk),
@@ -1482,6 +1583,8 @@ fn main() -> ExitCode {
     log::set_max_level(log::LevelFilter::Warn);
     let scenarios: &[child::Scenario] = &[
         ("append_without_attributes", append_without_attributes),
+        ("append_without_fallocate", append_without_fallocate),
+        ("append_beyond_the_last_growth", append_beyond_the_last_growth),
         ("write_where_dsync_is_refused", write_where_dsync_is_refused),
         ("write_where_dsync_is_missing_and_flushes_fail", write_where_dsync_is_missing_and_flushes_fail),
         ("flush_where_there_is_no_space", flush_where_there_is_no_space),

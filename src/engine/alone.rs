@@ -190,7 +190,7 @@ impl Engine {
     }
 
     /// Announces the cut, and cuts, both durably. Nothing above `grown_from` is anybody's any more.
-    fn cut_with(&self, marker: Marker, base: u64, len: u64) -> std::io::Result<()> {
+    pub(super) fn cut_with(&self, marker: Marker, base: u64, len: u64) -> std::io::Result<()> {
         let grown_to = marker.grown_to;
         let epoch = self.lock().next_epoch();
         match self.mark(Marker { base, grown_from: grown_to, grown_to, epoch, ..marker }) {

@@ -73,14 +73,17 @@ impl Engine {
             });
             let Some(job) = job else { return };
             // All who wait need the marker then: if there is no space for it they fail, rather than ask for it again at once.
-            let marks_only = job.plan.is_none();
+            let (marks_only, ends) = (job.plan.is_none(), job.ends.is_some());
             let result = self.perform_growth(job, room);
             if let Err(failure) = &result
                 && !matches!(failure.kind, ErrorKind::NoSpace(_))
+                // Said once, when it begins to matter.
+                && (!os_error::is_refusal(&failure.kind) || self.lock().needs_growth())
             {
                 log::warn!("dioxide: no growth ahead: {}", failure.cause);
             }
             self.step(|core, out| match result {
+                Ok(_) if ends => core.growth_ended(out),
                 Ok(physical) => core.grown(Ok(physical), out),
                 Err(failure)
                     if matches!(failure.kind, ErrorKind::NoSpace(_)) && !failure.wedges && !marks_only =>
@@ -124,8 +127,11 @@ impl Engine {
             let cause = Arc::new(self.error(Operation::Grow, None, kind.clone()));
             return Err(Failure { kind, cause, wedges: false });
         }
+        if let Some(end) = job.ends {
+            return self.end_growth(job.marker, end, physical).map_err(fail);
+        }
         if !job.announced {
-            self.mark(job.marker).map_err(fail)?;
+            self.mark(job.marker).map_err(|error| fail(self.of_marker(error, job.plan, room)))?;
         }
         let Some(plan) = job.plan else { return Ok(job.marker.grown_to) };
         let result = self.grow_by(plan, job.marker, room);
@@ -137,6 +143,28 @@ impl Engine {
             }
         }
         result.map_err(fail)
+    }
+
+    /// No space for the first marker on a file system that has some: the file's place for attributes is taken (ext4), and stays so.
+    fn of_marker(&self, error: std::io::Error, plan: Option<Plan>, room: Room) -> std::io::Error {
+        let has_space = plan.is_some_and(|plan| plan.to - plan.from <= room.free_bytes);
+        if is_no_space(&error) && has_space && self.lock().marker().is_none() {
+            let why = "the file has no place for another attribute";
+            return std::io::Error::other(ErrorKind::Unsupported(why.into()));
+        }
+        error
+    }
+
+    /// The file is not to grow any more: gives up what is ahead, and removes the marker, both durably. Nothing that extends
+    /// the file is in flight.
+    fn end_growth(&self, marker: Marker, end: u64, physical: u64) -> Result<u64> {
+        self.make_stable()?;
+        if end < physical {
+            self.cut_with(marker, end, end)?;
+        }
+        self.backend.remove_marker()?;
+        self.make_stable()?;
+        Ok(end)
     }
 
     /// The size on disk, once nothing of ours is left above `physical` that an earlier failure could not take back.

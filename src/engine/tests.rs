@@ -604,6 +604,55 @@ fn a_file_whose_marker_may_not_be_written_works_without_growth() {
     }
 }
 
+/// A file whose growth is refused for good once it has grown, on a disk that dies after so many calls. Returns how many records
+/// were acknowledged, and how many calls were made before the first one without growth, and until it was closed.
+fn end_growth(prepared: Prepared, dies_after: u64) -> (SimFile, u64, Option<u64>, Option<u64>) {
+    let file = open_on(Disk::new(DISK_BYTES), Some(prepared), FileSystems::default()).unwrap();
+    let begun = file.backend.calls();
+    // The first step succeeds. The one ahead is refused, and then the one that is needed.
+    (0..2).for_each(|_| file.backend.fail(Call::Allocate, 1, libc::EPERM));
+    file.backend.die_after(dies_after);
+    let (mut durable, mut before, mut beyond) = (0, None, 0);
+    while beyond < 4 {
+        let calls = file.backend.calls() - begun;
+        // Three blocks do not fill what was grown, so a part of it is given up.
+        if file.append(&record(durable + 1, 3), true).is_err() {
+            break;
+        }
+        durable += 3;
+        if file.growth() == crate::Growth::None {
+            before.get_or_insert(calls);
+            beyond += 1;
+        }
+    }
+    let done = file.finish().is_ok().then(|| file.backend.calls() - begun);
+    (file, durable, before, done)
+}
+
+/// At each call: every durable record is found, and nothing is doubtful.
+#[test]
+fn a_crash_while_growth_ends_loses_nothing_acknowledged() {
+    for prepared in [Prepared::Unwritten, Prepared::Zeroed] {
+        let (_, _, before, done) = end_growth(prepared, 1 << 40);
+        let (before, done) = (before.expect("it was refused"), done.expect("nothing else failed"));
+        for cut in before..=done {
+            let (file, durable, ..) = end_growth(prepared, cut);
+            for keep in 0..4u64 {
+                let disk = file.backend.crash(|block| match keep {
+                    0 => false,
+                    1 => true,
+                    _ => block.is_none_or(|block| (block ^ cut) % 2 == keep % 2),
+                });
+                let at = format!("{prepared:?}, cut {cut} of {before}..{done}, keep {keep}");
+                let opened = open_on(disk, Some(prepared), FileSystems::default());
+                let found = contents(&opened.unwrap_or_else(|kind| panic!("{at}: {kind}")));
+                let wanted: Vec<_> = (1..=durable).collect();
+                assert_eq!(found.get(..durable as usize), Some(&wanted[..]), "{at}");
+            }
+        }
+    }
+}
+
 #[test]
 fn what_a_failed_append_left_is_cut_by_close() {
     let disk = Disk::with(Settings { capacity_bytes: DISK_BYTES, short_one_in: 1, ..Settings::default() });

@@ -98,6 +98,9 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Where the oldest waiting group can go, and how many of it stand side by side there and fit into the space there is.
     /// Refuses who can never go, and asks for space.
     pub(super) fn next_place(&mut self, out: &mut Outbox<T>) -> Option<(u64, usize)> {
+        if self.space.ends {
+            return None;
+        }
         loop {
             let group = self.waiting.front()?;
             let place = group.place();

@@ -165,6 +165,8 @@ pub struct GrowthJob {
     pub announced: bool,
     /// Nothing when only the marker has to change.
     pub plan: Option<Plan>,
+    /// The file is not to grow any more: what is above this goes, and then the marker.
+    pub ends: Option<u64>,
 }
 
 /// One operation on its way.
@@ -234,6 +236,8 @@ struct Space {
     paused: bool,
     /// No space was left when growing ahead: wait for somebody who needs it.
     exhausted: bool,
+    /// Growth was refused for good, and the marker still stands. Nothing that extends the file goes out until it is away.
+    ends: bool,
 }
 
 /// See the module.
@@ -300,6 +304,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 grower_running: false,
                 paused: false,
                 exhausted: false,
+                ends: false,
             },
             cohort: 1,
             stopped: None,
@@ -521,6 +526,9 @@ impl<T: Clone + PartialEq> Core<T> {
     /// The file carries no marker any more.
     pub fn unmarked(&mut self) {
         self.space.marker = None;
+        if std::mem::take(&mut self.space.ends) {
+            self.space.prepared = None;
+        }
     }
 
     fn next_id(&mut self) -> u64 {
