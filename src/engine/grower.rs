@@ -14,6 +14,7 @@
 
 use super::core::{Failure, GrowthJob};
 use super::io::Transfer;
+use super::truncate::truncate;
 use super::{Engine, io, is_contradiction, is_no_space};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
@@ -148,9 +149,12 @@ impl Engine {
     /// Nobody has the space yet, so whatever was done of it is taken back: a failed allocation may have moved the size,
     /// and kept the disk full. A size that is not of our making is left alone.
     pub(super) fn take_back(&self, physical: u64, tried: u64) -> Result<()> {
-        let found = self.backend.physical_size()?;
-        let ours = physical < found && found <= tried;
-        if ours { io::uninterrupted(|| self.backend.truncate(physical)) } else { Ok(()) }
+        let is_ours = || Ok((physical + 1..=tried).contains(&self.backend.physical_size()?));
+        if !is_ours()? {
+            return Ok(());
+        }
+        // Changed: another program has moved the end meanwhile.
+        truncate(&*self.backend, physical, &true, is_ours).map(|_| ())
     }
 
     fn grow_by(&self, plan: Plan, marker: Marker, room: Room) -> Result<u64> {

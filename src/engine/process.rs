@@ -116,22 +116,24 @@ impl Process {
 
 /// Whether a call that flushes may have failed in its flush. All but what the kernel answers before it begins.
 pub(crate) fn may_be_a_failed_flush(error: &std::io::Error) -> bool {
-    !matches!(
-        error.raw_os_error(),
-        Some(
-            libc::ENOSPC
-                | libc::EDQUOT
-                | libc::EFBIG
-                | libc::EINVAL
-                | libc::EAGAIN
-                | libc::EFAULT
-                | libc::EPERM
-                | libc::EACCES
-                | libc::EOPNOTSUPP
-                | libc::ETXTBSY
-                | libc::ENOMEM
+    let busy = matches!(crate::engine::os_kind(error), crate::error::ErrorKind::Busy(_));
+    !busy
+        && !matches!(
+            error.raw_os_error(),
+            Some(
+                libc::ENOSPC
+                    | libc::EDQUOT
+                    | libc::EFBIG
+                    | libc::EINVAL
+                    | libc::EAGAIN
+                    | libc::EFAULT
+                    | libc::EPERM
+                    | libc::EACCES
+                    | libc::EOPNOTSUPP
+                    | libc::ETXTBSY
+                    | libc::ENOMEM
+            )
         )
-    )
 }
 
 impl FileSystem {

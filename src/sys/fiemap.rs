@@ -33,11 +33,11 @@ struct Request {
     extents: [RawExtent; BATCH],
 }
 
-/// All allocated extents, in order.
-pub(crate) fn extents(fd: BorrowedFd<'_>) -> io::Result<Vec<Extent>> {
+/// The allocated extents that end above `from`, in order.
+pub(crate) fn extents(fd: BorrowedFd<'_>, from: u64) -> io::Result<Vec<Extent>> {
     let mut found: Vec<Extent> = Vec::new();
     loop {
-        let start = found.last().map_or(0, |extent| extent.end);
+        let start = found.last().map_or(from, |extent| extent.end);
         let request = map(fd, start)?;
         let batch = &request.extents[..request.mapped_extents as usize];
         found.extend(batch.iter().map(|raw| Extent {

@@ -1,6 +1,8 @@
 //! The system calls that no crate wraps as we need them. All unsafe code of the blocking path is here.
 
 pub(crate) mod fiemap;
+pub(crate) mod lease;
+pub(crate) mod openers;
 pub(crate) mod probe;
 pub(crate) mod process;
 

@@ -222,6 +222,8 @@ struct Space {
     announced: Option<Plan>,
     /// What the next marker must say.
     mode: Mode,
+    /// A positional write past the end went out, in this life of the file or an earlier one.
+    jumped: bool,
     prepared: Option<Prepared>,
     /// Recovery left it to the caller to cut; until then the next markers keep its base, and why it is not known.
     held: Option<Marker>,
@@ -292,6 +294,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 marker: held,
                 announced: None,
                 mode: held.map_or(Mode::AppendOnly, |marker| marker.mode),
+                jumped: false,
                 prepared: ground.prepared,
                 held,
                 old_to: 0,
