@@ -204,15 +204,16 @@ impl Engine {
             (core.ours_to(), core.sizes().physical)
         };
         let size = self.backend.physical_size()?;
-        if size != physical {
-            return match size > physical {
-                true => Ok(Some(size)),
-                false => Err(std::io::Error::other(changed_by_another(physical, size))),
-            };
+        if size < physical {
+            return Err(std::io::Error::other(changed_by_another(physical, size)));
+        }
+        // A failed growth of ours may have left space above.
+        if size > physical.max(self.left_behind.load(Ordering::Relaxed)) {
+            return Ok(Some(size));
         }
         match marker.prepared {
-            Prepared::Unwritten => Ok(written_above(ours_to, physical, &self.backend.extents(ours_to)?)),
-            Prepared::Zeroed => self.end_of_bytes(ours_to, physical),
+            Prepared::Unwritten => Ok(written_above(ours_to, size, &self.backend.extents(ours_to)?)),
+            Prepared::Zeroed => self.end_of_bytes(ours_to, size),
         }
     }
 
