@@ -75,7 +75,8 @@ pub enum ErrorKind {
     /// Another process has the file open for writing.
     #[error("another process has it open for writing; one writer process per file")]
     Locked,
-    /// The block device is in use.
+    /// The block device is in use; or another process has the file open for writing, so that a truncate could destroy what
+    /// it wrote. The reason names what holds it.
     #[error("in use: {0}")]
     Busy(String),
     /// A flush failed on this file system or device, so nothing on it can be trusted to be stable

@@ -199,7 +199,8 @@ impl OpenOptions {
     /// # Errors
     ///
     /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) when another process has the file open for
-    /// writing, [`Busy`](crate::ErrorKind::Busy) for a block device in use,
+    /// writing, [`Busy`](crate::ErrorKind::Busy) for a block device in use, or a file that a crash left
+    /// grown and another process has open for writing,
     /// [`Doubtful`](crate::ErrorKind::Doubtful) when another program changed the length of a file
     /// that a crash left grown, [`Wedged`](crate::ErrorKind::Wedged) after a failed flush on that
     /// file system, [`Unsupported`](crate::ErrorKind::Unsupported) where there is no O_DIRECT, and whatever the
