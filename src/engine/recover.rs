@@ -12,12 +12,14 @@
 
 use super::io::uninterrupted;
 use super::is_no_space;
-use super::truncate::{Attempt, LOOKS_MAX as TRUNCATES_MAX, truncate, written_by};
-use crate::backend::Backend;
+use super::truncate::{Attempt, LOOKS_MAX as TRUNCATES_MAX, is_busy, truncate, written_by};
+use crate::backend::{Backend, Exclusion};
 use crate::marker::{Identity, Marker};
 use crate::recovery::{Extent, Recovery, Verdict, judge, written_ranges};
+use crate::sync::nap;
 use std::io;
 use std::ops::Range;
+use std::time::Duration;
 
 /// What may be done to a file that a crash left grown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,10 @@ pub enum Recover {
 
 /// How often a look that a writer disturbed is repeated before it fails.
 const LOOKS_MAX: u32 = 100;
+
+/// How long another writer is waited for before recovery fails.
+const NAP: Duration = Duration::from_millis(5);
+const NAPS_MAX: u32 = 50;
 
 /// What a file shows, all of one moment.
 struct View {
@@ -53,9 +59,17 @@ pub(crate) fn bring_into_order(
     if how != Recover::Inspect {
         uninterrupted(|| backend.sync_all())?;
     }
-    for _ in 0..TRUNCATES_MAX {
-        if let Some(done) = try_to_bring_into_order(backend, identity, how)? {
-            return Ok(done);
+    let mut naps = 0;
+    for _ in 0..TRUNCATES_MAX + NAPS_MAX {
+        match try_to_bring_into_order(backend, identity, how) {
+            Ok(Some(done)) => return Ok(done),
+            Ok(None) => {}
+            // A program that is just being killed or executed keeps its descriptors for a moment.
+            Err(error) if is_busy(&error) && naps < NAPS_MAX => {
+                naps += 1;
+                nap(NAP);
+            }
+            Err(error) => return Err(error),
         }
     }
     Err(written_by("another program"))
@@ -151,6 +165,9 @@ fn cut(
 ) -> io::Result<Attempt<(u64, Vec<Range<u64>>)>> {
     let end = found.ceiling;
     if end < found.physical_size {
+        if let Exclusion::Refused(who) = backend.exclude_others()? {
+            return Err(written_by(&who));
+        }
         let grown_to = marker.grown_to.max(found.physical_size);
         let last = Marker { base: end, grown_from: grown_to, grown_to, ..marker };
         match backend.write_marker(&last.encode()) {
