@@ -76,13 +76,17 @@ pub struct Company {
     pub others_in_flight: bool,
     /// Something below is written but not stable, so that this write alone would not be enough.
     pub unstable_below: bool,
+    /// The write takes space. If there is none, a plain write fails and can be tried again; of one with RWF_DSYNC the kernel does
+    /// not say whether its flush failed.
+    pub allocates: bool,
 }
 
 /// A lone writer saves a call (and on a device with FUA the flush) by RWF_DSYNC. Writers in company
 /// each leave their request plain and share one flush: N requests with RWF_DSYNC are N flushes and,
 /// into unwritten space, N journal commits.
 pub fn means(company: Company) -> Means {
-    if company.is_device || company.others_in_flight || company.unstable_below {
+    let Company { is_device, others_in_flight, unstable_below, allocates } = company;
+    if is_device || others_in_flight || unstable_below || allocates {
         Means::SharedFlush
     } else {
         Means::Dsync
@@ -173,11 +177,13 @@ mod tests {
 
     #[test]
     fn only_a_lone_writer_on_a_file_uses_dsync() {
-        let alone = Company { is_device: false, others_in_flight: false, unstable_below: false };
+        let alone =
+            Company { is_device: false, others_in_flight: false, unstable_below: false, allocates: false };
         assert_eq!(means(alone), Means::Dsync);
         assert_eq!(means(Company { is_device: true, ..alone }), Means::SharedFlush);
         assert_eq!(means(Company { others_in_flight: true, ..alone }), Means::SharedFlush);
         assert_eq!(means(Company { unstable_below: true, ..alone }), Means::SharedFlush);
+        assert_eq!(means(Company { allocates: true, ..alone }), Means::SharedFlush);
     }
 
     /// What is known of one file's flushes: of each write its ticket, when it finished, and whether it is stable.

@@ -48,6 +48,7 @@ mod marker;
 mod merge;
 mod open;
 mod options;
+mod os_error;
 mod pack;
 mod queue;
 mod reactor;

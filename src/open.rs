@@ -4,16 +4,17 @@ pub(crate) mod striped;
 
 use crate::backend::Backend;
 use crate::backend::syscall::Syscall;
-use crate::engine::process::{FileSystems, Process, may_be_a_failed_flush};
+use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::recover::{Recover, bring_into_order};
 use crate::engine::registry::Key;
-use crate::engine::{Engine, Ground, Parts, os_kind};
+use crate::engine::{Engine, Ground, Parts, flushed};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::file::Inner;
 use crate::growth::Wishes;
 use crate::marker::{Marker, Prepared};
 use crate::options::{Durability, Growth, OpenOptions, Tail};
+use crate::os_error;
 use crate::reader::Reader;
 use crate::recovery::{Recovery, Verdict};
 use crate::sync::nap;
@@ -172,14 +173,15 @@ fn make_name_stable(process: &Process, path: &Arc<Path>, fd: &OwnedFd) -> Result
     let facts = facts(path, fd)?;
     let fs = file_system(process, path, Operation::Open, facts.fs, facts.through)?;
     let directory = sys::probe::parent_directory(path)
-        .map_err(|error| Error::new(Operation::Open, path, None, os_kind(&error)))?;
+        .map_err(|error| Error::new(Operation::Open, path, None, os_error::kind(&error)))?;
     flushing(&fs, path, Operation::Open, || {
-        rustix::io::retry_on_intr(|| rustix::fs::fsync(fd))?;
-        directory.sync_all()
+        flushed(|| Ok(rustix::fs::fsync(fd)?))?;
+        flushed(|| directory.sync_all())
     })
 }
 
-/// Performs what flushes. Fails if that does, or a flush that ran beside it.
+/// Performs steps of which some flush; the error of one that did says so ([`flushed`]). Fails if a step does, or a flush that
+/// ran beside it.
 pub(crate) fn flushing<R>(
     fs: &FileSystems,
     path: &Arc<Path>,
@@ -190,13 +192,13 @@ pub(crate) fn flushing<R>(
     let mut done = None;
     let result = fs.flushing(
         || perform().map(|result| done = Some(result)),
-        |failure| may_be_a_failed_flush(failure).then(|| Arc::new(error(os_kind(failure)))),
+        |failure| Arc::new(error(os_error::kind(failure))),
     );
     match (result, done, fs.wedged()) {
         (Ok(()), Some(done), _) => Ok(done),
         // Ours succeeded, one beside it did not.
         (Err(_), Some(_), Some(cause)) => Err(error(ErrorKind::Wedged(cause.clone()))),
-        (Err(failure), _, _) => Err(error(os_kind(&failure))),
+        (Err(failure), _, _) => Err(error(os_error::kind(&failure))),
         (Ok(()), None, _) => unreachable!("a success has a result"),
     }
 }
@@ -208,7 +210,7 @@ pub(crate) fn facts(path: &Arc<Path>, fd: &OwnedFd) -> Result<Facts> {
             Some(libc::EOPNOTSUPP) => ErrorKind::Unsupported(
                 "no direct I/O on this file: it is encrypted, or the file system is mounted with data=journal".into(),
             ),
-            _ => os_kind(&error),
+            _ => os_error::kind(&error),
         };
         Error::new(Operation::Open, path, None, kind)
     })
@@ -322,7 +324,7 @@ pub(crate) fn claim(
     is_device: bool,
     try_lock: fn(BorrowedFd<'_>) -> io::Result<bool>,
 ) -> Result<(), ErrorKind> {
-    if let Some(device) = sys::probe::loop_device_on(fd).map_err(|error| os_kind(&error))? {
+    if let Some(device) = sys::probe::loop_device_on(fd).map_err(|error| os_error::kind(&error))? {
         return Err(ErrorKind::Busy(format!("it is the image behind /dev/{device}")));
     }
     if is_device {
@@ -332,7 +334,7 @@ pub(crate) fn claim(
         Ok(false) => None,
         result => Some(result.map(drop)),
     };
-    patiently(locked).ok_or(ErrorKind::Locked)?.map_err(|error| os_kind(&error))
+    patiently(locked).ok_or(ErrorKind::Locked)?.map_err(|error| os_error::kind(&error))
 }
 
 /// Tries until it succeeds, a little longer than a program that is gone keeps a file or device: the kernel takes the rings
@@ -406,7 +408,14 @@ fn in_order(
     facts: &Facts,
     how: Recover,
 ) -> Result<(Recovery, Option<Marker>)> {
-    flushing(fs, path, Operation::Recover, || bring_into_order(file, facts.identity, how))
+    let once = || flushing(fs, path, Operation::Recover, || bring_into_order(file, facts.identity, how));
+    // A program that is just being killed or executed keeps its descriptors for a moment. No flush of others waits meanwhile.
+    let unless_busy = || Some(once()).filter(|result| !matches!(result, Err(error) if is_busy(error)));
+    patiently(unless_busy).unwrap_or_else(once)
+}
+
+fn is_busy(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Busy(_))
 }
 
 /// What the space ahead will be, as far as that is possible. Never another kind than was asked for: after a crash the
@@ -465,7 +474,7 @@ pub fn recover(path: impl AsRef<Path>, how: Recover) -> Result<Recovery> {
         return Err(fail(ErrorKind::Unsupported("a block device does not grow".into())));
     }
     let found = if how == Recover::Inspect {
-        bring_into_order(&Syscall::new(fd), facts.identity, how).map_err(|error| fail(os_kind(&error)))
+        bring_into_order(&Syscall::new(fd), facts.identity, how).map_err(|error| fail(os_error::kind(&error)))
     } else {
         let fs = file_system(Process::current(), &path, Operation::Recover, facts.fs, facts.through)?;
         let file = Locked::new(fd, &facts).map_err(fail)?;

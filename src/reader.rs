@@ -8,6 +8,7 @@ use crate::engine::{self, Engine, Parts, recover};
 use crate::error::{Error, Operation, Result};
 use crate::open;
 use crate::options::{OpenOptions, Tail};
+use crate::os_error;
 use crate::recovery::{Recovery, Verdict};
 use crate::sync::{Mutex, OnceLock};
 use crate::sys::probe::{Alignment, Facts};
@@ -88,7 +89,7 @@ impl Reader {
     pub fn read_beside_others(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         let fail = |kind| Error::new(Operation::Read, &self.path, Some(offset), kind);
         let read = self.read_by_marker(into, offset);
-        read.map(|read| read as usize).map_err(|error| fail(engine::os_kind(&error)))
+        read.map(|read| read as usize).map_err(|error| fail(os_error::kind(&error)))
     }
 
     /// The engine of the file, if this process writes it right now: it knows the length exactly, and keeps reads and
@@ -174,7 +175,7 @@ impl Reader {
     }
 
     fn error(&self, operation: Operation, error: &io::Error) -> Error {
-        Error::new(operation, &self.path, None, engine::os_kind(error))
+        Error::new(operation, &self.path, None, os_error::kind(error))
     }
 }
 

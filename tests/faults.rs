@@ -1183,6 +1183,149 @@ fn many_threads_open_and_close_a_file_at_once(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+// --- what is blamed for a failed flush --------------------------------------------------------------
+
+/// From now on pwritev2 with RWF_DSYNC answers this in this thread.
+fn refuse_durable_writes(errno: i32) {
+    filter(&mut [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 3, libc::SYS_pwritev2 as u32),
+        // The flags: the sixth argument of `struct seccomp_data`.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 16 + 5 * 8),
+        step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, libc::RWF_DSYNC as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ]);
+}
+
+/// Two files of one file system, each with a durable record.
+fn two_durable_files(dir: &Path) -> [File; 2] {
+    ["one", "other"].map(|name| {
+        let file = writable().durability(Durability::EveryWrite).open(dir.join(name)).expect("it opens");
+        append(&file, 1, 0, 1).expect("there is space");
+        file
+    })
+}
+
+/// Does something in a thread of its own, whose system calls it may restrict for good.
+fn in_a_sandbox<R: Send>(act: impl FnOnce() -> R + Send) -> R {
+    thread::scope(|scope| scope.spawn(act).join().expect("it ends"))
+}
+
+/// A child of which one thread may make no durable write by RWF_DSYNC.
+fn write_where_dsync_is_refused(acks: &Acks, args: &[String]) {
+    let (dir, errno) = (Path::new(&args[0]), args[1].parse().expect("a number"));
+    let [one, other] = two_durable_files(dir);
+    let result = in_a_sandbox(|| {
+        refuse_durable_writes(errno);
+        one.write_at(&record(2, 0, 1), 0)
+    });
+    let is_missing = [libc::ENOSYS, libc::EOPNOTSUPP].contains(&errno);
+    match result {
+        Ok(()) => assert!(is_missing, "it was refused"),
+        Err(error) => assert!(!is_missing && error.errno() == errno, "{error}"),
+    }
+    // These threads are refused nothing.
+    for file in [one, other] {
+        acks.send(append(&file, 3, 0, 1).expect("nothing was flushed").to_ack());
+        file.sync_data().expect("nothing failed");
+        file.close().expect("it closes");
+    }
+    let first = fs::read(dir.join("one")).expect("it is there");
+    assert_eq!(Stamp::of(&first[..BLOCK]).map(|stamp| stamp.writer), Some(if is_missing { 2 } else { 1 }));
+}
+
+fn a_durable_write_refused_before_any_io_wedges_nothing(dir: TestDir) -> TrialResult {
+    for errno in [libc::EPERM, libc::EACCES, libc::ENOMEM, libc::EOPNOTSUPP, libc::ENOSYS] {
+        let acks = played("write_where_dsync_is_refused", &dir, &[&errno.to_string()])?;
+        assert_eq!(acks.len(), 2, "{errno}");
+    }
+    Ok(())
+}
+
+/// A child whose durable writes find neither RWF_DSYNC nor a flush that succeeds.
+fn write_where_dsync_is_missing_and_flushes_fail(_: &Acks, args: &[String]) {
+    let [one, other] = two_durable_files(Path::new(&args[0]));
+    let error = in_a_sandbox(|| {
+        refuse_durable_writes(libc::ENOSYS);
+        refuse(libc::SYS_fdatasync, libc::EIO);
+        one.write_at(&record(2, 0, 1), 0).expect_err("its flush failed")
+    });
+    assert_eq!(error.errno(), libc::EIO);
+    assert_wedged(&other, libc::EIO);
+}
+
+/// The flush behind the write is part of it.
+fn a_failed_flush_behind_a_write_without_dsync_wedges(dir: TestDir) -> TrialResult {
+    played("write_where_dsync_is_missing_and_flushes_fail", &dir, &[]).map(drop)
+}
+
+fn assert_wedged(file: &File, errno: i32) {
+    match refusal(append(file, 9, 0, 1)) {
+        ErrorKind::Wedged(cause) => {
+            assert_eq!((cause.errno(), cause.kind()), (errno, &ErrorKind::Os(errno)), "{cause}");
+        }
+        other => panic!("not wedged: {other:?}"),
+    }
+}
+
+/// A child of which one thread is told by a flush that there is no space.
+fn flush_where_there_is_no_space(_: &Acks, args: &[String]) {
+    let (dir, errno) = (Path::new(&args[0]), args[1].parse().expect("a number"));
+    let [one, other] = two_durable_files(dir);
+    let error = in_a_sandbox(|| {
+        refuse(libc::SYS_fdatasync, errno);
+        one.sync_data().expect_err("it says so")
+    });
+    assert!(!matches!(error.kind(), ErrorKind::NoSpace(_)), "nothing to be tried again: {error}");
+    assert_wedged(&other, errno);
+    assert!(matches!(refusal(one.close()), ErrorKind::Wedged(_)));
+}
+
+/// As of a thin pool that has no block for what was acknowledged.
+fn no_space_of_a_flush_wedges(dir: TestDir) -> TrialResult {
+    for errno in [libc::ENOSPC, libc::EDQUOT] {
+        played("flush_where_there_is_no_space", &dir, &[&errno.to_string()])?;
+    }
+    Ok(())
+}
+
+/// A child that leaves a file as a crash does.
+fn leave_a_file_grown(acks: &Acks, args: &[String]) {
+    let file = writable().durability(Durability::EveryWrite).open(Path::new(&args[0])).expect("it opens");
+    append(&file, 1, 0, 1).expect("there is space");
+    acks.send([file.growth() as u64, 0, 0]);
+    std::mem::forget(file);
+}
+
+/// A child that opens a file of which a system call fails, beside one that is in use.
+fn open_what_cannot_be_looked_at(_: &Acks, args: &[String]) {
+    let path = Path::new(&args[0]);
+    let number = |nth: usize| args[nth].parse::<i32>().expect("a number");
+    let dir = path.parent().expect("it has one");
+    let [one, other] = two_durable_files(dir);
+    let error = in_a_sandbox(|| {
+        refuse(number(1).into(), number(2));
+        reopen(path).map(drop).expect_err("it cannot be looked at")
+    });
+    assert_eq!(error.errno(), number(2), "{error}");
+    for file in [one, other] {
+        append(&file, 2, 0, 1).expect("no flush failed");
+        file.close().expect("it closes");
+    }
+    reopen(path).and_then(File::close).expect("nothing is wrong with it");
+}
+
+/// Only a call that flushes can be blamed for a flush.
+fn eio_of_an_attribute_or_of_extents_at_open_wedges_nothing(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    for (call, errno) in [(libc::SYS_fgetxattr, libc::EIO), (libc::SYS_ioctl, libc::EUCLEAN)] {
+        played("leave_a_file_grown", &path, &[])?;
+        played("open_what_cannot_be_looked_at", &path, &[&call.to_string(), &errno.to_string()])?;
+    }
+    Ok(())
+}
+
 // --- the list -------------------------------------------------------------------------------------
 
 /// The file systems on which a test applies.
@@ -1194,6 +1337,8 @@ fn trials() -> Vec<Trial> {
         a_renamed_file_goes_on_under_both_names,
         a_file_cut_by_another_program_is_said_to_be_so,
         a_write_that_is_put_off_for_ever_fails_alone,
+        a_failed_flush_behind_a_write_without_dsync_wedges,
+        no_space_of_a_flush_wedges,
         a_storm_of_signals_is_not_noticed,
         without_io_uring_queues_make_plain_calls,
         buffers_that_may_not_be_locked_are_ordinary_ones,
@@ -1213,6 +1358,8 @@ fn trials() -> Vec<Trial> {
         without_threads_a_writer_grows_the_file,
     ];
     let where_files_grow_unwritten: &[LabTest] = named![
+        a_durable_write_refused_before_any_io_wedges_nothing,
+        eio_of_an_attribute_or_of_extents_at_open_wedges_nothing,
         what_another_program_appends_meanwhile_is_kept,
         what_another_program_writes_into_the_space_ahead_is_kept,
     ];
@@ -1274,6 +1421,11 @@ fn main() -> ExitCode {
     log::set_max_level(log::LevelFilter::Warn);
     let scenarios: &[child::Scenario] = &[
         ("append_without_attributes", append_without_attributes),
+        ("write_where_dsync_is_refused", write_where_dsync_is_refused),
+        ("write_where_dsync_is_missing_and_flushes_fail", write_where_dsync_is_missing_and_flushes_fail),
+        ("flush_where_there_is_no_space", flush_where_there_is_no_space),
+        ("leave_a_file_grown", leave_a_file_grown),
+        ("open_what_cannot_be_looked_at", open_what_cannot_be_looked_at),
         ("append_beside_a_write_put_off", append_beside_a_write_put_off),
         ("open_then_give_up_rights", open_then_give_up_rights),
         ("grow_then_give_up_rights", grow_then_give_up_rights),

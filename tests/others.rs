@@ -138,7 +138,7 @@ fn assert_names(kind: &ErrorKind, child: &child::Child) {
 fn set_len_destroys_nothing_of_another_process(dir: TestDir) -> TrialResult {
     for (name, growth) in growths(dir.fs()) {
         for len in [0, 8 * MIB] {
-            let path = dir.join(&format!("{name}-{len}"));
+            let path = dir.join(format!("{name}-{len}"));
             let (file, ours) = opened(&path, growth)?;
             let (child, theirs) = staying(&path, 1)?;
             assert_names(&refusal(file.set_len(len)), &child);
@@ -237,7 +237,7 @@ fn a_file_is_truncated_beside_a_reader(dir: TestDir) -> TrialResult {
 fn without_leases_what_another_program_wrote_is_kept(dir: TestDir) -> TrialResult {
     for (name, growth) in growths(dir.fs()) {
         for theirs in ["theirs", "none"] {
-            let path = dir.join(&format!("{growth:?}-{theirs}"));
+            let path = dir.join(format!("{growth:?}-{theirs}"));
             let args = [path.to_string_lossy().into_owned(), name.into(), theirs.into()];
             let (status, mut acks) = child::spawn("close_without_leases", &args)?.wait(PATIENCE)?;
             assert!(status.success(), "{status}");

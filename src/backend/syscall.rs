@@ -41,7 +41,7 @@ impl Backend for Syscall {
     }
 
     fn flush(&self) -> io::Result<()> {
-        Ok(rustix::fs::fdatasync(&self.fd)?)
+        Ok(sys::flush(self.fd.as_fd())?)
     }
 
     fn sync_all(&self) -> io::Result<()> {

@@ -20,11 +20,12 @@ use super::core::Core;
 use super::grower::changed_by_another;
 use super::token::Token;
 use super::truncate::{Attempt, LOOKS_MAX, truncate, written_by};
-use super::{Engine, io, is_no_space, os_kind, puts_flush_in_doubt, queue, read_up_to};
+use super::{Engine, io, queue, read_up_to};
 use crate::buffer::Buffer;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::marker::{Marker, Mode, Prepared};
 use crate::merge::Span;
+use crate::os_error::{self, is_no_space};
 use crate::recovery::written_above;
 use crate::sync::atomic::Ordering;
 
@@ -99,10 +100,8 @@ impl Engine {
         if self.backend.mapped().is_none() {
             return Ok(());
         }
-        let blame = |error: &std::io::Error| {
-            puts_flush_in_doubt(error).then(|| self.cause(Operation::Close, None, error))
-        };
-        let closed = self.fs.flushing(|| self.backend.close(), blame);
+        let cause = |error: &std::io::Error| self.cause(Operation::Close, None, error);
+        let closed = self.fs.flushing(|| self.backend.close(), cause);
         closed.map_err(|error| self.failure(Operation::Close, &error))
     }
 
@@ -160,7 +159,7 @@ impl Engine {
                 let why = format!("{}; left at {end} bytes", written_above_the_end());
                 Err(self.error(Operation::Close, None, ErrorKind::Doubtful(why)))
             }
-            Err(error) => match os_kind(&error) {
+            Err(error) => match os_error::kind(&error) {
                 ErrorKind::Busy(why) => Err(self.left_grown(marker, why)),
                 _ => Err(fail(error)),
             },

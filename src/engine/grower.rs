@@ -15,11 +15,12 @@
 use super::core::{Failure, GrowthJob};
 use super::io::Transfer;
 use super::truncate::truncate;
-use super::{Engine, io, is_contradiction, is_no_space};
+use super::{Engine, io};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
 use crate::growth::{Plan, Room};
 use crate::marker::{Marker, Prepared};
+use crate::os_error::{self, is_no_space};
 use crate::stats::count;
 use crate::sync::atomic::Ordering;
 use std::io::Result;
@@ -179,10 +180,8 @@ impl Engine {
 
     /// Data, size and attributes. A failure wedges the file system as that of any flush does.
     pub(super) fn make_stable(&self) -> Result<()> {
-        let blame = |error: &std::io::Error| {
-            (!is_contradiction(error)).then(|| self.cause(Operation::Flush, None, error))
-        };
-        self.fs.flushing(|| io::uninterrupted(|| self.backend.sync_all()), blame)
+        let cause = |error: &std::io::Error| self.cause(Operation::Flush, None, error);
+        self.fs.flushing(|| io::flushed(|| self.backend.sync_all()), cause)
     }
 
     /// Takes space, in smaller steps if there is not enough for the whole; returns the new physical size.
@@ -210,7 +209,7 @@ impl Engine {
             Prepared::Unwritten => allocated,
             // Where nothing can be allocated unwritten (files mapped by indirect blocks), the zeros extend the file.
             Prepared::Zeroed => match allocated {
-                Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => Err(error),
+                Err(error) if !os_error::is_missing(&error) => Err(error),
                 _ => self.fill(from, to),
             },
         }
@@ -229,7 +228,7 @@ impl Engine {
             let len = (to - start).min(ZEROS_BYTES as u64);
             let transfer = Transfer::of_write(len, self.alignment.offset);
             let zeros = &[Segment::of(&zeros[..len as usize])];
-            io::write_fully(&*self.backend, zeros, start, false, transfer)?;
+            io::write_fully(&*self.backend, zeros, start, transfer)?;
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::ext::volumes::Volumes;
 use crate::flush::Ledger;
 use crate::growth::{BUDGET_DEFAULT_BYTES, Budget};
+use crate::os_error;
 use crate::queue::QueueOptions;
 use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use crate::sys;
@@ -114,28 +115,6 @@ impl Process {
     }
 }
 
-/// Whether a call that flushes may have failed in its flush. All but what the kernel answers before it begins.
-pub(crate) fn may_be_a_failed_flush(error: &std::io::Error) -> bool {
-    let busy = matches!(crate::engine::os_kind(error), crate::error::ErrorKind::Busy(_));
-    !busy
-        && !matches!(
-            error.raw_os_error(),
-            Some(
-                libc::ENOSPC
-                    | libc::EDQUOT
-                    | libc::EFBIG
-                    | libc::EINVAL
-                    | libc::EAGAIN
-                    | libc::EFAULT
-                    | libc::EPERM
-                    | libc::EACCES
-                    | libc::EOPNOTSUPP
-                    | libc::ETXTBSY
-                    | libc::ENOMEM
-            )
-        )
-}
-
 impl FileSystem {
     /// Why nothing here can be trusted any more.
     pub fn wedged(&self) -> Option<&Arc<Error>> {
@@ -233,16 +212,16 @@ impl FileSystems {
     }
 
     /// Performs a flush (or a write that carries one), and believes its success only if no flush of these file
-    /// systems that ran beside it failed. `blame` makes the error of a failure, or nothing if that does not put the
-    /// file system in doubt.
+    /// systems that ran beside it failed. `cause` makes the error to tell of a [failed flush](os_error::is_failed_flush); no
+    /// other error puts the file system in doubt.
     pub fn flushing(
         &self,
         perform: impl FnOnce() -> std::io::Result<()>,
-        blame: impl FnOnce(&std::io::Error) -> Option<Arc<Error>>,
+        cause: impl FnOnce(&std::io::Error) -> Arc<Error>,
     ) -> std::io::Result<()> {
         let flush = self.begin_flush();
         let result = perform();
-        let ended = self.end_flush(flush, &result, blame);
+        let ended = self.end_flush(flush, &result, cause);
         self.awaited(ended, result)
     }
 
@@ -256,12 +235,12 @@ impl FileSystems {
         &self,
         flush: Flushing,
         result: &std::io::Result<()>,
-        blame: impl FnOnce(&std::io::Error) -> Option<Arc<Error>>,
+        cause: impl FnOnce(&std::io::Error) -> Arc<Error>,
     ) -> Ended {
         if let Err(error) = result
-            && let Some(cause) = blame(error)
+            && os_error::is_failed_flush(error)
         {
-            self.wedge(cause);
+            self.wedge(cause(error));
         }
         Ended(self.0.iter().zip(flush.0).map(|(fs, flush)| fs.end_flush(flush)).collect())
     }

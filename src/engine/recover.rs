@@ -6,20 +6,21 @@
 //! 3. the marker with the end found as its base, durable; 4. the truncate ([`truncate`](super::truncate)), durable; 5. the
 //!    marker away, durable.
 //!
+//! Only the syncs can be blamed for a failed flush, so only their errors say so (`flushed`): a getxattr or FIEMAP that fails
+//! with EIO is an error of this file.
+//!
 //! While another process has the file open for writing nothing is truncated. What another program wrote without the lock between
 //! the crash and the recovery is kept, but for this: in a file of appends, above the first gap and below what had been grown, it
 //! looks like an append in flight when the crash came, and is truncated.
 
-use super::io::uninterrupted;
-use super::is_no_space;
-use super::truncate::{Attempt, LOOKS_MAX as TRUNCATES_MAX, is_busy, truncate, written_by};
+use super::io::flushed;
+use super::truncate::{Attempt, LOOKS_MAX as TRUNCATES_MAX, truncate, written_by};
 use crate::backend::{Backend, Exclusion};
 use crate::marker::{Identity, Marker};
+use crate::os_error::is_no_space;
 use crate::recovery::{Extent, Recovery, Verdict, judge, written_ranges};
-use crate::sync::nap;
 use std::io;
 use std::ops::Range;
-use std::time::Duration;
 
 /// What may be done to a file that a crash left grown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +38,6 @@ pub enum Recover {
 /// How often a look that a writer disturbed is repeated before it fails.
 const LOOKS_MAX: u32 = 100;
 
-/// How long another writer is waited for before recovery fails.
-const NAP: Duration = Duration::from_millis(5);
-const NAPS_MAX: u32 = 50;
-
 /// What a file shows, all of one moment.
 struct View {
     size: u64,
@@ -57,19 +54,11 @@ pub(crate) fn bring_into_order(
     how: Recover,
 ) -> io::Result<(Recovery, Option<Marker>)> {
     if how != Recover::Inspect {
-        uninterrupted(|| backend.sync_all())?;
+        flushed(|| backend.sync_all())?;
     }
-    let mut naps = 0;
-    for _ in 0..TRUNCATES_MAX + NAPS_MAX {
-        match try_to_bring_into_order(backend, identity, how) {
-            Ok(Some(done)) => return Ok(done),
-            Ok(None) => {}
-            // A program that is just being killed or executed keeps its descriptors for a moment.
-            Err(error) if is_busy(&error) && naps < NAPS_MAX => {
-                naps += 1;
-                nap(NAP);
-            }
-            Err(error) => return Err(error),
+    for _ in 0..TRUNCATES_MAX {
+        if let Some(done) = try_to_bring_into_order(backend, identity, how)? {
+            return Ok(done);
         }
     }
     Err(written_by("another program"))
@@ -89,7 +78,7 @@ fn try_to_bring_into_order(
         Some(Err(_)) => {
             if how == Recover::Force {
                 backend.remove_marker()?;
-                uninterrupted(|| backend.sync_all())?;
+                flushed(|| backend.sync_all())?;
             }
             return Ok(Some((found, None)));
         }
@@ -154,7 +143,7 @@ fn adopt(backend: &dyn Backend, marker: Marker, found: &Recovery) -> io::Result<
     let grown_to = found.physical_size;
     let grown = Marker { grown_from: grown_to, grown_to, epoch: marker.epoch.wrapping_add(1), ..marker };
     backend.write_marker(&grown.encode())?;
-    uninterrupted(|| backend.sync_all())
+    flushed(|| backend.sync_all())
 }
 
 fn cut(
@@ -175,7 +164,7 @@ fn cut(
             Err(error) if found.verdict == Verdict::Cut && is_no_space(&error) => {}
             result => result?,
         }
-        uninterrupted(|| backend.sync_all())?;
+        flushed(|| backend.sync_all())?;
         let seen = (found.physical_size, written_ranges(end, extents));
         let look = || Ok((backend.physical_size()?, written_ranges(end, &backend.extents(end)?)));
         let attempt = truncate(backend, end, &seen, look).inspect_err(|_| put_back(backend, marker))?;
@@ -183,10 +172,10 @@ fn cut(
             put_back(backend, marker);
             return Ok(changed);
         }
-        uninterrupted(|| backend.sync_all())?;
+        flushed(|| backend.sync_all())?;
     }
     backend.remove_marker()?;
-    uninterrupted(|| backend.sync_all())?;
+    flushed(|| backend.sync_all())?;
     Ok(Attempt::Done)
 }
 

@@ -133,7 +133,7 @@ fn open_on(disk: Disk, prepared: Option<Prepared>, fs: FileSystems) -> Result<Si
 
 fn open_as(disk: Disk, ground: Ground, fs: FileSystems) -> Result<SimFile, ErrorKind> {
     let order = bring_into_order(&disk.0, SELF, Recover::Cut);
-    let (recovery, held) = order.map_err(|error| super::os_kind(&error))?;
+    let (recovery, held) = order.map_err(|error| crate::os_error::kind(&error))?;
     if let Verdict::Doubtful(why) = recovery.verdict {
         return Err(ErrorKind::Doubtful(why));
     }
@@ -533,9 +533,9 @@ fn close_beside_a_failed_flush_is_not_a_success() {
         let fails = || {
             begun.send(()).unwrap();
             std::thread::sleep(std::time::Duration::from_millis(100));
-            Err(std::io::Error::from_raw_os_error(libc::EIO))
+            Err(crate::os_error::of_flush(std::io::Error::from_raw_os_error(libc::EIO)))
         };
-        fs.flushing(fails, |_| Some(cause))
+        fs.flushing(fails, |_| cause)
     });
     wait.recv().unwrap();
     let closed = file.finish();

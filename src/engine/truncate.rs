@@ -11,7 +11,6 @@
 //! its I/O, and before Linux 6.13 timestamps tick with the scheduler: a write of the same tick as the look is not seen.
 
 use super::io::uninterrupted;
-use super::os_kind;
 use crate::backend::{Backend, Exclusion};
 use crate::error::ErrorKind;
 use std::io;
@@ -57,9 +56,4 @@ pub(super) fn truncate<T: PartialEq>(
 pub(super) fn written_by(who: &str) -> io::Error {
     let why = format!("{who} has it open for writing, and a truncate could destroy what it wrote");
     io::Error::other(ErrorKind::Busy(why))
-}
-
-/// Another process may be writing the file.
-pub(super) fn is_busy(error: &io::Error) -> bool {
-    matches!(os_kind(error), ErrorKind::Busy(_))
 }

@@ -22,11 +22,12 @@ use crate::backend::syscall::Syscall;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::registry::Key;
-use crate::engine::{Engine, Parts, os_kind};
+use crate::engine::{Engine, Parts};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::file::Inner;
 use crate::open;
 use crate::options::OpenOptions;
+use crate::os_error;
 use crate::reader::Reader;
 use crate::recovery::Recovery;
 use crate::sys;
@@ -89,7 +90,7 @@ impl<'a> Opening<'a> {
     }
 
     fn os_error(&self, error: &io::Error) -> Error {
-        self.error(os_kind(error))
+        self.error(os_error::kind(error))
     }
 
     fn open(&self, path: &Path, key: Key, image: impl FnOnce() -> Result<Image>) -> Result<Inner> {

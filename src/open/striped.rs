@@ -13,12 +13,13 @@ use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::recover::{Recover, bring_into_order};
 use crate::engine::registry::Key;
-use crate::engine::{Engine, Parts, os_kind, read_fully};
+use crate::engine::{Engine, Parts, read_fully};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::file::Inner;
 use crate::marker::{Identity, Prepared};
 use crate::merge::Limits;
 use crate::options::OpenOptions;
+use crate::os_error;
 use crate::reader::Reader;
 use crate::recovery::Recovery;
 use crate::stripe::{self, CHUNK_BYTES_MAX, Found, HEADER_BYTES, Header, MEMBERS_MAX, State, Verdict};
@@ -163,7 +164,7 @@ impl Volume {
         let prepared = prepared(options.growth, &self.name, &on);
         let overwrites_in_place = prepared.is_some()
             && on.iter().all(|(fd, facts)| sys::probe::can_grow_ahead(*fd, facts, Prepared::Zeroed).is_ok());
-        let id = sys::random_id().map_err(|error| self.fail(os_kind(&error)))?;
+        let id = sys::random_id().map_err(|error| self.fail(os_error::kind(&error)))?;
         let members = Member::all(locked.into_iter().map(Locked::keep), facts);
         let kept: Vec<_> = members.iter().map(|member| member.backend.clone()).collect();
         let bring_up = BringUp {
@@ -248,17 +249,17 @@ impl Volume {
             return Err(fail(ErrorKind::Unsupported("a block device does not grow".into())));
         }
         let striped = Striped::new(parts_of(&members, header, &facts, 0));
-        let lack = striped.find_length(state).map_err(|error| fail(os_kind(&error)))?;
+        let lack = striped.find_length(state).map_err(|error| fail(os_error::kind(&error)))?;
         if let Err(why) = &lack
             && how != Recover::Force
         {
-            let len = striped.physical_size().map_err(|error| fail(os_kind(&error)))?;
+            let len = striped.physical_size().map_err(|error| fail(os_error::kind(&error)))?;
             let verdict = crate::Verdict::Doubtful(why.clone());
             return Ok(Recovery { physical_size: len, floor: len, ceiling: len, verdict });
         }
         if how == Recover::Inspect {
             let found = bring_into_order(&striped, facts.identity, how);
-            return found.map(|(found, _)| found).map_err(|error| fail(os_kind(&error)));
+            return found.map(|(found, _)| found).map_err(|error| fail(os_error::kind(&error)));
         }
         let (found, _) = in_order(&striped, fs, &self.name, &facts, how)?;
         if how == Recover::Force || !matches!(found.verdict, crate::Verdict::Doubtful(_)) {
@@ -332,11 +333,11 @@ impl BringUp<'_> {
         }
         let (recovery, held) = match facts.is_device {
             true => {
-                facts.len = striped.physical_size().map_err(|error| self.fail(os_kind(&error)))?;
+                facts.len = striped.physical_size().map_err(|error| self.fail(os_error::kind(&error)))?;
                 (Recovery::clean(facts.len), None)
             }
             false => {
-                let found = striped.find_length(state).map_err(|error| self.fail(os_kind(&error)))?;
+                let found = striped.find_length(state).map_err(|error| self.fail(os_error::kind(&error)))?;
                 found.map_err(|why| self.fail(ErrorKind::Members(advised(&why))))?;
                 let order = recovered(&*striped, &self.fs, self.name, &facts)?;
                 flushing(&self.fs, self.name, Operation::Open, || striped.begin_writing())?;
@@ -434,7 +435,7 @@ pub(crate) fn reader(
     let facts = joint_facts(&members, header);
     // Nobody beside the callers: they may be those of a forked child.
     let striped = Striped::new(parts_of(&members, header, &facts, 0));
-    while let Err(why) = striped.find_length(state).map_err(|error| fail(os_kind(&error)))? {
+    while let Err(why) = striped.find_length(state).map_err(|error| fail(os_error::kind(&error)))? {
         // Whoever writes it notes a state before the members change.
         let (_, now) = volume_of(&members, chunk_bytes).map_err(fail)?;
         if now == state {
@@ -442,7 +443,7 @@ pub(crate) fn reader(
         }
         state = now;
     }
-    let len = striped.physical_size().map_err(|error| fail(os_kind(&error)))?;
+    let len = striped.physical_size().map_err(|error| fail(os_error::kind(&error)))?;
     let facts = Facts { len, ..facts };
     let reader = Reader::new(Arc::new(striped), name.clone(), facts, key, process);
     Ok(Inner::Reader(reader))
@@ -468,7 +469,7 @@ fn nothing_there() -> ErrorKind {
 fn verdict(members: &[Member], chunk_bytes: u64) -> Result<Verdict, ErrorKind> {
     check_kinds(members)?;
     let found: Vec<_> =
-        members.iter().map(look_at).collect::<io::Result<_>>().map_err(|error| os_kind(&error))?;
+        members.iter().map(look_at).collect::<io::Result<_>>().map_err(|error| os_error::kind(&error))?;
     stripe::judge(&found, chunk_bytes).map_err(ErrorKind::Members)
 }
 

@@ -199,7 +199,7 @@ impl Backend for Watched {
 fn a_write_cut_short_inside_a_block_is_resumed_where_it_is_aligned() {
     let ragged = Watched::new(true);
     let transfer = Transfer::of_write(7 * BLOCK_BYTES, 512);
-    crate::engine::io::write_fully(&ragged, &[Segment::of(&record(1, 7))], 0, false, transfer).unwrap();
+    crate::engine::io::write_fully(&ragged, &[Segment::of(&record(1, 7))], 0, transfer).unwrap();
     assert_eq!(
         (0..7).map(|n| ragged.disk.content(n)).collect::<Vec<_>>(),
         (1..=7).map(Some).collect::<Vec<_>>()
