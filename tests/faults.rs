@@ -959,6 +959,66 @@ fn without_io_uring_queues_make_plain_calls(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// From now on the kernel takes no more than so many requests of a ring at a time in this thread, and answers `errno`.
+fn refuse_to_submit_more_than(count: u32, errno: i32) {
+    filter(&mut [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 3, libc::SYS_io_uring_enter as u32),
+        // `to_submit`: the second argument of `struct seccomp_data`.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 16 + 8),
+        step(libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K, 0, 1, count),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ]);
+}
+
+/// A child whose kernel has no memory for what its queues submit: for more than one request at a time, or for any, from the
+/// second round on.
+fn queue_where_requests_are_refused(acks: &Acks, args: &[String]) {
+    let (count, errno) = (args[1].parse().expect("a number"), args[2].parse().expect("a number"));
+    let file =
+        writable().durability(Durability::EveryWrite).growth_cap(MIB).open(&args[0]).expect("it opens");
+    let works = |writer: u64| {
+        let queue = QueueOptions::new().depth(16).open();
+        for round in 0..8 {
+            (0..16).for_each(|n| {
+                queue.append(&file, record(writer, 16 * round + n, 1), 16 * round + n).expect("room")
+            });
+            let mut tags: Vec<_> = queue
+                .reap(16)
+                .map(|done| {
+                    let offset = done.result.expect("there is space");
+                    acks.send(Placed { offset, writer, number: done.tag, blocks: 1 }.to_ack());
+                    done.tag
+                })
+                .collect();
+            tags.sort_unstable();
+            assert!(tags.into_iter().eq(16 * round..16 * round + 16), "lost or doubled");
+            if round == 0 && queue.uses_io_uring() {
+                refuse_to_submit_more_than(count, errno);
+            }
+        }
+        // One at a time it goes on; where none is taken, plain calls do.
+        assert!(count > 0 || !queue.uses_io_uring());
+    };
+    thread::scope(|scope| (0..3).for_each(|writer| drop(scope.spawn(move || works(writer)))));
+    file.close().expect("it closes");
+}
+
+fn a_ring_that_the_kernel_has_no_memory_for_loses_and_doubles_nothing(dir: TestDir) -> TrialResult {
+    for (count, errno) in
+        [(1, libc::ENOMEM), (1, libc::EAGAIN), (1, libc::EBUSY), (0, libc::ENOMEM), (0, libc::EPERM)]
+    {
+        let path = dir.join(format!("{count}-{errno}"));
+        let (count, errno) = (count.to_string(), errno.to_string());
+        let placed = placed(&played("queue_where_requests_are_refused", &path, &[&count, &errno])?);
+        assert_eq!(placed.len(), 3 * 8 * 16);
+        assert_tidy(&path, assert_gapless(&placed, 0))?;
+        assert_all_there(&fs::read(&path)?, &placed);
+    }
+    Ok(())
+}
+
 /// A child that may lock less memory than its queue's buffers have.
 fn append_with_little_locked_memory(acks: &Acks, args: &[String]) {
     let file = writable().growth(Growth::None).open(&args[0]).expect("it opens");
@@ -1341,6 +1401,7 @@ fn trials() -> Vec<Trial> {
         no_space_of_a_flush_wedges,
         a_storm_of_signals_is_not_noticed,
         without_io_uring_queues_make_plain_calls,
+        a_ring_that_the_kernel_has_no_memory_for_loses_and_doubles_nothing,
         buffers_that_may_not_be_locked_are_ordinary_ones,
         a_process_without_descriptors_is_told_so,
         low_descriptors_stay_the_programs,
@@ -1434,6 +1495,7 @@ fn main() -> ExitCode {
         ("open_by_high_descriptors", open_by_high_descriptors),
         ("append_without_threads", append_without_threads),
         ("append_without_io_uring", append_without_io_uring),
+        ("queue_where_requests_are_refused", queue_where_requests_are_refused),
         ("append_with_little_locked_memory", append_with_little_locked_memory),
         ("queue_in_a_storm", queue_in_a_storm),
         #[cfg(target_arch = "x86_64")]

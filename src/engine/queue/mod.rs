@@ -239,7 +239,7 @@ impl Driver {
     }
 
     pub fn uses_io_uring(&self) -> bool {
-        self.ring.is_some()
+        self.ring.as_ref().is_some_and(|ring| ring.is_usable())
     }
 
     /// How many have finished and were not reaped.
@@ -421,7 +421,7 @@ impl Driver {
         if let Some(ring) = &mut self.ring {
             // The kernel would have the buffers that unwinding gives back.
             let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
-            ring.enter(wanted).expect("the ring takes what it is given");
+            ring.enter(wanted).expect("the kernel loses no completion");
             self.pushed = 0;
         }
     }
@@ -800,7 +800,8 @@ impl Driver {
             }
         };
         let backend = &*file.engine.backend;
-        let unfit = match (&mut self.ring, &file.slots[..], backend.striped()) {
+        let ring = self.ring.as_mut().filter(|ring| ring.is_usable());
+        let unfit = match (ring, &file.slots[..], backend.striped()) {
             (None, ..) | (_, [], _) => Some(io),
             (Some(ring), slots, Some(striped)) => match striped.split(io) {
                 Ok(Split { parts, gather }) => {
