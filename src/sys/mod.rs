@@ -1,5 +1,6 @@
 //! The system calls that no crate wraps as we need them. All unsafe code of the blocking path is here.
 
+pub(crate) mod access;
 pub(crate) mod fiemap;
 pub(crate) mod lease;
 pub(crate) mod openers;
