@@ -65,7 +65,8 @@ fn after_a_failed_flush_every_sync_fails(how: &str, with: With) -> TrialResult {
     let (file, beside) = (volume.path().join("file"), volume.path().join("beside"));
     run_wedge(how, with, [&file, &beside], |line| match line {
         "ready" => fail_flush(volume.disk().expect("on a FUSE disk")),
-        _ => Ok(volume.remount()?),
+        // What was lost may be in any structure of the old one.
+        _ => Ok(volume.renew()?),
     })
 }
 
