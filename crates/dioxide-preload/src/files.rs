@@ -17,6 +17,7 @@ use crate::slots::{self, State};
 use crate::summary::{self, Event};
 use crate::surroundings::{self, Found};
 use crossbeam_utils::sync::ShardedLockWriteGuard;
+use dioxide::ledger::FileSystem;
 use dioxide::{Durability, OpenOptions};
 use rustix::fs::{AtFlags, FileType, Stat, StatxFlags};
 use rustix::process::Resource;
@@ -85,6 +86,8 @@ pub struct Description {
 #[derive(Debug)]
 pub struct Inode {
     key: Key,
+    /// What it lies on, and whether a flush failed there.
+    pub below: Option<FileSystem>,
     /// What the kernel asks of memory, and of offsets and lengths, if it says so; it refuses all else.
     pub enforced: Option<(u64, u64)>,
     /// The kernel is to serve it as long as it is open.
@@ -214,6 +217,7 @@ impl Inode {
     fn new(key: Key, fd: c_int) -> Self {
         Self {
             key,
+            below: FileSystem::of(borrowed(fd)).ok(),
             enforced: enforced_alignment(fd),
             kernel_only: AtomicBool::new(false),
             transfers: AtomicUsize::new(0),
@@ -579,6 +583,20 @@ pub fn inode_of(fd: c_int) -> Option<Arc<Inode>> {
     let state = slot.read();
     let inode = &state.description()?.inode;
     (!inode.is_kernel_only()).then(|| inode.clone())
+}
+
+/// Each file system of a file that is known, and a descriptor there.
+pub fn one_of_each_file_system() -> Vec<(c_int, FileSystem)> {
+    let _inside = Inside::begin();
+    let mut each: Vec<(c_int, FileSystem)> = Vec::new();
+    for inode in known().values().filter(|inode| !inode.is_device()) {
+        if let (Some(fs), Some(fd)) = (&inode.below, inode.descriptors().first())
+            && !each.iter().any(|(_, known)| known == fs)
+        {
+            each.push((*fd, fs.clone()));
+        }
+    }
+    each
 }
 
 /// The length of the file, if it is taken: the kernel knows that of what was grown.

@@ -6,6 +6,7 @@
 //! - [`slots`]: what is known of each descriptor number.
 //! - [`files`]: how a file comes to the engine, and back to the kernel.
 //! - [`transfer`]: reads, writes, syncs and positions of a file that the engine serves.
+//! - [`flushes`]: the flushes of the kernel's calls, in the ledger of the engine's.
 //! - [`process`]: fork, exec, exit, and how this library begins and ends; [`keeper`]: the thread that helps with it.
 
 // Each function that is replaced says what it stands before; none is an interface of its own.
@@ -13,6 +14,7 @@
 
 mod calls;
 mod files;
+mod flushes;
 mod keeper;
 mod next;
 mod process;

@@ -1,10 +1,11 @@
 //! Reads and writes of descriptors that are known: by the engine, or else by the kernel, which is `kernel()` in all of these.
 
 use crate::files::{self, Description, Taken, borrowed};
+use crate::flushes::{Effect, How, RWF_DURABLE};
 use crate::process::{self, Inside};
 use crate::set_errno;
 use crate::slots::{self, State};
-use dioxide::{Buffer, ErrorKind};
+use dioxide::{Buffer, ErrorKind, ledger};
 use libc::{c_int, iovec};
 use rustix::fs::SeekFrom;
 use std::slice;
@@ -16,9 +17,6 @@ const CALL_MAX_BYTES: usize = 0x7fff_f000;
 
 /// Flags of one read or write that change nothing here: RWF_HIPRI only says how to wait.
 const RWF_IGNORED: c_int = libc::RWF_HIPRI;
-
-/// Flags of one write that is stable when it returns.
-const RWF_DURABLE: c_int = libc::RWF_DSYNC | libc::RWF_SYNC;
 
 /// Where to read or write.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -89,28 +87,32 @@ type Gains<'a> = &'a dyn Fn(&Description) -> bool;
 /// counted, and nobody takes it over before they end; no lock is held, since a signal handler may do anything meanwhile.
 fn serve(
     fd: c_int,
+    effect: Effect,
     write: Option<Gains<'_>>,
     engine: impl Fn(&Description, &Taken) -> Outcome,
     kernel: impl Fn() -> isize,
 ) -> isize {
-    let Some(slot) = slots::find(fd) else { return kernel() };
+    let Some(slot) = slots::find(fd) else { return How::of_unknown(fd, effect).perform(kernel) };
     if process::is_inside() || process::is_elsewhere() {
         return kernel();
     }
     process::cancel_here();
     let mut was_tried = false;
-    loop {
+    let how = loop {
         let inside = Inside::begin();
         let state = slot.read();
         let (inode, instead) = match &*state {
-            State::Empty | State::Engine => break,
-            State::Watched(description) if description.inode.is_kernel_only() => break,
+            State::Empty | State::Engine => break How::of_unknown(fd, effect),
+            State::Watched(description) if description.inode.is_kernel_only() => {
+                break How::of_known(fd, description, effect);
+            }
             State::Watched(description) => {
                 let (_counted, beside) = description.inode.count(write.is_some());
                 let gains = || write.is_some_and(|gains| gains(description));
                 if was_tried || !(beside && gains()) {
+                    let how = How::of_known(fd, description, effect);
                     drop((state, inside));
-                    return kernel();
+                    return how.perform(kernel);
                 }
                 (description.inode.clone(), None)
             }
@@ -132,14 +134,17 @@ fn serve(
             }
             Some(why) => files::hand_back(&inode, why),
         }
-    }
-    kernel()
+    };
+    how.perform(kernel)
 }
 
 /// Writes `data`, with the flags of `pwritev2`.
 #[inline(always)]
 pub fn write(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl Fn() -> isize) -> isize {
-    if slots::find(fd).is_none() { kernel() } else { write_known(fd, data, place, flags, kernel) }
+    match slots::find(fd) {
+        None if !ledger::any_was_wedged() => kernel(),
+        _ => write_known(fd, data, place, flags, kernel),
+    }
 }
 
 #[inline(never)]
@@ -188,7 +193,7 @@ fn write_known(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: im
         }
         Ok(len)
     };
-    serve(fd, Some(&gains), engine, kernel)
+    serve(fd, Effect::Write(flags), Some(&gains), engine, kernel)
 }
 
 /// Reads into `into`, with the flags of `preadv2`.
@@ -229,20 +234,28 @@ fn read_known(fd: c_int, into: &[iovec], place: Place, flags: c_int, kernel: imp
             Place::Position => at_position(fd, description, get),
         }
     };
-    serve(fd, None, engine, kernel)
+    serve(fd, Effect::None, None, engine, kernel)
 }
 
 /// Makes stable what was written, as `fdatasync`.
 pub fn sync_data(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
+    // A flush of the kernel's may take long, and covers what was written whoever has the file meanwhile.
+    if !is_taken(fd) {
+        return sync_by_kernel(fd, kernel);
+    }
     if failed_before(fd) {
         return -1;
     }
     let engine = |_: &Description, taken: &Taken| Ok(taken.plain.sync_data().map(|()| 0)?);
-    // A flush of the kernel's may take long, and covers what was written whoever has the file meanwhile.
-    match is_taken(fd) {
-        true => serve(fd, None, engine, || kernel() as isize) as c_int,
-        false => kernel(),
+    serve(fd, Effect::Flush, None, engine, || kernel() as isize) as c_int
+}
+
+/// The same, by the kernel, whether the engine has the file or not.
+pub fn sync_by_kernel(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
+    if failed_before(fd) {
+        return -1;
     }
+    How::of(fd, Effect::Flush).perform(|| kernel() as isize) as c_int
 }
 
 /// Whether the engine has failed to put the file away; the program is told so once, by `errno`.
@@ -265,7 +278,7 @@ pub fn set_len(fd: c_int, len: i64, kernel: impl Fn() -> c_int) -> c_int {
         }
         _ => Err(Instead::Kernel),
     };
-    serve(fd, None, engine, || kernel() as isize) as c_int
+    serve(fd, Effect::None, None, engine, || kernel() as isize) as c_int
 }
 
 /// Moves the position.
@@ -308,7 +321,7 @@ pub fn seek(fd: c_int, offset: i64, whence: c_int, kernel: impl Fn() -> i64) -> 
             _ => Err(Instead::Kernel),
         }
     };
-    serve(fd, None, engine, || kernel() as isize) as i64
+    serve(fd, Effect::None, None, engine, || kernel() as isize) as i64
 }
 
 fn is_taken(fd: c_int) -> bool {

@@ -160,6 +160,42 @@ static void jump_out_of_a_write(void) {
     tell("close", close(fd));
 }
 
+__attribute__((noreturn)) static void *sync_for_ever(void *unused) {
+    (void)unused;
+    for (;;)
+        must("fsync", fsync(fd), 0);
+}
+
+// By one thread, so that the kernel serves it.
+__attribute__((noreturn)) static void write_durably_for_ever(void) {
+    int durable = open_direct("durable", O_DSYNC);
+    for (;;)
+        must("pwrite", pwrite(durable, memory, LARGE, 0), LARGE);
+}
+
+// Other files are put in order although a durable write of the kernel's was left in its middle.
+static void exit_in_a_handler_that_interrupts_a_durable_write(void) {
+    fd = open_direct("file", 0);
+    write_together();
+    signal(SIGALRM, end_at_once);
+    alarm_after_ms(100);
+    write_durably_for_ever();
+}
+
+// And other syncs do not wait for it.
+static void jump_out_of_a_durable_write(void) {
+    fd = open_direct("file", 0);
+    write_together();
+    signal(SIGALRM, jump);
+    if (sigsetjmp(before_write, 1) == 0) {
+        alarm_after_ms(100);
+        write_durably_for_ever();
+    }
+    tell("fsync", fsync(fd));
+    tell("fdatasync", fdatasync(fd));
+    tell("close", close(fd));
+}
+
 static atomic_int strange_threads, all_done;
 static pid_t own_threads[9];
 
@@ -556,6 +592,8 @@ static void cancelled_threads(void) {
     write_together();
     cancel("reader of a pipe", read_pipe);
     cancel("writer", write_for_ever);
+    cancel("syncer", sync_for_ever);
+    tell("fsync", fsync(fd));
     tell_length("length");
     tell("close", close(fd));
 }
@@ -651,7 +689,9 @@ static const struct {
     CASE(exit_in_a_handler_that_interrupts_malloc),
     CASE(close_in_a_handler_that_interrupts_a_read),
     CASE(exit_in_a_handler_on_a_small_stack),
+    CASE(exit_in_a_handler_that_interrupts_a_durable_write),
     CASE(jump_out_of_a_write),
+    CASE(jump_out_of_a_durable_write),
     CASE(a_handler_runs_in_the_programs_threads_only),
     CASE(a_signal_ends_the_program),
     CASE(a_handler_that_raises_the_signal_again),

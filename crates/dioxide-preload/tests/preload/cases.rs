@@ -16,10 +16,12 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What `c/cases.c` takes.
-const CASES: [&str; 32] = [
+const CASES: [&str; 34] = [
     LEAVE[0],
     LEAVE[1],
     "exit_in_a_handler_that_interrupts_malloc",
+    LEAVE[2],
+    LEAVE[3],
     "close_in_a_handler_that_interrupts_a_read",
     "exit_in_a_handler_on_a_small_stack",
     "a_handler_runs_in_the_programs_threads_only",
@@ -52,7 +54,12 @@ const CASES: [&str; 32] = [
 ];
 
 /// Handlers that leave a call of a file for good, which can be carried only while the kernel serves it.
-const LEAVE: [&str; 2] = ["exit_in_a_handler_that_interrupts_a_write", "jump_out_of_a_write"];
+const LEAVE: [&str; 4] = [
+    "exit_in_a_handler_that_interrupts_a_write",
+    "jump_out_of_a_write",
+    "exit_in_a_handler_that_interrupts_a_durable_write",
+    "jump_out_of_a_durable_write",
+];
 
 /// The names of those that are ended by a signal begin so.
 const SIGNALS: [&str; 2] = ["a_signal", "a_handler_that_raises"];
