@@ -69,6 +69,8 @@ pub enum Means {
 /// What decides between the two.
 #[derive(Clone, Copy, Debug)]
 pub struct Company {
+    /// Each write is durable when it returns, whatever its flags. A flush would be one more.
+    pub writes_through: bool,
     /// The kernel's RWF_DSYNC costs a block device two flushes (the write path syncs, then syncs
     /// again); a write and one flush is cheaper even for a lone writer.
     pub is_device: bool,
@@ -82,11 +84,8 @@ pub struct Company {
 /// each leave their request plain and share one flush: N requests with RWF_DSYNC are N flushes and,
 /// into unwritten space, N journal commits.
 pub fn means(company: Company) -> Means {
-    if company.is_device || company.others_in_flight || company.unstable_below {
-        Means::SharedFlush
-    } else {
-        Means::Dsync
-    }
+    let shares = company.is_device || company.others_in_flight || company.unstable_below;
+    if shares && !company.writes_through { Means::SharedFlush } else { Means::Dsync }
 }
 
 /// The flushes in flight on one file system or device, of all files of the process.
@@ -173,11 +172,18 @@ mod tests {
 
     #[test]
     fn only_a_lone_writer_on_a_file_uses_dsync() {
-        let alone = Company { is_device: false, others_in_flight: false, unstable_below: false };
+        let alone =
+            Company { writes_through: false, is_device: false, others_in_flight: false, unstable_below: false };
         assert_eq!(means(alone), Means::Dsync);
         assert_eq!(means(Company { is_device: true, ..alone }), Means::SharedFlush);
         assert_eq!(means(Company { others_in_flight: true, ..alone }), Means::SharedFlush);
         assert_eq!(means(Company { unstable_below: true, ..alone }), Means::SharedFlush);
+    }
+
+    #[test]
+    fn where_each_write_is_durable_by_itself_none_waits_for_a_flush() {
+        let beside = Company { writes_through: true, is_device: false, others_in_flight: true, unstable_below: true };
+        assert_eq!(means(beside), Means::Dsync);
     }
 
     /// What is known of one file's flushes: of each write its ticket, when it finished, and whether it is stable.
