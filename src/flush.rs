@@ -172,8 +172,12 @@ mod tests {
 
     #[test]
     fn only_a_lone_writer_on_a_file_uses_dsync() {
-        let alone =
-            Company { writes_through: false, is_device: false, others_in_flight: false, unstable_below: false };
+        let alone = Company {
+            writes_through: false,
+            is_device: false,
+            others_in_flight: false,
+            unstable_below: false,
+        };
         assert_eq!(means(alone), Means::Dsync);
         assert_eq!(means(Company { is_device: true, ..alone }), Means::SharedFlush);
         assert_eq!(means(Company { others_in_flight: true, ..alone }), Means::SharedFlush);
@@ -182,7 +186,8 @@ mod tests {
 
     #[test]
     fn where_each_write_is_durable_by_itself_none_waits_for_a_flush() {
-        let beside = Company { writes_through: true, is_device: false, others_in_flight: true, unstable_below: true };
+        let beside =
+            Company { writes_through: true, is_device: false, others_in_flight: true, unstable_below: true };
         assert_eq!(means(beside), Means::Dsync);
     }
 

@@ -74,7 +74,8 @@ pub(crate) fn descriptor(options: &OpenOptions, fd: OwnedFd, path: &Path) -> Res
     let process = Process::current();
     let facts = facts(&path, &fd)?;
     let key = Key::of(&facts);
-    let file = || Locked::with_lease(fd, &facts).map_err(|kind| Error::new(Operation::Open, &path, None, kind));
+    let file =
+        || Locked::with_lease(fd, &facts).map_err(|kind| Error::new(Operation::Open, &path, None, kind));
     let engine =
         process.registry.open(key, || make_engine(options, process, &path, file()?, facts.clone()))?;
     shared(options, process, key, engine)
@@ -253,7 +254,8 @@ fn adopt(options: &OpenOptions, process: &'static Process, path: &Arc<Path>, fd:
     let facts = facts(path, &fd)?;
     let key = Key::of(&facts);
     let file = || Locked::new(fd, &facts).map_err(|kind| Error::new(Operation::Open, path, None, kind));
-    let engine = process.registry.open(key, || make_engine(options, process, path, file()?, facts.clone()))?;
+    let engine =
+        process.registry.open(key, || make_engine(options, process, path, file()?, facts.clone()))?;
     Ok((key, engine))
 }
 

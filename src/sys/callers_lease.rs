@@ -22,14 +22,17 @@ pub(crate) fn is_held(fd: BorrowedFd<'_>) -> bool {
 fn lists(locks: &str, process: u32, dev: u64, inode: u64) -> bool {
     locks.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
-        let (Some("LEASE"), Some("ACTIVE" | "BREAKING"), Some(_)) = (fields.next(), fields.next(), fields.next())
+        let (Some("LEASE"), Some("ACTIVE" | "BREAKING"), Some(_)) =
+            (fields.next(), fields.next(), fields.next())
         else {
             return false;
         };
         let owner = fields.next().and_then(|number| number.parse::<u32>().ok());
         let mut file = fields.next().unwrap_or_default().split(':');
         let mut number = |radix| u64::from_str_radix(file.next()?, radix).ok();
-        let (Some(major), Some(minor), Some(found)) = (number(16), number(16), number(10)) else { return false };
+        let (Some(major), Some(minor), Some(found)) = (number(16), number(16), number(10)) else {
+            return false;
+        };
         // File systems without a device of their own may show another number here (btrfs).
         let same_device = major == 0 || rustix::fs::makedev(major as u32, minor as u32) == dev;
         owner == Some(process) && same_device && found == inode

@@ -1,7 +1,7 @@
 //! The system calls that no crate wraps as we need them. All unsafe code of the blocking path is here.
 
-pub(crate) mod fiemap;
 pub(crate) mod callers_lease;
+pub(crate) mod fiemap;
 pub(crate) mod probe;
 pub(crate) mod process;
 

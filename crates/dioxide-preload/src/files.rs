@@ -30,6 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
@@ -121,10 +122,17 @@ pub struct Taken {
     pub plain: dioxide::File,
     /// Stable on return.
     pub durable: dioxide::File,
+    /// Of a regular file.
+    lease: Option<Lease>,
+}
+
+/// The lease under which a file is taken.
+#[derive(Debug)]
+struct Lease {
     /// A copy of the program's descriptor, by which the lease ends when the engine has closed the file.
     held: OwnedFd,
-    /// Of a regular file, the one description that there is.
-    description: Option<Arc<Description>>,
+    /// The one description that the file has.
+    description: Arc<Description>,
 }
 
 impl Taken {
@@ -139,8 +147,9 @@ impl Taken {
     }
 
     /// Numbers that are not the program's.
-    fn descriptors(&self) -> [c_int; 2] {
-        [self.plain.as_fd().as_raw_fd(), self.held.as_raw_fd()]
+    fn descriptors(&self) -> impl Iterator<Item = c_int> {
+        let held = self.lease.as_ref().map(|lease| lease.held.as_raw_fd());
+        held.into_iter().chain([self.plain.as_fd().as_raw_fd()])
     }
 }
 
@@ -292,10 +301,18 @@ impl Inode {
         true
     }
 
+    /// The kernel serves it for good. A refusal that was to be tried again is final, and so is to be told.
+    fn leave_to_kernel(&self) {
+        if !self.kernel_only.swap(true, Ordering::AcqRel) && self.tries.load(Ordering::Relaxed) > 0 {
+            summary::note(Event::LeftAlone(Refusal::OtherOpener.to_string()));
+        }
+    }
+
     /// Whether another opener waits for the lease, or has got it.
     fn has_broken_lease(&self) -> bool {
         let taken = self.taken.read().unwrap_or_else(PoisonError::into_inner);
-        taken.as_ref().is_some_and(|taken| taken.description.is_some() && lease::is_broken(taken.held.as_raw_fd()))
+        let lease = taken.as_ref().and_then(|taken| taken.lease.as_ref());
+        lease.is_some_and(|lease| lease::is_broken(lease.held.as_raw_fd()))
     }
 
     /// All its slots, when the engine has no transfer under way any more.
@@ -447,13 +464,14 @@ fn take_over_now(inode: &Arc<Inode>) {
     match opened {
         Ok(taken) => {
             let taken = Arc::new(taken);
-            taken.descriptors().into_iter().for_each(slots::keep);
+            taken.descriptors().for_each(slots::keep);
             for (_, state) in &mut drained {
                 if let State::Watched(description) = &**state {
                     **state = State::Taken(description.clone(), taken.clone());
                 }
             }
             *inode.taken.write().unwrap_or_else(PoisonError::into_inner) = Some(taken);
+            inode.tries.store(0, Ordering::Relaxed);
             summary::note(Event::TakenOver);
             drop(drained);
             keeper::guard();
@@ -500,8 +518,9 @@ impl From<lease::Refusal> for Refusal {
     }
 }
 
-/// Under the lease, which is taken first: without it the file is not touched. A block device has none, nor does it need one,
-/// since its length does not change and the engine leaves no marker on it.
+/// Under the lease, which is taken first: without it the file is not touched. A block device has none, nor does it need one: its
+/// length does not change, and the engine leaves no marker on it. So the engine may have a description of its own there,
+/// without the program's O_DSYNC.
 fn open_engine(inode: &Inode, drained: &[Drained]) -> Result<Taken, Refusal> {
     let writing = drained.iter().find_map(|(fd, state)| {
         let description = state.description().filter(|description| description.writes)?;
@@ -509,10 +528,16 @@ fn open_engine(inode: &Inode, drained: &[Drained]) -> Result<Taken, Refusal> {
     });
     let (fd, description) = writing.ok_or_else(|| Refusal::Other("it is closed".into()))?;
     if inode.is_device() {
-        return open_exclusive(inode, fd, None);
+        let open = |options: &mut OpenOptions, name| Ok(options.descriptor_min(high_numbers()).open(name)?);
+        return open_exclusive(inode, fd, open).map(|[plain, durable]| Taken { plain, durable, lease: None });
     }
     lease::take(fd)?;
-    let opened = without_append(fd, || open_exclusive(inode, fd, Some(description)));
+    let opened = without_append(fd, || {
+        let copy = || rustix::io::fcntl_dupfd_cloexec(borrowed(fd), high_numbers() as c_int).map_err(failed);
+        let open = |options: &mut OpenOptions, name| Ok(options.open_descriptor(copy()?, name)?);
+        let [plain, durable] = open_exclusive(inode, fd, open)?;
+        Ok(Taken { plain, durable, lease: Some(Lease { held: copy()?, description }) })
+    });
     if opened.is_err() {
         lease::release(fd);
     }
@@ -522,7 +547,7 @@ fn open_engine(inode: &Inode, drained: &[Drained]) -> Result<Taken, Refusal> {
 /// Clears O_APPEND for as long as the file is taken: with it the kernel writes at the end that it knows, wherever the engine
 /// wants to write. The program still sees the flag.
 fn without_append(fd: c_int, open: impl FnOnce() -> Result<Taken, Refusal>) -> Result<Taken, Refusal> {
-    let failed = |errno: rustix::io::Errno| Refusal::Other(format!("O_APPEND cannot be cleared: {errno}"));
+    let failed = |errno: rustix::io::Errno| failed(format!("O_APPEND cannot be cleared: {errno}"));
     let fd = borrowed(fd);
     let flags = rustix::fs::fcntl_getfl(fd).map_err(failed)?;
     if !flags.contains(OFlags::APPEND) {
@@ -537,35 +562,40 @@ fn without_append(fd: c_int, open: impl FnOnce() -> Result<Taken, Refusal>) -> R
     opened
 }
 
-/// Makes the engine's file, if this process reaches it in no way that is not seen.
+/// Makes the engine's handles, plain and durable, if this process reaches the file in no way that is not seen.
 fn open_exclusive(
     inode: &Inode,
     fd: c_int,
-    description: Option<Arc<Description>>,
-) -> Result<Taken, Refusal> {
-    let other = |why: &dyn fmt::Display| Refusal::Other(why.to_string());
+    open: impl FnOnce(&mut OpenOptions, PathBuf) -> Result<dioxide::File, Refusal>,
+) -> Result<[dioxide::File; 2], Refusal> {
     if !inode.kernel_is_done() {
         return Err(Refusal::Busy);
     }
     let descriptors = inode.descriptors().clone();
     let is_known = |fd: c_int| descriptors.contains(&fd) || is_engines(fd);
-    match surroundings::look(inode.key, is_known).map_err(|error| other(&error))? {
+    match surroundings::look(inode.key, is_known).map_err(failed)? {
         Some(Found::Descriptor) => return Err(Refusal::OtherOpener),
-        Some(Found::Other(why)) => return Err(other(&why)),
+        Some(Found::Other(why)) => return Err(failed(why)),
         None => {}
     }
-    let copy = || rustix::io::fcntl_dupfd_cloexec(borrowed(fd), high_numbers() as c_int);
-    let held = copy().map_err(|errno| other(&errno))?;
-    let name = surroundings::path_of(fd).map_err(|error| other(&error))?;
     let mut options = OpenOptions::new();
     options.write(true);
     if let Some(cap) = settings().and_then(|settings| settings.growth_cap) {
         options.growth_cap(cap);
     }
-    let failed = |error: dioxide::Error| other(error.kind());
-    let plain = options.open_descriptor(copy().map_err(|errno| other(&errno))?, name).map_err(failed)?;
-    let durable = plain.try_clone_as(Durability::EveryWrite).map_err(failed)?;
-    Ok(Taken { plain, durable, held, description })
+    let plain = open(&mut options, surroundings::path_of(fd).map_err(failed)?)?;
+    let durable = plain.try_clone_as(Durability::EveryWrite)?;
+    Ok([plain, durable])
+}
+
+impl From<dioxide::Error> for Refusal {
+    fn from(error: dioxide::Error) -> Self {
+        failed(error.kind())
+    }
+}
+
+fn failed(why: impl fmt::Display) -> Refusal {
+    Refusal::Other(why.to_string())
 }
 
 /// Where the engine's descriptors begin, so that the program gets the lowest numbers.
@@ -580,8 +610,7 @@ pub fn hand_back(inode: &Arc<Inode>, why: &str) {
     {
         let _changes = inode.changes();
         if !inode.is_taken() {
-            inode.kernel_only.store(true, Ordering::Release);
-            return;
+            return inode.leave_to_kernel();
         }
     }
     let (inode, why) = (inode.clone(), why.to_owned());
@@ -591,8 +620,7 @@ pub fn hand_back(inode: &Arc<Inode>, why: &str) {
 fn hand_back_now(inode: &Inode, why: &str) {
     let _changes = inode.changes();
     if !inode.is_taken() {
-        inode.kernel_only.store(true, Ordering::Release);
-        return;
+        return inode.leave_to_kernel();
     }
     let mut drained = inode.drained();
     // Only now: whoever closes a descriptor of a file that the kernel has for good does not wait for a change.
@@ -615,14 +643,13 @@ fn put_away(inode: &Inode) -> bool {
     // Held until it is truncated: nobody asks for its length meanwhile.
     let mut taken = inode.taken.write().unwrap_or_else(PoisonError::into_inner);
     let Some(engine) = taken.take() else { return false };
-    for slot in engine.descriptors().into_iter().filter_map(slots::find) {
+    for slot in engine.descriptors().filter_map(slots::find) {
         *slot.write() = State::Empty;
     }
-    let Taken { plain, durable, held, description } =
-        Arc::into_inner(engine).expect("all slots have let go of it");
+    let Taken { plain, durable, lease } = Arc::into_inner(engine).expect("all slots have let go of it");
     summary::add(&plain.stats());
     let results = [durable.close(), plain.close()];
-    if let Some(description) = description {
+    if let Some(Lease { held, description }) = lease {
         if description.append.load(Ordering::Relaxed)
             && let Ok(flags) = rustix::fs::fcntl_getfl(&held)
         {
@@ -630,7 +657,6 @@ fn put_away(inode: &Inode) -> bool {
         }
         lease::release(held.as_raw_fd());
     }
-    drop(held);
     TAKEN.fetch_sub(1, Ordering::Release);
     HANDED_BACK.fetch_add(1, Ordering::Release);
     for error in results.into_iter().filter_map(Result::err) {
@@ -742,6 +768,8 @@ fn release(fd: c_int) -> bool {
                 let _changes = inode.changes();
                 put_away(&inode)
             });
+        } else {
+            inode.leave_to_kernel();
         }
         let mut known = known_to_change();
         let is_same = known.get(&inode.key).is_some_and(|known| Arc::ptr_eq(known, &inode));
@@ -780,8 +808,8 @@ pub fn set_flags(fd: c_int, flags: c_int, change: impl FnOnce(c_int) -> c_int) -
     let _changes = inode.changes();
     let state = slots::find(fd).map(|slot| slot.write());
     // The engine's writes must not become appends of the kernel's.
-    let is_lease = matches!(state.as_deref(), Some(State::Taken(_, taken)) if taken.description.is_some());
-    let result = change(if is_lease { flags & !libc::O_APPEND } else { flags });
+    let is_cleared = matches!(state.as_deref(), Some(State::Taken(_, taken)) if taken.lease.is_some());
+    let result = change(if is_cleared { flags & !libc::O_APPEND } else { flags });
     if let (0, Some(description)) = (result, state.as_ref().and_then(|state| state.description())) {
         description.append.store(flags & libc::O_APPEND != 0, Ordering::Relaxed);
     }
@@ -795,7 +823,9 @@ pub fn flags_of(fd: c_int, ask: impl FnOnce() -> c_int) -> c_int {
     let state = slot.read();
     let flags = ask();
     match &*state {
-        State::Taken(description, _) if flags >= 0 && description.append.load(Ordering::Relaxed) => {
+        State::Taken(description, taken)
+            if flags >= 0 && taken.lease.is_some() && description.append.load(Ordering::Relaxed) =>
+        {
             flags | libc::O_APPEND
         }
         _ => flags,

@@ -261,7 +261,11 @@ fn take_signal() {
     unsafe {
         let signal = libc::sigtimedwait(&only(lease::signal()), info.as_mut_ptr(), &now);
         if signal > 0 && info.assume_init_ref().si_code != POLL_MSG {
-            libc::syscall(libc::SYS_rt_sigqueueinfo, libc::getpid(), signal, info.as_ptr());
+            let sent = libc::syscall(libc::SYS_rt_sigqueueinfo, libc::getpid(), signal, info.as_ptr());
+            // Only the first thread may send one again that came from `kill`.
+            if sent != 0 {
+                libc::kill(libc::getpid(), signal);
+            }
             thread::sleep(LEFT_TO_THE_PROGRAM);
         }
     }

@@ -20,7 +20,8 @@ const F_OWNER_TID: c_int = 0;
 const F_OWNER_PID: c_int = 1;
 
 /// Commands of `fcntl` that show or change who gets the signals of a description.
-pub const ABOUT_SIGNALS: [c_int; 6] = [F_SETSIG, F_GETSIG, F_SETOWN_EX, F_GETOWN_EX, libc::F_SETOWN, libc::F_GETOWN];
+pub const ABOUT_SIGNALS: [c_int; 6] =
+    [F_SETSIG, F_GETSIG, F_SETOWN_EX, F_GETOWN_EX, libc::F_SETOWN, libc::F_GETOWN];
 
 /// Near the end of the real-time signals, where programs use none.
 pub fn signal() -> c_int {
