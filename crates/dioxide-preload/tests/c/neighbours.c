@@ -155,6 +155,7 @@ static void stopped(void) {
     begin(O_RDWR);
     raise(SIGSTOP);
     must("a write afterwards", pwrite(fd, memory, BLOCK, BLOCK), BLOCK);
+    must("ftruncate", ftruncate(fd, 8 * AT), 0);
     // Whether that can succeed is not of interest here.
     close(fd);
     check();

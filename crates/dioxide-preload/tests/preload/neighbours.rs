@@ -9,6 +9,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// An open that waits for a lease which nobody ends waits 45 s.
@@ -82,18 +83,21 @@ fn a_file_opened_for_writing_only(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// How long a holder of a lease has, in seconds. It holds for the whole machine until this is dropped.
+/// How long a holder of a lease has, in seconds. It holds for the whole machine until this is dropped, so there is one at a time.
 struct BreakTime {
     before: String,
+    _one: MutexGuard<'static, ()>,
 }
 
 impl BreakTime {
     const PATH: &str = "/proc/sys/fs/lease-break-time";
 
     fn set(seconds: u32) -> std::io::Result<Self> {
+        static ONE: Mutex<()> = Mutex::new(());
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let before = fs::read_to_string(Self::PATH)?;
         fs::write(Self::PATH, seconds.to_string())?;
-        Ok(Self { before })
+        Ok(Self { before, _one })
     }
 }
 
@@ -133,7 +137,7 @@ impl Drop for Stopped {
 
 /// A process that is stopped loses its lease after a time. Then the other one opens the file as it is, grown.
 fn a_stopped_process_destroys_what_another_one_synced(dir: TestDir) -> TrialResult {
-    let _short = BreakTime::set(1)?;
+    let _short = BreakTime::set(2)?;
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
         let ours = Stopped::begin(&mut neighbours(&dir, &["stopped", "file"], with))?;
