@@ -150,6 +150,25 @@ static void close_beside(int closes) {
     }
 }
 
+// They have the file open when it is opened here.
+static void beside(void) {
+    unlink(acks);
+    close(creat(path, 0644));
+    pid_t pid = spawn_theirs(UNTIL_KILLED);
+    wait_for_acks(1);
+    fd = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
+    for (int n = 0; n < 64; n++)
+        must("pwrite", pwrite(fd, memory, BLOCK, n * BLOCK), BLOCK);
+    wait_for_acks(acknowledged() + 20);
+    must("ftruncate", ftruncate(fd, 1024 * AT), 0);
+    wait_for_acks(acknowledged() + 20);
+    must("close", close(fd), 0);
+    wait_for_acks(acknowledged() + 20);
+    kill(pid, SIGKILL);
+    must("waitpid", waitpid(pid, NULL, 0), pid);
+    check();
+}
+
 // For a test that wakes it when the other process is done.
 static void stopped(void) {
     begin(O_RDWR);
@@ -199,13 +218,25 @@ static void open_and_close(const char *what, int opened) {
     must("close", close(opened), 0);
 }
 
+// The library does not stand before this call, so the kernel makes it wait until the keeper has handed the file back.
+static int open_by_handle(void) {
+    struct file_handle *handle = calloc(1, sizeof *handle + MAX_HANDLE_SZ);
+    int mount, directory = open(".", O_RDONLY | O_DIRECTORY);
+    handle->handle_bytes = MAX_HANDLE_SZ;
+    must("name_to_handle_at", name_to_handle_at(AT_FDCWD, path, handle, &mount, 0), 0);
+    int opened = open_by_handle_at(directory, handle, O_RDONLY);
+    close(directory);
+    free(handle);
+    return opened;
+}
+
 // Each of these would wait for the program's own lease, or fail for it.
 static void opens_again(void) {
     char link[4200];
     snprintf(link, sizeof link, "%s.link", path);
     unlink(link);
     must("symlink", symlink(path, link), 0);
-    for (int way = 0; way < 9; way++) {
+    for (int way = 0; way < 10; way++) {
         begin(O_RDWR);
         FILE *stream = NULL;
         switch (way) {
@@ -218,6 +249,7 @@ static void opens_again(void) {
         case 6: stream = fopen(path, "r"); break;
         case 7: must("truncate", truncate(path, 2 * BLOCK), 0); break;
         case 8: must("creat", close(creat(path, 0644)), 0); break;
+        case 9: open_and_close("by its handle", open_by_handle()); break;
         }
         if (way == 6 && (stream == NULL || fclose(stream) != 0))
             die("fopen");
@@ -271,7 +303,7 @@ static const struct {
     const char *name;
     void (*run)(void);
 } modes[] = {
-    {"truncate", truncate_to_more}, {"append", append},           {"crash", crash}, {"stopped", stopped},
+    {"beside", beside}, {"truncate", truncate_to_more}, {"append", append},           {"crash", crash}, {"stopped", stopped},
     {"no_signal", no_signal},       {"opens_again", opens_again}, {"flags", flags}, {"write_only", write_only},
 };
 

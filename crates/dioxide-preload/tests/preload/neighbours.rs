@@ -54,6 +54,19 @@ fn others_lose_nothing(dir: &Path, mode: &str) -> TrialResult {
     Ok(())
 }
 
+/// What another process has open for writing stays the kernel's, and the reason is told.
+fn a_take_over_beside_another_writer(dir: TestDir) -> TrialResult {
+    for with in With::ALL {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        let mut command = neighbours(&dir, &["beside", "file"], with);
+        let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+        let why = "0 of them taken over\ndioxide: 1 not taken over: it is open elsewhere too";
+        assert!(with != With::Eager || finished.stderr.contains(why), "{}", finished.stderr);
+        is_exact(&dir.join("file"))?;
+    }
+    Ok(())
+}
+
 const HANDED_BACK: &str = "handed back to the kernel: ";
 
 /// The process is killed after another one wrote: nothing is left to be truncated.
@@ -207,6 +220,11 @@ pub fn trials() -> Vec<Trial> {
                 "a_crash_destroys_what_another_process_synced",
                 everywhere,
                 a_crash_destroys_what_another_process_synced,
+            ),
+            lab_trials_where(
+                "a_take_over_beside_another_writer",
+                everywhere,
+                a_take_over_beside_another_writer,
             ),
             lab_trials_where(
                 "a_stopped_process_destroys_what_another_one_synced",
