@@ -10,7 +10,7 @@ use crate::recovery::Recovery;
 use crate::stats::Stats;
 use crate::sys::probe::Alignment;
 use crate::{Growth, ext, open};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -95,6 +95,10 @@ impl File {
 
     pub(crate) fn open_with(options: &OpenOptions, path: &Path) -> Result<Self> {
         open::open(options, path).map(|inner| Self(Some(inner)))
+    }
+
+    pub(crate) fn open_descriptor(options: &OpenOptions, fd: OwnedFd, path: &Path) -> Result<Self> {
+        open::descriptor(options, fd, path).map(|inner| Self(Some(inner)))
     }
 
     pub(crate) fn open_within(options: &OpenOptions, volume: &Path, path: &Path) -> Result<Self> {
@@ -276,13 +280,24 @@ impl File {
     ///
     /// What the kernel answers.
     pub fn try_clone(&self) -> Result<Self> {
+        self.try_clone_as(self.durability())
+    }
+
+    /// The same, with another durability. Opens no descriptor.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_clone`](Self::try_clone).
+    #[doc(hidden)]
+    pub fn try_clone_as(&self, durability: Durability) -> Result<Self> {
         match self.inner() {
-            Inner::Shared { engine, key, process, durable } => {
+            Inner::Shared { engine, key, process, .. } => {
                 if !process.is_current() {
                     return Err(engine.error(Operation::Open, None, ErrorKind::Forked));
                 }
                 let engine = process.registry.join(*key).expect("open as long as this handle is");
-                Ok(Self(Some(Inner::Shared { engine, key: *key, process, durable: *durable })))
+                let durable = durability == Durability::EveryWrite;
+                Ok(Self(Some(Inner::Shared { engine, key: *key, process, durable })))
             }
             Inner::Reader(reader) => Ok(Self(Some(Inner::Reader(reader.another())))),
         }

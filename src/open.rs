@@ -70,6 +70,20 @@ pub(crate) fn temporary(options: &OpenOptions, dir: &Path) -> Result<Inner> {
     shared(options, process, key, engine)
 }
 
+/// Makes a file of a copy of the caller's descriptor, whose description has the caller's write lease unless it is a device.
+pub(crate) fn descriptor(options: &OpenOptions, fd: OwnedFd, path: &Path) -> Result<Inner> {
+    let path: Arc<Path> = path.into();
+    settle_own();
+    let process = Process::current();
+    let facts = facts(&path, &fd)?;
+    let key = Key::of(&facts);
+    let file =
+        || Locked::with_lease(fd, &facts).map_err(|kind| Error::new(Operation::Open, &path, None, kind));
+    let engine =
+        process.registry.open(key, || make_engine(options, process, &path, file()?, facts.clone()))?;
+    shared(options, process, key, engine)
+}
+
 /// Beside the handles that write: the last of those puts the file away, whoever still reads it.
 fn open_read_only(options: &OpenOptions, path: &Arc<Path>) -> Result<Inner> {
     let fail = |kind| Error::new(Operation::Open, path, None, kind);
@@ -154,7 +168,8 @@ impl Opening for OpeningOne<'_> {
     fn engine(self) -> Result<Engine> {
         let Self { options, process, path, there } = self;
         let (fd, facts) = open_there(options, process, path, there)?;
-        make_engine(options, process, path, fd, facts)
+        let file = Locked::new(fd, &facts).map_err(|kind| Error::new(Operation::Open, path, None, kind))?;
+        make_engine(options, process, path, file, facts)
     }
 }
 
@@ -291,11 +306,10 @@ fn make_engine(
     options: &OpenOptions,
     process: &'static Process,
     path: &Arc<Path>,
-    fd: OwnedFd,
+    file: Locked,
     facts: Facts,
 ) -> Result<Engine> {
     let fs = file_system(process, path, Operation::Open, facts.fs, facts.through)?;
-    let file = Locked::new(fd, &facts).map_err(|kind| Error::new(Operation::Open, path, None, kind))?;
     let (recovery, held) = match facts.is_device {
         true => (Recovery::clean(facts.len), None),
         false => recovered(file.backend(), &fs, path, &facts)?,
@@ -338,7 +352,7 @@ pub(crate) fn ground(
         append_unit: facts.alignment.append,
         tail,
         is_device: facts.is_device,
-        writes_through: facts.is_device && facts.writes_through,
+        writes_through: facts.writes_through,
         overwrites_in_place,
         prepared,
         epoch,
@@ -352,9 +366,7 @@ pub(crate) fn claim(
     is_device: bool,
     try_lock: fn(BorrowedFd<'_>) -> io::Result<bool>,
 ) -> Result<(), ErrorKind> {
-    if let Some(device) = sys::probe::loop_device_on(fd).map_err(|error| os_error::kind(&error))? {
-        return Err(ErrorKind::Busy(format!("it is the image behind /dev/{device}")));
-    }
+    refuse_image(fd)?;
     if is_device {
         return Ok(());
     }
@@ -363,6 +375,14 @@ pub(crate) fn claim(
         result => Some(result.map(drop)),
     };
     patiently(locked).ok_or(ErrorKind::Locked)?.map_err(|error| os_error::kind(&error))
+}
+
+/// The kernel itself writes the image behind a loop device.
+fn refuse_image(fd: BorrowedFd<'_>) -> Result<(), ErrorKind> {
+    if let Some(device) = sys::probe::loop_device_on(fd).map_err(|error| os_error::kind(&error))? {
+        return Err(ErrorKind::Busy(format!("it is the image behind /dev/{device}")));
+    }
+    Ok(())
 }
 
 /// Tries until it succeeds, a little longer than a program that is gone keeps a file or device: the kernel takes the rings
@@ -386,6 +406,20 @@ impl Locked {
     fn new(fd: OwnedFd, facts: &Facts) -> Result<Self, ErrorKind> {
         claim(fd.as_fd(), facts.is_device, sys::try_lock)?;
         Ok(Self(Some(Syscall::new(fd))))
+    }
+
+    /// The same, where the caller's lease shows that there is no other opener. The lock is tried once: only a lock of the
+    /// program itself can be in its way, and that one stays.
+    fn with_lease(fd: OwnedFd, facts: &Facts) -> Result<Self, ErrorKind> {
+        refuse_image(fd.as_fd())?;
+        if facts.is_device {
+            return Ok(Self(Some(Syscall::new(fd))));
+        }
+        match sys::try_lock(fd.as_fd()) {
+            Ok(true) => Ok(Self(Some(Syscall::with_lease_of_caller(fd)))),
+            Ok(false) => Err(ErrorKind::Locked),
+            Err(error) => Err(os_error::kind(&error)),
+        }
     }
 
     fn backend(&self) -> &Syscall {

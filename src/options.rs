@@ -1,6 +1,7 @@
 //! How a file is opened: access, durability and growth. Plain values; what they lead to is decided in `engine`.
 
 use crate::{File, Result};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// When the bytes of a write are on stable storage.
@@ -211,6 +212,20 @@ impl OpenOptions {
     /// character device or a socket, and whatever the kernel answers (`EACCES` also where the file would be shared).
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         File::open_with(self, path.as_ref())
+    }
+
+    /// Makes a file of `fd`, a copy of a descriptor that the caller has open O_DIRECT for reading and writing, or only for
+    /// writing. For the preload library. `path` is for messages only.
+    ///
+    /// The caller holds a write lease on the description of a regular file until the last handle is closed. So the file has
+    /// no other opener. If the lease is lost, the file is not truncated any more. O_APPEND is not set.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    #[doc(hidden)]
+    pub fn open_descriptor(&self, fd: OwnedFd, path: impl AsRef<Path>) -> Result<File> {
+        File::open_descriptor(self, fd, path.as_ref())
     }
 
     /// Opens the regular file `path` inside of a volume of ext2 or ext3, which is not mounted: an image file, or a block

@@ -17,11 +17,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[repr(align(128))]
 pub struct Syscall {
     fd: OwnedFd,
+    /// The caller has a write lease on this very description, and ends it after the file is closed.
+    leased: bool,
 }
 
 impl Syscall {
     pub fn new(fd: OwnedFd) -> Self {
-        Self { fd }
+        Self { fd, leased: false }
+    }
+
+    /// A copy of a descriptor of the caller's, who took a write lease on it: no other program has the file open.
+    pub fn with_lease_of_caller(fd: OwnedFd) -> Self {
+        Self { fd, leased: true }
     }
 }
 
@@ -49,8 +56,7 @@ impl Backend for Syscall {
     }
 
     fn physical_size(&self) -> io::Result<u64> {
-        // Seeking knows the size of devices too; the position is used by nobody.
-        Ok(rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0))?)
+        sys::size(self.fd.as_fd())
     }
 
     fn allocate(&self, start: u64, end: u64) -> io::Result<()> {
@@ -64,6 +70,10 @@ impl Backend for Syscall {
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {
+        // A process that was stopped longer than the lease-break time has lost the lease. Another program may have written since.
+        if self.leased && !sys::callers_lease::is_held(self.fd.as_fd()) {
+            return Err(io::Error::from_raw_os_error(libc::EBUSY));
+        }
         Ok(rustix::fs::ftruncate(&self.fd, len)?)
     }
 
@@ -77,6 +87,12 @@ impl Backend for Syscall {
     }
 
     fn exclude_others(&self) -> io::Result<Exclusion<'_>> {
+        if self.leased {
+            return Ok(match sys::callers_lease::is_held(self.fd.as_fd()) {
+                true => Exclusion::Held(SmallVec::new()),
+                false => Exclusion::Refused("another program".into()),
+            });
+        }
         Ok(match Lease::take(self.fd.as_fd()) {
             Ok(lease) => Exclusion::Held(smallvec![lease]),
             // A reader does no harm, and a descriptor of this process is the program's own business.

@@ -2,7 +2,7 @@
 
 use crate::marker::{Identity, Prepared};
 use crate::merge::{Limits, SEGMENTS_MAX};
-use rustix::fs::{AtFlags, FileType, IFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, IFlags, OFlags, StatxFlags};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -34,7 +34,7 @@ pub(crate) struct Facts {
     pub is_device: bool,
     pub alignment: Alignment,
     pub limits: Limits,
-    /// The device below has no volatile cache, by its own word.
+    /// Each write is durable when it returns: the description is O_DSYNC, or it is a device without a volatile cache.
     pub writes_through: bool,
     pub len: u64,
     pub through: Through,
@@ -101,9 +101,10 @@ pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
         is_device,
         alignment: Alignment { memory, offset, append: if is_device { offset } else { offset.max(block) } },
         limits: Limits { bytes_max: request_max(major, minor), segments_max: SEGMENTS_MAX },
-        writes_through: queue_attribute(major, minor, "write_cache")
-            .is_some_and(|kind| kind == "write through"),
-        len: if is_device { rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0))? } else { stat.stx_size },
+        writes_through: rustix::fs::fcntl_getfl(fd)?.contains(OFlags::DSYNC)
+            || is_device
+                && queue_attribute(major, minor, "write_cache").is_some_and(|kind| kind == "write through"),
+        len: super::size(fd)?,
         through: if is_device { Through::Device } else { through(&stat) },
         part: Part::Whole,
     })

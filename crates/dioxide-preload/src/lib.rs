@@ -5,6 +5,7 @@
 //! - [`calls`]: the functions of libc that are replaced. Each looks the descriptor up, and most often goes straight on.
 //! - [`slots`]: what is known of each descriptor number.
 //! - [`files`]: how a file comes to the engine, and back to the kernel.
+//! - [`lease`]: how it is known that a file has no other opener.
 //! - [`transfer`]: reads, writes, syncs and positions of a file that the engine serves.
 //! - [`flushes`]: the flushes of the kernel's calls, in the ledger of the engine's.
 //! - [`process`]: fork, exec, exit, and how this library begins and ends; [`keeper`]: the thread that helps with it.
@@ -16,6 +17,7 @@ mod calls;
 mod files;
 mod flushes;
 mod keeper;
+mod lease;
 mod next;
 mod process;
 mod say;

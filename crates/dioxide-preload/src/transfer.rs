@@ -65,6 +65,8 @@ impl From<dioxide::Error> for Instead {
         match error.kind() {
             // Another write of the same request may have had the bad address.
             ErrorKind::Os(libc::EFAULT) => Self::HandBack("a write had a bad address"),
+            // The program opened it O_WRONLY, and so did the engine.
+            ErrorKind::Os(libc::EBADF) => Self::HandBack("the engine must read it"),
             ErrorKind::Os(errno) => Self::Errno(*errno),
             ErrorKind::NoSpace(_) => Self::HandBack("there was no space"),
             ErrorKind::AppendEnded(_) => Self::HandBack("an earlier write failed"),

@@ -147,7 +147,7 @@ pub struct Ground {
     /// What becomes of a last block that is not full.
     pub tail: Tail,
     pub is_device: bool,
-    /// A device without a volatile cache, so that a durable write has no flush to share.
+    /// Each write is durable when it returns (see `Facts`), so that a durable write has no flush to share.
     pub writes_through: bool,
     /// What was written once is written over where it lies, and so needs no space again. Known of files that grow ahead.
     pub overwrites_in_place: bool,

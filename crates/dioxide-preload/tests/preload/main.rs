@@ -3,6 +3,7 @@
 
 mod bad_use;
 mod cases;
+mod neighbours;
 mod posix;
 mod programs;
 mod rig;
@@ -18,6 +19,7 @@ fn trials() -> Vec<Trial> {
         posix::trials(),
         threads::trials(),
         wedge::trials(),
+        neighbours::trials(),
         programs::trials(),
         bad_use::trials(),
     ]
