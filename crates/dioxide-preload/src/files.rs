@@ -456,6 +456,11 @@ fn take_over_now(inode: &Arc<Inode>) {
     if inode.is_kernel_only() || inode.is_taken() || !is_own() {
         return;
     }
+    if !keeper::is_keeper() {
+        // Without it nobody would hear of another opener.
+        inode.kernel_only.store(true, Ordering::Release);
+        return summary::note(Event::LeftAlone("there is no thread to be had".into()));
+    }
     // Before anybody looks: whoever opens the file in another way from now on sees that, and waits for `changes`.
     TAKEN.fetch_add(1, Ordering::SeqCst);
     // A fork that begins after this look waits for `changes`.
@@ -532,16 +537,18 @@ fn open_engine(inode: &Inode, drained: &[Drained]) -> Result<Taken, Refusal> {
     });
     let (fd, description) = writing.ok_or_else(|| Refusal::Other("it is closed".into()))?;
     if inode.is_device() {
+        is_alone(inode)?;
         let open = |options: &mut OpenOptions, name| Ok(options.descriptor_min(high_numbers()).open(name)?);
-        return open_exclusive(inode, fd, open).map(|[plain, durable]| Taken { plain, durable, lease: None });
+        return open_handles(fd, open).map(|[plain, durable]| Taken { plain, durable, lease: None });
     }
     lease::take(fd)?;
-    let opened = without_append(fd, || {
-        let copy = || rustix::io::fcntl_dupfd_cloexec(borrowed(fd), high_numbers() as c_int).map_err(failed);
-        let open = |options: &mut OpenOptions, name| Ok(options.open_descriptor(copy()?, name)?);
-        let [plain, durable] = open_exclusive(inode, fd, open)?;
+    let copy = || rustix::io::fcntl_dupfd_cloexec(borrowed(fd), high_numbers() as c_int).map_err(failed);
+    let open = |options: &mut OpenOptions, name| Ok(options.open_descriptor(copy()?, name)?);
+    let take = || {
+        let [plain, durable] = open_handles(fd, open)?;
         Ok(Taken { plain, durable, lease: Some(Lease { held: copy()?, description }) })
-    });
+    };
+    let opened = is_alone(inode).and_then(|()| without_append(fd, take));
     if opened.is_err() {
         lease::release(fd);
     }
@@ -549,7 +556,7 @@ fn open_engine(inode: &Inode, drained: &[Drained]) -> Result<Taken, Refusal> {
 }
 
 /// Clears O_APPEND for as long as the file is taken: with it the kernel writes at the end that it knows, wherever the engine
-/// wants to write. The program still sees the flag.
+/// wants to write. The program still sees the flag. The kernel has no write of the program in flight, which needs the flag.
 fn without_append(fd: c_int, open: impl FnOnce() -> Result<Taken, Refusal>) -> Result<Taken, Refusal> {
     let failed = |errno: rustix::io::Errno| failed(format!("O_APPEND cannot be cleared: {errno}"));
     let fd = borrowed(fd);
@@ -566,22 +573,25 @@ fn without_append(fd: c_int, open: impl FnOnce() -> Result<Taken, Refusal>) -> R
     opened
 }
 
-/// Makes the engine's handles, plain and durable, if this process reaches the file in no way that is not seen.
-fn open_exclusive(
-    inode: &Inode,
-    fd: c_int,
-    open: impl FnOnce(&mut OpenOptions, PathBuf) -> Result<dioxide::File, Refusal>,
-) -> Result<[dioxide::File; 2], Refusal> {
+/// The kernel has no transfer in flight, and this process reaches the file in no way that is not seen.
+fn is_alone(inode: &Inode) -> Result<(), Refusal> {
     if !inode.kernel_is_done() {
         return Err(Refusal::Busy);
     }
     let descriptors = inode.descriptors().clone();
     let is_known = |fd: c_int| descriptors.contains(&fd) || is_engines(fd);
     match surroundings::look(inode.key, is_known).map_err(failed)? {
-        Some(Found::Descriptor) => return Err(Refusal::OtherOpener),
-        Some(Found::Other(why)) => return Err(failed(why)),
-        None => {}
+        Some(Found::Descriptor) => Err(Refusal::OtherOpener),
+        Some(Found::Other(why)) => Err(failed(why)),
+        None => Ok(()),
     }
+}
+
+/// Makes the engine's handles, plain and durable.
+fn open_handles(
+    fd: c_int,
+    open: impl FnOnce(&mut OpenOptions, PathBuf) -> Result<dioxide::File, Refusal>,
+) -> Result<[dioxide::File; 2], Refusal> {
     let mut options = OpenOptions::new();
     options.write(true);
     if let Some(cap) = settings().and_then(|settings| settings.growth_cap) {

@@ -104,11 +104,16 @@ pub fn jobs() -> MutexGuard<'static, Jobs> {
     JOBS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether this is the thread.
+pub fn is_keeper() -> bool {
+    IS_KEEPER.get()
+}
+
 /// Has the thread do something, and waits for that. The caller holds no lock. Where there is no thread to be had, and in the
 /// thread itself, it is done at once.
 pub fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let _inside = Inside::begin();
-    if IS_KEEPER.get() {
+    if is_keeper() {
         return work();
     }
     let (answer, answered) = mpsc::sync_channel(1);
@@ -197,7 +202,7 @@ fn keep() {
     IS_KEEPER.set(true);
     // The numbers are there once the first job is.
     drop(jobs());
-    let [wake, signals] = [&WAKE, &SIGNALS].map(|number| files::borrowed(number.load(Ordering::SeqCst)));
+    let [woken, signals] = [&WAKE, &SIGNALS].map(|number| files::borrowed(number.load(Ordering::SeqCst)));
     let mut nap = NAP;
     let mut looked = Instant::now();
     loop {
@@ -211,11 +216,11 @@ fn keep() {
             tv_sec: timeout.as_secs() as i64,
             tv_nsec: timeout.subsec_nanos().into(),
         });
-        let mut events = [PollFd::new(&wake, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
+        let mut events = [PollFd::new(&woken, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
         let _ = rustix::event::poll(&mut events, timeout.as_ref());
         let [is_awake, is_signalled] = events.map(|event| !event.revents().is_empty());
         if is_awake {
-            let _ = rustix::io::read(wake, &mut [0_u8; 8]);
+            let _ = rustix::io::read(woken, &mut [0_u8; 8]);
         }
         if is_signalled {
             take_signal();
@@ -236,9 +241,11 @@ fn keep() {
                 WISHES.fetch_and(!(wish as u32), Ordering::Release);
             }
         }
-        while let Some(job) = next_job() {
+        if let Some(job) = next_job() {
             let _inside = Inside::begin();
             job();
+            // The next one, after a look at what is more urgent.
+            wake();
         }
         if first_ended {
             end_if_alone();

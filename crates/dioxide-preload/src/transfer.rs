@@ -153,8 +153,9 @@ pub fn write(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl
 fn write_known(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl Fn() -> isize) -> isize {
     let is_durable = |description: &Description| description.durable || flags & RWF_DURABLE != 0;
     let gains = |description: &Description| {
-        description.writes
-            && (is_durable(description) || extends(fd, description, place, total(data).unwrap_or(0)))
+        // A file's O_DSYNC acts on the engine as well, so overwrites have no flush to share.
+        let shares = flags & RWF_DURABLE != 0 || description.durable && description.inode.is_device();
+        description.writes && (shares || extends(fd, description, place, total(data).unwrap_or(0)))
     };
     let engine = |description: &Description, taken: &Taken| {
         let Some(len) = total(data).filter(|_| description.writes) else { return Err(Instead::Kernel) };

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -207,6 +208,62 @@ static void no_signal(void) {
     check();
 }
 
+// The signal that announces the opener cannot be queued, or is taken out of the queue.
+static void no_queue(void) {
+    struct rlimit none = {0, 0}, before;
+    begin(O_RDWR);
+    must("getrlimit", getrlimit(RLIMIT_SIGPENDING, &before), 0);
+    none.rlim_max = before.rlim_max;
+    must("setrlimit", setrlimit(RLIMIT_SIGPENDING, &none), 0);
+    run_theirs(8);
+    must("setrlimit", setrlimit(RLIMIT_SIGPENDING, &before), 0);
+    must("close", close(fd), 0);
+    check();
+    begin(O_RDWR);
+    signal(SIGRTMAX - 3, SIG_IGN);
+    run_theirs(8);
+    must("close", close(fd), 0);
+    check();
+}
+
+// Another process has the file, and the lock by which a writer of dioxide keeps others out.
+static void refused(void) {
+    int ready[2];
+    char byte;
+    must("pipe", pipe(ready), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct flock lock = {.l_type = F_WRLCK, .l_start = INT64_MAX - 1, .l_len = 1};
+        int held = open(path, O_RDWR | O_CREAT, 0644);
+        must("lock", fcntl(held, F_OFD_SETLK, &lock), 0);
+        must("write", write(ready[1], "", 1), 1);
+        pause();
+    }
+    must("read", read(ready[0], &byte, 1), 1);
+    for (int n = 0; n < 40; n++) {
+        fd = open(path, O_RDWR | O_DIRECT | O_APPEND | O_CLOEXEC);
+        append_blocks(1);
+        must("close", close(fd), 0);
+    }
+    kill(pid, SIGKILL);
+    must("waitpid", waitpid(pid, NULL, 0), pid);
+}
+
+// The parent's keeper is not the child's.
+static void child(void) {
+    int status;
+    begin(O_RDWR | O_APPEND);
+    pid_t pid = fork();
+    if (pid == 0) {
+        must("close", close(fd), 0);
+        append();
+        exit(0);
+    }
+    must("waitpid", waitpid(pid, &status, 0), pid);
+    must("child", status, 0);
+    must("close", close(fd), 0);
+}
+
 // --- alone ---
 
 static void open_and_close(const char *what, int opened) {
@@ -281,6 +338,19 @@ static void flags(void) {
     must("close", close(fd), 0);
 }
 
+// A lease needs the owner of the file, or a capability.
+static void not_the_owner(void) {
+    unlink(path);
+    close(creat(path, 0666));
+    must("chmod", chmod(path, 0666), 0);
+    must("seteuid", seteuid(65534), 0);
+    fd = open(path, O_RDWR | O_DIRECT | O_APPEND | O_CLOEXEC);
+    if (fd < 0)
+        die("%s", path);
+    append_blocks(16);
+    must("close", close(fd), 0);
+}
+
 // The library reads the last block where a write begins in it, which this description does not allow.
 static void write_only(void) {
     unlink(path);
@@ -304,7 +374,7 @@ static const struct {
     void (*run)(void);
 } modes[] = {
     {"beside", beside}, {"truncate", truncate_to_more}, {"append", append},           {"crash", crash}, {"stopped", stopped},
-    {"no_signal", no_signal},       {"opens_again", opens_again}, {"flags", flags}, {"write_only", write_only},
+    {"no_signal", no_signal},       {"no_queue", no_queue}, {"refused", refused}, {"child", child}, {"not_the_owner", not_the_owner}, {"opens_again", opens_again}, {"flags", flags}, {"write_only", write_only},
 };
 
 int main(int argc, char **argv) {

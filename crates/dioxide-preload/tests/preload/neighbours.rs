@@ -16,11 +16,13 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// What `c/neighbours.c` does beside another process, and alone.
-const MODES: [(&str, &str); 6] = [
+const MODES: [(&str, &str); 8] = [
     ("truncate", "ftruncate_destroys_what_another_process_synced"),
     ("append", "an_append_lands_over_what_another_process_wrote"),
     ("close", "a_close_destroys_what_another_process_synced"),
     ("no_signal", "a_signal_of_a_lease_reaches_the_program"),
+    ("no_queue", "a_signal_that_is_lost_leaves_the_other_process_waiting"),
+    ("child", "an_open_waits_for_a_child_that_has_no_keeper"),
     ("opens_again", "an_open_by_the_program_waits_for_its_own_lease"),
     ("flags", "the_flags_of_the_description_act_on_the_engine"),
 ];
@@ -62,6 +64,29 @@ fn a_take_over_beside_another_writer(dir: TestDir) -> TrialResult {
         let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
         let why = "0 of them taken over\ndioxide: 1 not taken over: it is open elsewhere too";
         assert!(with != With::Eager || finished.stderr.contains(why), "{}", finished.stderr);
+        is_exact(&dir.join("file"))?;
+    }
+    Ok(())
+}
+
+/// Without a lease nothing is taken, and the reason is told.
+fn a_file_of_another_owner_is_taken_without_a_lease(dir: TestDir) -> TrialResult {
+    for with in With::ALL {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        let mut command = neighbours(&dir, &["not_the_owner", "file"], with);
+        let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+        let why = "0 of them taken over\ndioxide: 1 not taken over: no write lease: it has another owner";
+        assert!(with != With::Eager || finished.stderr.contains(why), "{}", finished.stderr);
+        is_exact(&dir.join("file"))?;
+    }
+    Ok(())
+}
+
+/// The library tried the lock of a file 50 times, 5 ms apart. Here the file is opened 40 times.
+fn a_refused_take_over_stalls_the_open(dir: TestDir) -> TrialResult {
+    for with in With::ALL {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        run(&mut neighbours(&dir, &["refused", "file"], with), Duration::from_secs(8))?.well()?;
         is_exact(&dir.join("file"))?;
     }
     Ok(())
@@ -220,6 +245,16 @@ pub fn trials() -> Vec<Trial> {
                 "a_crash_destroys_what_another_process_synced",
                 everywhere,
                 a_crash_destroys_what_another_process_synced,
+            ),
+            lab_trials_where(
+                "a_refused_take_over_stalls_the_open",
+                on_ext4,
+                a_refused_take_over_stalls_the_open,
+            ),
+            lab_trials_where(
+                "a_file_of_another_owner_is_taken_without_a_lease",
+                on_ext4,
+                a_file_of_another_owner_is_taken_without_a_lease,
             ),
             lab_trials_where(
                 "a_take_over_beside_another_writer",
