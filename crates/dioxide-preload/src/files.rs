@@ -25,7 +25,7 @@ use crate::surroundings::{self, Found};
 use crossbeam_utils::sync::ShardedLockWriteGuard;
 use dioxide::ledger::FileSystem;
 use dioxide::{Durability, OpenOptions};
-use rustix::fs::{AtFlags, FileType, OFlags, Stat, StatxFlags};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::process::Resource;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
@@ -97,8 +97,6 @@ pub struct Inode {
     pub below: Option<FileSystem>,
     /// Held by whoever changes how it is served.
     changes: Mutex<()>,
-    /// What the kernel asks of memory, and of offsets and lengths, if it says so; it refuses all else.
-    pub enforced: Option<(u64, u64)>,
     /// The kernel is to serve it as long as it is open.
     kernel_only: AtomicBool,
     /// Transfers in flight while it is watched, and writes among them.
@@ -228,7 +226,6 @@ impl Inode {
             key,
             below: FileSystem::of(borrowed(fd)).ok(),
             changes: Mutex::default(),
-            enforced: enforced_alignment(fd),
             kernel_only: AtomicBool::new(false),
             transfers: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
@@ -340,12 +337,6 @@ impl Drop for Counted {
         self.inode.writers.fetch_sub(usize::from(self.is_write), Ordering::Relaxed);
         self.inode.transfers.fetch_sub(1, Ordering::SeqCst);
     }
-}
-
-fn enforced_alignment(fd: c_int) -> Option<(u64, u64)> {
-    let statx = rustix::fs::statx(borrowed(fd), c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
-    let (memory, offset) = (statx.stx_dio_mem_align.into(), statx.stx_dio_offset_align.into());
-    (memory > 0 && offset > 0).then_some((memory, offset))
 }
 
 // --- coming to know a file ---------------------------------------------------------------------------

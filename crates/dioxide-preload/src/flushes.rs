@@ -72,6 +72,8 @@ impl How {
     pub fn of_unknown(fd: c_int, effect: Effect) -> Self {
         match effect {
             Effect::None => Self::Plainly,
+            // No file has such a number: the kernel refuses it.
+            _ if fd < 0 => Self::Plainly,
             _ if ledger::any_was_wedged() => Self::beside_a_wedge(fd, effect),
             Effect::Flush if files::any_known() => Self::WithFailureNoted(fd),
             _ => Self::Plainly,
