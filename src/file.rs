@@ -10,7 +10,7 @@ use crate::recovery::Recovery;
 use crate::stats::Stats;
 use crate::sys::probe::Alignment;
 use crate::{Growth, ext, open};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -95,6 +95,10 @@ impl File {
 
     pub(crate) fn open_with(options: &OpenOptions, path: &Path) -> Result<Self> {
         open::open(options, path).map(|inner| Self(Some(inner)))
+    }
+
+    pub(crate) fn open_descriptor(options: &OpenOptions, fd: OwnedFd, path: &Path) -> Result<Self> {
+        open::descriptor(options, fd, path).map(|inner| Self(Some(inner)))
     }
 
     pub(crate) fn open_within(options: &OpenOptions, volume: &Path, path: &Path) -> Result<Self> {
@@ -193,7 +197,9 @@ impl File {
     ///
     /// # Errors
     ///
-    /// What the kernel answers; the length is then the old or the new one.
+    /// What the kernel answers; the length is then the old or the new one. While space is grown ahead, nothing that another
+    /// program wrote there is destroyed: [`Busy`](ErrorKind::Busy) while another process has the file open for writing,
+    /// [`Doubtful`](ErrorKind::Doubtful) when another program has written above the end. The length is then the old one.
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.writer(Operation::SetLen, None)?.0.set_len(len)
     }
@@ -274,13 +280,24 @@ impl File {
     ///
     /// What the kernel answers.
     pub fn try_clone(&self) -> Result<Self> {
+        self.try_clone_as(self.durability())
+    }
+
+    /// The same, with another durability. Opens no descriptor.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_clone`](Self::try_clone).
+    #[doc(hidden)]
+    pub fn try_clone_as(&self, durability: Durability) -> Result<Self> {
         match self.inner() {
-            Inner::Shared { engine, key, process, durable } => {
+            Inner::Shared { engine, key, process, .. } => {
                 if !process.is_current() {
                     return Err(engine.error(Operation::Open, None, ErrorKind::Forked));
                 }
                 let engine = process.registry.join(*key).expect("open as long as this handle is");
-                Ok(Self(Some(Inner::Shared { engine, key: *key, process, durable: *durable })))
+                let durable = durability == Durability::EveryWrite;
+                Ok(Self(Some(Inner::Shared { engine, key: *key, process, durable })))
             }
             Inner::Reader(reader) => Ok(Self(Some(Inner::Reader(reader.another())))),
         }
@@ -293,9 +310,17 @@ impl File {
     /// # Errors
     ///
     /// What the kernel answers; the file is closed all the same, and the next open recovers it.
-    /// [`Doubtful`](ErrorKind::Doubtful): another program changed its size, so it was not cut; or wrote into the space ahead (found
-    /// with [`Growth::Unwritten`](crate::Growth::Unwritten)), so it was cut behind that, and what lies between reads as zeros, but for
-    /// what failed appends may have left there. What it writes above all the rest while the file is being closed is lost.
+    /// [`Busy`](ErrorKind::Busy): another process has the file open for writing. The file stays grown, with a marker by which
+    /// the next open, without that writer, keeps everything up to the last written extent.
+    /// [`Doubtful`](ErrorKind::Doubtful): another program changed its size, so it was not truncated; or wrote into the space ahead, so
+    /// it was truncated behind that. What lies between reads as zeros, but for what failed appends may have left there.
+    /// Writes of another program into [recycled](Self::recycle) space are not seen.
+    ///
+    /// # Other programs
+    ///
+    /// A write lease keeps them out while the file is truncated: an `open` of theirs waits, for less than a millisecond. A lease needs
+    /// the owner of the file or CAP_LEASE, and no reader that has the file open. Where it cannot be had, a write of another program is
+    /// lost that goes out in the microseconds between the last look at the file and the truncate.
     pub fn close(mut self) -> Result<()> {
         self.0.take().map_or(Ok(()), leave)
     }

@@ -69,6 +69,8 @@ pub enum Means {
 /// What decides between the two.
 #[derive(Clone, Copy, Debug)]
 pub struct Company {
+    /// Each write is durable when it returns, whatever its flags, and so is what is written below. A flush would be one more.
+    pub writes_through: bool,
     /// The kernel's RWF_DSYNC costs a block device two flushes (the write path syncs, then syncs
     /// again); a write and one flush is cheaper even for a lone writer.
     pub is_device: bool,
@@ -85,12 +87,9 @@ pub struct Company {
 /// each leave their request plain and share one flush: N requests with RWF_DSYNC are N flushes and,
 /// into unwritten space, N journal commits.
 pub fn means(company: Company) -> Means {
-    let Company { is_device, others_in_flight, unstable_below, allocates } = company;
-    if is_device || others_in_flight || unstable_below || allocates {
-        Means::SharedFlush
-    } else {
-        Means::Dsync
-    }
+    let Company { writes_through, is_device, others_in_flight, unstable_below, allocates } = company;
+    let shares = is_device || others_in_flight || unstable_below || allocates;
+    if shares && !writes_through { Means::SharedFlush } else { Means::Dsync }
 }
 
 /// The flushes in flight on one file system or device, of all files of the process.
@@ -177,13 +176,30 @@ mod tests {
 
     #[test]
     fn only_a_lone_writer_on_a_file_uses_dsync() {
-        let alone =
-            Company { is_device: false, others_in_flight: false, unstable_below: false, allocates: false };
+        let alone = Company {
+            writes_through: false,
+            is_device: false,
+            others_in_flight: false,
+            unstable_below: false,
+            allocates: false,
+        };
         assert_eq!(means(alone), Means::Dsync);
         assert_eq!(means(Company { is_device: true, ..alone }), Means::SharedFlush);
         assert_eq!(means(Company { others_in_flight: true, ..alone }), Means::SharedFlush);
         assert_eq!(means(Company { unstable_below: true, ..alone }), Means::SharedFlush);
         assert_eq!(means(Company { allocates: true, ..alone }), Means::SharedFlush);
+    }
+
+    #[test]
+    fn where_each_write_is_durable_by_itself_none_waits_for_a_flush() {
+        let beside = Company {
+            writes_through: true,
+            is_device: false,
+            others_in_flight: true,
+            unstable_below: true,
+            allocates: true,
+        };
+        assert_eq!(means(beside), Means::Dsync);
     }
 
     /// What is known of one file's flushes: of each write its ticket, when it finished, and whether it is stable.

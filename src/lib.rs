@@ -43,6 +43,8 @@ mod flush;
 mod future;
 mod growth;
 mod inflight;
+#[doc(hidden)]
+pub mod ledger;
 mod map;
 mod marker;
 mod merge;

@@ -6,6 +6,7 @@ mod common;
 use common::*;
 use dioxide::{Durability, Error, ErrorKind, File, Growth, OpenOptions, Operation};
 use dioxide_testkit::files;
+use dioxide_testkit::fork::holds_in_a_fork;
 use dioxide_testkit::fuse_disk::{FuseDisk, STALL_MAX};
 use dioxide_testkit::lab::{self, Applies, Fs};
 use dioxide_testkit::trials::{Trial, TrialResult, fuse_trial, fuse_trials, fuse_trials_where};
@@ -112,6 +113,36 @@ fn a_wedged_file_system_is_refused_until_it_is_mounted_anew(fs: Fs) -> TrialResu
         assert_all_there(&fs::read(path)?, &[next]);
     }
     volume.fsck()?;
+    Ok(())
+}
+
+/// The child of a fork has the same caches as its parent, whatever the parent's locks were at.
+fn a_forked_child_inherits_a_wedge_until_it_is_mounted_anew(fs: Fs) -> TrialResult {
+    let Wedged { mut volume, first, second, first_path, durable, cause, .. } = wedge(fs)?;
+    let is_refused = |path: &Path| {
+        assert_refused(OpenOptions::new().write(true).open(path), &cause);
+        true
+    };
+    let new_path = volume.path().join("new");
+    let in_a_child = || is_refused(&first_path) && writable().open(&new_path).is_err();
+    assert!(holds_in_a_fork(|| in_a_child() && holds_in_a_fork(in_a_child)), "a child forgot it");
+    drop((first, second));
+    assert!(holds_in_a_fork(in_a_child), "a child forgot it once its parent had closed all files");
+    volume.remount()?;
+    let end = end_of(&durable);
+    let writes_and_syncs = || {
+        let file = OpenOptions::new().write(true).open(&first_path)?;
+        file.set_len(end)?;
+        append(&file, 4, 0, 2)?;
+        file.sync_data()?;
+        file.close()
+    };
+    assert!(holds_in_a_fork(|| writes_and_syncs().is_ok()), "a child remembers it for ever");
+    writes_and_syncs()?;
+    assert!(
+        holds_in_a_fork(|| writes_and_syncs().is_ok()),
+        "a child remembers what its parent has forgotten"
+    );
     Ok(())
 }
 
@@ -606,6 +637,7 @@ fn trials() -> Vec<Trial> {
         a_flush_that_fails_in_set_len_wedges,
         a_failed_flush_wedges_every_file_of_its_file_system,
         a_wedged_file_system_is_refused_until_it_is_mounted_anew,
+        a_forked_child_inherits_a_wedge_until_it_is_mounted_anew,
         a_wedged_file_system_is_refused_as_long_as_any_mount_of_it_is_left,
         other_file_systems_are_not_wedged,
         a_durable_append_whose_flush_fails_is_not_acknowledged,

@@ -19,7 +19,7 @@
 
 use super::hands::{Call, Hands};
 use super::ring::Io;
-use super::{Backend, Job, Mapped};
+use super::{Backend, Exclusion, Job, Mapped, Stamp};
 use crate::buffer::{Buffer, Segment};
 use crate::engine::{flushed, uninterrupted};
 use crate::error::ErrorKind;
@@ -665,8 +665,28 @@ impl Backend for Striped {
         Ok(())
     }
 
-    fn extents(&self) -> io::Result<Vec<Extent>> {
-        Ok(self.map.extents(&self.on_all(|member| member.extents())?))
+    fn extents(&self, _from: u64) -> io::Result<Vec<Extent>> {
+        Ok(self.map.extents(&self.on_all(|member| member.extents(0))?))
+    }
+
+    fn exclude_others(&self) -> io::Result<Exclusion<'_>> {
+        let mut held = SmallVec::new();
+        for member in &self.members {
+            match member.exclude_others()? {
+                // The last one goes first: each gives back the signal mask that it found.
+                Exclusion::Held(leases) => held.insert_many(0, leases),
+                other => return Ok(other),
+            }
+        }
+        Ok(Exclusion::Held(held))
+    }
+
+    fn stamps(&self) -> io::Result<SmallVec<[Stamp; 1]>> {
+        let mut stamps = SmallVec::new();
+        for member in &self.members {
+            stamps.extend(member.stamps()?);
+        }
+        Ok(stamps)
     }
 
     fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {

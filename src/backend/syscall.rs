@@ -1,11 +1,13 @@
 //! The backend of plain system calls on one descriptor.
 
-use super::{Backend, Job};
+use super::{Backend, Exclusion, Job, Stamp};
 use crate::buffer::Segment;
 use crate::recovery::Extent;
 use crate::sync::{self, JoinHandle};
+use crate::sys::lease::{Lease, Refused};
 use crate::{marker, sys};
 use rustix::fs::{FallocateFlags, XattrFlags};
+use smallvec::{SmallVec, smallvec};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,11 +17,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[repr(align(128))]
 pub struct Syscall {
     fd: OwnedFd,
+    /// The caller has a write lease on this very description, and ends it after the file is closed.
+    leased: bool,
 }
 
 impl Syscall {
     pub fn new(fd: OwnedFd) -> Self {
-        Self { fd }
+        Self { fd, leased: false }
+    }
+
+    /// A copy of a descriptor of the caller's, who took a write lease on it: no other program has the file open.
+    pub fn with_lease_of_caller(fd: OwnedFd) -> Self {
+        Self { fd, leased: true }
     }
 }
 
@@ -47,8 +56,7 @@ impl Backend for Syscall {
     }
 
     fn physical_size(&self) -> io::Result<u64> {
-        // Seeking knows the size of devices too; the position is used by nobody.
-        Ok(rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0))?)
+        sys::size(self.fd.as_fd())
     }
 
     fn allocate(&self, start: u64, end: u64) -> io::Result<()> {
@@ -62,11 +70,45 @@ impl Backend for Syscall {
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {
+        // A process that was stopped longer than the lease-break time has lost the lease. Another program may have written since.
+        if self.leased && !sys::callers_lease::is_held(self.fd.as_fd()) {
+            return Err(io::Error::from_raw_os_error(libc::EBUSY));
+        }
         Ok(rustix::fs::ftruncate(&self.fd, len)?)
     }
 
-    fn extents(&self) -> io::Result<Vec<Extent>> {
-        sys::fiemap::extents(self.fd.as_fd())
+    fn extents(&self, from: u64) -> io::Result<Vec<Extent>> {
+        sys::fiemap::extents(self.fd.as_fd(), from)
+    }
+
+    fn punch_hole(&self, start: u64, end: u64) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.fd, flags, start, end - start)?)
+    }
+
+    fn exclude_others(&self) -> io::Result<Exclusion<'_>> {
+        if self.leased {
+            return Ok(match sys::callers_lease::is_held(self.fd.as_fd()) {
+                true => Exclusion::Held(SmallVec::new()),
+                false => Exclusion::Refused("another program".into()),
+            });
+        }
+        Ok(match Lease::take(self.fd.as_fd()) {
+            Ok(lease) => Exclusion::Held(smallvec![lease]),
+            // A reader does no harm, and a descriptor of this process is the program's own business.
+            Err(Refused::OtherOpener) => match sys::openers::writer_elsewhere(self.fd.as_fd()) {
+                Some(who) => Exclusion::Refused(who),
+                None => Exclusion::Unknown,
+            },
+            Err(Refused::Unavailable) => Exclusion::Unknown,
+        })
+    }
+
+    fn stamps(&self) -> io::Result<SmallVec<[Stamp; 1]>> {
+        let stat = rustix::fs::fstat(&self.fd)?;
+        let modified = (stat.st_mtime, stat.st_mtime_nsec);
+        let changed = (stat.st_ctime, stat.st_ctime_nsec);
+        Ok(smallvec![Stamp { size: stat.st_size as u64, modified, changed }])
     }
 
     fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {

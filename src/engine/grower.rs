@@ -12,8 +12,10 @@
 //! The marker of step 4 says `grown_from` = the size now reached: until the next allocation is complete nobody writes
 //! above it, which is what recovery relies on.
 
+use super::alone::written_above_the_end;
 use super::core::{Failure, GrowthJob};
 use super::io::Transfer;
+use super::truncate::{Attempt, truncate};
 use super::{Engine, io};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
@@ -159,8 +161,10 @@ impl Engine {
     /// the file is in flight.
     fn end_growth(&self, marker: Marker, end: u64, physical: u64) -> Result<u64> {
         self.make_stable()?;
-        if end < physical {
-            self.cut_with(marker, end, end)?;
+        if end < physical
+            && let Attempt::Changed(_) = self.cut_with(marker, end, end, None)?
+        {
+            return Err(std::io::Error::other(ErrorKind::Doubtful(written_above_the_end().into())));
         }
         self.backend.remove_marker()?;
         self.make_stable()?;
@@ -177,9 +181,12 @@ impl Engine {
     /// Nobody has the space yet, so whatever was done of it is taken back: a failed allocation may have moved the size,
     /// and kept the disk full. A size that is not of our making is left alone.
     pub(super) fn take_back(&self, physical: u64, tried: u64) -> Result<()> {
-        let found = self.backend.physical_size()?;
-        let ours = physical < found && found <= tried;
-        if ours { io::uninterrupted(|| self.backend.truncate(physical)) } else { Ok(()) }
+        let is_ours = || Ok((physical + 1..=tried).contains(&self.backend.physical_size()?));
+        if !is_ours()? {
+            return Ok(());
+        }
+        // Changed: another program has moved the end meanwhile.
+        truncate(&*self.backend, physical, &true, is_ours).map(|_| ())
     }
 
     fn grow_by(&self, plan: Plan, marker: Marker, room: Room) -> Result<u64> {

@@ -24,6 +24,7 @@ pub(crate) mod registry;
 #[cfg(test)]
 mod tests;
 mod token;
+mod truncate;
 mod waiter;
 
 pub(crate) use core::Ground;
@@ -90,6 +91,8 @@ pub(crate) struct Engine {
     charged: Mutex<u64>,
     /// How far a failed append or growth may have moved the size, if that could not be taken back.
     left_behind: AtomicU64,
+    /// Below this the space is what the file had when it was opened.
+    kept_to: AtomicU64,
     /// Set once, and read wherever a queue begins.
     closed: AtomicBool,
     /// Those in other threads that may keep it.
@@ -118,6 +121,7 @@ impl Engine {
             grower: Mutex::default(),
             charged: Mutex::new(0),
             left_behind: AtomicU64::new(0),
+            kept_to: AtomicU64::new(len),
             closed: AtomicBool::new(false),
             reactors: Mutex::default(),
             counters: Apart::default(),

@@ -123,7 +123,7 @@ impl Backend for Within {
         self.node.truncate(len)
     }
 
-    fn extents(&self) -> io::Result<Vec<Extent>> {
+    fn extents(&self, _from: u64) -> io::Result<Vec<Extent>> {
         let block_bytes = self.node.volume.geometry.block_bytes;
         let mut start = 0;
         let mut extents = Vec::new();

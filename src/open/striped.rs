@@ -1,10 +1,9 @@
 //! Opening striped volumes: every member is opened as a file is, then they are known by their headers, and brought into order as
 //! one file.
 
-use super::{DIRECT, Joined, Locked, refusal, refuse_if_wedged, shared, wishes};
-use super::{
-    facts, file_system, flushing, ground, in_order, is_device, key_of_stat, open_one, prepared, recovered,
-};
+use super::found::{There, key_of_stat};
+use super::{DIRECT, Joined, Locked, admit, create, look_up, open_there, refusal, shared, wishes};
+use super::{facts, file_system, find, flushing, ground, in_order, prepared, recovered};
 use crate::backend::Backend;
 use crate::backend::striped::{Members, Striped};
 use crate::backend::syscall::Syscall;
@@ -12,7 +11,7 @@ use crate::buffer::Buffer;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::recover::{Recover, bring_into_order};
-use crate::engine::registry::Key;
+use crate::engine::registry::{Key, Opening};
 use crate::engine::{Engine, Parts, read_fully};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::file::Inner;
@@ -25,7 +24,7 @@ use crate::recovery::Recovery;
 use crate::stripe::{self, CHUNK_BYTES_MAX, Found, HEADER_BYTES, Header, MEMBERS_MAX, State, Verdict};
 use crate::sys;
 use crate::sys::probe::{Alignment, Facts, Part};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -98,32 +97,25 @@ impl Volume {
     }
 
     fn open_writing(&self, options: &OpenOptions, process: &'static Process) -> Result<Joined> {
-        let stats: Vec<_> = self
-            .paths
-            .iter()
-            .map(|path| rustix::fs::stat(&**path).ok().filter(|_| !options.create_new))
-            .collect();
-        if let Some(stat) = &stats[0] {
-            let key = key_of(key_of_stat(stat));
-            if let Some(engine) = process.registry.join(key) {
-                let keys = stats.iter().map(|stat| stat.as_ref().map(key_of_stat));
-                return self.joined(process, key, engine, keys.collect());
-            }
+        let found: Vec<_> = self.paths.iter().map(|path| look_up(options, path)).collect::<Result<_>>()?;
+        // Nothing is created beside a volume that is open.
+        if let Some(first) = &found[0]
+            && process.registry.find(key_of(first.key())).is_some()
+            && found.iter().any(Option::is_none)
+        {
+            return Err(self.others());
         }
-        let mut descriptors = Vec::new();
-        for (path, stat) in self.paths.iter().zip(&stats) {
-            if stat.is_none() {
-                refuse_if_wedged(process, path, sys::probe::parent(path))?;
-            }
-            descriptors.push(open_one(options, process, path, stat.as_ref().is_some_and(is_device))?);
-        }
-        let facts: Vec<_> =
-            self.paths.iter().zip(&descriptors).map(|(path, fd)| facts(path, fd)).collect::<Result<_>>()?;
-        let key = key_of(Key::of(&facts[0]));
-        let keys = facts.iter().map(|facts| Some(Key::of(facts))).collect();
-        let engine = process.registry.open(key, || self.make_engine(options, process, descriptors, facts))?;
+        let there = self.paths.iter().zip(found).map(|(path, found)| match found {
+            Some(found) => Ok(There::Found(found)),
+            None => create(options, process, path),
+        });
+        let members = there.collect::<Result<Vec<_>>>()?;
+        let keys = members.iter().map(There::key).collect::<rustix::io::Result<Vec<_>>>();
+        let keys = keys.map_err(|errno| self.fail(refusal(errno)))?;
+        let key = key_of(keys[0]);
+        let engine = process.registry.open(key, OpeningVolume { volume: self, options, process, members })?;
         // Somebody may have been first.
-        self.joined(process, key, engine, keys)
+        self.joined(process, key, engine, &keys)
     }
 
     /// It is open already: these must be the same members.
@@ -132,19 +124,23 @@ impl Volume {
         process: &'static Process,
         key: Key,
         engine: Arc<Engine>,
-        keys: Vec<Option<Key>>,
+        keys: &[Key],
     ) -> Result<Joined> {
         let striped = engine.backend.striped().expect("a volume has members");
         let known = striped.members().iter().map(|member| rustix::fs::fstat(member.descriptor()).ok());
-        let same = known.map(|stat| stat.map(|stat| key_of_stat(&stat))).eq(keys);
+        let same = known.map(|stat| stat.map(|stat| key_of_stat(&stat))).eq(keys.iter().copied().map(Some));
         if same && striped.chunk_bytes() == self.chunk_bytes {
             return Ok((key, engine));
         }
         drop(engine);
         process.registry.leave(key)?;
+        Err(self.others())
+    }
+
+    fn others(&self) -> Error {
         let why =
             "its first member is open in this process with other members, another order or another chunk";
-        Err(self.fail(ErrorKind::Members(why.into())))
+        self.fail(ErrorKind::Members(why.into()))
     }
 
     fn make_engine(
@@ -210,6 +206,28 @@ impl Volume {
     }
 }
 
+/// A volume that is being opened for writing.
+struct OpeningVolume<'a> {
+    volume: &'a Volume,
+    options: &'a OpenOptions,
+    process: &'static Process,
+    members: Vec<There>,
+}
+
+impl Opening for OpeningVolume<'_> {
+    fn admit(&self) -> Result<()> {
+        self.volume.paths.iter().zip(&self.members).try_for_each(|(path, there)| admit(path, there))
+    }
+
+    fn engine(self) -> Result<Engine> {
+        let Self { volume, options, process, members } = self;
+        let opened = volume.paths.iter().zip(members);
+        let opened = opened.map(|(path, there)| open_there(options, process, path, there));
+        let (descriptors, facts) = opened.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        volume.make_engine(options, process, descriptors, facts)
+    }
+}
+
 /// Looks at a striped volume of files that a crash may have left open, and does what `how` allows: as
 /// [`recover`](crate::recover()) does for a file. A volume whose members lack something is
 /// [`Doubtful`](crate::Verdict::Doubtful), too; with [`Recover::Force`] it becomes what they hold without a gap.
@@ -271,8 +289,9 @@ impl Volume {
     fn open_all(&self, access: OFlags, descriptor_min: u32) -> Result<(Vec<OwnedFd>, Vec<Facts>)> {
         let mut opened = Vec::new();
         for path in &self.paths {
-            let fd = sys::open(path, DIRECT | access, Mode::empty(), descriptor_min)
-                .map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))?;
+            let fail = |kind| Error::new(Operation::Open, path, None, kind);
+            let found = find(path).map_err(fail)?;
+            let fd = found.open(DIRECT | access, descriptor_min).map_err(|errno| fail(refusal(errno)))?;
             let facts = facts(path, &fd)?;
             opened.push((fd, facts));
         }

@@ -1,12 +1,16 @@
 //! The system calls that no crate wraps as we need them. All unsafe code of the blocking path is here.
 
+pub(crate) mod access;
+pub(crate) mod callers_lease;
 pub(crate) mod fiemap;
+pub(crate) mod lease;
+pub(crate) mod openers;
 pub(crate) mod probe;
 pub(crate) mod process;
 
 use crate::buffer::Segment;
 use crate::os_error;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -96,6 +100,21 @@ pub(crate) fn read(fd: BorrowedFd<'_>, into: &[Segment], offset: u64) -> io::Res
             _ => libc::preadv(fd.as_raw_fd(), iovecs.as_ptr(), iovecs.len() as i32, offset as i64),
         }
     })
+}
+
+/// The size of a file or device. The position of the descriptor, which may be the program's, stays.
+pub(crate) fn size(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+    let stat = rustix::fs::fstat(fd)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
+        return Ok(stat.st_size as u64);
+    }
+    let mut bytes = 0_u64;
+    // SAFETY: BLKGETSIZE64 writes one u64, which outlives the call.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) } {
+        0 => Ok(bytes),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// An extended attribute, if the file has it and the file system has any.

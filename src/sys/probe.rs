@@ -2,7 +2,7 @@
 
 use crate::marker::{Identity, Prepared};
 use crate::merge::{Limits, SEGMENTS_MAX};
-use rustix::fs::{AtFlags, FileType, IFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, IFlags, OFlags, StatxFlags};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -34,7 +34,7 @@ pub(crate) struct Facts {
     pub is_device: bool,
     pub alignment: Alignment,
     pub limits: Limits,
-    /// The device below has no volatile cache, by its own word.
+    /// Each write is durable when it returns: the description is O_DSYNC, or it is a device without a volatile cache.
     pub writes_through: bool,
     pub len: u64,
     pub through: Through,
@@ -101,9 +101,10 @@ pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
         is_device,
         alignment: Alignment { memory, offset, append: if is_device { offset } else { offset.max(block) } },
         limits: Limits { bytes_max: request_max(major, minor), segments_max: SEGMENTS_MAX },
-        writes_through: queue_attribute(major, minor, "write_cache")
-            .is_some_and(|kind| kind == "write through"),
-        len: if is_device { rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0))? } else { stat.stx_size },
+        writes_through: rustix::fs::fcntl_getfl(fd)?.contains(OFlags::DSYNC)
+            || is_device
+                && queue_attribute(major, minor, "write_cache").is_some_and(|kind| kind == "write through"),
+        len: super::size(fd)?,
         through: if is_device { Through::Device } else { through(&stat) },
         part: Part::Whole,
     })
@@ -133,6 +134,18 @@ fn file_system_of(stat: &rustix::fs::Statx) -> u64 {
 pub(crate) fn place(dir: &Path) -> io::Result<(u64, Through)> {
     let stat = rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::empty(), wanted())?;
     Ok((file_system_of(&stat), through(&stat)))
+}
+
+/// What an open file or directory lies on, or the device that it is. Fails with EINVAL for all else.
+pub(crate) fn place_of(fd: BorrowedFd<'_>) -> io::Result<(u64, Through)> {
+    let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted())?;
+    match FileType::from_raw_mode(stat.stx_mode.into()) {
+        FileType::BlockDevice => {
+            Ok((rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor), Through::Device))
+        }
+        FileType::RegularFile | FileType::Directory => Ok((file_system_of(&stat), through(&stat))),
+        _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+    }
 }
 
 /// The folder of a block device in sysfs; of the whole disk, for a partition.

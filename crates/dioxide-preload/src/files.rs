@@ -1,15 +1,21 @@
 //! The files that are known, and how each comes to be served by the engine and by the kernel again.
 //!
 //! A file opened O_DIRECT is *watched*: the kernel serves it, and the writes in flight are counted. When a write that the
-//! engine is good for begins beside another one, the file is *taken over*; from then on its descriptors are served by
-//! the engine, which opened it a second time. What the engine cannot carry *hands it back*: the engine drains and closes it,
-//! which cuts it to its length, and the kernel serves it for as long as the program has it open. So whatever goes wrong
-//! here, the answer is the kernel's.
+//! engine is good for begins beside another one, the file is *taken over*, under a write lease on the program's own open
+//! file description; from then on its descriptors are served by the engine, which works on a copy of one of them. So the
+//! file has one opener. What the engine cannot carry, and every other opener, *hands it back*: the engine drains and closes
+//! it, which truncates it to its length, the lease ends, and the kernel serves it for as long as the program has it open. So
+//! whatever goes wrong here, the answer is the kernel's.
 //!
-//! Locks, in this order: CONTROL, for whoever changes anything; slots, in the order of their numbers; KNOWN, and what a file
-//! has `taken`, for a moment. The engine's threads call libc as well, and never wait for CONTROL.
+//! The keeper ([`keeper`]) does all of that, while the thread that asked for it waits. That thread holds no lock, so that the
+//! keeper can always hand a file back for which somebody waits in the kernel. And no file is opened with a lock held.
+//!
+//! Locks, in this order: a file's `changes`, for whoever changes how it is served; its slots, in the order of their numbers;
+//! KNOWN, and what a file has `taken` or for `descriptors`, for a moment. No two files are changed at the same time by one thread.
+//! The engine's threads call libc as well, and never wait for a change.
 
-use crate::keeper;
+use crate::keeper::{self, Jobs};
+use crate::lease;
 use crate::process::{Inside, is_elsewhere, is_inside, is_own};
 use crate::say::say;
 use crate::settings::Settings;
@@ -17,13 +23,15 @@ use crate::slots::{self, State};
 use crate::summary::{self, Event};
 use crate::surroundings::{self, Found};
 use crossbeam_utils::sync::ShardedLockWriteGuard;
+use dioxide::ledger::FileSystem;
 use dioxide::{Durability, OpenOptions};
-use rustix::fs::{AtFlags, FileType, Stat, StatxFlags};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::process::Resource;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
@@ -32,7 +40,7 @@ use std::time::{Duration, Instant};
 /// The attribute that a file carries while it is grown ahead, and after a crash.
 const MARKER: &str = "user.dioxide";
 
-/// A file of which another descriptor is open is tried again so often, after so long.
+/// A file that has another opener is tried again so often, after so long.
 const TRIES_MAX: u32 = 20;
 const TRY_AGAIN_MS: u64 = 50;
 
@@ -85,8 +93,10 @@ pub struct Description {
 #[derive(Debug)]
 pub struct Inode {
     key: Key,
-    /// What the kernel asks of memory, and of offsets and lengths, if it says so; it refuses all else.
-    pub enforced: Option<(u64, u64)>,
+    /// What it lies on, and whether a flush failed there.
+    pub below: Option<FileSystem>,
+    /// Held by whoever changes how it is served.
+    changes: Mutex<()>,
     /// The kernel is to serve it as long as it is open.
     kernel_only: AtomicBool,
     /// Transfers in flight while it is watched, and writes among them.
@@ -99,7 +109,7 @@ pub struct Inode {
     pub cuts: AtomicU64,
     /// A length that the kernel has told, to be asked again by what would go beyond it.
     len_told: AtomicU64,
-    /// The program's descriptors. Changed under CONTROL.
+    /// The program's descriptors. Changed with KNOWN held, so that a file without any is not known.
     descriptors: Mutex<BTreeSet<c_int>>,
     taken: RwLock<Option<Arc<Taken>>>,
     /// The engine could not put the file away: to be told once.
@@ -113,9 +123,17 @@ pub struct Taken {
     pub plain: dioxide::File,
     /// Stable on return.
     pub durable: dioxide::File,
-    /// By which path the engine knows it, and by which the program does.
-    opened_by: String,
-    name: String,
+    /// Of a regular file.
+    lease: Option<Lease>,
+}
+
+/// The lease under which a file is taken.
+#[derive(Debug)]
+struct Lease {
+    /// A copy of the program's descriptor, by which the lease ends when the engine has closed the file.
+    held: OwnedFd,
+    /// The one description that the file has.
+    description: Arc<Description>,
 }
 
 impl Taken {
@@ -129,34 +147,26 @@ impl Taken {
         self.plain.len().expect("only readers beside other processes can fail")
     }
 
-    fn descriptor(&self) -> c_int {
-        self.plain.as_fd().as_raw_fd()
+    /// Numbers that are not the program's.
+    fn descriptors(&self) -> impl Iterator<Item = c_int> {
+        let held = self.lease.as_ref().map(|lease| lease.held.as_raw_fd());
+        held.into_iter().chain([self.plain.as_fd().as_raw_fd()])
     }
 }
 
-static CONTROL: Mutex<()> = Mutex::new(());
 static KNOWN: RwLock<BTreeMap<Key, Arc<Inode>>> = RwLock::new(BTreeMap::new());
 /// How many are taken: most calls need not look further.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 /// Counts how often a file went back to the kernel.
 static HANDED_BACK: AtomicU64 = AtomicU64::new(0);
+/// How many threads fork: meanwhile nothing is taken over.
+static FORKS: AtomicUsize = AtomicUsize::new(0);
 /// The process ends, and nothing is taken over any more.
 static OVER: AtomicBool = AtomicBool::new(false);
 /// Some file was known at some time: programs that never open one are not held up.
 static SEEN: AtomicBool = AtomicBool::new(false);
 static BEGINNING: OnceLock<Instant> = OnceLock::new();
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
-
-/// The right to change things. What libc is called for meanwhile, in this thread, goes straight on.
-pub struct Control {
-    _held: MutexGuard<'static, ()>,
-    _inside: Inside,
-}
-
-fn control() -> Control {
-    let held = CONTROL.lock().unwrap_or_else(PoisonError::into_inner);
-    Control { _held: held, _inside: Inside::begin() }
-}
 
 fn known() -> RwLockReadGuard<'static, BTreeMap<Key, Arc<Inode>>> {
     KNOWN.read().unwrap_or_else(PoisonError::into_inner)
@@ -214,7 +224,8 @@ impl Inode {
     fn new(key: Key, fd: c_int) -> Self {
         Self {
             key,
-            enforced: enforced_alignment(fd),
+            below: FileSystem::of(borrowed(fd)).ok(),
+            changes: Mutex::default(),
             kernel_only: AtomicBool::new(false),
             transfers: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
@@ -261,12 +272,22 @@ impl Inode {
         self.failed.load(Ordering::Relaxed) && self.failed.swap(false, Ordering::Relaxed)
     }
 
+    fn changes(&self) -> MutexGuard<'_, ()> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn descriptors(&self) -> MutexGuard<'_, BTreeSet<c_int>> {
         self.descriptors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_taken(&self) -> bool {
         self.taken.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Whether it is taken, once a change that has begun is done.
+    fn is_taken_or_about_to_be(&self) -> bool {
+        let _changes = self.changes();
+        self.is_taken()
     }
 
     /// Waits for the kernel's transfers, when nobody can begin one. Not for ever: a signal handler may have left one behind.
@@ -281,12 +302,29 @@ impl Inode {
         true
     }
 
+    /// The kernel serves it for good. A refusal that was to be tried again is final, and so is to be told.
+    fn leave_to_kernel(&self) {
+        if !self.kernel_only.swap(true, Ordering::AcqRel) && self.tries.load(Ordering::Relaxed) > 0 {
+            summary::note(Event::LeftAlone(Refusal::OtherOpener.to_string()));
+        }
+    }
+
+    /// Whether another opener waits for the lease, or has got it.
+    fn has_broken_lease(&self) -> bool {
+        let taken = self.taken.read().unwrap_or_else(PoisonError::into_inner);
+        let lease = taken.as_ref().and_then(|taken| taken.lease.as_ref());
+        lease.is_some_and(|lease| lease::is_broken(lease.held.as_raw_fd()))
+    }
+
     /// All its slots, when the engine has no transfer under way any more.
-    fn drained(&self) -> Vec<ShardedLockWriteGuard<'static, State>> {
+    fn drained(&self) -> Vec<Drained> {
         let numbers: Vec<_> = self.descriptors().iter().copied().collect();
-        numbers.into_iter().filter_map(slots::find).map(|slot| slot.write()).collect()
+        numbers.into_iter().filter_map(|fd| Some((fd, slots::find(fd)?.write()))).collect()
     }
 }
+
+/// A descriptor, and its slot, which no transfer holds.
+type Drained = (c_int, ShardedLockWriteGuard<'static, State>);
 
 /// A transfer in flight.
 pub struct Counted {
@@ -299,12 +337,6 @@ impl Drop for Counted {
         self.inode.writers.fetch_sub(usize::from(self.is_write), Ordering::Relaxed);
         self.inode.transfers.fetch_sub(1, Ordering::SeqCst);
     }
-}
-
-fn enforced_alignment(fd: c_int) -> Option<(u64, u64)> {
-    let statx = rustix::fs::statx(borrowed(fd), c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
-    let (memory, offset) = (statx.stx_dio_mem_align.into(), statx.stx_dio_offset_align.into());
-    (memory > 0 && offset > 0).then_some((memory, offset))
 }
 
 // --- coming to know a file ---------------------------------------------------------------------------
@@ -329,7 +361,6 @@ pub fn opened(fd: c_int, flags: c_int) {
     let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
     let is_known = known().contains_key(&key);
     let is_wanted = is_known || is_wanted(settings, key, fd);
-    let control = control();
     if writes && (key.inode.is_some() || settings.devices) {
         summary::note(if is_wanted { Event::Seen } else { Event::Unmatched });
     }
@@ -337,7 +368,7 @@ pub fn opened(fd: c_int, flags: c_int) {
         return;
     }
     SEEN.store(true, Ordering::Relaxed);
-    let inode = known_to_change().entry(key).or_insert_with(|| Arc::new(Inode::new(key, fd))).clone();
+    let inode = known().get(&key).cloned().unwrap_or_else(|| Arc::new(Inode::new(key, fd)));
     let description = Description {
         inode: inode.clone(),
         reads: flags & libc::O_ACCMODE != libc::O_WRONLY,
@@ -346,20 +377,18 @@ pub fn opened(fd: c_int, flags: c_int) {
         append: AtomicBool::new(flags & libc::O_APPEND != 0),
         position: Mutex::default(),
     };
-    register(fd, Arc::new(description), &control);
+    register(fd, Arc::new(description));
     if writes && (settings.eager || has_marker(fd)) {
-        take_over_held(&inode, &control);
+        take_over(&inode);
     }
 }
 
-/// A second descriptor of the file was opened, by which the kernel would show what was only grown.
+/// A second descriptor of a device was opened, whose cache does not know what the engine writes. That of a regular file waits in
+/// the kernel until the file was handed back.
 fn opened_beside(key: Key) {
     let inode = known().get(&key).cloned();
-    if let Some(inode) = inode.filter(|inode| !inode.is_kernel_only()) {
-        let control = control();
-        if inode.is_taken() {
-            hand_back_held(&inode, "it was opened without O_DIRECT as well", &control);
-        }
+    if let Some(inode) = inode.filter(|inode| !inode.is_kernel_only() && inode.is_taken_or_about_to_be()) {
+        hand_back(&inode, "it was opened without O_DIRECT as well");
     }
 }
 
@@ -372,29 +401,40 @@ fn has_marker(fd: c_int) -> bool {
     rustix::fs::fgetxattr(borrowed(fd), MARKER, &mut [0_u8; 0]).is_ok()
 }
 
-/// Under CONTROL.
-fn register(fd: c_int, description: Arc<Description>, control: &Control) {
+fn register(fd: c_int, description: Arc<Description>) {
     let Some(slot) = slots::make(fd) else { return };
     let inode = description.inode.clone();
     release(fd);
-    let state = match &*inode.taken.read().unwrap_or_else(PoisonError::into_inner) {
-        Some(taken) => State::Taken(description, taken.clone()),
-        None => State::Watched(description),
-    };
-    *slot.write() = state;
-    inode.descriptors().insert(fd);
+    {
+        let mut known = known_to_change();
+        let same = known.entry(inode.key).or_insert_with(|| inode.clone());
+        if !Arc::ptr_eq(same, &inode) {
+            // The last descriptor was closed meanwhile, and the file opened anew.
+            return;
+        }
+        inode.descriptors().insert(fd);
+    }
+    {
+        let _changes = inode.changes();
+        let state = match &*inode.taken.read().unwrap_or_else(PoisonError::into_inner) {
+            Some(taken) => State::Taken(description, taken.clone()),
+            None => State::Watched(description),
+        };
+        *slot.write() = state;
+    }
     if fd <= libc::STDERR_FILENO {
         // libc has streams of these numbers, which it does not ask us for.
-        hand_back_held(&inode, "it is a standard stream", control);
+        hand_back(&inode, "it is a standard stream");
     }
 }
 
 // --- to the engine and back --------------------------------------------------------------------------
 
-/// Lets the engine serve the file, unless something speaks against it.
+/// Lets the engine serve the file, unless something speaks against it. The caller holds no lock.
 pub fn take_over(inode: &Arc<Inode>) {
-    if now_ms() >= inode.try_again.load(Ordering::Relaxed) {
-        take_over_held(inode, &control());
+    if now_ms() >= inode.try_again.load(Ordering::Relaxed) && !inode.is_kernel_only() {
+        let inode = inode.clone();
+        keeper::run(move || take_over_now(&inode));
     }
 }
 
@@ -402,33 +442,43 @@ fn now_ms() -> u64 {
     BEGINNING.get_or_init(Instant::now).elapsed().as_millis() as u64
 }
 
-fn take_over_held(inode: &Arc<Inode>, _control: &Control) {
-    if inode.is_kernel_only() || inode.is_taken() || OVER.load(Ordering::Relaxed) || !is_own() {
+fn take_over_now(inode: &Arc<Inode>) {
+    let _changes = inode.changes();
+    if inode.is_kernel_only() || inode.is_taken() || !is_own() {
         return;
     }
-    // Before anybody looks: whoever opens the file in another way from now on sees that, and waits for CONTROL.
+    if !keeper::is_keeper() {
+        // Without it nobody would hear of another opener.
+        inode.kernel_only.store(true, Ordering::Release);
+        return summary::note(Event::LeftAlone("there is no thread to be had".into()));
+    }
+    // Before anybody looks: whoever opens the file in another way from now on sees that, and waits for `changes`.
     TAKEN.fetch_add(1, Ordering::SeqCst);
-    let mut drained = inode.drained();
-    let opened = if inode.kernel_is_done() { open_engine(inode) } else { Err(Refusal::Busy) };
+    // A fork that begins after this look waits for `changes`.
+    let may = FORKS.load(Ordering::SeqCst) == 0 && !OVER.load(Ordering::SeqCst);
+    let mut drained = if may { inode.drained() } else { Vec::new() };
+    let opened = if may { open_engine(inode, &drained) } else { Err(Refusal::Forks) };
     if opened.is_err() {
         TAKEN.fetch_sub(1, Ordering::Release);
     }
     match opened {
         Ok(taken) => {
             let taken = Arc::new(taken);
-            slots::keep(taken.descriptor());
-            for state in &mut drained {
+            taken.descriptors().for_each(slots::keep);
+            for (_, state) in &mut drained {
                 if let State::Watched(description) = &**state {
                     **state = State::Taken(description.clone(), taken.clone());
                 }
             }
             *inode.taken.write().unwrap_or_else(PoisonError::into_inner) = Some(taken);
+            inode.tries.store(0, Ordering::Relaxed);
             summary::note(Event::TakenOver);
             drop(drained);
-            keeper::listen(high_numbers());
+            keeper::guard();
         }
-        // Most often it is just being opened, or closed, by another thread.
-        Err(Refusal::OtherDescriptor | Refusal::Busy)
+        Err(Refusal::Forks) => {}
+        // Most often it is just being opened, or closed, by another thread or process.
+        Err(Refusal::OtherOpener | Refusal::Busy)
             if inode.tries.fetch_add(1, Ordering::Relaxed) < TRIES_MAX =>
         {
             inode.try_again.store(now_ms() + TRY_AGAIN_MS, Ordering::Relaxed);
@@ -442,67 +492,145 @@ fn take_over_held(inode: &Arc<Inode>, _control: &Control) {
 
 /// Why a file is left to the kernel.
 enum Refusal {
-    OtherDescriptor,
+    OtherOpener,
     Busy,
+    Forks,
     Other(String),
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::OtherDescriptor => "another descriptor of it is open",
+            Self::OtherOpener => "it is open elsewhere too, in this process or another one",
             Self::Busy => "a read or write of it did not end",
+            Self::Forks => "the process forked",
             Self::Other(why) => why,
         })
     }
 }
 
-fn open_engine(inode: &Inode) -> Result<Taken, Refusal> {
-    let descriptors = inode.descriptors().clone();
-    let other = |why: &str| Refusal::Other(why.into());
-    let fd = *descriptors.first().ok_or_else(|| other("it is closed"))?;
-    let is_known = |fd: c_int| {
-        let is_engines = || slots::find(fd).is_some_and(|slot| matches!(*slot.read(), State::Engine));
-        descriptors.contains(&fd) || is_engines()
-    };
-    match surroundings::look(inode.key, is_known).map_err(|error| other(&error.to_string()))? {
-        Some(Found::Descriptor) => return Err(Refusal::OtherDescriptor),
-        Some(Found::Other(why)) => return Err(other(why)),
-        None => {}
+impl From<lease::Refusal> for Refusal {
+    fn from(refusal: lease::Refusal) -> Self {
+        match refusal {
+            lease::Refusal::OtherOpener => Self::OtherOpener,
+            lease::Refusal::Other(why) => Self::Other(why),
+        }
     }
+}
+
+/// Under the lease, which is taken first: without it the file is not touched. A block device has none, nor does it need one: its
+/// length does not change, and the engine leaves no marker on it. So the engine may have a description of its own there,
+/// without the program's O_DSYNC.
+fn open_engine(inode: &Inode, drained: &[Drained]) -> Result<Taken, Refusal> {
+    let writing = drained.iter().find_map(|(fd, state)| {
+        let description = state.description().filter(|description| description.writes)?;
+        Some((*fd, description.clone()))
+    });
+    let (fd, description) = writing.ok_or_else(|| Refusal::Other("it is closed".into()))?;
+    if inode.is_device() {
+        is_alone(inode)?;
+        let open = |options: &mut OpenOptions, name| Ok(options.descriptor_min(high_numbers()).open(name)?);
+        return open_handles(fd, open).map(|[plain, durable]| Taken { plain, durable, lease: None });
+    }
+    lease::take(fd)?;
+    let copy = || rustix::io::fcntl_dupfd_cloexec(borrowed(fd), high_numbers() as c_int).map_err(failed);
+    let open = |options: &mut OpenOptions, name| Ok(options.open_descriptor(copy()?, name)?);
+    let take = || {
+        let [plain, durable] = open_handles(fd, open)?;
+        Ok(Taken { plain, durable, lease: Some(Lease { held: copy()?, description }) })
+    };
+    let opened = is_alone(inode).and_then(|()| without_append(fd, take));
+    if opened.is_err() {
+        lease::release(fd);
+    }
+    opened
+}
+
+/// Clears O_APPEND for as long as the file is taken: with it the kernel writes at the end that it knows, wherever the engine
+/// wants to write. The program still sees the flag. The kernel has no write of the program in flight, which needs the flag.
+fn without_append(fd: c_int, open: impl FnOnce() -> Result<Taken, Refusal>) -> Result<Taken, Refusal> {
+    let failed = |errno: rustix::io::Errno| failed(format!("O_APPEND cannot be cleared: {errno}"));
+    let fd = borrowed(fd);
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(failed)?;
+    if !flags.contains(OFlags::APPEND) {
+        return open();
+    }
+    rustix::fs::fcntl_setfl(fd, flags - OFlags::APPEND).map_err(failed)?;
+    let opened = open();
+    if opened.is_err() {
+        // Setting it again is never refused.
+        let _ = rustix::fs::fcntl_setfl(fd, flags);
+    }
+    opened
+}
+
+/// The kernel has no transfer in flight, and this process reaches the file in no way that is not seen.
+fn is_alone(inode: &Inode) -> Result<(), Refusal> {
+    if !inode.kernel_is_done() {
+        return Err(Refusal::Busy);
+    }
+    let descriptors = inode.descriptors().clone();
+    let is_known = |fd: c_int| descriptors.contains(&fd) || is_engines(fd);
+    match surroundings::look(inode.key, is_known).map_err(failed)? {
+        Some(Found::Descriptor) => Err(Refusal::OtherOpener),
+        Some(Found::Other(why)) => Err(failed(why)),
+        None => Ok(()),
+    }
+}
+
+/// Makes the engine's handles, plain and durable.
+fn open_handles(
+    fd: c_int,
+    open: impl FnOnce(&mut OpenOptions, PathBuf) -> Result<dioxide::File, Refusal>,
+) -> Result<[dioxide::File; 2], Refusal> {
     let mut options = OpenOptions::new();
-    options.write(true).descriptor_min(high_numbers());
+    options.write(true);
     if let Some(cap) = settings().and_then(|settings| settings.growth_cap) {
         options.growth_cap(cap);
     }
-    let path = format!("/proc/self/fd/{fd}");
-    let open = |options: &OpenOptions| options.open(&path).map_err(|error| other(&error.kind().to_string()));
-    let plain = open(&options)?;
-    let durable = open(options.durability(Durability::EveryWrite))?;
-    let name = surroundings::path_of(fd).map_or_else(|_| path.clone(), |name| name.display().to_string());
-    Ok(Taken { plain, durable, opened_by: path, name })
+    let plain = open(&mut options, surroundings::path_of(fd).map_err(failed)?)?;
+    let durable = plain.try_clone_as(Durability::EveryWrite)?;
+    Ok([plain, durable])
+}
+
+impl From<dioxide::Error> for Refusal {
+    fn from(error: dioxide::Error) -> Self {
+        failed(error.kind())
+    }
+}
+
+fn failed(why: impl fmt::Display) -> Refusal {
+    Refusal::Other(why.to_string())
 }
 
 /// Where the engine's descriptors begin, so that the program gets the lowest numbers.
-fn high_numbers() -> u32 {
+pub fn high_numbers() -> u32 {
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
     u32::try_from(limit / 2).unwrap_or(NUMBERS_HIGH).min(NUMBERS_HIGH)
 }
 
-/// Lets the kernel serve the file from now on, which is cut to its length first.
-pub fn hand_back(inode: &Inode, why: &str) {
-    hand_back_held(inode, why, &control());
+/// Lets the kernel serve the file from now on, which is truncated to its length first. The caller holds no lock.
+pub fn hand_back(inode: &Arc<Inode>, why: &str) {
+    let _inside = Inside::begin();
+    {
+        let _changes = inode.changes();
+        if !inode.is_taken() {
+            return inode.leave_to_kernel();
+        }
+    }
+    let (inode, why) = (inode.clone(), why.to_owned());
+    keeper::run(move || hand_back_now(&inode, &why));
 }
 
-fn hand_back_held(inode: &Inode, why: &str, _control: &Control) {
+fn hand_back_now(inode: &Inode, why: &str) {
+    let _changes = inode.changes();
     if !inode.is_taken() {
-        inode.kernel_only.store(true, Ordering::Release);
-        return;
+        return inode.leave_to_kernel();
     }
     let mut drained = inode.drained();
-    // Only now: whoever closes a descriptor of a file that the kernel has for good does not wait for CONTROL.
+    // Only now: whoever closes a descriptor of a file that the kernel has for good does not wait for a change.
     inode.kernel_only.store(true, Ordering::Release);
-    for state in &mut drained {
+    for (_, state) in &mut drained {
         if let State::Taken(description, _) = &**state {
             **state = State::Watched(description.clone());
         }
@@ -512,48 +640,67 @@ fn hand_back_held(inode: &Inode, why: &str, _control: &Control) {
     }
 }
 
-/// Closes what the engine has; nobody uses it any more. Returns whether there was anything.
+/// Closes what the engine has; nobody uses it any more. Returns whether there was anything. Under `changes`.
+///
+/// The order matters to those who wait to open the file: it is exact and without a marker, and has its flags, before the lease
+/// ends. If the engine cannot put it away, the lease ends nevertheless.
 fn put_away(inode: &Inode) -> bool {
-    // Held until it is cut: nobody asks for its length meanwhile.
+    // Held until it is truncated: nobody asks for its length meanwhile.
     let mut taken = inode.taken.write().unwrap_or_else(PoisonError::into_inner);
     let Some(engine) = taken.take() else { return false };
-    if let Some(slot) = slots::find(engine.descriptor()) {
+    for slot in engine.descriptors().filter_map(slots::find) {
         *slot.write() = State::Empty;
     }
-    let Taken { plain, durable, opened_by, name } =
-        Arc::into_inner(engine).expect("all slots have let go of it");
+    let Taken { plain, durable, lease } = Arc::into_inner(engine).expect("all slots have let go of it");
     summary::add(&plain.stats());
     let results = [durable.close(), plain.close()];
+    if let Some(Lease { held, description }) = lease {
+        if description.append.load(Ordering::Relaxed)
+            && let Ok(flags) = rustix::fs::fcntl_getfl(&held)
+        {
+            let _ = rustix::fs::fcntl_setfl(&held, flags | OFlags::APPEND);
+        }
+        lease::release(held.as_raw_fd());
+    }
     TAKEN.fetch_sub(1, Ordering::Release);
     HANDED_BACK.fetch_add(1, Ordering::Release);
     for error in results.into_iter().filter_map(Result::err) {
         inode.failed.store(true, Ordering::Relaxed);
-        say(&error.to_string().replace(&opened_by, &name));
+        say(&error.to_string());
     }
     true
 }
 
-/// Lets the kernel serve every file for which `concerns` holds, which is asked with a descriptor of it.
-pub fn hand_back_those(why: &str, concerns: impl Fn(c_int) -> bool) {
-    let control = control();
-    hand_back_those_held(why, concerns, &control);
+/// The keeper looks which files another opener waits for, or has got after the lease-break time.
+pub fn hand_back_broken() {
+    if !any_taken() {
+        return;
+    }
+    let _inside = Inside::begin();
+    let inodes: Vec<_> = known().values().cloned().collect();
+    for inode in inodes {
+        if inode.has_broken_lease() {
+            hand_back_now(&inode, "it was opened elsewhere too");
+        }
+    }
 }
 
-fn hand_back_those_held(why: &str, concerns: impl Fn(c_int) -> bool, control: &Control) {
+/// Lets the kernel serve every file for which `concerns` holds, which is asked with a descriptor of it.
+pub fn hand_back_those(why: &str, concerns: impl Fn(c_int) -> bool) {
+    let _inside = Inside::begin();
     let inodes: Vec<_> = known().values().cloned().collect();
     for inode in inodes {
         let descriptors = inode.descriptors().clone();
         if descriptors.into_iter().any(&concerns) {
-            hand_back_held(&inode, why, control);
+            hand_back(&inode, why);
         }
     }
 }
 
 /// The process ends: the kernel serves all files, and those to come.
 pub fn end() {
-    let control = control();
-    OVER.store(true, Ordering::Relaxed);
-    hand_back_those_held("the process ended", |_| true, &control);
+    OVER.store(true, Ordering::SeqCst);
+    hand_back_those("the process ended", |_| true);
 }
 
 /// Lets the kernel serve whatever the descriptor belongs to, if it is known.
@@ -567,7 +714,7 @@ pub fn hand_back_descriptor(fd: c_int, why: &str) {
 pub fn hand_back_path(key: Option<Key>, why: &str) {
     let _inside = Inside::begin();
     let inode = key.and_then(|key| known().get(&key).cloned());
-    if let Some(inode) = inode.filter(|inode| inode.is_taken()) {
+    if let Some(inode) = inode.filter(|inode| inode.is_taken_or_about_to_be()) {
         hand_back(&inode, why);
     }
 }
@@ -579,6 +726,20 @@ pub fn inode_of(fd: c_int) -> Option<Arc<Inode>> {
     let state = slot.read();
     let inode = &state.description()?.inode;
     (!inode.is_kernel_only()).then(|| inode.clone())
+}
+
+/// Each file system of a file that is known, and a descriptor there.
+pub fn one_of_each_file_system() -> Vec<(c_int, FileSystem)> {
+    let _inside = Inside::begin();
+    let mut each: Vec<(c_int, FileSystem)> = Vec::new();
+    for inode in known().values().filter(|inode| !inode.is_device()) {
+        if let (Some(fs), Some(fd)) = (&inode.below, inode.descriptors().first())
+            && !each.iter().any(|(_, known)| known == fs)
+        {
+            each.push((*fd, fs.clone()));
+        }
+    }
+    each
 }
 
 /// The length of the file, if it is taken: the kernel knows that of what was grown.
@@ -598,8 +759,7 @@ pub fn is_engines(fd: c_int) -> bool {
 /// Closes a descriptor that is known: the last one of a file that is taken puts it away first. `close` is the kernel's.
 /// Returns what the program is told.
 pub fn close(fd: c_int, close: impl FnOnce() -> c_int) -> Result<c_int, c_int> {
-    // One that the kernel serves for good changes nothing: an engine's thread may have got its number.
-    let _control = inode_of(fd).map(|_| control());
+    let _inside = Inside::begin();
     let failed = release(fd);
     match close() {
         0 if failed => Err(libc::EIO),
@@ -607,25 +767,32 @@ pub fn close(fd: c_int, close: impl FnOnce() -> c_int) -> Result<c_int, c_int> {
     }
 }
 
-/// Forgets a descriptor. Returns whether its file could not be put away. Under CONTROL, unless the kernel serves it for good.
+/// Forgets a descriptor. Returns whether its file could not be put away.
 fn release(fd: c_int) -> bool {
     let Some(slot) = slots::find(fd) else { return false };
+    let _inside = Inside::begin();
     let state = std::mem::take(&mut *slot.write());
-    forget(fd, state)
-}
-
-fn forget(fd: c_int, state: State) -> bool {
     let Some(inode) = state.description().map(|description| description.inode.clone()) else { return false };
     // With it goes a share of what the engine has.
     drop(state);
-    let mut descriptors = inode.descriptors();
-    descriptors.remove(&fd);
-    let is_last = descriptors.is_empty();
-    drop(descriptors);
+    let is_last = {
+        let mut descriptors = inode.descriptors();
+        descriptors.remove(&fd);
+        descriptors.is_empty()
+    };
     if is_last {
-        put_away(&inode);
+        if inode.is_taken_or_about_to_be() {
+            let inode = inode.clone();
+            keeper::run(move || {
+                let _changes = inode.changes();
+                put_away(&inode)
+            });
+        } else {
+            inode.leave_to_kernel();
+        }
         let mut known = known_to_change();
-        if known.get(&inode.key).is_some_and(|known| Arc::ptr_eq(known, &inode)) {
+        let is_same = known.get(&inode.key).is_some_and(|known| Arc::ptr_eq(known, &inode));
+        if is_same && inode.descriptors().is_empty() {
             known.remove(&inode.key);
         }
     }
@@ -635,7 +802,7 @@ fn forget(fd: c_int, state: State) -> bool {
 /// Makes a descriptor from another one by `make`, which is the kernel's and returns its number, and knows it as well.
 /// What had the number `over` before is closed by that.
 pub fn duplicate(from: c_int, over: Option<c_int>, make: impl FnOnce() -> c_int) -> c_int {
-    let control = control();
+    let _inside = Inside::begin();
     if let Some(over) = over {
         release(over);
     }
@@ -643,7 +810,7 @@ pub fn duplicate(from: c_int, over: Option<c_int>, make: impl FnOnce() -> c_int)
     if made >= 0 && made != from {
         let description = slots::find(from).and_then(|slot| slot.read().description().cloned());
         match description {
-            Some(description) => register(made, description, &control),
+            Some(description) => register(made, description),
             None => drop(release(made)),
         }
     }
@@ -651,34 +818,62 @@ pub fn duplicate(from: c_int, over: Option<c_int>, make: impl FnOnce() -> c_int)
 }
 
 /// The flags of a description are changed by `change`, which is the kernel's.
-pub fn set_flags(fd: c_int, flags: c_int, change: impl FnOnce() -> c_int) -> c_int {
-    let Some(inode) = inode_of(fd) else { return change() };
-    let control = control();
+pub fn set_flags(fd: c_int, flags: c_int, change: impl FnOnce(c_int) -> c_int) -> c_int {
+    let Some(inode) = inode_of(fd) else { return change(flags) };
     if flags & libc::O_DIRECT == 0 {
-        hand_back_held(&inode, "O_DIRECT was cleared", &control);
+        hand_back(&inode, "O_DIRECT was cleared");
     }
+    let _inside = Inside::begin();
+    let _changes = inode.changes();
     let state = slots::find(fd).map(|slot| slot.write());
-    let result = change();
+    // The engine's writes must not become appends of the kernel's.
+    let is_cleared = matches!(state.as_deref(), Some(State::Taken(_, taken)) if taken.lease.is_some());
+    let result = change(if is_cleared { flags & !libc::O_APPEND } else { flags });
     if let (0, Some(description)) = (result, state.as_ref().and_then(|state| state.description())) {
         description.append.store(flags & libc::O_APPEND != 0, Ordering::Relaxed);
     }
     result
 }
 
+/// The flags of a description, which `ask` gets from the kernel.
+pub fn flags_of(fd: c_int, ask: impl FnOnce() -> c_int) -> c_int {
+    let Some(slot) = slots::find(fd) else { return ask() };
+    let _inside = Inside::begin();
+    let state = slot.read();
+    let flags = ask();
+    match &*state {
+        State::Taken(description, taken)
+            if flags >= 0 && taken.lease.is_some() && description.append.load(Ordering::Relaxed) =>
+        {
+            flags | libc::O_APPEND
+        }
+        _ => flags,
+    }
+}
+
 // --- processes ---------------------------------------------------------------------------------------
 
 /// What is held while the process divides: all that the child might wait for.
 pub struct Divided {
-    _control: Control,
     known: RwLockWriteGuard<'static, BTreeMap<Key, Arc<Inode>>>,
     summary: summary::Held,
+    jobs: MutexGuard<'static, Jobs>,
+    _inside: Inside,
 }
 
-/// Before a fork: the child has copies of all descriptors, so the kernel serves all files from now on, in both.
+impl Drop for Divided {
+    fn drop(&mut self) {
+        FORKS.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Before a fork: the child has copies of all descriptors, so the kernel serves all files from now on, in both. Nothing is taken
+/// over until the process has divided.
 pub fn before_fork() -> Divided {
-    let control = control();
-    hand_back_those_held("the process forked", |_| true, &control);
-    Divided { _control: control, known: known_to_change(), summary: summary::hold() }
+    let inside = Inside::begin();
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    hand_back_those("the process forked", |_| true);
+    Divided { known: known_to_change(), summary: summary::hold(), jobs: keeper::jobs(), _inside: inside }
 }
 
 /// In the child, which knows nothing. If nothing is held, the fork was made where nothing could be: then the child takes no file over.
@@ -687,8 +882,11 @@ pub fn in_child(divided: Option<Divided>) {
     TAKEN.store(0, Ordering::Relaxed);
     OVER.store(divided.is_none(), Ordering::Relaxed);
     if let Some(mut divided) = divided {
+        // Other threads of the parent may have forked as well.
+        FORKS.store(1, Ordering::Relaxed);
         // What they hold is the parent's.
         std::mem::forget(std::mem::take(&mut *divided.known));
         divided.summary.forget();
+        divided.jobs.forget();
     }
 }

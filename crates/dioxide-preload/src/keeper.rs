@@ -1,24 +1,33 @@
-//! The thread that puts files away when the program cannot: at Ctrl-C and its like, and when it ends or executes another program
-//! from anywhere, be it a signal handler.
+//! The thread that takes files over, hands them back and puts them away: when a call of the program asks for it, when another
+//! opener waits for the end of a lease, at Ctrl-C and its like, and when the program ends or executes another one.
 //!
-//! It lives from when the first file is taken over. Signals that would end the program get a handler
-//! then, which wakes the thread; that hands all files back and lets the signal do what it does by default. The
-//! program does not see the handler. A second signal does not wait, nor does anybody for longer than [`PATIENCE`]: then
-//! files stay grown as after a crash.
+//! It has a large stack of its own, which the thread that calls may not have. And no thread of the program that waits for an
+//! open can be in its way: whoever waits for the keeper holds no lock of this library.
+//!
+//! It lives from when the first file is to be taken over. Signals that would end the program get a handler once one is taken,
+//! which wakes the thread; that hands all files back and lets the signal do what it does by default. The
+//! program does not see the handler. A second signal does not wait, nor does a signal handler wait longer than
+//! [`PATIENCE`]: then files stay grown as after a crash.
 
+use crate::files;
+use crate::lease;
 use crate::next::{Next, interpose};
-use crate::process;
+use crate::process::{self, Inside};
 use crate::slots;
 use libc::{c_int, sighandler_t};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::fs;
+use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Those that end a program in ordinary life, where it has no handler for them. What a program does wrong itself (SIGSEGV, SIGABRT)
 /// is a crash: nothing in its memory is to be trusted then.
@@ -58,10 +67,27 @@ pub enum Wish {
 /// The first, which stays until the process ends, and ours.
 const THREADS_LEFT: usize = 2;
 
-/// How the thread is woken.
-static WAKE: OnceLock<OwnedFd> = OnceLock::new();
-/// The handlers stand, and the thread listens.
-static LISTENING: AtomicBool = AtomicBool::new(false);
+/// While a file is taken, leases are looked at so often, should a signal be lost.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A signal of the program's that came here is sent again, and left to the program for so long.
+const LEFT_TO_THE_PROGRAM: Duration = Duration::from_millis(10);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// What the thread is asked to do, in order.
+#[derive(Default)]
+pub struct Jobs {
+    waiting: VecDeque<Job>,
+    has_thread: bool,
+}
+
+static JOBS: Mutex<Jobs> = Mutex::new(Jobs { waiting: VecDeque::new(), has_thread: false });
+/// How the thread is woken, and what shows it signals. -1 while there is none.
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+static SIGNALS: AtomicI32 = AtomicI32::new(-1);
+/// The handlers stand.
+static GUARDING: AtomicBool = AtomicBool::new(false);
 /// The program's first thread has ended.
 static FIRST_ENDED: AtomicBool = AtomicBool::new(false);
 /// What is asked for, in bits, until it is done.
@@ -69,15 +95,84 @@ static WISHES: AtomicU32 = AtomicU32::new(0);
 /// The signal that came.
 static CAME: AtomicI32 = AtomicI32::new(0);
 
-/// Begins to listen, if it has not begun.
-pub fn listen(descriptor_min: u32) {
-    if LISTENING.load(Ordering::Acquire) || WAKE.get().is_none() && !make_wake(descriptor_min) {
-        return;
+thread_local! {
+    static IS_KEEPER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The jobs that wait, which stay as they are.
+pub fn jobs() -> MutexGuard<'static, Jobs> {
+    JOBS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether this is the thread.
+pub fn is_keeper() -> bool {
+    IS_KEEPER.get()
+}
+
+/// Has the thread do something, and waits for that. The caller holds no lock. Where there is no thread to be had, and in the
+/// thread itself, it is done at once.
+pub fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
+    let _inside = Inside::begin();
+    if is_keeper() {
+        return work();
     }
-    let spawned = with_signals_blocked(|| thread::Builder::new().name("dioxide-keeper".into()).spawn(keep));
-    if spawned.is_ok() {
-        LISTENING.store(true, Ordering::SeqCst);
-        wake();
+    let (answer, answered) = mpsc::sync_channel(1);
+    let mut jobs = jobs();
+    if !jobs.has_thread && start().is_err() {
+        drop(jobs);
+        return work();
+    }
+    jobs.has_thread = true;
+    jobs.waiting.push_back(Box::new(move || {
+        let _ = answer.send(work());
+    }));
+    drop(jobs);
+    wake();
+    answered.recv().expect("the keeper does every job")
+}
+
+#[inline(never)]
+fn start() -> io::Result<()> {
+    let min = files::high_numbers() as c_int;
+    let wake = high(eventfd(0, EventfdFlags::CLOEXEC)?, min)?;
+    let signals = high(signal_descriptor()?, min)?;
+    with_signals_blocked(|| thread::Builder::new().name("dioxide-keeper".into()).spawn(keep))?;
+    for (number, fd) in [(&SIGNALS, signals), (&WAKE, wake)] {
+        let fd = fd.into_raw_fd();
+        slots::keep(fd);
+        number.store(fd, Ordering::SeqCst);
+    }
+    Ok(())
+}
+
+/// The same by a number that the program does not close by accident.
+fn high(low: OwnedFd, min: c_int) -> io::Result<OwnedFd> {
+    Ok(rustix::io::fcntl_dupfd_cloexec(&low, min)?)
+}
+
+fn signal_descriptor() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised; the number is a new one, and this function's own.
+    unsafe {
+        match libc::signalfd(-1, &only(lease::signal()), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(std::os::fd::FromRawFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+fn only(signal: c_int) -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the whole set.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        set.assume_init()
+    }
+}
+
+/// Stands behind the signals that end the program, from the first file on that is taken.
+pub fn guard() {
+    if !GUARDING.swap(true, Ordering::SeqCst) {
         for signal in ENDING {
             if handler_of(signal) == libc::SIG_DFL {
                 set_handler(signal, came as *const () as sighandler_t);
@@ -86,18 +181,8 @@ pub fn listen(descriptor_min: u32) {
     }
 }
 
-fn make_wake(descriptor_min: u32) -> bool {
-    let Ok(low) = eventfd(0, EventfdFlags::CLOEXEC) else { return false };
-    let high = rustix::io::fcntl_dupfd_cloexec(&low, descriptor_min as c_int);
-    let made = high.ok().is_some_and(|high| WAKE.set(high).is_ok());
-    if let (true, Some(wake)) = (made, WAKE.get()) {
-        slots::keep(wake.as_raw_fd());
-    }
-    made
-}
-
 /// What the program's handlers do must not be done in a thread of ours.
-fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
+pub fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: both are filled before they are read, and the mask of this thread is given back.
@@ -114,15 +199,36 @@ fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
 }
 
 fn keep() {
-    let Some(wake) = WAKE.get() else { return };
+    IS_KEEPER.set(true);
+    // The numbers are there once the first job is.
+    drop(jobs());
+    let [woken, signals] = [&WAKE, &SIGNALS].map(|number| files::borrowed(number.load(Ordering::SeqCst)));
     let mut nap = NAP;
+    let mut looked = Instant::now();
     loop {
         // While the program's first thread lives, there is nothing to look for.
         let first_ended = FIRST_ENDED.load(Ordering::SeqCst);
-        let timeout = Timespec { tv_sec: 0, tv_nsec: nap.as_nanos() as i64 };
-        let mut events = [PollFd::new(wake, PollFlags::IN)];
-        if rustix::event::poll(&mut events, first_ended.then_some(&timeout)).is_ok_and(|count| count > 0) {
-            let _ = rustix::io::read(wake, &mut [0_u8; 8]);
+        let timeout = match () {
+            () if first_ended => Some(nap),
+            () => files::any_taken().then_some(LOOK),
+        };
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        let mut events = [PollFd::new(&woken, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
+        let _ = rustix::event::poll(&mut events, timeout.as_ref());
+        let [is_awake, is_signalled] = events.map(|event| !event.revents().is_empty());
+        if is_awake {
+            let _ = rustix::io::read(woken, &mut [0_u8; 8]);
+        }
+        if is_signalled {
+            take_signal();
+        }
+        // Another process waits for this, so it comes first.
+        if is_signalled || looked.elapsed() >= LOOK {
+            files::hand_back_broken();
+            looked = Instant::now();
         }
         let signal = CAME.load(Ordering::Acquire);
         if signal != 0 {
@@ -135,9 +241,39 @@ fn keep() {
                 WISHES.fetch_and(!(wish as u32), Ordering::Release);
             }
         }
+        if let Some(job) = next_job() {
+            let _inside = Inside::begin();
+            job();
+            // The next one, after a look at what is more urgent.
+            wake();
+        }
         if first_ended {
             end_if_alone();
             nap = (nap * 2).min(NAP_MAX);
+        }
+    }
+}
+
+fn next_job() -> Option<Job> {
+    jobs().waiting.pop_front()
+}
+
+/// Takes one signal from those that are pending. One that no lease sent was meant for the program, where all threads block it
+/// just now: it is sent again.
+fn take_signal() {
+    const POLL_MSG: c_int = 3;
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
+    // SAFETY: what is filled is read only then; the signal is sent to this very process.
+    unsafe {
+        let signal = libc::sigtimedwait(&only(lease::signal()), info.as_mut_ptr(), &now);
+        if signal > 0 && info.assume_init_ref().si_code != POLL_MSG {
+            let sent = libc::syscall(libc::SYS_rt_sigqueueinfo, libc::getpid(), signal, info.as_ptr());
+            // Only the first thread may send one again that came from `kill`.
+            if sent != 0 {
+                libc::kill(libc::getpid(), signal);
+            }
+            thread::sleep(LEFT_TO_THE_PROGRAM);
         }
     }
 }
@@ -151,8 +287,8 @@ fn end_if_alone() {
 }
 
 fn wake() -> bool {
-    let wake = WAKE.get().filter(|_| LISTENING.load(Ordering::SeqCst));
-    wake.is_some_and(|wake| rustix::io::write(wake, &1_u64.to_ne_bytes()).is_ok())
+    let wake = WAKE.load(Ordering::SeqCst);
+    wake >= 0 && rustix::io::write(files::borrowed(wake), &1_u64.to_ne_bytes()).is_ok()
 }
 
 /// Has it done by the thread, and waits for that. Returns whether there is a thread to ask. Only what may be called in a
@@ -204,13 +340,8 @@ extern "C" fn came(signal: c_int) {
 
 /// In the handler of a signal: the same one may come again, and end the process.
 fn let_through(signal: c_int) {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: it is made empty before the signal is put into it.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), signal);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), ptr::null_mut());
-    }
+    // SAFETY: the set outlives the call.
+    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &only(signal), ptr::null_mut()) };
 }
 
 /// libc's own.
@@ -242,15 +373,29 @@ fn set_handler(signal: c_int, handler: sighandler_t) {
     behind_sigaction(signal, &action, ptr::null_mut());
 }
 
-/// In the child of a fork, where nobody listens.
+/// In the child of a fork, which has no such thread: what it would be woken by is its parent's.
 pub fn forget() {
-    if LISTENING.swap(false, Ordering::Relaxed) {
-        CAME.store(0, Ordering::Relaxed);
-        WISHES.store(0, Ordering::Relaxed);
-        FIRST_ENDED.store(false, Ordering::Relaxed);
+    for number in [&WAKE, &SIGNALS] {
+        let fd = number.swap(-1, Ordering::SeqCst);
+        if fd >= 0 {
+            // SAFETY: it is this library's, and nothing uses it any more.
+            unsafe { rustix::io::close(fd) };
+        }
+    }
+    CAME.store(0, Ordering::Relaxed);
+    WISHES.store(0, Ordering::Relaxed);
+    FIRST_ENDED.store(false, Ordering::Relaxed);
+    if GUARDING.swap(false, Ordering::Relaxed) {
         for signal in ENDING.into_iter().filter(|signal| is_ours(handler_of(*signal))) {
             set_handler(signal, libc::SIG_DFL);
         }
+    }
+}
+
+impl Jobs {
+    /// In the child of a fork, whose parent does them.
+    pub fn forget(&mut self) {
+        std::mem::forget(std::mem::take(self));
     }
 }
 
@@ -260,7 +405,7 @@ fn is_ours(handler: sighandler_t) -> bool {
 
 /// Whether the program's wish for this signal is kept behind our handler.
 fn is_kept(signal: c_int) -> bool {
-    ENDING.contains(&signal) && LISTENING.load(Ordering::Acquire)
+    ENDING.contains(&signal) && GUARDING.load(Ordering::Acquire)
 }
 
 /// What the program is told to be the handler.

@@ -5,7 +5,9 @@
 //! - [`calls`]: the functions of libc that are replaced. Each looks the descriptor up, and most often goes straight on.
 //! - [`slots`]: what is known of each descriptor number.
 //! - [`files`]: how a file comes to the engine, and back to the kernel.
+//! - [`lease`]: how it is known that a file has no other opener.
 //! - [`transfer`]: reads, writes, syncs and positions of a file that the engine serves.
+//! - [`flushes`]: the flushes of the kernel's calls, in the ledger of the engine's.
 //! - [`process`]: fork, exec, exit, and how this library begins and ends; [`keeper`]: the thread that helps with it.
 
 // Each function that is replaced says what it stands before; none is an interface of its own.
@@ -13,7 +15,9 @@
 
 mod calls;
 mod files;
+mod flushes;
 mod keeper;
+mod lease;
 mod next;
 mod process;
 mod say;

@@ -278,6 +278,7 @@ impl<T: Clone + PartialEq> Core<T> {
 
     pub(super) fn means(&self, allocates: bool) -> Means {
         flush::means(Company {
+            writes_through: self.ground.writes_through,
             is_device: self.ground.is_device,
             others_in_flight: self.in_flight > 0 || self.positional.in_flight() > 0 || self.flushes.running(),
             unstable_below: self.sizes.durable < self.sizes.written || !self.waiting.is_empty(),

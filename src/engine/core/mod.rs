@@ -147,7 +147,7 @@ pub struct Ground {
     /// What becomes of a last block that is not full.
     pub tail: Tail,
     pub is_device: bool,
-    /// A device without a volatile cache, so that a durable write has no flush to share.
+    /// Each write is durable when it returns (see `Facts`), so that a durable write has no flush to share.
     pub writes_through: bool,
     /// What was written once is written over where it lies, and so needs no space again. Known of files that grow ahead.
     pub overwrites_in_place: bool,
@@ -224,6 +224,8 @@ struct Space {
     announced: Option<Plan>,
     /// What the next marker must say.
     mode: Mode,
+    /// A positional write past the end went out, in this life of the file or an earlier one.
+    jumped: bool,
     prepared: Option<Prepared>,
     /// Recovery left it to the caller to cut; until then the next markers keep its base, and why it is not known.
     held: Option<Marker>,
@@ -296,6 +298,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 marker: held,
                 announced: None,
                 mode: held.map_or(Mode::AppendOnly, |marker| marker.mode),
+                jumped: false,
                 prepared: ground.prepared,
                 held,
                 old_to: 0,

@@ -53,6 +53,7 @@ impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn marker_must_change(&mut self, place: Place) -> bool {
         if place != Place::End {
             self.space.mode = Mode::Positional;
+            self.space.jumped = true;
         }
         self.space.marker.is_some_and(|marker| marker.mode != self.space.mode)
     }
@@ -65,6 +66,11 @@ impl<T: Clone + PartialEq> Core<T> {
     /// How much was grown and is still ahead: for the budget.
     pub fn grown_ahead(&self) -> u64 {
         self.sizes.physical - self.sizes.reserved.max(self.space.old_to)
+    }
+
+    /// Whether positional writes past the end may have left holes.
+    pub fn leaves_holes(&self) -> bool {
+        self.space.jumped
     }
 
     /// Above this nobody of ours ever wrote, and nothing was there before.

@@ -183,7 +183,7 @@ impl Backend for Watched {
         allocate(start: u64, end: u64) -> io::Result<()>;
         write_zeroes(start: u64, end: u64) -> io::Result<()>;
         truncate(len: u64) -> io::Result<()>;
-        extents() -> io::Result<Vec<Extent>>;
+        extents(from: u64) -> io::Result<Vec<Extent>>;
         read_marker() -> io::Result<Option<Vec<u8>>>;
         write_marker(bytes: &[u8]) -> io::Result<()>;
         remove_marker() -> io::Result<()>;

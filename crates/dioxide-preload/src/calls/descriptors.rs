@@ -1,6 +1,7 @@
 //! Descriptors: made from others, closed, and what is asked of them.
 
 use crate::files;
+use crate::lease::ABOUT_SIGNALS;
 use crate::next::interpose;
 use crate::process;
 use crate::set_errno;
@@ -93,12 +94,18 @@ interpose! {
         }
         match command {
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => files::duplicate(fd, None, kernel),
-            libc::F_SETFL => files::set_flags(fd, argument as c_int, kernel),
+            libc::F_SETFL => files::set_flags(fd, argument as c_int, |flags| next(fd, command, flags.into())),
+            libc::F_GETFL => files::flags_of(fd, kernel),
             // The engine's own lock must not be in the way, nor may its descriptor's end be the end of the program's locks.
             libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK
             | libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK
             | libc::F_SETLEASE | libc::F_GETLEASE => {
                 files::hand_back_descriptor(fd, "the program locks it");
+                kernel()
+            }
+            // The lease has its own owner and signal.
+            about if ABOUT_SIGNALS.contains(&about) => {
+                files::hand_back_descriptor(fd, "the program asks for its signals");
                 kernel()
             }
             _ => kernel(),

@@ -6,13 +6,19 @@ use crate::surroundings::key_of_path;
 use libc::{FILE, c_char, c_int, mode_t};
 use std::ffi::CStr;
 
-/// A file that is taken is cut to nothing by the kernel: not under the hands of the engine.
+/// An open of a file that is taken would wait for its lease. So it is handed back first: the process does not wait for itself, and
+/// an open with O_NONBLOCK does not fail. A block device has no lease.
 fn before(dir: c_int, path: *const c_char, flags: c_int) {
-    if flags & libc::O_TRUNC != 0 && files::any_taken() && !path.is_null() {
-        // SAFETY: the program says that it is a path.
-        let path = unsafe { CStr::from_ptr(path) };
-        files::hand_back_path(key_of_path(dir, path, true), "it was opened with O_TRUNC");
+    const NEW: c_int = libc::O_CREAT | libc::O_EXCL;
+    let opens_none = flags & libc::O_PATH != 0 || flags & NEW == NEW;
+    if !files::any_taken() || path.is_null() || opens_none {
+        return;
     }
+    // SAFETY: the program says that it is a path.
+    let path = unsafe { CStr::from_ptr(path) };
+    let key = key_of_path(dir, path, flags & libc::O_NOFOLLOW == 0).filter(|key| key.inode.is_some());
+    let truncated = flags & libc::O_TRUNC != 0;
+    files::hand_back_path(key, if truncated { "it was opened with O_TRUNC" } else { "it was opened again" });
 }
 
 fn opened(fd: c_int, flags: c_int) -> c_int {
@@ -46,17 +52,11 @@ interpose! {
         opened(next(path, mode), CREAT)
     }
     |next| fn [fopen, fopen64](path: *const c_char, mode: *const c_char) -> *mut FILE {
-        // SAFETY: the program says that it is a string.
-        if !mode.is_null() && unsafe { *mode } == b'w' as c_char {
-            before(libc::AT_FDCWD, path, CREAT);
-        }
+        before(libc::AT_FDCWD, path, flags_of_mode(mode));
         opened_stream(next(path, mode))
     }
     |next| fn [freopen, freopen64](path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
-        // SAFETY: the program says that it is a string.
-        if !path.is_null() && !mode.is_null() && unsafe { *mode } == b'w' as c_char {
-            before(libc::AT_FDCWD, path, CREAT);
-        }
+        before(libc::AT_FDCWD, path, flags_of_mode(mode));
         closed(stream);
         opened_stream(next(path, mode, stream))
     }
@@ -74,6 +74,13 @@ interpose! {
         files::hand_back_descriptor(fd, "a stream was made of it");
         next(fd, mode)
     }
+}
+
+/// What the mode of a stream means for the file.
+fn flags_of_mode(mode: *const c_char) -> c_int {
+    // SAFETY: the program says that it is a string.
+    let truncates = !mode.is_null() && unsafe { *mode } == b'w' as c_char;
+    if truncates { CREAT } else { 0 }
 }
 
 /// libc closes the descriptor of a stream by itself.

@@ -3,19 +3,29 @@
 
 mod bad_use;
 mod cases;
+mod neighbours;
 mod posix;
 mod programs;
 mod rig;
 mod threads;
+mod wedge;
 
 use dioxide_testkit::trials::Trial;
 use std::process::ExitCode;
 
 fn trials() -> Vec<Trial> {
-    [cases::trials(), posix::trials(), threads::trials(), programs::trials(), bad_use::trials()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        cases::trials(),
+        posix::trials(),
+        threads::trials(),
+        wedge::trials(),
+        neighbours::trials(),
+        programs::trials(),
+        bad_use::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn main() -> ExitCode {

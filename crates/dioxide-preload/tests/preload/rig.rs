@@ -62,6 +62,15 @@ impl With {
             command.env("DIOXIDE_EAGER", "1");
         }
     }
+
+    /// The same, with the library as programs use it: how much stack a function takes is the compiler's choice.
+    pub fn set_optimised(self, command: &mut Command) {
+        self.set(command);
+        if self != With::Nothing && std::env::var_os("DIOXIDE_PRELOAD_LIBRARY").is_none() {
+            let library = build_library("release").expect("the preload library is built");
+            command.env("LD_PRELOAD", library);
+        }
+    }
 }
 
 /// The library, built if that is not done: cargo builds none of this kind for a test. `DIOXIDE_PRELOAD_LIBRARY` names another.
@@ -69,19 +78,22 @@ pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| match std::env::var_os("DIOXIDE_PRELOAD_LIBRARY") {
         Some(path) => path.into(),
-        None => build_library().expect("the preload library is built"),
+        None => {
+            let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+            build_library(profile).expect("the preload library is built")
+        }
     })
 }
 
-fn build_library() -> io::Result<PathBuf> {
-    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+fn build_library(profile: &str) -> io::Result<PathBuf> {
     let built = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--package", "dioxide-preload", "--profile", profile])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .status()?;
     assert!(built.success(), "{built}");
-    // Beside the directory of the tests.
-    let path = std::env::current_exe()?.with_file_name("../libdioxide_preload.so");
+    // Beside the directory of the tests, or of the other profile.
+    let dir = if profile == "dev" { "debug" } else { profile };
+    let path = std::env::current_exe()?.with_file_name(format!("../../{dir}/libdioxide_preload.so"));
     path.canonicalize()
 }
 

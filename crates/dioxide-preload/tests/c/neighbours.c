@@ -1,0 +1,411 @@
+// A program that writes a file O_DIRECT, and another process that opens the same file while the library may have it.
+//
+//   neighbours MODE FILE        does MODE; fails if the other process lost what it had synced
+//   neighbours close FILE [N]   closes N times while the other process writes
+//   neighbours theirs FILE N    is the other process: writes N synced blocks from AT on, each counted in FILE.acks
+//   neighbours theirs-late FILE N    the same, of a file that may be grown
+//   neighbours check FILE       whether all that was counted is there
+//
+// The other process is spawned with no environment, so without the library, and inherits no descriptor.
+#define _GNU_SOURCE
+#include "common.h"
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define AT (1L << 20)
+#define OF_CLOSES 10
+#define UNTIL_KILLED 1000000L
+
+static const char *self, *path;
+static char acks[4096];
+static char *memory;
+static int fd;
+
+static void must(const char *what, long result, long wanted) {
+    if (result != wanted)
+        die("%s: %ld instead of %ld", what, result, wanted);
+}
+
+static void append_blocks(int count) {
+    fill(memory, BLOCK, 'A');
+    for (int i = 0; i < count; i++)
+        must("append", write(fd, memory, BLOCK), BLOCK);
+}
+
+// Opens the file anew and writes, so that it is grown ahead where the library takes it at once.
+static void begin(int flags) {
+    unlink(path);
+    unlink(acks);
+    fd = open(path, O_CREAT | O_DIRECT | O_CLOEXEC | flags, 0644);
+    if (fd < 0)
+        die("%s", path);
+    append_blocks(1);
+}
+
+// --- the other process ---
+
+static long acknowledged(void) {
+    long count = 0;
+    int log = open(acks, O_RDONLY);
+    if (log >= 0) {
+        must("acks", pread(log, &count, sizeof count, 0) >= 0, 1);
+        close(log);
+    }
+    return count;
+}
+
+static void theirs(long count, int may_be_grown) {
+    int file = open(path, O_RDWR | O_DIRECT), log = open(acks, O_RDWR | O_CREAT, 0644);
+    if (file < 0 || log < 0)
+        die("%s", path);
+    // They find the file as it would be without the library.
+    struct stat stat;
+    must("fstat", fstat(file, &stat), 0);
+    if (stat.st_size >= 2 * AT && !may_be_grown)
+        die("it is %ld bytes long", (long)stat.st_size);
+    for (long n = 0; n < count; n++) {
+        fill(memory, BLOCK, 'B' + (uint64_t)n);
+        must("their write", pwrite(file, memory, BLOCK, AT + n * BLOCK), BLOCK);
+        must("their sync", fdatasync(file), 0);
+        long done = n + 1;
+        must("their count", pwrite(log, &done, sizeof done, 0), sizeof done);
+    }
+}
+
+static pid_t spawn_theirs(long count) {
+    char number[32], *none[] = {NULL};
+    snprintf(number, sizeof number, "%ld", count);
+    char *arguments[] = {(char *)self, "theirs", (char *)path, number, NULL};
+    pid_t pid;
+    errno = posix_spawn(&pid, self, NULL, NULL, arguments, none);
+    if (errno != 0)
+        die("posix_spawn");
+    return pid;
+}
+
+static void run_theirs(long count) {
+    int status;
+    pid_t pid = spawn_theirs(count);
+    must("waitpid", waitpid(pid, &status, 0), pid);
+    must("theirs", status, 0);
+}
+
+static void check(void) {
+    int file = open(path, O_RDONLY);
+    long lost = 0, count = acknowledged();
+    for (long n = 0; n < count; n++)
+        lost += pread(file, memory, BLOCK, AT + n * BLOCK) != BLOCK || !is_filled(memory, BLOCK, 'B' + (uint64_t)n);
+    close(file);
+    if (lost > 0 || count == 0)
+        die("%ld of %ld synced blocks of the other process are lost", lost, count);
+}
+
+// --- beside it ---
+
+static void truncate_to_more(void) {
+    begin(O_RDWR | O_APPEND);
+    run_theirs(8);
+    must("ftruncate", ftruncate(fd, 8 * AT), 0);
+    must("close", close(fd), 0);
+    check();
+}
+
+static void append(void) {
+    begin(O_WRONLY | O_APPEND);
+    run_theirs(8);
+    append_blocks(512);
+    must("close", close(fd), 0);
+    check();
+}
+
+static void crash(void) {
+    begin(O_RDWR | O_APPEND);
+    run_theirs(8);
+    kill(getpid(), SIGKILL);
+}
+
+static void wait_for_acks(long count) {
+    while (acknowledged() < count)
+        usleep(500);
+}
+
+// They write steadily, before, while and after the file is closed here.
+static void close_beside(int closes) {
+    for (int n = 0; n < closes; n++) {
+        begin(O_RDWR | O_APPEND);
+        append_blocks(n % 3);
+        pid_t pid = spawn_theirs(UNTIL_KILLED);
+        wait_for_acks(n % 2 == 0 ? 0 : 1 + (n * 7) % 40);
+        must("close", close(fd), 0);
+        // They go on, whether they had opened the file before or have not yet.
+        wait_for_acks(acknowledged() + 20);
+        kill(pid, SIGKILL);
+        must("waitpid", waitpid(pid, NULL, 0), pid);
+        check();
+    }
+}
+
+// They have the file open when it is opened here.
+static void beside(void) {
+    unlink(acks);
+    close(creat(path, 0644));
+    pid_t pid = spawn_theirs(UNTIL_KILLED);
+    wait_for_acks(1);
+    fd = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
+    for (int n = 0; n < 64; n++)
+        must("pwrite", pwrite(fd, memory, BLOCK, n * BLOCK), BLOCK);
+    wait_for_acks(acknowledged() + 20);
+    must("ftruncate", ftruncate(fd, 1024 * AT), 0);
+    wait_for_acks(acknowledged() + 20);
+    must("close", close(fd), 0);
+    wait_for_acks(acknowledged() + 20);
+    kill(pid, SIGKILL);
+    must("waitpid", waitpid(pid, NULL, 0), pid);
+    check();
+}
+
+// For a test that wakes it when the other process is done.
+static void stopped(void) {
+    begin(O_RDWR);
+    raise(SIGSTOP);
+    must("a write afterwards", pwrite(fd, memory, BLOCK, BLOCK), BLOCK);
+    must("ftruncate", ftruncate(fd, 8 * AT), 0);
+    // Whether that can succeed is not of interest here.
+    close(fd);
+    check();
+}
+
+static volatile sig_atomic_t signals;
+
+static void count_signal(int signal) {
+    (void)signal;
+    signals++;
+}
+
+// What announces the opener must not reach the program, and what the program sends itself must.
+static void no_signal(void) {
+    begin(O_RDWR);
+    for (int signal = 1; signal <= SIGRTMAX; signal++)
+        if (signal != SIGCHLD && signal != SIGKILL && signal != SIGSTOP && (signal < 32 || signal >= SIGRTMIN)) {
+            struct sigaction action = {.sa_handler = count_signal};
+            must("sigaction", sigaction(signal, &action, NULL), 0);
+        }
+    run_theirs(8);
+    must("signals", signals, 0);
+    for (int i = 0; i < 100; i++)
+        must("kill", kill(getpid(), SIGRTMAX - 3), 0);
+    while (signals < 100)
+        usleep(100);
+    must("owner", fcntl(fd, F_GETOWN), 0);
+    must("signal", fcntl(fd, F_GETSIG), 0);
+    must("close", close(fd), 0);
+    check();
+}
+
+// The signal that announces the opener cannot be queued, or is taken out of the queue.
+static void no_queue(void) {
+    struct rlimit none = {0, 0}, before;
+    begin(O_RDWR);
+    must("getrlimit", getrlimit(RLIMIT_SIGPENDING, &before), 0);
+    none.rlim_max = before.rlim_max;
+    must("setrlimit", setrlimit(RLIMIT_SIGPENDING, &none), 0);
+    run_theirs(8);
+    must("setrlimit", setrlimit(RLIMIT_SIGPENDING, &before), 0);
+    must("close", close(fd), 0);
+    check();
+    begin(O_RDWR);
+    signal(SIGRTMAX - 3, SIG_IGN);
+    run_theirs(8);
+    must("close", close(fd), 0);
+    check();
+}
+
+// Another process has the file, and the lock by which a writer of dioxide keeps others out.
+static void refused(void) {
+    int ready[2];
+    char byte;
+    must("pipe", pipe(ready), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct flock lock = {.l_type = F_WRLCK, .l_start = INT64_MAX - 1, .l_len = 1};
+        int held = open(path, O_RDWR | O_CREAT, 0644);
+        must("lock", fcntl(held, F_OFD_SETLK, &lock), 0);
+        must("write", write(ready[1], "", 1), 1);
+        pause();
+    }
+    must("read", read(ready[0], &byte, 1), 1);
+    for (int n = 0; n < 40; n++) {
+        fd = open(path, O_RDWR | O_DIRECT | O_APPEND | O_CLOEXEC);
+        append_blocks(1);
+        must("close", close(fd), 0);
+    }
+    kill(pid, SIGKILL);
+    must("waitpid", waitpid(pid, NULL, 0), pid);
+}
+
+// The parent's keeper is not the child's.
+static void child(void) {
+    int status;
+    begin(O_RDWR | O_APPEND);
+    pid_t pid = fork();
+    if (pid == 0) {
+        must("close", close(fd), 0);
+        append();
+        exit(0);
+    }
+    must("waitpid", waitpid(pid, &status, 0), pid);
+    must("child", status, 0);
+    must("close", close(fd), 0);
+}
+
+// --- alone ---
+
+static void open_and_close(const char *what, int opened) {
+    struct stat stat;
+    if (opened < 0)
+        die("%s", what);
+    must(what, fstat(opened, &stat), 0);
+    must(what, stat.st_size, BLOCK);
+    must("close", close(opened), 0);
+}
+
+// The library does not stand before this call, so the kernel makes it wait until the keeper has handed the file back.
+static int open_by_handle(void) {
+    struct file_handle *handle = calloc(1, sizeof *handle + MAX_HANDLE_SZ);
+    int mount, directory = open(".", O_RDONLY | O_DIRECTORY);
+    handle->handle_bytes = MAX_HANDLE_SZ;
+    must("name_to_handle_at", name_to_handle_at(AT_FDCWD, path, handle, &mount, 0), 0);
+    int opened = open_by_handle_at(directory, handle, O_RDONLY);
+    close(directory);
+    free(handle);
+    return opened;
+}
+
+// Each of these would wait for the program's own lease, or fail for it.
+static void opens_again(void) {
+    char link[4200];
+    snprintf(link, sizeof link, "%s.link", path);
+    unlink(link);
+    must("symlink", symlink(path, link), 0);
+    for (int way = 0; way < 10; way++) {
+        begin(O_RDWR);
+        FILE *stream = NULL;
+        switch (way) {
+        case 0: open_and_close("to read", open(path, O_RDONLY)); break;
+        case 1: open_and_close("without waiting", open(path, O_RDWR | O_NONBLOCK)); break;
+        case 2: open_and_close("direct", open(path, O_RDWR | O_DIRECT)); break;
+        case 3: open_and_close("by a link", open(link, O_RDONLY)); break;
+        case 4: open_and_close("beside a directory", openat(AT_FDCWD, path, O_RDONLY)); break;
+        case 5: open_and_close("by number", (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY)); break;
+        case 6: stream = fopen(path, "r"); break;
+        case 7: must("truncate", truncate(path, 2 * BLOCK), 0); break;
+        case 8: must("creat", close(creat(path, 0644)), 0); break;
+        case 9: open_and_close("by its handle", open_by_handle()); break;
+        }
+        if (way == 6 && (stream == NULL || fclose(stream) != 0))
+            die("fopen");
+        must("close", close(fd), 0);
+    }
+    must("unlink", unlink(link), 0);
+}
+
+// The program has one description. Its O_APPEND, its position and its owner are as without the library.
+static void flags(void) {
+    begin(O_RDWR | O_APPEND);
+    must("O_APPEND", fcntl(fd, F_GETFL) & O_APPEND, O_APPEND);
+    must("F_SETFL", fcntl(fd, F_SETFL, O_DIRECT), 0);
+    must("no O_APPEND", fcntl(fd, F_GETFL) & O_APPEND, 0);
+    must("pwrite", pwrite(fd, memory, BLOCK, 0), BLOCK);
+    must("F_SETFL", fcntl(fd, F_SETFL, O_DIRECT | O_APPEND), 0);
+    must("O_APPEND", fcntl(fd, F_GETFL) & O_APPEND, O_APPEND);
+    // The kernel appends wherever it is to write.
+    must("pwrite", pwrite(fd, memory, BLOCK, 0), BLOCK);
+    must("position", lseek(fd, 0, SEEK_CUR), BLOCK);
+    struct stat stat;
+    must("stat", fstat(fd, &stat), 0);
+    must("length", stat.st_size, 2 * BLOCK);
+    must("F_GETOWN", fcntl(fd, F_GETOWN), 0);
+    must("O_APPEND, handed back", fcntl(fd, F_GETFL) & O_APPEND, O_APPEND);
+    must("pwrite", pwrite(fd, memory, BLOCK, 0), BLOCK);
+    must("stat", fstat(fd, &stat), 0);
+    must("length", stat.st_size, 3 * BLOCK);
+    must("close", close(fd), 0);
+}
+
+// A lease needs the owner of the file, or a capability.
+static void not_the_owner(void) {
+    unlink(path);
+    close(creat(path, 0666));
+    must("chmod", chmod(path, 0666), 0);
+    must("seteuid", seteuid(65534), 0);
+    fd = open(path, O_RDWR | O_DIRECT | O_APPEND | O_CLOEXEC);
+    if (fd < 0)
+        die("%s", path);
+    append_blocks(16);
+    must("close", close(fd), 0);
+}
+
+// The library reads the last block where a write begins in it, which this description does not allow.
+static void write_only(void) {
+    unlink(path);
+    fd = open(path, O_WRONLY | O_CREAT | O_DIRECT | O_APPEND | O_CLOEXEC, 0644);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 5; i++) {
+            long written = write(fd, memory, 512);
+            // Where blocks are larger, the kernel refuses it.
+            if (written < 0 && errno == EINVAL)
+                written = write(fd, memory, BLOCK);
+            must("a write of a part of a block", written > 0, 1);
+        }
+        must("close", close(fd), 0);
+        fd = open(path, O_WRONLY | O_DIRECT | O_APPEND | O_CLOEXEC);
+    }
+    must("close", close(fd), 0);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} modes[] = {
+    {"beside", beside}, {"truncate", truncate_to_more}, {"append", append},           {"crash", crash}, {"stopped", stopped},
+    {"no_signal", no_signal},       {"no_queue", no_queue}, {"refused", refused}, {"child", child}, {"not_the_owner", not_the_owner}, {"opens_again", opens_again}, {"flags", flags}, {"write_only", write_only},
+};
+
+int main(int argc, char **argv) {
+    if (argc < 3)
+        return 2;
+    self = argv[0];
+    path = argv[2];
+    memory = aligned_alloc(BLOCK, BLOCK);
+    fill(memory, BLOCK, 'A');
+    snprintf(acks, sizeof acks, "%s.acks", path);
+    if (strcmp(argv[1], "theirs") == 0) {
+        theirs(atol(argv[3]), 0);
+        return 0;
+    }
+    if (strcmp(argv[1], "theirs-late") == 0) {
+        theirs(atol(argv[3]), 1);
+        return 0;
+    }
+    if (strcmp(argv[1], "check") == 0) {
+        check();
+        return 0;
+    }
+    if (strcmp(argv[1], "close") == 0) {
+        close_beside(argc > 3 ? atoi(argv[3]) : OF_CLOSES);
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+        if (strcmp(modes[i].name, argv[1]) == 0) {
+            modes[i].run();
+            return 0;
+        }
+    fprintf(stderr, "usage: neighbours MODE FILE [N]\n");
+    return 2;
+}

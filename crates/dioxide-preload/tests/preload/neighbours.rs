@@ -1,0 +1,280 @@
+//! Other processes that open the file which the library has: what they write stays, they find it as it is without the library, and
+//! the program hears nothing of it (`c/neighbours.c`).
+
+use super::rig::*;
+use dioxide_testkit::files;
+use dioxide_testkit::lab::{Applies, Fs, TestDir};
+use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials_where};
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// An open that waits for a lease which nobody ends waits 45 s.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What `c/neighbours.c` does beside another process, and alone.
+const MODES: [(&str, &str); 8] = [
+    ("truncate", "ftruncate_destroys_what_another_process_synced"),
+    ("append", "an_append_lands_over_what_another_process_wrote"),
+    ("close", "a_close_destroys_what_another_process_synced"),
+    ("no_signal", "a_signal_of_a_lease_reaches_the_program"),
+    ("no_queue", "a_signal_that_is_lost_leaves_the_other_process_waiting"),
+    ("child", "an_open_waits_for_a_child_that_has_no_keeper"),
+    ("opens_again", "an_open_by_the_program_waits_for_its_own_lease"),
+    ("flags", "the_flags_of_the_description_act_on_the_engine"),
+];
+
+fn neighbours(dir: &Path, arguments: &[&str], with: With) -> Command {
+    // The program is executed while others compile: by its whole path.
+    let mut command = Command::new(c_program("neighbours", COMPILED[0]));
+    command.args(arguments).current_dir(dir);
+    with.set(&mut command);
+    command
+}
+
+fn is_exact(file: &Path) -> TrialResult {
+    assert_eq!(files::marker(file)?, None, "the marker is still there");
+    let size = fs::metadata(file)?.len();
+    match files::extents(file)?.last() {
+        Some(last) if last.start >= size => Err(failed(format!("{size} bytes, and space behind: {last:?}"))),
+        _ => Ok(()),
+    }
+}
+
+fn others_lose_nothing(dir: &Path, mode: &str) -> TrialResult {
+    for with in With::ALL {
+        let dir = empty(dir, &format!("{with:?}"))?;
+        let mut command = neighbours(&dir, &[mode, "file"], with);
+        let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+        let is_taken = with == With::Eager;
+        assert!(!is_taken || finished.stderr.contains(HANDED_BACK), "{}", finished.stderr);
+        is_exact(&dir.join("file"))?;
+    }
+    Ok(())
+}
+
+/// What another process has open for writing stays the kernel's, and the reason is told.
+fn a_take_over_beside_another_writer(dir: TestDir) -> TrialResult {
+    for with in With::ALL {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        let mut command = neighbours(&dir, &["beside", "file"], with);
+        let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+        let why = "0 of them taken over\ndioxide: 1 not taken over: it is open elsewhere too";
+        assert!(with != With::Eager || finished.stderr.contains(why), "{}", finished.stderr);
+        is_exact(&dir.join("file"))?;
+    }
+    Ok(())
+}
+
+/// Without a lease nothing is taken, and the reason is told.
+fn a_file_of_another_owner_is_taken_without_a_lease(dir: TestDir) -> TrialResult {
+    for with in With::ALL {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        let mut command = neighbours(&dir, &["not_the_owner", "file"], with);
+        let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+        let why = "0 of them taken over\ndioxide: 1 not taken over: no write lease: it has another owner";
+        assert!(with != With::Eager || finished.stderr.contains(why), "{}", finished.stderr);
+        is_exact(&dir.join("file"))?;
+    }
+    Ok(())
+}
+
+/// The library tried the lock of a file 50 times, 5 ms apart. Here the file is opened 40 times.
+fn a_refused_take_over_stalls_the_open(dir: TestDir) -> TrialResult {
+    for with in With::ALL {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        run(&mut neighbours(&dir, &["refused", "file"], with), Duration::from_secs(8))?.well()?;
+        is_exact(&dir.join("file"))?;
+    }
+    Ok(())
+}
+
+const HANDED_BACK: &str = "handed back to the kernel: ";
+
+/// The process is killed after another one wrote: nothing is left to be truncated.
+fn a_crash_destroys_what_another_process_synced(dir: TestDir) -> TrialResult {
+    for with in With::ALL {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        let finished = run(&mut neighbours(&dir, &["crash", "file"], with), LIMIT)?;
+        assert_eq!(finished.status.signal(), Some(libc::SIGKILL), "{}", finished.stderr);
+        dioxide::recover(dir.join("file"), dioxide::Recover::Cut)?;
+        run(&mut neighbours(&dir, &["check", "file"], With::Nothing), LIMIT)?.well()?;
+        is_exact(&dir.join("file"))?;
+    }
+    Ok(())
+}
+
+/// What a description that is only for writing cannot do for the engine is done by the kernel.
+fn a_file_opened_for_writing_only(dir: TestDir) -> TrialResult {
+    let lengths = With::ALL.map(|with| -> Result<u64, Failed> {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        run(&mut neighbours(&dir, &["write_only", "file"], with), LIMIT)?.well()?;
+        is_exact(&dir.join("file"))?;
+        Ok(fs::metadata(dir.join("file"))?.len())
+    });
+    let [control, lazily, eagerly] = lengths;
+    let control = control?;
+    assert_eq!((lazily?, eagerly?), (control, control));
+    Ok(())
+}
+
+/// How long a holder of a lease has, in seconds. It holds for the whole machine until this is dropped, so there is one at a time.
+struct BreakTime {
+    before: String,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl BreakTime {
+    const PATH: &str = "/proc/sys/fs/lease-break-time";
+
+    fn set(seconds: u32) -> std::io::Result<Self> {
+        static ONE: Mutex<()> = Mutex::new(());
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = fs::read_to_string(Self::PATH)?;
+        fs::write(Self::PATH, seconds.to_string())?;
+        Ok(Self { before, _one })
+    }
+}
+
+impl Drop for BreakTime {
+    fn drop(&mut self) {
+        let _ = fs::write(Self::PATH, &self.before);
+    }
+}
+
+/// A process that is killed if it is not waited for.
+struct Stopped(Child);
+
+impl Stopped {
+    /// Begins a program that stops itself.
+    fn begin(command: &mut Command) -> Result<Self, Failed> {
+        let child = Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+        let mut status = 0;
+        // SAFETY: it writes the status, and waits for a child of ours until that stops or ends.
+        let waited = unsafe { libc::waitpid(child.0.id() as i32, &mut status, libc::WUNTRACED) };
+        assert!(waited > 0 && libc::WIFSTOPPED(status), "it did not stop: {status:#x}");
+        Ok(child)
+    }
+
+    fn go_on(mut self) -> Result<std::process::ExitStatus, Failed> {
+        // SAFETY: the child has not been waited for.
+        unsafe { libc::kill(self.0.id() as i32, libc::SIGCONT) };
+        Ok(self.0.wait()?)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A process that is stopped loses its lease after a time. Then the other one opens the file as it is, grown.
+fn a_stopped_process_destroys_what_another_one_synced(dir: TestDir) -> TrialResult {
+    let _short = BreakTime::set(2)?;
+    for with in With::ALL {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        let ours = Stopped::begin(&mut neighbours(&dir, &["stopped", "file"], with))?;
+        run(&mut neighbours(&dir, &["theirs-late", "file", "8"], With::Nothing), LIMIT)?.well()?;
+        let ended = ours.go_on()?;
+        assert!(ended.success(), "{with:?}: {ended}");
+        // What was left grown is found by its marker, and nothing of the other one's is truncated.
+        dioxide::recover(dir.join("file"), dioxide::Recover::Cut)?;
+        run(&mut neighbours(&dir, &["check", "file"], With::Nothing), LIMIT)?.well()?;
+    }
+    Ok(())
+}
+
+/// The stack that one call of the program takes with the library, beyond what it takes without.
+const STACK_MAX_BYTES: i64 = 8 << 10;
+
+fn a_call_needs_more_stack_than_a_small_thread_has(dir: TestDir) -> TrialResult {
+    let depths = |with: With| -> Result<Vec<(String, i64)>, Failed> {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        let mut command = Command::new(c_program("stack", COMPILED[1]));
+        command.arg("file").current_dir(&dir);
+        with.set_optimised(&mut command);
+        let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+        assert!(
+            with == With::Nothing || finished.stderr.contains(" write requests ("),
+            "{}",
+            finished.stderr
+        );
+        is_exact(&dir.join("file"))?;
+        let depth = |line: &str| {
+            let (call, bytes) = line.rsplit_once(": ")?;
+            Some((call.to_owned(), bytes.parse().ok()?))
+        };
+        Ok(finished.stdout.lines().filter_map(depth).collect())
+    };
+    let without = depths(With::Nothing)?;
+    assert!(without.len() > 10);
+    for with in With::LIBRARY {
+        let depths = depths(with)?;
+        assert_eq!(depths.len(), without.len());
+        for ((call, bytes), (_, control)) in depths.iter().zip(&without) {
+            assert!(
+                bytes - control < STACK_MAX_BYTES,
+                "{with:?}: {call} takes {bytes} bytes, and {control} without"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn everywhere(_: Fs) -> Applies {
+    Ok(())
+}
+
+fn on_ext4(fs: Fs) -> Applies {
+    if fs == Fs::Ext4 { Ok(()) } else { Err("tried on ext4") }
+}
+
+pub fn trials() -> Vec<Trial> {
+    let each = |(mode, name): (&'static str, &'static str)| {
+        lab_trials_where(name, everywhere, move |dir: TestDir| others_lose_nothing(&dir, mode))
+    };
+    let mut trials: Vec<_> = MODES.into_iter().flat_map(each).collect();
+    trials.extend(
+        [
+            lab_trials_where(
+                "a_crash_destroys_what_another_process_synced",
+                everywhere,
+                a_crash_destroys_what_another_process_synced,
+            ),
+            lab_trials_where(
+                "a_refused_take_over_stalls_the_open",
+                on_ext4,
+                a_refused_take_over_stalls_the_open,
+            ),
+            lab_trials_where(
+                "a_file_of_another_owner_is_taken_without_a_lease",
+                on_ext4,
+                a_file_of_another_owner_is_taken_without_a_lease,
+            ),
+            lab_trials_where(
+                "a_take_over_beside_another_writer",
+                everywhere,
+                a_take_over_beside_another_writer,
+            ),
+            lab_trials_where(
+                "a_stopped_process_destroys_what_another_one_synced",
+                everywhere,
+                a_stopped_process_destroys_what_another_one_synced,
+            ),
+            lab_trials_where("a_file_opened_for_writing_only", everywhere, a_file_opened_for_writing_only),
+            lab_trials_where(
+                "a_call_needs_more_stack_than_a_small_thread_has",
+                on_ext4,
+                a_call_needs_more_stack_than_a_small_thread_has,
+            ),
+        ]
+        .into_iter()
+        .flatten(),
+    );
+    trials
+}
