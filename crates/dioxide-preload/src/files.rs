@@ -48,6 +48,8 @@ const TRY_AGAIN_MS: u64 = 50;
 const TRANSFER_PATIENCE: Duration = Duration::from_millis(500);
 const TRANSFER_NAP: Duration = Duration::from_micros(50);
 
+const LEASE_BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
+
 /// Higher numbers would make the kernel's table of descriptors long.
 const NUMBERS_HIGH: u32 = 16 << 10;
 
@@ -526,10 +528,14 @@ fn open_engine(inode: &Inode, drained: &[Drained]) -> Result<Taken, Refusal> {
         let description = state.description().filter(|description| description.writes)?;
         Some((*fd, description.clone()))
     });
-    let (fd, description) = writing.ok_or_else(|| Refusal::Other("it is closed".into()))?;
+    // libc may have closed the number by itself, and another file have it.
+    let is_same = |fd| rustix::fs::fstat(borrowed(fd)).is_ok_and(|stat| Key::of(&stat) == Some(inode.key));
+    let (fd, description) = writing.filter(|(fd, _)| is_same(*fd)).ok_or_else(|| failed("it is closed"))?;
     if inode.is_device() {
         is_alone(inode)?;
-        let open = |options: &mut OpenOptions, name| Ok(options.descriptor_min(high_numbers()).open(name)?);
+        let open = |options: &mut OpenOptions, _| {
+            Ok(options.descriptor_min(high_numbers()).open(format!("/proc/self/fd/{fd}"))?)
+        };
         return open_handles(fd, open).map(|[plain, durable]| Taken { plain, durable, lease: None });
     }
     lease::take(fd)?;
@@ -660,7 +666,14 @@ fn put_away(inode: &Inode) -> bool {
         {
             let _ = rustix::fs::fcntl_setfl(&held, flags | OFlags::APPEND);
         }
-        lease::release(held.as_raw_fd());
+        if !lease::release(held.as_raw_fd()) {
+            let name = surroundings::path_of(held.as_raw_fd()).unwrap_or_default();
+            say(&format!(
+                "{}: the write lease ended first, since this process did not hand it back within {LEASE_BREAK_TIME} seconds; \
+                 another process may have found it grown",
+                name.display()
+            ));
+        }
     }
     TAKEN.fetch_sub(1, Ordering::Release);
     HANDED_BACK.fetch_add(1, Ordering::Release);
