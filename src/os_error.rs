@@ -1,10 +1,11 @@
 //! What an errno means: one table for the whole crate.
 //!
-//! A flush that failed may have lost data of every file of its file system, and the kernel reports that once. So only a call that
-//! flushes can be blamed for it, and it is blamed for everything but what the kernel answers before it flushes. Two kinds of call
-//! flush: fdatasync or fsync, and a write with RWF_DSYNC, which begins its flush (`generic_write_sync`) only after all of its bytes
-//! are written. A call that may have failed in its flush returns an error that [says so](is_failed_flush); all others wedge nothing,
-//! whatever the errno (a getxattr, FIEMAP or truncate that fails with EIO, for example).
+//! A flush that failed may have lost data of every file of its file system, and the kernel reports that once. So only
+//! a call that flushes can be blamed for it, and it is blamed for everything but what the kernel answers before it
+//! flushes. Two kinds of call flush: fdatasync or fsync, and a write with RWF_DSYNC, which begins its flush
+//! (`generic_write_sync`) only after all of its bytes are written. A call that may have failed in its flush returns
+//! an error that [says so](is_failed_flush); all others wedge nothing, whatever the errno (a getxattr, FIEMAP or
+//! truncate that fails with EIO, for example).
 
 use crate::error::ErrorKind;
 use std::{fmt, io};
@@ -49,31 +50,34 @@ const fn row(errno: i32, class: Class, write: Flush, flush: Flush) -> Row {
     Row { errno, class, write, flush }
 }
 
-/// Each errno of which more is known than that a call failed; and where the kernel returns it. Read in Linux 6.12 to 6.18. A flush
-/// returns what the block layer made of the device's answer (`blk_status_to_errno`), and what an earlier writeback of the file left
-/// (`file_check_and_advance_wb_err`, any errno): so nearly everything that it returns is doubtful.
+/// Each errno of which more is known than that a call failed; and where the kernel returns it. Read in Linux 6.12 to
+/// 6.18. A flush returns what the block layer made of the device's answer (`blk_status_to_errno`), and what an
+/// earlier writeback of the file left (`file_check_and_advance_wb_err`, any errno): so nearly everything that it
+/// returns is doubtful.
 const TABLE: &[Row] = &[
-    // Write: `iomap_begin` finds no block, or the device none (a thin pool, BLK_STS_NOSPC); its flush may say the same. Flush: a
-    // thin pool has no block for data that was acknowledged, so data may be lost.
+    // Write: `iomap_begin` finds no block, or the device none (a thin pool, BLK_STS_NOSPC); its flush may say the
+    // same. Flush: a thin pool has no block for data that was acknowledged, so data may be lost.
     row(libc::ENOSPC, Class::NoSpace, Unclear, Doubtful),
     row(libc::EDQUOT, Class::NoSpace, Unclear, Doubtful),
     // Write: `generic_write_checks`, before any I/O. A flush checks no size.
     row(libc::EFBIG, Class::NoSpace, Harmless, Doubtful),
     // Write: seccomp, or a kernel before 4.6; glibc makes EOPNOTSUPP of it. Flush: seccomp. No file system returns it.
     row(libc::ENOSYS, Class::Missing, Harmless, Harmless),
-    // Write: `kiocb_set_rw_flags` does not know the flag. A device that answers a flush so (BLK_STS_NOTSUPP) has dropped nothing, and
-    // refuses the next one as well; `sys::write` makes that one at once. Flush: nothing is stable.
+    // Write: `kiocb_set_rw_flags` does not know the flag. A device that answers a flush so (BLK_STS_NOTSUPP) has
+    // dropped nothing, and refuses the next one as well; `sys::write` makes that one at once. Flush: nothing is
+    // stable.
     row(libc::EOPNOTSUPP, Class::Missing, Harmless, Doubtful),
-    // Write: an immutable file (`ext4_write_checks`), a security module or seccomp. Flush: a server of a network file system may
-    // refuse what it was given before.
+    // Write: an immutable file (`ext4_write_checks`), a security module or seccomp. Flush: a server of a network file
+    // system may refuse what it was given before.
     row(libc::EPERM, Class::Denied, Harmless, Doubtful),
     row(libc::EACCES, Class::Denied, Harmless, Doubtful),
-    // Write: `import_iovec`, `__iomap_dio_rw` or a journal handle has no memory, before any I/O. A flush request without memory
-    // (BLK_STS_RESOURCE) never reached the device, which has dropped nothing; a journal without memory for its commit aborts, and the
-    // next flush returns EIO. Flush: an earlier writeback may have had none, and its data is lost.
+    // Write: `import_iovec`, `__iomap_dio_rw` or a journal handle has no memory, before any I/O. A flush request
+    // without memory (BLK_STS_RESOURCE) never reached the device, which has dropped nothing; a journal without memory
+    // for its commit aborts, and the next flush returns EIO. Flush: an earlier writeback may have had none, and its
+    // data is lost.
     row(libc::ENOMEM, Class::Other, Harmless, Doubtful),
-    // Write: `generic_write_checks`, `iomap_dio_bio_iter` (alignment), `import_iovec`. No flush of a device is invalid. Flush: an
-    // earlier writeback may have been (BLK_STS_INVAL).
+    // Write: `generic_write_checks`, `iomap_dio_bio_iter` (alignment), `import_iovec`. No flush of a device is
+    // invalid. Flush: an earlier writeback may have been (BLK_STS_INVAL).
     row(libc::EINVAL, Class::Other, Harmless, Doubtful),
     // Write: the memory of the caller cannot be read.
     row(libc::EFAULT, Class::Other, Harmless, Doubtful),
