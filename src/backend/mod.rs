@@ -56,6 +56,10 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn truncate(&self, len: u64) -> io::Result<()>;
     /// The allocated extents of the whole file, in order.
     fn extents(&self) -> io::Result<Vec<Extent>>;
+    /// When content, size or attributes changed last, as far as the file system keeps that; in a unit of its own.
+    fn changed_at(&self) -> io::Result<i128> {
+        Ok(0)
+    }
     /// The marker, if there is one.
     fn read_marker(&self) -> io::Result<Option<Vec<u8>>>;
     /// Sets the marker.

@@ -622,6 +622,10 @@ impl Backend for Striped {
         Ok(self.map.extents(&self.on_all(|member| member.extents())?))
     }
 
+    fn changed_at(&self) -> io::Result<i128> {
+        self.members[0].changed_at()
+    }
+
     fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {
         self.members[0].read_marker()
     }

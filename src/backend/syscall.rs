@@ -69,6 +69,11 @@ impl Backend for Syscall {
         sys::fiemap::extents(self.fd.as_fd())
     }
 
+    fn changed_at(&self) -> io::Result<i128> {
+        let stat = rustix::fs::fstat(&self.fd)?;
+        Ok(i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec))
+    }
+
     fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {
         sys::read_xattr(self.fd.as_fd(), marker::NAME)
     }

@@ -192,9 +192,8 @@ impl Engine {
 
     /// Announces the cut, and cuts, both durably. Nothing above `grown_from` is anybody's any more.
     fn cut_with(&self, marker: Marker, base: u64, len: u64) -> std::io::Result<()> {
-        let grown_to = marker.grown_to;
-        let epoch = self.lock().next_epoch();
-        match self.mark(Marker { base, grown_from: grown_to, grown_to, epoch, ..marker }) {
+        let announcing = self.lock().truncating_marker(marker, base);
+        match self.mark(announcing) {
             // A full disk, and yet no reason to keep it full.
             Err(error)
                 if self.finds_again(marker, len) && is_no_space(&error) && self.fs.wedged().is_none() => {}

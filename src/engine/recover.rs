@@ -123,7 +123,7 @@ fn cut(backend: &dyn Backend, marker: Marker, found: &Recovery) -> io::Result<()
     let end = found.ceiling;
     if end < found.physical_size {
         let grown_to = marker.grown_to.max(found.physical_size);
-        let last = Marker { base: end, grown_from: grown_to, grown_to, ..marker };
+        let last = Marker { base: end, grown_from: grown_to, grown_to, ..marker.before_truncation() };
         match backend.write_marker(&last.encode()) {
             // A full disk. The marker that is there finds this end again.
             Err(error) if found.verdict == Verdict::Cut && is_no_space(&error) => {}
