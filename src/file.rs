@@ -169,12 +169,13 @@ impl File {
     /// other memory, up to 1 MiB at a time, and copied.
     ///
     /// Sees every write that was acknowledged before the call (a reader beside another process: up to the end that
-    /// [`len`](Self::len) can tell it); never space that was only grown.
+    /// [`len`](Self::len) can tell it); never space that was only grown. Where another process truncates the file meanwhile, what
+    /// is read does not mix content from before and after that.
     ///
     /// # Errors
     ///
     /// What the kernel answers; `into` may then hold part of what was asked for. For a reader beside another process as
-    /// [`len`](Self::len).
+    /// [`len`](Self::len), and `EAGAIN` if that process truncates the file again and again while it is read: try again.
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         match self.inner() {
             Inner::Shared { engine, .. } => engine.read_at(into, offset),

@@ -189,6 +189,7 @@ mod tests {
         grown_from: 65536,
         grown_to: 131072,
         epoch: 1,
+        truncations: Some(0),
     };
     const GROWING: Marker = Marker { grown_from: 16384, grown_to: 65536, ..MARKER };
 

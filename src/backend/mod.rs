@@ -65,6 +65,9 @@ pub struct Stamp {
     pub changed: (i64, u64),
 }
 
+/// The stamps of each file that holds the data.
+pub type Stamps = SmallVec<[Stamp; 1]>;
+
 /// One open file or device. All methods may be called from several threads at once.
 pub trait Backend: Debug + Send + Sync + 'static {
     /// Writes segments one behind the other, with O_DSYNC semantics if `dsync`. May be short.
@@ -94,7 +97,7 @@ pub trait Backend: Debug + Send + Sync + 'static {
         Ok(Exclusion::Held(SmallVec::new()))
     }
     /// Of each file that holds the data: what a change by another program moves.
-    fn stamps(&self) -> io::Result<SmallVec<[Stamp; 1]>> {
+    fn stamps(&self) -> io::Result<Stamps> {
         Ok(SmallVec::new())
     }
     /// The marker, if there is one.

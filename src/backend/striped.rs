@@ -19,7 +19,7 @@
 
 use super::hands::{Call, Hands};
 use super::ring::Io;
-use super::{Backend, Exclusion, Job, Mapped, Stamp};
+use super::{Backend, Exclusion, Job, Mapped, Stamps};
 use crate::buffer::{Buffer, Segment};
 use crate::engine::{flushed, uninterrupted};
 use crate::error::ErrorKind;
@@ -681,7 +681,7 @@ impl Backend for Striped {
         Ok(Exclusion::Held(held))
     }
 
-    fn stamps(&self) -> io::Result<SmallVec<[Stamp; 1]>> {
+    fn stamps(&self) -> io::Result<Stamps> {
         let mut stamps = SmallVec::new();
         for member in &self.members {
             stamps.extend(member.stamps()?);

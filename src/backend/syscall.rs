@@ -1,6 +1,6 @@
 //! The backend of plain system calls on one descriptor.
 
-use super::{Backend, Exclusion, Job, Stamp};
+use super::{Backend, Exclusion, Job, Stamp, Stamps};
 use crate::buffer::Segment;
 use crate::recovery::Extent;
 use crate::sync::{self, JoinHandle};
@@ -104,7 +104,7 @@ impl Backend for Syscall {
         })
     }
 
-    fn stamps(&self) -> io::Result<SmallVec<[Stamp; 1]>> {
+    fn stamps(&self) -> io::Result<Stamps> {
         let stat = rustix::fs::fstat(&self.fd)?;
         let modified = (stat.st_mtime, stat.st_mtime_nsec);
         let changed = (stat.st_ctime, stat.st_ctime_nsec);

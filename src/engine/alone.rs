@@ -318,9 +318,8 @@ impl Engine {
         len: u64,
         theirs: Option<u64>,
     ) -> std::io::Result<Attempt<Option<u64>>> {
-        let grown_to = marker.grown_to;
-        let epoch = self.lock().next_epoch();
-        match self.mark(Marker { base, grown_from: grown_to, grown_to, epoch, ..marker }) {
+        let announcing = self.lock().truncating_marker(marker, base);
+        match self.mark(announcing) {
             // A full disk, and yet no reason to keep it full.
             Err(error)
                 if self.finds_again(marker, len) && is_no_space(&error) && self.fs.wedged().is_none() => {}

@@ -158,7 +158,7 @@ fn cut(
             return Err(written_by(&who));
         }
         let grown_to = marker.grown_to.max(found.physical_size);
-        let last = Marker { base: end, grown_from: grown_to, grown_to, ..marker };
+        let last = Marker { base: end, grown_from: grown_to, grown_to, ..marker.before_truncation() };
         match backend.write_marker(&last.encode()) {
             // A full disk. The marker that is there finds this end again.
             Err(error) if found.verdict == Verdict::Cut && is_no_space(&error) => {}

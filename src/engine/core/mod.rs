@@ -220,6 +220,8 @@ struct Space {
     planner: Planner,
     /// As it is on disk, if it is there.
     marker: Option<Marker>,
+    /// How many markers announced that the file becomes shorter, or begins anew.
+    truncations: u8,
     /// The next step, if the marker on disk announces it.
     announced: Option<Plan>,
     /// What the next marker must say.
@@ -296,6 +298,7 @@ impl<T: Clone + PartialEq> Core<T> {
             space: Space {
                 planner,
                 marker: held,
+                truncations: 0,
                 announced: None,
                 mode: held.map_or(Mode::AppendOnly, |marker| marker.mode),
                 jumped: false,

@@ -152,12 +152,27 @@ impl<T: Clone + PartialEq> Core<T> {
             grown_from: grown_from.next_multiple_of(self.ground.append_unit),
             grown_to,
             epoch: self.next_epoch(),
+            truncations: Some(self.space.truncations),
         }
     }
 
-    /// The marker to stand before the file begins anew over the space that it has.
+    /// The marker to stand before a file with this marker becomes shorter, with `base` as its floor. Each counts, so that readers
+    /// in other processes read again.
+    pub fn truncating_marker(&mut self, marker: Marker, base: u64) -> Marker {
+        let grown_to = marker.grown_to;
+        let truncations = Some(self.next_truncation());
+        Marker { base, grown_from: grown_to, grown_to, epoch: self.next_epoch(), truncations, ..marker }
+    }
+
+    fn next_truncation(&mut self) -> u8 {
+        self.space.truncations = self.space.truncations.wrapping_add(1);
+        self.space.truncations
+    }
+
+    /// The marker to stand before the file begins anew over the space that it has. To readers that is a truncation.
     pub fn recycling_marker(&mut self) -> Marker {
         let physical = self.sizes.physical;
+        self.next_truncation();
         let marker = self.next_marker(physical, physical);
         Marker { mode: Mode::AppendOnly, recycled: true, base: 0, ..marker }
     }

@@ -137,6 +137,24 @@ fn the_markers_of_a_file_differ() {
     assert!(first.marker.epoch != second.epoch && second.epoch != third.epoch);
 }
 
+/// By which readers in other processes know that what they read may be gone.
+#[test]
+fn markers_count_truncations_and_no_growth() {
+    let mut core = bare_core();
+    let data = record(1, 1);
+    core.append(1, Segment::of(&data), false, &mut Outbox::default());
+    let first = core.next_growth(ROOM, &mut Outbox::default()).expect("there is no space yet");
+    let plan = first.plan.expect("space is asked for");
+    let second = core.announce(plan, plan.to, ROOM);
+    assert!(first.marker.only_grew_until(&second));
+    let third = core.truncating_marker(second, 0);
+    assert!(!second.only_grew_until(&third));
+    let fourth = core.announce(plan, plan.to, ROOM);
+    assert!(third.only_grew_until(&fourth) && !second.only_grew_until(&fourth));
+    let fifth = core.recycling_marker();
+    assert!(!fourth.only_grew_until(&fifth));
+}
+
 /// The simulated disk where writes stop inside a block, and nobody may change anything once others are let in.
 #[derive(Debug)]
 struct Watched {
