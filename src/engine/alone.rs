@@ -22,6 +22,7 @@ use crate::marker::{Marker, Mode, Prepared};
 use crate::merge::Span;
 use crate::recovery::written_above;
 use crate::sync::atomic::Ordering;
+use crate::text::shown;
 
 impl Engine {
     pub fn set_len(&self, len: u64) -> Result<()> {
@@ -213,7 +214,7 @@ impl Engine {
     fn restore(&self, marker: Marker) {
         let epoch = self.lock().next_epoch();
         if let Err(error) = self.mark(Marker { epoch, ..marker }) {
-            log::warn!("dioxide: {}: restoring the marker: {error}", self.path.display());
+            log::warn!("dioxide: {}: restoring the marker: {error}", shown(&*self.path));
         }
     }
 
