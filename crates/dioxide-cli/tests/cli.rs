@@ -90,7 +90,7 @@ fn names_of_programs_do_not_act_on_the_terminal() {
     assert!(!stdout(&text).contains(['\u{1b}', '\u{7}', '\u{202e}']), "{:?}", stdout(&text));
     assert!(title.starts_with("Process ") && title.contains(r"\u{1b}]0;title\u{7}\ndioxide:"), "{title:?}");
     let document: Value = serde_json::from_slice(&json.stdout).unwrap();
-    let command = &document["diagnoses"][0]["evidence"]["subject"]["Program"]["command"];
+    let command = &document["diagnoses"][0]["evidence"]["subject"]["program"]["command"];
     assert!(command.as_str().is_some_and(|command| command.contains(ACTS)), "{}", stdout(&json));
 }
 
