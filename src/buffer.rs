@@ -136,9 +136,10 @@ impl Pool {
         self.free.lock().push(number);
     }
 
-    /// All of its memory, also what buffers have.
+    /// Where all of its memory is, also what buffers have. Those are borrowed mutably by others, so no reference to the whole is
+    /// ever made: this is an address and a length.
     pub fn memory(&self) -> Segment {
-        Segment::of(&self.memory)
+        Segment::lent(std::ptr::slice_from_raw_parts(self.memory.start.as_ptr(), self.memory.len))
     }
 }
 
@@ -319,5 +320,25 @@ impl Segment {
         // operation is complete, so this is the only access.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.0.iov_base.cast::<u8>(), self.0.iov_len) };
         fill(bytes)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Under Miri this fails if a reference to the whole memory is made meanwhile: it would end the borrows.
+    #[test]
+    fn the_memory_of_a_pool_is_told_while_its_buffers_are_borrowed() {
+        let pool = Pool::new(2, 5000);
+        let (mut one, mut two) = (pool.take().expect("there are two"), pool.take().expect("there are two"));
+        let (first, second): (&mut [u8], &mut [u8]) = (&mut one, &mut two);
+        let all = pool.memory();
+        first[0] = 1;
+        second[4999] = 2;
+        assert_eq!(all.len(), 4 * ALIGN as u64);
+        assert_eq!(all.addresses().start, first.as_ptr().addr());
+        assert!(all.addresses().contains(&second.as_ptr_range().end.addr()));
+        assert_eq!((one[0], two[4999], one[4999]), (1, 2, 0));
     }
 }

@@ -1,5 +1,6 @@
 //! The one error type: what was attempted, on which file, where, and what stood in the way.
 
+use crate::text::shown;
 use std::{fmt, io, path::Path, sync::Arc};
 
 /// The result of every operation of this crate.
@@ -167,10 +168,11 @@ impl Error {
     }
 }
 
+/// The path is [shown](crate::text::shown): it does nothing to a terminal or a log.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { operation, path, offset, kind } = &*self.0;
-        write!(f, "{operation} {}", path.display())?;
+        write!(f, "{operation} {}", shown(&**path))?;
         if let Some(offset) = offset {
             write!(f, " at {offset}")?;
         }

@@ -64,6 +64,9 @@ mod stripe;
 mod sync;
 #[allow(unsafe_code)]
 mod sys;
+// For the command line, which shows names as errors do.
+#[doc(hidden)]
+pub mod text;
 
 pub use buffer::Buffer;
 pub use engine::recover::Recover;

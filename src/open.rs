@@ -21,6 +21,7 @@ use crate::recovery::{Recovery, Verdict};
 use crate::sync::nap;
 use crate::sys;
 use crate::sys::probe::{Facts, Through};
+use crate::text::shown;
 use found::{Found, There};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -320,7 +321,7 @@ fn make_engine(
         None => prepared(options.growth, path, &[(file.as_fd(), &facts)]),
     };
     if let Some(why) = sys::probe::why_not_direct(file.as_fd(), &facts) {
-        log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", path.display());
+        log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", shown(&**path));
     }
     // What zeros need, old content needs too.
     let overwrites_in_place =
@@ -458,7 +459,7 @@ pub(crate) fn recovered(
         return Err(Error::new(Operation::Open, path, None, ErrorKind::Doubtful(why.clone())));
     }
     if recovery.needs_attention() {
-        log::warn!("dioxide: {}: {recovery}", path.display());
+        log::warn!("dioxide: {}: {recovery}", shown(&**path));
     }
     Ok((recovery, held))
 }
@@ -496,7 +497,7 @@ fn prepared(growth: Growth, path: &Arc<Path>, members: &[(BorrowedFd<'_>, &Facts
         Ok(()) => format!("; Growth::{other:?} is possible"),
         Err(_) => String::new(),
     };
-    log::warn!("dioxide: {}: no growth ahead: {why}{advice}", path.display());
+    log::warn!("dioxide: {}: no growth ahead: {why}{advice}", shown(&**path));
     None
 }
 

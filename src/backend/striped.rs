@@ -603,14 +603,22 @@ impl Backend for Striped {
     fn allocate(&self, start: u64, end: u64) -> io::Result<()> {
         let _alone = self.files.as_ref().map(|files| files.extending.lock());
         let before = self.sizes()?;
-        // The member on which the file ends inside of a block gets the rest of it as well.
-        let start =
-            self.files.as_ref().map_or(start, |files| start.min(files.physical.load(Ordering::Acquire)));
+        let start = self.files.as_ref().map_or(start, |files| {
+            let physical = files.physical.load(Ordering::Acquire);
+            // The member on which the file ends inside of a block gets the rest of it as well. A write further ahead
+            // leaves a hole, and a hole takes no space.
+            let is_hole = start >= physical.saturating_add(self.chunk_bytes());
+            if is_hole { start } else { start.min(physical) }
+        });
         let each = self.members.iter().enumerate().filter_map(|(number, member)| {
-            let part = self.map.part_of(number, start..end)?;
-            let member = member.clone();
-            Some(Box::new(move || uninterrupted(|| member.allocate(part.start, part.end)))
-                as Call<io::Result<()>>)
+            let (member, size) = (member.clone(), self.map.size_of(number, end));
+            let call: Call<io::Result<()>> = match self.map.part_of(number, start..end) {
+                Some(part) => Box::new(move || uninterrupted(|| member.allocate(part.start, part.end))),
+                // All that it has of the new length is hole.
+                None if before[number] < size => Box::new(move || uninterrupted(|| member.truncate(size))),
+                None => return None,
+            };
+            Some(call)
         });
         let result: io::Result<()> = self.hands.all(each.collect()).into_iter().collect();
         match &result {

@@ -28,6 +28,7 @@ use crate::merge::Span;
 use crate::os_error::{self, is_no_space};
 use crate::recovery::written_above;
 use crate::sync::atomic::Ordering;
+use crate::text::shown;
 
 /// The look at zeroed space reads so much at a time.
 const LOOK_BYTES: usize = 1 << 20;
@@ -344,7 +345,7 @@ impl Engine {
     fn restore(&self, marker: Marker) {
         let epoch = self.lock().next_epoch();
         if let Err(error) = self.mark(Marker { epoch, ..marker }) {
-            log::warn!("dioxide: {}: restoring the marker: {error}", self.path.display());
+            log::warn!("dioxide: {}: restoring the marker: {error}", shown(&*self.path));
         }
     }
 

@@ -24,6 +24,7 @@ use crate::marker::{Marker, Prepared};
 use crate::os_error::{self, is_no_space};
 use crate::stats::count;
 use crate::sync::atomic::Ordering;
+use crate::text::shown;
 use std::io::Result;
 use std::sync::{Arc, OnceLock};
 
@@ -51,7 +52,7 @@ impl Engine {
                 true
             }
             Err(error) => {
-                log::warn!("dioxide: no thread to grow {} ({error}); a writer does it", self.path.display());
+                log::warn!("dioxide: no thread to grow {} ({error}); a writer does it", shown(&*self.path));
                 false
             }
         }
@@ -99,7 +100,7 @@ impl Engine {
 
     fn room(&self) -> Room {
         let free_bytes = self.backend.free_bytes().unwrap_or_else(|error| {
-            log::warn!("dioxide: {}: free space unknown: {error}", self.path.display());
+            log::warn!("dioxide: {}: free space unknown: {error}", shown(&*self.path));
             0
         });
         let (wanted, ahead) = {
@@ -141,7 +142,7 @@ impl Engine {
             let taken_back = self.take_back(physical, plan.to);
             if let Err(error) = taken_back {
                 self.left_behind.fetch_max(plan.to, Ordering::Relaxed);
-                log::warn!("dioxide: {}: taking back a growth: {error}", self.path.display());
+                log::warn!("dioxide: {}: taking back a growth: {error}", shown(&*self.path));
             }
         }
         result.map_err(fail)

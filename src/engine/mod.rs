@@ -46,6 +46,7 @@ use crate::stats::{Counters, count};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Apart, Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
 use crate::sys::probe::Alignment;
+use crate::text::shown;
 use core::{Call, Core, Dio, Failure, Outbox, Request, Work};
 use packing::Packer;
 use process::{Ended, FileSystems, Flushing, Process};
@@ -466,7 +467,7 @@ impl Engine {
         let end = self.end_of_block(offset + work.len());
         if let Err(error) = self.take_back(*size, end) {
             self.left_behind.fetch_max(end, Ordering::Relaxed);
-            log::error!("dioxide: {}: taking back a failed append: {error}", self.path.display());
+            log::error!("dioxide: {}: taking back a failed append: {error}", shown(&*self.path));
         }
     }
 

@@ -24,6 +24,7 @@ use crate::recovery::Recovery;
 use crate::stripe::{self, CHUNK_BYTES_MAX, Found, HEADER_BYTES, Header, MEMBERS_MAX, State, Verdict};
 use crate::sys;
 use crate::sys::probe::{Alignment, Facts, Part};
+use crate::text::shown;
 use rustix::fs::OFlags;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -153,7 +154,7 @@ impl Volume {
         let (fs, locked) = self.claim(process, descriptors, &facts)?;
         for (file, facts) in locked.iter().zip(&facts) {
             if let Some(why) = sys::probe::why_not_direct(file.as_fd(), facts) {
-                log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", self.name.display());
+                log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", shown(&*self.name));
             }
         }
         let on: Vec<_> = locked.iter().map(AsFd::as_fd).zip(&facts).collect();

@@ -328,6 +328,38 @@ fn the_capacity_is_reached_in_one_step(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// The defect: the hole was allocated, and at 8 TiB there was no space for it. It takes none, as in a plain file.
+fn a_hole_in_a_volume_takes_no_space(dir: TestDir) -> TrialResult {
+    use std::os::unix::fs::MetadataExt;
+    const FAR: [u64; 3] = [256 * MIB, 8 << 40, (8 << 40) + 5 * CHUNK];
+    let paths = Paths::in_dir(&dir, "log", 3, CHUNK);
+    let file = paths.open(writable().growth_cap(MIB))?;
+    append(&file, 1, 0, 1)?;
+    for (number, far) in FAR.into_iter().enumerate() {
+        file.write_at(&record(2, number as u64, 1), far)?;
+        assert_eq!(file.len()?, far + BLOCK_BYTES);
+    }
+    let appended = append(&file, 3, 0, 1)?;
+    assert_eq!(appended.offset, FAR[2] + BLOCK_BYTES);
+    file.close()?;
+    let end = appended.end();
+    for (member, path) in paths.members.iter().enumerate() {
+        let metadata = fs::metadata(path)?;
+        assert!(metadata.blocks() * 512 < 4 * MIB, "member {member} has {} blocks", metadata.blocks());
+    }
+    let file = paths.reopen()?;
+    assert_eq!(file.len()?, end);
+    let mut into = Buffer::zeroed(BLOCK);
+    for (number, far) in FAR.into_iter().enumerate() {
+        file.read_at(&mut into, far - BLOCK_BYTES)?;
+        assert!(into.iter().all(|byte| *byte == 0), "before {far}");
+        file.read_at(&mut into, far)?;
+        assert_eq!(into[..], record(2, number as u64, 1)[..], "at {far}");
+    }
+    file.close()?;
+    Ok(())
+}
+
 fn a_volume_that_is_recycled_keeps_its_space(dir: TestDir) -> TrialResult {
     let paths = Paths::in_dir(&dir, "log", 3, CHUNK);
     let file = paths.open(&writable())?;
@@ -467,7 +499,7 @@ pub fn trials() -> Vec<Trial> {
     trials.extend(everywhere.iter().flat_map(|&(name, test)| lab_trials(name, test)));
     let by_itself: &[LabTest] = named![many_members_lie_on_one_file_system,];
     trials.extend(by_itself.iter().flat_map(|&(name, test)| lab_trials_where(name, is_tmpfs_or_ext4, test)));
-    let grows: &[LabTest] = named![the_capacity_is_reached_in_one_step];
+    let grows: &[LabTest] = named![the_capacity_is_reached_in_one_step, a_hole_in_a_volume_takes_no_space];
     trials.extend(grows.iter().flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)));
     let recycles: &[LabTest] = named![a_volume_that_is_recycled_keeps_its_space];
     // What is recycled is written over where it lies, as zeros are.

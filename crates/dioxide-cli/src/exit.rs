@@ -2,6 +2,7 @@
 //! 128 + signal interrupted.
 
 use crate::interrupt::Interrupted;
+use dioxide::text::shown;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -51,7 +52,7 @@ fn reader_went_away(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// One line on stderr. A closed stderr must not turn into a panic.
+/// One line on stderr, whatever names are in it. A closed stderr must not turn into a panic.
 pub fn say(sentence: &str) {
-    let _ = writeln!(io::stderr(), "dioxide: {sentence}");
+    let _ = writeln!(io::stderr(), "dioxide: {}", shown(sentence));
 }

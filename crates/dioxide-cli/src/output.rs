@@ -3,6 +3,7 @@
 
 use crate::args::{Output, Wanted};
 use anyhow::{Context, Result, bail, ensure};
+use dioxide::text::shown;
 use serde::Serialize;
 use std::fs;
 use std::io::{self, Write};
@@ -48,18 +49,33 @@ pub fn json(document: &impl Serialize) -> Result<String> {
     Ok(serde_json::to_string_pretty(document)? + "\n")
 }
 
-/// Writes the texts, and then lets `print` write for people, if stdout is not taken by one of the texts.
+/// Writes the texts, and then lets `print` write for people, if stdout is not taken by one of the texts. Programs get every
+/// name as it is. For people nothing of a name acts on the terminal: each line is [shown], and who prints shows what could break
+/// a line.
 pub fn deliver(texts: &[Text<'_>], print: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     let (shown, files): (Vec<_>, Vec<_>) = texts.iter().partition(|text| text.wanted.is_stdout());
     let written: Vec<Result<()>> = files.into_iter().map(write).collect();
     let mut out = io::stdout().lock();
     let printed = match shown.first() {
         Some(Text { text, .. }) => out.write_all(text.as_bytes()).map_err(Into::into),
-        None => print(&mut out),
+        None => print_shown(print, &mut out),
     };
     written.into_iter().collect::<Result<()>>()?;
     printed?;
     Ok(out.flush()?)
+}
+
+/// Prints line by line, also what there is of a text that fails.
+fn print_shown(print: impl FnOnce(&mut dyn Write) -> Result<()>, out: &mut dyn Write) -> Result<()> {
+    let mut text = Vec::new();
+    let printed = print(&mut text);
+    for line in String::from_utf8_lossy(&text).split_inclusive('\n') {
+        match line.strip_suffix('\n') {
+            Some(line) => writeln!(out, "{}", shown(line))?,
+            None => write!(out, "{}", shown(line))?,
+        }
+    }
+    printed
 }
 
 fn write(text: &Text<'_>) -> Result<()> {
@@ -75,6 +91,14 @@ mod tests {
         let wanted: Vec<_> =
             files.iter().map(|&(option, path)| Wanted { option, path: Path::new(path) }).collect();
         check(&wanted).err().map(|why| why.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn nothing_that_is_printed_acts_on_the_terminal() {
+        let mut out = Vec::new();
+        let print = |out: &mut dyn Write| Ok(write!(out, "one \u{1b}]0;x\u{7}\ntwo\n\n\u{202e}three")?);
+        print_shown(print, &mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "one \\u{1b}]0;x\\u{7}\ntwo\n\n\\u{202e}three");
     }
 
     #[test]

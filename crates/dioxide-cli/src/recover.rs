@@ -4,6 +4,7 @@ use crate::args;
 use crate::exit::{Failed, say};
 use crate::interrupt;
 use anyhow::Result;
+use dioxide::text::shown;
 use dioxide::{OpenOptions, Recover, Recovery, Verdict};
 use std::fmt;
 use std::fs;
@@ -130,5 +131,6 @@ fn failed(error: &dioxide::Error) -> bool {
 }
 
 fn report(target: &Target<'_>, sentence: &str) -> io::Result<()> {
-    writeln!(io::stdout(), "{target}: {sentence}")
+    let line = format!("{target}: {sentence}");
+    writeln!(io::stdout(), "{}", shown(&line))
 }

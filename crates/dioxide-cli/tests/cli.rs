@@ -51,6 +51,49 @@ fn usage_errors_end_with_2() {
     }
 }
 
+/// Sets the title of a terminal, forges a line, and turns the rest of the line around.
+const ACTS: &str = "\u{1b}]0;title\u{7}\ndioxide: fine\u{202e}";
+const SHOWN: &str = r"\u{1b}]0;title\u{7}\ndioxide: fine\u{202e}";
+
+fn expect_shown(text: &str, lines: usize) {
+    assert!(!text.chars().any(|c| c != '\n' && (c.is_control() || c == '\u{202e}')), "{text:?}");
+    assert!(text.contains(SHOWN) && text.lines().count() == lines, "{text:?}");
+}
+
+/// The defect: names of files went to the terminal as they are.
+#[test]
+fn names_of_files_do_not_act_on_the_terminal() {
+    let dir = fresh_dir();
+    let file = dir.path().join(ACTS);
+    let recover = |more: &[&str]| dioxide("recover").args(more).arg(&file).output().unwrap();
+    let missing = recover(&[]);
+    expect_code(&missing, 1);
+    expect_shown(stderr(&missing), 1);
+    fs::write(&file, "something").unwrap();
+    let clean = recover(&["--dry-run"]);
+    expect_code(&clean, 0);
+    expect_shown(stdout(&clean), 1);
+    let compared = dioxide("compare").args([&file, &file]).output().unwrap();
+    expect_code(&compared, 1);
+    expect_shown(stderr(&compared), 1);
+}
+
+/// The defect: so did the names of threads and programs that were watched. For programs they are exact.
+#[test]
+fn names_of_programs_do_not_act_on_the_terminal() {
+    use std::os::unix::process::CommandExt;
+    let mut watched = Command::new("sleep").arg0(ACTS).arg("1000").spawn().unwrap();
+    let diagnose = |more: &str| run(&format!("diagnose --pid {} --seconds 1 {more}", watched.id()));
+    let (text, json) = (diagnose(""), diagnose("--json -"));
+    watched.kill().and_then(|()| watched.wait()).unwrap();
+    let title: String = stdout(&text).lines().take_while(|line| !line.is_empty()).collect();
+    assert!(!stdout(&text).contains(['\u{1b}', '\u{7}', '\u{202e}']), "{:?}", stdout(&text));
+    assert!(title.starts_with("Process ") && title.contains(r"\u{1b}]0;title\u{7}\ndioxide:"), "{title:?}");
+    let document: Value = serde_json::from_slice(&json.stdout).unwrap();
+    let command = &document["diagnoses"][0]["evidence"]["subject"]["program"]["command"];
+    assert!(command.as_str().is_some_and(|command| command.contains(ACTS)), "{}", stdout(&json));
+}
+
 #[test]
 fn misuse_is_one_sentence() {
     let dir = fresh_dir();

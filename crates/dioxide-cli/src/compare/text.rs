@@ -8,6 +8,7 @@ use crate::args::By;
 use crate::bench::ratio::median;
 use crate::meter::machine::Machine;
 use crate::report::grid::Grid;
+use dioxide::text::shown;
 use dioxide_diagnose::words::nanoseconds;
 use std::io::Write;
 
@@ -50,14 +51,14 @@ fn word(verdict: Verdict) -> &'static str {
 
 pub fn print(comparison: &Comparison<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
     for (name, machine) in [("old", &comparison.old.machine), ("new", &comparison.new.machine)] {
-        writeln!(out, "{name}: {}", origin(machine))?;
+        writeln!(out, "{name}: {}", shown(&origin(machine)))?;
     }
     writeln!(out)?;
     for rows in comparison.rows.chunk_by(|one, next| one.old.key.work == next.old.key.work) {
-        writeln!(out, "{}\n{}\n", rows[0].old.key.work, table(rows))?;
+        writeln!(out, "{}\n{}\n", shown(&rows[0].old.key.work.to_string()), table(rows))?;
     }
     for sentence in sentences(comparison) {
-        writeln!(out, "{sentence}")?;
+        writeln!(out, "{}", shown(&sentence))?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use crate::bench::ratio::median;
 use crate::report::grid::Grid;
 use crate::units;
 use anyhow::Result;
+use dioxide::text;
 use dioxide_diagnose::evidence::{Rw, Subject, Workload};
 use dioxide_diagnose::finding::Finding;
 use dioxide_diagnose::usl::Fit;
@@ -84,13 +85,13 @@ impl Page {
     }
 
     fn paragraph(&self, text: &str) -> String {
-        textwrap::fill(text, self.width) + "\n"
+        textwrap::fill(&text::shown(text).to_string(), self.width) + "\n"
     }
 
     fn hanging(&self, name: &str, text: &str) -> String {
         let indent = " ".repeat(name.len());
         let options = textwrap::Options::new(self.width).initial_indent(name).subsequent_indent(&indent);
-        textwrap::fill(text, options) + "\n"
+        textwrap::fill(&text::shown(text).to_string(), options) + "\n"
     }
 }
 

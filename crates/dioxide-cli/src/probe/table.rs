@@ -6,6 +6,7 @@ use super::layer::Layer;
 use crate::report::grid::Grid;
 use crate::units;
 use anyhow::Result;
+use dioxide::text::shown;
 use dioxide_diagnose::words::nanoseconds;
 use std::io::Write;
 
@@ -29,7 +30,7 @@ pub fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
     if !document.devices.is_empty() {
         writeln!(out, "Devices, each before what it lies on\n{}", of_devices(&document.devices))?;
         for line in descriptions(&document.devices) {
-            writeln!(out, "{line}")?;
+            writeln!(out, "{}", shown(&line))?;
         }
         writeln!(out)?;
     }
@@ -58,7 +59,7 @@ pub fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
         )?;
     }
     for sentence in document.meaning.iter().chain(&document.unmeasured) {
-        writeln!(out, "{sentence}")?;
+        writeln!(out, "{}", shown(sentence))?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! A table before it is drawn: on a terminal here, on a page elsewhere.
 
 use comfy_table::{CellAlignment, Table, presets};
+use dioxide::text::shown;
 use std::fmt;
 
 /// Rows of texts, each as long as the header.
@@ -19,16 +20,16 @@ impl Grid {
     }
 }
 
-/// Words to the left, numbers to the right.
+/// Words to the left, numbers to the right. No name in it breaks a line.
 impl fmt::Display for Grid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         if self.header.iter().any(|name| !name.is_empty()) {
-            table.set_header(&self.header);
+            table.set_header(self.header.iter().map(shown));
         }
         for row in &self.rows {
-            table.add_row(row);
+            table.add_row(row.iter().map(shown));
         }
         for column in table.column_iter_mut() {
             let is_number = self.numbers[column.index];
