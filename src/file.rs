@@ -356,7 +356,8 @@ impl File {
     }
 
     /// How space is really prepared ahead: [`Growth::None`] where the file system cannot undo it after a
-    /// crash (the log says why, once), for a reader, and in the child of a fork. A file that was found
+    /// crash (the log says why, once), for a reader, and in the child of a fork. It becomes [`Growth::None`] when the
+    /// kernel refuses the space or the marker for good; appends go on. A file that was found
     /// [undecided](crate::Verdict::Undecided) goes on as it had begun, whatever was asked for.
     pub fn growth(&self) -> Growth {
         match self.inner() {

@@ -303,7 +303,7 @@ impl Queue {
         self.0.borrow().depth()
     }
 
-    /// Whether it works on io_uring.
+    /// Whether it works on io_uring. It stops when the kernel takes no requests any more; plain calls follow.
     pub fn uses_io_uring(&self) -> bool {
         self.0.borrow().uses_io_uring()
     }
