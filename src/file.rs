@@ -169,12 +169,13 @@ impl File {
     /// other memory, up to 1 MiB at a time, and copied.
     ///
     /// Sees every write that was acknowledged before the call (a reader beside another process: up to the end that
-    /// [`len`](Self::len) can tell it); never space that was only grown.
+    /// [`len`](Self::len) can tell it); never space that was only grown. Where another process truncates the file meanwhile, what
+    /// is read does not mix content from before and after that.
     ///
     /// # Errors
     ///
     /// What the kernel answers; `into` may then hold part of what was asked for. For a reader beside another process as
-    /// [`len`](Self::len).
+    /// [`len`](Self::len), and `EAGAIN` if that process truncates the file again and again while it is read: try again.
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         match self.inner() {
             Inner::Shared { engine, .. } => engine.read_at(into, offset),
@@ -197,7 +198,9 @@ impl File {
     ///
     /// # Errors
     ///
-    /// What the kernel answers; the length is then the old or the new one.
+    /// What the kernel answers; the length is then the old or the new one. While space is grown ahead, nothing that another
+    /// program wrote there is destroyed: [`Busy`](ErrorKind::Busy) while another process has the file open for writing,
+    /// [`Doubtful`](ErrorKind::Doubtful) when another program has written above the end. The length is then the old one.
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.writer(Operation::SetLen, None)?.0.set_len(len)
     }
@@ -308,9 +311,17 @@ impl File {
     /// # Errors
     ///
     /// What the kernel answers; the file is closed all the same, and the next open recovers it.
-    /// [`Doubtful`](ErrorKind::Doubtful): another program changed its size, so it was not cut; or wrote into the space ahead (found
-    /// with [`Growth::Unwritten`](crate::Growth::Unwritten)), so it was cut behind that, and what lies between reads as zeros, but for
-    /// what failed appends may have left there. What it writes above all the rest while the file is being closed is lost.
+    /// [`Busy`](ErrorKind::Busy): another process has the file open for writing. The file stays grown, with a marker by which
+    /// the next open, without that writer, keeps everything up to the last written extent.
+    /// [`Doubtful`](ErrorKind::Doubtful): another program changed its size, so it was not truncated; or wrote into the space ahead, so
+    /// it was truncated behind that. What lies between reads as zeros, but for what failed appends may have left there.
+    /// Writes of another program into [recycled](Self::recycle) space are not seen.
+    ///
+    /// # Other programs
+    ///
+    /// A write lease keeps them out while the file is truncated: an `open` of theirs waits, for less than a millisecond. A lease needs
+    /// the owner of the file or CAP_LEASE, and no reader that has the file open. Where it cannot be had, a write of another program is
+    /// lost that goes out in the microseconds between the last look at the file and the truncate.
     pub fn close(mut self) -> Result<()> {
         self.0.take().map_or(Ok(()), leave)
     }

@@ -43,11 +43,14 @@ mod flush;
 mod future;
 mod growth;
 mod inflight;
+#[doc(hidden)]
+pub mod ledger;
 mod map;
 mod marker;
 mod merge;
 mod open;
 mod options;
+mod os_error;
 mod pack;
 mod queue;
 mod reactor;

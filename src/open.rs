@@ -1,25 +1,28 @@
 //! Opening: find out what the path is, lock it, bring it into order, and only then let it be used.
 
+pub(crate) mod found;
 pub(crate) mod striped;
 
 use crate::backend::Backend;
 use crate::backend::syscall::Syscall;
-use crate::engine::process::{FileSystems, Process, may_be_a_failed_flush};
+use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::recover::{Recover, bring_into_order};
-use crate::engine::registry::Key;
-use crate::engine::{Engine, Ground, Parts, os_kind};
+use crate::engine::registry::{Key, Opening};
+use crate::engine::{Engine, Ground, Parts, flushed};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::file::Inner;
 use crate::growth::Wishes;
 use crate::marker::{Marker, Prepared};
 use crate::options::{Durability, Growth, OpenOptions, Tail};
+use crate::os_error;
 use crate::reader::Reader;
 use crate::recovery::{Recovery, Verdict};
 use crate::sync::nap;
 use crate::sys;
-use crate::sys::probe::{Facts, Part, Through};
-use rustix::fs::{FileType, Mode, OFlags};
+use crate::sys::probe::{Facts, Through};
+use found::{Found, There};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -63,7 +66,7 @@ pub(crate) fn temporary(options: &OpenOptions, dir: &Path) -> Result<Inner> {
         };
         Error::new(Operation::Open, &path, None, kind)
     })?;
-    let (key, engine) = adopt(options, process, &path, fd)?;
+    let (key, engine) = share_or_open(options, process, &path, There::Created(fd))?;
     shared(options, process, key, engine)
 }
 
@@ -88,8 +91,9 @@ fn open_read_only(options: &OpenOptions, path: &Arc<Path>) -> Result<Inner> {
     if options.create || options.create_new || options.truncate {
         return Err(fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
     }
-    let fd = sys::open(path, DIRECT | OFlags::RDONLY, Mode::empty(), options.descriptor_min)
-        .map_err(|errno| fail(refusal(errno)))?;
+    let found = find(path).map_err(fail)?;
+    let fd =
+        found.open(DIRECT | OFlags::RDONLY, options.descriptor_min).map_err(|errno| fail(refusal(errno)))?;
     let facts = facts(path, &fd)?;
     let key = Key::of(&facts);
     Ok(Inner::Reader(Reader::new(Arc::new(Syscall::new(fd)), path.clone(), facts, key, Process::current())))
@@ -97,41 +101,116 @@ fn open_read_only(options: &OpenOptions, path: &Arc<Path>) -> Result<Inner> {
 
 type Joined = (Key, Arc<Engine>);
 
-/// Joins the handles of a file that is open already, or opens it. Looks at the path first: closing a second
-/// descriptor of a file would end the POSIX locks that the program itself may hold on it.
+/// Joins the handles of a file that is open already, or opens it.
 fn open_writing(options: &OpenOptions, process: &'static Process, path: &Arc<Path>) -> Result<Joined> {
-    let stat = rustix::fs::stat(&**path).ok().filter(|_| !options.create_new);
-    match &stat {
-        Some(stat) => {
-            let key = key_of_stat(stat);
-            if let Some(engine) = process.registry.join(key) {
-                return Ok((key, engine));
-            }
-        }
-        None => refuse_if_wedged(process, path, sys::probe::parent(path))?,
-    }
-    let fd = open_one(options, process, path, stat.as_ref().is_some_and(is_device))?;
-    adopt(options, process, path, fd)
+    let there = match look_up(options, path)? {
+        Some(found) => There::Found(found),
+        None => create(options, process, path)?,
+    };
+    share_or_open(options, process, path, there)
 }
 
-fn is_device(stat: &rustix::fs::Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice
-}
-
-/// Opens what is there, or creates it under a name that is stable on return.
-fn open_one(
+fn share_or_open(
     options: &OpenOptions,
     process: &'static Process,
     path: &Arc<Path>,
-    is_device: bool,
-) -> Result<OwnedFd> {
-    let (fd, created) = open_or_create(options, path, is_device)?;
-    // An empty file may be one that another opener has created and not yet made stable.
-    let fresh = || options.create && rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_size == 0);
-    if created || (!is_device && fresh()) {
-        make_name_stable(process, path, &fd)?;
+    there: There,
+) -> Result<Joined> {
+    let key = there.key().map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))?;
+    let engine = process.registry.open(key, OpeningOne { options, process, path, there })?;
+    Ok((key, engine))
+}
+
+/// What a path names, if it may be opened.
+pub(crate) fn find(path: &Arc<Path>) -> Result<Found, ErrorKind> {
+    let found = Found::at(path).map_err(refusal)?;
+    found.check_kind().map(|()| found)
+}
+
+/// What a path names; nothing where that is to be created.
+fn look_up(options: &OpenOptions, path: &Arc<Path>) -> Result<Option<Found>> {
+    if options.create_new {
+        return Ok(None);
     }
-    Ok(fd)
+    match find(path) {
+        Err(ErrorKind::Os(libc::ENOENT)) if options.create => Ok(None),
+        found => found.map(Some).map_err(|kind| Error::new(Operation::Open, path, None, kind)),
+    }
+}
+
+/// Creates a file under a name that is stable on return; or finds the one that another opener has just created.
+fn create(options: &OpenOptions, process: &Process, path: &Arc<Path>) -> Result<There> {
+    let fail = |kind| Error::new(Operation::Open, path, None, kind);
+    refuse_if_wedged(process, path, sys::probe::parent(path))?;
+    let flags = DIRECT | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    match sys::open(path, flags, Mode::from_raw_mode(options.mode), options.descriptor_min) {
+        Ok(fd) => {
+            make_name_stable(process, path, &facts(path, &fd)?, &fd)?;
+            Ok(There::Created(fd))
+        }
+        Err(Errno::EXIST) if !options.create_new => find(path).map(There::Found).map_err(fail),
+        Err(errno) => Err(fail(refusal(errno))),
+    }
+}
+
+/// A file that is being opened for writing.
+struct OpeningOne<'a> {
+    options: &'a OpenOptions,
+    process: &'static Process,
+    path: &'a Arc<Path>,
+    there: There,
+}
+
+impl Opening for OpeningOne<'_> {
+    fn admit(&self) -> Result<()> {
+        admit(self.path, &self.there)
+    }
+
+    fn engine(self) -> Result<Engine> {
+        let Self { options, process, path, there } = self;
+        let (fd, facts) = open_there(options, process, path, there)?;
+        let file = Locked::new(fd, &facts).map_err(|kind| Error::new(Operation::Open, path, None, kind))?;
+        make_engine(options, process, path, file, facts)
+    }
+}
+
+fn admit(path: &Arc<Path>, there: &There) -> Result<()> {
+    there.admit().map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))
+}
+
+/// Opens for writing what was found.
+fn open_there(
+    options: &OpenOptions,
+    process: &'static Process,
+    path: &Arc<Path>,
+    there: There,
+) -> Result<(OwnedFd, Facts)> {
+    let found = match there {
+        There::Created(fd) => {
+            let facts = facts(path, &fd)?;
+            return Ok((fd, facts));
+        }
+        There::Found(found) => found,
+    };
+    let fd = open_alone(&found, OFlags::RDWR, options.descriptor_min)
+        .map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))?;
+    let facts = facts(path, &fd)?;
+    // An empty file may be one that another opener has created and not yet made stable.
+    if options.create && !facts.is_device && facts.len == 0 {
+        make_name_stable(process, path, &facts, &fd)?;
+    }
+    Ok((fd, facts))
+}
+
+/// Opens what may be a device. One that is mounted, or otherwise held, is refused: that is O_EXCL without O_CREAT.
+pub(crate) fn open_alone(found: &Found, access: OFlags, descriptor_min: u32) -> rustix::io::Result<OwnedFd> {
+    let alone = if found.is_device() { OFlags::EXCL } else { OFlags::empty() };
+    // A program that is gone may still keep it busy.
+    let opened = patiently(|| match found.open(DIRECT | access | alone, descriptor_min) {
+        Err(Errno::BUSY) => None,
+        result => Some(result),
+    });
+    opened.unwrap_or(Err(Errno::BUSY))
 }
 
 /// A wedged file system takes no new files: before one is created in `dir`. Where nothing can be asked, creating will
@@ -152,25 +231,6 @@ pub(crate) fn file_system(
     fs.map_err(|cause| Error::new(operation, path, None, ErrorKind::Wedged(cause)))
 }
 
-fn open_or_create(options: &OpenOptions, path: &Arc<Path>, is_device: bool) -> Result<(OwnedFd, bool)> {
-    // O_EXCL without O_CREAT: a device that is mounted, or otherwise held, is refused.
-    let plain = DIRECT | OFlags::RDWR | if is_device { OFlags::EXCL } else { OFlags::empty() };
-    let new = DIRECT | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-    let open = |flags| {
-        let mode = Mode::from_raw_mode(options.mode);
-        open_patiently(path, flags, mode, options.descriptor_min)
-    };
-    let result = match options {
-        OpenOptions { create_new: true, .. } => open(new).map(|fd| (fd, true)),
-        OpenOptions { create: true, .. } => match open(new) {
-            Err(Errno::EXIST) => open(plain).map(|fd| (fd, false)),
-            other => other.map(|fd| (fd, true)),
-        },
-        _ => open(plain).map(|fd| (fd, false)),
-    };
-    result.map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))
-}
-
 pub(crate) fn refusal(errno: Errno) -> ErrorKind {
     match errno {
         Errno::INVAL => ErrorKind::Unsupported(
@@ -183,18 +243,18 @@ pub(crate) fn refusal(errno: Errno) -> ErrorKind {
 }
 
 /// A new file survives a crash once its directory does.
-fn make_name_stable(process: &Process, path: &Arc<Path>, fd: &OwnedFd) -> Result<()> {
-    let facts = facts(path, fd)?;
+fn make_name_stable(process: &Process, path: &Arc<Path>, facts: &Facts, fd: &OwnedFd) -> Result<()> {
     let fs = file_system(process, path, Operation::Open, facts.fs, facts.through)?;
     let directory = sys::probe::parent_directory(path)
-        .map_err(|error| Error::new(Operation::Open, path, None, os_kind(&error)))?;
+        .map_err(|error| Error::new(Operation::Open, path, None, os_error::kind(&error)))?;
     flushing(&fs, path, Operation::Open, || {
-        rustix::io::retry_on_intr(|| rustix::fs::fsync(fd))?;
-        directory.sync_all()
+        flushed(|| Ok(rustix::fs::fsync(fd)?))?;
+        flushed(|| directory.sync_all())
     })
 }
 
-/// Performs what flushes. Fails if that does, or a flush that ran beside it.
+/// Performs steps of which some flush; the error of one that did says so ([`flushed`]). Fails if a step does, or a flush that
+/// ran beside it.
 pub(crate) fn flushing<R>(
     fs: &FileSystems,
     path: &Arc<Path>,
@@ -205,13 +265,13 @@ pub(crate) fn flushing<R>(
     let mut done = None;
     let result = fs.flushing(
         || perform().map(|result| done = Some(result)),
-        |failure| may_be_a_failed_flush(failure).then(|| Arc::new(error(os_kind(failure)))),
+        |failure| Arc::new(error(os_error::kind(failure))),
     );
     match (result, done, fs.wedged()) {
         (Ok(()), Some(done), _) => Ok(done),
         // Ours succeeded, one beside it did not.
         (Err(_), Some(_), Some(cause)) => Err(error(ErrorKind::Wedged(cause.clone()))),
-        (Err(failure), _, _) => Err(error(os_kind(&failure))),
+        (Err(failure), _, _) => Err(error(os_error::kind(&failure))),
         (Ok(()), None, _) => unreachable!("a success has a result"),
     }
 }
@@ -223,17 +283,10 @@ pub(crate) fn facts(path: &Arc<Path>, fd: &OwnedFd) -> Result<Facts> {
             Some(libc::EOPNOTSUPP) => ErrorKind::Unsupported(
                 "no direct I/O on this file: it is encrypted, or the file system is mounted with data=journal".into(),
             ),
-            _ => os_kind(&error),
+            _ => os_error::kind(&error),
         };
         Error::new(Operation::Open, path, None, kind)
     })
-}
-
-pub(crate) fn key_of_stat(stat: &rustix::fs::Stat) -> Key {
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::BlockDevice => Key { dev: stat.st_rdev, inode: None, part: Part::Whole },
-        _ => Key { dev: stat.st_dev, inode: Some(stat.st_ino), part: Part::Whole },
-    }
 }
 
 /// A handle of a file that was opened or joined; which is cut to nothing first, if that is asked for.
@@ -248,16 +301,6 @@ pub(crate) fn shared(
     }
     let durable = options.durability == Durability::EveryWrite;
     Ok(Inner::Shared { engine, key, process, durable })
-}
-
-/// Makes a file out of an open descriptor.
-fn adopt(options: &OpenOptions, process: &'static Process, path: &Arc<Path>, fd: OwnedFd) -> Result<Joined> {
-    let facts = facts(path, &fd)?;
-    let key = Key::of(&facts);
-    let file = || Locked::new(fd, &facts).map_err(|kind| Error::new(Operation::Open, path, None, kind));
-    let engine =
-        process.registry.open(key, || make_engine(options, process, path, file()?, facts.clone()))?;
-    Ok((key, engine))
 }
 
 fn make_engine(
@@ -317,20 +360,6 @@ pub(crate) fn ground(
     }
 }
 
-/// Opens what a program that is gone may still keep busy.
-pub(crate) fn open_patiently(
-    path: &Path,
-    flags: OFlags,
-    mode: Mode,
-    descriptor_min: u32,
-) -> rustix::io::Result<OwnedFd> {
-    let opened = patiently(|| match sys::open(path, flags, mode, descriptor_min) {
-        Err(Errno::BUSY) => None,
-        result => Some(result),
-    });
-    opened.unwrap_or(Err(Errno::BUSY))
-}
-
 /// Sees to it that nobody else has a file, by the lock that `try_lock` takes; and that it is none that the kernel itself
 /// writes. A device is its opener's already.
 pub(crate) fn claim(
@@ -346,12 +375,12 @@ pub(crate) fn claim(
         Ok(false) => None,
         result => Some(result.map(drop)),
     };
-    patiently(locked).ok_or(ErrorKind::Locked)?.map_err(|error| os_kind(&error))
+    patiently(locked).ok_or(ErrorKind::Locked)?.map_err(|error| os_error::kind(&error))
 }
 
 /// The kernel itself writes the image behind a loop device.
 fn refuse_image(fd: BorrowedFd<'_>) -> Result<(), ErrorKind> {
-    if let Some(device) = sys::probe::loop_device_on(fd).map_err(|error| os_kind(&error))? {
+    if let Some(device) = sys::probe::loop_device_on(fd).map_err(|error| os_error::kind(&error))? {
         return Err(ErrorKind::Busy(format!("it is the image behind /dev/{device}")));
     }
     Ok(())
@@ -390,7 +419,7 @@ impl Locked {
         match sys::try_lock(fd.as_fd()) {
             Ok(true) => Ok(Self(Some(Syscall::with_lease_of_caller(fd)))),
             Ok(false) => Err(ErrorKind::Locked),
-            Err(error) => Err(os_kind(&error)),
+            Err(error) => Err(os_error::kind(&error)),
         }
     }
 
@@ -442,7 +471,14 @@ fn in_order(
     facts: &Facts,
     how: Recover,
 ) -> Result<(Recovery, Option<Marker>)> {
-    flushing(fs, path, Operation::Recover, || bring_into_order(file, facts.identity, how))
+    let once = || flushing(fs, path, Operation::Recover, || bring_into_order(file, facts.identity, how));
+    // A program that is just being killed or executed keeps its descriptors for a moment. No flush of others waits meanwhile.
+    let unless_busy = || Some(once()).filter(|result| !matches!(result, Err(error) if is_busy(error)));
+    patiently(unless_busy).unwrap_or_else(once)
+}
+
+fn is_busy(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Busy(_))
 }
 
 /// What the space ahead will be, as far as that is possible. Never another kind than was asked for: after a crash the
@@ -492,16 +528,17 @@ pub fn recover(path: impl AsRef<Path>, how: Recover) -> Result<Recovery> {
     let path: Arc<Path> = path.as_ref().into();
     settle_own();
     let fail = |kind| Error::new(Operation::Recover, &path, None, kind);
-    let access = if how == Recover::Inspect { OFlags::RDONLY } else { OFlags::RDWR };
-    let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let fd = rustix::fs::open(&*path, flags, Mode::empty())
-        .map_err(|errno| fail(ErrorKind::Os(errno.raw_os_error())))?;
-    let facts = facts(&path, &fd)?;
-    if facts.is_device {
+    let found = find(&path).map_err(fail)?;
+    if found.is_device() {
         return Err(fail(ErrorKind::Unsupported("a block device does not grow".into())));
     }
+    let access = if how == Recover::Inspect { OFlags::RDONLY } else { OFlags::RDWR };
+    let fd = found
+        .open(access | OFlags::CLOEXEC | OFlags::NOCTTY, 0)
+        .map_err(|errno| fail(ErrorKind::Os(errno.raw_os_error())))?;
+    let facts = facts(&path, &fd)?;
     let found = if how == Recover::Inspect {
-        bring_into_order(&Syscall::new(fd), facts.identity, how).map_err(|error| fail(os_kind(&error)))
+        bring_into_order(&Syscall::new(fd), facts.identity, how).map_err(|error| fail(os_error::kind(&error)))
     } else {
         let fs = file_system(Process::current(), &path, Operation::Recover, facts.fs, facts.through)?;
         let file = Locked::new(fd, &facts).map_err(fail)?;

@@ -191,7 +191,11 @@ impl OpenOptions {
         self
     }
 
-    /// Opens `path`: a regular file or a block device.
+    /// Opens `path`: a regular file or a block device. Anything else is refused and not opened.
+    ///
+    /// A file that this process has open for writing already is shared, by threads that the kernel would let open it: it decides by
+    /// the user, groups and capabilities of the calling thread, and by mounts and flags of the file. Landlock rules are not asked
+    /// then. Sharing opens no further descriptor, so the program keeps its POSIX locks.
     ///
     /// Opening for writing takes a lock against other writers, recovers what a crash left behind
     /// (see [`File::recovery`]) and makes what it found durable. Where O_DIRECT is not direct (btrfs with checksums,
@@ -200,11 +204,12 @@ impl OpenOptions {
     /// # Errors
     ///
     /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) when another process has the file open for
-    /// writing, [`Busy`](crate::ErrorKind::Busy) for a block device in use,
+    /// writing, [`Busy`](crate::ErrorKind::Busy) for a block device in use, or a file that a crash left
+    /// grown and another process has open for writing,
     /// [`Doubtful`](crate::ErrorKind::Doubtful) when another program changed the length of a file
     /// that a crash left grown, [`Wedged`](crate::ErrorKind::Wedged) after a failed flush on that
-    /// file system, [`Unsupported`](crate::ErrorKind::Unsupported) where there is no O_DIRECT, and whatever the
-    /// kernel answers.
+    /// file system, [`Unsupported`](crate::ErrorKind::Unsupported) where there is no O_DIRECT and for a FIFO, a
+    /// character device or a socket, and whatever the kernel answers (`EACCES` also where the file would be shared).
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         File::open_with(self, path.as_ref())
     }

@@ -1,13 +1,15 @@
 //! A read-only handle, with a descriptor of its own. Whoever writes the file may be this process, another one, or
 //! nobody, and that may change at any time: each call finds out.
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Stamps};
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::registry::Key;
 use crate::engine::{self, Engine, Parts, recover};
 use crate::error::{Error, Operation, Result};
+use crate::marker::Marker;
 use crate::open;
 use crate::options::{OpenOptions, Tail};
+use crate::os_error;
 use crate::recovery::{Recovery, Verdict};
 use crate::sync::{Mutex, OnceLock};
 use crate::sys::probe::{Alignment, Facts};
@@ -16,12 +18,32 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// How often a read is repeated because the file became shorter under it.
-const SHRINKS_MAX: u32 = 100;
+/// How often a read is repeated because the file may have become shorter under it, before it fails.
+const READS_MAX: u32 = 100;
 
-/// How often a read is repeated because the marker changed under it. Nearly always the file only grew; beside a fast
-/// writer a long read would never end.
-const CHANGES_MAX: u32 = 3;
+/// How often a read is repeated because a file without a marker changed under it.
+const UNMARKED_READS_MAX: u32 = 3;
+
+/// What a reader knew of the file when it began to read.
+#[derive(Debug)]
+struct View {
+    marker: Option<Vec<u8>>,
+    /// All below was written.
+    len: u64,
+    /// As it was then. Meant only where no marker shows changes.
+    stamps: Stamps,
+}
+
+/// What happened to a file while it was read.
+#[derive(Debug, PartialEq)]
+enum Since {
+    /// Nothing below the end became shorter.
+    OnlyGrowth,
+    /// It has no marker, as before, and something changed.
+    UnmarkedChange,
+    /// It may have become shorter, and have been grown again.
+    PerhapsTruncation,
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -65,7 +87,7 @@ impl Reader {
         if let Some(engine) = self.engine() {
             return Ok(engine.len());
         }
-        self.find(u64::MAX).map(|(_, len)| len).map_err(|error| self.error(Operation::Len, &error))
+        self.find(u64::MAX).map(|view| view.len).map_err(|error| self.error(Operation::Len, &error))
     }
 
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
@@ -88,7 +110,7 @@ impl Reader {
     pub fn read_beside_others(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         let fail = |kind| Error::new(Operation::Read, &self.path, Some(offset), kind);
         let read = self.read_by_marker(into, offset);
-        read.map(|read| read as usize).map_err(|error| fail(engine::os_kind(&error)))
+        read.map(|read| read as usize).map_err(|error| fail(os_error::kind(&error)))
     }
 
     /// The engine of the file, if this process writes it right now: it knows the length exactly, and keeps reads and
@@ -115,34 +137,58 @@ impl Reader {
         readable_here.then(|| self.of_device.get_or_init(|| Arc::new(Engine::new(parts()))).clone())
     }
 
-    /// Reads what another process may be writing, and even cutting.
+    /// Reads what another process may be writing, and even truncating. A read under which the file became shorter may hold zeros
+    /// of space that was grown again, so it is repeated. Growth harms nothing, and beside a fast writer there is always some: the
+    /// count in the marker tells the two apart. With a file that is truncated all the time the read fails in the end, by EAGAIN.
+    ///
+    /// A file without a marker was not grown. Within one read another process may grow it, and take growth and marker back. Such a
+    /// life takes several syncs, so it does not fit into several reads in a row without being seen. A change in each of them,
+    /// and never a marker, is a program that writes without growth. (Before Linux 6.13 a change within a tick of the clock
+    /// is not seen.)
     fn read_by_marker(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
         let wanted_end = offset.saturating_add(into.len() as u64);
-        let (mut shrinks, mut changes) = (0, 0);
-        loop {
-            let (marker, len) = self.find(wanted_end)?;
-            match engine::read_up_to(&*self.backend, into, offset, len, self.facts.alignment) {
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && shrinks < SHRINKS_MAX => {
-                    shrinks += 1;
+        let mut unmarked_reads = 0;
+        for _ in 0..READS_MAX {
+            let view = self.find(wanted_end)?;
+            let read = engine::read_up_to(&*self.backend, into, offset, view.len, self.facts.alignment);
+            match (self.since(&view)?, read) {
+                (Since::OnlyGrowth, read) => return read,
+                (Since::UnmarkedChange, Ok(read)) if unmarked_reads == UNMARKED_READS_MAX => return Ok(read),
+                (Since::UnmarkedChange, Ok(_)) => unmarked_reads += 1,
+                // It became shorter.
+                (_, Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     self.forget();
+                    unmarked_reads = 0;
                 }
-                Ok(_) if changes < CHANGES_MAX && self.read_marker()? != marker => changes += 1,
-                result => return result,
+                (_, Err(error)) => return Err(error),
+                (Since::PerhapsTruncation, Ok(_)) => unmarked_reads = 0,
             }
         }
+        Err(io::Error::from_raw_os_error(libc::EAGAIN))
     }
 
-    /// The length, and the marker it was found with; or, to spare the look at the extents, any length known to be
-    /// written that is `enough`.
-    fn find(&self, enough: u64) -> io::Result<(Option<Vec<u8>>, u64)> {
+    fn since(&self, view: &View) -> io::Result<Since> {
+        Ok(match (&view.marker, self.read_marker()?) {
+            _ if self.facts.is_device => Since::OnlyGrowth,
+            (None, None) if self.backend.stamps()? == view.stamps => Since::OnlyGrowth,
+            (None, None) => Since::UnmarkedChange,
+            (Some(before), Some(now)) if *before == now || only_grew(before, &now) => Since::OnlyGrowth,
+            _ => Since::PerhapsTruncation,
+        })
+    }
+
+    /// The length; or, to spare the look at the extents, any length known to be written that is `enough`.
+    fn find(&self, enough: u64) -> io::Result<View> {
         if self.facts.is_device {
-            return Ok((None, self.facts.len));
+            return Ok(View { marker: None, len: self.facts.len, stamps: Stamps::new() });
         }
-        if let Some(known) = self.known().filter(|(_, len)| *len >= enough)
-            && self.read_marker()?.as_ref() == Some(&known.0)
+        if let Some((known, len)) = self.known().filter(|(_, len)| *len >= enough)
+            && self.read_marker()?.as_ref() == Some(&known)
         {
-            return Ok((Some(known.0), known.1));
+            return Ok(View { marker: Some(known), len, stamps: Stamps::new() });
         }
+        // Before the look: what changes meanwhile counts as a change since.
+        let stamps = self.backend.stamps()?;
         let (marker, found) = recover::look(&*self.backend, self.facts.identity)?;
         let len = match found.verdict {
             Verdict::Cut => found.ceiling,
@@ -151,7 +197,7 @@ impl Reader {
             Verdict::Clean | Verdict::Foreign | Verdict::Doubtful(_) => found.physical_size,
         };
         self.learn(marker.clone().map(|marker| (marker, len)));
-        Ok((marker, len))
+        Ok(View { marker, len, stamps })
     }
 
     fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {
@@ -174,8 +220,14 @@ impl Reader {
     }
 
     fn error(&self, operation: Operation, error: &io::Error) -> Error {
-        Error::new(operation, &self.path, None, engine::os_kind(error))
+        Error::new(operation, &self.path, None, os_error::kind(error))
     }
+}
+
+/// Whether two markers of a file say that it only grew between them.
+fn only_grew(before: &[u8], now: &[u8]) -> bool {
+    let marker = |bytes| Marker::decode(bytes).ok();
+    marker(before).zip(marker(now)).is_some_and(|(before, now)| before.only_grew_until(&now))
 }
 
 impl Drop for Reader {

@@ -2,6 +2,7 @@
 
 use crate::marker::{Identity, Marker, Mode};
 use std::fmt;
+use std::ops::Range;
 
 /// Allocated space of a file, as FIEMAP tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +139,18 @@ pub fn written_above(from: u64, physical_size: u64, extents: &[Extent]) -> Optio
     (end > from).then_some(end)
 }
 
+/// The written ranges above `from`, however the file system divides them into extents.
+pub fn written_ranges(from: u64, extents: &[Extent]) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for extent in extents.iter().filter(|extent| extent.written && extent.end > from) {
+        match ranges.last_mut() {
+            Some(last) if last.end == extent.start => last.end = extent.end,
+            _ => ranges.push(extent.start.max(from)..extent.end),
+        }
+    }
+    ranges
+}
+
 /// Signs that someone else changed the file after the crash.
 fn doubt(marker: &Marker, physical_size: u64, extents: &[Extent]) -> Option<String> {
     let Marker { grown_from, grown_to, .. } = *marker;
@@ -176,6 +189,7 @@ mod tests {
         grown_from: 65536,
         grown_to: 131072,
         epoch: 1,
+        truncations: Some(0),
     };
     const GROWING: Marker = Marker { grown_from: 16384, grown_to: 65536, ..MARKER };
 
@@ -204,6 +218,16 @@ mod tests {
         assert_eq!(written_above(8192, 65536, &extents), Some(24576));
         assert_eq!(written_above(8192, 22528, &extents), Some(22528), "as much as the file has of it");
         assert_eq!(written_above(24576, 65536, &extents), None);
+    }
+
+    #[test]
+    fn written_ranges_do_not_depend_on_how_extents_are_divided() {
+        let whole = [extent(0, 16384, true), extent(16384, 20480, false), extent(20480, 24576, true)];
+        let divided = [extent(4096, 8192, true), extent(8192, 16384, true), extent(20480, 24576, true)];
+        for extents in [&whole, &divided] {
+            assert_eq!(written_ranges(4096, extents), [4096..16384, 20480..24576]);
+        }
+        assert!(written_ranges(24576, &whole).is_empty());
     }
 
     #[test]

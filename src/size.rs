@@ -61,6 +61,11 @@ impl Sizes {
         *self = Self { physical: self.physical, ..Self::settled(0) };
     }
 
+    /// With nothing in flight, the space ahead was given up.
+    pub fn give_up_ahead(&mut self) {
+        self.physical = self.reserved;
+    }
+
     /// The only write in flight was to move i_size itself, failed, and was taken back.
     pub fn take_back_to(&mut self, end: u64) {
         assert!(self.written <= end && end <= self.reserved);

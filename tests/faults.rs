@@ -12,6 +12,7 @@ use dioxide_testkit::trials::{
     Failed, Trial, TrialResult, disk_trial, lab_trials, lab_trials_where, volume_trials_where,
 };
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
+use rustix::fs::XattrFlags;
 use rustix::process::{Resource, Rlimit};
 use std::fs;
 use std::io;
@@ -141,6 +142,101 @@ fn without_attributes_nothing_grows(dir: TestDir) -> TrialResult {
         }
     }
     Ok(())
+}
+
+/// A child that may not allocate, from the beginning.
+fn append_without_fallocate(acks: &Acks, args: &[String]) {
+    refuse(libc::SYS_fallocate, args[2].parse().expect("a number"));
+    let path = Path::new(&args[0]);
+    let placed = works_without_growth(path, writable().growth(growth_named(&args[1]))).expect("it works");
+    placed.into_iter().for_each(|placed| acks.send(placed.to_ack()));
+}
+
+/// Where zeros are asked for and no call allocates them, they are written.
+fn refusals_of_fallocate(fs: Fs) -> Vec<(&'static str, i32)> {
+    let unwritten = [libc::EOPNOTSUPP, libc::ENOSYS, libc::EPERM].map(|errno| ("unwritten", errno));
+    let all = unwritten.into_iter().chain([("zeroed", libc::EPERM)]);
+    all.filter(|(growth, _)| growth_on(fs, growth_named(growth)) != Growth::None).collect()
+}
+
+fn where_fallocate_is_refused_appends_go_on(dir: TestDir) -> TrialResult {
+    for (growth, errno) in refusals_of_fallocate(dir.fs()) {
+        let path = dir.join(format!("{growth}-{errno}"));
+        let placed = placed(&played("append_without_fallocate", &path, &[growth, &errno.to_string()])?);
+        assert_tidy(&path, assert_gapless(&placed, 0))?;
+        assert_all_there(&fs::read(&path)?, &placed);
+    }
+    Ok(())
+}
+
+/// A child that may not allocate any more once its file has grown, and then is gone as by a crash.
+fn append_beyond_the_last_growth(acks: &Acks, args: &[String]) {
+    let (path, errno) = (Path::new(&args[0]), args[2].parse().expect("a number"));
+    let mut options = writable();
+    options.growth(growth_named(&args[1])).growth_cap(MIB).durability(Durability::EveryWrite);
+    let file = options.open(path).expect("it opens");
+    acks.send(append(&file, 0, 0, 1).expect("there is space").to_ack());
+    assert_ne!(file.growth(), Growth::None);
+    refuse(libc::SYS_fallocate, errno);
+    let placed = together(4, |writer| {
+        let append = |number| append(&file, 1 + writer, number, 1 + number % 3).expect("no call needs it");
+        (0..200).map(append).collect::<Vec<_>>()
+    });
+    placed.into_iter().flatten().for_each(|placed| acks.send(placed.to_ack()));
+    assert_eq!(file.growth(), Growth::None);
+    assert_eq!(times_said(path, "no growth ahead"), 1, "said once");
+    std::mem::forget(file);
+}
+
+/// The marker that announced a growth is away before the kernel moves the end, so nothing is doubtful after a crash.
+fn where_fallocate_is_refused_after_a_growth_appends_go_on(dir: TestDir) -> TrialResult {
+    for (growth, errno) in refusals_of_fallocate(dir.fs()) {
+        let path = dir.join(format!("{growth}-{errno}"));
+        let args = [growth, &errno.to_string()];
+        let placed = placed(&played("append_beyond_the_last_growth", &path, &args)?);
+        let end = assert_gapless(&placed, 0);
+        assert_tidy(&path, end)?;
+        assert_all_there(&fs::read(&path)?, &placed);
+        let file = reopen(&path)?;
+        assert_eq!(file.len()?, end);
+        file.close()?;
+    }
+    Ok(())
+}
+
+/// Takes all the place that a file has for attributes.
+fn fill_attributes(path: &Path) -> io::Result<()> {
+    let mut len = 3900;
+    for number in 0.. {
+        let value = vec![b'x'; len];
+        match rustix::fs::setxattr(path, format!("user.{number}"), &value, XattrFlags::empty()) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::NOSPC) if len > 0 => len /= 2,
+            Err(rustix::io::Errno::NOSPC) => break,
+            Err(other) => return Err(other.into()),
+        }
+    }
+    Ok(())
+}
+
+/// That is no space only for the attribute, on a disk that has much.
+fn a_file_without_place_for_an_attribute_is_appended_to_without_growth(dir: TestDir) -> TrialResult {
+    for growth in ["unwritten", "zeroed"] {
+        if growth_on(dir.fs(), growth_named(growth)) != Growth::None {
+            let path = dir.join(growth);
+            fs::write(&path, b"")?;
+            fill_attributes(&path)?;
+            works_without_growth(&path, writable().growth(growth_named(growth)))?;
+        }
+    }
+    Ok(())
+}
+
+fn has_little_place_for_attributes(fs: Fs) -> Applies {
+    match fs {
+        Fs::Ext4 | Fs::Ext3 => Ok(()),
+        _ => Err("attributes get as much place as they need"),
+    }
 }
 
 /// A child with a thread whose writes are always put off. That thread alone fails, and not before it has tried again.
@@ -959,6 +1055,66 @@ fn without_io_uring_queues_make_plain_calls(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// From now on the kernel takes no more than so many requests of a ring at a time in this thread, and answers `errno`.
+fn refuse_to_submit_more_than(count: u32, errno: i32) {
+    filter(&mut [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 3, libc::SYS_io_uring_enter as u32),
+        // `to_submit`: the second argument of `struct seccomp_data`.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 16 + 8),
+        step(libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K, 0, 1, count),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ]);
+}
+
+/// A child whose kernel has no memory for what its queues submit: for more than one request at a time, or for any, from the
+/// second round on.
+fn queue_where_requests_are_refused(acks: &Acks, args: &[String]) {
+    let (count, errno) = (args[1].parse().expect("a number"), args[2].parse().expect("a number"));
+    let file =
+        writable().durability(Durability::EveryWrite).growth_cap(MIB).open(&args[0]).expect("it opens");
+    let works = |writer: u64| {
+        let queue = QueueOptions::new().depth(16).open();
+        for round in 0..8 {
+            (0..16).for_each(|n| {
+                queue.append(&file, record(writer, 16 * round + n, 1), 16 * round + n).expect("room")
+            });
+            let mut tags: Vec<_> = queue
+                .reap(16)
+                .map(|done| {
+                    let offset = done.result.expect("there is space");
+                    acks.send(Placed { offset, writer, number: done.tag, blocks: 1 }.to_ack());
+                    done.tag
+                })
+                .collect();
+            tags.sort_unstable();
+            assert!(tags.into_iter().eq(16 * round..16 * round + 16), "lost or doubled");
+            if round == 0 && queue.uses_io_uring() {
+                refuse_to_submit_more_than(count, errno);
+            }
+        }
+        // One at a time it goes on; where none is taken, plain calls do.
+        assert!(count > 0 || !queue.uses_io_uring());
+    };
+    thread::scope(|scope| (0..3).for_each(|writer| drop(scope.spawn(move || works(writer)))));
+    file.close().expect("it closes");
+}
+
+fn a_ring_that_the_kernel_has_no_memory_for_loses_and_doubles_nothing(dir: TestDir) -> TrialResult {
+    for (count, errno) in
+        [(1, libc::ENOMEM), (1, libc::EAGAIN), (1, libc::EBUSY), (0, libc::ENOMEM), (0, libc::EPERM)]
+    {
+        let path = dir.join(format!("{count}-{errno}"));
+        let (count, errno) = (count.to_string(), errno.to_string());
+        let placed = placed(&played("queue_where_requests_are_refused", &path, &[&count, &errno])?);
+        assert_eq!(placed.len(), 3 * 8 * 16);
+        assert_tidy(&path, assert_gapless(&placed, 0))?;
+        assert_all_there(&fs::read(&path)?, &placed);
+    }
+    Ok(())
+}
+
 /// A child that may lock less memory than its queue's buffers have.
 fn append_with_little_locked_memory(acks: &Acks, args: &[String]) {
     let file = writable().growth(Growth::None).open(&args[0]).expect("it opens");
@@ -1183,6 +1339,149 @@ fn many_threads_open_and_close_a_file_at_once(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+// --- what is blamed for a failed flush --------------------------------------------------------------
+
+/// From now on pwritev2 with RWF_DSYNC answers this in this thread.
+fn refuse_durable_writes(errno: i32) {
+    filter(&mut [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 3, libc::SYS_pwritev2 as u32),
+        // The flags: the sixth argument of `struct seccomp_data`.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 16 + 5 * 8),
+        step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, libc::RWF_DSYNC as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ]);
+}
+
+/// Two files of one file system, each with a durable record.
+fn two_durable_files(dir: &Path) -> [File; 2] {
+    ["one", "other"].map(|name| {
+        let file = writable().durability(Durability::EveryWrite).open(dir.join(name)).expect("it opens");
+        append(&file, 1, 0, 1).expect("there is space");
+        file
+    })
+}
+
+/// Does something in a thread of its own, whose system calls it may restrict for good.
+fn in_a_sandbox<R: Send>(act: impl FnOnce() -> R + Send) -> R {
+    thread::scope(|scope| scope.spawn(act).join().expect("it ends"))
+}
+
+/// A child of which one thread may make no durable write by RWF_DSYNC.
+fn write_where_dsync_is_refused(acks: &Acks, args: &[String]) {
+    let (dir, errno) = (Path::new(&args[0]), args[1].parse().expect("a number"));
+    let [one, other] = two_durable_files(dir);
+    let result = in_a_sandbox(|| {
+        refuse_durable_writes(errno);
+        one.write_at(&record(2, 0, 1), 0)
+    });
+    let is_missing = [libc::ENOSYS, libc::EOPNOTSUPP].contains(&errno);
+    match result {
+        Ok(()) => assert!(is_missing, "it was refused"),
+        Err(error) => assert!(!is_missing && error.errno() == errno, "{error}"),
+    }
+    // These threads are refused nothing.
+    for file in [one, other] {
+        acks.send(append(&file, 3, 0, 1).expect("nothing was flushed").to_ack());
+        file.sync_data().expect("nothing failed");
+        file.close().expect("it closes");
+    }
+    let first = fs::read(dir.join("one")).expect("it is there");
+    assert_eq!(Stamp::of(&first[..BLOCK]).map(|stamp| stamp.writer), Some(if is_missing { 2 } else { 1 }));
+}
+
+fn a_durable_write_refused_before_any_io_wedges_nothing(dir: TestDir) -> TrialResult {
+    for errno in [libc::EPERM, libc::EACCES, libc::ENOMEM, libc::EOPNOTSUPP, libc::ENOSYS] {
+        let acks = played("write_where_dsync_is_refused", &dir, &[&errno.to_string()])?;
+        assert_eq!(acks.len(), 2, "{errno}");
+    }
+    Ok(())
+}
+
+/// A child whose durable writes find neither RWF_DSYNC nor a flush that succeeds.
+fn write_where_dsync_is_missing_and_flushes_fail(_: &Acks, args: &[String]) {
+    let [one, other] = two_durable_files(Path::new(&args[0]));
+    let error = in_a_sandbox(|| {
+        refuse_durable_writes(libc::ENOSYS);
+        refuse(libc::SYS_fdatasync, libc::EIO);
+        one.write_at(&record(2, 0, 1), 0).expect_err("its flush failed")
+    });
+    assert_eq!(error.errno(), libc::EIO);
+    assert_wedged(&other, libc::EIO);
+}
+
+/// The flush behind the write is part of it.
+fn a_failed_flush_behind_a_write_without_dsync_wedges(dir: TestDir) -> TrialResult {
+    played("write_where_dsync_is_missing_and_flushes_fail", &dir, &[]).map(drop)
+}
+
+fn assert_wedged(file: &File, errno: i32) {
+    match refusal(append(file, 9, 0, 1)) {
+        ErrorKind::Wedged(cause) => {
+            assert_eq!((cause.errno(), cause.kind()), (errno, &ErrorKind::Os(errno)), "{cause}");
+        }
+        other => panic!("not wedged: {other:?}"),
+    }
+}
+
+/// A child of which one thread is told by a flush that there is no space.
+fn flush_where_there_is_no_space(_: &Acks, args: &[String]) {
+    let (dir, errno) = (Path::new(&args[0]), args[1].parse().expect("a number"));
+    let [one, other] = two_durable_files(dir);
+    let error = in_a_sandbox(|| {
+        refuse(libc::SYS_fdatasync, errno);
+        one.sync_data().expect_err("it says so")
+    });
+    assert!(!matches!(error.kind(), ErrorKind::NoSpace(_)), "nothing to be tried again: {error}");
+    assert_wedged(&other, errno);
+    assert!(matches!(refusal(one.close()), ErrorKind::Wedged(_)));
+}
+
+/// As of a thin pool that has no block for what was acknowledged.
+fn no_space_of_a_flush_wedges(dir: TestDir) -> TrialResult {
+    for errno in [libc::ENOSPC, libc::EDQUOT] {
+        played("flush_where_there_is_no_space", &dir, &[&errno.to_string()])?;
+    }
+    Ok(())
+}
+
+/// A child that leaves a file as a crash does.
+fn leave_a_file_grown(acks: &Acks, args: &[String]) {
+    let file = writable().durability(Durability::EveryWrite).open(Path::new(&args[0])).expect("it opens");
+    append(&file, 1, 0, 1).expect("there is space");
+    acks.send([file.growth() as u64, 0, 0]);
+    std::mem::forget(file);
+}
+
+/// A child that opens a file of which a system call fails, beside one that is in use.
+fn open_what_cannot_be_looked_at(_: &Acks, args: &[String]) {
+    let path = Path::new(&args[0]);
+    let number = |nth: usize| args[nth].parse::<i32>().expect("a number");
+    let dir = path.parent().expect("it has one");
+    let [one, other] = two_durable_files(dir);
+    let error = in_a_sandbox(|| {
+        refuse(number(1).into(), number(2));
+        reopen(path).map(drop).expect_err("it cannot be looked at")
+    });
+    assert_eq!(error.errno(), number(2), "{error}");
+    for file in [one, other] {
+        append(&file, 2, 0, 1).expect("no flush failed");
+        file.close().expect("it closes");
+    }
+    reopen(path).and_then(File::close).expect("nothing is wrong with it");
+}
+
+/// Only a call that flushes can be blamed for a flush.
+fn eio_of_an_attribute_or_of_extents_at_open_wedges_nothing(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    for (call, errno) in [(libc::SYS_fgetxattr, libc::EIO), (libc::SYS_ioctl, libc::EUCLEAN)] {
+        played("leave_a_file_grown", &path, &[])?;
+        played("open_what_cannot_be_looked_at", &path, &[&call.to_string(), &errno.to_string()])?;
+    }
+    Ok(())
+}
+
 // --- the list -------------------------------------------------------------------------------------
 
 /// The file systems on which a test applies.
@@ -1194,8 +1493,11 @@ fn trials() -> Vec<Trial> {
         a_renamed_file_goes_on_under_both_names,
         a_file_cut_by_another_program_is_said_to_be_so,
         a_write_that_is_put_off_for_ever_fails_alone,
+        a_failed_flush_behind_a_write_without_dsync_wedges,
+        no_space_of_a_flush_wedges,
         a_storm_of_signals_is_not_noticed,
         without_io_uring_queues_make_plain_calls,
+        a_ring_that_the_kernel_has_no_memory_for_loses_and_doubles_nothing,
         buffers_that_may_not_be_locked_are_ordinary_ones,
         a_process_without_descriptors_is_told_so,
         low_descriptors_stay_the_programs,
@@ -1207,12 +1509,16 @@ fn trials() -> Vec<Trial> {
         many_threads_open_and_close_a_file_at_once,
     ];
     let where_files_grow: &[LabTest] = named![
+        where_fallocate_is_refused_appends_go_on,
+        where_fallocate_is_refused_after_a_growth_appends_go_on,
         without_attributes_nothing_grows,
         a_program_that_gives_up_its_rights_appends_without_growth,
         a_program_that_gives_up_its_rights_after_growth_loses_nothing,
         without_threads_a_writer_grows_the_file,
     ];
     let where_files_grow_unwritten: &[LabTest] = named![
+        a_durable_write_refused_before_any_io_wedges_nothing,
+        eio_of_an_attribute_or_of_extents_at_open_wedges_nothing,
         what_another_program_appends_meanwhile_is_kept,
         what_another_program_writes_into_the_space_ahead_is_kept,
     ];
@@ -1222,7 +1528,10 @@ fn trials() -> Vec<Trial> {
         immutable_and_append_only_files_are_refused,
         an_image_is_refused_with_however_few_descriptors,
     ];
-    let lists: [(&[LabTest], Where); 3] = [
+    let with_little_place_for_attributes: &[LabTest] =
+        named![a_file_without_place_for_an_attribute_is_appended_to_without_growth];
+    let lists: [(&[LabTest], Where); 4] = [
+        (with_little_place_for_attributes, has_little_place_for_attributes),
         (where_files_grow, grows_somehow),
         (where_files_grow_unwritten, Fs::grows_unwritten),
         (with_a_disk, Fs::has_disk),
@@ -1274,6 +1583,13 @@ fn main() -> ExitCode {
     log::set_max_level(log::LevelFilter::Warn);
     let scenarios: &[child::Scenario] = &[
         ("append_without_attributes", append_without_attributes),
+        ("append_without_fallocate", append_without_fallocate),
+        ("append_beyond_the_last_growth", append_beyond_the_last_growth),
+        ("write_where_dsync_is_refused", write_where_dsync_is_refused),
+        ("write_where_dsync_is_missing_and_flushes_fail", write_where_dsync_is_missing_and_flushes_fail),
+        ("flush_where_there_is_no_space", flush_where_there_is_no_space),
+        ("leave_a_file_grown", leave_a_file_grown),
+        ("open_what_cannot_be_looked_at", open_what_cannot_be_looked_at),
         ("append_beside_a_write_put_off", append_beside_a_write_put_off),
         ("open_then_give_up_rights", open_then_give_up_rights),
         ("grow_then_give_up_rights", grow_then_give_up_rights),
@@ -1282,6 +1598,7 @@ fn main() -> ExitCode {
         ("open_by_high_descriptors", open_by_high_descriptors),
         ("append_without_threads", append_without_threads),
         ("append_without_io_uring", append_without_io_uring),
+        ("queue_where_requests_are_refused", queue_where_requests_are_refused),
         ("append_with_little_locked_memory", append_with_little_locked_memory),
         ("queue_in_a_storm", queue_in_a_storm),
         #[cfg(target_arch = "x86_64")]

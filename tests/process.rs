@@ -11,10 +11,12 @@ use dioxide_testkit::lab::{self, Disk, Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
 use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, volume_trials_where};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
+use rustix::thread::UnshareFlags;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -159,6 +161,31 @@ fn the_programs_own_lock_outlives<T>(
 
 fn a_second_writing_handle_does_not_end_the_programs_own_lock(dir: TestDir) -> TrialResult {
     assert!(the_programs_own_lock_outlives(&dir, |path| writable().open(path)?.close())?);
+    Ok(())
+}
+
+/// The right to share a file is asked of a descriptor that opens nothing.
+fn a_refused_handle_does_not_end_the_programs_own_lock(dir: TestDir) -> TrialResult {
+    fs::set_permissions(&*dir, fs::Permissions::from_mode(0o755))?;
+    let refused = |path: &Path| {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("root may");
+        let open_as_another = || {
+            // SAFETY: these concern this thread alone.
+            unsafe {
+                rustix::thread::unshare_unsafe(UnshareFlags::FS).expect("a thread may");
+                rustix::process::chdir(&*dir).expect("root may");
+                libc::setfsuid(65534);
+            }
+            OpenOptions::new()
+                .write(true)
+                .open(path.file_name().expect("it has one"))
+                .map_err(|error| error.errno())
+        };
+        let opened = std::thread::scope(|scope| scope.spawn(open_as_another).join().expect("it ends"));
+        assert_eq!(opened.err(), Some(libc::EACCES));
+        Ok(())
+    };
+    assert!(the_programs_own_lock_outlives(&dir, refused)?);
     Ok(())
 }
 
@@ -676,6 +703,7 @@ fn trials() -> Vec<Trial> {
         the_programs_own_lock_of_the_whole_file_works_beside_ours,
         the_programs_own_lock_with_length_0_is_refused_with_eagain,
         a_second_writing_handle_does_not_end_the_programs_own_lock,
+        a_refused_handle_does_not_end_the_programs_own_lock,
         an_open_reading_handle_does_not_end_the_programs_own_lock,
         closing_a_reading_handle_or_looking_ends_the_programs_own_lock,
         a_reading_handle_goes_on_in_a_forked_child,

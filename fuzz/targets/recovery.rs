@@ -40,6 +40,7 @@ fn check(left: &Left) {
         grown_from: place(left.grown_from),
         grown_to: place(left.grown_to),
         epoch: 1,
+        truncations: Some(0),
     };
     let size = place(left.size);
     let extents = extents(left, block);

@@ -16,6 +16,8 @@ use crate::buffer::Segment;
 use crate::merge::Refusals;
 use crate::recovery::Extent;
 use crate::sync::JoinHandle;
+use crate::sys::lease::Lease;
+use smallvec::SmallVec;
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -36,6 +38,36 @@ pub struct Mapped {
     pub refused: Refusals,
 }
 
+/// What is known of other openers of a file, as long as this value lives.
+#[derive(Debug)]
+pub enum Exclusion<'a> {
+    /// No other program has the file open, and an open of it waits. There are no leases where only this process can reach it.
+    Held(SmallVec<[Lease<'a>; 1]>),
+    /// Another process has it open for writing: its name.
+    Refused(String),
+    /// Leases cannot be had, or another opener was found that is no writer elsewhere.
+    Unknown,
+}
+
+impl Exclusion<'_> {
+    /// Whether no other program can change the file now.
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Self::Held(leases) if leases.iter().all(Lease::is_whole))
+    }
+}
+
+/// What a change by another program moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    pub size: u64,
+    /// Seconds and nanoseconds.
+    pub modified: (i64, u64),
+    pub changed: (i64, u64),
+}
+
+/// The stamps of each file that holds the data.
+pub type Stamps = SmallVec<[Stamp; 1]>;
+
 /// One open file or device. All methods may be called from several threads at once.
 pub trait Backend: Debug + Send + Sync + 'static {
     /// Writes segments one behind the other, with O_DSYNC semantics if `dsync`. May be short.
@@ -54,8 +86,20 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn write_zeroes(&self, start: u64, end: u64) -> io::Result<()>;
     /// Sets the size.
     fn truncate(&self, len: u64) -> io::Result<()>;
-    /// The allocated extents of the whole file, in order.
-    fn extents(&self) -> io::Result<Vec<Extent>>;
+    /// The allocated extents that end above `from`, in order. Extents below may be among them.
+    fn extents(&self, from: u64) -> io::Result<Vec<Extent>>;
+    /// Gives back the space between, which then reads as zeros. The size stays.
+    fn punch_hole(&self, _start: u64, _end: u64) -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
+    /// Keeps other programs from opening the file, if that can be had.
+    fn exclude_others(&self) -> io::Result<Exclusion<'_>> {
+        Ok(Exclusion::Held(SmallVec::new()))
+    }
+    /// Of each file that holds the data: what a change by another program moves.
+    fn stamps(&self) -> io::Result<Stamps> {
+        Ok(SmallVec::new())
+    }
     /// The marker, if there is one.
     fn read_marker(&self) -> io::Result<Option<Vec<u8>>>;
     /// Sets the marker.

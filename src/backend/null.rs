@@ -72,7 +72,7 @@ impl Backend for Null {
         Ok(())
     }
 
-    fn extents(&self) -> io::Result<Vec<Extent>> {
+    fn extents(&self, _from: u64) -> io::Result<Vec<Extent>> {
         Ok(Vec::new())
     }
 

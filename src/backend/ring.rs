@@ -40,10 +40,14 @@ pub(crate) trait Ring: Debug {
     fn attach(&mut self, backend: &dyn Backend) -> Option<u32>;
     /// Nothing is in flight on the file any more, nor will be.
     fn detach(&mut self, file: u32);
-    /// Takes a request for the next `enter`, or begins it.
+    /// Whether requests may be pushed. If not, the ring has ended for good; it still wakes who sleeps in it.
+    fn is_usable(&self) -> bool {
+        true
+    }
+    /// Takes a request for the next `enter`, or begins it. One that cannot be begun comes back as interrupted.
     fn push(&mut self, file: u32, id: u64, io: Io);
     /// Begins what was pushed, and waits until so many requests have come back; with 1, or until the bell rings. With 0
-    /// it does not wait.
+    /// it does not wait. An error if what was begun may never come back.
     fn enter(&mut self, wanted: usize) -> io::Result<()>;
     /// A request that came back, with the bytes moved (0 for a flush) or why none were.
     fn next(&mut self) -> Option<(u64, io::Result<u64>)>;

@@ -19,12 +19,13 @@
 
 use super::hands::{Call, Hands};
 use super::ring::Io;
-use super::{Backend, Job, Mapped};
+use super::{Backend, Exclusion, Job, Mapped, Stamps};
 use crate::buffer::{Buffer, Segment};
-use crate::engine::{puts_flush_in_doubt, uninterrupted};
+use crate::engine::{flushed, uninterrupted};
 use crate::error::ErrorKind;
 use crate::map;
 use crate::merge::{self, Limits, MemberRequest, Refusals, Requests, Run};
+use crate::os_error::{self, OfWrite};
 use crate::recovery::Extent;
 use crate::stats::count;
 use crate::stripe::{HEADER_BYTES, Header, State};
@@ -106,9 +107,19 @@ pub(crate) struct Split {
 #[derive(Debug)]
 pub(crate) struct Gather {
     total: u64,
+    /// How its calls flush, if they do.
+    flushes: Option<Flushes>,
     /// For each part, which bytes of the call it moves, one behind the other; none for flushes.
     pieces: SmallVec<[SmallVec<[merge::Span; 1]>; 4]>,
     results: SmallVec<[Option<io::Result<u64>>; 4]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flushes {
+    /// They are flushes.
+    Only,
+    /// Each is a write that carries one.
+    AfterWrite,
 }
 
 impl Split {
@@ -116,6 +127,7 @@ impl Split {
     fn of_one(member: usize, total: u64, io: Io) -> Self {
         let gather = Gather {
             total,
+            flushes: flushes_of(&io),
             pieces: smallvec![smallvec![merge::Span::at(0, total)]],
             results: smallvec![None],
         };
@@ -152,15 +164,33 @@ impl Gather {
         self.results.iter().all(Option::is_some).then(|| self.outcome())
     }
 
+    /// What the parts came to, each error judged by what its call was. No space for a durable write is left for the caller to
+    /// judge where that can: by making the same call without a flush, if only this part would do anything then.
+    fn judged(&mut self) -> SmallVec<[io::Result<u64>; 4]> {
+        let results: SmallVec<[_; 4]> = self.results.drain(..).flatten().collect();
+        let is_complete = |(pieces, result): (&SmallVec<[merge::Span; 1]>, &io::Result<u64>)| matches!(result, Ok(moved) if first_missing(pieces, *moved).is_none());
+        let rest = self.pieces.iter().zip(&results).filter(|part| !is_complete(*part)).count();
+        let judge = |error: io::Error| match self.flushes {
+            Some(Flushes::Only) if error.kind() != io::ErrorKind::Interrupted => os_error::of_flush(error),
+            Some(Flushes::AfterWrite) if !is_put_off(&error) => match os_error::of_durable_write(error) {
+                OfWrite::Judged(error) => error,
+                OfWrite::Unclear(error) if rest == 1 => error,
+                OfWrite::Unclear(error) => os_error::failed_flush(error),
+            },
+            _ => error,
+        };
+        results.into_iter().map(|result| result.map_err(judge)).collect()
+    }
+
     /// An error that says more than that the call is to be made again counts, and first one by which a flush may have failed;
     /// or else what was moved without a gap.
     fn outcome(&mut self) -> io::Result<u64> {
-        let mut results: SmallVec<[_; 4]> = self.results.drain(..).flatten().collect();
+        let mut results = self.judged();
         let find = |counts: &dyn Fn(&io::Error) -> bool| {
             results.iter().position(|result| result.as_ref().is_err_and(counts))
         };
         let fatal = |error: &io::Error| !is_put_off(error);
-        let worst = find(&|error| fatal(error) && puts_flush_in_doubt(error)).or_else(|| find(&fatal));
+        let worst = find(&os_error::is_failed_flush).or_else(|| find(&fatal));
         if let Some(fatal) = worst {
             return results.swap_remove(fatal);
         }
@@ -267,22 +297,22 @@ impl Striped {
             }
         }
         self.write_header(unfinished, None)?;
-        uninterrupted(|| self.members[0].sync_all())?;
+        flushed(|| self.members[0].sync_all())?;
         self.write_header(unfinished, state)?;
         for member in 1..self.members.len() as u32 {
             self.write_header(Header { member, ..self.header }, None)?;
         }
-        self.on_all(|member| member.sync_all())?;
+        self.on_all(|member| flushed(|| member.sync_all()))?;
         if self.files.is_some() {
             self.cut_durably(0)?;
         }
         self.write_header(self.header, state)?;
-        uninterrupted(|| self.members[0].sync_all())
+        flushed(|| self.members[0].sync_all())
     }
 
     fn note(&self, state: State) -> io::Result<()> {
         self.write_header(self.header, Some(state))?;
-        uninterrupted(|| self.members[0].flush())?;
+        flushed(|| self.members[0].flush())?;
         if let (Some(files), State::Open(floor)) = (&self.files, state) {
             *files.floor.lock() = Some(floor);
         }
@@ -323,14 +353,14 @@ impl Striped {
     /// The same, and makes stable what changed.
     fn cut_durably(&self, len: u64) -> io::Result<()> {
         if self.cut_members(len)? {
-            self.on_all(|member| member.sync_all())?;
+            self.on_all(|member| flushed(|| member.sync_all()))?;
         }
         Ok(())
     }
 
     // --- several calls at a time ----------------------------------------------------------------------
 
-    /// Makes a call on every member at the same time.
+    /// Makes a call on every member at the same time. Of several errors that of a failed flush counts.
     fn on_all<R: Send + 'static>(
         &self,
         call: impl Fn(&dyn Backend) -> io::Result<R> + Copy + Send + 'static,
@@ -339,7 +369,12 @@ impl Striped {
             let member = member.clone();
             Box::new(move || uninterrupted(|| call(&*member))) as Call<io::Result<R>>
         });
-        self.hands.all(calls.collect()).into_iter().collect()
+        let mut results: Vec<io::Result<R>> = self.hands.all(calls.collect());
+        let failed_flush = |result: &io::Result<R>| result.as_ref().is_err_and(os_error::is_failed_flush);
+        if let Some(worst) = results.iter().position(failed_flush) {
+            results.swap(0, worst);
+        }
+        results.into_iter().collect()
     }
 
     /// The calls on members that a call becomes; or the call, if it is to be made here as it is: it moves the end of the file.
@@ -374,6 +409,7 @@ impl Striped {
             parts: (0..count).map(|member| (member, Io::Flush)).collect(),
             gather: Gather {
                 total: 0,
+                flushes: Some(Flushes::Only),
                 pieces: smallvec![smallvec![]; count],
                 results: (0..count).map(|_| None).collect(),
             },
@@ -395,8 +431,9 @@ impl Striped {
     ) -> Split {
         let total = segments.iter().map(Segment::len).sum();
         let list = self.requests(segments, offset, total);
-        let gather = Gather {
+        let mut gather = Gather {
             total,
+            flushes: None,
             pieces: list.iter().map(|request| request.pieces.iter().copied().collect()).collect(),
             results: list.iter().map(|_| None).collect(),
         };
@@ -412,7 +449,9 @@ impl Striped {
         let parts = list.into_iter().map(|request| {
             (request.member, io(request.pieces.iter().map(segment_of).collect(), request.offset))
         });
-        Split { parts: parts.collect(), gather }
+        let parts: SmallVec<_> = parts.collect();
+        gather.flushes = parts.first().and_then(|(_, io)| flushes_of(io));
+        Split { parts, gather }
     }
 
     fn requests(&self, segments: &[Segment], offset: u64, total: u64) -> Vec<MemberRequest> {
@@ -474,9 +513,9 @@ impl Striped {
             if is_written || end <= physical || size == self.map.size_of(number, physical) {
                 continue;
             }
-            uninterrupted(|| member.truncate(size))?;
+            uninterrupted(|| member.truncate(size)).map_err(os_error::of_step)?;
             if dsync {
-                uninterrupted(|| member.flush())?;
+                flushed(|| member.flush())?;
             }
         }
         Ok(())
@@ -511,6 +550,14 @@ fn cut_at(
     })
 }
 
+fn flushes_of(io: &Io) -> Option<Flushes> {
+    match io {
+        Io::Flush => Some(Flushes::Only),
+        Io::Write { dsync: true, .. } => Some(Flushes::AfterWrite),
+        Io::Write { .. } | Io::Read { .. } => None,
+    }
+}
+
 /// Whether the call is merely to be made again.
 fn is_put_off(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
@@ -538,11 +585,11 @@ impl Backend for Striped {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.on_all(|member| member.flush()).map(drop)
+        self.on_all(|member| flushed(|| member.flush())).map(drop)
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.on_all(|member| member.sync_all()).map(drop)
+        self.on_all(|member| flushed(|| member.sync_all())).map(drop)
     }
 
     fn physical_size(&self) -> io::Result<u64> {
@@ -595,7 +642,7 @@ impl Backend for Striped {
         let Some(files) = &self.files else { return Err(io::Error::from_raw_os_error(libc::EINVAL)) };
         let floor = *files.floor.lock();
         if floor.is_some_and(|floor| len < floor) {
-            self.note(State::Open(len)).map_err(|error| match puts_flush_in_doubt(&error) {
+            self.note(State::Open(len)).map_err(|error| match os_error::is_failed_flush(&error) {
                 true => gone("the state of a striped volume could not be made stable", &error),
                 false => error,
             })?;
@@ -618,8 +665,28 @@ impl Backend for Striped {
         Ok(())
     }
 
-    fn extents(&self) -> io::Result<Vec<Extent>> {
-        Ok(self.map.extents(&self.on_all(|member| member.extents())?))
+    fn extents(&self, _from: u64) -> io::Result<Vec<Extent>> {
+        Ok(self.map.extents(&self.on_all(|member| member.extents(0))?))
+    }
+
+    fn exclude_others(&self) -> io::Result<Exclusion<'_>> {
+        let mut held = SmallVec::new();
+        for member in &self.members {
+            match member.exclude_others()? {
+                // The last one goes first: each gives back the signal mask that it found.
+                Exclusion::Held(leases) => held.insert_many(0, leases),
+                other => return Ok(other),
+            }
+        }
+        Ok(Exclusion::Held(held))
+    }
+
+    fn stamps(&self) -> io::Result<Stamps> {
+        let mut stamps = SmallVec::new();
+        for member in &self.members {
+            stamps.extend(member.stamps()?);
+        }
+        Ok(stamps)
     }
 
     fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {

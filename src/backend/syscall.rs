@@ -1,11 +1,13 @@
 //! The backend of plain system calls on one descriptor.
 
-use super::{Backend, Job};
+use super::{Backend, Exclusion, Job, Stamp, Stamps};
 use crate::buffer::Segment;
 use crate::recovery::Extent;
 use crate::sync::{self, JoinHandle};
+use crate::sys::lease::{Lease, Refused};
 use crate::{marker, sys};
 use rustix::fs::{FallocateFlags, XattrFlags};
+use smallvec::{SmallVec, smallvec};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -46,7 +48,7 @@ impl Backend for Syscall {
     }
 
     fn flush(&self) -> io::Result<()> {
-        Ok(rustix::fs::fdatasync(&self.fd)?)
+        Ok(sys::flush(self.fd.as_fd())?)
     }
 
     fn sync_all(&self) -> io::Result<()> {
@@ -76,8 +78,38 @@ impl Backend for Syscall {
         Ok(rustix::fs::ftruncate(&self.fd, len)?)
     }
 
-    fn extents(&self) -> io::Result<Vec<Extent>> {
-        sys::fiemap::extents(self.fd.as_fd())
+    fn extents(&self, from: u64) -> io::Result<Vec<Extent>> {
+        sys::fiemap::extents(self.fd.as_fd(), from)
+    }
+
+    fn punch_hole(&self, start: u64, end: u64) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.fd, flags, start, end - start)?)
+    }
+
+    fn exclude_others(&self) -> io::Result<Exclusion<'_>> {
+        if self.leased {
+            return Ok(match sys::callers_lease::is_held(self.fd.as_fd()) {
+                true => Exclusion::Held(SmallVec::new()),
+                false => Exclusion::Refused("another program".into()),
+            });
+        }
+        Ok(match Lease::take(self.fd.as_fd()) {
+            Ok(lease) => Exclusion::Held(smallvec![lease]),
+            // A reader does no harm, and a descriptor of this process is the program's own business.
+            Err(Refused::OtherOpener) => match sys::openers::writer_elsewhere(self.fd.as_fd()) {
+                Some(who) => Exclusion::Refused(who),
+                None => Exclusion::Unknown,
+            },
+            Err(Refused::Unavailable) => Exclusion::Unknown,
+        })
+    }
+
+    fn stamps(&self) -> io::Result<Stamps> {
+        let stat = rustix::fs::fstat(&self.fd)?;
+        let modified = (stat.st_mtime, stat.st_mtime_nsec);
+        let changed = (stat.st_ctime, stat.st_ctime_nsec);
+        Ok(smallvec![Stamp { size: stat.st_size as u64, modified, changed }])
     }
 
     fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {

@@ -1,15 +1,20 @@
 //! The ring of the kernel: io_uring.
+//!
+//! The kernel may take a part of what is submitted, and answers with an error where it lacks memory for any of it. What it has
+//! taken comes back as a completion, once; what it has not taken stays in the submission queue, and is submitted again with
+//! fewer at a time. Where that does not help, the ring ends: what it still has is never submitted, and comes back as
+//! interrupted, which is tried again by plain calls.
 
 use super::Backend;
 use super::ring::{Bell, Io, Ring};
 use crate::buffer::{Pool, Segment};
 use io_uring::{EnterFlags, IoUring, Probe, cqueue, opcode, squeue, types};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 /// Files that the kernel is told of once, and not with every request. More than these work as well.
@@ -20,6 +25,10 @@ const TRANSFER_MAX_BYTES: u64 = 0x7fff_f000;
 
 /// What the bell comes back as.
 const BELL: u64 = u64::MAX;
+
+/// How often the kernel is asked again that takes nothing, and how long it gets in between: a quarter of a second together.
+const TRIES_MAX: u32 = 250;
+const BETWEEN_TRIES: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// See the module.
 pub(crate) struct Uring {
@@ -35,6 +44,14 @@ pub(crate) struct Uring {
     gathers_registered: bool,
     /// Lists of segments that the kernel has not taken over yet.
     lent: Vec<Segments>,
+    /// In the submission queue, in its order.
+    unsubmitted: VecDeque<u64>,
+    /// The kernel has them.
+    in_flight: usize,
+    /// Nothing is submitted any more.
+    ended: bool,
+    /// Why a completion was lost, until that is reported.
+    lost: Option<io::Error>,
     came_back: VecDeque<(u64, io::Result<u64>)>,
 }
 
@@ -85,6 +102,10 @@ impl Uring {
             pool,
             gathers_registered: probe.is_supported(opcode::WritevFixed::CODE),
             lent: Vec::new(),
+            unsubmitted: VecDeque::new(),
+            in_flight: 0,
+            ended: false,
+            lost: None,
             came_back: VecDeque::new(),
         };
         Ok((uring, bell))
@@ -134,56 +155,144 @@ impl Uring {
 
     /// Makes room for an entry. Before the entry is made: lists of segments that it names are kept for what is in the ring.
     fn make_room(&mut self) {
-        if self.ring.submission().is_full() {
-            self.cross(0).expect("the ring takes what is submitted");
+        if self.ring.submission().is_full()
+            && let Err(error) = self.cross(0)
+        {
+            self.end(&error);
+            self.lost = Some(error);
         }
     }
 
     fn submit(&mut self, entry: &squeue::Entry) {
         // SAFETY: what the entry names stays in place until it comes back (see `Io`); lists of segments do in `lent`,
-        // until the kernel has taken the entry.
+        // until the kernel has taken the entry, or the ring has ended.
         unsafe { self.ring.submission().push(entry) }.expect("there is room");
+        self.unsubmitted.push_back(entry.get_user_data());
     }
 
-    /// Enters the kernel, and takes what came back.
+    /// Hands over what was pushed, and takes what came back; waits until that is `wanted` of them, what came back meanwhile
+    /// counted. An error if a completion was lost (EBADR).
     fn cross(&mut self, wanted: usize) -> io::Result<()> {
+        let (mut taken, mut tries, mut at_once) = (0, 0, usize::MAX);
         loop {
-            let pushed = self.ring.submission().len() as u32;
-            let flags = EnterFlags::GETEVENTS.bits();
-            // SAFETY: no argument is given, and all entries are as `submit` says.
-            let entered =
-                unsafe { self.ring.submitter().enter::<libc::sigset_t>(pushed, wanted as u32, flags, None) };
-            self.collect();
-            if self.ring.submission().is_empty() {
-                self.lent.clear();
-            }
+            let pushed = self.unsubmitted.len().min(at_once);
+            // What the kernel takes in part it does not wait for, so the next call waits for the rest only.
+            let is_all = pushed == self.unsubmitted.len();
+            let missing = if is_all { wanted.saturating_sub(taken) } else { 0 };
+            let entered = self.enter_once(pushed, missing);
+            let came = self.collect();
+            taken += came;
             match entered {
-                Ok(_) if self.ring.submission().is_empty() => return Ok(()),
-                // Some of it was not taken yet: there is too much in flight, or a signal came.
-                Ok(_) => {}
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EINTR) if wanted > 0 && self.ring.submission().is_empty() => return Ok(()),
-                    Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => std::thread::yield_now(),
-                    _ => return Err(error),
-                },
+                Ok(_) if self.unsubmitted.is_empty() => return Ok(()),
+                Ok(submitted) if submitted > 0 => tries = 0,
+                Err(error) if error.raw_os_error() == Some(libc::EBADR) => return Err(error),
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {
+                    if self.unsubmitted.is_empty() && wanted > 0 {
+                        return Ok(());
+                    }
+                }
+                refused => {
+                    tries += 1;
+                    at_once = 1;
+                    let error = refused.err().unwrap_or_else(|| io::ErrorKind::WouldBlock.into());
+                    if tries > TRIES_MAX || !is_for_the_moment(&error) {
+                        self.end(&error);
+                        return Ok(());
+                    }
+                    if came == 0 {
+                        self.pause();
+                    }
+                }
             }
         }
     }
 
-    fn collect(&mut self) {
+    /// One call. Counts what the kernel has taken, whatever else it answers.
+    fn enter_once(&mut self, pushed: usize, wanted: usize) -> io::Result<usize> {
+        let flags = EnterFlags::GETEVENTS.bits();
+        // SAFETY: no argument is given, and all entries are as `submit` says.
+        let entered = unsafe {
+            self.ring.submitter().enter::<libc::sigset_t>(pushed as u32, wanted as u32, flags, None)
+        };
+        let left = self.ring.submission().len();
+        // A ring that has ended keeps what it was not allowed to submit.
+        let submitted = if self.ended { 0 } else { self.unsubmitted.len() - left };
+        self.unsubmitted.drain(..submitted);
+        self.in_flight += submitted;
+        if left == 0 {
+            self.lent.clear();
+        }
+        entered.map(|_| submitted)
+    }
+
+    /// Until something comes back, or for a moment: then the kernel may have memory again.
+    fn pause(&self) {
+        // SAFETY: the ring keeps its descriptor open.
+        let ring = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
+        let _ = poll(&mut [PollFd::new(&ring, PollFlags::IN)], Some(&BETWEEN_TRIES));
+    }
+
+    /// The kernel does not take what is left. It never will: nothing is submitted to this ring any more.
+    fn end(&mut self, why: &io::Error) {
+        log::warn!(
+            "dioxide: the kernel takes nothing more by a ring ({why}); its queue makes plain calls from now on"
+        );
+        self.ended = true;
+        for id in std::mem::take(&mut self.unsubmitted) {
+            self.give_back(id);
+        }
+    }
+
+    fn give_back(&mut self, id: u64) {
+        match id {
+            BELL => self.listening = false,
+            id => self.came_back.push_back((id, Err(io::ErrorKind::Interrupted.into()))),
+        }
+    }
+
+    /// Waits on a ring that has ended: for what is still in flight, or for the bell.
+    fn wait_ended(&mut self, wanted: usize) -> io::Result<()> {
+        if wanted > 0 && self.came_back.is_empty() {
+            // SAFETY: the ring keeps its descriptor open.
+            let ring = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
+            let event = self.bell.event().expect("made with one");
+            let mut both = [PollFd::new(&ring, PollFlags::IN), PollFd::new(&event, PollFlags::IN)];
+            let _ = poll(&mut both, None);
+            self.hear();
+        }
+        if self.in_flight > 0
+            && let Err(error) = self.enter_once(0, 0)
+            && !is_for_the_moment(&error)
+        {
+            // The kernel has memory of ours, and gives none back.
+            return Err(error);
+        }
+        self.collect();
+        Ok(())
+    }
+
+    /// Takes what came back. Returns how many did, the bell included.
+    fn collect(&mut self) -> usize {
         let mut rang = false;
+        let mut came = 0;
         for entry in self.ring.completion() {
+            came += 1;
             match entry.user_data() {
                 BELL => rang = true,
                 id => self.came_back.push_back((id, outcome(&entry))),
             }
         }
+        self.in_flight -= came;
         if rang {
             self.listening = false;
-            // It rings anew from here on.
-            let event = self.bell.event().expect("made with one");
-            let _ = rustix::io::read(event, &mut [0; 8]);
+            self.hear();
         }
+        came
+    }
+
+    /// The bell rings anew from here on.
+    fn hear(&self) {
+        let _ = rustix::io::read(self.bell.event().expect("made with one"), &mut [0; 8]);
     }
 
     fn listen(&mut self) {
@@ -191,6 +300,9 @@ impl Uring {
             return;
         }
         self.make_room();
+        if self.ended {
+            return;
+        }
         let event = types::Fd(self.bell.event().expect("made with one").as_raw_fd());
         let entry = opcode::PollAdd::new(event, libc::POLLIN as u32).build().user_data(BELL);
         self.submit(&entry);
@@ -218,8 +330,15 @@ impl Ring for Uring {
         }
     }
 
+    fn is_usable(&self) -> bool {
+        !self.ended
+    }
+
     fn push(&mut self, file: u32, id: u64, io: Io) {
         self.make_room();
+        if self.ended {
+            return self.give_back(id);
+        }
         let (file, flags) = match self.files[file as usize] {
             Target::Registered(number) => (types::Fd(number as RawFd), squeue::Flags::FIXED_FILE),
             Target::Descriptor(descriptor) => (types::Fd(descriptor), squeue::Flags::empty()),
@@ -236,7 +355,11 @@ impl Ring for Uring {
         if wanted > 0 {
             self.listen();
         }
-        self.cross(wanted)
+        match self.lost.take() {
+            Some(error) => Err(error),
+            None if self.ended => self.wait_ended(wanted),
+            None => self.cross(wanted),
+        }
     }
 
     fn next(&mut self) -> Option<(u64, io::Result<u64>)> {
@@ -272,6 +395,12 @@ fn register(ring: &IoUring, pool: &Arc<Pool>) -> bool {
     result.is_ok()
 }
 
+/// Whether the kernel may take later what it does not take now: it lacks memory, or room for completions.
+fn is_for_the_moment(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    matches!(errno, None | Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::EINTR))
+}
+
 fn outcome(entry: &cqueue::Entry) -> io::Result<u64> {
     u64::try_from(entry.result()).map_err(|_| io::Error::from_raw_os_error(-entry.result()))
 }
@@ -291,4 +420,73 @@ fn joined(segments: Segments) -> Segments {
         }
     }
     joined
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// What anything gets to happen.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Does something with a ring in a thread of its own. None if the kernel has no ring.
+    fn with_ring<R: Send + 'static>(
+        act: impl FnOnce(&mut Uring, Arc<Bell>) -> R + Send + 'static,
+    ) -> Option<R> {
+        let (done, wait) = mpsc::channel();
+        std::thread::spawn(move || {
+            let result = Uring::new(8, None).ok().map(|(mut ring, bell)| act(&mut ring, bell));
+            let _ = done.send(result);
+        });
+        wait.recv_timeout(PATIENCE).expect("it does not sleep for ever")
+    }
+
+    /// An entry that the kernel refuses while it submits, so that it leaves those behind it for another call.
+    fn refused() -> squeue::Entry {
+        opcode::Nop::new().build().flags(squeue::Flags::BUFFER_SELECT)
+    }
+
+    fn push(ring: &mut Uring, id: u64, entry: squeue::Entry) {
+        ring.make_room();
+        ring.submit(&entry.user_data(id));
+    }
+
+    /// The rest of it never comes back by itself: nothing may wait for that.
+    #[test]
+    fn what_came_back_before_a_partial_submission_went_on_is_not_waited_for_again() {
+        let came = with_ring(|ring, bell| {
+            push(ring, 1, opcode::Nop::new().build());
+            push(ring, 2, refused());
+            // Readable when the bell rings, and it does not.
+            let event = types::Fd(bell.event().unwrap().as_fd().as_raw_fd());
+            push(ring, 3, opcode::PollAdd::new(event, libc::POLLIN as u32).build());
+            ring.cross(2).unwrap();
+            assert_eq!((ring.in_flight, ring.unsubmitted.len()), (1, 0));
+            std::iter::from_fn(|| ring.next().map(|(id, result)| (id, result.is_ok()))).collect::<Vec<_>>()
+        });
+        assert!(came.is_none_or(|came| came == [(1, true), (2, false)]));
+    }
+
+    #[test]
+    fn a_ring_that_ended_gives_back_what_it_had_once_and_is_still_woken() {
+        with_ring(|ring, bell| {
+            push(ring, 1, opcode::Nop::new().build());
+            ring.cross(1).unwrap();
+            push(ring, 2, opcode::Nop::new().build());
+            ring.end(&io::Error::from_raw_os_error(libc::ENOMEM));
+            assert!(!ring.is_usable());
+            let came: Vec<_> = std::iter::from_fn(|| ring.next()).collect();
+            assert!(
+                matches!(&came[..], [(1, Ok(0)), (2, Err(error))] if error.kind() == io::ErrorKind::Interrupted)
+            );
+            assert!(bell.may_sleep());
+            let other = std::thread::spawn(move || bell.ring());
+            ring.enter(1).unwrap();
+            other.join().unwrap();
+            assert!(ring.next().is_none(), "the entry was not submitted");
+        });
+    }
 }

@@ -1,12 +1,15 @@
 //! What needs the file to itself: `set_len`, `recycle` and close. `set_len` and close leave it as any other program
 //! would: its size is its length, and no marker.
 //!
-//! Order of a cut, so that a crash at any point is recovered from:
+//! Order of a truncate, so that a crash at any point is recovered from:
 //! 1. everything written durable, since the base must not be above anything that a crash could take;
 //! 2. a marker whose base is the new end, durable;
-//! 3. the cut, durable; 4. the marker away, durable.
+//! 3. the look at what other programs wrote, and the truncate ([`truncate`](super::truncate)), durable;
+//! 4. the marker away, durable.
 //!
-//! What another program wrote above our end, into the space ahead, is not cut by close: the file keeps it, and close says so.
+//! What another program wrote above our end, into the space ahead, stays: close truncates behind it and reports it, `set_len`
+//! fails. While another process has the file open for writing both fail. Close then leaves the file grown, with a marker by
+//! which recovery keeps everything up to the last written extent.
 //!
 //! An extension comes after a cut to the written end, because what lies above may be anything.
 //!
@@ -16,12 +19,22 @@
 use super::core::Core;
 use super::grower::changed_by_another;
 use super::token::Token;
-use super::{Engine, io, is_no_space, puts_flush_in_doubt, queue};
+use super::truncate::{Attempt, LOOKS_MAX, truncate, written_by};
+use super::{Engine, io, queue, read_up_to};
+use crate::buffer::Buffer;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::marker::{Marker, Mode, Prepared};
 use crate::merge::Span;
+use crate::os_error::{self, is_no_space};
 use crate::recovery::written_above;
 use crate::sync::atomic::Ordering;
+
+/// The look at zeroed space reads so much at a time.
+const LOOK_BYTES: usize = 1 << 20;
+
+pub(super) fn written_above_the_end() -> &'static str {
+    "something was written above the end by another program"
+}
 
 impl Engine {
     pub fn set_len(&self, len: u64) -> Result<()> {
@@ -83,14 +96,40 @@ impl Engine {
 
     fn put_away(&self) -> Result<()> {
         self.bring_into_order()?;
+        self.punch_holes();
         if self.backend.mapped().is_none() {
             return Ok(());
         }
-        let blame = |error: &std::io::Error| {
-            puts_flush_in_doubt(error).then(|| self.cause(Operation::Close, None, error))
-        };
-        let closed = self.fs.flushing(|| self.backend.close(), blame);
+        let cause = |error: &std::io::Error| self.cause(Operation::Close, None, error);
+        let closed = self.fs.flushing(|| self.backend.close(), cause);
         closed.map_err(|error| self.failure(Operation::Close, &error))
+    }
+
+    /// Gives back what was grown where positional writes left a hole. Space that the file had when it was opened stays. It is
+    /// no error if this fails: the hole reads as zeros either way.
+    fn punch_holes(&self) {
+        let (positional, len) = {
+            let core = self.lock();
+            (core.leaves_holes(), core.sizes().physical)
+        };
+        let from = self.kept_to.load(Ordering::Relaxed).next_multiple_of(self.alignment.append);
+        if !positional || from >= len {
+            return;
+        }
+        let punched = self.backend.exclude_others().and_then(|others| {
+            // What another program writes there meanwhile would be lost.
+            if !others.is_whole() {
+                return Ok(());
+            }
+            let holes = self.backend.extents(from)?.into_iter().filter(|extent| !extent.written);
+            let inside = holes.map(|hole| hole.start.max(from)..hole.end.min(len));
+            inside
+                .filter(|hole| hole.start < hole.end)
+                .try_for_each(|hole| io::uninterrupted(|| self.backend.punch_hole(hole.start, hole.end)))
+        });
+        if let Err(error) = punched {
+            log::debug!("dioxide: {}: holes keep their space: {error}", self.path.display());
+        }
     }
 
     fn bring_into_order(&self) -> Result<()> {
@@ -106,30 +145,92 @@ impl Engine {
         }
         self.check_size(Operation::Close)?;
         let Some(marker) = marker else { return self.cut_to(sizes.written).map_err(fail) };
-        match held {
+        let closed = match held {
             // Nobody said where the file ends, so the question stays for the next one who opens it.
-            Some(base) => self.cut_with(marker, base, sizes.written).map_err(fail),
-            None => match self.end_of_anothers(marker, sizes.physical).map_err(fail)? {
-                None => self.cut_to(sizes.written).map_err(fail),
-                Some(end) => {
-                    self.cut_marked(marker, end).map_err(fail)?;
-                    let why = format!(
-                        "something was written above the end by another program; left at {end} bytes"
-                    );
-                    Err(self.error(Operation::Close, None, ErrorKind::Doubtful(why)))
-                }
+            Some(base) => self.cut_with(marker, base, sizes.written, None).map(|attempt| match attempt {
+                Attempt::Done => None,
+                Attempt::Changed(end) => end,
+            }),
+            None => self.cut_behind_others(marker, sizes.written),
+        };
+        match closed {
+            Ok(None) => Ok(()),
+            Ok(Some(end)) => {
+                let why = format!("{}; left at {end} bytes", written_above_the_end());
+                Err(self.error(Operation::Close, None, ErrorKind::Doubtful(why)))
+            }
+            Err(error) => match os_error::kind(&error) {
+                ErrorKind::Busy(why) => Err(self.left_grown(marker, why)),
+                _ => Err(fail(error)),
             },
         }
     }
 
-    /// Where that ends which another program wrote into the space ahead. Only where extents tell: it is allocated and
-    /// unwritten there, but for what we wrote.
-    fn end_of_anothers(&self, marker: Marker, physical: u64) -> std::io::Result<Option<u64>> {
-        if marker.prepared != Prepared::Unwritten {
-            return Ok(None);
+    /// Truncates to `written`, or behind what another program wrote above; returns the end of that.
+    fn cut_behind_others(&self, marker: Marker, written: u64) -> std::io::Result<Option<u64>> {
+        let mut theirs = self.end_of_anothers(marker)?;
+        for _ in 0..LOOKS_MAX {
+            match self.cut_marked(marker, theirs.unwrap_or(written), theirs)? {
+                Attempt::Done => return Ok(theirs),
+                Attempt::Changed(now) => theirs = now,
+            }
         }
-        let ours_to = self.lock().ours_to();
-        Ok(written_above(ours_to, physical, &self.backend.extents()?))
+        Err(written_by("another program"))
+    }
+
+    /// Leaves the file grown beside another writer. By this marker recovery keeps what that one wrote, wherever it lies.
+    fn left_grown(&self, marker: Marker, why: String) -> Error {
+        let (sizes, epoch) = {
+            let mut core = self.lock();
+            (core.sizes(), core.next_epoch())
+        };
+        let grown_to = self.backend.physical_size().unwrap_or(sizes.physical).max(sizes.physical);
+        let base = if marker.extents_tell() { sizes.written } else { marker.base };
+        let left = Marker { base, mode: Mode::Positional, grown_from: grown_to, grown_to, epoch, ..marker };
+        if let Err(error) = self.mark(left) {
+            return self.failure(Operation::Close, &error);
+        }
+        let why =
+            format!("{why}; left grown to {grown_to} bytes, the next open without that writer recovers it");
+        self.error(Operation::Close, None, ErrorKind::Busy(why))
+    }
+
+    /// The end of what another program wrote above ours. In unwritten space extents show it, in zeroed space the bytes do. Old
+    /// content of a recycled file shows nothing.
+    fn end_of_anothers(&self, marker: Marker) -> std::io::Result<Option<u64>> {
+        let (ours_to, physical) = {
+            let core = self.lock();
+            (core.ours_to(), core.sizes().physical)
+        };
+        let size = self.backend.physical_size()?;
+        if size < physical {
+            return Err(std::io::Error::other(changed_by_another(physical, size)));
+        }
+        // A failed growth of ours may have left space above.
+        if size > physical.max(self.left_behind.load(Ordering::Relaxed)) {
+            return Ok(Some(size));
+        }
+        match marker.prepared {
+            Prepared::Unwritten => Ok(written_above(ours_to, size, &self.backend.extents(ours_to)?)),
+            Prepared::Zeroed => self.end_of_bytes(ours_to, size),
+        }
+    }
+
+    /// The end of the last block between that holds another byte than zero.
+    fn end_of_bytes(&self, from: u64, to: u64) -> std::io::Result<Option<u64>> {
+        let unit = self.alignment.append;
+        let mut last = None;
+        let mut memory = Buffer::zeroed(LOOK_BYTES);
+        let mut start = from;
+        while start < to {
+            let part = &mut memory[..(to - start).min(LOOK_BYTES as u64) as usize];
+            let read = read_up_to(&*self.backend, part, start, to, self.alignment)? as usize;
+            if let Some(byte) = part[..read].iter().rposition(|byte| *byte != 0) {
+                last = Some((start + byte as u64 + 1).next_multiple_of(unit).min(to));
+            }
+            start += part.len() as u64;
+        }
+        Ok(last)
     }
 
     /// What another program appended is not ours to cut, nor to write over.
@@ -162,21 +263,40 @@ impl Engine {
             return self.cut_to(len);
         }
         let Some(marker) = marker else {
+            // Nothing is grown, so this is the kernel's own truncate.
             io::uninterrupted(|| self.backend.truncate(len))?;
-            self.adopt(|core| core.cut(len));
+            self.adopt_cut(len);
             return self.make_stable();
         };
-        self.cut_marked(marker, len)
+        match self.cut_marked(marker, len, None)? {
+            Attempt::Done => Ok(()),
+            Attempt::Changed(_) => {
+                Err(std::io::Error::other(ErrorKind::Doubtful(written_above_the_end().into())))
+            }
+        }
     }
 
-    /// The same, of a file with a marker and nothing of ours above.
-    fn cut_marked(&self, marker: Marker, len: u64) -> std::io::Result<()> {
+    /// The same, of a file with a marker and nothing of ours above, if what another program wrote there still ends at `theirs`.
+    fn cut_marked(
+        &self,
+        marker: Marker,
+        len: u64,
+        theirs: Option<u64>,
+    ) -> std::io::Result<Attempt<Option<u64>>> {
         self.make_stable()?;
-        self.cut_with(marker, len, len)?;
-        self.adopt(|core| core.cut(len));
+        if let changed @ Attempt::Changed(_) = self.cut_with(marker, len, len, theirs)? {
+            return Ok(changed);
+        }
+        self.adopt_cut(len);
         self.backend.remove_marker()?;
         self.lock().unmarked();
-        self.make_stable()
+        self.make_stable()?;
+        Ok(Attempt::Done)
+    }
+
+    fn adopt_cut(&self, len: u64) {
+        self.kept_to.fetch_min(len, Ordering::Relaxed);
+        self.adopt(|core| core.cut(len));
     }
 
     /// The file has changed, whatever else may still fail. Nothing of it was grown ahead.
@@ -190,18 +310,28 @@ impl Engine {
         self.charge(0, 0);
     }
 
-    /// Announces the cut, and cuts, both durably. Nothing above `grown_from` is anybody's any more.
-    fn cut_with(&self, marker: Marker, base: u64, len: u64) -> std::io::Result<()> {
-        let grown_to = marker.grown_to;
-        let epoch = self.lock().next_epoch();
-        match self.mark(Marker { base, grown_from: grown_to, grown_to, epoch, ..marker }) {
+    /// Announces the truncate, and truncates, both durably. Nothing of ours lies above `grown_from` any more.
+    pub(super) fn cut_with(
+        &self,
+        marker: Marker,
+        base: u64,
+        len: u64,
+        theirs: Option<u64>,
+    ) -> std::io::Result<Attempt<Option<u64>>> {
+        let announcing = self.lock().truncating_marker(marker, base);
+        match self.mark(announcing) {
             // A full disk, and yet no reason to keep it full.
             Err(error)
                 if self.finds_again(marker, len) && is_no_space(&error) && self.fs.wedged().is_none() => {}
             result => result?,
         }
-        io::uninterrupted(|| self.backend.truncate(len)).inspect_err(|_| self.restore(marker))?;
-        self.make_stable()
+        let attempt = truncate(&*self.backend, len, &theirs, || self.end_of_anothers(marker));
+        if !matches!(attempt, Ok(Attempt::Done)) {
+            self.restore(marker);
+            return attempt;
+        }
+        self.make_stable()?;
+        Ok(Attempt::Done)
     }
 
     /// Whether recovery finds this end by the marker that is on disk, if the file is cut there and nothing else happens.

@@ -479,7 +479,10 @@ impl Model {
                 let mut job = None;
                 // Before its outbox is dealt with, since that may start the next grower.
                 self.step(|core, out| job = core.next_growth(room, out));
-                if let Some(job) = job {
+                if let Some(job) = job.filter(|job| job.ends.is_some()) {
+                    // Its marker is the one that goes.
+                    self.grower = Grower::Working(job);
+                } else if let Some(job) = job {
                     let seed = self.seed;
                     let (base, durable) = (job.marker.base, self.core.sizes().durable);
                     // Padding reads as zeros, whoever wrote it.
@@ -494,11 +497,17 @@ impl Model {
                 }
             }
             Grower::Working(job) => {
+                let is_refused = self.harsh && job.ends.is_none() && self.random.one_in(12);
                 match job.announced {
                     true => assert_eq!(self.core.marker(), Some(job.marker), "seed {}", self.seed),
+                    // What is refused may be the marker, or the space.
+                    false if is_refused && self.random.one_in(2) => {}
                     false => self.core.marked(job.marker),
                 }
                 self.grower = Grower::Asking;
+                if is_refused {
+                    return self.refuse_growth();
+                }
                 let fails = self.harsh && self.random.one_in(12);
                 let result = match job.plan {
                     None => Ok(job.marker.grown_to),
@@ -512,7 +521,9 @@ impl Model {
                         self.core.marked(next);
                     }
                 }
-                if fails {
+                if let Some(end) = job.ends.filter(|_| !fails) {
+                    self.end_growth(end);
+                } else if fails {
                     let wedges = self.random.one_in(3);
                     self.wedged |= wedges;
                     self.step(|core, out| core.growth_failed(failure(ErrorKind::Os(libc::EIO), wedges), out));
@@ -521,6 +532,27 @@ impl Model {
                 }
             }
         }
+    }
+
+    /// The kernel has no such call. Without a marker that is the end of growth.
+    fn refuse_growth(&mut self) {
+        let failed = |model: &Self| model.ops.iter().filter(|op| matches!(op.answered, Some(Err(_)))).count();
+        let before = failed(self);
+        self.grows = self.core.marker().is_some();
+        self.step(|core, out| core.growth_failed(failure(ErrorKind::Os(libc::EOPNOTSUPP), false), out));
+        assert_eq!(self.core.prepared().is_some(), self.grows, "seed {}", self.seed);
+        assert!(failed(self) == before, "seed {}: a refusal is no error", self.seed);
+    }
+
+    /// What was ahead is given up, with nothing in flight that extends the file.
+    fn end_growth(&mut self, end: u64) {
+        let extends = |other: &InFlight| other.extends.is_some();
+        assert!(!self.in_flight.iter().any(extends), "seed {}: cut beside writes", self.seed);
+        assert!(self.end == end, "seed {}: cut to {end}, not to {}", self.seed, self.end);
+        self.disk.cut(end);
+        (self.grows, self.old_to) = (false, 0);
+        self.step(|core, out| core.growth_ended(out));
+        assert!(self.core.prepared().is_none() && self.core.marker().is_none());
     }
 
     fn room(&mut self) -> Room {

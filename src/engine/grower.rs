@@ -12,13 +12,16 @@
 //! The marker of step 4 says `grown_from` = the size now reached: until the next allocation is complete nobody writes
 //! above it, which is what recovery relies on.
 
+use super::alone::written_above_the_end;
 use super::core::{Failure, GrowthJob};
 use super::io::Transfer;
-use super::{Engine, io, is_contradiction, is_no_space};
+use super::truncate::{Attempt, truncate};
+use super::{Engine, io};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
 use crate::growth::{Plan, Room};
 use crate::marker::{Marker, Prepared};
+use crate::os_error::{self, is_no_space};
 use crate::stats::count;
 use crate::sync::atomic::Ordering;
 use std::io::Result;
@@ -72,14 +75,17 @@ impl Engine {
             });
             let Some(job) = job else { return };
             // All who wait need the marker then: if there is no space for it they fail, rather than ask for it again at once.
-            let marks_only = job.plan.is_none();
+            let (marks_only, ends) = (job.plan.is_none(), job.ends.is_some());
             let result = self.perform_growth(job, room);
             if let Err(failure) = &result
                 && !matches!(failure.kind, ErrorKind::NoSpace(_))
+                // Said once, when it begins to matter.
+                && (!os_error::is_refusal(&failure.kind) || self.lock().needs_growth())
             {
                 log::warn!("dioxide: no growth ahead: {}", failure.cause);
             }
             self.step(|core, out| match result {
+                Ok(_) if ends => core.growth_ended(out),
                 Ok(physical) => core.grown(Ok(physical), out),
                 Err(failure)
                     if matches!(failure.kind, ErrorKind::NoSpace(_)) && !failure.wedges && !marks_only =>
@@ -123,8 +129,11 @@ impl Engine {
             let cause = Arc::new(self.error(Operation::Grow, None, kind.clone()));
             return Err(Failure { kind, cause, wedges: false });
         }
+        if let Some(end) = job.ends {
+            return self.end_growth(job.marker, end, physical).map_err(fail);
+        }
         if !job.announced {
-            self.mark(job.marker).map_err(fail)?;
+            self.mark(job.marker).map_err(|error| fail(self.of_marker(error, job.plan, room)))?;
         }
         let Some(plan) = job.plan else { return Ok(job.marker.grown_to) };
         let result = self.grow_by(plan, job.marker, room);
@@ -138,6 +147,30 @@ impl Engine {
         result.map_err(fail)
     }
 
+    /// No space for the first marker on a file system that has some: the file's place for attributes is taken (ext4), and stays so.
+    fn of_marker(&self, error: std::io::Error, plan: Option<Plan>, room: Room) -> std::io::Error {
+        let has_space = plan.is_some_and(|plan| plan.to - plan.from <= room.free_bytes);
+        if is_no_space(&error) && has_space && self.lock().marker().is_none() {
+            let why = "the file has no place for another attribute";
+            return std::io::Error::other(ErrorKind::Unsupported(why.into()));
+        }
+        error
+    }
+
+    /// The file is not to grow any more: gives up what is ahead, and removes the marker, both durably. Nothing that extends
+    /// the file is in flight.
+    fn end_growth(&self, marker: Marker, end: u64, physical: u64) -> Result<u64> {
+        self.make_stable()?;
+        if end < physical
+            && let Attempt::Changed(_) = self.cut_with(marker, end, end, None)?
+        {
+            return Err(std::io::Error::other(ErrorKind::Doubtful(written_above_the_end().into())));
+        }
+        self.backend.remove_marker()?;
+        self.make_stable()?;
+        Ok(end)
+    }
+
     /// The size on disk, once nothing of ours is left above `physical` that an earlier failure could not take back.
     pub(super) fn settled_size(&self, physical: u64) -> Result<u64> {
         self.take_back(physical, self.left_behind.load(Ordering::Relaxed))?;
@@ -148,9 +181,12 @@ impl Engine {
     /// Nobody has the space yet, so whatever was done of it is taken back: a failed allocation may have moved the size,
     /// and kept the disk full. A size that is not of our making is left alone.
     pub(super) fn take_back(&self, physical: u64, tried: u64) -> Result<()> {
-        let found = self.backend.physical_size()?;
-        let ours = physical < found && found <= tried;
-        if ours { io::uninterrupted(|| self.backend.truncate(physical)) } else { Ok(()) }
+        let is_ours = || Ok((physical + 1..=tried).contains(&self.backend.physical_size()?));
+        if !is_ours()? {
+            return Ok(());
+        }
+        // Changed: another program has moved the end meanwhile.
+        truncate(&*self.backend, physical, &true, is_ours).map(|_| ())
     }
 
     fn grow_by(&self, plan: Plan, marker: Marker, room: Room) -> Result<u64> {
@@ -175,10 +211,8 @@ impl Engine {
 
     /// Data, size and attributes. A failure wedges the file system as that of any flush does.
     pub(super) fn make_stable(&self) -> Result<()> {
-        let blame = |error: &std::io::Error| {
-            (!is_contradiction(error)).then(|| self.cause(Operation::Flush, None, error))
-        };
-        self.fs.flushing(|| io::uninterrupted(|| self.backend.sync_all()), blame)
+        let cause = |error: &std::io::Error| self.cause(Operation::Flush, None, error);
+        self.fs.flushing(|| io::flushed(|| self.backend.sync_all()), cause)
     }
 
     /// Takes space, in smaller steps if there is not enough for the whole; returns the new physical size.
@@ -206,7 +240,7 @@ impl Engine {
             Prepared::Unwritten => allocated,
             // Where nothing can be allocated unwritten (files mapped by indirect blocks), the zeros extend the file.
             Prepared::Zeroed => match allocated {
-                Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => Err(error),
+                Err(error) if !os_error::is_missing(&error) => Err(error),
                 _ => self.fill(from, to),
             },
         }
@@ -225,7 +259,7 @@ impl Engine {
             let len = (to - start).min(ZEROS_BYTES as u64);
             let transfer = Transfer::of_write(len, self.alignment.offset);
             let zeros = &[Segment::of(&zeros[..len as usize])];
-            io::write_fully(&*self.backend, zeros, start, false, transfer)?;
+            io::write_fully(&*self.backend, zeros, start, transfer)?;
         }
         Ok(())
     }

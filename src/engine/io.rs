@@ -3,6 +3,8 @@
 use super::core::Work;
 use crate::backend::Backend;
 use crate::buffer::Segment;
+use crate::flush::Means;
+use crate::os_error::{self, OfWrite};
 use smallvec::SmallVec;
 use std::io;
 use std::ops::Range;
@@ -20,6 +22,10 @@ pub(crate) struct Transfer {
     done: u64,
     align: u64,
     again: u32,
+    /// Its calls carry a flush.
+    dsync: bool,
+    /// A call failed for lack of space, or its flush did: the same one goes without a flush now.
+    unclear: Option<io::Error>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +39,22 @@ impl Transfer {
     /// A write of so many bytes. A short one is resumed where it is aligned, so part of it may be written twice; an error
     /// means that any part may have been written.
     pub fn of_write(total: u64, align: u64) -> Self {
-        Self { kind: Kind::Write, total, head: 0, done: 0, align, again: 0 }
+        Self { kind: Kind::Write, total, head: 0, done: 0, align, again: 0, dsync: false, unclear: None }
+    }
+
+    /// The same, of a durable write: each of its calls flushes if `dsync`.
+    pub fn with_flush(self, dsync: bool) -> Self {
+        Self { dsync, ..self }
     }
 
     /// The write or flush that a request is.
     pub fn of_work(work: &Work, align: u64) -> Self {
         match work {
             Work::Flush => Self::of_flush(),
-            Work::Write { head, .. } => Self { head: *head, ..Self::of_write(work.len(), align) },
+            Work::Write { head, means, .. } => {
+                let transfer = Self::of_write(work.len(), align).with_flush(*means == Some(Means::Dsync));
+                Self { head: *head, ..transfer }
+            }
         }
     }
 
@@ -59,11 +73,27 @@ impl Transfer {
         self.done..if self.done < self.head { self.head } else { self.total }
     }
 
-    /// A call moved so many bytes, or failed. Returns what it came to, or nothing if the rest is to be moved.
+    /// Whether the next call is to carry a flush.
+    pub fn dsync(&self) -> bool {
+        self.dsync && self.unclear.is_none()
+    }
+
+    /// A call moved so many bytes, or failed. Returns what it came to, or nothing if the rest is to be moved. An error
+    /// says whether a flush may have failed.
     pub fn took(&mut self, result: io::Result<u64>) -> Option<io::Result<u64>> {
         match (self.kind, result) {
-            (Kind::Flush, Err(error)) if error.kind() != io::ErrorKind::Interrupted => Some(Err(error)),
+            (Kind::Flush, Err(error)) if error.kind() != io::ErrorKind::Interrupted => {
+                Some(Err(os_error::of_flush(error)))
+            }
             (_, Err(error)) if is_transient(&error, &mut self.again) => None,
+            (_, result) if self.unclear.is_some() => Some(Err(self.cleared(result))),
+            (_, Err(error)) if self.dsync => match os_error::of_durable_write(error) {
+                OfWrite::Judged(error) => Some(Err(error)),
+                OfWrite::Unclear(error) => {
+                    self.unclear = Some(error);
+                    None
+                }
+            },
             (_, Err(error)) => Some(Err(error)),
             (_, Ok(moved)) if self.done + moved >= self.total => Some(Ok(self.total)),
             (Kind::Write, Ok(moved)) if moved < self.align => Some(Err(io::ErrorKind::WriteZero.into())),
@@ -81,16 +111,28 @@ impl Transfer {
     }
 }
 
+impl Transfer {
+    /// What a durable call failed of, now that the same one was made without a flush. If there is no space for that either,
+    /// the first one did not come to its flush. Otherwise it may be the flush that failed (or somebody made room in
+    /// between, which cannot be told apart: an error too many is better than lost data).
+    fn cleared(&mut self, result: io::Result<u64>) -> io::Error {
+        let first = self.unclear.take().expect("the caller looked");
+        match result {
+            Err(error) if os_error::is_no_space(&error) => error,
+            _ => os_error::failed_flush(first),
+        }
+    }
+}
+
 /// Writes all segments, one behind the other, as `transfer` says.
 pub(crate) fn write_fully(
     backend: &dyn Backend,
     segments: &[Segment],
     offset: u64,
-    dsync: bool,
     mut transfer: Transfer,
 ) -> io::Result<()> {
     loop {
-        let part = transfer.part();
+        let (part, dsync) = (transfer.part(), transfer.dsync());
         let result = if part == (0..transfer.total) {
             backend.write(segments, offset, dsync)
         } else {
@@ -125,6 +167,11 @@ pub(crate) fn uninterrupted<R>(mut call: impl FnMut() -> io::Result<R>) -> io::R
     }
 }
 
+/// Flushes, until the kernel is not interrupted. An error says whether the flush may have failed.
+pub(crate) fn flushed<R>(call: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+    uninterrupted(call).map_err(os_error::of_flush)
+}
+
 fn is_transient(error: &io::Error, again: &mut u32) -> bool {
     match error.kind() {
         io::ErrorKind::Interrupted => true,
@@ -149,4 +196,49 @@ pub(crate) fn part_of(segments: &[Segment], part: &Range<u64>) -> SmallVec<[Segm
         start = end;
     }
     parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn os<T>(errno: i32) -> io::Result<T> {
+        Err(io::Error::from_raw_os_error(errno))
+    }
+
+    /// What a durable write comes to that finds no space, and then this without a flush.
+    fn after_no_space(again: io::Result<u64>) -> io::Error {
+        let mut transfer = Transfer::of_write(4096, 4096).with_flush(true);
+        assert!(transfer.dsync());
+        assert!(transfer.took(os(libc::ENOSPC)).is_none(), "the call is made again");
+        assert!(!transfer.dsync(), "without a flush");
+        transfer.took(again).expect("that settles it").expect_err("nothing durable was written")
+    }
+
+    #[test]
+    fn no_space_of_a_durable_write_is_told_from_that_of_its_flush() {
+        assert!(os_error::is_no_space(&after_no_space(os(libc::ENOSPC))));
+        for again in [Ok(4096), Ok(0), os(libc::EIO)] {
+            let error = after_no_space(again);
+            assert!(os_error::is_failed_flush(&error) && !os_error::is_no_space(&error));
+        }
+    }
+
+    #[test]
+    fn a_write_put_off_while_it_is_told_apart_is_made_again() {
+        let mut transfer = Transfer::of_write(4096, 4096).with_flush(true);
+        let results = [os(libc::ENOSPC), os(libc::EAGAIN), os(libc::EINTR)];
+        assert!(results.into_iter().all(|result| transfer.took(result).is_none()));
+        assert!(matches!(transfer.took(os(libc::EDQUOT)), Some(Err(error)) if os_error::is_no_space(&error)));
+    }
+
+    #[test]
+    fn a_flush_that_failed_is_not_tried_again() {
+        for errno in [libc::EAGAIN, libc::ENOSPC, libc::EIO] {
+            let error = Transfer::of_flush().took(os(errno)).expect("it ended").expect_err("it failed");
+            assert!(os_error::is_failed_flush(&error), "{errno}");
+            let mut write = Transfer::of_write(4096, 4096).with_flush(true);
+            assert!(write.took(Err(error)).is_some(), "the flush behind a write");
+        }
+    }
 }

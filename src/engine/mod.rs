@@ -24,10 +24,11 @@ pub(crate) mod registry;
 #[cfg(test)]
 mod tests;
 mod token;
+mod truncate;
 mod waiter;
 
 pub(crate) use core::Ground;
-pub(crate) use io::{Transfer, part_of, read_fully, uninterrupted, write_fully};
+pub(crate) use io::{Transfer, flushed, part_of, read_fully, uninterrupted, write_fully};
 pub(crate) use reading::read_up_to;
 
 use crate::backend::Backend;
@@ -39,6 +40,7 @@ use crate::inflight::{Gate, Pass};
 use crate::marker::{Marker, Prepared};
 use crate::merge::{Refusals, Span};
 use crate::options::Growth;
+use crate::os_error;
 use crate::recovery::Recovery;
 use crate::stats::{Counters, count};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -89,6 +91,8 @@ pub(crate) struct Engine {
     charged: Mutex<u64>,
     /// How far a failed append or growth may have moved the size, if that could not be taken back.
     left_behind: AtomicU64,
+    /// Below this the space is what the file had when it was opened.
+    kept_to: AtomicU64,
     /// Set once, and read wherever a queue begins.
     closed: AtomicBool,
     /// Those in other threads that may keep it.
@@ -117,6 +121,7 @@ impl Engine {
             grower: Mutex::default(),
             charged: Mutex::new(0),
             left_behind: AtomicU64::new(0),
+            kept_to: AtomicU64::new(len),
             closed: AtomicBool::new(false),
             reactors: Mutex::default(),
             counters: Apart::default(),
@@ -180,8 +185,9 @@ impl Engine {
             Course::Core(dio) => self.run(dio, durable).map(drop).map_err(fail),
             Course::Direct(_) => {
                 let segments = &[Segment::of(data)];
-                let transfer = Transfer::of_write(data.len() as u64, self.alignment.offset);
-                let result = io::write_fully(&*self.backend, segments, offset, durable, transfer);
+                let transfer =
+                    Transfer::of_write(data.len() as u64, self.alignment.offset).with_flush(durable);
+                let result = io::write_fully(&*self.backend, segments, offset, transfer);
                 self.judge_write(result, Operation::Write, offset).map_err(|failure| fail(failure.kind))
             }
             Course::Done(_) => Ok(()),
@@ -192,7 +198,7 @@ impl Engine {
         let fail = |kind| self.error(Operation::Read, Some(offset), kind);
         let _pass = self.begin(Operation::Read)?;
         let read = read_up_to(&*self.backend, into, offset, self.len(), self.alignment);
-        read.map(|read| read as usize).map_err(|error| fail(os_kind(&error)))
+        read.map(|read| read as usize).map_err(|error| fail(os_error::kind(&error)))
     }
 
     pub fn sync_data(self: &Arc<Self>) -> Result<()> {
@@ -378,11 +384,10 @@ impl Engine {
     fn perform(self: &Arc<Self>, mut request: Request<Token>) {
         let result = self.begin_request(&mut request.work).and_then(|flush| {
             let mut result = match &request.work {
-                Work::Flush => io::uninterrupted(|| self.backend.flush()),
-                Work::Write { segments, offset, means, .. } => {
-                    let dsync = *means == Some(Means::Dsync);
+                Work::Flush => flushed(|| self.backend.flush()),
+                Work::Write { segments, offset, .. } => {
                     let transfer = Transfer::of_work(&request.work, self.alignment.offset);
-                    io::write_fully(&*self.backend, segments, *offset, dsync, transfer)
+                    io::write_fully(&*self.backend, segments, *offset, transfer)
                 }
             };
             if let Some(flush) = flush {
@@ -425,10 +430,8 @@ impl Engine {
     /// What flushes was performed. It may have been the flush behind a write that failed; the kernel does not say.
     fn end_flush(&self, work: &Work, flush: Flushing, result: &std::io::Result<()>) -> Ended {
         self.fs.end_flush(flush, result, |error| match work {
-            Work::Flush => (!is_contradiction(error)).then(|| self.cause(Operation::Flush, None, error)),
-            Work::Write { offset, .. } => {
-                puts_flush_in_doubt(error).then(|| self.cause(Operation::Write, Some(*offset), error))
-            }
+            Work::Flush => self.cause(Operation::Flush, None, error),
+            Work::Write { offset, .. } => self.cause(Operation::Write, Some(*offset), error),
         })
     }
 
@@ -437,7 +440,7 @@ impl Engine {
         self.packer.pack(work, &*self.backend, &self.counters).map_err(|error| {
             let Work::Write { offset, .. } = work else { unreachable!("records are written") };
             let cause = self.cause(Operation::Read, Some(*offset), &error);
-            Failure { kind: os_kind(&error), cause, wedges: false }
+            Failure { kind: os_error::kind(&error), cause, wedges: false }
         })
     }
 
@@ -489,7 +492,7 @@ impl Engine {
         }
         let error = std::io::Error::from_raw_os_error(libc::EFBIG);
         let cause = self.cause(Operation::Write, Some(end), &error);
-        Err(Failure { kind: os_kind(&error), cause, wedges: false })
+        Err(Failure { kind: os_error::kind(&error), cause, wedges: false })
     }
 
     /// Puts the result of a request into the core's terms. After a failed flush on this file system nothing
@@ -502,13 +505,13 @@ impl Engine {
     ) -> Result<(), Failure> {
         if let Err(error) = &result {
             let cause = self.cause(operation, Some(offset), error);
-            if is_gone(error) {
+            if os_error::is_gone(error) {
                 self.fs.wedge(cause.clone());
             }
             // A flush that failed ends the file, whatever it says of the file system.
             let wedges = self.fs.wedged().is_some() || operation == Operation::Flush;
             let cause = self.fs.wedged().cloned().unwrap_or(cause);
-            return Err(Failure { kind: os_kind(error), cause, wedges });
+            return Err(Failure { kind: os_error::kind(error), cause, wedges });
         }
         match self.fs.wedged() {
             Some(cause) => {
@@ -521,17 +524,22 @@ impl Engine {
     /// What growing, cutting or closing failed of: the first failed flush, if this or another one put the file system
     /// in doubt.
     fn kind_of(&self, operation: Operation, error: &std::io::Error) -> ErrorKind {
-        if is_gone(error) {
+        if os_error::is_gone(error) {
             self.fs.wedge(self.cause(operation, None, error));
         }
         match self.fs.wedged() {
             Some(cause) => ErrorKind::Wedged(cause.clone()),
-            None => os_kind(error),
+            None => os_error::kind(error),
         }
     }
 
     fn cause(&self, operation: Operation, offset: Option<u64>, error: &std::io::Error) -> Arc<Error> {
-        Arc::new(self.error(operation, offset, os_kind(error)))
+        let kind = match os_error::kind(error) {
+            // The same flush would be a success, of what is lost.
+            ErrorKind::NoSpace(errno) if operation == Operation::Flush => ErrorKind::Os(errno),
+            kind => kind,
+        };
+        Arc::new(self.error(operation, offset, kind))
     }
 }
 
@@ -558,44 +566,6 @@ impl Drop for AbortOnPanic {
             std::process::abort();
         }
     }
-}
-
-/// The kernel's refusal, as a kind.
-pub(crate) fn os_kind(error: &std::io::Error) -> ErrorKind {
-    match error.raw_os_error() {
-        Some(errno @ (libc::ENOSPC | libc::EDQUOT | libc::EFBIG)) => ErrorKind::NoSpace(errno),
-        Some(errno) => ErrorKind::Os(errno),
-        // Of a backend that finds out more than the kernel.
-        None => match error.get_ref().and_then(|error| error.downcast_ref::<ErrorKind>()) {
-            Some(kind) => kind.clone(),
-            None => ErrorKind::Os(libc::EIO),
-        },
-    }
-}
-
-fn is_no_space(error: &std::io::Error) -> bool {
-    matches!(os_kind(error), ErrorKind::NoSpace(_))
-}
-
-/// The file system or device is not there any more, or no longer takes writes.
-fn is_gone(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EROFS | libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN))
-}
-
-/// A write that carries a flush failed so that the flush may be what failed.
-pub(crate) fn puts_flush_in_doubt(error: &std::io::Error) -> bool {
-    !matches!(
-        os_kind(error),
-        ErrorKind::NoSpace(_)
-            | ErrorKind::Corrupt(_)
-            | ErrorKind::Doubtful(_)
-            | ErrorKind::Os(libc::EINVAL | libc::EAGAIN | libc::EFAULT | libc::EPERM | libc::ETXTBSY)
-    )
-}
-
-/// Whether it was found before anything was flushed, in what the file lies in. What that lies on has no part in it.
-fn is_contradiction(error: &std::io::Error) -> bool {
-    matches!(os_kind(error), ErrorKind::Corrupt(_))
 }
 
 fn check(what: &'static str, value: u64, required: u64) -> Result<(), ErrorKind> {

@@ -228,7 +228,7 @@ impl Backend for Disk {
     }
 
     /// No model has another program that writes.
-    fn extents(&self) -> io::Result<Vec<Extent>> {
+    fn extents(&self, _from: u64) -> io::Result<Vec<Extent>> {
         Ok(Vec::new())
     }
 

@@ -7,14 +7,33 @@ use crate::error::Error;
 use crate::ext::volumes::Volumes;
 use crate::flush::Ledger;
 use crate::growth::{BUDGET_DEFAULT_BYTES, Budget};
+use crate::os_error;
 use crate::queue::QueueOptions;
 use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use crate::sys;
 use crate::sys::probe::Through;
+use crate::sys::process::Inherited;
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::task::Waker;
+
+/// The file systems that were wedged in this process, or in its parent before the fork. The memory of a child holds
+/// the list of its parent; the locks of [`Process`] it must not touch.
+static WEDGES: Inherited<Wedge> = Inherited::new();
+
+/// What became of a file system. The newest one of a `dev` is valid.
+#[derive(Debug)]
+struct Wedge {
+    dev: u64,
+    /// The first failure, and the mounts then known; or nothing once the file system was mounted anew.
+    failed: Option<(Arc<Error>, Mounts)>,
+}
+
+/// Whether a file system was ever wedged in this process, or in its parent before the fork. One load.
+pub(crate) fn any_was_wedged() -> bool {
+    !WEDGES.is_empty()
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -53,18 +72,38 @@ pub(crate) struct Flushing(SmallVec<[u64; 1]>);
 pub(crate) struct Ended(SmallVec<[u64; 1]>);
 
 /// The mounts of a file system that we know of.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Mounts {
     /// Their unique numbers.
     known: Vec<u64>,
     /// A file was opened through a mount that the kernel does not number for good.
     unnumbered: bool,
+    /// The parent had the device open before the fork, and may have it still.
+    of_the_parent: bool,
 }
 
 impl Process {
-    /// That of the calling process.
+    /// That of the calling process. In the child of a fork it has nothing open, and knows which file systems were
+    /// wedged in the parent: the child reads and syncs the same caches, which lost the same data.
     pub fn current() -> &'static Self {
-        sys::process::of_this_process(|| Self::new(BUDGET_DEFAULT_BYTES))
+        sys::process::of_this_process(|| {
+            let process = Self::new(BUDGET_DEFAULT_BYTES);
+            process.inherit();
+            process
+        })
+    }
+
+    fn inherit(&self) {
+        let mut file_systems = self.file_systems.lock();
+        let mut seen = HashSet::new();
+        for wedge in WEDGES.iter().filter(|wedge| seen.insert(wedge.dev)) {
+            if let Some((cause, mounts)) = &wedge.failed {
+                file_systems.insert(
+                    wedge.dev,
+                    Arc::new(FileSystem::inherited(wedge.dev, cause.clone(), mounts.clone())),
+                );
+            }
+        }
     }
 
     /// With nothing open, and this growth budget.
@@ -96,42 +135,32 @@ impl Process {
     /// The file system `dev`, for a file about to be opened; or the first failure, if it is wedged and has not been
     /// mounted anew.
     pub fn file_system(&self, dev: u64, through: Through) -> Result<Arc<FileSystem>, Arc<Error>> {
+        let fs = self.file_system_as_it_is(dev, through);
+        match fs.wedged() {
+            Some(cause) => Err(cause.clone()),
+            None => Ok(fs),
+        }
+    }
+
+    /// The file system `dev`, wedged or not.
+    pub fn file_system_as_it_is(&self, dev: u64, through: Through) -> Arc<FileSystem> {
         let mut known = self.file_systems.lock();
         known.retain(|_, fs| Arc::strong_count(fs) > 1 || fs.wedged().is_some());
         if let Some(fs) = known.get(&dev)
-            && let Some(cause) = fs.wedged()
+            && fs.wedged().is_some()
         {
             // Asked in any case: it also learns of mounts.
             let still_mounted = fs.may_still_be_mounted(through);
             if Arc::strong_count(fs) > 1 || still_mounted {
-                return Err(cause.clone());
+                return fs.clone();
             }
             known.remove(&dev);
+            WEDGES.add(Wedge { dev, failed: None });
         }
         let fs = known.entry(dev).or_insert_with(|| Arc::new(FileSystem { dev, ..FileSystem::default() }));
         fs.mounts.lock().seen(through);
-        Ok(fs.clone())
+        fs.clone()
     }
-}
-
-/// Whether a call that flushes may have failed in its flush. All but what the kernel answers before it begins.
-pub(crate) fn may_be_a_failed_flush(error: &std::io::Error) -> bool {
-    !matches!(
-        error.raw_os_error(),
-        Some(
-            libc::ENOSPC
-                | libc::EDQUOT
-                | libc::EFBIG
-                | libc::EINVAL
-                | libc::EAGAIN
-                | libc::EFAULT
-                | libc::EPERM
-                | libc::EACCES
-                | libc::EOPNOTSUPP
-                | libc::ETXTBSY
-                | libc::ENOMEM
-        )
-    )
 }
 
 impl FileSystem {
@@ -140,12 +169,35 @@ impl FileSystem {
         self.wedged.get()
     }
 
-    /// A flush failed. The first failure is the one to tell.
+    /// As it was in the parent of a fork.
+    fn inherited(dev: u64, cause: Arc<Error>, mounts: Mounts) -> Self {
+        let of_the_parent = mounts.known.is_empty() && !mounts.unnumbered;
+        let mounts = Mutex::new(Mounts { of_the_parent, ..mounts });
+        let fs = Self { dev, mounts, ..Self::default() };
+        let _ = fs.wedged.set(cause);
+        fs
+    }
+
+    /// A flush failed. The first failure is the one to tell. A child that is forked once a caller has seen the
+    /// failure knows it as well, so the list of the children comes first.
     pub fn wedge(&self, cause: Arc<Error>) {
+        if self.wedged().is_some() {
+            return;
+        }
+        let mut mounts = self.mounts.lock();
+        mounts.find_all(self.dev);
+        self.pass_on(&cause, &mounts);
+        drop(mounts);
         if self.wedged.set(cause).is_ok() {
             let cause = self.wedged().expect("just set");
             log::error!("dioxide: {cause}; every file on this file system fails from now on");
-            self.mounts.lock().find_all(self.dev);
+        }
+    }
+
+    /// Lets later children know. The simulated file system (0) is in no other process.
+    fn pass_on(&self, cause: &Arc<Error>, mounts: &Mounts) {
+        if self.dev != 0 {
+            WEDGES.add(Wedge { dev: self.dev, failed: Some((cause.clone(), mounts.clone())) });
         }
     }
 
@@ -187,16 +239,20 @@ impl FileSystem {
     /// that it was known by. A refused mount is one of them, and so are all that are found beside it.
     fn may_still_be_mounted(&self, through: Through) -> bool {
         let mut mounts = self.mounts.lock();
+        let known_before = mounts.known.clone();
         mounts.known.retain(|mount| sys::probe::mount_exists(*mount));
-        let still = mounts.unnumbered || !mounts.known.is_empty();
+        let still = mounts.unnumbered || mounts.of_the_parent || !mounts.known.is_empty();
         if still {
             mounts.seen(through);
             mounts.find_all(self.dev);
         }
+        if let Some(cause) = self.wedged().filter(|_| still && mounts.known != known_before) {
+            self.pass_on(cause, &mounts);
+        }
         if mounts.unnumbered {
             log::error!(
                 "dioxide: this kernel (before Linux 6.8) cannot tell whether a file system was mounted anew: refused \
-                 until this process ends"
+                 until this process and its children end"
             );
         }
         still
@@ -231,16 +287,16 @@ impl FileSystems {
     }
 
     /// Performs a flush (or a write that carries one), and believes its success only if no flush of these file
-    /// systems that ran beside it failed. `blame` makes the error of a failure, or nothing if that does not put the
-    /// file system in doubt.
+    /// systems that ran beside it failed. `cause` makes the error to tell of a [failed flush](os_error::is_failed_flush); no
+    /// other error puts the file system in doubt.
     pub fn flushing(
         &self,
         perform: impl FnOnce() -> std::io::Result<()>,
-        blame: impl FnOnce(&std::io::Error) -> Option<Arc<Error>>,
+        cause: impl FnOnce(&std::io::Error) -> Arc<Error>,
     ) -> std::io::Result<()> {
         let flush = self.begin_flush();
         let result = perform();
-        let ended = self.end_flush(flush, &result, blame);
+        let ended = self.end_flush(flush, &result, cause);
         self.awaited(ended, result)
     }
 
@@ -254,12 +310,12 @@ impl FileSystems {
         &self,
         flush: Flushing,
         result: &std::io::Result<()>,
-        blame: impl FnOnce(&std::io::Error) -> Option<Arc<Error>>,
+        cause: impl FnOnce(&std::io::Error) -> Arc<Error>,
     ) -> Ended {
         if let Err(error) = result
-            && let Some(cause) = blame(error)
+            && os_error::is_failed_flush(error)
         {
-            self.wedge(cause);
+            self.wedge(cause(error));
         }
         Ended(self.0.iter().zip(flush.0).map(|(fs, flush)| fs.end_flush(flush)).collect())
     }
@@ -283,6 +339,13 @@ impl FileSystems {
             Some(_) if result.is_ok() => Err(std::io::Error::from_raw_os_error(libc::EIO)),
             _ => result,
         }
+    }
+}
+
+impl PartialEq for FileSystems {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len()
+            && self.0.iter().zip(&other.0).all(|(one, other)| Arc::ptr_eq(one, other))
     }
 }
 

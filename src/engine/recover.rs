@@ -3,14 +3,24 @@
 //! Order, so that a crash during recovery is recovered from in the same way:
 //! 1. sync, so that nothing is judged by what another crash could take back;
 //! 2. the verdict, from the marker, the size and the extents;
-//! 3. the marker with the end found as its base, durable; 4. the cut, durable; 5. the marker away, durable.
+//! 3. the marker with the end found as its base, durable; 4. the truncate ([`truncate`](super::truncate)), durable; 5. the
+//!    marker away, durable.
+//!
+//! Only the syncs can be blamed for a failed flush, so only their errors say so (`flushed`): a getxattr or FIEMAP that fails
+//! with EIO is an error of this file.
+//!
+//! While another process has the file open for writing nothing is truncated. What another program wrote without the lock between
+//! the crash and the recovery is kept, but for this: in a file of appends, above the first gap and below what had been grown, it
+//! looks like an append in flight when the crash came, and is truncated.
 
-use super::io::uninterrupted;
-use super::is_no_space;
-use crate::backend::Backend;
+use super::io::flushed;
+use super::truncate::{Attempt, LOOKS_MAX as TRUNCATES_MAX, truncate, written_by};
+use crate::backend::{Backend, Exclusion};
 use crate::marker::{Identity, Marker};
-use crate::recovery::{Extent, Recovery, Verdict, judge};
+use crate::os_error::is_no_space;
+use crate::recovery::{Extent, Recovery, Verdict, judge, written_ranges};
 use std::io;
+use std::ops::Range;
 
 /// What may be done to a file that a crash left grown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,33 +54,50 @@ pub(crate) fn bring_into_order(
     how: Recover,
 ) -> io::Result<(Recovery, Option<Marker>)> {
     if how != Recover::Inspect {
-        uninterrupted(|| backend.sync_all())?;
+        flushed(|| backend.sync_all())?;
     }
+    for _ in 0..TRUNCATES_MAX {
+        if let Some(done) = try_to_bring_into_order(backend, identity, how)? {
+            return Ok(done);
+        }
+    }
+    Err(written_by("another program"))
+}
+
+/// Nothing, if another program wrote between the look and the truncate.
+fn try_to_bring_into_order(
+    backend: &dyn Backend,
+    identity: Identity,
+    how: Recover,
+) -> io::Result<Option<(Recovery, Option<Marker>)>> {
     let view = view(backend, identity)?;
     let found = verdict(&view, identity);
     let marker = match view.marker.as_deref().map(Marker::decode) {
-        None => return Ok((found, None)),
+        None => return Ok(Some((found, None))),
         Some(Ok(marker)) => marker,
         Some(Err(_)) => {
             if how == Recover::Force {
                 backend.remove_marker()?;
-                uninterrupted(|| backend.sync_all())?;
+                flushed(|| backend.sync_all())?;
             }
-            return Ok((found, None));
+            return Ok(Some((found, None)));
         }
     };
-    match (&found.verdict, how) {
+    let kept = match (&found.verdict, how) {
         (Verdict::Doubtful(_), Recover::Force) if found.floor < found.ceiling => {
             adopt(backend, marker, &found)?;
-            Ok((found, None))
+            None
         }
         (Verdict::Cut, Recover::Cut | Recover::Force) | (Verdict::Doubtful(_), Recover::Force) => {
-            cut(backend, marker, &found)?;
-            Ok((found, None))
+            if let Attempt::Changed(_) = cut(backend, marker, &found, &view.extents)? {
+                return Ok(None);
+            }
+            None
         }
-        (Verdict::Undecided, _) => Ok((found, Some(marker))),
-        _ => Ok((found, None)),
-    }
+        (Verdict::Undecided, _) => Some(marker),
+        _ => None,
+    };
+    Ok(Some((found, kept)))
 }
 
 /// Looks at a file that another process may be writing. Returns its marker, and what it says with the rest.
@@ -88,7 +115,7 @@ fn view(backend: &dyn Backend, identity: Identity) -> io::Result<View> {
         let size = backend.physical_size()?;
         let own = marker.as_deref().is_some_and(|bytes| is_of(bytes, identity));
         // A copy may lie where extents cannot be asked for.
-        let extents = if own { backend.extents()? } else { Vec::new() };
+        let extents = if own { backend.extents(0)? } else { Vec::new() };
         let same_marker = backend.read_marker()? == marker;
         let size_now = backend.physical_size()?;
         if same_marker && (size_now == size || marker.is_none() && size_now > size) {
@@ -116,23 +143,45 @@ fn adopt(backend: &dyn Backend, marker: Marker, found: &Recovery) -> io::Result<
     let grown_to = found.physical_size;
     let grown = Marker { grown_from: grown_to, grown_to, epoch: marker.epoch.wrapping_add(1), ..marker };
     backend.write_marker(&grown.encode())?;
-    uninterrupted(|| backend.sync_all())
+    flushed(|| backend.sync_all())
 }
 
-fn cut(backend: &dyn Backend, marker: Marker, found: &Recovery) -> io::Result<()> {
+fn cut(
+    backend: &dyn Backend,
+    marker: Marker,
+    found: &Recovery,
+    extents: &[Extent],
+) -> io::Result<Attempt<(u64, Vec<Range<u64>>)>> {
     let end = found.ceiling;
     if end < found.physical_size {
+        if let Exclusion::Refused(who) = backend.exclude_others()? {
+            return Err(written_by(&who));
+        }
         let grown_to = marker.grown_to.max(found.physical_size);
-        let last = Marker { base: end, grown_from: grown_to, grown_to, ..marker };
+        let last = Marker { base: end, grown_from: grown_to, grown_to, ..marker.before_truncation() };
         match backend.write_marker(&last.encode()) {
             // A full disk. The marker that is there finds this end again.
             Err(error) if found.verdict == Verdict::Cut && is_no_space(&error) => {}
             result => result?,
         }
-        uninterrupted(|| backend.sync_all())?;
-        uninterrupted(|| backend.truncate(end))?;
-        uninterrupted(|| backend.sync_all())?;
+        flushed(|| backend.sync_all())?;
+        let seen = (found.physical_size, written_ranges(end, extents));
+        let look = || Ok((backend.physical_size()?, written_ranges(end, &backend.extents(end)?)));
+        let attempt = truncate(backend, end, &seen, look).inspect_err(|_| put_back(backend, marker))?;
+        if let changed @ Attempt::Changed(_) = attempt {
+            put_back(backend, marker);
+            return Ok(changed);
+        }
+        flushed(|| backend.sync_all())?;
     }
     backend.remove_marker()?;
-    uninterrupted(|| backend.sync_all())
+    flushed(|| backend.sync_all())?;
+    Ok(Attempt::Done)
+}
+
+/// The file was not truncated, so its marker says again what it said.
+fn put_back(backend: &dyn Backend, marker: Marker) {
+    if let Err(error) = backend.write_marker(&marker.encode()) {
+        log::warn!("dioxide: restoring a marker: {error}");
+    }
 }

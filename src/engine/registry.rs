@@ -23,6 +23,24 @@ impl Key {
     }
 }
 
+/// A file that is being opened for writing.
+pub(crate) trait Opening: Sized {
+    /// Whether the caller may share a file that is open already. It has not asked the kernel for the right to write it.
+    fn admit(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Opens it.
+    fn engine(self) -> Result<Engine>;
+}
+
+/// Where nothing is to be asked.
+impl<F: FnOnce() -> Result<Engine>> Opening for F {
+    fn engine(self) -> Result<Engine> {
+        self()
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
@@ -66,25 +84,30 @@ impl Registry {
         }
     }
 
-    /// Opens a file unless it is open by now.
-    pub fn open(&self, key: Key, make: impl FnOnce() -> Result<Engine>) -> Result<Arc<Engine>> {
-        loop {
+    /// Opens a file, or shares it if it is open by now.
+    pub fn open(&self, key: Key, opening: impl Opening) -> Result<Arc<Engine>> {
+        while !self.reserve(key) {
+            opening.admit()?;
             if let Some(engine) = self.join(key) {
                 return Ok(engine);
             }
-            let mut files = self.files.lock();
-            if files.contains_key(&key) {
-                continue;
-            }
-            files.insert(key, Entry::Busy);
-            break;
         }
-        let made = make().map(Arc::new);
+        let made = opening.engine().map(Arc::new);
         self.replace(
             key,
             made.as_ref().ok().map(|engine| Entry::Open { engine: engine.clone(), handles: 1 }),
         );
         made
+    }
+
+    /// Keeps a file for who is to open it. False if it is open, or being opened or closed.
+    fn reserve(&self, key: Key) -> bool {
+        let mut files = self.files.lock();
+        let is_free = !files.contains_key(&key);
+        if is_free {
+            files.insert(key, Entry::Busy);
+        }
+        is_free
     }
 
     /// One handle less. With the last one the file is put away.

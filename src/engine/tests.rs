@@ -133,7 +133,7 @@ fn open_on(disk: Disk, prepared: Option<Prepared>, fs: FileSystems) -> Result<Si
 
 fn open_as(disk: Disk, ground: Ground, fs: FileSystems) -> Result<SimFile, ErrorKind> {
     let order = bring_into_order(&disk.0, SELF, Recover::Cut);
-    let (recovery, held) = order.map_err(|error| super::os_kind(&error))?;
+    let (recovery, held) = order.map_err(|error| crate::os_error::kind(&error))?;
     if let Verdict::Doubtful(why) = recovery.verdict {
         return Err(ErrorKind::Doubtful(why));
     }
@@ -533,9 +533,9 @@ fn close_beside_a_failed_flush_is_not_a_success() {
         let fails = || {
             begun.send(()).unwrap();
             std::thread::sleep(std::time::Duration::from_millis(100));
-            Err(std::io::Error::from_raw_os_error(libc::EIO))
+            Err(crate::os_error::of_flush(std::io::Error::from_raw_os_error(libc::EIO)))
         };
-        fs.flushing(fails, |_| Some(cause))
+        fs.flushing(fails, |_| cause)
     });
     wait.recv().unwrap();
     let closed = file.finish();
@@ -601,6 +601,55 @@ fn a_file_whose_marker_may_not_be_written_works_without_growth() {
         file.backend.fail(Call::Marker, 0, errno);
         assert_eq!(file.append(&record(1, 2), true), Ok(0));
         assert_eq!((file.growth(), physical_blocks(&file)), (crate::Growth::None, 2));
+    }
+}
+
+/// A file whose growth is refused for good once it has grown, on a disk that dies after so many calls. Returns how many records
+/// were acknowledged, and how many calls were made before the first one without growth, and until it was closed.
+fn end_growth(prepared: Prepared, dies_after: u64) -> (SimFile, u64, Option<u64>, Option<u64>) {
+    let file = open_on(Disk::new(DISK_BYTES), Some(prepared), FileSystems::default()).unwrap();
+    let begun = file.backend.calls();
+    // The first step succeeds. The one ahead is refused, and then the one that is needed.
+    (0..2).for_each(|_| file.backend.fail(Call::Allocate, 1, libc::EPERM));
+    file.backend.die_after(dies_after);
+    let (mut durable, mut before, mut beyond) = (0, None, 0);
+    while beyond < 4 {
+        let calls = file.backend.calls() - begun;
+        // Three blocks do not fill what was grown, so a part of it is given up.
+        if file.append(&record(durable + 1, 3), true).is_err() {
+            break;
+        }
+        durable += 3;
+        if file.growth() == crate::Growth::None {
+            before.get_or_insert(calls);
+            beyond += 1;
+        }
+    }
+    let done = file.finish().is_ok().then(|| file.backend.calls() - begun);
+    (file, durable, before, done)
+}
+
+/// At each call: every durable record is found, and nothing is doubtful.
+#[test]
+fn a_crash_while_growth_ends_loses_nothing_acknowledged() {
+    for prepared in [Prepared::Unwritten, Prepared::Zeroed] {
+        let (_, _, before, done) = end_growth(prepared, 1 << 40);
+        let (before, done) = (before.expect("it was refused"), done.expect("nothing else failed"));
+        for cut in before..=done {
+            let (file, durable, ..) = end_growth(prepared, cut);
+            for keep in 0..4u64 {
+                let disk = file.backend.crash(|block| match keep {
+                    0 => false,
+                    1 => true,
+                    _ => block.is_none_or(|block| (block ^ cut) % 2 == keep % 2),
+                });
+                let at = format!("{prepared:?}, cut {cut} of {before}..{done}, keep {keep}");
+                let opened = open_on(disk, Some(prepared), FileSystems::default());
+                let found = contents(&opened.unwrap_or_else(|kind| panic!("{at}: {kind}")));
+                let wanted: Vec<_> = (1..=durable).collect();
+                assert_eq!(found.get(..durable as usize), Some(&wanted[..]), "{at}");
+            }
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use super::volumes::Held;
 use crate::backend::{Backend, Job, Mapped};
 use crate::buffer::Segment;
 use crate::merge::Refusals;
+use crate::os_error;
 use crate::recovery::Extent;
 use crate::stats::count;
 use crate::sync::Mutex;
@@ -75,7 +76,8 @@ impl Backend for Within {
         let bytes = segments.iter().map(Segment::len).sum();
         let blocks = self.blocks(offset, bytes)?;
         count(&self.writes, 1);
-        self.node.write(segments, blocks, &self.data_requests)?;
+        // It carries no flush of the image: that is a step of its own.
+        self.node.write(segments, blocks, &self.data_requests).map_err(os_error::of_step)?;
         if dsync {
             self.flush()?;
         }
@@ -96,11 +98,11 @@ impl Backend for Within {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.node.sync(false, &self.metadata_requests)
+        self.node.sync(false, &self.metadata_requests).map_err(os_error::of_step)
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.node.sync(true, &self.metadata_requests)
+        self.node.sync(true, &self.metadata_requests).map_err(os_error::of_step)
     }
 
     fn physical_size(&self) -> io::Result<u64> {
@@ -121,7 +123,7 @@ impl Backend for Within {
         self.node.truncate(len)
     }
 
-    fn extents(&self) -> io::Result<Vec<Extent>> {
+    fn extents(&self, _from: u64) -> io::Result<Vec<Extent>> {
         let block_bytes = self.node.volume.geometry.block_bytes;
         let mut start = 0;
         let mut extents = Vec::new();

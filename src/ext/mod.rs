@@ -22,11 +22,13 @@ use crate::backend::syscall::Syscall;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::registry::Key;
-use crate::engine::{Engine, Parts, os_kind};
+use crate::engine::{Engine, Parts};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::file::Inner;
 use crate::open;
+use crate::open::found::Found;
 use crate::options::OpenOptions;
+use crate::os_error;
 use crate::reader::Reader;
 use crate::recovery::Recovery;
 use crate::sys;
@@ -34,7 +36,7 @@ use crate::sys::probe::Facts;
 use file::Within;
 use format::Kind;
 use node::Node;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::OFlags;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -61,9 +63,9 @@ struct Opening<'a> {
 /// Opens the file `path` of the volume `volume`.
 pub(crate) fn open_within(options: &OpenOptions, volume: &Path, path: &Path) -> Result<Inner> {
     let opening = Opening::new(options, volume, path);
-    let key = rustix::fs::stat(volume).map(|stat| open::key_of_stat(&stat));
-    let key = key.map_err(|errno| opening.error(ErrorKind::Os(errno.raw_os_error())))?;
-    opening.open(path, key, || opening.image(volume))
+    let found = open::find(&volume.into()).map_err(|kind| opening.error(kind))?;
+    let admit = || found.admit(options.write).map_err(|errno| opening.error(open::refusal(errno)));
+    opening.open(path, found.key(), admit, || opening.image(&found))
 }
 
 /// The same in a volume that lies on an image of a simulation.
@@ -74,7 +76,7 @@ pub(crate) fn open_within_image(
     path: &Path,
     image: Image,
 ) -> Result<Inner> {
-    Opening::new(options, name, path).open(path, Key::of(&image.facts), || Ok(image))
+    Opening::new(options, name, path).open(path, Key::of(&image.facts), || Ok(()), || Ok(image))
 }
 
 impl<'a> Opening<'a> {
@@ -89,10 +91,17 @@ impl<'a> Opening<'a> {
     }
 
     fn os_error(&self, error: &io::Error) -> Error {
-        self.error(os_kind(error))
+        self.error(os_error::kind(error))
     }
 
-    fn open(&self, path: &Path, key: Key, image: impl FnOnce() -> Result<Image>) -> Result<Inner> {
+    /// `admit`: whether the caller may use the volume, if that is open already.
+    fn open(
+        &self,
+        path: &Path,
+        key: Key,
+        admit: impl FnOnce() -> Result<()>,
+        image: impl FnOnce() -> Result<Image>,
+    ) -> Result<Inner> {
         let OpenOptions { write, create, create_new, truncate, .. } = *self.options;
         if create || create_new {
             let why = "files are not created in a volume; mount it, or use `debugfs -w -R 'write …'`";
@@ -101,13 +110,12 @@ impl<'a> Opening<'a> {
         if truncate && !write {
             return Err(self.error(ErrorKind::Unsupported("truncate needs write(true)".into())));
         }
-        let held =
-            self.process.volumes.hold(key, write, || self.volume(image().map_err(Stopped::Error)?)).map_err(
-                |stopped| match stopped {
-                    Stopped::Kind(kind) => self.error(kind),
-                    Stopped::Error(error) => error,
-                },
-            )?;
+        let admit = || admit().map_err(Stopped::Error);
+        let volume = || self.volume(image().map_err(Stopped::Error)?);
+        let held = self.process.volumes.hold(key, write, admit, volume).map_err(|stopped| match stopped {
+            Stopped::Kind(kind) => self.error(kind),
+            Stopped::Error(error) => error,
+        })?;
         let node = self.node(&held, path)?;
         let facts = held.volume.facts_of(&node);
         let key = Key::of(&facts);
@@ -167,18 +175,14 @@ impl<'a> Opening<'a> {
     }
 
     /// Opens the image file or device, and sees to it that nobody else has it.
-    fn image(&self, path: &Path) -> Result<Image> {
-        let is_device = rustix::fs::stat(path)
-            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);
+    fn image(&self, found: &Found) -> Result<Image> {
         let access = if self.options.write { OFlags::RDWR } else { OFlags::RDONLY };
-        let alone = if is_device { OFlags::EXCL } else { OFlags::empty() };
-        let flags = open::DIRECT | access | alone;
-        let fd = open::open_patiently(path, flags, Mode::empty(), self.options.descriptor_min);
+        let fd = open::open_alone(found, access, self.options.descriptor_min);
         let fd = fd.map_err(|errno| self.error(open::refusal(errno)))?;
         let facts = open::facts(&self.name, &fd)?;
         let fs = open::file_system(self.process, &self.name, Operation::Open, facts.fs, facts.through)?;
         let try_lock = if self.options.write { sys::try_lock } else { sys::try_lock_shared };
-        open::claim(fd.as_fd(), is_device, try_lock).map_err(|kind| self.error(kind))?;
+        open::claim(fd.as_fd(), facts.is_device, try_lock).map_err(|kind| self.error(kind))?;
         Ok(Image { backend: Arc::new(Syscall::new(fd)), facts, fs })
     }
 }

@@ -20,7 +20,7 @@ use super::node::Node;
 use crate::backend::Backend;
 use crate::buffer::{Buffer, Segment};
 use crate::engine::process::{FileSystems, Process};
-use crate::engine::{Transfer, read_fully, uninterrupted, write_fully};
+use crate::engine::{Transfer, flushed, read_fully, write_fully};
 use crate::error::ErrorKind;
 use crate::map::blocks::Blocks;
 use crate::map::indirect::Tables;
@@ -225,11 +225,11 @@ impl Volume {
     /// Writes blocks, whole.
     pub fn write(&self, segments: &[Segment], block: u64) -> io::Result<()> {
         let transfer = Transfer::of_write(segments.iter().map(Segment::len).sum(), self.unit);
-        write_fully(&*self.image, segments, block * self.geometry.block_bytes, false, transfer)
+        write_fully(&*self.image, segments, block * self.geometry.block_bytes, transfer)
     }
 
     pub fn flush(&self) -> io::Result<()> {
-        uninterrupted(|| self.image.flush())
+        flushed(|| self.image.flush())
     }
 
     /// The pointers of a table.

@@ -32,20 +32,24 @@ pub(crate) struct Held {
 }
 
 impl Volumes {
-    /// One more user of a volume, which is opened by `open` unless it is by now.
+    /// One more user of a volume, which is opened by `open` unless it is by now: then `admit` says whether the caller may use
+    /// it, which the kernel was not asked for.
     pub fn hold<E: From<ErrorKind>>(
         &self,
         key: Key,
         write: bool,
+        admit: impl FnOnce() -> Result<(), E>,
         open: impl FnOnce() -> Result<Arc<Volume>, E>,
     ) -> Result<Held, E> {
         let mut volumes = self.0.lock();
         let volume = match volumes.get_mut(&key) {
             Some(open) if write && !open.volume.write => {
+                admit()?;
                 let why = "this process has files of the volume open read-only; close those first";
                 return Err(ErrorKind::Busy(why.into()).into());
             }
             Some(open) => {
+                admit()?;
                 open.users += 1;
                 open.writers += usize::from(write);
                 open.volume.clone()

@@ -1,10 +1,9 @@
 //! Opening striped volumes: every member is opened as a file is, then they are known by their headers, and brought into order as
 //! one file.
 
-use super::{DIRECT, Joined, Locked, refusal, refuse_if_wedged, shared, wishes};
-use super::{
-    facts, file_system, flushing, ground, in_order, is_device, key_of_stat, open_one, prepared, recovered,
-};
+use super::found::{There, key_of_stat};
+use super::{DIRECT, Joined, Locked, admit, create, look_up, open_there, refusal, shared, wishes};
+use super::{facts, file_system, find, flushing, ground, in_order, prepared, recovered};
 use crate::backend::Backend;
 use crate::backend::striped::{Members, Striped};
 use crate::backend::syscall::Syscall;
@@ -12,19 +11,20 @@ use crate::buffer::Buffer;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::recover::{Recover, bring_into_order};
-use crate::engine::registry::Key;
-use crate::engine::{Engine, Parts, os_kind, read_fully};
+use crate::engine::registry::{Key, Opening};
+use crate::engine::{Engine, Parts, read_fully};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::file::Inner;
 use crate::marker::{Identity, Prepared};
 use crate::merge::Limits;
 use crate::options::OpenOptions;
+use crate::os_error;
 use crate::reader::Reader;
 use crate::recovery::Recovery;
 use crate::stripe::{self, CHUNK_BYTES_MAX, Found, HEADER_BYTES, Header, MEMBERS_MAX, State, Verdict};
 use crate::sys;
 use crate::sys::probe::{Alignment, Facts, Part};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -97,32 +97,25 @@ impl Volume {
     }
 
     fn open_writing(&self, options: &OpenOptions, process: &'static Process) -> Result<Joined> {
-        let stats: Vec<_> = self
-            .paths
-            .iter()
-            .map(|path| rustix::fs::stat(&**path).ok().filter(|_| !options.create_new))
-            .collect();
-        if let Some(stat) = &stats[0] {
-            let key = key_of(key_of_stat(stat));
-            if let Some(engine) = process.registry.join(key) {
-                let keys = stats.iter().map(|stat| stat.as_ref().map(key_of_stat));
-                return self.joined(process, key, engine, keys.collect());
-            }
+        let found: Vec<_> = self.paths.iter().map(|path| look_up(options, path)).collect::<Result<_>>()?;
+        // Nothing is created beside a volume that is open.
+        if let Some(first) = &found[0]
+            && process.registry.find(key_of(first.key())).is_some()
+            && found.iter().any(Option::is_none)
+        {
+            return Err(self.others());
         }
-        let mut descriptors = Vec::new();
-        for (path, stat) in self.paths.iter().zip(&stats) {
-            if stat.is_none() {
-                refuse_if_wedged(process, path, sys::probe::parent(path))?;
-            }
-            descriptors.push(open_one(options, process, path, stat.as_ref().is_some_and(is_device))?);
-        }
-        let facts: Vec<_> =
-            self.paths.iter().zip(&descriptors).map(|(path, fd)| facts(path, fd)).collect::<Result<_>>()?;
-        let key = key_of(Key::of(&facts[0]));
-        let keys = facts.iter().map(|facts| Some(Key::of(facts))).collect();
-        let engine = process.registry.open(key, || self.make_engine(options, process, descriptors, facts))?;
+        let there = self.paths.iter().zip(found).map(|(path, found)| match found {
+            Some(found) => Ok(There::Found(found)),
+            None => create(options, process, path),
+        });
+        let members = there.collect::<Result<Vec<_>>>()?;
+        let keys = members.iter().map(There::key).collect::<rustix::io::Result<Vec<_>>>();
+        let keys = keys.map_err(|errno| self.fail(refusal(errno)))?;
+        let key = key_of(keys[0]);
+        let engine = process.registry.open(key, OpeningVolume { volume: self, options, process, members })?;
         // Somebody may have been first.
-        self.joined(process, key, engine, keys)
+        self.joined(process, key, engine, &keys)
     }
 
     /// It is open already: these must be the same members.
@@ -131,19 +124,23 @@ impl Volume {
         process: &'static Process,
         key: Key,
         engine: Arc<Engine>,
-        keys: Vec<Option<Key>>,
+        keys: &[Key],
     ) -> Result<Joined> {
         let striped = engine.backend.striped().expect("a volume has members");
         let known = striped.members().iter().map(|member| rustix::fs::fstat(member.descriptor()).ok());
-        let same = known.map(|stat| stat.map(|stat| key_of_stat(&stat))).eq(keys);
+        let same = known.map(|stat| stat.map(|stat| key_of_stat(&stat))).eq(keys.iter().copied().map(Some));
         if same && striped.chunk_bytes() == self.chunk_bytes {
             return Ok((key, engine));
         }
         drop(engine);
         process.registry.leave(key)?;
+        Err(self.others())
+    }
+
+    fn others(&self) -> Error {
         let why =
             "its first member is open in this process with other members, another order or another chunk";
-        Err(self.fail(ErrorKind::Members(why.into())))
+        self.fail(ErrorKind::Members(why.into()))
     }
 
     fn make_engine(
@@ -163,7 +160,7 @@ impl Volume {
         let prepared = prepared(options.growth, &self.name, &on);
         let overwrites_in_place = prepared.is_some()
             && on.iter().all(|(fd, facts)| sys::probe::can_grow_ahead(*fd, facts, Prepared::Zeroed).is_ok());
-        let id = sys::random_id().map_err(|error| self.fail(os_kind(&error)))?;
+        let id = sys::random_id().map_err(|error| self.fail(os_error::kind(&error)))?;
         let members = Member::all(locked.into_iter().map(Locked::keep), facts);
         let kept: Vec<_> = members.iter().map(|member| member.backend.clone()).collect();
         let bring_up = BringUp {
@@ -209,6 +206,28 @@ impl Volume {
     }
 }
 
+/// A volume that is being opened for writing.
+struct OpeningVolume<'a> {
+    volume: &'a Volume,
+    options: &'a OpenOptions,
+    process: &'static Process,
+    members: Vec<There>,
+}
+
+impl Opening for OpeningVolume<'_> {
+    fn admit(&self) -> Result<()> {
+        self.volume.paths.iter().zip(&self.members).try_for_each(|(path, there)| admit(path, there))
+    }
+
+    fn engine(self) -> Result<Engine> {
+        let Self { volume, options, process, members } = self;
+        let opened = volume.paths.iter().zip(members);
+        let opened = opened.map(|(path, there)| open_there(options, process, path, there));
+        let (descriptors, facts) = opened.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        volume.make_engine(options, process, descriptors, facts)
+    }
+}
+
 /// Looks at a striped volume of files that a crash may have left open, and does what `how` allows: as
 /// [`recover`](crate::recover()) does for a file. A volume whose members lack something is
 /// [`Doubtful`](crate::Verdict::Doubtful), too; with [`Recover::Force`] it becomes what they hold without a gap.
@@ -248,17 +267,17 @@ impl Volume {
             return Err(fail(ErrorKind::Unsupported("a block device does not grow".into())));
         }
         let striped = Striped::new(parts_of(&members, header, &facts, 0));
-        let lack = striped.find_length(state).map_err(|error| fail(os_kind(&error)))?;
+        let lack = striped.find_length(state).map_err(|error| fail(os_error::kind(&error)))?;
         if let Err(why) = &lack
             && how != Recover::Force
         {
-            let len = striped.physical_size().map_err(|error| fail(os_kind(&error)))?;
+            let len = striped.physical_size().map_err(|error| fail(os_error::kind(&error)))?;
             let verdict = crate::Verdict::Doubtful(why.clone());
             return Ok(Recovery { physical_size: len, floor: len, ceiling: len, verdict });
         }
         if how == Recover::Inspect {
             let found = bring_into_order(&striped, facts.identity, how);
-            return found.map(|(found, _)| found).map_err(|error| fail(os_kind(&error)));
+            return found.map(|(found, _)| found).map_err(|error| fail(os_error::kind(&error)));
         }
         let (found, _) = in_order(&striped, fs, &self.name, &facts, how)?;
         if how == Recover::Force || !matches!(found.verdict, crate::Verdict::Doubtful(_)) {
@@ -270,8 +289,9 @@ impl Volume {
     fn open_all(&self, access: OFlags, descriptor_min: u32) -> Result<(Vec<OwnedFd>, Vec<Facts>)> {
         let mut opened = Vec::new();
         for path in &self.paths {
-            let fd = sys::open(path, DIRECT | access, Mode::empty(), descriptor_min)
-                .map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))?;
+            let fail = |kind| Error::new(Operation::Open, path, None, kind);
+            let found = find(path).map_err(fail)?;
+            let fd = found.open(DIRECT | access, descriptor_min).map_err(|errno| fail(refusal(errno)))?;
             let facts = facts(path, &fd)?;
             opened.push((fd, facts));
         }
@@ -332,11 +352,11 @@ impl BringUp<'_> {
         }
         let (recovery, held) = match facts.is_device {
             true => {
-                facts.len = striped.physical_size().map_err(|error| self.fail(os_kind(&error)))?;
+                facts.len = striped.physical_size().map_err(|error| self.fail(os_error::kind(&error)))?;
                 (Recovery::clean(facts.len), None)
             }
             false => {
-                let found = striped.find_length(state).map_err(|error| self.fail(os_kind(&error)))?;
+                let found = striped.find_length(state).map_err(|error| self.fail(os_error::kind(&error)))?;
                 found.map_err(|why| self.fail(ErrorKind::Members(advised(&why))))?;
                 let order = recovered(&*striped, &self.fs, self.name, &facts)?;
                 flushing(&self.fs, self.name, Operation::Open, || striped.begin_writing())?;
@@ -434,7 +454,7 @@ pub(crate) fn reader(
     let facts = joint_facts(&members, header);
     // Nobody beside the callers: they may be those of a forked child.
     let striped = Striped::new(parts_of(&members, header, &facts, 0));
-    while let Err(why) = striped.find_length(state).map_err(|error| fail(os_kind(&error)))? {
+    while let Err(why) = striped.find_length(state).map_err(|error| fail(os_error::kind(&error)))? {
         // Whoever writes it notes a state before the members change.
         let (_, now) = volume_of(&members, chunk_bytes).map_err(fail)?;
         if now == state {
@@ -442,7 +462,7 @@ pub(crate) fn reader(
         }
         state = now;
     }
-    let len = striped.physical_size().map_err(|error| fail(os_kind(&error)))?;
+    let len = striped.physical_size().map_err(|error| fail(os_error::kind(&error)))?;
     let facts = Facts { len, ..facts };
     let reader = Reader::new(Arc::new(striped), name.clone(), facts, key, process);
     Ok(Inner::Reader(reader))
@@ -468,7 +488,7 @@ fn nothing_there() -> ErrorKind {
 fn verdict(members: &[Member], chunk_bytes: u64) -> Result<Verdict, ErrorKind> {
     check_kinds(members)?;
     let found: Vec<_> =
-        members.iter().map(look_at).collect::<io::Result<_>>().map_err(|error| os_kind(&error))?;
+        members.iter().map(look_at).collect::<io::Result<_>>().map_err(|error| os_error::kind(&error))?;
     stripe::judge(&found, chunk_bytes).map_err(ErrorKind::Members)
 }
 

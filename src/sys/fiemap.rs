@@ -10,7 +10,7 @@ const EXTENT_LAST: u32 = 0x1;
 const EXTENT_UNWRITTEN: u32 = 0x800;
 
 /// `struct fiemap_extent` of linux/fiemap.h.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 #[repr(C)]
 struct RawExtent {
     logical: u64,
@@ -33,11 +33,11 @@ struct Request {
     extents: [RawExtent; BATCH],
 }
 
-/// All allocated extents, in order.
-pub(crate) fn extents(fd: BorrowedFd<'_>) -> io::Result<Vec<Extent>> {
+/// The allocated extents that end above `from`, in order.
+pub(crate) fn extents(fd: BorrowedFd<'_>, from: u64) -> io::Result<Vec<Extent>> {
     let mut found: Vec<Extent> = Vec::new();
     loop {
-        let start = found.last().map_or(0, |extent| extent.end);
+        let start = found.last().map_or(from, |extent| extent.end);
         let request = map(fd, start)?;
         let batch = &request.extents[..request.mapped_extents as usize];
         found.extend(batch.iter().map(|raw| Extent {
@@ -54,16 +54,26 @@ pub(crate) fn extents(fd: BorrowedFd<'_>) -> io::Result<Vec<Extent>> {
 fn map(fd: BorrowedFd<'_>, start: u64) -> io::Result<Box<Request>> {
     // _IOWR('f', 11, struct fiemap); the size is that of the 32 bytes before the extents.
     const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
-    let mut request = Box::new(Request {
-        start,
-        length: u64::MAX - start,
-        flags: FIEMAP_FLAG_SYNC,
-        mapped_extents: 0,
-        extent_count: BATCH as u32,
-        reserved: 0,
-        extents: [RawExtent::default(); BATCH],
-    });
+    // 14 KiB, which a caller with a small stack does not have: it is never built there.
+    let mut request: Box<Request> = zeroed();
+    request.start = start;
+    request.length = u64::MAX - start;
+    request.flags = FIEMAP_FLAG_SYNC;
+    request.extent_count = BATCH as u32;
     // SAFETY: the request has the kernel's layout, and says how many extents it has room for.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FIEMAP, &mut *request) };
     if result == 0 { Ok(request) } else { Err(io::Error::last_os_error()) }
+}
+
+fn zeroed() -> Box<Request> {
+    let layout = std::alloc::Layout::new::<Request>();
+    // SAFETY: the layout is not empty. The memory is of it, of the global allocator, and zeros are a valid request: it
+    // has only numbers.
+    unsafe {
+        let memory = std::alloc::alloc_zeroed(layout).cast::<Request>();
+        if memory.is_null() {
+            std::alloc::handle_alloc_error(layout);
+        }
+        Box::from_raw(memory)
+    }
 }

@@ -1,16 +1,21 @@
 //! The system calls that no crate wraps as we need them. All unsafe code of the blocking path is here.
 
+pub(crate) mod access;
 pub(crate) mod callers_lease;
 pub(crate) mod fiemap;
+pub(crate) mod lease;
+pub(crate) mod openers;
 pub(crate) mod probe;
 pub(crate) mod process;
 
 use crate::buffer::Segment;
+use crate::os_error;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Opens `path`, by a descriptor whose number is `descriptor_min` or more.
 pub(crate) fn open(
@@ -31,35 +36,70 @@ pub(crate) fn open(
     })
 }
 
-/// Writes segments one behind the other; with RWF_DSYNC if `dsync`. May be short.
+/// Writes segments one behind the other, durably if `dsync`. May be short. Where RWF_DSYNC is missing (a sandbox without
+/// pwritev2, a kernel before 4.7) an fdatasync follows each write: found out once, and remembered.
 pub(crate) fn write(fd: BorrowedFd<'_>, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
+    static NO_DSYNC: AtomicBool = AtomicBool::new(false);
     let iovecs = Segment::as_iovecs(segments);
-    // SAFETY: the iovecs point to bytes that their owners keep in place until the operation is complete
-    // (see `Segment`), which is after these calls; the kernel only reads them.
-    let written = unsafe {
-        match (iovecs, dsync) {
-            // The kernel has less to do for it.
-            ([one], false) => libc::pwrite(fd.as_raw_fd(), one.iov_base, one.iov_len, offset as i64),
-            _ => {
-                let flags = if dsync { libc::RWF_DSYNC } else { 0 };
-                libc::pwritev2(fd.as_raw_fd(), iovecs.as_ptr(), iovecs.len() as i32, offset as i64, flags)
+    if dsync && !NO_DSYNC.load(Ordering::Relaxed) {
+        // SAFETY: the iovecs point to bytes that their owners keep in place until the operation is complete
+        // (see `Segment`), which is after this call; the kernel only reads them.
+        let written = unsafe {
+            let count = iovecs.len() as i32;
+            libc::pwritev2(fd.as_raw_fd(), iovecs.as_ptr(), count, offset as i64, libc::RWF_DSYNC)
+        };
+        match moved(written) {
+            Err(error) if os_error::is_missing(&error) => {
+                if !NO_DSYNC.swap(true, Ordering::Relaxed) {
+                    log::warn!(
+                        "dioxide: no durable writes by RWF_DSYNC here ({error}); fdatasync follows them"
+                    );
+                }
             }
+            result => return result,
         }
-    };
-    u64::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
+    let written = write_plainly(fd, iovecs, offset)?;
+    if dsync {
+        // The write succeeded, so a failure is that of the flush. An interrupted one has reported nothing yet.
+        rustix::io::retry_on_intr(|| flush(fd)).map_err(|errno| os_error::of_flush(errno.into()))?;
+    }
+    Ok(written)
+}
+
+fn write_plainly(fd: BorrowedFd<'_>, iovecs: &[libc::iovec], offset: u64) -> io::Result<u64> {
+    // SAFETY: as in `write`.
+    moved(unsafe {
+        match iovecs {
+            // The kernel has less to do for it.
+            [one] => libc::pwrite(fd.as_raw_fd(), one.iov_base, one.iov_len, offset as i64),
+            _ => libc::pwritev(fd.as_raw_fd(), iovecs.as_ptr(), iovecs.len() as i32, offset as i64),
+        }
+    })
+}
+
+/// Makes the data of a file stable. fsync does that as well where a sandbox lacks fdatasync.
+pub(crate) fn flush(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    match rustix::fs::fdatasync(fd) {
+        Err(Errno::NOSYS) => rustix::fs::fsync(fd),
+        result => result,
+    }
+}
+
+fn moved(result: isize) -> io::Result<u64> {
+    u64::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
 /// Reads into segments made by [`Segment::of_mut`], one behind the other. May be short.
 pub(crate) fn read(fd: BorrowedFd<'_>, into: &[Segment], offset: u64) -> io::Result<u64> {
     let iovecs = Segment::as_iovecs(into);
     // SAFETY: as in `write`; the bytes were given away to be written to, until the operation is complete.
-    let read = unsafe {
+    moved(unsafe {
         match iovecs {
             [one] => libc::pread(fd.as_raw_fd(), one.iov_base, one.iov_len, offset as i64),
             _ => libc::preadv(fd.as_raw_fd(), iovecs.as_ptr(), iovecs.len() as i32, offset as i64),
         }
-    };
-    u64::try_from(read).map_err(|_| io::Error::last_os_error())
+    })
 }
 
 /// The size of a file or device. The position of the descriptor, which may be the program's, stays.

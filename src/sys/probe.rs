@@ -136,6 +136,18 @@ pub(crate) fn place(dir: &Path) -> io::Result<(u64, Through)> {
     Ok((file_system_of(&stat), through(&stat)))
 }
 
+/// What an open file or directory lies on, or the device that it is. Fails with EINVAL for all else.
+pub(crate) fn place_of(fd: BorrowedFd<'_>) -> io::Result<(u64, Through)> {
+    let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted())?;
+    match FileType::from_raw_mode(stat.stx_mode.into()) {
+        FileType::BlockDevice => {
+            Ok((rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor), Through::Device))
+        }
+        FileType::RegularFile | FileType::Directory => Ok((file_system_of(&stat), through(&stat))),
+        _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+    }
+}
+
 /// The folder of a block device in sysfs; of the whole disk, for a partition.
 fn disk_folder(major: u32, minor: u32) -> Option<PathBuf> {
     let folder = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;

@@ -1,7 +1,9 @@
-//! Which process we are: an address that changes in the child of a fork, without a system call.
+//! Which process we are: an address that changes in the child of a fork, without a system call. And what a child
+//! inherits.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -48,6 +50,51 @@ pub(crate) fn of_this_process<T: Sync>(make: impl FnOnce() -> T) -> &'static T {
 /// Whether `value` is this process's, and not its parent's.
 pub(crate) fn is_of_this_process<T>(value: &'static T) -> bool {
     std::ptr::eq(wiped_on_fork().load(Ordering::Acquire).cast::<T>(), value)
+}
+
+/// Values that the child of a fork keeps. A fork may happen while any lock is held, so this has none: values are only
+/// added, and are never changed, moved or freed.
+#[derive(Debug)]
+pub(crate) struct Inherited<T: 'static> {
+    newest: AtomicPtr<Node<T>>,
+}
+
+#[derive(Debug)]
+struct Node<T: 'static> {
+    value: T,
+    older: Option<&'static Node<T>>,
+}
+
+impl<T: Sync> Inherited<T> {
+    pub const fn new() -> Self {
+        Self { newest: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    fn newest(&self) -> Option<&'static Node<T>> {
+        // SAFETY: null, or a node that is never freed, and never changed once it is here.
+        unsafe { self.newest.load(Ordering::Acquire).as_ref() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.newest.load(Ordering::Relaxed).is_null()
+    }
+
+    pub fn add(&self, value: T) {
+        let node = Box::into_raw(Box::new(Node { value, older: None }));
+        loop {
+            let newest = self.newest.load(Ordering::Acquire);
+            // SAFETY: the list has not got the node yet, so this thread alone uses it. For `newest` see `newest()`.
+            unsafe { (*node).older = newest.as_ref() };
+            if self.newest.compare_exchange(newest, node, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// The newest value first.
+    pub fn iter(&self) -> impl Iterator<Item = &'static T> + use<T> {
+        std::iter::successors(self.newest(), |node| node.older).map(|node| &node.value)
+    }
 }
 
 /// Signals that a thread brings on itself: one that is blocked then ends the process without asking its handler.

@@ -484,6 +484,8 @@ int dioxide_fdatasync(struct dioxide_file *file);
  * - EINVAL: `file` is NULL, or `length` is negative.
  * - EBADF: `file` is read-only, or was opened by the process that this one was forked from.
  * - EOPNOTSUPP: a device.
+ * - EBUSY: another process has the file open for writing; the length is the old one.
+ * - EUCLEAN: another program has written above the end; the length is the old one.
  * - EIO, EFBIG, ENOSPC and others: what the kernel answers.
  *
  * # Thread safety
@@ -631,7 +633,9 @@ int dioxide_dup(struct dioxide_file *file, struct dioxide_file **another);
  *
  * # Errors
  *
- * - EUCLEAN: another program changed the size of the file, so it was not cut.
+ * - EBUSY: another process has the file open for writing. The file stays grown, and the next open recovers it.
+ * - EUCLEAN: another program changed the size of the file, so it was not truncated; or wrote above the end, and the file is
+ *   truncated behind that.
  * - EBADF: the handle was opened for writing by the process that this one was forked from. Nothing happened to the file.
  * - EINVAL: `file` is NULL.
  * - EIO and others: what the kernel answers. The next open recovers the file.
@@ -733,7 +737,7 @@ void dioxide_set_growth_budget(uint64_t bytes);
  * # Errors
  *
  * - EAGAIN: another process has the file open for writing.
- * - EBUSY: the block device is in use.
+ * - EBUSY: the block device is in use; or a crash left the file grown, and another process has it open for writing.
  * - E2BIG: `options` ask for what this version of the library does not know.
  * - EINVAL: a pointer is NULL, or flags or options make no sense.
  * - EIO: a flush failed on that file system before; mount it anew.
@@ -1127,6 +1131,7 @@ int dioxide_recovery(struct dioxide_file *file,
  * - EINVAL: a pointer is NULL, the member `size` was not set, or `how` is none of the three.
  * - EAGAIN: a process, this one or another, has the file open for writing; with DIOXIDE_INSPECT, it changes the file so fast
  *   that no two looks agree.
+ * - EBUSY: another process has the file open for writing, so it is not truncated.
  * - EIO: a flush failed on that file system before; mount it anew.
  * - EOPNOTSUPP: a block device, which does not grow, or no direct I/O.
  * - What the kernel answers.

@@ -186,6 +186,8 @@ pub unsafe extern "C" fn dioxide_fdatasync(file: *mut dioxide_file) -> c_int {
 /// - EINVAL: `file` is NULL, or `length` is negative.
 /// - EBADF: `file` is read-only, or was opened by the process that this one was forked from.
 /// - EOPNOTSUPP: a device.
+/// - EBUSY: another process has the file open for writing; the length is the old one.
+/// - EUCLEAN: another program has written above the end; the length is the old one.
 /// - EIO, EFBIG, ENOSPC and others: what the kernel answers.
 ///
 /// # Thread safety
@@ -363,7 +365,9 @@ pub unsafe extern "C" fn dioxide_dup(file: *mut dioxide_file, another: *mut *mut
 ///
 /// # Errors
 ///
-/// - EUCLEAN: another program changed the size of the file, so it was not cut.
+/// - EBUSY: another process has the file open for writing. The file stays grown, and the next open recovers it.
+/// - EUCLEAN: another program changed the size of the file, so it was not truncated; or wrote above the end, and the file is
+///   truncated behind that.
 /// - EBADF: the handle was opened for writing by the process that this one was forked from. Nothing happened to the file.
 /// - EINVAL: `file` is NULL.
 /// - EIO and others: what the kernel answers. The next open recovers the file.

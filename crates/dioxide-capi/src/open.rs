@@ -29,7 +29,7 @@ use std::ffi::{c_char, c_int};
 /// # Errors
 ///
 /// - EAGAIN: another process has the file open for writing.
-/// - EBUSY: the block device is in use.
+/// - EBUSY: the block device is in use; or a crash left the file grown, and another process has it open for writing.
 /// - E2BIG: `options` ask for what this version of the library does not know.
 /// - EINVAL: a pointer is NULL, or flags or options make no sense.
 /// - EIO: a flush failed on that file system before; mount it anew.

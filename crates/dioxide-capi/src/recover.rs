@@ -134,6 +134,7 @@ pub unsafe extern "C" fn dioxide_recovery(file: *mut dioxide_file, recovery: *mu
 /// - EINVAL: a pointer is NULL, the member `size` was not set, or `how` is none of the three.
 /// - EAGAIN: a process, this one or another, has the file open for writing; with DIOXIDE_INSPECT, it changes the file so fast
 ///   that no two looks agree.
+/// - EBUSY: another process has the file open for writing, so it is not truncated.
 /// - EIO: a flush failed on that file system before; mount it anew.
 /// - EOPNOTSUPP: a block device, which does not grow, or no direct I/O.
 /// - What the kernel answers.

@@ -24,8 +24,9 @@ use crate::slots::{self, State};
 use crate::summary::{self, Event};
 use crate::surroundings::{self, Found};
 use crossbeam_utils::sync::ShardedLockWriteGuard;
+use dioxide::ledger::FileSystem;
 use dioxide::{Durability, OpenOptions};
-use rustix::fs::{AtFlags, FileType, OFlags, Stat, StatxFlags};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::process::Resource;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
@@ -95,10 +96,10 @@ pub struct Description {
 #[derive(Debug)]
 pub struct Inode {
     key: Key,
+    /// What it lies on, and whether a flush failed there.
+    pub below: Option<FileSystem>,
     /// Held for a change of how it is served.
     changes: Mutex<()>,
-    /// What the kernel asks of memory, and of offsets and lengths, if it says so; it refuses all else.
-    pub enforced: Option<(u64, u64)>,
     /// The kernel is to serve it as long as it is open.
     kernel_only: AtomicBool,
     /// Transfers in flight while it is watched, and writes among them.
@@ -226,8 +227,8 @@ impl Inode {
     fn new(key: Key, fd: c_int) -> Self {
         Self {
             key,
+            below: FileSystem::of(borrowed(fd)).ok(),
             changes: Mutex::default(),
-            enforced: enforced_alignment(fd),
             kernel_only: AtomicBool::new(false),
             transfers: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
@@ -339,12 +340,6 @@ impl Drop for Counted {
         self.inode.writers.fetch_sub(usize::from(self.is_write), Ordering::Relaxed);
         self.inode.transfers.fetch_sub(1, Ordering::SeqCst);
     }
-}
-
-fn enforced_alignment(fd: c_int) -> Option<(u64, u64)> {
-    let statx = rustix::fs::statx(borrowed(fd), c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
-    let (memory, offset) = (statx.stx_dio_mem_align.into(), statx.stx_dio_offset_align.into());
-    (memory > 0 && offset > 0).then_some((memory, offset))
 }
 
 // --- coming to know a file ---------------------------------------------------------------------------
@@ -745,6 +740,20 @@ pub fn inode_of(fd: c_int) -> Option<Arc<Inode>> {
     let state = slot.read();
     let inode = &state.description()?.inode;
     (!inode.is_kernel_only()).then(|| inode.clone())
+}
+
+/// Each file system of a file that is known, and a descriptor there.
+pub fn one_of_each_file_system() -> Vec<(c_int, FileSystem)> {
+    let _inside = Inside::begin();
+    let mut each: Vec<(c_int, FileSystem)> = Vec::new();
+    for inode in known().values().filter(|inode| !inode.is_device()) {
+        if let (Some(fs), Some(fd)) = (&inode.below, inode.descriptors().first())
+            && !each.iter().any(|(_, known)| known == fs)
+        {
+            each.push((*fd, fs.clone()));
+        }
+    }
+    each
 }
 
 /// The length of the file, if it is taken: the kernel knows that of what was grown.

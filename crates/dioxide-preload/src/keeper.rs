@@ -183,7 +183,7 @@ pub fn guard() {
 }
 
 /// What the program's handlers do must not be done in a thread of ours.
-fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
+pub fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: both are filled before they are read, and the mask of this thread is given back.

@@ -7,6 +7,7 @@
 //! - [`files`]: how a file comes to the engine, and back to the kernel.
 //! - [`lease`]: how it is known that a file has no other opener.
 //! - [`transfer`]: reads, writes, syncs and positions of a file that the engine serves.
+//! - [`flushes`]: the flushes of the kernel's calls, in the ledger of the engine's.
 //! - [`process`]: fork, exec, exit, and how this library begins and ends; [`keeper`]: the thread that helps with it.
 
 // Each function that is replaced says what it stands before; none is an interface of its own.
@@ -14,6 +15,7 @@
 
 mod calls;
 mod files;
+mod flushes;
 mod keeper;
 mod lease;
 mod next;

@@ -64,6 +64,10 @@ macro_rules! missing_is_minus_one {
 
 missing_is_minus_one!(i32, i64, isize);
 
+impl Missing for () {
+    fn missing() {}
+}
+
 impl Missing for libc::sighandler_t {
     fn missing() -> Self {
         crate::set_errno(libc::ENOSYS);

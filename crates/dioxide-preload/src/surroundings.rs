@@ -4,7 +4,9 @@ use rustix::fs::{CWD, FileType};
 use std::ffi::c_int;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 
 use crate::files::Key;
 
@@ -64,8 +66,26 @@ fn mapped(key: Key, maps: &str) -> Option<&'static str> {
     None
 }
 
+/// The paths of the files that are mapped between these addresses.
+pub fn files_mapped_at(start: usize, len: usize) -> io::Result<Vec<PathBuf>> {
+    let maps = fs::read("/proc/self/maps")?;
+    Ok(paths_at(start..start.saturating_add(len), &String::from_utf8_lossy(&maps)))
+}
+
+/// By the text of `/proc/self/maps`.
+fn paths_at(range: Range<usize>, maps: &str) -> Vec<PathBuf> {
+    let path = |line: &str| {
+        let (addresses, rest) = line.split_once(' ')?;
+        let (first, end) = addresses.split_once('-')?;
+        let address = |hex| usize::from_str_radix(hex, 16).ok();
+        let overlaps = address(first)? < range.end && range.start < address(end)?;
+        rest.find('/').filter(|_| overlaps).map(|path| rest[path..].into())
+    };
+    maps.lines().filter_map(path).collect()
+}
+
 /// Opens a descriptor's file once more, to ask whether it is as it was.
-pub fn path_of(fd: c_int) -> io::Result<std::path::PathBuf> {
+pub fn path_of(fd: c_int) -> io::Result<PathBuf> {
     use std::os::unix::ffi::OsStringExt;
     Ok(std::ffi::OsString::from_vec(link(fd)?).into())
 }
@@ -81,6 +101,7 @@ pub fn key_of_path(dir: c_int, path: &std::ffi::CStr, follow: bool) -> Option<Ke
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     const MAPS: &str = "\
 7f00-7f01 r--p 00000000 08:02 131 /usr/lib/libc.so
@@ -97,6 +118,13 @@ mod tests {
         assert_eq!(mapped(key(rustix::fs::makedev(8, 2), 131), MAPS), Some("the file is mapped"));
         assert_eq!(mapped(key(rustix::fs::makedev(8, 3), 131), MAPS), None);
         assert_eq!(mapped(key(rustix::fs::makedev(0, 99), 257), MAPS), Some("the file is mapped"));
+    }
+
+    #[test]
+    fn the_files_of_a_range_of_addresses_are_found() {
+        assert_eq!(paths_at(0x7f01..0x7f02, MAPS), [Path::new("/mnt/data")]);
+        assert_eq!(paths_at(0x7f00..0x7f03, MAPS), [Path::new("/usr/lib/libc.so"), Path::new("/mnt/data")]);
+        assert_eq!(paths_at(0x7f02..0x7f09, MAPS), [] as [PathBuf; 0]);
     }
 
     #[test]

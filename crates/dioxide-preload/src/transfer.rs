@@ -1,10 +1,11 @@
 //! Reads and writes of descriptors that are known: by the engine, or else by the kernel, which is `kernel()` in all of these.
 
 use crate::files::{self, Description, Taken, borrowed};
+use crate::flushes::{Effect, How, RWF_DURABLE};
 use crate::process::{self, Inside};
 use crate::set_errno;
 use crate::slots::{self, State};
-use dioxide::{Buffer, ErrorKind};
+use dioxide::{Buffer, ErrorKind, ledger};
 use libc::{c_int, iovec};
 use rustix::fs::SeekFrom;
 use std::slice;
@@ -16,9 +17,6 @@ const CALL_MAX_BYTES: usize = 0x7fff_f000;
 
 /// Flags of one read or write that change nothing here: RWF_HIPRI only says how to wait.
 const RWF_IGNORED: c_int = libc::RWF_HIPRI;
-
-/// Flags of one write that is stable when it returns.
-const RWF_DURABLE: c_int = libc::RWF_DSYNC | libc::RWF_SYNC;
 
 /// Where to read or write.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,6 +58,8 @@ enum Instead {
     Kernel,
     /// From now on the kernel serves the file, beginning with this call.
     HandBack(&'static str),
+    /// The kernel has done it, with so many bytes, and serves the file from now on.
+    Done(usize, &'static str),
 }
 
 impl From<dioxide::Error> for Instead {
@@ -69,6 +69,8 @@ impl From<dioxide::Error> for Instead {
             ErrorKind::Os(libc::EFAULT) => Self::HandBack("a write had a bad address"),
             // The program opened it O_WRONLY, and so did the engine.
             ErrorKind::Os(libc::EBADF) => Self::HandBack("the engine must read it"),
+            // It may be another part of the request that the kernel does not take.
+            ErrorKind::Os(libc::EINVAL) => Self::HandBack("the kernel refused a request of the engine"),
             ErrorKind::Os(errno) => Self::Errno(*errno),
             ErrorKind::NoSpace(_) => Self::HandBack("there was no space"),
             ErrorKind::AppendEnded(_) => Self::HandBack("an earlier write failed"),
@@ -91,28 +93,33 @@ type Gains<'a> = &'a dyn Fn(&Description) -> bool;
 /// counted, and nobody takes it over before they end; no lock is held, since a signal handler may do anything meanwhile.
 fn serve(
     fd: c_int,
+    effect: Effect,
     write: Option<Gains<'_>>,
     engine: impl Fn(&Description, &Taken) -> Outcome,
     kernel: impl Fn() -> isize,
 ) -> isize {
-    let Some(slot) = slots::find(fd) else { return kernel() };
+    let Some(slot) = slots::find(fd) else { return How::of_unknown(fd, effect).perform(kernel) };
     if process::is_inside() || process::is_elsewhere() {
         return kernel();
     }
     process::cancel_here();
     let mut was_tried = false;
-    loop {
+    let how = loop {
         let inside = Inside::begin();
         let state = slot.read();
+        let mut done = None;
         let (inode, instead) = match &*state {
-            State::Empty | State::Engine => break,
-            State::Watched(description) if description.inode.is_kernel_only() => break,
+            State::Empty | State::Engine => break How::of_unknown(fd, effect),
+            State::Watched(description) if description.inode.is_kernel_only() => {
+                break How::of_known(fd, description, effect);
+            }
             State::Watched(description) => {
                 let (_counted, beside) = description.inode.count(write.is_some());
                 let gains = || write.is_some_and(|gains| gains(description));
                 if was_tried || !(beside && gains()) {
+                    let how = How::of_known(fd, description, effect);
                     drop((state, inside));
-                    return kernel();
+                    return how.perform(kernel);
                 }
                 (description.inode.clone(), None)
             }
@@ -124,6 +131,10 @@ fn serve(
                 }
                 Err(Instead::Kernel) => return kernel(),
                 Err(Instead::HandBack(why)) => (description.inode.clone(), Some(why)),
+                Err(Instead::Done(bytes, why)) => {
+                    done = Some(bytes);
+                    (description.inode.clone(), Some(why))
+                }
             },
         };
         drop((state, inside));
@@ -134,14 +145,20 @@ fn serve(
             }
             Some(why) => files::hand_back(&inode, why),
         }
-    }
-    kernel()
+        if let Some(bytes) = done {
+            return bytes as isize;
+        }
+    };
+    how.perform(kernel)
 }
 
 /// Writes `data`, with the flags of `pwritev2`.
 #[inline(always)]
 pub fn write(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl Fn() -> isize) -> isize {
-    if slots::find(fd).is_none() { kernel() } else { write_known(fd, data, place, flags, kernel) }
+    match slots::find(fd) {
+        None if !ledger::any_was_wedged() => kernel(),
+        _ => write_known(fd, data, place, flags, kernel),
+    }
 }
 
 #[inline(never)]
@@ -166,17 +183,19 @@ fn write_known(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: im
         }
         let file = taken.handle(is_durable(description));
         let put = |offset: u64| {
-            check_alignment(description, taken, data, len, offset)?;
-            with_one_piece(data, len, |bytes| Ok(file.write_at(bytes, offset)?))
+            if is_aligned(taken, data, len, offset) {
+                return with_one_piece(data, len, |bytes| Ok(file.write_at(bytes, offset)?)).map(|()| len);
+            }
+            let how = How::of_known(fd, description, Effect::Write(flags));
+            write_misaligned(taken, len, offset, || how.perform(&kernel))
         };
         match (append, place) {
             _ if len == 0 => {}
             (true, _) => {
                 let cuts = description.inode.cuts.load(Ordering::Acquire);
-                check_alignment(description, taken, data, len, taken.len())?;
+                // XFS looks at an offset that means nothing, ext4 does not.
                 let given = if let Place::At(offset) = place { offset } else { 0 };
-                if check_alignment(description, taken, data, len, given).is_err() {
-                    // XFS looks at an offset that means nothing, ext4 does not.
+                if ![taken.len(), given].into_iter().all(|offset| is_aligned(taken, data, len, offset)) {
                     return Err(Instead::HandBack("an append was not aligned"));
                 }
                 let offset = with_one_piece(data, len, |bytes| Ok(file.append(bytes)?))?;
@@ -184,14 +203,12 @@ fn write_known(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: im
                     appended(fd, description, offset + len as u64, cuts)?;
                 }
             }
-            (false, Place::At(offset)) => put(offset)?,
-            (false, Place::Position) => {
-                return at_position(fd, description, |offset| put(offset).map(|()| len));
-            }
+            (false, Place::At(offset)) => return put(offset),
+            (false, Place::Position) => return at_position(fd, description, put),
         }
         Ok(len)
     };
-    serve(fd, Some(&gains), engine, kernel)
+    serve(fd, Effect::Write(flags), Some(&gains), engine, &kernel)
 }
 
 /// Reads into `into`, with the flags of `preadv2`.
@@ -209,10 +226,15 @@ fn read_known(fd: c_int, into: &[iovec], place: Place, flags: c_int, kernel: imp
         }
         let get = |offset: u64| {
             // The kernel looks at the end first.
-            if offset >= taken.len() {
+            let left = taken.len().saturating_sub(offset);
+            if left == 0 {
                 return Ok(0);
             }
-            check_alignment(description, taken, into, len, offset)?;
+            if !is_aligned(taken, into, len, offset) {
+                // It may read what was only grown.
+                let read = answered(kernel())? as u64;
+                return Ok(read.min(left).min(taken.len().saturating_sub(offset)) as usize);
+            }
             let mut done = 0;
             for piece in into.iter().filter(|piece| piece.iov_len > 0) {
                 // SAFETY: the program gives this memory to be filled, and waits.
@@ -232,20 +254,28 @@ fn read_known(fd: c_int, into: &[iovec], place: Place, flags: c_int, kernel: imp
             Place::Position => at_position(fd, description, get),
         }
     };
-    serve(fd, None, engine, kernel)
+    serve(fd, Effect::None, None, engine, &kernel)
 }
 
 /// Makes stable what was written, as `fdatasync`.
 pub fn sync_data(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
+    // A flush of the kernel's may take long, and covers what was written whoever has the file meanwhile.
+    if !is_taken(fd) {
+        return sync_by_kernel(fd, kernel);
+    }
     if failed_before(fd) {
         return -1;
     }
     let engine = |_: &Description, taken: &Taken| Ok(taken.plain.sync_data().map(|()| 0)?);
-    // A flush of the kernel's may take long, and covers what was written whoever has the file meanwhile.
-    match is_taken(fd) {
-        true => serve(fd, None, engine, || kernel() as isize) as c_int,
-        false => kernel(),
+    serve(fd, Effect::Flush, None, engine, || kernel() as isize) as c_int
+}
+
+/// The same, by the kernel, whether the engine has the file or not.
+pub fn sync_by_kernel(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
+    if failed_before(fd) {
+        return -1;
     }
+    How::of(fd, Effect::Flush).perform(|| kernel() as isize) as c_int
 }
 
 /// Whether the engine has failed to put the file away; the program is told so once, by `errno`.
@@ -268,7 +298,7 @@ pub fn set_len(fd: c_int, len: i64, kernel: impl Fn() -> c_int) -> c_int {
         }
         _ => Err(Instead::Kernel),
     };
-    serve(fd, None, engine, || kernel() as isize) as c_int
+    serve(fd, Effect::None, None, engine, || kernel() as isize) as c_int
 }
 
 /// Moves the position.
@@ -311,7 +341,7 @@ pub fn seek(fd: c_int, offset: i64, whence: c_int, kernel: impl Fn() -> i64) -> 
             _ => Err(Instead::Kernel),
         }
     };
-    serve(fd, None, engine, || kernel() as isize) as i64
+    serve(fd, Effect::None, None, engine, || kernel() as isize) as i64
 }
 
 fn is_taken(fd: c_int) -> bool {
@@ -337,22 +367,33 @@ fn extends(fd: c_int, description: &Description, place: Place, len: usize) -> bo
     description.inode.ends_below(fd, start.saturating_add(len as u64))
 }
 
-/// What the kernel would refuse is refused. Where it takes everything, through its cache, it is asked.
-fn check_alignment(
-    description: &Description,
-    taken: &Taken,
-    pieces: &[iovec],
-    len: usize,
-    offset: u64,
-) -> Result<(), Instead> {
+/// Whether the engine can transfer so. If not, the kernel decides: what it reports of the alignment of a file
+/// (`statx`) is not all that it takes. XFS reports its blocks for a reflinked file, and takes sectors, through its
+/// cache where it must; btrfs takes everything. So the library makes up no EINVAL.
+fn is_aligned(taken: &Taken, pieces: &[iovec], len: usize, offset: u64) -> bool {
     let alignment = taken.plain.alignment();
-    let (memory, unit) = description.inode.enforced.unwrap_or((alignment.memory, alignment.offset));
-    let in_memory = |piece: &iovec| (piece.iov_base as u64 | piece.iov_len as u64).is_multiple_of(memory);
-    match (offset | len as u64).is_multiple_of(unit) && pieces.iter().all(in_memory) {
-        true => Ok(()),
-        false if description.inode.enforced.is_some() => Err(Instead::Errno(libc::EINVAL)),
-        false => Err(Instead::HandBack("a read or write was not aligned")),
+    let in_memory =
+        |piece: &iovec| (piece.iov_base as u64 | piece.iov_len as u64).is_multiple_of(alignment.memory);
+    (offset | len as u64).is_multiple_of(alignment.offset) && pieces.iter().all(in_memory)
+}
+
+/// An overwrite is the kernel's at once: if it is refused, as most often, the engine keeps the file. One that the
+/// kernel takes may be in its cache, of which the engine knows nothing, so the file is handed back. Elsewhere the
+/// kernel would find the end of what was grown, or the last block, which the engine may be writing: the file is
+/// handed back before.
+fn write_misaligned(taken: &Taken, len: usize, offset: u64, kernel: impl FnOnce() -> isize) -> Outcome {
+    const WHY: &str = "a write was not aligned";
+    let full_blocks = taken.len() / taken.plain.alignment().append * taken.plain.alignment().append;
+    if offset.saturating_add(len as u64) > full_blocks {
+        return Err(Instead::HandBack(WHY));
     }
+    Err(Instead::Done(answered(kernel())?, WHY))
+}
+
+/// What a call of the kernel returned.
+fn answered(returned: isize) -> Outcome {
+    usize::try_from(returned)
+        .map_err(|_| Instead::Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)))
 }
 
 /// Several pieces are put together, so that they go out as one write.
@@ -385,6 +426,7 @@ fn at_position(fd: c_int, description: &Description, transfer: impl Fn(u64) -> O
     let mut last_append = description.position.lock().unwrap_or_else(PoisonError::into_inner);
     *last_append = (0, 0);
     let start = position(fd)?;
+    // A transfer that is an error here moves nothing, or the kernel has done it and moved the position.
     let done = transfer(start)?;
     let moved = rustix::fs::seek(borrowed(fd), SeekFrom::Start(start + done as u64));
     moved.map(|_| done).map_err(|errno| Instead::Errno(errno.raw_os_error()))

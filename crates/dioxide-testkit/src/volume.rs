@@ -140,6 +140,13 @@ impl Volume {
         self.mount()
     }
 
+    /// Unmounts it, and mounts a new and empty one on the same device.
+    pub fn renew(&mut self) -> io::Result<()> {
+        self.unmount()?;
+        make_fs(self.fs, self.device())?;
+        self.mount()
+    }
+
     /// Shuts the file system down as a crash would, its log not flushed; [`Volume::remount`] brings
     /// it back. The disk below keeps what it was given: no block that was written is lost.
     pub fn shutdown(&self) -> io::Result<()> {

@@ -474,7 +474,7 @@ impl Backend for Sim {
         })
     }
 
-    fn extents(&self) -> io::Result<Vec<Extent>> {
+    fn extents(&self, _from: u64) -> io::Result<Vec<Extent>> {
         Ok(self.device.state().live.inode(self.inode).extents())
     }
 

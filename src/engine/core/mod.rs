@@ -165,6 +165,8 @@ pub struct GrowthJob {
     pub announced: bool,
     /// Nothing when only the marker has to change.
     pub plan: Option<Plan>,
+    /// The file is not to grow any more: what is above this goes, and then the marker.
+    pub ends: Option<u64>,
 }
 
 /// One operation on its way.
@@ -218,10 +220,14 @@ struct Space {
     planner: Planner,
     /// As it is on disk, if it is there.
     marker: Option<Marker>,
+    /// How many markers announced that the file becomes shorter, or begins anew.
+    truncations: u8,
     /// The next step, if the marker on disk announces it.
     announced: Option<Plan>,
     /// What the next marker must say.
     mode: Mode,
+    /// A positional write past the end went out, in this life of the file or an earlier one.
+    jumped: bool,
     prepared: Option<Prepared>,
     /// Recovery left it to the caller to cut; until then the next markers keep its base, and why it is not known.
     held: Option<Marker>,
@@ -234,6 +240,8 @@ struct Space {
     paused: bool,
     /// No space was left when growing ahead: wait for somebody who needs it.
     exhausted: bool,
+    /// Growth was refused for good, and the marker still stands. Nothing that extends the file goes out until it is away.
+    ends: bool,
 }
 
 /// See the module.
@@ -290,8 +298,10 @@ impl<T: Clone + PartialEq> Core<T> {
             space: Space {
                 planner,
                 marker: held,
+                truncations: 0,
                 announced: None,
                 mode: held.map_or(Mode::AppendOnly, |marker| marker.mode),
+                jumped: false,
                 prepared: ground.prepared,
                 held,
                 old_to: 0,
@@ -300,6 +310,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 grower_running: false,
                 paused: false,
                 exhausted: false,
+                ends: false,
             },
             cohort: 1,
             stopped: None,
@@ -521,6 +532,9 @@ impl<T: Clone + PartialEq> Core<T> {
     /// The file carries no marker any more.
     pub fn unmarked(&mut self) {
         self.space.marker = None;
+        if std::mem::take(&mut self.space.ends) {
+            self.space.prepared = None;
+        }
     }
 
     fn next_id(&mut self) -> u64 {

@@ -47,7 +47,8 @@ impl<T: Clone + PartialEq> Core<T> {
             self.refusals.count(Refusal::Order);
             return self.positional.hold_up(offset, member);
         }
-        let means = member.durable.then(|| self.means());
+        // Below the end it may be a hole, or shared with another file; the repeated write finds out (`Transfer`).
+        let means = member.durable.then(|| self.means(false));
         let id = self.next_id();
         self.positional.send(id, vec![(span, member)], means, out);
     }

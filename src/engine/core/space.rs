@@ -5,12 +5,18 @@
 //! 2. Markers say `recycled` until their base has passed `old_to`; then what is ahead was grown, and they say as much as
 //!    those of any other file.
 //! 3. It is no growth: it is not charged to the budget, and growth beyond it waits until somebody needs it.
+//!
+//! Growth that is refused for good (no fallocate, no attributes) is no error: the file goes on as one that never grows, and the
+//! kernel decides on each write. Where a marker stands already, it must go first: recovery would take what the kernel then
+//! extends for another program's. So nothing that extends the file goes out until the space ahead is given up, and the marker
+//! away.
 
 use super::{Core, Failure, Few, GrowthJob, Outbox, Place};
 use crate::error::ErrorKind;
 use crate::growth::{Need, Plan, Room};
 use crate::marker::{Marker, Mode};
 use crate::options::Tail;
+use crate::os_error;
 
 impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn start_grower(&mut self, out: &mut Outbox<T>) {
@@ -25,10 +31,11 @@ impl<T: Clone + PartialEq> Core<T> {
         let low =
             !space.exhausted && !self.is_sufficient() && space.planner.below_low_water(self.sizes.ahead());
         let extending = space.marker.is_some() || space.need.is_some();
-        space.prepared.is_some()
-            && !space.paused
-            && self.stopped.is_none()
-            && (space.need.is_some() || (extending && low))
+        let has_cause = match space.ends {
+            true => self.in_flight == 0,
+            false => space.need.is_some() || (extending && low),
+        };
+        space.prepared.is_some() && !space.paused && self.stopped.is_none() && has_cause
     }
 
     /// The file has the space that it is expected to need.
@@ -46,6 +53,7 @@ impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn marker_must_change(&mut self, place: Place) -> bool {
         if place != Place::End {
             self.space.mode = Mode::Positional;
+            self.space.jumped = true;
         }
         self.space.marker.is_some_and(|marker| marker.mode != self.space.mode)
     }
@@ -60,6 +68,11 @@ impl<T: Clone + PartialEq> Core<T> {
         self.sizes.physical - self.sizes.reserved.max(self.space.old_to)
     }
 
+    /// Whether positional writes past the end may have left holes.
+    pub fn leaves_holes(&self) -> bool {
+        self.space.jumped
+    }
+
     /// Above this nobody of ours ever wrote, and nothing was there before.
     pub fn ours_to(&self) -> u64 {
         self.sizes.reserved.max(self.space.old_to).next_multiple_of(self.ground.append_unit)
@@ -69,21 +82,25 @@ impl<T: Clone + PartialEq> Core<T> {
     pub fn next_growth(&mut self, room: Room, out: &mut Outbox<T>) -> Option<GrowthJob> {
         while self.wants_growth() {
             let sizes = self.sizes;
+            if self.space.ends {
+                let marker = self.space.marker.expect("growth ends when it is away");
+                return Some(GrowthJob { marker, announced: true, plan: None, ends: Some(sizes.reserved) });
+            }
             let missing = self.space.need.filter(|need| need.least > sizes.physical);
             // Space that is there must not wait for space that may not be.
             if missing.is_none() && self.space.need.is_some() {
                 // It takes the place of the one that announced the next step.
                 self.space.announced = None;
                 let marker = self.next_marker(sizes.physical, sizes.physical);
-                return Some(GrowthJob { marker, announced: false, plan: None });
+                return Some(GrowthJob { marker, announced: false, plan: None, ends: None });
             }
             if let Some((marker, plan)) = self.take_announced(missing, room) {
-                return Some(GrowthJob { marker, announced: true, plan: Some(plan) });
+                return Some(GrowthJob { marker, announced: true, plan: Some(plan), ends: None });
             }
             match self.space.planner.plan(sizes.physical, sizes.reserved, missing, room) {
                 Some(plan) => {
                     let marker = self.next_marker(sizes.physical, plan.to);
-                    return Some(GrowthJob { marker, announced: false, plan: Some(plan) });
+                    return Some(GrowthJob { marker, announced: false, plan: Some(plan), ends: None });
                 }
                 None => self.grown(Err(ErrorKind::NoSpace(libc::EFBIG)), out),
             }
@@ -135,12 +152,27 @@ impl<T: Clone + PartialEq> Core<T> {
             grown_from: grown_from.next_multiple_of(self.ground.append_unit),
             grown_to,
             epoch: self.next_epoch(),
+            truncations: Some(self.space.truncations),
         }
     }
 
-    /// The marker to stand before the file begins anew over the space that it has.
+    /// The marker to stand before a file with this marker becomes shorter, with `base` as its floor. Each counts, so that readers
+    /// in other processes read again.
+    pub fn truncating_marker(&mut self, marker: Marker, base: u64) -> Marker {
+        let grown_to = marker.grown_to;
+        let truncations = Some(self.next_truncation());
+        Marker { base, grown_from: grown_to, grown_to, epoch: self.next_epoch(), truncations, ..marker }
+    }
+
+    fn next_truncation(&mut self) -> u8 {
+        self.space.truncations = self.space.truncations.wrapping_add(1);
+        self.space.truncations
+    }
+
+    /// The marker to stand before the file begins anew over the space that it has. To readers that is a truncation.
     pub fn recycling_marker(&mut self) -> Marker {
         let physical = self.sizes.physical;
+        self.next_truncation();
         let marker = self.next_marker(physical, physical);
         Marker { mode: Mode::AppendOnly, recycled: true, base: 0, ..marker }
     }
@@ -170,13 +202,36 @@ impl<T: Clone + PartialEq> Core<T> {
         self.pump(out);
     }
 
-    /// Marking or growing failed in a way that makes the file useless for extension.
-    pub fn growth_failed(&mut self, failure: Failure, out: &mut Outbox<T>) {
+    /// Whether somebody waits for growth.
+    pub fn needs_growth(&self) -> bool {
+        self.space.need.is_some()
+    }
+
+    /// What was ahead is given up, and the marker away: from now on the kernel moves the end of the file.
+    pub fn growth_ended(&mut self, out: &mut Outbox<T>) {
+        self.sizes.give_up_ahead();
         self.space.need = None;
+        self.space.announced = None;
+        self.space.old_to = 0;
+        self.unmarked();
+        self.pump(out);
+    }
+
+    /// Marking or growing failed. What was refused for good ends growth; anything else fails those who wait for it.
+    pub fn growth_failed(&mut self, failure: Failure, out: &mut Outbox<T>) {
+        let is_needed = self.space.need.take().is_some();
+        let was_ending = std::mem::take(&mut self.space.ends);
+        // A file whose end is not known must not change but as its marker announces.
+        let may_end = !was_ending && self.space.held.is_none() && os_error::is_refusal(&failure.kind);
         if failure.wedges {
             self.wedge(failure.cause, out);
-        } else if self.space.marker.is_none() && keeps_no_marker(&failure.kind) {
+        } else if may_end && self.space.marker.is_none() {
             self.space.prepared = None;
+        } else if may_end && is_needed {
+            self.space.ends = true;
+        } else if may_end {
+            // What is ahead is there to be used.
+            self.space.exhausted = true;
         } else {
             self.space.exhausted = true;
             for (_, member) in self.waiting.drain(..).flat_map(|group| group.members) {
@@ -209,10 +264,4 @@ impl<T: Clone + PartialEq> Core<T> {
         }
         self.waiting.retain(|group| !group.members.is_empty());
     }
-}
-
-/// No attributes on this file system, or none that this process may write: it may have given up the rights with which it
-/// opened the file.
-fn keeps_no_marker(refusal: &ErrorKind) -> bool {
-    matches!(refusal, ErrorKind::Os(libc::EOPNOTSUPP | libc::EPERM | libc::EACCES))
 }

@@ -20,7 +20,7 @@ use super::reactor::Reactor;
 use super::reading::Reading;
 use super::token::Token;
 use super::waiter::{News, Task};
-use super::{AbortOnPanic, Course, Engine, os_kind};
+use super::{AbortOnPanic, Course, Engine};
 use crate::backend::ring::{Bell, Io, Ring};
 #[cfg(any(test, feature = "sim"))]
 use crate::backend::sim::ring::SimRing;
@@ -29,8 +29,8 @@ use crate::backend::uring::Uring;
 use crate::buffer::{Buffer, Memory, Pool, Segment};
 use crate::error::{ErrorKind, Operation, Result};
 use crate::file::Inner;
-use crate::flush::Means;
 use crate::inflight::Stay;
+use crate::os_error;
 use crate::queue::Completion;
 use crate::reader::Reader;
 use crate::sync::{is_simulated, nap, thread_local};
@@ -239,7 +239,7 @@ impl Driver {
     }
 
     pub fn uses_io_uring(&self) -> bool {
-        self.ring.is_some()
+        self.ring.as_ref().is_some_and(|ring| ring.is_usable())
     }
 
     /// How many have finished and were not reaped.
@@ -421,7 +421,7 @@ impl Driver {
         if let Some(ring) = &mut self.ring {
             // The kernel would have the buffers that unwinding gives back.
             let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
-            ring.enter(wanted).expect("the ring takes what it is given");
+            ring.enter(wanted).expect("the kernel loses no completion");
             self.pushed = 0;
         }
     }
@@ -596,7 +596,7 @@ impl Driver {
                         let reading = Reading::of(into, offset, bytes, engine.alignment);
                         operation.reading.insert(reading).transfer()
                     }
-                    _ => Transfer::of_write(bytes, engine.alignment.offset),
+                    _ => Transfer::of_write(bytes, engine.alignment.offset).with_flush(operation.durable),
                 };
                 let file = operation.file;
                 self.run(Running { file, purpose: Purpose::Operation(number), transfer, gather: None });
@@ -682,7 +682,7 @@ impl Driver {
                         gather: None,
                     });
                 };
-                result.map_err(|error| fail(os_kind(&error)))
+                result.map_err(|error| fail(os_error::kind(&error)))
             }
             _ => {
                 let written = operation.bytes;
@@ -779,10 +779,10 @@ impl Driver {
     /// Moves what is left to move.
     fn go_on(&mut self, id: usize) {
         let Running { file, purpose, transfer, .. } = &self.transfers[id];
-        let part = transfer.part();
+        let (part, dsync) = (transfer.part(), transfer.dsync());
         let file = &self.files[*file];
         let io = match purpose {
-            Purpose::Request(request, _) => io_of(&request.work, &part),
+            Purpose::Request(request, _) => io_of(&request.work, &part, dsync),
             Purpose::Operation(number) => {
                 let operation = &mut self.operations[*number];
                 let memory = operation.buffer.as_mut().expect("reads and writes have one");
@@ -794,13 +794,14 @@ impl Driver {
                     None => Io::Write {
                         segments: smallvec![Segment::of(&memory[part.start as usize..])],
                         offset: operation.what.offset().expect("writes have one") + part.start,
-                        dsync: operation.durable,
+                        dsync,
                     },
                 }
             }
         };
         let backend = &*file.engine.backend;
-        let unfit = match (&mut self.ring, &file.slots[..], backend.striped()) {
+        let ring = self.ring.as_mut().filter(|ring| ring.is_usable());
+        let unfit = match (ring, &file.slots[..], backend.striped()) {
             (None, ..) | (_, [], _) => Some(io),
             (Some(ring), slots, Some(striped)) => match striped.split(io) {
                 Ok(Split { parts, gather }) => {
@@ -931,11 +932,10 @@ fn ring(
 }
 
 /// A part of the work.
-fn io_of(work: &Work, part: &Range<u64>) -> Io {
+fn io_of(work: &Work, part: &Range<u64>, dsync: bool) -> Io {
     match work {
         Work::Flush => Io::Flush,
-        Work::Write { segments, offset, means, .. } => {
-            let dsync = *means == Some(Means::Dsync);
+        Work::Write { segments, offset, .. } => {
             let is_all = *part == (0..work.len());
             let segments = if is_all { segments.clone() } else { io::part_of(segments, part) };
             Io::Write { segments, offset: offset + part.start, dsync }

@@ -30,6 +30,7 @@ use super::process::Process;
 use crate::backend::ring::Bell;
 use crate::buffer::{Buffer, Pool};
 use crate::error::ErrorKind;
+use crate::os_error;
 use crate::queue::QueueOptions;
 use crate::sync::{Condvar, Mutex, MutexGuard, spawn, thread_local};
 use std::cell::Cell;
@@ -160,7 +161,7 @@ impl Reactor {
         if matches!(state.worker, Presence::Gone) {
             return Err(ErrorKind::Os(libc::ECANCELED));
         }
-        self.start_in(&mut state).map_err(|error| super::os_kind(&error))?;
+        self.start_in(&mut state).map_err(|error| os_error::kind(&error))?;
         state.listed.push_back(slot);
         // Whoever listed the one before has rung, or is about to.
         let bell = if state.listed.len() == 1 { state.bell() } else { None };

@@ -137,6 +137,24 @@ fn the_markers_of_a_file_differ() {
     assert!(first.marker.epoch != second.epoch && second.epoch != third.epoch);
 }
 
+/// By which readers in other processes know that what they read may be gone.
+#[test]
+fn markers_count_truncations_and_no_growth() {
+    let mut core = bare_core();
+    let data = record(1, 1);
+    core.append(1, Segment::of(&data), false, &mut Outbox::default());
+    let first = core.next_growth(ROOM, &mut Outbox::default()).expect("there is no space yet");
+    let plan = first.plan.expect("space is asked for");
+    let second = core.announce(plan, plan.to, ROOM);
+    assert!(first.marker.only_grew_until(&second));
+    let third = core.truncating_marker(second, 0);
+    assert!(!second.only_grew_until(&third));
+    let fourth = core.announce(plan, plan.to, ROOM);
+    assert!(third.only_grew_until(&fourth) && !second.only_grew_until(&fourth));
+    let fifth = core.recycling_marker();
+    assert!(!fourth.only_grew_until(&fifth));
+}
+
 /// The simulated disk where writes stop inside a block, and nobody may change anything once others are let in.
 #[derive(Debug)]
 struct Watched {
@@ -183,7 +201,7 @@ impl Backend for Watched {
         allocate(start: u64, end: u64) -> io::Result<()>;
         write_zeroes(start: u64, end: u64) -> io::Result<()>;
         truncate(len: u64) -> io::Result<()>;
-        extents() -> io::Result<Vec<Extent>>;
+        extents(from: u64) -> io::Result<Vec<Extent>>;
         read_marker() -> io::Result<Option<Vec<u8>>>;
         write_marker(bytes: &[u8]) -> io::Result<()>;
         remove_marker() -> io::Result<()>;
@@ -199,7 +217,7 @@ impl Backend for Watched {
 fn a_write_cut_short_inside_a_block_is_resumed_where_it_is_aligned() {
     let ragged = Watched::new(true);
     let transfer = Transfer::of_write(7 * BLOCK_BYTES, 512);
-    crate::engine::io::write_fully(&ragged, &[Segment::of(&record(1, 7))], 0, false, transfer).unwrap();
+    crate::engine::io::write_fully(&ragged, &[Segment::of(&record(1, 7))], 0, transfer).unwrap();
     assert_eq!(
         (0..7).map(|n| ragged.disk.content(n)).collect::<Vec<_>>(),
         (1..=7).map(Some).collect::<Vec<_>>()

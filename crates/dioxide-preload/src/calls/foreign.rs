@@ -1,7 +1,9 @@
 //! Ways to a file that the engine does not see: before one is used, the kernel gets the file back.
 
 use crate::files;
+use crate::flushes::{Effect, How};
 use crate::next::interpose;
+use crate::transfer;
 use libc::{
     aiocb, c_int, c_long, c_uint, c_ulong, c_void, mmsghdr, msghdr, off64_t, sigevent, size_t, ssize_t,
 };
@@ -213,7 +215,9 @@ interpose! {
     }
     |next| fn [aio_fsync, aio_fsync64](operation: c_int, block: *mut aiocb) -> c_int {
         of_control_block(block);
-        next(operation, block)
+        // SAFETY: null, or the program says that it is one.
+        let Some(fd) = unsafe { block.as_ref() }.map(|block| block.aio_fildes) else { return next(operation, block) };
+        How::of(fd, Effect::FlushUnseen).perform(|| next(operation, block) as isize) as c_int
     }
     |next| fn [lio_listio, lio_listio64](
         mode: c_int,
@@ -262,6 +266,13 @@ interpose! {
         if files::any_known() {
             by_number(number, first, second, fifth);
         }
-        next(number, first, second, third, fourth, fifth, sixth)
+        let kernel = || next(number, first, second, third, fourth, fifth, sixth);
+        match number {
+            libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_syncfs => {
+                let flush = || kernel() as c_int;
+                c_long::from(transfer::sync_by_kernel(first as c_int, flush))
+            }
+            _ => kernel(),
+        }
     }
 }

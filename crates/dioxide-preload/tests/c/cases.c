@@ -11,8 +11,10 @@
 #include <ftw.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <linux/fs.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -157,6 +159,42 @@ static void jump_out_of_a_write(void) {
     if (sigsetjmp(before_write, 1) == 0)
         for (;;)
             must("pwrite", pwrite(fd, memory, LARGE, 0), LARGE);
+    tell("close", close(fd));
+}
+
+__attribute__((noreturn)) static void *sync_for_ever(void *unused) {
+    (void)unused;
+    for (;;)
+        must("fsync", fsync(fd), 0);
+}
+
+// By one thread, so that the kernel serves it.
+__attribute__((noreturn)) static void write_durably_for_ever(void) {
+    int durable = open_direct("durable", O_DSYNC);
+    for (;;)
+        must("pwrite", pwrite(durable, memory, LARGE, 0), LARGE);
+}
+
+// Other files are put in order although a durable write of the kernel's was left in its middle.
+static void exit_in_a_handler_that_interrupts_a_durable_write(void) {
+    fd = open_direct("file", 0);
+    write_together();
+    signal(SIGALRM, end_at_once);
+    alarm_after_ms(100);
+    write_durably_for_ever();
+}
+
+// And other syncs do not wait for it.
+static void jump_out_of_a_durable_write(void) {
+    fd = open_direct("file", 0);
+    write_together();
+    signal(SIGALRM, jump);
+    if (sigsetjmp(before_write, 1) == 0) {
+        alarm_after_ms(100);
+        write_durably_for_ever();
+    }
+    tell("fsync", fsync(fd));
+    tell("fdatasync", fdatasync(fd));
     tell("close", close(fd));
 }
 
@@ -556,6 +594,8 @@ static void cancelled_threads(void) {
     write_together();
     cancel("reader of a pipe", read_pipe);
     cancel("writer", write_for_ever);
+    cancel("syncer", sync_for_ever);
+    tell("fsync", fsync(fd));
     tell_length("length");
     tell("close", close(fd));
 }
@@ -627,6 +667,116 @@ static void a_limit_of_the_length(void) {
     tell("not ended", write(fd, memory, BLOCK));
 }
 
+// --- alignment ---
+
+static uint64_t random_state;
+
+static long below(long limit) {
+    return (long)(scramble(random_state++) % (uint64_t)limit);
+}
+
+// Both are closed on return, and no direct descriptor is open meanwhile.
+static void clone_file(const char *from, const char *to) {
+    int source = open(from, O_RDONLY), target = open(to, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    must("clone", ioctl(target, FICLONE, source), 0);
+    close(source), close(target);
+}
+
+static void make_clone(void) {
+    int base = open("base", O_WRONLY | O_CREAT, 0644);
+    must("write", write(base, memory, 64 * BLOCK), 64 * BLOCK);
+    must("fsync", fsync(base), 0);
+    close(base);
+    clone_file("base", "file");
+}
+
+static void tell_content(const char *what, const char *path) {
+    int file = open(path, O_RDONLY);
+    long len = read(file, memory, LARGE);
+    tell(what, len);
+    printf("%s: %08x\n", what, checksum(memory, len < 0 ? 0 : (size_t)len));
+    close(file);
+}
+
+// A transfer in sectors, or seldom of a few bytes anywhere. Those may be refused.
+static void any_transfer(int number) {
+    long offset = 512 * below(160), len = 512 * (1 + below(24));
+    if (below(16) == 0)
+        offset += 1 + below(500), len = 1 + below(11);
+    char *at = memory + (below(16) == 0 ? 512 : 0);
+    fill(at, (size_t)len, (uint64_t)number);
+    switch (below(8)) {
+    case 0:
+        tell("lseek", lseek(fd, offset, SEEK_SET));
+        tell("write", write(fd, at, (size_t)len));
+        break;
+    case 1:
+        tell("lseek", lseek(fd, offset, SEEK_SET));
+        tell("read", read(fd, at, (size_t)len));
+        break;
+    case 2:
+    case 3:
+        len = pread(fd, at, (size_t)len, offset);
+        tell("pread", len);
+        printf("read: %08x\n", checksum(at, len < 0 ? 0 : (size_t)len));
+        break;
+    case 4:
+        tell("ftruncate", below(4) == 0 ? ftruncate(fd, offset) : 0);
+        tell("fdatasync", fdatasync(fd));
+        break;
+    default:
+        tell("pwrite", pwrite(fd, at, (size_t)len, offset));
+    }
+    tell("position", lseek(fd, 0, SEEK_CUR));
+}
+
+// XFS reports its blocks as the alignment of a file that shares extents, and takes sectors.
+static void sectors_of_a_clone(void) {
+    random_state = strtoul(argument, NULL, 10) * 1000000;
+    make_clone();
+    for (int round = 0; round < 6; round++) {
+        fd = open("file", O_RDWR | O_DIRECT);
+        for (int number = 0; number < 12; number++)
+            any_transfer(round * 100 + number);
+        tell_length("length");
+        tell("close", close(fd));
+        tell_content("file", "file");
+        clone_file("file", "clone");
+    }
+    tell_content("clone", "clone");
+}
+
+static void *append_with_a_last_sector(void *number) {
+    for (long i = 0; i < BLOCKS_OF_EACH; i++) {
+        long len = i == BLOCKS_OF_EACH - 1 ? 512 : BLOCK;
+        must("pwrite", pwrite(fd, memory, (size_t)len, 64 * BLOCK + (i * WRITERS + (long)number) * BLOCK), len);
+    }
+    return NULL;
+}
+
+static void threads_write_sectors_of_a_clone(void) {
+    make_clone();
+    fd = open("file", O_RDWR | O_DIRECT);
+    sum_of_threads(WRITERS, append_with_a_last_sector);
+    tell_length("length");
+    tell("close", close(fd));
+}
+
+static void misaligned_calls_by_mistake(void) {
+    fd = open_direct("file", 0);
+    write_together();
+    tell("pwrite from an odd address", pwrite(fd, memory + 1, BLOCK, 0));
+    tell("pwrite at an odd offset", pwrite(fd, memory, 100, 1));
+    tell("write", lseek(fd, 100, SEEK_SET) + write(fd, memory, 100));
+    tell("pread to an odd address", pread(fd, memory + 1, BLOCK, 0));
+    tell("pread over the end", pread(fd, memory + LARGE / 2 + 1, LARGE / 4, (WRITERS * BLOCKS_OF_EACH - 1) * BLOCK));
+    tell("position", lseek(fd, 0, SEEK_CUR));
+    tell("pread", pread(fd, memory, BLOCK, 0));
+    write_together();
+    tell_length("length");
+    tell("close", close(fd));
+}
+
 static void a_device(void) {
     fd = open(argument, O_RDWR | O_DIRECT | O_DSYNC);
     if (fd < 0)
@@ -651,7 +801,9 @@ static const struct {
     CASE(exit_in_a_handler_that_interrupts_malloc),
     CASE(close_in_a_handler_that_interrupts_a_read),
     CASE(exit_in_a_handler_on_a_small_stack),
+    CASE(exit_in_a_handler_that_interrupts_a_durable_write),
     CASE(jump_out_of_a_write),
+    CASE(jump_out_of_a_durable_write),
     CASE(a_handler_runs_in_the_programs_threads_only),
     CASE(a_signal_ends_the_program),
     CASE(a_handler_that_raises_the_signal_again),
@@ -673,6 +825,9 @@ static const struct {
     CASE(cancelled_threads),
     CASE(a_full_disk),
     CASE(a_limit_of_the_length),
+    CASE(sectors_of_a_clone),
+    CASE(threads_write_sectors_of_a_clone),
+    CASE(misaligned_calls_by_mistake),
     CASE(a_device),
 };
 

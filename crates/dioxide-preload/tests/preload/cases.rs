@@ -16,10 +16,12 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What `c/cases.c` takes.
-const CASES: [&str; 32] = [
+const CASES: [&str; 34] = [
     LEAVE[0],
     LEAVE[1],
     "exit_in_a_handler_that_interrupts_malloc",
+    LEAVE[2],
+    LEAVE[3],
     "close_in_a_handler_that_interrupts_a_read",
     "exit_in_a_handler_on_a_small_stack",
     "a_handler_runs_in_the_programs_threads_only",
@@ -52,7 +54,21 @@ const CASES: [&str; 32] = [
 ];
 
 /// Handlers that leave a call of a file for good, which can be carried only while the kernel serves it.
-const LEAVE: [&str; 2] = ["exit_in_a_handler_that_interrupts_a_write", "jump_out_of_a_write"];
+const LEAVE: [&str; 4] = [
+    "exit_in_a_handler_that_interrupts_a_write",
+    "jump_out_of_a_write",
+    "exit_in_a_handler_that_interrupts_a_durable_write",
+    "jump_out_of_a_durable_write",
+];
+
+/// Those that are about what XFS and btrfs answer for files that share extents.
+const OF_CLONES: [&str; 5] = [
+    "sectors_of_a_clone 1",
+    "sectors_of_a_clone 2",
+    "sectors_of_a_clone 3",
+    "sectors_of_a_clone 4",
+    "threads_write_sectors_of_a_clone",
+];
 
 /// The names of those that are ended by a signal begin so.
 const SIGNALS: [&str; 2] = ["a_signal", "a_handler_that_raises"];
@@ -140,6 +156,27 @@ fn a_block_device(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// The kernel refuses the call, and the engine keeps the file.
+fn misaligned_calls_by_mistake(dir: TestDir) -> TrialResult {
+    let case = "misaligned_calls_by_mistake";
+    tells_the_same(&dir, case, &With::LIBRARY)?;
+    let mut command = cases(&empty(&dir, "told")?, case, With::Eager);
+    let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+    let stays = finished.stderr.contains("1 of them taken over") && !finished.stderr.contains("handed back");
+    if stays { Ok(()) } else { Err(failed(finished.stderr)) }
+}
+
+fn where_files_share_extents(fs: Fs) -> Applies {
+    match fs {
+        Fs::Xfs | Fs::Btrfs => Ok(()),
+        _ => Err("files share no extents"),
+    }
+}
+
+fn on_ext4_and_xfs(fs: Fs) -> Applies {
+    if matches!(fs, Fs::Ext4 | Fs::Xfs) { Ok(()) } else { Err("tried on ext4 and XFS") }
+}
+
 fn where_the_end_matters(fs: Fs) -> Applies {
     match fs {
         Fs::Ext4 | Fs::Tmpfs => Ok(()),
@@ -158,6 +195,13 @@ pub fn trials() -> Vec<Trial> {
         lab_trials_where(&name, where_the_end_matters, move |dir: TestDir| tells_the_same(&dir, case, ways))
     };
     let mut trials: Vec<_> = CASES.into_iter().flat_map(each).collect();
+    for case in OF_CLONES {
+        let name = format!("cases {case}").replace(' ', "_");
+        let test = move |dir: TestDir| tells_the_same(&dir, case, &With::LIBRARY);
+        trials.extend(lab_trials_where(&name, where_files_share_extents, test));
+    }
+    let name = "cases_misaligned_calls_by_mistake";
+    trials.extend(lab_trials_where(name, on_ext4_and_xfs, misaligned_calls_by_mistake));
     trials.push(volume_trial("cases_a_full_disk", a_full_disk));
     trials.extend(lab_trials_where("cases_a_block_device", on_ext4, a_block_device));
     trials

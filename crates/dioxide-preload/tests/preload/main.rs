@@ -8,6 +8,7 @@ mod posix;
 mod programs;
 mod rig;
 mod threads;
+mod wedge;
 
 use dioxide_testkit::trials::Trial;
 use std::process::ExitCode;
@@ -17,6 +18,7 @@ fn trials() -> Vec<Trial> {
         cases::trials(),
         posix::trials(),
         threads::trials(),
+        wedge::trials(),
         neighbours::trials(),
         programs::trials(),
         bad_use::trials(),

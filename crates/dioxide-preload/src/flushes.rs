@@ -1,0 +1,252 @@
+//! The kernel's own flushes: syncs and durable writes that the engine does not perform.
+//!
+//! A flush that fails may lose what any file of the file system has in the cache of the disk, and the kernel says
+//! so once. So the flushes of known files are in the ledger of the engine's ([`dioxide::ledger`]): a failure wedges
+//! the file system, and a success is believed only if no flush beside it failed. On a wedged file system the
+//! library refuses every sync and durable write, and every write of a file that is known or O_DIRECT, whether the
+//! engine has the file or the kernel does.
+//!
+//! Other descriptors cost nothing until a file system was wedged. Only their failures are noted, and only in a
+//! program that has opened files O_DIRECT.
+
+use crate::files::{self, Description, borrowed};
+use crate::keeper::with_signals_blocked;
+use crate::process::{self, Inside, is_elsewhere, is_inside};
+use crate::set_errno;
+use crate::slots;
+use crate::surroundings;
+use dioxide::ledger::{self, Call, FileSystem};
+use libc::c_int;
+use rustix::fs::{Mode, OFlags};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+/// What a call of the kernel does to the file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It acknowledges no write.
+    None,
+    /// It writes, with these RWF flags.
+    Write(c_int),
+    /// It makes stable what was written.
+    Flush,
+    /// It makes that stable later, or flushes no disk: its failure puts no other file in doubt.
+    FlushUnseen,
+}
+
+/// RWF flags of one write that is stable when it returns.
+pub const RWF_DURABLE: c_int = libc::RWF_DSYNC | libc::RWF_SYNC;
+
+/// How the kernel may perform a call.
+pub enum How {
+    Plainly,
+    /// A flush has failed before.
+    Refused,
+    /// It flushes a file that is known.
+    InTheLedger(c_int, FileSystem, Call),
+    /// It flushes a file that is not.
+    WithFailureNoted(c_int),
+}
+
+impl How {
+    /// Of a descriptor of a known file.
+    pub fn of_known(fd: c_int, description: &Description, effect: Effect) -> Self {
+        let Some(fs) = description.inode.below.as_ref().filter(|_| effect != Effect::None) else {
+            return Self::Plainly;
+        };
+        if ledger::any_was_wedged() && fs.is_wedged() {
+            return Self::Refused;
+        }
+        let flushes = match effect {
+            Effect::Write(flags) => description.writes && (description.durable || flags & RWF_DURABLE != 0),
+            Effect::Flush => true,
+            Effect::None | Effect::FlushUnseen => false,
+        };
+        let call = if effect == Effect::Flush { Call::Sync } else { Call::Write };
+        if flushes { Self::InTheLedger(fd, fs.clone(), call) } else { Self::Plainly }
+    }
+
+    /// Of any other descriptor.
+    #[inline]
+    pub fn of_unknown(fd: c_int, effect: Effect) -> Self {
+        match effect {
+            Effect::None => Self::Plainly,
+            // No file has such a number: the kernel refuses it.
+            _ if fd < 0 => Self::Plainly,
+            _ if ledger::any_was_wedged() => Self::beside_a_wedge(fd, effect),
+            Effect::Flush if files::any_known() => Self::WithFailureNoted(fd),
+            _ => Self::Plainly,
+        }
+    }
+
+    /// A child of a fork knows no descriptor of its parent, so the flags of the descriptor decide.
+    #[cold]
+    fn beside_a_wedge(fd: c_int, effect: Effect) -> Self {
+        if is_inside() || is_elsewhere() {
+            return Self::Plainly;
+        }
+        let is_concerned = match effect {
+            Effect::Write(flags) => {
+                // SAFETY: it only asks; a number that is not open is an error, which is -1.
+                let of_file = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+                of_file >= 0 && (flags & RWF_DURABLE != 0 || of_file & (libc::O_DIRECT | libc::O_DSYNC) != 0)
+            }
+            _ => true,
+        };
+        let _inside = Inside::begin();
+        let fs = if is_concerned { FileSystem::of(borrowed(fd)).ok() } else { None };
+        match fs {
+            Some(fs) if fs.is_wedged() => Self::Refused,
+            _ if effect == Effect::Flush => Self::WithFailureNoted(fd),
+            _ => Self::Plainly,
+        }
+    }
+
+    /// Of any descriptor. No lock is held.
+    pub fn of(fd: c_int, effect: Effect) -> Self {
+        let Some(slot) = slots::find(fd) else { return Self::of_unknown(fd, effect) };
+        if is_inside() || is_elsewhere() {
+            return Self::Plainly;
+        }
+        let _inside = Inside::begin();
+        match slot.read().description() {
+            Some(description) => Self::of_known(fd, description, effect),
+            None => Self::of_unknown(fd, effect),
+        }
+    }
+
+    /// Has it performed.
+    #[inline]
+    pub fn perform(self, kernel: impl FnOnce() -> isize) -> isize {
+        match self {
+            Self::Plainly => kernel(),
+            Self::Refused => {
+                set_errno(libc::EIO);
+                -1
+            }
+            Self::InTheLedger(fd, fs, call) => {
+                process::cancel_here();
+                in_the_ledger(fd, &fs, call, kernel)
+            }
+            Self::WithFailureNoted(fd) => {
+                let result = kernel();
+                if result < 0 {
+                    note_failure(Call::Sync, || {
+                        FileSystem::of(borrowed(fd)).map(|fs| (name_of(fd), fs)).into_iter().collect()
+                    });
+                }
+                result
+            }
+        }
+    }
+}
+
+fn in_the_ledger(fd: c_int, fs: &FileSystem, call: Call, kernel: impl FnOnce() -> isize) -> isize {
+    let (mut result, mut errno) = (-1, libc::EIO);
+    let outcome = undisturbed(|| {
+        fs.flushing(
+            call,
+            || name_of(fd),
+            || {
+                result = kernel();
+                if result >= 0 {
+                    return Ok(());
+                }
+                let error = io::Error::last_os_error();
+                errno = error.raw_os_error().unwrap_or(libc::EIO);
+                Err(error)
+            },
+        )
+    });
+    match outcome {
+        Ok(()) => result,
+        Err(_) => {
+            set_errno(errno);
+            -1
+        }
+    }
+}
+
+/// What was refused before it flushed anything wedges nothing.
+#[cold]
+fn note_failure(call: Call, of: impl FnOnce() -> Vec<(PathBuf, FileSystem)>) {
+    let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+    if !(is_inside() || is_elsewhere()) {
+        let error = || io::Error::from_raw_os_error(errno);
+        undisturbed(|| of().into_iter().for_each(|(name, fs)| fs.blame(call, || name, error())));
+    }
+    set_errno(errno);
+}
+
+/// Makes stable what was written to memory that files are mapped to. The kernel serves those; but one that was
+/// known before it was mapped may be among them.
+pub fn sync_mapping(start: usize, len: usize, kernel: impl FnOnce() -> c_int) -> c_int {
+    if !files::any_known() || is_elsewhere() {
+        return kernel();
+    }
+    if ledger::any_was_wedged()
+        && undisturbed(|| below_mapping(start, len).iter().any(|(_, fs)| fs.is_wedged()))
+    {
+        return How::Refused.perform(|| 0) as c_int;
+    }
+    let result = kernel();
+    if result < 0 {
+        note_failure(Call::SyncMapping, || below_mapping(start, len));
+    }
+    result
+}
+
+/// What the files lie on that are mapped there. One without a name is not found.
+fn below_mapping(start: usize, len: usize) -> Vec<(PathBuf, FileSystem)> {
+    let found = surroundings::files_mapped_at(start, len).unwrap_or_default();
+    let below = |path: PathBuf| {
+        let file = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        Some((path, FileSystem::of(file.as_fd()).ok()?))
+    };
+    found.into_iter().filter_map(below).collect()
+}
+
+fn name_of(fd: c_int) -> PathBuf {
+    surroundings::path_of(fd).unwrap_or_default()
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// The thread comes to the end of `work`: every other flush waits for that. So no handler may leave it by a jump or
+/// end the process in it, and no cancellation may end the thread. Both come right afterwards. The kernel ends no
+/// flush for a signal either.
+fn undisturbed<R>(work: impl FnOnce() -> R) -> R {
+    with_signals_blocked(|| {
+        let _inside = Inside::begin();
+        let mut before = 0;
+        // SAFETY: it changes this thread only, and gets back what it had.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
+        let result = work();
+        // SAFETY: as above.
+        unsafe { pthread_setcancelstate(before, &mut 0) };
+        result
+    })
+}
+
+/// `sync` reports no failure, so a sync that does comes before it, for each file system of a known file.
+pub fn before_sync_of_all() {
+    if !files::any_known() || is_elsewhere() {
+        return;
+    }
+    for (fd, fs) in files::one_of_each_file_system() {
+        if !fs.is_wedged() {
+            in_the_ledger(fd, &fs, Call::Sync, || match rustix::fs::syncfs(borrowed(fd)) {
+                Ok(()) => 0,
+                Err(errno) => {
+                    set_errno(errno.raw_os_error());
+                    -1
+                }
+            });
+        }
+    }
+}

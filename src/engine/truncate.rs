@@ -1,0 +1,115 @@
+//! The one way to truncate a file that other programs may write: never below what they wrote without an error.
+//!
+//! Order, with the marker that announces the new end durable already:
+//! 1. a write lease, where one can be had: without another opener no other program can write until step 4;
+//! 2. the look at what other programs wrote above the end;
+//! 3. without a lease: size, mtime and ctime are as before the look;
+//! 4. the truncate; then the lease ends.
+//!
+//! Another process that has the file open for writing refuses the truncate. Where no lease can be had, or readers have the
+//! file open, a window of microseconds remains between steps 3 and 4. A direct write of another program sets mtime before
+//! its I/O, and before Linux 6.13 timestamps tick with the scheduler: a write of the same tick as the look is not seen.
+
+use super::io::uninterrupted;
+use crate::backend::{Backend, Exclusion};
+use crate::error::ErrorKind;
+use std::io;
+
+/// How often the look is repeated beside a program that changes the file.
+pub(super) const LOOKS_MAX: u32 = 8;
+
+/// The result of an attempt to truncate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Attempt<T> {
+    Done,
+    /// Nothing was truncated: the look shows this now.
+    Changed(T),
+}
+
+/// Truncates to `len` if `look` still shows `seen`.
+pub(super) fn truncate<T: PartialEq>(
+    backend: &dyn Backend,
+    len: u64,
+    seen: &T,
+    look: impl Fn() -> io::Result<T>,
+) -> io::Result<Attempt<T>> {
+    let others = backend.exclude_others()?;
+    if let Exclusion::Refused(who) = &others {
+        return Err(written_by(who));
+    }
+    for _ in 0..LOOKS_MAX {
+        let before = backend.stamps()?;
+        let now = look()?;
+        if now != *seen {
+            return Ok(Attempt::Changed(now));
+        }
+        if others.is_whole() || backend.stamps()? == before {
+            uninterrupted(|| backend.truncate(len))?;
+            return Ok(Attempt::Done);
+        }
+    }
+    Err(written_by("another program"))
+}
+
+/// The file keeps its size, because `who` may be writing it.
+pub(super) fn written_by(who: &str) -> io::Error {
+    let why = format!("{who} has it open for writing, and a truncate could destroy what it wrote");
+    io::Error::other(ErrorKind::Busy(why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::syscall::Syscall;
+    use std::cell::Cell;
+    use std::fs::File;
+    use std::io::Write;
+
+    /// A file beside another descriptor of this process, so that there is no lease.
+    fn beside_another() -> (tempfile::TempDir, File, Syscall) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("file");
+        let mut other = File::options().append(true).create_new(true).open(&path).expect("a file");
+        other.write_all(&[1; 8192]).expect("it writes");
+        let ours = File::options().read(true).write(true).open(&path).expect("it opens");
+        (dir, other, Syscall::new(ours.into()))
+    }
+
+    /// Another program appends during the first `count` looks, and what is looked for stays the same.
+    fn disturbed(count: u32) -> (io::Result<Attempt<()>>, u64) {
+        let (_dir, other, backend) = beside_another();
+        let looks = Cell::new(0);
+        let look = || {
+            if looks.replace(looks.get() + 1) < count {
+                (&other).write_all(&[2; 4096])?;
+            }
+            Ok(())
+        };
+        let attempt = truncate(&backend, 4096, &(), look);
+        (attempt, backend.physical_size().expect("it has a size"))
+    }
+
+    #[test]
+    fn without_a_lease_a_change_during_the_look_repeats_it() {
+        for count in [0, 1, LOOKS_MAX - 1] {
+            let (attempt, size) = disturbed(count);
+            assert_eq!((attempt.expect("it becomes quiet"), size), (Attempt::Done, 4096));
+        }
+    }
+
+    #[test]
+    fn beside_a_program_that_goes_on_nothing_is_truncated() {
+        let (attempt, size) = disturbed(LOOKS_MAX);
+        let error = attempt.expect_err("it never becomes quiet");
+        assert!(matches!(crate::os_error::kind(&error), ErrorKind::Busy(_)), "{error}");
+        assert_eq!(size, 8192 + u64::from(LOOKS_MAX) * 4096);
+    }
+
+    #[test]
+    fn what_changed_since_is_reported_and_kept() {
+        let (_dir, _other, backend) = beside_another();
+        assert_eq!(truncate(&backend, 0, &1, || Ok(2)).expect("no error"), Attempt::Changed(2));
+        assert_eq!(backend.physical_size().expect("it has a size"), 8192);
+    }
+}

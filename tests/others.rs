@@ -1,0 +1,319 @@
+//! Programs without dioxide that write the same file: nothing that they wrote is destroyed without an error.
+
+mod common;
+
+use common::*;
+use dioxide::{Durability, ErrorKind, File, Growth, OpenOptions, Recover, recover};
+use dioxide_testkit::child::{self, Acks};
+use dioxide_testkit::files;
+use dioxide_testkit::lab::{Fs, TestDir};
+use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where};
+use rustix::fs::{Mode, OFlags};
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The user and group of nobody, who owns no file of the lab and may take no lease of one.
+const NOBODY: u32 = 65534;
+
+/// Where the other program begins to write: above all that this one appends, within the first step of growth.
+const THEIRS: u64 = 512 << 10;
+const THEIR_WRITER: u64 = 99;
+
+// --- children -------------------------------------------------------------------------------------
+
+fn open_as_others_do(path: &str, flags: OFlags) -> OwnedFd {
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).expect("it opens")
+}
+
+/// Writes one record there, which is stable when it returns.
+fn write_theirs(fd: &OwnedFd, number: u64) -> Placed {
+    let offset = THEIRS + number * BLOCK_BYTES;
+    let written = rustix::io::pwrite(fd, &record(THEIR_WRITER, number, 1), offset).expect("it writes");
+    assert_eq!(written, BLOCK);
+    rustix::fs::fdatasync(fd).expect("it syncs");
+    Placed { offset, writer: THEIR_WRITER, number, blocks: 1 }
+}
+
+/// A child that writes args[1] records above this program's end, or goes on until it is killed, and keeps the file open.
+fn write_and_stay(acks: &Acks, args: &[String]) {
+    let fd = open_as_others_do(&args[0], OFlags::RDWR | OFlags::DIRECT);
+    let count: u64 = args[1].parse().expect("a number");
+    (0..count).for_each(|number| acks.send(write_theirs(&fd, number).to_ack()));
+    acks.send([u64::MAX; 3]);
+    std::thread::park();
+}
+
+/// The same, but it ends.
+fn write_and_end(acks: &Acks, args: &[String]) {
+    let fd = open_as_others_do(&args[0], OFlags::RDWR | OFlags::DIRECT);
+    acks.send(write_theirs(&fd, args[1].parse().expect("a number")).to_ack());
+}
+
+fn stay_as_reader(acks: &Acks, args: &[String]) {
+    let _fd = open_as_others_do(&args[0], OFlags::RDONLY);
+    acks.send([0; 3]);
+    std::thread::park();
+}
+
+/// A child that dies with the file grown.
+fn append_and_die(acks: &Acks, args: &[String]) {
+    let file = writable().durability(Durability::EveryWrite).open(&args[0]).expect("it opens");
+    (0..10).for_each(|number| acks.send(append(&file, 1, number, 1).expect("there is space").to_ack()));
+    std::process::abort();
+}
+
+/// A child that may take no lease of the file: it appends, lets args[2] records be written past its back, and reports its close.
+fn close_without_leases(acks: &Acks, args: &[String]) {
+    let file = growing(growth_named(&args[1])).mode(0o666).open(&args[0]).expect("it opens");
+    // The mode is not what the umask leaves of it.
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(0o666)).expect("the owner may");
+    append_many(&file, 1, 10).into_iter().for_each(|placed| acks.send(placed.to_ack()));
+    wait_until_grown(Path::new(&args[0])).expect("it can be looked at");
+    let other = open_as_others_do(&args[0], OFlags::RDWR | OFlags::DIRECT);
+    // SAFETY: changes the ids of this process, a child of its own.
+    let changed = unsafe {
+        libc::setresgid(NOBODY, NOBODY, NOBODY) == 0 && libc::setresuid(NOBODY, NOBODY, NOBODY) == 0
+    };
+    assert!(changed, "root may do that");
+    if args[2] == "theirs" {
+        acks.send(write_theirs(&other, 5).to_ack());
+    }
+    tell(acks, &file.close());
+}
+
+// --- this program ---------------------------------------------------------------------------------
+
+fn reopen(path: &Path) -> dioxide::Result<File> {
+    OpenOptions::new().write(true).open(path)
+}
+
+fn growing(growth: Growth) -> OpenOptions {
+    writable().growth(growth).growth_cap(4 * MIB).clone()
+}
+
+fn opened(path: &Path, growth: Growth) -> Result<(File, Vec<Placed>), dioxide_testkit::trials::Failed> {
+    let file = growing(growth).open(path)?;
+    let ours = append_many(&file, 1, 10);
+    wait_until_grown(path)?;
+    assert!(file.len()? < THEIRS && THEIRS + 64 * BLOCK_BYTES < fs::metadata(path)?.len());
+    Ok((file, ours))
+}
+
+fn growths(fs: Fs) -> impl Iterator<Item = (&'static str, Growth)> {
+    let both = [("unwritten", Growth::Unwritten), ("zeroed", Growth::Zeroed)];
+    both.into_iter().filter(move |(_, growth)| growth_on(fs, *growth) == *growth)
+}
+
+fn theirs_is_there(path: &Path, theirs: &[Placed]) -> TrialResult {
+    assert_all_there(&fs::read(path)?, theirs);
+    Ok(())
+}
+
+fn wrote_once(path: &Path, number: u64) -> Result<Placed, dioxide_testkit::trials::Failed> {
+    let args = [path.to_string_lossy().into_owned(), number.to_string()];
+    let (status, acks) = child::spawn("write_and_end", &args)?.wait(PATIENCE)?;
+    assert!(status.success(), "{status}");
+    Ok(Placed::from_ack(acks[0]))
+}
+
+/// A child that has written `count` records, and keeps the file open.
+fn staying(path: &Path, count: u64) -> Result<(child::Child, Vec<Placed>), dioxide_testkit::trials::Failed> {
+    let args = [path.to_string_lossy().into_owned(), count.to_string()];
+    let mut child = child::spawn("write_and_stay", &args)?;
+    let acks = child.wait_for_acks(count as usize + 1, PATIENCE)?;
+    let theirs = acks[..count as usize].iter().copied().map(Placed::from_ack).collect();
+    Ok((child, theirs))
+}
+
+fn assert_names(kind: &ErrorKind, child: &child::Child) {
+    match kind {
+        ErrorKind::Busy(why) => assert!(why.contains(&child.pid().to_string()), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// `set_len` truncated to the engine's end first, also to set a larger length.
+fn set_len_destroys_nothing_of_another_process(dir: TestDir) -> TrialResult {
+    for (name, growth) in growths(dir.fs()) {
+        for len in [0, 8 * MIB] {
+            let path = dir.join(format!("{name}-{len}"));
+            let (file, ours) = opened(&path, growth)?;
+            let (child, theirs) = staying(&path, 1)?;
+            assert_names(&refusal(file.set_len(len)), &child);
+            theirs_is_there(&path, &theirs)?;
+            drop(child);
+            assert!(
+                matches!(refusal(file.set_len(len)), ErrorKind::Doubtful(_)),
+                "what it wrote is still there"
+            );
+            theirs_is_there(&path, &theirs)?;
+            let more = append(&file, 2, 0, 1)?;
+            assert!(matches!(refusal(file.close()), ErrorKind::Doubtful(_)));
+            theirs_is_there(&path, &theirs)?;
+            assert_all_there(&fs::read(&path)?, &[&ours[..], &[more]].concat());
+            assert_tidy(&path, theirs[0].end())?;
+        }
+    }
+    Ok(())
+}
+
+/// `close` looked first, flushed and truncated then: what another process wrote in between was lost in 198 of 200 closes.
+fn close_beside_a_steady_writer_loses_nothing(dir: TestDir) -> TrialResult {
+    for (name, growth) in growths(dir.fs()) {
+        let path = dir.join(name);
+        let (file, ours) = opened(&path, growth)?;
+        // Not to the end of the grown space, where nothing would be left to truncate.
+        let args = [path.to_string_lossy().into_owned(), "700".into()];
+        let mut child = child::spawn("write_and_stay", &args)?;
+        child.wait_for_acks(5, PATIENCE)?;
+        let closed = refusal(file.close());
+        assert_names(&closed, &child);
+        assert!(files::marker(&path)?.is_some(), "the next open has to know that the file was left grown");
+        if growth == Growth::Unwritten {
+            assert_names(&refusal(recover(&path, Recover::Cut)), &child);
+        }
+        let acks = child.kill_9()?.into_iter().filter(|ack| *ack != [u64::MAX; 3]);
+        let theirs: Vec<_> = acks.map(Placed::from_ack).collect();
+        theirs_is_there(&path, &theirs)?;
+        let file = reopen(&path)?;
+        theirs_is_there(&path, &theirs)?;
+        assert_all_there(&fs::read(&path)?, &ours);
+        if growth == Growth::Unwritten {
+            file.close()?;
+            theirs_is_there(&path, &theirs)?;
+            assert_eq!(files::marker(&path)?, None);
+        }
+    }
+    Ok(())
+}
+
+/// Zeroed space ahead was not looked at.
+fn zeroed_space_that_another_program_wrote_is_kept(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let (file, ours) = opened(&path, Growth::Zeroed)?;
+    let theirs = wrote_once(&path, 3)?;
+    assert!(matches!(refusal(file.close()), ErrorKind::Doubtful(_)));
+    assert_tidy(&path, theirs.end())?;
+    theirs_is_there(&path, &[theirs])?;
+    assert_all_there(&fs::read(&path)?, &ours);
+    Ok(())
+}
+
+fn recovery_beside_another_writer_truncates_nothing(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let (_, acks) = child::spawn("append_and_die", &[path.to_string_lossy()])?.wait(PATIENCE)?;
+    let ours: Vec<_> = acks.into_iter().map(Placed::from_ack).collect();
+    let grown_to = fs::metadata(&path)?.len();
+    assert!(grown_to > THEIRS, "it did not grow");
+    let (child, _) = staying(&path, 0)?;
+    assert_names(&refusal(recover(&path, Recover::Cut)), &child);
+    assert_names(&refusal(OpenOptions::new().write(true).open(&path)), &child);
+    assert_eq!(fs::metadata(&path)?.len(), grown_to);
+    drop(child);
+    recover(&path, Recover::Cut)?;
+    assert_tidy(&path, assert_gapless(&ours, 0))?;
+    assert_all_there(&fs::read(&path)?, &ours);
+    Ok(())
+}
+
+/// A reader does no harm, so it prevents nothing.
+fn a_file_is_truncated_beside_a_reader(dir: TestDir) -> TrialResult {
+    for (name, growth) in growths(dir.fs()) {
+        let path = dir.join(name);
+        let (file, _) = opened(&path, growth)?;
+        let mut child = child::spawn("stay_as_reader", &[path.to_string_lossy()])?;
+        child.wait_for_acks(1, PATIENCE)?;
+        file.set_len(BLOCK_BYTES)?;
+        append(&file, 2, 0, 1)?;
+        file.close()?;
+        assert_tidy(&path, 2 * BLOCK_BYTES)?;
+    }
+    Ok(())
+}
+
+/// Without a lease the look comes after the marker, immediately before the truncate.
+fn without_leases_what_another_program_wrote_is_kept(dir: TestDir) -> TrialResult {
+    for (name, growth) in growths(dir.fs()) {
+        for theirs in ["theirs", "none"] {
+            let path = dir.join(format!("{growth:?}-{theirs}"));
+            let args = [path.to_string_lossy().into_owned(), name.into(), theirs.into()];
+            let (status, mut acks) = child::spawn("close_without_leases", &args)?.wait(PATIENCE)?;
+            assert!(status.success(), "{status}");
+            let [code, errno, _] = acks.pop().expect("it closed");
+            let placed: Vec<_> = acks.into_iter().map(Placed::from_ack).collect();
+            assert_eq!(errno, if theirs == "theirs" { libc::EUCLEAN as u64 } else { 0 }, "{code}");
+            assert_tidy(&path, placed.iter().map(Placed::end).max().expect("some"))?;
+            assert_all_there(&fs::read(&path)?, &placed);
+        }
+    }
+    Ok(())
+}
+
+/// What was grown between positional writes stayed allocated for good.
+fn holes_that_the_program_left_are_holes_after_close(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    fs::File::create(&path)?;
+    let kept = open_as_others_do(&path.to_string_lossy(), OFlags::RDWR);
+    rustix::fs::fallocate(&kept, rustix::fs::FallocateFlags::empty(), 0, 4 * BLOCK_BYTES)?;
+    drop(kept);
+    let file = growing(Growth::Unwritten).open(&path)?;
+    append(&file, 1, 0, 1)?;
+    for number in 1..10 {
+        file.write_at(&record(1, number, 1), number * 16 * BLOCK_BYTES)?;
+    }
+    file.close()?;
+    let end = 9 * 16 * BLOCK_BYTES + BLOCK_BYTES;
+    assert_tidy(&path, end)?;
+    let allocated: u64 = files::extents(&path)?.iter().map(|extent| extent.len).sum();
+    assert!((5 + 9) * BLOCK_BYTES >= allocated, "{allocated} bytes for 10 blocks and 4 that were there");
+    let before: u64 =
+        files::extents(&path)?.iter().filter(|at| at.start < 4 * BLOCK_BYTES).map(|at| at.len).sum();
+    assert!(before >= 4 * BLOCK_BYTES, "what the program had allocated itself is still there");
+    let content = fs::read(&path)?;
+    for number in 1..10 {
+        let placed = Placed { offset: number * 16 * BLOCK_BYTES, writer: 1, number, blocks: 1 };
+        assert_all_there(&content, &[placed]);
+    }
+    Ok(())
+}
+
+// --- the list -------------------------------------------------------------------------------------
+
+fn grows(fs: Fs) -> dioxide_testkit::lab::Applies {
+    fs.grows_unwritten().or(fs.grows_zeroed())
+}
+
+fn trials() -> Vec<Trial> {
+    let growing: &[LabTest] = named![
+        set_len_destroys_nothing_of_another_process,
+        close_beside_a_steady_writer_loses_nothing,
+        a_file_is_truncated_beside_a_reader,
+        without_leases_what_another_program_wrote_is_kept,
+    ];
+    let unwritten: &[LabTest] = named![
+        recovery_beside_another_writer_truncates_nothing,
+        holes_that_the_program_left_are_holes_after_close
+    ];
+    let mut all: Vec<_> =
+        growing.iter().flat_map(|&(name, test)| lab_trials_where(name, grows, test)).collect();
+    all.extend(unwritten.iter().flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)));
+    all.extend(lab_trials_where(
+        "zeroed_space_that_another_program_wrote_is_kept",
+        Fs::grows_zeroed,
+        zeroed_space_that_another_program_wrote_is_kept,
+    ));
+    all
+}
+
+fn main() -> ExitCode {
+    let scenarios: &[child::Scenario] = &[
+        ("write_and_stay", write_and_stay),
+        ("write_and_end", write_and_end),
+        ("stay_as_reader", stay_as_reader),
+        ("append_and_die", append_and_die),
+        ("close_without_leases", close_without_leases),
+    ];
+    dioxide_testkit::run(scenarios, trials)
+}
