@@ -69,7 +69,8 @@ pub enum Means {
 /// What decides between the two.
 #[derive(Clone, Copy, Debug)]
 pub struct Company {
-    /// Each write is durable when it returns, whatever its flags, and so is what is written below. A flush would be one more.
+    /// Each write is durable when it returns, whatever its flags, and so is what is written below. A flush would be one
+    /// more.
     pub writes_through: bool,
     /// The kernel's RWF_DSYNC costs a block device two flushes (the write path syncs, then syncs
     /// again); a write and one flush is cheaper even for a lone writer.

@@ -71,7 +71,8 @@ pub(crate) fn temporary(options: &OpenOptions, dir: &Path) -> Result<Inner> {
     shared(options, process, key, engine)
 }
 
-/// Makes a file of a copy of the caller's descriptor, whose description has the caller's write lease unless it is a device.
+/// Makes a file of a copy of the caller's descriptor, whose description has the caller's write lease unless it is a
+/// device.
 pub(crate) fn descriptor(options: &OpenOptions, fd: OwnedFd, path: &Path) -> Result<Inner> {
     let path: Arc<Path> = path.into();
     settle_own();
@@ -409,8 +410,8 @@ impl Locked {
         Ok(Self(Some(Syscall::new(fd))))
     }
 
-    /// The same, where the caller's lease shows that there is no other opener. The lock is tried once: only a lock of the
-    /// program itself can be in its way, and that one stays.
+    /// The same, where the caller's lease shows that there is no other opener. The lock is tried once: only a lock of
+    /// the program itself can be in its way, and that one stays.
     fn with_lease(fd: OwnedFd, facts: &Facts) -> Result<Self, ErrorKind> {
         refuse_image(fd.as_fd())?;
         if facts.is_device {

@@ -214,11 +214,11 @@ impl OpenOptions {
         File::open_with(self, path.as_ref())
     }
 
-    /// Makes a file of `fd`, a copy of a descriptor that the caller has open O_DIRECT for reading and writing, or only for
-    /// writing. For the preload library. `path` is for messages only.
+    /// Makes a file of `fd`, a copy of a descriptor that the caller has open O_DIRECT for reading and writing, or only
+    /// for writing. For the preload library. `path` is for messages only.
     ///
-    /// The caller holds a write lease on the description of a regular file until the last handle is closed. So the file has
-    /// no other opener. If the lease is lost, the file is not truncated any more. O_APPEND is not set.
+    /// The caller holds a write lease on the description of a regular file until the last handle is closed. So the file
+    /// has no other opener. If the lease is lost, the file is not truncated any more. O_APPEND is not set.
     ///
     /// # Errors
     ///

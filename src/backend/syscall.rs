@@ -70,7 +70,8 @@ impl Backend for Syscall {
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {
-        // A process that was stopped longer than the lease-break time has lost the lease. Another program may have written since.
+        // A process that was stopped longer than the lease-break time has lost the lease. Another program may have
+        // written since.
         if self.leased && !sys::callers_lease::is_held(self.fd.as_fd()) {
             return Err(io::Error::from_raw_os_error(libc::EBUSY));
         }

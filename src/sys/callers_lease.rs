@@ -18,7 +18,8 @@ pub(crate) fn is_held(fd: BorrowedFd<'_>) -> bool {
     kind == libc::F_WRLCK || listed().unwrap_or(false)
 }
 
-/// Whether the text of /proc/locks has a lease of this process on this file.
+/// Whether the text of /proc/locks has a lease on this file. Beside ours there is no other, since we have the file open
+/// for writing; so its process matters only where the device is no proof.
 fn lists(locks: &str, process: u32, dev: u64, inode: u64) -> bool {
     locks.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
@@ -33,9 +34,9 @@ fn lists(locks: &str, process: u32, dev: u64, inode: u64) -> bool {
         let (Some(major), Some(minor), Some(found)) = (number(16), number(16), number(10)) else {
             return false;
         };
+        let same_device = rustix::fs::makedev(major as u32, minor as u32) == dev;
         // File systems without a device of their own may show another number here (btrfs).
-        let same_device = major == 0 || rustix::fs::makedev(major as u32, minor as u32) == dev;
-        owner == Some(process) && same_device && found == inode
+        found == inode && (same_device || major == 0 && owner == Some(process))
     })
 }
 
@@ -51,8 +52,9 @@ mod tests {
                      3: LEASE  ACTIVE    WRITE 78 00:2a:257 0 EOF\n";
         let dev = rustix::fs::makedev(8, 2);
         assert!(lists(locks, 77, dev, 131));
+        assert!(lists(locks, 1, dev, 131), "the process has another number in the namespace of /proc");
         assert!(lists(locks, 78, dev, 257), "btrfs shows another device");
-        for (process, dev, inode) in [(78, dev, 131), (77, dev + 1, 131), (77, dev, 132), (77, dev, 133)] {
+        for (process, dev, inode) in [(77, dev, 257), (77, dev + 1, 131), (77, dev, 132), (77, dev, 133)] {
             assert!(!lists(locks, process, dev, inode), "{process} {dev} {inode}");
         }
     }

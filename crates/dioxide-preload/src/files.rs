@@ -1,18 +1,19 @@
 //! The files that are known, and how each comes to be served by the engine and by the kernel again.
 //!
-//! A file opened O_DIRECT is *watched*: the kernel serves it, and the writes in flight are counted. When a write that the
-//! engine is good for begins beside another one, the file is *taken over*, under a write lease on the program's own open
-//! file description; from then on its descriptors are served by the engine, which works on a copy of one of them. So the
-//! file has one opener. What the engine cannot carry, and every other opener, *hands it back*: the engine drains and closes
-//! it, which truncates it to its length, the lease ends, and the kernel serves it for as long as the program has it open. So
-//! whatever goes wrong here, the answer is the kernel's.
+//! A file opened O_DIRECT is *watched*: the kernel serves it, and the writes in flight are counted. When a write that
+//! the engine is good for begins beside another one, the file is *taken over*, under a write lease on the program's own
+//! open file description; from then on its descriptors are served by the engine, which works on a copy of one of them.
+//! So the file has one opener. What the engine cannot carry, and every other opener, *hands it back*: the engine drains
+//! and closes it, which truncates it to its length, the lease ends, and the kernel serves it for as long as the program
+//! has it open. So whatever goes wrong here, the answer is the kernel's.
 //!
-//! The keeper ([`keeper`]) does all of that, while the thread that asked for it waits. That thread holds no lock, so that the
-//! keeper can always hand a file back for which somebody waits in the kernel. And no file is opened with a lock held.
+//! The keeper ([`keeper`]) does all of that, while the thread that asked for it waits. That thread holds no lock, so
+//! that the keeper can always hand back a file whose next opener waits in the kernel. And no file is opened with a lock
+//! held.
 //!
-//! Locks, in this order: a file's `changes`, for whoever changes how it is served; its slots, in the order of their numbers;
-//! KNOWN, and what a file has `taken` or for `descriptors`, for a moment. No two files are changed at the same time by one thread.
-//! The engine's threads call libc as well, and never wait for a change.
+//! Locks, in this order: a file's `changes`, for a change of how it is served; its slots, in the order of their
+//! numbers; KNOWN, and what a file has `taken` or for `descriptors`, for a moment. No two files are changed at the same
+//! time by one thread. The engine's threads call libc as well, and never wait for a change.
 
 use crate::keeper::{self, Jobs};
 use crate::lease;
@@ -97,7 +98,7 @@ pub struct Inode {
     key: Key,
     /// What it lies on, and whether a flush failed there.
     pub below: Option<FileSystem>,
-    /// Held by whoever changes how it is served.
+    /// Held for a change of how it is served.
     changes: Mutex<()>,
     /// The kernel is to serve it as long as it is open.
     kernel_only: AtomicBool,
@@ -304,7 +305,7 @@ impl Inode {
         true
     }
 
-    /// The kernel serves it for good. A refusal that was to be tried again is final, and so is to be told.
+    /// The kernel serves it for good. A refusal that was to be tried again becomes final, so the summary has it.
     fn leave_to_kernel(&self) {
         if !self.kernel_only.swap(true, Ordering::AcqRel) && self.tries.load(Ordering::Relaxed) > 0 {
             summary::note(Event::LeftAlone(Refusal::OtherOpener.to_string()));
@@ -385,8 +386,8 @@ pub fn opened(fd: c_int, flags: c_int) {
     }
 }
 
-/// A second descriptor of a device was opened, whose cache does not know what the engine writes. That of a regular file waits in
-/// the kernel until the file was handed back.
+/// A second descriptor of a device was opened, whose cache does not know what the engine writes. That of a regular file
+/// waits in the kernel until the file was handed back.
 fn opened_beside(key: Key) {
     let inode = known().get(&key).cloned();
     if let Some(inode) = inode.filter(|inode| !inode.is_kernel_only() && inode.is_taken_or_about_to_be()) {
@@ -450,11 +451,11 @@ fn take_over_now(inode: &Arc<Inode>) {
         return;
     }
     if !keeper::is_keeper() {
-        // Without it nobody would hear of another opener.
+        // Without it the signal of the lease would reach a thread of the program.
         inode.kernel_only.store(true, Ordering::Release);
         return summary::note(Event::LeftAlone("there is no thread to be had".into()));
     }
-    // Before anybody looks: whoever opens the file in another way from now on sees that, and waits for `changes`.
+    // Before the look: a thread that opens the file in another way from now on sees this, and waits for `changes`.
     TAKEN.fetch_add(1, Ordering::SeqCst);
     // A fork that begins after this look waits for `changes`.
     let may = FORKS.load(Ordering::SeqCst) == 0 && !OVER.load(Ordering::SeqCst);
@@ -520,9 +521,9 @@ impl From<lease::Refusal> for Refusal {
     }
 }
 
-/// Under the lease, which is taken first: without it the file is not touched. A block device has none, nor does it need one: its
-/// length does not change, and the engine leaves no marker on it. So the engine may have a description of its own there,
-/// without the program's O_DSYNC.
+/// Under the lease, which is taken first: without it the file is not touched. A block device has none, nor does it need
+/// one: its length does not change, and the engine leaves no marker on it. So the engine may have a description of its
+/// own there, without the program's O_DSYNC.
 fn open_engine(inode: &Inode, drained: &[Drained]) -> Result<Taken, Refusal> {
     let writing = drained.iter().find_map(|(fd, state)| {
         let description = state.description().filter(|description| description.writes)?;
@@ -552,8 +553,9 @@ fn open_engine(inode: &Inode, drained: &[Drained]) -> Result<Taken, Refusal> {
     opened
 }
 
-/// Clears O_APPEND for as long as the file is taken: with it the kernel writes at the end that it knows, wherever the engine
-/// wants to write. The program still sees the flag. The kernel has no write of the program in flight, which needs the flag.
+/// Clears O_APPEND for as long as the file is taken: with it the kernel writes at the end that it knows, wherever the
+/// engine wants to write. The program still sees the flag. The kernel has no write of the program in flight, which
+/// needs the flag.
 fn without_append(fd: c_int, open: impl FnOnce() -> Result<Taken, Refusal>) -> Result<Taken, Refusal> {
     let failed = |errno: rustix::io::Errno| failed(format!("O_APPEND cannot be cleared: {errno}"));
     let fd = borrowed(fd);
@@ -634,7 +636,7 @@ fn hand_back_now(inode: &Inode, why: &str) {
         return inode.leave_to_kernel();
     }
     let mut drained = inode.drained();
-    // Only now: whoever closes a descriptor of a file that the kernel has for good does not wait for a change.
+    // Only now: a close of a descriptor of a file that the kernel has for good does not wait for a change.
     inode.kernel_only.store(true, Ordering::Release);
     for (_, state) in &mut drained {
         if let State::Taken(description, _) = &**state {
@@ -646,12 +648,12 @@ fn hand_back_now(inode: &Inode, why: &str) {
     }
 }
 
-/// Closes what the engine has; nobody uses it any more. Returns whether there was anything. Under `changes`.
+/// Closes the engine's file, which is not in use any more. Returns whether there was one. Under `changes`.
 ///
-/// The order matters to those who wait to open the file: it is exact and without a marker, and has its flags, before the lease
-/// ends. If the engine cannot put it away, the lease ends nevertheless.
+/// The order matters to an opener that waits: the file is exact and without a marker, and has its flags, before the
+/// lease ends. If the engine cannot put it away, the lease ends nevertheless.
 fn put_away(inode: &Inode) -> bool {
-    // Held until it is truncated: nobody asks for its length meanwhile.
+    // Held until it is truncated: no thread asks for its length meanwhile.
     let mut taken = inode.taken.write().unwrap_or_else(PoisonError::into_inner);
     let Some(engine) = taken.take() else { return false };
     for slot in engine.descriptors().filter_map(slots::find) {
@@ -669,8 +671,7 @@ fn put_away(inode: &Inode) -> bool {
         if !lease::release(held.as_raw_fd()) {
             let name = surroundings::path_of(held.as_raw_fd()).unwrap_or_default();
             say(&format!(
-                "{}: the write lease ended first, since this process did not hand it back within {LEASE_BREAK_TIME} seconds; \
-                 another process may have found it grown",
+                "{}: another process has opened it before it was handed back, which took longer than {LEASE_BREAK_TIME}",
                 name.display()
             ));
         }
@@ -684,7 +685,7 @@ fn put_away(inode: &Inode) -> bool {
     true
 }
 
-/// The keeper looks which files another opener waits for, or has got after the lease-break time.
+/// Hands back each file that another opener waits for, or has open after the lease-break time.
 pub fn hand_back_broken() {
     if !any_taken() {
         return;
@@ -880,8 +881,8 @@ impl Drop for Divided {
     }
 }
 
-/// Before a fork: the child has copies of all descriptors, so the kernel serves all files from now on, in both. Nothing is taken
-/// over until the process has divided.
+/// Before a fork: the child has copies of all descriptors, so the kernel serves all files from now on, in both. Nothing
+/// is taken over until the process has divided.
 pub fn before_fork() -> Divided {
     let inside = Inside::begin();
     FORKS.fetch_add(1, Ordering::SeqCst);

@@ -1,13 +1,14 @@
-//! The thread that takes files over, hands them back and puts them away: when a call of the program asks for it, when another
-//! opener waits for the end of a lease, at Ctrl-C and its like, and when the program ends or executes another one.
+//! The thread that takes files over, hands them back and puts them away: when a call of the program asks for it, when
+//! another opener waits for the end of a lease, at Ctrl-C and its like, and when the program ends or executes another
+//! one.
 //!
-//! It has a large stack of its own, which the thread that calls may not have. And no thread of the program that waits for an
-//! open can be in its way: whoever waits for the keeper holds no lock of this library.
+//! It has a large stack of its own, which the thread that calls may not have. And no thread of the program that waits
+//! for an open can be in its way: a thread that waits for the keeper holds no lock of this library.
 //!
-//! It lives from when the first file is to be taken over. Signals that would end the program get a handler once one is taken,
-//! which wakes the thread; that hands all files back and lets the signal do what it does by default. The
-//! program does not see the handler. A second signal does not wait, nor does a signal handler wait longer than
-//! [`PATIENCE`]: then files stay grown as after a crash.
+//! It lives from when the first file is to be taken over. Signals that would end the program get a handler once one is
+//! taken, which wakes the thread; that hands all files back and lets the signal do what it does by default. The program
+//! does not see the handler. A second signal does not wait, nor does a signal handler wait longer than [`PATIENCE`]:
+//! then files stay grown as after a crash.
 
 use crate::files;
 use crate::lease;
@@ -109,8 +110,8 @@ pub fn is_keeper() -> bool {
     IS_KEEPER.get()
 }
 
-/// Has the thread do something, and waits for that. The caller holds no lock. Where there is no thread to be had, and in the
-/// thread itself, it is done at once.
+/// Has the thread do something, and waits for that. The caller holds no lock. Where there is no thread to be had, and
+/// in the thread itself, it is done at once.
 pub fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let _inside = Inside::begin();
     if is_keeper() {
@@ -258,8 +259,8 @@ fn next_job() -> Option<Job> {
     jobs().waiting.pop_front()
 }
 
-/// Takes one signal from those that are pending. One that no lease sent was meant for the program, where all threads block it
-/// just now: it is sent again.
+/// Takes one signal from those that are pending. One that no lease sent was meant for the program, where all threads
+/// block it just now: it is sent again.
 fn take_signal() {
     const POLL_MSG: c_int = 3;
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

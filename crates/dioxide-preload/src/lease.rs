@@ -2,12 +2,13 @@
 //!
 //! The kernel grants F_WRLCK only if the description is the one that has the file open, in all processes. From then on
 //! `open` and `truncate` of the file by its path wait, for reading too, until the lease ends; at most for the time of
-//! `/proc/sys/fs/lease-break-time`, 45 s by default. So whoever opens the file finds it as it was handed back.
+//! `/proc/sys/fs/lease-break-time`, 45 s by default. So the next opener finds the file as it was handed back.
 //!
 //! The kernel announces such an opener by a signal. It goes to the keeper alone, which blocks it and reads it from a
-//! descriptor: no handler of the program runs, and no default action. The signal is only a hint, because it can be lost: the
-//! queue of signals may be full (then the kernel sends SIGIO, which stays pending in the keeper), and a program that ignores
-//! the signal empties the queue. The state of the lease decides, so the keeper also looks at it once a second.
+//! descriptor: no handler of the program runs, and no default action. The signal is only a hint, because it can be
+//! lost: the queue of signals may be full (then the kernel sends SIGIO, which stays pending in the keeper), and a
+//! program that ignores the signal empties the queue. The state of the lease decides, so the keeper also looks at it
+//! once a second.
 
 use std::ffi::c_int;
 use std::io;
@@ -72,7 +73,8 @@ pub fn take(fd: c_int) -> Result<(), Refusal> {
     })
 }
 
-/// Ends the lease, and those who wait open the file. The kernel takes owner and signal back with it. False if it had ended before.
+/// Ends the lease, and the openers that wait go on. The kernel takes owner and signal back with it. False if it had
+/// ended before.
 pub fn release(fd: c_int) -> bool {
     fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK).is_ok()
 }

@@ -77,8 +77,8 @@ pub fn cancel_here() {
 /// What is held from before a fork until after it, by the thread that forks.
 struct Held(UnsafeCell<Option<Divided>>);
 
-// SAFETY: only the thread that has the locks of `Divided` touches it: `before_fork` has them when it writes, and they are given
-// back by what is taken out.
+// SAFETY: only the thread that has the locks of `Divided` touches it: `before_fork` has them when it writes, and they
+// are given back by what is taken out.
 unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));

@@ -6,8 +6,8 @@ use crate::surroundings::key_of_path;
 use libc::{FILE, c_char, c_int, mode_t};
 use std::ffi::CStr;
 
-/// An open of a file that is taken would wait for its lease. So it is handed back first: the process does not wait for itself, and
-/// an open with O_NONBLOCK does not fail. A block device has no lease.
+/// An open of a file that is taken would wait for its lease. So it is handed back first: the process does not wait for
+/// itself, and an open with O_NONBLOCK does not fail. A block device has no lease.
 fn before(dir: c_int, path: *const c_char, flags: c_int) {
     const NEW: c_int = libc::O_CREAT | libc::O_EXCL;
     let opens_none = flags & libc::O_PATH != 0 || flags & NEW == NEW;

@@ -373,8 +373,19 @@ static const struct {
     const char *name;
     void (*run)(void);
 } modes[] = {
-    {"beside", beside}, {"truncate", truncate_to_more}, {"append", append},           {"crash", crash}, {"stopped", stopped},
-    {"no_signal", no_signal},       {"no_queue", no_queue}, {"refused", refused}, {"child", child}, {"not_the_owner", not_the_owner}, {"opens_again", opens_again}, {"flags", flags}, {"write_only", write_only},
+    {"beside", beside},
+    {"truncate", truncate_to_more},
+    {"append", append},
+    {"crash", crash},
+    {"stopped", stopped},
+    {"no_signal", no_signal},
+    {"no_queue", no_queue},
+    {"refused", refused},
+    {"child", child},
+    {"not_the_owner", not_the_owner},
+    {"opens_again", opens_again},
+    {"flags", flags},
+    {"write_only", write_only},
 };
 
 int main(int argc, char **argv) {

@@ -1,4 +1,5 @@
-// How deep each call of a program on an O_DIRECT file goes: prints `CALL: BYTES` for each, of a thread with a painted stack.
+// How deep each call of a program on an O_DIRECT file goes: prints `CALL: BYTES` for each, of a thread with a painted
+// stack.
 //
 //   stack FILE
 #define _GNU_SOURCE
@@ -17,7 +18,7 @@
 static const char *path;
 static char *memory;
 static int fd;
-static struct stat told;
+static struct stat status;
 
 static void must(const char *what, long result, long wanted) {
     if (result != wanted)
@@ -69,8 +70,8 @@ static void *sync_all(void *unused) {
 }
 
 static void *ask(void *unused) {
-    must("fstat", fstat(fd, &told), 0);
-    must("lseek", lseek(fd, 0, SEEK_END), told.st_size);
+    must("fstat", fstat(fd, &status), 0);
+    must("lseek", lseek(fd, 0, SEEK_END), status.st_size);
     must("fcntl", fcntl(fd, F_GETFL) >= 0, 1);
     return unused;
 }

@@ -1,5 +1,5 @@
-//! Other processes that open the file which the library has: what they write stays, they find it as it is without the library, and
-//! the program hears nothing of it (`c/neighbours.c`).
+//! Other processes that open the file which the library has: what they write stays, they find it as it is without the
+//! library, and the program hears nothing of it (`c/neighbours.c`).
 
 use super::rig::*;
 use dioxide_testkit::files;
@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// An open that waits for a lease which nobody ends waits 45 s.
+/// An open that waits for a lease until the kernel removes it waits 45 s.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// What `c/neighbours.c` does beside another process, and alone.
@@ -56,7 +56,7 @@ fn others_lose_nothing(dir: &Path, mode: &str) -> TrialResult {
     Ok(())
 }
 
-/// What another process has open for writing stays the kernel's, and the reason is told.
+/// A file that another process has open for writing stays the kernel's, and the summary says why.
 fn a_take_over_beside_another_writer(dir: TestDir) -> TrialResult {
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
@@ -69,7 +69,7 @@ fn a_take_over_beside_another_writer(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Without a lease nothing is taken, and the reason is told.
+/// Without a lease nothing is taken, and the summary says why.
 fn a_file_of_another_owner_is_taken_without_a_lease(dir: TestDir) -> TrialResult {
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
@@ -121,7 +121,8 @@ fn a_file_opened_for_writing_only(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// How long a holder of a lease has, in seconds. It holds for the whole machine until this is dropped, so there is one at a time.
+/// How long a holder of a lease has, in seconds. It holds for the whole machine until this is dropped, so there is one
+/// at a time.
 struct BreakTime {
     before: String,
     _one: MutexGuard<'static, ()>,
