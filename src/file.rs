@@ -312,14 +312,16 @@ impl File {
     ///
     /// What the kernel answers; the file is closed all the same, and the next open recovers it.
     /// [`Busy`](ErrorKind::Busy): another process has the file open for writing. The file stays grown, with a marker by which
-    /// the next open, without that writer, keeps everything up to the last written extent.
+    /// the next open, without that writer, keeps everything up to the last written extent. With
+    /// [`Growth::Zeroed`](crate::Growth::Zeroed) and in recycled space the file is [undecided](crate::Verdict::Undecided) then, from
+    /// the length on.
     /// [`Doubtful`](ErrorKind::Doubtful): another program changed its size, so it was not truncated; or wrote into the space ahead, so
     /// it was truncated behind that. What lies between reads as zeros, but for what failed appends may have left there.
     /// Writes of another program into [recycled](Self::recycle) space are not seen.
     ///
     /// # Other programs
     ///
-    /// A write lease keeps them out while the file is truncated: an `open` of theirs waits, for less than a millisecond. A lease needs
+    /// A write lease keeps them out while the file is truncated: an `open` of theirs waits for that. A lease needs
     /// the owner of the file or CAP_LEASE, and no reader that has the file open. Where it cannot be had, a write of another program is
     /// lost that goes out in the microseconds between the last look at the file and the truncate.
     pub fn close(mut self) -> Result<()> {

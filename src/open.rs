@@ -29,7 +29,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A step of zeros takes no more than this, so that writers never wait long behind it.
 const ZEROED_STEP_MAX_BYTES: u64 = 8 << 20;
@@ -390,9 +390,14 @@ fn refuse_image(fd: BorrowedFd<'_>) -> Result<(), ErrorKind> {
 /// Tries until it succeeds, a little longer than a program that is gone keeps a file or device: the kernel takes the rings
 /// of its queues apart some time after it ended (measured: 30 to 60 ms).
 fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    let began = Instant::now();
+    // An attempt may take long itself.
     for _ in 0..PATIENCE_NAPS {
         if let Some(done) = attempt() {
             return Some(done);
+        }
+        if began.elapsed() > PATIENCE {
+            break;
         }
         nap(PATIENCE / PATIENCE_NAPS);
     }

@@ -169,7 +169,7 @@ fn where_fallocate_is_refused_appends_go_on(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// A child that may not allocate any more once its file has grown, and then is gone as by a crash.
+/// A child that may not allocate any more, or not set its marker, once its file has grown, and then is gone as by a crash.
 fn append_beyond_the_last_growth(acks: &Acks, args: &[String]) {
     let (path, errno) = (Path::new(&args[0]), args[2].parse().expect("a number"));
     let mut options = writable();
@@ -177,7 +177,7 @@ fn append_beyond_the_last_growth(acks: &Acks, args: &[String]) {
     let file = options.open(path).expect("it opens");
     acks.send(append(&file, 0, 0, 1).expect("there is space").to_ack());
     assert_ne!(file.growth(), Growth::None);
-    refuse(libc::SYS_fallocate, errno);
+    refuse(if args[3] == "fallocate" { libc::SYS_fallocate } else { libc::SYS_fsetxattr }, errno);
     let placed = together(4, |writer| {
         let append = |number| append(&file, 1 + writer, number, 1 + number % 3).expect("no call needs it");
         (0..200).map(append).collect::<Vec<_>>()
@@ -191,16 +191,63 @@ fn append_beyond_the_last_growth(acks: &Acks, args: &[String]) {
 /// The marker that announced a growth is away before the kernel moves the end, so nothing is doubtful after a crash.
 fn where_fallocate_is_refused_after_a_growth_appends_go_on(dir: TestDir) -> TrialResult {
     for (growth, errno) in refusals_of_fallocate(dir.fs()) {
-        let path = dir.join(format!("{growth}-{errno}"));
-        let args = [growth, &errno.to_string()];
-        let placed = placed(&played("append_beyond_the_last_growth", &path, &args)?);
-        let end = assert_gapless(&placed, 0);
-        assert_tidy(&path, end)?;
-        assert_all_there(&fs::read(&path)?, &placed);
-        let file = reopen(&path)?;
-        assert_eq!(file.len()?, end);
-        file.close()?;
+        appends_go_on_beyond_the_last_growth(&dir, growth, errno, "fallocate")?;
     }
+    Ok(())
+}
+
+/// As in a sandbox. Every append failed for ever, and so did close.
+fn where_the_marker_is_refused_after_a_growth_appends_go_on(dir: TestDir) -> TrialResult {
+    for errno in [libc::EPERM, libc::EACCES, libc::EOPNOTSUPP] {
+        appends_go_on_beyond_the_last_growth(&dir, some_growth(dir.fs()), errno, "fsetxattr")?;
+    }
+    Ok(())
+}
+
+fn appends_go_on_beyond_the_last_growth(
+    dir: &TestDir,
+    growth: &str,
+    errno: i32,
+    refused: &str,
+) -> TrialResult {
+    let path = dir.join(format!("{growth}-{errno}"));
+    let args = [growth, &errno.to_string(), refused];
+    let placed = placed(&played("append_beyond_the_last_growth", &path, &args)?);
+    let end = assert_gapless(&placed, 0);
+    assert_tidy(&path, end)?;
+    assert_all_there(&fs::read(&path)?, &placed);
+    let file = reopen(&path)?;
+    assert_eq!(file.len()?, end);
+    file.close()?;
+    Ok(())
+}
+
+/// A child whose writes fail once another program has appended.
+fn fail_beside_an_appender(acks: &Acks, args: &[String]) {
+    let path = Path::new(&args[0]);
+    let file = writable().growth(Growth::None).open(path).expect("it opens");
+    let ours = append(&file, 1, 0, 1).expect("there is space");
+    let theirs = Placed { offset: BLOCK_BYTES, writer: 9, number: 0, blocks: 1 };
+    let other = other_handle(path).expect("it opens");
+    std::os::unix::fs::FileExt::write_all_at(&other, &record(9, 0, 1), BLOCK_BYTES).expect("it writes");
+    other.sync_all().expect("it syncs");
+    drop(other);
+    let error = in_a_sandbox(|| {
+        refuse(libc::SYS_pwrite64, libc::EIO);
+        refuse(libc::SYS_pwritev2, libc::EIO);
+        file.write_at(&record(1, 1, 64), MIB).expect_err("it may not")
+    });
+    assert_eq!(error.errno(), libc::EIO);
+    [ours, theirs].into_iter().for_each(|placed| acks.send(placed.to_ack()));
+    drop(file);
+}
+
+/// All up to where the failed write would have ended counted as its own, and was truncated.
+fn a_failed_write_destroys_nothing_that_another_program_appended(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let placed = placed(&played("fail_beside_an_appender", &path, &[])?);
+    assert_eq!(fs::metadata(&path)?.len(), 2 * BLOCK_BYTES);
+    assert_all_there(&fs::read(&path)?, &placed);
     Ok(())
 }
 
@@ -1511,6 +1558,8 @@ fn trials() -> Vec<Trial> {
     let where_files_grow: &[LabTest] = named![
         where_fallocate_is_refused_appends_go_on,
         where_fallocate_is_refused_after_a_growth_appends_go_on,
+        where_the_marker_is_refused_after_a_growth_appends_go_on,
+        a_failed_write_destroys_nothing_that_another_program_appended,
         without_attributes_nothing_grows,
         a_program_that_gives_up_its_rights_appends_without_growth,
         a_program_that_gives_up_its_rights_after_growth_loses_nothing,
@@ -1585,6 +1634,7 @@ fn main() -> ExitCode {
         ("append_without_attributes", append_without_attributes),
         ("append_without_fallocate", append_without_fallocate),
         ("append_beyond_the_last_growth", append_beyond_the_last_growth),
+        ("fail_beside_an_appender", fail_beside_an_appender),
         ("write_where_dsync_is_refused", write_where_dsync_is_refused),
         ("write_where_dsync_is_missing_and_flushes_fail", write_where_dsync_is_missing_and_flushes_fail),
         ("flush_where_there_is_no_space", flush_where_there_is_no_space),

@@ -189,6 +189,37 @@ fn close_beside_a_steady_writer_loses_nothing(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
+/// It was doubtful afterwards, when the other writer had extended it; and of a zeroed one the known end was lost.
+fn a_file_left_grown_beside_an_appender_is_opened_again(dir: TestDir) -> TrialResult {
+    for (name, growth) in growths(dir.fs()) {
+        let path = dir.join(name);
+        let (file, ours) = opened(&path, growth)?;
+        let grown_to = fs::metadata(&path)?.len();
+        let count = (grown_to - THEIRS) / BLOCK_BYTES + 8;
+        let args = [path.to_string_lossy().into_owned(), count.to_string()];
+        let mut child = child::spawn("write_and_stay", &args)?;
+        child.wait_for_acks(1, PATIENCE)?;
+        assert_names(&refusal(file.close()), &child);
+        let acks = child.wait_for_acks(count as usize + 1, PATIENCE)?;
+        let theirs: Vec<_> = acks[..count as usize].iter().copied().map(Placed::from_ack).collect();
+        assert!(fs::metadata(&path)?.len() > grown_to, "it did not pass the end");
+        child.kill_9()?;
+        let file = reopen(&path)?;
+        if growth == Growth::Zeroed {
+            assert_eq!(file.recovery().expect("it was left grown").floor, end_of(&ours));
+        }
+        drop(file);
+        let content = fs::read(&path)?;
+        assert_all_there(&content, &ours);
+        assert_all_there(&content, &theirs);
+    }
+    Ok(())
+}
+
+fn end_of(placed: &[Placed]) -> u64 {
+    placed.iter().map(Placed::end).max().expect("some")
+}
+
 /// Zeroed space ahead was not looked at.
 fn zeroed_space_that_another_program_wrote_is_kept(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
@@ -289,6 +320,7 @@ fn trials() -> Vec<Trial> {
     let growing: &[LabTest] = named![
         set_len_destroys_nothing_of_another_process,
         close_beside_a_steady_writer_loses_nothing,
+        a_file_left_grown_beside_an_appender_is_opened_again,
         a_file_is_truncated_beside_a_reader,
         without_leases_what_another_program_wrote_is_kept,
     ];

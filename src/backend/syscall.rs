@@ -32,6 +32,16 @@ impl Syscall {
     }
 }
 
+impl Syscall {
+    /// A process that was stopped longer than the lease-break time has lost the lease. Another program may have written since.
+    fn check_callers_lease(&self) -> io::Result<()> {
+        match self.leased && !sys::callers_lease::is_held(self.fd.as_fd()) {
+            true => Err(io::Error::from_raw_os_error(libc::EBUSY)),
+            false => Ok(()),
+        }
+    }
+}
+
 impl AsFd for Syscall {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -70,11 +80,7 @@ impl Backend for Syscall {
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {
-        // A process that was stopped longer than the lease-break time has lost the lease. Another program may have
-        // written since.
-        if self.leased && !sys::callers_lease::is_held(self.fd.as_fd()) {
-            return Err(io::Error::from_raw_os_error(libc::EBUSY));
-        }
+        self.check_callers_lease()?;
         Ok(rustix::fs::ftruncate(&self.fd, len)?)
     }
 
@@ -83,6 +89,7 @@ impl Backend for Syscall {
     }
 
     fn punch_hole(&self, start: u64, end: u64) -> io::Result<()> {
+        self.check_callers_lease()?;
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.fd, flags, start, end - start)?)
     }

@@ -19,8 +19,9 @@
 use super::core::Core;
 use super::grower::changed_by_another;
 use super::token::Token;
-use super::truncate::{Attempt, LOOKS_MAX, truncate, written_by};
+use super::truncate::{Attempt, LOOKS_MAX, Takes, truncate, written_by};
 use super::{Engine, io, queue, read_up_to};
+use crate::backend::Exclusion;
 use crate::buffer::Buffer;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::marker::{Marker, Mode, Prepared};
@@ -124,8 +125,10 @@ impl Engine {
             }
             let holes = self.backend.extents(from)?.into_iter().filter(|extent| !extent.written);
             let inside = holes.map(|hole| hole.start.max(from)..hole.end.min(len));
+            // A process that was stopped for long has lost the lease.
             inside
                 .filter(|hole| hole.start < hole.end)
+                .take_while(|_| others.is_whole())
                 .try_for_each(|hole| io::uninterrupted(|| self.backend.punch_hole(hole.start, hole.end)))
         });
         if let Err(error) = punched {
@@ -169,7 +172,7 @@ impl Engine {
 
     /// Truncates to `written`, or behind what another program wrote above; returns the end of that.
     fn cut_behind_others(&self, marker: Marker, written: u64) -> std::io::Result<Option<u64>> {
-        let mut theirs = self.end_of_anothers(marker)?;
+        let mut theirs = None;
         for _ in 0..LOOKS_MAX {
             match self.cut_marked(marker, theirs.unwrap_or(written), theirs)? {
                 Attempt::Done => return Ok(theirs),
@@ -185,14 +188,15 @@ impl Engine {
             let mut core = self.lock();
             (core.sizes(), core.next_epoch())
         };
-        let grown_to = self.backend.physical_size().unwrap_or(sizes.physical).max(sizes.physical);
-        let base = if marker.extents_tell() { sizes.written } else { marker.base };
-        let left = Marker { base, mode: Mode::Positional, grown_from: grown_to, grown_to, epoch, ..marker };
+        let is_known = self.lock().held().is_none();
+        let base = if is_known { sizes.written } else { marker.base };
+        // The other writer may extend the file as well: no size and nothing that is written there is a doubt.
+        let any = u64::MAX;
+        let left = Marker { base, mode: Mode::Positional, grown_from: any, grown_to: any, epoch, ..marker };
         if let Err(error) = self.mark(left) {
             return self.failure(Operation::Close, &error);
         }
-        let why =
-            format!("{why}; left grown to {grown_to} bytes, the next open without that writer recovers it");
+        let why = format!("{why}; left grown, the next open without that writer recovers it");
         self.error(Operation::Close, None, ErrorKind::Busy(why))
     }
 
@@ -319,14 +323,22 @@ impl Engine {
         len: u64,
         theirs: Option<u64>,
     ) -> std::io::Result<Attempt<Option<u64>>> {
+        if let Exclusion::Refused(who) = self.backend.exclude_others()? {
+            return Err(written_by(&who));
+        }
         let announcing = self.lock().truncating_marker(marker, base);
         match self.mark(announcing) {
-            // A full disk, and yet no reason to keep it full.
+            // A full disk, and yet no reason to keep it full. Or the attribute may not be set any more.
             Err(error)
-                if self.finds_again(marker, len) && is_no_space(&error) && self.fs.wedged().is_none() => {}
+                if self.finds_again(marker, len)
+                    && (is_no_space(&error) || os_error::is_refusal(&os_error::kind(&error)))
+                    && self.fs.wedged().is_none() => {}
             result => result?,
         }
-        let attempt = truncate(&*self.backend, len, &theirs, || self.end_of_anothers(marker));
+        let attempt = {
+            let takes = if marker.prepared == Prepared::Zeroed { Takes::Long } else { Takes::Short };
+            truncate(&*self.backend, len, &theirs, takes, || self.end_of_anothers(marker))
+        };
         if !matches!(attempt, Ok(Attempt::Done)) {
             self.restore(marker);
             return attempt;

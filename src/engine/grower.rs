@@ -15,7 +15,7 @@
 use super::alone::written_above_the_end;
 use super::core::{Failure, GrowthJob};
 use super::io::Transfer;
-use super::truncate::{Attempt, truncate};
+use super::truncate::{Attempt, Takes, truncate};
 use super::{Engine, io};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
@@ -141,7 +141,7 @@ impl Engine {
         if result.is_err() {
             let taken_back = self.take_back(physical, plan.to);
             if let Err(error) = taken_back {
-                self.left_behind.fetch_max(plan.to, Ordering::Relaxed);
+                self.leave_behind(plan.to, &error);
                 log::warn!("dioxide: {}: taking back a growth: {error}", shown(&*self.path));
             }
         }
@@ -167,6 +167,8 @@ impl Engine {
         {
             return Err(std::io::Error::other(ErrorKind::Doubtful(written_above_the_end().into())));
         }
+        // Also if the marker stays: the size is another one.
+        self.lock().give_up_ahead();
         self.backend.remove_marker()?;
         self.make_stable()?;
         Ok(end)
@@ -179,6 +181,13 @@ impl Engine {
         self.backend.physical_size()
     }
 
+    /// Ours could not be taken back, up to `end`, and is tried again later. Beside another writer it may be that one's by then.
+    pub(super) fn leave_behind(&self, end: u64, error: &std::io::Error) {
+        if !matches!(os_error::kind(error), ErrorKind::Busy(_)) {
+            self.left_behind.fetch_max(end, Ordering::Relaxed);
+        }
+    }
+
     /// Nobody has the space yet, so whatever was done of it is taken back: a failed allocation may have moved the size,
     /// and kept the disk full. A size that is not of our making is left alone.
     pub(super) fn take_back(&self, physical: u64, tried: u64) -> Result<()> {
@@ -187,7 +196,7 @@ impl Engine {
             return Ok(());
         }
         // Changed: another program has moved the end meanwhile.
-        truncate(&*self.backend, physical, &true, is_ours).map(|_| ())
+        truncate(&*self.backend, physical, &true, Takes::Short, is_ours).map(|_| ())
     }
 
     fn grow_by(&self, plan: Plan, marker: Marker, room: Room) -> Result<u64> {
@@ -222,10 +231,8 @@ impl Engine {
         let mut plan = plan;
         loop {
             let result = self.take_space(plan.from, plan.to, prepared);
-            if result.is_err() {
-                self.take_back(physical, plan.to)?;
-            }
-            match (result, plan.smaller()) {
+            let taken_back = if result.is_err() { self.take_back(physical, plan.to) } else { Ok(()) };
+            match (result, plan.smaller().filter(|_| taken_back.is_ok())) {
                 (Ok(()), _) => return Ok(plan.to),
                 (Err(error), Some(smaller)) if is_no_space(&error) => {
                     plan = smaller;

@@ -414,8 +414,11 @@ impl Engine {
             Work::Write { segments, records, offset, means, extends, .. } => {
                 self.count_request(segments.len(), *means);
                 let end = *offset + len;
-                if extends.is_some() {
+                if let Some(size) = extends {
                     self.check_size_limit(if *records { self.end_of_block(end) } else { end })?;
+                    // What another program has appended is not taken back with a write of ours that fails.
+                    let found = self.backend.physical_size().unwrap_or(*size);
+                    *size = if found > self.end_of_block(*size) { found } else { *size };
                 }
                 if *records {
                     self.pack(work)?;
@@ -466,7 +469,7 @@ impl Engine {
         // As far as the block reached that was the last before.
         let end = self.end_of_block(offset + work.len());
         if let Err(error) = self.take_back(*size, end) {
-            self.left_behind.fetch_max(end, Ordering::Relaxed);
+            self.leave_behind(end, &error);
             log::error!("dioxide: {}: taking back a failed append: {error}", shown(&*self.path));
         }
     }

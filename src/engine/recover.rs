@@ -14,7 +14,7 @@
 //! looks like an append in flight when the crash came, and is truncated.
 
 use super::io::flushed;
-use super::truncate::{Attempt, LOOKS_MAX as TRUNCATES_MAX, truncate, written_by};
+use super::truncate::{Attempt, LOOKS_MAX as TRUNCATES_MAX, Takes, truncate, written_by};
 use crate::backend::{Backend, Exclusion};
 use crate::marker::{Identity, Marker};
 use crate::os_error::is_no_space;
@@ -167,7 +167,8 @@ fn cut(
         flushed(|| backend.sync_all())?;
         let seen = (found.physical_size, written_ranges(end, extents));
         let look = || Ok((backend.physical_size()?, written_ranges(end, &backend.extents(end)?)));
-        let attempt = truncate(backend, end, &seen, look).inspect_err(|_| put_back(backend, marker))?;
+        let attempt =
+            truncate(backend, end, &seen, Takes::Short, look).inspect_err(|_| put_back(backend, marker))?;
         if let changed @ Attempt::Changed(_) = attempt {
             put_back(backend, marker);
             return Ok(changed);
@@ -181,7 +182,8 @@ fn cut(
 
 /// The file was not truncated, so its marker says again what it said.
 fn put_back(backend: &dyn Backend, marker: Marker) {
-    if let Err(error) = backend.write_marker(&marker.encode()) {
+    let written = backend.write_marker(&marker.encode());
+    if let Err(error) = written.and_then(|()| flushed(|| backend.sync_all())) {
         log::warn!("dioxide: restoring a marker: {error}");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Order, with the marker that announces the new end durable already:
 //! 1. a write lease, where one can be had: without another opener no other program can write until step 4;
-//! 2. the look at what other programs wrote above the end;
+//! 2. the look at what other programs wrote above the end. A long one comes before the lease, which would hold others up,
+//!    and is repeated under it only if the file has changed since;
 //! 3. without a lease: size, mtime and ctime are as before the look;
 //! 4. the truncate; then the lease ends.
 //!
@@ -27,20 +28,34 @@ pub(super) enum Attempt<T> {
     Changed(T),
 }
 
+/// How long a look takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Takes {
+    /// A few system calls.
+    Short,
+    /// It reads the space ahead.
+    Long,
+}
+
 /// Truncates to `len` if `look` still shows `seen`.
 pub(super) fn truncate<T: PartialEq>(
     backend: &dyn Backend,
     len: u64,
     seen: &T,
+    takes: Takes,
     look: impl Fn() -> io::Result<T>,
 ) -> io::Result<Attempt<T>> {
-    let others = backend.exclude_others()?;
-    if let Exclusion::Refused(who) = &others {
-        return Err(written_by(who));
-    }
     for _ in 0..LOOKS_MAX {
         let before = backend.stamps()?;
-        let now = look()?;
+        let early = if takes == Takes::Long { Some(look()?) } else { None };
+        let others = backend.exclude_others()?;
+        if let Exclusion::Refused(who) = &others {
+            return Err(written_by(who));
+        }
+        let now = match early {
+            Some(early) if backend.stamps()? == before => early,
+            _ => look()?,
+        };
         if now != *seen {
             return Ok(Attempt::Changed(now));
         }
@@ -86,7 +101,7 @@ mod tests {
             }
             Ok(())
         };
-        let attempt = truncate(&backend, 4096, &(), look);
+        let attempt = truncate(&backend, 4096, &(), Takes::Short, look);
         (attempt, backend.physical_size().expect("it has a size"))
     }
 
@@ -109,7 +124,7 @@ mod tests {
     #[test]
     fn what_changed_since_is_reported_and_kept() {
         let (_dir, _other, backend) = beside_another();
-        assert_eq!(truncate(&backend, 0, &1, || Ok(2)).expect("no error"), Attempt::Changed(2));
+        assert_eq!(truncate(&backend, 0, &1, Takes::Short, || Ok(2)).expect("no error"), Attempt::Changed(2));
         assert_eq!(backend.physical_size().expect("it has a size"), 8192);
     }
 }

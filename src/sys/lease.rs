@@ -28,7 +28,7 @@ struct Owner {
 #[derive(Debug)]
 pub(crate) struct Lease<'a> {
     fd: BorrowedFd<'a>,
-    blocked: Blocked,
+    _blocked: Blocked,
 }
 
 /// Why there is no lease.
@@ -52,7 +52,7 @@ impl<'a> Lease<'a> {
             return Err(Refused::Unavailable);
         }
         match fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK) {
-            Ok(_) => Ok(Self { fd, blocked }),
+            Ok(_) => Ok(Self { fd, _blocked: blocked }),
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Err(Refused::OtherOpener),
             Err(_) => Err(Refused::Unavailable),
         }
@@ -66,7 +66,6 @@ impl<'a> Lease<'a> {
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
-        self.blocked.announced = !self.is_whole();
         if let Err(error) = fcntl(self.fd, libc::F_SETLEASE, libc::F_UNLCK) {
             log::warn!("dioxide: releasing a lease: {error}");
         }
@@ -84,8 +83,8 @@ fn fcntl(fd: BorrowedFd<'_>, command: libc::c_int, argument: libc::c_int) -> io:
 struct Blocked {
     /// The program blocks it itself.
     before: bool,
-    /// The break of a lease sent the signal. Without one a pending signal is the program's.
-    announced: bool,
+    /// One was pending already, which is the program's.
+    pending: bool,
     /// The mask is that of one thread.
     _not_send: PhantomData<*const ()>,
 }
@@ -93,12 +92,17 @@ struct Blocked {
 impl Blocked {
     fn new() -> Self {
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: the first set is initialised, the second is written by the call.
-        let before = unsafe {
+        let mut pending = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: each set is written by its call before it is read.
+        let (before, pending) = unsafe {
             libc::pthread_sigmask(libc::SIG_BLOCK, &only_ours(), before.as_mut_ptr());
-            libc::sigismember(before.as_ptr(), SIGNAL) == 1
+            libc::sigpending(pending.as_mut_ptr());
+            (
+                libc::sigismember(before.as_ptr(), SIGNAL) == 1,
+                libc::sigismember(pending.as_ptr(), SIGNAL) == 1,
+            )
         };
-        Self { before, announced: false, _not_send: PhantomData }
+        Self { before, pending, _not_send: PhantomData }
     }
 }
 
@@ -107,7 +111,8 @@ impl Drop for Blocked {
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: all structures outlive the calls; the signal's details are not asked for.
         unsafe {
-            if self.announced {
+            // The lease has ended, so no other one comes.
+            if !self.pending {
                 libc::sigtimedwait(&only_ours(), std::ptr::null_mut(), &now);
             }
             if !self.before {

@@ -207,12 +207,17 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.need.is_some()
     }
 
-    /// What was ahead is given up, and the marker away: from now on the kernel moves the end of the file.
-    pub fn growth_ended(&mut self, out: &mut Outbox<T>) {
+    /// The file was truncated to what is handed out. Nothing that extends it is in flight.
+    pub fn give_up_ahead(&mut self) {
         self.sizes.give_up_ahead();
-        self.space.need = None;
         self.space.announced = None;
         self.space.old_to = 0;
+    }
+
+    /// What was ahead is given up, and the marker away: from now on the kernel moves the end of the file.
+    pub fn growth_ended(&mut self, out: &mut Outbox<T>) {
+        self.give_up_ahead();
+        self.space.need = None;
         self.unmarked();
         self.pump(out);
     }
