@@ -602,6 +602,11 @@ impl Backend for Striped {
 
     fn allocate(&self, start: u64, end: u64) -> io::Result<()> {
         let _alone = self.files.as_ref().map(|files| files.extending.lock());
+        if let Some(files) = &self.files {
+            // What a failed growth could not take back of one member does not show in the length, until the members before
+            // it have grown as well: then the file would be longer than its marker announces.
+            self.cut_members(files.physical.load(Ordering::Acquire))?;
+        }
         let before = self.sizes()?;
         let start = self.files.as_ref().map_or(start, |files| {
             let physical = files.physical.load(Ordering::Acquire);
