@@ -655,6 +655,10 @@ fn hand_back_now(inode: &Inode, why: &str) {
 /// The order matters to an opener that waits: the file is exact and without a marker, and has its flags, before the
 /// lease ends. If the engine cannot put it away, the lease ends nevertheless.
 fn put_away(inode: &Inode) -> bool {
+    // The child of a fork that the library did not see has a copy. The file, its flags and its lease are the parent's.
+    if !is_own() {
+        return false;
+    }
     // Held until it is truncated: no thread asks for its length meanwhile.
     let mut taken = inode.taken.write().unwrap_or_else(PoisonError::into_inner);
     let Some(engine) = taken.take() else { return false };

@@ -125,9 +125,10 @@ extern "C" fn in_child() {
     files::in_child(divided, takes_files);
 }
 
-/// Before a call that divides the process without running what is registered for that.
-pub fn before_raw_fork() {
-    hand_all_back("the process divides");
+/// Before a call that divides the process without running what is registered for that. The child must have no file
+/// that another thread had taken over meanwhile.
+pub fn before_raw_fork() -> Option<Still> {
+    hand_back_and_hold(|| files::hand_back_those("the process divides", |_| true))
 }
 
 /// Divides the process by such a call. In the child nothing is taken over: locks of other libraries may stay held
@@ -145,10 +146,9 @@ pub fn raw_fork(divide: impl FnOnce() -> i32) -> i32 {
     child
 }
 
-/// Before what changes what the process may do, or who may change a file. Afterwards the marker might not come off, nor
-/// the lease end: for that the process owns the file or has CAP_LEASE. So the files go back before, and none is taken
-/// over until the answer is dropped. None where nothing can be done: in a handler that interrupted the engine.
-pub fn before_rights_change(hand_back: impl FnOnce()) -> Option<Still> {
+/// Hands files back by `hand_back`. None is taken over until the answer is dropped. Where no file is known, and in a
+/// handler that interrupted the engine, nothing is done.
+pub fn hand_back_and_hold(hand_back: impl FnOnce()) -> Option<Still> {
     if !files::any_known() || !is_own() {
         return None;
     }
@@ -157,9 +157,10 @@ pub fn before_rights_change(hand_back: impl FnOnce()) -> Option<Still> {
     Some(still)
 }
 
-/// Before the process changes who it is, or what it may do.
+/// Before the process changes who it is, or what it may do. Afterwards a marker might not come off, nor a lease end: for
+/// that the process owns the file or has CAP_LEASE.
 pub fn before_own_rights_change() -> Option<Still> {
-    before_rights_change(|| files::hand_back_those("the program changes its rights", |_| true))
+    hand_back_and_hold(|| files::hand_back_those("the program changes its rights", |_| true))
 }
 
 /// Before vfork: the child has the descriptors, and the memory, of its parent.

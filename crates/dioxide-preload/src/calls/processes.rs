@@ -70,9 +70,8 @@ interpose! {
         thread: c_long,
         child: c_long,
     ) -> c_int {
-        if flags & libc::CLONE_THREAD == 0 {
-            process::before_raw_fork();
-        }
+        let divides = flags & libc::CLONE_THREAD == 0;
+        let _still = if divides { process::before_raw_fork() } else { None };
         next(function, stack, flags, argument, parent, thread, child)
     }
 }

@@ -15,12 +15,12 @@ fn own() -> Option<Still> {
 
 /// Of the file of a descriptor.
 fn of_descriptor(fd: c_int) -> Option<Still> {
-    process::before_rights_change(|| files::hand_back_descriptor(fd, WHY))
+    process::hand_back_and_hold(|| files::hand_back_descriptor(fd, WHY))
 }
 
 /// Of the file of a path. An empty one may name the descriptor itself.
 fn of_path(dir: c_int, path: *const c_char, flags: c_int) -> Option<Still> {
-    process::before_rights_change(|| {
+    process::hand_back_and_hold(|| {
         if path.is_null() {
             return;
         }
