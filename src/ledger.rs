@@ -67,8 +67,18 @@ impl FileSystem {
         self.0.flushing(|| perform().map_err(|error| call.judged(error)), |error| cause(name, error))
     }
 
-    /// A call that flushes has failed, and was not performed by [`flushing`](Self::flushing).
-    pub fn blame(&self, call: Call, name: impl FnOnce() -> PathBuf, error: io::Error) {
+    /// A call that flushes has failed, and was not performed by [`flushing`](Self::flushing), so nothing is known of the
+    /// file. `again` makes the call once more, where the answer depends on that.
+    pub fn blame(
+        &self,
+        call: Call,
+        name: impl FnOnce() -> PathBuf,
+        error: io::Error,
+        again: impl FnOnce() -> io::Result<()>,
+    ) {
+        if os_error::is_no_flush(&error, again) {
+            return;
+        }
         let error = call.judged(error);
         if os_error::is_failed_flush(&error) {
             self.0.wedge(cause(name, &error));

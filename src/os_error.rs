@@ -128,6 +128,15 @@ pub(crate) fn of_flush(error: io::Error) -> io::Error {
     }
 }
 
+/// Of fdatasync, fsync or syncfs on a file of which nothing is known: whether there is no such call of that file. The
+/// kernel answers EINVAL where the file has no method (`vfs_fsync_range`), as in procfs and sysfs, and answers so each
+/// time. The errno that an earlier writeback left may be EINVAL, too, but is reported once. So `again`, which makes the
+/// call a second time, decides. Of a file that the engine or the ledger knows there is a method, and EINVAL is doubtful.
+pub(crate) fn is_no_flush(error: &io::Error, again: impl FnOnce() -> io::Result<()>) -> bool {
+    let is_invalid = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    is_invalid(error) && again().is_err_and(|error| is_invalid(&error))
+}
+
 /// Of a write with RWF_DSYNC.
 pub(crate) fn of_durable_write(error: io::Error) -> OfWrite {
     match found(&error).map(|row| row.write) {
@@ -245,6 +254,18 @@ mod tests {
         for errno in [libc::ENOSYS, libc::EBADF] {
             assert_eq!(wedges(errno), (false, false), "{errno}");
         }
+    }
+
+    #[test]
+    fn a_flush_that_a_file_does_not_have_is_refused_each_time() {
+        assert!(is_no_flush(&os(libc::EINVAL), || Err(os(libc::EINVAL))));
+        for again in [Ok(()), Err(libc::EIO)] {
+            assert!(
+                !is_no_flush(&os(libc::EINVAL), || again.map_err(os)),
+                "a writeback failed, and was reported"
+            );
+        }
+        assert!(!is_no_flush(&os(libc::EIO), || unreachable!("the answer is clear")));
     }
 
     #[test]

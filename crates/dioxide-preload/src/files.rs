@@ -16,14 +16,13 @@
 //! time by one thread. The engine's threads call libc as well, and never wait for a change.
 
 use crate::keeper::{self, Jobs};
-use crate::lease;
+use crate::lease::{self, Ended};
 use crate::process::{Inside, is_elsewhere, is_inside, is_own};
 use crate::say::say;
 use crate::settings::Settings;
-use crate::slots::{self, State};
+use crate::slots::{self, Changing, State};
 use crate::summary::{self, Event};
 use crate::surroundings::{self, Found};
-use crossbeam_utils::sync::ShardedLockWriteGuard;
 use dioxide::ledger::FileSystem;
 use dioxide::{Durability, OpenOptions};
 use rustix::fs::{FileType, OFlags, Stat};
@@ -160,9 +159,9 @@ impl Taken {
 static KNOWN: RwLock<BTreeMap<Key, Arc<Inode>>> = RwLock::new(BTreeMap::new());
 /// How many are taken: most calls need not look further.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
-/// Counts how often a file went back to the kernel.
+/// Counts how often a file went back to the kernel, which is when its lease has ended.
 static HANDED_BACK: AtomicU64 = AtomicU64::new(0);
-/// How many threads fork: meanwhile nothing is taken over.
+/// How many threads fork, or change what the process may do: meanwhile nothing is taken over.
 static FORKS: AtomicUsize = AtomicUsize::new(0);
 /// The process ends, and nothing is taken over any more.
 static OVER: AtomicBool = AtomicBool::new(false);
@@ -322,12 +321,15 @@ impl Inode {
     /// All its slots, when the engine has no transfer under way any more.
     fn drained(&self) -> Vec<Drained> {
         let numbers: Vec<_> = self.descriptors().iter().copied().collect();
-        numbers.into_iter().filter_map(|fd| Some((fd, slots::find(fd)?.write()))).collect()
+        let drained: Vec<_> =
+            numbers.into_iter().filter_map(|fd| Some((fd, slots::find(fd)?.write()))).collect();
+        drained.iter().for_each(|(_, state)| state.hide_append());
+        drained
     }
 }
 
 /// A descriptor, and its slot, which no transfer holds.
-type Drained = (c_int, ShardedLockWriteGuard<'static, State>);
+type Drained = (c_int, Changing);
 
 /// A transfer in flight.
 pub struct Counted {
@@ -548,7 +550,7 @@ fn open_engine(inode: &Inode, drained: &[Drained]) -> Result<Taken, Refusal> {
     };
     let opened = is_alone(inode).and_then(|()| without_append(fd, take));
     if opened.is_err() {
-        lease::release(fd);
+        let _ = lease::release(fd);
     }
     opened
 }
@@ -653,6 +655,10 @@ fn hand_back_now(inode: &Inode, why: &str) {
 /// The order matters to an opener that waits: the file is exact and without a marker, and has its flags, before the
 /// lease ends. If the engine cannot put it away, the lease ends nevertheless.
 fn put_away(inode: &Inode) -> bool {
+    // The child of a fork that the library did not see has a copy. The file, its flags and its lease are the parent's.
+    if !is_own() {
+        return false;
+    }
     // Held until it is truncated: no thread asks for its length meanwhile.
     let mut taken = inode.taken.write().unwrap_or_else(PoisonError::into_inner);
     let Some(engine) = taken.take() else { return false };
@@ -668,12 +674,18 @@ fn put_away(inode: &Inode) -> bool {
         {
             let _ = rustix::fs::fcntl_setfl(&held, flags | OFlags::APPEND);
         }
-        if !lease::release(held.as_raw_fd()) {
+        let wrong = match lease::release(held.as_raw_fd()) {
+            Ended::Now => None,
+            Ended::Earlier => {
+                Some("another process has opened it before it was handed back, which took longer than")
+            }
+            Ended::NotYet => {
+                Some("the process has lost the right to end its lease, so other openers wait as long as")
+            }
+        };
+        if let Some(wrong) = wrong {
             let name = surroundings::path_of(held.as_raw_fd()).unwrap_or_default();
-            say(&format!(
-                "{}: another process has opened it before it was handed back, which took longer than {LEASE_BREAK_TIME}",
-                name.display()
-            ));
+            say(&format!("{}: {wrong} {LEASE_BREAK_TIME}", name.display()));
         }
     }
     TAKEN.fetch_sub(1, Ordering::Release);
@@ -697,6 +709,11 @@ pub fn hand_back_broken() {
             hand_back_now(&inode, "it was opened elsewhere too");
         }
     }
+}
+
+/// How often a file went back to the kernel.
+pub fn handed_back() -> u64 {
+    HANDED_BACK.load(Ordering::Acquire)
 }
 
 /// Lets the kernel serve every file for which `concerns` holds, which is asked with a descriptor of it.
@@ -724,13 +741,15 @@ pub fn hand_back_descriptor(fd: c_int, why: &str) {
     }
 }
 
-/// Lets the kernel serve the file of a path, if it is taken.
-pub fn hand_back_path(key: Option<Key>, why: &str) {
+/// Lets the kernel serve the file of a path, if it is taken. Returns whether it is known.
+pub fn hand_back_path(key: Option<Key>, why: &str) -> bool {
     let _inside = Inside::begin();
     let inode = key.and_then(|key| known().get(&key).cloned());
+    let is_known = inode.is_some();
     if let Some(inode) = inode.filter(|inode| inode.is_taken_or_about_to_be()) {
         hand_back(&inode, why);
     }
+    is_known
 }
 
 /// The file of a descriptor of the program, if it is known and may still be taken, or is.
@@ -839,11 +858,13 @@ pub fn set_flags(fd: c_int, flags: c_int, change: impl FnOnce(c_int) -> c_int) -
     }
     let _inside = Inside::begin();
     let _changes = inode.changes();
-    let state = slots::find(fd).map(|slot| slot.write());
+    // All that were made from one another have the flags.
+    let drained = inode.drained();
+    let state = drained.iter().find(|(number, _)| *number == fd).map(|(_, state)| &**state);
     // The engine's writes must not become appends of the kernel's.
-    let is_cleared = matches!(state.as_deref(), Some(State::Taken(_, taken)) if taken.lease.is_some());
+    let is_cleared = matches!(state, Some(State::Taken(_, taken)) if taken.lease.is_some());
     let result = change(if is_cleared { flags & !libc::O_APPEND } else { flags });
-    if let (0, Some(description)) = (result, state.as_ref().and_then(|state| state.description())) {
+    if let (0, Some(description)) = (result, state.and_then(State::description)) {
         description.append.store(flags & libc::O_APPEND != 0, Ordering::Relaxed);
     }
     result
@@ -867,34 +888,45 @@ pub fn flags_of(fd: c_int, ask: impl FnOnce() -> c_int) -> c_int {
 
 // --- processes ---------------------------------------------------------------------------------------
 
+/// While it lives, no file is taken over.
+pub struct Still(());
+
+impl Still {
+    pub fn begin() -> Self {
+        FORKS.fetch_add(1, Ordering::SeqCst);
+        Self(())
+    }
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        FORKS.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// What is held while the process divides: all that the child might wait for.
 pub struct Divided {
+    _still: Still,
     known: RwLockWriteGuard<'static, BTreeMap<Key, Arc<Inode>>>,
     summary: summary::Held,
     jobs: MutexGuard<'static, Jobs>,
     _inside: Inside,
 }
 
-impl Drop for Divided {
-    fn drop(&mut self) {
-        FORKS.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 /// Before a fork: the child has copies of all descriptors, so the kernel serves all files from now on, in both. Nothing
 /// is taken over until the process has divided.
 pub fn before_fork() -> Divided {
-    let inside = Inside::begin();
-    FORKS.fetch_add(1, Ordering::SeqCst);
+    let (inside, still) = (Inside::begin(), Still::begin());
     hand_back_those("the process forked", |_| true);
-    Divided { known: known_to_change(), summary: summary::hold(), jobs: keeper::jobs(), _inside: inside }
+    let (known, summary, jobs) = (known_to_change(), summary::hold(), keeper::jobs());
+    Divided { _still: still, known, summary, jobs, _inside: inside }
 }
 
-/// In the child, which knows nothing. If nothing is held, the fork was made where nothing could be: then the child takes no file over.
-pub fn in_child(divided: Option<Divided>) {
+/// In the child, which knows nothing. If nothing is held, the fork was made where nothing could be.
+pub fn in_child(divided: Option<Divided>, takes_files: bool) {
     slots::forget_all();
     TAKEN.store(0, Ordering::Relaxed);
-    OVER.store(divided.is_none(), Ordering::Relaxed);
+    OVER.store(!takes_files, Ordering::Relaxed);
     if let Some(mut divided) = divided {
         // Other threads of the parent may have forked as well.
         FORKS.store(1, Ordering::Relaxed);

@@ -11,7 +11,7 @@
 
 use crate::files::{self, Description, borrowed};
 use crate::keeper::with_signals_blocked;
-use crate::process::{self, Inside, is_elsewhere, is_inside};
+use crate::process::{Inside, is_elsewhere, is_inside, uncancelled};
 use crate::set_errno;
 use crate::slots;
 use crate::surroundings;
@@ -116,25 +116,22 @@ impl How {
         }
     }
 
-    /// Has it performed.
+    /// Has it performed. The caller may hold the locks of a transfer, so no thread is cancelled here.
     #[inline]
-    pub fn perform(self, kernel: impl FnOnce() -> isize) -> isize {
+    pub fn perform(self, kernel: impl Fn() -> isize) -> isize {
         match self {
             Self::Plainly => kernel(),
             Self::Refused => {
                 set_errno(libc::EIO);
                 -1
             }
-            Self::InTheLedger(fd, fs, call) => {
-                process::cancel_here();
-                in_the_ledger(fd, &fs, call, kernel)
-            }
+            Self::InTheLedger(fd, fs, call) => in_the_ledger(fd, &fs, call, kernel),
             Self::WithFailureNoted(fd) => {
                 let result = kernel();
                 if result < 0 {
-                    note_failure(Call::Sync, || {
-                        FileSystem::of(borrowed(fd)).map(|fs| (name_of(fd), fs)).into_iter().collect()
-                    });
+                    let below =
+                        || FileSystem::of(borrowed(fd)).map(|fs| (name_of(fd), fs)).into_iter().collect();
+                    note_failure(Call::Sync, below, || kernel() >= 0);
                 }
                 result
             }
@@ -168,20 +165,22 @@ fn in_the_ledger(fd: c_int, fs: &FileSystem, call: Call, kernel: impl FnOnce() -
     }
 }
 
-/// What was refused before it flushed anything wedges nothing.
+/// What was refused before it flushed anything wedges nothing. `again` makes the call once more, and returns whether it
+/// succeeds.
 #[cold]
-fn note_failure(call: Call, of: impl FnOnce() -> Vec<(PathBuf, FileSystem)>) {
+fn note_failure(call: Call, of: impl FnOnce() -> Vec<(PathBuf, FileSystem)>, again: impl Fn() -> bool) {
     let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
     if !(is_inside() || is_elsewhere()) {
         let error = || io::Error::from_raw_os_error(errno);
-        undisturbed(|| of().into_iter().for_each(|(name, fs)| fs.blame(call, || name, error())));
+        let again = || if again() { Ok(()) } else { Err(io::Error::last_os_error()) };
+        undisturbed(|| of().into_iter().for_each(|(name, fs)| fs.blame(call, || name, error(), again)));
     }
     set_errno(errno);
 }
 
 /// Makes stable what was written to memory that files are mapped to. The kernel serves those; but one that was
 /// known before it was mapped may be among them.
-pub fn sync_mapping(start: usize, len: usize, kernel: impl FnOnce() -> c_int) -> c_int {
+pub fn sync_mapping(start: usize, len: usize, kernel: impl Fn() -> c_int) -> c_int {
     if !files::any_known() || is_elsewhere() {
         return kernel();
     }
@@ -192,7 +191,7 @@ pub fn sync_mapping(start: usize, len: usize, kernel: impl FnOnce() -> c_int) ->
     }
     let result = kernel();
     if result < 0 {
-        note_failure(Call::SyncMapping, || below_mapping(start, len));
+        note_failure(Call::SyncMapping, || below_mapping(start, len), || kernel() >= 0);
     }
     result
 }
@@ -211,25 +210,13 @@ fn name_of(fd: c_int) -> PathBuf {
     surroundings::path_of(fd).unwrap_or_default()
 }
 
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
-}
-
-const PTHREAD_CANCEL_DISABLE: c_int = 1;
-
 /// The thread comes to the end of `work`: every other flush waits for that. So no handler may leave it by a jump or
 /// end the process in it, and no cancellation may end the thread. Both come right afterwards. The kernel ends no
 /// flush for a signal either.
 fn undisturbed<R>(work: impl FnOnce() -> R) -> R {
     with_signals_blocked(|| {
         let _inside = Inside::begin();
-        let mut before = 0;
-        // SAFETY: it changes this thread only, and gets back what it had.
-        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
-        let result = work();
-        // SAFETY: as above.
-        unsafe { pthread_setcancelstate(before, &mut 0) };
-        result
+        uncancelled(work)
     })
 }
 

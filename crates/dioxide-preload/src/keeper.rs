@@ -114,7 +114,8 @@ pub fn is_keeper() -> bool {
 /// in the thread itself, it is done at once.
 pub fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let _inside = Inside::begin();
-    if is_keeper() {
+    // The keeper is the parent's where the process divided without a word.
+    if is_keeper() || !process::is_own() {
         return work();
     }
     let (answer, answered) = mpsc::sync_channel(1);

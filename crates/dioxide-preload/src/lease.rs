@@ -73,10 +73,24 @@ pub fn take(fd: c_int) -> Result<(), Refusal> {
     })
 }
 
-/// Ends the lease, and the openers that wait go on. The kernel takes owner and signal back with it. False if it had
-/// ended before.
-pub fn release(fd: c_int) -> bool {
-    fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK).is_ok()
+/// How a lease ended.
+#[derive(PartialEq, Eq)]
+pub enum Ended {
+    /// By this call. The openers that wait go on.
+    Now,
+    /// Before.
+    Earlier,
+    /// It has not: for that the process owns the file or has CAP_LEASE.
+    NotYet,
+}
+
+/// Ends the lease. The kernel takes owner and signal back with it.
+pub fn release(fd: c_int) -> Ended {
+    match fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK).map_err(|error| error.raw_os_error()) {
+        Ok(_) => Ended::Now,
+        Err(Some(libc::EACCES | libc::EPERM)) => Ended::NotYet,
+        Err(_) => Ended::Earlier,
+    }
 }
 
 /// Whether another opener waits, or the lease has ended.

@@ -3,7 +3,7 @@
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use crate::files::{self, Divided};
+use crate::files::{self, Divided, Still};
 use crate::keeper::{self, Wish};
 use crate::say;
 use crate::settings::Settings;
@@ -66,6 +66,20 @@ impl Drop for Inside {
 
 unsafe extern "C-unwind" {
     fn pthread_testcancel();
+    fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
+}
+
+const PTHREAD_CANCEL_DISABLE: libc::c_int = 1;
+
+/// No cancellation ends the thread in `work`, which calls libc with locks held.
+pub fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
+    let mut before = 0;
+    // SAFETY: it changes this thread only, and gets back what it had.
+    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
+    let result = work();
+    // SAFETY: as above.
+    unsafe { pthread_setcancelstate(before, &mut 0) };
+    result
 }
 
 /// The calls that this library stands before are cancellation points.
@@ -106,19 +120,47 @@ extern "C" fn in_child() {
     OWNER.store(own_number(), Ordering::Relaxed);
     MAY_BE_A_CHILD.set(false);
     keeper::forget();
-    files::in_child(take_held());
+    let divided = take_held();
+    let takes_files = divided.is_some();
+    files::in_child(divided, takes_files);
 }
 
-/// Before a call that divides the process without running what is registered for that.
-pub fn before_raw_fork() {
-    hand_all_back("the process divides");
+/// Before a call that divides the process without running what is registered for that. The child must have no file
+/// that another thread had taken over meanwhile.
+pub fn before_raw_fork() -> Option<Still> {
+    hand_back_and_hold(|| files::hand_back_those("the process divides", |_| true))
 }
 
-/// In the child of such a call: nothing is taken over there.
-pub fn in_raw_child() {
-    OWNER.store(own_number(), Ordering::Relaxed);
-    keeper::forget();
-    files::in_child(None);
+/// Divides the process by such a call. In the child nothing is taken over: locks of other libraries may stay held
+/// there. But those of this library must not, nor may the child wait for its parent's keeper. So they are held
+/// meanwhile, as for a fork.
+pub fn raw_fork(divide: impl FnOnce() -> i32) -> i32 {
+    let divided = (files::any_known() && is_own()).then(files::before_fork);
+    let child = divide();
+    if child == 0 {
+        OWNER.store(own_number(), Ordering::Relaxed);
+        MAY_BE_A_CHILD.set(false);
+        keeper::forget();
+        files::in_child(divided, false);
+    }
+    child
+}
+
+/// Hands files back by `hand_back`. None is taken over until the answer is dropped. Where no file is known, and in a
+/// handler that interrupted the engine, nothing is done.
+pub fn hand_back_and_hold(hand_back: impl FnOnce()) -> Option<Still> {
+    if !files::any_known() || !is_own() {
+        return None;
+    }
+    let still = Still::begin();
+    hand_back();
+    Some(still)
+}
+
+/// Before the process changes who it is, or what it may do. Afterwards a marker might not come off, nor a lease end: for
+/// that the process owns the file or has CAP_LEASE.
+pub fn before_own_rights_change() -> Option<Still> {
+    hand_back_and_hold(|| files::hand_back_those("the program changes its rights", |_| true))
 }
 
 /// Before vfork: the child has the descriptors, and the memory, of its parent.

@@ -7,8 +7,9 @@
 use crate::files::{Description, Taken};
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 use std::ffi::c_int;
+use std::ops::{Deref, DerefMut};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, PoisonError};
 
 const PAGE: usize = 1024;
@@ -42,6 +43,46 @@ impl State {
 #[derive(Default)]
 pub struct Slot {
     state: ShardedLock<State>,
+    /// The kernel may not know of the program's O_APPEND. A signal handler that interrupted the engine in this thread
+    /// reads it: the handler cannot wait for the lock, which its own thread may hold.
+    hides_append: AtomicBool,
+}
+
+/// A slot that no transfer holds.
+pub struct Changing {
+    slot: &'static Slot,
+    state: ShardedLockWriteGuard<'static, State>,
+}
+
+impl Changing {
+    /// The kernel's O_APPEND of the description is about to change. Until this ends, an append says so itself, which
+    /// does no harm where the description has the flag.
+    pub fn hide_append(&self) {
+        let appends =
+            self.description().is_some_and(|description| description.append.load(Ordering::Relaxed));
+        self.slot.hides_append.store(appends, Ordering::Relaxed);
+    }
+}
+
+impl Deref for Changing {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Changing {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        let hides = matches!(&*self.state, State::Taken(description, _) if description.append.load(Ordering::Relaxed));
+        self.slot.hides_append.store(hides, Ordering::Relaxed);
+    }
 }
 
 impl Slot {
@@ -51,8 +92,13 @@ impl Slot {
     }
 
     /// For a change, when all transfers have ended.
-    pub fn write(&self) -> ShardedLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    pub fn write(&'static self) -> Changing {
+        Changing { slot: self, state: self.state.write().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    /// Whether a write that goes past the engine must say itself that it is an append.
+    pub fn hides_append(&self) -> bool {
+        self.hides_append.load(Ordering::Relaxed)
     }
 }
 

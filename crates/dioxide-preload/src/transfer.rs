@@ -4,7 +4,7 @@ use crate::files::{self, Description, Taken, borrowed};
 use crate::flushes::{Effect, How, RWF_DURABLE};
 use crate::process::{self, Inside};
 use crate::set_errno;
-use crate::slots::{self, State};
+use crate::slots::{self, Slot, State};
 use dioxide::{Buffer, ErrorKind, ledger};
 use libc::{c_int, iovec};
 use rustix::fs::SeekFrom;
@@ -123,7 +123,7 @@ fn serve(
                 }
                 (description.inode.clone(), None)
             }
-            State::Taken(description, taken) => match engine(description, taken) {
+            State::Taken(description, taken) => match process::uncancelled(|| engine(description, taken)) {
                 Ok(done) => return done as isize,
                 Err(Instead::Errno(errno)) => {
                     set_errno(errno);
@@ -163,6 +163,9 @@ pub fn write(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl
 
 #[inline(never)]
 fn write_known(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl Fn() -> isize) -> isize {
+    if process::is_inside() && slots::find(fd).is_some_and(Slot::hides_append) {
+        return append_past_the_engine(fd, data, place, flags);
+    }
     let is_durable = |description: &Description| description.durable || flags & RWF_DURABLE != 0;
     let gains = |description: &Description| {
         // A file's O_DSYNC acts on the engine as well, so overwrites have no flush to share.
@@ -209,6 +212,19 @@ fn write_known(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: im
         Ok(len)
     };
     serve(fd, Effect::Write(flags), Some(&gains), engine, &kernel)
+}
+
+/// A signal handler has interrupted the engine in this thread, and writes to a file with O_APPEND. Its write is the
+/// kernel's, whose description has lost the flag while the file is taken: so the write has it.
+#[cold]
+fn append_past_the_engine(fd: c_int, data: &[iovec], place: Place, flags: c_int) -> isize {
+    let offset = if let Place::At(offset) = place { offset as i64 } else { -1 };
+    // SAFETY: the pieces are the program's. By number, since the function of libc is this library's own.
+    let written = unsafe {
+        let (at, count) = (data.as_ptr(), data.len());
+        libc::syscall(libc::SYS_pwritev2, fd, at, count, offset, 0_i64, flags | libc::RWF_APPEND)
+    };
+    written as isize
 }
 
 /// Reads into `into`, with the flags of `preadv2`.
@@ -274,6 +290,9 @@ pub fn sync_data(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
 pub fn sync_by_kernel(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
     if failed_before(fd) {
         return -1;
+    }
+    if slots::find(fd).is_some() && !process::is_inside() && !process::is_elsewhere() {
+        process::cancel_here();
     }
     How::of(fd, Effect::Flush).perform(|| kernel() as isize) as c_int
 }

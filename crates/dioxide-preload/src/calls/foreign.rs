@@ -3,6 +3,7 @@
 use crate::files;
 use crate::flushes::{Effect, How};
 use crate::next::interpose;
+use crate::process;
 use crate::transfer;
 use libc::{
     aiocb, c_int, c_long, c_uint, c_ulong, c_void, mmsghdr, msghdr, off64_t, sigevent, size_t, ssize_t,
@@ -72,6 +73,66 @@ const BLKGETSIZE64: c_ulong = 0x8008_1272;
 const BLKBSZGET: c_ulong = 0x8008_1270;
 const FSGETXATTR: c_ulong = 0x801c_581f;
 
+/// The second files of requests that have two. The kernel would share what was only grown.
+fn second_files(request: c_ulong, argument: c_long) {
+    const WHY: &str = "it was cloned";
+    if !files::any_known() {
+        return;
+    }
+    match request {
+        FICLONE => files::hand_back_descriptor(argument as c_int, WHY),
+        FICLONERANGE => {
+            let range = std::ptr::with_exposed_provenance::<CloneRange>(argument as usize);
+            // SAFETY: null, or the program says that it is one.
+            if let Some(range) = unsafe { range.as_ref() } {
+                files::hand_back_descriptor(range.source as c_int, WHY);
+            }
+        }
+        FIDEDUPERANGE => {
+            let range = std::ptr::with_exposed_provenance::<DedupeRange>(argument as usize);
+            // SAFETY: null, or the program says that it is one.
+            let Some(head) = (unsafe { range.as_ref() }) else { return };
+            for index in 0..head.targets_count.into() {
+                // SAFETY: the program says that so many follow.
+                let target = unsafe { &*range.add(1).cast::<DedupeTarget>().add(index) };
+                files::hand_back_descriptor(target.descriptor as c_int, WHY);
+            }
+        }
+        _ => {}
+    }
+}
+const FICLONE: c_ulong = 0x4004_9409;
+const FICLONERANGE: c_ulong = 0x4020_940d;
+const FIDEDUPERANGE: c_ulong = 0xc018_9436;
+
+/// `struct file_clone_range` of linux/fs.h.
+#[repr(C)]
+struct CloneRange {
+    source: i64,
+    source_offset: u64,
+    source_len: u64,
+    target_offset: u64,
+}
+
+/// `struct file_dedupe_range` of linux/fs.h.
+#[repr(C)]
+struct DedupeRange {
+    source_offset: u64,
+    source_len: u64,
+    targets_count: u16,
+    reserved: (u16, u32),
+}
+
+/// `struct file_dedupe_range_info` of linux/fs.h.
+#[repr(C)]
+struct DedupeTarget {
+    descriptor: i64,
+    offset: u64,
+    deduped: u64,
+    status: i32,
+    reserved: u32,
+}
+
 /// The descriptors that a message gives to another process.
 fn passed_on(message: *const msghdr) {
     // SAFETY: the program says that it is a message.
@@ -102,7 +163,7 @@ fn replaced(from: c_long, to: c_long, why: &str) {
 }
 
 /// Calls made by number, of which the first argument is a descriptor, and whose effect would not be seen.
-fn by_number(number: c_long, first: c_long, second: c_long, fifth: c_long) {
+fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
     let why = "the program makes system calls by number";
     match number {
         libc::SYS_io_uring_setup => ring(),
@@ -124,9 +185,12 @@ fn by_number(number: c_long, first: c_long, second: c_long, fifth: c_long) {
         | libc::SYS_fallocate
         | libc::SYS_dup
         | libc::SYS_fcntl
-        | libc::SYS_sendfile
-        | libc::SYS_ioctl => {
+        | libc::SYS_sendfile => {
             files::hand_back_descriptor(first as c_int, why);
+        }
+        libc::SYS_ioctl => {
+            files::hand_back_descriptor(first as c_int, why);
+            second_files(second as c_ulong, third);
         }
         libc::SYS_close_range
         | libc::SYS_copy_file_range
@@ -159,6 +223,34 @@ fn by_number(number: c_long, first: c_long, second: c_long, fifth: c_long) {
         libc::SYS_dup2 => replaced(first, second, why),
         _ => {}
     }
+}
+
+/// Calls that change what the process may do, or who may change some file.
+fn changes_rights(number: c_long) -> bool {
+    let is_older = match number {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_chown | libc::SYS_lchown | libc::SYS_chmod => true,
+        _ => false,
+    };
+    is_older
+        || matches!(
+            number,
+            libc::SYS_setuid
+                | libc::SYS_setreuid
+                | libc::SYS_setresuid
+                | libc::SYS_setfsuid
+                | libc::SYS_setgid
+                | libc::SYS_setregid
+                | libc::SYS_setresgid
+                | libc::SYS_setfsgid
+                | libc::SYS_setgroups
+                | libc::SYS_capset
+                | libc::SYS_fchown
+                | libc::SYS_fchownat
+                | libc::SYS_fchmod
+                | libc::SYS_fchmodat
+                | libc::SYS_fchmodat2
+        )
 }
 
 interpose! {
@@ -195,6 +287,7 @@ interpose! {
     |next| fn [ioctl](fd: c_int, request: c_ulong, argument: c_long) -> c_int {
         if !only_asks(request) {
             files::hand_back_descriptor(fd, "an ioctl");
+            second_files(request, argument);
         }
         next(fd, request, argument)
     }
@@ -264,8 +357,9 @@ interpose! {
         sixth: c_long,
     ) -> c_long {
         if files::any_known() {
-            by_number(number, first, second, fifth);
+            by_number(number, [first, second, third, fifth]);
         }
+        let _still = changes_rights(number).then(process::before_own_rights_change);
         let kernel = || next(number, first, second, third, fourth, fifth, sixth);
         match number {
             libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_syncfs => {

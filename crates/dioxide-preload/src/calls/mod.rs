@@ -5,5 +5,6 @@ mod foreign;
 mod lengths;
 mod opening;
 mod processes;
+mod rights;
 mod syncs;
 mod transfers;

@@ -2,54 +2,87 @@
 
 use crate::files;
 use crate::next::interpose;
+use crate::set_errno;
 use crate::surroundings::key_of_path;
 use libc::{FILE, c_char, c_int, mode_t};
 use std::ffi::CStr;
 
 /// An open of a file that is taken would wait for its lease. So it is handed back first: the process does not wait for
-/// itself, and an open with O_NONBLOCK does not fail. A block device has no lease.
+/// itself. A block device has no lease.
 fn before(dir: c_int, path: *const c_char, flags: c_int) {
     const NEW: c_int = libc::O_CREAT | libc::O_EXCL;
     let opens_none = flags & libc::O_PATH != 0 || flags & NEW == NEW;
-    if !files::any_taken() || path.is_null() || opens_none {
-        return;
+    if files::any_taken() && !opens_none {
+        hand_back(dir, path, flags);
+    }
+}
+
+/// Hands the file of a path back. Returns whether it is known.
+fn hand_back(dir: c_int, path: *const c_char, flags: c_int) -> bool {
+    if path.is_null() {
+        return false;
     }
     // SAFETY: the program says that it is a path.
     let path = unsafe { CStr::from_ptr(path) };
     let key = key_of_path(dir, path, flags & libc::O_NOFOLLOW == 0).filter(|key| key.inode.is_some());
     let truncated = flags & libc::O_TRUNC != 0;
-    files::hand_back_path(key, if truncated { "it was opened with O_TRUNC" } else { "it was opened again" });
+    files::hand_back_path(key, if truncated { "it was opened with O_TRUNC" } else { "it was opened again" })
 }
 
-fn opened(fd: c_int, flags: c_int) -> c_int {
+/// Each round another thread must have taken the file meanwhile.
+const ROUNDS_MAX: u32 = 100;
+
+/// Opens a file by `kernel`. Without O_NONBLOCK the kernel waits for the end of a lease. With it the kernel refuses the
+/// open, also if another thread had the file taken over after the look before. The program has no lease there, so it is
+/// not told of ours: the open is made again. A lease of another process, on a file that is not known, is its answer.
+fn open_by(dir: c_int, path: *const c_char, flags: c_int, kernel: impl Fn() -> c_int) -> c_int {
+    before(dir, path, flags);
+    let mut rounds = 0;
+    let fd = loop {
+        let handed_back = files::handed_back();
+        let fd = kernel();
+        rounds += 1;
+        let is_refused = fd < 0
+            && flags & libc::O_NONBLOCK != 0
+            && files::any_known()
+            && errno() == libc::EWOULDBLOCK
+            && rounds < ROUNDS_MAX;
+        if !is_refused {
+            break fd;
+        }
+        // The last descriptor may have been closed since, by which the lease ended.
+        if !hand_back(dir, path, flags) && files::handed_back() == handed_back {
+            set_errno(libc::EWOULDBLOCK);
+            break fd;
+        }
+    };
     if fd >= 0 {
         files::opened(fd, flags);
     }
     fd
 }
 
+fn errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
 interpose! {
     |next| fn [open, open64, __open, __open64](path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        before(libc::AT_FDCWD, path, flags);
-        opened(next(path, flags, mode), flags)
+        open_by(libc::AT_FDCWD, path, flags, || next(path, flags, mode))
     }
     |next| fn [__open_2, __open64_2](path: *const c_char, flags: c_int) -> c_int {
-        before(libc::AT_FDCWD, path, flags);
-        opened(next(path, flags), flags)
+        open_by(libc::AT_FDCWD, path, flags, || next(path, flags))
     }
     |next| fn [openat, openat64](dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        before(dir, path, flags);
-        opened(next(dir, path, flags, mode), flags)
+        open_by(dir, path, flags, || next(dir, path, flags, mode))
     }
     |next| fn [__openat_2, __openat64_2](dir: c_int, path: *const c_char, flags: c_int) -> c_int {
-        before(dir, path, flags);
-        opened(next(dir, path, flags), flags)
+        open_by(dir, path, flags, || next(dir, path, flags))
     }
     |next| fn [creat, creat64](path: *const c_char, mode: mode_t) -> c_int {
-        before(libc::AT_FDCWD, path, CREAT);
-        opened(next(path, mode), CREAT)
+        open_by(libc::AT_FDCWD, path, CREAT, || next(path, mode))
     }
     |next| fn [fopen, fopen64](path: *const c_char, mode: *const c_char) -> *mut FILE {
         before(libc::AT_FDCWD, path, flags_of_mode(mode));

@@ -55,12 +55,7 @@ interpose! {
         next(child, path, actions, attributes, arguments, environment)
     }
     |next| fn [_Fork]() -> pid_t {
-        process::before_raw_fork();
-        let child = next();
-        if child == 0 {
-            process::in_raw_child();
-        }
-        child
+        process::raw_fork(next)
     }
     |next| fn [wordexp](words: *const c_char, result: *mut c_void, flags: c_int) -> c_int {
         inherited();
@@ -75,9 +70,8 @@ interpose! {
         thread: c_long,
         child: c_long,
     ) -> c_int {
-        if flags & libc::CLONE_THREAD == 0 {
-            process::before_raw_fork();
-        }
+        let divides = flags & libc::CLONE_THREAD == 0;
+        let _still = if divides { process::before_raw_fork() } else { None };
         next(function, stack, flags, argument, parent, thread, child)
     }
 }

@@ -9,11 +9,14 @@
 #include <fcntl.h>
 #include <fts.h>
 #include <ftw.h>
+#include <grp.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <linux/capability.h>
 #include <linux/fs.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/fsuid.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -294,6 +297,53 @@ static void a_signal_ends_the_program_during_reads(void) {
         usleep(1000);
 }
 
+static char *blocks[2];
+static atomic_int appended[2];
+static pthread_t appender;
+
+static void append_in_a_handler(int signal) {
+    (void)signal;
+    int before = errno;
+    if (write(fd, blocks[1], BLOCK) == BLOCK)
+        appended[1]++;
+    errno = before;
+}
+
+static void *append_with_interruptions(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 2000; i++)
+        if (write(fd, blocks[0], BLOCK) == BLOCK)
+            appended[0]++;
+    all_done = 1;
+    return NULL;
+}
+
+// Every append that was acknowledged is in the file, at whatever offset.
+static void an_append_in_a_handler_that_interrupts_an_append(void) {
+    for (int i = 0; i < 2; i++) {
+        blocks[i] = aligned_alloc(BLOCK, BLOCK);
+        fill(blocks[i], BLOCK, (uint64_t)(7 + i));
+    }
+    fd = open_direct("file", O_APPEND);
+    struct sigaction action = {.sa_handler = append_in_a_handler, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR2, &action, NULL);
+    pthread_create(&appender, NULL, append_with_interruptions, NULL);
+    while (!all_done) {
+        pthread_kill(appender, SIGUSR2);
+        usleep(1000);
+    }
+    pthread_join(appender, NULL);
+    close(fd);
+    fd = open("file", O_RDONLY);
+    int found[2] = {0, 0};
+    while (read(fd, memory, BLOCK) == BLOCK)
+        for (int i = 0; i < 2; i++)
+            found[i] += is_filled(memory, BLOCK, (uint64_t)(7 + i));
+    tell("interrupted", appended[1] > 0);
+    tell("lost appends", appended[0] - found[0]);
+    tell("lost appends of the handler", appended[1] - found[1]);
+}
+
 // --- calls with strange arguments ---
 
 static void an_absolute_path_with_no_directory(void) {
@@ -474,6 +524,48 @@ static void a_buffered_open_beside_a_take_over(void) {
     tell("wrong ends", wrong);
 }
 
+static void *open_without_waiting(void *unused) {
+    (void)unused;
+    long refused = 0;
+    while (!all_done) {
+        int opened = open("file", O_RDONLY | O_NONBLOCK);
+        if (opened >= 0)
+            close(opened);
+        else
+            refused += errno == EWOULDBLOCK;
+    }
+    return (void *)refused;
+}
+
+static void an_open_without_waiting_beside_a_take_over(void) {
+    pthread_t thread;
+    void *refused;
+    close(open_direct("file", 0));
+    pthread_create(&thread, NULL, open_without_waiting, NULL);
+    for (int i = 0; i < 400; i++) {
+        fd = open("file", O_RDWR | O_DIRECT | O_CLOEXEC);
+        must("write", write(fd, memory, BLOCK), BLOCK);
+        close(fd);
+    }
+    all_done = 1;
+    pthread_join(thread, &refused);
+    tell("refused", (long)refused);
+}
+
+// A file without the call answers EINVAL each time.
+static void a_sync_of_a_file_that_has_none(void) {
+    fd = open_direct("file", 0);
+    write_together();
+    const char *paths[] = {"/proc/self/status", "/sys/kernel", "/proc/self/status", "/sys/kernel"};
+    for (int i = 0; i < 4; i++) {
+        int strange = open(paths[i], O_RDONLY);
+        tell("fsync", fsync(strange));
+        tell("fdatasync", fdatasync(strange));
+        close(strange);
+    }
+    tell("fsync of the file", fsync(fd));
+}
+
 static void a_line_printed_to_a_descriptor(void) {
     fd = open_direct("file", 0);
     write_together();
@@ -508,6 +600,144 @@ static void children_by_number(void) {
         tell_length("length");
         close(fd);
     }
+}
+
+static void *open_and_close_for_ever(void *name) {
+    while (!all_done) {
+        int opened = open_direct(name, 0);
+        must("write", write(opened, memory, BLOCK), BLOCK);
+        close(opened);
+    }
+    return NULL;
+}
+
+// What other threads of the parent hold, and its keeper, are not there in the child.
+static void a_raw_child_beside_threads_that_open(void) {
+    pthread_t threads[2];
+    pthread_create(&threads[0], NULL, open_and_close_for_ever, "file");
+    pthread_create(&threads[1], NULL, open_and_close_for_ever, "other");
+    for (int i = 0; i < 300; i++) {
+        pid_t child = _Fork();
+        if (child == 0) {
+            // The library hands all its files back before this call.
+            syscall(SYS_truncate, "nothing", 0);
+            syscall(SYS_exit_group, 0);
+        }
+        must("wait", waitpid(child, NULL, 0), child);
+    }
+    all_done = 1;
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+}
+
+// The keeper is the parent's.
+static void a_child_by_number_opens_a_file(void) {
+    fd = open_direct("file", 0);
+    write_together();
+    close(fd);
+    pid_t child = (pid_t)syscall(SYS_fork);
+    if (child == 0) {
+        fd = open_direct("other", 0);
+        write_together();
+        tell("close", close(fd));
+        _exit(3);
+    }
+    int status;
+    must("wait", waitpid(child, &status, 0), child);
+    tell("child", WEXITSTATUS(status));
+}
+
+// --- rights ---
+
+static int has_way(const char *name) {
+    return strcmp(argument, name) == 0;
+}
+
+static void drop_capabilities(int by_number) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct none[2];
+    extern int capset(cap_user_header_t, const cap_user_data_t);
+    memset(none, 0, sizeof none);
+    tell("capset", by_number ? (int)syscall(SYS_capset, &header, none) : capset(&header, none));
+}
+
+enum { OTHER = 65534 };
+
+static void change_rights(void) {
+    gid_t group = OTHER;
+    if (has_way("setuid"))
+        tell("setuid", setuid(OTHER));
+    else if (has_way("seteuid"))
+        tell("seteuid", seteuid(OTHER));
+    else if (has_way("setreuid"))
+        tell("setreuid", setreuid(OTHER, OTHER));
+    else if (has_way("setresuid"))
+        tell("setresuid", setresuid(OTHER, OTHER, OTHER));
+    else if (has_way("setfsuid"))
+        tell("setfsuid", setfsuid(OTHER));
+    else if (has_way("setgid"))
+        tell("setgid", setgid(OTHER));
+    else if (has_way("setegid"))
+        tell("setegid", setegid(OTHER));
+    else if (has_way("setregid"))
+        tell("setregid", setregid(OTHER, OTHER));
+    else if (has_way("setresgid"))
+        tell("setresgid", setresgid(OTHER, OTHER, OTHER));
+    else if (has_way("setfsgid"))
+        tell("setfsgid", setfsgid(OTHER));
+    else if (has_way("setgroups"))
+        tell("setgroups", setgroups(1, &group));
+    else if (has_way("initgroups"))
+        tell("initgroups", initgroups("root", OTHER));
+    else if (has_way("capset"))
+        drop_capabilities(0);
+    else if (has_way("capset_by_number"))
+        drop_capabilities(1);
+    else if (has_way("setresuid_by_number"))
+        tell("by number", syscall(SYS_setresuid, OTHER, OTHER, OTHER));
+    else if (has_way("fchown"))
+        tell("fchown", fchown(fd, OTHER, OTHER));
+    else if (has_way("fchown_by_number"))
+        tell("fchown", syscall(SYS_fchown, fd, OTHER, OTHER));
+    else if (has_way("chown"))
+        tell("chown", chown("file", OTHER, OTHER));
+    else if (has_way("lchown"))
+        tell("lchown", lchown("file", OTHER, OTHER));
+    else if (has_way("fchownat"))
+        tell("fchownat", fchownat(AT_FDCWD, "file", OTHER, OTHER, 0));
+    else if (has_way("fchownat_of_a_descriptor"))
+        tell("fchownat", fchownat(fd, "", OTHER, OTHER, AT_EMPTY_PATH));
+    else if (has_way("fchmod"))
+        tell("fchmod", fchmod(fd, 0400));
+    else if (has_way("chmod"))
+        tell("chmod", chmod("file", 0400));
+    else if (has_way("fchmodat"))
+        tell("fchmodat", fchmodat(AT_FDCWD, "file", 0400, 0));
+    else
+        die("%s", argument);
+}
+
+// Another process opens the file afterwards, and finds its length.
+static void rights_that_change_after_the_open(void) {
+    int ready[2];
+    char byte;
+    must("pipe", pipe(ready), 0);
+    pid_t other = fork();
+    if (other == 0) {
+        must("read", read(ready[0], &byte, 1), 1);
+        fd = open("file", O_RDONLY);
+        tell_length("length for another process");
+        _exit(0);
+    }
+    fd = open_direct("file", O_APPEND);
+    append_blocks(5);
+    change_rights();
+    append_blocks(1);
+    must("write", write(ready[1], "", 1), 1);
+    must("wait", waitpid(other, NULL, 0), other);
+    append_blocks(1);
+    tell_length("length");
+    tell("close", close(fd));
 }
 
 static void shells_that_append(void) {
@@ -746,6 +976,44 @@ static void sectors_of_a_clone(void) {
     tell_content("clone", "clone");
 }
 
+static void tell_length_of(const char *what, int file) {
+    struct stat stat;
+    tell(what, fstat(file, &stat) == 0 ? (long)stat.st_size : -1);
+    close(file);
+}
+
+// By each request that names a second file.
+static void a_clone_of_a_file_that_is_taken(void) {
+    char buffer[sizeof(struct file_dedupe_range) + sizeof(struct file_dedupe_range_info)];
+    struct file_dedupe_range *same = (struct file_dedupe_range *)buffer;
+    for (int way = 0; way < 4; way++) {
+        fd = open_direct("file", 0);
+        write_together();
+        int target = open("target", O_RDWR | O_CREAT | O_TRUNC, 0644);
+        struct file_clone_range range = {.src_fd = fd};
+        must("write", write(target, memory, BLOCK), BLOCK);
+        memset(buffer, 0, sizeof buffer);
+        // One block behind the end.
+        same->src_offset = WRITERS * BLOCKS_OF_EACH * BLOCK;
+        same->src_length = BLOCK;
+        same->dest_count = 1;
+        same->info[0].dest_fd = way == 2 ? target : fd;
+        same->info[0].dest_offset = way == 2 ? 0 : same->src_offset;
+        if (way == 3)
+            same->src_offset = 0;
+        if (way == 0)
+            tell("FICLONE", ioctl(target, FICLONE, fd));
+        else if (way == 1)
+            tell("FICLONERANGE", ioctl(target, FICLONERANGE, &range));
+        else
+            tell("FIDEDUPERANGE", ioctl(way == 2 ? fd : target, FIDEDUPERANGE, same));
+        tell("status", way < 2 ? 0 : same->info[0].status == 0);
+        tell_length("source");
+        tell_length_of("target", target);
+        tell("close", close(fd));
+    }
+}
+
 static void *append_with_a_last_sector(void *number) {
     for (long i = 0; i < BLOCKS_OF_EACH; i++) {
         long len = i == BLOCKS_OF_EACH - 1 ? 512 : BLOCK;
@@ -804,6 +1072,13 @@ static const struct {
     CASE(exit_in_a_handler_that_interrupts_a_durable_write),
     CASE(jump_out_of_a_write),
     CASE(jump_out_of_a_durable_write),
+    CASE(an_append_in_a_handler_that_interrupts_an_append),
+    CASE(an_open_without_waiting_beside_a_take_over),
+    CASE(a_sync_of_a_file_that_has_none),
+    CASE(a_raw_child_beside_threads_that_open),
+    CASE(a_child_by_number_opens_a_file),
+    CASE(rights_that_change_after_the_open),
+    CASE(a_clone_of_a_file_that_is_taken),
     CASE(a_handler_runs_in_the_programs_threads_only),
     CASE(a_signal_ends_the_program),
     CASE(a_handler_that_raises_the_signal_again),

@@ -9,6 +9,7 @@
 // The other process is spawned with no environment, so without the library, and inherits no descriptor.
 #define _GNU_SOURCE
 #include "common.h"
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -351,6 +352,17 @@ static void not_the_owner(void) {
     must("close", close(fd), 0);
 }
 
+// Past the library, which would hand the file back before.
+static void rights_lost(void) {
+    begin(O_RDWR | O_APPEND);
+    void *libc = dlopen("libc.so.6", RTLD_NOW);
+    int (*drop)(uid_t, uid_t, uid_t) = libc == NULL ? NULL : (int (*)(uid_t, uid_t, uid_t))dlsym(libc, "setresuid");
+    must("setresuid", drop == NULL ? -1 : drop(65534, 65534, 65534), 0);
+    append_blocks(3);
+    // It fails if the file cannot be put in order.
+    close(fd);
+}
+
 // The library reads the last block where a write begins in it, which this description does not allow.
 static void write_only(void) {
     unlink(path);
@@ -386,6 +398,7 @@ static const struct {
     {"opens_again", opens_again},
     {"flags", flags},
     {"write_only", write_only},
+    {"rights_lost", rights_lost},
 };
 
 int main(int argc, char **argv) {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What `c/cases.c` takes.
-const CASES: [&str; 34] = [
+const CASES: [&str; 38] = [
     LEAVE[0],
     LEAVE[1],
     "exit_in_a_handler_that_interrupts_malloc",
@@ -51,6 +51,10 @@ const CASES: [&str; 34] = [
     "a_descriptor_in_one_of_many_messages",
     "cancelled_threads",
     "a_limit_of_the_length",
+    "an_open_without_waiting_beside_a_take_over",
+    "a_sync_of_a_file_that_has_none",
+    "a_raw_child_beside_threads_that_open",
+    "a_child_by_number_opens_a_file",
 ];
 
 /// Handlers that leave a call of a file for good, which can be carried only while the kernel serves it.
@@ -62,12 +66,41 @@ const LEAVE: [&str; 4] = [
 ];
 
 /// Those that are about what XFS and btrfs answer for files that share extents.
-const OF_CLONES: [&str; 5] = [
+const OF_CLONES: [&str; 6] = [
     "sectors_of_a_clone 1",
     "sectors_of_a_clone 2",
     "sectors_of_a_clone 3",
     "sectors_of_a_clone 4",
     "threads_write_sectors_of_a_clone",
+    "a_clone_of_a_file_that_is_taken",
+];
+
+/// How a program changes what it may do, or what may be done with its file.
+const RIGHTS: [&str; 24] = [
+    "setuid",
+    "seteuid",
+    "setreuid",
+    "setresuid",
+    "setfsuid",
+    "setgid",
+    "setegid",
+    "setregid",
+    "setresgid",
+    "setfsgid",
+    "setgroups",
+    "initgroups",
+    "capset",
+    "capset_by_number",
+    "setresuid_by_number",
+    "fchown",
+    "fchown_by_number",
+    "chown",
+    "lchown",
+    "fchownat",
+    "fchownat_of_a_descriptor",
+    "fchmod",
+    "chmod",
+    "fchmodat",
 ];
 
 /// The names of those that are ended by a signal begin so.
@@ -166,6 +199,30 @@ fn misaligned_calls_by_mistake(dir: TestDir) -> TrialResult {
     if stays { Ok(()) } else { Err(failed(finished.stderr)) }
 }
 
+/// The file goes back before, because afterwards the library may not be able to give it back.
+fn rights_that_change_after_the_open(dir: &Path, way: &str) -> TrialResult {
+    let case = format!("rights_that_change_after_the_open {way}");
+    tells_the_same(dir, &case, &With::LIBRARY)?;
+    let mut command = cases(&empty(dir, "told")?, &case, With::Eager);
+    let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+    let reasons = ["the program changes its rights", "the rights to it change"];
+    let handed_back =
+        reasons.iter().any(|why| finished.stderr.contains(&format!("handed back to the kernel: {why}")));
+    if handed_back { Ok(()) } else { Err(failed(finished.stderr)) }
+}
+
+/// The kernel knows another end than the engine, so the lengths differ; no append is lost.
+fn an_append_in_a_handler_lands_over_others(dir: TestDir) -> TrialResult {
+    for with in With::ALL {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        let case = "an_append_in_a_handler_that_interrupts_an_append";
+        let finished = run(&mut cases(&dir, case, with), LIMIT)?.well()?;
+        let told = "interrupted: 1\nlost appends: 0\nlost appends of the handler: 0\n";
+        assert_eq!(finished.stdout, told, "{with:?}");
+    }
+    Ok(())
+}
+
 fn where_files_share_extents(fs: Fs) -> Applies {
     match fs {
         Fs::Xfs | Fs::Btrfs => Ok(()),
@@ -200,6 +257,16 @@ pub fn trials() -> Vec<Trial> {
         let test = move |dir: TestDir| tells_the_same(&dir, case, &With::LIBRARY);
         trials.extend(lab_trials_where(&name, where_files_share_extents, test));
     }
+    for way in RIGHTS {
+        let name = format!("cases_rights_that_change_after_the_open_{way}");
+        let test = move |dir: TestDir| rights_that_change_after_the_open(&dir, way);
+        trials.extend(lab_trials_where(&name, on_ext4_and_xfs, test));
+    }
+    trials.extend(lab_trials_where(
+        "cases_an_append_in_a_handler_lands_over_others",
+        on_ext4_and_xfs,
+        an_append_in_a_handler_lands_over_others,
+    ));
     let name = "cases_misaligned_calls_by_mistake";
     trials.extend(lab_trials_where(name, on_ext4_and_xfs, misaligned_calls_by_mistake));
     trials.push(volume_trial("cases_a_full_disk", a_full_disk));

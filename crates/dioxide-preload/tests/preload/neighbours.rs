@@ -82,6 +82,17 @@ fn a_file_of_another_owner_is_taken_without_a_lease(dir: TestDir) -> TrialResult
     Ok(())
 }
 
+/// The lease cannot be released then. The library says so, once.
+fn a_lease_that_cannot_be_released_is_not_mentioned(dir: TestDir) -> TrialResult {
+    for with in With::ALL {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        let finished = run(&mut neighbours(&dir, &["rights_lost", "file"], with), LIMIT)?.well()?;
+        let said = finished.stderr.matches("the process has lost the right to end its lease").count();
+        assert_eq!(said, usize::from(with == With::Eager), "{with:?}: {}", finished.stderr);
+    }
+    Ok(())
+}
+
 /// The library tried the lock of a file 50 times, 5 ms apart. Here the file is opened 40 times.
 fn a_refused_take_over_stalls_the_open(dir: TestDir) -> TrialResult {
     for with in With::ALL {
@@ -256,6 +267,11 @@ pub fn trials() -> Vec<Trial> {
                 "a_file_of_another_owner_is_taken_without_a_lease",
                 on_ext4,
                 a_file_of_another_owner_is_taken_without_a_lease,
+            ),
+            lab_trials_where(
+                "a_lease_that_cannot_be_released_is_not_mentioned",
+                on_ext4,
+                a_lease_that_cannot_be_released_is_not_mentioned,
             ),
             lab_trials_where(
                 "a_take_over_beside_another_writer",

@@ -1,0 +1,103 @@
+//! Who the process is, what it may do, and who may change a file: the files go back to the kernel before.
+
+use crate::files::{self, Still};
+use crate::next::interpose;
+use crate::process;
+use crate::surroundings::key_of_path;
+use libc::{c_char, c_int, c_uint, c_void, gid_t, mode_t, size_t, uid_t};
+use std::ffi::CStr;
+
+const WHY: &str = "the rights to it change";
+
+fn own() -> Option<Still> {
+    process::before_own_rights_change()
+}
+
+/// Of the file of a descriptor.
+fn of_descriptor(fd: c_int) -> Option<Still> {
+    process::hand_back_and_hold(|| files::hand_back_descriptor(fd, WHY))
+}
+
+/// Of the file of a path. An empty one may name the descriptor itself.
+fn of_path(dir: c_int, path: *const c_char, flags: c_int) -> Option<Still> {
+    process::hand_back_and_hold(|| {
+        if path.is_null() {
+            return;
+        }
+        // SAFETY: the program says that it is a path.
+        let path = unsafe { CStr::from_ptr(path) };
+        if path.is_empty() {
+            return files::hand_back_descriptor(dir, WHY);
+        }
+        let key = key_of_path(dir, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0);
+        files::hand_back_path(key, WHY);
+    })
+}
+
+interpose! {
+    |next| fn [setuid, seteuid, setfsuid](user: uid_t) -> c_int {
+        let _still = own();
+        next(user)
+    }
+    |next| fn [setreuid](real: uid_t, effective: uid_t) -> c_int {
+        let _still = own();
+        next(real, effective)
+    }
+    |next| fn [setresuid](real: uid_t, effective: uid_t, saved: uid_t) -> c_int {
+        let _still = own();
+        next(real, effective, saved)
+    }
+    |next| fn [setgid, setegid, setfsgid](group: gid_t) -> c_int {
+        let _still = own();
+        next(group)
+    }
+    |next| fn [setregid](real: gid_t, effective: gid_t) -> c_int {
+        let _still = own();
+        next(real, effective)
+    }
+    |next| fn [setresgid](real: gid_t, effective: gid_t, saved: gid_t) -> c_int {
+        let _still = own();
+        next(real, effective, saved)
+    }
+    |next| fn [setgroups](count: size_t, groups: *const gid_t) -> c_int {
+        let _still = own();
+        next(count, groups)
+    }
+    |next| fn [initgroups](user: *const c_char, group: gid_t) -> c_int {
+        let _still = own();
+        next(user, group)
+    }
+    |next| fn [capset](header: *mut c_void, data: *const c_void) -> c_int {
+        let _still = own();
+        next(header, data)
+    }
+    |next| fn [fchown](fd: c_int, user: uid_t, group: gid_t) -> c_int {
+        let _still = of_descriptor(fd);
+        next(fd, user, group)
+    }
+    |next| fn [chown](path: *const c_char, user: uid_t, group: gid_t) -> c_int {
+        let _still = of_path(libc::AT_FDCWD, path, 0);
+        next(path, user, group)
+    }
+    |next| fn [lchown](path: *const c_char, user: uid_t, group: gid_t) -> c_int {
+        let _still = of_path(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW);
+        next(path, user, group)
+    }
+    |next| fn [fchownat](dir: c_int, path: *const c_char, user: uid_t, group: gid_t, flags: c_int) -> c_int {
+        let _still = of_path(dir, path, flags);
+        next(dir, path, user, group, flags)
+    }
+    // The marker comes off only where the owner may write.
+    |next| fn [fchmod](fd: c_int, mode: mode_t) -> c_int {
+        let _still = of_descriptor(fd);
+        next(fd, mode)
+    }
+    |next| fn [chmod, lchmod](path: *const c_char, mode: mode_t) -> c_int {
+        let _still = of_path(libc::AT_FDCWD, path, 0);
+        next(path, mode)
+    }
+    |next| fn [fchmodat](dir: c_int, path: *const c_char, mode: mode_t, flags: c_uint) -> c_int {
+        let _still = of_path(dir, path, flags as c_int);
+        next(dir, path, mode, flags)
+    }
+}
