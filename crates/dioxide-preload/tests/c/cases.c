@@ -318,7 +318,7 @@ static void *append_with_interruptions(void *unused) {
     return NULL;
 }
 
-// Every append that was acknowledged is in the file, at whatever offset. The file is grown once, before the first signal.
+// Every acknowledged append is in the file, at whatever offset. The file is grown once, before the first signal.
 static void an_append_in_a_handler_that_interrupts_an_append(void) {
     long interrupted = 0, lost[2] = {0, 0};
     for (int i = 0; i < 2; i++) {
