@@ -318,30 +318,40 @@ static void *append_with_interruptions(void *unused) {
     return NULL;
 }
 
-// Every append that was acknowledged is in the file, at whatever offset.
+// Every acknowledged append is in the file, at whatever offset. The file is grown once, before the first signal.
 static void an_append_in_a_handler_that_interrupts_an_append(void) {
+    long interrupted = 0, lost[2] = {0, 0};
     for (int i = 0; i < 2; i++) {
         blocks[i] = aligned_alloc(BLOCK, BLOCK);
         fill(blocks[i], BLOCK, (uint64_t)(7 + i));
     }
-    fd = open_direct("file", O_APPEND);
     struct sigaction action = {.sa_handler = append_in_a_handler, .sa_flags = SA_RESTART};
     sigaction(SIGUSR2, &action, NULL);
-    pthread_create(&appender, NULL, append_with_interruptions, NULL);
-    while (!all_done) {
-        pthread_kill(appender, SIGUSR2);
-        usleep(1000);
-    }
-    pthread_join(appender, NULL);
-    close(fd);
-    fd = open("file", O_RDONLY);
-    int found[2] = {0, 0};
-    while (read(fd, memory, BLOCK) == BLOCK)
+    for (int round = 0; round < 6; round++) {
+        fd = open_direct("file", O_APPEND);
+        appended[0] = appended[1] = all_done = 0;
+        pthread_create(&appender, NULL, append_with_interruptions, NULL);
+        while (appended[0] < 16)
+            usleep(100);
+        while (!all_done) {
+            pthread_kill(appender, SIGUSR2);
+            usleep(500);
+        }
+        pthread_join(appender, NULL);
+        close(fd);
+        fd = open("file", O_RDONLY);
+        int found[2] = {0, 0};
+        while (read(fd, memory, BLOCK) == BLOCK)
+            for (int i = 0; i < 2; i++)
+                found[i] += is_filled(memory, BLOCK, (uint64_t)(7 + i));
+        close(fd);
         for (int i = 0; i < 2; i++)
-            found[i] += is_filled(memory, BLOCK, (uint64_t)(7 + i));
-    tell("interrupted", appended[1] > 0);
-    tell("lost appends", appended[0] - found[0]);
-    tell("lost appends of the handler", appended[1] - found[1]);
+            lost[i] += appended[i] - found[i];
+        interrupted += appended[1];
+    }
+    tell("interrupted", interrupted > 0);
+    tell("lost appends", lost[0]);
+    tell("lost appends of the handler", lost[1]);
 }
 
 // --- calls with strange arguments ---
