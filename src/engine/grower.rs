@@ -191,7 +191,11 @@ impl Engine {
     /// Nobody has the space yet, so whatever was done of it is taken back: a failed allocation may have moved the size,
     /// and kept the disk full. A size that is not of our making is left alone.
     pub(super) fn take_back(&self, physical: u64, tried: u64) -> Result<()> {
-        let is_ours = || Ok((physical + 1..=tried).contains(&self.backend.physical_size()?));
+        // A write that failed may have left bytes behind an end inside a block. A truncate to that end makes them zeros, which
+        // an extension of the file would show.
+        let is_whole = physical.is_multiple_of(self.alignment.append);
+        let least = if is_whole { physical + 1 } else { physical };
+        let is_ours = || Ok((least..=tried).contains(&self.backend.physical_size()?));
         if !is_ours()? {
             return Ok(());
         }
