@@ -57,6 +57,8 @@ const OF_THE_THREAD: [c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
 const PATIENCE: Duration = Duration::from_secs(5);
+/// For a keeper to begin, while another one is late.
+const PATIENCE_AGAIN: Duration = Duration::from_millis(100);
 const NAP: Duration = Duration::from_millis(1);
 const NAP_MAX: Duration = Duration::from_millis(200);
 
@@ -108,10 +110,11 @@ pub fn is_keeper() -> bool {
 /// the caller where there is no keeper to be had in time.
 pub fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let _inside = Inside::begin();
-    // While one is late, the lock that it waits for may still be held.
-    if is_keeper() || LATE.load(Ordering::Acquire) > 0 {
+    if is_keeper() {
         return work();
     }
+    // While one is late, the lock that it waits for may still be held.
+    let patience = if LATE.load(Ordering::Acquire) > 0 { PATIENCE_AGAIN } else { PATIENCE };
     let work = Arc::new(Mutex::new(Some(work)));
     let take = |work: &Mutex<Option<_>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
     let (answer, answered) = mpsc::sync_channel(1);
@@ -126,7 +129,7 @@ pub fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
         }
     });
     if spawned.is_ok()
-        && let Ok(result) = answered.recv_timeout(PATIENCE)
+        && let Ok(result) = answered.recv_timeout(patience)
     {
         return result;
     }
