@@ -469,7 +469,7 @@ impl Checker {
         let crashed = killed.crash();
         let again =
             self.layout.open(&crashed, &self.options).unwrap_or_else(|error| panic!("{}: {error}", self.at));
-        assert!(read(&again) == found, "{}: what was found after a kill is gone", self.at);
+        assert!(read(&again) == found, "{}: what was found after a kill was durable, and is gone", self.at);
         again.close().unwrap_or_else(|error| panic!("{}: {error}", self.at));
         file.close().unwrap_or_else(|error| panic!("{}: {error}", self.at));
         self.recover(killed, "after a kill");

@@ -7,15 +7,15 @@
 //! and closes it, which truncates it to its length, the lease ends, and the kernel serves it for as long as the program
 //! has it open. So whatever goes wrong here, the answer is the kernel's.
 //!
-//! The keeper ([`keeper`]) does all of that, while the thread that asked for it waits. That thread holds no lock, so
-//! that the keeper can always hand back a file whose next opener waits in the kernel. And no file is opened with a lock
-//! held.
+//! A keeper ([`keeper`]) does all of that, while the thread that asked for it waits. That thread holds no lock, so that
+//! a keeper can always hand back a file whose next opener waits in the kernel. And no file is opened with a lock held.
+//! Each job has a keeper of its own: a file that does not answer delays no other one.
 //!
 //! Locks, in this order: a file's `changes`, for a change of how it is served; its slots, in the order of their
 //! numbers; KNOWN, and what a file has `taken` or for `descriptors`, for a moment. No two files are changed at the same
 //! time by one thread. The engine's threads call libc as well, and never wait for a change.
 
-use crate::keeper::{self, Jobs};
+use crate::keeper;
 use crate::lease::{self, Ended};
 use crate::process::{Inside, is_elsewhere, is_inside, is_own};
 use crate::say::say;
@@ -101,6 +101,8 @@ pub struct Inode {
     changes: Mutex<()>,
     /// The kernel is to serve it as long as it is open.
     kernel_only: AtomicBool,
+    /// A keeper hands it back because its lease is broken.
+    broken: AtomicBool,
     /// Transfers in flight while it is watched, and writes among them.
     transfers: AtomicUsize,
     writers: AtomicUsize,
@@ -189,9 +191,14 @@ pub fn settings() -> Option<&'static Settings> {
 }
 
 /// Whether any file is served by the engine.
+pub fn is_any_taken() -> bool {
+    TAKEN.load(Ordering::Acquire) > 0
+}
+
+/// The same, for a call of the program.
 #[inline]
 pub fn any_taken() -> bool {
-    TAKEN.load(Ordering::Acquire) > 0 && !is_inside()
+    is_any_taken() && !is_inside()
 }
 
 /// Whether any file is known at all.
@@ -229,6 +236,7 @@ impl Inode {
             below: FileSystem::of(borrowed(fd)).ok(),
             changes: Mutex::default(),
             kernel_only: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
             transfers: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             try_again: AtomicU64::new(0),
@@ -311,9 +319,10 @@ impl Inode {
         }
     }
 
-    /// Whether another opener waits for the lease, or has got it.
+    /// Whether another opener waits for the lease, or has got it. It does not wait: a file that is just being put away
+    /// has this locked.
     fn has_broken_lease(&self) -> bool {
-        let taken = self.taken.read().unwrap_or_else(PoisonError::into_inner);
+        let Ok(taken) = self.taken.try_read() else { return false };
         let lease = taken.as_ref().and_then(|taken| taken.lease.as_ref());
         lease.is_some_and(|lease| lease::is_broken(lease.held.as_raw_fd()))
     }
@@ -448,21 +457,23 @@ fn now_ms() -> u64 {
 }
 
 fn take_over_now(inode: &Arc<Inode>) {
+    // Before any lock: it may have to be started.
+    let listener = if keeper::is_keeper() { keeper::listener() } else { None };
     let _changes = inode.changes();
     if inode.is_kernel_only() || inode.is_taken() || !is_own() {
         return;
     }
-    if !keeper::is_keeper() {
+    let Some(listener) = listener else {
         // Without it the signal of the lease would reach a thread of the program.
         inode.kernel_only.store(true, Ordering::Release);
         return summary::note(Event::LeftAlone("there is no thread to be had".into()));
-    }
+    };
     // Before the look: a thread that opens the file in another way from now on sees this, and waits for `changes`.
     TAKEN.fetch_add(1, Ordering::SeqCst);
     // A fork that begins after this look waits for `changes`.
     let may = FORKS.load(Ordering::SeqCst) == 0 && !OVER.load(Ordering::SeqCst);
     let mut drained = if may { inode.drained() } else { Vec::new() };
-    let opened = if may { open_engine(inode, &drained) } else { Err(Refusal::Forks) };
+    let opened = if may { open_engine(inode, &drained, listener) } else { Err(Refusal::Forks) };
     if opened.is_err() {
         TAKEN.fetch_sub(1, Ordering::Release);
     }
@@ -526,7 +537,7 @@ impl From<lease::Refusal> for Refusal {
 /// Under the lease, which is taken first: without it the file is not touched. A block device has none, nor does it need
 /// one: its length does not change, and the engine leaves no marker on it. So the engine may have a description of its
 /// own there, without the program's O_DSYNC.
-fn open_engine(inode: &Inode, drained: &[Drained]) -> Result<Taken, Refusal> {
+fn open_engine(inode: &Inode, drained: &[Drained], listener: c_int) -> Result<Taken, Refusal> {
     let writing = drained.iter().find_map(|(fd, state)| {
         let description = state.description().filter(|description| description.writes)?;
         Some((*fd, description.clone()))
@@ -541,7 +552,7 @@ fn open_engine(inode: &Inode, drained: &[Drained]) -> Result<Taken, Refusal> {
         };
         return open_handles(fd, open).map(|[plain, durable]| Taken { plain, durable, lease: None });
     }
-    lease::take(fd)?;
+    lease::take(fd, listener)?;
     let copy = || rustix::io::fcntl_dupfd_cloexec(borrowed(fd), high_numbers() as c_int).map_err(failed);
     let open = |options: &mut OpenOptions, name| Ok(options.open_descriptor(copy()?, name)?);
     let take = || {
@@ -580,6 +591,7 @@ fn is_alone(inode: &Inode) -> Result<(), Refusal> {
         return Err(Refusal::Busy);
     }
     let descriptors = inode.descriptors().clone();
+    // Asked for descriptors of this file only: the slots of another file may be locked for as long as that is stuck.
     let is_known = |fd: c_int| descriptors.contains(&fd) || is_engines(fd);
     match surroundings::look(inode.key, is_known).map_err(failed)? {
         Some(Found::Descriptor) => Err(Refusal::OtherOpener),
@@ -697,7 +709,8 @@ fn put_away(inode: &Inode) -> bool {
     true
 }
 
-/// Hands back each file that another opener waits for, or has open after the lease-break time.
+/// Has each file handed back that another opener waits for, or has open after the lease-break time. It does not wait for
+/// that: one file may be stuck, while the lease-break time of another one runs.
 pub fn hand_back_broken() {
     if !any_taken() {
         return;
@@ -705,8 +718,12 @@ pub fn hand_back_broken() {
     let _inside = Inside::begin();
     let inodes: Vec<_> = known().values().cloned().collect();
     for inode in inodes {
-        if inode.has_broken_lease() {
-            hand_back_now(&inode, "it was opened elsewhere too");
+        // Once it is handed back, the kernel serves it for good. So this is set once.
+        if inode.has_broken_lease() && !inode.broken.swap(true, Ordering::Relaxed) {
+            keeper::run_apart(move || {
+                let _inside = Inside::begin();
+                hand_back_now(&inode, "it was opened elsewhere too");
+            });
         }
     }
 }
@@ -804,15 +821,23 @@ pub fn close(fd: c_int, close: impl FnOnce() -> c_int) -> Result<c_int, c_int> {
 fn release(fd: c_int) -> bool {
     let Some(slot) = slots::find(fd) else { return false };
     let _inside = Inside::begin();
-    let state = std::mem::take(&mut *slot.write());
-    let Some(inode) = state.description().map(|description| description.inode.clone()) else { return false };
-    // With it goes a share of what the engine has.
-    drop(state);
-    let is_last = {
-        let mut descriptors = inode.descriptors();
-        descriptors.remove(&fd);
-        descriptors.is_empty()
-    };
+    // A handler that opens the file would wait for its lease, with these locks held.
+    let known = keeper::with_signals_blocked(|| {
+        let inode = {
+            let mut state = slot.write();
+            let inode = state.description().map(|description| description.inode.clone());
+            // Under the lock: its share of what the engine has goes before a keeper has drained the slot.
+            *state = State::Empty;
+            inode?
+        };
+        let is_last = {
+            let mut descriptors = inode.descriptors();
+            descriptors.remove(&fd);
+            descriptors.is_empty()
+        };
+        Some((inode, is_last))
+    });
+    let Some((inode, is_last)) = known else { return false };
     if is_last {
         if inode.is_taken_or_about_to_be() {
             let inode = inode.clone();
@@ -823,11 +848,13 @@ fn release(fd: c_int) -> bool {
         } else {
             inode.leave_to_kernel();
         }
-        let mut known = known_to_change();
-        let is_same = known.get(&inode.key).is_some_and(|known| Arc::ptr_eq(known, &inode));
-        if is_same && inode.descriptors().is_empty() {
-            known.remove(&inode.key);
-        }
+        keeper::with_signals_blocked(|| {
+            let mut known = known_to_change();
+            let is_same = known.get(&inode.key).is_some_and(|known| Arc::ptr_eq(known, &inode));
+            if is_same && inode.descriptors().is_empty() {
+                known.remove(&inode.key);
+            }
+        });
     }
     inode.take_failure()
 }
@@ -909,7 +936,6 @@ pub struct Divided {
     _still: Still,
     known: RwLockWriteGuard<'static, BTreeMap<Key, Arc<Inode>>>,
     summary: summary::Held,
-    jobs: MutexGuard<'static, Jobs>,
     _inside: Inside,
 }
 
@@ -918,8 +944,7 @@ pub struct Divided {
 pub fn before_fork() -> Divided {
     let (inside, still) = (Inside::begin(), Still::begin());
     hand_back_those("the process forked", |_| true);
-    let (known, summary, jobs) = (known_to_change(), summary::hold(), keeper::jobs());
-    Divided { _still: still, known, summary, jobs, _inside: inside }
+    Divided { _still: still, known: known_to_change(), summary: summary::hold(), _inside: inside }
 }
 
 /// In the child, which knows nothing. If nothing is held, the fork was made where nothing could be.
@@ -933,6 +958,5 @@ pub fn in_child(divided: Option<Divided>, takes_files: bool) {
         // What they hold is the parent's.
         std::mem::forget(std::mem::take(&mut *divided.known));
         divided.summary.forget();
-        divided.jobs.forget();
     }
 }

@@ -1,32 +1,36 @@
-//! The thread that takes files over, hands them back and puts them away: when a call of the program asks for it, when
+//! The threads that take files over, hand them back and put them away: when a call of the program asks for it, when
 //! another opener waits for the end of a lease, at Ctrl-C and its like, and when the program ends or executes another
 //! one.
 //!
-//! It has a large stack of its own, which the thread that calls may not have. And no thread of the program that waits
-//! for an open can be in its way: a thread that waits for the keeper holds no lock of this library.
+//! Each such job has a thread of its own, a *keeper*, which ends with the job. It has a large stack, which the thread
+//! that calls may not have. A file whose device or file system does not answer delays only its own job. A thread that
+//! waits for a keeper holds no lock of this library, so no keeper waits for it.
 //!
-//! It lives from when the first file is to be taken over. Signals that would end the program get a handler once one is
-//! taken, which wakes the thread; that hands all files back and lets the signal do what it does by default. The program
-//! does not see the handler. A second signal does not wait, nor does a signal handler wait longer than [`PATIENCE`]:
-//! then files stay grown as after a crash.
+//! The program may hold a lock of the dynamic loader while it waits: a constructor in `dlopen` may open a file. A new
+//! thread needs that lock for its thread-local destructors. So a caller waits only [`PATIENCE`] for its keeper to begin,
+//! and then takes the job back. A job that has begun is waited for without a limit.
+//!
+//! One more thread, the *listener*, hears the signals of leases and the wishes of signal handlers, and starts keepers
+//! for them. It does no I/O of a file itself, so that no file delays the break of another one. It uses no descriptor,
+//! which the program could close by number. It lives from when the first file is to be taken over.
+//!
+//! Signals that would end the program get a handler once a file is taken. The handler wakes the listener, whose keeper
+//! hands all files back and lets the signal do what it does by default. The program does not see the handler. A second
+//! signal does not wait, nor does a signal handler wait longer than [`PATIENCE`]: then files stay grown as after a crash.
 
 use crate::files;
 use crate::lease;
 use crate::next::{Next, interpose};
 use crate::process::{self, Inside};
-use crate::slots;
 use libc::{c_int, sighandler_t};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{IntoRawFd, OwnedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -53,10 +57,12 @@ const OF_THE_THREAD: [c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
 const PATIENCE: Duration = Duration::from_secs(5);
+/// For a keeper to begin, while another one is late.
+const PATIENCE_AGAIN: Duration = Duration::from_millis(100);
 const NAP: Duration = Duration::from_millis(1);
 const NAP_MAX: Duration = Duration::from_millis(200);
 
-/// What the thread can be asked for.
+/// What signal handlers can ask for.
 #[derive(Clone, Copy)]
 pub enum Wish {
     /// All files go back to the kernel.
@@ -65,7 +71,7 @@ pub enum Wish {
     End = 2,
 }
 
-/// The first, which stays until the process ends, and ours.
+/// The first, which stays until the process ends, and the listener.
 const THREADS_LEFT: usize = 2;
 
 /// While a file is taken, leases are looked at so often, should a signal be lost.
@@ -74,25 +80,20 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A signal of the program's that came here is sent again, and left to the program for so long.
 const LEFT_TO_THE_PROGRAM: Duration = Duration::from_millis(10);
 
-type Job = Box<dyn FnOnce() + Send>;
-
-/// What the thread is asked to do, in order.
-#[derive(Default)]
-pub struct Jobs {
-    waiting: VecDeque<Job>,
-    has_thread: bool,
-}
-
-static JOBS: Mutex<Jobs> = Mutex::new(Jobs { waiting: VecDeque::new(), has_thread: false });
-/// How the thread is woken, and what shows it signals. -1 while there is none.
-static WAKE: AtomicI32 = AtomicI32::new(-1);
-static SIGNALS: AtomicI32 = AtomicI32::new(-1);
+/// The listener was started.
+static STARTED: AtomicBool = AtomicBool::new(false);
+/// The number of its thread. 0 while there is none.
+static LISTENER: AtomicI32 = AtomicI32::new(0);
+/// How many keepers were not there in time, and have not begun since.
+static LATE: AtomicUsize = AtomicUsize::new(0);
 /// The handlers stand.
 static GUARDING: AtomicBool = AtomicBool::new(false);
 /// The program's first thread has ended.
 static FIRST_ENDED: AtomicBool = AtomicBool::new(false);
 /// What is asked for, in bits, until it is done.
 static WISHES: AtomicU32 = AtomicU32::new(0);
+/// Which of that a keeper is at work on.
+static BEGUN: AtomicU32 = AtomicU32::new(0);
 /// The signal that came.
 static CAME: AtomicI32 = AtomicI32::new(0);
 
@@ -100,66 +101,89 @@ thread_local! {
     static IS_KEEPER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The jobs that wait, which stay as they are.
-pub fn jobs() -> MutexGuard<'static, Jobs> {
-    JOBS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether this is the thread.
+/// Whether this is a thread of ours.
 pub fn is_keeper() -> bool {
     IS_KEEPER.get()
 }
 
-/// Has the thread do something, and waits for that. The caller holds no lock. Where there is no thread to be had, and
-/// in the thread itself, it is done at once.
+/// Has a keeper do something, and waits for that. The caller holds no lock. A thread of ours does it at once, and so does
+/// the caller where there is no keeper to be had in time.
 pub fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let _inside = Inside::begin();
     // The keeper is the parent's where the process divided without a word.
     if is_keeper() || !process::is_own() {
         return work();
     }
+    // While one is late, the lock that it waits for may still be held.
+    let patience = if LATE.load(Ordering::Acquire) > 0 { PATIENCE_AGAIN } else { PATIENCE };
+    let work = Arc::new(Mutex::new(Some(work)));
+    let take = |work: &Mutex<Option<_>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
     let (answer, answered) = mpsc::sync_channel(1);
-    let mut jobs = jobs();
-    if !jobs.has_thread && start().is_err() {
-        drop(jobs);
-        return work();
+    let theirs = work.clone();
+    let spawned = spawn(move || match take(&theirs) {
+        Some(work) => {
+            let _inside = Inside::begin();
+            let _ = answer.send(work());
+        }
+        None => {
+            LATE.fetch_sub(1, Ordering::Release);
+        }
+    });
+    if spawned.is_ok()
+        && let Ok(result) = answered.recv_timeout(patience)
+    {
+        return result;
     }
-    jobs.has_thread = true;
-    jobs.waiting.push_back(Box::new(move || {
-        let _ = answer.send(work());
-    }));
-    drop(jobs);
-    wake();
-    answered.recv().expect("the keeper does every job")
+    match take(&work) {
+        Some(work) => {
+            LATE.fetch_add(usize::from(spawned.is_ok()), Ordering::AcqRel);
+            work()
+        }
+        None => answered.recv().expect("a keeper that does not answer ends the process"),
+    }
+}
+
+/// Has a keeper do something, and does not wait. The caller does it where there is no keeper to be had.
+pub fn run_apart(work: impl FnOnce() + Send + 'static) {
+    let work = Arc::new(Mutex::new(Some(work)));
+    let take = |work: &Mutex<Option<_>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let theirs = work.clone();
+    if spawn(move || take(&theirs).into_iter().for_each(|work| work())).is_err() {
+        take(&work).into_iter().for_each(|work| work());
+    }
+}
+
+/// Others wait for what a thread of ours has locked and for its answer. So a panic there ends the process, as a crash
+/// does, instead of a wait without an end.
+struct EndsOnPanic;
+
+impl Drop for EndsOnPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            std::process::abort();
+        }
+    }
 }
 
 #[inline(never)]
-fn start() -> io::Result<()> {
-    let min = files::high_numbers() as c_int;
-    let wake = high(eventfd(0, EventfdFlags::CLOEXEC)?, min)?;
-    let signals = high(signal_descriptor()?, min)?;
-    with_signals_blocked(|| thread::Builder::new().name("dioxide-keeper".into()).spawn(keep))?;
-    for (number, fd) in [(&SIGNALS, signals), (&WAKE, wake)] {
-        let fd = fd.into_raw_fd();
-        slots::keep(fd);
-        number.store(fd, Ordering::SeqCst);
-    }
-    Ok(())
+fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let ours = move || {
+        let _ends = EndsOnPanic;
+        IS_KEEPER.set(true);
+        work();
+    };
+    with_signals_blocked(|| thread::Builder::new().name("dioxide-keeper".into()).spawn(ours)).map(drop)
 }
 
-/// The same by a number that the program does not close by accident.
-fn high(low: OwnedFd, min: c_int) -> io::Result<OwnedFd> {
-    Ok(rustix::io::fcntl_dupfd_cloexec(&low, min)?)
-}
-
-fn signal_descriptor() -> io::Result<OwnedFd> {
-    // SAFETY: the set is initialised; the number is a new one, and this function's own.
-    unsafe {
-        match libc::signalfd(-1, &only(lease::signal()), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
-            -1 => Err(io::Error::last_os_error()),
-            fd => Ok(std::os::fd::FromRawFd::from_raw_fd(fd)),
-        }
+/// The thread that gets the signals of leases, started if there is none; none if it is not there in time.
+pub fn listener() -> Option<c_int> {
+    if !STARTED.swap(true, Ordering::SeqCst) && spawn(listen).is_err() {
+        STARTED.store(false, Ordering::SeqCst);
+        return None;
     }
+    let number = || LISTENER.load(Ordering::SeqCst);
+    wait_until(|| number() != 0);
+    Some(number()).filter(|number| *number != 0)
 }
 
 fn only(signal: c_int) -> libc::sigset_t {
@@ -200,54 +224,44 @@ pub fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
     }
 }
 
-fn keep() {
-    IS_KEEPER.set(true);
-    // The numbers are there once the first job is.
-    drop(jobs());
-    let [woken, signals] = [&WAKE, &SIGNALS].map(|number| files::borrowed(number.load(Ordering::SeqCst)));
+fn listen() {
+    LISTENER.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
     let mut nap = NAP;
     let mut looked = Instant::now();
+    let mut is_ending = false;
     loop {
         // While the program's first thread lives, there is nothing to look for.
         let first_ended = FIRST_ENDED.load(Ordering::SeqCst);
         let timeout = match () {
             () if first_ended => Some(nap),
-            () => files::any_taken().then_some(LOOK),
+            () => files::is_any_taken().then_some(LOOK),
         };
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
-        let mut events = [PollFd::new(&woken, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
-        let _ = rustix::event::poll(&mut events, timeout.as_ref());
-        let [is_awake, is_signalled] = events.map(|event| !event.revents().is_empty());
-        if is_awake {
-            let _ = rustix::io::read(woken, &mut [0_u8; 8]);
-        }
-        if is_signalled {
-            take_signal();
-        }
+        let is_signalled = take_signal(timeout);
         // Another process waits for this, so it comes first.
         if is_signalled || looked.elapsed() >= LOOK {
             files::hand_back_broken();
             looked = Instant::now();
         }
         let signal = CAME.load(Ordering::Acquire);
-        if signal != 0 {
-            process::before_end();
-            end_by(signal);
+        if signal != 0 && !is_ending {
+            is_ending = true;
+            run_apart(move || {
+                process::before_end();
+                end_by(signal);
+            });
         }
         for wish in [Wish::HandBack, Wish::End] {
-            if WISHES.load(Ordering::Acquire) & wish as u32 != 0 {
-                process::grant(wish);
-                WISHES.fetch_and(!(wish as u32), Ordering::Release);
+            let bit = wish as u32;
+            let is_asked = WISHES.load(Ordering::Acquire) & bit != 0;
+            if is_asked && BEGUN.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+                run_apart(move || {
+                    process::grant(wish);
+                    WISHES.fetch_and(!bit, Ordering::Release);
+                    BEGUN.fetch_and(!bit, Ordering::Release);
+                    // It may have been asked for again between the two.
+                    wake();
+                });
             }
-        }
-        if let Some(job) = next_job() {
-            let _inside = Inside::begin();
-            job();
-            // The next one, after a look at what is more urgent.
-            wake();
         }
         if first_ended {
             end_if_alone();
@@ -256,28 +270,36 @@ fn keep() {
     }
 }
 
-fn next_job() -> Option<Job> {
-    jobs().waiting.pop_front()
-}
-
-/// Takes one signal from those that are pending. One that no lease sent was meant for the program, where all threads
-/// block it just now: it is sent again.
-fn take_signal() {
+/// Waits for a signal, and takes it. Returns whether a lease may have sent it. One that the program sent was meant for
+/// the program, where all threads block it just now: it is sent again.
+fn take_signal(timeout: Option<Duration>) -> bool {
     const POLL_MSG: c_int = 3;
-    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let timeout = timeout.map(|timeout| libc::timespec {
+        tv_sec: timeout.as_secs() as libc::time_t,
+        tv_nsec: timeout.subsec_nanos().into(),
+    });
     let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
     // SAFETY: what is filled is read only then; the signal is sent to this very process.
     unsafe {
-        let signal = libc::sigtimedwait(&only(lease::signal()), info.as_mut_ptr(), &now);
-        if signal > 0 && info.assume_init_ref().si_code != POLL_MSG {
-            let sent = libc::syscall(libc::SYS_rt_sigqueueinfo, libc::getpid(), signal, info.as_ptr());
-            // Only the first thread may send one again that came from `kill`.
-            if sent != 0 {
-                libc::kill(libc::getpid(), signal);
-            }
-            thread::sleep(LEFT_TO_THE_PROGRAM);
+        let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+        let signal = libc::sigtimedwait(&only(lease::signal()), info.as_mut_ptr(), timeout);
+        if signal <= 0 {
+            return false;
         }
+        match info.assume_init_ref().si_code {
+            POLL_MSG => return true,
+            // To this thread alone: by `wake`.
+            libc::SI_TKILL => return false,
+            _ => {}
+        }
+        let sent = libc::syscall(libc::SYS_rt_sigqueueinfo, libc::getpid(), signal, info.as_ptr());
+        // Only the first thread may send one again that came from `kill`.
+        if sent != 0 {
+            libc::kill(libc::getpid(), signal);
+        }
+        thread::sleep(LEFT_TO_THE_PROGRAM);
     }
+    false
 }
 
 /// The process ends with the last of the program's threads, or would: this one is not the program's.
@@ -288,12 +310,16 @@ fn end_if_alone() {
     }
 }
 
+/// Has the listener look at what is asked for. Returns whether it will. A wake needs no descriptor, which the program may
+/// close. The queue of signals may be full: while a file is taken, the listener looks once in [`LOOK`] nevertheless.
 fn wake() -> bool {
-    let wake = WAKE.load(Ordering::SeqCst);
-    wake >= 0 && rustix::io::write(files::borrowed(wake), &1_u64.to_ne_bytes()).is_ok()
+    let listener = LISTENER.load(Ordering::SeqCst);
+    // SAFETY: the thread is of this process, and never ends; it takes the signal from its queue.
+    let sent = || unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), listener, lease::signal()) } == 0;
+    listener != 0 && (sent() || files::is_any_taken())
 }
 
-/// Has it done by the thread, and waits for that. Returns whether there is a thread to ask. Only what may be called in a
+/// Has it done by a keeper, and waits for that. Returns whether there is a listener to ask. Only what may be called in a
 /// signal handler.
 pub fn ask(wish: Wish) -> bool {
     WISHES.fetch_or(wish as u32, Ordering::AcqRel);
@@ -315,7 +341,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
 pub fn thread_ends() {
     if rustix::thread::gettid() == rustix::process::getpid() {
         FIRST_ENDED.store(true, Ordering::SeqCst);
-        wake();
+        wait_until(|| LISTENER.load(Ordering::SeqCst) == 0 || wake());
     }
 }
 
@@ -375,15 +401,12 @@ fn set_handler(signal: c_int, handler: sighandler_t) {
     behind_sigaction(signal, &action, ptr::null_mut());
 }
 
-/// In the child of a fork, which has no such thread: what it would be woken by is its parent's.
+/// In the child of a fork, which has no such thread.
 pub fn forget() {
-    for number in [&WAKE, &SIGNALS] {
-        let fd = number.swap(-1, Ordering::SeqCst);
-        if fd >= 0 {
-            // SAFETY: it is this library's, and nothing uses it any more.
-            unsafe { rustix::io::close(fd) };
-        }
-    }
+    STARTED.store(false, Ordering::Relaxed);
+    LISTENER.store(0, Ordering::Relaxed);
+    LATE.store(0, Ordering::Relaxed);
+    BEGUN.store(0, Ordering::Relaxed);
     CAME.store(0, Ordering::Relaxed);
     WISHES.store(0, Ordering::Relaxed);
     FIRST_ENDED.store(false, Ordering::Relaxed);
@@ -391,13 +414,6 @@ pub fn forget() {
         for signal in ENDING.into_iter().filter(|signal| is_ours(handler_of(*signal))) {
             set_handler(signal, libc::SIG_DFL);
         }
-    }
-}
-
-impl Jobs {
-    /// In the child of a fork, whose parent does them.
-    pub fn forget(&mut self) {
-        std::mem::forget(std::mem::take(self));
     }
 }
 

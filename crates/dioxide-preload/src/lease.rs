@@ -4,11 +4,10 @@
 //! `open` and `truncate` of the file by its path wait, for reading too, until the lease ends; at most for the time of
 //! `/proc/sys/fs/lease-break-time`, 45 s by default. So the next opener finds the file as it was handed back.
 //!
-//! The kernel announces such an opener by a signal. It goes to the keeper alone, which blocks it and reads it from a
-//! descriptor: no handler of the program runs, and no default action. The signal is only a hint, because it can be
-//! lost: the queue of signals may be full (then the kernel sends SIGIO, which stays pending in the keeper), and a
-//! program that ignores the signal empties the queue. The state of the lease decides, so the keeper also looks at it
-//! once a second.
+//! The kernel announces such an opener by a signal. It goes to the listener alone, which blocks it and waits for it: no
+//! handler of the program runs, and no default action. The signal is only a hint, because it can be lost: the queue of
+//! signals may be full (then the kernel sends SIGIO, which stays pending in the listener), and a program that ignores
+//! the signal empties the queue. The state of the lease decides, so the listener also looks at it once a second.
 
 use std::ffi::c_int;
 use std::io;
@@ -45,8 +44,8 @@ pub enum Refusal {
     Other(String),
 }
 
-/// Takes the lease. The calling thread gets the signal when another opener waits.
-pub fn take(fd: c_int) -> Result<(), Refusal> {
+/// Takes the lease. The thread `listener` gets the signal when another opener waits.
+pub fn take(fd: c_int, listener: c_int) -> Result<(), Refusal> {
     let other = |why: &str| Err(Refusal::Other(why.into()));
     let mut owner = Owner::default();
     // SAFETY: F_GETOWN_EX writes one structure with the kernel's layout, which outlives the call.
@@ -58,7 +57,7 @@ pub fn take(fd: c_int) -> Result<(), Refusal> {
         return other("the program has a lease of it");
     }
     // Before the lease: no opener may find the program as the owner.
-    let set = set_owner(fd, F_OWNER_TID, rustix::thread::gettid().as_raw_nonzero().get())
+    let set = set_owner(fd, F_OWNER_TID, listener)
         .and_then(|()| fcntl(fd, F_SETSIG, signal()))
         .and_then(|_| fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK));
     set.map(drop).map_err(|error| {

@@ -18,24 +18,23 @@ pub enum Found {
     Other(&'static str),
 }
 
-/// Looks for what stands in the way. `is_known` are the descriptors that are watched.
+/// Looks for what stands in the way. `is_known` are the descriptors that are watched; asked for those of the file only,
+/// and for rings.
 pub fn look(key: Key, is_known: impl Fn(c_int) -> bool) -> io::Result<Option<Found>> {
     for entry in fs::read_dir("/proc/self/fd")? {
         let Some(fd) = entry?.file_name().to_str().and_then(|name| name.parse::<c_int>().ok()) else {
             continue;
         };
-        if is_known(fd) {
-            continue;
-        }
         // SAFETY: only looked at; a number that was closed meanwhile is an error.
         let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
         let Ok(stat) = rustix::fs::fstat(borrowed) else { continue };
-        if Key::of(&stat) == Some(key) {
+        if Key::of(&stat) == Some(key) && !is_known(fd) {
             return Ok(Some(Found::Descriptor));
         }
         // What is no file at all has no type.
         let is_bare = FileType::from_raw_mode(stat.st_mode) == FileType::Unknown;
-        if is_bare && link(fd).is_ok_and(|link| link.windows(8).any(|part| part == b"io_uring")) {
+        let is_ring = || link(fd).is_ok_and(|link| link.windows(8).any(|part| part == b"io_uring"));
+        if is_bare && is_ring() && !is_known(fd) {
             return Ok(Some(Found::Other("the program uses io_uring")));
         }
     }

@@ -50,6 +50,21 @@ fn close_all(first: c_int, last: c_int, close: impl Fn(c_int, c_int) -> c_int) -
     if next <= last { close(next, last) } else { 0 }
 }
 
+/// `close_range` by `kernel`, under its name or by its number.
+pub fn close_range_by(
+    first: c_uint,
+    last: c_uint,
+    flags: c_int,
+    kernel: impl Fn(c_uint, c_uint, c_int) -> c_int,
+) -> c_int {
+    let closes = flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0;
+    if !closes || first > last || process::is_elsewhere() || !files::any_known() {
+        return kernel(first, last, flags);
+    }
+    let Ok(first) = c_int::try_from(first) else { return kernel(first, last, flags) };
+    close_all(first, last_number(last), |first, last| kernel(first as c_uint, last as c_uint, flags))
+}
+
 /// The last number that there can be.
 fn last_number(last: c_uint) -> c_int {
     c_int::try_from(last).unwrap_or(c_int::MAX)
@@ -69,12 +84,7 @@ interpose! {
         })
     }
     |next| fn [close_range](first: c_uint, last: c_uint, flags: c_int) -> c_int {
-        let closes = flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0;
-        if !closes || first > last || process::is_elsewhere() || !files::any_known() {
-            return next(first, last, flags);
-        }
-        let Ok(first) = c_int::try_from(first) else { return next(first, last, flags) };
-        close_all(first, last_number(last), |first, last| next(first as c_uint, last as c_uint, flags))
+        close_range_by(first, last, flags, next)
     }
     |next| fn [dup](fd: c_int) -> c_int {
         if is_known(fd) { files::duplicate(fd, None, || next(fd)) } else { next(fd) }

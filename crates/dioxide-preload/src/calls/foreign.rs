@@ -1,5 +1,6 @@
 //! Ways to a file that the engine does not see: before one is used, the kernel gets the file back.
 
+use super::descriptors::close_range_by;
 use crate::files;
 use crate::flushes::{Effect, How};
 use crate::next::interpose;
@@ -365,6 +366,13 @@ interpose! {
             libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_syncfs => {
                 let flush = || kernel() as c_int;
                 c_long::from(transfer::sync_by_kernel(first as c_int, flush))
+            }
+            // A file may be taken between the hand-back and this: its descriptors in the engine stay open.
+            libc::SYS_close_range => {
+                let by_kernel = |first: c_uint, last: c_uint, flags: c_int| {
+                    next(number, first.into(), last.into(), flags.into(), fourth, fifth, sixth) as c_int
+                };
+                close_range_by(first as c_uint, second as c_uint, third as c_int, by_kernel).into()
             }
             _ => kernel(),
         }

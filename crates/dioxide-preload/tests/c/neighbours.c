@@ -4,6 +4,10 @@
 //   neighbours close FILE [N]   closes N times while the other process writes
 //   neighbours theirs FILE N    is the other process: writes N synced blocks from AT on, each counted in FILE.acks
 //   neighbours theirs-late FILE N    the same, of a file that may be grown
+//   neighbours opener FILE    opens and closes FILE for each byte that it reads, and answers with a byte
+//   neighbours locks FILE     locks and unlocks parts of FILE until it is killed
+//   neighbours stuck FILE ON_ANOTHER_FILE_SYSTEM    waits for a byte with both open, then writes and closes FILE
+//   neighbours plugin FILE LIBRARY    loads LIBRARY, which opens files in its constructor and by a call
 //   neighbours check FILE       whether all that was counted is there
 //
 // The other process is spawned with no environment, so without the library, and inherits no descriptor.
@@ -13,9 +17,12 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -79,10 +86,8 @@ static void theirs(long count, int may_be_grown) {
     }
 }
 
-static pid_t spawn_theirs(long count) {
-    char number[32], *none[] = {NULL};
-    snprintf(number, sizeof number, "%ld", count);
-    char *arguments[] = {(char *)self, "theirs", (char *)path, number, NULL};
+static pid_t spawn(const char *mode, const char *argument) {
+    char *none[] = {NULL}, *arguments[] = {(char *)self, (char *)mode, (char *)path, (char *)argument, NULL};
     pid_t pid;
     errno = posix_spawn(&pid, self, NULL, NULL, arguments, none);
     if (errno != 0)
@@ -90,11 +95,71 @@ static pid_t spawn_theirs(long count) {
     return pid;
 }
 
+static pid_t spawn_theirs(long count) {
+    char number[32];
+    snprintf(number, sizeof number, "%ld", count);
+    return spawn("theirs", number);
+}
+
 static void run_theirs(long count) {
     int status;
     pid_t pid = spawn_theirs(count);
     must("waitpid", waitpid(pid, &status, 0), pid);
     must("theirs", status, 0);
+}
+
+// The opener has the ends of two pipes by these numbers.
+enum { ASKS = 90, ASKED, ANSWERS, ANSWERED };
+
+static void opener(void) {
+    char byte;
+    while (read(ASKED, &byte, 1) == 1) {
+        int file = open(path, O_RDONLY);
+        must("their open", file >= 0, 1);
+        close(file);
+        must("their answer", write(ANSWERS, "", 1), 1);
+    }
+}
+
+static pid_t spawn_opener(void) {
+    int ask[2], answer[2];
+    must("pipe", pipe(ask), 0);
+    must("pipe", pipe(answer), 0);
+    must("dup2", dup3(ask[1], ASKS, O_CLOEXEC), ASKS);
+    must("dup2", dup2(ask[0], ASKED), ASKED);
+    must("dup2", dup2(answer[1], ANSWERS), ANSWERS);
+    must("dup2", dup3(answer[0], ANSWERED, O_CLOEXEC), ANSWERED);
+    for (int end = 0; end < 2; end++) {
+        close(ask[end]);
+        close(answer[end]);
+    }
+    return spawn("opener", NULL);
+}
+
+static void ask_opener(void) {
+    must("ask", write(ASKS, "", 1), 1);
+}
+
+static void wait_for_opener(void) {
+    char byte;
+    must("answer", read(ANSWERED, &byte, 1), 1);
+}
+
+// Each lock is a line of /proc/locks, so the lines of others move.
+enum { LOCKERS = 2, OF_LOCKS = 300, OF_BREAKS = 40 };
+
+static void locks(void) {
+    int file = open(path, O_RDWR | O_CREAT, 0644);
+    must("prctl", prctl(PR_SET_PDEATHSIG, SIGKILL), 0);
+    for (;;) {
+        struct flock all = {.l_type = F_UNLCK};
+        for (int i = 0; i < OF_LOCKS; i++) {
+            struct flock one = {.l_type = F_RDLCK, .l_start = 2 * i, .l_len = 1};
+            must("lock", fcntl(file, F_OFD_SETLK, &one), 0);
+        }
+        must("unlock", fcntl(file, F_OFD_SETLK, &all), 0);
+        usleep(100);
+    }
 }
 
 static void check(void) {
@@ -265,6 +330,157 @@ static void child(void) {
     must("close", close(fd), 0);
 }
 
+// A lease that is broken is the program's until it ends, whatever else is locked on the machine.
+static void among_locks(void) {
+    const char *file = path;
+    char other[4200];
+    snprintf(other, sizeof other, "%s.locks", path);
+    path = other;
+    pid_t lockers[LOCKERS];
+    for (int i = 0; i < LOCKERS; i++)
+        lockers[i] = spawn("locks", NULL);
+    path = file;
+    pid_t pid = spawn_opener();
+    for (int n = 0; n < OF_BREAKS; n++) {
+        struct stat stat;
+        begin(O_RDWR | O_APPEND);
+        ask_opener();
+        wait_for_opener();
+        append_blocks(1);
+        must("close", close(fd), 0);
+        must("stat", lstat(path, &stat), 0);
+        must("length", stat.st_size, 2 * BLOCK);
+    }
+    kill(pid, SIGKILL);
+    for (int i = 0; i < LOCKERS; i++)
+        kill(lockers[i], SIGKILL);
+    while (wait(NULL) > 0)
+        ;
+    unlink(other);
+}
+
+static volatile sig_atomic_t armed;
+
+static void ask_and_stay(int signal) {
+    (void)signal;
+    if (armed) {
+        armed = 0;
+        ask_opener();
+        // The keeper meets this thread wherever it was.
+        usleep(3000);
+    }
+}
+
+// The other process opens the file while a thread of the program is at any place in a close.
+static void close_meanwhile(void) {
+    enum { COPIES = 40 };
+    pid_t pid = spawn_opener();
+    struct sigaction action = {.sa_handler = ask_and_stay, .sa_flags = SA_RESTART};
+    must("sigaction", sigaction(SIGALRM, &action, NULL), 0);
+    for (unsigned n = 0; n < 200; n++) {
+        int copies[COPIES];
+        begin(O_RDWR);
+        for (int i = 0; i < COPIES; i++)
+            copies[i] = fcntl(fd, F_DUPFD_CLOEXEC, 100);
+        struct itimerval soon = {.it_value.tv_usec = 30 + (long)(scramble(n) % 300)};
+        armed = 1;
+        must("setitimer", setitimer(ITIMER_REAL, &soon, NULL), 0);
+        for (int i = 0; i < COPIES; i++)
+            must("close", close(copies[i]), 0);
+        while (armed)
+            ;
+        wait_for_opener();
+        must("close", close(fd), 0);
+    }
+    kill(pid, SIGKILL);
+    must("waitpid", waitpid(pid, NULL, 0), pid);
+}
+
+// What the library has for itself is closed with all that the program has.
+static void close_range_by_number(void) {
+    for (int n = 0; n < 3; n++) {
+        begin(O_RDWR);
+        must("close_range", syscall(SYS_close_range, 3, ~0U, 0), 0);
+        begin(O_RDWR);
+        run_theirs(8);
+        must("close", close(fd), 0);
+        check();
+    }
+}
+
+enum { WRITERS = 4, OF_WRITES = 100 };
+static int writes, is_over;
+
+static void *write_on(void *place) {
+    char *block = aligned_alloc(BLOCK, BLOCK);
+    struct iovec part = {block, BLOCK};
+    fill(block, BLOCK, 'A');
+    while (!__atomic_load_n(&is_over, __ATOMIC_ACQUIRE)) {
+        must("pwritev2", pwritev2(fd, &part, 1, (off_t)(size_t)place * BLOCK, RWF_DSYNC), BLOCK);
+        __atomic_fetch_add(&writes, 1, __ATOMIC_RELEASE);
+    }
+    free(block);
+    return NULL;
+}
+
+// Durable writes of threads meet, so the library takes the file in either way.
+static void beside_writers(void) {
+    pthread_t threads[WRITERS];
+    begin(O_RDWR);
+    append_blocks(WRITERS);
+    for (size_t n = 0; n < WRITERS; n++)
+        must("thread", pthread_create(&threads[n], NULL, write_on, (void *)n), 0);
+    while (__atomic_load_n(&writes, __ATOMIC_ACQUIRE) < OF_WRITES)
+        usleep(100);
+    run_theirs(8);
+    // They write by the kernel now.
+    int before = __atomic_load_n(&writes, __ATOMIC_ACQUIRE);
+    while (__atomic_load_n(&writes, __ATOMIC_ACQUIRE) < before + OF_WRITES)
+        usleep(100);
+    __atomic_store_n(&is_over, 1, __ATOMIC_RELEASE);
+    for (int n = 0; n < WRITERS; n++)
+        must("join", pthread_join(threads[n], NULL), 0);
+    must("close", close(fd), 0);
+    check();
+}
+
+static void wait_for_test(const char *line) {
+    puts(line);
+    fflush(stdout);
+    getchar();
+}
+
+static void stuck(const char *other) {
+    const char *file = path;
+    path = other;
+    begin(O_RDWR | O_APPEND);
+    path = file;
+    begin(O_RDWR | O_APPEND);
+    wait_for_test("ready");
+    append_blocks(512);
+    must("close", close(fd), 0);
+    check();
+    // The test lets the other file go on, which the end of the process needs.
+    wait_for_test("done");
+}
+
+static void plugin(const char *library) {
+    char loaded[4200];
+    snprintf(loaded, sizeof loaded, "%s.loaded", path);
+    setenv("PLUGIN_FILE", loaded, 1);
+    void *handle = dlopen(library, RTLD_NOW);
+    if (handle == NULL)
+        die("%s", dlerror());
+    void (*run)(const char *) = (void (*)(const char *))dlsym(handle, "run");
+    run(path);
+    must("dlclose", dlclose(handle), 0);
+    struct stat stat;
+    must("stat", lstat(loaded, &stat), 0);
+    must("length", stat.st_size, BLOCK);
+    must("stat", lstat(path, &stat), 0);
+    must("length", stat.st_size, BLOCK);
+}
+
 // --- alone ---
 
 static void open_and_close(const char *what, int opened) {
@@ -399,6 +615,12 @@ static const struct {
     {"flags", flags},
     {"write_only", write_only},
     {"rights_lost", rights_lost},
+    {"opener", opener},
+    {"locks", locks},
+    {"among_locks", among_locks},
+    {"close_meanwhile", close_meanwhile},
+    {"close_range_by_number", close_range_by_number},
+    {"beside_writers", beside_writers},
 };
 
 int main(int argc, char **argv) {
@@ -419,6 +641,14 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "check") == 0) {
         check();
+        return 0;
+    }
+    if (strcmp(argv[1], "stuck") == 0) {
+        stuck(argv[3]);
+        return 0;
+    }
+    if (strcmp(argv[1], "plugin") == 0) {
+        plugin(argv[3]);
         return 0;
     }
     if (strcmp(argv[1], "close") == 0) {

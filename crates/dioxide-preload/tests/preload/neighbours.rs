@@ -3,20 +3,24 @@
 
 use super::rig::*;
 use dioxide_testkit::files;
-use dioxide_testkit::lab::{Applies, Fs, TestDir};
-use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials_where};
-use std::fs;
+use dioxide_testkit::lab::{self, Applies, Fs, TestDir};
+use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trials_where, volume_trial};
+use dioxide_testkit::volume::{SIZE_MIN, Volume};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 /// An open that waits for a lease until the kernel removes it waits 45 s.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// What `c/neighbours.c` does beside another process, and alone.
-const MODES: [(&str, &str); 8] = [
+const MODES: [(&str, &str); 9] = [
     ("truncate", "ftruncate_destroys_what_another_process_synced"),
     ("append", "an_append_lands_over_what_another_process_wrote"),
     ("close", "a_close_destroys_what_another_process_synced"),
@@ -24,6 +28,7 @@ const MODES: [(&str, &str); 8] = [
     ("no_queue", "a_signal_that_is_lost_leaves_the_other_process_waiting"),
     ("child", "an_open_waits_for_a_child_that_has_no_keeper"),
     ("opens_again", "an_open_by_the_program_waits_for_its_own_lease"),
+    ("close_range_by_number", "a_close_range_by_number_ends_the_wakes_of_the_keeper"),
     ("flags", "the_flags_of_the_description_act_on_the_engine"),
 ];
 
@@ -129,6 +134,104 @@ fn a_file_opened_for_writing_only(dir: TestDir) -> TrialResult {
     let [control, lazily, eagerly] = lengths;
     let control = control?;
     assert_eq!((lazily?, eagerly?), (control, control));
+    Ok(())
+}
+
+/// The lease of a file that threads write to at the time, taken when it was opened or when writes met.
+fn a_break_beside_writers_loses_what_the_other_process_synced(dir: TestDir) -> TrialResult {
+    for with in With::ALL {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        let mut command = neighbours(&dir, &["beside_writers", "file"], with);
+        let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+        assert!(with == With::Nothing || finished.stderr.contains(HANDED_BACK), "{}", finished.stderr);
+        is_exact(&dir.join("file"))?;
+    }
+    Ok(())
+}
+
+/// Many rounds, so only where they are quick.
+fn others_lose_nothing_in_rounds(dir: TestDir, mode: &str) -> TrialResult {
+    for with in [With::Nothing, With::Eager] {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        run(&mut neighbours(&dir, &[mode, "file"], with), 2 * LIMIT)?.well()?;
+        is_exact(&dir.join("file"))?;
+    }
+    Ok(())
+}
+
+/// A file system that takes no changes until this is dropped.
+struct Frozen(File);
+
+impl Frozen {
+    const FREEZE: libc::c_ulong = 0xc004_5877;
+    const THAW: libc::c_ulong = 0xc004_5878;
+
+    fn begin(path: &Path) -> std::io::Result<Self> {
+        let root = File::open(path)?;
+        // SAFETY: the request takes no memory.
+        match unsafe { libc::ioctl(root.as_raw_fd(), Self::FREEZE, 0) } {
+            0 => Ok(Self(root)),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // SAFETY: the request takes no memory.
+        unsafe { libc::ioctl(self.0.as_raw_fd(), Self::THAW, 0) };
+    }
+}
+
+/// One file cannot be handed back, since its file system is frozen. Another one can.
+fn a_stuck_file_delays_the_break_of_another_one() -> TrialResult {
+    let volume = Volume::new(Fs::Ext4, SIZE_MIN)?;
+    let dir = lab::fresh_dir(Fs::Ext4, "a_stuck_file_delays_the_break_of_another_one")?;
+    let stuck = volume.path().join("stuck");
+    let mut command = neighbours(&dir, &["stuck", "file"], With::Eager);
+    let spawned = command.arg(&stuck).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut ours = Stopped(spawned);
+    let (stdin, stdout) = (ours.0.stdin.take(), ours.0.stdout.take());
+    let (mut stdin, mut lines) = (stdin.expect("piped"), BufReader::new(stdout.expect("piped")).lines());
+    let mut line = || lines.next().transpose().map(Option::unwrap_or_default);
+    assert_eq!(line()?, "ready");
+    let frozen = Frozen::begin(volume.path())?;
+    let path = stuck.clone();
+    let reader = thread::spawn(move || File::open(path).map(drop));
+    // Its break has been noticed: the marker cannot be removed, nor the file truncated.
+    let is_breaking = || -> std::io::Result<bool> {
+        let infos = fs::read_dir(format!("/proc/{}/fdinfo", ours.0.id()))?;
+        let texts = infos.map(|info| fs::read_to_string(info?.path()));
+        Ok(texts.into_iter().filter_map(Result::ok).any(|text| text.contains("BREAKING")))
+    };
+    while !is_breaking()? {
+        thread::sleep(Duration::from_millis(1));
+    }
+    run(&mut neighbours(&dir, &["theirs", "file", "8"], With::Nothing), LIMIT)?.well()?;
+    assert!(!reader.is_finished(), "the stuck file was handed back");
+    stdin.write_all(b"\n")?;
+    assert_eq!(line()?, "done");
+    drop(frozen);
+    stdin.write_all(b"\n")?;
+    let ended = ours.0.wait()?;
+    assert!(ended.success(), "{ended}");
+    reader.join().expect("it does not panic")?;
+    is_exact(&stuck)?;
+    is_exact(&dir.join("file"))
+}
+
+/// The thread that loads a library holds the loader's lock. A keeper needs it to begin, and the thread waited for that.
+fn an_open_in_a_constructor_of_a_loaded_library_hangs(dir: TestDir) -> TrialResult {
+    let library = c_program("plugin", ("so", &["-shared", "-fPIC"]));
+    for with in With::ALL {
+        let dir = empty(&dir, &format!("{with:?}"))?;
+        let mut command = neighbours(&dir, &["plugin", "file"], with);
+        let finished = run(command.arg(&library).env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+        let why = "not taken over: there is no thread to be had";
+        assert!(with != With::Eager || finished.stderr.contains(why), "{}", finished.stderr);
+        is_exact(&dir.join("file"))?;
+        is_exact(&dir.join("file.loaded"))?;
+    }
     Ok(())
 }
 
@@ -242,6 +345,10 @@ fn everywhere(_: Fs) -> Applies {
     Ok(())
 }
 
+fn where_writes_meet(fs: Fs) -> Applies {
+    if fs == Fs::Tmpfs { Err("writes seldom meet where none waits for a device") } else { Ok(()) }
+}
+
 fn on_ext4(fs: Fs) -> Applies {
     if fs == Fs::Ext4 { Ok(()) } else { Err("tried on ext4") }
 }
@@ -283,6 +390,26 @@ pub fn trials() -> Vec<Trial> {
                 everywhere,
                 a_stopped_process_destroys_what_another_one_synced,
             ),
+            lab_trials_where(
+                "a_break_beside_writers_loses_what_the_other_process_synced",
+                where_writes_meet,
+                a_break_beside_writers_loses_what_the_other_process_synced,
+            ),
+            lab_trials_where("locks_of_others_hide_a_lease_that_breaks", on_ext4, |dir: TestDir| {
+                others_lose_nothing_in_rounds(dir, "among_locks")
+            }),
+            lab_trials_where("a_break_during_a_close_ends_the_keeper", on_ext4, |dir: TestDir| {
+                others_lose_nothing_in_rounds(dir, "close_meanwhile")
+            }),
+            lab_trials_where(
+                "an_open_in_a_constructor_of_a_loaded_library_hangs",
+                on_ext4,
+                an_open_in_a_constructor_of_a_loaded_library_hangs,
+            ),
+            vec![volume_trial(
+                "ext4::a_stuck_file_delays_the_break_of_another_one",
+                a_stuck_file_delays_the_break_of_another_one,
+            )],
             lab_trials_where("a_file_opened_for_writing_only", everywhere, a_file_opened_for_writing_only),
             lab_trials_where(
                 "a_call_needs_more_stack_than_a_small_thread_has",
