@@ -274,6 +274,7 @@ fn listen() {
 /// the program, where all threads block it just now: it is sent again.
 fn take_signal(timeout: Option<Duration>) -> bool {
     const POLL_MSG: c_int = 3;
+    const KERNEL_SET_BYTES: usize = 8;
     let timeout = timeout.map(|timeout| libc::timespec {
         tv_sec: timeout.as_secs() as libc::time_t,
         tv_nsec: timeout.subsec_nanos().into(),
@@ -282,7 +283,16 @@ fn take_signal(timeout: Option<Duration>) -> bool {
     // SAFETY: what is filled is read only then; the signal is sent to this very process.
     unsafe {
         let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-        let signal = libc::sigtimedwait(&only(lease::signal()), info.as_mut_ptr(), timeout);
+        let set = only(lease::signal());
+        // By number: libc's own function reports SI_TKILL as SI_USER.
+        let signal = libc::syscall(
+            libc::SYS_rt_sigtimedwait,
+            &raw const set,
+            info.as_mut_ptr(),
+            timeout,
+            KERNEL_SET_BYTES,
+        );
+        let signal = signal as c_int;
         if signal <= 0 {
             return false;
         }
