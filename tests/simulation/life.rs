@@ -496,17 +496,17 @@ impl Checker {
             file.set_len(end).unwrap_or_else(|error| panic!("{at}: {error}"));
         }
         let len = file.len().expect("no reader");
+        // Where growth was refused for good, the kernel moves the end too, and no marker stands.
+        let kernel_extends = self.growth == Growth::None || file.recovery().is_none();
         if !len.is_multiple_of(BLOCK_BYTES) {
-            // Only a short write that moves the end itself can end so, and nothing can be appended to that. Where growth was
-            // refused for good, the kernel moves the end too, and no marker stands.
-            let kernel_extends = self.growth == Growth::None || file.recovery().is_none();
+            // Only a short write that moves the end itself can end so, and nothing can be appended to that.
             assert!(self.short_writes && kernel_extends, "{at}: {len} bytes");
             file.set_len(len / BLOCK_BYTES * BLOCK_BYTES).unwrap_or_else(|error| panic!("{at}: {error}"));
         }
         let content = read(&file);
         // What the system itself extends may be longer than what was written; and the rest of a block that a short
         // write ends in is zeroed, until the write is resumed.
-        let may_have_zeros = self.growth == Growth::None || self.short_writes;
+        let may_have_zeros = kernel_extends || self.short_writes;
         oracle.check_after_crash(&content, may_have_zeros, &at);
         file.close().unwrap_or_else(|error| panic!("{at}: {error}"));
         assert_eq!(
