@@ -191,14 +191,9 @@ pub fn settings() -> Option<&'static Settings> {
 }
 
 /// Whether any file is served by the engine.
-pub fn is_any_taken() -> bool {
-    TAKEN.load(Ordering::Acquire) > 0
-}
-
-/// The same, for a call of the program.
 #[inline]
 pub fn any_taken() -> bool {
-    is_any_taken() && !is_inside()
+    TAKEN.load(Ordering::Acquire) > 0 && !is_inside()
 }
 
 /// Whether any file is known at all.

@@ -74,7 +74,7 @@ pub enum Wish {
 /// The first, which stays until the process ends, and the listener.
 const THREADS_LEFT: usize = 2;
 
-/// While a file is taken, leases are looked at so often, should a signal be lost.
+/// Leases and wishes are looked at so often, should a signal be lost.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A signal of the program's that came here is sent again, and left to the program for so long.
@@ -232,11 +232,7 @@ fn listen() {
     loop {
         // While the program's first thread lives, there is nothing to look for.
         let first_ended = FIRST_ENDED.load(Ordering::SeqCst);
-        let timeout = match () {
-            () if first_ended => Some(nap),
-            () => files::is_any_taken().then_some(LOOK),
-        };
-        let is_signalled = take_signal(timeout);
+        let is_signalled = take_signal(if first_ended { nap } else { LOOK });
         // Another process waits for this, so it comes first.
         if is_signalled || looked.elapsed() >= LOOK {
             files::hand_back_broken();
@@ -272,24 +268,21 @@ fn listen() {
 
 /// Waits for a signal, and takes it. Returns whether a lease may have sent it. One that the program sent was meant for
 /// the program, where all threads block it just now: it is sent again.
-fn take_signal(timeout: Option<Duration>) -> bool {
+fn take_signal(timeout: Duration) -> bool {
     const POLL_MSG: c_int = 3;
     const KERNEL_SET_BYTES: usize = 8;
-    let timeout = timeout.map(|timeout| libc::timespec {
-        tv_sec: timeout.as_secs() as libc::time_t,
-        tv_nsec: timeout.subsec_nanos().into(),
-    });
+    let timeout =
+        libc::timespec { tv_sec: timeout.as_secs() as libc::time_t, tv_nsec: timeout.subsec_nanos().into() };
     let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
     // SAFETY: what is filled is read only then; the signal is sent to this very process.
     unsafe {
-        let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
         let set = only(lease::signal());
         // By number: libc's own function reports SI_TKILL as SI_USER.
         let signal = libc::syscall(
             libc::SYS_rt_sigtimedwait,
             &raw const set,
             info.as_mut_ptr(),
-            timeout,
+            &raw const timeout,
             KERNEL_SET_BYTES,
         );
         let signal = signal as c_int;
@@ -321,12 +314,14 @@ fn end_if_alone() {
 }
 
 /// Has the listener look at what is asked for. Returns whether it will. A wake needs no descriptor, which the program may
-/// close. The queue of signals may be full: while a file is taken, the listener looks once in [`LOOK`] nevertheless.
+/// close. The queue of signals may be full: the listener looks once in [`LOOK`] nevertheless.
 fn wake() -> bool {
     let listener = LISTENER.load(Ordering::SeqCst);
-    // SAFETY: the thread is of this process, and never ends; it takes the signal from its queue.
-    let sent = || unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), listener, lease::signal()) } == 0;
-    listener != 0 && (sent() || files::is_any_taken())
+    if listener != 0 {
+        // SAFETY: the thread is of this process, and never ends; it takes the signal from its queue.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), listener, lease::signal()) };
+    }
+    listener != 0
 }
 
 /// Has it done by a keeper, and waits for that. Returns whether there is a listener to ask. Only what may be called in a
@@ -351,7 +346,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
 pub fn thread_ends() {
     if rustix::thread::gettid() == rustix::process::getpid() {
         FIRST_ENDED.store(true, Ordering::SeqCst);
-        wait_until(|| LISTENER.load(Ordering::SeqCst) == 0 || wake());
+        wake();
     }
 }
 
