@@ -300,7 +300,8 @@ impl Engine {
     }
 
     fn adopt_cut(&self, len: u64) {
-        self.kept_to.fetch_min(len, Ordering::Relaxed);
+        // Nothing else runs meanwhile.
+        self.kept_to.store(len.min(self.kept_to.load(Ordering::Relaxed)), Ordering::Relaxed);
         self.adopt(|core| core.cut(len));
     }
 
