@@ -81,8 +81,7 @@ pub(crate) fn descriptor(options: &OpenOptions, fd: OwnedFd, path: &Path) -> Res
     let key = Key::of(&facts);
     let file =
         || Locked::with_lease(fd, &facts).map_err(|kind| Error::new(Operation::Open, &path, None, kind));
-    let engine =
-        process.registry.open(key, || make_engine(options, process, &path, file()?, facts.clone()))?;
+    let engine = process.registry.open(key, || make_engine(options, process, &path, file, facts.clone()))?;
     shared(options, process, key, engine)
 }
 
@@ -170,7 +169,8 @@ impl Opening for OpeningOne<'_> {
     fn engine(self) -> Result<Engine> {
         let Self { options, process, path, there } = self;
         let (fd, facts) = open_there(options, process, path, there)?;
-        let file = Locked::new(fd, &facts).map_err(|kind| Error::new(Operation::Open, path, None, kind))?;
+        let locked = facts.clone();
+        let file = || Locked::new(fd, &locked).map_err(|kind| Error::new(Operation::Open, path, None, kind));
         make_engine(options, process, path, file, facts)
     }
 }
@@ -308,10 +308,12 @@ fn make_engine(
     options: &OpenOptions,
     process: &'static Process,
     path: &Arc<Path>,
-    file: Locked,
+    file: impl FnOnce() -> Result<Locked>,
     facts: Facts,
 ) -> Result<Engine> {
+    // Before the lock: a child of a fork learns of a wedge also while its parent has the file open.
     let fs = file_system(process, path, Operation::Open, facts.fs, facts.through)?;
+    let file = file()?;
     let (recovery, held) = match facts.is_device {
         true => (Recovery::clean(facts.len), None),
         false => recovered(file.backend(), &fs, path, &facts)?,

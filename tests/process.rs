@@ -475,7 +475,9 @@ fn leave_a_program_behind(acks: &Acks, args: &[String]) {
 fn open_soon(path: &Path) -> dioxide::Result<File> {
     for _ in 0..200 {
         match writable().open(path) {
-            Err(error) if *error.kind() == ErrorKind::Locked => std::thread::sleep(Duration::from_millis(10)),
+            Err(error) if matches!(error.kind(), ErrorKind::Locked | ErrorKind::Busy(_)) => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
             result => return result,
         }
     }
