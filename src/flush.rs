@@ -79,14 +79,17 @@ pub struct Company {
     pub others_in_flight: bool,
     /// Something below is written but not stable, so that this write alone would not be enough.
     pub unstable_below: bool,
+    /// The write takes space. If there is none, a plain write fails and can be tried again; of one with RWF_DSYNC the kernel does
+    /// not say whether its flush failed.
+    pub allocates: bool,
 }
 
 /// A lone writer saves a call (and on a device with FUA the flush) by RWF_DSYNC. Writers in company
 /// each leave their request plain and share one flush: N requests with RWF_DSYNC are N flushes and,
 /// into unwritten space, N journal commits.
 pub fn means(company: Company) -> Means {
-    let Company { writes_through, is_device, others_in_flight, unstable_below } = company;
-    let shares = is_device || others_in_flight || unstable_below;
+    let Company { writes_through, is_device, others_in_flight, unstable_below, allocates } = company;
+    let shares = is_device || others_in_flight || unstable_below || allocates;
     if shares && !writes_through { Means::SharedFlush } else { Means::Dsync }
 }
 
@@ -179,17 +182,24 @@ mod tests {
             is_device: false,
             others_in_flight: false,
             unstable_below: false,
+            allocates: false,
         };
         assert_eq!(means(alone), Means::Dsync);
         assert_eq!(means(Company { is_device: true, ..alone }), Means::SharedFlush);
         assert_eq!(means(Company { others_in_flight: true, ..alone }), Means::SharedFlush);
         assert_eq!(means(Company { unstable_below: true, ..alone }), Means::SharedFlush);
+        assert_eq!(means(Company { allocates: true, ..alone }), Means::SharedFlush);
     }
 
     #[test]
     fn where_each_write_is_durable_by_itself_none_waits_for_a_flush() {
-        let beside =
-            Company { writes_through: true, is_device: false, others_in_flight: true, unstable_below: true };
+        let beside = Company {
+            writes_through: true,
+            is_device: false,
+            others_in_flight: true,
+            unstable_below: true,
+            allocates: true,
+        };
         assert_eq!(means(beside), Means::Dsync);
     }
 

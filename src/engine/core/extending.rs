@@ -257,7 +257,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.sizes.reserve_to(span.end);
         self.space.zeros_to = self.space.zeros_to.max(blocks_end);
         let head = if records { self.head(offset, end) } else { 0 };
-        let means = durable.then(|| if head > 0 { Means::SharedFlush } else { self.means() });
+        let allocates = self.space.prepared.is_none();
+        let means = durable.then(|| if head > 0 { Means::SharedFlush } else { self.means(allocates) });
         let id = self.next_id();
         let owner = members[0].0.clone();
         let work = Work::Write { segments, offset, head, means, extends, records, composed: None };
@@ -275,12 +276,13 @@ impl<T: Clone + PartialEq> Core<T> {
         if crosses && self.space.prepared != Some(Prepared::Zeroed) { unit } else { 0 }
     }
 
-    pub(super) fn means(&self) -> Means {
+    pub(super) fn means(&self, allocates: bool) -> Means {
         flush::means(Company {
             writes_through: self.ground.writes_through,
             is_device: self.ground.is_device,
             others_in_flight: self.in_flight > 0 || self.positional.in_flight() > 0 || self.flushes.running(),
             unstable_below: self.sizes.durable < self.sizes.written || !self.waiting.is_empty(),
+            allocates,
         })
     }
 

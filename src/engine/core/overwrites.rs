@@ -48,7 +48,7 @@ impl<T: Clone + PartialEq> Core<T> {
             return self.positional.hold_up(offset, member);
         }
         // Below the end it may be a hole, or shared with another file; the repeated write finds out (`Transfer`).
-        let means = member.durable.then(|| self.means());
+        let means = member.durable.then(|| self.means(false));
         let id = self.next_id();
         self.positional.send(id, vec![(span, member)], means, out);
     }
