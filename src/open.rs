@@ -357,6 +357,7 @@ pub(crate) fn ground(
         tail,
         is_device: facts.is_device,
         writes_through: facts.writes_through,
+        without_journal: sys::probe::is_without_journal(facts),
         overwrites_in_place,
         prepared,
         epoch,

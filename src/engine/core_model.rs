@@ -146,6 +146,7 @@ impl Model {
             append_unit: BLOCK,
             is_device: false,
             writes_through: false,
+            without_journal: false,
             overwrites_in_place: true,
             prepared,
             epoch: 0,

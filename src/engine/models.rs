@@ -317,6 +317,7 @@ impl File {
                 append_unit: BLOCK,
                 is_device: false,
                 writes_through: false,
+                without_journal: false,
                 overwrites_in_place: true,
                 prepared: (grows != Grows::Never).then_some(Prepared::Unwritten),
                 epoch: 0,

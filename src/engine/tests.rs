@@ -121,6 +121,7 @@ fn ground(prepared: Option<Prepared>) -> Ground {
         append_unit: BLOCK_BYTES,
         is_device: false,
         writes_through: false,
+        without_journal: false,
         overwrites_in_place: true,
         prepared,
         epoch: 0,

@@ -247,6 +247,11 @@ fn ext_keeps_unwritten(fd: BorrowedFd<'_>, facts: &Facts, options: &str) -> Resu
     }
 }
 
+/// Whether it is ext4 without a journal.
+pub(crate) fn is_without_journal(facts: &Facts) -> bool {
+    !facts.is_device && has_journal(rustix::fs::major(facts.fs), rustix::fs::minor(facts.fs)) == Some(false)
+}
+
 /// ext4 shows the process id of its journal thread, or `<none>`.
 fn has_journal(major: u32, minor: u32) -> Option<bool> {
     let device = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;

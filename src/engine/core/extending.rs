@@ -282,7 +282,7 @@ impl<T: Clone + PartialEq> Core<T> {
             is_device: self.ground.is_device,
             others_in_flight: self.in_flight > 0 || self.positional.in_flight() > 0 || self.flushes.running(),
             unstable_below: self.sizes.durable < self.sizes.written || !self.waiting.is_empty(),
-            allocates,
+            allocates: allocates && !self.ground.without_journal,
         })
     }
 

@@ -149,6 +149,8 @@ pub struct Ground {
     pub is_device: bool,
     /// Each write is durable when it returns (see `Facts`), so that a durable write has no flush to share.
     pub writes_through: bool,
+    /// ext4 without a journal, where a write and a flush of its own lost more than a durable write.
+    pub without_journal: bool,
     /// What was written once is written over where it lies, and so needs no space again. Known of files that grow ahead.
     pub overwrites_in_place: bool,
     /// How space ahead is prepared; nothing where it is not.
