@@ -19,9 +19,8 @@
 use super::core::Core;
 use super::grower::changed_by_another;
 use super::token::Token;
-use super::truncate::{Attempt, LOOKS_MAX, Takes, truncate, written_by};
+use super::truncate::{Attempt, LOOKS_MAX, Takes, refuse_other_writers, truncate, written_by};
 use super::{Engine, io, queue, read_up_to};
-use crate::backend::Exclusion;
 use crate::buffer::Buffer;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::marker::{Marker, Mode, Prepared};
@@ -324,9 +323,7 @@ impl Engine {
         len: u64,
         theirs: Option<u64>,
     ) -> std::io::Result<Attempt<Option<u64>>> {
-        if let Exclusion::Refused(who) = self.backend.exclude_others()? {
-            return Err(written_by(&who));
-        }
+        refuse_other_writers(&*self.backend)?;
         let announcing = self.lock().truncating_marker(marker, base);
         match self.mark(announcing) {
             // A full disk, and yet no reason to keep it full. Or the attribute may not be set any more.

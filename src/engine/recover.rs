@@ -14,8 +14,10 @@
 //! looks like an append in flight when the crash came, and is truncated.
 
 use super::io::flushed;
-use super::truncate::{Attempt, LOOKS_MAX as TRUNCATES_MAX, Takes, truncate, written_by};
-use crate::backend::{Backend, Exclusion};
+use super::truncate::{
+    Attempt, LOOKS_MAX as TRUNCATES_MAX, Takes, refuse_other_writers, truncate, written_by,
+};
+use crate::backend::Backend;
 use crate::marker::{Identity, Marker};
 use crate::os_error::is_no_space;
 use crate::recovery::{Extent, Recovery, Verdict, judge, written_ranges};
@@ -154,9 +156,7 @@ fn cut(
 ) -> io::Result<Attempt<(u64, Vec<Range<u64>>)>> {
     let end = found.ceiling;
     if end < found.physical_size {
-        if let Exclusion::Refused(who) = backend.exclude_others()? {
-            return Err(written_by(&who));
-        }
+        refuse_other_writers(backend)?;
         let grown_to = marker.grown_to.max(found.physical_size);
         let last = Marker { base: end, grown_from: grown_to, grown_to, ..marker.before_truncation() };
         match backend.write_marker(&last.encode()) {

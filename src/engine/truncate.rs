@@ -67,6 +67,14 @@ pub(super) fn truncate<T: PartialEq>(
     Err(written_by("another program"))
 }
 
+/// Fails while another process has the file open for writing. Asked before a marker announces a truncate.
+pub(super) fn refuse_other_writers(backend: &dyn Backend) -> io::Result<()> {
+    match backend.exclude_others()? {
+        Exclusion::Refused(who) => Err(written_by(&who)),
+        Exclusion::Held(_) | Exclusion::Unknown => Ok(()),
+    }
+}
+
 /// The file keeps its size, because `who` may be writing it.
 pub(super) fn written_by(who: &str) -> io::Error {
     let why = format!("{who} has it open for writing, and a truncate could destroy what it wrote");

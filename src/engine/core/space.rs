@@ -202,7 +202,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.pump(out);
     }
 
-    /// Whether somebody waits for growth.
+    /// Whether an operation waits for growth.
     pub fn needs_growth(&self) -> bool {
         self.space.need.is_some()
     }
