@@ -49,10 +49,22 @@ use std::process::ExitCode;
 /// The main of a test binary: serves as a child or as a FUSE disk when started as one, and runs
 /// the trials otherwise. Takes the arguments of the standard test harness.
 pub fn run(scenarios: &[child::Scenario], trials: fn() -> Vec<trials::Trial>) -> ExitCode {
+    run_in_turn(scenarios, &[trials])
+}
+
+/// The same with several suites. A suite begins when the one before it has ended. All but the first run one
+/// trial at a time.
+pub fn run_in_turn(scenarios: &[child::Scenario], suites: &[fn() -> Vec<trials::Trial>]) -> ExitCode {
     if let Some(code) = serve_if_asked(scenarios) {
         return code;
     }
-    libtest_mimic::run(&libtest_mimic::Arguments::from_args(), trials()).exit_code()
+    let mut arguments = libtest_mimic::Arguments::from_args();
+    let mut failed = false;
+    for suite in suites {
+        failed |= libtest_mimic::run(&arguments, suite()).has_failed();
+        arguments.test_threads = Some(1);
+    }
+    if failed { ExitCode::from(101) } else { ExitCode::SUCCESS }
 }
 
 /// Serves as a child or as a FUSE disk when started as one. The first thing in the main of a program, not a test, that

@@ -306,7 +306,7 @@ static void refused(void) {
         pause();
     }
     must("read", read(ready[0], &byte, 1), 1);
-    for (int n = 0; n < 40; n++) {
+    for (int n = 0; n < 600; n++) {
         fd = open(path, O_RDWR | O_DIRECT | O_APPEND | O_CLOEXEC);
         append_blocks(1);
         must("close", close(fd), 0);

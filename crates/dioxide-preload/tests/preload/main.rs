@@ -29,5 +29,5 @@ fn trials() -> Vec<Trial> {
 }
 
 fn main() -> ExitCode {
-    dioxide_testkit::run(&[], trials)
+    dioxide_testkit::run_in_turn(&[], &[trials, neighbours::alone])
 }
