@@ -1,16 +1,17 @@
 # The commands a developer needs; scripts/ does the work.
-.PHONY: bench test check mutants fuzz simulate loom sanitize install deb deb-test capi install-capi lab unlab
+.PHONY: bench test test-all check mutants fuzz simulate loom sanitize install deb deb-test capi install-capi lab unlab
 .NOTPARALLEL:
 
 bench:
 	cargo run --release -p dioxide-cli -- bench
 
-# Everything; as root on real file systems too.
+# Every promise once; as root on ext4 and XFS.
 test:
-	scripts/with-lab cargo test --workspace
-	cargo test --release --features sim --test simulation
-	cargo test --features sim --doc sim
-	scripts/loom
+	scripts/with-lab scripts/test
+
+# Everything: all file systems, models, sanitizers, fuzzing, the mutants that changed since SINCE.
+test-all:
+	scripts/with-lab scripts/test --all
 
 # The model and the simulated disk for as many hours as HOURS says.
 simulate:

@@ -1,7 +1,8 @@
 //! The whole library on the simulated disk, against a model: several writers by calls and by queues, cuts and closes
 //! beside them, faults, power cuts at any event, and what recovery makes of them. A run is told by its seed.
 //!
-//! `DIOXIDE_SEED=n` repeats one run, `DIOXIDE_SEEDS=n` makes so many, `DIOXIDE_HOURS=h` goes on for so long.
+//! `DIOXIDE_SEED=n` repeats one run, `DIOXIDE_SEEDS=n` makes n runs, `DIOXIDE_SHARE=n` an n-th of the usual number, and
+//! `DIOXIDE_HOURS=h` goes on for h hours.
 
 mod bytes;
 mod layout;
@@ -34,6 +35,11 @@ fn run(seed: u64, crashes: Crashes) -> (Outcome, sim::Run) {
     };
     let ((), run) = sim::run(seed, || *outcome.lock().unwrap() = live());
     (outcome.into_inner().unwrap(), run)
+}
+
+/// The part of `seeds` that was asked for.
+fn share_of(seeds: u64) -> u64 {
+    (seeds / number("DIOXIDE_SHARE").unwrap_or(1)).max(1)
 }
 
 /// Runs all seeds, on all processors, and says what they came to.
@@ -80,25 +86,26 @@ fn run_all(name: &str, seeds: u64, crashes: Crashes) -> Outcome {
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes minutes unless built with --release, as by make test")]
 fn nothing_acknowledged_is_lost_whatever_the_order_and_the_faults() {
-    let sum = run_all("random crashes", SEEDS, Crashes::OneIn(24));
+    let seeds = share_of(SEEDS);
+    let sum = run_all("random crashes", seeds, Crashes::OneIn(24));
     if number("DIOXIDE_SEED").is_none() && number("DIOXIDE_SEEDS").is_none() {
         // What a run may meet, was met.
-        assert!(sum.operations > 20 * SEEDS && sum.crashes > 5 * SEEDS, "{sum:?}");
-        assert!(sum.failed > SEEDS / 4 && sum.wedged > SEEDS / 50 && sum.full > SEEDS / 50, "{sum:?}");
+        assert!(sum.operations > 20 * seeds && sum.crashes > 5 * seeds, "{sum:?}");
+        assert!(sum.failed > seeds / 4 && sum.wedged > seeds / 50 && sum.full > seeds / 50, "{sum:?}");
         assert!(
-            sum.queued > 10 * SEEDS && sum.dropped > SEEDS / 2 && sum.closed_before > SEEDS / 100,
+            sum.queued > 10 * seeds && sum.dropped > seeds / 2 && sum.closed_before > seeds / 100,
             "{sum:?}"
         );
-        assert!(sum.cut_beside > SEEDS / 5 && sum.died > SEEDS / 50, "{sum:?}");
-        assert!(sum.striped > SEEDS / 5, "{sum:?}");
-        assert!(sum.undecided > SEEDS / 2 && sum.recycled > SEEDS / 20 && sum.cut > SEEDS / 10, "{sum:?}");
+        assert!(sum.cut_beside > seeds / 5 && sum.died > seeds / 50, "{sum:?}");
+        assert!(sum.striped > seeds / 5, "{sum:?}");
+        assert!(sum.undecided > seeds / 2 && sum.recycled > seeds / 20 && sum.cut > seeds / 10, "{sum:?}");
     }
 }
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "takes minutes unless built with --release, as by make test")]
 fn a_crash_at_every_event_and_in_every_recovery_from_it_loses_nothing() {
-    let sum = run_all("every event", EXHAUSTIVE_SEEDS, Crashes::Every);
+    let sum = run_all("every event", share_of(EXHAUSTIVE_SEEDS), Crashes::Every);
     assert!(sum.crashes > 0);
 }
 

@@ -1,7 +1,11 @@
 //! Tests that need the lab: they run if it is there; otherwise they are listed as ignored, with
 //! the reason, so that a run without a lab counts and names what it skipped. So is a test on a file system
 //! where it has nothing to test.
+//!
+//! `make test` runs the trials of every file system on ext4 and XFS, or on the first one where they apply. `make test-all`
+//! sets `DIOXIDE_TEST_ALL`: they run on every file system, and [`only_in_all`] hides nothing.
 
+use std::env;
 use std::io;
 use std::path::Path;
 use std::process::Command;
@@ -33,11 +37,7 @@ pub fn lab_trials_where(
     applies: fn(Fs) -> Applies,
     test: impl Fn(TestDir) -> TrialResult + Copy + Send + 'static,
 ) -> Vec<Trial> {
-    let each = |fs| match applies(fs) {
-        Ok(()) => lab_trial(name, fs, test),
-        Err(why) => inapplicable(name, fs, why),
-    };
-    Fs::ALL.map(each).into()
+    on_each(name, applies, |fs| lab_trial(name, fs, test))
 }
 
 /// A test that needs the lab's bare disk, one at a time; named `disk::name`.
@@ -57,11 +57,7 @@ pub fn volume_trials_where(
     applies: fn(Fs) -> Applies,
     test: impl Fn(Fs) -> TrialResult + Copy + Send + 'static,
 ) -> Vec<Trial> {
-    let each = |fs| match applies(fs) {
-        Ok(()) => volume_trial(&format!("{fs}::{name}"), move || test(fs)),
-        Err(why) => inapplicable(name, fs, why),
-    };
-    Fs::ALL.map(each).into()
+    on_each(name, applies, |fs| volume_trial(&format!("{fs}::{name}"), move || test(fs)))
 }
 
 /// The same test with a file system of each kind, which the test makes; named `fs::name`.
@@ -81,11 +77,8 @@ pub fn fuse_trials_where(
     applies: fn(Fs) -> Applies,
     test: impl Fn(Fs) -> TrialResult + Copy + Send + 'static,
 ) -> Vec<Trial> {
-    let each = |fs: Fs| match fs.has_disk().and_then(|()| applies(fs)) {
-        Ok(()) => fuse_trial(&format!("{fs}::{name}"), move || test(fs)),
-        Err(why) => inapplicable(name, fs, why),
-    };
-    Fs::ALL.map(each).into()
+    let applies = |fs: Fs| fs.has_disk().and_then(|()| applies(fs));
+    on_each(name, applies, |fs| fuse_trial(&format!("{fs}::{name}"), move || test(fs)))
 }
 
 /// The same test on a FUSE disk with a file system of each kind that has a disk.
@@ -104,6 +97,29 @@ pub fn trials_with(tool: &str, trials: impl IntoIterator<Item = Vec<Trial>>) -> 
             trials.map(skipped).collect()
         }
     }
+}
+
+/// A trial for each file system, ignored where it does not apply or is not chosen.
+fn on_each(name: &str, applies: impl Fn(Fs) -> Applies, make: impl Fn(Fs) -> Trial) -> Vec<Trial> {
+    let first = Fs::ALL.into_iter().find(|fs| applies(*fs).is_ok());
+    let each = |fs| match applies(fs) {
+        Err(why) => inapplicable(name, fs, why),
+        Ok(()) if matches!(fs, Fs::Ext4 | Fs::Xfs) || Some(fs) == first => make(fs),
+        Ok(()) => in_all(make(fs)),
+    };
+    Fs::ALL.map(each).into()
+}
+
+/// Trials that take long, or show on another file system what others show: only `make test-all` runs them.
+pub fn only_in_all(trials: impl IntoIterator<Item = Trial>) -> Vec<Trial> {
+    trials.into_iter().map(in_all).collect()
+}
+
+fn in_all(trial: Trial) -> Trial {
+    if env::var_os("DIOXIDE_TEST_ALL").is_some() || trial.has_ignored_flag() {
+        return trial;
+    }
+    trial.with_kind("left to make test-all").with_ignored_flag(true)
 }
 
 fn inapplicable(name: &str, fs: Fs, why: &'static str) -> Trial {
