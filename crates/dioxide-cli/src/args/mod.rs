@@ -5,12 +5,14 @@ mod compare;
 mod diagnose;
 mod examples;
 mod output;
+mod plot;
 mod probe;
 
 pub use bench::*;
 pub use compare::*;
 pub use diagnose::*;
 pub use output::*;
+pub use plot::*;
 pub use probe::*;
 
 use crate::units::parse_bytes;
@@ -68,6 +70,12 @@ pub enum Command {
     /// Ctrl-C ends watching a process, with a verdict and exit code 0; a diagnosis of a place ends without one, as a bench does.
     #[command(after_long_help = examples::DIAGNOSE)]
     Diagnose(Box<Diagnose>),
+    /// Draw saved results of `dioxide bench --json` as one SVG picture.
+    ///
+    /// The picture has a panel for each kind of work, with a curve for each path: operations a second over operations in
+    /// flight. It needs no other file and no network.
+    #[command(after_long_help = examples::PLOT)]
+    Plot(Plot),
     /// Tell what direct I/O does at a place, each fact with how it was found; in under half a minute.
     ///
     /// The file system and the devices below it, alignments, whether O_DIRECT is direct, what fallocate and io_uring can do here;

@@ -1,10 +1,10 @@
 //! Which rows of two runs belong together, and what to think of each: pure, so that its error rates can be tested.
 
 use super::change::Change;
-use super::document::{Document, Row};
 use super::mann_whitney::p_value_min;
 use crate::args::By;
 use crate::bench::work::is_dioxide;
+use crate::saved::{Document, Row};
 use serde::Serialize;
 
 /// What chance does more often than this, all rows together, is no difference.
@@ -169,8 +169,8 @@ fn adjusted(p: &[f64]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::examples::{document, row};
     use super::*;
+    use crate::saved::examples::{document, row};
     use fastrand::Rng;
 
     const TEN_PERCENT: Rules = Rules { by: By::Ratio, limit_percent: Some(10.0) };

@@ -8,6 +8,9 @@ mod labels;
 
 use maud::{Markup, html};
 
+/// The colours and lines of plots, also for a picture by itself.
+pub const STYLE: &str = include_str!("plot.css");
+
 /// How a series looks. Styles are numbered; with more series than styles they begin again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style(pub usize);
@@ -15,7 +18,7 @@ pub struct Style(pub usize);
 /// As many as the style sheet has.
 const STYLES: usize = 10;
 /// Of all plots, in their own units: letters are 12 high, and a phone shows about nine tenths of it.
-const WIDTH: f64 = 360.0;
+pub const WIDTH: f64 = 360.0;
 /// A letter as wide as fonts have it, about. Text is never measured.
 const LETTER: f64 = 7.0;
 

@@ -1,6 +1,5 @@
-//! What `bench --json` wrote, read back: as much of it as a comparison needs. What is something else is called by its name.
+//! The results that `bench --json` saved, read back. A refusal names the kind of any other document.
 
-use super::json;
 use crate::bench::work::Asked;
 use crate::meter::machine::Machine;
 use crate::sizes::Sizes;
@@ -146,7 +145,7 @@ fn why_not(value: &Value) -> Option<&'static str> {
     let results = value.get("results").and_then(Value::as_array);
     match results.map(Vec::as_slice) {
         _ if value.get("fio version").is_some() => Some("is in fio's shape, which has no figures of rounds"),
-        _ if kind == json::KIND => Some("is a comparison itself"),
+        _ if kind == "compare" => Some("is a comparison itself"),
         _ if kind == "diagnose" => Some("is a diagnosis"),
         _ if kind == "probe" => Some("is what `dioxide probe` found"),
         _ if !["", "bench"].contains(&kind) => Some("is of another kind"),
