@@ -1,5 +1,5 @@
 # The commands a developer needs; scripts/ does the work.
-.PHONY: bench test test-all check mutants fuzz simulate loom sanitize install deb deb-test capi install-capi lab unlab
+.PHONY: bench test test-all agreement check mutants fuzz simulate loom sanitize install deb deb-test capi install-capi lab unlab
 .NOTPARALLEL:
 
 bench:
@@ -12,6 +12,10 @@ test:
 # Everything: all file systems, models, sanitizers, fuzzing, the mutants that changed since SINCE.
 test-all:
 	scripts/with-lab scripts/test --all
+
+# What the bench measures, beside what fio and sysbench measure. On a machine that does nothing else.
+agreement:
+	scripts/with-lab cargo test --package dioxide-cli --test agreement
 
 # The model and the simulated disk for as many hours as HOURS says.
 simulate:
