@@ -56,6 +56,7 @@ check:
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --manifest-path crates/bench-peers/Cargo.toml --all-targets -- -D warnings
 	scripts/mutate --check
+	cargo package --quiet --allow-dirty --package dioxide-io --package dioxide-diagnose
 
 # Known bugs, one at a time: a test must fail for each.
 mutants:
