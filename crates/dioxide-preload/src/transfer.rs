@@ -109,7 +109,11 @@ fn serve(
         let state = slot.read();
         let mut done = None;
         let (inode, instead) = match &*state {
-            State::Empty | State::Engine => break How::of_unknown(fd, effect),
+            State::Empty | State::Engine => {
+                // In there no call of the program is looked at.
+                drop((state, inside));
+                break How::of_unknown(fd, effect);
+            }
             State::Watched(description) if description.inode.is_kernel_only() => {
                 break How::of_known(fd, description, effect);
             }
