@@ -728,13 +728,14 @@ pub fn handed_back() -> u64 {
     HANDED_BACK.load(Ordering::Acquire)
 }
 
-/// Lets the kernel serve every file for which `concerns` holds, which is asked with a descriptor of it.
+/// Lets the kernel serve every file for which `concerns` holds, which is asked with a descriptor of it. A file whose last
+/// descriptor is just being closed may still be grown, and the descriptor open: so it is waited for.
 pub fn hand_back_those(why: &str, concerns: impl Fn(c_int) -> bool) {
     let _inside = Inside::begin();
     let inodes: Vec<_> = known().values().cloned().collect();
     for inode in inodes {
         let descriptors = inode.descriptors().clone();
-        if descriptors.into_iter().any(&concerns) {
+        if descriptors.is_empty() || descriptors.into_iter().any(&concerns) {
             hand_back(&inode, why);
         }
     }

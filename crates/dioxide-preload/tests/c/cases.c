@@ -26,6 +26,7 @@
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 #include <wordexp.h>
 
@@ -474,9 +475,8 @@ static atomic_int round_fd;
 
 enum { ROUNDS = 300 };
 
-static void *close_in_rounds(void *unused) {
-    (void)unused;
-    for (int i = 0; i < ROUNDS; i++) {
+static void *close_in_rounds(void *rounds) {
+    for (long i = 0; i < (long)rounds; i++) {
         pthread_barrier_wait(&both);
         close(round_fd);
         pthread_barrier_wait(&both);
@@ -487,7 +487,7 @@ static void *close_in_rounds(void *unused) {
 static void close_beside_mmap(void) {
     pthread_t thread;
     pthread_barrier_init(&both, NULL, 2);
-    pthread_create(&thread, NULL, close_in_rounds, NULL);
+    pthread_create(&thread, NULL, close_in_rounds, (void *)ROUNDS);
     for (int i = 0; i < ROUNDS; i++) {
         fd = open_direct("file", 0);
         must("pwrite", pwrite(fd, memory, BLOCK, 0), BLOCK);
@@ -638,6 +638,35 @@ static void a_raw_child_beside_threads_that_open(void) {
     all_done = 1;
     for (int i = 0; i < 2; i++)
         pthread_join(threads[i], NULL);
+}
+
+// The child looks past the library, which knows nothing there.
+static int is_marked_for_a_child(void) {
+    int status;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(getxattr("file", "user.dioxide", NULL, 0) >= 0);
+    must("wait", waitpid(child, &status, 0), child);
+    return status != 0;
+}
+
+static void a_fork_beside_the_last_close(void) {
+    int marked = 0;
+    pthread_t thread;
+    pthread_barrier_init(&both, NULL, 2);
+    pthread_create(&thread, NULL, close_in_rounds, (void *)100);
+    for (int i = 0; i < 100; i++) {
+        fd = round_fd = open_direct("file", O_APPEND);
+        append_blocks(1);
+        pthread_barrier_wait(&both);
+        // The fork meets the close wherever that is.
+        for (volatile uint64_t spin = scramble((uint64_t)i) % 20000; spin > 0; spin--)
+            ;
+        marked += is_marked_for_a_child();
+        pthread_barrier_wait(&both);
+    }
+    pthread_join(thread, NULL);
+    tell("children that found it grown", marked);
 }
 
 // The keeper is the parent's.
@@ -1087,6 +1116,7 @@ static const struct {
     CASE(a_sync_of_a_file_that_has_none),
     CASE(a_raw_child_beside_threads_that_open),
     CASE(a_child_by_number_opens_a_file),
+    CASE(a_fork_beside_the_last_close),
     CASE(rights_that_change_after_the_open),
     CASE(a_clone_of_a_file_that_is_taken),
     CASE(a_handler_runs_in_the_programs_threads_only),

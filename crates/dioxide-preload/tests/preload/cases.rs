@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What `c/cases.c` takes.
-const CASES: [&str; 38] = [
+const CASES: [&str; 39] = [
     LEAVE[0],
     LEAVE[1],
     "exit_in_a_handler_that_interrupts_malloc",
@@ -55,6 +55,7 @@ const CASES: [&str; 38] = [
     "a_sync_of_a_file_that_has_none",
     "a_raw_child_beside_threads_that_open",
     "a_child_by_number_opens_a_file",
+    "a_fork_beside_the_last_close",
 ];
 
 /// Handlers that leave a call of a file for good, which can be carried only while the kernel serves it.
