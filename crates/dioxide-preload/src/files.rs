@@ -839,7 +839,10 @@ fn release(fd: c_int) -> bool {
             let inode = inode.clone();
             keeper::run(move || {
                 let _changes = inode.changes();
-                put_away(&inode)
+                // A device was opened again meanwhile, or another thread had copied the descriptor: it is in use.
+                if inode.descriptors().is_empty() {
+                    put_away(&inode);
+                }
             });
         } else {
             inode.leave_to_kernel();

@@ -1098,6 +1098,35 @@ static void a_device(void) {
     tell("close", close(fd));
 }
 
+static void *open_device_in_rounds(void *unused) {
+    (void)unused;
+    for (int i = 0; i < ROUNDS; i++) {
+        pthread_barrier_wait(&both);
+        for (volatile uint64_t spin = scramble((uint64_t)i) % 20000; spin > 0; spin--)
+            ;
+        int opened = open(argument, O_RDWR | O_DIRECT);
+        must("pwrite", pwrite(opened, memory, BLOCK, 0), BLOCK);
+        pthread_barrier_wait(&both);
+        must("close", close(opened), 0);
+    }
+    return NULL;
+}
+
+static void a_device_opened_beside_its_last_close(void) {
+    pthread_t thread;
+    pthread_barrier_init(&both, NULL, 2);
+    pthread_create(&thread, NULL, open_device_in_rounds, NULL);
+    for (int i = 0; i < ROUNDS; i++) {
+        fd = open(argument, O_RDWR | O_DIRECT);
+        must("pwrite", pwrite(fd, memory, BLOCK, 0), BLOCK);
+        pthread_barrier_wait(&both);
+        must("close", close(fd), 0);
+        pthread_barrier_wait(&both);
+    }
+    pthread_join(thread, NULL);
+    printf("done\n");
+}
+
 #define CASE(name) {#name, name}
 
 static const struct {
@@ -1144,6 +1173,7 @@ static const struct {
     CASE(threads_write_sectors_of_a_clone),
     CASE(misaligned_calls_by_mistake),
     CASE(a_device),
+    CASE(a_device_opened_beside_its_last_close),
 };
 
 int main(int argc, char **argv) {

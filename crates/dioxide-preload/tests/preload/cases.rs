@@ -168,11 +168,11 @@ fn a_full_disk() -> TrialResult {
 }
 
 /// What a case does with a device of its own, and what is on that then.
-fn on_a_device(dir: &Path, with: With) -> Result<(Finished, Vec<u8>), Failed> {
+fn on_a_device(dir: &Path, case: &str, with: With) -> Result<(Finished, Vec<u8>), Failed> {
     let backing = dir.join("backing");
     File::create(&backing)?.set_len(16 << 20)?;
     let device = AttachedFile::new(&backing)?;
-    let case = format!("a_device {}", device.path().display());
+    let case = format!("{case} {}", device.path().display());
     let mut command = cases(dir, &case, with);
     let finished = run(command.env("DIOXIDE_DEVICES", "1").env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
     drop(device);
@@ -180,12 +180,23 @@ fn on_a_device(dir: &Path, with: With) -> Result<(Finished, Vec<u8>), Failed> {
 }
 
 fn a_block_device(dir: TestDir) -> TrialResult {
-    let (control, content) = on_a_device(&dir, With::Nothing)?;
+    let (control, content) = on_a_device(&dir, "a_device", With::Nothing)?;
     for with in With::LIBRARY {
-        let (finished, written) = on_a_device(&dir, with)?;
+        let (finished, written) = on_a_device(&dir, "a_device", with)?;
         assert_eq!(finished.stdout, control.stdout, "{with:?}");
         assert!(written == content, "{with:?}: the device has other content");
         assert!(finished.stderr.contains(" write requests ("), "{with:?}: {}", finished.stderr);
+    }
+    Ok(())
+}
+
+/// The keeper of the close found the file in use.
+fn a_device_opened_beside_its_last_close(dir: TestDir) -> TrialResult {
+    for with in [With::Nothing, With::Eager] {
+        let (finished, _) = on_a_device(&dir, "a_device_opened_beside_its_last_close", with)?;
+        assert_eq!(finished.stdout, "done\n", "{with:?}");
+        let is_taken = finished.stderr.contains(" write requests (");
+        assert!(with != With::Eager || is_taken, "{}", finished.stderr);
     }
     Ok(())
 }
@@ -272,5 +283,10 @@ pub fn trials() -> Vec<Trial> {
     trials.extend(lab_trials_where(name, on_ext4_and_xfs, misaligned_calls_by_mistake));
     trials.push(volume_trial("cases_a_full_disk", a_full_disk));
     trials.extend(lab_trials_where("cases_a_block_device", on_ext4, a_block_device));
+    trials.extend(lab_trials_where(
+        "cases_a_device_opened_beside_its_last_close",
+        on_ext4,
+        a_device_opened_beside_its_last_close,
+    ));
     trials
 }
