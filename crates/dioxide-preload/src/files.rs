@@ -196,6 +196,11 @@ pub fn any_taken() -> bool {
     TAKEN.load(Ordering::Acquire) > 0 && !is_inside()
 }
 
+/// The same for a thread that ends the process: in a signal handler it may be inside.
+pub fn any_taken_even_inside() -> bool {
+    TAKEN.load(Ordering::Acquire) > 0
+}
+
 /// Whether any file is known at all.
 #[inline]
 pub fn any_known() -> bool {

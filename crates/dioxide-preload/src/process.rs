@@ -182,7 +182,7 @@ pub fn before_exec() {
 
 /// Before the process ends at once.
 pub fn before_raw_end() {
-    match files::any_taken() {
+    match files::any_taken_even_inside() {
         true => by_the_keeper(Wish::End),
         false if is_own() && !is_inside() => tell(),
         false => {}
@@ -190,9 +190,9 @@ pub fn before_raw_end() {
 }
 
 /// These calls are made in signal handlers as well, whatever the thread was doing: memory may be locked, and the thread may be
-/// in the engine. Then files stay grown, and the next to open them puts them in order.
+/// in the engine. The file that it holds there stays grown, and the next to open it puts it in order.
 fn by_the_keeper(wish: Wish) {
-    if files::any_taken() && is_own() && !keeper::ask(wish) {
+    if files::any_taken_even_inside() && is_own() && !keeper::ask(wish) && !is_inside() {
         grant(wish);
     }
 }

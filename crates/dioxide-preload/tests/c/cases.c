@@ -149,6 +149,28 @@ static void exit_in_a_handler_on_a_small_stack(void) {
     raise(SIGUSR1);
 }
 
+static ino_t inode_of(int file) {
+    struct stat stat;
+    must("fstat", fstat(file, &stat), 0);
+    return stat.st_ino;
+}
+
+// The thread is in the engine with one file, and another one is grown. The files go back in the order of their inodes.
+static void exit_in_a_handler_beside_another_file(void) {
+    const char *names[] = {"file", "other"};
+    int made[] = {open_direct(names[0], 0), open_direct(names[1], 0)};
+    int later = inode_of(made[1]) > inode_of(made[0]);
+    must("pwrite", pwrite(made[later], memory, LARGE, 0), LARGE);
+    must("close", close(made[0]) + close(made[1]), 0);
+    fd = open(names[!later], O_RDWR | O_DIRECT);
+    write_together();
+    fd = open(names[later], O_RDWR | O_DIRECT);
+    signal(SIGALRM, end_at_once);
+    alarm_after_ms(100);
+    for (;;)
+        must("pread", pread(fd, memory, LARGE, 0), LARGE);
+}
+
 static sigjmp_buf before_write;
 
 static void jump(int signal) {
@@ -1135,6 +1157,7 @@ static const struct {
 } cases[] = {
     CASE(exit_in_a_handler_that_interrupts_a_write),
     CASE(exit_in_a_handler_that_interrupts_malloc),
+    CASE(exit_in_a_handler_beside_another_file),
     CASE(close_in_a_handler_that_interrupts_a_read),
     CASE(exit_in_a_handler_on_a_small_stack),
     CASE(exit_in_a_handler_that_interrupts_a_durable_write),
