@@ -163,6 +163,11 @@ pub fn before_own_rights_change() -> Option<Still> {
     hand_back_and_hold(|| files::hand_back_those("the program changes its rights", |_| true))
 }
 
+/// Before the process gets another root directory, where there may be no /proc: it tells whether a lease lasts.
+pub fn before_root_changes() -> Option<Still> {
+    hand_back_and_hold(|| files::hand_back_those("the program changes its root directory", |_| true))
+}
+
 /// Before vfork: the child has the descriptors, and the memory, of its parent.
 pub fn before_vfork() {
     hand_all_back("the process forked");

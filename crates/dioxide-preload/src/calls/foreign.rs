@@ -226,6 +226,11 @@ fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
     }
 }
 
+/// Calls that give the process another root directory.
+fn changes_root(number: c_long) -> bool {
+    matches!(number, libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_setns)
+}
+
 /// Calls that change what the process may do, or who may change some file.
 fn changes_rights(number: c_long) -> bool {
     let is_older = match number {
@@ -360,7 +365,11 @@ interpose! {
         if files::any_known() {
             by_number(number, [first, second, third, fifth]);
         }
-        let _still = changes_rights(number).then(process::before_own_rights_change);
+        let _still = match number {
+            _ if changes_rights(number) => process::before_own_rights_change(),
+            _ if changes_root(number) => process::before_root_changes(),
+            _ => None,
+        };
         let kernel = || next(number, first, second, third, fourth, fifth, sixth);
         match number {
             libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_syncfs => {

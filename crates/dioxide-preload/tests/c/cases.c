@@ -774,6 +774,10 @@ static void change_rights(void) {
         tell("chmod", chmod("file", 0400));
     else if (has_way("fchmodat"))
         tell("fchmodat", fchmodat(AT_FDCWD, "file", 0400, 0));
+    else if (has_way("chroot"))
+        tell("chroot", mkdir("root", 0755) + chroot("root"));
+    else if (has_way("chroot_by_number"))
+        tell("chroot", mkdir("root", 0755) + syscall(SYS_chroot, "root"));
     else
         die("%s", argument);
 }

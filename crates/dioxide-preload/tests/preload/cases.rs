@@ -77,8 +77,8 @@ const OF_CLONES: [&str; 6] = [
     "a_clone_of_a_file_that_is_taken",
 ];
 
-/// How a program changes what it may do, or what may be done with its file.
-const RIGHTS: [&str; 24] = [
+/// How a program changes what it may do or see, or what may be done with its file.
+const RIGHTS: [&str; 26] = [
     "setuid",
     "seteuid",
     "setreuid",
@@ -103,6 +103,8 @@ const RIGHTS: [&str; 24] = [
     "fchmod",
     "chmod",
     "fchmodat",
+    "chroot",
+    "chroot_by_number",
 ];
 
 /// The names of those that are ended by a signal begin so.
@@ -218,7 +220,11 @@ fn rights_that_change_after_the_open(dir: &Path, way: &str) -> TrialResult {
     tells_the_same(dir, &case, &With::LIBRARY)?;
     let mut command = cases(&empty(dir, "told")?, &case, With::Eager);
     let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
-    let reasons = ["the program changes its rights", "the rights to it change"];
+    let reasons = [
+        "the program changes its rights",
+        "the rights to it change",
+        "the program changes its root directory",
+    ];
     let handed_back =
         reasons.iter().any(|why| finished.stderr.contains(&format!("handed back to the kernel: {why}")));
     if handed_back { Ok(()) } else { Err(failed(finished.stderr)) }
