@@ -292,6 +292,22 @@ static void no_queue(void) {
     check();
 }
 
+// All numbers below the limit are in use while the other process opens the file.
+static void no_numbers(void) {
+    struct rlimit limit, few;
+    begin(O_RDWR | O_APPEND);
+    int last = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    must("getrlimit", getrlimit(RLIMIT_NOFILE, &limit), 0);
+    few = limit, few.rlim_cur = (rlim_t)last + 1;
+    must("setrlimit", setrlimit(RLIMIT_NOFILE, &few), 0);
+    must("no number", dup(fd), -1);
+    run_theirs(8);
+    must("setrlimit", setrlimit(RLIMIT_NOFILE, &limit), 0);
+    must("close", close(last), 0);
+    must("close", close(fd), 0);
+    check();
+}
+
 // Another process has the file, and the lock by which a writer of dioxide keeps others out.
 static void refused(void) {
     int ready[2];
@@ -608,6 +624,7 @@ static const struct {
     {"stopped", stopped},
     {"no_signal", no_signal},
     {"no_queue", no_queue},
+    {"no_numbers", no_numbers},
     {"refused", refused},
     {"child", child},
     {"not_the_owner", not_the_owner},

@@ -19,12 +19,13 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What `c/neighbours.c` does beside another process, and alone.
-const MODES: [(&str, &str); 9] = [
+const MODES: [(&str, &str); 10] = [
     ("truncate", "ftruncate_destroys_what_another_process_synced"),
     ("append", "an_append_lands_over_what_another_process_wrote"),
     ("close", "a_close_destroys_what_another_process_synced"),
     ("no_signal", "a_signal_of_a_lease_reaches_the_program"),
     ("no_queue", "a_signal_that_is_lost_leaves_the_other_process_waiting"),
+    ("no_numbers", "a_program_without_a_free_number_leaves_its_file_grown"),
     ("child", "an_open_waits_for_a_child_that_has_no_keeper"),
     ("opens_again", "an_open_by_the_program_waits_for_its_own_lease"),
     ("close_range_by_number", "a_close_range_by_number_ends_the_wakes_of_the_keeper"),
