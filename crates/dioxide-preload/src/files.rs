@@ -20,7 +20,7 @@ use crate::lease::{self, Ended};
 use crate::process::{Inside, is_elsewhere, is_inside, is_own};
 use crate::say::say;
 use crate::settings::Settings;
-use crate::slots::{self, Changing, State};
+use crate::slots::{self, Changing, Slot, State};
 use crate::summary::{self, Event};
 use crate::surroundings::{self, Found};
 use dioxide::ledger::FileSystem;
@@ -804,7 +804,7 @@ pub fn len_of(key: Key) -> Option<u64> {
 
 /// Whether the number is one that the engine uses, which is closed to the program.
 pub fn is_engines(fd: c_int) -> bool {
-    slots::find(fd).is_some_and(|slot| matches!(*slot.read(), State::Engine))
+    slots::find(fd).is_some_and(Slot::is_engines)
 }
 
 /// Closes a descriptor that is known: the last one of a file that is taken puts it away first. `close` is the kernel's.

@@ -5,13 +5,12 @@ use crate::lease::ABOUT_SIGNALS;
 use crate::next::interpose;
 use crate::process;
 use crate::set_errno;
-use crate::slots::{self, State};
+use crate::slots;
 use libc::{c_int, c_long, c_uint};
 
 /// Whether anything is known of a number.
 fn is_known(fd: c_int) -> bool {
-    slots::find(fd).is_some_and(|slot| !process::is_inside() && !matches!(*slot.read(), State::Empty))
-        && !process::is_elsewhere()
+    slots::find(fd).is_some_and(|slot| !process::is_inside() && slot.is_known()) && !process::is_elsewhere()
 }
 
 fn bad_number() -> c_int {

@@ -377,6 +377,59 @@ static void an_append_in_a_handler_that_interrupts_an_append(void) {
     tell("lost appends of the handler", lost[1]);
 }
 
+static void *signal_for_ever(void *unused) {
+    (void)unused;
+    while (!all_done) {
+        pthread_kill(appender, SIGUSR2);
+        usleep(100);
+    }
+    return NULL;
+}
+
+static void sync_in_a_handler(int signal) {
+    (void)signal;
+    int before = errno;
+    must("fdatasync", fdatasync(fd), 0);
+    must("fsync", fsync(fd), 0);
+    errno = before;
+}
+
+static void *write_with_interruptions(void *unused) {
+    (void)unused;
+    char *own = aligned_alloc(BLOCK, LARGE);
+    fill(own, LARGE, 3);
+    for (int i = 0; !all_done; i++) {
+        must("pwrite", pwrite(fd, own, LARGE, 0), LARGE);
+        appended[0]++;
+    }
+    free(own);
+    return NULL;
+}
+
+// The thread is in the engine, and another one waits until it may hand the file back.
+static void a_sync_in_a_handler_beside_a_hand_back(void) {
+    struct sigaction action = {.sa_handler = sync_in_a_handler, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR2, &action, NULL);
+    for (int round = 0; round < 20; round++) {
+        pthread_t thread;
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+        fd = open_direct("file", 0);
+        write_together();
+        appended[0] = all_done = 0;
+        pthread_create(&appender, NULL, write_with_interruptions, NULL);
+        while (appended[0] < 2)
+            usleep(100);
+        pthread_create(&thread, NULL, signal_for_ever, NULL);
+        must("lock", fcntl(fd, F_SETLK, &lock), 0);
+        all_done = 1;
+        // The thread that gets the signals is there until none is sent any more.
+        pthread_join(thread, NULL);
+        pthread_join(appender, NULL);
+        close(fd);
+    }
+    printf("done\n");
+}
+
 // --- calls with strange arguments ---
 
 static void an_absolute_path_with_no_directory(void) {
@@ -1169,6 +1222,7 @@ static const struct {
     CASE(jump_out_of_a_durable_write),
     CASE(an_append_in_a_handler_that_interrupts_an_append),
     CASE(an_open_without_waiting_beside_a_take_over),
+    CASE(a_sync_in_a_handler_beside_a_hand_back),
     CASE(a_sync_of_a_file_that_has_none),
     CASE(a_raw_child_beside_threads_that_open),
     CASE(a_child_by_number_opens_a_file),

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What `c/cases.c` takes.
-const CASES: [&str; 40] = [
+const CASES: [&str; 41] = [
     LEAVE[0],
     LEAVE[1],
     "exit_in_a_handler_that_interrupts_malloc",
@@ -53,6 +53,7 @@ const CASES: [&str; 40] = [
     "cancelled_threads",
     "a_limit_of_the_length",
     "an_open_without_waiting_beside_a_take_over",
+    "a_sync_in_a_handler_beside_a_hand_back",
     "a_sync_of_a_file_that_has_none",
     "a_raw_child_beside_threads_that_open",
     "a_child_by_number_opens_a_file",
