@@ -419,24 +419,26 @@ fn register(fd: c_int, description: Arc<Description>) {
     let Some(slot) = slots::make(fd) else { return };
     let inode = description.inode.clone();
     release(fd);
-    {
-        let mut known = known_to_change();
-        let same = known.entry(inode.key).or_insert_with(|| inode.clone());
-        if !Arc::ptr_eq(same, &inode) {
-            // The last descriptor was closed meanwhile, and the file opened anew.
-            return;
+    // A handler that opens the file would wait for its lease, with these locks held.
+    let is_known = keeper::with_signals_blocked(|| {
+        {
+            let mut known = known_to_change();
+            let same = known.entry(inode.key).or_insert_with(|| inode.clone());
+            if !Arc::ptr_eq(same, &inode) {
+                // The last descriptor was closed meanwhile, and the file opened anew.
+                return false;
+            }
+            inode.descriptors().insert(fd);
         }
-        inode.descriptors().insert(fd);
-    }
-    {
         let _changes = inode.changes();
         let state = match &*inode.taken.read().unwrap_or_else(PoisonError::into_inner) {
             Some(taken) => State::Taken(description, taken.clone()),
             None => State::Watched(description),
         };
         *slot.write() = state;
-    }
-    if fd <= libc::STDERR_FILENO {
+        true
+    });
+    if is_known && fd <= libc::STDERR_FILENO {
         // libc has streams of these numbers, which it does not ask us for.
         hand_back(&inode, "it is a standard stream");
     }
@@ -872,8 +874,9 @@ pub fn duplicate(from: c_int, over: Option<c_int>, make: impl FnOnce() -> c_int)
     }
     let made = make();
     if made >= 0 && made != from {
-        let description = slots::find(from).and_then(|slot| slot.read().description().cloned());
-        match description {
+        let description = || slots::find(from)?.read().description().cloned();
+        // As in `register`.
+        match keeper::with_signals_blocked(description) {
             Some(description) => register(made, description),
             None => drop(release(made)),
         }
@@ -888,17 +891,20 @@ pub fn set_flags(fd: c_int, flags: c_int, change: impl FnOnce(c_int) -> c_int) -
         hand_back(&inode, "O_DIRECT was cleared");
     }
     let _inside = Inside::begin();
-    let _changes = inode.changes();
-    // All that were made from one another have the flags.
-    let drained = inode.drained();
-    let state = drained.iter().find(|(number, _)| *number == fd).map(|(_, state)| &**state);
-    // The engine's writes must not become appends of the kernel's.
-    let is_cleared = matches!(state, Some(State::Taken(_, taken)) if taken.lease.is_some());
-    let result = change(if is_cleared { flags & !libc::O_APPEND } else { flags });
-    if let (0, Some(description)) = (result, state.and_then(State::description)) {
-        description.append.store(flags & libc::O_APPEND != 0, Ordering::Relaxed);
-    }
-    result
+    // A handler that opens the file would wait for its lease, with these locks held.
+    keeper::with_signals_blocked(|| {
+        let _changes = inode.changes();
+        // All that were made from one another have the flags.
+        let drained = inode.drained();
+        let state = drained.iter().find(|(number, _)| *number == fd).map(|(_, state)| &**state);
+        // The engine's writes must not become appends of the kernel's.
+        let is_cleared = matches!(state, Some(State::Taken(_, taken)) if taken.lease.is_some());
+        let result = change(if is_cleared { flags & !libc::O_APPEND } else { flags });
+        if let (0, Some(description)) = (result, state.and_then(State::description)) {
+            description.append.store(flags & libc::O_APPEND != 0, Ordering::Relaxed);
+        }
+        result
+    })
 }
 
 /// The flags of a description, which `ask` gets from the kernel.

@@ -412,6 +412,31 @@ static void close_meanwhile(void) {
     must("waitpid", waitpid(pid, NULL, 0), pid);
 }
 
+static void open_and_close_armed(int signal) {
+    (void)signal;
+    if (armed) {
+        close(open(path, O_RDONLY));
+        armed = 0;
+    }
+}
+
+// A handler opens the file while its thread is at any place in a copy of a descriptor.
+static void open_in_a_handler(void) {
+    struct sigaction action = {.sa_handler = open_and_close_armed, .sa_flags = SA_RESTART};
+    must("sigaction", sigaction(SIGALRM, &action, NULL), 0);
+    for (unsigned n = 0; n < 400; n++) {
+        begin(O_RDWR);
+        struct itimerval soon = {.it_value.tv_usec = 30 + (long)(scramble(n) % 300)};
+        armed = 1;
+        must("setitimer", setitimer(ITIMER_REAL, &soon, NULL), 0);
+        while (armed) {
+            int copy = fcntl(fd, F_DUPFD_CLOEXEC, 100);
+            must("close", close(copy), 0);
+        }
+        must("close", close(fd), 0);
+    }
+}
+
 // What the library has for itself is closed with all that the program has.
 static void close_range_by_number(void) {
     for (int n = 0; n < 3; n++) {
@@ -636,6 +661,7 @@ static const struct {
     {"locks", locks},
     {"among_locks", among_locks},
     {"close_meanwhile", close_meanwhile},
+    {"open_in_a_handler", open_in_a_handler},
     {"close_range_by_number", close_range_by_number},
     {"beside_writers", beside_writers},
 };
