@@ -48,6 +48,8 @@ const TRY_AGAIN_MS: u64 = 50;
 const TRANSFER_PATIENCE: Duration = Duration::from_millis(500);
 const TRANSFER_NAP: Duration = Duration::from_micros(50);
 
+const OPENED_ELSEWHERE: &str = "it was opened elsewhere too";
+
 const LEASE_BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
 
 /// Higher numbers would make the kernel's table of descriptors long.
@@ -450,7 +452,13 @@ fn register(fd: c_int, description: Arc<Description>) {
 pub fn take_over(inode: &Arc<Inode>) {
     if now_ms() >= inode.try_again.load(Ordering::Relaxed) && !inode.is_kernel_only() {
         let inode = inode.clone();
-        keeper::run(move || take_over_now(&inode));
+        keeper::run(move || {
+            take_over_now(&inode);
+            // The listener did not find the file while it was just being taken.
+            if inode.has_broken_lease() {
+                hand_back_now(&inode, OPENED_ELSEWHERE);
+            }
+        });
     }
 }
 
@@ -724,7 +732,7 @@ pub fn hand_back_broken() {
         if inode.has_broken_lease() && !inode.broken.swap(true, Ordering::Relaxed) {
             keeper::run_apart(move || {
                 let _inside = Inside::begin();
-                hand_back_now(&inode, "it was opened elsewhere too");
+                hand_back_now(&inode, OPENED_ELSEWHERE);
             });
         }
     }

@@ -375,6 +375,23 @@ static void among_locks(void) {
     unlink(other);
 }
 
+// The other process opens the file while it is being taken.
+static void open_during_a_take_over(void) {
+    begin(O_RDWR);
+    pid_t pid = spawn_opener();
+    for (unsigned n = 0; n < 1000; n++) {
+        must("close", close(fd), 0);
+        ask_opener();
+        for (volatile uint64_t spin = scramble(n) % 20000; spin > 0; spin--)
+            ;
+        fd = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
+        wait_for_opener();
+    }
+    must("close", close(fd), 0);
+    kill(pid, SIGKILL);
+    must("waitpid", waitpid(pid, NULL, 0), pid);
+}
+
 static volatile sig_atomic_t armed;
 
 static void ask_and_stay(int signal) {
@@ -660,6 +677,7 @@ static const struct {
     {"opener", opener},
     {"locks", locks},
     {"among_locks", among_locks},
+    {"open_during_a_take_over", open_during_a_take_over},
     {"close_meanwhile", close_meanwhile},
     {"open_in_a_handler", open_in_a_handler},
     {"close_range_by_number", close_range_by_number},

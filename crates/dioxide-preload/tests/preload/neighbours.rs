@@ -402,6 +402,9 @@ pub fn trials() -> Vec<Trial> {
             lab_trials_where("an_open_in_a_handler_waits_for_its_own_thread", on_ext4, |dir: TestDir| {
                 others_lose_nothing_in_rounds(dir, "open_in_a_handler")
             }),
+            lab_trials_where("an_open_during_a_take_over_waits_for_the_next_look", on_ext4, |dir: TestDir| {
+                others_lose_nothing_in_rounds(dir, "open_during_a_take_over")
+            }),
             lab_trials_where("a_break_during_a_close_ends_the_keeper", on_ext4, |dir: TestDir| {
                 others_lose_nothing_in_rounds(dir, "close_meanwhile")
             }),
