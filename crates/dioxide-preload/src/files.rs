@@ -710,8 +710,9 @@ fn put_away(inode: &Inode) -> bool {
             say(&format!("{}: {wrong} {LEASE_BREAK_TIME}", name.display()));
         }
     }
-    TAKEN.fetch_sub(1, Ordering::Release);
+    // In this order: who finds no file taken any more asks the kernel again.
     HANDED_BACK.fetch_add(1, Ordering::Release);
+    TAKEN.fetch_sub(1, Ordering::Release);
     for error in results.into_iter().filter_map(Result::err) {
         inode.failed.store(true, Ordering::Relaxed);
         say(&error.to_string());
