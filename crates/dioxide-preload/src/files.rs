@@ -12,7 +12,7 @@
 //! Each job has a keeper of its own: a file that does not answer delays no other one.
 //!
 //! Locks, in this order: a file's `changes`, for a change of how it is served; its slots, in the order of their
-//! numbers; KNOWN, and what a file has `taken` or for `descriptors`, for a moment. No two files are changed at the same
+//! numbers; NUMBERS; KNOWN, and what a file has `taken` or for `descriptors`, for a moment. No two files are changed at the same
 //! time by one thread. The engine's threads call libc as well, and never wait for a change.
 
 use crate::keeper;
@@ -33,7 +33,9 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -161,6 +163,9 @@ impl Taken {
 }
 
 static KNOWN: RwLock<BTreeMap<Key, Arc<Inode>>> = RwLock::new(BTreeMap::new());
+/// Held for reading while the engine has descriptors that their slots do not tell: until a take-over has put them there,
+/// and from when they leave until they are closed. Held for writing while many numbers are closed.
+static NUMBERS: RwLock<()> = RwLock::new(());
 /// How many are taken: most calls need not look further.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 /// Counts how often a file went back to the kernel, which is when its lease has ended.
@@ -180,6 +185,27 @@ fn known() -> RwLockReadGuard<'static, BTreeMap<Key, Arc<Inode>>> {
 
 fn known_to_change() -> RwLockWriteGuard<'static, BTreeMap<Key, Arc<Inode>>> {
     KNOWN.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// While somebody has it for reading, and be it for ever, nothing queues behind this.
+fn try_numbers_to_change() -> Option<RwLockWriteGuard<'static, ()>> {
+    match NUMBERS.try_write() {
+        Ok(numbers) => Some(numbers),
+        Err(TryLockError::Poisoned(numbers)) => Some(numbers.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Does `work` at a time when the slots tell all numbers of the engine.
+pub fn while_numbers_stay<R>(work: impl Fn() -> R) -> R {
+    loop {
+        // A handler that opens a file would wait for its lease, with this held.
+        let done = keeper::with_signals_blocked(|| try_numbers_to_change().map(|_numbers| work()));
+        match done {
+            Some(done) => return done,
+            None => thread::sleep(TRANSFER_NAP),
+        }
+    }
 }
 
 /// From now on files are taken.
@@ -483,6 +509,7 @@ fn take_over_now(inode: &Arc<Inode>) {
     // A fork that begins after this look waits for `changes`.
     let may = FORKS.load(Ordering::SeqCst) == 0 && !OVER.load(Ordering::SeqCst);
     let mut drained = if may { inode.drained() } else { Vec::new() };
+    let numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
     let opened = if may { open_engine(inode, &drained, listener) } else { Err(Refusal::Forks) };
     if opened.is_err() {
         TAKEN.fetch_sub(1, Ordering::Release);
@@ -491,6 +518,7 @@ fn take_over_now(inode: &Arc<Inode>) {
         Ok(taken) => {
             let taken = Arc::new(taken);
             taken.descriptors().for_each(slots::keep);
+            drop(numbers);
             for (_, state) in &mut drained {
                 if let State::Watched(description) = &**state {
                     **state = State::Taken(description.clone(), taken.clone());
@@ -684,6 +712,7 @@ fn put_away(inode: &Inode) -> bool {
     // Held until it is truncated: no thread asks for its length meanwhile.
     let mut taken = inode.taken.write().unwrap_or_else(PoisonError::into_inner);
     let Some(engine) = taken.take() else { return false };
+    let _numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
     for slot in engine.descriptors().filter_map(slots::find) {
         *slot.write() = State::Empty;
     }
@@ -953,6 +982,7 @@ impl Drop for Still {
 /// What is held while the process divides: all that the child might wait for.
 pub struct Divided {
     _still: Still,
+    _numbers: RwLockWriteGuard<'static, ()>,
     known: RwLockWriteGuard<'static, BTreeMap<Key, Arc<Inode>>>,
     summary: summary::Held,
     _inside: Inside,
@@ -963,7 +993,14 @@ pub struct Divided {
 pub fn before_fork() -> Divided {
     let (inside, still) = (Inside::begin(), Still::begin());
     hand_back_those("the process forked", |_| true);
-    Divided { _still: still, known: known_to_change(), summary: summary::hold(), _inside: inside }
+    let numbers = loop {
+        match try_numbers_to_change() {
+            Some(numbers) => break numbers,
+            None => thread::sleep(TRANSFER_NAP),
+        }
+    };
+    let (known, summary) = (known_to_change(), summary::hold());
+    Divided { _still: still, _numbers: numbers, known, summary, _inside: inside }
 }
 
 /// In the child, which knows nothing. If nothing is held, the fork was made where nothing could be.

@@ -589,6 +589,30 @@ static void *write_beside_open(void *number) {
     return write_blocks(number);
 }
 
+static void *close_all_from_100(void *unused) {
+    (void)unused;
+    while (!all_done) {
+        closefrom(100);
+        usleep(50);
+    }
+    return NULL;
+}
+
+// Wherever a take-over is, what it copied stays open.
+static void a_closefrom_beside_a_take_over(void) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, close_all_from_100, NULL);
+    for (int i = 0; i < 400; i++) {
+        fd = open_direct("file", O_APPEND);
+        append_blocks(2);
+        must("fdatasync", fdatasync(fd), 0);
+        must("close", close(fd), 0);
+    }
+    all_done = 1;
+    pthread_join(thread, NULL);
+    printf("done\n");
+}
+
 static void a_buffered_open_beside_a_take_over(void) {
     int wrong = 0;
     for (int round = 0; round < 20; round++) {
@@ -1241,6 +1265,7 @@ static const struct {
     CASE(the_position_of_appends_after_a_cut),
     CASE(a_number_that_a_stream_closed),
     CASE(close_beside_mmap),
+    CASE(a_closefrom_beside_a_take_over),
     CASE(a_buffered_open_beside_a_take_over),
     CASE(a_line_printed_to_a_descriptor),
     CASE(a_lease),

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What `c/cases.c` takes.
-const CASES: [&str; 41] = [
+const CASES: [&str; 42] = [
     LEAVE[0],
     LEAVE[1],
     "exit_in_a_handler_that_interrupts_malloc",
@@ -44,6 +44,7 @@ const CASES: [&str; 41] = [
     "the_position_of_appends_after_a_cut",
     "a_number_that_a_stream_closed",
     "close_beside_mmap",
+    "a_closefrom_beside_a_take_over",
     "a_buffered_open_beside_a_take_over",
     "a_line_printed_to_a_descriptor",
     "a_lease",
