@@ -13,7 +13,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An open that waits for a lease until the kernel removes it waits 45 s.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -204,7 +204,9 @@ fn a_stuck_file_delays_the_break_of_another_one() -> TrialResult {
         let texts = infos.map(|info| fs::read_to_string(info?.path()));
         Ok(texts.into_iter().filter_map(Result::ok).any(|text| text.contains("BREAKING")))
     };
+    let deadline = Instant::now() + LIMIT;
     while !is_breaking()? {
+        assert!(Instant::now() < deadline, "the break of the stuck file was not noticed");
         thread::sleep(Duration::from_millis(1));
     }
     run(&mut neighbours(&dir, &["theirs", "file", "8"], With::Nothing), LIMIT)?.well()?;
