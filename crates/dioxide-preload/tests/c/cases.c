@@ -14,6 +14,7 @@
 #include <setjmp.h>
 #include <linux/capability.h>
 #include <linux/fs.h>
+#include <linux/loop.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/fsuid.h>
@@ -1156,6 +1157,42 @@ static void a_clone_of_a_file_that_is_taken(void) {
     }
 }
 
+// By each request that gives a loop device its file. Others on the machine may take the device that is free.
+static int loop_device_of_the_file(int way) {
+    char path[64];
+    for (;;) {
+        int control = open("/dev/loop-control", O_RDWR), number = ioctl(control, LOOP_CTL_GET_FREE);
+        close(control);
+        snprintf(path, sizeof path, "/dev/loop%d", number);
+        int device = open(path, O_RDWR);
+        if (device < 0 && errno == ENXIO)
+            continue;
+        if (device < 0)
+            die("%s", path);
+        struct loop_config config = {.fd = (uint32_t)fd};
+        if (way == 0 ? ioctl(device, LOOP_SET_FD, fd) == 0 : ioctl(device, LOOP_CONFIGURE, &config) == 0)
+            return device;
+        if (errno != EBUSY)
+            die("%s", path);
+        close(device);
+    }
+}
+
+static void a_loop_device_of_a_file_that_is_taken(void) {
+    for (int way = 0; way < 2; way++) {
+        uint64_t len = 0;
+        fd = open_direct("file", 0);
+        write_together();
+        int device = loop_device_of_the_file(way);
+        must("BLKGETSIZE64", ioctl(device, BLKGETSIZE64, &len), 0);
+        tell("length of the device", (long)len);
+        must("LOOP_CLR_FD", ioctl(device, LOOP_CLR_FD), 0);
+        close(device);
+        tell_length("length");
+        tell("close", close(fd));
+    }
+}
+
 static void *append_with_a_last_sector(void *number) {
     for (long i = 0; i < BLOCKS_OF_EACH; i++) {
         long len = i == BLOCKS_OF_EACH - 1 ? 512 : BLOCK;
@@ -1253,6 +1290,7 @@ static const struct {
     CASE(a_fork_beside_the_last_close),
     CASE(rights_that_change_after_the_open),
     CASE(a_clone_of_a_file_that_is_taken),
+    CASE(a_loop_device_of_a_file_that_is_taken),
     CASE(a_handler_runs_in_the_programs_threads_only),
     CASE(a_signal_ends_the_program),
     CASE(a_handler_that_raises_the_signal_again),

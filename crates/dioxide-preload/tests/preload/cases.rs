@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What `c/cases.c` takes.
-const CASES: [&str; 42] = [
+const CASES: [&str; 43] = [
     LEAVE[0],
     LEAVE[1],
     "exit_in_a_handler_that_interrupts_malloc",
@@ -45,6 +45,7 @@ const CASES: [&str; 42] = [
     "a_number_that_a_stream_closed",
     "close_beside_mmap",
     "a_closefrom_beside_a_take_over",
+    "a_loop_device_of_a_file_that_is_taken",
     "a_buffered_open_beside_a_take_over",
     "a_line_printed_to_a_descriptor",
     "a_lease",
