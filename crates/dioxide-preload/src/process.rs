@@ -17,6 +17,8 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
     /// It called vfork, and may now be the child.
     static MAY_BE_A_CHILD: Cell<bool> = const { Cell::new(false) };
+    /// Forks that it has begun inside, in signal handlers: they hold nothing.
+    static FORKS_INSIDE: Cell<u32> = const { Cell::new(0) };
 }
 
 fn own_number() -> i32 {
@@ -92,7 +94,8 @@ pub fn cancel_here() {
 struct Held(UnsafeCell<Option<Divided>>);
 
 // SAFETY: only the thread that has the locks of `Divided` touches it: `before_fork` has them when it writes, and they
-// are given back by what is taken out.
+// are given back by what is taken out. A fork that did not get them, in a handler inside, is counted and takes nothing:
+// forks of one thread end in the order in which they are nested.
 unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));
@@ -100,7 +103,7 @@ static HELD: Held = Held(UnsafeCell::new(None));
 extern "C" fn before_fork() {
     // In a signal handler, while this very thread has what is needed.
     if is_inside() {
-        return;
+        return FORKS_INSIDE.set(FORKS_INSIDE.get() + 1);
     }
     let divided = files::before_fork();
     // SAFETY: see `Held`.
@@ -108,6 +111,10 @@ extern "C" fn before_fork() {
 }
 
 fn take_held() -> Option<Divided> {
+    if FORKS_INSIDE.get() > 0 {
+        FORKS_INSIDE.set(FORKS_INSIDE.get() - 1);
+        return None;
+    }
     // SAFETY: see `Held`.
     unsafe { (*HELD.0.get()).take() }
 }
@@ -290,6 +297,18 @@ static END: extern "C" fn() = end;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fork_in_a_handler_leaves_what_the_interrupted_fork_holds() {
+        before_fork();
+        for _ in 0..2 {
+            before_fork();
+            in_parent();
+            assert!(is_inside(), "what the outer fork holds is gone");
+        }
+        in_parent();
+        assert!(!is_inside(), "it is still held");
+    }
 
     #[test]
     fn kernels_before_4_14_are_too_old() {
