@@ -56,6 +56,20 @@ static void begin(int flags) {
     append_blocks(1);
 }
 
+// Says so if the description has a lease, which is the library's.
+static void tell_lease(void) {
+    char name[64], info[4096];
+    snprintf(name, sizeof name, "/proc/self/fdinfo/%d", fd);
+    int file = open(name, O_RDONLY);
+    long len = read(file, info, sizeof info - 1);
+    must("fdinfo", len > 0, 1);
+    info[len] = 0;
+    close(file);
+    if (strstr(info, "LEASE") != NULL)
+        puts("leased");
+    fflush(stdout);
+}
+
 // --- the other process ---
 
 static long acknowledged(void) {
@@ -192,6 +206,7 @@ static void append(void) {
 
 static void crash(void) {
     begin(O_RDWR | O_APPEND);
+    tell_lease();
     run_theirs(8);
     kill(getpid(), SIGKILL);
 }
@@ -239,6 +254,7 @@ static void beside(void) {
 // For a test that wakes it when the other process is done.
 static void stopped(void) {
     begin(O_RDWR);
+    tell_lease();
     raise(SIGSTOP);
     must("a write afterwards", pwrite(fd, memory, BLOCK, BLOCK), BLOCK);
     must("ftruncate", ftruncate(fd, 8 * AT), 0);

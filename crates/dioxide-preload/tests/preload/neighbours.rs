@@ -109,6 +109,12 @@ fn a_refused_take_over_stalls_the_open(dir: TestDir) -> TrialResult {
 }
 
 const HANDED_BACK: &str = "handed back to the kernel: ";
+const ELSEWHERE: &str = "it was opened elsewhere too";
+
+/// What the program finds of a lease when it has opened its file.
+fn told_of_a_lease(with: With) -> &'static str {
+    if with == With::Eager { "leased\n" } else { "" }
+}
 
 /// The process is killed after another one wrote: nothing is left to be truncated.
 fn a_crash_destroys_what_another_process_synced(dir: TestDir) -> TrialResult {
@@ -116,6 +122,7 @@ fn a_crash_destroys_what_another_process_synced(dir: TestDir) -> TrialResult {
         let dir = empty(&dir, &format!("{with:?}"))?;
         let finished = run(&mut neighbours(&dir, &["crash", "file"], with), LIMIT)?;
         assert_eq!(finished.status.signal(), Some(libc::SIGKILL), "{}", finished.stderr);
+        assert_eq!(finished.stdout, told_of_a_lease(with));
         dioxide::recover(dir.join("file"), dioxide::Recover::Cut)?;
         run(&mut neighbours(&dir, &["check", "file"], With::Nothing), LIMIT)?.well()?;
         is_exact(&dir.join("file"))?;
@@ -127,7 +134,10 @@ fn a_crash_destroys_what_another_process_synced(dir: TestDir) -> TrialResult {
 fn a_file_opened_for_writing_only(dir: TestDir) -> TrialResult {
     let lengths = With::ALL.map(|with| -> Result<u64, Failed> {
         let dir = empty(&dir, &format!("{with:?}"))?;
-        run(&mut neighbours(&dir, &["write_only", "file"], with), LIMIT)?.well()?;
+        let mut command = neighbours(&dir, &["write_only", "file"], with);
+        let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+        let is_taken = finished.stderr.contains("4 files opened O_DIRECT for writing, 4 of them taken over");
+        assert!(with != With::Eager || is_taken, "{}", finished.stderr);
         is_exact(&dir.join("file"))?;
         Ok(fs::metadata(dir.join("file"))?.len())
     });
@@ -149,11 +159,22 @@ fn a_break_beside_writers_loses_what_the_other_process_synced(dir: TestDir) -> T
     Ok(())
 }
 
-/// Many rounds, so only where they are quick.
-fn others_lose_nothing_in_rounds(dir: TestDir, mode: &str) -> TrialResult {
+/// Many rounds, so only where they are quick. In each the library takes the file over and hands it back for `why`, but in
+/// the few where something stands in its way: the other process has it open, or the last close comes first.
+fn others_lose_nothing_in_rounds(dir: TestDir, mode: &str, rounds: u64, why: &str) -> TrialResult {
     for with in [With::Nothing, With::Eager] {
         let dir = empty(&dir, &format!("{with:?}"))?;
-        run(&mut neighbours(&dir, &[mode, "file"], with), 2 * LIMIT)?.well()?;
+        let mut command = neighbours(&dir, &[mode, "file"], with);
+        let finished = run(command.env("DIOXIDE_STATS", "1"), 2 * LIMIT)?.well()?;
+        let said = |before: &str, after: &str| -> u64 {
+            let counts =
+                finished.stderr.lines().filter_map(|line| line.split_once(after)?.0.split_once(before));
+            counts.map(|(_, count)| count.parse::<u64>().expect("a number")).sum()
+        };
+        let counts =
+            [said("writing, ", " of them taken over"), said("dioxide: ", &format!(" {HANDED_BACK}{why}"))];
+        let is_taken = counts.iter().all(|count| *count >= rounds);
+        assert!(with != With::Eager || is_taken, "{counts:?} of {rounds}: {}", finished.stderr);
         is_exact(&dir.join("file"))?;
     }
     Ok(())
@@ -265,7 +286,7 @@ struct Stopped(Child);
 impl Stopped {
     /// Begins a program that stops itself.
     fn begin(command: &mut Command) -> Result<Self, Failed> {
-        let child = Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+        let child = Self(command.stdin(Stdio::null()).stderr(Stdio::null()).spawn()?);
         let mut status = 0;
         // SAFETY: it writes the status, and waits for a child of ours until that stops or ends.
         let waited = unsafe { libc::waitpid(child.0.id() as i32, &mut status, libc::WUNTRACED) };
@@ -292,7 +313,10 @@ fn a_stopped_process_destroys_what_another_one_synced(dir: TestDir) -> TrialResu
     let _short = BreakTime::set(2)?;
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
-        let ours = Stopped::begin(&mut neighbours(&dir, &["stopped", "file"], with))?;
+        let told = dir.join("told");
+        let mut command = neighbours(&dir, &["stopped", "file"], with);
+        let ours = Stopped::begin(command.stdout(File::create(&told)?))?;
+        assert_eq!(fs::read_to_string(&told)?, told_of_a_lease(with));
         run(&mut neighbours(&dir, &["theirs-late", "file", "8"], With::Nothing), LIMIT)?.well()?;
         let ended = ours.go_on()?;
         assert!(ended.success(), "{with:?}: {ended}");
@@ -399,16 +423,18 @@ pub fn trials() -> Vec<Trial> {
                 a_break_beside_writers_loses_what_the_other_process_synced,
             ),
             lab_trials_where("locks_of_others_hide_a_lease_that_breaks", on_ext4, |dir: TestDir| {
-                others_lose_nothing_in_rounds(dir, "among_locks")
+                others_lose_nothing_in_rounds(dir, "among_locks", 40, ELSEWHERE)
             }),
             lab_trials_where("an_open_in_a_handler_waits_for_its_own_thread", on_ext4, |dir: TestDir| {
-                others_lose_nothing_in_rounds(dir, "open_in_a_handler")
+                others_lose_nothing_in_rounds(dir, "open_in_a_handler", 400, "it was opened")
             }),
-            lab_trials_where("an_open_during_a_take_over_waits_for_the_next_look", on_ext4, |dir: TestDir| {
-                others_lose_nothing_in_rounds(dir, "open_during_a_take_over")
-            }),
+            lab_trials_where(
+                "an_open_during_a_take_over_waits_for_the_next_look",
+                on_ext4,
+                |dir: TestDir| others_lose_nothing_in_rounds(dir, "open_during_a_take_over", 20, ELSEWHERE),
+            ),
             lab_trials_where("a_break_during_a_close_ends_the_keeper", on_ext4, |dir: TestDir| {
-                others_lose_nothing_in_rounds(dir, "close_meanwhile")
+                others_lose_nothing_in_rounds(dir, "close_meanwhile", 200, ELSEWHERE)
             }),
             lab_trials_where(
                 "an_open_in_a_constructor_of_a_loaded_library_hangs",
