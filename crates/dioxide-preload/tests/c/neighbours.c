@@ -17,6 +17,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -470,6 +471,20 @@ static void open_in_a_handler(void) {
     }
 }
 
+// A file is mapped whose name is no text.
+static void strange_name(void) {
+    const char *strange = "mapped\xff";
+    int mapped = open(strange, O_RDWR | O_CREAT, 0644);
+    must("write", write(mapped, memory, BLOCK), BLOCK);
+    if (mmap(NULL, BLOCK, PROT_READ, MAP_SHARED, mapped, 0) == MAP_FAILED)
+        die("mmap");
+    begin(O_RDWR);
+    tell_lease();
+    run_theirs(8);
+    must("close", close(fd), 0);
+    check();
+}
+
 // What the library has for itself is closed with all that the program has.
 static void close_range_by_number(void) {
     for (int n = 0; n < 3; n++) {
@@ -695,6 +710,7 @@ static const struct {
     {"among_locks", among_locks},
     {"open_during_a_take_over", open_during_a_take_over},
     {"close_meanwhile", close_meanwhile},
+    {"strange_name", strange_name},
     {"open_in_a_handler", open_in_a_handler},
     {"close_range_by_number", close_range_by_number},
     {"beside_writers", beside_writers},

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What `c/neighbours.c` does beside another process, and alone.
-const MODES: [(&str, &str); 10] = [
+const MODES: [(&str, &str); 11] = [
     ("truncate", "ftruncate_destroys_what_another_process_synced"),
     ("append", "an_append_lands_over_what_another_process_wrote"),
     ("close", "a_close_destroys_what_another_process_synced"),
@@ -29,6 +29,7 @@ const MODES: [(&str, &str); 10] = [
     ("child", "an_open_waits_for_a_child_that_has_no_keeper"),
     ("opens_again", "an_open_by_the_program_waits_for_its_own_lease"),
     ("close_range_by_number", "a_close_range_by_number_ends_the_wakes_of_the_keeper"),
+    ("strange_name", "a_mapped_file_whose_name_is_no_text_keeps_all_files_from_the_engine"),
     ("flags", "the_flags_of_the_description_act_on_the_engine"),
 ];
 
