@@ -134,12 +134,15 @@ pub fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     {
         return result;
     }
+    // Before the work is gone: from then on the late keeper takes itself off.
+    let late = usize::from(spawned.is_ok());
+    LATE.fetch_add(late, Ordering::AcqRel);
     match take(&work) {
-        Some(work) => {
-            LATE.fetch_add(usize::from(spawned.is_ok()), Ordering::AcqRel);
-            work()
+        Some(work) => work(),
+        None => {
+            LATE.fetch_sub(late, Ordering::AcqRel);
+            answered.recv().expect("a keeper that does not answer ends the process")
         }
-        None => answered.recv().expect("a keeper that does not answer ends the process"),
     }
 }
 
