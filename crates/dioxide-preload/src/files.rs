@@ -24,6 +24,7 @@ use crate::slots::{self, Changing, Slot, State};
 use crate::summary::{self, Event};
 use crate::surroundings::{self, Found};
 use dioxide::ledger::FileSystem;
+use dioxide::text::shown;
 use dioxide::{Durability, OpenOptions};
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::process::Resource;
@@ -736,7 +737,7 @@ fn put_away(inode: &Inode) -> bool {
         };
         if let Some(wrong) = wrong {
             let name = surroundings::path_of(held.as_raw_fd()).unwrap_or_default();
-            say(&format!("{}: {wrong} {LEASE_BREAK_TIME}", name.display()));
+            say(&format!("{}: {wrong} {LEASE_BREAK_TIME}", shown(&name)));
         }
     }
     // In this order: who finds no file taken any more asks the kernel again.

@@ -8,6 +8,7 @@ use crate::keeper::{self, Wish};
 use crate::say;
 use crate::settings::Settings;
 use crate::summary;
+use dioxide::text::shown;
 
 /// The process whose memory this is. The child of a vfork runs in it for a while, with descriptors of its own.
 static OWNER: AtomicI32 = AtomicI32::new(0);
@@ -269,7 +270,8 @@ extern "C" fn begin() {
     }
     let settings = match Settings::from_environment() {
         Ok(settings) => settings,
-        Err(why) => return say::say(&format!("{why}; this program runs without dioxide")),
+        // It quotes the environment.
+        Err(why) => return say::say(&format!("{}; this program runs without dioxide", shown(&why))),
     };
     // SAFETY: the handlers are functions of this library, which is never unloaded.
     let registered =
