@@ -577,6 +577,10 @@ impl Backend for Striped {
         }
     }
 
+    fn flushes_each_write(&self) -> bool {
+        self.members.iter().any(|member| member.flushes_each_write())
+    }
+
     fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64> {
         if let Some((member, offset)) = self.alone(into, offset) {
             return self.members[member].read(into, offset);

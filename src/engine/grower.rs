@@ -269,9 +269,13 @@ impl Engine {
         let from = from.next_multiple_of(self.alignment.offset);
         for start in (from..to).step_by(ZEROS_BYTES) {
             let len = (to - start).min(ZEROS_BYTES as u64);
-            let transfer = Transfer::of_write(len, self.alignment.offset);
+            let transfer = Transfer::of_write(len, self.alignment.offset).on(self.flushes_each_write);
             let zeros = &[Segment::of(&zeros[..len as usize])];
-            io::write_fully(&*self.backend, zeros, start, transfer)?;
+            let write = || io::write_fully(&*self.backend, zeros, start, transfer);
+            match self.flushes_each_write {
+                true => self.fs.flushing(write, |error| self.cause(Operation::Grow, None, error))?,
+                false => write()?,
+            }
         }
         Ok(())
     }

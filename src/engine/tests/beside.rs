@@ -1,0 +1,269 @@
+//! The engine and readers beside other processes, at moments that the test chooses.
+
+use super::*;
+use crate::backend::{Exclusion, Job, Stamp, Stamps};
+use crate::engine::registry::Key;
+use crate::file::{File, Inner};
+use crate::marker::{Marker, Mode};
+use crate::queue::Queue;
+use crate::reader::Reader;
+use crate::recovery::Extent;
+use crate::sync::JoinHandle;
+use crate::sys::probe::{Facts, Part, Through};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, mpsc};
+
+/// What the engine or a reader is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Read,
+    Allocate,
+    Truncate,
+    Exclude,
+}
+
+type Deed = Box<dyn FnOnce(&Disk) + Send>;
+
+/// The simulated disk, where others act before chosen calls.
+#[derive(Clone)]
+struct Beside {
+    disk: Disk,
+    deeds: Arc<Mutex<VecDeque<(Before, Deed)>>>,
+    /// Another process has the file open for writing.
+    writer: Arc<Mutex<Option<String>>>,
+    /// The description is O_DSYNC.
+    flushes_each_write: bool,
+}
+
+impl std::fmt::Debug for Beside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Beside").finish_non_exhaustive()
+    }
+}
+
+impl Beside {
+    fn new(disk: &Disk) -> Self {
+        Self { disk: disk.clone(), deeds: Arc::default(), writer: Arc::default(), flushes_each_write: false }
+    }
+
+    /// Somebody does this before the next such call; deeds come in the order in which they were given.
+    fn before(&self, call: Before, deed: impl FnOnce(&Disk) + Send + 'static) {
+        self.deeds.lock().unwrap().push_back((call, Box::new(deed)));
+    }
+
+    fn about_to(&self, call: Before) {
+        let deed = {
+            let mut deeds = self.deeds.lock().unwrap();
+            let is_next = deeds.front().is_some_and(|(next, _)| *next == call);
+            if is_next { deeds.pop_front() } else { None }
+        };
+        if let Some((_, deed)) = deed {
+            deed(&self.disk);
+        }
+    }
+
+    fn has_happened(&self) -> bool {
+        self.deeds.lock().unwrap().is_empty()
+    }
+
+    fn engine(&self, prepared: Option<Prepared>) -> Arc<Engine> {
+        self.engine_on(prepared, FileSystems::default())
+    }
+
+    fn engine_on(&self, prepared: Option<Prepared>, fs: FileSystems) -> Arc<Engine> {
+        let len = self.disk.0.physical_size().unwrap();
+        Arc::new(Engine::new(Parts {
+            backend: Arc::new(self.clone()),
+            path: Path::new("beside").into(),
+            process: Process::current(),
+            fs,
+            ground: Ground { writes_through: self.flushes_each_write, ..ground(prepared) },
+            alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
+            wishes: WISHES,
+            recovery: Recovery::clean(len),
+            held: None,
+        }))
+    }
+
+    /// As another process has it, which knows the file by its marker.
+    fn reader(&self) -> Reader {
+        let facts = Facts {
+            identity: SELF,
+            dev: 0,
+            fs: 0,
+            is_device: false,
+            alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
+            limits: Limits { bytes_max: 1 << 20, segments_max: 1024 },
+            writes_through: false,
+            len: 0,
+            through: Through::Device,
+            part: Part::Whole,
+        };
+        let key = Key::of(&facts);
+        Reader::new(Arc::new(self.clone()), Path::new("beside").into(), facts, key, Process::current())
+    }
+}
+
+macro_rules! passed_on {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(fn $name(&self, $($arg: $type),*) -> $result { self.disk.0.$name($($arg),*) })*
+    };
+}
+
+impl Backend for Beside {
+    fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64> {
+        self.about_to(Before::Read);
+        self.disk.0.read(into, offset)
+    }
+
+    fn flushes_each_write(&self) -> bool {
+        self.flushes_each_write
+    }
+
+    fn allocate(&self, start: u64, end: u64) -> io::Result<()> {
+        self.about_to(Before::Allocate);
+        self.disk.0.allocate(start, end)
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        self.about_to(Before::Truncate);
+        self.disk.0.truncate(len)
+    }
+
+    fn exclude_others(&self) -> io::Result<Exclusion<'_>> {
+        self.about_to(Before::Exclude);
+        match &*self.writer.lock().unwrap() {
+            Some(name) => Ok(Exclusion::Refused(name.clone())),
+            None => self.disk.0.exclude_others(),
+        }
+    }
+
+    /// Of a clock that ticks whenever something changes.
+    fn stamps(&self) -> io::Result<Stamps> {
+        Ok([Stamp { changed: (0, self.disk.calls()), ..Stamp::default() }].into_iter().collect())
+    }
+
+    passed_on! {
+        write(segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64>;
+        flush() -> io::Result<()>;
+        sync_all() -> io::Result<()>;
+        physical_size() -> io::Result<u64>;
+        write_zeroes(start: u64, end: u64) -> io::Result<()>;
+        extents(from: u64) -> io::Result<Vec<Extent>>;
+        read_marker() -> io::Result<Option<Vec<u8>>>;
+        write_marker(bytes: &[u8]) -> io::Result<()>;
+        remove_marker() -> io::Result<()>;
+        free_bytes() -> io::Result<u64>;
+        size_max() -> u64;
+        spawn(job: Job) -> io::Result<Option<JoinHandle>>;
+        unlock() -> ();
+        descriptor() -> BorrowedFd<'_>;
+        simulated() -> Option<&Sim>;
+    }
+}
+
+/// A file of four blocks whose description is O_DSYNC, and another file of its file system.
+fn synchronous() -> (Arc<Engine>, SimFile, Disk, FileSystems) {
+    let fs = FileSystems::default();
+    let other = open_on(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), fs.clone()).unwrap();
+    other.append(&record(1, 1), false).unwrap();
+    let disk = Disk::new(DISK_BYTES);
+    disk.0.write(&[Segment::of(&record(1, 4))], 0, true).unwrap();
+    let beside = Beside { flushes_each_write: true, ..Beside::new(&disk) };
+    (beside.engine_on(None, fs.clone()), other, disk, fs)
+}
+
+type Write = Box<dyn Fn(&Arc<Engine>) -> Result<()>>;
+
+/// What a handle of an O_DSYNC description can write: below the end and at it, by calls and by a queue, durably or not.
+fn ways_to_write(durable: bool) -> [Write; 4] {
+    let queued = move |file: &Arc<Engine>, submit: fn(&Queue, &File) -> bool| {
+        let (engine, process) = (file.clone(), Process::current());
+        let key = Key { dev: 0, inode: Some(0), part: Part::Whole };
+        // Nothing of it is registered, so it is not to be closed.
+        let file = std::mem::ManuallyDrop::new(File::of(Inner::Shared { engine, key, process, durable }));
+        let queue = Queue::new(1);
+        assert!(submit(&queue, &file));
+        let done = queue.reap(1).next().expect("it was submitted");
+        done.result.map(drop)
+    };
+    [
+        Box::new(move |file| file.write_at(&record(7, 1), BLOCK_BYTES, durable)),
+        Box::new(move |file| file.append(&record(7, 1), durable).map(drop)),
+        Box::new(move |file| {
+            queued(file, |queue, file| queue.write_at(file, record(7, 1), BLOCK_BYTES, 0).is_ok())
+        }),
+        Box::new(move |file| queued(file, |queue, file| queue.append(file, record(7, 1), 0).is_ok())),
+    ]
+}
+
+/// A later flush of another file said that all is well.
+#[test]
+fn a_flush_that_fails_inside_of_a_write_of_an_o_dsync_file_wedges() {
+    for durable in [true, false] {
+        for (n, write) in ways_to_write(durable).iter().enumerate() {
+            let (file, other, disk, _) = synchronous();
+            write(&file).unwrap();
+            disk.fail(Call::Write, 0, libc::EIO);
+            write(&file).unwrap_err();
+            let error = other.sync_data().expect_err("the flush may have lost what it wrote");
+            assert!(matches!(error.kind(), ErrorKind::Wedged(_)), "{durable} {n}: {error}");
+        }
+    }
+}
+
+/// The same write was made again without RWF_DSYNC, and flushed all the same.
+#[test]
+fn a_flush_that_finds_no_space_twice_is_no_write_that_finds_none() {
+    for durable in [true, false] {
+        for (n, write) in ways_to_write(durable).iter().enumerate() {
+            let (file, other, disk, _) = synchronous();
+            (0..2).for_each(|_| disk.fail(Call::Write, 0, libc::ENOSPC));
+            write(&file).unwrap_err();
+            assert!(other.sync_data().is_err(), "{durable} {n}");
+        }
+    }
+}
+
+#[test]
+fn no_space_for_a_write_of_an_o_dsync_file_wedges_nothing() {
+    for durable in [true, false] {
+        for (n, write) in ways_to_write(durable).iter().enumerate() {
+            let (file, other, disk, _) = synchronous();
+            disk.fail(Call::Write, 0, libc::ENOSPC);
+            disk.fail(Call::Allocate, 0, libc::ENOSPC);
+            let error = write(&file).unwrap_err();
+            assert_eq!(*error.kind(), ErrorKind::NoSpace(libc::ENOSPC), "{durable} {n}");
+            other.sync_data().unwrap();
+            write(&file).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_write_of_an_o_dsync_file_is_not_believed_beside_a_flush_that_fails() {
+    for durable in [true, false] {
+        let (file, other, _, fs) = synchronous();
+        let flush = fs.begin_flush();
+        let writing = std::thread::spawn(move || file.write_at(&record(7, 1), 0, durable));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!writing.is_finished(), "the other flush may fail");
+        let failed = crate::os_error::of_flush(io::Error::from_raw_os_error(libc::EIO));
+        let cause = |_: &io::Error| Arc::new(other.error(Operation::Flush, None, ErrorKind::Os(libc::EIO)));
+        let _ = fs.end_flush(flush, &Err(failed), cause);
+        writing.join().unwrap().unwrap_err();
+    }
+}
+
+/// Zeros are written by the same description.
+#[test]
+fn a_flush_that_fails_while_an_o_dsync_file_is_filled_with_zeros_wedges() {
+    let (_, other, disk, fs) = synchronous();
+    let beside = Beside { flushes_each_write: true, ..Beside::new(&disk) };
+    let file = beside.engine_on(Some(Prepared::Zeroed), fs);
+    disk.fail(Call::Write, 0, libc::EIO);
+    file.append(&record(7, 1), true).unwrap_err();
+    assert!(matches!(other.sync_data().unwrap_err().kind(), ErrorKind::Wedged(_)));
+}
