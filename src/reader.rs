@@ -152,14 +152,14 @@ impl Reader {
             let view = self.find(wanted_end)?;
             let read = engine::read_up_to(&*self.backend, into, offset, view.len, self.facts.alignment);
             match (self.since(&view)?, read) {
-                (Since::OnlyGrowth, read) => return read,
-                (Since::UnmarkedChange, Ok(read)) if unmarked_reads == UNMARKED_READS_MAX => return Ok(read),
-                (Since::UnmarkedChange, Ok(_)) => unmarked_reads += 1,
-                // It became shorter.
-                (_, Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                // It became shorter, perhaps under the marker that announces it, or by another program.
+                (_, Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof && !self.facts.is_device => {
                     self.forget();
                     unmarked_reads = 0;
                 }
+                (Since::OnlyGrowth, read) => return read,
+                (Since::UnmarkedChange, Ok(read)) if unmarked_reads == UNMARKED_READS_MAX => return Ok(read),
+                (Since::UnmarkedChange, Ok(_)) => unmarked_reads += 1,
                 (_, Err(error)) => return Err(error),
                 (Since::PerhapsTruncation, Ok(_)) => unmarked_reads = 0,
             }

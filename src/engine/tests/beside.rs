@@ -164,6 +164,27 @@ impl Backend for Beside {
     }
 }
 
+fn read_all(reader: &Reader) -> io::Result<Vec<u64>> {
+    let mut into = Buffer::zeroed(64 * BLOCK_BYTES as usize);
+    let read = reader.read_at(&mut into, 0).map_err(io::Error::other)?;
+    let block = |at: usize| u64::from_le_bytes(into[at..at + 8].try_into().unwrap());
+    Ok((0..read).step_by(BLOCK_BYTES as usize).map(block).collect())
+}
+
+/// It was EIO, and again EIO: the length was known by the marker that announces the truncate.
+#[test]
+fn a_file_that_becomes_shorter_under_the_same_marker_is_read_again() {
+    let disk = Disk::new(DISK_BYTES);
+    let writer = open(disk.clone());
+    writer.append(&record(1, 4), true).unwrap();
+    let beside = Beside::new(&disk);
+    let reader = beside.reader();
+    assert_eq!(read_all(&reader).unwrap(), [1, 2, 3, 4]);
+    beside.before(Before::Read, |disk| disk.0.truncate(2 * BLOCK_BYTES).unwrap());
+    assert_eq!(read_all(&reader).unwrap(), [1, 2]);
+    assert!(beside.has_happened());
+}
+
 /// A file of four blocks whose description is O_DSYNC, and another file of its file system.
 fn synchronous() -> (Arc<Engine>, SimFile, Disk, FileSystems) {
     let fs = FileSystems::default();
