@@ -353,8 +353,8 @@ impl Engine {
 
     /// A cut that failed left the file as it was, so the marker must say again what it said.
     fn restore(&self, marker: Marker) {
-        let epoch = self.lock().next_epoch();
-        if let Err(error) = self.mark(Marker { epoch, ..marker }) {
+        let restored = self.lock().restored_marker(marker);
+        if let Err(error) = self.mark(restored) {
             log::warn!("dioxide: {}: restoring the marker: {error}", shown(&*self.path));
         }
     }

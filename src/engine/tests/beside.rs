@@ -185,6 +185,33 @@ fn a_file_that_becomes_shorter_under_the_same_marker_is_read_again() {
     assert!(beside.has_happened());
 }
 
+/// The marker that announces the truncate stood before it, and the next one counted as many.
+#[test]
+fn a_reader_between_an_announcement_and_its_truncate_returns_no_zeros() {
+    let disk = Disk::new(DISK_BYTES);
+    let (here, elsewhere) = (Beside::new(&disk), Beside::new(&disk));
+    let writer = elsewhere.engine(Some(Prepared::Unwritten));
+    writer.append(&record(1, 4), true).unwrap();
+    let (announced, announcement) = mpsc::channel();
+    let (go, going) = mpsc::channel();
+    elsewhere.before(Before::Truncate, move |_| {
+        announced.send(()).unwrap();
+        going.recv().unwrap();
+    });
+    let thread = {
+        let writer = writer.clone();
+        std::thread::spawn(move || writer.set_len(0).unwrap())
+    };
+    announcement.recv().unwrap();
+    here.before(Before::Read, move |_| {
+        go.send(()).unwrap();
+        thread.join().unwrap();
+        writer.append(&record(9, 1), true).unwrap();
+    });
+    assert_eq!(read_all(&here.reader()).unwrap(), [9]);
+    assert!(here.has_happened() && elsewhere.has_happened());
+}
+
 /// A file of four blocks whose description is O_DSYNC, and another file of its file system.
 fn synchronous() -> (Arc<Engine>, SimFile, Disk, FileSystems) {
     let fs = FileSystems::default();
