@@ -127,7 +127,8 @@ fn view(backend: &dyn Backend, identity: Identity) -> io::Result<View> {
     Err(io::Error::from_raw_os_error(libc::EAGAIN))
 }
 
-fn is_of(marker: &[u8], identity: Identity) -> bool {
+/// Whether a marker can be read, and is that of this file.
+pub(crate) fn is_of(marker: &[u8], identity: Identity) -> bool {
     Marker::decode(marker).is_ok_and(|marker| marker.identity == identity)
 }
 

@@ -212,6 +212,47 @@ fn a_reader_between_an_announcement_and_its_truncate_returns_no_zeros() {
     assert!(here.has_happened() && elsewhere.has_happened());
 }
 
+const REWRITTEN_BLOCKS: u64 = 512;
+
+/// As much of a file with this marker as takes several calls, while another program writes it anew.
+fn read_beside_a_rewrite(marker: &[u8]) -> Vec<u8> {
+    let disk = Disk::new(DISK_BYTES);
+    disk.0.write(&[Segment::of(&record(1, REWRITTEN_BLOCKS))], 0, true).unwrap();
+    disk.0.write_marker(marker).unwrap();
+    let beside = Beside::new(&disk);
+    beside.before(Before::Read, |_| {});
+    beside.before(Before::Read, |disk| {
+        disk.0.truncate(0).unwrap();
+        disk.append_behind_our_back(REWRITTEN_BLOCKS);
+    });
+    // Memory that is not aligned is filled by pieces of 1 MiB.
+    let mut into = Buffer::zeroed((REWRITTEN_BLOCKS * BLOCK_BYTES) as usize);
+    let read = beside.reader().read_at(&mut into[100..], 4).unwrap();
+    assert!(beside.has_happened(), "it was one call");
+    into[100..][..read].to_vec()
+}
+
+/// It stays as it is, whatever becomes of the file.
+#[test]
+fn a_marker_that_is_not_of_this_file_proves_no_growth() {
+    let another = Identity { inode: 2, ..SELF };
+    let foreign = Marker {
+        identity: another,
+        prepared: Prepared::Unwritten,
+        mode: Mode::AppendOnly,
+        recycled: false,
+        base: 0,
+        grown_from: 0,
+        grown_to: 0,
+        epoch: 7,
+        truncations: Some(0),
+    };
+    for marker in [&foreign.encode()[..], b"no marker"] {
+        let read = read_beside_a_rewrite(marker);
+        assert!(!read.is_empty() && read.iter().all(|byte| *byte == 0xFF), "old and new content is mixed");
+    }
+}
+
 /// A file of four blocks whose description is O_DSYNC, and another file of its file system.
 fn synchronous() -> (Arc<Engine>, SimFile, Disk, FileSystems) {
     let fs = FileSystems::default();
