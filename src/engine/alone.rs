@@ -221,7 +221,7 @@ impl Engine {
     }
 
     /// The end of the last block between that holds another byte than zero.
-    fn end_of_bytes(&self, from: u64, to: u64) -> std::io::Result<Option<u64>> {
+    pub(super) fn end_of_bytes(&self, from: u64, to: u64) -> std::io::Result<Option<u64>> {
         let unit = self.alignment.append;
         let mut last = None;
         let mut memory = Buffer::zeroed(LOOK_BYTES);

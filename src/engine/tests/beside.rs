@@ -253,6 +253,45 @@ fn a_marker_that_is_not_of_this_file_proves_no_growth() {
     }
 }
 
+/// Another program appended between the look at the size and the allocation.
+#[test]
+fn a_growth_that_fails_keeps_what_another_program_appended() {
+    for prepared in [Prepared::Unwritten, Prepared::Zeroed] {
+        for errno in [libc::ENOSPC, libc::EIO] {
+            let disk = Disk::new(DISK_BYTES);
+            disk.0.write(&[Segment::of(&record(1, 1))], 0, true).unwrap();
+            let beside = Beside::new(&disk);
+            let file = beside.engine(Some(prepared));
+            beside.before(Before::Allocate, move |disk| {
+                disk.append_behind_our_back(1);
+                disk.fail(Call::Allocate, 0, errno);
+            });
+            file.append(&record(2, 1), true).unwrap_err();
+            assert!(beside.has_happened());
+            assert_eq!(disk.content(1), Some(u64::MAX), "{prepared:?} {errno}");
+            file.append(&record(2, 1), true).unwrap_err();
+            file.finish().unwrap_err();
+            assert_eq!(disk.content(1), Some(u64::MAX), "{prepared:?} {errno}");
+        }
+    }
+}
+
+/// It ends in the same block as ours, of which extents say nothing.
+#[test]
+fn a_growth_that_fails_keeps_what_another_program_appended_to_the_last_block() {
+    let disk = Disk::new(DISK_BYTES);
+    disk.0.write(&[Segment::of(&record(1, 1)[..512])], 0, true).unwrap();
+    let beside = Beside::new(&disk);
+    let file = beside.engine(Some(Prepared::Unwritten));
+    beside.before(Before::Allocate, |disk| {
+        disk.0.write(&[Segment::of(&[0xFF; 512])], 512, true).unwrap();
+        disk.fail(Call::Allocate, 0, libc::ENOSPC);
+    });
+    file.append(&record(2, 1), true).unwrap_err();
+    assert!(beside.has_happened());
+    assert_eq!(disk.0.physical_size().unwrap(), 1024);
+}
+
 /// A file of four blocks whose description is O_DSYNC, and another file of its file system.
 fn synchronous() -> (Arc<Engine>, SimFile, Disk, FileSystems) {
     let fs = FileSystems::default();
