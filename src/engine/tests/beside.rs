@@ -292,6 +292,42 @@ fn a_growth_that_fails_keeps_what_another_program_appended_to_the_last_block() {
     assert_eq!(disk.0.physical_size().unwrap(), 1024);
 }
 
+/// A file without a marker, whose last block is not full.
+fn with_a_begun_block(beside: &Beside) -> Arc<Engine> {
+    let file = beside.engine(None);
+    file.append(&[1; 100], true).unwrap();
+    assert_eq!(beside.disk.0.physical_size().unwrap(), BLOCK_BYTES);
+    file
+}
+
+/// The size was looked at, and the file truncated without another look.
+#[test]
+fn close_without_a_marker_keeps_what_another_program_appended() {
+    let beside = Beside::new(&Disk::new(DISK_BYTES));
+    let file = with_a_begun_block(&beside);
+    beside.before(Before::Exclude, |disk| disk.append_behind_our_back(1));
+    let error = file.finish().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Doubtful(_)), "{error}");
+    assert_eq!(beside.disk.content(1), Some(u64::MAX));
+}
+
+#[test]
+fn close_without_a_marker_beside_another_writer_truncates_nothing() {
+    let beside = Beside::new(&Disk::new(DISK_BYTES));
+    let file = with_a_begun_block(&beside);
+    *beside.writer.lock().unwrap() = Some("another program".into());
+    let error = file.finish().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Busy(_)), "{error}");
+    assert_eq!(beside.disk.0.physical_size().unwrap(), BLOCK_BYTES);
+}
+
+#[test]
+fn close_without_a_marker_ends_where_the_records_do() {
+    let beside = Beside::new(&Disk::new(DISK_BYTES));
+    with_a_begun_block(&beside).finish().unwrap();
+    assert_eq!(beside.disk.0.physical_size().unwrap(), 100);
+}
+
 /// A file of four blocks whose description is O_DSYNC, and another file of its file system.
 fn synchronous() -> (Arc<Engine>, SimFile, Disk, FileSystems) {
     let fs = FileSystems::default();
