@@ -147,7 +147,13 @@ impl Engine {
             self.settled_size(sizes.physical).map_err(fail)?;
             return self.make_stable().map_err(fail);
         }
-        self.check_size(Operation::Close)?;
+        if let Err(error) = self.check_size(Operation::Close) {
+            return Err(match (marker, error.kind()) {
+                // A growth that was left behind is not taken back beside another writer.
+                (Some(marker), ErrorKind::Busy(why)) => self.left_grown(marker, why.clone()),
+                _ => error,
+            });
+        }
         let Some(marker) = marker else { return self.cut_last_block(sizes).map_err(fail) };
         let closed = match held {
             // Nobody said where the file ends, so the question stays for the next one who opens it.

@@ -328,6 +328,22 @@ fn close_without_a_marker_ends_where_the_records_do() {
     assert_eq!(beside.disk.0.physical_size().unwrap(), 100);
 }
 
+/// Another writer was met before the cut, when a growth that had failed was to be taken back.
+#[test]
+fn close_beside_another_writer_leaves_its_marker_also_where_a_growth_was_left_behind() {
+    let beside = Beside::new(&Disk::new(DISK_BYTES));
+    let file = beside.engine(Some(Prepared::Unwritten));
+    file.append(&record(1, 1), true).unwrap();
+    beside.disk.fail(Call::Marker, 1, libc::EIO);
+    beside.disk.fail(Call::Allocate, 1, libc::EIO);
+    file.append(&record(2, 4 * WISHES.cap_bytes / BLOCK_BYTES), true).unwrap_err();
+    *beside.writer.lock().unwrap() = Some("another program".into());
+    let error = file.finish().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Busy(_)), "{error}");
+    let marker = Marker::decode(&beside.disk.0.read_marker().unwrap().unwrap()).unwrap();
+    assert_eq!((marker.mode, marker.base), (Mode::Positional, BLOCK_BYTES));
+}
+
 /// A file of four blocks whose description is O_DSYNC, and another file of its file system.
 fn synchronous() -> (Arc<Engine>, SimFile, Disk, FileSystems) {
     let fs = FileSystems::default();
