@@ -360,7 +360,9 @@ impl File {
 
     /// How space is really prepared ahead: [`Growth::None`] where the file system cannot undo it after a
     /// crash (the log says why, once), for a reader, and in the child of a fork. It becomes [`Growth::None`] when the
-    /// kernel refuses the space or the marker for good; appends go on. A file that was found
+    /// kernel refuses the space or the marker for good; appends go on. What was grown before is given up first: while another
+    /// process has the file open for writing, or after another program wrote above the end, appends that need space fail by
+    /// [`Busy`](ErrorKind::Busy) or [`Doubtful`](ErrorKind::Doubtful). A file that was found
     /// [undecided](crate::Verdict::Undecided) goes on as it had begun, whatever was asked for.
     pub fn growth(&self) -> Growth {
         match self.inner() {
