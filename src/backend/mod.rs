@@ -13,8 +13,8 @@ pub(crate) mod syscall;
 pub(crate) mod uring;
 
 use crate::buffer::Segment;
-use crate::merge::Refusals;
-use crate::recovery::Extent;
+use crate::rules::merge::Refusals;
+use crate::rules::recovery::Extent;
 use crate::sync::JoinHandle;
 use crate::sys::lease::Lease;
 use smallvec::SmallVec;

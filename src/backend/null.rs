@@ -3,7 +3,7 @@
 
 use super::{Backend, Job};
 use crate::buffer::Segment;
-use crate::recovery::Extent;
+use crate::rules::recovery::Extent;
 use crate::sync::{self, JoinHandle};
 use rustix::fs::OFlags;
 use std::io;

@@ -2,10 +2,11 @@
 
 use super::{Backend, Exclusion, Job, Stamp, Stamps};
 use crate::buffer::Segment;
-use crate::recovery::Extent;
+use crate::rules::marker;
+use crate::rules::recovery::Extent;
 use crate::sync::{self, JoinHandle};
+use crate::sys;
 use crate::sys::lease::{Lease, Refused};
-use crate::{marker, sys};
 use rustix::fs::{FallocateFlags, XattrFlags};
 use smallvec::{SmallVec, smallvec};
 use std::io;

@@ -23,10 +23,10 @@ use super::truncate::{Attempt, LOOKS_MAX, Takes, refuse_other_writers, truncate,
 use super::{Engine, io, queue, read_up_to};
 use crate::buffer::Buffer;
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::marker::{Marker, Mode, Prepared};
-use crate::merge::Span;
 use crate::os_error::{self, is_no_space};
-use crate::recovery::written_above;
+use crate::rules::marker::{Marker, Mode, Prepared};
+use crate::rules::merge::Span;
+use crate::rules::recovery::written_above;
 use crate::sync::atomic::Ordering;
 use crate::text::shown;
 

@@ -3,8 +3,8 @@
 use super::core::Work;
 use crate::backend::Backend;
 use crate::buffer::Segment;
-use crate::flush::Means;
 use crate::os_error::{self, OfWrite};
+use crate::rules::flush::Means;
 use smallvec::SmallVec;
 use std::io;
 use std::ops::Range;

@@ -6,8 +6,8 @@
 
 use super::core::{Member, Outbox, Request, Work};
 use crate::error::ErrorKind;
-use crate::flush::Means;
-use crate::merge::{self, Limits, Refusal, Refusals, Span};
+use crate::rules::flush::Means;
+use crate::rules::merge::{self, Limits, Refusal, Refusals, Span};
 
 /// A request in flight, and what it carries.
 #[derive(Debug)]

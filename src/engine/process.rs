@@ -1,14 +1,14 @@
 //! What all files of the process share: the growth budget, and per file system the flushes in flight and
 //! whether one failed.
 
+use crate::api::queue::QueueOptions;
 use crate::engine::reactor::Handle;
 use crate::engine::registry::Registry;
 use crate::error::Error;
 use crate::ext::volumes::Volumes;
-use crate::flush::Ledger;
-use crate::growth::{BUDGET_DEFAULT_BYTES, Budget};
 use crate::os_error;
-use crate::queue::QueueOptions;
+use crate::rules::flush::Ledger;
+use crate::rules::growth::{BUDGET_DEFAULT_BYTES, Budget};
 use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use crate::sys;
 use crate::sys::probe::Through;

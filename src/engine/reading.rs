@@ -2,8 +2,8 @@
 
 use super::io::{self, Transfer};
 use crate::backend::Backend;
-use crate::bounce::{self, Aligned, Left, Piece};
 use crate::buffer::Buffer;
+use crate::rules::bounce::{self, Aligned, Left, Piece};
 use crate::sys::probe::Alignment;
 use std::io::{ErrorKind, Result};
 

@@ -18,9 +18,9 @@ use super::truncate::{
     Attempt, LOOKS_MAX as TRUNCATES_MAX, Takes, refuse_other_writers, truncate, written_by,
 };
 use crate::backend::Backend;
-use crate::marker::{Identity, Marker};
 use crate::os_error::is_no_space;
-use crate::recovery::{Extent, Recovery, Verdict, judge, written_ranges};
+use crate::rules::marker::{Identity, Marker};
+use crate::rules::recovery::{Extent, Recovery, Verdict, judge, written_ranges};
 use std::io;
 use std::ops::Range;
 

@@ -3,7 +3,7 @@
 
 use super::bytes::{set_u16, set_u32, u16_at, u32_at};
 use super::features::{Features, HAS_JOURNAL, RESIZE_INODE, SPARSE_SUPER};
-use crate::map::indirect::ROOTS;
+use crate::rules::map::indirect::ROOTS;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -233,7 +233,7 @@ impl Geometry {
         let fanout = self.fanout();
         let tables = 3 + 2 * fanout + fanout * fanout;
         let counted = (u64::from(u32::MAX) / self.sectors_per_block()).saturating_sub(tables);
-        crate::map::indirect::Map::blocks_max(fanout).min(counted) * self.block_bytes
+        crate::rules::map::indirect::Map::blocks_max(fanout).min(counted) * self.block_bytes
     }
 
     /// Sectors are of 512 bytes, as inodes count.
@@ -415,7 +415,8 @@ impl Inode {
         if inode.links == 0 || inode.deleted != 0 {
             return corrupt(format!("inode {number} has a name, but was deleted"));
         }
-        if inode.size > crate::map::indirect::Map::blocks_max(geometry.fanout()) * geometry.block_bytes {
+        if inode.size > crate::rules::map::indirect::Map::blocks_max(geometry.fanout()) * geometry.block_bytes
+        {
             return corrupt(format!("inode {number} has {} bytes, more than a file can have", inode.size));
         }
         Ok(inode)

@@ -3,6 +3,7 @@
 //!
 //! A lock is never poisoned: no state is left half changed by a panic, or the process ends (see the engine).
 
+pub(crate) mod inflight;
 #[cfg(loom)]
 mod model;
 #[cfg(not(loom))]

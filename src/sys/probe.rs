@@ -1,7 +1,7 @@
 //! What this file, on this file system, on this device is like. Asked once, at open.
 
-use crate::marker::{Identity, Prepared};
-use crate::merge::{Limits, SEGMENTS_MAX};
+use crate::rules::marker::{Identity, Prepared};
+use crate::rules::merge::{Limits, SEGMENTS_MAX};
 use rustix::fs::{AtFlags, FileType, IFlags, OFlags, StatxFlags};
 use std::ffi::OsStr;
 use std::io;

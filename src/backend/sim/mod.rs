@@ -19,7 +19,7 @@ pub(crate) use state::Piece;
 
 use super::{Backend, Job};
 use crate::buffer::Segment;
-use crate::recovery::Extent;
+use crate::rules::recovery::Extent;
 use crate::sync::{self, JoinHandle, world};
 use image::{Change, Image};
 use state::{Snapshot, State};

@@ -9,13 +9,13 @@
 use super::{
     Call, Core, Failure, Few, Member, Outbox, Outcome, Place, Request, Reserved, State, Waiting, Work,
 };
+use crate::api::options::Tail;
 use crate::error::ErrorKind;
-use crate::flush::{self, Company, Means};
-use crate::growth::Need;
-use crate::marker::Prepared;
-use crate::merge::{self, Limits, Refusal, SINGLE_APPENDS_MAX, Span};
-use crate::options::Tail;
-use crate::size::Sizes;
+use crate::rules::flush::{self, Company, Means};
+use crate::rules::growth::Need;
+use crate::rules::marker::Prepared;
+use crate::rules::merge::{self, Limits, Refusal, SINGLE_APPENDS_MAX, Span};
+use crate::rules::size::Sizes;
 
 impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn extend(&mut self, place: Place, member: Member<T>, out: &mut Outbox<T>) {

@@ -2,8 +2,8 @@
 
 use super::{Call, Core, Failure, Few, Member, Outbox};
 use crate::error::ErrorKind;
-use crate::flush::Means;
-use crate::merge::{self, Refusal, Span};
+use crate::rules::flush::Means;
+use crate::rules::merge::{self, Refusal, Span};
 
 impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn overwrite(&mut self, offset: u64, member: Member<T>, out: &mut Outbox<T>) {

@@ -1,8 +1,8 @@
 //! Queues beside others who close, cut and fail their files, in simulated time.
 
+use crate::api::file::Inner;
 use crate::error::Operation;
-use crate::file::Inner;
-use crate::sim::{self, Call, Disk};
+use crate::open::sim::{self, Call, Disk};
 use crate::{Buffer, OpenOptions, Queue};
 use std::sync::Arc;
 use std::time::Duration;

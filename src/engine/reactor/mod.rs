@@ -27,11 +27,11 @@ pub(crate) use slot::{Listed, Slot};
 pub(crate) use worker::Worker;
 
 use super::process::Process;
+use crate::api::queue::QueueOptions;
 use crate::backend::ring::Bell;
 use crate::buffer::{Buffer, Pool};
 use crate::error::ErrorKind;
 use crate::os_error;
-use crate::queue::QueueOptions;
 use crate::sync::{Condvar, Mutex, MutexGuard, spawn, thread_local};
 use std::cell::Cell;
 use std::collections::VecDeque;

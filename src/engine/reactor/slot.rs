@@ -4,10 +4,10 @@
 //! The memory stays in it, and in its place, from the first poll on. Only the future takes it out: when the operation has
 //! finished, or when it is certain that it never begins.
 
+use crate::api::file::Inner;
 use crate::buffer::{Kept, Segment};
 use crate::engine::queue::What;
 use crate::error::Result;
-use crate::file::Inner;
 use crate::sync::Mutex;
 use std::fmt;
 use std::sync::Arc;

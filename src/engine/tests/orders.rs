@@ -5,7 +5,7 @@ use super::*;
 use crate::backend::Job;
 use crate::engine::io::Transfer;
 use crate::engine::waiter::{News, Waiter};
-use crate::recovery::Extent;
+use crate::rules::recovery::Extent;
 use crate::sync::JoinHandle;
 use std::io;
 use std::os::fd::BorrowedFd;

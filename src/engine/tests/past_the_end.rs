@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::core::{Dio, Outcome, Request, Work};
-use crate::merge::Refusals;
+use crate::rules::merge::Refusals;
 
 const BLOCKS: u64 = 16;
 

@@ -1,9 +1,9 @@
 //! What a file tells of itself.
 
 use super::*;
+use crate::api::options::Growth;
 use crate::engine::core::Dio;
-use crate::merge::Refusals;
-use crate::options::Growth;
+use crate::rules::merge::Refusals;
 
 #[test]
 fn how_it_grows() {

@@ -1,16 +1,16 @@
 //! A read-only handle, with a descriptor of its own. Whoever writes the file may be this process, another one, or
 //! nobody, and that may change at any time: each call finds out.
 
+use crate::api::options::{OpenOptions, Tail};
 use crate::backend::{Backend, Stamps};
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::registry::Key;
 use crate::engine::{self, Engine, Parts, recover};
 use crate::error::{Error, Operation, Result};
-use crate::marker::Marker;
 use crate::open;
-use crate::options::{OpenOptions, Tail};
 use crate::os_error;
-use crate::recovery::{Recovery, Verdict};
+use crate::rules::marker::Marker;
+use crate::rules::recovery::{Recovery, Verdict};
 use crate::sync::{Mutex, OnceLock};
 use crate::sys::probe::{Alignment, Facts};
 use std::io;

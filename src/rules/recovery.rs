@@ -1,6 +1,6 @@
 //! What a crash left of a file, and where it may be cut. Decisions only; the engine does the I/O.
 
-use crate::marker::{Identity, Marker, Mode};
+use crate::rules::marker::{Identity, Marker, Mode};
 use std::fmt;
 use std::ops::Range;
 
@@ -176,7 +176,7 @@ fn doubt(marker: &Marker, physical_size: u64, extents: &[Extent]) -> Option<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::marker::Prepared;
+    use crate::rules::marker::Prepared;
     use proptest::prelude::*;
 
     const SELF: Identity = Identity { inode: 12, born: (1, 2) };

@@ -1,15 +1,16 @@
 //! The public [`File`]: handles of what the engine runs, and readers beside it.
 
+use crate::api::options::Growth;
+use crate::api::options::{Durability, OpenOptions};
 use crate::engine::Engine;
 use crate::engine::process::Process;
+use crate::engine::reader::Reader;
 use crate::engine::registry::Key;
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::options::{Durability, OpenOptions};
-use crate::reader::Reader;
-use crate::recovery::Recovery;
+use crate::rules::recovery::Recovery;
 use crate::stats::Stats;
 use crate::sys::probe::Alignment;
-use crate::{Growth, ext, open};
+use crate::{ext, open};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! The public [`Queue`]: many operations at a time by one thread.
 
+use crate::api::file::File;
 use crate::buffer::{Buffer, Memory, Pool, Segment};
 use crate::engine::process::Process;
 use crate::engine::queue::{Driver, What};
 use crate::error::{Operation, Result};
-use crate::file::File;
 use std::cell::RefCell;
 use std::iter::FusedIterator;
 use std::rc::Rc;
@@ -344,7 +344,7 @@ mod outcomes;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::{self, Disk};
+    use crate::open::sim::{self, Disk};
     use crate::{Durability, ErrorKind, OpenOptions};
     use std::time::Duration;
 

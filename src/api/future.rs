@@ -1,12 +1,12 @@
 //! The public [`AsyncFile`]: operations as futures, for any executor.
 
+use crate::api::file::{File, Inner};
+use crate::api::options::OpenOptions;
+use crate::api::reactor::Reactor;
 use crate::buffer::{Kept, Segment};
 use crate::engine::queue::What;
 use crate::engine::reactor::{Handle, Listed, Slot};
 use crate::error::{Error, ErrorKind, Result};
-use crate::file::{File, Inner};
-use crate::options::OpenOptions;
-use crate::reactor::Reactor;
 use crate::sync::{Mutex, spawn};
 use std::fmt;
 use std::marker::PhantomData;

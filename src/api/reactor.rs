@@ -1,14 +1,14 @@
 //! The public [`Reactor`] and [`LocalReactor`]: what drives the operations of [`AsyncFile`]s.
 
+use crate::api::file::File;
+use crate::api::future::{AsyncFile, Blocking};
+use crate::api::options::OpenOptions;
+use crate::api::queue::QueueOptions;
 use crate::backend::ring::Bell;
 use crate::buffer::Buffer;
 use crate::engine::process::Process;
 use crate::engine::reactor::{Handle, Worker};
 use crate::error::Result;
-use crate::file::File;
-use crate::future::{AsyncFile, Blocking};
-use crate::options::OpenOptions;
-use crate::queue::QueueOptions;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::is_simulated;
 use std::io;

@@ -31,22 +31,22 @@
 //! }
 //! ```
 
+use crate::api::file::{File, Inner};
+use crate::api::options::{Growth, OpenOptions};
 use crate::backend::Backend;
 use crate::backend::null::Null;
 use crate::backend::sim::{BLOCK_BYTES, Device, SECTOR_BYTES, Sim};
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
+use crate::engine::reader::Reader;
 use crate::engine::registry::Key;
 use crate::engine::{Engine, Parts};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::ext;
-use crate::file::{File, Inner};
-use crate::marker::{Identity, Prepared};
-use crate::merge::{self, Limits};
 use crate::open;
 use crate::open::striped::{self, BringUp, Member};
-use crate::options::{Growth, OpenOptions};
-use crate::reader::Reader;
+use crate::rules::marker::{Identity, Prepared};
+use crate::rules::merge::{self, Limits};
 use crate::sync::{is_simulated, world};
 use crate::sys;
 use crate::sys::probe::{Alignment, Facts, Part, Through};

@@ -4,8 +4,8 @@
 //! holds its header, so the row `r` of every member starts at `(r + 1) * chunk_bytes`. Whatever range of the file is
 //! looked at, what a member has of it is one run: that is why a request of any length becomes at most one for each member.
 
-use crate::merge::Run;
-use crate::recovery::Extent;
+use crate::rules::merge::Run;
+use crate::rules::recovery::Extent;
 use std::ops::Range;
 
 /// See the module.

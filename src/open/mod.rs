@@ -1,23 +1,25 @@
 //! Opening: find out what the path is, lock it, bring it into order, and only then let it be used.
 
 pub(crate) mod found;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
 pub(crate) mod striped;
 
+use crate::api::file::Inner;
+use crate::api::options::{Durability, Growth, OpenOptions, Tail};
 use crate::backend::Backend;
 use crate::backend::syscall::Syscall;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
+use crate::engine::reader::Reader;
 use crate::engine::recover::{Recover, bring_into_order};
 use crate::engine::registry::{Key, Opening};
 use crate::engine::{Engine, Ground, Parts, flushed};
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::file::Inner;
-use crate::growth::Wishes;
-use crate::marker::{Marker, Prepared};
-use crate::options::{Durability, Growth, OpenOptions, Tail};
 use crate::os_error;
-use crate::reader::Reader;
-use crate::recovery::{Recovery, Verdict};
+use crate::rules::growth::Wishes;
+use crate::rules::marker::{Marker, Prepared};
+use crate::rules::recovery::{Recovery, Verdict};
 use crate::sync::nap;
 use crate::sys;
 use crate::sys::probe::{Facts, Through};
