@@ -53,16 +53,18 @@ pub mod text;
 
 pub use api::file::File;
 pub use api::future::{AsyncFile, Blocking, SyncData, Transfer};
-pub use api::options::{Durability, GROWTH_CAP_DEFAULT_BYTES, Growth, OpenOptions, Tail};
-pub use api::queue::{Completion, Full, Queue, QueueOptions, Reaped};
+pub use api::options::OpenOptions;
+pub use api::queue::{Full, Queue, QueueOptions, Reaped};
 pub use api::reactor::{LocalReactor, Reactor};
+#[cfg(any(test, feature = "sim"))]
+pub use api::sim;
 pub use buffer::Buffer;
+pub use engine::queue::Completion;
 pub use engine::recover::Recover;
 pub use error::{Error, ErrorKind, Operation, Result};
 pub use open::recover;
-#[cfg(any(test, feature = "sim"))]
-pub use open::sim;
 pub use open::striped::recover_striped;
+pub use rules::policy::{Durability, GROWTH_CAP_DEFAULT_BYTES, Growth, Tail};
 pub use rules::recovery::{Recovery, Verdict};
 pub use stats::Stats;
 pub use sys::probe::Alignment;

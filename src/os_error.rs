@@ -230,6 +230,21 @@ fn inside(error: &io::Error) -> Option<&io::Error> {
     error.get_ref().and_then(|error| error.downcast_ref::<FailedFlush>()).map(|FailedFlush(error)| error)
 }
 
+/// Calls until the kernel is not interrupted.
+pub(crate) fn uninterrupted<R>(mut call: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// Flushes, until the kernel is not interrupted. An error says whether the flush may have failed.
+pub(crate) fn flushed<R>(call: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+    uninterrupted(call).map_err(of_flush)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,12 +1,11 @@
 //! The public [`File`]: handles of what the engine runs, and readers beside it.
 
-use crate::api::options::Growth;
-use crate::api::options::{Durability, OpenOptions};
+use crate::api::options::OpenOptions;
 use crate::engine::Engine;
-use crate::engine::process::Process;
-use crate::engine::reader::Reader;
-use crate::engine::registry::Key;
-use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::engine::handle::FileHandle;
+use crate::error::{ErrorKind, Operation, Result};
+use crate::rules::policy::Durability;
+use crate::rules::policy::Growth;
 use crate::rules::recovery::Recovery;
 use crate::stats::Stats;
 use crate::sys::probe::Alignment;
@@ -39,35 +38,7 @@ use std::sync::Arc;
 /// [`recover`](crate::recover). More writing handles share one descriptor, and so do
 /// clones of a read-only one. OFD locks and `flock` are not concerned.
 #[derive(Debug)]
-pub struct File(Option<Inner>);
-
-#[derive(Debug)]
-pub(crate) enum Inner {
-    /// One of the handles that write.
-    Shared { engine: Arc<Engine>, key: Key, process: &'static Process, durable: bool },
-    /// A read-only one.
-    Reader(Reader),
-}
-
-impl Inner {
-    /// The same file with the same rights, for operations that a handle outlives.
-    pub fn another(&self) -> Self {
-        match self {
-            Self::Shared { engine, key, process, durable } => {
-                Self::Shared { engine: engine.clone(), key: *key, process, durable: *durable }
-            }
-            Self::Reader(reader) => Self::Reader(reader.another()),
-        }
-    }
-
-    /// An error of this file.
-    pub fn error(&self, operation: Operation, offset: Option<u64>, kind: ErrorKind) -> Error {
-        match self {
-            Self::Shared { engine, .. } => engine.error(operation, offset, kind),
-            Self::Reader(reader) => Error::new(operation, reader.path(), offset, kind),
-        }
-    }
-}
+pub struct File(Option<FileHandle>);
 
 impl File {
     /// Opens a file read-only, with a descriptor of its own: it does not keep a file that this process writes
@@ -90,20 +61,20 @@ impl File {
     }
 
     #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn of(inner: Inner) -> Self {
+    pub(crate) fn of(inner: FileHandle) -> Self {
         Self(Some(inner))
     }
 
     pub(crate) fn open_with(options: &OpenOptions, path: &Path) -> Result<Self> {
-        open::open(options, path).map(|inner| Self(Some(inner)))
+        open::open(options.request(), path).map(|inner| Self(Some(inner)))
     }
 
     pub(crate) fn open_descriptor(options: &OpenOptions, fd: OwnedFd, path: &Path) -> Result<Self> {
-        open::descriptor(options, fd, path).map(|inner| Self(Some(inner)))
+        open::descriptor(options.request(), fd, path).map(|inner| Self(Some(inner)))
     }
 
     pub(crate) fn open_within(options: &OpenOptions, volume: &Path, path: &Path) -> Result<Self> {
-        ext::open_within(options, volume, path).map(|inner| Self(Some(inner)))
+        ext::open_within(options.request(), volume, path).map(|inner| Self(Some(inner)))
     }
 
     pub(crate) fn open_striped(
@@ -111,11 +82,11 @@ impl File {
         paths: Vec<Arc<Path>>,
         chunk_bytes: u64,
     ) -> Result<Self> {
-        open::striped::open(options, paths, chunk_bytes).map(|inner| Self(Some(inner)))
+        open::striped::open(options.request(), paths, chunk_bytes).map(|inner| Self(Some(inner)))
     }
 
     pub(crate) fn open_temporary(options: &OpenOptions, dir: &Path) -> Result<Self> {
-        open::temporary(options, dir).map(|inner| Self(Some(inner)))
+        open::temporary(options.request(), dir).map(|inner| Self(Some(inner)))
     }
 
     /// Appends `data`, of any length and anywhere in memory, and returns the offset in bytes at which it stands.
@@ -179,8 +150,8 @@ impl File {
     /// [`len`](Self::len), and `EAGAIN` if that process truncates the file again and again while it is read: try again.
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         match self.inner() {
-            Inner::Shared { engine, .. } => engine.read_at(into, offset),
-            Inner::Reader(reader) => reader.read_at(into, offset),
+            FileHandle::Shared { engine, .. } => engine.read_at(into, offset),
+            FileHandle::Reader(reader) => reader.read_at(into, offset),
         }
     }
 
@@ -262,8 +233,8 @@ impl File {
     /// that no two looks agree.
     pub fn len(&self) -> Result<u64> {
         match self.inner() {
-            Inner::Shared { engine, .. } => Ok(engine.len()),
-            Inner::Reader(reader) => reader.len(),
+            FileHandle::Shared { engine, .. } => Ok(engine.len()),
+            FileHandle::Reader(reader) => reader.len(),
         }
     }
 
@@ -293,15 +264,15 @@ impl File {
     #[doc(hidden)]
     pub fn try_clone_as(&self, durability: Durability) -> Result<Self> {
         match self.inner() {
-            Inner::Shared { engine, key, process, .. } => {
+            FileHandle::Shared { engine, key, process, .. } => {
                 if !process.is_current() {
                     return Err(engine.error(Operation::Open, None, ErrorKind::Forked));
                 }
                 let engine = process.registry.join(*key).expect("open as long as this handle is");
                 let durable = durability == Durability::EveryWrite;
-                Ok(Self(Some(Inner::Shared { engine, key: *key, process, durable })))
+                Ok(Self(Some(FileHandle::Shared { engine, key: *key, process, durable })))
             }
-            Inner::Reader(reader) => Ok(Self(Some(Inner::Reader(reader.another())))),
+            FileHandle::Reader(reader) => Ok(Self(Some(FileHandle::Reader(reader.another())))),
         }
     }
 
@@ -332,16 +303,16 @@ impl File {
     /// What was done on the file since its first writing handle was opened. All zero for a reader.
     pub fn stats(&self) -> Stats {
         match self.inner() {
-            Inner::Shared { engine, .. } => engine.stats(),
-            Inner::Reader(_) => Stats::default(),
+            FileHandle::Shared { engine, .. } => engine.stats(),
+            FileHandle::Reader(_) => Stats::default(),
         }
     }
 
     /// What memory, offsets and lengths of writes must be multiples of. Reads need not be aligned, but cost least if they are.
     pub fn alignment(&self) -> Alignment {
         match self.inner() {
-            Inner::Shared { engine, .. } => engine.alignment,
-            Inner::Reader(reader) => reader.alignment(),
+            FileHandle::Shared { engine, .. } => engine.alignment,
+            FileHandle::Reader(reader) => reader.alignment(),
         }
     }
 
@@ -353,8 +324,10 @@ impl File {
     /// so that the question comes again with the next open.
     pub fn recovery(&self) -> Option<&Recovery> {
         match self.inner() {
-            Inner::Shared { engine, .. } => engine.recovery.needs_attention().then_some(&engine.recovery),
-            Inner::Reader(_) => None,
+            FileHandle::Shared { engine, .. } => {
+                engine.recovery.needs_attention().then_some(&engine.recovery)
+            }
+            FileHandle::Reader(_) => None,
         }
     }
 
@@ -365,34 +338,34 @@ impl File {
     pub fn growth(&self) -> Growth {
         match self.inner() {
             // The child of a fork must not wait for a lock that one of its parent's threads may have held.
-            Inner::Shared { engine, process, .. } if process.is_current() => engine.growth(),
-            Inner::Shared { .. } | Inner::Reader(_) => Growth::None,
+            FileHandle::Shared { engine, process, .. } if process.is_current() => engine.growth(),
+            FileHandle::Shared { .. } | FileHandle::Reader(_) => Growth::None,
         }
     }
 
     /// When writes through this handle are stable.
     pub fn durability(&self) -> Durability {
         match self.inner() {
-            Inner::Shared { durable: true, .. } => Durability::EveryWrite,
+            FileHandle::Shared { durable: true, .. } => Durability::EveryWrite,
             _ => Durability::OnSync,
         }
     }
 
-    pub(crate) fn inner(&self) -> &Inner {
+    pub(crate) fn inner(&self) -> &FileHandle {
         self.0.as_ref().expect("only close and drop take it")
     }
 
     fn writer(&self, operation: Operation, offset: Option<u64>) -> Result<(&Arc<Engine>, bool)> {
         match self.inner() {
-            Inner::Shared { engine, durable, .. } => Ok((engine, *durable)),
+            FileHandle::Shared { engine, durable, .. } => Ok((engine, *durable)),
             reader => Err(reader.error(operation, offset, ErrorKind::ReadOnly)),
         }
     }
 }
 
-fn leave(inner: Inner) -> Result<()> {
+fn leave(inner: FileHandle) -> Result<()> {
     match inner {
-        Inner::Shared { engine, process, key, .. } => {
+        FileHandle::Shared { engine, process, key, .. } => {
             if process.is_current() {
                 drop(engine);
                 process.registry.leave(key)
@@ -400,7 +373,7 @@ fn leave(inner: Inner) -> Result<()> {
                 engine.finish()
             }
         }
-        Inner::Reader(_) => Ok(()),
+        FileHandle::Reader(_) => Ok(()),
     }
 }
 
@@ -419,8 +392,8 @@ impl AsFd for File {
     /// the engine promises.
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self.inner() {
-            Inner::Shared { engine, .. } => engine.backend.descriptor(),
-            Inner::Reader(reader) => reader.as_fd(),
+            FileHandle::Shared { engine, .. } => engine.backend.descriptor(),
+            FileHandle::Reader(reader) => reader.as_fd(),
         }
     }
 }

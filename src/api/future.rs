@@ -1,9 +1,10 @@
 //! The public [`AsyncFile`]: operations as futures, for any executor.
 
-use crate::api::file::{File, Inner};
+use crate::api::file::File;
 use crate::api::options::OpenOptions;
 use crate::api::reactor::Reactor;
 use crate::buffer::{Kept, Segment};
+use crate::engine::handle::FileHandle;
 use crate::engine::queue::What;
 use crate::engine::reactor::{Handle, Listed, Slot};
 use crate::error::{Error, ErrorKind, Result};
@@ -61,7 +62,7 @@ use std::task::{Context, Poll, Waker};
 #[derive(Debug)]
 pub struct AsyncFile {
     // The file is closed last, but while there is a reactor that lets go of it.
-    target: Arc<Inner>,
+    target: Arc<FileHandle>,
     file: File,
     reactor: Reactor,
 }
@@ -69,7 +70,7 @@ pub struct AsyncFile {
 impl AsyncFile {
     pub(crate) fn new(file: File, reactor: Reactor) -> Self {
         let target = file.inner().another();
-        if let Inner::Shared { engine, process, .. } = &target
+        if let FileHandle::Shared { engine, process, .. } = &target
             && process.is_current()
         {
             // Before the reactor takes anything up, so that nobody closes the file behind its back.

@@ -5,3 +5,5 @@ pub mod future;
 pub mod options;
 pub mod queue;
 pub mod reactor;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;

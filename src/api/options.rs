@@ -1,66 +1,11 @@
-//! How a file is opened: access, durability and growth. Plain values; what they lead to is decided in `engine`.
+//! The public builder of what a file is opened with.
 
-use crate::{File, Result};
+use crate::api::file::File;
+use crate::error::Result;
+use crate::open::request::OpenRequest;
+use crate::rules::policy::{Durability, Growth, Tail};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-
-/// When the bytes of a write are on stable storage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Durability {
-    /// After the next [`File::sync_data`] that begins after the write returned.
-    #[default]
-    OnSync,
-    /// Before the write itself returns, as with O_DSYNC. The engine picks `RWF_DSYNC` on the
-    /// request or one flush shared by several writes.
-    EveryWrite,
-}
-
-/// How the space ahead of the end of a file is prepared, so that an append finds it ready.
-///
-/// On ext4, XFS and btrfs a write that moves the end of file is serialised against every other write
-/// of that file; a write into space prepared ahead is not (except to a btrfs file with checksums).
-///
-/// Where a kind of growth is not possible, nothing is prepared ahead, never space of another kind, and the log says why:
-/// see [`File::growth`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Growth {
-    /// Allocated but not written (`fallocate`). After a crash the file system itself tells which
-    /// blocks were written, so recovery finds the end without help. On XFS, on ext4 with extents and a journal,
-    /// and on btrfs; not where mounted without barriers.
-    #[default]
-    Unwritten,
-    /// Allocated and filled with zeros. A durable write then needs no journal commit: in space that is zeroed
-    /// already, about twice the rate of [`Growth::Unwritten`]. The zeros are a second write of every byte, in the
-    /// background, to the same device: appends may wait for it, and with many writers the gain is less. After a crash the end is not known to the file system: [`File::recovery`] reports a range and the
-    /// caller, who knows its records, cuts with [`File::set_len`]. On XFS, on ext4 and ext3 of any form, and on btrfs
-    /// files with `chattr +C`; not where mounted without barriers.
-    Zeroed,
-    /// Nothing is prepared: every append moves the end of file in the kernel.
-    None,
-}
-
-/// What becomes of the last block of a file when appends end inside it, since direct I/O writes whole blocks
-/// ([`Alignment::append`](crate::Alignment::append)). What it holds behind the last append is zeros, on disk, either way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Tail {
-    /// The next append writes it again, with more in it: records stand side by side, byte to byte.
-    ///
-    /// It goes out when the write before it has finished, alone, and holds the bytes of earlier records as they are on disk. So
-    /// a crash in the middle of it, sector by sector in any order, leaves those as they are: each sector has them before
-    /// and after. Only a device that loses a sector when the power fails while it writes that one can harm them;
-    /// those that promise to write sectors whole (all that name a logical block size should) do not.
-    #[default]
-    Rewrite,
-    /// The next append begins at the next block: no block that holds an acknowledged record is ever written again, at the
-    /// price of space. Appends that go out together still share blocks. The zeros between are part of the file. (Where a block
-    /// of a [recycled](File::recycle) file was begun by a positional write, and so ends with old content, the next append
-    /// does write it again.)
-    Pad,
-}
-
-/// The largest step by which a file grows ahead unless [`OpenOptions::growth_cap`] says otherwise: 64 MiB. A step ends
-/// with a sync, which on many devices holds up writes for as long as it takes to store what was written since the last.
-pub const GROWTH_CAP_DEFAULT_BYTES: u64 = 64 << 20;
 
 /// Opens a [`File`], in the manner of [`std::fs::OpenOptions`].
 ///
@@ -78,19 +23,7 @@ pub const GROWTH_CAP_DEFAULT_BYTES: u64 = 64 << 20;
 /// # Ok::<(), dioxide::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct OpenOptions {
-    pub(crate) write: bool,
-    pub(crate) create: bool,
-    pub(crate) create_new: bool,
-    pub(crate) truncate: bool,
-    pub(crate) mode: u32,
-    pub(crate) durability: Durability,
-    pub(crate) growth: Growth,
-    pub(crate) growth_cap_bytes: u64,
-    pub(crate) capacity_bytes: Option<u64>,
-    pub(crate) tail: Tail,
-    pub(crate) descriptor_min: u32,
-}
+pub struct OpenOptions(OpenRequest);
 
 impl Default for OpenOptions {
     fn default() -> Self {
@@ -101,60 +34,48 @@ impl Default for OpenOptions {
 impl OpenOptions {
     /// Read-only, nothing created; [`Durability::OnSync`], [`Growth::Unwritten`] and [`Tail::Rewrite`].
     pub fn new() -> Self {
-        Self {
-            write: false,
-            create: false,
-            create_new: false,
-            truncate: false,
-            mode: 0o666,
-            durability: Durability::default(),
-            growth: Growth::default(),
-            growth_cap_bytes: GROWTH_CAP_DEFAULT_BYTES,
-            capacity_bytes: None,
-            tail: Tail::default(),
-            descriptor_min: 0,
-        }
+        Self(OpenRequest::default())
     }
 
     /// Allow writing (and reading: recovery must read). One process at a time can hold a file so.
     pub fn write(&mut self, write: bool) -> &mut Self {
-        self.write = write;
+        self.0.write = write;
         self
     }
 
     /// Create the file if it is missing. The new name is durable when `open` returns.
     pub fn create(&mut self, create: bool) -> &mut Self {
-        self.create = create;
+        self.0.create = create;
         self
     }
 
     /// Create the file; an existing one is an error.
     pub fn create_new(&mut self, create_new: bool) -> &mut Self {
-        self.create_new = create_new;
+        self.0.create_new = create_new;
         self
     }
 
     /// Cut an existing file to length 0, once the file is locked against other writers.
     pub fn truncate(&mut self, truncate: bool) -> &mut Self {
-        self.truncate = truncate;
+        self.0.truncate = truncate;
         self
     }
 
     /// Permission bits of a created file, before the umask. 0o666 by default.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
-        self.mode = mode;
+        self.0.mode = mode;
         self
     }
 
     /// When writes through this handle are stable. Handles of one file may differ.
     pub fn durability(&mut self, durability: Durability) -> &mut Self {
-        self.durability = durability;
+        self.0.durability = durability;
         self
     }
 
     /// How space is prepared ahead of the end. The first writing handle of a file decides.
     pub fn growth(&mut self, growth: Growth) -> &mut Self {
-        self.growth = growth;
+        self.0.growth = growth;
         self
     }
 
@@ -162,20 +83,20 @@ impl OpenOptions {
     /// eighth of the free space either, unless an append needs more, and one of [`Growth::Zeroed`] never more
     /// than 8 MiB. Larger steps are fewer, smaller ones hold up writers less.
     pub fn growth_cap(&mut self, bytes: u64) -> &mut Self {
-        self.growth_cap_bytes = bytes;
+        self.0.growth_cap_bytes = bytes;
         self
     }
 
     /// The length that the file is expected to reach, in bytes: the first step of growth goes
     /// there at once, beyond the cap too, and the next begins only when more is needed. A hint, never a limit.
     pub fn capacity(&mut self, bytes: u64) -> &mut Self {
-        self.capacity_bytes = Some(bytes);
+        self.0.capacity_bytes = Some(bytes);
         self
     }
 
     /// What becomes of a last block that is not full. The first writing handle of a file decides.
     pub fn tail(&mut self, tail: Tail) -> &mut Self {
-        self.tail = tail;
+        self.0.tail = tail;
         self
     }
 
@@ -187,8 +108,12 @@ impl OpenOptions {
     /// and the rings of a [`Queue`](crate::Queue) are no descriptors of files. Opening fails with `EMFILE` where the
     /// process may have no number this high (`RLIMIT_NOFILE`).
     pub fn descriptor_min(&mut self, number: u32) -> &mut Self {
-        self.descriptor_min = number;
+        self.0.descriptor_min = number;
         self
+    }
+
+    pub(crate) fn request(&self) -> &OpenRequest {
+        &self.0
     }
 
     /// Opens `path`: a regular file or a block device. Anything else is refused and not opened.

@@ -1,14 +1,13 @@
 //! The public [`Queue`]: many operations at a time by one thread.
 
 use crate::api::file::File;
-use crate::buffer::{Buffer, Memory, Pool, Segment};
+use crate::buffer::{Buffer, Memory, Segment};
 use crate::engine::process::Process;
-use crate::engine::queue::{Driver, What};
-use crate::error::{Operation, Result};
+use crate::engine::queue::{Completion, Driver, Settings, What};
+use crate::error::Result;
 use std::cell::RefCell;
 use std::iter::FusedIterator;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// Operations of one thread on any number of files, many in flight at a time, on io_uring.
 ///
@@ -72,24 +71,6 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Queue(Rc<RefCell<Driver>>);
 
-/// As many operations as the reactor that a process shares has in flight; more wait their turn.
-const REACTOR_DEPTH: usize = 1024;
-
-/// What became of an operation.
-#[derive(Debug)]
-pub struct Completion {
-    /// As it was given with the operation.
-    pub tag: u64,
-    /// What it was: [`Append`](Operation::Append), [`Write`](Operation::Write), [`Read`](Operation::Read) or
-    /// [`Flush`](Operation::Flush).
-    pub operation: Operation,
-    /// The buffer of the operation; none for `sync_data`.
-    pub buffer: Option<Buffer>,
-    /// The offset of an append, the bytes that were written or read, 0 for `sync_data`; or the error, as the call of the same
-    /// name of [`File`] would have returned it.
-    pub result: Result<u64>,
-}
-
 /// As many operations are queued, in flight or finished and not reaped as the queue takes: reap some. The buffer comes
 /// back.
 #[derive(Debug, thiserror::Error)]
@@ -101,12 +82,7 @@ pub struct Full {
 
 /// How a [`Queue`] is made.
 #[derive(Clone, Debug)]
-pub struct QueueOptions {
-    depth: usize,
-    buffers: usize,
-    buffer_bytes: usize,
-    io_uring: bool,
-}
+pub struct QueueOptions(Settings);
 
 impl Default for QueueOptions {
     fn default() -> Self {
@@ -117,17 +93,12 @@ impl Default for QueueOptions {
 impl QueueOptions {
     /// 64 operations, no buffers of its own, on io_uring where there is one.
     pub fn new() -> Self {
-        Self { depth: 64, buffers: 0, buffer_bytes: 0, io_uring: true }
-    }
-
-    /// Those of the reactor that a process shares.
-    pub(crate) fn of_reactor() -> Self {
-        Self { depth: REACTOR_DEPTH, ..Self::new() }
+        Self(Settings::default())
     }
 
     /// How many operations may be queued, in flight, or finished and not reaped; at least 1.
     pub fn depth(&mut self, depth: usize) -> &mut Self {
-        self.depth = depth.max(1);
+        self.0.depth = depth.max(1);
         self
     }
 
@@ -135,13 +106,13 @@ impl QueueOptions {
     /// every operation (registered buffers). They count against the limit of locked memory (RLIMIT_MEMLOCK); beyond
     /// it they are ordinary ones, and the log says so.
     pub fn buffers(&mut self, count: usize, len: usize) -> &mut Self {
-        (self.buffers, self.buffer_bytes) = (count, len);
+        (self.0.buffers, self.0.buffer_bytes) = (count, len);
         self
     }
 
     /// Whether io_uring may be used; it is by default.
     pub fn io_uring(&mut self, may_be_used: bool) -> &mut Self {
-        self.io_uring = may_be_used;
+        self.0.io_uring = may_be_used;
         self
     }
 
@@ -151,15 +122,11 @@ impl QueueOptions {
     ///
     /// If the length of all buffers overflows. Out of memory aborts, as in `Vec`.
     pub fn open(&self) -> Queue {
-        Queue(self.driver(Process::current(), self.pool()))
+        Queue(Driver::new(Process::current(), &self.0, self.0.pool()))
     }
 
-    pub(crate) fn pool(&self) -> Option<Arc<Pool>> {
-        (self.buffers > 0).then(|| Pool::new(self.buffers, self.buffer_bytes))
-    }
-
-    pub(crate) fn driver(&self, process: &'static Process, pool: Option<Arc<Pool>>) -> Rc<RefCell<Driver>> {
-        Driver::new(process, self.depth, pool, self.io_uring)
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.0
     }
 }
 
@@ -332,19 +299,13 @@ impl Iterator for Reaped<'_> {
 
 impl FusedIterator for Reaped<'_> {}
 
-impl Completion {
-    pub(crate) fn new(tag: u64, what: What, memory: Option<Memory>, result: Result<u64>) -> Self {
-        Self { tag, operation: what.operation(), buffer: memory.and_then(Memory::into_buffer), result }
-    }
-}
-
 #[cfg(test)]
 mod outcomes;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::open::sim::{self, Disk};
+    use crate::api::sim::{self, Disk};
     use crate::{Durability, ErrorKind, OpenOptions};
     use std::time::Duration;
 

@@ -7,6 +7,7 @@ use crate::api::queue::QueueOptions;
 use crate::backend::ring::Bell;
 use crate::buffer::Buffer;
 use crate::engine::process::Process;
+use crate::engine::queue::Settings;
 use crate::engine::reactor::{Handle, Worker};
 use crate::error::Result;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +38,7 @@ impl Reactor {
     pub fn shared() -> Self {
         let process = Process::current();
         match is_simulated() {
-            true => Self(Handle::with_thread(process, &QueueOptions::of_reactor())),
+            true => Self(Handle::with_thread(process, &Settings::of_shared_reactor())),
             false => Self(process.reactor().clone()),
         }
     }
@@ -49,7 +50,7 @@ impl Reactor {
     ///
     /// What the system answers if it has no thread.
     pub fn start(options: &QueueOptions) -> io::Result<Self> {
-        let handle = Handle::with_thread(Process::current(), options);
+        let handle = Handle::with_thread(Process::current(), options.settings());
         handle.start()?;
         Ok(Self(handle))
     }
@@ -114,7 +115,7 @@ pub struct LocalReactor {
 impl LocalReactor {
     /// One for the calling thread, with as many operations in flight as a queue of these options.
     pub fn new(options: &QueueOptions) -> Self {
-        let (handle, worker) = Handle::with_worker(Process::current(), options);
+        let (handle, worker) = Handle::with_worker(Process::current(), options.settings());
         Self { worker, reactor: Reactor(handle) }
     }
 

@@ -20,10 +20,10 @@ use super::core::Core;
 use super::grower::changed_by_another;
 use super::token::Token;
 use super::truncate::{Attempt, LOOKS_MAX, Takes, refuse_other_writers, truncate, written_by};
-use super::{Engine, io, queue, read_up_to};
+use super::{Engine, queue, read_up_to};
 use crate::buffer::Buffer;
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::os_error::{self, is_no_space};
+use crate::os_error::{self, is_no_space, uninterrupted};
 use crate::rules::marker::{Marker, Mode, Prepared};
 use crate::rules::merge::Span;
 use crate::rules::recovery::written_above;
@@ -128,7 +128,7 @@ impl Engine {
             inside
                 .filter(|hole| hole.start < hole.end)
                 .take_while(|_| others.is_whole())
-                .try_for_each(|hole| io::uninterrupted(|| self.backend.punch_hole(hole.start, hole.end)))
+                .try_for_each(|hole| uninterrupted(|| self.backend.punch_hole(hole.start, hole.end)))
         });
         if let Err(error) = punched {
             log::debug!("dioxide: {}: holes keep their space: {error}", self.path.display());
@@ -268,7 +268,7 @@ impl Engine {
         }
         let Some(marker) = marker else {
             // Nothing is grown, so this is the kernel's own truncate.
-            io::uninterrupted(|| self.backend.truncate(len))?;
+            uninterrupted(|| self.backend.truncate(len))?;
             self.adopt_cut(len);
             return self.make_stable();
         };

@@ -2,13 +2,13 @@
 //! no space; after every step the rules at the top of `core` are checked on a disk of 16-byte blocks, byte by byte.
 
 use super::core::{Call, Core, Dio, Failure, Ground, GrowthJob, Outbox, Outcome, Request, Work};
-use crate::api::options::Tail;
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::rules::flush::Means;
 use crate::rules::growth::{Plan, Planner, Room, Wishes};
 use crate::rules::marker::{Identity, Mode, Prepared};
 use crate::rules::merge::{Limits, Span};
+use crate::rules::policy::Tail;
 use std::path::Path;
 use std::sync::Arc;
 

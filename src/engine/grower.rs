@@ -19,7 +19,7 @@ use super::truncate::{Attempt, Takes, truncate};
 use super::{Engine, io};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
-use crate::os_error::{self, is_no_space};
+use crate::os_error::{self, flushed, is_no_space, uninterrupted};
 use crate::rules::growth::{Plan, Room};
 use crate::rules::marker::{Marker, Prepared};
 use crate::stats::count;
@@ -226,7 +226,7 @@ impl Engine {
     /// Data, size and attributes. A failure wedges the file system as that of any flush does.
     pub(super) fn make_stable(&self) -> Result<()> {
         let cause = |error: &std::io::Error| self.cause(Operation::Flush, None, error);
-        self.fs.flushing(|| io::flushed(|| self.backend.sync_all()), cause)
+        self.fs.flushing(|| flushed(|| self.backend.sync_all()), cause)
     }
 
     /// Takes space, in smaller steps if there is not enough for the whole; returns the new physical size.
@@ -247,7 +247,7 @@ impl Engine {
     }
 
     fn take_space(&self, from: u64, to: u64, prepared: Prepared) -> Result<()> {
-        let allocated = io::uninterrupted(|| self.backend.allocate(from, to));
+        let allocated = uninterrupted(|| self.backend.allocate(from, to));
         match prepared {
             Prepared::Unwritten => allocated,
             // Where nothing can be allocated unwritten (files mapped by indirect blocks), the zeros extend the file.

@@ -157,21 +157,6 @@ pub(crate) fn read_fully(backend: &dyn Backend, into: &mut [u8], offset: u64, al
     }
 }
 
-/// Calls until the kernel is not interrupted.
-pub(crate) fn uninterrupted<R>(mut call: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
-    }
-}
-
-/// Flushes, until the kernel is not interrupted. An error says whether the flush may have failed.
-pub(crate) fn flushed<R>(call: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-    uninterrupted(call).map_err(os_error::of_flush)
-}
-
 fn is_transient(error: &io::Error, again: &mut u32) -> bool {
     match error.kind() {
         io::ErrorKind::Interrupted => true,

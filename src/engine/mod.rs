@@ -10,6 +10,7 @@ mod core;
 #[cfg(test)]
 mod core_model;
 mod grower;
+pub(crate) mod handle;
 mod io;
 #[cfg(all(test, loom))]
 mod models;
@@ -29,20 +30,20 @@ mod truncate;
 mod waiter;
 
 pub(crate) use core::Ground;
-pub(crate) use io::{Transfer, flushed, part_of, read_fully, uninterrupted, write_fully};
+pub(crate) use io::{Transfer, part_of, read_fully, write_fully};
 pub(crate) use reading::read_up_to;
 
-use crate::api::options::Growth;
 use crate::backend::Backend;
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::os_error;
+use crate::os_error::{self, flushed};
 use crate::rules::flush::Means;
 use crate::rules::growth::{Planner, Wishes};
 use crate::rules::marker::{Marker, Prepared};
 use crate::rules::merge::{Refusals, Span};
+use crate::rules::policy::Growth;
 use crate::rules::recovery::Recovery;
-use crate::stats::{Counters, count};
+use crate::stats::{Counters, Stats, count};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::inflight::{Gate, Pass};
 use crate::sync::{Apart, Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
@@ -143,7 +144,7 @@ impl Engine {
         self.len.load(Ordering::Acquire)
     }
 
-    pub fn stats(&self) -> crate::Stats {
+    pub fn stats(&self) -> Stats {
         let counted = self.counters.snapshot();
         // What the parent of a fork held a lock of stays locked in the child.
         if !self.process.is_current() {
@@ -154,7 +155,7 @@ impl Engine {
         let mut refusals = core.refusals();
         refusals.add(mapped.refused);
         let Refusals { gap, bytes, segments, member, order } = refusals;
-        crate::Stats {
+        Stats {
             requests: mapped.requests.unwrap_or(counted.requests + mapped.more_requests),
             metadata_requests: mapped.metadata_requests,
             growth_waits: core.growth_waits(),

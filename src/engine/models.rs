@@ -10,17 +10,17 @@ use super::reactor::Handle;
 use super::reactor::tests::{Counted, POISON, block_on, poll_once};
 use super::registry::Key;
 use super::{Engine, Parts};
-use crate::api::file::Inner;
 use crate::api::future::AsyncFile;
-use crate::api::options::Tail;
-use crate::api::queue::QueueOptions;
 use crate::api::reactor::Reactor;
 use crate::backend::{Backend, Job};
 use crate::buffer::{Buffer, Segment};
+use crate::engine::handle::FileHandle;
+use crate::engine::queue::Settings;
 use crate::error::{ErrorKind, Result};
 use crate::rules::growth::Wishes;
 use crate::rules::marker::{Identity, Prepared};
 use crate::rules::merge::Limits;
+use crate::rules::policy::Tail;
 use crate::rules::recovery::{Extent, Recovery};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{JoinHandle, Mutex, MutexGuard, explore, spawn};
@@ -663,9 +663,9 @@ fn loom_a_failed_write_fails_all_above_it() {
 
 /// A queue of plain calls, with an append of a record submitted to it later.
 fn queue_with(file: &File, number: u8, durable: bool) -> Rc<RefCell<Driver>> {
-    let driver = Driver::new(&PROCESS, 1, None, false);
+    let driver = Driver::new(&PROCESS, &Settings { depth: 1, io_uring: false, ..Settings::default() }, None);
     let key = Key { dev: 1, inode: Some(file.disk.file as u64), part: crate::sys::probe::Part::Whole };
-    let inner = Inner::Shared { engine: file.engine.clone(), key, process: &PROCESS, durable };
+    let inner = FileHandle::Shared { engine: file.engine.clone(), key, process: &PROCESS, durable };
     let record = Buffer::from(&[number; BLOCK as usize][..]);
     driver.borrow_mut().queue(&inner, What::Append, Some(record.into()), 0).expect("there is room");
     driver
@@ -744,7 +744,7 @@ impl Futures {
         let made =
             PROCESS.registry.open(key, || Ok(File::engine(&disk, &FileSystems::default(), Grows::Once)));
         let engine = made.expect("it is made");
-        let file = crate::File::of(Inner::Shared { engine, key, process: &PROCESS, durable: false });
+        let file = crate::File::of(FileHandle::Shared { engine, key, process: &PROCESS, durable: false });
         Self { file: Arc::new(reactor.attach(file)), disk, count: Arc::default() }
     }
 
@@ -769,8 +769,8 @@ impl Futures {
     }
 }
 
-fn plain_calls() -> QueueOptions {
-    QueueOptions::new().depth(2).io_uring(false).clone()
+fn plain_calls() -> Settings {
+    Settings { depth: 2, io_uring: false, ..Settings::default() }
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! A read-only handle, with a descriptor of its own. Whoever writes the file may be this process, another one, or
 //! nobody, and that may change at any time: each call finds out.
 
-use crate::api::options::{OpenOptions, Tail};
 use crate::backend::{Backend, Stamps};
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::registry::Key;
-use crate::engine::{self, Engine, Parts, recover};
+use crate::engine::{self, Engine, Ground, Parts, recover};
 use crate::error::{Error, Operation, Result};
-use crate::open;
 use crate::os_error;
+use crate::rules::growth::Wishes;
 use crate::rules::marker::Marker;
+use crate::rules::policy::GROWTH_CAP_DEFAULT_BYTES;
 use crate::rules::recovery::{Recovery, Verdict};
 use crate::sync::{Mutex, OnceLock};
 use crate::sys::probe::{Alignment, Facts};
@@ -122,14 +122,16 @@ impl Reader {
 
     /// An engine that does nothing but read, if this is a device: whoever writes it, its length is fixed.
     pub fn engine_of_device(&self) -> Option<Arc<Engine>> {
+        let alignment = self.facts.alignment;
         let parts = || Parts {
             backend: self.backend.clone(),
             path: self.path.clone(),
             process: self.process,
             fs: FileSystems::default(),
-            ground: open::ground(&self.facts, Tail::default(), None, false, 0),
-            alignment: self.facts.alignment,
-            wishes: open::wishes(&OpenOptions::new(), None, &self.facts),
+            ground: Ground::of(&self.facts),
+            alignment,
+            // A device does not grow.
+            wishes: Wishes::new(GROWTH_CAP_DEFAULT_BYTES, None, alignment.append, false),
             recovery: Recovery::clean(self.facts.len),
             held: None,
         };

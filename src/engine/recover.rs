@@ -13,12 +13,11 @@
 //! the crash and the recovery is kept, but for this: in a file of appends, above the first gap and below what had been grown, it
 //! looks like an append in flight when the crash came, and is truncated.
 
-use super::io::flushed;
 use super::truncate::{
     Attempt, LOOKS_MAX as TRUNCATES_MAX, Takes, refuse_other_writers, truncate, written_by,
 };
 use crate::backend::Backend;
-use crate::os_error::is_no_space;
+use crate::os_error::{flushed, is_no_space};
 use crate::rules::marker::{Identity, Marker};
 use crate::rules::recovery::{Extent, Recovery, Verdict, judge, written_ranges};
 use std::io;

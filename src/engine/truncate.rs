@@ -11,9 +11,9 @@
 //! file open, a window of microseconds remains between steps 3 and 4. A direct write of another program sets mtime before
 //! its I/O, and before Linux 6.13 timestamps tick with the scheduler: a write of the same tick as the look is not seen.
 
-use super::io::uninterrupted;
 use crate::backend::{Backend, Exclusion};
 use crate::error::ErrorKind;
+use crate::os_error::uninterrupted;
 use std::io;
 
 /// How often the look is repeated beside a program that changes the file.

@@ -1,6 +1,6 @@
 //! Files inside of volumes, in short: of what is written there `e2fsck` has nothing to say, and `debugfs` reads the same bytes.
 
-use crate::open::sim::{self, Call, Disk};
+use crate::api::sim::{self, Call, Disk};
 use crate::{Buffer, Durability, ErrorKind, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -32,6 +32,11 @@ pub(crate) struct Held {
 }
 
 impl Volumes {
+    /// Those of the process.
+    pub fn of(process: &Process) -> &Self {
+        process.attached()
+    }
+
     /// One more user of a volume, which is opened by `open` unless it is by now: then `admit` says whether the caller may use
     /// it, which the kernel was not asked for.
     pub fn hold<E: From<ErrorKind>>(
@@ -84,7 +89,7 @@ impl Held {
     /// It is not used any more. Counts the requests.
     pub fn put_away(mut self, requests: &AtomicU64) -> io::Result<()> {
         self.is_put_away = true;
-        self.volume.process.volumes.let_go(&self, requests)
+        Volumes::of(self.volume.process).let_go(&self, requests)
     }
 }
 
@@ -95,7 +100,7 @@ impl Drop for Held {
             return;
         }
         let process: &'static Process = self.volume.process;
-        if let Err(error) = process.volumes.let_go(self, &AtomicU64::new(0)) {
+        if let Err(error) = Volumes::of(process).let_go(self, &AtomicU64::new(0)) {
             log::error!("dioxide: a volume could not be put away: {error}");
         }
     }

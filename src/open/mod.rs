@@ -1,30 +1,31 @@
 //! Opening: find out what the path is, lock it, bring it into order, and only then let it be used.
 
+pub(crate) mod build;
 pub(crate) mod found;
-#[cfg(any(test, feature = "sim"))]
-pub mod sim;
+pub(crate) mod request;
 pub(crate) mod striped;
 
-use crate::api::file::Inner;
-use crate::api::options::{Durability, Growth, OpenOptions, Tail};
 use crate::backend::Backend;
 use crate::backend::syscall::Syscall;
+use crate::engine::Engine;
+use crate::engine::handle::FileHandle;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::reader::Reader;
 use crate::engine::recover::{Recover, bring_into_order};
 use crate::engine::registry::{Key, Opening};
-use crate::engine::{Engine, Ground, Parts, flushed};
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::os_error;
-use crate::rules::growth::Wishes;
+use crate::os_error::{self, flushed};
 use crate::rules::marker::{Marker, Prepared};
+use crate::rules::policy::{Durability, Growth};
 use crate::rules::recovery::{Recovery, Verdict};
 use crate::sync::nap;
 use crate::sys;
 use crate::sys::probe::{Facts, Through};
 use crate::text::shown;
+use build::{Ahead, Build};
 use found::{Found, There};
+use request::OpenRequest;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::io;
@@ -33,35 +34,32 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A step of zeros takes no more than this, so that writers never wait long behind it.
-const ZEROED_STEP_MAX_BYTES: u64 = 8 << 20;
-
 const PATIENCE: Duration = Duration::from_millis(250);
 const PATIENCE_NAPS: u32 = 50;
 
 pub(crate) const DIRECT: OFlags = OFlags::DIRECT.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
-/// Opens `path` as `options` say.
-pub(crate) fn open(options: &OpenOptions, path: &Path) -> Result<Inner> {
+/// Opens `path` as `request` says.
+pub(crate) fn open(request: &OpenRequest, path: &Path) -> Result<FileHandle> {
     let path: Arc<Path> = path.into();
-    if !options.write {
-        return open_read_only(options, &path);
+    if !request.write {
+        return open_read_only(request, &path);
     }
     settle_own();
     let process = Process::current();
-    let (key, engine) = open_writing(options, process, &path)?;
-    shared(options, process, key, engine)
+    let (key, engine) = open_writing(request, process, &path)?;
+    shared(request, process, key, engine)
 }
 
 /// Opens a file without a name in `dir`.
-pub(crate) fn temporary(options: &OpenOptions, dir: &Path) -> Result<Inner> {
+pub(crate) fn temporary(request: &OpenRequest, dir: &Path) -> Result<FileHandle> {
     let path: Arc<Path> = dir.into();
     settle_own();
     let process = Process::current();
     refuse_if_wedged(process, &path, dir)?;
     let flags = DIRECT | OFlags::RDWR | OFlags::TMPFILE;
-    let mode = Mode::from_raw_mode(options.mode);
-    let fd = sys::open(dir, flags, mode, options.descriptor_min).map_err(|errno| {
+    let mode = Mode::from_raw_mode(request.mode);
+    let fd = sys::open(dir, flags, mode, request.descriptor_min).map_err(|errno| {
         let unsupported = matches!(errno, Errno::OPNOTSUPP | Errno::ISDIR);
         let kind = match unsupported {
             true => ErrorKind::Unsupported("no temporary files (O_TMPFILE) on this file system".into()),
@@ -69,13 +67,13 @@ pub(crate) fn temporary(options: &OpenOptions, dir: &Path) -> Result<Inner> {
         };
         Error::new(Operation::Open, &path, None, kind)
     })?;
-    let (key, engine) = share_or_open(options, process, &path, There::Created(fd))?;
-    shared(options, process, key, engine)
+    let (key, engine) = share_or_open(request, process, &path, There::Created(fd))?;
+    shared(request, process, key, engine)
 }
 
 /// Makes a file of a copy of the caller's descriptor, whose description has the caller's write lease unless it is a
 /// device.
-pub(crate) fn descriptor(options: &OpenOptions, fd: OwnedFd, path: &Path) -> Result<Inner> {
+pub(crate) fn descriptor(request: &OpenRequest, fd: OwnedFd, path: &Path) -> Result<FileHandle> {
     let path: Arc<Path> = path.into();
     settle_own();
     let process = Process::current();
@@ -83,43 +81,49 @@ pub(crate) fn descriptor(options: &OpenOptions, fd: OwnedFd, path: &Path) -> Res
     let key = Key::of(&facts);
     let file =
         || Locked::with_lease(fd, &facts).map_err(|kind| Error::new(Operation::Open, &path, None, kind));
-    let engine = process.registry.open(key, || make_engine(options, process, &path, file, facts.clone()))?;
-    shared(options, process, key, engine)
+    let engine = process.registry.open(key, || make_engine(request, process, &path, file, facts.clone()))?;
+    shared(request, process, key, engine)
 }
 
 /// Beside the handles that write: the last of those puts the file away, whoever still reads it.
-fn open_read_only(options: &OpenOptions, path: &Arc<Path>) -> Result<Inner> {
+fn open_read_only(request: &OpenRequest, path: &Arc<Path>) -> Result<FileHandle> {
     let fail = |kind| Error::new(Operation::Open, path, None, kind);
-    if options.create || options.create_new || options.truncate {
+    if request.create || request.create_new || request.truncate {
         return Err(fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
     }
     let found = find(path).map_err(fail)?;
     let fd =
-        found.open(DIRECT | OFlags::RDONLY, options.descriptor_min).map_err(|errno| fail(refusal(errno)))?;
+        found.open(DIRECT | OFlags::RDONLY, request.descriptor_min).map_err(|errno| fail(refusal(errno)))?;
     let facts = facts(path, &fd)?;
     let key = Key::of(&facts);
-    Ok(Inner::Reader(Reader::new(Arc::new(Syscall::new(fd)), path.clone(), facts, key, Process::current())))
+    Ok(FileHandle::Reader(Reader::new(
+        Arc::new(Syscall::new(fd)),
+        path.clone(),
+        facts,
+        key,
+        Process::current(),
+    )))
 }
 
 type Joined = (Key, Arc<Engine>);
 
 /// Joins the handles of a file that is open already, or opens it.
-fn open_writing(options: &OpenOptions, process: &'static Process, path: &Arc<Path>) -> Result<Joined> {
-    let there = match look_up(options, path)? {
+fn open_writing(request: &OpenRequest, process: &'static Process, path: &Arc<Path>) -> Result<Joined> {
+    let there = match look_up(request, path)? {
         Some(found) => There::Found(found),
-        None => create(options, process, path)?,
+        None => create(request, process, path)?,
     };
-    share_or_open(options, process, path, there)
+    share_or_open(request, process, path, there)
 }
 
 fn share_or_open(
-    options: &OpenOptions,
+    request: &OpenRequest,
     process: &'static Process,
     path: &Arc<Path>,
     there: There,
 ) -> Result<Joined> {
     let key = there.key().map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))?;
-    let engine = process.registry.open(key, OpeningOne { options, process, path, there })?;
+    let engine = process.registry.open(key, OpeningOne { request, process, path, there })?;
     Ok((key, engine))
 }
 
@@ -130,34 +134,34 @@ pub(crate) fn find(path: &Arc<Path>) -> Result<Found, ErrorKind> {
 }
 
 /// What a path names; nothing where that is to be created.
-fn look_up(options: &OpenOptions, path: &Arc<Path>) -> Result<Option<Found>> {
-    if options.create_new {
+fn look_up(request: &OpenRequest, path: &Arc<Path>) -> Result<Option<Found>> {
+    if request.create_new {
         return Ok(None);
     }
     match find(path) {
-        Err(ErrorKind::Os(libc::ENOENT)) if options.create => Ok(None),
+        Err(ErrorKind::Os(libc::ENOENT)) if request.create => Ok(None),
         found => found.map(Some).map_err(|kind| Error::new(Operation::Open, path, None, kind)),
     }
 }
 
 /// Creates a file under a name that is stable on return; or finds the one that another opener has just created.
-fn create(options: &OpenOptions, process: &Process, path: &Arc<Path>) -> Result<There> {
+fn create(request: &OpenRequest, process: &Process, path: &Arc<Path>) -> Result<There> {
     let fail = |kind| Error::new(Operation::Open, path, None, kind);
     refuse_if_wedged(process, path, sys::probe::parent(path))?;
     let flags = DIRECT | OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-    match sys::open(path, flags, Mode::from_raw_mode(options.mode), options.descriptor_min) {
+    match sys::open(path, flags, Mode::from_raw_mode(request.mode), request.descriptor_min) {
         Ok(fd) => {
             make_name_stable(process, path, &facts(path, &fd)?, &fd)?;
             Ok(There::Created(fd))
         }
-        Err(Errno::EXIST) if !options.create_new => find(path).map(There::Found).map_err(fail),
+        Err(Errno::EXIST) if !request.create_new => find(path).map(There::Found).map_err(fail),
         Err(errno) => Err(fail(refusal(errno))),
     }
 }
 
 /// A file that is being opened for writing.
 struct OpeningOne<'a> {
-    options: &'a OpenOptions,
+    request: &'a OpenRequest,
     process: &'static Process,
     path: &'a Arc<Path>,
     there: There,
@@ -169,11 +173,11 @@ impl Opening for OpeningOne<'_> {
     }
 
     fn engine(self) -> Result<Engine> {
-        let Self { options, process, path, there } = self;
-        let (fd, facts) = open_there(options, process, path, there)?;
+        let Self { request, process, path, there } = self;
+        let (fd, facts) = open_there(request, process, path, there)?;
         let locked = facts.clone();
         let file = || Locked::new(fd, &locked).map_err(|kind| Error::new(Operation::Open, path, None, kind));
-        make_engine(options, process, path, file, facts)
+        make_engine(request, process, path, file, facts)
     }
 }
 
@@ -183,7 +187,7 @@ fn admit(path: &Arc<Path>, there: &There) -> Result<()> {
 
 /// Opens for writing what was found.
 fn open_there(
-    options: &OpenOptions,
+    request: &OpenRequest,
     process: &'static Process,
     path: &Arc<Path>,
     there: There,
@@ -195,11 +199,11 @@ fn open_there(
         }
         There::Found(found) => found,
     };
-    let fd = open_alone(&found, OFlags::RDWR, options.descriptor_min)
+    let fd = open_alone(&found, OFlags::RDWR, request.descriptor_min)
         .map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))?;
     let facts = facts(path, &fd)?;
     // An empty file may be one that another opener has created and not yet made stable.
-    if options.create && !facts.is_device && facts.len == 0 {
+    if request.create && !facts.is_device && facts.len == 0 {
         make_name_stable(process, path, &facts, &fd)?;
     }
     Ok((fd, facts))
@@ -294,20 +298,20 @@ pub(crate) fn facts(path: &Arc<Path>, fd: &OwnedFd) -> Result<Facts> {
 
 /// A handle of a file that was opened or joined; which is cut to nothing first, if that is asked for.
 pub(crate) fn shared(
-    options: &OpenOptions,
+    request: &OpenRequest,
     process: &'static Process,
     key: Key,
     engine: Arc<Engine>,
-) -> Result<Inner> {
-    if options.truncate {
+) -> Result<FileHandle> {
+    if request.truncate {
         engine.set_len(0).inspect_err(|_| drop(process.registry.leave(key)))?;
     }
-    let durable = options.durability == Durability::EveryWrite;
-    Ok(Inner::Shared { engine, key, process, durable })
+    let durable = request.durability == Durability::EveryWrite;
+    Ok(FileHandle::Shared { engine, key, process, durable })
 }
 
 fn make_engine(
-    options: &OpenOptions,
+    request: &OpenRequest,
     process: &'static Process,
     path: &Arc<Path>,
     file: impl FnOnce() -> Result<Locked>,
@@ -320,50 +324,18 @@ fn make_engine(
         true => (Recovery::clean(facts.len), None),
         false => recovered(file.backend(), &fs, path, &facts)?,
     };
-    let prepared = match &held {
-        // The marker stays, whatever is asked for: the file must not grow but as it announces.
-        Some(marker) => Some(marker.prepared),
-        None => prepared(options.growth, path, &[(file.as_fd(), &facts)]),
+    let possible = || prepared(request.growth, path, &[(file.as_fd(), &facts)]);
+    // What zeros need, old content needs too.
+    let overwrites_in_place = |prepared: Option<Prepared>| {
+        prepared.is_some() && sys::probe::can_grow_ahead(file.as_fd(), &facts, Prepared::Zeroed).is_ok()
     };
+    let ahead = Ahead::new(held.as_ref(), possible, overwrites_in_place);
     if let Some(why) = sys::probe::why_not_direct(file.as_fd(), &facts) {
         log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", shown(&**path));
     }
-    // What zeros need, old content needs too.
-    let overwrites_in_place =
-        prepared.is_some() && sys::probe::can_grow_ahead(file.as_fd(), &facts, Prepared::Zeroed).is_ok();
-    let ground = ground(&facts, options.tail, prepared, overwrites_in_place, sys::epoch());
-    Ok(Engine::new(Parts {
-        backend: Arc::new(file.keep()),
-        path: path.clone(),
-        process,
-        fs,
-        ground,
-        alignment: facts.alignment,
-        wishes: wishes(options, prepared, &facts),
-        recovery,
-        held,
-    }))
-}
-
-pub(crate) fn ground(
-    facts: &Facts,
-    tail: Tail,
-    prepared: Option<Prepared>,
-    overwrites_in_place: bool,
-    epoch: u32,
-) -> Ground {
-    Ground {
-        identity: facts.identity,
-        limits: facts.limits,
-        append_unit: facts.alignment.append,
-        tail,
-        is_device: facts.is_device,
-        writes_through: facts.writes_through,
-        without_journal: sys::probe::is_without_journal(facts),
-        overwrites_in_place,
-        prepared,
-        epoch,
-    }
+    let build =
+        Build { request, process, path, fs, facts: &facts, ahead, epoch: sys::epoch(), recovery, held };
+    Ok(build.engine(Arc::new(file.keep())))
 }
 
 /// Sees to it that nobody else has a file, by the lock that `try_lock` takes; and that it is none that the kernel itself
@@ -510,18 +482,6 @@ fn prepared(growth: Growth, path: &Arc<Path>, members: &[(BorrowedFd<'_>, &Facts
     };
     log::warn!("dioxide: {}: no growth ahead: {why}{advice}", shown(&**path));
     None
-}
-
-pub(crate) fn wishes(options: &OpenOptions, prepared: Option<Prepared>, facts: &Facts) -> Wishes {
-    let zeroed = prepared == Some(Prepared::Zeroed);
-    // Zeros are written like data, and pile up before the sync that ends the step.
-    let step_max = if zeroed { ZEROED_STEP_MAX_BYTES } else { u64::MAX };
-    Wishes {
-        cap_bytes: options.growth_cap_bytes.min(step_max).max(facts.alignment.append),
-        capacity_bytes: options.capacity_bytes,
-        unit_bytes: facts.alignment.append,
-        low_water_quarters: if zeroed { 3 } else { 2 },
-    }
 }
 
 /// Looks at a file that a crash may have left grown, and does what `how` allows. See [`Recovery`].

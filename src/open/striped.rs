@@ -1,26 +1,27 @@
 //! Opening striped volumes: every member is opened as a file is, then they are known by their headers, and brought into order as
 //! one file.
 
+use super::build::{Ahead, Build};
 use super::found::{There, key_of_stat};
-use super::{DIRECT, Joined, Locked, admit, create, look_up, open_there, refusal, shared, wishes};
-use super::{facts, file_system, find, flushing, ground, in_order, prepared, recovered};
-use crate::api::file::Inner;
-use crate::api::options::OpenOptions;
+use super::request::OpenRequest;
+use super::{DIRECT, Joined, Locked, admit, create, facts, file_system, find, flushing, in_order, look_up};
+use super::{open_there, prepared, recovered, refusal, shared};
 use crate::backend::Backend;
 use crate::backend::striped::{Members, Striped};
 use crate::backend::syscall::Syscall;
 use crate::buffer::Buffer;
+use crate::engine::handle::FileHandle;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::reader::Reader;
 use crate::engine::recover::{Recover, bring_into_order};
 use crate::engine::registry::{Key, Opening};
-use crate::engine::{Engine, Parts, read_fully};
+use crate::engine::{Engine, read_fully};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::os_error;
 use crate::rules::marker::{Identity, Prepared};
 use crate::rules::merge::Limits;
-use crate::rules::recovery::Recovery;
+use crate::rules::recovery::{self, Recovery};
 use crate::rules::stripe::{self, CHUNK_BYTES_MAX, Found, HEADER_BYTES, Header, MEMBERS_MAX, State, Verdict};
 use crate::sys;
 use crate::sys::probe::{Alignment, Facts, Part};
@@ -35,16 +36,16 @@ use std::sync::Arc;
 mod tests;
 
 /// The volume that these paths are.
-pub(crate) fn open(options: &OpenOptions, paths: Vec<Arc<Path>>, chunk_bytes: u64) -> Result<Inner> {
+pub(crate) fn open(request: &OpenRequest, paths: Vec<Arc<Path>>, chunk_bytes: u64) -> Result<FileHandle> {
     let volume = Volume { name: name_of(&paths), paths, chunk_bytes };
     volume.check_shape()?;
-    if !options.write {
-        return volume.open_read_only(options);
+    if !request.write {
+        return volume.open_read_only(request);
     }
     settle_own();
     let process = Process::current();
-    let (key, engine) = volume.open_writing(options, process)?;
-    shared(options, process, key, engine)
+    let (key, engine) = volume.open_writing(request, process)?;
+    shared(request, process, key, engine)
 }
 
 /// What errors call it.
@@ -88,17 +89,17 @@ impl Volume {
         Ok(())
     }
 
-    fn open_read_only(&self, options: &OpenOptions) -> Result<Inner> {
-        if options.create || options.create_new || options.truncate {
+    fn open_read_only(&self, request: &OpenRequest) -> Result<FileHandle> {
+        if request.create || request.create_new || request.truncate {
             return Err(self.fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
         }
-        let (descriptors, facts) = self.open_all(OFlags::RDONLY, options.descriptor_min)?;
+        let (descriptors, facts) = self.open_all(OFlags::RDONLY, request.descriptor_min)?;
         let members = Member::all(descriptors.into_iter().map(Syscall::new), facts);
         reader(members, &self.name, self.chunk_bytes, Process::current())
     }
 
-    fn open_writing(&self, options: &OpenOptions, process: &'static Process) -> Result<Joined> {
-        let found: Vec<_> = self.paths.iter().map(|path| look_up(options, path)).collect::<Result<_>>()?;
+    fn open_writing(&self, request: &OpenRequest, process: &'static Process) -> Result<Joined> {
+        let found: Vec<_> = self.paths.iter().map(|path| look_up(request, path)).collect::<Result<_>>()?;
         // Nothing is created beside a volume that is open.
         if let Some(first) = &found[0]
             && process.registry.find(key_of(first.key())).is_some()
@@ -108,13 +109,13 @@ impl Volume {
         }
         let there = self.paths.iter().zip(found).map(|(path, found)| match found {
             Some(found) => Ok(There::Found(found)),
-            None => create(options, process, path),
+            None => create(request, process, path),
         });
         let members = there.collect::<Result<Vec<_>>>()?;
         let keys = members.iter().map(There::key).collect::<rustix::io::Result<Vec<_>>>();
         let keys = keys.map_err(|errno| self.fail(refusal(errno)))?;
         let key = key_of(keys[0]);
-        let engine = process.registry.open(key, OpeningVolume { volume: self, options, process, members })?;
+        let engine = process.registry.open(key, OpeningVolume { volume: self, request, process, members })?;
         // Somebody may have been first.
         self.joined(process, key, engine, &keys)
     }
@@ -146,7 +147,7 @@ impl Volume {
 
     fn make_engine(
         &self,
-        options: &OpenOptions,
+        request: &OpenRequest,
         process: &'static Process,
         descriptors: Vec<OwnedFd>,
         facts: Vec<Facts>,
@@ -158,14 +159,14 @@ impl Volume {
             }
         }
         let on: Vec<_> = locked.iter().map(AsFd::as_fd).zip(&facts).collect();
-        let prepared = prepared(options.growth, &self.name, &on);
+        let prepared = prepared(request.growth, &self.name, &on);
         let overwrites_in_place = prepared.is_some()
             && on.iter().all(|(fd, facts)| sys::probe::can_grow_ahead(*fd, facts, Prepared::Zeroed).is_ok());
         let id = sys::random_id().map_err(|error| self.fail(os_error::kind(&error)))?;
         let members = Member::all(locked.into_iter().map(Locked::keep), facts);
         let kept: Vec<_> = members.iter().map(|member| member.backend.clone()).collect();
         let bring_up = BringUp {
-            options,
+            request,
             process,
             name: &self.name,
             fs,
@@ -210,7 +211,7 @@ impl Volume {
 /// A volume that is being opened for writing.
 struct OpeningVolume<'a> {
     volume: &'a Volume,
-    options: &'a OpenOptions,
+    request: &'a OpenRequest,
     process: &'static Process,
     members: Vec<There>,
 }
@@ -221,11 +222,11 @@ impl Opening for OpeningVolume<'_> {
     }
 
     fn engine(self) -> Result<Engine> {
-        let Self { volume, options, process, members } = self;
+        let Self { volume, request, process, members } = self;
         let opened = volume.paths.iter().zip(members);
-        let opened = opened.map(|(path, there)| open_there(options, process, path, there));
+        let opened = opened.map(|(path, there)| open_there(request, process, path, there));
         let (descriptors, facts) = opened.collect::<Result<Vec<_>>>()?.into_iter().unzip();
-        volume.make_engine(options, process, descriptors, facts)
+        volume.make_engine(request, process, descriptors, facts)
     }
 }
 
@@ -273,7 +274,7 @@ impl Volume {
             && how != Recover::Force
         {
             let len = striped.physical_size().map_err(|error| fail(os_error::kind(&error)))?;
-            let verdict = crate::Verdict::Doubtful(why.clone());
+            let verdict = recovery::Verdict::Doubtful(why.clone());
             return Ok(Recovery { physical_size: len, floor: len, ceiling: len, verdict });
         }
         if how == Recover::Inspect {
@@ -281,7 +282,7 @@ impl Volume {
             return found.map(|(found, _)| found).map_err(|error| fail(os_error::kind(&error)));
         }
         let (found, _) = in_order(&striped, fs, &self.name, &facts, how)?;
-        if how == Recover::Force || !matches!(found.verdict, crate::Verdict::Doubtful(_)) {
+        if how == Recover::Force || !matches!(found.verdict, recovery::Verdict::Doubtful(_)) {
             flushing(fs, &self.name, Operation::Recover, || striped.close())?;
         }
         Ok(found)
@@ -314,7 +315,7 @@ impl Member {
 
 /// What it takes to make a file of members that are open and locked.
 pub(crate) struct BringUp<'a> {
-    pub options: &'a OpenOptions,
+    pub request: &'a OpenRequest,
     pub process: &'static Process,
     pub name: &'a Arc<Path>,
     pub fs: FileSystems,
@@ -335,7 +336,7 @@ impl BringUp<'_> {
     pub fn engine(self, members: Vec<Member>, chunk_bytes: u64) -> Result<Engine> {
         let (header, state, is_new) = match verdict(&members, chunk_bytes).map_err(|kind| self.fail(kind))? {
             Verdict::Volume(header, state) => (header, state, false),
-            Verdict::Create(begun) if self.options.create || self.options.create_new => {
+            Verdict::Create(begun) if self.request.create || self.request.create_new => {
                 let (volume, count) = (begun.unwrap_or(self.id), members.len() as u32);
                 let header = Header { volume, members: count, member: 0, chunk_bytes, unfinished: false };
                 (header, Some(State::Closed(0)), true)
@@ -364,18 +365,10 @@ impl BringUp<'_> {
                 order
             }
         };
-        let prepared = held.as_ref().map_or(self.prepared, |marker| Some(marker.prepared));
-        Ok(Engine::new(Parts {
-            backend: striped,
-            path: self.name.clone(),
-            process: self.process,
-            ground: ground(&facts, self.options.tail, prepared, self.overwrites_in_place, self.epoch),
-            alignment: facts.alignment,
-            wishes: wishes(self.options, prepared, &facts),
-            fs: self.fs,
-            recovery,
-            held,
-        }))
+        let ahead = Ahead::new(held.as_ref(), || self.prepared, |_| self.overwrites_in_place);
+        let Self { request, process, name: path, fs, epoch, .. } = self;
+        let build = Build { request, process, path, fs, facts: &facts, ahead, epoch, recovery, held };
+        Ok(build.engine(striped))
     }
 }
 
@@ -448,7 +441,7 @@ pub(crate) fn reader(
     name: &Arc<Path>,
     chunk_bytes: u64,
     process: &'static Process,
-) -> Result<Inner> {
+) -> Result<FileHandle> {
     let fail = |kind| Error::new(Operation::Open, name, None, kind);
     let (header, mut state) = volume_of(&members, chunk_bytes).map_err(fail)?;
     let key = key_of(Key::of(&members[0].facts));
@@ -466,7 +459,7 @@ pub(crate) fn reader(
     let len = striped.physical_size().map_err(|error| fail(os_error::kind(&error)))?;
     let facts = Facts { len, ..facts };
     let reader = Reader::new(Arc::new(striped), name.clone(), facts, key, process);
-    Ok(Inner::Reader(reader))
+    Ok(FileHandle::Reader(reader))
 }
 
 fn advised(why: &str) -> String {

@@ -13,6 +13,9 @@ const FREE_SPACE_FRACTION: u64 = 8;
 /// What may be grown ahead by all files of the process together, unless set otherwise: 2 GiB.
 pub const BUDGET_DEFAULT_BYTES: u64 = 2 << 30;
 
+/// The largest step of zeros, so that writers never wait long behind one.
+const ZEROED_STEP_MAX_BYTES: u64 = 8 << 20;
+
 /// The wishes of whoever opened the file.
 #[derive(Clone, Copy, Debug)]
 pub struct Wishes {
@@ -25,6 +28,20 @@ pub struct Wishes {
     /// How much of the last step is to be left when the next begins, in quarters: filling space with zeros takes as
     /// long as writing it, so it begins earlier than a mere allocation.
     pub low_water_quarters: u64,
+}
+
+impl Wishes {
+    /// Of a file whose space ahead is filled with zeros, or only allocated.
+    pub fn new(cap_bytes: u64, capacity_bytes: Option<u64>, unit_bytes: u64, is_zeroed: bool) -> Self {
+        // Zeros are written like data, and pile up before the sync that ends the step.
+        let step_max = if is_zeroed { ZEROED_STEP_MAX_BYTES } else { u64::MAX };
+        Self {
+            cap_bytes: cap_bytes.min(step_max).max(unit_bytes),
+            capacity_bytes,
+            unit_bytes,
+            low_water_quarters: if is_zeroed { 3 } else { 2 },
+        }
+    }
 }
 
 /// The space that waiting operations need.

@@ -10,6 +10,7 @@ pub mod map;
 pub mod marker;
 pub mod merge;
 pub mod pack;
+pub mod policy;
 pub mod recovery;
 pub mod size;
 pub mod stripe;

@@ -9,6 +9,9 @@ mod model;
 #[cfg(not(loom))]
 mod number;
 #[cfg(not(loom))]
+#[allow(unsafe_code)]
+mod signals;
+#[cfg(not(loom))]
 mod system;
 #[cfg(any(test, feature = "sim"))]
 #[cfg_attr(loom, allow(dead_code, reason = "only the system's waits give way to it"))]

@@ -1,6 +1,6 @@
 //! Queues on the simulated disk: what comes back when something goes wrong, and that calls and queues make the same file.
 
-use crate::open::sim::{self, Call, Disk, Settings};
+use crate::api::sim::{self, Call, Disk, Settings};
 use crate::{Buffer, Completion, Durability, ErrorKind, File, OpenOptions, Operation, Queue, QueueOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

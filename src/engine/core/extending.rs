@@ -9,12 +9,12 @@
 use super::{
     Call, Core, Failure, Few, Member, Outbox, Outcome, Place, Request, Reserved, State, Waiting, Work,
 };
-use crate::api::options::Tail;
 use crate::error::ErrorKind;
 use crate::rules::flush::{self, Company, Means};
 use crate::rules::growth::Need;
 use crate::rules::marker::Prepared;
 use crate::rules::merge::{self, Limits, Refusal, SINGLE_APPENDS_MAX, Span};
+use crate::rules::policy::Tail;
 use crate::rules::size::Sizes;
 
 impl<T: Clone + PartialEq> Core<T> {

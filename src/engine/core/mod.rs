@@ -20,14 +20,15 @@ mod overwrites;
 mod space;
 
 use super::positional::Positional;
-use crate::api::options::Tail;
 use crate::buffer::{Buffer, Segment};
 use crate::error::{Error, ErrorKind};
 use crate::rules::flush::{Flushes, Generation, Means};
 use crate::rules::growth::{Need, Plan, Planner};
 use crate::rules::marker::{Identity, Marker, Mode, Prepared};
 use crate::rules::merge::{FULL_REQUESTS_MAX, Limits, Refusals, Span};
+use crate::rules::policy::Tail;
 use crate::rules::size::Sizes;
+use crate::sys::probe::{Facts, is_without_journal};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -157,6 +158,24 @@ pub struct Ground {
     pub prepared: Option<Prepared>,
     /// Where the epochs of markers start.
     pub epoch: u32,
+}
+
+impl Ground {
+    /// Of a file that does not grow ahead.
+    pub fn of(facts: &Facts) -> Self {
+        Self {
+            identity: facts.identity,
+            limits: facts.limits,
+            append_unit: facts.alignment.append,
+            tail: Tail::default(),
+            is_device: facts.is_device,
+            writes_through: facts.writes_through,
+            without_journal: is_without_journal(facts),
+            overwrites_in_place: false,
+            prepared: None,
+            epoch: 0,
+        }
+    }
 }
 
 /// What a growth job is to do.

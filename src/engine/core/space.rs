@@ -12,11 +12,11 @@
 //! away.
 
 use super::{Core, Failure, Few, GrowthJob, Outbox, Place};
-use crate::api::options::Tail;
 use crate::error::ErrorKind;
 use crate::os_error;
 use crate::rules::growth::{Need, Plan, Room};
 use crate::rules::marker::{Marker, Mode};
+use crate::rules::policy::Tail;
 
 impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn start_grower(&mut self, out: &mut Outbox<T>) {

@@ -8,8 +8,10 @@
 //! Nothing here waits but [`Driver::sleep`]. So a thread that is about to wait elsewhere in the library first
 //! [settles](settle_own) its queues: whoever it waits for may wait for them.
 
+mod completion;
 mod files;
 pub(super) mod inbox;
+mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -21,21 +23,22 @@ use super::reading::Reading;
 use super::token::Token;
 use super::waiter::{News, Task};
 use super::{AbortOnPanic, Course, Engine};
-use crate::api::file::Inner;
-use crate::api::queue::Completion;
 use crate::backend::ring::{Bell, Io, Ring};
 #[cfg(any(test, feature = "sim"))]
 use crate::backend::sim::ring::SimRing;
 use crate::backend::striped::{Gather, Split};
 use crate::backend::uring::Uring;
 use crate::buffer::{Buffer, Memory, Pool, Segment};
+use crate::engine::handle::FileHandle;
 use crate::engine::reader::Reader;
 use crate::error::{ErrorKind, Operation, Result};
 use crate::os_error;
 use crate::sync::inflight::Stay;
 use crate::sync::{is_simulated, nap, thread_local};
+pub use completion::Completion;
 use files::Files;
 use inbox::Inbox;
+pub(crate) use settings::Settings;
 use slab::Slab;
 use smallvec::smallvec;
 use std::cell::{Cell, RefCell};
@@ -187,13 +190,9 @@ fn each_own(act: impl Fn(&mut Driver)) {
 }
 
 impl Driver {
-    pub fn new(
-        process: &'static Process,
-        depth: usize,
-        pool: Option<Arc<Pool>>,
-        may_use_io_uring: bool,
-    ) -> Rc<RefCell<Self>> {
-        let (ring, bell) = ring(depth, pool.as_ref(), may_use_io_uring);
+    pub fn new(process: &'static Process, settings: &Settings, pool: Option<Arc<Pool>>) -> Rc<RefCell<Self>> {
+        let depth = settings.depth;
+        let (ring, bell) = ring(depth, pool.as_ref(), settings.io_uring);
         let driver = Rc::new(RefCell::new(Self {
             process,
             simulated: is_simulated(),
@@ -255,7 +254,7 @@ impl Driver {
     /// Takes an operation, to be submitted later. Gives the buffer back if there are too many.
     pub fn queue(
         &mut self,
-        file: &Inner,
+        file: &FileHandle,
         what: What,
         buffer: Option<Memory>,
         tag: u64,
@@ -266,8 +265,8 @@ impl Driver {
         let refusal = match file {
             _ if !self.process.is_current() => Some(ErrorKind::Forked),
             // Not even its gate can be asked, which the parent may have shut.
-            Inner::Shared { process, .. } if !process.is_current() => Some(ErrorKind::Forked),
-            Inner::Reader(_) if !matches!(what, What::Read(_)) => Some(ErrorKind::ReadOnly),
+            FileHandle::Shared { process, .. } if !process.is_current() => Some(ErrorKind::Forked),
+            FileHandle::Reader(_) if !matches!(what, What::Read(_)) => Some(ErrorKind::ReadOnly),
             _ => None,
         };
         if let Some(kind) = refusal {
@@ -276,8 +275,8 @@ impl Driver {
             return Ok(());
         }
         let (file, durable, reader) = match file {
-            Inner::Shared { engine, durable, .. } => (self.attach(engine), *durable, None),
-            Inner::Reader(reader) => match (reader.engine_of_device(), reader.engine()) {
+            FileHandle::Shared { engine, durable, .. } => (self.attach(engine), *durable, None),
+            FileHandle::Reader(reader) => match (reader.engine_of_device(), reader.engine()) {
                 (Some(engine), _) => (self.attach(&engine), false, None),
                 (None, Some(engine)) => (self.attach(&engine), false, Some(reader.another())),
                 (None, None) => {

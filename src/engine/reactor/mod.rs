@@ -27,7 +27,7 @@ pub(crate) use slot::{Listed, Slot};
 pub(crate) use worker::Worker;
 
 use super::process::Process;
-use crate::api::queue::QueueOptions;
+use super::queue::Settings;
 use crate::backend::ring::Bell;
 use crate::buffer::{Buffer, Pool};
 use crate::error::ErrorKind;
@@ -45,7 +45,7 @@ thread_local!(static IS_WORKERS: Cell<bool> = Cell::default());
 /// See the module.
 pub(crate) struct Reactor {
     process: &'static Process,
-    options: QueueOptions,
+    settings: Settings,
     pool: Option<Arc<Pool>>,
     /// Not driven by a thread of the program.
     has_thread: bool,
@@ -88,13 +88,13 @@ struct Held(Arc<Reactor>);
 
 impl Handle {
     /// Of a reactor that gets a thread with its first operation.
-    pub fn with_thread(process: &'static Process, options: &QueueOptions) -> Self {
-        Self(Arc::new(Held(Arc::new(Reactor::new(process, options, true)))))
+    pub fn with_thread(process: &'static Process, settings: &Settings) -> Self {
+        Self(Arc::new(Held(Arc::new(Reactor::new(process, settings, true)))))
     }
 
     /// Of a reactor whose worker is the caller's.
-    pub fn with_worker(process: &'static Process, options: &QueueOptions) -> (Self, Worker) {
-        let reactor = Arc::new(Reactor::new(process, options, false));
+    pub fn with_worker(process: &'static Process, settings: &Settings) -> (Self, Worker) {
+        let reactor = Arc::new(Reactor::new(process, settings, false));
         (Self(Arc::new(Held(reactor.clone()))), Worker::new(reactor))
     }
 }
@@ -114,10 +114,10 @@ impl Drop for Held {
 }
 
 impl Reactor {
-    fn new(process: &'static Process, options: &QueueOptions, has_thread: bool) -> Self {
-        let pool = options.pool();
+    fn new(process: &'static Process, settings: &Settings, has_thread: bool) -> Self {
+        let pool = settings.pool();
         let (state, let_go) = (Mutex::default(), Condvar::default());
-        Self { process, options: options.clone(), pool, has_thread, state, let_go }
+        Self { process, settings: settings.clone(), pool, has_thread, state, let_go }
     }
 
     /// Whether it is this process's, and not its parent's.
@@ -224,7 +224,7 @@ impl fmt::Debug for Reactor {
     /// Without its process, which shows the reactor that it shares.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reactor")
-            .field("options", &self.options)
+            .field("settings", &self.settings)
             .field("state", &self.state)
             .finish_non_exhaustive()
     }

@@ -4,8 +4,8 @@
 //! The memory stays in it, and in its place, from the first poll on. Only the future takes it out: when the operation has
 //! finished, or when it is certain that it never begins.
 
-use crate::api::file::Inner;
 use crate::buffer::{Kept, Segment};
+use crate::engine::handle::FileHandle;
 use crate::engine::queue::What;
 use crate::error::Result;
 use crate::sync::Mutex;
@@ -15,7 +15,7 @@ use std::task::{Poll, Waker};
 
 /// See the module.
 pub(crate) struct Slot<K: ?Sized> {
-    pub target: Arc<Inner>,
+    pub target: Arc<FileHandle>,
     pub what: What,
     lent: Option<Segment>,
     stage: Mutex<Stage>,
@@ -39,7 +39,7 @@ enum Stage {
 impl<M> Slot<Kept<M>> {
     /// An operation with memory of which it uses these bytes, if any.
     pub fn new(
-        target: Arc<Inner>,
+        target: Arc<FileHandle>,
         what: What,
         memory: M,
         bytes: Option<fn(&mut M) -> Segment>,

@@ -49,7 +49,7 @@ impl Deref for Place {
 
 impl Worker {
     pub fn new(reactor: Arc<Reactor>) -> Self {
-        let driver = reactor.options.driver(reactor.process, reactor.pool.clone());
+        let driver = Driver::new(reactor.process, &reactor.settings, reactor.pool.clone());
         driver.borrow_mut().belong_to(reactor.clone());
         reactor.state().worker = Presence::There(driver.borrow().bell().clone());
         let (begun, spare) = (RefCell::default(), RefCell::default());

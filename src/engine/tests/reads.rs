@@ -1,6 +1,6 @@
 //! Reads of any range into any memory, by every way to a file.
 
-use crate::open::sim::{self, Call, Disk, Settings};
+use crate::api::sim::{self, Call, Disk, Settings};
 use crate::{Buffer, ErrorKind, File, OpenOptions, Queue, QueueOptions};
 use proptest::prelude::*;
 

@@ -1,9 +1,9 @@
 //! What a file tells of itself.
 
 use super::*;
-use crate::api::options::Growth;
 use crate::engine::core::Dio;
 use crate::rules::merge::Refusals;
+use crate::rules::policy::Growth;
 
 #[test]
 fn how_it_grows() {

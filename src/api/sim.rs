@@ -31,22 +31,26 @@
 //! }
 //! ```
 
-use crate::api::file::{File, Inner};
-use crate::api::options::{Growth, OpenOptions};
+use crate::api::file::File;
+use crate::api::options::OpenOptions;
 use crate::backend::Backend;
 use crate::backend::null::Null;
 use crate::backend::sim::{BLOCK_BYTES, Device, SECTOR_BYTES, Sim};
+use crate::engine::Engine;
+use crate::engine::handle::FileHandle;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
 use crate::engine::reader::Reader;
 use crate::engine::registry::Key;
-use crate::engine::{Engine, Parts};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::ext;
 use crate::open;
+use crate::open::build::{Ahead, Build};
+use crate::open::request::OpenRequest;
 use crate::open::striped::{self, BringUp, Member};
 use crate::rules::marker::{Identity, Prepared};
 use crate::rules::merge::{self, Limits};
+use crate::rules::policy::Growth;
 use crate::sync::{is_simulated, world};
 use crate::sys;
 use crate::sys::probe::{Alignment, Facts, Part, Through};
@@ -101,7 +105,7 @@ impl Disk {
     /// As [`OpenOptions::open`].
     pub fn open(&self, options: &OpenOptions, name: &str) -> Result<File> {
         let path: Arc<Path> = Path::new(name).into();
-        let (backend, facts) = self.find(options, &path, name)?;
+        let (backend, facts) = self.find(options.request(), &path, name)?;
         let below = Below { backend, facts, fs: self.fs.clone(), allocates: self.device.allocates() };
         below.open(options, path, || self.device.draw() as u32)
     }
@@ -112,26 +116,27 @@ impl Disk {
     ///
     /// As [`OpenOptions::open_striped`].
     pub fn open_striped(&self, options: &OpenOptions, names: &[&str], chunk_bytes: u64) -> Result<File> {
+        let request = options.request();
         let paths: Vec<Arc<Path>> = names.iter().map(|name| Path::new(name).into()).collect();
         let mut members = Vec::new();
         for (name, path) in names.iter().zip(&paths) {
-            let (backend, facts) = self.find(options, path, name)?;
+            let (backend, facts) = self.find(request, path, name)?;
             members.push(Member { backend: Arc::new(backend), facts });
         }
         let name = striped::name_of(&paths);
         let process = Process::current();
-        if !options.write {
+        if !request.write {
             return striped::reader(members, &name, chunk_bytes, process).map(File::of);
         }
         settle_own();
         let key = striped::key_of(Key::of(&members[0].facts));
         let make = || {
             let bring_up = BringUp {
-                options,
+                request,
                 process,
                 name: &name,
                 fs: self.fs.clone(),
-                prepared: prepared(options.growth, self.device.allocates()),
+                prepared: prepared(request.growth, self.device.allocates()),
                 overwrites_in_place: true,
                 epoch: self.device.draw() as u32,
                 id: u128::from(self.device.draw()).to_le_bytes(),
@@ -141,20 +146,20 @@ impl Disk {
             bring_up.engine(members, chunk_bytes)
         };
         let engine = process.registry.open(key, make)?;
-        open::shared(options, process, key, engine).map(File::of)
+        open::shared(request, process, key, engine).map(File::of)
     }
 
-    fn find(&self, options: &OpenOptions, path: &Arc<Path>, name: &str) -> Result<(Sim, Facts)> {
+    fn find(&self, request: &OpenRequest, path: &Arc<Path>, name: &str) -> Result<(Sim, Facts)> {
         let fail = |kind| Error::new(Operation::Open, path, None, kind);
         self.check_usable(path)?;
-        if !options.write && (options.create || options.create_new || options.truncate) {
+        if !request.write && (request.create || request.create_new || request.truncate) {
             return Err(fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
         }
         let known = self.device.find(name, false).is_some();
-        if known && options.create_new {
+        if known && request.create_new {
             return Err(fail(ErrorKind::Os(libc::EEXIST)));
         }
-        let create = options.create || options.create_new;
+        let create = request.create || request.create_new;
         let inode = self.device.find(name, create).ok_or_else(|| fail(ErrorKind::Os(libc::ENOENT)))?;
         Ok(self.backend(inode))
     }
@@ -173,7 +178,7 @@ impl Disk {
             inode.ok_or_else(|| Error::new(Operation::Open, &name, None, ErrorKind::Os(libc::ENOENT)))?;
         let (backend, facts) = self.backend(inode);
         let image = ext::Image { backend: Arc::new(backend), facts, fs: self.fs.clone() };
-        ext::open_within_image(options, &name, path.as_ref(), image).map(File::of)
+        ext::open_within_image(options.request(), &name, path.as_ref(), image).map(File::of)
     }
 
     fn check_usable(&self, path: &Arc<Path>) -> Result<()> {
@@ -273,7 +278,7 @@ impl Disk {
 /// [`ErrorKind::Unsupported`] without [`write(true)`](OpenOptions::write).
 pub fn null(options: &OpenOptions) -> Result<File> {
     let path: Arc<Path> = Path::new("null").into();
-    if !options.write {
+    if !options.request().write {
         let kind = ErrorKind::Unsupported("a file that keeps nothing needs write(true)".into());
         return Err(Error::new(Operation::Open, &path, None, kind));
     }
@@ -319,21 +324,21 @@ struct Below<B> {
 
 impl<B: Backend> Below<B> {
     fn open(self, options: &OpenOptions, path: Arc<Path>, epoch: impl FnOnce() -> u32) -> Result<File> {
-        let process = Process::current();
-        if !options.write {
+        let (request, process) = (options.request(), Process::current());
+        if !request.write {
             let key = Key::of(&self.facts);
             let reader = Reader::new(Arc::new(self.backend), path, self.facts, key, process);
-            return Ok(File::of(Inner::Reader(reader)));
+            return Ok(File::of(FileHandle::Reader(reader)));
         }
         settle_own();
         let key = Key::of(&self.facts);
-        let engine = process.registry.open(key, || self.make_engine(options, process, path, epoch))?;
-        open::shared(options, process, key, engine).map(File::of)
+        let engine = process.registry.open(key, || self.make_engine(request, process, path, epoch))?;
+        open::shared(request, process, key, engine).map(File::of)
     }
 
     fn make_engine(
         self,
-        options: &OpenOptions,
+        request: &OpenRequest,
         process: &'static Process,
         path: Arc<Path>,
         epoch: impl FnOnce() -> u32,
@@ -341,21 +346,10 @@ impl<B: Backend> Below<B> {
         let Self { backend, facts, fs, allocates } = self;
         // It syncs, so a name just created is stable then.
         let (recovery, held) = open::recovered(&backend, &fs, &path, &facts)?;
-        let prepared = match &held {
-            Some(marker) => Some(marker.prepared),
-            None => prepared(options.growth, allocates),
-        };
-        Ok(Engine::new(Parts {
-            backend: Arc::new(backend),
-            path,
-            process,
-            fs,
-            ground: open::ground(&facts, options.tail, prepared, true, epoch()),
-            alignment: facts.alignment,
-            wishes: open::wishes(options, prepared, &facts),
-            recovery,
-            held,
-        }))
+        let ahead = Ahead::new(held.as_ref(), || prepared(request.growth, allocates), |_| true);
+        let build =
+            Build { request, process, path: &path, fs, facts: &facts, ahead, epoch: epoch(), recovery, held };
+        Ok(build.engine(Arc::new(backend)))
     }
 }
 
