@@ -26,8 +26,8 @@
 //! # Ok::<(), dioxide::Error>(())
 //! ```
 //!
-//! Start with [`OpenOptions`] and [`File`]; with [`AsyncFile`] for futures, and [`Queue`] for many operations of one thread. What is promised when a call returns and after a crash stands with
-//! each call.
+//! Start with [`OpenOptions`] and [`File`]; with [`AsyncFile`] for futures, and [`Queue`] for many operations of one
+//! thread. What is promised when a call returns and after a crash stands with each call.
 
 #![deny(unsafe_code)]
 

@@ -131,7 +131,8 @@ pub(crate) fn of_flush(error: io::Error) -> io::Error {
 /// Of fdatasync, fsync or syncfs on a file of which nothing is known: whether there is no such call of that file. The
 /// kernel answers EINVAL where the file has no method (`vfs_fsync_range`), as in procfs and sysfs, and answers so each
 /// time. The errno that an earlier writeback left may be EINVAL, too, but is reported once. So `again`, which makes the
-/// call a second time, decides. Of a file that the engine or the ledger knows there is a method, and EINVAL is doubtful.
+/// call a second time, decides. Of a file that the engine or the ledger knows there is a method, and EINVAL is
+/// doubtful.
 pub(crate) fn is_no_flush(error: &io::Error, again: impl FnOnce() -> io::Result<()>) -> bool {
     let is_invalid = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
     is_invalid(error) && again().is_err_and(|error| is_invalid(&error))

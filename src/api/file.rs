@@ -95,16 +95,16 @@ impl File {
     /// [`Tail::Pad`](crate::Tail::Pad), gaps of zeros up to the next block). An empty append writes nothing and returns
     /// the length.
     ///
-    /// What fills blocks of the [append unit](crate::Alignment::append) by itself, and is aligned in memory, goes out without a
-    /// copy. The rest is packed into blocks together with what others append at the same time, so an append that ends
-    /// inside a block writes that block, and the next one [writes it again or leaves it](crate::Tail). Many small
-    /// appends by one thread cost a write of a block each: durable ones gain by being many at a time, from threads,
-    /// a [`Queue`](crate::Queue) or tasks.
+    /// What fills blocks of the [append unit](crate::Alignment::append) by itself, and is aligned in memory, goes out
+    /// without a copy. The rest is packed into blocks together with what others append at the same time, so an append
+    /// that ends inside a block writes that block, and the next one [writes it again or leaves it](crate::Tail). Many
+    /// small appends by one thread cost a write of a block each: durable ones gain by being many at a time, from
+    /// threads, a [`Queue`](crate::Queue) or tasks.
     ///
     /// On return every byte below the end of `data` is written; with [`Durability::EveryWrite`] it is stable as
     /// well, and every crash from now on leaves it in the file. Without, a crash may take any part of what no
-    /// [`sync_data`](Self::sync_data) covered, from some point to the end. What recovery finds ends where a block does: behind
-    /// the last record there may be zeros, or what was being written.
+    /// [`sync_data`](Self::sync_data) covered, from some point to the end. What recovery finds ends where a block does:
+    /// behind the last record there may be zeros, or what was being written.
     ///
     /// # Errors
     ///
@@ -125,9 +125,9 @@ impl File {
     ///
     /// # Errors
     ///
-    /// As [`append`](Self::append); [`Misaligned`](ErrorKind::Misaligned): `offset`, the length or the address of `data`
-    /// is not what [`alignment`](Self::alignment) asks for; [`Unsupported`](ErrorKind::Unsupported) for a gap over recycled space. After an error
-    /// any part of the range may hold old or new bytes.
+    /// As [`append`](Self::append); [`Misaligned`](ErrorKind::Misaligned): `offset`, the length or the address of
+    /// `data` is not what [`alignment`](Self::alignment) asks for; [`Unsupported`](ErrorKind::Unsupported) for a gap
+    /// over recycled space. After an error any part of the range may hold old or new bytes.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let (engine, durable) = self.writer(Operation::Write, Some(offset))?;
         engine.write_at(data, offset, durable)
@@ -137,12 +137,12 @@ impl File {
     /// is up to the end of the file. Bytes of `into` beyond that number may have been set to zero.
     ///
     /// Any memory, offset and length will do. What is [aligned](Self::alignment) goes straight into `into`, in one
-    /// transfer. Of other reads a long middle does, if the memory is aligned there; the rest is read as whole blocks into
-    /// other memory, up to 1 MiB at a time, and copied.
+    /// transfer. Of other reads a long middle does, if the memory is aligned there; the rest is read as whole blocks
+    /// into other memory, up to 1 MiB at a time, and copied.
     ///
     /// Sees every write that was acknowledged before the call (a reader beside another process: up to the end that
-    /// [`len`](Self::len) can tell it); never space that was only grown. Where another process truncates the file meanwhile, what
-    /// is read does not mix content from before and after that.
+    /// [`len`](Self::len) can tell it); never space that was only grown. Where another process truncates the file
+    /// meanwhile, what is read does not mix content from before and after that.
     ///
     /// # Errors
     ///
@@ -170,9 +170,10 @@ impl File {
     ///
     /// # Errors
     ///
-    /// What the kernel answers; the length is then the old or the new one. While space is grown ahead, nothing that another
-    /// program wrote there is destroyed: [`Busy`](ErrorKind::Busy) while another process has the file open for writing,
-    /// [`Doubtful`](ErrorKind::Doubtful) when another program has written above the end. The length is then the old one.
+    /// What the kernel answers; the length is then the old or the new one. While space is grown ahead, nothing that
+    /// another program wrote there is destroyed: [`Busy`](ErrorKind::Busy) while another process has the file open for
+    /// writing, [`Doubtful`](ErrorKind::Doubtful) when another program has written above the end. The length is then
+    /// the old one.
     pub fn set_len(&self, len: u64) -> Result<()> {
         self.writer(Operation::SetLen, None)?.0.set_len(len)
     }
@@ -185,9 +186,9 @@ impl File {
     /// a positional write must begin at the end or below it, until the space is used up. What was above the old length,
     /// grown ahead, stays as well. Growth ahead begins only when an append needs more than there is.
     ///
-    /// Nothing is erased. Other programs read the old content in the file until it is overwritten. [`close`](Self::close)
-    /// and [`set_len`](Self::set_len) give back what lies above the end, as always: a segment that is to be used again
-    /// is closed when it is full.
+    /// Nothing is erased. Other programs read the old content in the file until it is overwritten.
+    /// [`close`](Self::close) and [`set_len`](Self::set_len) give back what lies above the end, as always: a segment
+    /// that is to be used again is closed when it is full.
     ///
     /// ```no_run
     /// # use dioxide::OpenOptions;
@@ -202,19 +203,20 @@ impl File {
     ///
     /// On return nothing of the old content is promised any more. Until the file is closed, a crash leaves it
     /// [undecided](crate::Verdict::Undecided): [`recovery`](Self::recovery) reports a floor (0, until the file grows
-    /// beyond the space that it had) and a ceiling, and what is durable lies between, followed by the old content. **Old
-    /// records look as valid there as new ones, whatever checksum they carry**; so each record must tell in which life
-    /// of the segment it was written, by a log sequence number or a number of the segment. The caller finds the last
-    /// record of this life and cuts there with [`set_len`](Self::set_len). A crash during the call leaves the file as it
-    /// was, or undecided with all its content.
+    /// beyond the space that it had) and a ceiling, and what is durable lies between, followed by the old content.
+    /// **Old records look as valid there as new ones, whatever checksum they carry**; so each record must tell in which
+    /// life of the segment it was written, by a log sequence number or a number of the segment. The caller finds the
+    /// last record of this life and cuts there with [`set_len`](Self::set_len). A crash during the call leaves the file
+    /// as it was, or undecided with all its content.
     ///
     /// # Errors
     ///
     /// [`Unsupported`](ErrorKind::Unsupported) where the file does not [grow](Self::growth) ahead: its marker is what
-    /// tells after a crash that the end is not known; and where blocks are not written over where they lie (btrfs without
-    /// `chattr +C`), since there is nothing to reuse then. A snapshot or reflink copy that shares the space has the same
-    /// effect, which no one can see in advance: an append may then meet a full disk. [`Doubtful`](ErrorKind::Doubtful): another program changed the
-    /// size. And what the kernel answers; the file is then as it was.
+    /// tells after a crash that the end is not known; and where blocks are not written over where they lie (btrfs
+    /// without `chattr +C`), since there is nothing to reuse then. A snapshot or reflink copy that shares the space has
+    /// the same effect, which no one can see in advance: an append may then meet a full disk.
+    /// [`Doubtful`](ErrorKind::Doubtful): another program changed the size. And what the kernel answers; the file is
+    /// then as it was.
     pub fn recycle(&self) -> Result<()> {
         self.writer(Operation::Recycle, None)?.0.recycle()
     }
@@ -224,8 +226,8 @@ impl File {
     /// Exact in the process that writes the file, for read-only handles too. In another process a read-only
     /// handle goes by the marker and the extents of the file: to the block for [`Growth::Unwritten`] and
     /// [`Growth::None`], and it may include appends not yet acknowledged; for
-    /// [`Growth::Zeroed`] and in [recycled](Self::recycle) space it is the last durable end that the writer noted, which
-    /// it does at each step of growth.
+    /// [`Growth::Zeroed`] and in [recycled](Self::recycle) space it is the last durable end that the writer noted,
+    /// which it does at each step of growth.
     ///
     /// # Errors
     ///
@@ -283,19 +285,19 @@ impl File {
     /// # Errors
     ///
     /// What the kernel answers; the file is closed all the same, and the next open recovers it.
-    /// [`Busy`](ErrorKind::Busy): another process has the file open for writing. The file stays grown, with a marker by which
-    /// the next open, without that writer, keeps everything up to the last written extent. With
-    /// [`Growth::Zeroed`](crate::Growth::Zeroed) and in recycled space the file is [undecided](crate::Verdict::Undecided) then, from
-    /// the length on.
-    /// [`Doubtful`](ErrorKind::Doubtful): another program changed its size, so it was not truncated; or wrote into the space ahead, so
-    /// it was truncated behind that. What lies between reads as zeros, but for what failed appends may have left there.
-    /// Writes of another program into [recycled](Self::recycle) space are not seen.
+    /// [`Busy`](ErrorKind::Busy): another process has the file open for writing. The file stays grown, with a marker by
+    /// which the next open, without that writer, keeps everything up to the last written extent. With
+    /// [`Growth::Zeroed`](crate::Growth::Zeroed) and in recycled space the file is
+    /// [undecided](crate::Verdict::Undecided) then, from the length on. [`Doubtful`](ErrorKind::Doubtful): another
+    /// program changed its size, so it was not truncated; or wrote into the space ahead, so it was truncated behind
+    /// that. What lies between reads as zeros, but for what failed appends may have left there. Writes of another
+    /// program into [recycled](Self::recycle) space are not seen.
     ///
     /// # Other programs
     ///
     /// A write lease keeps them out while the file is truncated: an `open` of theirs waits for that. A lease needs
-    /// the owner of the file or CAP_LEASE, and no reader that has the file open. Where it cannot be had, a write of another program is
-    /// lost that goes out in the microseconds between the last look at the file and the truncate.
+    /// the owner of the file or CAP_LEASE, and no reader that has the file open. Where it cannot be had, a write of
+    /// another program is lost that goes out in the microseconds between the last look at the file and the truncate.
     pub fn close(mut self) -> Result<()> {
         self.0.take().map_or(Ok(()), leave)
     }
@@ -308,7 +310,8 @@ impl File {
         }
     }
 
-    /// What memory, offsets and lengths of writes must be multiples of. Reads need not be aligned, but cost least if they are.
+    /// What memory, offsets and lengths of writes must be multiples of. Reads need not be aligned, but cost least if
+    /// they are.
     pub fn alignment(&self) -> Alignment {
         match self.inner() {
             FileHandle::Shared { engine, .. } => engine.alignment,

@@ -35,24 +35,25 @@ use std::task::{Context, Poll, Waker};
 /// # }
 /// ```
 ///
-/// Tasks share it in an [`Arc`]. Operations that are under way together, of any number of tasks, are merged as far as they are
-/// adjacent, and durable ones share a flush. What holds when a future is ready is what holds when the call of the same name
-/// of [`File`] returns. Appends stand in the order in which their futures were first polled, if one thread polled them.
+/// Tasks share it in an [`Arc`]. Operations that are under way together, of any number of tasks, are merged as far as
+/// they are adjacent, and durable ones share a flush. What holds when a future is ready is what holds when the call of
+/// the same name of [`File`] returns. Appends stand in the order in which their futures were first polled, if one
+/// thread polled them.
 ///
 /// # Memory
 ///
-/// An operation takes what it writes from, or reads into, and gives it back with the result, also with an error. Any owned
-/// bytes will do, and stay where they are while the operation is under way: [`Buffer`](crate::Buffer),
-/// `Vec<u8>`, `Box<[u8]>`, `bytes::Bytes`, for writes also `Arc<[u8]>` or `&'static [u8]`. A read fills the length that
-/// they have. Those of a [`write_at`](Self::write_at) must be [aligned](File::alignment), as a `Buffer` is; of others, what
-/// is not goes through memory of the library's.
+/// An operation takes what it writes from, or reads into, and gives it back with the result, also with an error. Any
+/// owned bytes will do, and stay where they are while the operation is under way: [`Buffer`](crate::Buffer), `Vec<u8>`,
+/// `Box<[u8]>`, `bytes::Bytes`, for writes also `Arc<[u8]>` or `&'static [u8]`. A read fills the length that they have.
+/// Those of a [`write_at`](Self::write_at) must be [aligned](File::alignment), as a `Buffer` is; of others, what is not
+/// goes through memory of the library's.
 ///
 /// # Dropping
 ///
 /// Nothing begins before the first poll. A future that is dropped later takes its operation back if that has not been
-/// begun, and then nothing of it ever happens; otherwise it goes on, and is wholly there or failed, without anybody being told.
-/// Its memory is freed, or goes back to its pool, when the kernel no longer has it. Nothing of this waits. One that is leaked
-/// (`mem::forget`) leaks its memory and a descriptor of the file.
+/// begun, and then nothing of it ever happens; otherwise it goes on, and is wholly there or failed, without anybody
+/// being told. Its memory is freed, or goes back to its pool, when the kernel no longer has it. Nothing of this waits.
+/// One that is leaked (`mem::forget`) leaks its memory and a descriptor of the file.
 ///
 /// Dropping the file itself without [`close`](Self::close) closes it as dropping a [`File`] does: waiting for what is
 /// under way.
@@ -95,8 +96,9 @@ impl AsyncFile {
         Transfer::new(self, What::Write(offset), data, Some(|data| Segment::of(data.as_ref())))
     }
 
-    /// Reads at `offset` into `into`, as [`File::read_at`]; ready with the number of bytes read. One through a read-only handle
-    /// of a file (not a device) that this process does not write holds up the reactor until it is done.
+    /// Reads at `offset` into `into`, as [`File::read_at`]; ready with the number of bytes read. One through a
+    /// read-only handle of a file (not a device) that this process does not write holds up the reactor until it is
+    /// done.
     pub fn read_at<M: AsMut<[u8]> + Send + 'static>(&self, into: M, offset: u64) -> Transfer<'_, M> {
         Transfer::new(self, What::Read(offset), into, Some(|into| Segment::of_mut(into.as_mut())))
     }
@@ -174,8 +176,8 @@ impl From<File> for AsyncFile {
     }
 }
 
-/// An append, a write or a read of an [`AsyncFile`]: ready with what came of it, as [`Completion`](crate::Completion) has it, and
-/// the memory. See there for what dropping it does.
+/// An append, a write or a read of an [`AsyncFile`]: ready with what came of it, as [`Completion`](crate::Completion)
+/// has it, and the memory. See there for what dropping it does.
 #[must_use = "nothing begins before it is polled"]
 pub struct Transfer<'a, M> {
     file: &'a AsyncFile,
@@ -276,8 +278,8 @@ impl Future for SyncData<'_> {
     }
 }
 
-/// A call that waits, in a thread of its own that begins with the first poll; in the polling one if there is none to be had.
-/// Dropped before that it does nothing (but a file that was to be closed is dropped with it), later it goes on.
+/// A call that waits, in a thread of its own that begins with the first poll; in the polling one if there is none to be
+/// had. Dropped before that it does nothing (but a file that was to be closed is dropped with it), later it goes on.
 #[must_use = "nothing begins before it is polled"]
 pub struct Blocking<'a, T> {
     progress: Calling<T>,

@@ -11,10 +11,10 @@ use std::rc::Rc;
 
 /// Operations of one thread on any number of files, many in flight at a time, on io_uring.
 ///
-/// Queue operations, [`submit`](Self::submit) them, and [`reap`](Self::reap) what has finished. Buffers move in and come
-/// back with the [`Completion`], also when the operation failed. Operations that are submitted together are merged as far as
-/// they are adjacent, and durable ones share a flush. What holds when one has finished is what holds when the call of the
-/// same name of [`File`] returns.
+/// Queue operations, [`submit`](Self::submit) them, and [`reap`](Self::reap) what has finished. Buffers move in and
+/// come back with the [`Completion`], also when the operation failed. Operations that are submitted together are merged
+/// as far as they are adjacent, and durable ones share a flush. What holds when one has finished is what holds when the
+/// call of the same name of [`File`] returns.
 ///
 /// ```no_run
 /// use dioxide::{Buffer, Durability, OpenOptions, Queue};
@@ -41,33 +41,33 @@ use std::rc::Rc;
 /// # Other queues and threads
 ///
 /// Several queues and blocking threads may use one file at the same time. An append is finished only when all below
-/// its end is written, whoever writes it, and a flush is believed only when those beside it on the same file system have
-/// ended, so others may wait for what a queue has in flight, also on other files: come back to it (`submit`, `reap`) as long
-/// as that is so. When the thread of a queue makes a blocking call that may have to wait for others
-/// (append, a durable write or one past the end, `sync_data`, `set_len`, `recycle`, close, opening a file for writing, recovery), what
-/// its queues have submitted is finished first (but for what waits itself, until a `set_len` or `recycle` of another thread is
-/// done).
+/// its end is written, whoever writes it, and a flush is believed only when those beside it on the same file system
+/// have ended, so others may wait for what a queue has in flight, also on other files: come back to it (`submit`,
+/// `reap`) as long as that is so. When the thread of a queue makes a blocking call that may have to wait for others
+/// (append, a durable write or one past the end, `sync_data`, `set_len`, `recycle`, close, opening a file for writing,
+/// recovery), what its queues have submitted is finished first (but for what waits itself, until a `set_len` or
+/// `recycle` of another thread is done).
 ///
 /// The appends of a queue to one file stand there in the order in which they were queued.
 ///
-/// A thread needs one queue only. Of several that wait at the same time none can sleep: they take turns, with naps of 50
-/// microseconds between.
+/// A thread needs one queue only. Of several that wait at the same time none can sleep: they take turns, with naps of
+/// 50 microseconds between.
 ///
-/// A file may be closed while operations on it are in flight: closing waits for those that were submitted (on a device it
-/// does not); those that were only queued fail with `EBADF`. A queue of another thread keeps the descriptor of a closed
-/// file until it is used again or dropped.
+/// A file may be closed while operations on it are in flight: closing waits for those that were submitted (on a device
+/// it does not); those that were only queued fail with `EBADF`. A queue of another thread keeps the descriptor of a
+/// closed file until it is used again or dropped.
 ///
 /// # Without io_uring
 ///
-/// Where the kernel has no io_uring, or lets this process not use it (`kernel.io_uring_disabled`, seccomp), a queue makes
-/// plain calls, one at a time, with the same results; the log says so, once. Linux 6.1 and later have all that makes
-/// it fast.
+/// Where the kernel has no io_uring, or lets this process not use it (`kernel.io_uring_disabled`, seccomp), a queue
+/// makes plain calls, one at a time, with the same results; the log says so, once. Linux 6.1 and later have all that
+/// makes it fast.
 ///
 /// # Dropping
 ///
-/// Dropping a queue waits until what was submitted is finished, since the kernel has the buffers until then; what was only
-/// queued never happens. A queue that is leaked (`mem::forget`) leaks its buffers, and whoever waits for its operations
-/// waits for ever. After a fork the child's operations fail with [`Forked`](crate::ErrorKind::Forked).
+/// Dropping a queue waits until what was submitted is finished, since the kernel has the buffers until then; what was
+/// only queued never happens. A queue that is leaked (`mem::forget`) leaks its buffers, and whoever waits for its
+/// operations waits for ever. After a fork the child's operations fail with [`Forked`](crate::ErrorKind::Forked).
 #[derive(Debug)]
 pub struct Queue(Rc<RefCell<Driver>>);
 
@@ -160,9 +160,10 @@ impl Queue {
         self.queue(file, What::Write(offset), Some(data.into()), tag)
     }
 
-    /// Queues a read at `offset` into `into`, as [`File::read_at`]. One through a read-only handle of a file (not a device)
-    /// that this process does not write is performed at once. One that is not aligned may take several transfers, one after
-    /// the other. Buffers begin aligned, so an aligned `offset` and a length of whole blocks make a single one.
+    /// Queues a read at `offset` into `into`, as [`File::read_at`]. One through a read-only handle of a file (not a
+    /// device) that this process does not write is performed at once. One that is not aligned may take several
+    /// transfers, one after the other. Buffers begin aligned, so an aligned `offset` and a length of whole blocks make
+    /// a single one.
     ///
     /// # Errors
     ///
@@ -230,8 +231,8 @@ impl Queue {
         self.queue(file, What::Read(offset), Some(Memory::Lent(Segment::lent(into))), tag)
     }
 
-    /// Queues a flush, as [`File::sync_data`]: it covers the writes that had finished when it was submitted, and none that
-    /// are in flight with it.
+    /// Queues a flush, as [`File::sync_data`]: it covers the writes that had finished when it was submitted, and none
+    /// that are in flight with it.
     ///
     /// # Errors
     ///
@@ -276,8 +277,8 @@ impl Queue {
     }
 }
 
-/// Finished operations of a queue, oldest first: those that had finished when they were [reaped](Queue::reap), so that what
-/// is queued meanwhile waits for the next time.
+/// Finished operations of a queue, oldest first: those that had finished when they were [reaped](Queue::reap), so that
+/// what is queued meanwhile waits for the next time.
 #[derive(Debug)]
 pub struct Reaped<'a> {
     queue: &'a Queue,

@@ -1,10 +1,11 @@
-//! A simulated disk, and threads in simulated time, to test a program's own use of [`File`] on: what is on the disk after
-//! a power cut at any moment, when a flush fails, when there is no space. Behind the feature `sim`, meant for tests.
+//! A simulated disk, and threads in simulated time, to test a program's own use of [`File`] on: what is on the disk
+//! after a power cut at any moment, when a flush fails, when there is no space. Behind the feature `sim`, meant for
+//! tests.
 //!
 //! The whole engine runs as it does elsewhere; only what it asks of the system is answered by a [`Disk`] in
 //! memory. A disk alone makes faults and power cuts repeatable for a single thread. [`run`] makes them so for any
-//! number: its threads run one at a time, in an order drawn from a seed, and the calls of the disk take simulated time, so
-//! that they end in any order. The same seed gives the same run.
+//! number: its threads run one at a time, in an order drawn from a seed, and the calls of the disk take simulated time,
+//! so that they end in any order. The same seed gives the same run.
 //!
 //! ```
 //! use dioxide::sim::{self, Disk};
@@ -195,14 +196,14 @@ impl Disk {
         (backend, facts(identity, self.dev, limits))
     }
 
-    /// The disk as a power cut now leaves it, one of all the ways that are possible; this one goes on. Files that are open
-    /// belong to this one.
+    /// The disk as a power cut now leaves it, one of all the ways that are possible; this one goes on. Files that are
+    /// open belong to this one.
     pub fn crash(&self) -> Self {
         Self::of(self.device.crash_at_random())
     }
 
-    /// The disk as the next program finds it if this one is killed now, with the power on: all that was written is there,
-    /// but no more of it stable than was, so that a power cut may still take it. This disk goes on. Files that
+    /// The disk as the next program finds it if this one is killed now, with the power on: all that was written is
+    /// there, but no more of it stable than was, so that a power cut may still take it. This disk goes on. Files that
     /// are open belong to this one.
     pub fn kill(&self) -> Self {
         Self::of(self.device.kill())
@@ -210,8 +211,8 @@ impl Disk {
 
     /// The `nth` next call of a kind (from 0), on any file, fails with `errno`.
     ///
-    /// A flush that fails loses some of what it should have covered, whatever later flushes say, as file systems do. So may
-    /// a write that carries one, by EIO.
+    /// A flush that fails loses some of what it should have covered, whatever later flushes say, as file systems do. So
+    /// may a write that carries one, by EIO.
     pub fn fail(&self, call: Call, nth: u64, errno: i32) {
         self.device.fail(call, nth, errno);
     }
@@ -236,9 +237,9 @@ impl Disk {
         self.device.calls()
     }
 
-    /// Calls `watcher` whenever a call of the disk begins or ends, for instance to [`crash`](Self::crash) a copy there. What
-    /// the watcher does takes no simulated time; it must not wait for threads of the simulation, and so must use no file
-    /// of this disk. Its panic ends it, and becomes that of [`run`]. `None` ends it, too, but not from within.
+    /// Calls `watcher` whenever a call of the disk begins or ends, for instance to [`crash`](Self::crash) a copy there.
+    /// What the watcher does takes no simulated time; it must not wait for threads of the simulation, and so must use
+    /// no file of this disk. Its panic ends it, and becomes that of [`run`]. `None` ends it, too, but not from within.
     pub fn watch(&self, watcher: Option<Box<dyn FnMut() + Send>>) {
         self.device.watch(watcher);
     }
@@ -253,7 +254,8 @@ impl Disk {
         self.device.rename(from, to);
     }
 
-    /// Removes a name, stable with the next flush of any file. Whoever has the file open goes on; its space is free then.
+    /// Removes a name, stable with the next flush of any file. Whoever has the file open goes on; its space is free
+    /// then.
     pub fn remove(&self, name: &str) {
         self.device.remove(name);
     }
@@ -269,9 +271,9 @@ impl Disk {
     }
 }
 
-/// A regular file on a device of its own that takes no time and keeps nothing, to measure what a program and the engine cost by
-/// themselves. Every call succeeds, with any number of threads, in a simulation or not; what is read leaves the memory as
-/// it is. The file begins empty, and is gone when its last handle is. Its descriptor is one of `/dev/null`.
+/// A regular file on a device of its own that takes no time and keeps nothing, to measure what a program and the engine
+/// cost by themselves. Every call succeeds, with any number of threads, in a simulation or not; what is read leaves the
+/// memory as it is. The file begins empty, and is gone when its last handle is. Its descriptor is one of `/dev/null`.
 ///
 /// # Errors
 ///
@@ -370,13 +372,13 @@ pub struct Run {
     pub digest: u64,
 }
 
-/// Runs `main` in simulated time, and waits for the threads it [spawned](spawn). Threads that are started otherwise take no
-/// part: they must not wait for these, nor these for them.
+/// Runs `main` in simulated time, and waits for the threads it [spawned](spawn). Threads that are started otherwise
+/// take no part: they must not wait for these, nor these for them.
 ///
 /// # Panics
 ///
-/// With the panic of a [watcher](Disk::watch), or of `main`; if all threads wait for one another (a file that `main` drops
-/// as it unwinds may wait then, too: that ends the process); and inside of another simulation.
+/// With the panic of a [watcher](Disk::watch), or of `main`; if all threads wait for one another (a file that `main`
+/// drops as it unwinds may wait then, too: that ends the process); and inside of another simulation.
 pub fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Run) {
     let (result, ended) = world::run(seed, main);
     (result, Run { elapsed: ended.elapsed, digest: ended.digest })
@@ -669,8 +671,8 @@ mod tests {
         }
     }
 
-    /// Space ahead begins at the next block, which lies on another member than the last byte; and there is too little of it to
-    /// come round to that one again.
+    /// Space ahead begins at the next block, which lies on another member than the last byte; and there is too little
+    /// of it to come round to that one again.
     #[test]
     fn a_striped_volume_that_ends_inside_a_block_grows_without_a_gap() {
         const NAMES: [&str; 3] = ["log.0", "log.1", "log.2"];

@@ -1,8 +1,9 @@
-//! Threads that perform calls beside the caller, so that the members of a volume work at the same time. Shared by all who
-//! use the volume.
+//! Threads that perform calls beside the caller, so that the members of a volume work at the same time. Shared by all
+//! who use the volume.
 //!
-//! Whoever has several calls to make offers them to all hands, and makes them itself as well, one by one, as long as nobody
-//! else has taken them. So nobody waits for a call that has not begun, and without any hands everything is done in order.
+//! Whoever has several calls to make offers them to all hands, and makes them itself as well, one by one, as long as
+//! nobody else has taken them. So nobody waits for a call that has not begun, and without any hands everything is done
+//! in order.
 
 use crate::sync::{Condvar, JoinHandle, Mutex, spawn};
 use std::collections::VecDeque;

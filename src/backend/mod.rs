@@ -41,7 +41,8 @@ pub struct Mapped {
 /// What is known of other openers of a file, as long as this value lives.
 #[derive(Debug)]
 pub enum Exclusion<'a> {
-    /// No other program has the file open, and an open of it waits. There are no leases where only this process can reach it.
+    /// No other program has the file open, and an open of it waits. There are no leases where only this process can
+    /// reach it.
     Held(SmallVec<[Lease<'a>; 1]>),
     /// Another process has it open for writing: its name.
     Refused(String),

@@ -1,5 +1,5 @@
-//! The backend of a file that keeps nothing, on a device that takes no time: what is left of a program's time is its own,
-//! and the engine's. No call takes a lock.
+//! The backend of a file that keeps nothing, on a device that takes no time: what is left of a program's time is its
+//! own, and the engine's. No call takes a lock.
 
 use super::{Backend, Job};
 use crate::buffer::Segment;

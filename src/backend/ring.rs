@@ -1,5 +1,5 @@
-//! What a queue asks of the system below it: requests that are handed over together and come back whenever they end. Rings
-//! are as dumb as backends, and belong to one thread.
+//! What a queue asks of the system below it: requests that are handed over together and come back whenever they end.
+//! Rings are as dumb as backends, and belong to one thread.
 
 use super::Backend;
 use crate::buffer::Segment;

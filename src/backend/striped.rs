@@ -1,14 +1,15 @@
-//! A striped volume as one file: the calls on it become calls on its members, made at the same time. Shared by all who use
-//! the volume.
+//! A striped volume as one file: the calls on it become calls on its members, made at the same time. Shared by all who
+//! use the volume.
 //!
-//! What the calls come to is put together again: a write or read has moved what is moved without a gap from its beginning, and
-//! anything that fails on one member fails. A flush is one of all members.
+//! What the calls come to is put together again: a write or read has moved what is moved without a gap from its
+//! beginning, and anything that fails on one member fails. A flush is one of all members.
 //!
 //! # Members that are files
 //!
 //! Their sizes say together how long the file is: each has its header's chunk and exactly its part
-//! ([`Striped::size_of`](map::Striped::size_of)). While the volume is open for writing they may disagree, since nothing changes several files at once; then the
-//! file ends at the first byte that is missing. The state in the header of the first member tells which of the two holds:
+//! ([`Striped::size_of`](map::Striped::size_of)). While the volume is open for writing they may disagree, since nothing
+//! changes several files at once; then the file ends at the first byte that is missing. The state in the header of the
+//! first member tells which of the two holds:
 //!
 //! 1. `Open`, durable, before anything is changed; with a length below which nothing is cut;
 //! 2. whenever the file is cut below that length: `Open` with the new one, durable, before the cut;
@@ -163,11 +164,14 @@ impl Gather {
         self.results.iter().all(Option::is_some).then(|| self.outcome())
     }
 
-    /// What the parts came to, each error judged by what its call was. No space for a durable write is left for the caller to
-    /// judge where that can: by making the same call without a flush, if only this part would do anything then.
+    /// What the parts came to, each error judged by what its call was. No space for a durable write is left for the
+    /// caller to judge where that can: by making the same call without a flush, if only this part would do anything
+    /// then.
     fn judged(&mut self) -> SmallVec<[io::Result<u64>; 4]> {
         let results: SmallVec<[_; 4]> = self.results.drain(..).flatten().collect();
-        let is_complete = |(pieces, result): (&SmallVec<[merge::Span; 1]>, &io::Result<u64>)| matches!(result, Ok(moved) if first_missing(pieces, *moved).is_none());
+        let is_complete = |(pieces, result): (&SmallVec<[merge::Span; 1]>, &io::Result<u64>)| {
+            result.as_ref().is_ok_and(|moved| first_missing(pieces, *moved).is_none())
+        };
         let rest = self.pieces.iter().zip(&results).filter(|part| !is_complete(*part)).count();
         let judge = |error: io::Error| match self.flushes {
             Some(Flushes::Only) if error.kind() != io::ErrorKind::Interrupted => os_error::of_flush(error),
@@ -181,8 +185,8 @@ impl Gather {
         results.into_iter().map(|result| result.map_err(judge)).collect()
     }
 
-    /// An error that says more than that the call is to be made again counts, and first one by which a flush may have failed;
-    /// or else what was moved without a gap.
+    /// An error that says more than that the call is to be made again counts, and first one by which a flush may have
+    /// failed; or else what was moved without a gap.
     fn outcome(&mut self) -> io::Result<u64> {
         let mut results = self.judged();
         let find = |counts: &dyn Fn(&io::Error) -> bool| {
@@ -246,7 +250,8 @@ impl Striped {
         &self.members
     }
 
-    /// Makes of the members' sizes what a crash left them to be, or says why that cannot be. Before anything else is done.
+    /// Makes of the members' sizes what a crash left them to be, or says why that cannot be. Before anything else is
+    /// done.
     pub fn find_length(&self, state: Option<State>) -> io::Result<Result<(), String>> {
         let Some(files) = &self.files else { return Ok(Ok(())) };
         let sizes = self.sizes()?;
@@ -268,7 +273,8 @@ impl Striped {
                 None => Ok(()),
             },
             Some(State::Open(floor)) if len < floor => Err(format!(
-                "the members hold {len} bytes without a gap, and there were {floor}: one of them was cut, or is from another time"
+                "the members hold {len} bytes without a gap, and there were {floor}: one of them was cut, or is from \
+                 another time"
             )),
             Some(State::Open(_)) => Ok(()),
         })
@@ -282,8 +288,9 @@ impl Striped {
         self.note(State::Open(len))
     }
 
-    /// Writes the headers of a volume that begins here, and makes it empty. Durable on return. The first member says from the
-    /// first step to the last that the volume is unfinished; and no member is longer than a header before that is stable.
+    /// Writes the headers of a volume that begins here, and makes it empty. Durable on return. The first member says
+    /// from the first step to the last that the volume is unfinished; and no member is longer than a header before that
+    /// is stable.
     pub fn create(&self) -> io::Result<()> {
         let state = self.files.is_some().then_some(State::Closed(0));
         let unfinished = Header { unfinished: true, ..self.header };
@@ -376,7 +383,8 @@ impl Striped {
         results.into_iter().collect()
     }
 
-    /// The calls on members that a call becomes; or the call, if it is to be made here as it is: it moves the end of the file.
+    /// The calls on members that a call becomes; or the call, if it is to be made here as it is: it moves the end of
+    /// the file.
     pub fn split(&self, io: Io) -> Result<Split, Io> {
         match io {
             Io::Flush => Ok(self.split_flush()),
@@ -602,8 +610,8 @@ impl Backend for Striped {
     fn allocate(&self, start: u64, end: u64) -> io::Result<()> {
         let _alone = self.files.as_ref().map(|files| files.extending.lock());
         if let Some(files) = &self.files {
-            // What a failed growth could not take back of one member does not show in the length, until the members before
-            // it have grown as well: then the file would be longer than its marker announces.
+            // What a failed growth could not take back of one member does not show in the length, until the members
+            // before it have grown as well: then the file would be longer than its marker announces.
             self.cut_members(files.physical.load(Ordering::Acquire))?;
         }
         let before = self.sizes()?;

@@ -34,7 +34,8 @@ impl Syscall {
 }
 
 impl Syscall {
-    /// A process that was stopped longer than the lease-break time has lost the lease. Another program may have written since.
+    /// A process that was stopped longer than the lease-break time has lost the lease. Another program may have written
+    /// since.
     fn check_callers_lease(&self) -> io::Result<()> {
         match self.leased && !sys::callers_lease::is_held(self.fd.as_fd()) {
             true => Err(io::Error::from_raw_os_error(libc::EBUSY)),

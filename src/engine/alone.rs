@@ -7,9 +7,9 @@
 //! 3. the look at what other programs wrote, and the truncate ([`truncate`](super::truncate)), durable;
 //! 4. the marker away, durable.
 //!
-//! What another program wrote above our end, into the space ahead, stays: close truncates behind it and reports it, `set_len`
-//! fails. While another process has the file open for writing both fail. Close then leaves the file grown, with a marker by
-//! which recovery keeps everything up to the last written extent.
+//! What another program wrote above our end, into the space ahead, stays: close truncates behind it and reports it,
+//! `set_len` fails. While another process has the file open for writing both fail. Close then leaves the file grown,
+//! with a marker by which recovery keeps everything up to the last written extent.
 //!
 //! An extension comes after a cut to the written end, because what lies above may be anything.
 //!
@@ -17,9 +17,10 @@
 //! is there; afterwards it is space ahead, and only the records tell which life they are of.
 
 use super::core::Core;
-use super::grower::changed_by_another;
 use super::token::Token;
-use super::truncate::{Attempt, LOOKS_MAX, Takes, refuse_other_writers, truncate, written_by};
+use super::truncate::{
+    Attempt, LOOKS_MAX, Takes, changed_by_another, refuse_other_writers, truncate, written_by,
+};
 use super::{Engine, queue, read_up_to};
 use crate::buffer::Buffer;
 use crate::error::{Error, ErrorKind, Operation, Result};
@@ -106,8 +107,8 @@ impl Engine {
         closed.map_err(|error| self.failure(Operation::Close, &error))
     }
 
-    /// Gives back what was grown where positional writes left a hole. Space that the file had when it was opened stays. It is
-    /// no error if this fails: the hole reads as zeros either way.
+    /// Gives back what was grown where positional writes left a hole. Space that the file had when it was opened stays.
+    /// It is no error if this fails: the hole reads as zeros either way.
     fn punch_holes(&self) {
         let (positional, len) = {
             let core = self.lock();
@@ -181,7 +182,8 @@ impl Engine {
         Err(written_by("another program"))
     }
 
-    /// Leaves the file grown beside another writer. By this marker recovery keeps what that one wrote, wherever it lies.
+    /// Leaves the file grown beside another writer. By this marker recovery keeps what that one wrote, wherever it
+    /// lies.
     fn left_grown(&self, marker: Marker, why: String) -> Error {
         let (sizes, epoch) = {
             let mut core = self.lock();
@@ -199,8 +201,8 @@ impl Engine {
         self.error(Operation::Close, None, ErrorKind::Busy(why))
     }
 
-    /// The end of what another program wrote above ours. In unwritten space extents show it, in zeroed space the bytes do. Old
-    /// content of a recycled file shows nothing.
+    /// The end of what another program wrote above ours. In unwritten space extents show it, in zeroed space the bytes
+    /// do. Old content of a recycled file shows nothing.
     fn end_of_anothers(&self, marker: Marker) -> std::io::Result<Option<u64>> {
         let (ours_to, physical) = {
             let core = self.lock();
@@ -280,7 +282,8 @@ impl Engine {
         }
     }
 
-    /// The same, of a file with a marker and nothing of ours above, if what another program wrote there still ends at `theirs`.
+    /// The same, of a file with a marker and nothing of ours above, if what another program wrote there still ends at
+    /// `theirs`.
     fn cut_marked(
         &self,
         marker: Marker,
@@ -345,7 +348,8 @@ impl Engine {
         Ok(Attempt::Done)
     }
 
-    /// Whether recovery finds this end by the marker that is on disk, if the file is cut there and nothing else happens.
+    /// Whether recovery finds this end by the marker that is on disk, if the file is cut there and nothing else
+    /// happens.
     fn finds_again(&self, marker: Marker, len: u64) -> bool {
         let ends_written = len >= self.len() || marker.mode == Mode::AppendOnly;
         marker.base <= len && ends_written

@@ -53,7 +53,8 @@ struct Op {
     covers: Vec<usize>,
 }
 
-/// What a byte holds: when the disk wrote it, and of which write it is, by the clock of then. The later one is the greater.
+/// What a byte holds: when the disk wrote it, and of which write it is, by the clock of then. The later one is the
+/// greater.
 type Byte = u64;
 
 /// Of no write of this life: old, of a write that failed, or never written. Nobody may see it.
@@ -457,7 +458,8 @@ impl Model {
         self.step(|core, out| core.completed(done.request.id, result, out));
     }
 
-    /// A request that failed may have left anything of it where it was to write, but what was there before is as it was.
+    /// A request that failed may have left anything of it where it was to write, but what was there before is as it
+    /// was.
     fn failed(&mut self, done: &InFlight) {
         let (Some(end), Work::Write { extends, .. }) = (done.extends, &done.request.work) else { return };
         if self.random.one_in(2) {

@@ -15,7 +15,7 @@
 use super::alone::written_above_the_end;
 use super::core::{Failure, GrowthJob};
 use super::io::Transfer;
-use super::truncate::{Attempt, Takes, truncate};
+use super::truncate::{Attempt, Takes, changed_by_another, truncate};
 use super::{Engine, io};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
@@ -30,11 +30,6 @@ use std::sync::{Arc, OnceLock};
 
 /// Zeros go out in requests of this size.
 const ZEROS_BYTES: usize = 1 << 20;
-
-/// The size is not of our making.
-pub(super) fn changed_by_another(physical: u64, found: u64) -> ErrorKind {
-    ErrorKind::Doubtful(format!("it was grown to {physical} bytes and has {found}"))
-}
 
 impl Engine {
     /// False if there is no thread to be had: then the caller is to [grow](Self::grow) the file.
@@ -75,7 +70,8 @@ impl Engine {
                 job
             });
             let Some(job) = job else { return };
-            // All who wait need the marker then: if there is no space for it they fail, rather than ask for it again at once.
+            // All who wait need the marker then: if there is no space for it they fail, rather than ask for it again at
+            // once.
             let (marks_only, ends) = (job.plan.is_none(), job.ends.is_some());
             let result = self.perform_growth(job, room);
             if let Err(failure) = &result
@@ -148,7 +144,8 @@ impl Engine {
         result.map_err(fail)
     }
 
-    /// No space for the first marker on a file system that has some: the file's place for attributes is taken (ext4), and stays so.
+    /// No space for the first marker on a file system that has some: the file's place for attributes is taken (ext4),
+    /// and stays so.
     fn of_marker(&self, error: std::io::Error, plan: Option<Plan>, room: Room) -> std::io::Error {
         let has_space = plan.is_some_and(|plan| plan.to - plan.from <= room.free_bytes);
         if is_no_space(&error) && has_space && self.lock().marker().is_none() {
@@ -158,8 +155,8 @@ impl Engine {
         error
     }
 
-    /// The file is not to grow any more: gives up what is ahead, and removes the marker, both durably. Nothing that extends
-    /// the file is in flight.
+    /// The file is not to grow any more: gives up what is ahead, and removes the marker, both durably. Nothing that
+    /// extends the file is in flight.
     fn end_growth(&self, marker: Marker, end: u64, physical: u64) -> Result<u64> {
         self.make_stable()?;
         if end < physical
@@ -181,7 +178,8 @@ impl Engine {
         self.backend.physical_size()
     }
 
-    /// Ours could not be taken back, up to `end`, and is tried again later. Beside another writer it may be that one's by then.
+    /// Ours could not be taken back, up to `end`, and is tried again later. Beside another writer it may be that one's
+    /// by then.
     pub(super) fn leave_behind(&self, end: u64, error: &std::io::Error) {
         if !matches!(os_error::kind(error), ErrorKind::Busy(_)) {
             self.left_behind.fetch_max(end, Ordering::Relaxed);
@@ -191,8 +189,8 @@ impl Engine {
     /// Nobody has the space yet, so whatever was done of it is taken back: a failed allocation may have moved the size,
     /// and kept the disk full. A size that is not of our making is left alone.
     pub(super) fn take_back(&self, physical: u64, tried: u64) -> Result<()> {
-        // A write that failed may have left bytes behind an end inside a block. A truncate to that end makes them zeros, which
-        // an extension of the file would show.
+        // A write that failed may have left bytes behind an end inside a block. A truncate to that end makes them
+        // zeros, which an extension of the file would show.
         let is_whole = physical.is_multiple_of(self.alignment.append);
         let least = if is_whole { physical + 1 } else { physical };
         let is_ours = || Ok((least..=tried).contains(&self.backend.physical_size()?));

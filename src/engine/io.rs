@@ -36,8 +36,8 @@ enum Kind {
 }
 
 impl Transfer {
-    /// A write of so many bytes. A short one is resumed where it is aligned, so part of it may be written twice; an error
-    /// means that any part may have been written.
+    /// A write of so many bytes. A short one is resumed where it is aligned, so part of it may be written twice; an
+    /// error means that any part may have been written.
     pub fn of_write(total: u64, align: u64) -> Self {
         Self { kind: Kind::Write, total, head: 0, done: 0, align, again: 0, dsync: false, unclear: None }
     }
@@ -112,9 +112,9 @@ impl Transfer {
 }
 
 impl Transfer {
-    /// What a durable call failed of, now that the same one was made without a flush. If there is no space for that either,
-    /// the first one did not come to its flush. Otherwise it may be the flush that failed (or somebody made room in
-    /// between, which cannot be told apart: an error too many is better than lost data).
+    /// What a durable call failed of, now that the same one was made without a flush. If there is no space for that
+    /// either, the first one did not come to its flush. Otherwise it may be the flush that failed (or somebody made
+    /// room in between, which cannot be told apart: an error too many is better than lost data).
     fn cleared(&mut self, result: io::Result<u64>) -> io::Error {
         let first = self.unclear.take().expect("the caller looked");
         match result {

@@ -5,17 +5,18 @@
 //! handed to one of the callers that wait for it: there are no I/O threads. So a lone writer performs its own write
 //! on the spot, and with many the first of a group writes for the group (leader and followers).
 
+mod abort;
 mod alone;
 mod core;
 #[cfg(test)]
 mod core_model;
 mod grower;
 pub(crate) mod handle;
+mod inbox;
 mod io;
 #[cfg(all(test, loom))]
 mod models;
 mod packing;
-mod positional;
 pub(crate) mod process;
 pub(crate) mod queue;
 pub(crate) mod reactor;
@@ -49,6 +50,7 @@ use crate::sync::inflight::{Gate, Pass};
 use crate::sync::{Apart, Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
 use crate::sys::probe::Alignment;
 use crate::text::shown;
+use abort::AbortOnPanic;
 use core::{Call, Core, Dio, Failure, Outbox, Request, Work};
 use packing::Packer;
 use process::{Ended, FileSystems, Flushing, Process};
@@ -279,7 +281,8 @@ impl Engine {
         queue::let_go_of_closed();
     }
 
-    /// Waits until reactors in other threads have let go. Nobody may be kept out meanwhile: what they have taken up would wait.
+    /// Waits until reactors in other threads have let go. Nobody may be kept out meanwhile: what they have taken up
+    /// would wait.
     fn await_reactors(&self) {
         let reactors = std::mem::take(&mut *self.reactors.lock());
         reactors.iter().for_each(|reactor| reactor.let_go_of_closed());
@@ -464,8 +467,8 @@ impl Engine {
         }
     }
 
-    /// A write failed. If it was to move the size itself, the size becomes what the core goes on with: the end of the file,
-    /// without the padding that was behind it.
+    /// A write failed. If it was to move the size itself, the size becomes what the core goes on with: the end of the
+    /// file, without the padding that was behind it.
     fn undo(&self, work: &Work) {
         let Work::Write { offset, extends: Some(size), .. } = work else { return };
         // As far as the block reached that was the last before.
@@ -491,7 +494,8 @@ impl Engine {
         count(&self.counters.merged, if operations > 1 { operations as u64 } else { 0 });
     }
 
-    /// A write beyond the largest size allowed would end the process by SIGXFSZ; and beyond the largest offset there is none.
+    /// A write beyond the largest size allowed would end the process by SIGXFSZ; and beyond the largest offset there is
+    /// none.
     fn check_size_limit(&self, end: u64) -> Result<(), Failure> {
         if end <= self.backend.size_max().min(i64::MAX as u64) {
             return Ok(());
@@ -557,21 +561,6 @@ enum Course {
     Direct(u64),
     /// By the core.
     Core(Dio),
-}
-
-/// A broken rule inside the core leaves nobody who could answer the callers that wait, and their memory may be in
-/// use by the kernel: the process ends rather than hang or guess.
-struct AbortOnPanic {
-    /// The caller's own panic, from before, is none of ours.
-    unwinding: bool,
-}
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() && !self.unwinding {
-            std::process::abort();
-        }
-    }
 }
 
 fn check(what: &'static str, value: u64, required: u64) -> Result<(), ErrorKind> {

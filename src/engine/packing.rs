@@ -1,5 +1,5 @@
-//! Packs the records of a request into whole blocks, before it goes out. Done by whoever performs the request: the memory of
-//! the records stays put meanwhile, because nobody is answered before.
+//! Packs the records of a request into whole blocks, before it goes out. Done by whoever performs the request: the
+//! memory of the records stays put meanwhile, because nobody is answered before.
 //!
 //! What the last block of the file holds is kept here, since the next request writes it again. The core sees to it that
 //! there is one such request at a time.
@@ -43,8 +43,8 @@ impl Packer {
         Self { shape: Shape { block, memory }, align, last: Mutex::default(), spare: Mutex::default() }
     }
 
-    /// Makes whole blocks of what a request is to write, if it is not that already. Fails if the block in which it begins
-    /// is not known and cannot be read; then nothing has changed.
+    /// Makes whole blocks of what a request is to write, if it is not that already. Fails if the block in which it
+    /// begins is not known and cannot be read; then nothing has changed.
     pub fn pack(&self, work: &mut Work, backend: &dyn Backend, counters: &Counters) -> io::Result<()> {
         let Work::Write { segments, offset, records: true, composed, .. } = work else { return Ok(()) };
         let views = || segments.iter().map(|segment| (segment.addresses().start, segment.len()));

@@ -1,7 +1,6 @@
 //! What all files of the process share: the growth budget, and per file system the flushes in flight and
 //! whether one failed.
 
-use crate::engine::queue::Settings;
 use crate::engine::reactor::Handle;
 use crate::engine::registry::Registry;
 use crate::error::Error;
@@ -137,7 +136,7 @@ impl Process {
 
     /// The one that all share.
     pub fn reactor(&'static self) -> &'static Handle {
-        self.reactor.get_or_init(|| Handle::with_thread(self, &Settings::of_shared_reactor()))
+        self.reactor.get_or_init(|| Handle::of_process(self))
     }
 
     pub fn budget(&self) -> MutexGuard<'_, Budget> {
@@ -299,8 +298,8 @@ impl FileSystems {
     }
 
     /// Performs a flush (or a write that carries one), and believes its success only if no flush of these file
-    /// systems that ran beside it failed. `cause` makes the error to tell of a [failed flush](os_error::is_failed_flush); no
-    /// other error puts the file system in doubt.
+    /// systems that ran beside it failed. `cause` makes the error to tell of a [failed
+    /// flush](os_error::is_failed_flush); no other error puts the file system in doubt.
     pub fn flushing(
         &self,
         perform: impl FnOnce() -> std::io::Result<()>,

@@ -139,14 +139,15 @@ impl Reader {
         readable_here.then(|| self.of_device.get_or_init(|| Arc::new(Engine::new(parts()))).clone())
     }
 
-    /// Reads what another process may be writing, and even truncating. A read under which the file became shorter may hold zeros
-    /// of space that was grown again, so it is repeated. Growth harms nothing, and beside a fast writer there is always some: the
-    /// count in the marker tells the two apart. With a file that is truncated all the time the read fails in the end, by EAGAIN.
+    /// Reads what another process may be writing, and even truncating. A read under which the file became shorter may
+    /// hold zeros of space that was grown again, so it is repeated. Growth harms nothing, and beside a fast writer
+    /// there is always some: the count in the marker tells the two apart. With a file that is truncated all the time
+    /// the read fails in the end, by EAGAIN.
     ///
-    /// A file without a marker was not grown. Within one read another process may grow it, and take growth and marker back. Such a
-    /// life takes several syncs, so it does not fit into several reads in a row without being seen. A change in each of them,
-    /// and never a marker, is a program that writes without growth. (Before Linux 6.13 a change within a tick of the clock
-    /// is not seen.)
+    /// A file without a marker was not grown. Within one read another process may grow it, and take growth and marker
+    /// back. Such a life takes several syncs, so it does not fit into several reads in a row without being seen. A
+    /// change in each of them, and never a marker, is a program that writes without growth. (Before Linux 6.13 a change
+    /// within a tick of the clock is not seen.)
     fn read_by_marker(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
         let wanted_end = offset.saturating_add(into.len() as u64);
         let mut unmarked_reads = 0;

@@ -3,15 +3,15 @@
 //! Order, so that a crash during recovery is recovered from in the same way:
 //! 1. sync, so that nothing is judged by what another crash could take back;
 //! 2. the verdict, from the marker, the size and the extents;
-//! 3. the marker with the end found as its base, durable; 4. the truncate ([`truncate`](super::truncate)), durable; 5. the
-//!    marker away, durable.
+//! 3. the marker with the end found as its base, durable; 4. the truncate ([`truncate`](super::truncate)), durable; 5.
+//!    the marker away, durable.
 //!
-//! Only the syncs can be blamed for a failed flush, so only their errors say so (`flushed`): a getxattr or FIEMAP that fails
-//! with EIO is an error of this file.
+//! Only the syncs can be blamed for a failed flush, so only their errors say so (`flushed`): a getxattr or FIEMAP that
+//! fails with EIO is an error of this file.
 //!
-//! While another process has the file open for writing nothing is truncated. What another program wrote without the lock between
-//! the crash and the recovery is kept, but for this: in a file of appends, above the first gap and below what had been grown, it
-//! looks like an append in flight when the crash came, and is truncated.
+//! While another process has the file open for writing nothing is truncated. What another program wrote without the
+//! lock between the crash and the recovery is kept, but for this: in a file of appends, above the first gap and below
+//! what had been grown, it looks like an append in flight when the crash came, and is truncated.
 
 use super::truncate::{
     Attempt, LOOKS_MAX as TRUNCATES_MAX, Takes, refuse_other_writers, truncate, written_by,

@@ -605,8 +605,9 @@ fn a_file_whose_marker_may_not_be_written_works_without_growth() {
     }
 }
 
-/// A file whose growth is refused for good once it has grown, on a disk that dies after so many calls. Returns how many records
-/// were acknowledged, and how many calls were made before the first one without growth, and until it was closed.
+/// A file whose growth is refused for good once it has grown, on a disk that dies after so many calls. Returns how many
+/// records were acknowledged, and how many calls were made before the first one without growth, and until it was
+/// closed.
 fn end_growth(prepared: Prepared, dies_after: u64) -> (SimFile, u64, Option<u64>, Option<u64>) {
     let file = open_on(Disk::new(DISK_BYTES), Some(prepared), FileSystems::default()).unwrap();
     let begun = file.backend.calls();

@@ -1,8 +1,8 @@
 //! Files inside volumes of ext2 and ext3, opened without mounting.
 //!
 //! `format`, `features`, `directory` and `allocation` are values: what stands on a volume, and what is to be changed. A
-//! [`volume::Volume`] is an open image or device, a [`node::Node`] an open file of it, and [`file::Within`] the backend by which an
-//! engine uses that as any other file.
+//! [`volume::Volume`] is an open image or device, a [`node::Node`] an open file of it, and [`file::Within`] the backend
+//! by which an engine uses that as any other file.
 
 mod allocation;
 mod bytes;

@@ -1,7 +1,8 @@
 //! An open file of a volume: its inode, and where its blocks lie. Shared by all handles and threads of the file.
 //!
-//! Reads and overwrites ask where blocks lie, and go out beside each other. Whoever fills holes, extends or cuts the file is
-//! alone in that (`filling`): a block is part of the file only when it is written whole, so nobody ever reads what it held before.
+//! Reads and overwrites ask where blocks lie, and go out beside each other. Whoever fills holes, extends or cuts the
+//! file is alone in that (`filling`): a block is part of the file only when it is written whole, so nobody ever reads
+//! what it held before.
 
 use super::format::{Inode, Kind};
 use super::volume::{Batch, Volume, corrupt};
@@ -138,8 +139,8 @@ impl Node {
         Ok(())
     }
 
-    /// Writes where there may be holes, or beyond the end: takes the blocks, writes them, and only then makes them part of the
-    /// file.
+    /// Writes where there may be holes, or beyond the end: takes the blocks, writes them, and only then makes them part
+    /// of the file.
     fn fill(&self, segments: &[Segment], range: Range<u64>, requests: &AtomicU64) -> io::Result<()> {
         let _alone = self.filling.lock();
         let volume = &*self.volume;
@@ -223,7 +224,8 @@ impl Node {
         if size > SMALL_FILE_BYTES_MAX { self.volume.allow_large_files() } else { Ok(()) }
     }
 
-    /// What lies behind `size` in its block becomes zeros: it is about to be part of the file, or would be when that grows.
+    /// What lies behind `size` in its block becomes zeros: it is about to be part of the file, or would be when that
+    /// grows.
     fn clear_behind(&self, size: u64) -> io::Result<()> {
         let block_bytes = self.volume.geometry.block_bytes;
         let (block, kept) = (size / block_bytes, (size % block_bytes) as usize);

@@ -260,8 +260,8 @@ fn make_name_stable(process: &Process, path: &Arc<Path>, facts: &Facts, fd: &Own
     })
 }
 
-/// Performs steps of which some flush; the error of one that did says so ([`flushed`]). Fails if a step does, or a flush that
-/// ran beside it.
+/// Performs steps of which some flush; the error of one that did says so ([`flushed`]). Fails if a step does, or a
+/// flush that ran beside it.
 pub(crate) fn flushing<R>(
     fs: &FileSystems,
     path: &Arc<Path>,
@@ -338,8 +338,8 @@ fn make_engine(
     Ok(build.engine(Arc::new(file.keep())))
 }
 
-/// Sees to it that nobody else has a file, by the lock that `try_lock` takes; and that it is none that the kernel itself
-/// writes. A device is its opener's already.
+/// Sees to it that nobody else has a file, by the lock that `try_lock` takes; and that it is none that the kernel
+/// itself writes. A device is its opener's already.
 pub(crate) fn claim(
     fd: BorrowedFd<'_>,
     is_device: bool,
@@ -364,8 +364,8 @@ fn refuse_image(fd: BorrowedFd<'_>) -> Result<(), ErrorKind> {
     Ok(())
 }
 
-/// Tries until it succeeds, a little longer than a program that is gone keeps a file or device: the kernel takes the rings
-/// of its queues apart some time after it ended (measured: 30 to 60 ms).
+/// Tries until it succeeds, a little longer than a program that is gone keeps a file or device: the kernel takes the
+/// rings of its queues apart some time after it ended (measured: 30 to 60 ms).
 fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     let began = Instant::now();
     // An attempt may take long itself.
@@ -455,7 +455,8 @@ fn in_order(
     how: Recover,
 ) -> Result<(Recovery, Option<Marker>)> {
     let once = || flushing(fs, path, Operation::Recover, || bring_into_order(file, facts.identity, how));
-    // A program that is just being killed or executed keeps its descriptors for a moment. No flush of others waits meanwhile.
+    // A program that is just being killed or executed keeps its descriptors for a moment. No flush of others waits
+    // meanwhile.
     let unless_busy = || Some(once()).filter(|result| !matches!(result, Err(error) if is_busy(error)));
     patiently(unless_busy).unwrap_or_else(once)
 }

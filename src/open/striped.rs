@@ -1,5 +1,5 @@
-//! Opening striped volumes: every member is opened as a file is, then they are known by their headers, and brought into order as
-//! one file.
+//! Opening striped volumes: every member is opened as a file is, then they are known by their headers, and brought into
+//! order as one file.
 
 use super::build::{Ahead, Build};
 use super::found::{There, key_of_stat};
@@ -236,7 +236,8 @@ impl Opening for OpeningVolume<'_> {
 ///
 /// # Errors
 ///
-/// As [`recover`](crate::recover()), and [`Members`](ErrorKind::Members) where the paths are not one volume in their order.
+/// As [`recover`](crate::recover()), and [`Members`](ErrorKind::Members) where the paths are not one volume in their
+/// order.
 pub fn recover_striped(paths: &[impl AsRef<Path>], chunk_bytes: u64, how: Recover) -> Result<Recovery> {
     let paths: Vec<Arc<Path>> = paths.iter().map(|path| path.as_ref().into()).collect();
     let volume = Volume { name: name_of(&paths), paths, chunk_bytes };

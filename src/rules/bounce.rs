@@ -1,8 +1,8 @@
 //! Reads of any range into any memory, as transfers of whole blocks: which part goes straight into the caller's memory,
 //! and which through memory of ours, a bounce buffer, from which it is copied. Values only.
 //!
-//! What is aligned goes straight, in one transfer. So does an aligned middle that is long; the rest bounces, and so does
-//! a middle that would cost a transfer of its own for less than a copy costs.
+//! What is aligned goes straight, in one transfer. So does an aligned middle that is long; the rest bounces, and so
+//! does a middle that would cost a transfer of its own for less than a copy costs.
 
 /// The most that bounces at a time: a multiple of every block, and all the memory that a read takes however long it is.
 pub const BOUNCE_MAX_BYTES: u64 = 1 << 20;

@@ -79,8 +79,8 @@ pub struct Company {
     pub others_in_flight: bool,
     /// Something below is written but not stable, so that this write alone would not be enough.
     pub unstable_below: bool,
-    /// The write takes space. If there is none, a plain write fails and can be tried again; of one with RWF_DSYNC the kernel does
-    /// not say whether its flush failed.
+    /// The write takes space. If there is none, a plain write fails and can be tried again; of one with RWF_DSYNC the
+    /// kernel does not say whether its flush failed.
     pub allocates: bool,
 }
 
@@ -233,8 +233,8 @@ mod tests {
         }
     }
 
-    /// Every history of up to nine things that happen. A write is stable once a flush that began after it has succeeded,
-    /// unless one failed before that.
+    /// Every history of up to nine things that happen. A write is stable once a flush that began after it has
+    /// succeeded, unless one failed before that.
     #[test]
     fn a_ticket_is_covered_when_its_write_is_stable() {
         for number in 0..4u32.pow(9) {

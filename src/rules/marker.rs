@@ -2,8 +2,8 @@
 //!
 //! It stands in the extended attribute `user.dioxide` from before the first growth until after the
 //! cut at close. 64 bytes, little-endian: magic `dioxide`, version u8; growth u8, mode u8, recycled u8,
-//! truncations u8 (version 2; zero in version 1), birth time nanoseconds u32; inode u64; birth time seconds i64; base u64; grown_from u64;
-//! grown_to u64; epoch u32, CRC-32 of the 60 bytes before it. 64 is the most that fits beside an
+//! truncations u8 (version 2; zero in version 1), birth time nanoseconds u32; inode u64; birth time seconds i64; base
+//! u64; grown_from u64; grown_to u64; epoch u32, CRC-32 of the 60 bytes before it. 64 is the most that fits beside an
 //! ext4 inode of 256 bytes, so writing the marker needs no block, even on a full disk.
 
 /// The name of the extended attribute.
@@ -62,8 +62,8 @@ pub struct Marker {
     pub grown_to: u64,
     /// Different for each marker of a file. Markers that one writer sets in one life of the file count up.
     pub epoch: u32,
-    /// How many markers of that life announced that the file becomes shorter or begins anew, modulo 256. Readers tell growth from
-    /// truncation by it. Not counted in markers of version 1.
+    /// How many markers of that life announced that the file becomes shorter or begins anew, modulo 256. Readers tell
+    /// growth from truncation by it. Not counted in markers of version 1.
     pub truncations: Option<u8>,
 }
 
@@ -71,14 +71,15 @@ pub struct Marker {
 const COUNT_MODULUS: u32 = 1 << 8;
 
 impl Marker {
-    /// Whether the extents of the file tell what was written above the base. Zeros and old content look written as well.
+    /// Whether the extents of the file tell what was written above the base. Zeros and old content look written as
+    /// well.
     pub fn extents_tell(&self) -> bool {
         self.prepared == Prepared::Unwritten && !self.recycled
     }
 
-    /// Whether the file certainly only grew from the time of this marker to that of a later one. Each truncation takes an epoch of
-    /// its own, so the count is believed over fewer epochs than it takes to come round. Another life of the file has epochs
-    /// anywhere else.
+    /// Whether the file certainly only grew from the time of this marker to that of a later one. Each truncation takes
+    /// an epoch of its own, so the count is believed over fewer epochs than it takes to come round. Another life of the
+    /// file has epochs anywhere else.
     pub fn only_grew_until(&self, later: &Self) -> bool {
         let is_near = later.epoch.wrapping_sub(self.epoch) < COUNT_MODULUS;
         is_near
@@ -192,7 +193,8 @@ mod tests {
         assert_eq!(why, "marker of version 3, this is version 2");
     }
 
-    /// Every history of up to 600 markers in which the truncations come at equal distances, and each pair of its markers.
+    /// Every history of up to 600 markers in which the truncations come at equal distances, and each pair of its
+    /// markers.
     #[test]
     fn truncation_is_never_taken_for_growth() {
         for (distance, first_epoch) in

@@ -22,8 +22,8 @@ pub const SINGLE_APPENDS_MAX: usize = 4;
 /// next ones gather.
 pub const FULL_REQUESTS_MAX: usize = 4;
 
-/// A write as long as this fills a request by itself: the device would lose more by waiting for others to be merged with
-/// it than it saves.
+/// A write as long as this fills a request by itself: the device would lose more by waiting for others to be merged
+/// with it than it saves.
 pub const WORTH_MERGING_BYTES: u64 = 32 << 10;
 
 /// Whether an operation waits for the rest of its cohort, those that were answered together: they may come back
@@ -130,8 +130,8 @@ impl Span {
 }
 
 /// Splits spans, sorted by start, into runs in which each begins exactly where the one before ends, within
-/// the limits. Returns the length of each run, and why it is not part of the one before. Overlapping spans never share a run:
-/// one request has no order inside.
+/// the limits. Returns the length of each run, and why it is not part of the one before. Overlapping spans never share
+/// a run: one request has no order inside.
 pub fn runs(spans: &[Span], limits: Limits) -> Vec<(usize, Option<Refusal>)> {
     let mut runs: Vec<(usize, Option<Refusal>)> = Vec::new();
     let mut bytes = 0;
@@ -151,8 +151,8 @@ pub fn runs(spans: &[Span], limits: Limits) -> Vec<(usize, Option<Refusal>)> {
     runs
 }
 
-/// Part of an operation that lies in one piece, on the device and in memory. Where a map says so in file order, each begins
-/// in the operation where the one before ends.
+/// Part of an operation that lies in one piece, on the device and in memory. Where a map says so in file order, each
+/// begins in the operation where the one before ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The file or device that it lies on, by number.
@@ -185,9 +185,9 @@ pub struct Requests {
     pub refusals: Refusals,
 }
 
-/// The fewest requests that carry runs in their order, within the limits. A run goes with the last request of its member if
-/// it begins exactly where that ends, whatever of other members lies between. It is cut where a request is full, so the most
-/// bytes of one must be a multiple of what its members align to.
+/// The fewest requests that carry runs in their order, within the limits. A run goes with the last request of its
+/// member if it begins exactly where that ends, whatever of other members lies between. It is cut where a request is
+/// full, so the most bytes of one must be a multiple of what its members align to.
 pub fn requests(runs: impl IntoIterator<Item = Run>, limits: Limits) -> Requests {
     let mut requests = Requests::default();
     let mut start = 0;
@@ -203,8 +203,8 @@ pub fn requests(runs: impl IntoIterator<Item = Run>, limits: Limits) -> Requests
 }
 
 impl Requests {
-    /// Takes as much of a run as goes into one request; the run begins at `start` in the operation. Returns how many bytes that
-    /// is.
+    /// Takes as much of a run as goes into one request; the run begins at `start` in the operation. Returns how many
+    /// bytes that is.
     fn put(&mut self, run: Run, start: u64, limits: Limits) -> u64 {
         let is_first = self.list.is_empty();
         let refusal = match self.list.iter_mut().rfind(|request| request.member == run.member) {
@@ -385,8 +385,8 @@ mod tests {
         }
     }
 
-    /// The fewest requests for the blocks of one member, each with its place there and the run that it belongs to, by trying
-    /// every first one.
+    /// The fewest requests for the blocks of one member, each with its place there and the run that it belongs to, by
+    /// trying every first one.
     fn fewest_for_member(blocks: &[(u64, usize)], limits: Limits) -> usize {
         let mut fewest = vec![0; blocks.len() + 1];
         for first in (0..blocks.len()).rev() {

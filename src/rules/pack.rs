@@ -1,8 +1,8 @@
 //! How records of any length become what direct I/O takes: whole blocks, from aligned memory. Values only.
 //!
 //! A request writes one stretch of the file, from the start of the block in which its first record begins to the end of
-//! the block in which its last one ends. What of a record fills blocks by itself, and is aligned in memory, goes out from
-//! where it is. All else is put together in memory of our own: what the first block held before, the ends and
+//! the block in which its last one ends. What of a record fills blocks by itself, and is aligned in memory, goes out
+//! from where it is. All else is put together in memory of our own: what the first block held before, the ends and
 //! beginnings of records, and zeros behind the last.
 
 use smallvec::SmallVec;

@@ -1,13 +1,14 @@
 //! What the members of a striped volume say of themselves. Encoding and judgement only.
 //!
-//! The first sector (512 bytes) of a member, little-endian: magic `dioxide stripe`, version u8, unfinished u8 (0 or 1); id of the volume,
-//! 16 bytes; number of members u32, which of them this is u32; chunk_bytes u64; CRC-32 of the 48 bytes before it. It is written
-//! once, but for that of the first member. The second sector of the first member tells whether somebody writes the volume: magic `dioxlen`, state u8 (0 closed, 1 open);
-//! a length u64; CRC-32 of the 16 bytes before it. It is written whenever a volume of files is opened for writing and
-//! closed; being one sector, it is the old one or the new one after a crash.
+//! The first sector (512 bytes) of a member, little-endian: magic `dioxide stripe`, version u8, unfinished u8 (0 or 1);
+//! id of the volume, 16 bytes; number of members u32, which of them this is u32; chunk_bytes u64; CRC-32 of the 48
+//! bytes before it. It is written once, but for that of the first member. The second sector of the first member tells
+//! whether somebody writes the volume: magic `dioxlen`, state u8 (0 closed, 1 open); a length u64; CRC-32 of the 16
+//! bytes before it. It is written whenever a volume of files is opened for writing and closed; being one sector, it is
+//! the old one or the new one after a crash.
 //!
-//! The first member of a volume is written first, as that of an unfinished one, and again when all others are written. So what a
-//! creation that was cut off left is told from a volume of which a member is missing.
+//! The first member of a volume is written first, as that of an unfinished one, and again when all others are written.
+//! So what a creation that was cut off left is told from a volume of which a member is missing.
 
 /// What is read and written of a member to know it: its first block.
 pub const HEADER_BYTES: usize = 4096;

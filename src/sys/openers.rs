@@ -6,7 +6,8 @@ use std::os::fd::BorrowedFd;
 
 const KCMP_FILE: libc::c_int = 0;
 
-/// Names another process that has the file of `fd` open for writing. `None` if there is none, or none that this user may see.
+/// Names another process that has the file of `fd` open for writing. `None` if there is none, or none that this user
+/// may see.
 pub(crate) fn writer_elsewhere(fd: BorrowedFd<'_>) -> Option<String> {
     let stat = rustix::fs::fstat(fd).ok()?;
     let file = (stat.st_dev, stat.st_ino);
@@ -27,8 +28,8 @@ fn numbers_in(dir: &str) -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The descriptors by which a process has the file open. The link and the number of the inode come first: to ask a file system
-/// that answers no more would wait for ever.
+/// The descriptors by which a process has the file open. The link and the number of the inode come first: to ask a file
+/// system that answers no more would wait for ever.
 fn descriptors_of(pid: u32, file: (u64, u64)) -> Vec<u32> {
     let leads_there = |number: &u32| {
         let path = format!("/proc/{pid}/fd/{number}");

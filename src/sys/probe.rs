@@ -17,8 +17,8 @@ pub struct Alignment {
     pub memory: u64,
     /// Of offsets and lengths of positional writes, and of reads that go straight into the caller's memory.
     pub offset: u64,
-    /// Appends are packed into blocks of this: `offset`, or the file system's block if that is larger. One that begins and
-    /// ends at multiples of it is written without a copy.
+    /// Appends are packed into blocks of this: `offset`, or the file system's block if that is larger. One that begins
+    /// and ends at multiples of it is written without a copy.
     pub append: u64,
 }
 

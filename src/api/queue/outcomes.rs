@@ -1,4 +1,5 @@
-//! Queues on the simulated disk: what comes back when something goes wrong, and that calls and queues make the same file.
+//! Queues on the simulated disk: what comes back when something goes wrong, and that calls and queues make the same
+//! file.
 
 use crate::api::sim::{self, Call, Disk, Settings};
 use crate::{Buffer, Completion, Durability, ErrorKind, File, OpenOptions, Operation, Queue, QueueOptions};

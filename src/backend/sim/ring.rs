@@ -1,9 +1,9 @@
 //! A ring on simulated files. A request begins when it is pushed, and ends when its ring is entered after its simulated
-//! time has passed: until then any part of it may survive a crash. Requests come back in the order of their times, which is
-//! any. Outside of a simulation all that are in flight come back with the next `enter`.
+//! time has passed: until then any part of it may survive a crash. Requests come back in the order of their times,
+//! which is any. Outside of a simulation all that are in flight come back with the next `enter`.
 //!
-//! A device may look at the memory of a write, and change that of a read, as long as it is in flight. So each is looked at
-//! when it ends, too: whoever gave it back or wrote to it meanwhile is found.
+//! A device may look at the memory of a write, and change that of a read, as long as it is in flight. So each is looked
+//! at when it ends, too: whoever gave it back or wrote to it meanwhile is found.
 
 use super::state::Snapshot;
 use super::{Begun, Sim, copy_of, now};

@@ -1,10 +1,10 @@
 //! Writes that extend the file: grouped while they wait, sent out below `physical`, answered in the order of
 //! their offsets.
 //!
-//! Positional writes that wait together have no order, whoever came first, and so go out by their offsets: threads that take the
-//! next offset from one counter come a little out of order, and yet become one request. Where a gap is left between them it is
-//! meant, and nobody waits for it to be filled. Who comes to fill it too late, with those beyond it on their way, waits
-//! aside until they have come back.
+//! Positional writes that wait together have no order, whoever came first, and so go out by their offsets: threads that
+//! take the next offset from one counter come a little out of order, and yet become one request. Where a gap is left
+//! between them it is meant, and nobody waits for it to be filled. Who comes to fill it too late, with those beyond it
+//! on their way, waits aside until they have come back.
 
 use super::{
     Call, Core, Failure, Few, Member, Outbox, Outcome, Place, Request, Reserved, State, Waiting, Work,
@@ -95,8 +95,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.in_flight == 0 || !merge::gathers(self.cohort, false) && appends() < SINGLE_APPENDS_MAX
     }
 
-    /// Where the oldest waiting group can go, and how many of it stand side by side there and fit into the space there is.
-    /// Refuses who can never go, and asks for space.
+    /// Where the oldest waiting group can go, and how many of it stand side by side there and fit into the space there
+    /// is. Refuses who can never go, and asks for space.
     pub(super) fn next_place(&mut self, out: &mut Outbox<T>) -> Option<(u64, usize)> {
         if self.space.ends {
             return None;
@@ -153,8 +153,8 @@ impl<T: Clone + PartialEq> Core<T> {
         end <= self.full_blocks() || end <= self.sizes.written && self.in_flight == 0
     }
 
-    /// Whether such a write may go out before those who wait to extend the file: not if they may wait for its block, or they
-    /// would for ever.
+    /// Whether such a write may go out before those who wait to extend the file: not if they may wait for its block, or
+    /// they would for ever.
     pub(super) fn may_overwrite(&self, end: u64) -> bool {
         let nobody_waits = self.waiting.is_empty() && self.called.is_none();
         end <= self.full_blocks() || nobody_waits && self.is_inside(end)
@@ -198,8 +198,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.late.push((offset, member));
     }
 
-    /// A request came back. Those whom it was in the way of go as overwrites; or extend the file, if what had jumped over them
-    /// was taken back.
+    /// A request came back. Those whom it was in the way of go as overwrites; or extend the file, if what had jumped
+    /// over them was taken back.
     pub(super) fn let_late_ones_go(&mut self, out: &mut Outbox<T>) {
         for (offset, member) in std::mem::take(&mut self.late) {
             let end = offset + member.segment.len();
@@ -267,8 +267,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.in_flight += 1;
     }
 
-    /// How much of a request of records goes out by itself, first: a block that was begun, so that no call crosses from written
-    /// to unwritten space. Zeros are written, too.
+    /// How much of a request of records goes out by itself, first: a block that was begun, so that no call crosses from
+    /// written to unwritten space. Zeros are written, too.
     fn head(&self, offset: u64, end: u64) -> u64 {
         let unit = self.ground.append_unit;
         let begun_to = offset.next_multiple_of(unit);

@@ -17,9 +17,9 @@
 mod extending;
 mod flushes;
 mod overwrites;
+mod positional;
 mod space;
 
-use super::positional::Positional;
 use crate::buffer::{Buffer, Segment};
 use crate::error::{Error, ErrorKind};
 use crate::rules::flush::{Flushes, Generation, Means};
@@ -29,6 +29,7 @@ use crate::rules::merge::{FULL_REQUESTS_MAX, Limits, Refusals, Span};
 use crate::rules::policy::Tail;
 use crate::rules::size::Sizes;
 use crate::sys::probe::{Facts, is_without_journal};
+use positional::Positional;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -152,7 +153,8 @@ pub struct Ground {
     pub writes_through: bool,
     /// ext4 without a journal, where a write and a flush of its own lost more than a durable write.
     pub without_journal: bool,
-    /// What was written once is written over where it lies, and so needs no space again. Known of files that grow ahead.
+    /// What was written once is written over where it lies, and so needs no space again. Known of files that grow
+    /// ahead.
     pub overwrites_in_place: bool,
     /// How space ahead is prepared; nothing where it is not.
     pub prepared: Option<Prepared>,
@@ -201,7 +203,8 @@ pub(in crate::engine) struct Member<T> {
 /// Extending operations that will go out together: appends, without an offset yet, or positional writes.
 #[derive(Debug)]
 struct Waiting<T> {
-    /// Appends in the order in which they came. Positional writes have none among each other, and stand by their offsets.
+    /// Appends in the order in which they came. Positional writes have none among each other, and stand by their
+    /// offsets.
     members: Few<(Place, Member<T>)>,
     bytes: u64,
     /// Some of them have gone already: only those that stand side by side share a request.
@@ -261,7 +264,8 @@ struct Space {
     paused: bool,
     /// No space was left when growing ahead: wait for somebody who needs it.
     exhausted: bool,
-    /// Growth was refused for good, and the marker still stands. Nothing that extends the file goes out until it is away.
+    /// Growth was refused for good, and the marker still stands. Nothing that extends the file goes out until it is
+    /// away.
     ends: bool,
 }
 
@@ -274,8 +278,8 @@ pub struct Core<T> {
     /// Those whose first member is called to send them out. They are before all in `waiting`.
     called: Option<Waiting<T>>,
     reserved: VecDeque<Reserved<T>>,
-    /// Those whom others have jumped over while they were on their way: each waits until the file is written beyond it, since
-    /// what is above `written` is neither seen nor acknowledged.
+    /// Those whom others have jumped over while they were on their way: each waits until the file is written beyond it,
+    /// since what is above `written` is neither seen nor acknowledged.
     late: Vec<(u64, Member<T>)>,
     in_flight: usize,
     positional: Positional<T>,

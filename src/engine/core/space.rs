@@ -2,14 +2,14 @@
 //!
 //! A recycled file has old content ahead, up to `old_to`. Three rules keep it out of sight:
 //! 1. Nothing jumps over it: below `old_to` the file is extended without a gap, but for the zeros behind a record.
-//! 2. Markers say `recycled` until their base has passed `old_to`; then what is ahead was grown, and they say as much as
-//!    those of any other file.
+//! 2. Markers say `recycled` until their base has passed `old_to`; then what is ahead was grown, and they say as much
+//!    as those of any other file.
 //! 3. It is no growth: it is not charged to the budget, and growth beyond it waits until somebody needs it.
 //!
-//! Growth that is refused for good (no fallocate, no attributes) is no error: the file goes on as one that never grows, and the
-//! kernel decides on each write. Where a marker stands already, it must go first: recovery would take what the kernel then
-//! extends for another program's. So nothing that extends the file goes out until the space ahead is given up, and the marker
-//! away.
+//! Growth that is refused for good (no fallocate, no attributes) is no error: the file goes on as one that never grows,
+//! and the kernel decides on each write. Where a marker stands already, it must go first: recovery would take what the
+//! kernel then extends for another program's. So nothing that extends the file goes out until the space ahead is given
+//! up, and the marker away.
 
 use super::{Core, Failure, Few, GrowthJob, Outbox, Place};
 use crate::error::ErrorKind;
@@ -156,8 +156,8 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// The marker to stand before a file with this marker becomes shorter, with `base` as its floor. Each counts, so that readers
-    /// in other processes read again.
+    /// The marker to stand before a file with this marker becomes shorter, with `base` as its floor. Each counts, so
+    /// that readers in other processes read again.
     pub fn truncating_marker(&mut self, marker: Marker, base: u64) -> Marker {
         let grown_to = marker.grown_to;
         let truncations = Some(self.next_truncation());

@@ -14,8 +14,8 @@ pub struct Completion {
     pub operation: Operation,
     /// The buffer of the operation; none for `sync_data`.
     pub buffer: Option<Buffer>,
-    /// The offset of an append, the bytes that were written or read, 0 for `sync_data`; or the error, as the call of the same
-    /// name of [`File`](crate::File) would have returned it.
+    /// The offset of an append, the bytes that were written or read, 0 for `sync_data`; or the error, as the call of
+    /// the same name of [`File`](crate::File) would have returned it.
     pub result: Result<u64>,
 }
 

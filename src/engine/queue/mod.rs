@@ -1,28 +1,29 @@
 //! The operations of a queue: what a thread does for many at once, where a blocking caller does it for one.
 //!
-//! An operation is queued, submitted, and finished. Once it is submitted it either waits until nobody has its file alone, or
-//! has a transfer of its own, or is with the core of its file, which knows it by a [`Token`]. What the core asks of
-//! the queue for it (requests, calls) is done here, when the thread comes to it: a request becomes a transfer, which
-//! goes through the ring, or where there is none is performed at once by the backend's own calls.
+//! An operation is queued, submitted, and finished. Once it is submitted it either waits until nobody has its file
+//! alone, or has a transfer of its own, or is with the core of its file, which knows it by a [`Token`]. What the core
+//! asks of the queue for it (requests, calls) is done here, when the thread comes to it: a request becomes a transfer,
+//! which goes through the ring, or where there is none is performed at once by the backend's own calls.
 //!
 //! Nothing here waits but [`Driver::sleep`]. So a thread that is about to wait elsewhere in the library first
 //! [settles](settle_own) its queues: whoever it waits for may wait for them.
 
 mod completion;
 mod files;
-pub(super) mod inbox;
 mod settings;
 #[cfg(test)]
 mod tests;
 
+use super::abort::AbortOnPanic;
 use super::core::{Call, Core, Dio, Outbox, Outcome, Request, Work};
+use super::inbox::Inbox;
 use super::io::{self, Transfer};
 use super::process::{Ended, Flushing, Process};
 use super::reactor::Reactor;
 use super::reading::Reading;
 use super::token::Token;
 use super::waiter::{News, Task};
-use super::{AbortOnPanic, Course, Engine};
+use super::{Course, Engine};
 use crate::backend::ring::{Bell, Io, Ring};
 #[cfg(any(test, feature = "sim"))]
 use crate::backend::sim::ring::SimRing;
@@ -37,7 +38,6 @@ use crate::sync::inflight::Stay;
 use crate::sync::{is_simulated, nap, thread_local};
 pub use completion::Completion;
 use files::Files;
-use inbox::Inbox;
 pub(crate) use settings::Settings;
 use slab::Slab;
 use smallvec::smallvec;
@@ -904,7 +904,8 @@ impl What {
     }
 }
 
-/// The kernel's ring if it may be used (in a simulation, a simulated one), or the reason in the log, once; and the bell to wake the queue with.
+/// The kernel's ring if it may be used (in a simulation, a simulated one), or the reason in the log, once; and the bell
+/// to wake the queue with.
 fn ring(
     depth: usize,
     pool: Option<&Arc<Pool>>,

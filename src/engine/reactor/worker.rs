@@ -15,8 +15,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// If nobody comes back for so long, what has come begins: little against what a flush takes, and long enough for a thread to
-/// wake.
+/// If nobody comes back for so long, what has come begins: little against what a flush takes, and long enough for a
+/// thread to wake.
 const STRAGGLE_MAX: Duration = Duration::from_micros(if cfg!(loom) { 0 } else { 20 });
 
 /// See the module. What is borrowed is given back before anybody is told anything: a waker may come back here.
@@ -62,8 +62,8 @@ impl Worker {
         self.driver.borrow().bell().clone()
     }
 
-    /// Begins what is listed, waits until something has finished or the bell rings, and tells who waits. False if nobody
-    /// will list anything any more, and all has finished.
+    /// Begins what is listed, waits until something has finished or the bell rings, and tells who waits. False if
+    /// nobody will list anything any more, and all has finished.
     pub fn turn(&self) -> bool {
         self.gather();
         if !self.take_up() {

@@ -1,5 +1,5 @@
-//! The orders that matter in a crash, and in what other processes and threads see, on disks less kind than the simulated
-//! one by itself.
+//! The orders that matter in a crash, and in what other processes and threads see, on disks less kind than the
+//! simulated one by itself.
 
 use super::*;
 use crate::backend::Job;

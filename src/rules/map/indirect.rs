@@ -1,11 +1,11 @@
 //! The map of a file by direct and indirect blocks, as ext2 and ext3 keep it. Values only: where it needs a table (an
 //! indirect block) that it does not know, it says which, and whoever does I/O reads it.
 //!
-//! A file has 15 pointers: 12 to blocks, one to a table of pointers, one to a table of tables, and one to a table of these. A pointer
-//! of 0 is a hole, as long as all that it would lead to.
+//! A file has 15 pointers: 12 to blocks, one to a table of pointers, one to a table of tables, and one to a table of
+//! these. A pointer of 0 is a hole, as long as all that it would lead to.
 //!
-//! No block is anything twice: whatever a pointer names that is known belongs to the file once, as data or as a table. So a
-//! table that leads to itself is found when it is read, and nothing written as data is ever a table.
+//! No block is anything twice: whatever a pointer names that is known belongs to the file once, as data or as a table.
+//! So a table that leads to itself is found when it is read, and nothing written as data is ever a table.
 
 use super::blocks::{Blocks, ranges};
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,8 +74,8 @@ struct Way {
 }
 
 impl Map {
-    /// A file of these pointers, on a volume whose tables have so many (at least 2). `others` are blocks that belong to the
-    /// file otherwise. Fails with a block that is named twice.
+    /// A file of these pointers, on a volume whose tables have so many (at least 2). `others` are blocks that belong to
+    /// the file otherwise. Fails with a block that is named twice.
     pub fn new(roots: [u32; ROOTS], fanout: u64, others: &[u32]) -> Result<Self, u32> {
         let mut map = Self { roots, tables: BTreeMap::new(), fanout, owned: Blocks::default() };
         for pointers in [others, &roots] {
@@ -168,8 +168,8 @@ impl Map {
         unreachable!("the last level returns")
     }
 
-    /// How many tables there must be more before the blocks `start..end` of the file can be mapped. All that lead there are
-    /// known.
+    /// How many tables there must be more before the blocks `start..end` of the file can be mapped. All that lead there
+    /// are known.
     pub fn tables_missing(&self, start: u64, end: u64) -> u64 {
         let mut missing = BTreeSet::new();
         let mut block = start;
@@ -189,8 +189,8 @@ impl Map {
         missing.len() as u64
     }
 
-    /// Maps what is a hole in `start..end` of the file to `data`, in order, with `tables` for those that are missing. Both are
-    /// just enough, and reserved.
+    /// Maps what is a hole in `start..end` of the file to `data`, in order, with `tables` for those that are missing.
+    /// Both are just enough, and reserved.
     pub fn fill(
         &mut self,
         start: u64,
@@ -320,8 +320,8 @@ impl Map {
         })
     }
 
-    /// The tables to be written: those to which nothing on disk leads yet, and those that are part of the file already. From
-    /// now on they count as written.
+    /// The tables to be written: those to which nothing on disk leads yet, and those that are part of the file already.
+    /// From now on they count as written.
     pub fn take_changed(&mut self) -> (Tables, Tables) {
         let (mut new, mut changed) = (Vec::new(), Vec::new());
         for (block, table) in &mut self.tables {
@@ -525,7 +525,8 @@ mod tests {
                     let before = map.owned.clone();
                     let freed = map.cut(start);
                     prop_assert_eq!(map.owned.len() + freed.len(), before.len());
-                    prop_assert!(model[start as usize..].iter().flatten().all(|&block| freed.first_in(&(block..block + 1)).is_some()));
+                    let mut cut = model[start as usize..].iter().flatten();
+                    prop_assert!(cut.all(|&block| freed.first_in(&(block..block + 1)).is_some()));
                     model[start as usize..].fill(None);
                 }
                 prop_assert_eq!(&blocks(&map), &model);

@@ -1,8 +1,9 @@
 //! The map of a striped volume: a file cut into chunks, dealt out to its members one by one.
 //!
-//! Chunk `c` of the file is in row `c / members` of member `c % members`. Each member begins with a chunk of its own, which
-//! holds its header, so the row `r` of every member starts at `(r + 1) * chunk_bytes`. Whatever range of the file is
-//! looked at, what a member has of it is one run: that is why a request of any length becomes at most one for each member.
+//! Chunk `c` of the file is in row `c / members` of member `c % members`. Each member begins with a chunk of its own,
+//! which holds its header, so the row `r` of every member starts at `(r + 1) * chunk_bytes`. Whatever range of the file
+//! is looked at, what a member has of it is one run: that is why a request of any length becomes at most one for each
+//! member.
 
 use crate::rules::merge::Run;
 use crate::rules::recovery::Extent;

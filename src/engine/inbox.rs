@@ -1,13 +1,13 @@
 //! Where a queue finds what other threads have for its operations.
 
+use super::waiter::News;
 use crate::backend::ring::Bell;
-use crate::engine::waiter::News;
 use crate::sync::Mutex;
 use std::sync::Arc;
 
 /// See the module. Others post, the thread of the queue takes.
 #[derive(Debug)]
-pub(in crate::engine) struct Inbox {
+pub(super) struct Inbox {
     bell: Arc<Bell>,
     mail: Mutex<Vec<(usize, News)>>,
 }

@@ -1,10 +1,10 @@
 //! Durable overwrites on their way: which may go out at once, and which wait.
 //!
 //! A write waits while it overlaps one that is in flight or waits itself, so two overlapping writes are never in flight
-//! together; and with the others of its cohort, so that those that stand side by side go out as one. What waits goes out,
-//! lowest offset first, whenever a request comes back or the one who was called for it is awake.
+//! together; and with the others of its cohort, so that those that stand side by side go out as one. What waits goes
+//! out, lowest offset first, whenever a request comes back or the one who was called for it is awake.
 
-use super::core::{Member, Outbox, Request, Work};
+use super::{Member, Outbox, Request, Work};
 use crate::error::ErrorKind;
 use crate::rules::flush::Means;
 use crate::rules::merge::{self, Limits, Refusal, Refusals, Span};
