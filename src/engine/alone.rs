@@ -296,7 +296,7 @@ impl Engine {
         }
         self.adopt_cut(len);
         self.backend.remove_marker()?;
-        self.lock().unmarked();
+        self.lock().on_unmarked();
         self.make_stable()?;
         Ok(Attempt::Done)
     }

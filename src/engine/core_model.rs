@@ -420,7 +420,7 @@ impl Model {
             return;
         }
         let (_, call) = self.calls.swap_remove(self.random.below(self.calls.len() as u64) as usize);
-        self.step(|core, out| core.called(call, out));
+        self.step(|core, out| core.on_called(call, out));
     }
 
     fn complete_one(&mut self) {
@@ -455,7 +455,7 @@ impl Model {
         if result.is_err() {
             self.failed(&done);
         }
-        self.step(|core, out| core.completed(done.request.id, result, out));
+        self.step(|core, out| core.on_completed(done.request.id, result, out));
     }
 
     /// A request that failed may have left anything of it where it was to write, but what was there before is as it
@@ -505,7 +505,7 @@ impl Model {
                     true => assert_eq!(self.core.marker(), Some(job.marker), "seed {}", self.seed),
                     // What is refused may be the marker, or the space.
                     false if is_refused && self.random.one_in(2) => {}
-                    false => self.core.marked(job.marker),
+                    false => self.core.on_marked(job.marker),
                 }
                 self.grower = Grower::Asking;
                 if is_refused {
@@ -521,7 +521,7 @@ impl Model {
                     let room = self.room();
                     let next = self.core.announce(plan, *physical, room);
                     if !fails {
-                        self.core.marked(next);
+                        self.core.on_marked(next);
                     }
                 }
                 if let Some(end) = job.ends.filter(|_| !fails) {
@@ -529,9 +529,11 @@ impl Model {
                 } else if fails {
                     let wedges = self.random.one_in(3);
                     self.wedged |= wedges;
-                    self.step(|core, out| core.growth_failed(failure(ErrorKind::Os(libc::EIO), wedges), out));
+                    self.step(|core, out| {
+                        core.on_growth_failed(failure(ErrorKind::Os(libc::EIO), wedges), out)
+                    });
                 } else {
-                    self.step(|core, out| core.grown(result, out));
+                    self.step(|core, out| core.on_grown(result, out));
                 }
             }
         }
@@ -542,7 +544,7 @@ impl Model {
         let failed = |model: &Self| model.ops.iter().filter(|op| matches!(op.answered, Some(Err(_)))).count();
         let before = failed(self);
         self.grows = self.core.marker().is_some();
-        self.step(|core, out| core.growth_failed(failure(ErrorKind::Os(libc::EOPNOTSUPP), false), out));
+        self.step(|core, out| core.on_growth_failed(failure(ErrorKind::Os(libc::EOPNOTSUPP), false), out));
         assert_eq!(self.core.prepared().is_some(), self.grows, "seed {}", self.seed);
         assert!(failed(self) == before, "seed {}: a refusal is no error", self.seed);
     }
@@ -554,7 +556,7 @@ impl Model {
         assert!(self.end == end, "seed {}: cut to {end}, not to {}", self.seed, self.end);
         self.disk.cut(end);
         (self.grows, self.old_to) = (false, 0);
-        self.step(|core, out| core.growth_ended(out));
+        self.step(|core, out| core.on_growth_ended(out));
         assert!(self.core.prepared().is_none() && self.core.marker().is_none());
     }
 
@@ -581,7 +583,7 @@ impl Model {
     /// `recycle`, alone: the old content stands where it stood, and counts for nothing.
     fn recycle(&mut self) {
         let marker = self.core.recycling_marker();
-        self.core.marked(marker);
+        self.core.on_marked(marker);
         self.core.recycle();
         let physical = self.core.sizes().physical;
         self.disk.begin_anew(physical);

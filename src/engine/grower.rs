@@ -82,14 +82,14 @@ impl Engine {
                 log::warn!("dioxide: no growth ahead: {}", failure.cause);
             }
             self.step(|core, out| match result {
-                Ok(_) if ends => core.growth_ended(out),
-                Ok(physical) => core.grown(Ok(physical), out),
+                Ok(_) if ends => core.on_growth_ended(out),
+                Ok(physical) => core.on_grown(Ok(physical), out),
                 Err(failure)
                     if matches!(failure.kind, ErrorKind::NoSpace(_)) && !failure.wedges && !marks_only =>
                 {
-                    core.grown(Err(failure.kind), out)
+                    core.on_grown(Err(failure.kind), out)
                 }
-                Err(failure) => core.growth_failed(failure, out),
+                Err(failure) => core.on_growth_failed(failure, out),
             });
         }
     }
@@ -217,7 +217,7 @@ impl Engine {
     pub(super) fn mark(&self, marker: Marker) -> Result<()> {
         self.backend.write_marker(&marker.encode())?;
         self.make_stable()?;
-        self.lock().marked(marker);
+        self.lock().on_marked(marker);
         Ok(())
     }
 

@@ -333,7 +333,7 @@ impl Engine {
         loop {
             match me.next(durable) {
                 News::Work(Task::Request(request)) => self.perform(request),
-                News::Work(Task::Call(call)) => self.called(call, durable),
+                News::Work(Task::Call(call)) => self.on_called(call, durable),
                 News::Done(outcome) => return outcome,
             }
         }
@@ -380,11 +380,11 @@ impl Engine {
     }
 
     /// A durable request is worth a turn of those who are ready to join it.
-    fn called(self: &Arc<Self>, call: Call, durable: bool) {
+    fn on_called(self: &Arc<Self>, call: Call, durable: bool) {
         if durable {
             yield_now();
         }
-        self.step(|core, out| core.called(call, out));
+        self.step(|core, out| core.on_called(call, out));
     }
 
     fn perform(self: &Arc<Self>, mut request: Request<Token>) {
@@ -402,7 +402,7 @@ impl Engine {
             }
             self.end_request(request.work, result)
         });
-        self.step(|core, out| core.completed(request.id, result, out));
+        self.step(|core, out| core.on_completed(request.id, result, out));
     }
 
     /// What comes before a request is performed: what is of any length in it becomes blocks. Returns the flush that it

@@ -691,8 +691,8 @@ fn run_grower(core: &mut Core<u32>, out: &mut Outbox<u32>) {
     while let Some(job) = core.next_growth(ROOM, out) {
         let plan = job.plan.expect("nothing else to do than to grow");
         let marker = core.announce(plan, plan.to, ROOM);
-        core.marked(marker);
-        core.grown(Ok(plan.to), out);
+        core.on_marked(marker);
+        core.on_grown(Ok(plan.to), out);
     }
 }
 
@@ -704,17 +704,17 @@ fn a_need_ends_with_its_operation() {
     core.append(1, Segment::of(&data), false, &mut out);
     run_grower(&mut core, &mut out);
     for (_, call) in std::mem::take(&mut out.calls) {
-        core.called(call, &mut out);
+        core.on_called(call, &mut out);
     }
     let append = out.requests.pop().expect("there is space").id;
     core.write(2, Segment::of(&data), 1 << 40, false, &mut out);
     let kind = ErrorKind::Os(libc::EIO);
     let cause = Arc::new(Error::new(Operation::Write, &Path::new("log").into(), None, kind.clone()));
-    core.completed(append, Err(Failure { kind, cause, wedges: false }), &mut out);
+    core.on_completed(append, Err(Failure { kind, cause, wedges: false }), &mut out);
     assert_eq!(out.outcomes.len(), 2, "both are refused");
     assert!(core.next_growth(ROOM, &mut out).is_none() && core.pause_growth());
     let marker = core.recycling_marker();
-    core.marked(marker);
+    core.on_marked(marker);
     core.recycle();
     core.resume_growth();
     core.append(3, Segment::of(&data), false, &mut Outbox::default());

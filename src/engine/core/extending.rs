@@ -17,6 +17,23 @@ use crate::rules::merge::{self, Limits, Refusal, SINGLE_APPENDS_MAX, Span};
 use crate::rules::policy::Tail;
 use crate::rules::size::Sizes;
 
+/// What can be done with the oldest waiting group.
+#[derive(Clone, Copy, Debug)]
+enum Oldest {
+    /// There is none, or it waits for a request in flight or for the end of growth.
+    Waits,
+    /// So many of its members can be sent, to this offset.
+    Fits(u64, usize),
+    /// Its first member, at this offset, lies within what others extended meanwhile.
+    Inside(u64),
+    /// Its first member begins in a block that is being written.
+    SharesBlock,
+    /// Its first member would leave a gap that shows what the file held before it was recycled.
+    ShowsOldContent,
+    /// There is too little space, or the marker must change first.
+    LacksSpace(Need),
+}
+
 impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn extend(&mut self, place: Place, member: Member<T>, out: &mut Outbox<T>) {
         let durable = member.durable;
@@ -54,7 +71,7 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// Calls for what can go, and asks for what it lacks.
     pub(super) fn pump(&mut self, out: &mut Outbox<T>) {
-        if self.called.is_none() && self.may_send() && self.next_place(out).is_some() {
+        if self.called.is_none() && self.may_send() && self.prepare_oldest(out).is_some() {
             let group = self.waiting.pop_front().expect("it can go");
             out.calls.push((group.members[0].1.token.clone(), Call::Extend));
             self.called = Some(group);
@@ -76,7 +93,7 @@ impl<T: Clone + PartialEq> Core<T> {
 
     pub(super) fn send_waiting(&mut self, out: &mut Outbox<T>) {
         while self.may_send()
-            && let Some((offset, count)) = self.next_place(out)
+            && let Some((offset, count)) = self.prepare_oldest(out)
         {
             self.send(offset, count, out);
         }
@@ -95,47 +112,77 @@ impl<T: Clone + PartialEq> Core<T> {
         self.in_flight == 0 || !merge::gathers(self.cohort, false) && appends() < SINGLE_APPENDS_MAX
     }
 
-    /// Where the oldest waiting group can go, and how many of it stand side by side there and fit into the space there
-    /// is. Refuses who can never go, and asks for space.
-    pub(super) fn next_place(&mut self, out: &mut Outbox<T>) -> Option<(u64, usize)> {
-        if self.space.ends {
-            return None;
-        }
+    /// Prepares the oldest group to be sent: reroutes, refuses or holds up members before it, and asks for space. Returns
+    /// the offset to which it can be sent now, and how many of its members stand side by side there and fit.
+    pub(super) fn prepare_oldest(&mut self, out: &mut Outbox<T>) -> Option<(u64, usize)> {
         loop {
-            let group = self.waiting.front()?;
-            let place = group.place();
-            let offset = match place {
-                Place::End => self.end_of_file(),
-                Place::At(offset) => offset,
+            match self.oldest() {
+                Oldest::Waits => return None,
+                Oldest::Fits(offset, count) => {
+                    self.set_mode_of_oldest();
+                    return Some((offset, count));
+                }
+                Oldest::Inside(offset) => self.reroute_oldest(offset, out),
+                Oldest::SharesBlock => {
+                    self.hold_up_oldest();
+                    return None;
+                }
+                Oldest::ShowsOldContent => {
+                    let why = "the gap below would show what the file held before it was recycled";
+                    self.refuse_oldest(ErrorKind::Unsupported(why.into()), out);
+                }
+                Oldest::LacksSpace(need) => {
+                    self.set_mode_of_oldest();
+                    self.growth_waits += u64::from(self.space.need.is_none());
+                    self.space.need = Some(need);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// What can be done with the oldest waiting group. Changes nothing.
+    fn oldest(&self) -> Oldest {
+        let Some(group) = self.waiting.front().filter(|_| !self.space.ends) else { return Oldest::Waits };
+        let place = group.place();
+        let offset = match place {
+            Place::End => self.end_of_file(),
+            Place::At(offset) => offset,
+        };
+        if place != Place::End && group.fitting(offset, self.sizes.reserved) > 0 {
+            return Oldest::Inside(offset);
+        }
+        if self.shares_a_block(offset) {
+            return Oldest::SharesBlock;
+        }
+        if self.would_show_old_content(offset) {
+            return Oldest::ShowsOldContent;
+        }
+        if self.space.prepared.is_none() {
+            // The write itself moves i_size. One at a time, so that nobody is above it if it fails.
+            let is_alone = self.in_flight == 0;
+            return if is_alone {
+                Oldest::Fits(offset, group.fitting(offset, u64::MAX))
+            } else {
+                Oldest::Waits
             };
-            if place != Place::End && group.fitting(offset, self.sizes.reserved) > 0 {
-                self.reroute_oldest(offset, out);
-                continue;
-            }
-            if self.shares_a_block(offset) {
-                self.hold_up_oldest();
-                return None;
-            }
-            if self.would_show_old_content(offset) {
-                let why = "the gap below would show what the file held before it was recycled";
-                self.refuse_oldest(ErrorKind::Unsupported(why.into()), out);
-                continue;
-            }
-            if self.space.prepared.is_none() {
-                // The write itself moves i_size. One at a time, so that nobody is above it if it fails.
-                return (self.in_flight == 0).then_some((offset, group.fitting(offset, u64::MAX)));
-            }
-            let unit = if place == Place::End { self.ground.append_unit } else { 1 };
-            let fitting = group.fitting(offset, self.sizes.physical / unit * unit);
-            let mut ends = group.ends(offset).map(|end| end.next_multiple_of(unit));
-            let least = ends.next().expect("a group has members");
-            let need = Need { start: offset, least, end: ends.last().unwrap_or(least) };
-            if self.marker_must_change(place) || fitting == 0 {
-                self.growth_waits += u64::from(self.space.need.is_none());
-                self.space.need = Some(need);
-                return None;
-            }
-            return Some((offset, fitting));
+        }
+        let unit = if place == Place::End { self.ground.append_unit } else { 1 };
+        let fitting = group.fitting(offset, self.sizes.physical / unit * unit);
+        let mut ends = group.ends(offset).map(|end| end.next_multiple_of(unit));
+        let least = ends.next().expect("a group has members");
+        let need = Need { start: offset, least, end: ends.last().unwrap_or(least) };
+        if self.marker_must_change(place) || fitting == 0 {
+            return Oldest::LacksSpace(need);
+        }
+        Oldest::Fits(offset, fitting)
+    }
+
+    /// A positional write beyond the end changes what recovery must look for in a file that grows ahead.
+    fn set_mode_of_oldest(&mut self) {
+        let is_positional = self.waiting.front().is_some_and(|group| group.place() != Place::End);
+        if is_positional && self.space.prepared.is_some() {
+            self.set_positional();
         }
     }
 
@@ -287,7 +334,7 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// An extending request came back.
-    pub(super) fn extended(&mut self, index: usize, result: Result<(), Failure>) {
+    pub(super) fn on_extended(&mut self, index: usize, result: Result<(), Failure>) {
         self.in_flight -= 1;
         let grows_ahead = self.space.prepared.is_some();
         let part = &mut self.reserved[index];

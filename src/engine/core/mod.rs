@@ -2,7 +2,7 @@
 //! the file, durable writes, flushes and growth. The engine holds it under one lock.
 //!
 //! Operations go in by `append`, `write` and `sync`; out come requests to perform (each with an owner, one
-//! of those who wait for it), and outcomes. Whoever performed a request reports it by `completed`. Everything
+//! of those who wait for it), and outcomes. Whoever performed a request reports it by `on_completed`. Everything
 //! between is decided here, by the leaf modules and these rules:
 //!
 //! 1. Space before offset: an extending write gets its offset only below `physical`, so a full disk is
@@ -121,7 +121,7 @@ pub enum Dio {
 #[derive(Debug)]
 pub struct Outbox<T> {
     pub requests: Few<Request<T>>,
-    /// Each with its owner, one of those who wait for it; to be given back by `called`.
+    /// Each with its owner, one of those who wait for it; to be given back by `on_called`.
     pub calls: Few<(T, Call)>,
     pub outcomes: Few<(T, Outcome)>,
     pub start_grower: bool,
@@ -438,7 +438,7 @@ impl<T: Clone + PartialEq> Core<T> {
             // What is left over of a batch has nobody to wait for.
             while is_idle
                 && self.in_flight < FULL_REQUESTS_MAX
-                && let Some((offset, count)) = self.next_place(out)
+                && let Some((offset, count)) = self.prepare_oldest(out)
             {
                 self.send(offset, count, out);
             }
@@ -460,7 +460,7 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// Whoever was called is awake.
-    pub fn called(&mut self, call: Call, out: &mut Outbox<T>) {
+    pub fn on_called(&mut self, call: Call, out: &mut Outbox<T>) {
         match call {
             Call::Extend => self.send_called(out),
             Call::Overwrite => self.send_overwrites(out),
@@ -469,7 +469,7 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// Reports a request performed.
-    pub fn completed(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {
+    pub fn on_completed(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {
         if let Err(Failure { wedges: true, cause, .. }) = &result {
             self.wedge(cause.clone(), out);
         }
@@ -482,8 +482,8 @@ impl<T: Clone + PartialEq> Core<T> {
                 }
             }
             _ => match self.reserved.iter().position(|part| part.id == id) {
-                Some(index) => self.extended(index, result),
-                None => self.overwritten(id, result, out),
+                Some(index) => self.on_extended(index, result),
+                None => self.on_overwritten(id, result, out),
             },
         }
         self.settle(out);
@@ -555,7 +555,7 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// The file carries no marker any more.
-    pub fn unmarked(&mut self) {
+    pub fn on_unmarked(&mut self) {
         self.space.marker = None;
         if std::mem::take(&mut self.space.ends) {
             self.space.prepared = None;

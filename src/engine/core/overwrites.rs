@@ -62,7 +62,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.release_overwrites(out);
     }
 
-    pub(super) fn overwritten(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {
+    pub(super) fn on_overwritten(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {
         let done = self.positional.complete(id);
         match result {
             Err(_) if done.members.len() > 1 && !self.wedged() => {

@@ -49,13 +49,17 @@ impl<T: Clone + PartialEq> Core<T> {
         offset > self.sizes.reserved.max(self.space.zeros_to) && self.sizes.reserved < self.space.old_to
     }
 
-    /// Positional writes beyond the end change what recovery must look for, so the marker says so first.
-    pub(super) fn marker_must_change(&mut self, place: Place) -> bool {
-        if place != Place::End {
-            self.space.mode = Mode::Positional;
-            self.space.jumped = true;
-        }
-        self.space.marker.is_some_and(|marker| marker.mode != self.space.mode)
+    /// Whether the marker must change before a write at `place` goes out: recovery looks for other things after a
+    /// positional write beyond the end.
+    pub(super) fn marker_must_change(&self, place: Place) -> bool {
+        let mode = if place == Place::End { self.space.mode } else { Mode::Positional };
+        self.space.marker.is_some_and(|marker| marker.mode != mode)
+    }
+
+    /// A positional write beyond the end is about to go out.
+    pub(super) fn set_positional(&mut self) {
+        self.space.mode = Mode::Positional;
+        self.space.jumped = true;
     }
 
     /// How much the next step of growth would like to take.
@@ -102,7 +106,7 @@ impl<T: Clone + PartialEq> Core<T> {
                     let marker = self.next_marker(sizes.physical, plan.to);
                     return Some(GrowthJob { marker, announced: false, plan: Some(plan), ends: None });
                 }
-                None => self.grown(Err(ErrorKind::NoSpace(libc::EFBIG)), out),
+                None => self.on_grown(Err(ErrorKind::NoSpace(libc::EFBIG)), out),
             }
         }
         self.space.grower_running = false;
@@ -184,12 +188,12 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// The marker is durable on disk.
-    pub fn marked(&mut self, marker: Marker) {
+    pub fn on_marked(&mut self, marker: Marker) {
         self.space.marker = Some(marker);
     }
 
     /// A growth job ended: with the new physical size, durable, or without space.
-    pub fn grown(&mut self, result: Result<u64, ErrorKind>, out: &mut Outbox<T>) {
+    pub fn on_grown(&mut self, result: Result<u64, ErrorKind>, out: &mut Outbox<T>) {
         let need = self.space.need.take();
         match (result, need) {
             (Ok(physical), _) => {
@@ -215,15 +219,15 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// What was ahead is given up, and the marker away: from now on the kernel moves the end of the file.
-    pub fn growth_ended(&mut self, out: &mut Outbox<T>) {
+    pub fn on_growth_ended(&mut self, out: &mut Outbox<T>) {
         self.give_up_ahead();
         self.space.need = None;
-        self.unmarked();
+        self.on_unmarked();
         self.pump(out);
     }
 
     /// Marking or growing failed. What was refused for good ends growth; anything else fails those who wait for it.
-    pub fn growth_failed(&mut self, failure: Failure, out: &mut Outbox<T>) {
+    pub fn on_growth_failed(&mut self, failure: Failure, out: &mut Outbox<T>) {
         let is_needed = self.space.need.take().is_some();
         let was_ending = std::mem::take(&mut self.space.ends);
         // A file whose end is not known must not change but as its marker announces.

@@ -466,7 +466,7 @@ impl Driver {
             if self.bell.has_rung() {
                 self.look();
             } else if let Some((id, result)) = self.next_transfer() {
-                self.came_back(id, result);
+                self.on_came_back(id, result);
             } else if let Some((file, task)) = self.tasks.pop_front() {
                 self.perform(file, task);
             } else if let Some(file) = self.to_grow.pop() {
@@ -498,7 +498,7 @@ impl Driver {
         for (number, news) in mail.drain(..) {
             match news {
                 News::Work(task) => self.tasks.push_back((self.operations[number].file, task)),
-                News::Done(outcome) => self.answered(number, outcome),
+                News::Done(outcome) => self.on_answered(number, outcome),
             }
         }
         self.spare_mail = mail;
@@ -518,7 +518,7 @@ impl Driver {
             Task::Call(Call::Extend) if self.holds_calls && !self.finished.is_empty() => {
                 self.held_calls.push_back((file, task));
             }
-            Task::Call(call) => self.change(file, |core, out| core.called(call, out)),
+            Task::Call(call) => self.change(file, |core, out| core.on_called(call, out)),
         }
     }
 
@@ -661,7 +661,7 @@ impl Driver {
     }
 
     /// The transfer of an operation came to its end; a read may need another one.
-    fn transferred(&mut self, number: usize, result: std::io::Result<u64>) {
+    fn on_transferred(&mut self, number: usize, result: std::io::Result<u64>) {
         let operation = &mut self.operations[number];
         let engine = &self.files[operation.file].engine;
         let what = operation.what;
@@ -694,7 +694,7 @@ impl Driver {
     }
 
     /// A core has answered an operation.
-    fn answered(&mut self, number: usize, outcome: Outcome) {
+    fn on_answered(&mut self, number: usize, outcome: Outcome) {
         self.with_cores -= 1;
         let operation = &self.operations[number];
         let engine = &self.files[operation.file].engine;
@@ -743,7 +743,7 @@ impl Driver {
         for (token, outcome) in out.outcomes {
             match token {
                 Token::Queue(inbox, number) if Arc::ptr_eq(&inbox, &self.inbox) => {
-                    self.answered(number, outcome)
+                    self.on_answered(number, outcome)
                 }
                 token => token.finish(outcome),
             }
@@ -766,7 +766,7 @@ impl Driver {
                 let transfer = Transfer::of_work(&request.work, engine.alignment.offset);
                 self.run(Running { file, purpose: Purpose::Request(request, flush), transfer, gather: None });
             }
-            Err(failure) => self.change(file, |core, out| core.completed(request.id, Err(failure), out)),
+            Err(failure) => self.change(file, |core, out| core.on_completed(request.id, Err(failure), out)),
         }
     }
 
@@ -825,12 +825,12 @@ impl Driver {
         }
     }
 
-    fn came_back(&mut self, id: usize, result: std::io::Result<u64>) {
+    fn on_came_back(&mut self, id: usize, result: std::io::Result<u64>) {
         let Some(result) = self.transfers[id].transfer.took(result) else { return self.go_on(id) };
         let Running { file, purpose, .. } = self.transfers.remove(id);
         let engine = &self.files[file].engine;
         match purpose {
-            Purpose::Operation(number) => self.transferred(number, result),
+            Purpose::Operation(number) => self.on_transferred(number, result),
             Purpose::Request(request, None) => self.end_request(file, request, result.map(drop)),
             Purpose::Request(request, Some(flush)) => {
                 let result = result.map(drop);
@@ -858,7 +858,7 @@ impl Driver {
         let attached = &mut self.files[file];
         attached.outstanding -= 1;
         let result = attached.engine.end_request(request.work, result);
-        self.change(file, |core, out| core.completed(request.id, result, out));
+        self.change(file, |core, out| core.on_completed(request.id, result, out));
     }
 }
 

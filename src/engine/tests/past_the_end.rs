@@ -33,7 +33,7 @@ impl Bench {
     /// Everybody who is called is awake.
     fn wake(&mut self) {
         for (_, call) in std::mem::take(&mut self.out.calls) {
-            self.core.called(call, &mut self.out);
+            self.core.on_called(call, &mut self.out);
         }
     }
 
@@ -42,7 +42,7 @@ impl Bench {
             let cause = Error::new(Operation::Write, &Path::new("log").into(), None, kind.clone());
             Failure { kind, cause: Arc::new(cause), wedges: false }
         });
-        self.core.completed(request.id, result, &mut self.out);
+        self.core.on_completed(request.id, result, &mut self.out);
         self.wake();
     }
 

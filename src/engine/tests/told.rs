@@ -78,10 +78,10 @@ fn a_write_that_waits_for_its_order_counts_once() {
     let refusals = Refusals { gap: 2, order: 1, ..Refusals::default() };
     let first = out.requests.remove(0).id;
     for other in std::mem::take(&mut out.requests) {
-        core.completed(other.id, Ok(()), &mut out);
+        core.on_completed(other.id, Ok(()), &mut out);
         assert_eq!((out.requests.len(), core.refusals()), (0, refusals), "it still waits");
     }
-    core.completed(first, Ok(()), &mut out);
+    core.on_completed(first, Ok(()), &mut out);
     assert_eq!((out.requests.len(), core.refusals()), (1, refusals));
 }
 
@@ -115,7 +115,7 @@ fn an_append_that_begins_in_a_block_on_its_way_counts_once() {
     core.append(1, short, false, &mut out);
     run_grower(&mut core, &mut out);
     for (_, call) in std::mem::take(&mut out.calls) {
-        core.called(call, &mut out);
+        core.on_called(call, &mut out);
     }
     assert_eq!((out.requests.len(), core.refusals()), (1, Refusals::default()));
     for _ in 0..2 {
