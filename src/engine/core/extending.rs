@@ -112,8 +112,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.in_flight == 0 || !merge::gathers(self.cohort, false) && appends() < SINGLE_APPENDS_MAX
     }
 
-    /// Prepares the oldest group to be sent: reroutes, refuses or holds up members before it, and asks for space. Returns
-    /// the offset to which it can be sent now, and how many of its members stand side by side there and fit.
+    /// Prepares the oldest group to be sent: reroutes, refuses or holds up members before it, and asks for space.
+    /// Returns the offset to which it can be sent now, and how many of its members stand side by side there and fit.
     pub(super) fn prepare_oldest(&mut self, out: &mut Outbox<T>) -> Option<(u64, usize)> {
         loop {
             match self.oldest() {
