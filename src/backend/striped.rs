@@ -19,8 +19,8 @@
 //! length it was closed with, and what was not, at least that of step 2.
 
 use super::hands::{Call, Hands};
-use super::ring::Io;
-use super::{Backend, Exclusion, Job, Mapped, Stamps};
+use super::ring::{Division, Io, RingFile};
+use super::{Backend, Exclusion, Job, RequestCounts, Stamps};
 use crate::buffer::{Buffer, Segment};
 use crate::error::ErrorKind;
 use crate::os_error::{self, OfWrite, flushed, uninterrupted};
@@ -144,7 +144,7 @@ impl Divided {
         count(&self.member, refusals.member);
     }
 
-    fn snapshot(&self) -> Mapped {
+    fn snapshot(&self) -> RequestCounts {
         let get = |counter: &Counter| counter.load(Ordering::Relaxed);
         let refused = Refusals {
             gap: get(&self.gap),
@@ -153,7 +153,7 @@ impl Divided {
             member: get(&self.member),
             order: 0,
         };
-        Mapped { more_requests: get(&self.more_requests), refused, ..Mapped::default() }
+        RequestCounts { more_requests: get(&self.more_requests), refused, ..RequestCounts::default() }
     }
 }
 
@@ -238,16 +238,6 @@ impl Striped {
             files,
             divided: Apart::default(),
         }
-    }
-
-    /// The chunk, in bytes.
-    pub fn chunk_bytes(&self) -> u64 {
-        self.header.chunk_bytes
-    }
-
-    /// In their order.
-    pub fn members(&self) -> &[Arc<dyn Backend>] {
-        &self.members
     }
 
     /// Makes of the members' sizes what a crash left them to be, or says why that cannot be. Before anything else is
@@ -385,7 +375,7 @@ impl Striped {
 
     /// The calls on members that a call becomes; or the call, if it is to be made here as it is: it moves the end of
     /// the file.
-    pub fn split(&self, io: Io) -> Result<Split, Io> {
+    fn split(&self, io: Io) -> Result<Split, Io> {
         match io {
             Io::Flush => Ok(self.split_flush()),
             Io::Write { offset, ref segments, .. } if self.extends(offset, segments) => Err(io),
@@ -619,7 +609,7 @@ impl Backend for Striped {
             let physical = files.physical.load(Ordering::Acquire);
             // The member on which the file ends inside of a block gets the rest of it as well. A write further ahead
             // leaves a hole, and a hole takes no space.
-            let is_hole = start >= physical.saturating_add(self.chunk_bytes());
+            let is_hole = start >= physical.saturating_add(self.header.chunk_bytes);
             if is_hole { start } else { start.min(physical) }
         });
         let each = self.members.iter().enumerate().filter_map(|(number, member)| {
@@ -742,6 +732,10 @@ impl Backend for Striped {
         self.members[0].spawn(job)
     }
 
+    fn needs_close(&self) -> bool {
+        true
+    }
+
     fn close(&self) -> io::Result<()> {
         let Some(files) = &self.files else { return Ok(()) };
         let (len, physical) = (self.physical_size()?, files.physical.load(Ordering::Acquire));
@@ -764,12 +758,31 @@ impl Backend for Striped {
         self.members[0].descriptor()
     }
 
-    fn striped(&self) -> Option<&Striped> {
-        Some(self)
+    fn members(&self) -> SmallVec<[BorrowedFd<'_>; 1]> {
+        self.members.iter().map(|member| member.descriptor()).collect()
     }
 
-    fn mapped(&self) -> Option<Mapped> {
-        Some(self.divided.snapshot())
+    fn chunk_bytes(&self) -> Option<u64> {
+        Some(self.header.chunk_bytes)
+    }
+
+    fn ring_files(&self) -> SmallVec<[RingFile<'_>; 1]> {
+        let files: SmallVec<[RingFile<'_>; 1]> =
+            self.members.iter().flat_map(|member| member.ring_files()).collect();
+        // All of them, or the parts of a call could not go out together.
+        if files.len() == self.members.len() { files } else { SmallVec::new() }
+    }
+
+    fn divide(&self, io: Io) -> Division {
+        match self.split(io) {
+            Ok(split) => Division::Parts(split),
+            // It moves the end of the file.
+            Err(io) => Division::Call(io),
+        }
+    }
+
+    fn request_counts(&self) -> RequestCounts {
+        self.divided.snapshot()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The backend of plain system calls on one descriptor.
 
+use super::ring::RingFile;
 use super::{Backend, Exclusion, Job, Stamp, Stamps};
 use crate::buffer::Segment;
 use crate::rules::marker;
@@ -157,8 +158,9 @@ impl Backend for Syscall {
         self.fd.as_fd()
     }
 
-    fn for_ring(&self) -> Option<BorrowedFd<'_>> {
+    fn ring_files(&self) -> SmallVec<[RingFile<'_>; 1]> {
         // The kernel would hand each request to a worker, only to have the memory copied there.
-        (!sys::probe::is_in_memory(self.fd.as_fd())).then(|| self.descriptor())
+        let gains = !sys::probe::is_in_memory(self.fd.as_fd());
+        gains.then(|| RingFile::Descriptor(self.descriptor())).into_iter().collect()
     }
 }

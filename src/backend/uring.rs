@@ -5,8 +5,7 @@
 //! again with fewer at a time. Where that does not help, the ring ends: what it still has is never submitted, and comes
 //! back as interrupted, which is tried again by plain calls.
 
-use super::Backend;
-use super::ring::{Bell, Io, Ring};
+use super::ring::{Bell, Io, Ring, RingFile};
 use crate::buffer::{Pool, Segment};
 use io_uring::{EnterFlags, IoUring, Probe, cqueue, opcode, squeue, types};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -313,8 +312,12 @@ impl Uring {
 }
 
 impl Ring for Uring {
-    fn attach(&mut self, backend: &dyn Backend) -> Option<u32> {
-        let descriptor = backend.for_ring()?.as_raw_fd();
+    fn attach(&mut self, file: RingFile<'_>) -> Option<u32> {
+        let descriptor = match file {
+            RingFile::Descriptor(descriptor) => descriptor.as_raw_fd(),
+            #[cfg(any(test, feature = "sim"))]
+            RingFile::Simulated(_) => return None,
+        };
         let place = self.files.vacant_entry();
         let number = place.key() as u32;
         let registered = self.registers_files

@@ -99,7 +99,7 @@ impl Engine {
     fn put_away(&self) -> Result<()> {
         self.bring_into_order()?;
         self.punch_holes();
-        if self.backend.mapped().is_none() {
+        if !self.backend.needs_close() {
             return Ok(());
         }
         let cause = |error: &std::io::Error| self.cause(Operation::Close, None, error);

@@ -152,14 +152,14 @@ impl Engine {
         if !self.process.is_current() {
             return counted;
         }
-        let mapped = self.backend.mapped().unwrap_or_default();
+        let below = self.backend.request_counts();
         let core = self.lock();
         let mut refusals = core.refusals();
-        refusals.add(mapped.refused);
+        refusals.add(below.refused);
         let Refusals { gap, bytes, segments, member, order } = refusals;
         Stats {
-            requests: mapped.requests.unwrap_or(counted.requests + mapped.more_requests),
-            metadata_requests: mapped.metadata_requests,
+            requests: below.requests.unwrap_or(counted.requests + below.more_requests),
+            metadata_requests: below.metadata_requests,
             growth_waits: core.growth_waits(),
             refused_gap: gap,
             refused_bytes: bytes,

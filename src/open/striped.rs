@@ -128,10 +128,9 @@ impl Volume {
         engine: Arc<Engine>,
         keys: &[Key],
     ) -> Result<Joined> {
-        let striped = engine.backend.striped().expect("a volume has members");
-        let known = striped.members().iter().map(|member| rustix::fs::fstat(member.descriptor()).ok());
+        let known = engine.backend.members().into_iter().map(|member| rustix::fs::fstat(member).ok());
         let same = known.map(|stat| stat.map(|stat| key_of_stat(&stat))).eq(keys.iter().copied().map(Some));
-        if same && striped.chunk_bytes() == self.chunk_bytes {
+        if same && engine.backend.chunk_bytes() == Some(self.chunk_bytes) {
             return Ok((key, engine));
         }
         drop(engine);

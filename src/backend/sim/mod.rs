@@ -18,11 +18,13 @@ pub(crate) use image::{BLOCK_BYTES, SECTOR_BYTES};
 pub use state::Call;
 pub(crate) use state::Piece;
 
+use super::ring::RingFile;
 use super::{Backend, Job};
 use crate::buffer::Segment;
 use crate::rules::recovery::Extent;
 use crate::sync::{self, JoinHandle, world};
 use image::{Change, Image};
+use smallvec::{SmallVec, smallvec};
 use state::{Snapshot, State};
 use std::fmt;
 use std::io;
@@ -520,7 +522,7 @@ impl Backend for Sim {
         super::null::descriptor()
     }
 
-    fn simulated(&self) -> Option<&Sim> {
-        Some(self)
+    fn ring_files(&self) -> SmallVec<[RingFile<'_>; 1]> {
+        smallvec![RingFile::Simulated(self)]
     }
 }

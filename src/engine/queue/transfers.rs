@@ -1,7 +1,7 @@
 //! The transfers of a queue: those in its ring, and those that plain calls performed.
 
 use super::files::Attached;
-use crate::backend::ring::{Bell, Io, Ring};
+use crate::backend::ring::{Bell, Division, Io, Ring};
 #[cfg(any(test, feature = "sim"))]
 use crate::backend::sim::ring::SimRing;
 use crate::backend::striped::{Gather, Split};
@@ -130,28 +130,24 @@ impl Transfers {
     pub fn begin(&mut self, id: usize, io: Io, file: &Attached) {
         let backend = &*file.engine.backend;
         let ring = self.ring.as_mut().filter(|ring| ring.is_usable());
-        let unfit = match (ring, &file.slots[..], backend.striped()) {
-            (None, ..) | (_, [], _) => Some(io),
-            (Some(ring), slots, Some(striped)) => match striped.split(io) {
-                Ok(Split { parts, gather }) => {
-                    self.pushed += parts.len();
-                    for (part, (member, io)) in parts.into_iter().enumerate() {
-                        ring.push(slots[member], id as u64 | (part as u64) << PART_SHIFT, io);
-                    }
-                    self.running[id].gather = Some(gather);
-                    None
-                }
-                Err(io) => Some(io),
-            },
-            (Some(ring), slots, None) => {
+        let slots = &file.slots[..];
+        let (ring, division) = match ring {
+            Some(ring) if !slots.is_empty() => (ring, backend.divide(io)),
+            _ => return self.performed.push_back((id, io.perform(backend))),
+        };
+        match division {
+            Division::Whole(io) => {
                 ring.push(slots[0], id as u64, io);
                 self.pushed += 1;
-                None
             }
-        };
-        if let Some(io) = unfit {
-            let result = io.perform(backend);
-            self.performed.push_back((id, result));
+            Division::Parts(Split { parts, gather }) => {
+                self.pushed += parts.len();
+                for (part, (member, io)) in parts.into_iter().enumerate() {
+                    ring.push(slots[member], id as u64 | (part as u64) << PART_SHIFT, io);
+                }
+                self.running[id].gather = Some(gather);
+            }
+            Division::Call(io) => self.performed.push_back((id, io.perform(backend))),
         }
     }
 

@@ -3,10 +3,12 @@
 
 use super::*;
 use crate::backend::Job;
+use crate::backend::ring::RingFile;
 use crate::engine::io::Transfer;
 use crate::engine::waiter::{News, Waiter};
 use crate::rules::recovery::Extent;
 use crate::sync::JoinHandle;
+use smallvec::SmallVec;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -209,7 +211,7 @@ impl Backend for Watched {
         size_max() -> u64;
         spawn(job: Job) -> io::Result<Option<JoinHandle>>;
         descriptor() -> BorrowedFd<'_>;
-        simulated() -> Option<&Sim>;
+        ring_files() -> SmallVec<[RingFile<'_>; 1]>;
     }
 }
 
