@@ -29,7 +29,7 @@ const ROWS: &[&[&str]] = &[
 const ENGINE_ROWS: &[&[&str]] = &[
     &["reactor"],
     &["grower"],
-    &["alone"],
+    &["exclusive"],
     &["queue"],
     &["handle"],
     &["reader"],

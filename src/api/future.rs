@@ -5,7 +5,7 @@ use crate::api::options::OpenOptions;
 use crate::api::reactor::Reactor;
 use crate::buffer::{Kept, Segment};
 use crate::engine::handle::FileHandle;
-use crate::engine::queue::What;
+use crate::engine::queue::OpKind;
 use crate::engine::reactor::{Handle, Listed, Slot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::{Mutex, spawn};
@@ -88,24 +88,24 @@ impl AsyncFile {
 
     /// Appends `data`, as [`File::append`]; ready with the offset at which it stands.
     pub fn append<M: AsRef<[u8]> + Send + 'static>(&self, data: M) -> Transfer<'_, M> {
-        Transfer::new(self, What::Append, data, Some(|data| Segment::of(data.as_ref())))
+        Transfer::new(self, OpKind::Append, data, Some(|data| Segment::of(data.as_ref())))
     }
 
     /// Writes `data` at `offset`, as [`File::write_at`]; ready with its length.
     pub fn write_at<M: AsRef<[u8]> + Send + 'static>(&self, data: M, offset: u64) -> Transfer<'_, M> {
-        Transfer::new(self, What::Write(offset), data, Some(|data| Segment::of(data.as_ref())))
+        Transfer::new(self, OpKind::Write(offset), data, Some(|data| Segment::of(data.as_ref())))
     }
 
     /// Reads at `offset` into `into`, as [`File::read_at`]; ready with the number of bytes read. One through a
     /// read-only handle of a file (not a device) that this process does not write holds up the reactor until it is
     /// done.
     pub fn read_at<M: AsMut<[u8]> + Send + 'static>(&self, into: M, offset: u64) -> Transfer<'_, M> {
-        Transfer::new(self, What::Read(offset), into, Some(|into| Segment::of_mut(into.as_mut())))
+        Transfer::new(self, OpKind::Read(offset), into, Some(|into| Segment::of_mut(into.as_mut())))
     }
 
     /// Makes everything stable that was finished before it was first polled, as [`File::sync_data`].
     pub fn sync_data(&self) -> SyncData<'_> {
-        SyncData(Transfer::new(self, What::Sync, (), None))
+        SyncData(Transfer::new(self, OpKind::Sync, (), None))
     }
 
     /// Sets the length, as [`File::set_len`], in a thread that ends then.
@@ -181,7 +181,7 @@ impl From<File> for AsyncFile {
 #[must_use = "nothing begins before it is polled"]
 pub struct Transfer<'a, M> {
     file: &'a AsyncFile,
-    what: What,
+    what: OpKind,
     /// What of the memory it uses.
     bytes: Option<fn(&mut M) -> Segment>,
     progress: Progress<M>,
@@ -194,7 +194,7 @@ enum Progress<M> {
 }
 
 impl<'a, M: Send + 'static> Transfer<'a, M> {
-    fn new(file: &'a AsyncFile, what: What, memory: M, bytes: Option<fn(&mut M) -> Segment>) -> Self {
+    fn new(file: &'a AsyncFile, what: OpKind, memory: M, bytes: Option<fn(&mut M) -> Segment>) -> Self {
         Self { file, what, bytes, progress: Progress::Unpolled(memory) }
     }
 

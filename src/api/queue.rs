@@ -3,7 +3,7 @@
 use crate::api::file::File;
 use crate::buffer::{Buffer, Memory, Segment};
 use crate::engine::process::Process;
-use crate::engine::queue::{Completion, Driver, Settings, What};
+use crate::engine::queue::{Completion, Driver, OpKind, Settings};
 use crate::error::Result;
 use std::cell::RefCell;
 use std::iter::FusedIterator;
@@ -148,7 +148,7 @@ impl Queue {
     ///
     /// [`Full`], with the buffer. Any other error comes with the completion.
     pub fn append(&self, file: &File, data: Buffer, tag: u64) -> Result<(), Full> {
-        self.queue(file, What::Append, Some(data.into()), tag)
+        self.queue(file, OpKind::Append, Some(data.into()), tag)
     }
 
     /// Queues a write of `data` at `offset`, as [`File::write_at`].
@@ -157,7 +157,7 @@ impl Queue {
     ///
     /// [`Full`], with the buffer. Any other error comes with the completion.
     pub fn write_at(&self, file: &File, data: Buffer, offset: u64, tag: u64) -> Result<(), Full> {
-        self.queue(file, What::Write(offset), Some(data.into()), tag)
+        self.queue(file, OpKind::Write(offset), Some(data.into()), tag)
     }
 
     /// Queues a read at `offset` into `into`, as [`File::read_at`]. One through a read-only handle of a file (not a
@@ -169,7 +169,7 @@ impl Queue {
     ///
     /// [`Full`], with the buffer. Any other error comes with the completion.
     pub fn read_at(&self, file: &File, into: Buffer, offset: u64, tag: u64) -> Result<(), Full> {
-        self.queue(file, What::Read(offset), Some(into.into()), tag)
+        self.queue(file, OpKind::Read(offset), Some(into.into()), tag)
     }
 
     /// Queues an append of memory that stays the caller's, as [`append`](Self::append): no buffer comes back with
@@ -185,7 +185,7 @@ impl Queue {
     /// returned; for ever if the queue is leaked.
     #[allow(unsafe_code)]
     pub unsafe fn append_lent(&self, file: &File, data: *const [u8], tag: u64) -> Result<(), Full> {
-        self.queue(file, What::Append, Some(Memory::Lent(Segment::lent(data))), tag)
+        self.queue(file, OpKind::Append, Some(Memory::Lent(Segment::lent(data))), tag)
     }
 
     /// Queues a write of memory that stays the caller's, as [`write_at`](Self::write_at): no buffer comes back with
@@ -206,7 +206,7 @@ impl Queue {
         offset: u64,
         tag: u64,
     ) -> Result<(), Full> {
-        self.queue(file, What::Write(offset), Some(Memory::Lent(Segment::lent(data))), tag)
+        self.queue(file, OpKind::Write(offset), Some(Memory::Lent(Segment::lent(data))), tag)
     }
 
     /// Queues a read into memory that stays the caller's, as [`read_at`](Self::read_at): no buffer comes back with
@@ -228,7 +228,7 @@ impl Queue {
         offset: u64,
         tag: u64,
     ) -> Result<(), Full> {
-        self.queue(file, What::Read(offset), Some(Memory::Lent(Segment::lent(into))), tag)
+        self.queue(file, OpKind::Read(offset), Some(Memory::Lent(Segment::lent(into))), tag)
     }
 
     /// Queues a flush, as [`File::sync_data`]: it covers the writes that had finished when it was submitted, and none
@@ -238,10 +238,10 @@ impl Queue {
     ///
     /// [`Full`]. Any other error comes with the completion.
     pub fn sync_data(&self, file: &File, tag: u64) -> Result<(), Full> {
-        self.queue(file, What::Sync, None, tag)
+        self.queue(file, OpKind::Sync, None, tag)
     }
 
-    fn queue(&self, file: &File, what: What, memory: Option<Memory>, tag: u64) -> Result<(), Full> {
+    fn queue(&self, file: &File, what: OpKind, memory: Option<Memory>, tag: u64) -> Result<(), Full> {
         let queued = self.0.borrow_mut().queue(file.inner(), what, memory, tag);
         queued.map_err(|memory| Full { buffer: memory.and_then(Memory::into_buffer) })
     }

@@ -142,7 +142,7 @@ impl Disk {
                 epoch: self.device.draw() as u32,
                 id: u128::from(self.device.draw()).to_le_bytes(),
                 // Threads that no scheduler knows would make no two runs alike.
-                hands_max: if is_simulated() { names.len() - 1 } else { 0 },
+                threads_max: if is_simulated() { names.len() - 1 } else { 0 },
             };
             bring_up.engine(members, chunk_bytes)
         };
@@ -191,7 +191,7 @@ impl Disk {
 
     fn backend(&self, inode: u64) -> (Sim, Facts) {
         let backend = Sim::new(self.device.clone(), inode);
-        let identity = Identity { inode: backend.inode, born: (0, 0) };
+        let identity = Identity { inode: backend.inode, birth_time: (0, 0) };
         let limits = Limits { bytes_max: REQUEST_MAX_BYTES, segments_max: SEGMENTS_MAX };
         (backend, facts(identity, self.dev, limits))
     }
@@ -285,7 +285,7 @@ pub fn null(options: &OpenOptions) -> Result<File> {
         return Err(Error::new(Operation::Open, &path, None, kind));
     }
     let limits = Limits { bytes_max: NULL_REQUEST_MAX_BYTES, segments_max: merge::SEGMENTS_MAX };
-    let facts = facts(Identity { inode: 1, born: (0, 0) }, next_dev(), limits);
+    let facts = facts(Identity { inode: 1, birth_time: (0, 0) }, next_dev(), limits);
     let below = Below { backend: Null::default(), facts, fs: FileSystems::default(), allocates: true };
     below.open(options, path, sys::epoch)
 }

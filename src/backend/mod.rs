@@ -1,7 +1,6 @@
 //! What the engine asks of the system below it. Backends are dumb: they do one thing at a time and say what
 //! came of it. Retries, short transfers and what an error means live in the engine.
 
-mod hands;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod null;
 pub(crate) mod ring;
@@ -9,6 +8,7 @@ pub(crate) mod ring;
 pub(crate) mod sim;
 pub(crate) mod striped;
 pub(crate) mod syscall;
+mod thread_pool;
 #[allow(unsafe_code)]
 pub(crate) mod uring;
 

@@ -18,8 +18,8 @@
 //! So a member that another program cut, or that is from another time, is found: what was closed must have the
 //! length it was closed with, and what was not, at least that of step 2.
 
-use super::hands::{Call, Hands};
 use super::ring::{Division, Io, RingFile};
+use super::thread_pool::{Call, ThreadPool};
 use super::{Backend, Exclusion, Job, RequestCounts, Stamps};
 use crate::buffer::{Buffer, Segment};
 use crate::error::ErrorKind;
@@ -30,7 +30,7 @@ use crate::rules::recovery::Extent;
 use crate::rules::stripe::{HEADER_BYTES, Header, State};
 use crate::stats::count;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Apart, JoinHandle, Mutex};
+use crate::sync::{CachePadded, JoinHandle, Mutex};
 use smallvec::{SmallVec, smallvec};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -51,10 +51,10 @@ pub(crate) struct Striped {
     /// The file system of each member, by number.
     places: Vec<u64>,
     /// None are needed to read, nor in the child of a fork.
-    hands: Apart<Hands>,
+    pool: CachePadded<ThreadPool>,
     /// None for devices, whose size is fixed.
     files: Option<Files>,
-    divided: Apart<Divided>,
+    divided: CachePadded<Divided>,
 }
 
 /// Operations that became more than one request: where each is one, nobody counts. Without a lock, which the child of a
@@ -91,7 +91,7 @@ pub(crate) struct Members {
     /// The file system of each member, by number.
     pub places: Vec<u64>,
     /// So many threads work beside the callers.
-    pub hands_max: usize,
+    pub threads_max: usize,
 }
 
 /// One call that became several.
@@ -222,7 +222,7 @@ fn first_missing(pieces: &[merge::Span], mut moved: u64) -> Option<u64> {
 
 impl Striped {
     pub fn new(members: Members) -> Self {
-        let Members { all, header, are_devices, limits, places, hands_max } = members;
+        let Members { all, header, are_devices, limits, places, threads_max } = members;
         let files = (!are_devices).then(|| Files {
             physical: AtomicU64::new(0),
             extending: Mutex::default(),
@@ -234,9 +234,9 @@ impl Striped {
             header,
             limits,
             places,
-            hands: Apart(Hands::new(hands_max)),
+            pool: CachePadded(ThreadPool::new(threads_max)),
             files,
-            divided: Apart::default(),
+            divided: CachePadded::default(),
         }
     }
 
@@ -365,7 +365,7 @@ impl Striped {
             let member = member.clone();
             Box::new(move || uninterrupted(|| call(&*member))) as Call<io::Result<R>>
         });
-        let mut results: Vec<io::Result<R>> = self.hands.all(calls.collect());
+        let mut results: Vec<io::Result<R>> = self.pool.all(calls.collect());
         let failed_flush = |result: &io::Result<R>| result.as_ref().is_err_and(os_error::is_failed_flush);
         if let Some(worst) = results.iter().position(failed_flush) {
             results.swap(0, worst);
@@ -470,7 +470,7 @@ impl Striped {
             let member = self.members[member].clone();
             Box::new(move || io.perform(&*member)) as Call<io::Result<u64>>
         });
-        let results = self.hands.all(calls.collect());
+        let results = self.pool.all(calls.collect());
         let outcome =
             results.into_iter().enumerate().fold(None, |_, (part, result)| gather.took(part, result));
         outcome.unwrap_or(Ok(0))
@@ -622,7 +622,7 @@ impl Backend for Striped {
             };
             Some(call)
         });
-        let result: io::Result<()> = self.hands.all(each.collect()).into_iter().collect();
+        let result: io::Result<()> = self.pool.all(each.collect()).into_iter().collect();
         match &result {
             Ok(()) => self.grown(end),
             // What some of them got is kept from others.
@@ -750,7 +750,7 @@ impl Backend for Striped {
 
     fn unlock(&self) {
         // Queues keep what was put away for a while, also in the child of a fork, which has no hands to wait for.
-        self.hands.end();
+        self.pool.end();
         self.members.iter().for_each(|member| member.unlock());
     }
 

@@ -1,11 +1,11 @@
 //! The core against a model: random operations, completions in any order, failures, growth that stalls or finds
 //! no space; after every step the rules at the top of `core` are checked on a disk of 16-byte blocks, byte by byte.
 
-use super::core::{Call, Core, Dio, Failure, Ground, GrowthJob, Outbox, Outcome, Request, Work};
+use super::core::{Call, Core, Dio, Failure, FileProps, GrowthJob, Outbox, Outcome, Request, Work};
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation};
-use crate::rules::flush::Means;
-use crate::rules::growth::{Plan, Planner, Room, Wishes};
+use crate::rules::flush::SyncMethod;
+use crate::rules::growth::{GrowthConfig, Plan, Planner, SpaceLimits};
 use crate::rules::marker::{Identity, Mode, Prepared};
 use crate::rules::merge::{Limits, Span};
 use crate::rules::policy::Tail;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 const BLOCK: u64 = 16;
 /// What positional writes are multiples of.
 const SECTOR: u64 = 4;
-const IDENTITY: Identity = Identity { inode: 1, born: (1, 1) };
+const IDENTITY: Identity = Identity { inode: 1, birth_time: (1, 1) };
 const LIMITS: Limits = Limits { bytes_max: 6 * BLOCK, segments_max: 4 };
 
 struct Random(u64);
@@ -140,7 +140,7 @@ impl Model {
         let grows = !random.one_in(4);
         let prepared = grows.then_some(Prepared::Unwritten);
         let tail = if random.one_in(3) { Tail::Pad } else { Tail::Rewrite };
-        let ground = Ground {
+        let props = FileProps {
             tail,
             identity: IDENTITY,
             limits: LIMITS,
@@ -152,7 +152,7 @@ impl Model {
             prepared,
             epoch: 0,
         };
-        let wishes = Wishes {
+        let growth_config = GrowthConfig {
             cap_bytes: BLOCK << random.below(6),
             capacity_bytes: random.one_in(3).then(|| random.below(40 * BLOCK)),
             unit_bytes: BLOCK,
@@ -163,7 +163,7 @@ impl Model {
         disk.begin_anew(start);
         Self {
             seed,
-            core: Core::new(start, ground, Planner::new(wishes), None),
+            core: Core::new(start, props, Planner::new(growth_config), None),
             grows,
             tail,
             harsh: random.one_in(3),
@@ -304,7 +304,7 @@ impl Model {
         let none = Span { start: 0, end: 0 };
         let (mut ops, mut range, mut blocks) = (Vec::new(), none, none);
         let (mut extends, mut begin, mut seen) = (None, Vec::new(), Vec::new());
-        if let Work::Write { segments, offset, head, means, records, .. } = &request.work {
+        if let Work::Write { segments, offset, head, sync_method, records, .. } = &request.work {
             range = Span { start: *offset, end: *offset };
             for segment in segments {
                 let number = self.whose(segment);
@@ -317,7 +317,7 @@ impl Model {
             extends = (range.end > self.end).then_some(self.end);
             self.leave_hole(range.start);
             if *records {
-                self.check_records(range, *head, *means);
+                self.check_records(range, *head, *sync_method);
                 begin = self.disk.show(Span { start: blocks.start, end: range.start });
             }
             self.check_beside(range, blocks, *records);
@@ -345,7 +345,7 @@ impl Model {
     }
 
     /// Records of a group go out.
-    fn check_records(&self, range: Span, head: u64, means: Option<Means>) {
+    fn check_records(&self, range: Span, head: u64, sync_method: Option<SyncMethod>) {
         let seed = self.seed;
         let at_a_block = self.end.next_multiple_of(BLOCK);
         let may_begin = match self.tail {
@@ -366,7 +366,7 @@ impl Model {
             "seed {seed}: {range:?} crosses from written space"
         );
         assert!(
-            head == 0 || means != Some(Means::Dsync),
+            head == 0 || sync_method != Some(SyncMethod::Dsync),
             "seed {seed}: {range:?} goes out in two, and each with a flush"
         );
     }
@@ -443,10 +443,14 @@ impl Model {
                 self.disk.flush(&done.seen);
                 Ok(())
             }
-            Work::Write { means, .. } => {
+            Work::Write { sync_method, .. } => {
                 self.disk.clock += 1;
                 let when = self.disk.clock;
-                self.disk.write(&done.content(when), done.blocks.start, *means == Some(Means::Dsync));
+                self.disk.write(
+                    &done.content(when),
+                    done.blocks.start,
+                    *sync_method == Some(SyncMethod::Dsync),
+                );
                 done.ops.iter().for_each(|op| self.ops[*op].written = Some(when));
                 Ok(())
             }
@@ -560,9 +564,9 @@ impl Model {
         assert!(self.core.prepared().is_none() && self.core.marker().is_none());
     }
 
-    fn room(&mut self) -> Room {
+    fn room(&mut self) -> SpaceLimits {
         let free_bytes = self.capacity.saturating_sub(self.core.sizes().physical);
-        Room { free_bytes, size_max: self.size_max, granted_bytes: self.random.below(1 << 10) }
+        SpaceLimits { free_bytes, size_max: self.size_max, granted_bytes: self.random.below(1 << 10) }
     }
 
     fn allocate(&self, mut plan: Plan) -> Result<u64, ErrorKind> {

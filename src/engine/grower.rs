@@ -12,15 +12,15 @@
 //! The marker of step 4 says `grown_from` = the size now reached: until the next allocation is complete nobody writes
 //! above it, which is what recovery relies on.
 
-use super::alone::written_above_the_end;
 use super::core::{Failure, GrowthJob};
+use super::exclusive::written_above_the_end;
 use super::io::Transfer;
 use super::truncate::{Attempt, Takes, changed_by_another, truncate};
 use super::{Engine, io};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
 use crate::os_error::{self, flushed, is_no_space, uninterrupted};
-use crate::rules::growth::{Plan, Room};
+use crate::rules::growth::{Plan, SpaceLimits};
 use crate::rules::marker::{Marker, Prepared};
 use crate::stats::count;
 use crate::sync::atomic::Ordering;
@@ -94,7 +94,7 @@ impl Engine {
         }
     }
 
-    fn room(&self) -> Room {
+    fn room(&self) -> SpaceLimits {
         let free_bytes = self.backend.free_bytes().unwrap_or_else(|error| {
             log::warn!("dioxide: {}: free space unknown: {error}", shown(&*self.path));
             0
@@ -104,7 +104,7 @@ impl Engine {
             (core.growth_wanted(), core.grown_ahead())
         };
         let granted_bytes = self.charge(ahead, wanted.min(free_bytes));
-        Room { free_bytes, size_max: self.backend.size_max(), granted_bytes }
+        SpaceLimits { free_bytes, size_max: self.backend.size_max(), granted_bytes }
     }
 
     /// Charges the file with what is ahead, and with what the budget grants of `wanted`.
@@ -115,7 +115,7 @@ impl Engine {
         granted
     }
 
-    fn perform_growth(&self, job: GrowthJob, room: Room) -> std::result::Result<u64, Failure> {
+    fn perform_growth(&self, job: GrowthJob, room: SpaceLimits) -> std::result::Result<u64, Failure> {
         let fail = |error: std::io::Error| self.growth_failure(&error);
         let physical = self.lock().sizes().physical;
         // Before the marker: what is left of a growth that failed may be above all that the next one announces.
@@ -146,7 +146,7 @@ impl Engine {
 
     /// No space for the first marker on a file system that has some: the file's place for attributes is taken (ext4),
     /// and stays so.
-    fn of_marker(&self, error: std::io::Error, plan: Option<Plan>, room: Room) -> std::io::Error {
+    fn of_marker(&self, error: std::io::Error, plan: Option<Plan>, room: SpaceLimits) -> std::io::Error {
         let has_space = plan.is_some_and(|plan| plan.to - plan.from <= room.free_bytes);
         if is_no_space(&error) && has_space && self.lock().marker().is_none() {
             let why = "the file has no place for another attribute";
@@ -201,7 +201,7 @@ impl Engine {
         truncate(&*self.backend, physical, &true, Takes::Short, is_ours).map(|_| ())
     }
 
-    fn grow_by(&self, plan: Plan, marker: Marker, room: Room) -> Result<u64> {
+    fn grow_by(&self, plan: Plan, marker: Marker, room: SpaceLimits) -> Result<u64> {
         let grown_to = self.prepare(plan, marker.prepared)?;
         if grown_to < plan.to {
             self.mark(Marker { grown_to, ..marker })?;

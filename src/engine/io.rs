@@ -4,7 +4,7 @@ use super::core::Work;
 use crate::backend::Backend;
 use crate::buffer::Segment;
 use crate::os_error::{self, OfWrite};
-use crate::rules::flush::Means;
+use crate::rules::flush::SyncMethod;
 use smallvec::SmallVec;
 use std::io;
 use std::ops::Range;
@@ -51,8 +51,9 @@ impl Transfer {
     pub fn of_work(work: &Work, align: u64) -> Self {
         match work {
             Work::Flush => Self::of_flush(),
-            Work::Write { head, means, .. } => {
-                let transfer = Self::of_write(work.len(), align).with_flush(*means == Some(Means::Dsync));
+            Work::Write { head, sync_method, .. } => {
+                let transfer =
+                    Self::of_write(work.len(), align).with_flush(*sync_method == Some(SyncMethod::Dsync));
                 Self { head: *head, ..transfer }
             }
         }

@@ -6,10 +6,10 @@
 //! on the spot, and with many the first of a group writes for the group (leader and followers).
 
 mod abort;
-mod alone;
 mod core;
 #[cfg(test)]
 mod core_model;
+mod exclusive;
 mod grower;
 pub(crate) mod handle;
 mod inbox;
@@ -30,7 +30,7 @@ mod token;
 mod truncate;
 mod waiter;
 
-pub(crate) use core::Ground;
+pub(crate) use core::FileProps;
 pub(crate) use io::{Transfer, part_of, read_fully, write_fully};
 pub(crate) use reading::read_up_to;
 
@@ -38,16 +38,16 @@ use crate::backend::Backend;
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::os_error::{self, flushed};
-use crate::rules::flush::Means;
-use crate::rules::growth::{Planner, Wishes};
+use crate::rules::flush::SyncMethod;
+use crate::rules::growth::{GrowthConfig, Planner};
 use crate::rules::marker::{Marker, Prepared};
 use crate::rules::merge::{Refusals, Span};
 use crate::rules::policy::Growth;
 use crate::rules::recovery::Recovery;
 use crate::stats::{Counters, Stats, count};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::inflight::{Gate, Pass};
-use crate::sync::{Apart, Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
+use crate::sync::inflight::{DrainGate, InFlightGuard};
+use crate::sync::{CachePadded, Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
 use crate::sys::probe::Alignment;
 use crate::text::shown;
 use abort::AbortOnPanic;
@@ -66,9 +66,9 @@ pub(crate) struct Parts {
     pub path: Arc<Path>,
     pub process: &'static Process,
     pub fs: FileSystems,
-    pub ground: Ground,
+    pub props: FileProps,
     pub alignment: Alignment,
-    pub wishes: Wishes,
+    pub growth_config: GrowthConfig,
     pub recovery: Recovery,
     /// The marker that stays, when only the caller can tell where the file ends.
     pub held: Option<Marker>,
@@ -85,11 +85,11 @@ pub(crate) struct Engine {
     fs: FileSystems,
     is_device: bool,
     writes_through: bool,
-    core: Apart<Mutex<Core<Token>>>,
-    packer: Apart<Packer>,
+    core: CachePadded<Mutex<Core<Token>>>,
+    packer: CachePadded<Packer>,
     /// `written` of the core, to be read without its lock.
-    len: Apart<AtomicU64>,
-    gate: Gate,
+    len: CachePadded<AtomicU64>,
+    gate: DrainGate,
     grower_ended: Condvar,
     grower: Mutex<Option<JoinHandle>>,
     /// What the growth budget has charged this file with.
@@ -102,13 +102,13 @@ pub(crate) struct Engine {
     closed: AtomicBool,
     /// Those in other threads that may keep it.
     reactors: Mutex<Vec<Arc<Reactor>>>,
-    counters: Apart<Counters>,
+    counters: CachePadded<Counters>,
 }
 
 impl Engine {
     pub fn new(parts: Parts) -> Self {
         let len = parts.recovery.ceiling;
-        let core = Core::new(len, parts.ground, Planner::new(parts.wishes), parts.held);
+        let core = Core::new(len, parts.props, Planner::new(parts.growth_config), parts.held);
         Self {
             backend: parts.backend,
             alignment: parts.alignment,
@@ -116,12 +116,12 @@ impl Engine {
             path: parts.path,
             process: parts.process,
             fs: parts.fs,
-            is_device: parts.ground.is_device,
-            writes_through: parts.ground.writes_through,
-            core: Apart(Mutex::new(core)),
-            packer: Apart(Packer::new(parts.alignment)),
-            len: Apart(AtomicU64::new(len)),
-            gate: Gate::default(),
+            is_device: parts.props.is_device,
+            writes_through: parts.props.writes_through,
+            core: CachePadded(Mutex::new(core)),
+            packer: CachePadded(Packer::new(parts.alignment)),
+            len: CachePadded(AtomicU64::new(len)),
+            gate: DrainGate::default(),
             grower_ended: Condvar::default(),
             grower: Mutex::default(),
             charged: Mutex::new(0),
@@ -129,7 +129,7 @@ impl Engine {
             kept_to: AtomicU64::new(len),
             closed: AtomicBool::new(false),
             reactors: Mutex::default(),
-            counters: Apart::default(),
+            counters: CachePadded::default(),
         }
     }
 
@@ -257,7 +257,7 @@ impl Engine {
 
     /// What holds for every operation: our process, and no failed flush. Operations on a device are not counted: nobody
     /// waits for them, since nothing can be cut.
-    fn begin(&self, operation: Operation) -> Result<Option<Pass<'_>>> {
+    fn begin(&self, operation: Operation) -> Result<Option<InFlightGuard<'_>>> {
         self.check_usable(operation)?;
         if self.is_device {
             return Ok(None);
@@ -416,8 +416,8 @@ impl Engine {
         let len = work.len();
         match work {
             Work::Flush => count(&self.counters.flushes, 1),
-            Work::Write { segments, records, offset, means, extends, .. } => {
-                self.count_request(segments.len(), *means);
+            Work::Write { segments, records, offset, sync_method, extends, .. } => {
+                self.count_request(segments.len(), *sync_method);
                 let end = *offset + len;
                 if let Some(size) = extends {
                     self.check_size_limit(if *records { self.end_of_block(end) } else { end })?;
@@ -488,9 +488,9 @@ impl Engine {
         count(&self.counters.append_bytes, bytes);
     }
 
-    fn count_request(&self, operations: usize, means: Option<Means>) {
+    fn count_request(&self, operations: usize, sync_method: Option<SyncMethod>) {
         count(&self.counters.requests, 1);
-        count(&self.counters.dsync_requests, u64::from(means == Some(Means::Dsync)));
+        count(&self.counters.dsync_requests, u64::from(sync_method == Some(SyncMethod::Dsync)));
         count(&self.counters.merged, if operations > 1 { operations as u64 } else { 0 });
     }
 

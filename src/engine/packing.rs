@@ -4,7 +4,7 @@
 //! What the last block of the file holds is kept here, since the next request writes it again. The core sees to it that
 //! there is one such request at a time.
 
-use super::core::{Few, Work};
+use super::core::{SmallVec1, Work};
 use super::io::read_fully;
 use crate::backend::Backend;
 use crate::buffer::{Buffer, Segment};
@@ -65,7 +65,7 @@ impl Packer {
 
         let mut records = Records { segments, next: 0, done: 0 };
         let mut free = &mut memory[..bytes as usize];
-        let mut blocks = Few::with_capacity(runs.len());
+        let mut blocks = SmallVec1::with_capacity(runs.len());
         let mut filled = before as usize;
         for run in &runs {
             blocks.push(match run {

@@ -4,10 +4,10 @@
 use crate::backend::{Backend, Stamps};
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::registry::Key;
-use crate::engine::{self, Engine, Ground, Parts, recover};
+use crate::engine::{self, Engine, FileProps, Parts, recover};
 use crate::error::{Error, Operation, Result};
 use crate::os_error;
-use crate::rules::growth::Wishes;
+use crate::rules::growth::GrowthConfig;
 use crate::rules::marker::Marker;
 use crate::rules::policy::GROWTH_CAP_DEFAULT_BYTES;
 use crate::rules::recovery::{Recovery, Verdict};
@@ -128,10 +128,10 @@ impl Reader {
             path: self.path.clone(),
             process: self.process,
             fs: FileSystems::default(),
-            ground: Ground::of(&self.facts),
+            props: FileProps::of(&self.facts),
             alignment,
             // A device does not grow.
-            wishes: Wishes::new(GROWTH_CAP_DEFAULT_BYTES, None, alignment.append, false),
+            growth_config: GrowthConfig::new(GROWTH_CAP_DEFAULT_BYTES, None, alignment.append, false),
             recovery: Recovery::clean(self.facts.len),
             held: None,
         };

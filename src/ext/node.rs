@@ -12,7 +12,7 @@ use crate::rules::map::blocks::{Blocks, ranges};
 use crate::rules::map::indirect::{Found, Map, ROOTS, Run, filled, named, push};
 use crate::stats::count;
 use crate::sync::Mutex;
-use crate::sync::inflight::Gate;
+use crate::sync::inflight::DrainGate;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct Node {
     filling: Mutex<()>,
     syncing: Mutex<()>,
     /// Reads in flight. A read-only handle may still look where blocks lay before a cut.
-    reading: Gate,
+    reading: DrainGate,
 }
 
 /// How far the inode on disk is behind.
@@ -72,7 +72,7 @@ impl Node {
             state: Mutex::new(state),
             filling: Mutex::default(),
             syncing: Mutex::default(),
-            reading: Gate::default(),
+            reading: DrainGate::default(),
         })
     }
 

@@ -3,8 +3,8 @@
 use super::request::OpenRequest;
 use crate::backend::Backend;
 use crate::engine::process::{FileSystems, Process};
-use crate::engine::{Engine, Ground, Parts};
-use crate::rules::growth::Wishes;
+use crate::engine::{Engine, FileProps, Parts};
+use crate::rules::growth::GrowthConfig;
 use crate::rules::marker::{Marker, Prepared};
 use crate::rules::recovery::Recovery;
 use crate::sys::probe::Facts;
@@ -60,15 +60,20 @@ impl Build<'_> {
             path: self.path.clone(),
             process: self.process,
             fs: self.fs,
-            ground: Ground {
+            props: FileProps {
                 tail: request.tail,
                 prepared,
                 overwrites_in_place,
                 epoch: self.epoch,
-                ..Ground::of(facts)
+                ..FileProps::of(facts)
             },
             alignment: facts.alignment,
-            wishes: Wishes::new(request.growth_cap_bytes, request.capacity_bytes, unit_bytes, is_zeroed),
+            growth_config: GrowthConfig::new(
+                request.growth_cap_bytes,
+                request.capacity_bytes,
+                unit_bytes,
+                is_zeroed,
+            ),
             recovery: self.recovery,
             held: self.held,
         })

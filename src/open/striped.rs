@@ -174,7 +174,7 @@ impl Volume {
             epoch: sys::epoch(),
             id,
             // Callers work as well: one is enough for each other member.
-            hands_max: self.paths.len() - 1,
+            threads_max: self.paths.len() - 1,
         };
         // From here on nobody gives them back but the engine, if there is one.
         bring_up.engine(members, self.chunk_bytes).inspect_err(|_| kept.iter().for_each(|file| file.unlock()))
@@ -324,7 +324,7 @@ pub(crate) struct BringUp<'a> {
     pub epoch: u32,
     /// Of the volume, if it is to be created.
     pub id: [u8; 16],
-    pub hands_max: usize,
+    pub threads_max: usize,
 }
 
 impl BringUp<'_> {
@@ -348,7 +348,7 @@ impl BringUp<'_> {
         if !value.is_multiple_of(required) {
             return Err(self.fail(ErrorKind::Misaligned { what: "chunk", value, required }));
         }
-        let striped = Arc::new(Striped::new(parts_of(&members, header, &facts, self.hands_max)));
+        let striped = Arc::new(Striped::new(parts_of(&members, header, &facts, self.threads_max)));
         if is_new {
             flushing(&self.fs, self.name, Operation::Open, || striped.create())?;
         }
@@ -412,18 +412,21 @@ fn joint_identity(members: &[Member], header: Header) -> Identity {
     let volume = crc32fast::hash(&header.volume);
     Identity {
         inode: u64::from(volume) << 32 | u64::from(sum(|member| member.inode)),
-        born: (i64::from(sum(|member| member.born.0 as u64)), sum(|member| member.born.1.into())),
+        birth_time: (
+            i64::from(sum(|member| member.birth_time.0 as u64)),
+            sum(|member| member.birth_time.1.into()),
+        ),
     }
 }
 
-fn parts_of(members: &[Member], header: Header, facts: &Facts, hands_max: usize) -> Members {
+fn parts_of(members: &[Member], header: Header, facts: &Facts, threads_max: usize) -> Members {
     Members {
         all: members.iter().map(|member| member.backend.clone()).collect(),
         header: Header { member: 0, ..header },
         are_devices: facts.is_device,
         limits: member_limits(members, header.chunk_bytes, facts.alignment),
         places: members.iter().map(|member| member.facts.fs).collect(),
-        hands_max,
+        threads_max,
     }
 }
 

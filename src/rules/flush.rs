@@ -59,7 +59,7 @@ impl Flushes {
 
 /// How a durable write becomes stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Means {
+pub enum SyncMethod {
     /// RWF_DSYNC on its own request.
     Dsync,
     /// A plain request, then a flush that others may share.
@@ -68,7 +68,7 @@ pub enum Means {
 
 /// What decides between the two.
 #[derive(Clone, Copy, Debug)]
-pub struct Company {
+pub struct FlushContext {
     /// Each write is durable when it returns, whatever its flags, and so is what is written below. A flush would be one
     /// more.
     pub writes_through: bool,
@@ -87,10 +87,10 @@ pub struct Company {
 /// A lone writer saves a call (and on a device with FUA the flush) by RWF_DSYNC. Writers in company
 /// each leave their request plain and share one flush: N requests with RWF_DSYNC are N flushes and,
 /// into unwritten space, N journal commits.
-pub fn means(company: Company) -> Means {
-    let Company { writes_through, is_device, others_in_flight, unstable_below, allocates } = company;
+pub fn sync_method(company: FlushContext) -> SyncMethod {
+    let FlushContext { writes_through, is_device, others_in_flight, unstable_below, allocates } = company;
     let shares = is_device || others_in_flight || unstable_below || allocates;
-    if shares && !writes_through { Means::SharedFlush } else { Means::Dsync }
+    if shares && !writes_through { SyncMethod::SharedFlush } else { SyncMethod::Dsync }
 }
 
 /// The flushes in flight on one file system or device, of all files of the process.
@@ -177,30 +177,30 @@ mod tests {
 
     #[test]
     fn only_a_lone_writer_on_a_file_uses_dsync() {
-        let alone = Company {
+        let alone = FlushContext {
             writes_through: false,
             is_device: false,
             others_in_flight: false,
             unstable_below: false,
             allocates: false,
         };
-        assert_eq!(means(alone), Means::Dsync);
-        assert_eq!(means(Company { is_device: true, ..alone }), Means::SharedFlush);
-        assert_eq!(means(Company { others_in_flight: true, ..alone }), Means::SharedFlush);
-        assert_eq!(means(Company { unstable_below: true, ..alone }), Means::SharedFlush);
-        assert_eq!(means(Company { allocates: true, ..alone }), Means::SharedFlush);
+        assert_eq!(sync_method(alone), SyncMethod::Dsync);
+        assert_eq!(sync_method(FlushContext { is_device: true, ..alone }), SyncMethod::SharedFlush);
+        assert_eq!(sync_method(FlushContext { others_in_flight: true, ..alone }), SyncMethod::SharedFlush);
+        assert_eq!(sync_method(FlushContext { unstable_below: true, ..alone }), SyncMethod::SharedFlush);
+        assert_eq!(sync_method(FlushContext { allocates: true, ..alone }), SyncMethod::SharedFlush);
     }
 
     #[test]
     fn where_each_write_is_durable_by_itself_none_waits_for_a_flush() {
-        let beside = Company {
+        let beside = FlushContext {
             writes_through: true,
             is_device: false,
             others_in_flight: true,
             unstable_below: true,
             allocates: true,
         };
-        assert_eq!(means(beside), Means::Dsync);
+        assert_eq!(sync_method(beside), SyncMethod::Dsync);
     }
 
     /// What is known of one file's flushes: of each write its ticket, when it finished, and whether it is stable.

@@ -18,7 +18,7 @@ const ZEROED_STEP_MAX_BYTES: u64 = 8 << 20;
 
 /// The wishes of whoever opened the file.
 #[derive(Clone, Copy, Debug)]
-pub struct Wishes {
+pub struct GrowthConfig {
     /// The largest step, in bytes.
     pub cap_bytes: u64,
     /// The length the file is expected to reach.
@@ -30,7 +30,7 @@ pub struct Wishes {
     pub low_water_quarters: u64,
 }
 
-impl Wishes {
+impl GrowthConfig {
     /// Of a file whose space ahead is filled with zeros, or only allocated.
     pub fn new(cap_bytes: u64, capacity_bytes: Option<u64>, unit_bytes: u64, is_zeroed: bool) -> Self {
         // Zeros are written like data, and pile up before the sync that ends the step.
@@ -57,7 +57,7 @@ pub struct Need {
 
 /// What the file system and the process have to give.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct SpaceLimits {
     /// Free bytes on the file system.
     pub free_bytes: u64,
     /// The largest size that this process may give a file (RLIMIT_FSIZE).
@@ -90,7 +90,7 @@ impl Plan {
 /// Plans the steps of one file.
 #[derive(Debug)]
 pub struct Planner {
-    wishes: Wishes,
+    growth_config: GrowthConfig,
     next_step: u64,
     last_step: u64,
     first: bool,
@@ -98,34 +98,34 @@ pub struct Planner {
 
 impl Planner {
     /// Nothing grown yet.
-    pub fn new(wishes: Wishes) -> Self {
-        let next_step = STEP_FIRST_BYTES.min(wishes.cap_bytes);
-        Self { wishes, next_step, last_step: next_step, first: true }
+    pub fn new(growth_config: GrowthConfig) -> Self {
+        let next_step = STEP_FIRST_BYTES.min(growth_config.cap_bytes);
+        Self { growth_config, next_step, last_step: next_step, first: true }
     }
 
     /// Whether so little is left ahead that the next step should begin.
     pub fn below_low_water(&self, ahead: u64) -> bool {
-        ahead < self.last_step / 4 * self.wishes.low_water_quarters
+        ahead < self.last_step / 4 * self.growth_config.low_water_quarters
     }
 
     /// The length the file is expected to reach; 0 if nobody said.
     pub fn capacity(&self) -> u64 {
-        self.wishes.capacity_bytes.unwrap_or(0)
+        self.growth_config.capacity_bytes.unwrap_or(0)
     }
 
     /// How much the next step would like to take.
     pub fn wanted(&self) -> u64 {
-        self.next_step.max(if self.first { self.wishes.capacity_bytes.unwrap_or(0) } else { 0 })
+        self.next_step.max(if self.first { self.growth_config.capacity_bytes.unwrap_or(0) } else { 0 })
     }
 
     /// The next step, or nothing if there is no room for a useful one. `physical` and `reserved` are the
     /// sizes now.
-    pub fn plan(&self, physical: u64, reserved: u64, need: Option<Need>, room: Room) -> Option<Plan> {
-        let unit = self.wishes.unit_bytes;
+    pub fn plan(&self, physical: u64, reserved: u64, need: Option<Need>, room: SpaceLimits) -> Option<Plan> {
+        let unit = self.growth_config.unit_bytes;
         let from = need.map_or(physical, |need| physical.max(need.start / unit * unit));
         let step = self.wanted().min(room.free_bytes / FREE_SPACE_FRACTION).min(room.granted_bytes);
         let end = need.map_or(reserved, |need| need.end);
-        let target = match self.wishes.capacity_bytes {
+        let target = match self.growth_config.capacity_bytes {
             Some(capacity) if self.first && capacity > from => {
                 capacity.clamp(from, from.saturating_add(step))
             }
@@ -143,13 +143,13 @@ impl Planner {
     /// A step was carried out, and the file is now grown to `physical`: the next one is twice as large.
     pub fn carried_out(&mut self, plan: Plan, physical: u64) {
         self.first = false;
-        self.last_step = (physical - plan.from).min(self.wishes.cap_bytes);
-        self.next_step = self.next_step.saturating_mul(2).min(self.wishes.cap_bytes);
+        self.last_step = (physical - plan.from).min(self.growth_config.cap_bytes);
+        self.next_step = self.next_step.saturating_mul(2).min(self.growth_config.cap_bytes);
     }
 
     /// The file was cut to its logical size: start small again.
     pub fn reset(&mut self) {
-        *self = Self::new(self.wishes);
+        *self = Self::new(self.growth_config);
     }
 }
 
@@ -193,17 +193,18 @@ mod tests {
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;
-    const WISHES: Wishes =
-        Wishes { cap_bytes: 256 * MIB, capacity_bytes: None, unit_bytes: 4096, low_water_quarters: 2 };
-    const ROOM: Room = Room { free_bytes: 1 << 40, size_max: u64::MAX, granted_bytes: 1 << 40 };
+    const GROWTH_CONFIG: GrowthConfig =
+        GrowthConfig { cap_bytes: 256 * MIB, capacity_bytes: None, unit_bytes: 4096, low_water_quarters: 2 };
+    const SPACE_LIMITS: SpaceLimits =
+        SpaceLimits { free_bytes: 1 << 40, size_max: u64::MAX, granted_bytes: 1 << 40 };
 
     #[test]
     fn steps_double_up_to_the_cap() {
-        let mut planner = Planner::new(WISHES);
+        let mut planner = Planner::new(GROWTH_CONFIG);
         let mut physical = 0;
         let mut steps = Vec::new();
         for _ in 0..8 {
-            let plan = planner.plan(physical, physical, None, ROOM).unwrap();
+            let plan = planner.plan(physical, physical, None, SPACE_LIMITS).unwrap();
             planner.carried_out(plan, plan.to);
             steps.push((plan.to - physical) / MIB);
             physical = plan.to;
@@ -213,9 +214,9 @@ mod tests {
 
     #[test]
     fn a_cap_without_bounds_does_not_overflow() {
-        let mut planner = Planner::new(Wishes { cap_bytes: u64::MAX, ..WISHES });
+        let mut planner = Planner::new(GrowthConfig { cap_bytes: u64::MAX, ..GROWTH_CONFIG });
         for _ in 0..80 {
-            let plan = planner.plan(0, 0, None, ROOM).unwrap();
+            let plan = planner.plan(0, 0, None, SPACE_LIMITS).unwrap();
             planner.carried_out(plan, plan.to);
         }
         assert!(planner.below_low_water(0));
@@ -224,8 +225,8 @@ mod tests {
     #[test]
     fn one_small_append_does_not_start_a_second_step() {
         for low_water_quarters in [2, 3] {
-            let mut planner = Planner::new(Wishes { low_water_quarters, ..WISHES });
-            let plan = planner.plan(0, 0, None, ROOM).unwrap();
+            let mut planner = Planner::new(GrowthConfig { low_water_quarters, ..GROWTH_CONFIG });
+            let plan = planner.plan(0, 0, None, SPACE_LIMITS).unwrap();
             planner.carried_out(plan, plan.to);
             assert!(!planner.below_low_water(plan.to - 4096));
         }
@@ -233,44 +234,44 @@ mod tests {
 
     #[test]
     fn a_step_never_takes_more_than_an_eighth_of_the_free_space() {
-        let room = Room { free_bytes: 16 * MIB, ..ROOM };
-        let plan = Planner::new(WISHES).plan(0, 0, None, room).unwrap();
+        let room = SpaceLimits { free_bytes: 16 * MIB, ..SPACE_LIMITS };
+        let plan = Planner::new(GROWTH_CONFIG).plan(0, 0, None, room).unwrap();
         assert_eq!(plan.to, 2 * MIB);
     }
 
     #[test]
     fn a_need_is_met_even_without_budget() {
-        let room = Room { granted_bytes: 0, ..ROOM };
+        let room = SpaceLimits { granted_bytes: 0, ..SPACE_LIMITS };
         let need = Need { start: 0, least: 4096, end: 3 * 4096 };
-        let plan = Planner::new(WISHES).plan(0, 0, Some(need), room).unwrap();
+        let plan = Planner::new(GROWTH_CONFIG).plan(0, 0, Some(need), room).unwrap();
         assert_eq!((plan.to, plan.least), (3 * 4096, 4096));
     }
 
     #[test]
     fn without_budget_nothing_grows_that_nobody_needs() {
-        let room = Room { granted_bytes: 4095, ..ROOM };
-        assert_eq!(Planner::new(WISHES).plan(0, 0, None, room), None);
+        let room = SpaceLimits { granted_bytes: 4095, ..SPACE_LIMITS };
+        assert_eq!(Planner::new(GROWTH_CONFIG).plan(0, 0, None, room), None);
     }
 
     #[test]
     fn a_hole_left_on_purpose_is_not_allocated() {
         let need = Need { start: 1 << 30, least: (1 << 30) + 4096, end: (1 << 30) + 4096 };
-        let plan = Planner::new(WISHES).plan(32 * MIB, 4096, Some(need), ROOM).unwrap();
+        let plan = Planner::new(GROWTH_CONFIG).plan(32 * MIB, 4096, Some(need), SPACE_LIMITS).unwrap();
         assert_eq!(plan.from, 1 << 30);
     }
 
     #[test]
     fn capacity_is_reached_in_one_step() {
-        let wishes = Wishes { capacity_bytes: Some(1 << 30), ..WISHES };
-        let plan = Planner::new(wishes).plan(0, 0, None, ROOM).unwrap();
+        let growth_config = GrowthConfig { capacity_bytes: Some(1 << 30), ..GROWTH_CONFIG };
+        let plan = Planner::new(growth_config).plan(0, 0, None, SPACE_LIMITS).unwrap();
         assert_eq!(plan.to, 1 << 30);
     }
 
     #[test]
     fn a_file_beyond_its_capacity_grows_by_steps() {
-        let wishes = Wishes { capacity_bytes: Some(MIB), ..WISHES };
+        let growth_config = GrowthConfig { capacity_bytes: Some(MIB), ..GROWTH_CONFIG };
         let need = Need { start: MIB, least: MIB + 4096, end: MIB + 4096 };
-        let plan = Planner::new(wishes).plan(MIB, MIB, Some(need), ROOM).unwrap();
+        let plan = Planner::new(growth_config).plan(MIB, MIB, Some(need), SPACE_LIMITS).unwrap();
         assert_eq!(plan.to, 33 * MIB + 4096);
     }
 
@@ -293,8 +294,8 @@ mod tests {
 
     #[test]
     fn the_file_size_limit_is_respected() {
-        let room = Room { size_max: 10_000, ..ROOM };
-        let planner = Planner::new(WISHES);
+        let room = SpaceLimits { size_max: 10_000, ..SPACE_LIMITS };
+        let planner = Planner::new(GROWTH_CONFIG);
         assert_eq!(planner.plan(0, 0, None, room).unwrap().to, 8192);
         let need = Need { start: 8192, least: 12288, end: 12288 };
         assert_eq!(planner.plan(8192, 8192, Some(need), room), None);
@@ -329,8 +330,8 @@ mod tests {
             let least = start + len * 4096;
             let need = Need { start, least, end: least + 8192 };
             prop_assume!(least > physical);
-            let room = Room { free_bytes: free, size_max: u64::MAX, granted_bytes: granted };
-            let plan = Planner::new(WISHES).plan(physical, reserved, Some(need), room).unwrap();
+            let room = SpaceLimits { free_bytes: free, size_max: u64::MAX, granted_bytes: granted };
+            let plan = Planner::new(GROWTH_CONFIG).plan(physical, reserved, Some(need), room).unwrap();
             prop_assert!(plan.from >= physical && plan.from <= start.max(physical));
             prop_assert!(plan.to >= plan.least && plan.least >= least);
             let mut next = Some(plan);
@@ -346,16 +347,18 @@ mod tests {
     /// Every planner of small wishes, before its first step and after it.
     fn planners() -> impl Iterator<Item = Planner> {
         let caps = [0, 3, 4, 8, 12].into_iter();
-        let wishes = caps.flat_map(|cap_bytes| {
+        let growth_config = caps.flat_map(|cap_bytes| {
             let capacities = [None].into_iter().chain((0..=20).step_by(5).map(Some));
-            capacities.map(move |capacity_bytes| Wishes {
+            capacities.map(move |capacity_bytes| GrowthConfig {
                 cap_bytes,
                 capacity_bytes,
                 unit_bytes: UNIT,
                 low_water_quarters: 2,
             })
         });
-        wishes.flat_map(|wishes| [true, false].map(|first| Planner { first, ..Planner::new(wishes) }))
+        growth_config.flat_map(|growth_config| {
+            [true, false].map(|first| Planner { first, ..Planner::new(growth_config) })
+        })
     }
 
     /// Every need of at least up to five bytes, perhaps with others behind it, that the size does not meet.
@@ -367,10 +370,10 @@ mod tests {
         [None].into_iter().chain(needs)
     }
 
-    fn rooms() -> impl Iterator<Item = Room> {
+    fn rooms() -> impl Iterator<Item = SpaceLimits> {
         [0, 32, 64, 1000].into_iter().flat_map(|free_bytes| {
             [0, 4, 9, 100].into_iter().flat_map(move |granted_bytes| {
-                [7, 16, 27, u64::MAX].map(|size_max| Room { free_bytes, size_max, granted_bytes })
+                [7, 16, 27, u64::MAX].map(|size_max| SpaceLimits { free_bytes, size_max, granted_bytes })
             })
         })
     }
@@ -380,7 +383,7 @@ mod tests {
         planner: &Planner,
         physical: u64,
         need: Option<Need>,
-        room: Room,
+        room: SpaceLimits,
         plan: Option<Plan>,
     ) -> bool {
         let whole = |bytes: u64| bytes.div_ceil(UNIT) * UNIT;

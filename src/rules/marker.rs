@@ -21,7 +21,7 @@ pub struct Identity {
     /// Inode number.
     pub inode: u64,
     /// Birth time: seconds, then nanoseconds.
-    pub born: (i64, u32),
+    pub birth_time: (i64, u32),
 }
 
 /// What the space ahead looks like on disk before anything is written to it.
@@ -103,9 +103,9 @@ impl Marker {
         bytes[9] = matches!(self.mode, Mode::Positional) as u8;
         bytes[10] = self.recycled as u8;
         bytes[11] = self.truncations.unwrap_or(0);
-        bytes[12..16].copy_from_slice(&self.identity.born.1.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.identity.birth_time.1.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.identity.inode.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.identity.born.0.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.identity.birth_time.0.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.base.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.grown_from.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.grown_to.to_le_bytes());
@@ -133,7 +133,7 @@ impl Marker {
         Ok(Self {
             identity: Identity {
                 inode: u64::from_le_bytes(field(bytes, 16)),
-                born: (i64::from_le_bytes(field(bytes, 24)), u32::from_le_bytes(field(bytes, 12))),
+                birth_time: (i64::from_le_bytes(field(bytes, 24)), u32::from_le_bytes(field(bytes, 12))),
             },
             prepared: if bytes[8] == 0 { Prepared::Unwritten } else { Prepared::Zeroed },
             mode: if bytes[9] == 0 { Mode::AppendOnly } else { Mode::Positional },
@@ -158,7 +158,7 @@ mod tests {
 
     fn sample() -> Marker {
         Marker {
-            identity: Identity { inode: 77, born: (-5, 999_999_999) },
+            identity: Identity { inode: 77, birth_time: (-5, 999_999_999) },
             prepared: Prepared::Zeroed,
             mode: Mode::Positional,
             recycled: true,

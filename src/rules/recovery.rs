@@ -179,7 +179,7 @@ mod tests {
     use crate::rules::marker::Prepared;
     use proptest::prelude::*;
 
-    const SELF: Identity = Identity { inode: 12, born: (1, 2) };
+    const SELF: Identity = Identity { inode: 12, birth_time: (1, 2) };
     const MARKER: Marker = Marker {
         identity: SELF,
         prepared: Prepared::Unwritten,

@@ -8,21 +8,21 @@
 //! of the two sees the other.
 
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use crate::sync::{Apart, Condvar, Mutex, OnceLock, thread_number};
+use crate::sync::{CachePadded, Condvar, Mutex, OnceLock, thread_number};
 use std::array;
 use std::task::Waker;
 
 /// Counters come in blocks, each made when the first thread needs it, so that a file of few threads stays small.
 const BLOCK: usize = if cfg!(loom) { 2 } else { 64 };
 
-/// As many as `Gate::made` has bits. Threads that run beside so many counters share some: correct, only slower.
+/// As many as `DrainGate::made` has bits. Threads that run beside so many counters share some: correct, only slower.
 const BLOCKS: usize = if cfg!(loom) { 2 } else { 64 };
 
-type Shard = Apart<AtomicU64>;
+type Shard = CachePadded<AtomicU64>;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Gate {
+pub struct DrainGate {
     blocks: [OnceLock<Box<[Shard; BLOCK]>>; BLOCKS],
     /// Which blocks there are, a bit each. Whoever counts itself has seen the bit of its block before it looks at the
     /// gate; so the other side, which looks here after it shut the gate, misses no block that matters.
@@ -35,24 +35,24 @@ pub struct Gate {
 
 /// An operation in flight; it ends when this is dropped.
 #[derive(Debug)]
-pub struct Pass<'a> {
-    gate: &'a Gate,
+pub struct InFlightGuard<'a> {
+    gate: &'a DrainGate,
     shard: &'a Shard,
 }
 
-/// An operation in flight; it ends when this is [given back](Gate::leave).
+/// An operation in flight; it ends when this is [given back](DrainGate::leave).
 #[derive(Debug)]
 #[must_use = "the operation is in flight until it leaves"]
-pub struct Stay {
+pub struct InFlightTicket {
     /// By which its counter is found.
     number: usize,
 }
 
 /// The file to oneself; until dropped, no operation begins.
 #[derive(Debug)]
-pub struct Alone<'a>(&'a Gate);
+pub struct ExclusiveGuard<'a>(&'a DrainGate);
 
-impl Default for Gate {
+impl Default for DrainGate {
     fn default() -> Self {
         Self {
             blocks: array::from_fn(|_| OnceLock::default()),
@@ -64,9 +64,9 @@ impl Default for Gate {
     }
 }
 
-impl Gate {
+impl DrainGate {
     /// Begins an operation; waits while somebody has the file alone.
-    pub fn enter(&self) -> Pass<'_> {
+    pub fn enter(&self) -> InFlightGuard<'_> {
         let shard = self.shard(thread_number());
         while !self.count_in(shard) {
             let mut held = self.lock.lock();
@@ -74,24 +74,24 @@ impl Gate {
                 held = self.changed.wait(held);
             }
         }
-        Pass { gate: self, shard }
+        InFlightGuard { gate: self, shard }
     }
 
     /// Begins an operation, unless somebody has the file alone.
-    pub fn try_pass(&self) -> Option<Pass<'_>> {
+    pub fn try_pass(&self) -> Option<InFlightGuard<'_>> {
         let shard = self.shard(thread_number());
         // Not made, and so not dropped, if it is refused.
-        self.count_in(shard).then(|| Pass { gate: self, shard })
+        self.count_in(shard).then(|| InFlightGuard { gate: self, shard })
     }
 
     /// The same, for one that ends in another place.
-    pub fn try_enter(&self) -> Option<Stay> {
+    pub fn try_enter(&self) -> Option<InFlightTicket> {
         let number = thread_number();
-        self.count_in(self.shard(number)).then(|| Stay { number })
+        self.count_in(self.shard(number)).then(|| InFlightTicket { number })
     }
 
     /// Ends an operation that began with [`try_enter`](Self::try_enter) of this gate.
-    pub fn leave(&self, stay: Stay) {
+    pub fn leave(&self, stay: InFlightTicket) {
         self.count_out(self.shard(stay.number));
         std::mem::forget(stay);
     }
@@ -108,7 +108,7 @@ impl Gate {
     }
 
     /// Waits until every operation has ended, and keeps new ones out. One at a time.
-    pub fn shut(&self) -> Alone<'_> {
+    pub fn shut(&self) -> ExclusiveGuard<'_> {
         let mut held = self.lock.lock();
         while self.shut.swap(true, SeqCst) {
             held = self.changed.wait(held);
@@ -116,7 +116,7 @@ impl Gate {
         while self.in_flight() > 0 {
             held = self.changed.wait(held);
         }
-        Alone(self)
+        ExclusiveGuard(self)
     }
 
     /// Whether the gate was open.
@@ -157,19 +157,19 @@ impl Gate {
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.gate.count_out(self.shard);
     }
 }
 
-impl Drop for Stay {
+impl Drop for InFlightTicket {
     fn drop(&mut self) {
         debug_assert!(std::thread::panicking(), "an operation that never ends");
     }
 }
 
-impl Drop for Alone<'_> {
+impl Drop for ExclusiveGuard<'_> {
     fn drop(&mut self) {
         let mut held = self.0.lock.lock();
         self.0.shut.store(false, SeqCst);
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn nobody_is_inside_while_another_is_alone() {
-        let gate = Gate::default();
+        let gate = DrainGate::default();
         let inside = AtomicI64::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn whoever_wants_to_be_alone_waits_for_those_inside() {
-        let gate = Gate::default();
+        let gate = DrainGate::default();
         let left = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let pass = gate.enter();
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn threads_that_live_at_one_time_share_no_counter() {
         const THREADS: usize = 3 * BLOCK;
-        let gate = Gate::default();
+        let gate = DrainGate::default();
         let all_inside = Barrier::new(THREADS);
         let enter = || {
             let pass = gate.enter();
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_file_has_counters_only_for_the_threads_that_use_it() {
-        let gate = Gate::default();
+        let gate = DrainGate::default();
         drop(gate.enter());
         drop(gate.enter());
         assert_eq!(gate.blocks.iter().filter(|block| block.get().is_some()).count(), 1);
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn more_threads_than_counters_are_counted_all_the_same() {
-        let gate = Gate::default();
+        let gate = DrainGate::default();
         let shard = gate.shard(5);
         assert!(gate.count_in(shard));
         assert_eq!(std::ptr::from_ref(gate.shard(5 + BLOCK * BLOCKS)), std::ptr::from_ref(shard));
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn whoever_must_not_wait_is_refused_and_woken() {
-        let gate = Gate::default();
+        let gate = DrainGate::default();
         let bell = Arc::<Bell>::default();
         assert!(!gate.wake_when_open(bell.clone().into()), "open");
         let alone = gate.shut();
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn whoever_was_refused_does_not_leave() {
-        let gate = Gate::default();
+        let gate = DrainGate::default();
         let alone = gate.shut();
         assert!(gate.try_pass().is_none() && gate.try_enter().is_none());
         drop(alone);
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn whoever_is_not_let_in_is_not_counted_out() {
-        let gate = Gate::default();
+        let gate = DrainGate::default();
         let alone = gate.shut();
         assert!(gate.try_pass().is_none() && gate.try_enter().is_none());
         drop(alone);
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn an_operation_may_end_in_another_thread() {
-        let gate = Gate::default();
+        let gate = DrainGate::default();
         let stay = gate.try_enter().expect("open");
         std::thread::scope(|scope| drop(scope.spawn(|| gate.leave(stay))));
         drop(gate.shut());
@@ -330,14 +330,14 @@ mod tests {
     #[should_panic(expected = "never ends")]
     #[cfg(debug_assertions)]
     fn a_stay_that_is_lost_is_found() {
-        drop(Gate::default().try_enter());
+        drop(DrainGate::default().try_enter());
     }
 }
 
 /// Every order of steps of a few threads (see `scripts/loom`).
 #[cfg(all(test, loom))]
 mod loom_models {
-    use super::Gate;
+    use super::DrainGate;
     use crate::sync::{Condvar, Mutex, explore};
     use loom::cell::UnsafeCell;
     use loom::thread;
@@ -347,7 +347,7 @@ mod loom_models {
     /// A file that many may look at, and one may change alone. Loom reports who does so beside another.
     #[derive(Default)]
     struct Guarded {
-        gate: Gate,
+        gate: DrainGate,
         file: UnsafeCell<()>,
     }
 

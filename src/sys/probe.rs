@@ -95,7 +95,10 @@ pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
     let memory = if aligned { u64::from(stat.stx_dio_mem_align) } else { ALIGNMENT_FALLBACK };
     let block = rustix::fs::fstatvfs(fd)?.f_bsize;
     Ok(Facts {
-        identity: Identity { inode: stat.stx_ino, born: (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec) },
+        identity: Identity {
+            inode: stat.stx_ino,
+            birth_time: (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec),
+        },
         dev: rustix::fs::makedev(major, minor),
         fs: if is_device { rustix::fs::makedev(major, minor) } else { file_system_of(&stat) },
         is_device,

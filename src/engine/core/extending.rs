@@ -7,10 +7,10 @@
 //! on their way, waits aside until they have come back.
 
 use super::{
-    Call, Core, Failure, Few, Member, Outbox, Outcome, Place, Request, Reserved, State, Waiting, Work,
+    Call, Core, Failure, Member, Outbox, Outcome, Place, Request, Reserved, SmallVec1, State, Waiting, Work,
 };
 use crate::error::ErrorKind;
-use crate::rules::flush::{self, Company, Means};
+use crate::rules::flush::{self, FlushContext, SyncMethod};
 use crate::rules::growth::Need;
 use crate::rules::marker::Prepared;
 use crate::rules::merge::{self, Limits, Refusal, SINGLE_APPENDS_MAX, Span};
@@ -54,7 +54,7 @@ impl<T: Clone + PartialEq> Core<T> {
         let alone = self.waiting.is_empty() && self.called.is_none();
         let refusal = match self.waiting.back_mut().or(self.called.as_mut()) {
             None => None,
-            Some(last) => match last.admits(place, member.segment.len(), self.ground.limits) {
+            Some(last) => match last.admits(place, member.segment.len(), self.props.limits) {
                 Ok(()) => {
                     last.push(place, member);
                     return alone;
@@ -63,7 +63,7 @@ impl<T: Clone + PartialEq> Core<T> {
             },
         };
         refusal.into_iter().for_each(|refusal| self.refusals.count(refusal));
-        let mut group = Waiting { members: Few::new(), bytes: 0, begun: false, held_up: false };
+        let mut group = Waiting { members: SmallVec1::new(), bytes: 0, begun: false, held_up: false };
         group.push(place, member);
         self.waiting.push_back(group);
         alone
@@ -167,7 +167,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 Oldest::Waits
             };
         }
-        let unit = if place == Place::End { self.ground.append_unit } else { 1 };
+        let unit = if place == Place::End { self.props.append_unit } else { 1 };
         let fitting = group.fitting(offset, self.sizes.physical / unit * unit);
         let mut ends = group.ends(offset).map(|end| end.next_multiple_of(unit));
         let least = ends.next().expect("a group has members");
@@ -188,8 +188,8 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// Where the next append begins.
     pub(super) fn end_of_file(&self) -> u64 {
-        let next_block = self.sizes.reserved.next_multiple_of(self.ground.append_unit);
-        match self.ground.tail {
+        let next_block = self.sizes.reserved.next_multiple_of(self.props.append_unit);
+        match self.props.tail {
             Tail::Pad if !self.would_show_old_content(next_block) => next_block,
             Tail::Pad | Tail::Rewrite => self.sizes.reserved,
         }
@@ -210,12 +210,12 @@ impl<T: Clone + PartialEq> Core<T> {
     /// The end of what no append will write again.
     fn full_blocks(&self) -> u64 {
         let written = self.sizes.written;
-        if self.ground.is_device { written } else { written - written % self.ground.append_unit }
+        if self.props.is_device { written } else { written - written % self.props.append_unit }
     }
 
     /// Whether what begins at `offset`, at the end of the file or beyond, begins in a block that is being written.
     fn shares_a_block(&self, offset: u64) -> bool {
-        let unit = self.ground.append_unit;
+        let unit = self.props.append_unit;
         let reserved = self.sizes.reserved;
         let last = Span { start: reserved / unit * unit, end: reserved.next_multiple_of(unit) };
         offset < last.end && (self.in_flight > 0 || self.positional.touches(last))
@@ -276,8 +276,8 @@ impl<T: Clone + PartialEq> Core<T> {
         let count = count.min(group.members.len());
         let records = group.place() == Place::End;
         let mut end = offset;
-        let mut segments = Few::with_capacity(count);
-        let mut members = Few::with_capacity(count);
+        let mut segments = SmallVec1::with_capacity(count);
+        let mut members = SmallVec1::with_capacity(count);
         let mut durable = false;
         for (_, member) in group.members.drain(..count) {
             members.push((member.token, end));
@@ -295,7 +295,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 self.refusals.count(Refusal::Gap);
             }
         }
-        let unit = self.ground.append_unit;
+        let unit = self.props.append_unit;
         let blocks_end = if records { end.next_multiple_of(unit) } else { end };
         // What a failed one leaves in the last block must go as well.
         let extends = self.space.prepared.is_none().then_some(self.sizes.reserved);
@@ -305,31 +305,32 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.zeros_to = self.space.zeros_to.max(blocks_end);
         let head = if records { self.head(offset, end) } else { 0 };
         let allocates = self.space.prepared.is_none();
-        let means = durable.then(|| if head > 0 { Means::SharedFlush } else { self.means(allocates) });
+        let sync_method =
+            durable.then(|| if head > 0 { SyncMethod::SharedFlush } else { self.sync_method(allocates) });
         let id = self.next_id();
         let owner = members[0].0.clone();
-        let work = Work::Write { segments, offset, head, means, extends, records, composed: None };
+        let work = Work::Write { segments, offset, head, sync_method, extends, records, composed: None };
         out.requests.push(Request { id, owner, work });
-        self.reserved.push_back(Reserved { id, span, members, durable, state: State::InFlight(means) });
+        self.reserved.push_back(Reserved { id, span, members, durable, state: State::InFlight(sync_method) });
         self.in_flight += 1;
     }
 
     /// How much of a request of records goes out by itself, first: a block that was begun, so that no call crosses from
     /// written to unwritten space. Zeros are written, too.
     fn head(&self, offset: u64, end: u64) -> u64 {
-        let unit = self.ground.append_unit;
+        let unit = self.props.append_unit;
         let begun_to = offset.next_multiple_of(unit);
         let crosses = offset < begun_to && begun_to < end;
         if crosses && self.space.prepared != Some(Prepared::Zeroed) { unit } else { 0 }
     }
 
-    pub(super) fn means(&self, allocates: bool) -> Means {
-        flush::means(Company {
-            writes_through: self.ground.writes_through,
-            is_device: self.ground.is_device,
+    pub(super) fn sync_method(&self, allocates: bool) -> SyncMethod {
+        flush::sync_method(FlushContext {
+            writes_through: self.props.writes_through,
+            is_device: self.props.is_device,
             others_in_flight: self.in_flight > 0 || self.positional.in_flight() > 0 || self.flushes.running(),
             unstable_below: self.sizes.durable < self.sizes.written || !self.waiting.is_empty(),
-            allocates: allocates && !self.ground.without_journal,
+            allocates: allocates && !self.props.without_journal,
         })
     }
 
@@ -338,9 +339,9 @@ impl<T: Clone + PartialEq> Core<T> {
         self.in_flight -= 1;
         let grows_ahead = self.space.prepared.is_some();
         let part = &mut self.reserved[index];
-        let State::InFlight(means) = part.state else { unreachable!("a request comes back once") };
+        let State::InFlight(sync_method) = part.state else { unreachable!("a request comes back once") };
         let Err(failure) = result else {
-            part.state = State::Written { synced: means == Some(Means::Dsync) };
+            part.state = State::Written { synced: sync_method == Some(SyncMethod::Dsync) };
             return;
         };
         let no_space = matches!(failure.kind, ErrorKind::NoSpace(_));

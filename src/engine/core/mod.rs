@@ -22,7 +22,7 @@ mod space;
 
 use crate::buffer::{Buffer, Segment};
 use crate::error::{Error, ErrorKind};
-use crate::rules::flush::{Flushes, Generation, Means};
+use crate::rules::flush::{Flushes, Generation, SyncMethod};
 use crate::rules::growth::{Need, Plan, Planner};
 use crate::rules::marker::{Identity, Marker, Mode, Prepared};
 use crate::rules::merge::{FULL_REQUESTS_MAX, Limits, Refusals, Span};
@@ -35,7 +35,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A list that is most often of one: a lone writer needs no memory for it.
-pub(in crate::engine) type Few<T> = SmallVec<[T; 1]>;
+pub(in crate::engine) type SmallVec1<T> = SmallVec<[T; 1]>;
 
 /// What came of an operation: the offset written, or what stood in the way.
 pub type Outcome = Result<u64, ErrorKind>;
@@ -53,11 +53,11 @@ pub struct Request<T> {
 pub enum Work {
     /// Write the segments one behind the other, all or nothing.
     Write {
-        segments: Few<Segment>,
+        segments: SmallVec1<Segment>,
         offset: u64,
         /// So many bytes go out by a call of their own, before the others; of records, of the blocks that they become.
         head: u64,
-        means: Option<Means>,
+        sync_method: Option<SyncMethod>,
         /// The end of the file, if the write itself moves i_size: to be restored if the write fails.
         extends: Option<u64>,
         /// The segments are records of any length, to be packed into blocks before they go out.
@@ -80,7 +80,7 @@ impl Work {
 
     /// Whether it is a flush, or carries one.
     pub fn flushes(&self) -> bool {
-        matches!(self, Self::Flush | Self::Write { means: Some(Means::Dsync), .. })
+        matches!(self, Self::Flush | Self::Write { sync_method: Some(SyncMethod::Dsync), .. })
     }
 }
 
@@ -120,16 +120,21 @@ pub enum Dio {
 /// What a step of the machine gave: requests to perform, outcomes to hand back, and whether to start the grower.
 #[derive(Debug)]
 pub struct Outbox<T> {
-    pub requests: Few<Request<T>>,
+    pub requests: SmallVec1<Request<T>>,
     /// Each with its owner, one of those who wait for it; to be given back by `on_called`.
-    pub calls: Few<(T, Call)>,
-    pub outcomes: Few<(T, Outcome)>,
+    pub calls: SmallVec1<(T, Call)>,
+    pub outcomes: SmallVec1<(T, Outcome)>,
     pub start_grower: bool,
 }
 
 impl<T> Default for Outbox<T> {
     fn default() -> Self {
-        Self { requests: Few::new(), calls: Few::new(), outcomes: Few::new(), start_grower: false }
+        Self {
+            requests: SmallVec1::new(),
+            calls: SmallVec1::new(),
+            outcomes: SmallVec1::new(),
+            start_grower: false,
+        }
     }
 }
 
@@ -141,7 +146,7 @@ impl<T> Outbox<T> {
 
 /// What the file is, and what its file system does.
 #[derive(Clone, Copy, Debug)]
-pub struct Ground {
+pub struct FileProps {
     pub identity: Identity,
     pub limits: Limits,
     /// Appends are packed into blocks of this.
@@ -162,7 +167,7 @@ pub struct Ground {
     pub epoch: u32,
 }
 
-impl Ground {
+impl FileProps {
     /// Of a file that does not grow ahead.
     pub fn of(facts: &Facts) -> Self {
         Self {
@@ -205,7 +210,7 @@ pub(in crate::engine) struct Member<T> {
 struct Waiting<T> {
     /// Appends in the order in which they came. Positional writes have none among each other, and stand by their
     /// offsets.
-    members: Few<(Place, Member<T>)>,
+    members: SmallVec1<(Place, Member<T>)>,
     bytes: u64,
     /// Some of them have gone already: only those that stand side by side share a request.
     begun: bool,
@@ -226,14 +231,14 @@ struct Reserved<T> {
     /// From the end of the one before: a hole left on purpose is part of it.
     span: Span,
     /// With the offset of each.
-    members: Few<(T, u64)>,
+    members: SmallVec1<(T, u64)>,
     durable: bool,
     state: State,
 }
 
 #[derive(Clone, Debug)]
 enum State {
-    InFlight(Option<Means>),
+    InFlight(Option<SyncMethod>),
     Written { synced: bool },
     Failed(ErrorKind),
 }
@@ -273,7 +278,7 @@ struct Space {
 #[derive(Debug)]
 pub struct Core<T> {
     sizes: Sizes,
-    ground: Ground,
+    props: FileProps,
     waiting: VecDeque<Waiting<T>>,
     /// Those whose first member is called to send them out. They are before all in `waiting`.
     called: Option<Waiting<T>>,
@@ -304,10 +309,10 @@ pub struct Core<T> {
 
 impl<T: Clone + PartialEq> Core<T> {
     /// A file of `len` bytes, all of it stable. `held` is what recovery left to the caller.
-    pub fn new(len: u64, ground: Ground, planner: Planner, held: Option<Marker>) -> Self {
+    pub fn new(len: u64, props: FileProps, planner: Planner, held: Option<Marker>) -> Self {
         Self {
             sizes: Sizes::settled(len),
-            ground,
+            props,
             waiting: VecDeque::new(),
             called: None,
             reserved: VecDeque::new(),
@@ -327,7 +332,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 announced: None,
                 mode: held.map_or(Mode::AppendOnly, |marker| marker.mode),
                 jumped: false,
-                prepared: ground.prepared,
+                prepared: props.prepared,
                 held,
                 old_to: 0,
                 zeros_to: 0,
@@ -366,7 +371,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 Err("it does not grow ahead (asked not to, a block device, or the log says why), so a crash \
                          could not be recovered from")
             }
-            Some(_) if !self.ground.overwrites_in_place => Err(
+            Some(_) if !self.props.overwrites_in_place => Err(
                 "this file system would write elsewhere (btrfs does without `chattr +C`), so there is nothing to reuse",
             ),
             Some(_) => Ok(()),
@@ -416,7 +421,7 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Takes operations that were submitted together, each with whether it is durable: they go out together, as few
     /// requests. Whoever submitted them is awake.
     pub fn submit(&mut self, batch: impl IntoIterator<Item = (T, Dio, bool)>, out: &mut Outbox<T>) {
-        let mut overwrites = Few::new();
+        let mut overwrites = SmallVec1::new();
         let is_idle = self.in_flight == 0;
         for (token, dio, durable) in batch {
             match dio {

@@ -6,7 +6,7 @@
 
 use super::{Member, Outbox, Request, Work};
 use crate::error::ErrorKind;
-use crate::rules::flush::Means;
+use crate::rules::flush::SyncMethod;
 use crate::rules::merge::{self, Limits, Refusal, Refusals, Span};
 
 /// A request in flight, and what it carries.
@@ -15,7 +15,7 @@ pub(super) struct InFlight<T> {
     id: u64,
     span: Span,
     pub members: Vec<(Span, Member<T>)>,
-    pub means: Option<Means>,
+    pub sync_method: Option<SyncMethod>,
 }
 
 /// A write that waits.
@@ -89,7 +89,7 @@ impl<T: Clone> Positional<T> {
         &mut self,
         id: u64,
         members: Vec<(Span, Member<T>)>,
-        means: Option<Means>,
+        sync_method: Option<SyncMethod>,
         out: &mut Outbox<T>,
     ) {
         let span = Span { start: members[0].0.start, end: members[members.len() - 1].0.end };
@@ -99,13 +99,13 @@ impl<T: Clone> Positional<T> {
             segments,
             offset: span.start,
             head: 0,
-            means,
+            sync_method,
             extends: None,
             records: false,
             composed: None,
         };
         out.requests.push(Request { id, owner, work });
-        self.in_flight.push(InFlight { id, span, members, means });
+        self.in_flight.push(InFlight { id, span, members, sync_method });
     }
 
     /// Request `id` came back.
@@ -137,7 +137,7 @@ impl<T: Clone> Positional<T> {
             *next_id += 1;
             let members: Vec<_> = run.into_iter().map(|write| (write.span, write.member)).collect();
             let durable = members.iter().any(|(_, member)| member.durable);
-            self.send(*next_id, members, durable.then_some(Means::SharedFlush), out);
+            self.send(*next_id, members, durable.then_some(SyncMethod::SharedFlush), out);
         }
     }
 

@@ -11,10 +11,10 @@
 //! kernel then extends for another program's. So nothing that extends the file goes out until the space ahead is given
 //! up, and the marker away.
 
-use super::{Core, Failure, Few, GrowthJob, Outbox, Place};
+use super::{Core, Failure, GrowthJob, Outbox, Place, SmallVec1};
 use crate::error::ErrorKind;
 use crate::os_error;
-use crate::rules::growth::{Need, Plan, Room};
+use crate::rules::growth::{Need, Plan, SpaceLimits};
 use crate::rules::marker::{Marker, Mode};
 use crate::rules::policy::Tail;
 
@@ -79,11 +79,11 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// Above this nobody of ours ever wrote, and nothing was there before.
     pub fn ours_to(&self) -> u64 {
-        self.sizes.reserved.max(self.space.old_to).next_multiple_of(self.ground.append_unit)
+        self.sizes.reserved.max(self.space.old_to).next_multiple_of(self.props.append_unit)
     }
 
     /// The grower asks for its next job. Without one it must end.
-    pub fn next_growth(&mut self, room: Room, out: &mut Outbox<T>) -> Option<GrowthJob> {
+    pub fn next_growth(&mut self, room: SpaceLimits, out: &mut Outbox<T>) -> Option<GrowthJob> {
         while self.wants_growth() {
             let sizes = self.sizes;
             if self.space.ends {
@@ -114,7 +114,11 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// The step that the marker on disk announces, if it still serves.
-    pub(super) fn take_announced(&mut self, missing: Option<Need>, room: Room) -> Option<(Marker, Plan)> {
+    pub(super) fn take_announced(
+        &mut self,
+        missing: Option<Need>,
+        room: SpaceLimits,
+    ) -> Option<(Marker, Plan)> {
         let plan = self.space.announced.take()?;
         let marker = self.space.marker?;
         if marker.mode != self.space.mode || marker.grown_to != plan.to {
@@ -127,7 +131,7 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// The file was grown to `physical`: the marker to stand while writers use that space. It announces the next step
     /// as well, so that one sync makes this growth durable and the next one possible.
-    pub fn announce(&mut self, done: Plan, physical: u64, room: Room) -> Marker {
+    pub fn announce(&mut self, done: Plan, physical: u64, room: SpaceLimits) -> Marker {
         self.space.planner.carried_out(done, physical);
         let Some(plan) = self.space.planner.plan(physical, physical, None, room) else {
             return self.next_marker(physical, physical);
@@ -141,19 +145,19 @@ impl<T: Clone + PartialEq> Core<T> {
         let (base, recycled) = match self.space.held {
             Some(held) => (held.base, held.recycled),
             // The next record begins at a block: below, a hole may be meant.
-            None if self.ground.tail == Tail::Pad && durable >= self.space.old_to => {
-                (durable.next_multiple_of(self.ground.append_unit), false)
+            None if self.props.tail == Tail::Pad && durable >= self.space.old_to => {
+                (durable.next_multiple_of(self.props.append_unit), false)
             }
             None => (durable, durable < self.space.old_to),
         };
         Marker {
-            identity: self.ground.identity,
+            identity: self.props.identity,
             prepared: self.space.prepared.expect("only files that grow have a marker"),
             mode: self.space.mode,
             recycled,
             base,
             // Extents end at blocks, so ours may reach as far.
-            grown_from: grown_from.next_multiple_of(self.ground.append_unit),
+            grown_from: grown_from.next_multiple_of(self.props.append_unit),
             grown_to,
             epoch: self.next_epoch(),
             truncations: Some(self.space.truncations),
@@ -183,8 +187,8 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// For the next marker that goes to the disk.
     pub fn next_epoch(&mut self) -> u32 {
-        self.ground.epoch = self.ground.epoch.wrapping_add(1);
-        self.ground.epoch
+        self.props.epoch = self.props.epoch.wrapping_add(1);
+        self.props.epoch
     }
 
     /// The marker is durable on disk.
@@ -256,14 +260,14 @@ impl<T: Clone + PartialEq> Core<T> {
         let end_of_file = self.end_of_file();
         let at_the_end = need.start <= end_of_file;
         self.space.exhausted |= at_the_end;
-        let unit = self.ground.append_unit;
+        let unit = self.props.append_unit;
         let is_refused = |place: Place, len: u64| match place {
             // Each as if it were the only one: those behind a refused one move.
             Place::End => at_the_end && (end_of_file + len).next_multiple_of(unit) >= need.least,
             Place::At(offset) => offset + len >= need.least,
         };
         for group in &mut self.waiting {
-            let (refused, kept): (Few<_>, _) =
+            let (refused, kept): (SmallVec1<_>, _) =
                 group.members.drain(..).partition(|(place, member)| is_refused(*place, member.segment.len()));
             group.members = kept;
             group.bytes = group.members.iter().map(|(_, member)| member.segment.len()).sum();

@@ -1,6 +1,6 @@
 //! What a queue gives back of an operation.
 
-use super::What;
+use super::OpKind;
 use crate::buffer::{Buffer, Memory};
 use crate::error::{Operation, Result};
 
@@ -20,7 +20,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    pub(crate) fn new(tag: u64, what: What, memory: Option<Memory>, result: Result<u64>) -> Self {
+    pub(crate) fn new(tag: u64, what: OpKind, memory: Option<Memory>, result: Result<u64>) -> Self {
         Self { tag, operation: what.operation(), buffer: memory.and_then(Memory::into_buffer), result }
     }
 }

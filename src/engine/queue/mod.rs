@@ -10,6 +10,7 @@
 
 mod completion;
 mod files;
+mod op_kind;
 mod operations;
 mod own;
 mod requests;
@@ -19,13 +20,12 @@ mod tasks;
 mod tests;
 mod transfers;
 mod wakeup;
-mod what;
 
 pub use completion::Completion;
+pub(crate) use op_kind::OpKind;
 pub(super) use own::let_go_of_closed;
 pub(crate) use own::settle_own;
 pub(crate) use settings::Settings;
-pub(crate) use what::What;
 
 use super::Engine;
 use super::abort::AbortOnPanic;
@@ -114,7 +114,7 @@ impl Driver {
     pub fn queue(
         &mut self,
         file: &FileHandle,
-        what: What,
+        what: OpKind,
         buffer: Option<Memory>,
         tag: u64,
     ) -> Result<(), Option<Memory>> {
@@ -125,7 +125,7 @@ impl Driver {
             _ if !self.process.is_current() => Some(ErrorKind::Forked),
             // Not even its gate can be asked, which the parent may have shut.
             FileHandle::Shared { process, .. } if !process.is_current() => Some(ErrorKind::Forked),
-            FileHandle::Reader(_) if !matches!(what, What::Read(_)) => Some(ErrorKind::ReadOnly),
+            FileHandle::Reader(_) if !matches!(what, OpKind::Read(_)) => Some(ErrorKind::ReadOnly),
             _ => None,
         };
         if let Some(kind) = refusal {
@@ -152,8 +152,8 @@ impl Driver {
 
     /// Reads through a read-only handle where no engine of this process is: at once, since others may cut the file
     /// meanwhile, which only looking before and after can find.
-    fn read_beside(&mut self, reader: &Reader, what: What, mut buffer: Option<Memory>, tag: u64) {
-        let What::Read(offset) = what else { unreachable!("only reads come here") };
+    fn read_beside(&mut self, reader: &Reader, what: OpKind, mut buffer: Option<Memory>, tag: u64) {
+        let OpKind::Read(offset) = what else { unreachable!("only reads come here") };
         let into = buffer.as_deref_mut().expect("a read has a buffer");
         let result = reader.read_beside_others(into, offset).map(|read| read as u64);
         self.operations.complete(Completion::new(tag, what, buffer, result));

@@ -2,7 +2,7 @@
 
 use super::completion::Completion;
 use super::transfers::{Purpose, Running};
-use super::{Driver, What};
+use super::{Driver, OpKind};
 use crate::buffer::Memory;
 use crate::engine::Course;
 use crate::engine::core::{Dio, Outcome};
@@ -12,7 +12,7 @@ use crate::engine::reading::Reading;
 use crate::engine::token::Token;
 use crate::error::{ErrorKind, Operation, Result};
 use crate::os_error;
-use crate::sync::inflight::Stay;
+use crate::sync::inflight::InFlightTicket;
 use slab::Slab;
 use std::collections::VecDeque;
 use std::io;
@@ -21,7 +21,7 @@ use std::io;
 #[derive(Debug)]
 pub(super) struct Pending {
     pub tag: u64,
-    pub what: What,
+    pub what: OpKind,
     pub file: usize,
     pub durable: bool,
     pub buffer: Option<Memory>,
@@ -30,7 +30,7 @@ pub(super) struct Pending {
     /// How far a read is, and memory that the kernel may be filling for it.
     pub reading: Option<Reading>,
     /// Counted in while it is submitted and not finished; operations on devices are not.
-    pub stay: Option<Stay>,
+    pub stay: Option<InFlightTicket>,
     /// The read-only handle that it reads for beside the engine of the file.
     pub reader: Option<Reader>,
 }
@@ -167,10 +167,10 @@ impl Driver {
         }
         let data = operation.buffer.as_deref();
         let course = match (operation.what, data) {
-            (What::Append, Some(data)) => engine.course_of_append(data),
-            (What::Write(offset), Some(data)) => engine.course_of_write(data, offset, operation.durable),
-            (What::Read(offset), Some(data)) => Ok(engine.course_of_read(data, offset)),
-            (What::Sync, _) => Ok(Course::Core(Dio::Sync)),
+            (OpKind::Append, Some(data)) => engine.course_of_append(data),
+            (OpKind::Write(offset), Some(data)) => engine.course_of_write(data, offset, operation.durable),
+            (OpKind::Read(offset), Some(data)) => Ok(engine.course_of_read(data, offset)),
+            (OpKind::Sync, _) => Ok(Course::Core(Dio::Sync)),
             (_, None) => unreachable!("only a sync has no buffer"),
         };
         match course {
@@ -180,7 +180,7 @@ impl Driver {
             Ok(Course::Direct(bytes)) => {
                 operation.bytes = bytes;
                 let transfer = match (operation.what, data) {
-                    (What::Read(offset), Some(into)) => {
+                    (OpKind::Read(offset), Some(into)) => {
                         let reading = Reading::of(into, offset, bytes, engine.alignment);
                         operation.reading.insert(reading).transfer()
                     }
@@ -241,7 +241,7 @@ impl Driver {
     /// Reads through a read-only handle what this process does not write, at once.
     fn read_without_writer(&mut self, number: usize) {
         let operation = &mut self.operations.pending[number];
-        let (Some(reader), What::Read(offset)) = (&operation.reader, operation.what) else {
+        let (Some(reader), OpKind::Read(offset)) = (&operation.reader, operation.what) else {
             unreachable!("only reads have a reader")
         };
         let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
@@ -258,7 +258,7 @@ impl Driver {
         let result = match (what, &operation.reader) {
             // It was closed meanwhile, so what it thought to be there may have been cut.
             (_, Some(reader)) if !reader.is_beside(engine) => return self.read_without_writer(number),
-            (What::Read(_), _) => {
+            (OpKind::Read(_), _) => {
                 let reading = operation.reading.as_mut().expect("it was begun");
                 let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
                 let Some(result) = reading.took(into, result) else {
@@ -284,7 +284,7 @@ impl Driver {
         let engine = &self.files[operation.file].engine;
         let bytes = operation.buffer.as_ref().map_or(0, |buffer| buffer.len() as u64);
         let result = match (outcome, operation.what) {
-            (Ok(offset), What::Append) => {
+            (Ok(offset), OpKind::Append) => {
                 engine.count_append(bytes);
                 Ok(offset)
             }

@@ -6,7 +6,7 @@
 
 use crate::buffer::{Kept, Segment};
 use crate::engine::handle::FileHandle;
-use crate::engine::queue::What;
+use crate::engine::queue::OpKind;
 use crate::error::Result;
 use crate::sync::Mutex;
 use std::fmt;
@@ -16,7 +16,7 @@ use std::task::{Poll, Waker};
 /// See the module.
 pub(crate) struct Slot<K: ?Sized> {
     pub target: Arc<FileHandle>,
-    pub what: What,
+    pub what: OpKind,
     lent: Option<Segment>,
     stage: Mutex<Stage>,
     kept: K,
@@ -40,7 +40,7 @@ impl<M> Slot<Kept<M>> {
     /// An operation with memory of which it uses these bytes, if any.
     pub fn new(
         target: Arc<FileHandle>,
-        what: What,
+        what: OpKind,
         memory: M,
         bytes: Option<fn(&mut M) -> Segment>,
         waker: Waker,

@@ -3,7 +3,7 @@
 use super::{Listed, Presence, Reactor};
 use crate::backend::ring::Bell;
 use crate::buffer::Memory;
-use crate::engine::queue::{Driver, What};
+use crate::engine::queue::{Driver, OpKind};
 use crate::error::{ErrorKind, Result};
 use crate::sync::{now, yield_now};
 use slab::Slab;
@@ -168,7 +168,7 @@ impl Worker {
             // One at a time: meanwhile whoever was woken may finish more.
             let Some(done) = self.driver.borrow_mut().next() else { break };
             let slot = self.begun.borrow_mut().remove(done.tag as usize);
-            if !matches!(slot.what, What::Read(_)) {
+            if !matches!(slot.what, OpKind::Read(_)) {
                 self.told.set(self.told.get() + 1);
             }
             tell(slot, done.result);

@@ -132,9 +132,9 @@ fn the_markers_of_a_file_differ() {
     let mut core = bare_core();
     let data = record(1, 1);
     core.append(1, Segment::of(&data), false, &mut Outbox::default());
-    let first = core.next_growth(ROOM, &mut Outbox::default()).expect("there is no space yet");
+    let first = core.next_growth(SPACE_LIMITS, &mut Outbox::default()).expect("there is no space yet");
     let plan = first.plan.expect("space is asked for");
-    let second = core.announce(plan, plan.to, ROOM);
+    let second = core.announce(plan, plan.to, SPACE_LIMITS);
     let third = core.recycling_marker();
     assert!(first.marker.epoch != second.epoch && second.epoch != third.epoch);
 }
@@ -145,13 +145,13 @@ fn markers_count_truncations_and_no_growth() {
     let mut core = bare_core();
     let data = record(1, 1);
     core.append(1, Segment::of(&data), false, &mut Outbox::default());
-    let first = core.next_growth(ROOM, &mut Outbox::default()).expect("there is no space yet");
+    let first = core.next_growth(SPACE_LIMITS, &mut Outbox::default()).expect("there is no space yet");
     let plan = first.plan.expect("space is asked for");
-    let second = core.announce(plan, plan.to, ROOM);
+    let second = core.announce(plan, plan.to, SPACE_LIMITS);
     assert!(first.marker.only_grew_until(&second));
     let third = core.truncating_marker(second, 0);
     assert!(!second.only_grew_until(&third));
-    let fourth = core.announce(plan, plan.to, ROOM);
+    let fourth = core.announce(plan, plan.to, SPACE_LIMITS);
     assert!(third.only_grew_until(&fourth) && !second.only_grew_until(&fourth));
     let fifth = core.recycling_marker();
     assert!(!fourth.only_grew_until(&fifth));
@@ -233,9 +233,9 @@ fn close_lets_others_in_last() {
         path: Path::new("watched").into(),
         process: Process::current(),
         fs: FileSystems::default(),
-        ground: ground(Some(Prepared::Unwritten)),
+        props: props(Some(Prepared::Unwritten)),
         alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
-        wishes: WISHES,
+        growth_config: GROWTH_CONFIG,
         recovery: Recovery::clean(0),
         held: None,
     }));
@@ -297,9 +297,9 @@ fn on_a_device_that_writes_through_nobody_shares_a_flush() {
             path: Path::new("device").into(),
             process: Process::current(),
             fs: FileSystems::default(),
-            ground: Ground { is_device: true, writes_through, ..ground(None) },
+            props: FileProps { is_device: true, writes_through, ..props(None) },
             alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
-            wishes: WISHES,
+            growth_config: GROWTH_CONFIG,
             recovery: Recovery::clean(4 * BLOCK_BYTES),
             held: None,
         }));

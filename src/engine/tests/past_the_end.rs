@@ -16,7 +16,7 @@ struct Bench {
 impl Bench {
     /// An empty file; a write of its first block is in flight, and there is space for more if it grows ahead.
     fn new(prepared: Option<Prepared>) -> Self {
-        let core = Core::new(0, ground(prepared), Planner::new(WISHES), None);
+        let core = Core::new(0, props(prepared), Planner::new(GROWTH_CONFIG), None);
         let mut bench = Self { core, out: Outbox::default(), data: record(1, BLOCKS) };
         bench.write(0, 0, 1);
         run_grower(&mut bench.core, &mut bench.out);

@@ -21,7 +21,7 @@ fn ways() -> impl Iterator<Item = Way> {
 
 impl Way {
     fn open(self, disk: Disk) -> Result<SimFile, ErrorKind> {
-        open_as(disk, Ground { tail: self.tail, ..ground(self.prepared) }, FileSystems::default())
+        open_as(disk, FileProps { tail: self.tail, ..props(self.prepared) }, FileSystems::default())
     }
 }
 

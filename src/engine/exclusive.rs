@@ -45,7 +45,7 @@ impl Engine {
         if self.is_device {
             return Err(fail(ErrorKind::Unsupported("the size of a block device is fixed".into())));
         }
-        self.alone(|| {
+        self.exclusively(|| {
             // A growth that failed meanwhile may have left a marker that nobody knows of.
             self.check_usable(Operation::SetLen)?;
             self.cut_to(len).map_err(|error| fail(self.kind_of(Operation::SetLen, &error)))
@@ -55,7 +55,7 @@ impl Engine {
     /// Gives up what the file holds, and keeps its space.
     pub fn recycle(&self) -> Result<()> {
         self.check_usable(Operation::Recycle)?;
-        self.alone(|| {
+        self.exclusively(|| {
             self.check_usable(Operation::Recycle)?;
             if let Err(why) = self.lock().can_recycle() {
                 return Err(self.error(Operation::Recycle, None, ErrorKind::Unsupported(why.into())));
@@ -69,7 +69,7 @@ impl Engine {
     }
 
     /// Makes a change with nothing in flight, and no growth.
-    fn alone<R>(&self, change: impl FnOnce() -> R) -> R {
+    fn exclusively<R>(&self, change: impl FnOnce() -> R) -> R {
         queue::settle_own();
         let _alone = self.gate.shut();
         self.stop_grower();

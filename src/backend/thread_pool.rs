@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 /// See the module.
-pub(super) struct Hands {
+pub(super) struct ThreadPool {
     offers: Arc<Offers>,
     threads: Mutex<Vec<JoinHandle>>,
     threads_max: usize,
@@ -50,7 +50,7 @@ struct State<R> {
     results: Vec<Option<std::thread::Result<R>>>,
 }
 
-impl Hands {
+impl ThreadPool {
     /// At most so many threads, started when they are needed.
     pub fn new(threads_max: usize) -> Self {
         Self { offers: Arc::default(), threads: Mutex::new(Vec::new()), threads_max }
@@ -154,13 +154,13 @@ impl<R: Send> Batch for Calls<R> {
     }
 }
 
-impl Drop for Hands {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-impl fmt::Debug for Hands {
+impl fmt::Debug for ThreadPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hands").field("threads_max", &self.threads_max).finish_non_exhaustive()
     }
@@ -178,16 +178,16 @@ mod tests {
     #[test]
     fn results_come_in_the_order_of_the_calls() {
         for threads in 0..3 {
-            let hands = Hands::new(threads);
+            let pool = ThreadPool::new(threads);
             for count in 0..5 {
-                assert_eq!(hands.all(numbers(count)), (0..count).collect::<Vec<_>>());
+                assert_eq!(pool.all(numbers(count)), (0..count).collect::<Vec<_>>());
             }
         }
     }
 
     #[test]
     fn calls_run_at_the_same_time() {
-        let hands = Hands::new(2);
+        let pool = ThreadPool::new(2);
         let barrier = Arc::new(Barrier::new(3));
         let meet = |barrier: Arc<Barrier>| {
             Box::new(move || {
@@ -195,17 +195,17 @@ mod tests {
             }) as Call<()>
         };
         // It would hang if one waited for the other.
-        hands.all((0..3).map(|_| meet(barrier.clone())).collect());
+        pool.all((0..3).map(|_| meet(barrier.clone())).collect());
     }
 
     #[test]
     fn many_callers_share_the_hands() {
-        let hands = Hands::new(2);
+        let pool = ThreadPool::new(2);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for count in 0..200 {
-                        assert_eq!(hands.all(numbers(count % 6)).len(), count % 6);
+                        assert_eq!(pool.all(numbers(count % 6)).len(), count % 6);
                     }
                 });
             }
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_on_offer_while_all_hands_are_held_up() {
-        let hands = Hands::new(1);
+        let pool = ThreadPool::new(1);
         // For the caller, the hand, and whoever lets them go on; twice.
         let barrier = Arc::new(Barrier::new(3));
         let meet = |barrier: Arc<Barrier>| {
@@ -224,12 +224,12 @@ mod tests {
             }) as Call<()>
         };
         std::thread::scope(|scope| {
-            scope.spawn(|| hands.all(vec![meet(barrier.clone()), meet(barrier.clone())]));
+            scope.spawn(|| pool.all(vec![meet(barrier.clone()), meet(barrier.clone())]));
             barrier.wait();
             for _ in 0..100 {
-                hands.all(numbers(3));
+                pool.all(numbers(3));
             }
-            let left = hands.offers.open.lock().batches.len();
+            let left = pool.offers.open.lock().batches.len();
             barrier.wait();
             assert_eq!(left, 0);
         });
@@ -238,25 +238,25 @@ mod tests {
     /// The child of a fork would wait for them for ever when it drops what is left of a volume that its parent closed.
     #[test]
     fn hands_that_have_ended_leave_no_thread_to_wait_for() {
-        let hands = Hands::new(2);
-        hands.all(numbers(3));
-        assert_eq!(hands.threads.lock().len(), 2);
-        hands.end();
-        assert!(hands.threads.lock().is_empty());
+        let pool = ThreadPool::new(2);
+        pool.all(numbers(3));
+        assert_eq!(pool.threads.lock().len(), 2);
+        pool.end();
+        assert!(pool.threads.lock().is_empty());
     }
 
     #[test]
     fn a_panic_reaches_the_caller_after_the_others_have_ended() {
-        let hands = Hands::new(1);
+        let pool = ThreadPool::new(1);
         let ended = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let flag = ended.clone();
         let calls: Vec<Call<()>> = vec![
             Box::new(|| panic!("on purpose")),
             Box::new(move || flag.store(true, std::sync::atomic::Ordering::SeqCst)),
         ];
-        assert!(catch_unwind(AssertUnwindSafe(|| hands.all(calls))).is_err());
+        assert!(catch_unwind(AssertUnwindSafe(|| pool.all(calls))).is_err());
         assert!(ended.load(std::sync::atomic::Ordering::SeqCst));
-        assert_eq!(hands.all(numbers(3)), [0, 1, 2]);
+        assert_eq!(pool.all(numbers(3)), [0, 1, 2]);
     }
 }
 
@@ -283,10 +283,10 @@ mod models {
     #[test]
     fn loom_two_callers_share_one_hand() {
         explore(2, || {
-            let (hands, count) = (Arc::new(Hands::new(1)), Arc::new(AtomicUsize::new(0)));
-            let (other, calls) = (hands.clone(), counted(&count));
+            let (pool, count) = (Arc::new(ThreadPool::new(1)), Arc::new(AtomicUsize::new(0)));
+            let (other, calls) = (pool.clone(), counted(&count));
             let beside = loom::thread::spawn(move || other.all(calls));
-            assert_eq!(hands.all(counted(&count)), [0, 1]);
+            assert_eq!(pool.all(counted(&count)), [0, 1]);
             assert_eq!(beside.join().expect("no call panics"), [0, 1]);
             assert_eq!(count.load(Ordering::Relaxed), 4);
         });
@@ -296,10 +296,10 @@ mod models {
     #[test]
     fn loom_hands_end_while_one_comes_late() {
         explore(2, || {
-            let (hands, count) = (Hands::new(1), Arc::new(AtomicUsize::new(0)));
-            assert_eq!(hands.all(counted(&count)), [0, 1]);
-            assert!(hands.offers.open.lock().batches.is_empty());
-            hands.end();
+            let (pool, count) = (ThreadPool::new(1), Arc::new(AtomicUsize::new(0)));
+            assert_eq!(pool.all(counted(&count)), [0, 1]);
+            assert!(pool.offers.open.lock().batches.is_empty());
+            pool.end();
             assert_eq!(count.load(Ordering::Relaxed), 2);
         });
     }

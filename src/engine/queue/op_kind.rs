@@ -4,14 +4,14 @@ use crate::error::Operation;
 
 /// What an operation is to do.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
+pub(crate) enum OpKind {
     Append,
     Write(u64),
     Read(u64),
     Sync,
 }
 
-impl What {
+impl OpKind {
     pub fn operation(self) -> Operation {
         match self {
             Self::Append => Operation::Append,
