@@ -136,8 +136,8 @@ impl Pool {
         self.free.lock().push(number);
     }
 
-    /// Where all of its memory is, also what buffers have. Those are borrowed mutably by others, so no reference to the whole is
-    /// ever made: this is an address and a length.
+    /// Where all of its memory is, also what buffers have. Those are borrowed mutably by others, so no reference to the
+    /// whole is ever made: this is an address and a length.
     pub fn memory(&self) -> Segment {
         Segment::lent(std::ptr::slice_from_raw_parts(self.memory.start.as_ptr(), self.memory.len))
     }
@@ -210,8 +210,8 @@ impl<M> Kept<M> {
         Self(UnsafeCell::new(Some(value)))
     }
 
-    /// Lends bytes of the value, in its last place: until it is taken out again, nobody else looks at it. Nothing if it was
-    /// taken.
+    /// Lends bytes of the value, in its last place: until it is taken out again, nobody else looks at it. Nothing if it
+    /// was taken.
     pub fn lend(&mut self, bytes: fn(&mut M) -> Segment) -> Option<Segment> {
         self.0.get_mut().as_mut().map(bytes)
     }

@@ -76,14 +76,14 @@ pub enum ErrorKind {
     /// Another process has the file open for writing.
     #[error("another process has it open for writing; one writer process per file")]
     Locked,
-    /// The block device is in use; or another process has the file open for writing, so that a truncate could destroy what
-    /// it wrote. The reason names what holds it.
+    /// The block device is in use; or another process has the file open for writing, so that a truncate could destroy
+    /// what it wrote. The reason names what holds it.
     #[error("in use: {0}")]
     Busy(String),
     /// A flush failed on this file system or device, so nothing on it can be trusted to be stable
     /// until it is mounted (or the device opened) anew. Mounts in other mount namespaces are not seen: unmount it
-    /// there as well. The children of a fork inherit this. Before Linux 6.8 mounts cannot be told apart, and only a process
-    /// that is no child may open it again; so with a device in a child, whose parent may have it open.
+    /// there as well. The children of a fork inherit this. Before Linux 6.8 mounts cannot be told apart, and only a
+    /// process that is no child may open it again; so with a device in a child, whose parent may have it open.
     #[error(
         "a flush failed here before ({0}); mount the file system (or open the device) anew, then recover"
     )]
@@ -104,8 +104,8 @@ pub enum ErrorKind {
     /// A crash left the file grown ahead, but it is no longer as it was left, so cutting it could
     /// destroy data. It can be opened read-only, or recovered by force.
     #[error(
-        "changed by another program while it was grown ahead, or since a crash left it so ({0}); open read-only to look; \
-         where it is still marked, `dioxide recover --force` cuts it"
+        "changed by another program while it was grown ahead, or since a crash left it so ({0}); open read-only to \
+         look; where it is still marked, `dioxide recover --force` cuts it"
     )]
     Doubtful(String),
     /// These paths are not the members of one striped volume, in this order; or not those that it was closed with.

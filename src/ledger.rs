@@ -24,7 +24,8 @@ pub enum Call {
 }
 
 impl Call {
-    /// The error, which says whether a flush may have failed. A program makes wrong calls as well, and may be interrupted.
+    /// The error, which says whether a flush may have failed. A program makes wrong calls as well, and may be
+    /// interrupted.
     fn judged(self, error: io::Error) -> io::Error {
         let refused = |errnos: &[i32]| error.raw_os_error().is_some_and(|errno| errnos.contains(&errno));
         match self {
@@ -67,8 +68,8 @@ impl FileSystem {
         self.0.flushing(|| perform().map_err(|error| call.judged(error)), |error| cause(name, error))
     }
 
-    /// A call that flushes has failed, and was not performed by [`flushing`](Self::flushing), so nothing is known of the
-    /// file. `again` makes the call once more, where the answer depends on that.
+    /// A call that flushes has failed, and was not performed by [`flushing`](Self::flushing), so nothing is known of
+    /// the file. `again` makes the call once more, where the answer depends on that.
     pub fn blame(
         &self,
         call: Call,

@@ -26,41 +26,24 @@
 //! # Ok::<(), dioxide::Error>(())
 //! ```
 //!
-//! Start with [`OpenOptions`] and [`File`]; with [`AsyncFile`] for futures, and [`Queue`] for many operations of one thread. What is promised when a call returns and after a crash stands with
-//! each call.
+//! Start with [`OpenOptions`] and [`File`]; with [`AsyncFile`] for futures, and [`Queue`] for many operations of one
+//! thread. What is promised when a call returns and after a crash stands with each call.
 
 #![deny(unsafe_code)]
 
+mod api;
 mod backend;
-mod bounce;
 #[allow(unsafe_code)]
 mod buffer;
 mod engine;
 mod error;
 mod ext;
-mod file;
-mod flush;
-mod future;
-mod growth;
-mod inflight;
 #[doc(hidden)]
 pub mod ledger;
-mod map;
-mod marker;
-mod merge;
 mod open;
-mod options;
 mod os_error;
-mod pack;
-mod queue;
-mod reactor;
-mod reader;
-mod recovery;
-#[cfg(any(test, feature = "sim"))]
-pub mod sim;
-mod size;
+mod rules;
 mod stats;
-mod stripe;
 mod sync;
 #[allow(unsafe_code)]
 mod sys;
@@ -68,17 +51,21 @@ mod sys;
 #[doc(hidden)]
 pub mod text;
 
+pub use api::file::File;
+pub use api::future::{AsyncFile, Blocking, SyncData, Transfer};
+pub use api::options::OpenOptions;
+pub use api::queue::{Full, Queue, QueueOptions, Reaped};
+pub use api::reactor::{LocalReactor, Reactor};
+#[cfg(any(test, feature = "sim"))]
+pub use api::sim;
 pub use buffer::Buffer;
+pub use engine::queue::Completion;
 pub use engine::recover::Recover;
 pub use error::{Error, ErrorKind, Operation, Result};
-pub use file::File;
-pub use future::{AsyncFile, Blocking, SyncData, Transfer};
 pub use open::recover;
 pub use open::striped::recover_striped;
-pub use options::{Durability, GROWTH_CAP_DEFAULT_BYTES, Growth, OpenOptions, Tail};
-pub use queue::{Completion, Full, Queue, QueueOptions, Reaped};
-pub use reactor::{LocalReactor, Reactor};
-pub use recovery::{Recovery, Verdict};
+pub use rules::policy::{Durability, GROWTH_CAP_DEFAULT_BYTES, Growth, Tail};
+pub use rules::recovery::{Recovery, Verdict};
 pub use stats::Stats;
 pub use sys::probe::Alignment;
 
@@ -86,8 +73,8 @@ pub use sys::probe::Alignment;
 #[cfg(fuzzing)]
 #[allow(missing_docs)]
 pub mod fuzzing {
-    pub use crate::marker::{Identity, Marker, Mode, Prepared};
-    pub use crate::recovery::{Extent, judge};
+    pub use crate::rules::marker::{Identity, Marker, Mode, Prepared};
+    pub use crate::rules::recovery::{Extent, judge};
 }
 
 /// Sets what all files of the process together may have grown ahead, in bytes; 2 GiB by default. An append that

@@ -5,7 +5,8 @@
 //! flushes. Two kinds of call flush: fdatasync or fsync, and a write with RWF_DSYNC, which begins its flush
 //! (`generic_write_sync`) only after all of its bytes are written. A call that may have failed in its flush returns
 //! an error that [says so](is_failed_flush). All others wedge nothing (a getxattr, FIEMAP or truncate that fails with
-//! EIO, for example), but for one case: a write, growth, cut or close of a file system or device that [is gone](is_gone).
+//! EIO, for example), but for one case: a write, growth, cut or close of a file system or device that [is
+//! gone](is_gone).
 
 use crate::error::ErrorKind;
 use std::{fmt, io};
@@ -131,7 +132,8 @@ pub(crate) fn of_flush(error: io::Error) -> io::Error {
 /// Of fdatasync, fsync or syncfs on a file of which nothing is known: whether there is no such call of that file. The
 /// kernel answers EINVAL where the file has no method (`vfs_fsync_range`), as in procfs and sysfs, and answers so each
 /// time. The errno that an earlier writeback left may be EINVAL, too, but is reported once. So `again`, which makes the
-/// call a second time, decides. Of a file that the engine or the ledger knows there is a method, and EINVAL is doubtful.
+/// call a second time, decides. Of a file that the engine or the ledger knows there is a method, and EINVAL is
+/// doubtful.
 pub(crate) fn is_no_flush(error: &io::Error, again: impl FnOnce() -> io::Result<()>) -> bool {
     let is_invalid = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
     is_invalid(error) && again().is_err_and(|error| is_invalid(&error))
@@ -228,6 +230,21 @@ fn row_of(errno: i32) -> &'static Row {
 /// The error of a flush that may have failed.
 fn inside(error: &io::Error) -> Option<&io::Error> {
     error.get_ref().and_then(|error| error.downcast_ref::<FailedFlush>()).map(|FailedFlush(error)| error)
+}
+
+/// Calls until the kernel is not interrupted.
+pub(crate) fn uninterrupted<R>(mut call: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// Flushes, until the kernel is not interrupted. An error says whether the flush may have failed.
+pub(crate) fn flushed<R>(call: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+    uninterrupted(call).map_err(of_flush)
 }
 
 #[cfg(test)]

@@ -54,17 +54,18 @@ counters! {
     growth_waits,
     /// Requests that wrote what a volume itself consists of, for a file inside of it.
     metadata_requests,
-    /// Times that an operation did not join the request that waited, because the two are not adjacent: each is a request of its
-    /// own.
+    /// Times that an operation did not join the request that waited, because the two are not adjacent: each is a
+    /// request of its own.
     refused_gap,
-    /// Times that one did not because the request would be longer than the device's largest, or the operation is long enough
-    /// to be one by itself.
+    /// Times that one did not because the request would be longer than the device's largest, or the operation is long
+    /// enough to be one by itself.
     refused_bytes,
     /// Times that one did not because the request would have more segments than one call takes.
     refused_segments,
     /// Times that one did not because it lies on another member of a striped volume.
     refused_member,
-    /// Times that a write had to wait because it shares bytes, or a block, with another one that was in flight or waited.
+    /// Times that a write had to wait because it shares bytes, or a block, with another one that was in flight or
+    /// waited.
     refused_order,
 }
 

@@ -1,5 +1,5 @@
-//! Text of others on its way to people. Names of files, threads and programs may hold anything: a terminal acts on control
-//! characters, a line break forges a line, and characters that turn the direction of text disguise a name.
+//! Text of others on its way to people. Names of files, threads and programs may hold anything: a terminal acts on
+//! control characters, a line break forges a line, and characters that turn the direction of text disguise a name.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;

@@ -813,7 +813,7 @@ fn a_damaged_marker_is_doubtful_and_nothing_is_cut(dir: TestDir) -> TrialResult 
     Ok(())
 }
 
-/// A marker is what src/marker.rs says: three ends at 32, 40 and 48, then a checksum of the first 60 bytes.
+/// A marker is what src/rules/marker.rs says: three ends at 32, 40 and 48, then a checksum of the first 60 bytes.
 fn remark(path: &Path, base: u64, from: u64, to: u64) -> std::io::Result<()> {
     let mut marker = files::marker(path)?.expect("there is one");
     for (at, value) in [(32, base), (40, from), (48, to)] {

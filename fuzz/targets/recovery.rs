@@ -30,7 +30,7 @@ fn check(left: &Left) {
     let block = 1 << (9 + u32::from(left.block_bits) % (BLOCK_BITS_MAX - 8));
     // Numbers that are near each other meet more often; far ones stay possible.
     let place = |number: u64| if number % 8 == 0 { number } else { (number >> 3) % 256 * block / 2 };
-    let this = Identity { inode: 1, born: (1, 1) };
+    let this = Identity { inode: 1, birth_time: (1, 1) };
     let marker = Marker {
         identity: if left.own { this } else { Identity { inode: 2, ..this } },
         prepared: if left.zeroed { Prepared::Zeroed } else { Prepared::Unwritten },

@@ -1,7 +1,6 @@
 //! What the engine asks of the system below it. Backends are dumb: they do one thing at a time and say what
 //! came of it. Retries, short transfers and what an error means live in the engine.
 
-mod hands;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod null;
 pub(crate) mod ring;
@@ -9,15 +8,17 @@ pub(crate) mod ring;
 pub(crate) mod sim;
 pub(crate) mod striped;
 pub(crate) mod syscall;
+mod thread_pool;
 #[allow(unsafe_code)]
 pub(crate) mod uring;
 
 use crate::buffer::Segment;
-use crate::merge::Refusals;
-use crate::recovery::Extent;
+use crate::rules::merge::Refusals;
+use crate::rules::recovery::Extent;
 use crate::sync::JoinHandle;
 use crate::sys::lease::Lease;
-use smallvec::SmallVec;
+use ring::{Division, Io, RingFile};
+use smallvec::{SmallVec, smallvec};
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -25,9 +26,9 @@ use std::os::fd::BorrowedFd;
 /// Work for another thread.
 pub type Job = Box<dyn FnOnce() + Send>;
 
-/// What became of the writes of a file that a map divides.
+/// The requests of a file whose calls become several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mapped {
+pub struct RequestCounts {
     /// All requests that wrote data, if they are counted below.
     pub requests: Option<u64>,
     /// If not: those beyond one for each operation.
@@ -41,7 +42,8 @@ pub struct Mapped {
 /// What is known of other openers of a file, as long as this value lives.
 #[derive(Debug)]
 pub enum Exclusion<'a> {
-    /// No other program has the file open, and an open of it waits. There are no leases where only this process can reach it.
+    /// No other program has the file open, and an open of it waits. There are no leases where only this process can
+    /// reach it.
     Held(SmallVec<[Lease<'a>; 1]>),
     /// Another process has it open for writing: its name.
     Refused(String),
@@ -116,6 +118,10 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn size_max(&self) -> u64;
     /// Runs a job beside the caller, or before it returns. The thread, if there is one, can be waited for.
     fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>>;
+    /// Whether [`close`](Self::close) has something to do.
+    fn needs_close(&self) -> bool {
+        false
+    }
     /// The file was put in order, and is not used any more: brings what holds it into order, durably, and gives it up.
     fn close(&self) -> io::Result<()> {
         Ok(())
@@ -124,21 +130,24 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn unlock(&self);
     /// To inspect the file with.
     fn descriptor(&self) -> BorrowedFd<'_>;
-    /// The same, if requests may as well go by a ring of the kernel, and gain by it.
-    fn for_ring(&self) -> Option<BorrowedFd<'_>> {
+    /// The descriptors of the files that hold the data, in their order.
+    fn members(&self) -> SmallVec<[BorrowedFd<'_>; 1]> {
+        smallvec![self.descriptor()]
+    }
+    /// The chunk, in bytes, if chunks lie on the members in turn.
+    fn chunk_bytes(&self) -> Option<u64> {
         None
     }
-    /// The members that its calls become calls on, for rings that work on those.
-    fn striped(&self) -> Option<&striped::Striped> {
-        None
+    /// The files on which requests by a ring gain something over calls; none if calls are better.
+    fn ring_files(&self) -> SmallVec<[RingFile<'_>; 1]> {
+        SmallVec::new()
     }
-    /// What became of its writes, if a map divides them.
-    fn mapped(&self) -> Option<Mapped> {
-        None
+    /// The requests to its ring files that a call becomes.
+    fn divide(&self, io: Io) -> Division {
+        Division::Whole(io)
     }
-    /// The simulated file that this is, if it is one, for rings that work on such.
-    #[cfg(any(test, feature = "sim"))]
-    fn simulated(&self) -> Option<&sim::Sim> {
-        None
+    /// Its requests, where they are more than the calls, or counted here.
+    fn request_counts(&self) -> RequestCounts {
+        RequestCounts::default()
     }
 }

@@ -1,9 +1,9 @@
-//! The backend of a file that keeps nothing, on a device that takes no time: what is left of a program's time is its own,
-//! and the engine's. No call takes a lock.
+//! The backend of a file that keeps nothing, on a device that takes no time: what is left of a program's time is its
+//! own, and the engine's. No call takes a lock.
 
 use super::{Backend, Job};
 use crate::buffer::Segment;
-use crate::recovery::Extent;
+use crate::rules::recovery::Extent;
 use crate::sync::{self, JoinHandle};
 use rustix::fs::OFlags;
 use std::io;

@@ -1,7 +1,10 @@
-//! What a queue asks of the system below it: requests that are handed over together and come back whenever they end. Rings
-//! are as dumb as backends, and belong to one thread.
+//! What a queue asks of the system below it: requests that are handed over together and come back whenever they end.
+//! Rings are as dumb as backends, and belong to one thread.
 
 use super::Backend;
+#[cfg(any(test, feature = "sim"))]
+use super::sim::Sim;
+use super::striped::Split;
 use crate::buffer::Segment;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::futex;
@@ -34,10 +37,31 @@ impl Io {
     }
 }
 
+/// A file that a ring works on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RingFile<'a> {
+    /// Of the kernel.
+    Descriptor(BorrowedFd<'a>),
+    /// Of a simulation.
+    #[cfg(any(test, feature = "sim"))]
+    Simulated(&'a Sim),
+}
+
+/// What a call becomes in a ring.
+#[derive(Debug)]
+pub(crate) enum Division {
+    /// One request to the only file.
+    Whole(Io),
+    /// Requests to several files.
+    Parts(Split),
+    /// No request: it is to be made as a call.
+    Call(Io),
+}
+
 /// See the module.
 pub(crate) trait Ring: Debug {
     /// A number for a file, if the ring can work on such a one. It may be kept open until it is detached.
-    fn attach(&mut self, backend: &dyn Backend) -> Option<u32>;
+    fn attach(&mut self, file: RingFile<'_>) -> Option<u32>;
     /// Nothing is in flight on the file any more, nor will be.
     fn detach(&mut self, file: u32);
     /// Whether requests may be pushed. If not, the ring has ended for good; it still wakes who sleeps in it.

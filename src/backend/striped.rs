@@ -1,14 +1,15 @@
-//! A striped volume as one file: the calls on it become calls on its members, made at the same time. Shared by all who use
-//! the volume.
+//! A striped volume as one file: the calls on it become calls on its members, made at the same time. Shared by all who
+//! use the volume.
 //!
-//! What the calls come to is put together again: a write or read has moved what is moved without a gap from its beginning, and
-//! anything that fails on one member fails. A flush is one of all members.
+//! What the calls come to is put together again: a write or read has moved what is moved without a gap from its
+//! beginning, and anything that fails on one member fails. A flush is one of all members.
 //!
 //! # Members that are files
 //!
 //! Their sizes say together how long the file is: each has its header's chunk and exactly its part
-//! ([`Striped::size_of`](map::Striped::size_of)). While the volume is open for writing they may disagree, since nothing changes several files at once; then the
-//! file ends at the first byte that is missing. The state in the header of the first member tells which of the two holds:
+//! ([`Striped::size_of`](map::Striped::size_of)). While the volume is open for writing they may disagree, since nothing
+//! changes several files at once; then the file ends at the first byte that is missing. The state in the header of the
+//! first member tells which of the two holds:
 //!
 //! 1. `Open`, durable, before anything is changed; with a length below which nothing is cut;
 //! 2. whenever the file is cut below that length: `Open` with the new one, durable, before the cut;
@@ -17,20 +18,19 @@
 //! So a member that another program cut, or that is from another time, is found: what was closed must have the
 //! length it was closed with, and what was not, at least that of step 2.
 
-use super::hands::{Call, Hands};
-use super::ring::Io;
-use super::{Backend, Exclusion, Job, Mapped, Stamps};
+use super::ring::{Division, Io, RingFile};
+use super::thread_pool::{Call, ThreadPool};
+use super::{Backend, Exclusion, Job, RequestCounts, Stamps};
 use crate::buffer::{Buffer, Segment};
-use crate::engine::{flushed, uninterrupted};
 use crate::error::ErrorKind;
-use crate::map;
-use crate::merge::{self, Limits, MemberRequest, Refusals, Requests, Run};
-use crate::os_error::{self, OfWrite};
-use crate::recovery::Extent;
+use crate::os_error::{self, OfWrite, flushed, uninterrupted};
+use crate::rules::map;
+use crate::rules::merge::{self, Limits, MemberRequest, Refusals, Requests, Run};
+use crate::rules::recovery::Extent;
+use crate::rules::stripe::{HEADER_BYTES, Header, State};
 use crate::stats::count;
-use crate::stripe::{HEADER_BYTES, Header, State};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Apart, JoinHandle, Mutex};
+use crate::sync::{CachePadded, JoinHandle, Mutex};
 use smallvec::{SmallVec, smallvec};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -51,10 +51,10 @@ pub(crate) struct Striped {
     /// The file system of each member, by number.
     places: Vec<u64>,
     /// None are needed to read, nor in the child of a fork.
-    hands: Apart<Hands>,
+    pool: CachePadded<ThreadPool>,
     /// None for devices, whose size is fixed.
     files: Option<Files>,
-    divided: Apart<Divided>,
+    divided: CachePadded<Divided>,
 }
 
 /// Operations that became more than one request: where each is one, nobody counts. Without a lock, which the child of a
@@ -91,7 +91,7 @@ pub(crate) struct Members {
     /// The file system of each member, by number.
     pub places: Vec<u64>,
     /// So many threads work beside the callers.
-    pub hands_max: usize,
+    pub threads_max: usize,
 }
 
 /// One call that became several.
@@ -144,7 +144,7 @@ impl Divided {
         count(&self.member, refusals.member);
     }
 
-    fn snapshot(&self) -> Mapped {
+    fn snapshot(&self) -> RequestCounts {
         let get = |counter: &Counter| counter.load(Ordering::Relaxed);
         let refused = Refusals {
             gap: get(&self.gap),
@@ -153,7 +153,7 @@ impl Divided {
             member: get(&self.member),
             order: 0,
         };
-        Mapped { more_requests: get(&self.more_requests), refused, ..Mapped::default() }
+        RequestCounts { more_requests: get(&self.more_requests), refused, ..RequestCounts::default() }
     }
 }
 
@@ -164,11 +164,14 @@ impl Gather {
         self.results.iter().all(Option::is_some).then(|| self.outcome())
     }
 
-    /// What the parts came to, each error judged by what its call was. No space for a durable write is left for the caller to
-    /// judge where that can: by making the same call without a flush, if only this part would do anything then.
+    /// What the parts came to, each error judged by what its call was. No space for a durable write is left for the
+    /// caller to judge where that can: by making the same call without a flush, if only this part would do anything
+    /// then.
     fn judged(&mut self) -> SmallVec<[io::Result<u64>; 4]> {
         let results: SmallVec<[_; 4]> = self.results.drain(..).flatten().collect();
-        let is_complete = |(pieces, result): (&SmallVec<[merge::Span; 1]>, &io::Result<u64>)| matches!(result, Ok(moved) if first_missing(pieces, *moved).is_none());
+        let is_complete = |(pieces, result): (&SmallVec<[merge::Span; 1]>, &io::Result<u64>)| {
+            result.as_ref().is_ok_and(|moved| first_missing(pieces, *moved).is_none())
+        };
         let rest = self.pieces.iter().zip(&results).filter(|part| !is_complete(*part)).count();
         let judge = |error: io::Error| match self.flushes {
             Some(Flushes::Only) if error.kind() != io::ErrorKind::Interrupted => os_error::of_flush(error),
@@ -182,8 +185,8 @@ impl Gather {
         results.into_iter().map(|result| result.map_err(judge)).collect()
     }
 
-    /// An error that says more than that the call is to be made again counts, and first one by which a flush may have failed;
-    /// or else what was moved without a gap.
+    /// An error that says more than that the call is to be made again counts, and first one by which a flush may have
+    /// failed; or else what was moved without a gap.
     fn outcome(&mut self) -> io::Result<u64> {
         let mut results = self.judged();
         let find = |counts: &dyn Fn(&io::Error) -> bool| {
@@ -219,7 +222,7 @@ fn first_missing(pieces: &[merge::Span], mut moved: u64) -> Option<u64> {
 
 impl Striped {
     pub fn new(members: Members) -> Self {
-        let Members { all, header, are_devices, limits, places, hands_max } = members;
+        let Members { all, header, are_devices, limits, places, threads_max } = members;
         let files = (!are_devices).then(|| Files {
             physical: AtomicU64::new(0),
             extending: Mutex::default(),
@@ -231,23 +234,14 @@ impl Striped {
             header,
             limits,
             places,
-            hands: Apart(Hands::new(hands_max)),
+            pool: CachePadded(ThreadPool::new(threads_max)),
             files,
-            divided: Apart::default(),
+            divided: CachePadded::default(),
         }
     }
 
-    /// The chunk, in bytes.
-    pub fn chunk_bytes(&self) -> u64 {
-        self.header.chunk_bytes
-    }
-
-    /// In their order.
-    pub fn members(&self) -> &[Arc<dyn Backend>] {
-        &self.members
-    }
-
-    /// Makes of the members' sizes what a crash left them to be, or says why that cannot be. Before anything else is done.
+    /// Makes of the members' sizes what a crash left them to be, or says why that cannot be. Before anything else is
+    /// done.
     pub fn find_length(&self, state: Option<State>) -> io::Result<Result<(), String>> {
         let Some(files) = &self.files else { return Ok(Ok(())) };
         let sizes = self.sizes()?;
@@ -269,7 +263,8 @@ impl Striped {
                 None => Ok(()),
             },
             Some(State::Open(floor)) if len < floor => Err(format!(
-                "the members hold {len} bytes without a gap, and there were {floor}: one of them was cut, or is from another time"
+                "the members hold {len} bytes without a gap, and there were {floor}: one of them was cut, or is from \
+                 another time"
             )),
             Some(State::Open(_)) => Ok(()),
         })
@@ -283,8 +278,9 @@ impl Striped {
         self.note(State::Open(len))
     }
 
-    /// Writes the headers of a volume that begins here, and makes it empty. Durable on return. The first member says from the
-    /// first step to the last that the volume is unfinished; and no member is longer than a header before that is stable.
+    /// Writes the headers of a volume that begins here, and makes it empty. Durable on return. The first member says
+    /// from the first step to the last that the volume is unfinished; and no member is longer than a header before that
+    /// is stable.
     pub fn create(&self) -> io::Result<()> {
         let state = self.files.is_some().then_some(State::Closed(0));
         let unfinished = Header { unfinished: true, ..self.header };
@@ -369,7 +365,7 @@ impl Striped {
             let member = member.clone();
             Box::new(move || uninterrupted(|| call(&*member))) as Call<io::Result<R>>
         });
-        let mut results: Vec<io::Result<R>> = self.hands.all(calls.collect());
+        let mut results: Vec<io::Result<R>> = self.pool.all(calls.collect());
         let failed_flush = |result: &io::Result<R>| result.as_ref().is_err_and(os_error::is_failed_flush);
         if let Some(worst) = results.iter().position(failed_flush) {
             results.swap(0, worst);
@@ -377,8 +373,9 @@ impl Striped {
         results.into_iter().collect()
     }
 
-    /// The calls on members that a call becomes; or the call, if it is to be made here as it is: it moves the end of the file.
-    pub fn split(&self, io: Io) -> Result<Split, Io> {
+    /// The calls on members that a call becomes; or the call, if it is to be made here as it is: it moves the end of
+    /// the file.
+    fn split(&self, io: Io) -> Result<Split, Io> {
         match io {
             Io::Flush => Ok(self.split_flush()),
             Io::Write { offset, ref segments, .. } if self.extends(offset, segments) => Err(io),
@@ -473,7 +470,7 @@ impl Striped {
             let member = self.members[member].clone();
             Box::new(move || io.perform(&*member)) as Call<io::Result<u64>>
         });
-        let results = self.hands.all(calls.collect());
+        let results = self.pool.all(calls.collect());
         let outcome =
             results.into_iter().enumerate().fold(None, |_, (part, result)| gather.took(part, result));
         outcome.unwrap_or(Ok(0))
@@ -607,8 +604,8 @@ impl Backend for Striped {
     fn allocate(&self, start: u64, end: u64) -> io::Result<()> {
         let _alone = self.files.as_ref().map(|files| files.extending.lock());
         if let Some(files) = &self.files {
-            // What a failed growth could not take back of one member does not show in the length, until the members before
-            // it have grown as well: then the file would be longer than its marker announces.
+            // What a failed growth could not take back of one member does not show in the length, until the members
+            // before it have grown as well: then the file would be longer than its marker announces.
             self.cut_members(files.physical.load(Ordering::Acquire))?;
         }
         let before = self.sizes()?;
@@ -616,7 +613,7 @@ impl Backend for Striped {
             let physical = files.physical.load(Ordering::Acquire);
             // The member on which the file ends inside of a block gets the rest of it as well. A write further ahead
             // leaves a hole, and a hole takes no space.
-            let is_hole = start >= physical.saturating_add(self.chunk_bytes());
+            let is_hole = start >= physical.saturating_add(self.header.chunk_bytes);
             if is_hole { start } else { start.min(physical) }
         });
         let each = self.members.iter().enumerate().filter_map(|(number, member)| {
@@ -629,7 +626,7 @@ impl Backend for Striped {
             };
             Some(call)
         });
-        let result: io::Result<()> = self.hands.all(each.collect()).into_iter().collect();
+        let result: io::Result<()> = self.pool.all(each.collect()).into_iter().collect();
         match &result {
             Ok(()) => self.grown(end),
             // What some of them got is kept from others.
@@ -731,6 +728,10 @@ impl Backend for Striped {
         self.members[0].spawn(job)
     }
 
+    fn needs_close(&self) -> bool {
+        true
+    }
+
     fn close(&self) -> io::Result<()> {
         let Some(files) = &self.files else { return Ok(()) };
         let (len, physical) = (self.physical_size()?, files.physical.load(Ordering::Acquire));
@@ -745,7 +746,7 @@ impl Backend for Striped {
 
     fn unlock(&self) {
         // Queues keep what was put away for a while, also in the child of a fork, which has no hands to wait for.
-        self.hands.end();
+        self.pool.end();
         self.members.iter().for_each(|member| member.unlock());
     }
 
@@ -753,12 +754,31 @@ impl Backend for Striped {
         self.members[0].descriptor()
     }
 
-    fn striped(&self) -> Option<&Striped> {
-        Some(self)
+    fn members(&self) -> SmallVec<[BorrowedFd<'_>; 1]> {
+        self.members.iter().map(|member| member.descriptor()).collect()
     }
 
-    fn mapped(&self) -> Option<Mapped> {
-        Some(self.divided.snapshot())
+    fn chunk_bytes(&self) -> Option<u64> {
+        Some(self.header.chunk_bytes)
+    }
+
+    fn ring_files(&self) -> SmallVec<[RingFile<'_>; 1]> {
+        let files: SmallVec<[RingFile<'_>; 1]> =
+            self.members.iter().flat_map(|member| member.ring_files()).collect();
+        // All of them, or the parts of a call could not go out together.
+        if files.len() == self.members.len() { files } else { SmallVec::new() }
+    }
+
+    fn divide(&self, io: Io) -> Division {
+        match self.split(io) {
+            Ok(split) => Division::Parts(split),
+            // It moves the end of the file.
+            Err(io) => Division::Call(io),
+        }
+    }
+
+    fn request_counts(&self) -> RequestCounts {
+        self.divided.snapshot()
     }
 }
 

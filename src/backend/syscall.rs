@@ -1,11 +1,13 @@
 //! The backend of plain system calls on one descriptor.
 
+use super::ring::RingFile;
 use super::{Backend, Exclusion, Job, Stamp, Stamps};
 use crate::buffer::Segment;
-use crate::recovery::Extent;
+use crate::rules::marker;
+use crate::rules::recovery::Extent;
 use crate::sync::{self, JoinHandle};
+use crate::sys;
 use crate::sys::lease::{Lease, Refused};
-use crate::{marker, sys};
 use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 use smallvec::{SmallVec, smallvec};
 use std::io;
@@ -37,7 +39,8 @@ impl Syscall {
 }
 
 impl Syscall {
-    /// A process that was stopped longer than the lease-break time has lost the lease. Another program may have written since.
+    /// A process that was stopped longer than the lease-break time has lost the lease. Another program may have written
+    /// since.
     fn check_callers_lease(&self) -> io::Result<()> {
         match self.leased && !sys::callers_lease::is_held(self.fd.as_fd()) {
             true => Err(io::Error::from_raw_os_error(libc::EBUSY)),
@@ -163,8 +166,9 @@ impl Backend for Syscall {
         self.fd.as_fd()
     }
 
-    fn for_ring(&self) -> Option<BorrowedFd<'_>> {
+    fn ring_files(&self) -> SmallVec<[RingFile<'_>; 1]> {
         // The kernel would hand each request to a worker, only to have the memory copied there.
-        (!sys::probe::is_in_memory(self.fd.as_fd())).then(|| self.descriptor())
+        let gains = !sys::probe::is_in_memory(self.fd.as_fd());
+        gains.then(|| RingFile::Descriptor(self.descriptor())).into_iter().collect()
     }
 }

@@ -1,12 +1,11 @@
 //! The ring of the kernel: io_uring.
 //!
-//! The kernel may take a part of what is submitted, and answers with an error where it lacks memory for any of it. What it has
-//! taken comes back as a completion, once; what it has not taken stays in the submission queue, and is submitted again with
-//! fewer at a time. Where that does not help, the ring ends: what it still has is never submitted, and comes back as
-//! interrupted, which is tried again by plain calls.
+//! The kernel may take a part of what is submitted, and answers with an error where it lacks memory for any of it. What
+//! it has taken comes back as a completion, once; what it has not taken stays in the submission queue, and is submitted
+//! again with fewer at a time. Where that does not help, the ring ends: what it still has is never submitted, and comes
+//! back as interrupted, which is tried again by plain calls.
 
-use super::Backend;
-use super::ring::{Bell, Io, Ring};
+use super::ring::{Bell, Io, Ring, RingFile};
 use crate::buffer::{Pool, Segment};
 use io_uring::{EnterFlags, IoUring, Probe, cqueue, opcode, squeue, types};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -26,7 +25,8 @@ const TRANSFER_MAX_BYTES: u64 = 0x7fff_f000;
 /// What the bell comes back as.
 const BELL: u64 = u64::MAX;
 
-/// How often the kernel is asked again that takes nothing, and how long it gets in between: a quarter of a second together.
+/// How often the kernel is asked again that takes nothing, and how long it gets in between: a quarter of a second
+/// together.
 const TRIES_MAX: u32 = 250;
 const BETWEEN_TRIES: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
@@ -153,7 +153,8 @@ impl Uring {
         opcode::Readv::new(file, start, len).offset(offset).build()
     }
 
-    /// Makes room for an entry. Before the entry is made: lists of segments that it names are kept for what is in the ring.
+    /// Makes room for an entry. Before the entry is made: lists of segments that it names are kept for what is in the
+    /// ring.
     fn make_room(&mut self) {
         if self.ring.submission().is_full()
             && let Err(error) = self.cross(0)
@@ -170,8 +171,8 @@ impl Uring {
         self.unsubmitted.push_back(entry.get_user_data());
     }
 
-    /// Hands over what was pushed, and takes what came back; waits until that is `wanted` of them, what came back meanwhile
-    /// counted. An error if a completion was lost (EBADR).
+    /// Hands over what was pushed, and takes what came back; waits until that is `wanted` of them, what came back
+    /// meanwhile counted. An error if a completion was lost (EBADR).
     fn cross(&mut self, wanted: usize) -> io::Result<()> {
         let (mut taken, mut tries, mut at_once) = (0, 0, usize::MAX);
         loop {
@@ -311,8 +312,12 @@ impl Uring {
 }
 
 impl Ring for Uring {
-    fn attach(&mut self, backend: &dyn Backend) -> Option<u32> {
-        let descriptor = backend.for_ring()?.as_raw_fd();
+    fn attach(&mut self, file: RingFile<'_>) -> Option<u32> {
+        let descriptor = match file {
+            RingFile::Descriptor(descriptor) => descriptor.as_raw_fd(),
+            #[cfg(any(test, feature = "sim"))]
+            RingFile::Simulated(_) => return None,
+        };
         let place = self.files.vacant_entry();
         let number = place.key() as u32;
         let registered = self.registers_files

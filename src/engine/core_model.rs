@@ -1,21 +1,21 @@
 //! The core against a model: random operations, completions in any order, failures, growth that stalls or finds
 //! no space; after every step the rules at the top of `core` are checked on a disk of 16-byte blocks, byte by byte.
 
-use super::core::{Call, Core, Dio, Failure, Ground, GrowthJob, Outbox, Outcome, Request, Work};
+use super::core::{Call, Core, Dio, Failure, FileProps, GrowthJob, Outbox, Outcome, Request, Work};
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation};
-use crate::flush::Means;
-use crate::growth::{Plan, Planner, Room, Wishes};
-use crate::marker::{Identity, Mode, Prepared};
-use crate::merge::{Limits, Span};
-use crate::options::Tail;
+use crate::rules::flush::SyncMethod;
+use crate::rules::growth::{GrowthConfig, Plan, Planner, SpaceLimits};
+use crate::rules::marker::{Identity, Mode, Prepared};
+use crate::rules::merge::{Limits, Span};
+use crate::rules::policy::Tail;
 use std::path::Path;
 use std::sync::Arc;
 
 const BLOCK: u64 = 16;
 /// What positional writes are multiples of.
 const SECTOR: u64 = 4;
-const IDENTITY: Identity = Identity { inode: 1, born: (1, 1) };
+const IDENTITY: Identity = Identity { inode: 1, birth_time: (1, 1) };
 const LIMITS: Limits = Limits { bytes_max: 6 * BLOCK, segments_max: 4 };
 
 struct Random(u64);
@@ -53,7 +53,8 @@ struct Op {
     covers: Vec<usize>,
 }
 
-/// What a byte holds: when the disk wrote it, and of which write it is, by the clock of then. The later one is the greater.
+/// What a byte holds: when the disk wrote it, and of which write it is, by the clock of then. The later one is the
+/// greater.
 type Byte = u64;
 
 /// Of no write of this life: old, of a write that failed, or never written. Nobody may see it.
@@ -139,7 +140,7 @@ impl Model {
         let grows = !random.one_in(4);
         let prepared = grows.then_some(Prepared::Unwritten);
         let tail = if random.one_in(3) { Tail::Pad } else { Tail::Rewrite };
-        let ground = Ground {
+        let props = FileProps {
             tail,
             identity: IDENTITY,
             limits: LIMITS,
@@ -151,7 +152,7 @@ impl Model {
             prepared,
             epoch: 0,
         };
-        let wishes = Wishes {
+        let growth_config = GrowthConfig {
             cap_bytes: BLOCK << random.below(6),
             capacity_bytes: random.one_in(3).then(|| random.below(40 * BLOCK)),
             unit_bytes: BLOCK,
@@ -162,7 +163,7 @@ impl Model {
         disk.begin_anew(start);
         Self {
             seed,
-            core: Core::new(start, ground, Planner::new(wishes), None),
+            core: Core::new(start, props, Planner::new(growth_config), None),
             grows,
             tail,
             harsh: random.one_in(3),
@@ -303,7 +304,7 @@ impl Model {
         let none = Span { start: 0, end: 0 };
         let (mut ops, mut range, mut blocks) = (Vec::new(), none, none);
         let (mut extends, mut begin, mut seen) = (None, Vec::new(), Vec::new());
-        if let Work::Write { segments, offset, head, means, records, .. } = &request.work {
+        if let Work::Write { segments, offset, head, sync_method, records, .. } = &request.work {
             range = Span { start: *offset, end: *offset };
             for segment in segments {
                 let number = self.whose(segment);
@@ -316,7 +317,7 @@ impl Model {
             extends = (range.end > self.end).then_some(self.end);
             self.leave_hole(range.start);
             if *records {
-                self.check_records(range, *head, *means);
+                self.check_records(range, *head, *sync_method);
                 begin = self.disk.show(Span { start: blocks.start, end: range.start });
             }
             self.check_beside(range, blocks, *records);
@@ -344,7 +345,7 @@ impl Model {
     }
 
     /// Records of a group go out.
-    fn check_records(&self, range: Span, head: u64, means: Option<Means>) {
+    fn check_records(&self, range: Span, head: u64, sync_method: Option<SyncMethod>) {
         let seed = self.seed;
         let at_a_block = self.end.next_multiple_of(BLOCK);
         let may_begin = match self.tail {
@@ -365,7 +366,7 @@ impl Model {
             "seed {seed}: {range:?} crosses from written space"
         );
         assert!(
-            head == 0 || means != Some(Means::Dsync),
+            head == 0 || sync_method != Some(SyncMethod::Dsync),
             "seed {seed}: {range:?} goes out in two, and each with a flush"
         );
     }
@@ -419,7 +420,7 @@ impl Model {
             return;
         }
         let (_, call) = self.calls.swap_remove(self.random.below(self.calls.len() as u64) as usize);
-        self.step(|core, out| core.called(call, out));
+        self.step(|core, out| core.on_called(call, out));
     }
 
     fn complete_one(&mut self) {
@@ -442,10 +443,14 @@ impl Model {
                 self.disk.flush(&done.seen);
                 Ok(())
             }
-            Work::Write { means, .. } => {
+            Work::Write { sync_method, .. } => {
                 self.disk.clock += 1;
                 let when = self.disk.clock;
-                self.disk.write(&done.content(when), done.blocks.start, *means == Some(Means::Dsync));
+                self.disk.write(
+                    &done.content(when),
+                    done.blocks.start,
+                    *sync_method == Some(SyncMethod::Dsync),
+                );
                 done.ops.iter().for_each(|op| self.ops[*op].written = Some(when));
                 Ok(())
             }
@@ -454,10 +459,11 @@ impl Model {
         if result.is_err() {
             self.failed(&done);
         }
-        self.step(|core, out| core.completed(done.request.id, result, out));
+        self.step(|core, out| core.on_completed(done.request.id, result, out));
     }
 
-    /// A request that failed may have left anything of it where it was to write, but what was there before is as it was.
+    /// A request that failed may have left anything of it where it was to write, but what was there before is as it
+    /// was.
     fn failed(&mut self, done: &InFlight) {
         let (Some(end), Work::Write { extends, .. }) = (done.extends, &done.request.work) else { return };
         if self.random.one_in(2) {
@@ -503,7 +509,7 @@ impl Model {
                     true => assert_eq!(self.core.marker(), Some(job.marker), "seed {}", self.seed),
                     // What is refused may be the marker, or the space.
                     false if is_refused && self.random.one_in(2) => {}
-                    false => self.core.marked(job.marker),
+                    false => self.core.on_marked(job.marker),
                 }
                 self.grower = Grower::Asking;
                 if is_refused {
@@ -519,7 +525,7 @@ impl Model {
                     let room = self.room();
                     let next = self.core.announce(plan, *physical, room);
                     if !fails {
-                        self.core.marked(next);
+                        self.core.on_marked(next);
                     }
                 }
                 if let Some(end) = job.ends.filter(|_| !fails) {
@@ -527,9 +533,11 @@ impl Model {
                 } else if fails {
                     let wedges = self.random.one_in(3);
                     self.wedged |= wedges;
-                    self.step(|core, out| core.growth_failed(failure(ErrorKind::Os(libc::EIO), wedges), out));
+                    self.step(|core, out| {
+                        core.on_growth_failed(failure(ErrorKind::Os(libc::EIO), wedges), out)
+                    });
                 } else {
-                    self.step(|core, out| core.grown(result, out));
+                    self.step(|core, out| core.on_grown(result, out));
                 }
             }
         }
@@ -540,7 +548,7 @@ impl Model {
         let failed = |model: &Self| model.ops.iter().filter(|op| matches!(op.answered, Some(Err(_)))).count();
         let before = failed(self);
         self.grows = self.core.marker().is_some();
-        self.step(|core, out| core.growth_failed(failure(ErrorKind::Os(libc::EOPNOTSUPP), false), out));
+        self.step(|core, out| core.on_growth_failed(failure(ErrorKind::Os(libc::EOPNOTSUPP), false), out));
         assert_eq!(self.core.prepared().is_some(), self.grows, "seed {}", self.seed);
         assert!(failed(self) == before, "seed {}: a refusal is no error", self.seed);
     }
@@ -552,13 +560,13 @@ impl Model {
         assert!(self.end == end, "seed {}: cut to {end}, not to {}", self.seed, self.end);
         self.disk.cut(end);
         (self.grows, self.old_to) = (false, 0);
-        self.step(|core, out| core.growth_ended(out));
+        self.step(|core, out| core.on_growth_ended(out));
         assert!(self.core.prepared().is_none() && self.core.marker().is_none());
     }
 
-    fn room(&mut self) -> Room {
+    fn room(&mut self) -> SpaceLimits {
         let free_bytes = self.capacity.saturating_sub(self.core.sizes().physical);
-        Room { free_bytes, size_max: self.size_max, granted_bytes: self.random.below(1 << 10) }
+        SpaceLimits { free_bytes, size_max: self.size_max, granted_bytes: self.random.below(1 << 10) }
     }
 
     fn allocate(&self, mut plan: Plan) -> Result<u64, ErrorKind> {
@@ -579,7 +587,7 @@ impl Model {
     /// `recycle`, alone: the old content stands where it stood, and counts for nothing.
     fn recycle(&mut self) {
         let marker = self.core.recycling_marker();
-        self.core.marked(marker);
+        self.core.on_marked(marker);
         self.core.recycle();
         let physical = self.core.sizes().physical;
         self.disk.begin_anew(physical);

@@ -12,17 +12,17 @@
 //! The marker of step 4 says `grown_from` = the size now reached: until the next allocation is complete nobody writes
 //! above it, which is what recovery relies on.
 
-use super::alone::written_above_the_end;
 use super::core::{Failure, GrowthJob};
+use super::exclusive::written_above_the_end;
 use super::io::Transfer;
-use super::truncate::{Attempt, Takes, truncate};
+use super::truncate::{Attempt, Takes, changed_by_another, truncate};
 use super::{Engine, io};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{ErrorKind, Operation};
-use crate::growth::{Plan, Room};
-use crate::marker::{Marker, Prepared};
-use crate::os_error::{self, is_no_space};
-use crate::recovery::written_above;
+use crate::os_error::{self, flushed, is_no_space, uninterrupted};
+use crate::rules::growth::{Plan, SpaceLimits};
+use crate::rules::marker::{Marker, Prepared};
+use crate::rules::recovery::written_above;
 use crate::stats::count;
 use crate::sync::atomic::Ordering;
 use crate::text::shown;
@@ -31,11 +31,6 @@ use std::sync::{Arc, OnceLock};
 
 /// Zeros go out in requests of this size.
 const ZEROS_BYTES: usize = 1 << 20;
-
-/// The size is not of our making.
-pub(super) fn changed_by_another(physical: u64, found: u64) -> ErrorKind {
-    ErrorKind::Doubtful(format!("it was grown to {physical} bytes and has {found}"))
-}
 
 impl Engine {
     /// False if there is no thread to be had: then the caller is to [grow](Self::grow) the file.
@@ -76,7 +71,8 @@ impl Engine {
                 job
             });
             let Some(job) = job else { return };
-            // All who wait need the marker then: if there is no space for it they fail, rather than ask for it again at once.
+            // All who wait need the marker then: if there is no space for it they fail, rather than ask for it again at
+            // once.
             let (marks_only, ends) = (job.plan.is_none(), job.ends.is_some());
             let result = self.perform_growth(job, room);
             if let Err(failure) = &result
@@ -87,19 +83,19 @@ impl Engine {
                 log::warn!("dioxide: no growth ahead: {}", failure.cause);
             }
             self.step(|core, out| match result {
-                Ok(_) if ends => core.growth_ended(out),
-                Ok(physical) => core.grown(Ok(physical), out),
+                Ok(_) if ends => core.on_growth_ended(out),
+                Ok(physical) => core.on_grown(Ok(physical), out),
                 Err(failure)
                     if matches!(failure.kind, ErrorKind::NoSpace(_)) && !failure.wedges && !marks_only =>
                 {
-                    core.grown(Err(failure.kind), out)
+                    core.on_grown(Err(failure.kind), out)
                 }
-                Err(failure) => core.growth_failed(failure, out),
+                Err(failure) => core.on_growth_failed(failure, out),
             });
         }
     }
 
-    fn room(&self) -> Room {
+    fn room(&self) -> SpaceLimits {
         let free_bytes = self.backend.free_bytes().unwrap_or_else(|error| {
             log::warn!("dioxide: {}: free space unknown: {error}", shown(&*self.path));
             0
@@ -109,7 +105,7 @@ impl Engine {
             (core.growth_wanted(), core.grown_ahead())
         };
         let granted_bytes = self.charge(ahead, wanted.min(free_bytes));
-        Room { free_bytes, size_max: self.backend.size_max(), granted_bytes }
+        SpaceLimits { free_bytes, size_max: self.backend.size_max(), granted_bytes }
     }
 
     /// Charges the file with what is ahead, and with what the budget grants of `wanted`.
@@ -120,7 +116,7 @@ impl Engine {
         granted
     }
 
-    fn perform_growth(&self, job: GrowthJob, room: Room) -> std::result::Result<u64, Failure> {
+    fn perform_growth(&self, job: GrowthJob, room: SpaceLimits) -> std::result::Result<u64, Failure> {
         let fail = |error: std::io::Error| self.growth_failure(&error);
         let physical = self.lock().sizes().physical;
         // Before the marker: what is left of a growth that failed may be above all that the next one announces.
@@ -149,8 +145,9 @@ impl Engine {
         result.map_err(fail)
     }
 
-    /// No space for the first marker on a file system that has some: the file's place for attributes is taken (ext4), and stays so.
-    fn of_marker(&self, error: std::io::Error, plan: Option<Plan>, room: Room) -> std::io::Error {
+    /// No space for the first marker on a file system that has some: the file's place for attributes is taken (ext4),
+    /// and stays so.
+    fn of_marker(&self, error: std::io::Error, plan: Option<Plan>, room: SpaceLimits) -> std::io::Error {
         let has_space = plan.is_some_and(|plan| plan.to - plan.from <= room.free_bytes);
         if is_no_space(&error) && has_space && self.lock().marker().is_none() {
             let why = "the file has no place for another attribute";
@@ -159,8 +156,8 @@ impl Engine {
         error
     }
 
-    /// The file is not to grow any more: gives up what is ahead, and removes the marker, both durably. Nothing that extends
-    /// the file is in flight.
+    /// The file is not to grow any more: gives up what is ahead, and removes the marker, both durably. Nothing that
+    /// extends the file is in flight.
     fn end_growth(&self, marker: Marker, end: u64, physical: u64) -> Result<u64> {
         self.make_stable()?;
         if end < physical
@@ -182,7 +179,8 @@ impl Engine {
         self.backend.physical_size()
     }
 
-    /// Ours could not be taken back, up to `end`, and is tried again later. Beside another writer it may be that one's by then.
+    /// Ours could not be taken back, up to `end`, and is tried again later. Beside another writer it may be that one's
+    /// by then.
     pub(super) fn leave_behind(&self, end: u64, error: &std::io::Error) {
         if !matches!(os_error::kind(error), ErrorKind::Busy(_)) {
             self.left_behind.fetch_max(end, Ordering::Relaxed);
@@ -190,11 +188,12 @@ impl Engine {
     }
 
     /// Nobody has the space yet, so whatever was done of it is taken back: a failed allocation may have moved the size,
-    /// and kept the disk full. A size that is not of our making is left alone, and so is what another program wrote meanwhile.
-    /// Where the file grows ahead, nothing of ours is written above `physical` but zeros; elsewhere a failed write may be.
+    /// and kept the disk full. A size that is not of our making is left alone, and so is what another program wrote
+    /// meanwhile. Where the file grows ahead, nothing of ours is written above `physical` but zeros; elsewhere a
+    /// failed write may be.
     pub(super) fn take_back(&self, physical: u64, tried: u64) -> Result<()> {
-        // A write that failed may have left bytes behind an end inside a block. A truncate to that end makes them zeros, which
-        // an extension of the file would show.
+        // A write that failed may have left bytes behind an end inside a block. A truncate to that end makes them
+        // zeros, which an extension of the file would show.
         let is_whole = physical.is_multiple_of(self.alignment.append);
         let least = if is_whole { physical + 1 } else { physical };
         let prepared = self.lock().prepared();
@@ -216,8 +215,8 @@ impl Engine {
         truncate(&*self.backend, physical, &true, takes, is_ours).map(|_| ())
     }
 
-    /// Whether something is written above `end`, in space that may be allocated unwritten. The block in which it lies is written
-    /// either way.
+    /// Whether something is written above `end`, in space that may be allocated unwritten. The block in which it lies
+    /// is written either way.
     fn is_written_between(&self, end: u64, size: u64) -> Result<bool> {
         let blocks_end = end.next_multiple_of(self.alignment.append).min(size);
         if self.end_of_bytes(end, blocks_end)?.is_some() {
@@ -226,7 +225,7 @@ impl Engine {
         Ok(written_above(blocks_end, size, &self.backend.extents(blocks_end)?).is_some())
     }
 
-    fn grow_by(&self, plan: Plan, marker: Marker, room: Room) -> Result<u64> {
+    fn grow_by(&self, plan: Plan, marker: Marker, room: SpaceLimits) -> Result<u64> {
         let grown_to = self.prepare(plan, marker.prepared)?;
         if grown_to < plan.to {
             self.mark(Marker { grown_to, ..marker })?;
@@ -242,14 +241,14 @@ impl Engine {
     pub(super) fn mark(&self, marker: Marker) -> Result<()> {
         self.backend.write_marker(&marker.encode())?;
         self.make_stable()?;
-        self.lock().marked(marker);
+        self.lock().on_marked(marker);
         Ok(())
     }
 
     /// Data, size and attributes. A failure wedges the file system as that of any flush does.
     pub(super) fn make_stable(&self) -> Result<()> {
         let cause = |error: &std::io::Error| self.cause(Operation::Flush, None, error);
-        self.fs.flushing(|| io::flushed(|| self.backend.sync_all()), cause)
+        self.fs.flushing(|| flushed(|| self.backend.sync_all()), cause)
     }
 
     /// Takes space, in smaller steps if there is not enough for the whole; returns the new physical size.
@@ -275,7 +274,7 @@ impl Engine {
     }
 
     fn take_space(&self, from: u64, to: u64, prepared: Prepared) -> Result<()> {
-        let allocated = io::uninterrupted(|| self.backend.allocate(from, to));
+        let allocated = uninterrupted(|| self.backend.allocate(from, to));
         match prepared {
             Prepared::Unwritten => allocated,
             // Where nothing can be allocated unwritten (files mapped by indirect blocks), the zeros extend the file.

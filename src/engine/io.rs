@@ -3,8 +3,8 @@
 use super::core::Work;
 use crate::backend::Backend;
 use crate::buffer::Segment;
-use crate::flush::Means;
 use crate::os_error::{self, OfWrite};
+use crate::rules::flush::SyncMethod;
 use smallvec::SmallVec;
 use std::io;
 use std::ops::Range;
@@ -38,8 +38,8 @@ enum Kind {
 }
 
 impl Transfer {
-    /// A write of so many bytes. A short one is resumed where it is aligned, so part of it may be written twice; an error
-    /// means that any part may have been written.
+    /// A write of so many bytes. A short one is resumed where it is aligned, so part of it may be written twice; an
+    /// error means that any part may have been written.
     pub fn of_write(total: u64, align: u64) -> Self {
         let (kind, dsync, flushes_anyway) = (Kind::Write, false, false);
         Self { kind, total, head: 0, done: 0, align, again: 0, dsync, flushes_anyway, unclear: None }
@@ -59,8 +59,9 @@ impl Transfer {
     pub fn of_work(work: &Work, align: u64) -> Self {
         match work {
             Work::Flush => Self::of_flush(),
-            Work::Write { head, means, .. } => {
-                let transfer = Self::of_write(work.len(), align).with_flush(*means == Some(Means::Dsync));
+            Work::Write { head, sync_method, .. } => {
+                let transfer =
+                    Self::of_write(work.len(), align).with_flush(*sync_method == Some(SyncMethod::Dsync));
                 Self { head: *head, ..transfer }
             }
         }
@@ -127,9 +128,9 @@ impl Transfer {
 }
 
 impl Transfer {
-    /// What a durable call failed of, now that the same one was made without a flush. If there is no space for that either,
-    /// the first one did not come to its flush. Otherwise it may be the flush that failed (or somebody made room in
-    /// between, which cannot be told apart: an error too many is better than lost data).
+    /// What a durable call failed of, now that the same one was made without a flush. If there is no space for that
+    /// either, the first one did not come to its flush. Otherwise it may be the flush that failed (or somebody made
+    /// room in between, which cannot be told apart: an error too many is better than lost data).
     fn cleared(&mut self, result: io::Result<u64>) -> io::Error {
         let first = self.unclear.take().expect("the caller looked");
         match result {
@@ -161,8 +162,8 @@ pub(crate) fn write_fully(
     }
 }
 
-/// Where no write goes without a flush: takes the space that a write at `offset` lacked, if it was the write. One that failed
-/// in its flush has the space already.
+/// Where no write goes without a flush: takes the space that a write at `offset` lacked, if it was the write. One
+/// that failed in its flush has the space already.
 pub(crate) fn space_for(backend: &dyn Backend, offset: u64, part: &Range<u64>) -> io::Result<u64> {
     backend.allocate(offset + part.start, offset + part.end).map(|()| 0)
 }
@@ -178,21 +179,6 @@ pub(crate) fn read_fully(backend: &dyn Backend, into: &mut [u8], offset: u64, al
             return result;
         }
     }
-}
-
-/// Calls until the kernel is not interrupted.
-pub(crate) fn uninterrupted<R>(mut call: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
-    }
-}
-
-/// Flushes, until the kernel is not interrupted. An error says whether the flush may have failed.
-pub(crate) fn flushed<R>(call: impl FnMut() -> io::Result<R>) -> io::Result<R> {
-    uninterrupted(call).map_err(os_error::of_flush)
 }
 
 fn is_transient(error: &io::Error, again: &mut u32) -> bool {

@@ -5,19 +5,22 @@
 //! handed to one of the callers that wait for it: there are no I/O threads. So a lone writer performs its own write
 //! on the spot, and with many the first of a group writes for the group (leader and followers).
 
-mod alone;
+mod abort;
 mod core;
 #[cfg(test)]
 mod core_model;
+mod exclusive;
 mod grower;
+pub(crate) mod handle;
+mod inbox;
 mod io;
 #[cfg(all(test, loom))]
 mod models;
 mod packing;
-mod positional;
 pub(crate) mod process;
 pub(crate) mod queue;
 pub(crate) mod reactor;
+pub(crate) mod reader;
 mod reading;
 pub(crate) mod recover;
 pub(crate) mod registry;
@@ -27,26 +30,27 @@ mod token;
 mod truncate;
 mod waiter;
 
-pub(crate) use core::Ground;
-pub(crate) use io::{Transfer, flushed, part_of, read_fully, uninterrupted, write_fully};
+pub(crate) use core::FileProps;
+pub(crate) use io::{Transfer, part_of, read_fully, write_fully};
 pub(crate) use reading::read_up_to;
 
 use crate::backend::Backend;
 use crate::buffer::Segment;
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::flush::Means;
-use crate::growth::{Planner, Wishes};
-use crate::inflight::{Gate, Pass};
-use crate::marker::{Marker, Prepared};
-use crate::merge::{Refusals, Span};
-use crate::options::Growth;
-use crate::os_error;
-use crate::recovery::Recovery;
-use crate::stats::{Counters, count};
+use crate::os_error::{self, flushed};
+use crate::rules::flush::SyncMethod;
+use crate::rules::growth::{GrowthConfig, Planner};
+use crate::rules::marker::{Marker, Prepared};
+use crate::rules::merge::{Refusals, Span};
+use crate::rules::policy::Growth;
+use crate::rules::recovery::Recovery;
+use crate::stats::{Counters, Stats, count};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Apart, Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
+use crate::sync::inflight::{DrainGate, InFlightGuard};
+use crate::sync::{CachePadded, Condvar, JoinHandle, Mutex, MutexGuard, yield_now};
 use crate::sys::probe::Alignment;
 use crate::text::shown;
+use abort::AbortOnPanic;
 use core::{Call, Core, Dio, Failure, Outbox, Request, Work};
 use packing::Packer;
 use process::{Ended, FileSystems, Flushing, Process};
@@ -62,9 +66,9 @@ pub(crate) struct Parts {
     pub path: Arc<Path>,
     pub process: &'static Process,
     pub fs: FileSystems,
-    pub ground: Ground,
+    pub props: FileProps,
     pub alignment: Alignment,
-    pub wishes: Wishes,
+    pub growth_config: GrowthConfig,
     pub recovery: Recovery,
     /// The marker that stays, when only the caller can tell where the file ends.
     pub held: Option<Marker>,
@@ -83,11 +87,11 @@ pub(crate) struct Engine {
     writes_through: bool,
     /// Its plain writes flush as well, so all of them are flushes to the ledger.
     flushes_each_write: bool,
-    core: Apart<Mutex<Core<Token>>>,
-    packer: Apart<Packer>,
+    core: CachePadded<Mutex<Core<Token>>>,
+    packer: CachePadded<Packer>,
     /// `written` of the core, to be read without its lock.
-    len: Apart<AtomicU64>,
-    gate: Gate,
+    len: CachePadded<AtomicU64>,
+    gate: DrainGate,
     grower_ended: Condvar,
     grower: Mutex<Option<JoinHandle>>,
     /// What the growth budget has charged this file with.
@@ -100,14 +104,14 @@ pub(crate) struct Engine {
     closed: AtomicBool,
     /// Those in other threads that may keep it.
     reactors: Mutex<Vec<Arc<Reactor>>>,
-    counters: Apart<Counters>,
+    counters: CachePadded<Counters>,
 }
 
 impl Engine {
     pub fn new(parts: Parts) -> Self {
         let len = parts.recovery.ceiling;
         let flushes_each_write = parts.backend.flushes_each_write();
-        let core = Core::new(len, parts.ground, Planner::new(parts.wishes), parts.held);
+        let core = Core::new(len, parts.props, Planner::new(parts.growth_config), parts.held);
         Self {
             backend: parts.backend,
             alignment: parts.alignment,
@@ -115,13 +119,13 @@ impl Engine {
             path: parts.path,
             process: parts.process,
             fs: parts.fs,
-            is_device: parts.ground.is_device,
-            writes_through: parts.ground.writes_through,
+            is_device: parts.props.is_device,
+            writes_through: parts.props.writes_through,
             flushes_each_write,
-            core: Apart(Mutex::new(core)),
-            packer: Apart(Packer::new(parts.alignment)),
-            len: Apart(AtomicU64::new(len)),
-            gate: Gate::default(),
+            core: CachePadded(Mutex::new(core)),
+            packer: CachePadded(Packer::new(parts.alignment)),
+            len: CachePadded(AtomicU64::new(len)),
+            gate: DrainGate::default(),
             grower_ended: Condvar::default(),
             grower: Mutex::default(),
             charged: Mutex::new(0),
@@ -129,7 +133,7 @@ impl Engine {
             kept_to: AtomicU64::new(len),
             closed: AtomicBool::new(false),
             reactors: Mutex::default(),
-            counters: Apart::default(),
+            counters: CachePadded::default(),
         }
     }
 
@@ -146,20 +150,20 @@ impl Engine {
         self.len.load(Ordering::Acquire)
     }
 
-    pub fn stats(&self) -> crate::Stats {
+    pub fn stats(&self) -> Stats {
         let counted = self.counters.snapshot();
         // What the parent of a fork held a lock of stays locked in the child.
         if !self.process.is_current() {
             return counted;
         }
-        let mapped = self.backend.mapped().unwrap_or_default();
+        let below = self.backend.request_counts();
         let core = self.lock();
         let mut refusals = core.refusals();
-        refusals.add(mapped.refused);
+        refusals.add(below.refused);
         let Refusals { gap, bytes, segments, member, order } = refusals;
-        crate::Stats {
-            requests: mapped.requests.unwrap_or(counted.requests + mapped.more_requests),
-            metadata_requests: mapped.metadata_requests,
+        Stats {
+            requests: below.requests.unwrap_or(counted.requests + below.more_requests),
+            metadata_requests: below.metadata_requests,
             growth_waits: core.growth_waits(),
             refused_gap: gap,
             refused_bytes: bytes,
@@ -257,7 +261,7 @@ impl Engine {
 
     /// What holds for every operation: our process, and no failed flush. Operations on a device are not counted: nobody
     /// waits for them, since nothing can be cut.
-    fn begin(&self, operation: Operation) -> Result<Option<Pass<'_>>> {
+    fn begin(&self, operation: Operation) -> Result<Option<InFlightGuard<'_>>> {
         self.check_usable(operation)?;
         if self.is_device {
             return Ok(None);
@@ -281,7 +285,8 @@ impl Engine {
         queue::let_go_of_closed();
     }
 
-    /// Waits until reactors in other threads have let go. Nobody may be kept out meanwhile: what they have taken up would wait.
+    /// Waits until reactors in other threads have let go. Nobody may be kept out meanwhile: what they have taken up
+    /// would wait.
     fn await_reactors(&self) {
         let reactors = std::mem::take(&mut *self.reactors.lock());
         reactors.iter().for_each(|reactor| reactor.let_go_of_closed());
@@ -332,7 +337,7 @@ impl Engine {
         loop {
             match me.next(durable) {
                 News::Work(Task::Request(request)) => self.perform(request),
-                News::Work(Task::Call(call)) => self.called(call, durable),
+                News::Work(Task::Call(call)) => self.on_called(call, durable),
                 News::Done(outcome) => return outcome,
             }
         }
@@ -379,11 +384,11 @@ impl Engine {
     }
 
     /// A durable request is worth a turn of those who are ready to join it.
-    fn called(self: &Arc<Self>, call: Call, durable: bool) {
+    fn on_called(self: &Arc<Self>, call: Call, durable: bool) {
         if durable {
             yield_now();
         }
-        self.step(|core, out| core.called(call, out));
+        self.step(|core, out| core.on_called(call, out));
     }
 
     fn perform(self: &Arc<Self>, mut request: Request<Token>) {
@@ -400,7 +405,7 @@ impl Engine {
             }
             self.end_request(request.work, result)
         });
-        self.step(|core, out| core.completed(request.id, result, out));
+        self.step(|core, out| core.on_completed(request.id, result, out));
     }
 
     fn transfer_of(&self, work: &Work) -> Transfer {
@@ -419,8 +424,8 @@ impl Engine {
         let len = work.len();
         match work {
             Work::Flush => count(&self.counters.flushes, 1),
-            Work::Write { segments, records, offset, means, extends, .. } => {
-                self.count_request(segments.len(), *means);
+            Work::Write { segments, records, offset, sync_method, extends, .. } => {
+                self.count_request(segments.len(), *sync_method);
                 let end = *offset + len;
                 if let Some(size) = extends {
                     self.check_size_limit(if *records { self.end_of_block(end) } else { end })?;
@@ -470,8 +475,8 @@ impl Engine {
         }
     }
 
-    /// A write failed. If it was to move the size itself, the size becomes what the core goes on with: the end of the file,
-    /// without the padding that was behind it.
+    /// A write failed. If it was to move the size itself, the size becomes what the core goes on with: the end of the
+    /// file, without the padding that was behind it.
     fn undo(&self, work: &Work) {
         let Work::Write { offset, extends: Some(size), .. } = work else { return };
         // As far as the block reached that was the last before.
@@ -491,13 +496,14 @@ impl Engine {
         count(&self.counters.append_bytes, bytes);
     }
 
-    fn count_request(&self, operations: usize, means: Option<Means>) {
+    fn count_request(&self, operations: usize, sync_method: Option<SyncMethod>) {
         count(&self.counters.requests, 1);
-        count(&self.counters.dsync_requests, u64::from(means == Some(Means::Dsync)));
+        count(&self.counters.dsync_requests, u64::from(sync_method == Some(SyncMethod::Dsync)));
         count(&self.counters.merged, if operations > 1 { operations as u64 } else { 0 });
     }
 
-    /// A write beyond the largest size allowed would end the process by SIGXFSZ; and beyond the largest offset there is none.
+    /// A write beyond the largest size allowed would end the process by SIGXFSZ; and beyond the largest offset there is
+    /// none.
     fn check_size_limit(&self, end: u64) -> Result<(), Failure> {
         if end <= self.backend.size_max().min(i64::MAX as u64) {
             return Ok(());
@@ -563,21 +569,6 @@ enum Course {
     Direct(u64),
     /// By the core.
     Core(Dio),
-}
-
-/// A broken rule inside the core leaves nobody who could answer the callers that wait, and their memory may be in
-/// use by the kernel: the process ends rather than hang or guess.
-struct AbortOnPanic {
-    /// The caller's own panic, from before, is none of ours.
-    unwinding: bool,
-}
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() && !self.unwinding {
-            std::process::abort();
-        }
-    }
 }
 
 fn check(what: &'static str, value: u64, required: u64) -> Result<(), ErrorKind> {

@@ -3,25 +3,25 @@
 //! The disk is as unkind as one may be: a flush covers what was written when it began and is felt when it ends, and one
 //! that fails loses what every file had in the cache, and fails only once.
 
-use super::core::Ground;
+use super::core::FileProps;
 use super::process::{FileSystems, Process};
-use super::queue::{Driver, What};
+use super::queue::{Driver, OpKind};
 use super::reactor::Handle;
 use super::reactor::tests::{Counted, POISON, block_on, poll_once};
 use super::registry::Key;
 use super::{Engine, Parts};
+use crate::api::future::AsyncFile;
+use crate::api::reactor::Reactor;
 use crate::backend::{Backend, Job};
 use crate::buffer::{Buffer, Segment};
+use crate::engine::handle::FileHandle;
+use crate::engine::queue::Settings;
 use crate::error::{ErrorKind, Result};
-use crate::file::Inner;
-use crate::future::AsyncFile;
-use crate::growth::Wishes;
-use crate::marker::{Identity, Prepared};
-use crate::merge::Limits;
-use crate::options::Tail;
-use crate::queue::QueueOptions;
-use crate::reactor::Reactor;
-use crate::recovery::{Extent, Recovery};
+use crate::rules::growth::GrowthConfig;
+use crate::rules::marker::{Identity, Prepared};
+use crate::rules::merge::Limits;
+use crate::rules::policy::Tail;
+use crate::rules::recovery::{Extent, Recovery};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{JoinHandle, Mutex, MutexGuard, explore, spawn};
 use crate::sys::probe::Alignment;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 const BLOCK: u64 = 16;
 /// What positional writes are multiples of.
 const SECTOR: u64 = 4;
-const IDENTITY: Identity = Identity { inode: 1, born: (1, 1) };
+const IDENTITY: Identity = Identity { inode: 1, birth_time: (1, 1) };
 
 /// A block that holds the number of a record, each byte of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -310,7 +310,7 @@ impl File {
             path: Path::new("model").into(),
             process: &PROCESS,
             fs: fs.clone(),
-            ground: Ground {
+            props: FileProps {
                 tail: Tail::Rewrite,
                 identity: IDENTITY,
                 limits: Limits { bytes_max: 1 << 20, segments_max: 1024 },
@@ -323,7 +323,12 @@ impl File {
                 epoch: 0,
             },
             alignment: Alignment { memory: 1, offset: SECTOR, append: BLOCK },
-            wishes: Wishes { cap_bytes, capacity_bytes: None, unit_bytes: BLOCK, low_water_quarters: 2 },
+            growth_config: GrowthConfig {
+                cap_bytes,
+                capacity_bytes: None,
+                unit_bytes: BLOCK,
+                low_water_quarters: 2,
+            },
             recovery: Recovery::clean(0),
             held: None,
         })
@@ -663,11 +668,11 @@ fn loom_a_failed_write_fails_all_above_it() {
 
 /// A queue of plain calls, with an append of a record submitted to it later.
 fn queue_with(file: &File, number: u8, durable: bool) -> Rc<RefCell<Driver>> {
-    let driver = Driver::new(&PROCESS, 1, None, false);
+    let driver = Driver::new(&PROCESS, &Settings { depth: 1, io_uring: false, ..Settings::default() }, None);
     let key = Key { dev: 1, inode: Some(file.disk.file as u64), part: crate::sys::probe::Part::Whole };
-    let inner = Inner::Shared { engine: file.engine.clone(), key, process: &PROCESS, durable };
+    let inner = FileHandle::Shared { engine: file.engine.clone(), key, process: &PROCESS, durable };
     let record = Buffer::from(&[number; BLOCK as usize][..]);
-    driver.borrow_mut().queue(&inner, What::Append, Some(record.into()), 0).expect("there is room");
+    driver.borrow_mut().queue(&inner, OpKind::Append, Some(record.into()), 0).expect("there is room");
     driver
 }
 
@@ -744,7 +749,7 @@ impl Futures {
         let made =
             PROCESS.registry.open(key, || Ok(File::engine(&disk, &FileSystems::default(), Grows::Once)));
         let engine = made.expect("it is made");
-        let file = crate::File::of(Inner::Shared { engine, key, process: &PROCESS, durable: false });
+        let file = crate::File::of(FileHandle::Shared { engine, key, process: &PROCESS, durable: false });
         Self { file: Arc::new(reactor.attach(file)), disk, count: Arc::default() }
     }
 
@@ -769,8 +774,8 @@ impl Futures {
     }
 }
 
-fn plain_calls() -> QueueOptions {
-    QueueOptions::new().depth(2).io_uring(false).clone()
+fn plain_calls() -> Settings {
+    Settings { depth: 2, io_uring: false, ..Settings::default() }
 }
 
 #[test]

@@ -1,15 +1,15 @@
-//! Packs the records of a request into whole blocks, before it goes out. Done by whoever performs the request: the memory of
-//! the records stays put meanwhile, because nobody is answered before.
+//! Packs the records of a request into whole blocks, before it goes out. Done by whoever performs the request: the
+//! memory of the records stays put meanwhile, because nobody is answered before.
 //!
 //! What the last block of the file holds is kept here, since the next request writes it again. The core sees to it that
 //! there is one such request at a time.
 
-use super::core::{Few, Work};
+use super::core::{SmallVec1, Work};
 use super::io::read_fully;
 use crate::backend::Backend;
 use crate::buffer::{Buffer, Segment};
-use crate::merge::{SEGMENTS_MAX, Span};
-use crate::pack::{self, Run, Shape};
+use crate::rules::merge::{SEGMENTS_MAX, Span};
+use crate::rules::pack::{self, Run, Shape};
 use crate::stats::{Counters, count};
 use crate::sync::Mutex;
 use crate::sys::probe::Alignment;
@@ -43,8 +43,8 @@ impl Packer {
         Self { shape: Shape { block, memory }, align, last: Mutex::default(), spare: Mutex::default() }
     }
 
-    /// Makes whole blocks of what a request is to write, if it is not that already. Fails if the block in which it begins
-    /// is not known and cannot be read; then nothing has changed.
+    /// Makes whole blocks of what a request is to write, if it is not that already. Fails if the block in which it
+    /// begins is not known and cannot be read; then nothing has changed.
     pub fn pack(&self, work: &mut Work, backend: &dyn Backend, counters: &Counters) -> io::Result<()> {
         let Work::Write { segments, offset, records: true, composed, .. } = work else { return Ok(()) };
         let views = || segments.iter().map(|segment| (segment.addresses().start, segment.len()));
@@ -65,7 +65,7 @@ impl Packer {
 
         let mut records = Records { segments, next: 0, done: 0 };
         let mut free = &mut memory[..bytes as usize];
-        let mut blocks = Few::with_capacity(runs.len());
+        let mut blocks = SmallVec1::with_capacity(runs.len());
         let mut filled = before as usize;
         for run in &runs {
             blocks.push(match run {

@@ -4,17 +4,17 @@
 use crate::engine::reactor::Handle;
 use crate::engine::registry::Registry;
 use crate::error::Error;
-use crate::ext::volumes::Volumes;
-use crate::flush::Ledger;
-use crate::growth::{BUDGET_DEFAULT_BYTES, Budget};
 use crate::os_error;
-use crate::queue::QueueOptions;
+use crate::rules::flush::Ledger;
+use crate::rules::growth::{BUDGET_DEFAULT_BYTES, Budget};
 use crate::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use crate::sys;
 use crate::sys::probe::Through;
 use crate::sys::process::Inherited;
 use smallvec::SmallVec;
+use std::any::Any;
 use std::collections::{HashMap, HashSet};
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -35,11 +35,16 @@ pub(crate) fn any_was_wedged() -> bool {
     !WEDGES.is_empty()
 }
 
+/// A value that a module above the engine keeps for each process. The engine knows nothing of it.
+pub(crate) trait Attached: Any + Debug + Send + Sync {}
+
+impl<T: Any + Debug + Send + Sync> Attached for T {}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub registry: Registry,
-    pub volumes: Volumes,
+    attached: OnceLock<Box<dyn Attached>>,
     reactor: OnceLock<Handle>,
     budget: Mutex<Budget>,
     file_systems: Mutex<HashMap<u64, Arc<FileSystem>>>,
@@ -110,7 +115,7 @@ impl Process {
     pub fn new(budget_bytes: u64) -> Self {
         Self {
             registry: Registry::default(),
-            volumes: Volumes::default(),
+            attached: OnceLock::default(),
             reactor: OnceLock::default(),
             budget: Mutex::new(Budget::new(budget_bytes)),
             file_systems: Mutex::default(),
@@ -123,9 +128,15 @@ impl Process {
         cfg!(loom) || sys::process::is_of_this_process(self)
     }
 
+    /// The value that was attached, made at the first call. There is one type of it: another panics.
+    pub fn attached<T: Attached + Default>(&self) -> &T {
+        let attached: &dyn Any = &**self.attached.get_or_init(|| Box::new(T::default()));
+        attached.downcast_ref().expect("one type is attached")
+    }
+
     /// The one that all share.
     pub fn reactor(&'static self) -> &'static Handle {
-        self.reactor.get_or_init(|| Handle::with_thread(self, &QueueOptions::of_reactor()))
+        self.reactor.get_or_init(|| Handle::of_process(self))
     }
 
     pub fn budget(&self) -> MutexGuard<'_, Budget> {
@@ -287,8 +298,8 @@ impl FileSystems {
     }
 
     /// Performs a flush (or a write that carries one), and believes its success only if no flush of these file
-    /// systems that ran beside it failed. `cause` makes the error to tell of a [failed flush](os_error::is_failed_flush); no
-    /// other error puts the file system in doubt.
+    /// systems that ran beside it failed. `cause` makes the error to tell of a [failed
+    /// flush](os_error::is_failed_flush); no other error puts the file system in doubt.
     pub fn flushing(
         &self,
         perform: impl FnOnce() -> std::io::Result<()>,

@@ -2,8 +2,8 @@
 
 use super::io::{self, Transfer};
 use crate::backend::Backend;
-use crate::bounce::{self, Aligned, Left, Piece};
 use crate::buffer::Buffer;
+use crate::rules::bounce::{self, Aligned, Left, Piece};
 use crate::sys::probe::Alignment;
 use std::io::{ErrorKind, Result};
 
@@ -36,8 +36,8 @@ impl Reading {
         Transfer::of_read(self.piece.len, self.aligned.block)
     }
 
-    /// The memory of the piece without its first `skip` bytes, and the offset from which to fill it. It stays in place until
-    /// the next piece, or for as long as this and `into` do.
+    /// The memory of the piece without its first `skip` bytes, and the offset from which to fill it. It stays in place
+    /// until the next piece, or for as long as this and `into` do.
     pub fn target<'a>(&'a mut self, into: &'a mut [u8], skip: u64) -> (&'a mut [u8], u64) {
         let len = self.piece.len as usize;
         let memory = if self.piece.bounces {

@@ -3,24 +3,23 @@
 //! Order, so that a crash during recovery is recovered from in the same way:
 //! 1. sync, so that nothing is judged by what another crash could take back;
 //! 2. the verdict, from the marker, the size and the extents;
-//! 3. the marker with the end found as its base, durable; 4. the truncate ([`truncate`](super::truncate)), durable; 5. the
-//!    marker away, durable.
+//! 3. the marker with the end found as its base, durable; 4. the truncate ([`truncate`](super::truncate)), durable; 5.
+//!    the marker away, durable.
 //!
-//! Only the syncs can be blamed for a failed flush, so only their errors say so (`flushed`): a getxattr or FIEMAP that fails
-//! with EIO is an error of this file.
+//! Only the syncs can be blamed for a failed flush, so only their errors say so (`flushed`): a getxattr or FIEMAP that
+//! fails with EIO is an error of this file.
 //!
-//! While another process has the file open for writing nothing is truncated. What another program wrote without the lock between
-//! the crash and the recovery is kept, but for this: in a file of appends, above the first gap and below what had been grown, it
-//! looks like an append in flight when the crash came, and is truncated.
+//! While another process has the file open for writing nothing is truncated. What another program wrote without the
+//! lock between the crash and the recovery is kept, but for this: in a file of appends, above the first gap and below
+//! what had been grown, it looks like an append in flight when the crash came, and is truncated.
 
-use super::io::flushed;
 use super::truncate::{
     Attempt, LOOKS_MAX as TRUNCATES_MAX, Takes, refuse_other_writers, truncate, written_by,
 };
 use crate::backend::Backend;
-use crate::marker::{Identity, Marker};
-use crate::os_error::is_no_space;
-use crate::recovery::{Extent, Recovery, Verdict, judge, written_ranges};
+use crate::os_error::{flushed, is_no_space};
+use crate::rules::marker::{Identity, Marker};
+use crate::rules::recovery::{Extent, Recovery, Verdict, judge, written_ranges};
 use std::io;
 use std::ops::Range;
 
@@ -109,8 +108,9 @@ pub(crate) fn look(backend: &dyn Backend, identity: Identity) -> io::Result<(Opt
     Ok((view.marker, found))
 }
 
-/// Looks until nothing changes meanwhile. A marker is written twice only where nothing was truncated in between (`put_back`).
-/// Without one the size of a file that its writer does not cut never falls: one that does was grown ahead, or has been cut.
+/// Looks until nothing changes meanwhile. A marker is written twice only where nothing was truncated in between
+/// (`put_back`). Without one the size of a file that its writer does not cut never falls: one that does was grown
+/// ahead, or has been cut.
 fn view(backend: &dyn Backend, identity: Identity) -> io::Result<View> {
     for _ in 0..LOOKS_MAX {
         let marker = backend.read_marker()?;

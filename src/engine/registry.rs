@@ -1,7 +1,7 @@
 //! The files that this process has open for writing: one engine for each device and inode, however many handles.
 
 use super::Engine;
-use crate::Result;
+use crate::error::Result;
 use crate::sync::{Condvar, Mutex};
 use crate::sys::probe::{Facts, Part};
 use std::collections::HashMap;

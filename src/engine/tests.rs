@@ -1,6 +1,6 @@
 //! The engine on the simulated disk, one thread: what it leaves on disk, step by step and after every crash.
 
-use super::core::{Core, Failure, Ground, Outbox};
+use super::core::{Core, Failure, FileProps, Outbox};
 use super::process::{FileSystems, Process};
 use super::recover::{Recover, bring_into_order};
 use super::{Engine, Parts};
@@ -8,16 +8,16 @@ use crate::backend::Backend;
 use crate::backend::sim::{BLOCK_BYTES, Call, Device, Piece, Settings, Sim};
 use crate::buffer::{Buffer, Segment};
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::growth::{Planner, Room, Wishes};
-use crate::marker::{Identity, Prepared};
-use crate::merge::Limits;
-use crate::options::Tail;
-use crate::recovery::{Recovery, Verdict};
+use crate::rules::growth::{GrowthConfig, Planner, SpaceLimits};
+use crate::rules::marker::{Identity, Prepared};
+use crate::rules::merge::Limits;
+use crate::rules::policy::Tail;
+use crate::rules::recovery::{Recovery, Verdict};
 use crate::sys::probe::Alignment;
 use std::path::Path;
 use std::sync::Arc;
 
-const SELF: Identity = Identity { inode: 1, born: (1, 1) };
+const SELF: Identity = Identity { inode: 1, birth_time: (1, 1) };
 const DISK_BYTES: u64 = 64 << 20;
 
 /// A disk with one file, whose blocks tests tell by a number in their first eight bytes.
@@ -110,11 +110,11 @@ impl std::ops::Deref for SimFile {
     }
 }
 
-const WISHES: Wishes =
-    Wishes { cap_bytes: 1 << 20, capacity_bytes: None, unit_bytes: BLOCK_BYTES, low_water_quarters: 2 };
+const GROWTH_CONFIG: GrowthConfig =
+    GrowthConfig { cap_bytes: 1 << 20, capacity_bytes: None, unit_bytes: BLOCK_BYTES, low_water_quarters: 2 };
 
-fn ground(prepared: Option<Prepared>) -> Ground {
-    Ground {
+fn props(prepared: Option<Prepared>) -> FileProps {
+    FileProps {
         tail: Tail::Rewrite,
         identity: SELF,
         limits: Limits { bytes_max: 1 << 20, segments_max: 1024 },
@@ -129,10 +129,10 @@ fn ground(prepared: Option<Prepared>) -> Ground {
 }
 
 fn open_on(disk: Disk, prepared: Option<Prepared>, fs: FileSystems) -> Result<SimFile, ErrorKind> {
-    open_as(disk, ground(prepared), fs)
+    open_as(disk, props(prepared), fs)
 }
 
-fn open_as(disk: Disk, ground: Ground, fs: FileSystems) -> Result<SimFile, ErrorKind> {
+fn open_as(disk: Disk, props: FileProps, fs: FileSystems) -> Result<SimFile, ErrorKind> {
     let order = bring_into_order(&disk.0, SELF, Recover::Cut);
     let (recovery, held) = order.map_err(|error| crate::os_error::kind(&error))?;
     if let Verdict::Doubtful(why) = recovery.verdict {
@@ -143,9 +143,9 @@ fn open_as(disk: Disk, ground: Ground, fs: FileSystems) -> Result<SimFile, Error
         path: Path::new("simulated").into(),
         process: Process::current(),
         fs,
-        ground,
+        props,
         alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
-        wishes: WISHES,
+        growth_config: GROWTH_CONFIG,
         recovery,
         held,
     });
@@ -269,7 +269,7 @@ fn leave_a_growth_behind() -> SimFile {
     // The next growth ends with a marker that fails, and a cut that fails.
     file.backend.fail(Call::Marker, 1, libc::EIO);
     file.backend.fail(Call::Allocate, 1, libc::EIO);
-    let large = 4 * WISHES.cap_bytes / BLOCK_BYTES;
+    let large = 4 * GROWTH_CONFIG.cap_bytes / BLOCK_BYTES;
     assert_eq!(*file.append(&record(2, large), true).unwrap_err().kind(), ErrorKind::Os(libc::EIO));
     assert!(physical_blocks(&file) * BLOCK_BYTES > file.lock().sizes().physical);
     file
@@ -605,8 +605,9 @@ fn a_file_whose_marker_may_not_be_written_works_without_growth() {
     }
 }
 
-/// A file whose growth is refused for good once it has grown, on a disk that dies after so many calls. Returns how many records
-/// were acknowledged, and how many calls were made before the first one without growth, and until it was closed.
+/// A file whose growth is refused for good once it has grown, on a disk that dies after so many calls. Returns how many
+/// records were acknowledged, and how many calls were made before the first one without growth, and until it was
+/// closed.
 fn end_growth(prepared: Prepared, dies_after: u64) -> (SimFile, u64, Option<u64>, Option<u64>) {
     let file = open_on(Disk::new(DISK_BYTES), Some(prepared), FileSystems::default()).unwrap();
     let begun = file.backend.calls();
@@ -681,17 +682,18 @@ fn a_set_len_that_cannot_remove_the_marker_has_cut_all_the_same() {
 
 /// A core on its own, of an empty file.
 fn bare_core() -> Core<u32> {
-    Core::new(0, ground(Some(Prepared::Unwritten)), Planner::new(WISHES), None)
+    Core::new(0, props(Some(Prepared::Unwritten)), Planner::new(GROWTH_CONFIG), None)
 }
 
-const ROOM: Room = Room { free_bytes: 1 << 44, size_max: 1 << 44, granted_bytes: 1 << 40 };
+const SPACE_LIMITS: SpaceLimits =
+    SpaceLimits { free_bytes: 1 << 44, size_max: 1 << 44, granted_bytes: 1 << 40 };
 
 fn run_grower(core: &mut Core<u32>, out: &mut Outbox<u32>) {
-    while let Some(job) = core.next_growth(ROOM, out) {
+    while let Some(job) = core.next_growth(SPACE_LIMITS, out) {
         let plan = job.plan.expect("nothing else to do than to grow");
-        let marker = core.announce(plan, plan.to, ROOM);
-        core.marked(marker);
-        core.grown(Ok(plan.to), out);
+        let marker = core.announce(plan, plan.to, SPACE_LIMITS);
+        core.on_marked(marker);
+        core.on_grown(Ok(plan.to), out);
     }
 }
 
@@ -703,17 +705,17 @@ fn a_need_ends_with_its_operation() {
     core.append(1, Segment::of(&data), false, &mut out);
     run_grower(&mut core, &mut out);
     for (_, call) in std::mem::take(&mut out.calls) {
-        core.called(call, &mut out);
+        core.on_called(call, &mut out);
     }
     let append = out.requests.pop().expect("there is space").id;
     core.write(2, Segment::of(&data), 1 << 40, false, &mut out);
     let kind = ErrorKind::Os(libc::EIO);
     let cause = Arc::new(Error::new(Operation::Write, &Path::new("log").into(), None, kind.clone()));
-    core.completed(append, Err(Failure { kind, cause, wedges: false }), &mut out);
+    core.on_completed(append, Err(Failure { kind, cause, wedges: false }), &mut out);
     assert_eq!(out.outcomes.len(), 2, "both are refused");
-    assert!(core.next_growth(ROOM, &mut out).is_none() && core.pause_growth());
+    assert!(core.next_growth(SPACE_LIMITS, &mut out).is_none() && core.pause_growth());
     let marker = core.recycling_marker();
-    core.marked(marker);
+    core.on_marked(marker);
     core.recycle();
     core.resume_growth();
     core.append(3, Segment::of(&data), false, &mut Outbox::default());
@@ -746,7 +748,7 @@ fn a_write_beyond_all_limits_refuses_no_append() {
     let mut out = Outbox::default();
     core.write(1, Segment::of(&data), 1 << 50, false, &mut out);
     core.append(2, Segment::of(&data), false, &mut out);
-    assert!(core.next_growth(ROOM, &mut out).is_some(), "the append needs space");
+    assert!(core.next_growth(SPACE_LIMITS, &mut out).is_some(), "the append needs space");
     assert_eq!(out.outcomes[..], [(1, Err(ErrorKind::NoSpace(libc::EFBIG)))]);
 }
 

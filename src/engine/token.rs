@@ -1,7 +1,7 @@
 //! Who waits for an operation in the core, and is told what to do for it and what came of it: a thread, or a queue.
 
 use super::core::Outcome;
-use super::queue::inbox::Inbox;
+use super::inbox::Inbox;
 use super::waiter::{News, Task, Waiter};
 use std::sync::Arc;
 

@@ -2,18 +2,19 @@
 //!
 //! Order, with the marker that announces the new end durable already:
 //! 1. a write lease, where one can be had: without another opener no other program can write until step 4;
-//! 2. the look at what other programs wrote above the end. A long one comes before the lease, which would hold others up,
-//!    and is repeated under it only if the file has changed since;
+//! 2. the look at what other programs wrote above the end. A long one comes before the lease, which would hold others
+//!    up, and is repeated under it only if the file has changed since;
 //! 3. without a lease: size, mtime and ctime are as before the look;
 //! 4. the truncate; then the lease ends.
 //!
-//! Another process that has the file open for writing refuses the truncate. Where no lease can be had, or readers have the
-//! file open, a window of microseconds remains between steps 3 and 4. A direct write of another program sets mtime before
-//! its I/O, and before Linux 6.13 timestamps tick with the scheduler: a write of the same tick as the look is not seen.
+//! Another process that has the file open for writing refuses the truncate. Where no lease can be had, or readers have
+//! the file open, a window of microseconds remains between steps 3 and 4. A direct write of another program sets mtime
+//! before its I/O, and before Linux 6.13 timestamps tick with the scheduler: a write of the same tick as the look is
+//! not seen.
 
-use super::io::uninterrupted;
 use crate::backend::{Backend, Exclusion};
 use crate::error::ErrorKind;
+use crate::os_error::uninterrupted;
 use std::io;
 
 /// How often the look is repeated beside a program that changes the file.
@@ -79,6 +80,11 @@ pub(super) fn refuse_other_writers(backend: &dyn Backend) -> io::Result<()> {
 pub(super) fn written_by(who: &str) -> io::Error {
     let why = format!("{who} has it open for writing, and a truncate could destroy what it wrote");
     io::Error::other(ErrorKind::Busy(why))
+}
+
+/// The size is not of our making.
+pub(super) fn changed_by_another(physical: u64, found: u64) -> ErrorKind {
+    ErrorKind::Doubtful(format!("it was grown to {physical} bytes and has {found}"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Which blocks of a group are free, and which a file gets. Values only.
 //!
-//! A file should be one piece: what it asks for at once is looked for as one run, from the block behind its last one on, in
-//! that group and then in all others; and only where there is none, as runs of a quarter of that, and so on.
+//! A file should be one piece: what it asks for at once is looked for as one run, from the block behind its last one
+//! on, in that group and then in all others; and only where there is none, as runs of a quarter of that, and so on.
 
 use std::ops::Range;
 
@@ -66,8 +66,8 @@ pub fn lengths(wanted: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(wanted), |length| (*length > 1).then(|| (length / 4).max(1)))
 }
 
-/// The groups in which to look, each with the part of it, from `goal` on and around: its group from there, all others, and its
-/// group up to there.
+/// The groups in which to look, each with the part of it, from `goal` on and around: its group from there, all others,
+/// and its group up to there.
 pub fn order(
     goal: u64,
     goal_group: u64,
@@ -129,7 +129,12 @@ mod tests {
         }
 
         #[test]
-        fn bits_are_set_and_cleared(mut bits in proptest::collection::vec(any::<u8>(), 4), start in 0usize..32, len in 0usize..32, used: bool) {
+        fn bits_are_set_and_cleared(
+            mut bits in proptest::collection::vec(any::<u8>(), 4),
+            start in 0usize..32,
+            len in 0usize..32,
+            used: bool,
+        ) {
             let end = (start + len).min(32);
             let before = bits.clone();
             let mut map = Bitmap { bits: &mut bits, blocks: 32 };

@@ -1,5 +1,5 @@
-//! The entries of a directory. Values only. The blocks of an index (dir_index) look like blocks without entries, so an indexed
-//! directory is read as any other.
+//! The entries of a directory. Values only. The blocks of an index (dir_index) look like blocks without entries, so an
+//! indexed directory is read as any other.
 
 use super::bytes::{u16_at, u32_at};
 
@@ -80,7 +80,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_block_is_read(mut bytes in proptest::collection::vec(any::<u8>(), 64), lens in proptest::collection::vec(0u16..24, 8)) {
+        fn any_block_is_read(
+            mut bytes in proptest::collection::vec(any::<u8>(), 64),
+            lens in proptest::collection::vec(0u16..24, 8),
+        ) {
             for (n, len) in lens.into_iter().enumerate() {
                 set_u16(&mut bytes, 8 * n + 4, len);
             }

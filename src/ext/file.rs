@@ -2,11 +2,11 @@
 
 use super::node::Node;
 use super::volumes::Held;
-use crate::backend::{Backend, Job, Mapped};
+use crate::backend::{Backend, Job, RequestCounts};
 use crate::buffer::Segment;
-use crate::merge::Refusals;
 use crate::os_error;
-use crate::recovery::Extent;
+use crate::rules::merge::Refusals;
+use crate::rules::recovery::Extent;
 use crate::stats::count;
 use crate::sync::Mutex;
 use crate::sync::{self, JoinHandle};
@@ -161,6 +161,10 @@ impl Backend for Within {
         sync::spawn("dioxide-grow", job).map(Some)
     }
 
+    fn needs_close(&self) -> bool {
+        true
+    }
+
     fn close(&self) -> io::Result<()> {
         match self.held.lock().take() {
             Some(held) => held.put_away(&self.metadata_requests),
@@ -180,15 +184,15 @@ impl Backend for Within {
         self.node.volume.image().descriptor()
     }
 
-    fn mapped(&self) -> Option<Mapped> {
+    fn request_counts(&self) -> RequestCounts {
         let requests = self.data_requests.load(Relaxed);
         // A write becomes another request where the next block does not follow on the volume.
         let gap = requests.saturating_sub(self.writes.load(Relaxed));
-        Some(Mapped {
+        RequestCounts {
             requests: Some(requests),
             more_requests: 0,
             metadata_requests: self.metadata_requests.load(Relaxed),
             refused: Refusals { gap, ..Refusals::default() },
-        })
+        }
     }
 }

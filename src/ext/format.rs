@@ -1,9 +1,9 @@
-//! What stands on a volume of ext2 or ext3: superblock, group descriptors and inodes. Values only: whatever bytes come in,
-//! every number that goes out is within the bounds of the volume, or there is an error that says what is wrong.
+//! What stands on a volume of ext2 or ext3: superblock, group descriptors and inodes. Values only: whatever bytes come
+//! in, every number that goes out is within the bounds of the volume, or there is an error that says what is wrong.
 
 use super::bytes::{set_u16, set_u32, u16_at, u32_at};
 use super::features::{Features, HAS_JOURNAL, RESIZE_INODE, SPARSE_SUPER};
-use crate::map::indirect::ROOTS;
+use crate::rules::map::indirect::ROOTS;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -227,13 +227,13 @@ impl Geometry {
         number >= self.first_inode || number == ROOT_INODE
     }
 
-    /// The largest size of a file, as the kernel has it: what pointers can reach, and its sectors with those of its tables are
-    /// a number of 32 bits.
+    /// The largest size of a file, as the kernel has it: what pointers can reach, and its sectors with those of its
+    /// tables are a number of 32 bits.
     pub fn file_bytes_max(&self) -> u64 {
         let fanout = self.fanout();
         let tables = 3 + 2 * fanout + fanout * fanout;
         let counted = (u64::from(u32::MAX) / self.sectors_per_block()).saturating_sub(tables);
-        crate::map::indirect::Map::blocks_max(fanout).min(counted) * self.block_bytes
+        crate::rules::map::indirect::Map::blocks_max(fanout).min(counted) * self.block_bytes
     }
 
     /// Sectors are of 512 bytes, as inodes count.
@@ -415,7 +415,8 @@ impl Inode {
         if inode.links == 0 || inode.deleted != 0 {
             return corrupt(format!("inode {number} has a name, but was deleted"));
         }
-        if inode.size > crate::map::indirect::Map::blocks_max(geometry.fanout()) * geometry.block_bytes {
+        if inode.size > crate::rules::map::indirect::Map::blocks_max(geometry.fanout()) * geometry.block_bytes
+        {
             return corrupt(format!("inode {number} has {} bytes, more than a file can have", inode.size));
         }
         Ok(inode)
@@ -446,8 +447,8 @@ impl Inode {
         size.filter(|_| short).map(|size| bytes[..size].to_vec())
     }
 
-    /// Writes size, sectors and pointers into the bytes of the inode; and when, as the time of both the last change and the
-    /// last modification.
+    /// Writes size, sectors and pointers into the bytes of the inode; and when, as the time of both the last change and
+    /// the last modification.
     pub fn store(&self, bytes: &mut [u8], now: Duration) {
         set_u32(bytes, SIZE, self.size as u32);
         if self.size >> 32 != 0 || u32_at(bytes, SIZE_HIGH) != 0 {

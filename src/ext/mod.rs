@@ -1,8 +1,8 @@
 //! Files inside volumes of ext2 and ext3, opened without mounting.
 //!
 //! `format`, `features`, `directory` and `allocation` are values: what stands on a volume, and what is to be changed. A
-//! [`volume::Volume`] is an open image or device, a [`node::Node`] an open file of it, and [`file::Within`] the backend by which an
-//! engine uses that as any other file.
+//! [`volume::Volume`] is an open image or device, a [`node::Node`] an open file of it, and [`file::Within`] the backend
+//! by which an engine uses that as any other file.
 
 mod allocation;
 mod bytes;
@@ -19,18 +19,19 @@ pub(crate) mod volumes;
 
 use crate::backend::Backend;
 use crate::backend::syscall::Syscall;
+use crate::engine::Engine;
+use crate::engine::handle::FileHandle;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
+use crate::engine::reader::Reader;
 use crate::engine::registry::Key;
-use crate::engine::{Engine, Parts};
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::file::Inner;
 use crate::open;
+use crate::open::build::{Ahead, Build};
 use crate::open::found::Found;
-use crate::options::OpenOptions;
+use crate::open::request::OpenRequest;
 use crate::os_error;
-use crate::reader::Reader;
-use crate::recovery::Recovery;
+use crate::rules::recovery::Recovery;
 use crate::sys;
 use crate::sys::probe::Facts;
 use file::Within;
@@ -43,7 +44,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use volume::Volume;
-use volumes::Held;
+use volumes::{Held, Volumes};
 
 /// What a volume lies on: an image file or a device, locked.
 pub(crate) struct Image {
@@ -54,36 +55,36 @@ pub(crate) struct Image {
 
 /// A file that is being opened.
 struct Opening<'a> {
-    options: &'a OpenOptions,
+    request: &'a OpenRequest,
     process: &'static Process,
     /// As it is named in errors: the volume, and the path inside.
     name: Arc<Path>,
 }
 
 /// Opens the file `path` of the volume `volume`.
-pub(crate) fn open_within(options: &OpenOptions, volume: &Path, path: &Path) -> Result<Inner> {
-    let opening = Opening::new(options, volume, path);
+pub(crate) fn open_within(request: &OpenRequest, volume: &Path, path: &Path) -> Result<FileHandle> {
+    let opening = Opening::new(request, volume, path);
     let found = open::find(&volume.into()).map_err(|kind| opening.error(kind))?;
-    let admit = || found.admit(options.write).map_err(|errno| opening.error(open::refusal(errno)));
+    let admit = || found.admit(request.write).map_err(|errno| opening.error(open::refusal(errno)));
     opening.open(path, found.key(), admit, || opening.image(&found))
 }
 
 /// The same in a volume that lies on an image of a simulation.
 #[cfg(any(test, feature = "sim"))]
 pub(crate) fn open_within_image(
-    options: &OpenOptions,
+    request: &OpenRequest,
     name: &Path,
     path: &Path,
     image: Image,
-) -> Result<Inner> {
-    Opening::new(options, name, path).open(path, Key::of(&image.facts), || Ok(()), || Ok(image))
+) -> Result<FileHandle> {
+    Opening::new(request, name, path).open(path, Key::of(&image.facts), || Ok(()), || Ok(image))
 }
 
 impl<'a> Opening<'a> {
-    fn new(options: &'a OpenOptions, volume: &Path, path: &Path) -> Self {
+    fn new(request: &'a OpenRequest, volume: &Path, path: &Path) -> Self {
         let name = volume.join(path.strip_prefix("/").unwrap_or(path)).into();
         settle_own();
-        Self { options, process: Process::current(), name }
+        Self { request, process: Process::current(), name }
     }
 
     fn error(&self, kind: ErrorKind) -> Error {
@@ -101,8 +102,8 @@ impl<'a> Opening<'a> {
         key: Key,
         admit: impl FnOnce() -> Result<()>,
         image: impl FnOnce() -> Result<Image>,
-    ) -> Result<Inner> {
-        let OpenOptions { write, create, create_new, truncate, .. } = *self.options;
+    ) -> Result<FileHandle> {
+        let OpenRequest { write, create, create_new, truncate, .. } = *self.request;
         if create || create_new {
             let why = "files are not created in a volume; mount it, or use `debugfs -w -R 'write …'`";
             return Err(self.error(ErrorKind::Unsupported(why.into())));
@@ -112,19 +113,20 @@ impl<'a> Opening<'a> {
         }
         let admit = || admit().map_err(Stopped::Error);
         let volume = || self.volume(image().map_err(Stopped::Error)?);
-        let held = self.process.volumes.hold(key, write, admit, volume).map_err(|stopped| match stopped {
-            Stopped::Kind(kind) => self.error(kind),
-            Stopped::Error(error) => error,
-        })?;
+        let held =
+            Volumes::of(self.process).hold(key, write, admit, volume).map_err(|stopped| match stopped {
+                Stopped::Kind(kind) => self.error(kind),
+                Stopped::Error(error) => error,
+            })?;
         let node = self.node(&held, path)?;
         let facts = held.volume.facts_of(&node);
         let key = Key::of(&facts);
         if !write {
             let backend = Arc::new(Within::new(node, held));
-            return Ok(Inner::Reader(Reader::new(backend, self.name.clone(), facts, key, self.process)));
+            return Ok(FileHandle::Reader(Reader::new(backend, self.name.clone(), facts, key, self.process)));
         }
         let engine = self.process.registry.open(key, || self.engine(node, held, facts))?;
-        open::shared(self.options, self.process, key, engine)
+        open::shared(self.request, self.process, key, engine)
     }
 
     /// Finds the file, and says why it cannot be opened.
@@ -135,7 +137,7 @@ impl<'a> Opening<'a> {
         let inode = node.inode();
         let what = match inode.kind {
             Kind::Regular => {
-                return match inode.refusal(self.options.write) {
+                return match inode.refusal(self.request.write) {
                     Ok(()) => Ok(node),
                     Err(refusal) => Err(self.os_error(&refusal.into())),
                 };
@@ -151,24 +153,25 @@ impl<'a> Opening<'a> {
         let volume = held.volume.clone();
         open::flushing(&volume.fs, &self.name, Operation::Open, || volume.mark_in_use())?;
         let recovery = Recovery::clean(node.size());
-        Ok(Engine::new(Parts {
-            backend: Arc::new(Within::new(node, held)),
-            path: self.name.clone(),
+        let build = Build {
+            request: self.request,
             process: self.process,
+            path: &self.name,
             fs: volume.fs.clone(),
-            ground: open::ground(&facts, self.options.tail, None, false, 0),
-            alignment: facts.alignment,
-            wishes: open::wishes(self.options, None, &facts),
+            facts: &facts,
+            ahead: Ahead::NONE,
+            epoch: 0,
             recovery,
             held: None,
-        }))
+        };
+        Ok(build.engine(Arc::new(Within::new(node, held))))
     }
 
     // --- the volume ---------------------------------------------------------------------------------
 
     fn volume(&self, image: Image) -> std::result::Result<Arc<Volume>, Stopped> {
         let backend = image.backend.clone();
-        Volume::open(image, self.process, self.options.write).map_err(|error| {
+        Volume::open(image, self.process, self.request.write).map_err(|error| {
             backend.unlock();
             Stopped::Error(self.os_error(&error))
         })
@@ -176,12 +179,12 @@ impl<'a> Opening<'a> {
 
     /// Opens the image file or device, and sees to it that nobody else has it.
     fn image(&self, found: &Found) -> Result<Image> {
-        let access = if self.options.write { OFlags::RDWR } else { OFlags::RDONLY };
-        let fd = open::open_alone(found, access, self.options.descriptor_min);
+        let access = if self.request.write { OFlags::RDWR } else { OFlags::RDONLY };
+        let fd = open::open_alone(found, access, self.request.descriptor_min);
         let fd = fd.map_err(|errno| self.error(open::refusal(errno)))?;
         let facts = open::facts(&self.name, &fd)?;
         let fs = open::file_system(self.process, &self.name, Operation::Open, facts.fs, facts.through)?;
-        let try_lock = if self.options.write { sys::try_lock } else { sys::try_lock_shared };
+        let try_lock = if self.request.write { sys::try_lock } else { sys::try_lock_shared };
         open::claim(fd.as_fd(), facts.is_device, try_lock).map_err(|kind| self.error(kind))?;
         Ok(Image { backend: Arc::new(Syscall::new(fd)), facts, fs })
     }

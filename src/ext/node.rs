@@ -1,17 +1,18 @@
 //! An open file of a volume: its inode, and where its blocks lie. Shared by all handles and threads of the file.
 //!
-//! Reads and overwrites ask where blocks lie, and go out beside each other. Whoever fills holes, extends or cuts the file is
-//! alone in that (`filling`): a block is part of the file only when it is written whole, so nobody ever reads what it held before.
+//! Reads and overwrites ask where blocks lie, and go out beside each other. Whoever fills holes, extends or cuts the
+//! file is alone in that (`filling`): a block is part of the file only when it is written whole, so nobody ever reads
+//! what it held before.
 
 use super::format::{Inode, Kind};
 use super::volume::{Batch, Volume, corrupt};
 use crate::buffer::{Buffer, Segment};
 use crate::engine::part_of;
-use crate::inflight::Gate;
-use crate::map::blocks::{Blocks, ranges};
-use crate::map::indirect::{Found, Map, ROOTS, Run, filled, named, push};
+use crate::rules::map::blocks::{Blocks, ranges};
+use crate::rules::map::indirect::{Found, Map, ROOTS, Run, filled, named, push};
 use crate::stats::count;
 use crate::sync::Mutex;
+use crate::sync::inflight::DrainGate;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub(crate) struct Node {
     filling: Mutex<()>,
     syncing: Mutex<()>,
     /// Reads in flight. A read-only handle may still look where blocks lay before a cut.
-    reading: Gate,
+    reading: DrainGate,
 }
 
 /// How far the inode on disk is behind.
@@ -71,7 +72,7 @@ impl Node {
             state: Mutex::new(state),
             filling: Mutex::default(),
             syncing: Mutex::default(),
-            reading: Gate::default(),
+            reading: DrainGate::default(),
         })
     }
 
@@ -138,8 +139,8 @@ impl Node {
         Ok(())
     }
 
-    /// Writes where there may be holes, or beyond the end: takes the blocks, writes them, and only then makes them part of the
-    /// file.
+    /// Writes where there may be holes, or beyond the end: takes the blocks, writes them, and only then makes them part
+    /// of the file.
     fn fill(&self, segments: &[Segment], range: Range<u64>, requests: &AtomicU64) -> io::Result<()> {
         let _alone = self.filling.lock();
         let volume = &*self.volume;
@@ -223,7 +224,8 @@ impl Node {
         if size > SMALL_FILE_BYTES_MAX { self.volume.allow_large_files() } else { Ok(()) }
     }
 
-    /// What lies behind `size` in its block becomes zeros: it is about to be part of the file, or would be when that grows.
+    /// What lies behind `size` in its block becomes zeros: it is about to be part of the file, or would be when that
+    /// grows.
     fn clear_behind(&self, size: u64) -> io::Result<()> {
         let block_bytes = self.volume.geometry.block_bytes;
         let (block, kept) = (size / block_bytes, (size % block_bytes) as usize);

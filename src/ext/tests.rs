@@ -1,6 +1,7 @@
-//! Files inside of volumes, in short: of what is written there `e2fsck` has nothing to say, and `debugfs` reads the same bytes.
+//! Files inside of volumes, in short: of what is written there `e2fsck` has nothing to say, and `debugfs` reads the
+//! same bytes.
 
-use crate::sim::{self, Call, Disk};
+use crate::api::sim::{self, Call, Disk};
 use crate::{Buffer, Durability, ErrorKind, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -109,7 +110,8 @@ fn a_file_is_read_overwritten_extended_and_cut() {
     }
 }
 
-/// Any operations on two files of small volumes, most of whose space is taken in pieces, against what they should come to.
+/// Any operations on two files of small volumes, most of whose space is taken in pieces, against what they should come
+/// to.
 #[test]
 fn any_operations_come_to_what_they_should() {
     let geometries = [
@@ -298,8 +300,8 @@ fn write_until_it_dies(
     }
 }
 
-/// Two threads write to two files each, and the power is cut: no file holds what was on the volume before, and every byte is
-/// there that was acknowledged.
+/// Two threads write to two files each, and the power is cut: no file holds what was on the volume before, and every
+/// byte is there that was acknowledged.
 #[test]
 fn files_written_side_by_side_survive_a_power_cut() {
     let options = ["-t", "ext2", "-b", "1024", "-g", "512"];

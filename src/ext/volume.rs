@@ -1,12 +1,12 @@
-//! An open volume: its superblock, group descriptors, bitmaps and inode tables, on the image file or device that it is. Shared
-//! by all files of it that are open.
+//! An open volume: its superblock, group descriptors, bitmaps and inode tables, on the image file or device that it is.
+//! Shared by all files of it that are open.
 //!
-//! What changes stays in memory until a file is made stable. Order, so that after a crash at any point `e2fsck -p` finds
-//! whatever was durable:
+//! What changes stays in memory until a file is made stable. Order, so that after a crash at any point `e2fsck -p`
+//! finds whatever was durable:
 //! 1. before anything is written, the volume is marked as not cleanly unmounted, durably;
 //! 2. data; then the bitmaps and those tables (indirect blocks) to which nothing leads yet, durable;
-//! 3. the inode, the tables of the file that have other pointers now, and the counts of free blocks, durable: so nothing ever
-//!    leads to a block that is not stable;
+//! 3. the inode, the tables of the file that have other pointers now, and the counts of free blocks, durable: so
+//!    nothing ever leads to a block that is not stable;
 //! 4. only now are blocks free that the file has given up: nobody gets them while something on disk leads to them;
 //! 5. with the last file that is open for writing, everything that is left, durable, and then the mark away, durable.
 //!
@@ -20,12 +20,13 @@ use super::node::Node;
 use crate::backend::Backend;
 use crate::buffer::{Buffer, Segment};
 use crate::engine::process::{FileSystems, Process};
-use crate::engine::{Transfer, flushed, read_fully, write_fully};
+use crate::engine::{Transfer, read_fully, write_fully};
 use crate::error::ErrorKind;
-use crate::map::blocks::Blocks;
-use crate::map::indirect::Tables;
-use crate::marker::Identity;
-use crate::merge::{self, Span};
+use crate::os_error::flushed;
+use crate::rules::map::blocks::Blocks;
+use crate::rules::map::indirect::Tables;
+use crate::rules::marker::Identity;
+use crate::rules::merge::{self, Span};
 use crate::stats::count;
 use crate::sync::{self, Mutex, MutexGuard, OnceLock};
 use crate::sys::probe::{Alignment, Facts, Part};
@@ -261,8 +262,8 @@ impl Volume {
         Ok((table.start + at / block_bytes, (at % block_bytes) as usize))
     }
 
-    /// Whether a file may have the blocks: they are on the volume, not what groups have for themselves, and, if files are to
-    /// be written, in use and not the journal's.
+    /// Whether a file may have the blocks: they are on the volume, not what groups have for themselves, and, if files
+    /// are to be written, in use and not the journal's.
     pub fn check(&self, range: Range<u64>, number: u32) -> io::Result<()> {
         let Geometry { first_data_block, blocks, .. } = self.geometry;
         let names = |what: &str| corrupt(format!("inode {number} names {what} ({range:?})"));
@@ -308,8 +309,8 @@ impl Volume {
 
     // --- allocation ---------------------------------------------------------------------------------
 
-    /// Takes so many blocks, near `goal` and side by side if possible: all of them or none. In the order in which a file should
-    /// use them.
+    /// Takes so many blocks, near `goal` and side by side if possible: all of them or none. In the order in which a
+    /// file should use them.
     pub fn allocate(&self, wanted: u64, goal: u64) -> io::Result<Vec<Range<u64>>> {
         let mut metadata = self.metadata();
         let free = metadata.superblock(self, |superblock| superblock.free_blocks())?;
@@ -348,8 +349,8 @@ impl Volume {
 
     // --- durability ---------------------------------------------------------------------------------
 
-    /// Makes a file stable, and what it needs of the volume; or everything that has changed of the volume alone. Counts the
-    /// requests.
+    /// Makes a file stable, and what it needs of the volume; or everything that has changed of the volume alone. Counts
+    /// the requests.
     pub fn sync(&self, batch: Option<Batch>, requests: &AtomicU64) -> io::Result<()> {
         self.check_usable()?;
         let _alone = self.syncing.lock();
@@ -599,8 +600,8 @@ impl Metadata {
     }
 }
 
-/// What transfers to an image are multiples of, for a volume of such blocks. Where direct I/O wants more, a file is used
-/// without it.
+/// What transfers to an image are multiples of, for a volume of such blocks. Where direct I/O wants more, a file is
+/// used without it.
 fn unit_for(image: &dyn Backend, facts: &Facts, block_bytes: u64) -> io::Result<u64> {
     let unit = facts.alignment.offset;
     if block_bytes.is_multiple_of(unit) {

@@ -32,8 +32,13 @@ pub(crate) struct Held {
 }
 
 impl Volumes {
-    /// One more user of a volume, which is opened by `open` unless it is by now: then `admit` says whether the caller may use
-    /// it, which the kernel was not asked for.
+    /// Those of the process.
+    pub fn of(process: &Process) -> &Self {
+        process.attached()
+    }
+
+    /// One more user of a volume, which is opened by `open` unless it is by now: then `admit` says whether the caller
+    /// may use it, which the kernel was not asked for.
     pub fn hold<E: From<ErrorKind>>(
         &self,
         key: Key,
@@ -64,7 +69,8 @@ impl Volumes {
         Ok(Held { volume, key, write, is_put_away: false })
     }
 
-    /// One user less. With the last one that writes, the volume is brought into order; with the last one, it is given back.
+    /// One user less. With the last one that writes, the volume is brought into order; with the last one, it is given
+    /// back.
     fn let_go(&self, held: &Held, requests: &AtomicU64) -> io::Result<()> {
         let mut volumes = self.0.lock();
         let open = volumes.get_mut(&held.key).expect("held by this one");
@@ -84,7 +90,7 @@ impl Held {
     /// It is not used any more. Counts the requests.
     pub fn put_away(mut self, requests: &AtomicU64) -> io::Result<()> {
         self.is_put_away = true;
-        self.volume.process.volumes.let_go(&self, requests)
+        Volumes::of(self.volume.process).let_go(&self, requests)
     }
 }
 
@@ -95,7 +101,7 @@ impl Drop for Held {
             return;
         }
         let process: &'static Process = self.volume.process;
-        if let Err(error) = process.volumes.let_go(self, &AtomicU64::new(0)) {
+        if let Err(error) = Volumes::of(process).let_go(self, &AtomicU64::new(0)) {
             log::error!("dioxide: a volume could not be put away: {error}");
         }
     }

@@ -1,27 +1,28 @@
-//! Opening striped volumes: every member is opened as a file is, then they are known by their headers, and brought into order as
-//! one file.
+//! Opening striped volumes: every member is opened as a file is, then they are known by their headers, and brought into
+//! order as one file.
 
+use super::build::{Ahead, Build};
 use super::found::{There, key_of_stat};
-use super::{DIRECT, Joined, Locked, admit, create, look_up, open_there, refusal, shared, wishes};
-use super::{facts, file_system, find, flushing, ground, in_order, prepared, recovered};
+use super::request::OpenRequest;
+use super::{DIRECT, Joined, Locked, admit, create, facts, file_system, find, flushing, in_order, look_up};
+use super::{open_there, prepared, recovered, refusal, shared};
 use crate::backend::Backend;
 use crate::backend::striped::{Members, Striped};
 use crate::backend::syscall::Syscall;
 use crate::buffer::Buffer;
+use crate::engine::handle::FileHandle;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
+use crate::engine::reader::Reader;
 use crate::engine::recover::{Recover, bring_into_order};
 use crate::engine::registry::{Key, Opening};
-use crate::engine::{Engine, Parts, read_fully};
+use crate::engine::{Engine, read_fully};
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::file::Inner;
-use crate::marker::{Identity, Prepared};
-use crate::merge::Limits;
-use crate::options::OpenOptions;
 use crate::os_error;
-use crate::reader::Reader;
-use crate::recovery::Recovery;
-use crate::stripe::{self, CHUNK_BYTES_MAX, Found, HEADER_BYTES, Header, MEMBERS_MAX, State, Verdict};
+use crate::rules::marker::{Identity, Prepared};
+use crate::rules::merge::Limits;
+use crate::rules::recovery::{self, Recovery};
+use crate::rules::stripe::{self, CHUNK_BYTES_MAX, Found, HEADER_BYTES, Header, MEMBERS_MAX, State, Verdict};
 use crate::sys;
 use crate::sys::probe::{Alignment, Facts, Part};
 use crate::text::shown;
@@ -35,16 +36,16 @@ use std::sync::Arc;
 mod tests;
 
 /// The volume that these paths are.
-pub(crate) fn open(options: &OpenOptions, paths: Vec<Arc<Path>>, chunk_bytes: u64) -> Result<Inner> {
+pub(crate) fn open(request: &OpenRequest, paths: Vec<Arc<Path>>, chunk_bytes: u64) -> Result<FileHandle> {
     let volume = Volume { name: name_of(&paths), paths, chunk_bytes };
     volume.check_shape()?;
-    if !options.write {
-        return volume.open_read_only(options);
+    if !request.write {
+        return volume.open_read_only(request);
     }
     settle_own();
     let process = Process::current();
-    let (key, engine) = volume.open_writing(options, process)?;
-    shared(options, process, key, engine)
+    let (key, engine) = volume.open_writing(request, process)?;
+    shared(request, process, key, engine)
 }
 
 /// What errors call it.
@@ -88,17 +89,17 @@ impl Volume {
         Ok(())
     }
 
-    fn open_read_only(&self, options: &OpenOptions) -> Result<Inner> {
-        if options.create || options.create_new || options.truncate {
+    fn open_read_only(&self, request: &OpenRequest) -> Result<FileHandle> {
+        if request.create || request.create_new || request.truncate {
             return Err(self.fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
         }
-        let (descriptors, facts) = self.open_all(OFlags::RDONLY, options.descriptor_min)?;
+        let (descriptors, facts) = self.open_all(OFlags::RDONLY, request.descriptor_min)?;
         let members = Member::all(descriptors.into_iter().map(Syscall::new), facts);
         reader(members, &self.name, self.chunk_bytes, Process::current())
     }
 
-    fn open_writing(&self, options: &OpenOptions, process: &'static Process) -> Result<Joined> {
-        let found: Vec<_> = self.paths.iter().map(|path| look_up(options, path)).collect::<Result<_>>()?;
+    fn open_writing(&self, request: &OpenRequest, process: &'static Process) -> Result<Joined> {
+        let found: Vec<_> = self.paths.iter().map(|path| look_up(request, path)).collect::<Result<_>>()?;
         // Nothing is created beside a volume that is open.
         if let Some(first) = &found[0]
             && process.registry.find(key_of(first.key())).is_some()
@@ -108,13 +109,13 @@ impl Volume {
         }
         let there = self.paths.iter().zip(found).map(|(path, found)| match found {
             Some(found) => Ok(There::Found(found)),
-            None => create(options, process, path),
+            None => create(request, process, path),
         });
         let members = there.collect::<Result<Vec<_>>>()?;
         let keys = members.iter().map(There::key).collect::<rustix::io::Result<Vec<_>>>();
         let keys = keys.map_err(|errno| self.fail(refusal(errno)))?;
         let key = key_of(keys[0]);
-        let engine = process.registry.open(key, OpeningVolume { volume: self, options, process, members })?;
+        let engine = process.registry.open(key, OpeningVolume { volume: self, request, process, members })?;
         // Somebody may have been first.
         self.joined(process, key, engine, &keys)
     }
@@ -127,10 +128,9 @@ impl Volume {
         engine: Arc<Engine>,
         keys: &[Key],
     ) -> Result<Joined> {
-        let striped = engine.backend.striped().expect("a volume has members");
-        let known = striped.members().iter().map(|member| rustix::fs::fstat(member.descriptor()).ok());
+        let known = engine.backend.members().into_iter().map(|member| rustix::fs::fstat(member).ok());
         let same = known.map(|stat| stat.map(|stat| key_of_stat(&stat))).eq(keys.iter().copied().map(Some));
-        if same && striped.chunk_bytes() == self.chunk_bytes {
+        if same && engine.backend.chunk_bytes() == Some(self.chunk_bytes) {
             return Ok((key, engine));
         }
         drop(engine);
@@ -146,7 +146,7 @@ impl Volume {
 
     fn make_engine(
         &self,
-        options: &OpenOptions,
+        request: &OpenRequest,
         process: &'static Process,
         descriptors: Vec<OwnedFd>,
         facts: Vec<Facts>,
@@ -158,14 +158,14 @@ impl Volume {
             }
         }
         let on: Vec<_> = locked.iter().map(AsFd::as_fd).zip(&facts).collect();
-        let prepared = prepared(options.growth, &self.name, &on);
+        let prepared = prepared(request.growth, &self.name, &on);
         let overwrites_in_place = prepared.is_some()
             && on.iter().all(|(fd, facts)| sys::probe::can_grow_ahead(*fd, facts, Prepared::Zeroed).is_ok());
         let id = sys::random_id().map_err(|error| self.fail(os_error::kind(&error)))?;
         let members = Member::all(locked.into_iter().map(Locked::keep), facts);
         let kept: Vec<_> = members.iter().map(|member| member.backend.clone()).collect();
         let bring_up = BringUp {
-            options,
+            request,
             process,
             name: &self.name,
             fs,
@@ -174,7 +174,7 @@ impl Volume {
             epoch: sys::epoch(),
             id,
             // Callers work as well: one is enough for each other member.
-            hands_max: self.paths.len() - 1,
+            threads_max: self.paths.len() - 1,
         };
         // From here on nobody gives them back but the engine, if there is one.
         bring_up.engine(members, self.chunk_bytes).inspect_err(|_| kept.iter().for_each(|file| file.unlock()))
@@ -210,7 +210,7 @@ impl Volume {
 /// A volume that is being opened for writing.
 struct OpeningVolume<'a> {
     volume: &'a Volume,
-    options: &'a OpenOptions,
+    request: &'a OpenRequest,
     process: &'static Process,
     members: Vec<There>,
 }
@@ -221,11 +221,11 @@ impl Opening for OpeningVolume<'_> {
     }
 
     fn engine(self) -> Result<Engine> {
-        let Self { volume, options, process, members } = self;
+        let Self { volume, request, process, members } = self;
         let opened = volume.paths.iter().zip(members);
-        let opened = opened.map(|(path, there)| open_there(options, process, path, there));
+        let opened = opened.map(|(path, there)| open_there(request, process, path, there));
         let (descriptors, facts) = opened.collect::<Result<Vec<_>>>()?.into_iter().unzip();
-        volume.make_engine(options, process, descriptors, facts)
+        volume.make_engine(request, process, descriptors, facts)
     }
 }
 
@@ -235,7 +235,8 @@ impl Opening for OpeningVolume<'_> {
 ///
 /// # Errors
 ///
-/// As [`recover`](crate::recover()), and [`Members`](ErrorKind::Members) where the paths are not one volume in their order.
+/// As [`recover`](crate::recover()), and [`Members`](ErrorKind::Members) where the paths are not one volume in their
+/// order.
 pub fn recover_striped(paths: &[impl AsRef<Path>], chunk_bytes: u64, how: Recover) -> Result<Recovery> {
     let paths: Vec<Arc<Path>> = paths.iter().map(|path| path.as_ref().into()).collect();
     let volume = Volume { name: name_of(&paths), paths, chunk_bytes };
@@ -273,7 +274,7 @@ impl Volume {
             && how != Recover::Force
         {
             let len = striped.physical_size().map_err(|error| fail(os_error::kind(&error)))?;
-            let verdict = crate::Verdict::Doubtful(why.clone());
+            let verdict = recovery::Verdict::Doubtful(why.clone());
             return Ok(Recovery { physical_size: len, floor: len, ceiling: len, verdict });
         }
         if how == Recover::Inspect {
@@ -281,7 +282,7 @@ impl Volume {
             return found.map(|(found, _)| found).map_err(|error| fail(os_error::kind(&error)));
         }
         let (found, _) = in_order(&striped, fs, &self.name, &facts, how)?;
-        if how == Recover::Force || !matches!(found.verdict, crate::Verdict::Doubtful(_)) {
+        if how == Recover::Force || !matches!(found.verdict, recovery::Verdict::Doubtful(_)) {
             flushing(fs, &self.name, Operation::Recover, || striped.close())?;
         }
         Ok(found)
@@ -314,7 +315,7 @@ impl Member {
 
 /// What it takes to make a file of members that are open and locked.
 pub(crate) struct BringUp<'a> {
-    pub options: &'a OpenOptions,
+    pub request: &'a OpenRequest,
     pub process: &'static Process,
     pub name: &'a Arc<Path>,
     pub fs: FileSystems,
@@ -323,7 +324,7 @@ pub(crate) struct BringUp<'a> {
     pub epoch: u32,
     /// Of the volume, if it is to be created.
     pub id: [u8; 16],
-    pub hands_max: usize,
+    pub threads_max: usize,
 }
 
 impl BringUp<'_> {
@@ -335,7 +336,7 @@ impl BringUp<'_> {
     pub fn engine(self, members: Vec<Member>, chunk_bytes: u64) -> Result<Engine> {
         let (header, state, is_new) = match verdict(&members, chunk_bytes).map_err(|kind| self.fail(kind))? {
             Verdict::Volume(header, state) => (header, state, false),
-            Verdict::Create(begun) if self.options.create || self.options.create_new => {
+            Verdict::Create(begun) if self.request.create || self.request.create_new => {
                 let (volume, count) = (begun.unwrap_or(self.id), members.len() as u32);
                 let header = Header { volume, members: count, member: 0, chunk_bytes, unfinished: false };
                 (header, Some(State::Closed(0)), true)
@@ -347,7 +348,7 @@ impl BringUp<'_> {
         if !value.is_multiple_of(required) {
             return Err(self.fail(ErrorKind::Misaligned { what: "chunk", value, required }));
         }
-        let striped = Arc::new(Striped::new(parts_of(&members, header, &facts, self.hands_max)));
+        let striped = Arc::new(Striped::new(parts_of(&members, header, &facts, self.threads_max)));
         if is_new {
             flushing(&self.fs, self.name, Operation::Open, || striped.create())?;
         }
@@ -364,18 +365,10 @@ impl BringUp<'_> {
                 order
             }
         };
-        let prepared = held.as_ref().map_or(self.prepared, |marker| Some(marker.prepared));
-        Ok(Engine::new(Parts {
-            backend: striped,
-            path: self.name.clone(),
-            process: self.process,
-            ground: ground(&facts, self.options.tail, prepared, self.overwrites_in_place, self.epoch),
-            alignment: facts.alignment,
-            wishes: wishes(self.options, prepared, &facts),
-            fs: self.fs,
-            recovery,
-            held,
-        }))
+        let ahead = Ahead::new(held.as_ref(), || self.prepared, |_| self.overwrites_in_place);
+        let Self { request, process, name: path, fs, epoch, .. } = self;
+        let build = Build { request, process, path, fs, facts: &facts, ahead, epoch, recovery, held };
+        Ok(build.engine(striped))
     }
 }
 
@@ -419,18 +412,21 @@ fn joint_identity(members: &[Member], header: Header) -> Identity {
     let volume = crc32fast::hash(&header.volume);
     Identity {
         inode: u64::from(volume) << 32 | u64::from(sum(|member| member.inode)),
-        born: (i64::from(sum(|member| member.born.0 as u64)), sum(|member| member.born.1.into())),
+        birth_time: (
+            i64::from(sum(|member| member.birth_time.0 as u64)),
+            sum(|member| member.birth_time.1.into()),
+        ),
     }
 }
 
-fn parts_of(members: &[Member], header: Header, facts: &Facts, hands_max: usize) -> Members {
+fn parts_of(members: &[Member], header: Header, facts: &Facts, threads_max: usize) -> Members {
     Members {
         all: members.iter().map(|member| member.backend.clone()).collect(),
         header: Header { member: 0, ..header },
         are_devices: facts.is_device,
         limits: member_limits(members, header.chunk_bytes, facts.alignment),
         places: members.iter().map(|member| member.facts.fs).collect(),
-        hands_max,
+        threads_max,
     }
 }
 
@@ -448,7 +444,7 @@ pub(crate) fn reader(
     name: &Arc<Path>,
     chunk_bytes: u64,
     process: &'static Process,
-) -> Result<Inner> {
+) -> Result<FileHandle> {
     let fail = |kind| Error::new(Operation::Open, name, None, kind);
     let (header, mut state) = volume_of(&members, chunk_bytes).map_err(fail)?;
     let key = key_of(Key::of(&members[0].facts));
@@ -466,7 +462,7 @@ pub(crate) fn reader(
     let len = striped.physical_size().map_err(|error| fail(os_error::kind(&error)))?;
     let facts = Facts { len, ..facts };
     let reader = Reader::new(Arc::new(striped), name.clone(), facts, key, process);
-    Ok(Inner::Reader(reader))
+    Ok(FileHandle::Reader(reader))
 }
 
 fn advised(why: &str) -> String {

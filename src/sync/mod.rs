@@ -3,10 +3,14 @@
 //!
 //! A lock is never poisoned: no state is left half changed by a panic, or the process ends (see the engine).
 
+pub(crate) mod inflight;
 #[cfg(loom)]
 mod model;
 #[cfg(not(loom))]
 mod number;
+#[cfg(not(loom))]
+#[allow(unsafe_code)]
+pub(crate) mod signals;
 #[cfg(not(loom))]
 mod system;
 #[cfg(any(test, feature = "sim"))]
@@ -28,9 +32,9 @@ use std::ops::Deref;
 /// 128 bytes are two lines, since processors fetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Apart<T>(pub T);
+pub(crate) struct CachePadded<T>(pub T);
 
-impl<T> Deref for Apart<T> {
+impl<T> Deref for CachePadded<T> {
     type Target = T;
 
     fn deref(&self) -> &T {

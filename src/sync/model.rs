@@ -12,8 +12,8 @@ use std::ops::{Deref, DerefMut};
 /// Values that several threads change without a lock.
 ///
 /// Two things that loom gets wrong are put right here. It takes a sequentially consistent access for one that acquires
-/// and releases, but knows such fences: there is one on both sides. And it lets a plain store come between the two halves
-/// of another thread's swap: so a store is a swap.
+/// and releases, but knows such fences: there is one on both sides. And it lets a plain store come between the two
+/// halves of another thread's swap: so a store is a swap.
 pub(crate) mod atomic {
     pub(crate) use loom::sync::atomic::Ordering;
 

@@ -3,6 +3,7 @@
 pub(crate) use std::sync::atomic;
 
 use self::atomic::AtomicU32;
+use super::signals::with_signals_blocked;
 #[cfg(any(test, feature = "sim"))]
 use super::world;
 use std::fmt;
@@ -222,7 +223,7 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
         return task.spawn(name, work).map(JoinHandle::Simulated);
     }
     let thread = std::thread::Builder::new().name(name.into());
-    crate::sys::process::with_signals_blocked(|| thread.spawn(work)).map(JoinHandle::System)
+    with_signals_blocked(|| thread.spawn(work)).map(JoinHandle::System)
 }
 
 #[cfg(test)]

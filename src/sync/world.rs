@@ -1,9 +1,9 @@
-//! Simulated time and a scheduler for the threads that share it: one runs at a time, and which one goes on when it gives
-//! way is drawn from a seed. So what they do is repeatable, however the system schedules them.
+//! Simulated time and a scheduler for the threads that share it: one runs at a time, and which one goes on when it
+//! gives way is drawn from a seed. So what they do is repeatable, however the system schedules them.
 //!
-//! A thread gives way where it waits (for a lock, a condition, a futex, another thread, simulated time), where it yields,
-//! and now and then where it takes a lock. When nobody can go on, time jumps to where the first of those awakes who wait
-//! for a time.
+//! A thread gives way where it waits (for a lock, a condition, a futex, another thread, simulated time), where it
+//! yields, and now and then where it takes a lock. When nobody can go on, time jumps to where the first of those awakes
+//! who wait for a time.
 //!
 //! Threads that were not started here take no part: they wait as the system has it, for one another and for short locks
 //! that worlds share with them.

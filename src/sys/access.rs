@@ -32,9 +32,9 @@ pub(crate) fn may_open(fd: BorrowedFd<'_>, write: bool) -> rustix::io::Result<()
     Ok(())
 }
 
-/// With AT_EACCESS the kernel decides by the credentials as the thread has them, which open does, too: fsuid, fsgid, groups
-/// and capabilities. The manual speaks of the effective ids, which fsuid and fsgid follow unless they are set. Also by
-/// read-only mounts, ids that a mount maps, and immutable files. Linux 5.8.
+/// With AT_EACCESS the kernel decides by the credentials as the thread has them, which open does, too: fsuid, fsgid,
+/// groups and capabilities. The manual speaks of the effective ids, which fsuid and fsgid follow unless they are set.
+/// Also by read-only mounts, ids that a mount maps, and immutable files. Linux 5.8.
 fn by_credentials_in_use(fd: BorrowedFd<'_>, mode: i32) -> rustix::io::Result<()> {
     let flags = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
     // SAFETY: the kernel only reads the path, which is a string that ends.

@@ -1,6 +1,6 @@
 //! The write lease that a caller holds on the description which the engine works on.
 
-use super::process::with_signals_blocked;
+use crate::sync::signals::with_signals_blocked;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::UnshareFlags;

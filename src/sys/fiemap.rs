@@ -1,6 +1,6 @@
 //! The extents of a file, by FIEMAP. Not SEEK_HOLE: that one takes cached pages for data.
 
-use crate::recovery::Extent;
+use crate::rules::recovery::Extent;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 

@@ -1,9 +1,9 @@
 //! Write leases: they show that a file has no other opener, and delay the open of another one.
 //!
-//! The kernel grants F_WRLCK only to the one open file description of a file (`check_conflicting_open` in fs/locks.c), to
-//! the owner of the file or with CAP_LEASE. While it is held, an `open` or `truncate` of the file by path sleeps until the lease
-//! is released, `/proc/sys/fs/lease-break-time` seconds at most (45 by default). A copy of the descriptor, in a forked
-//! child too, is the same description and no other opener.
+//! The kernel grants F_WRLCK only to the one open file description of a file (`check_conflicting_open` in fs/locks.c),
+//! to the owner of the file or with CAP_LEASE. While it is held, an `open` or `truncate` of the file by path sleeps
+//! until the lease is released, `/proc/sys/fs/lease-break-time` seconds at most (45 by default). A copy of the
+//! descriptor, in a forked child too, is the same description and no other opener.
 
 use std::io;
 use std::marker::PhantomData;

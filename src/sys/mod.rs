@@ -36,8 +36,8 @@ pub(crate) fn open(
     })
 }
 
-/// Writes segments one behind the other, durably if `dsync`. May be short. Where RWF_DSYNC is missing (a sandbox without
-/// pwritev2, a kernel before 4.7) an fdatasync follows each write: found out once, and remembered.
+/// Writes segments one behind the other, durably if `dsync`. May be short. Where RWF_DSYNC is missing (a sandbox
+/// without pwritev2, a kernel before 4.7) an fdatasync follows each write: found out once, and remembered.
 pub(crate) fn write(fd: BorrowedFd<'_>, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
     static NO_DSYNC: AtomicBool = AtomicBool::new(false);
     let iovecs = Segment::as_iovecs(segments);

@@ -14,7 +14,8 @@ const ANCESTORS_MAX: usize = 1000;
 /// A descriptor: a thread that has it, and its number.
 type Descriptor = (u32, u32);
 
-/// Names another process that has the file of `fd` open for writing. `None` if there is none, or none that this user may see.
+/// Names another process that has the file of `fd` open for writing. `None` if there is none, or none that this user
+/// may see.
 pub(crate) fn writer_elsewhere(fd: BorrowedFd<'_>) -> Option<String> {
     let stat = rustix::fs::fstat(fd).ok()?;
     let file = (stat.st_dev, stat.st_ino);
@@ -34,8 +35,8 @@ pub(crate) fn writer_elsewhere(fd: BorrowedFd<'_>) -> Option<String> {
     others.find(|pid| writes(*pid)).map(name)
 }
 
-/// Whether /proc, where `link` is what /proc/self leads to, numbers processes as this one does. That of another PID namespace
-/// shows us under another number, like another program.
+/// Whether /proc, where `link` is what /proc/self leads to, numbers processes as this one does. That of another PID
+/// namespace shows us under another number, like another program.
 fn numbers_are_ours(link: &Path, own: u32) -> bool {
     link.to_str().and_then(|number| number.parse().ok()) == Some(own)
 }
@@ -45,8 +46,8 @@ fn numbers_in(dir: &str) -> impl Iterator<Item = u32> + use<> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// A thread for each table of descriptors that a process has: for nearly all one. The first thread has none once it has ended,
-/// while others go on.
+/// A thread for each table of descriptors that a process has: for nearly all one. The first thread has none once it
+/// has ended, while others go on.
 fn tables_of(pid: u32) -> Vec<u32> {
     let mut tables: Vec<u32> = Vec::new();
     for thread in numbers_in(&format!("/proc/{pid}/task")) {
@@ -58,8 +59,8 @@ fn tables_of(pid: u32) -> Vec<u32> {
     tables
 }
 
-/// The descriptors by which a process has the file open. The link and the number of the inode come first: to ask a file system
-/// that answers no more would wait for ever.
+/// The descriptors by which a process has the file open. The link and the number of the inode come first: to ask a
+/// file system that answers no more would wait for ever.
 fn descriptors_of(pid: u32, file: (u64, u64)) -> Vec<Descriptor> {
     let leads_there = |(thread, number): &Descriptor| {
         let path = format!("/proc/{thread}/fd/{number}");
@@ -95,8 +96,8 @@ fn is_writable((thread, number): Descriptor) -> bool {
     })
 }
 
-/// Where that cannot be asked (a sandbox without kcmp), a child of ours must not count as another writer, and nothing else is
-/// taken for ours.
+/// Where that cannot be asked (a sandbox without kcmp), a child of ours must not count as another writer, and nothing
+/// else is taken for ours.
 fn is_same_description(
     (our_thread, our): Descriptor,
     (thread, number): Descriptor,

@@ -1,7 +1,7 @@
 //! What this file, on this file system, on this device is like. Asked once, at open.
 
-use crate::marker::{Identity, Prepared};
-use crate::merge::{Limits, SEGMENTS_MAX};
+use crate::rules::marker::{Identity, Prepared};
+use crate::rules::merge::{Limits, SEGMENTS_MAX};
 use rustix::fs::{AtFlags, FileType, IFlags, OFlags, StatxFlags};
 use std::ffi::OsStr;
 use std::io;
@@ -17,8 +17,8 @@ pub struct Alignment {
     pub memory: u64,
     /// Of offsets and lengths of positional writes, and of reads that go straight into the caller's memory.
     pub offset: u64,
-    /// Appends are packed into blocks of this: `offset`, or the file system's block if that is larger. One that begins and
-    /// ends at multiples of it is written without a copy.
+    /// Appends are packed into blocks of this: `offset`, or the file system's block if that is larger. One that begins
+    /// and ends at multiples of it is written without a copy.
     pub append: u64,
 }
 
@@ -34,8 +34,8 @@ pub(crate) struct Facts {
     pub is_device: bool,
     pub alignment: Alignment,
     pub limits: Limits,
-    /// Each write is durable when it returns: the description is O_DSYNC (see `Backend::flushes_each_write`), or it is a device
-    /// without a volatile cache.
+    /// Each write is durable when it returns: the description is O_DSYNC (see `Backend::flushes_each_write`), or it
+    /// is a device without a volatile cache.
     pub writes_through: bool,
     pub len: u64,
     pub through: Through,
@@ -96,7 +96,10 @@ pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
     let memory = if aligned { u64::from(stat.stx_dio_mem_align) } else { ALIGNMENT_FALLBACK };
     let block = rustix::fs::fstatvfs(fd)?.f_bsize;
     Ok(Facts {
-        identity: Identity { inode: stat.stx_ino, born: (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec) },
+        identity: Identity {
+            inode: stat.stx_ino,
+            birth_time: (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec),
+        },
         dev: rustix::fs::makedev(major, minor),
         fs: if is_device { rustix::fs::makedev(major, minor) } else { file_system_of(&stat) },
         is_device,

@@ -2,7 +2,6 @@
 //! inherits.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
-use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -94,26 +93,5 @@ impl<T: Sync> Inherited<T> {
     /// The newest value first.
     pub fn iter(&self) -> impl Iterator<Item = &'static T> + use<T> {
         std::iter::successors(self.newest(), |node| node.older).map(|node| &node.value)
-    }
-}
-
-/// Signals that a thread brings on itself: one that is blocked then ends the process without asking its handler.
-const OF_THE_THREAD: [libc::c_int; 7] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
-
-/// Does `work` while no signal from outside reaches this thread: threads that it starts inherit that.
-pub(crate) fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
-    let mut all = MaybeUninit::uninit();
-    let mut before = MaybeUninit::uninit();
-    // SAFETY: both are filled before they are read, and this thread gets back what it had.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        for signal in OF_THE_THREAD {
-            libc::sigdelset(all.as_mut_ptr(), signal);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-        let result = work();
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
-        result
     }
 }

@@ -1,6 +1,6 @@
 //! One state of a simulated file system: names, sizes, markers, and blocks with what is written in them.
 
-use crate::recovery::Extent;
+use crate::rules::recovery::Extent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -1,13 +1,14 @@
-//! The backend of a simulated disk with a small file system: a volatile cache and a stable image, a journal, sectors that
-//! are written in any order, faults, and power cuts.
+//! The backend of a simulated disk with a small file system: a volatile cache and a stable image, a journal, sectors
+//! that are written in any order, faults, and power cuts.
 //!
-//! What it keeps of a crash is what a journaling file system keeps: of the changes of metadata (names, sizes, allocation,
-//! markers) the first so and so many; of a block that was allocated and not written before, nothing or one whole write,
-//! since the file system notes it as written only afterwards; of any other block, and of what is written over that one,
-//! sector by sector, what is stable or what was written since. fdatasync covers metadata only as far as data needs it.
+//! What it keeps of a crash is what a journaling file system keeps: of the changes of metadata (names, sizes,
+//! allocation, markers) the first so and so many; of a block that was allocated and not written before, nothing or one
+//! whole write, since the file system notes it as written only afterwards; of any other block, and of what is written
+//! over that one, sector by sector, what is stable or what was written since. fdatasync covers metadata only as far as
+//! data needs it.
 //!
-//! In the threads of a simulation each call takes simulated time, so that calls end in any order; elsewhere it ends at once.
-//! What a ring begins ends by the same rules.
+//! In the threads of a simulation each call takes simulated time, so that calls end in any order; elsewhere it ends at
+//! once. What a ring begins ends by the same rules.
 
 mod image;
 pub(crate) mod ring;
@@ -17,11 +18,13 @@ pub(crate) use image::{BLOCK_BYTES, SECTOR_BYTES};
 pub use state::Call;
 pub(crate) use state::Piece;
 
+use super::ring::RingFile;
 use super::{Backend, Job};
 use crate::buffer::Segment;
-use crate::recovery::Extent;
+use crate::rules::recovery::Extent;
 use crate::sync::{self, JoinHandle, world};
 use image::{Change, Image};
+use smallvec::{SmallVec, smallvec};
 use state::{Snapshot, State};
 use std::fmt;
 use std::io;
@@ -519,7 +522,7 @@ impl Backend for Sim {
         super::null::descriptor()
     }
 
-    fn simulated(&self) -> Option<&Sim> {
-        Some(self)
+    fn ring_files(&self) -> SmallVec<[RingFile<'_>; 1]> {
+        smallvec![RingFile::Simulated(self)]
     }
 }

@@ -1,14 +1,13 @@
 //! A ring on simulated files. A request begins when it is pushed, and ends when its ring is entered after its simulated
-//! time has passed: until then any part of it may survive a crash. Requests come back in the order of their times, which is
-//! any. Outside of a simulation all that are in flight come back with the next `enter`.
+//! time has passed: until then any part of it may survive a crash. Requests come back in the order of their times,
+//! which is any. Outside of a simulation all that are in flight come back with the next `enter`.
 //!
-//! A device may look at the memory of a write, and change that of a read, as long as it is in flight. So each is looked at
-//! when it ends, too: whoever gave it back or wrote to it meanwhile is found.
+//! A device may look at the memory of a write, and change that of a read, as long as it is in flight. So each is looked
+//! at when it ends, too: whoever gave it back or wrote to it meanwhile is found.
 
 use super::state::Snapshot;
 use super::{Begun, Sim, copy_of, now};
-use crate::backend::Backend;
-use crate::backend::ring::{Bell, Io, Ring};
+use crate::backend::ring::{Bell, Io, Ring, RingFile};
 use crate::buffer::Segment;
 use crate::sync::world;
 use slab::Slab;
@@ -109,9 +108,11 @@ impl Request {
 }
 
 impl Ring for SimRing {
-    fn attach(&mut self, backend: &dyn Backend) -> Option<u32> {
-        let file = backend.simulated()?.clone();
-        Some(self.files.insert(file) as u32)
+    fn attach(&mut self, file: RingFile<'_>) -> Option<u32> {
+        match file {
+            RingFile::Simulated(file) => Some(self.files.insert(file.clone()) as u32),
+            RingFile::Descriptor(_) => None,
+        }
     }
 
     fn detach(&mut self, file: u32) {
@@ -165,9 +166,11 @@ impl Drop for SimRing {
 mod tests {
     use super::super::{BLOCK_BYTES, Call, Device, Settings};
     use super::*;
+    use crate::backend::Backend;
     use crate::buffer::Buffer;
     use smallvec::smallvec;
     use std::collections::HashSet;
+    use std::os::fd::AsFd;
 
     const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -185,7 +188,7 @@ mod tests {
     fn ring_on(file: &Sim) -> (SimRing, Arc<Bell>) {
         let bell = Arc::new(Bell::default());
         let mut ring = SimRing::new(bell.clone());
-        assert_eq!(ring.attach(file), Some(0));
+        assert_eq!(ring.attach(RingFile::Simulated(file)), Some(0));
         (ring, bell)
     }
 
@@ -215,16 +218,17 @@ mod tests {
     #[test]
     fn only_simulated_files_are_attached() {
         let (mut ring, _bell) = ring_on(&file(1));
-        assert_eq!(ring.attach(&crate::backend::null::Null::default()), None);
+        let real = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(ring.attach(RingFile::Descriptor(real.as_fd())), None);
         ring.detach(0);
-        assert_eq!(ring.attach(&file(2)), Some(0));
+        assert_eq!(ring.attach(RingFile::Simulated(&file(2))), Some(0));
     }
 
     #[test]
     fn requests_go_to_their_files() {
         let files = [file(1), file(2)];
         let (mut ring, _bell) = ring_on(&files[0]);
-        ring.attach(&files[1]);
+        ring.attach(RingFile::Simulated(&files[1]));
         let blocks = [block_of(1), block_of(2)];
         for (number, block) in (0..2).zip(&blocks) {
             ring.push(number, 0, write(block, 0, false));

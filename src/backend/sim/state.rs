@@ -13,8 +13,8 @@ use std::time::Duration;
 pub(crate) enum Piece {
     /// How many changes of the journal survive.
     Metadata,
-    /// What an allocated block holds that was not written yet: nothing, or one of the writes to it, whole. Of those that
-    /// follow, any sector may be there.
+    /// What an allocated block holds that was not written yet: nothing, or one of the writes to it, whole. Of those
+    /// that follow, any sector may be there.
     Block(u64),
     /// Which write a sector holds: the stable one, or a later one.
     Sector(u64),
@@ -311,8 +311,8 @@ impl State {
         image
     }
 
-    /// What each block may hold beside what is stable, oldest first, with the life of the block: what is in the cache, and
-    /// what is in flight.
+    /// What each block may hold beside what is stable, oldest first, with the life of the block: what is in the cache,
+    /// and what is in flight.
     fn unstable(&self) -> BTreeMap<(u64, u64), Vec<(u64, Page)>> {
         let cached = self.cache.iter().map(|(key, versions)| {
             (*key, versions.iter().map(|version| (version.life, version.page.clone())).collect::<Vec<_>>())

@@ -1,21 +1,38 @@
 //! Writes that extend the file: grouped while they wait, sent out below `physical`, answered in the order of
 //! their offsets.
 //!
-//! Positional writes that wait together have no order, whoever came first, and so go out by their offsets: threads that take the
-//! next offset from one counter come a little out of order, and yet become one request. Where a gap is left between them it is
-//! meant, and nobody waits for it to be filled. Who comes to fill it too late, with those beyond it on their way, waits
-//! aside until they have come back.
+//! Positional writes that wait together have no order, whoever came first, and so go out by their offsets: threads that
+//! take the next offset from one counter come a little out of order, and yet become one request. Where a gap is left
+//! between them it is meant, and nobody waits for it to be filled. Who comes to fill it too late, with those beyond it
+//! on their way, waits aside until they have come back.
 
 use super::{
-    Call, Core, Failure, Few, Member, Outbox, Outcome, Place, Request, Reserved, State, Waiting, Work,
+    Call, Core, Failure, Member, Outbox, Outcome, Place, Request, Reserved, SmallVec1, State, Waiting, Work,
 };
 use crate::error::ErrorKind;
-use crate::flush::{self, Company, Means};
-use crate::growth::Need;
-use crate::marker::Prepared;
-use crate::merge::{self, Limits, Refusal, SINGLE_APPENDS_MAX, Span};
-use crate::options::Tail;
-use crate::size::Sizes;
+use crate::rules::flush::{self, FlushContext, SyncMethod};
+use crate::rules::growth::Need;
+use crate::rules::marker::Prepared;
+use crate::rules::merge::{self, Limits, Refusal, SINGLE_APPENDS_MAX, Span};
+use crate::rules::policy::Tail;
+use crate::rules::size::Sizes;
+
+/// What can be done with the oldest waiting group.
+#[derive(Clone, Copy, Debug)]
+enum Oldest {
+    /// There is none, or it waits for a request in flight or for the end of growth.
+    Waits,
+    /// So many of its members can be sent, to this offset.
+    Fits(u64, usize),
+    /// Its first member, at this offset, lies within what others extended meanwhile.
+    Inside(u64),
+    /// Its first member begins in a block that is being written.
+    SharesBlock,
+    /// Its first member would leave a gap that shows what the file held before it was recycled.
+    ShowsOldContent,
+    /// There is too little space, or the marker must change first.
+    LacksSpace(Need),
+}
 
 impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn extend(&mut self, place: Place, member: Member<T>, out: &mut Outbox<T>) {
@@ -37,7 +54,7 @@ impl<T: Clone + PartialEq> Core<T> {
         let alone = self.waiting.is_empty() && self.called.is_none();
         let refusal = match self.waiting.back_mut().or(self.called.as_mut()) {
             None => None,
-            Some(last) => match last.admits(place, member.segment.len(), self.ground.limits) {
+            Some(last) => match last.admits(place, member.segment.len(), self.props.limits) {
                 Ok(()) => {
                     last.push(place, member);
                     return alone;
@@ -46,7 +63,7 @@ impl<T: Clone + PartialEq> Core<T> {
             },
         };
         refusal.into_iter().for_each(|refusal| self.refusals.count(refusal));
-        let mut group = Waiting { members: Few::new(), bytes: 0, begun: false, held_up: false };
+        let mut group = Waiting { members: SmallVec1::new(), bytes: 0, begun: false, held_up: false };
         group.push(place, member);
         self.waiting.push_back(group);
         alone
@@ -54,7 +71,7 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// Calls for what can go, and asks for what it lacks.
     pub(super) fn pump(&mut self, out: &mut Outbox<T>) {
-        if self.called.is_none() && self.may_send() && self.next_place(out).is_some() {
+        if self.called.is_none() && self.may_send() && self.prepare_oldest(out).is_some() {
             let group = self.waiting.pop_front().expect("it can go");
             out.calls.push((group.members[0].1.token.clone(), Call::Extend));
             self.called = Some(group);
@@ -76,7 +93,7 @@ impl<T: Clone + PartialEq> Core<T> {
 
     pub(super) fn send_waiting(&mut self, out: &mut Outbox<T>) {
         while self.may_send()
-            && let Some((offset, count)) = self.next_place(out)
+            && let Some((offset, count)) = self.prepare_oldest(out)
         {
             self.send(offset, count, out);
         }
@@ -95,54 +112,84 @@ impl<T: Clone + PartialEq> Core<T> {
         self.in_flight == 0 || !merge::gathers(self.cohort, false) && appends() < SINGLE_APPENDS_MAX
     }
 
-    /// Where the oldest waiting group can go, and how many of it stand side by side there and fit into the space there is.
-    /// Refuses who can never go, and asks for space.
-    pub(super) fn next_place(&mut self, out: &mut Outbox<T>) -> Option<(u64, usize)> {
-        if self.space.ends {
-            return None;
-        }
+    /// Prepares the oldest group to be sent: reroutes, refuses or holds up members before it, and asks for space.
+    /// Returns the offset to which it can be sent now, and how many of its members stand side by side there and fit.
+    pub(super) fn prepare_oldest(&mut self, out: &mut Outbox<T>) -> Option<(u64, usize)> {
         loop {
-            let group = self.waiting.front()?;
-            let place = group.place();
-            let offset = match place {
-                Place::End => self.end_of_file(),
-                Place::At(offset) => offset,
+            match self.oldest() {
+                Oldest::Waits => return None,
+                Oldest::Fits(offset, count) => {
+                    self.set_mode_of_oldest();
+                    return Some((offset, count));
+                }
+                Oldest::Inside(offset) => self.reroute_oldest(offset, out),
+                Oldest::SharesBlock => {
+                    self.hold_up_oldest();
+                    return None;
+                }
+                Oldest::ShowsOldContent => {
+                    let why = "the gap below would show what the file held before it was recycled";
+                    self.refuse_oldest(ErrorKind::Unsupported(why.into()), out);
+                }
+                Oldest::LacksSpace(need) => {
+                    self.set_mode_of_oldest();
+                    self.growth_waits += u64::from(self.space.need.is_none());
+                    self.space.need = Some(need);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// What can be done with the oldest waiting group. Changes nothing.
+    fn oldest(&self) -> Oldest {
+        let Some(group) = self.waiting.front().filter(|_| !self.space.ends) else { return Oldest::Waits };
+        let place = group.place();
+        let offset = match place {
+            Place::End => self.end_of_file(),
+            Place::At(offset) => offset,
+        };
+        if place != Place::End && group.fitting(offset, self.sizes.reserved) > 0 {
+            return Oldest::Inside(offset);
+        }
+        if self.shares_a_block(offset) {
+            return Oldest::SharesBlock;
+        }
+        if self.would_show_old_content(offset) {
+            return Oldest::ShowsOldContent;
+        }
+        if self.space.prepared.is_none() {
+            // The write itself moves i_size. One at a time, so that nobody is above it if it fails.
+            let is_alone = self.in_flight == 0;
+            return if is_alone {
+                Oldest::Fits(offset, group.fitting(offset, u64::MAX))
+            } else {
+                Oldest::Waits
             };
-            if place != Place::End && group.fitting(offset, self.sizes.reserved) > 0 {
-                self.reroute_oldest(offset, out);
-                continue;
-            }
-            if self.shares_a_block(offset) {
-                self.hold_up_oldest();
-                return None;
-            }
-            if self.would_show_old_content(offset) {
-                let why = "the gap below would show what the file held before it was recycled";
-                self.refuse_oldest(ErrorKind::Unsupported(why.into()), out);
-                continue;
-            }
-            if self.space.prepared.is_none() {
-                // The write itself moves i_size. One at a time, so that nobody is above it if it fails.
-                return (self.in_flight == 0).then_some((offset, group.fitting(offset, u64::MAX)));
-            }
-            let unit = if place == Place::End { self.ground.append_unit } else { 1 };
-            let fitting = group.fitting(offset, self.sizes.physical / unit * unit);
-            let mut ends = group.ends(offset).map(|end| end.next_multiple_of(unit));
-            let least = ends.next().expect("a group has members");
-            let need = Need { start: offset, least, end: ends.last().unwrap_or(least) };
-            if self.marker_must_change(place) || fitting == 0 {
-                self.growth_waits += u64::from(self.space.need.is_none());
-                self.space.need = Some(need);
-                return None;
-            }
-            return Some((offset, fitting));
+        }
+        let unit = if place == Place::End { self.props.append_unit } else { 1 };
+        let fitting = group.fitting(offset, self.sizes.physical / unit * unit);
+        let mut ends = group.ends(offset).map(|end| end.next_multiple_of(unit));
+        let least = ends.next().expect("a group has members");
+        let need = Need { start: offset, least, end: ends.last().unwrap_or(least) };
+        if self.marker_must_change(place) || fitting == 0 {
+            return Oldest::LacksSpace(need);
+        }
+        Oldest::Fits(offset, fitting)
+    }
+
+    /// A positional write beyond the end changes what recovery must look for in a file that grows ahead.
+    fn set_mode_of_oldest(&mut self) {
+        let is_positional = self.waiting.front().is_some_and(|group| group.place() != Place::End);
+        if is_positional && self.space.prepared.is_some() {
+            self.set_positional();
         }
     }
 
     /// Where the next append begins.
     pub(super) fn end_of_file(&self) -> u64 {
-        let next_block = self.sizes.reserved.next_multiple_of(self.ground.append_unit);
-        match self.ground.tail {
+        let next_block = self.sizes.reserved.next_multiple_of(self.props.append_unit);
+        match self.props.tail {
             Tail::Pad if !self.would_show_old_content(next_block) => next_block,
             Tail::Pad | Tail::Rewrite => self.sizes.reserved,
         }
@@ -153,8 +200,8 @@ impl<T: Clone + PartialEq> Core<T> {
         end <= self.full_blocks() || end <= self.sizes.written && self.in_flight == 0
     }
 
-    /// Whether such a write may go out before those who wait to extend the file: not if they may wait for its block, or they
-    /// would for ever.
+    /// Whether such a write may go out before those who wait to extend the file: not if they may wait for its block, or
+    /// they would for ever.
     pub(super) fn may_overwrite(&self, end: u64) -> bool {
         let nobody_waits = self.waiting.is_empty() && self.called.is_none();
         end <= self.full_blocks() || nobody_waits && self.is_inside(end)
@@ -163,12 +210,12 @@ impl<T: Clone + PartialEq> Core<T> {
     /// The end of what no append will write again.
     fn full_blocks(&self) -> u64 {
         let written = self.sizes.written;
-        if self.ground.is_device { written } else { written - written % self.ground.append_unit }
+        if self.props.is_device { written } else { written - written % self.props.append_unit }
     }
 
     /// Whether what begins at `offset`, at the end of the file or beyond, begins in a block that is being written.
     fn shares_a_block(&self, offset: u64) -> bool {
-        let unit = self.ground.append_unit;
+        let unit = self.props.append_unit;
         let reserved = self.sizes.reserved;
         let last = Span { start: reserved / unit * unit, end: reserved.next_multiple_of(unit) };
         offset < last.end && (self.in_flight > 0 || self.positional.touches(last))
@@ -198,8 +245,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.late.push((offset, member));
     }
 
-    /// A request came back. Those whom it was in the way of go as overwrites; or extend the file, if what had jumped over them
-    /// was taken back.
+    /// A request came back. Those whom it was in the way of go as overwrites; or extend the file, if what had jumped
+    /// over them was taken back.
     pub(super) fn let_late_ones_go(&mut self, out: &mut Outbox<T>) {
         for (offset, member) in std::mem::take(&mut self.late) {
             let end = offset + member.segment.len();
@@ -229,8 +276,8 @@ impl<T: Clone + PartialEq> Core<T> {
         let count = count.min(group.members.len());
         let records = group.place() == Place::End;
         let mut end = offset;
-        let mut segments = Few::with_capacity(count);
-        let mut members = Few::with_capacity(count);
+        let mut segments = SmallVec1::with_capacity(count);
+        let mut members = SmallVec1::with_capacity(count);
         let mut durable = false;
         for (_, member) in group.members.drain(..count) {
             members.push((member.token, end));
@@ -248,7 +295,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 self.refusals.count(Refusal::Gap);
             }
         }
-        let unit = self.ground.append_unit;
+        let unit = self.props.append_unit;
         let blocks_end = if records { end.next_multiple_of(unit) } else { end };
         // What a failed one leaves in the last block must go as well.
         let extends = self.space.prepared.is_none().then_some(self.sizes.reserved);
@@ -258,42 +305,43 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.zeros_to = self.space.zeros_to.max(blocks_end);
         let head = if records { self.head(offset, end) } else { 0 };
         let allocates = self.space.prepared.is_none();
-        let means = durable.then(|| if head > 0 { Means::SharedFlush } else { self.means(allocates) });
+        let sync_method =
+            durable.then(|| if head > 0 { SyncMethod::SharedFlush } else { self.sync_method(allocates) });
         let id = self.next_id();
         let owner = members[0].0.clone();
-        let work = Work::Write { segments, offset, head, means, extends, records, composed: None };
+        let work = Work::Write { segments, offset, head, sync_method, extends, records, composed: None };
         out.requests.push(Request { id, owner, work });
-        self.reserved.push_back(Reserved { id, span, members, durable, state: State::InFlight(means) });
+        self.reserved.push_back(Reserved { id, span, members, durable, state: State::InFlight(sync_method) });
         self.in_flight += 1;
     }
 
-    /// How much of a request of records goes out by itself, first: a block that was begun, so that no call crosses from written
-    /// to unwritten space. Zeros are written, too.
+    /// How much of a request of records goes out by itself, first: a block that was begun, so that no call crosses from
+    /// written to unwritten space. Zeros are written, too.
     fn head(&self, offset: u64, end: u64) -> u64 {
-        let unit = self.ground.append_unit;
+        let unit = self.props.append_unit;
         let begun_to = offset.next_multiple_of(unit);
         let crosses = offset < begun_to && begun_to < end;
         if crosses && self.space.prepared != Some(Prepared::Zeroed) { unit } else { 0 }
     }
 
-    pub(super) fn means(&self, allocates: bool) -> Means {
-        flush::means(Company {
-            writes_through: self.ground.writes_through,
-            is_device: self.ground.is_device,
+    pub(super) fn sync_method(&self, allocates: bool) -> SyncMethod {
+        flush::sync_method(FlushContext {
+            writes_through: self.props.writes_through,
+            is_device: self.props.is_device,
             others_in_flight: self.in_flight > 0 || self.positional.in_flight() > 0 || self.flushes.running(),
             unstable_below: self.sizes.durable < self.sizes.written || !self.waiting.is_empty(),
-            allocates: allocates && !self.ground.without_journal,
+            allocates: allocates && !self.props.without_journal,
         })
     }
 
     /// An extending request came back.
-    pub(super) fn extended(&mut self, index: usize, result: Result<(), Failure>) {
+    pub(super) fn on_extended(&mut self, index: usize, result: Result<(), Failure>) {
         self.in_flight -= 1;
         let grows_ahead = self.space.prepared.is_some();
         let part = &mut self.reserved[index];
-        let State::InFlight(means) = part.state else { unreachable!("a request comes back once") };
+        let State::InFlight(sync_method) = part.state else { unreachable!("a request comes back once") };
         let Err(failure) = result else {
-            part.state = State::Written { synced: means == Some(Means::Dsync) };
+            part.state = State::Written { synced: sync_method == Some(SyncMethod::Dsync) };
             return;
         };
         let no_space = matches!(failure.kind, ErrorKind::NoSpace(_));

@@ -2,7 +2,7 @@
 //! the file, durable writes, flushes and growth. The engine holds it under one lock.
 //!
 //! Operations go in by `append`, `write` and `sync`; out come requests to perform (each with an owner, one
-//! of those who wait for it), and outcomes. Whoever performed a request reports it by `completed`. Everything
+//! of those who wait for it), and outcomes. Whoever performed a request reports it by `on_completed`. Everything
 //! between is decided here, by the leaf modules and these rules:
 //!
 //! 1. Space before offset: an extending write gets its offset only below `physical`, so a full disk is
@@ -17,23 +17,25 @@
 mod extending;
 mod flushes;
 mod overwrites;
+mod positional;
 mod space;
 
-use super::positional::Positional;
 use crate::buffer::{Buffer, Segment};
 use crate::error::{Error, ErrorKind};
-use crate::flush::{Flushes, Generation, Means};
-use crate::growth::{Need, Plan, Planner};
-use crate::marker::{Identity, Marker, Mode, Prepared};
-use crate::merge::{FULL_REQUESTS_MAX, Limits, Refusals, Span};
-use crate::options::Tail;
-use crate::size::Sizes;
+use crate::rules::flush::{Flushes, Generation, SyncMethod};
+use crate::rules::growth::{Need, Plan, Planner};
+use crate::rules::marker::{Identity, Marker, Mode, Prepared};
+use crate::rules::merge::{FULL_REQUESTS_MAX, Limits, Refusals, Span};
+use crate::rules::policy::Tail;
+use crate::rules::size::Sizes;
+use crate::sys::probe::{Facts, is_without_journal};
+use positional::Positional;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A list that is most often of one: a lone writer needs no memory for it.
-pub(in crate::engine) type Few<T> = SmallVec<[T; 1]>;
+pub(in crate::engine) type SmallVec1<T> = SmallVec<[T; 1]>;
 
 /// What came of an operation: the offset written, or what stood in the way.
 pub type Outcome = Result<u64, ErrorKind>;
@@ -51,11 +53,11 @@ pub struct Request<T> {
 pub enum Work {
     /// Write the segments one behind the other, all or nothing.
     Write {
-        segments: Few<Segment>,
+        segments: SmallVec1<Segment>,
         offset: u64,
         /// So many bytes go out by a call of their own, before the others; of records, of the blocks that they become.
         head: u64,
-        means: Option<Means>,
+        sync_method: Option<SyncMethod>,
         /// The end of the file, if the write itself moves i_size: to be restored if the write fails.
         extends: Option<u64>,
         /// The segments are records of any length, to be packed into blocks before they go out.
@@ -78,7 +80,7 @@ impl Work {
 
     /// Whether it is a flush, or carries one.
     pub fn flushes(&self) -> bool {
-        matches!(self, Self::Flush | Self::Write { means: Some(Means::Dsync), .. })
+        matches!(self, Self::Flush | Self::Write { sync_method: Some(SyncMethod::Dsync), .. })
     }
 }
 
@@ -118,16 +120,21 @@ pub enum Dio {
 /// What a step of the machine gave: requests to perform, outcomes to hand back, and whether to start the grower.
 #[derive(Debug)]
 pub struct Outbox<T> {
-    pub requests: Few<Request<T>>,
-    /// Each with its owner, one of those who wait for it; to be given back by `called`.
-    pub calls: Few<(T, Call)>,
-    pub outcomes: Few<(T, Outcome)>,
+    pub requests: SmallVec1<Request<T>>,
+    /// Each with its owner, one of those who wait for it; to be given back by `on_called`.
+    pub calls: SmallVec1<(T, Call)>,
+    pub outcomes: SmallVec1<(T, Outcome)>,
     pub start_grower: bool,
 }
 
 impl<T> Default for Outbox<T> {
     fn default() -> Self {
-        Self { requests: Few::new(), calls: Few::new(), outcomes: Few::new(), start_grower: false }
+        Self {
+            requests: SmallVec1::new(),
+            calls: SmallVec1::new(),
+            outcomes: SmallVec1::new(),
+            start_grower: false,
+        }
     }
 }
 
@@ -139,7 +146,7 @@ impl<T> Outbox<T> {
 
 /// What the file is, and what its file system does.
 #[derive(Clone, Copy, Debug)]
-pub struct Ground {
+pub struct FileProps {
     pub identity: Identity,
     pub limits: Limits,
     /// Appends are packed into blocks of this.
@@ -151,12 +158,31 @@ pub struct Ground {
     pub writes_through: bool,
     /// ext4 without a journal, where a write and a flush of its own lost more than a durable write.
     pub without_journal: bool,
-    /// What was written once is written over where it lies, and so needs no space again. Known of files that grow ahead.
+    /// What was written once is written over where it lies, and so needs no space again. Known of files that grow
+    /// ahead.
     pub overwrites_in_place: bool,
     /// How space ahead is prepared; nothing where it is not.
     pub prepared: Option<Prepared>,
     /// Where the epochs of markers start.
     pub epoch: u32,
+}
+
+impl FileProps {
+    /// Of a file that does not grow ahead.
+    pub fn of(facts: &Facts) -> Self {
+        Self {
+            identity: facts.identity,
+            limits: facts.limits,
+            append_unit: facts.alignment.append,
+            tail: Tail::default(),
+            is_device: facts.is_device,
+            writes_through: facts.writes_through,
+            without_journal: is_without_journal(facts),
+            overwrites_in_place: false,
+            prepared: None,
+            epoch: 0,
+        }
+    }
 }
 
 /// What a growth job is to do.
@@ -182,8 +208,9 @@ pub(in crate::engine) struct Member<T> {
 /// Extending operations that will go out together: appends, without an offset yet, or positional writes.
 #[derive(Debug)]
 struct Waiting<T> {
-    /// Appends in the order in which they came. Positional writes have none among each other, and stand by their offsets.
-    members: Few<(Place, Member<T>)>,
+    /// Appends in the order in which they came. Positional writes have none among each other, and stand by their
+    /// offsets.
+    members: SmallVec1<(Place, Member<T>)>,
     bytes: u64,
     /// Some of them have gone already: only those that stand side by side share a request.
     begun: bool,
@@ -204,14 +231,14 @@ struct Reserved<T> {
     /// From the end of the one before: a hole left on purpose is part of it.
     span: Span,
     /// With the offset of each.
-    members: Few<(T, u64)>,
+    members: SmallVec1<(T, u64)>,
     durable: bool,
     state: State,
 }
 
 #[derive(Clone, Debug)]
 enum State {
-    InFlight(Option<Means>),
+    InFlight(Option<SyncMethod>),
     Written { synced: bool },
     Failed(ErrorKind),
 }
@@ -242,7 +269,8 @@ struct Space {
     paused: bool,
     /// No space was left when growing ahead: wait for somebody who needs it.
     exhausted: bool,
-    /// Growth was refused for good, and the marker still stands. Nothing that extends the file goes out until it is away.
+    /// Growth was refused for good, and the marker still stands. Nothing that extends the file goes out until it is
+    /// away.
     ends: bool,
 }
 
@@ -250,13 +278,13 @@ struct Space {
 #[derive(Debug)]
 pub struct Core<T> {
     sizes: Sizes,
-    ground: Ground,
+    props: FileProps,
     waiting: VecDeque<Waiting<T>>,
     /// Those whose first member is called to send them out. They are before all in `waiting`.
     called: Option<Waiting<T>>,
     reserved: VecDeque<Reserved<T>>,
-    /// Those whom others have jumped over while they were on their way: each waits until the file is written beyond it, since
-    /// what is above `written` is neither seen nor acknowledged.
+    /// Those whom others have jumped over while they were on their way: each waits until the file is written beyond it,
+    /// since what is above `written` is neither seen nor acknowledged.
     late: Vec<(u64, Member<T>)>,
     in_flight: usize,
     positional: Positional<T>,
@@ -281,10 +309,10 @@ pub struct Core<T> {
 
 impl<T: Clone + PartialEq> Core<T> {
     /// A file of `len` bytes, all of it stable. `held` is what recovery left to the caller.
-    pub fn new(len: u64, ground: Ground, planner: Planner, held: Option<Marker>) -> Self {
+    pub fn new(len: u64, props: FileProps, planner: Planner, held: Option<Marker>) -> Self {
         Self {
             sizes: Sizes::settled(len),
-            ground,
+            props,
             waiting: VecDeque::new(),
             called: None,
             reserved: VecDeque::new(),
@@ -304,7 +332,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 announced: None,
                 mode: held.map_or(Mode::AppendOnly, |marker| marker.mode),
                 jumped: false,
-                prepared: ground.prepared,
+                prepared: props.prepared,
                 held,
                 old_to: 0,
                 zeros_to: 0,
@@ -343,7 +371,7 @@ impl<T: Clone + PartialEq> Core<T> {
                 Err("it does not grow ahead (asked not to, a block device, or the log says why), so a crash \
                          could not be recovered from")
             }
-            Some(_) if !self.ground.overwrites_in_place => Err(
+            Some(_) if !self.props.overwrites_in_place => Err(
                 "this file system would write elsewhere (btrfs does without `chattr +C`), so there is nothing to reuse",
             ),
             Some(_) => Ok(()),
@@ -393,7 +421,7 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Takes operations that were submitted together, each with whether it is durable: they go out together, as few
     /// requests. Whoever submitted them is awake.
     pub fn submit(&mut self, batch: impl IntoIterator<Item = (T, Dio, bool)>, out: &mut Outbox<T>) {
-        let mut overwrites = Few::new();
+        let mut overwrites = SmallVec1::new();
         let is_idle = self.in_flight == 0;
         for (token, dio, durable) in batch {
             match dio {
@@ -415,7 +443,7 @@ impl<T: Clone + PartialEq> Core<T> {
             // What is left over of a batch has nobody to wait for.
             while is_idle
                 && self.in_flight < FULL_REQUESTS_MAX
-                && let Some((offset, count)) = self.next_place(out)
+                && let Some((offset, count)) = self.prepare_oldest(out)
             {
                 self.send(offset, count, out);
             }
@@ -437,7 +465,7 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// Whoever was called is awake.
-    pub fn called(&mut self, call: Call, out: &mut Outbox<T>) {
+    pub fn on_called(&mut self, call: Call, out: &mut Outbox<T>) {
         match call {
             Call::Extend => self.send_called(out),
             Call::Overwrite => self.send_overwrites(out),
@@ -446,7 +474,7 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// Reports a request performed.
-    pub fn completed(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {
+    pub fn on_completed(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {
         if let Err(Failure { wedges: true, cause, .. }) = &result {
             self.wedge(cause.clone(), out);
         }
@@ -459,8 +487,8 @@ impl<T: Clone + PartialEq> Core<T> {
                 }
             }
             _ => match self.reserved.iter().position(|part| part.id == id) {
-                Some(index) => self.extended(index, result),
-                None => self.overwritten(id, result, out),
+                Some(index) => self.on_extended(index, result),
+                None => self.on_overwritten(id, result, out),
             },
         }
         self.settle(out);
@@ -532,7 +560,7 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// The file carries no marker any more.
-    pub fn unmarked(&mut self) {
+    pub fn on_unmarked(&mut self) {
         self.space.marker = None;
         if std::mem::take(&mut self.space.ends) {
             self.space.prepared = None;

@@ -1,9 +1,9 @@
 //! Writes below the end that are durable, and so have a flush to share.
 
-use super::{Call, Core, Failure, Few, Member, Outbox};
+use super::{Call, Core, Failure, Member, Outbox, SmallVec1};
 use crate::error::ErrorKind;
-use crate::flush::Means;
-use crate::merge::{self, Refusal, Span};
+use crate::rules::flush::SyncMethod;
+use crate::rules::merge::{self, Refusal, Span};
 
 impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn overwrite(&mut self, offset: u64, member: Member<T>, out: &mut Outbox<T>) {
@@ -24,7 +24,11 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// Sends out writes that were submitted together, as few requests.
-    pub(super) fn overwrite_together(&mut self, mut writes: Few<(u64, Member<T>)>, out: &mut Outbox<T>) {
+    pub(super) fn overwrite_together(
+        &mut self,
+        mut writes: SmallVec1<(u64, Member<T>)>,
+        out: &mut Outbox<T>,
+    ) {
         if let Some(stopped @ ErrorKind::Wedged(_)) = &self.stopped {
             writes.into_iter().for_each(|(_, member)| out.answer(member.token, Err(stopped.clone())));
             return;
@@ -38,7 +42,7 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     fn release_overwrites(&mut self, out: &mut Outbox<T>) {
-        self.positional.release(self.ground.limits, &mut self.next_id, &mut self.refusals, out);
+        self.positional.release(self.props.limits, &mut self.next_id, &mut self.refusals, out);
     }
 
     fn send_overwrite(&mut self, offset: u64, member: Member<T>, out: &mut Outbox<T>) {
@@ -48,9 +52,9 @@ impl<T: Clone + PartialEq> Core<T> {
             return self.positional.hold_up(offset, member);
         }
         // Below the end it may be a hole, or shared with another file; the repeated write finds out (`Transfer`).
-        let means = member.durable.then(|| self.means(false));
+        let sync_method = member.durable.then(|| self.sync_method(false));
         let id = self.next_id();
-        self.positional.send(id, vec![(span, member)], means, out);
+        self.positional.send(id, vec![(span, member)], sync_method, out);
     }
 
     /// Sends out the writes of a cohort: the one who was called for them is awake.
@@ -62,18 +66,18 @@ impl<T: Clone + PartialEq> Core<T> {
         self.release_overwrites(out);
     }
 
-    pub(super) fn overwritten(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {
+    pub(super) fn on_overwritten(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {
         let done = self.positional.complete(id);
         match result {
             Err(_) if done.members.len() > 1 && !self.wedged() => {
                 // One of them failed, the kernel does not say which: each goes again, to fail alone.
                 for (span, member) in done.members {
                     let id = self.next_id();
-                    self.positional.send(id, vec![(span, member)], done.means, out);
+                    self.positional.send(id, vec![(span, member)], done.sync_method, out);
                 }
             }
             result => {
-                let synced = done.means == Some(Means::Dsync);
+                let synced = done.sync_method == Some(SyncMethod::Dsync);
                 for (span, member) in done.members {
                     self.answer_overwrite(span.start, member, &result, synced, out);
                 }

@@ -2,21 +2,21 @@
 //!
 //! A recycled file has old content ahead, up to `old_to`. Three rules keep it out of sight:
 //! 1. Nothing jumps over it: below `old_to` the file is extended without a gap, but for the zeros behind a record.
-//! 2. Markers say `recycled` until their base has passed `old_to`; then what is ahead was grown, and they say as much as
-//!    those of any other file.
+//! 2. Markers say `recycled` until their base has passed `old_to`; then what is ahead was grown, and they say as much
+//!    as those of any other file.
 //! 3. It is no growth: it is not charged to the budget, and growth beyond it waits until somebody needs it.
 //!
-//! Growth that is refused for good (no fallocate, no attributes) is no error: the file goes on as one that never grows, and the
-//! kernel decides on each write. Where a marker stands already, it must go first: recovery would take what the kernel then
-//! extends for another program's. So nothing that extends the file goes out until the space ahead is given up, and the marker
-//! away.
+//! Growth that is refused for good (no fallocate, no attributes) is no error: the file goes on as one that never grows,
+//! and the kernel decides on each write. Where a marker stands already, it must go first: recovery would take what the
+//! kernel then extends for another program's. So nothing that extends the file goes out until the space ahead is given
+//! up, and the marker away.
 
-use super::{Core, Failure, Few, GrowthJob, Outbox, Place};
+use super::{Core, Failure, GrowthJob, Outbox, Place, SmallVec1};
 use crate::error::ErrorKind;
-use crate::growth::{Need, Plan, Room};
-use crate::marker::{Marker, Mode};
-use crate::options::Tail;
 use crate::os_error;
+use crate::rules::growth::{Need, Plan, SpaceLimits};
+use crate::rules::marker::{Marker, Mode};
+use crate::rules::policy::Tail;
 
 impl<T: Clone + PartialEq> Core<T> {
     pub(super) fn start_grower(&mut self, out: &mut Outbox<T>) {
@@ -49,13 +49,17 @@ impl<T: Clone + PartialEq> Core<T> {
         offset > self.sizes.reserved.max(self.space.zeros_to) && self.sizes.reserved < self.space.old_to
     }
 
-    /// Positional writes beyond the end change what recovery must look for, so the marker says so first.
-    pub(super) fn marker_must_change(&mut self, place: Place) -> bool {
-        if place != Place::End {
-            self.space.mode = Mode::Positional;
-            self.space.jumped = true;
-        }
-        self.space.marker.is_some_and(|marker| marker.mode != self.space.mode)
+    /// Whether the marker must change before a write at `place` goes out: recovery looks for other things after a
+    /// positional write beyond the end.
+    pub(super) fn marker_must_change(&self, place: Place) -> bool {
+        let mode = if place == Place::End { self.space.mode } else { Mode::Positional };
+        self.space.marker.is_some_and(|marker| marker.mode != mode)
+    }
+
+    /// A positional write beyond the end is about to go out.
+    pub(super) fn set_positional(&mut self) {
+        self.space.mode = Mode::Positional;
+        self.space.jumped = true;
     }
 
     /// How much the next step of growth would like to take.
@@ -75,11 +79,11 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// Above this nobody of ours ever wrote, and nothing was there before.
     pub fn ours_to(&self) -> u64 {
-        self.sizes.reserved.max(self.space.old_to).next_multiple_of(self.ground.append_unit)
+        self.sizes.reserved.max(self.space.old_to).next_multiple_of(self.props.append_unit)
     }
 
     /// The grower asks for its next job. Without one it must end.
-    pub fn next_growth(&mut self, room: Room, out: &mut Outbox<T>) -> Option<GrowthJob> {
+    pub fn next_growth(&mut self, room: SpaceLimits, out: &mut Outbox<T>) -> Option<GrowthJob> {
         while self.wants_growth() {
             let sizes = self.sizes;
             if self.space.ends {
@@ -102,7 +106,7 @@ impl<T: Clone + PartialEq> Core<T> {
                     let marker = self.next_marker(sizes.physical, plan.to);
                     return Some(GrowthJob { marker, announced: false, plan: Some(plan), ends: None });
                 }
-                None => self.grown(Err(ErrorKind::NoSpace(libc::EFBIG)), out),
+                None => self.on_grown(Err(ErrorKind::NoSpace(libc::EFBIG)), out),
             }
         }
         self.space.grower_running = false;
@@ -110,7 +114,11 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// The step that the marker on disk announces, if it still serves.
-    pub(super) fn take_announced(&mut self, missing: Option<Need>, room: Room) -> Option<(Marker, Plan)> {
+    pub(super) fn take_announced(
+        &mut self,
+        missing: Option<Need>,
+        room: SpaceLimits,
+    ) -> Option<(Marker, Plan)> {
         let plan = self.space.announced.take()?;
         let marker = self.space.marker?;
         if marker.mode != self.space.mode || marker.grown_to != plan.to {
@@ -123,7 +131,7 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// The file was grown to `physical`: the marker to stand while writers use that space. It announces the next step
     /// as well, so that one sync makes this growth durable and the next one possible.
-    pub fn announce(&mut self, done: Plan, physical: u64, room: Room) -> Marker {
+    pub fn announce(&mut self, done: Plan, physical: u64, room: SpaceLimits) -> Marker {
         self.space.planner.carried_out(done, physical);
         let Some(plan) = self.space.planner.plan(physical, physical, None, room) else {
             return self.next_marker(physical, physical);
@@ -137,28 +145,28 @@ impl<T: Clone + PartialEq> Core<T> {
         let (base, recycled) = match self.space.held {
             Some(held) => (held.base, held.recycled),
             // The next record begins at a block: below, a hole may be meant.
-            None if self.ground.tail == Tail::Pad && durable >= self.space.old_to => {
-                (durable.next_multiple_of(self.ground.append_unit), false)
+            None if self.props.tail == Tail::Pad && durable >= self.space.old_to => {
+                (durable.next_multiple_of(self.props.append_unit), false)
             }
             None => (durable, durable < self.space.old_to),
         };
         Marker {
-            identity: self.ground.identity,
+            identity: self.props.identity,
             prepared: self.space.prepared.expect("only files that grow have a marker"),
             mode: self.space.mode,
             recycled,
             base,
             // Extents end at blocks, so ours may reach as far.
-            grown_from: grown_from.next_multiple_of(self.ground.append_unit),
+            grown_from: grown_from.next_multiple_of(self.props.append_unit),
             grown_to,
             epoch: self.next_epoch(),
             truncations: Some(self.space.truncations),
         }
     }
 
-    /// The marker to stand before a file with this marker becomes shorter, with `base` as its floor. Each counts, so that readers
-    /// in other processes read again. The next marker counts once more: a reader may know the length from before the truncate by
-    /// this one. Each count takes an epoch (see `Marker::only_grew_until`).
+    /// The marker to stand before a file with this marker becomes shorter, with `base` as its floor. Each counts, so
+    /// that readers in other processes read again. The next marker counts once more: a reader may know the length
+    /// from before the truncate by this one. Each count takes an epoch (see `Marker::only_grew_until`).
     pub fn truncating_marker(&mut self, marker: Marker, base: u64) -> Marker {
         let grown_to = marker.grown_to;
         let (truncations, epoch) = (Some(self.next_truncation()), self.next_epoch());
@@ -167,8 +175,8 @@ impl<T: Clone + PartialEq> Core<T> {
         Marker { base, grown_from: grown_to, grown_to, epoch, truncations, ..marker }
     }
 
-    /// The marker of a file that did not become shorter after all. It counts as the next one does: readers read once more, and
-    /// no count comes back.
+    /// The marker of a file that did not become shorter after all. It counts as the next one does: readers read once
+    /// more, and no count comes back.
     pub fn restored_marker(&mut self, marker: Marker) -> Marker {
         Marker { epoch: self.next_epoch(), truncations: Some(self.space.truncations), ..marker }
     }
@@ -188,17 +196,17 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// For the next marker that goes to the disk.
     pub fn next_epoch(&mut self) -> u32 {
-        self.ground.epoch = self.ground.epoch.wrapping_add(1);
-        self.ground.epoch
+        self.props.epoch = self.props.epoch.wrapping_add(1);
+        self.props.epoch
     }
 
     /// The marker is durable on disk.
-    pub fn marked(&mut self, marker: Marker) {
+    pub fn on_marked(&mut self, marker: Marker) {
         self.space.marker = Some(marker);
     }
 
     /// A growth job ended: with the new physical size, durable, or without space.
-    pub fn grown(&mut self, result: Result<u64, ErrorKind>, out: &mut Outbox<T>) {
+    pub fn on_grown(&mut self, result: Result<u64, ErrorKind>, out: &mut Outbox<T>) {
         let need = self.space.need.take();
         match (result, need) {
             (Ok(physical), _) => {
@@ -224,15 +232,15 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// What was ahead is given up, and the marker away: from now on the kernel moves the end of the file.
-    pub fn growth_ended(&mut self, out: &mut Outbox<T>) {
+    pub fn on_growth_ended(&mut self, out: &mut Outbox<T>) {
         self.give_up_ahead();
         self.space.need = None;
-        self.unmarked();
+        self.on_unmarked();
         self.pump(out);
     }
 
     /// Marking or growing failed. What was refused for good ends growth; anything else fails those who wait for it.
-    pub fn growth_failed(&mut self, failure: Failure, out: &mut Outbox<T>) {
+    pub fn on_growth_failed(&mut self, failure: Failure, out: &mut Outbox<T>) {
         let is_needed = self.space.need.take().is_some();
         let was_ending = std::mem::take(&mut self.space.ends);
         // A file whose end is not known must not change but as its marker announces.
@@ -261,14 +269,14 @@ impl<T: Clone + PartialEq> Core<T> {
         let end_of_file = self.end_of_file();
         let at_the_end = need.start <= end_of_file;
         self.space.exhausted |= at_the_end;
-        let unit = self.ground.append_unit;
+        let unit = self.props.append_unit;
         let is_refused = |place: Place, len: u64| match place {
             // Each as if it were the only one: those behind a refused one move.
             Place::End => at_the_end && (end_of_file + len).next_multiple_of(unit) >= need.least,
             Place::At(offset) => offset + len >= need.least,
         };
         for group in &mut self.waiting {
-            let (refused, kept): (Few<_>, _) =
+            let (refused, kept): (SmallVec1<_>, _) =
                 group.members.drain(..).partition(|(place, member)| is_refused(*place, member.segment.len()));
             group.members = kept;
             group.bytes = group.members.iter().map(|(_, member)| member.segment.len()).sum();

@@ -5,7 +5,7 @@ use crate::backend::ring::Ring;
 use crate::engine::Engine;
 use crate::engine::reactor::Reactor;
 use slab::Slab;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
@@ -47,8 +47,7 @@ impl Files {
             if let Some(reactor) = &self.reactor {
                 engine.attach(reactor);
             }
-            let slots =
-                ring.as_mut().and_then(|ring| slots(&mut **ring, &*engine.backend)).unwrap_or_default();
+            let slots = ring.as_mut().map(|ring| slots(&mut **ring, &*engine.backend)).unwrap_or_default();
             self.attached.insert(Attached { engine: engine.clone(), slots, outstanding: 0, shuts_out: false })
         });
         self.last
@@ -76,19 +75,18 @@ impl Files {
 }
 
 /// All numbers that a file needs, or none.
-fn slots(ring: &mut dyn Ring, backend: &dyn Backend) -> Option<SmallVec<[u32; 1]>> {
-    let Some(striped) = backend.striped() else { return ring.attach(backend).map(|slot| smallvec![slot]) };
+fn slots(ring: &mut dyn Ring, backend: &dyn Backend) -> SmallVec<[u32; 1]> {
     let mut slots = SmallVec::new();
-    for member in striped.members() {
-        match ring.attach(&**member) {
+    for file in backend.ring_files() {
+        match ring.attach(file) {
             Some(slot) => slots.push(slot),
             None => {
-                slots.into_iter().for_each(|slot| ring.detach(slot));
-                return None;
+                slots.drain(..).for_each(|slot| ring.detach(slot));
+                break;
             }
         }
     }
-    Some(slots)
+    slots
 }
 
 impl Index<usize> for Files {

@@ -1,8 +1,8 @@
 //! Queues beside others who close, cut and fail their files, in simulated time.
 
+use crate::api::sim::{self, Call, Disk};
+use crate::engine::handle::FileHandle;
 use crate::error::Operation;
-use crate::file::Inner;
-use crate::sim::{self, Call, Disk};
 use crate::{Buffer, OpenOptions, Queue};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +60,9 @@ fn a_flush_came_back_to_a_file_that_was_let_go() {
 fn a_blocking_call_waited_for_what_was_shut_out_by_who_waits_for_it() {
     sim::run(1, || {
         let file = Disk::new(1).open(&log(), "log").unwrap();
-        let Inner::Shared { engine, .. } = file.inner() else { unreachable!("it was opened for writing") };
+        let FileHandle::Shared { engine, .. } = file.inner() else {
+            unreachable!("it was opened for writing")
+        };
         let queue = Queue::new(1);
         let alone = engine.gate.shut();
         queue.append(&file, Buffer::zeroed(BLOCK), 0).unwrap();

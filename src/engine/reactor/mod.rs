@@ -1,22 +1,23 @@
-//! What futures wait with: a list of operations that have not begun, and a [`Worker`] that takes them from there into a queue
-//! of its own. Shared by all who poll, and by the worker, which has a thread of its own or lives in one of the program's.
+//! What futures wait with: a list of operations that have not begun, and a [`Worker`] that takes them from there into a
+//! queue of its own. Shared by all who poll, and by the worker, which has a thread of its own or lives in one of the
+//! program's.
 //!
-//! A future lists its operation when it is first polled. If it is dropped before the worker came to it, it takes its memory
-//! along and the operation never happens; so no more is listed than there are futures. The worker takes as much as its queue
-//! has room for.
+//! A future lists its operation when it is first polled. If it is dropped before the worker came to it, it takes its
+//! memory along and the operation never happens; so no more is listed than there are futures. The worker takes as much
+//! as its queue has room for.
 //!
 //! # Who waits for whom
 //!
 //! - Futures wait for nobody: polling and dropping take a lock for a moment.
 //! - The worker's thread waits in its ring only. Its operations may wait for those of other threads (an append for one
 //!   below it, a flush for one beside it), which never wait for a future.
-//! - A blocking call in another thread may wait for operations that the worker has begun. Those go on by themselves, since
-//!   the worker waits for nothing else.
+//! - A blocking call in another thread may wait for operations that the worker has begun. Those go on by themselves,
+//!   since the worker waits for nothing else.
 //! - Whoever closes a file waits for the worker to let go of it, unless it is on a worker's thread itself: two of those
 //!   could wait for one another.
-//! - Tasks are woken with no lock and no borrow of the queue held. So a waker may list more, drop files and make blocking
-//!   calls: what such a call waits for may be in the worker's own queue, which it [settles](queue::settle_own) first. What
-//!   it may not do is wait for a future of the same reactor, nor for a lock of somebody who does.
+//! - Tasks are woken with no lock and no borrow of the queue held. So a waker may list more, drop files and make
+//!   blocking calls: what such a call waits for may be in the worker's own queue, which it [settles](queue::settle_own)
+//!   first. What it may not do is wait for a future of the same reactor, nor for a lock of somebody who does.
 
 mod slot;
 #[cfg(test)]
@@ -27,11 +28,11 @@ pub(crate) use slot::{Listed, Slot};
 pub(crate) use worker::Worker;
 
 use super::process::Process;
+use super::queue::Settings;
 use crate::backend::ring::Bell;
 use crate::buffer::{Buffer, Pool};
 use crate::error::ErrorKind;
 use crate::os_error;
-use crate::queue::QueueOptions;
 use crate::sync::{Condvar, Mutex, MutexGuard, spawn, thread_local};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -45,7 +46,7 @@ thread_local!(static IS_WORKERS: Cell<bool> = Cell::default());
 /// See the module.
 pub(crate) struct Reactor {
     process: &'static Process,
-    options: QueueOptions,
+    settings: Settings,
     pool: Option<Arc<Pool>>,
     /// Not driven by a thread of the program.
     has_thread: bool,
@@ -87,14 +88,19 @@ pub(crate) struct Handle(Arc<Held>);
 struct Held(Arc<Reactor>);
 
 impl Handle {
+    /// Of the reactor that a process shares.
+    pub fn of_process(process: &'static Process) -> Self {
+        Self::with_thread(process, &Settings::of_shared_reactor())
+    }
+
     /// Of a reactor that gets a thread with its first operation.
-    pub fn with_thread(process: &'static Process, options: &QueueOptions) -> Self {
-        Self(Arc::new(Held(Arc::new(Reactor::new(process, options, true)))))
+    pub fn with_thread(process: &'static Process, settings: &Settings) -> Self {
+        Self(Arc::new(Held(Arc::new(Reactor::new(process, settings, true)))))
     }
 
     /// Of a reactor whose worker is the caller's.
-    pub fn with_worker(process: &'static Process, options: &QueueOptions) -> (Self, Worker) {
-        let reactor = Arc::new(Reactor::new(process, options, false));
+    pub fn with_worker(process: &'static Process, settings: &Settings) -> (Self, Worker) {
+        let reactor = Arc::new(Reactor::new(process, settings, false));
         (Self(Arc::new(Held(reactor.clone()))), Worker::new(reactor))
     }
 }
@@ -114,10 +120,10 @@ impl Drop for Held {
 }
 
 impl Reactor {
-    fn new(process: &'static Process, options: &QueueOptions, has_thread: bool) -> Self {
-        let pool = options.pool();
+    fn new(process: &'static Process, settings: &Settings, has_thread: bool) -> Self {
+        let pool = settings.pool();
         let (state, let_go) = (Mutex::default(), Condvar::default());
-        Self { process, options: options.clone(), pool, has_thread, state, let_go }
+        Self { process, settings: settings.clone(), pool, has_thread, state, let_go }
     }
 
     /// Whether it is this process's, and not its parent's.
@@ -224,7 +230,7 @@ impl fmt::Debug for Reactor {
     /// Without its process, which shows the reactor that it shares.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reactor")
-            .field("options", &self.options)
+            .field("settings", &self.settings)
             .field("state", &self.state)
             .finish_non_exhaustive()
     }
@@ -249,7 +255,7 @@ impl State {
 /// The life of a reactor's thread.
 fn serve(reactor: Arc<Reactor>) {
     // Who waits for it would wait for ever.
-    let _all_or_nothing = super::AbortOnPanic { unwinding: false };
+    let _all_or_nothing = super::abort::AbortOnPanic { unwinding: false };
     IS_WORKERS.with(|is_workers| is_workers.set(true));
     let worker = Worker::new(reactor);
     while worker.turn() {}

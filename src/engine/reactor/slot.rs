@@ -1,13 +1,13 @@
-//! One operation of a future: what it is to do, how far it got, and the memory it is to do it with. Shared by the future and
-//! the worker of its reactor, which may each be the last to have it.
+//! One operation of a future: what it is to do, how far it got, and the memory it is to do it with. Shared by the
+//! future and the worker of its reactor, which may each be the last to have it.
 //!
-//! The memory stays in it, and in its place, from the first poll on. Only the future takes it out: when the operation has
-//! finished, or when it is certain that it never begins.
+//! The memory stays in it, and in its place, from the first poll on. Only the future takes it out: when the operation
+//! has finished, or when it is certain that it never begins.
 
 use crate::buffer::{Kept, Segment};
-use crate::engine::queue::What;
+use crate::engine::handle::FileHandle;
+use crate::engine::queue::OpKind;
 use crate::error::Result;
-use crate::file::Inner;
 use crate::sync::Mutex;
 use std::fmt;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use std::task::{Poll, Waker};
 
 /// See the module.
 pub(crate) struct Slot<K: ?Sized> {
-    pub target: Arc<Inner>,
-    pub what: What,
+    pub target: Arc<FileHandle>,
+    pub what: OpKind,
     lent: Option<Segment>,
     stage: Mutex<Stage>,
     kept: K,
@@ -39,8 +39,8 @@ enum Stage {
 impl<M> Slot<Kept<M>> {
     /// An operation with memory of which it uses these bytes, if any.
     pub fn new(
-        target: Arc<Inner>,
-        what: What,
+        target: Arc<FileHandle>,
+        what: OpKind,
         memory: M,
         bytes: Option<fn(&mut M) -> Segment>,
         waker: Waker,

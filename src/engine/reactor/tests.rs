@@ -1,6 +1,6 @@
 //! Futures in simulated time, dropped at any moment; and what models need, too.
 
-use crate::sim::{self, Call, Disk};
+use crate::api::sim::{self, Call, Disk};
 use crate::sync::{Condvar, Mutex};
 use crate::{AsyncFile, Buffer, Durability, ErrorKind, LocalReactor, OpenOptions, QueueOptions, Reactor};
 use std::mem::ManuallyDrop;

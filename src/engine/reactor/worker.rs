@@ -3,7 +3,7 @@
 use super::{Listed, Presence, Reactor};
 use crate::backend::ring::Bell;
 use crate::buffer::Memory;
-use crate::engine::queue::{Driver, What};
+use crate::engine::queue::{Driver, OpKind};
 use crate::error::{ErrorKind, Result};
 use crate::sync::{now, yield_now};
 use slab::Slab;
@@ -15,8 +15,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// If nobody comes back for so long, what has come begins: little against what a flush takes, and long enough for a thread to
-/// wake.
+/// If nobody comes back for so long, what has come begins: little against what a flush takes, and long enough for a
+/// thread to wake.
 const STRAGGLE_MAX: Duration = Duration::from_micros(if cfg!(loom) { 0 } else { 20 });
 
 /// See the module. What is borrowed is given back before anybody is told anything: a waker may come back here.
@@ -49,7 +49,7 @@ impl Deref for Place {
 
 impl Worker {
     pub fn new(reactor: Arc<Reactor>) -> Self {
-        let driver = reactor.options.driver(reactor.process, reactor.pool.clone());
+        let driver = Driver::new(reactor.process, &reactor.settings, reactor.pool.clone());
         driver.borrow_mut().belong_to(reactor.clone());
         reactor.state().worker = Presence::There(driver.borrow().bell().clone());
         let (begun, spare) = (RefCell::default(), RefCell::default());
@@ -62,8 +62,8 @@ impl Worker {
         self.driver.borrow().bell().clone()
     }
 
-    /// Begins what is listed, waits until something has finished or the bell rings, and tells who waits. False if nobody
-    /// will list anything any more, and all has finished.
+    /// Begins what is listed, waits until something has finished or the bell rings, and tells who waits. False if
+    /// nobody will list anything any more, and all has finished.
     pub fn turn(&self) -> bool {
         self.gather();
         if !self.take_up() {
@@ -168,7 +168,7 @@ impl Worker {
             // One at a time: meanwhile whoever was woken may finish more.
             let Some(done) = self.driver.borrow_mut().next() else { break };
             let slot = self.begun.borrow_mut().remove(done.tag as usize);
-            if !matches!(slot.what, What::Read(_)) {
+            if !matches!(slot.what, OpKind::Read(_)) {
                 self.told.set(self.told.get() + 1);
             }
             tell(slot, done.result);

@@ -1,15 +1,18 @@
 //! The engine and readers beside other processes, at moments that the test chooses.
 
 use super::*;
+use crate::api::file::File;
+use crate::api::queue::Queue;
+use crate::backend::ring::RingFile;
 use crate::backend::{Exclusion, Job, Stamp, Stamps};
+use crate::engine::handle::FileHandle;
+use crate::engine::reader::Reader;
 use crate::engine::registry::Key;
-use crate::file::{File, Inner};
-use crate::marker::{Marker, Mode};
-use crate::queue::Queue;
-use crate::reader::Reader;
-use crate::recovery::Extent;
+use crate::rules::marker::{Marker, Mode};
+use crate::rules::recovery::Extent;
 use crate::sync::JoinHandle;
 use crate::sys::probe::{Facts, Part, Through};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -79,9 +82,9 @@ impl Beside {
             path: Path::new("beside").into(),
             process: Process::current(),
             fs,
-            ground: Ground { writes_through: self.flushes_each_write, ..ground(prepared) },
+            props: FileProps { writes_through: self.flushes_each_write, ..props(prepared) },
             alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
-            wishes: WISHES,
+            growth_config: GROWTH_CONFIG,
             recovery: Recovery::clean(len),
             held: None,
         }))
@@ -160,7 +163,7 @@ impl Backend for Beside {
         spawn(job: Job) -> io::Result<Option<JoinHandle>>;
         unlock() -> ();
         descriptor() -> BorrowedFd<'_>;
-        simulated() -> Option<&Sim>;
+        ring_files() -> SmallVec<[RingFile<'_>; 1]>;
     }
 }
 
@@ -336,7 +339,7 @@ fn close_beside_another_writer_leaves_its_marker_also_where_a_growth_was_left_be
     file.append(&record(1, 1), true).unwrap();
     beside.disk.fail(Call::Marker, 1, libc::EIO);
     beside.disk.fail(Call::Allocate, 1, libc::EIO);
-    file.append(&record(2, 4 * WISHES.cap_bytes / BLOCK_BYTES), true).unwrap_err();
+    file.append(&record(2, 4 * GROWTH_CONFIG.cap_bytes / BLOCK_BYTES), true).unwrap_err();
     *beside.writer.lock().unwrap() = Some("another program".into());
     let error = file.finish().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Busy(_)), "{error}");
@@ -363,7 +366,8 @@ fn ways_to_write(durable: bool) -> [Write; 4] {
         let (engine, process) = (file.clone(), Process::current());
         let key = Key { dev: 0, inode: Some(0), part: Part::Whole };
         // Nothing of it is registered, so it is not to be closed.
-        let file = std::mem::ManuallyDrop::new(File::of(Inner::Shared { engine, key, process, durable }));
+        let file =
+            std::mem::ManuallyDrop::new(File::of(FileHandle::Shared { engine, key, process, durable }));
         let queue = Queue::new(1);
         assert!(submit(&queue, &file));
         let done = queue.reap(1).next().expect("it was submitted");

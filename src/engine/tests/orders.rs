@@ -1,12 +1,14 @@
-//! The orders that matter in a crash, and in what other processes and threads see, on disks less kind than the simulated
-//! one by itself.
+//! The orders that matter in a crash, and in what other processes and threads see, on disks less kind than the
+//! simulated one by itself.
 
 use super::*;
 use crate::backend::Job;
+use crate::backend::ring::RingFile;
 use crate::engine::io::Transfer;
 use crate::engine::waiter::{News, Waiter};
-use crate::recovery::Extent;
+use crate::rules::recovery::Extent;
 use crate::sync::JoinHandle;
+use smallvec::SmallVec;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -130,9 +132,9 @@ fn the_markers_of_a_file_differ() {
     let mut core = bare_core();
     let data = record(1, 1);
     core.append(1, Segment::of(&data), false, &mut Outbox::default());
-    let first = core.next_growth(ROOM, &mut Outbox::default()).expect("there is no space yet");
+    let first = core.next_growth(SPACE_LIMITS, &mut Outbox::default()).expect("there is no space yet");
     let plan = first.plan.expect("space is asked for");
-    let second = core.announce(plan, plan.to, ROOM);
+    let second = core.announce(plan, plan.to, SPACE_LIMITS);
     let third = core.recycling_marker();
     assert!(first.marker.epoch != second.epoch && second.epoch != third.epoch);
 }
@@ -143,13 +145,13 @@ fn markers_count_truncations_and_no_growth() {
     let mut core = bare_core();
     let data = record(1, 1);
     core.append(1, Segment::of(&data), false, &mut Outbox::default());
-    let first = core.next_growth(ROOM, &mut Outbox::default()).expect("there is no space yet");
+    let first = core.next_growth(SPACE_LIMITS, &mut Outbox::default()).expect("there is no space yet");
     let plan = first.plan.expect("space is asked for");
-    let second = core.announce(plan, plan.to, ROOM);
+    let second = core.announce(plan, plan.to, SPACE_LIMITS);
     assert!(first.marker.only_grew_until(&second));
     let third = core.truncating_marker(second, 0);
     assert!(!second.only_grew_until(&third));
-    let fourth = core.announce(plan, plan.to, ROOM);
+    let fourth = core.announce(plan, plan.to, SPACE_LIMITS);
     assert!(
         !third.only_grew_until(&fourth),
         "a reader may know the length from before, by the marker that announces"
@@ -213,7 +215,7 @@ impl Backend for Watched {
         size_max() -> u64;
         spawn(job: Job) -> io::Result<Option<JoinHandle>>;
         descriptor() -> BorrowedFd<'_>;
-        simulated() -> Option<&Sim>;
+        ring_files() -> SmallVec<[RingFile<'_>; 1]>;
     }
 }
 
@@ -235,9 +237,9 @@ fn close_lets_others_in_last() {
         path: Path::new("watched").into(),
         process: Process::current(),
         fs: FileSystems::default(),
-        ground: ground(Some(Prepared::Unwritten)),
+        props: props(Some(Prepared::Unwritten)),
         alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
-        wishes: WISHES,
+        growth_config: GROWTH_CONFIG,
         recovery: Recovery::clean(0),
         held: None,
     }));
@@ -299,9 +301,9 @@ fn on_a_device_that_writes_through_nobody_shares_a_flush() {
             path: Path::new("device").into(),
             process: Process::current(),
             fs: FileSystems::default(),
-            ground: Ground { is_device: true, writes_through, ..ground(None) },
+            props: FileProps { is_device: true, writes_through, ..props(None) },
             alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
-            wishes: WISHES,
+            growth_config: GROWTH_CONFIG,
             recovery: Recovery::clean(4 * BLOCK_BYTES),
             held: None,
         }));

@@ -5,7 +5,7 @@ use super::*;
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 fn open_with(disk: Disk, prepared: Option<Prepared>, tail: Tail) -> SimFile {
-    open_as(disk, Ground { tail, ..ground(prepared) }, FileSystems::default()).unwrap()
+    open_as(disk, FileProps { tail, ..props(prepared) }, FileSystems::default()).unwrap()
 }
 
 /// What another program sees of the file, from `start` on.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::core::{Dio, Outcome, Request, Work};
-use crate::merge::Refusals;
+use crate::rules::merge::Refusals;
 
 const BLOCKS: u64 = 16;
 
@@ -16,7 +16,7 @@ struct Bench {
 impl Bench {
     /// An empty file; a write of its first block is in flight, and there is space for more if it grows ahead.
     fn new(prepared: Option<Prepared>) -> Self {
-        let core = Core::new(0, ground(prepared), Planner::new(WISHES), None);
+        let core = Core::new(0, props(prepared), Planner::new(GROWTH_CONFIG), None);
         let mut bench = Self { core, out: Outbox::default(), data: record(1, BLOCKS) };
         bench.write(0, 0, 1);
         run_grower(&mut bench.core, &mut bench.out);
@@ -33,7 +33,7 @@ impl Bench {
     /// Everybody who is called is awake.
     fn wake(&mut self) {
         for (_, call) in std::mem::take(&mut self.out.calls) {
-            self.core.called(call, &mut self.out);
+            self.core.on_called(call, &mut self.out);
         }
     }
 
@@ -42,7 +42,7 @@ impl Bench {
             let cause = Error::new(Operation::Write, &Path::new("log").into(), None, kind.clone());
             Failure { kind, cause: Arc::new(cause), wedges: false }
         });
-        self.core.completed(request.id, result, &mut self.out);
+        self.core.on_completed(request.id, result, &mut self.out);
         self.wake();
     }
 

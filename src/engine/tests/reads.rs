@@ -1,6 +1,6 @@
 //! Reads of any range into any memory, by every way to a file.
 
-use crate::sim::{self, Call, Disk, Settings};
+use crate::api::sim::{self, Call, Disk, Settings};
 use crate::{Buffer, ErrorKind, File, OpenOptions, Queue, QueueOptions};
 use proptest::prelude::*;
 
@@ -93,7 +93,8 @@ fn a_read_that_fails_in_part_is_an_error() {
             let file = disk.open(OpenOptions::new().write(true), "log").unwrap();
             let queue = &queues()[way];
             let mut memory = Buffer::zeroed(content.len() + 1);
-            // Straight but for the ends, or by bounces alone, as into the buffer of a queue, which is aligned at its start.
+            // Straight but for the ends, or by bounces alone, as into the buffer of a queue, which is aligned at its
+            // start.
             let straight = if queue.is_some() { 6 } else { 3 };
             for (skip, pieces) in [(100, straight), (1, 6)] {
                 let into = &mut memory[skip..][..content.len() - 100];

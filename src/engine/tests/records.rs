@@ -1,5 +1,5 @@
-//! Records of any length in any order of operations: what is on the disk, byte by byte, after each of them and after every
-//! crash.
+//! Records of any length in any order of operations: what is on the disk, byte by byte, after each of them and after
+//! every crash.
 
 use super::*;
 use std::ops::Range;
@@ -21,7 +21,7 @@ fn ways() -> impl Iterator<Item = Way> {
 
 impl Way {
     fn open(self, disk: Disk) -> Result<SimFile, ErrorKind> {
-        open_as(disk, Ground { tail: self.tail, ..ground(self.prepared) }, FileSystems::default())
+        open_as(disk, FileProps { tail: self.tail, ..props(self.prepared) }, FileSystems::default())
     }
 }
 
@@ -292,8 +292,8 @@ impl Life {
 
 const STEPS: u64 = 14;
 
-/// Lives on a disk that dies after so many calls. Returns what the disk made of it, or nothing if it died before the file was
-/// open; and whether it lived.
+/// Lives on a disk that dies after so many calls. Returns what the disk made of it, or nothing if it died before the
+/// file was open; and whether it lived.
 fn live_until(way: Way, seed: u64, calls: u64) -> Option<(Life, Disk, bool)> {
     let disk = Disk::new(DISK_BYTES);
     disk.die_after(calls);
@@ -333,7 +333,8 @@ fn a_crash_in_any_window_loses_no_byte_of_a_record() {
     }
 }
 
-/// The model must be able to fail: somebody writes a last block behind our back, so what is kept of it is not what it holds.
+/// The model must be able to fail: somebody writes a last block behind our back, so what is kept of it is not what it
+/// holds.
 #[test]
 #[should_panic(expected = "bytes before")]
 fn a_last_block_that_is_written_again_as_it_was_is_found() {

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::engine::core::Dio;
-use crate::merge::Refusals;
-use crate::options::Growth;
+use crate::rules::merge::Refusals;
+use crate::rules::policy::Growth;
 
 #[test]
 fn how_it_grows() {
@@ -25,24 +25,24 @@ fn how_often_an_append_waited_for_space() {
     assert_eq!(file.stats().growth_waits, 1);
     file.append(&record(2, 1), false).unwrap();
     assert_eq!(file.stats().growth_waits, 1, "there is space ahead");
-    file.append(&record(3, 2 * WISHES.cap_bytes / BLOCK_BYTES), false).unwrap();
+    file.append(&record(3, 2 * GROWTH_CONFIG.cap_bytes / BLOCK_BYTES), false).unwrap();
     assert_eq!(file.stats().growth_waits, 2);
 }
 
 #[test]
 fn why_it_cannot_be_recycled() {
-    let elsewhere = Ground { overwrites_in_place: false, ..ground(Some(Prepared::Unwritten)) };
-    let core: Core<u32> = Core::new(0, elsewhere, Planner::new(WISHES), None);
+    let elsewhere = FileProps { overwrites_in_place: false, ..props(Some(Prepared::Unwritten)) };
+    let core: Core<u32> = Core::new(0, elsewhere, Planner::new(GROWTH_CONFIG), None);
     assert!(core.can_recycle().unwrap_err().contains("would write elsewhere"));
-    let core: Core<u32> = Core::new(0, ground(None), Planner::new(WISHES), None);
+    let core: Core<u32> = Core::new(0, props(None), Planner::new(GROWTH_CONFIG), None);
     assert!(core.can_recycle().unwrap_err().contains("does not grow ahead"));
     assert_eq!(bare_core().can_recycle(), Ok(()));
 }
 
 /// A core over 16 written blocks, and what its operations write.
 fn core_with(limits: Limits) -> (Core<u32>, Buffer) {
-    let ground = Ground { limits, ..ground(None) };
-    (Core::new(16 * BLOCK_BYTES, ground, Planner::new(WISHES), None), record(1, 16))
+    let props = FileProps { limits, ..props(None) };
+    (Core::new(16 * BLOCK_BYTES, props, Planner::new(GROWTH_CONFIG), None), record(1, 16))
 }
 
 /// Durable writes submitted together, each with its first block and how many.
@@ -73,15 +73,15 @@ fn why_overwrites_did_not_share_a_request() {
 
 #[test]
 fn a_write_that_waits_for_its_order_counts_once() {
-    let (mut core, data) = core_with(ground(None).limits);
+    let (mut core, data) = core_with(props(None).limits);
     let mut out = write_together(&mut core, &data, &[(0, 2), (4, 1), (8, 1), (1, 1)]);
     let refusals = Refusals { gap: 2, order: 1, ..Refusals::default() };
     let first = out.requests.remove(0).id;
     for other in std::mem::take(&mut out.requests) {
-        core.completed(other.id, Ok(()), &mut out);
+        core.on_completed(other.id, Ok(()), &mut out);
         assert_eq!((out.requests.len(), core.refusals()), (0, refusals), "it still waits");
     }
-    core.completed(first, Ok(()), &mut out);
+    core.on_completed(first, Ok(()), &mut out);
     assert_eq!((out.requests.len(), core.refusals()), (1, refusals));
 }
 
@@ -115,7 +115,7 @@ fn an_append_that_begins_in_a_block_on_its_way_counts_once() {
     core.append(1, short, false, &mut out);
     run_grower(&mut core, &mut out);
     for (_, call) in std::mem::take(&mut out.calls) {
-        core.called(call, &mut out);
+        core.on_called(call, &mut out);
     }
     assert_eq!((out.requests.len(), core.refusals()), (1, Refusals::default()));
     for _ in 0..2 {

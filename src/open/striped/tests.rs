@@ -1,6 +1,6 @@
 //! Striped volumes on the simulated disk, one thread: what went wrong once.
 
-use crate::sim::{Call, Disk};
+use crate::api::sim::{Call, Disk};
 use crate::{Buffer, Durability, ErrorKind, File, Growth, OpenOptions};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];

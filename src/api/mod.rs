@@ -1,0 +1,9 @@
+//! What users see: files, queues, futures and the options that open them.
+
+pub mod file;
+pub mod future;
+pub mod options;
+pub mod queue;
+pub mod reactor;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;

@@ -1,0 +1,365 @@
+//! The public [`Queue`]: many operations at a time by one thread.
+
+use crate::api::file::File;
+use crate::buffer::{Buffer, Memory, Segment};
+use crate::engine::process::Process;
+use crate::engine::queue::{Completion, Driver, OpKind, Settings};
+use crate::error::Result;
+use std::cell::RefCell;
+use std::iter::FusedIterator;
+use std::rc::Rc;
+
+/// Operations of one thread on any number of files, many in flight at a time, on io_uring.
+///
+/// Queue operations, [`submit`](Self::submit) them, and [`reap`](Self::reap) what has finished. Buffers move in and
+/// come back with the [`Completion`], also when the operation failed. Operations that are submitted together are merged
+/// as far as they are adjacent, and durable ones share a flush. What holds when one has finished is what holds when the
+/// call of the same name of [`File`] returns.
+///
+/// ```no_run
+/// use dioxide::{Buffer, Durability, OpenOptions, Queue};
+///
+/// let log = OpenOptions::new()
+///     .write(true)
+///     .create(true)
+///     .durability(Durability::EveryWrite)
+///     .open("records.log")?;
+/// let queue = Queue::new(64);
+/// for tag in 0..64 {
+///     queue.append(&log, Buffer::zeroed(4096), tag).expect("there is room for 64");
+/// }
+/// while queue.outstanding() > 0 {
+///     for done in queue.reap(1) {
+///         println!("record {} is stable at {}", done.tag, done.result?);
+///         // More can be queued here, for instance in `done.buffer`.
+///     }
+/// }
+/// log.close()?;
+/// # Ok::<(), dioxide::Error>(())
+/// ```
+///
+/// # Other queues and threads
+///
+/// Several queues and blocking threads may use one file at the same time. An append is finished only when all below
+/// its end is written, whoever writes it, and a flush is believed only when those beside it on the same file system
+/// have ended, so others may wait for what a queue has in flight, also on other files: come back to it (`submit`,
+/// `reap`) as long as that is so. When the thread of a queue makes a blocking call that may have to wait for others
+/// (append, a durable write or one past the end, `sync_data`, `set_len`, `recycle`, close, opening a file for writing,
+/// recovery), what its queues have submitted is finished first (but for what waits itself, until a `set_len` or
+/// `recycle` of another thread is done).
+///
+/// The appends of a queue to one file stand there in the order in which they were queued.
+///
+/// A thread needs one queue only. Of several that wait at the same time none can sleep: they take turns, with naps of
+/// 50 microseconds between.
+///
+/// A file may be closed while operations on it are in flight: closing waits for those that were submitted (on a device
+/// it does not); those that were only queued fail with `EBADF`. A queue of another thread keeps the descriptor of a
+/// closed file until it is used again or dropped.
+///
+/// # Without io_uring
+///
+/// Where the kernel has no io_uring, or lets this process not use it (`kernel.io_uring_disabled`, seccomp), a queue
+/// makes plain calls, one at a time, with the same results; the log says so, once. Linux 6.1 and later have all that
+/// makes it fast.
+///
+/// # Dropping
+///
+/// Dropping a queue waits until what was submitted is finished, since the kernel has the buffers until then; what was
+/// only queued never happens. A queue that is leaked (`mem::forget`) leaks its buffers, and whoever waits for its
+/// operations waits for ever. After a fork the child's operations fail with [`Forked`](crate::ErrorKind::Forked).
+#[derive(Debug)]
+pub struct Queue(Rc<RefCell<Driver>>);
+
+/// As many operations are queued, in flight or finished and not reaped as the queue takes: reap some. The buffer comes
+/// back.
+#[derive(Debug, thiserror::Error)]
+#[error("the queue is full: reap some of its operations first")]
+pub struct Full {
+    /// That of the operation; none for `sync_data`.
+    pub buffer: Option<Buffer>,
+}
+
+/// How a [`Queue`] is made.
+#[derive(Clone, Debug)]
+pub struct QueueOptions(Settings);
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl QueueOptions {
+    /// 64 operations, no buffers of its own, on io_uring where there is one.
+    pub fn new() -> Self {
+        Self(Settings::default())
+    }
+
+    /// How many operations may be queued, in flight, or finished and not reaped; at least 1.
+    pub fn depth(&mut self, depth: usize) -> &mut Self {
+        self.0.depth = depth.max(1);
+        self
+    }
+
+    /// So many buffers of `len` bytes, to be had by [`Queue::buffer`]: the kernel maps their memory once instead of for
+    /// every operation (registered buffers). They count against the limit of locked memory (RLIMIT_MEMLOCK); beyond
+    /// it they are ordinary ones, and the log says so.
+    pub fn buffers(&mut self, count: usize, len: usize) -> &mut Self {
+        (self.0.buffers, self.0.buffer_bytes) = (count, len);
+        self
+    }
+
+    /// Whether io_uring may be used; it is by default.
+    pub fn io_uring(&mut self, may_be_used: bool) -> &mut Self {
+        self.0.io_uring = may_be_used;
+        self
+    }
+
+    /// Makes a queue for the calling thread.
+    ///
+    /// # Panics
+    ///
+    /// If the length of all buffers overflows. Out of memory aborts, as in `Vec`.
+    pub fn open(&self) -> Queue {
+        Queue(Driver::new(Process::current(), &self.0, self.0.pool()))
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.0
+    }
+}
+
+impl Queue {
+    /// A queue for `depth` operations, for the calling thread.
+    pub fn new(depth: usize) -> Self {
+        QueueOptions::new().depth(depth).open()
+    }
+
+    /// A buffer of the queue's own that nobody has, with any content; none if all are in use, or there are none (see
+    /// [`QueueOptions::buffers`]). It goes back when it is dropped.
+    pub fn buffer(&self) -> Option<Buffer> {
+        self.0.borrow().buffer()
+    }
+
+    /// Queues an append of `data`, as [`File::append`].
+    ///
+    /// # Errors
+    ///
+    /// [`Full`], with the buffer. Any other error comes with the completion.
+    pub fn append(&self, file: &File, data: Buffer, tag: u64) -> Result<(), Full> {
+        self.queue(file, OpKind::Append, Some(data.into()), tag)
+    }
+
+    /// Queues a write of `data` at `offset`, as [`File::write_at`].
+    ///
+    /// # Errors
+    ///
+    /// [`Full`], with the buffer. Any other error comes with the completion.
+    pub fn write_at(&self, file: &File, data: Buffer, offset: u64, tag: u64) -> Result<(), Full> {
+        self.queue(file, OpKind::Write(offset), Some(data.into()), tag)
+    }
+
+    /// Queues a read at `offset` into `into`, as [`File::read_at`]. One through a read-only handle of a file (not a
+    /// device) that this process does not write is performed at once. One that is not aligned may take several
+    /// transfers, one after the other. Buffers begin aligned, so an aligned `offset` and a length of whole blocks make
+    /// a single one.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`], with the buffer. Any other error comes with the completion.
+    pub fn read_at(&self, file: &File, into: Buffer, offset: u64, tag: u64) -> Result<(), Full> {
+        self.queue(file, OpKind::Read(offset), Some(into.into()), tag)
+    }
+
+    /// Queues an append of memory that stays the caller's, as [`append`](Self::append): no buffer comes back with
+    /// [`Full`] or the completion. For languages whose programs keep their memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`append`](Self::append).
+    ///
+    /// # Safety
+    ///
+    /// The bytes of `data` stay where they are, and unchanged, until the completion is reaped or dropping the queue has
+    /// returned; for ever if the queue is leaked.
+    #[allow(unsafe_code)]
+    pub unsafe fn append_lent(&self, file: &File, data: *const [u8], tag: u64) -> Result<(), Full> {
+        self.queue(file, OpKind::Append, Some(Memory::Lent(Segment::lent(data))), tag)
+    }
+
+    /// Queues a write of memory that stays the caller's, as [`write_at`](Self::write_at): no buffer comes back with
+    /// [`Full`] or the completion.
+    ///
+    /// # Errors
+    ///
+    /// As [`write_at`](Self::write_at).
+    ///
+    /// # Safety
+    ///
+    /// As [`append_lent`](Self::append_lent).
+    #[allow(unsafe_code)]
+    pub unsafe fn write_lent_at(
+        &self,
+        file: &File,
+        data: *const [u8],
+        offset: u64,
+        tag: u64,
+    ) -> Result<(), Full> {
+        self.queue(file, OpKind::Write(offset), Some(Memory::Lent(Segment::lent(data))), tag)
+    }
+
+    /// Queues a read into memory that stays the caller's, as [`read_at`](Self::read_at): no buffer comes back with
+    /// [`Full`] or the completion.
+    ///
+    /// # Errors
+    ///
+    /// As [`read_at`](Self::read_at).
+    ///
+    /// # Safety
+    ///
+    /// The bytes of `into` stay where they are, and nobody else reads or writes them, until the completion is reaped or
+    /// dropping the queue has returned; for ever if the queue is leaked.
+    #[allow(unsafe_code)]
+    pub unsafe fn read_lent_at(
+        &self,
+        file: &File,
+        into: *mut [u8],
+        offset: u64,
+        tag: u64,
+    ) -> Result<(), Full> {
+        self.queue(file, OpKind::Read(offset), Some(Memory::Lent(Segment::lent(into))), tag)
+    }
+
+    /// Queues a flush, as [`File::sync_data`]: it covers the writes that had finished when it was submitted, and none
+    /// that are in flight with it.
+    ///
+    /// # Errors
+    ///
+    /// [`Full`]. Any other error comes with the completion.
+    pub fn sync_data(&self, file: &File, tag: u64) -> Result<(), Full> {
+        self.queue(file, OpKind::Sync, None, tag)
+    }
+
+    fn queue(&self, file: &File, what: OpKind, memory: Option<Memory>, tag: u64) -> Result<(), Full> {
+        let queued = self.0.borrow_mut().queue(file.inner(), what, memory, tag);
+        queued.map_err(|memory| Full { buffer: memory.and_then(Memory::into_buffer) })
+    }
+
+    /// Begins all that is queued. Does not wait, unless without io_uring.
+    pub fn submit(&self) {
+        self.0.borrow_mut().submit();
+    }
+
+    /// Begins all that is queued, waits until at least `min` operations have finished, or all there are if those are
+    /// fewer, and gives what has finished. It sleeps while it waits; with 0 it does not wait.
+    ///
+    /// What the iterator does not give before it is dropped is given by the next one.
+    pub fn reap(&self, min: usize) -> Reaped<'_> {
+        let mut driver = self.0.borrow_mut();
+        driver.reap(min);
+        Reaped { queue: self, left: driver.finished() }
+    }
+
+    /// How many operations are queued, in flight, or finished and not reaped.
+    pub fn outstanding(&self) -> usize {
+        self.0.borrow().outstanding()
+    }
+
+    /// How many operations there may be.
+    pub fn depth(&self) -> usize {
+        self.0.borrow().depth()
+    }
+
+    /// Whether it works on io_uring. It stops when the kernel takes no requests any more; plain calls follow.
+    pub fn uses_io_uring(&self) -> bool {
+        self.0.borrow().uses_io_uring()
+    }
+}
+
+/// Finished operations of a queue, oldest first: those that had finished when they were [reaped](Queue::reap), so that
+/// what is queued meanwhile waits for the next time.
+#[derive(Debug)]
+pub struct Reaped<'a> {
+    queue: &'a Queue,
+    left: usize,
+}
+
+impl Iterator for Reaped<'_> {
+    type Item = Completion;
+
+    fn next(&mut self) -> Option<Completion> {
+        self.left = self.left.checked_sub(1)?;
+        self.queue.0.borrow_mut().next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(self.left))
+    }
+}
+
+impl FusedIterator for Reaped<'_> {}
+
+#[cfg(test)]
+mod outcomes;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::sim::{self, Disk};
+    use crate::{Durability, ErrorKind, OpenOptions};
+    use std::time::Duration;
+
+    /// On the simulated disk, which calls end in any order.
+    #[test]
+    fn two_queues_of_one_thread_deadlocked() {
+        for seed in 0..50 {
+            sim::run(seed, || {
+                let mut log = OpenOptions::new();
+                log.write(true).create(true).durability(Durability::EveryWrite);
+                let file = Disk::new(seed).open(&log, "log").unwrap();
+                let queues = [Queue::new(4), QueueOptions::new().depth(4).io_uring(seed % 2 == 0).open()];
+                for tag in 0..8 {
+                    queues[tag % 2].append(&file, Buffer::zeroed(4096), tag as u64).unwrap();
+                }
+                // The first waits for what the second has.
+                queues[1].submit();
+                assert_eq!(queues[0].reap(4).filter(|done| done.result.is_ok()).count(), 4);
+                file.append(&Buffer::zeroed(4096)).unwrap();
+                assert_eq!(queues[1].reap(4).filter(|done| done.result.is_ok()).count(), 4);
+                drop(queues);
+                assert_eq!(file.len().unwrap(), 9 * 4096);
+                file.close().unwrap();
+            });
+        }
+    }
+
+    #[test]
+    fn a_file_closed_meanwhile_has_an_append_or_refused_it() {
+        let mut counts = [0, 0];
+        for seed in 0..300 {
+            let ((appended, content), _) = sim::run(seed, || {
+                let disk = Disk::new(seed);
+                let file = disk.open(OpenOptions::new().write(true).create(true), "log").unwrap();
+                let queue = Queue::new(1);
+                queue.append(&file, Buffer::zeroed(4096), 0).unwrap();
+                let closing = sim::spawn(move || file.close().unwrap());
+                if seed % 3 > 0 {
+                    sim::sleep(Duration::from_micros(seed % 40));
+                }
+                let done = queue.reap(1).next().unwrap();
+                closing.join().unwrap();
+                drop(queue);
+                (done.result, disk.content("log").unwrap())
+            });
+            counts[usize::from(appended.is_ok())] += 1;
+            match appended {
+                Ok(offset) => assert_eq!((offset, content.len()), (0, 4096), "seed {seed}"),
+                Err(error) => {
+                    assert_eq!((error.kind(), content.len()), (&ErrorKind::Os(libc::EBADF), 0), "seed {seed}")
+                }
+            }
+        }
+        assert!(counts.iter().all(|count| *count > 10), "{counts:?}");
+    }
+}

@@ -1,0 +1,225 @@
+//! Queues on the simulated disk: what comes back when something goes wrong, and that calls and queues make the same
+//! file.
+
+use crate::api::sim::{self, Call, Disk, Settings};
+use crate::{Buffer, Completion, Durability, ErrorKind, File, OpenOptions, Operation, Queue, QueueOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const BLOCK: usize = 4096;
+
+fn log(durability: Durability) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).durability(durability);
+    options
+}
+
+/// A block that tells which it is.
+fn block(number: u8) -> Buffer {
+    Buffer::from(&[number; BLOCK][..])
+}
+
+/// All that is outstanding, in the order of the tags.
+fn all(queue: &Queue) -> Vec<Completion> {
+    let mut all: Vec<_> = queue.reap(usize::MAX).collect();
+    all.sort_by_key(|done| done.tag);
+    all
+}
+
+/// A log of one durable block, and a queue, with and without a ring.
+fn with_a_queue(test: impl Fn(&Disk, &File, &Queue)) {
+    for (seed, io_uring) in (0..20).flat_map(|seed| [(seed, false), (seed, true)]) {
+        sim::run(seed, || {
+            let disk = Disk::new(seed);
+            let file = disk.open(&log(Durability::EveryWrite), "log").unwrap();
+            file.append(&block(1)).unwrap();
+            let queue = QueueOptions::new().depth(8).io_uring(io_uring).open();
+            test(&disk, &file, &queue);
+        });
+    }
+}
+
+#[test]
+fn a_failed_write_gives_its_buffer_back_and_fails_alone() {
+    with_a_queue(|disk, file, queue| {
+        let plain = disk.open(&log(Durability::OnSync), "log").unwrap();
+        disk.fail(Call::Write, 0, 5);
+        queue.write_at(&plain, block(2), 0, 1).unwrap();
+        queue.submit();
+        queue.read_at(file, block(0), 0, 2).unwrap();
+        let [written, read] = &all(queue)[..] else { panic!("two") };
+        let error = written.result.as_ref().unwrap_err();
+        assert_eq!((error.kind(), error.operation()), (&ErrorKind::Os(5), Operation::Write));
+        assert_eq!(written.buffer.as_deref(), Some(&block(2)[..]));
+        assert_eq!(read.result.as_ref().ok(), Some(&(BLOCK as u64)));
+        file.append(&block(3)).unwrap();
+    });
+}
+
+#[test]
+fn a_failed_append_ends_appending_for_those_behind_it() {
+    with_a_queue(|disk, file, queue| {
+        let plain = disk.open(&log(Durability::OnSync), "log").unwrap();
+        disk.fail(Call::Write, 0, 5);
+        queue.append(&plain, block(2), 1).unwrap();
+        queue.submit();
+        queue.append(&plain, block(3), 2).unwrap();
+        let [first, behind] = &all(queue)[..] else { panic!("two") };
+        assert_eq!(*first.result.as_ref().unwrap_err().kind(), ErrorKind::Os(5));
+        let kind = behind.result.as_ref().unwrap_err().kind();
+        assert!(matches!(kind, ErrorKind::AppendEnded(_)), "{kind:?}");
+        assert_eq!(first.buffer.as_deref(), Some(&block(2)[..]));
+        assert_eq!(behind.buffer.as_deref(), Some(&block(3)[..]));
+        file.set_len(BLOCK as u64).unwrap();
+        queue.append(&plain, block(4), 3).unwrap();
+        assert_eq!(all(queue)[0].result.as_ref().ok(), Some(&(BLOCK as u64)));
+    });
+}
+
+#[test]
+fn a_failed_flush_fails_whoever_waits_for_it_and_all_that_follow() {
+    with_a_queue(|disk, file, queue| {
+        disk.fail(Call::Flush, 0, 5);
+        queue.sync_data(file, 1).unwrap();
+        queue.submit();
+        let first = all(queue).pop().unwrap();
+        assert_eq!(first.operation, Operation::Flush);
+        let error = first.result.unwrap_err();
+        let ErrorKind::Wedged(cause) = error.kind() else { panic!("{error}") };
+        assert_eq!((cause.kind(), cause.operation()), (&ErrorKind::Os(5), Operation::Flush));
+        queue.append(file, block(2), 2).unwrap();
+        queue.write_at(file, block(3), 0, 3).unwrap();
+        queue.sync_data(file, 4).unwrap();
+        queue.read_at(file, block(0), 0, 5).unwrap();
+        let after = all(queue);
+        for (done, number) in after[..2].iter().zip([2, 3]) {
+            assert_eq!(done.buffer.as_deref(), Some(&block(number)[..]));
+        }
+        for done in &after[..3] {
+            let kind = done.result.as_ref().unwrap_err().kind();
+            assert!(matches!(kind, ErrorKind::Wedged(_)), "{kind:?}");
+        }
+        assert_eq!(after[3].result.as_ref().ok(), Some(&(BLOCK as u64)));
+        assert_eq!(after[3].buffer.as_deref(), Some(&block(1)[..]));
+    });
+}
+
+#[test]
+fn a_durable_operation_comes_back_when_it_is_stable() {
+    with_a_queue(|disk, file, queue| {
+        for tag in 2..6 {
+            queue.append(file, block(tag), tag.into()).unwrap();
+        }
+        queue.write_at(file, block(9), 0, 6).unwrap();
+        while queue.outstanding() > 0 {
+            let done: Vec<_> = queue.reap(1).collect();
+            let after = disk.crash().open(&log(Durability::OnSync), "log").unwrap();
+            let mut found = vec![Buffer::zeroed(BLOCK); 5];
+            let read = |(n, into): (usize, &mut Buffer)| after.read_at(into, (n * BLOCK) as u64).unwrap();
+            let there = found.iter_mut().enumerate().map(read).filter(|read| *read == BLOCK).count();
+            for done in done {
+                let place = if done.tag == 6 { 0 } else { done.result.unwrap() as usize / BLOCK };
+                let expected = if done.tag == 6 { 9 } else { done.tag as u8 };
+                assert!(
+                    place < there && found[place][..] == block(expected)[..],
+                    "{} is not there",
+                    done.tag
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn a_queue_that_is_dropped_waits_for_what_it_submitted_and_forgets_the_rest() {
+    with_a_queue(|disk, file, queue| {
+        let dropped = QueueOptions::new().depth(8).io_uring(queue.uses_io_uring()).open();
+        dropped.append(file, block(2), 1).unwrap();
+        dropped.submit();
+        dropped.append(file, block(3), 2).unwrap();
+        drop(dropped);
+        assert_eq!(file.len().unwrap(), 2 * BLOCK as u64);
+        assert_eq!(disk.content("log").unwrap()[BLOCK..2 * BLOCK], block(2)[..]);
+    });
+}
+
+#[test]
+fn whoever_cuts_the_file_waits_for_what_a_queue_has_in_flight() {
+    with_a_queue(|disk, file, queue| {
+        // Durable ones would be waited for as flushes are.
+        let plain = disk.open(&log(Durability::OnSync), "log").unwrap();
+        for tag in 0..4 {
+            queue.append(&plain, block(2), tag).unwrap();
+        }
+        queue.submit();
+        let other = file.try_clone().unwrap();
+        let is_cut = Arc::new(AtomicBool::new(false));
+        let told = is_cut.clone();
+        let cutting = sim::spawn(move || {
+            other.set_len(0).unwrap();
+            told.store(true, Ordering::SeqCst);
+        });
+        sim::sleep(Duration::from_millis(10));
+        // Without a ring they have finished by now.
+        assert_eq!(is_cut.load(Ordering::SeqCst), !queue.uses_io_uring());
+        assert!(all(queue).iter().all(|done| done.result.is_ok()));
+        cutting.join().unwrap();
+        assert_eq!(file.len().unwrap(), 0);
+    });
+}
+
+/// What some operations came to, each when the one before has finished; and the file that they made.
+fn outcomes(seed: u64, by_queue: Option<bool>) -> (Vec<String>, Option<Vec<u8>>) {
+    let live = || {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let settings = Settings {
+            capacity_bytes: if random.bool() { 40 << 12 } else { 1 << 30 },
+            short_one_in: 3,
+            interrupted_one_in: 5,
+            ..Settings::default()
+        };
+        let disk = Disk::with(seed, settings);
+        let handles = [Durability::OnSync, Durability::EveryWrite]
+            .map(|durability| disk.open(&log(durability), "log").unwrap());
+        let queue = by_queue.map(|io_uring| QueueOptions::new().depth(1).io_uring(io_uring).open());
+        let mut operation = |n: u8| {
+            let file = &handles[random.usize(..2)];
+            let data = Buffer::from(&vec![n + 1; random.usize(1..4) * BLOCK][..]);
+            let offset = random.u64(..30) * BLOCK as u64;
+            let kind = random.u8(..4);
+            let result = match &queue {
+                None => match kind {
+                    0 => file.append(&data),
+                    1 => file.write_at(&data, offset).map(|()| data.len() as u64),
+                    2 => file.read_at(&mut data.clone(), offset).map(|read| read as u64),
+                    _ => file.sync_data().map(|()| 0),
+                },
+                Some(queue) => {
+                    match kind {
+                        0 => queue.append(file, data, 0),
+                        1 => queue.write_at(file, data, offset, 0),
+                        2 => queue.read_at(file, data, offset, 0),
+                        _ => queue.sync_data(file, 0),
+                    }
+                    .unwrap();
+                    queue.reap(1).next().unwrap().result
+                }
+            };
+            format!("{:?}", result.map_err(|error| error.to_string()))
+        };
+        let outcomes = (0..40).map(&mut operation).collect();
+        drop((queue, handles));
+        (outcomes, disk.content("log"))
+    };
+    sim::run(seed, live).0
+}
+
+#[test]
+fn queues_and_calls_come_to_the_same() {
+    for seed in 0..100 {
+        let by_calls = outcomes(seed, None);
+        assert_eq!(outcomes(seed, Some(false)), by_calls, "seed {seed}, a queue without a ring");
+        assert_eq!(outcomes(seed, Some(true)), by_calls, "seed {seed}, a queue");
+    }
+}

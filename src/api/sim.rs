@@ -1,0 +1,713 @@
+//! A simulated disk, and threads in simulated time, to test a program's own use of [`File`] on: what is on the disk
+//! after a power cut at any moment, when a flush fails, when there is no space. Behind the feature `sim`, meant for
+//! tests.
+//!
+//! The whole engine runs as it does elsewhere; only what it asks of the system is answered by a [`Disk`] in
+//! memory. A disk alone makes faults and power cuts repeatable for a single thread. [`run`] makes them so for any
+//! number: its threads run one at a time, in an order drawn from a seed, and the calls of the disk take simulated time,
+//! so that they end in any order. The same seed gives the same run.
+//!
+//! ```
+//! use dioxide::sim::{self, Disk};
+//! use dioxide::{Buffer, Durability, OpenOptions};
+//!
+//! let mut log = OpenOptions::new();
+//! log.write(true).create(true).durability(Durability::EveryWrite);
+//!
+//! for seed in 0..10 {
+//!     let disk = Disk::new(seed);
+//!     let ((acknowledged, after), _) = sim::run(seed, || {
+//!         let file = disk.open(&log, "log").unwrap();
+//!         let writers: Vec<_> = (0..4)
+//!             .map(|_| {
+//!                 let file = file.try_clone().unwrap();
+//!                 sim::spawn(move || file.append(&Buffer::zeroed(4096)).unwrap())
+//!             })
+//!             .collect();
+//!         let offsets = writers.into_iter().map(|writer| writer.join().unwrap());
+//!         (offsets.max().unwrap() + 4096, disk.crash())
+//!     });
+//!     let file = after.open(&log, "log").unwrap();
+//!     assert_eq!(file.len().unwrap(), acknowledged);
+//! }
+//! ```
+
+use crate::api::file::File;
+use crate::api::options::OpenOptions;
+use crate::backend::Backend;
+use crate::backend::null::Null;
+use crate::backend::sim::{BLOCK_BYTES, Device, SECTOR_BYTES, Sim};
+use crate::engine::Engine;
+use crate::engine::handle::FileHandle;
+use crate::engine::process::{FileSystems, Process};
+use crate::engine::queue::settle_own;
+use crate::engine::reader::Reader;
+use crate::engine::registry::Key;
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::ext;
+use crate::open;
+use crate::open::build::{Ahead, Build};
+use crate::open::request::OpenRequest;
+use crate::open::striped::{self, BringUp, Member};
+use crate::rules::marker::{Identity, Prepared};
+use crate::rules::merge::{self, Limits};
+use crate::rules::policy::Growth;
+use crate::sync::{is_simulated, world};
+use crate::sys;
+use crate::sys::probe::{Alignment, Facts, Part, Through};
+
+use std::any::Any;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+pub use crate::backend::sim::{Call, Settings};
+
+/// The largest request of a simulated disk, in bytes: small, so that merging meets it.
+const REQUEST_MAX_BYTES: u64 = 256 << 10;
+const SEGMENTS_MAX: usize = 64;
+
+/// The largest request of a file that keeps nothing, in bytes.
+const NULL_REQUEST_MAX_BYTES: u64 = 1 << 20;
+
+/// A disk with a journaling file system. Clones are the same disk.
+///
+/// A power cut leaves what such a file system can leave: of the changes of names, sizes and allocation, the first
+/// so and so many; of data that no flush has covered, any subset of sectors (512 bytes), but of a block that was never
+/// written before all or nothing of a write.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    device: Arc<Device>,
+    fs: FileSystems,
+    dev: u64,
+}
+
+impl Disk {
+    /// An empty disk of 1 GiB. The seed decides how long calls take, and what power cuts leave.
+    pub fn new(seed: u64) -> Self {
+        Self::with(seed, Settings::default())
+    }
+
+    /// An empty disk.
+    pub fn with(seed: u64, settings: Settings) -> Self {
+        Self::of(Device::new(seed, settings))
+    }
+
+    fn of(device: Arc<Device>) -> Self {
+        Self { device, fs: FileSystems::default(), dev: next_dev() }
+    }
+
+    /// Opens a file of the disk, as [`OpenOptions::open`] does one of the system. `name` is only a name: there are
+    /// no directories. The descriptor of the file is one of `/dev/null`.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::open`].
+    pub fn open(&self, options: &OpenOptions, name: &str) -> Result<File> {
+        let path: Arc<Path> = Path::new(name).into();
+        let (backend, facts) = self.find(options.request(), &path, name)?;
+        let below = Below { backend, facts, fs: self.fs.clone(), allocates: self.device.allocates() };
+        below.open(options, path, || self.device.draw() as u32)
+    }
+
+    /// Opens a striped volume of files of the disk, as [`OpenOptions::open_striped`] does one of the system.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::open_striped`].
+    pub fn open_striped(&self, options: &OpenOptions, names: &[&str], chunk_bytes: u64) -> Result<File> {
+        let request = options.request();
+        let paths: Vec<Arc<Path>> = names.iter().map(|name| Path::new(name).into()).collect();
+        let mut members = Vec::new();
+        for (name, path) in names.iter().zip(&paths) {
+            let (backend, facts) = self.find(request, path, name)?;
+            members.push(Member { backend: Arc::new(backend), facts });
+        }
+        let name = striped::name_of(&paths);
+        let process = Process::current();
+        if !request.write {
+            return striped::reader(members, &name, chunk_bytes, process).map(File::of);
+        }
+        settle_own();
+        let key = striped::key_of(Key::of(&members[0].facts));
+        let make = || {
+            let bring_up = BringUp {
+                request,
+                process,
+                name: &name,
+                fs: self.fs.clone(),
+                prepared: prepared(request.growth, self.device.allocates()),
+                overwrites_in_place: true,
+                epoch: self.device.draw() as u32,
+                id: u128::from(self.device.draw()).to_le_bytes(),
+                // Threads that no scheduler knows would make no two runs alike.
+                threads_max: if is_simulated() { names.len() - 1 } else { 0 },
+            };
+            bring_up.engine(members, chunk_bytes)
+        };
+        let engine = process.registry.open(key, make)?;
+        open::shared(request, process, key, engine).map(File::of)
+    }
+
+    fn find(&self, request: &OpenRequest, path: &Arc<Path>, name: &str) -> Result<(Sim, Facts)> {
+        let fail = |kind| Error::new(Operation::Open, path, None, kind);
+        self.check_usable(path)?;
+        if !request.write && (request.create || request.create_new || request.truncate) {
+            return Err(fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
+        }
+        let known = self.device.find(name, false).is_some();
+        if known && request.create_new {
+            return Err(fail(ErrorKind::Os(libc::EEXIST)));
+        }
+        let create = request.create || request.create_new;
+        let inode = self.device.find(name, create).ok_or_else(|| fail(ErrorKind::Os(libc::ENOENT)))?;
+        Ok(self.backend(inode))
+    }
+
+    /// Opens the file `path` inside of a volume of ext2 or ext3, whose image is the file `image` of the disk, as
+    /// [`OpenOptions::open_within`] does on the system.
+    ///
+    /// # Errors
+    ///
+    /// As [`OpenOptions::open_within`].
+    pub fn open_within(&self, options: &OpenOptions, image: &str, path: impl AsRef<Path>) -> Result<File> {
+        let name: Arc<Path> = Path::new(image).into();
+        self.check_usable(&name)?;
+        let inode = self.device.find(image, false);
+        let inode =
+            inode.ok_or_else(|| Error::new(Operation::Open, &name, None, ErrorKind::Os(libc::ENOENT)))?;
+        let (backend, facts) = self.backend(inode);
+        let image = ext::Image { backend: Arc::new(backend), facts, fs: self.fs.clone() };
+        ext::open_within_image(options.request(), &name, path.as_ref(), image).map(File::of)
+    }
+
+    fn check_usable(&self, path: &Arc<Path>) -> Result<()> {
+        match self.fs.wedged() {
+            Some(cause) => Err(Error::new(Operation::Open, path, None, ErrorKind::Wedged(cause.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    fn backend(&self, inode: u64) -> (Sim, Facts) {
+        let backend = Sim::new(self.device.clone(), inode);
+        let identity = Identity { inode: backend.inode, birth_time: (0, 0) };
+        let limits = Limits { bytes_max: REQUEST_MAX_BYTES, segments_max: SEGMENTS_MAX };
+        (backend, facts(identity, self.dev, limits))
+    }
+
+    /// The disk as a power cut now leaves it, one of all the ways that are possible; this one goes on. Files that are
+    /// open belong to this one.
+    pub fn crash(&self) -> Self {
+        Self::of(self.device.crash_at_random())
+    }
+
+    /// The disk as the next program finds it if this one is killed now, with the power on: all that was written is
+    /// there, but no more of it stable than was, so that a power cut may still take it. This disk goes on. Files that
+    /// are open belong to this one.
+    pub fn kill(&self) -> Self {
+        Self::of(self.device.kill())
+    }
+
+    /// The `nth` next call of a kind (from 0), on any file, fails with `errno`.
+    ///
+    /// A flush that fails loses some of what it should have covered, whatever later flushes say, as file systems do. So
+    /// may a write that carries one, by EIO.
+    pub fn fail(&self, call: Call, nth: u64, errno: i32) {
+        self.device.fail(call, nth, errno);
+    }
+
+    /// Takes back what [`fail`](Self::fail) and [`stall`](Self::stall) still have in store.
+    pub fn heal(&self) {
+        self.device.heal();
+    }
+
+    /// After so many more calls that change something, every call fails, as if the device, or the program, were gone.
+    pub fn die_after(&self, calls: u64) {
+        self.device.die_after(calls);
+    }
+
+    /// Nothing that begins from now on ends for so long, in simulated time. Only for threads of [`run`].
+    pub fn stall(&self, time: Duration) {
+        self.device.stall(time);
+    }
+
+    /// How many calls have changed something, or failed to.
+    pub fn calls(&self) -> u64 {
+        self.device.calls()
+    }
+
+    /// Calls `watcher` whenever a call of the disk begins or ends, for instance to [`crash`](Self::crash) a copy there.
+    /// What the watcher does takes no simulated time; it must not wait for threads of the simulation, and so must use
+    /// no file of this disk. Its panic ends it, and becomes that of [`run`]. `None` ends it, too, but not from within.
+    pub fn watch(&self, watcher: Option<Box<dyn FnMut() + Send>>) {
+        self.device.watch(watcher);
+    }
+
+    /// The files there are.
+    pub fn names(&self) -> Vec<String> {
+        self.device.names()
+    }
+
+    /// Gives a file another name, stable with the next flush of any file. Nothing if there is no such file.
+    pub fn rename(&self, from: &str, to: &str) {
+        self.device.rename(from, to);
+    }
+
+    /// Removes a name, stable with the next flush of any file. Whoever has the file open goes on; its space is free
+    /// then.
+    pub fn remove(&self, name: &str) {
+        self.device.remove(name);
+    }
+
+    /// What other programs find in a file: also space that was only grown. None if there is no such file.
+    pub fn content(&self, name: &str) -> Option<Vec<u8>> {
+        self.device.find(name, false).map(|inode| self.device.content(inode))
+    }
+
+    /// Another program makes this the content of a file, durably.
+    pub fn put(&self, name: &str, content: &[u8]) {
+        self.device.put(name, content);
+    }
+}
+
+/// A regular file on a device of its own that takes no time and keeps nothing, to measure what a program and the engine
+/// cost by themselves. Every call succeeds, with any number of threads, in a simulation or not; what is read leaves the
+/// memory as it is. The file begins empty, and is gone when its last handle is. Its descriptor is one of `/dev/null`.
+///
+/// # Errors
+///
+/// [`ErrorKind::Unsupported`] without [`write(true)`](OpenOptions::write).
+pub fn null(options: &OpenOptions) -> Result<File> {
+    let path: Arc<Path> = Path::new("null").into();
+    if !options.request().write {
+        let kind = ErrorKind::Unsupported("a file that keeps nothing needs write(true)".into());
+        return Err(Error::new(Operation::Open, &path, None, kind));
+    }
+    let limits = Limits { bytes_max: NULL_REQUEST_MAX_BYTES, segments_max: merge::SEGMENTS_MAX };
+    let facts = facts(Identity { inode: 1, birth_time: (0, 0) }, next_dev(), limits);
+    let below = Below { backend: Null::default(), facts, fs: FileSystems::default(), allocates: true };
+    below.open(options, path, sys::epoch)
+}
+
+/// As no real device is numbered.
+fn next_dev() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1 << 63);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn facts(identity: Identity, dev: u64, limits: Limits) -> Facts {
+    Facts {
+        identity,
+        dev,
+        fs: dev,
+        is_device: false,
+        alignment: Alignment {
+            memory: SECTOR_BYTES as u64,
+            offset: SECTOR_BYTES as u64,
+            append: BLOCK_BYTES,
+        },
+        limits,
+        writes_through: false,
+        len: 0,
+        through: Through::Unnumbered,
+        part: Part::Whole,
+    }
+}
+
+/// What is below a file.
+struct Below<B> {
+    backend: B,
+    facts: Facts,
+    fs: FileSystems,
+    /// Whether space can be allocated without writing it.
+    allocates: bool,
+}
+
+impl<B: Backend> Below<B> {
+    fn open(self, options: &OpenOptions, path: Arc<Path>, epoch: impl FnOnce() -> u32) -> Result<File> {
+        let (request, process) = (options.request(), Process::current());
+        if !request.write {
+            let key = Key::of(&self.facts);
+            let reader = Reader::new(Arc::new(self.backend), path, self.facts, key, process);
+            return Ok(File::of(FileHandle::Reader(reader)));
+        }
+        settle_own();
+        let key = Key::of(&self.facts);
+        let engine = process.registry.open(key, || self.make_engine(request, process, path, epoch))?;
+        open::shared(request, process, key, engine).map(File::of)
+    }
+
+    fn make_engine(
+        self,
+        request: &OpenRequest,
+        process: &'static Process,
+        path: Arc<Path>,
+        epoch: impl FnOnce() -> u32,
+    ) -> Result<Engine> {
+        let Self { backend, facts, fs, allocates } = self;
+        // It syncs, so a name just created is stable then.
+        let (recovery, held) = open::recovered(&backend, &fs, &path, &facts)?;
+        let ahead = Ahead::new(held.as_ref(), || prepared(request.growth, allocates), |_| true);
+        let build =
+            Build { request, process, path: &path, fs, facts: &facts, ahead, epoch: epoch(), recovery, held };
+        Ok(build.engine(Arc::new(backend)))
+    }
+}
+
+fn prepared(growth: Growth, allocates: bool) -> Option<Prepared> {
+    match growth {
+        Growth::Unwritten => allocates.then_some(Prepared::Unwritten),
+        Growth::Zeroed => Some(Prepared::Zeroed),
+        Growth::None => None,
+    }
+}
+
+/// What a simulation came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Simulated time.
+    pub elapsed: Duration,
+    /// Of all that happened, in its order: two runs with the same digest were the same.
+    pub digest: u64,
+}
+
+/// Runs `main` in simulated time, and waits for the threads it [spawned](spawn). Threads that are started otherwise
+/// take no part: they must not wait for these, nor these for them.
+///
+/// # Panics
+///
+/// With the panic of a [watcher](Disk::watch), or of `main`; if all threads wait for one another (a file that `main`
+/// drops as it unwinds may wait then, too: that ends the process); and inside of another simulation.
+pub fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Run) {
+    let (result, ended) = world::run(seed, main);
+    (result, Run { elapsed: ended.elapsed, digest: ended.digest })
+}
+
+fn task() -> world::Task {
+    world::current().expect("a thread of a simulation (dioxide::sim::run)")
+}
+
+/// A thread of a simulation.
+#[derive(Debug)]
+pub struct JoinHandle<T>(world::Handle<T>);
+
+impl<T> JoinHandle<T> {
+    /// Waits until the thread has ended, and gives what it returned.
+    ///
+    /// # Errors
+    ///
+    /// The thread's panic.
+    ///
+    /// # Panics
+    ///
+    /// Outside of the simulation.
+    pub fn join(self) -> std::result::Result<T, Box<dyn Any + Send>> {
+        self.0.join()
+    }
+}
+
+/// Starts one more thread of the simulation.
+///
+/// # Panics
+///
+/// Outside of a simulation, and if the system has no more threads.
+pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    JoinHandle(task().spawn("simulated", work).expect("a thread"))
+}
+
+/// Lets simulated time pass.
+///
+/// # Panics
+///
+/// Outside of a simulation.
+pub fn sleep(time: Duration) {
+    task().sleep(time.as_nanos() as u64);
+}
+
+/// Lets other threads of the simulation run.
+///
+/// # Panics
+///
+/// Outside of a simulation.
+pub fn yield_now() {
+    task().yield_now();
+}
+
+/// The simulated time since the simulation began.
+///
+/// # Panics
+///
+/// Outside of a simulation.
+pub fn now() -> Duration {
+    task().now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Buffer, Durability, Queue};
+
+    fn log() -> OpenOptions {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true);
+        options
+    }
+
+    #[test]
+    fn what_a_thread_did_before_does_not_change_a_run() {
+        let one = || {
+            run(7, || {
+                let disk = Disk::new(7);
+                let file = disk.open(&log(), "log").unwrap();
+                // It waits for the space.
+                file.append(&Buffer::zeroed(4096)).unwrap();
+                file.close().unwrap();
+            })
+            .1
+        };
+        let on_another_thread = std::thread::spawn(one).join().unwrap();
+        assert_eq!(one(), on_another_thread);
+        assert_eq!(one(), on_another_thread);
+    }
+
+    #[test]
+    fn what_nobody_joins_is_dropped_in_the_simulation() {
+        struct Last(Arc<AtomicU64>);
+        impl Drop for Last {
+            fn drop(&mut self) {
+                self.0.store(1 + u64::from(world::current().is_some()), Ordering::SeqCst);
+            }
+        }
+        for seed in 0..20 {
+            let dropped = Arc::new(AtomicU64::new(0));
+            let last = Last(dropped.clone());
+            run(seed, || drop(spawn(move || last)));
+            assert_eq!(dropped.load(Ordering::SeqCst), 2, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_file_can_be_dropped_when_its_thread_ends() {
+        use std::cell::RefCell;
+        thread_local!(static KEPT: RefCell<Option<File>> = const { RefCell::new(None) });
+        let disk = Disk::new(1);
+        let same = disk.clone();
+        let keep = move || {
+            // So that the simulation's own is destroyed first.
+            KEPT.set(None);
+            KEPT.set(Some(same.open(&log(), "log").unwrap()));
+        };
+        std::thread::spawn(keep).join().unwrap();
+        disk.open(&log(), "log").unwrap().close().unwrap();
+    }
+
+    #[test]
+    fn the_space_of_a_removed_file_is_free_when_nobody_has_it_open() {
+        let settings = Settings { capacity_bytes: 16 * BLOCK_BYTES, ..Settings::default() };
+        let disk = Disk::with(3, settings);
+        for _ in 0..8 {
+            disk.put("old", &[1; 10 * BLOCK_BYTES as usize]);
+            let file = disk.open(&log(), "old").unwrap();
+            disk.remove("old");
+            let crashed = disk.crash();
+            crashed.put("more", &[2; 5 * BLOCK_BYTES as usize]);
+            assert_eq!(file.len().unwrap(), 10 * BLOCK_BYTES);
+            let full = disk.open(&log(), "other").unwrap();
+            full.append(&Buffer::zeroed(10 * BLOCK_BYTES as usize)).unwrap_err();
+            disk.remove("other");
+        }
+    }
+
+    #[test]
+    fn a_file_that_keeps_nothing_grows_and_ends_like_any_other() {
+        const THREADS: u64 = 8;
+        const EACH: u64 = 2000;
+        for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
+            for durability in [Durability::OnSync, Durability::EveryWrite] {
+                let file = null(log().growth(growth).durability(durability)).unwrap();
+                std::thread::scope(|scope| {
+                    for _ in 0..THREADS {
+                        let append = |_| file.append(&Buffer::zeroed(4096)).unwrap();
+                        scope.spawn(move || (0..EACH).map(append).max());
+                    }
+                });
+                assert_eq!(file.len().unwrap(), THREADS * EACH * 4096);
+                assert_eq!(file.stats().growths > 0, growth != Growth::None);
+                let mut into = Buffer::from(&[7; 8192][..]);
+                assert_eq!(file.read_at(&mut into, file.len().unwrap() - 4096).unwrap(), 4096);
+                assert_eq!(into[..], [7; 8192]);
+                file.write_at(&Buffer::zeroed(4096), 1 << 30).unwrap();
+                file.sync_data().unwrap();
+                file.set_len(4096).unwrap();
+                assert_eq!(file.append(&Buffer::zeroed(4096)).unwrap(), 4096);
+                file.close().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn files_that_keep_nothing_are_not_one_another() {
+        let files = [(); 2].map(|()| null(&log()).unwrap());
+        files[0].append(&Buffer::zeroed(4096)).unwrap();
+        assert_eq!(files.map(|file| file.len().unwrap()), [4096, 0]);
+        let error = null(&OpenOptions::new()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Unsupported(_)), "{error}");
+    }
+
+    #[test]
+    #[should_panic(expected = "found at call 12")]
+    fn what_a_watcher_finds_ends_the_run() {
+        run(1, || {
+            let disk = Disk::new(1);
+            let file = disk.open(&log(), "log").unwrap();
+            let calls = disk.clone();
+            disk.watch(Some(Box::new(move || {
+                assert!(calls.calls() < 12, "found at call {}", calls.calls())
+            })));
+            let writers: Vec<_> = (0..2)
+                .map(|_| {
+                    let file = file.try_clone().unwrap();
+                    spawn(move || (0..20).for_each(|_| drop(file.append(&Buffer::zeroed(4096)))))
+                })
+                .collect();
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn what_a_watcher_closes_does_not_wait_for_the_queues_of_its_thread() {
+        let checked = Arc::new(AtomicU64::new(0));
+        let count = checked.clone();
+        run(3, move || {
+            let disk = Disk::new(3);
+            let file = disk.open(&log(), "log").unwrap();
+            let other = disk.clone();
+            disk.watch(Some(Box::new(move || {
+                let found = other.crash().open(&log(), "log").unwrap();
+                found.append(&Buffer::zeroed(4096)).unwrap();
+                found.close().unwrap();
+                count.fetch_add(1, Ordering::SeqCst);
+            })));
+            let queue = Queue::new(8);
+            (0..8).for_each(|tag| queue.append(&file, Buffer::zeroed(4096), tag).unwrap());
+            queue.submit();
+            // Ends, and is seen by the watcher, with the appends in flight.
+            file.read_at(&mut Buffer::zeroed(4096), 0).unwrap();
+            assert!(queue.reap(8).all(|done| done.result.is_ok()));
+            disk.watch(None);
+        });
+        assert!(checked.load(Ordering::SeqCst) > 8);
+    }
+
+    #[test]
+    fn a_cut_that_waited_while_a_flush_failed_changes_nothing() {
+        for seed in 0..200 {
+            run(seed, || {
+                let disk = Disk::new(seed);
+                let file = disk.open(&log(), "log").unwrap();
+                let handle = file.try_clone().unwrap();
+                disk.fail(Call::Flush, 0, 5);
+                let append = spawn(move || handle.append(&Buffer::zeroed(4096)).unwrap_err());
+                sleep(Duration::from_micros(5));
+                // It may come before the append, and then meets the failure itself.
+                let error = file.set_len(4096).unwrap_err();
+                assert!(matches!(error.kind(), ErrorKind::Wedged(_)), "seed {seed}: {error}");
+                append.join().unwrap();
+                let after = disk.crash().open(&log(), "log");
+                assert!(after.is_ok(), "seed {seed}: {after:?}");
+            });
+        }
+    }
+
+    #[test]
+    fn a_striped_volume_keeps_what_it_acknowledged() {
+        const NAMES: [&str; 3] = ["log.0", "log.1", "log.2"];
+        for seed in 0..200 {
+            run(seed, || {
+                let disk = Disk::new(seed);
+                let mut options = log();
+                options.durability(Durability::EveryWrite).growth_cap(64 << 10);
+                options.growth([Growth::Unwritten, Growth::Zeroed, Growth::None][seed as usize % 3]);
+                let file = disk.open_striped(&options, &NAMES, 8192).unwrap();
+                let writers: Vec<_> = (0..3)
+                    .map(|writer| {
+                        let file = file.try_clone().unwrap();
+                        spawn(move || {
+                            let blocks = (1 + writer as usize) * 3;
+                            let append = |n: u8| {
+                                let block = Buffer::from(&vec![1 + n; blocks * 4096][..]);
+                                (file.append(&block).unwrap(), blocks, 1 + n)
+                            };
+                            (0..4).map(append).collect::<Vec<_>>()
+                        })
+                    })
+                    .collect();
+                let placed: Vec<_> = writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect();
+                let end = file.len().unwrap();
+                assert_eq!(end, placed.iter().map(|(_, blocks, _)| *blocks as u64 * 4096).sum::<u64>());
+                let crashed = disk.crash();
+                for (found, is_exact) in
+                    [(crashed.open_striped(&options, &NAMES, 8192).unwrap(), seed % 3 != 1), (file, true)]
+                {
+                    assert!(found.len().unwrap() >= end, "seed {seed}");
+                    assert!(!is_exact || found.len().unwrap() == end, "seed {seed}");
+                    for (offset, blocks, byte) in &placed {
+                        let mut into = Buffer::zeroed(blocks * 4096);
+                        assert_eq!(found.read_at(&mut into, *offset).unwrap(), into.len(), "seed {seed}");
+                        assert!(into.iter().all(|found| found == byte), "seed {seed}: {offset}");
+                    }
+                    found.set_len(end - 5000).unwrap();
+                    found.close().unwrap();
+                }
+                let reopened = disk.open_striped(&options, &NAMES, 8192).unwrap();
+                assert_eq!(reopened.len().unwrap(), end - 5000);
+                assert_eq!(reopened.recovery(), None);
+                let reader = disk.open_striped(&OpenOptions::new(), &NAMES, 8192).unwrap();
+                assert_eq!(reader.len().unwrap(), end - 5000);
+                let swapped = disk.open_striped(&OpenOptions::new(), &["log.1", "log.0", "log.2"], 8192);
+                assert!(matches!(swapped.unwrap_err().kind(), ErrorKind::Members(_)));
+            });
+        }
+    }
+
+    /// Space ahead begins at the next block, which lies on another member than the last byte; and there is too little
+    /// of it to come round to that one again.
+    #[test]
+    fn a_striped_volume_that_ends_inside_a_block_grows_without_a_gap() {
+        const NAMES: [&str; 3] = ["log.0", "log.1", "log.2"];
+        const CHUNK: usize = 65536;
+        for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
+            for chunks in 1..4 {
+                let disk = Disk::new(chunks as u64);
+                let options = log().growth(growth).tail(crate::Tail::Pad).growth_cap(16384).clone();
+                let file = disk.open_striped(&options, &NAMES, CHUNK as u64).unwrap();
+                file.append(&vec![1; chunks * CHUNK]).unwrap();
+                file.set_len((chunks * CHUNK - 7) as u64).unwrap();
+                let offset = file.append(&Buffer::from(&[2; 4096][..])).unwrap();
+                assert_eq!(offset, (chunks * CHUNK) as u64);
+                file.sync_data().unwrap();
+                let after = disk.crash().open_striped(&options, &NAMES, CHUNK as u64).unwrap();
+                let mut into = Buffer::zeroed(4096);
+                assert_eq!(after.read_at(&mut into, offset).unwrap(), 4096, "{growth:?}, {chunks}");
+                assert!(into.iter().all(|byte| *byte == 2));
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_killed_program_left_is_stable_once_it_was_found() {
+        for seed in 0..50 {
+            let disk = Disk::new(seed);
+            let file = disk.open(&log(), "log").unwrap();
+            for _ in 0..4 {
+                file.append(&Buffer::zeroed(4096)).unwrap();
+            }
+            let killed = disk.kill();
+            let found = killed.open(&log(), "log").unwrap();
+            assert_eq!(found.len().unwrap(), 4 * 4096, "seed {seed}");
+            let after = killed.crash().open(&log(), "log").unwrap();
+            assert_eq!(after.len().unwrap(), 4 * 4096, "seed {seed}");
+        }
+    }
+}

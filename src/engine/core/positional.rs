@@ -1,0 +1,156 @@
+//! Durable overwrites on their way: which may go out at once, and which wait.
+//!
+//! A write waits while it overlaps one that is in flight or waits itself, so two overlapping writes are never in flight
+//! together; and with the others of its cohort, so that those that stand side by side go out as one. What waits goes
+//! out, lowest offset first, whenever a request comes back or the one who was called for it is awake.
+
+use super::{Member, Outbox, Request, Work};
+use crate::error::ErrorKind;
+use crate::rules::flush::SyncMethod;
+use crate::rules::merge::{self, Limits, Refusal, Refusals, Span};
+
+/// A request in flight, and what it carries.
+#[derive(Debug)]
+pub(super) struct InFlight<T> {
+    id: u64,
+    span: Span,
+    pub members: Vec<(Span, Member<T>)>,
+    pub sync_method: Option<SyncMethod>,
+}
+
+/// A write that waits.
+#[derive(Debug)]
+struct Waiting<T> {
+    span: Span,
+    member: Member<T>,
+    /// Because it overlaps another one, which was counted.
+    held_up: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Positional<T> {
+    in_flight: Vec<InFlight<T>>,
+    waiting: Vec<Waiting<T>>,
+    /// Those of a cohort, until the one who is called for them is awake.
+    held: Vec<Waiting<T>>,
+}
+
+impl<T> Default for Positional<T> {
+    fn default() -> Self {
+        Self { in_flight: Vec::new(), waiting: Vec::new(), held: Vec::new() }
+    }
+}
+
+impl<T: Clone> Positional<T> {
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// The number of the oldest request in flight.
+    pub fn oldest_in_flight(&self) -> Option<u64> {
+        self.in_flight.iter().map(|request| request.id).min()
+    }
+
+    /// Lets a write wait for the next release.
+    pub fn wait(&mut self, offset: u64, member: Member<T>) {
+        self.waiting.push(Waiting::at(offset, member));
+    }
+
+    /// Lets a write wait until those that it overlaps have gone.
+    pub fn hold_up(&mut self, offset: u64, member: Member<T>) {
+        self.waiting.push(Waiting { held_up: true, ..Waiting::at(offset, member) });
+    }
+
+    /// Lets a write wait for its cohort. Returns whether it is the first, who is to be called.
+    pub fn hold(&mut self, offset: u64, member: Member<T>) -> bool {
+        self.held.push(Waiting::at(offset, member));
+        self.held.len() == 1
+    }
+
+    /// The one who was called is awake: those held may go with the next release.
+    pub fn let_go(&mut self) {
+        self.waiting.append(&mut self.held);
+    }
+
+    /// Everything in flight or waiting.
+    fn others(&self) -> impl Iterator<Item = &Span> {
+        let waiting = self.waiting.iter().chain(&self.held).map(|write| &write.span);
+        self.in_flight.iter().map(|request| &request.span).chain(waiting)
+    }
+
+    /// Whether any of them touches the span.
+    pub fn touches(&self, span: Span) -> bool {
+        self.others().any(|other| other.overlaps(&span))
+    }
+
+    /// Sends `members`, which stand side by side, as request `id`.
+    pub fn send(
+        &mut self,
+        id: u64,
+        members: Vec<(Span, Member<T>)>,
+        sync_method: Option<SyncMethod>,
+        out: &mut Outbox<T>,
+    ) {
+        let span = Span { start: members[0].0.start, end: members[members.len() - 1].0.end };
+        let segments = members.iter().map(|(_, member)| member.segment).collect();
+        let owner = members[0].1.token.clone();
+        let work = Work::Write {
+            segments,
+            offset: span.start,
+            head: 0,
+            sync_method,
+            extends: None,
+            records: false,
+            composed: None,
+        };
+        out.requests.push(Request { id, owner, work });
+        self.in_flight.push(InFlight { id, span, members, sync_method });
+    }
+
+    /// Request `id` came back.
+    pub fn complete(&mut self, id: u64) -> InFlight<T> {
+        let index = self.in_flight.iter().position(|request| request.id == id);
+        self.in_flight.swap_remove(index.expect("a request comes back once"))
+    }
+
+    /// Sends out what waits and overlaps nothing in flight, merged.
+    pub fn release(
+        &mut self,
+        limits: Limits,
+        next_id: &mut u64,
+        refusals: &mut Refusals,
+        out: &mut Outbox<T>,
+    ) {
+        self.waiting.sort_by_key(|write| write.span.start);
+        let spans: Vec<_> = self.waiting.iter().map(|write| write.span).collect();
+        let mut waiting = std::mem::take(&mut self.waiting).into_iter();
+        for (count, refusal) in merge::runs(&spans, limits) {
+            let run: Vec<_> = waiting.by_ref().take(count).collect();
+            let crossed = |other: &InFlight<T>| run.iter().any(|write| write.span.overlaps(&other.span));
+            if self.in_flight.iter().any(crossed) {
+                run.iter().filter(|write| !write.held_up).for_each(|_| refusals.count(Refusal::Order));
+                self.waiting.extend(run.into_iter().map(|write| Waiting { held_up: true, ..write }));
+                continue;
+            }
+            refusal.into_iter().for_each(|refusal| refusals.count(refusal));
+            *next_id += 1;
+            let members: Vec<_> = run.into_iter().map(|write| (write.span, write.member)).collect();
+            let durable = members.iter().any(|(_, member)| member.durable);
+            self.send(*next_id, members, durable.then_some(SyncMethod::SharedFlush), out);
+        }
+    }
+
+    /// Everything that waits fails.
+    pub fn fail_waiting(&mut self, kind: &ErrorKind, out: &mut Outbox<T>) {
+        for write in self.waiting.drain(..) {
+            out.answer(write.member.token, Err(kind.clone()));
+        }
+    }
+}
+
+impl<T> Waiting<T> {
+    fn at(offset: u64, member: Member<T>) -> Self {
+        Self { span: Span::at(offset, member.segment.len()), member, held_up: false }
+    }
+}

@@ -1,0 +1,398 @@
+//! What needs the file to itself: `set_len`, `recycle` and close. `set_len` and close leave it as any other program
+//! would: its size is its length, and no marker.
+//!
+//! Order of a truncate, so that a crash at any point is recovered from:
+//! 1. everything written durable, since the base must not be above anything that a crash could take;
+//! 2. a marker whose base is the new end, durable;
+//! 3. the look at what other programs wrote, and the truncate ([`truncate`](super::truncate)), durable;
+//! 4. the marker away, durable.
+//!
+//! What another program wrote above our end, into the space ahead, stays: close truncates behind it and reports it,
+//! `set_len` fails. While another process has the file open for writing both fail. Close then leaves the file grown,
+//! with a marker by which recovery keeps everything up to the last written extent.
+//!
+//! An extension comes after a cut to the written end, because what lies above may be anything.
+//!
+//! Recycling has one step: a marker that promises nothing of what the file holds (base 0), durable. Before, all of it
+//! is there; afterwards it is space ahead, and only the records tell which life they are of.
+
+use super::core::Core;
+use super::token::Token;
+use super::truncate::{
+    Attempt, LOOKS_MAX, Takes, changed_by_another, refuse_other_writers, truncate, written_by,
+};
+use super::{Engine, queue, read_up_to};
+use crate::buffer::Buffer;
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::os_error::{self, is_no_space, uninterrupted};
+use crate::rules::marker::{Marker, Mode, Prepared};
+use crate::rules::merge::Span;
+use crate::rules::recovery::written_above;
+use crate::rules::size::Sizes;
+use crate::sync::atomic::Ordering;
+use crate::text::shown;
+
+/// The look at zeroed space reads so much at a time.
+const LOOK_BYTES: usize = 1 << 20;
+
+pub(super) fn written_above_the_end() -> &'static str {
+    "something was written above the end by another program"
+}
+
+impl Engine {
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        let fail = |kind| self.error(Operation::SetLen, Some(len), kind);
+        self.check_usable(Operation::SetLen)?;
+        if self.is_device {
+            return Err(fail(ErrorKind::Unsupported("the size of a block device is fixed".into())));
+        }
+        self.exclusively(|| {
+            // A growth that failed meanwhile may have left a marker that nobody knows of.
+            self.check_usable(Operation::SetLen)?;
+            self.cut_to(len).map_err(|error| fail(self.kind_of(Operation::SetLen, &error)))
+        })
+    }
+
+    /// Gives up what the file holds, and keeps its space.
+    pub fn recycle(&self) -> Result<()> {
+        self.check_usable(Operation::Recycle)?;
+        self.exclusively(|| {
+            self.check_usable(Operation::Recycle)?;
+            if let Err(why) = self.lock().can_recycle() {
+                return Err(self.error(Operation::Recycle, None, ErrorKind::Unsupported(why.into())));
+            }
+            self.check_size(Operation::Recycle)?;
+            let marker = self.lock().recycling_marker();
+            self.mark(marker).map_err(|error| self.failure(Operation::Recycle, &error))?;
+            self.adopt(Core::recycle);
+            Ok(())
+        })
+    }
+
+    /// Makes a change with nothing in flight, and no growth.
+    fn exclusively<R>(&self, change: impl FnOnce() -> R) -> R {
+        queue::settle_own();
+        let _alone = self.gate.shut();
+        self.stop_grower();
+        let result = change();
+        self.lock().resume_growth();
+        result
+    }
+
+    /// Ends the file's life in this process. Nothing may use the engine afterwards.
+    pub fn finish(&self) -> Result<()> {
+        if !self.process.is_current() {
+            // The parent goes on with the file; the child's exit must change nothing.
+            return Err(self.error(Operation::Close, None, ErrorKind::Forked));
+        }
+        queue::settle_own();
+        let alone = self.gate.shut();
+        self.stop_grower();
+        let result = self.put_away();
+        self.charge(0, 0);
+        self.refuse_all();
+        self.backend.unlock();
+        drop(alone);
+        self.await_reactors();
+        result
+    }
+
+    fn put_away(&self) -> Result<()> {
+        self.bring_into_order()?;
+        self.punch_holes();
+        if !self.backend.needs_close() {
+            return Ok(());
+        }
+        let cause = |error: &std::io::Error| self.cause(Operation::Close, None, error);
+        let closed = self.fs.flushing(|| self.backend.close(), cause);
+        closed.map_err(|error| self.failure(Operation::Close, &error))
+    }
+
+    /// Gives back what was grown where positional writes left a hole. Space that the file had when it was opened stays.
+    /// It is no error if this fails: the hole reads as zeros either way.
+    fn punch_holes(&self) {
+        let (positional, len) = {
+            let core = self.lock();
+            (core.leaves_holes(), core.sizes().physical)
+        };
+        let from = self.kept_to.load(Ordering::Relaxed).next_multiple_of(self.alignment.append);
+        if !positional || from >= len {
+            return;
+        }
+        let punched = self.backend.exclude_others().and_then(|others| {
+            // What another program writes there meanwhile would be lost.
+            if !others.is_whole() {
+                return Ok(());
+            }
+            let holes = self.backend.extents(from)?.into_iter().filter(|extent| !extent.written);
+            let inside = holes.map(|hole| hole.start.max(from)..hole.end.min(len));
+            // A process that was stopped for long has lost the lease.
+            inside
+                .filter(|hole| hole.start < hole.end)
+                .take_while(|_| others.is_whole())
+                .try_for_each(|hole| uninterrupted(|| self.backend.punch_hole(hole.start, hole.end)))
+        });
+        if let Err(error) = punched {
+            log::debug!("dioxide: {}: holes keep their space: {error}", self.path.display());
+        }
+    }
+
+    fn bring_into_order(&self) -> Result<()> {
+        self.check_usable(Operation::Close)?;
+        let fail = |error: std::io::Error| self.failure(Operation::Close, &error);
+        let (sizes, marker, held) = {
+            let core = self.lock();
+            (core.sizes(), core.marker(), core.held())
+        };
+        if marker.is_none() && sizes.written == sizes.physical {
+            self.settled_size(sizes.physical).map_err(fail)?;
+            return self.make_stable().map_err(fail);
+        }
+        if let Err(error) = self.check_size(Operation::Close) {
+            return Err(match (marker, error.kind()) {
+                // A growth that was left behind is not taken back beside another writer.
+                (Some(marker), ErrorKind::Busy(why)) => self.left_grown(marker, why.clone()),
+                _ => error,
+            });
+        }
+        let Some(marker) = marker else { return self.cut_last_block(sizes).map_err(fail) };
+        let closed = match held {
+            // Nobody said where the file ends, so the question stays for the next one who opens it.
+            Some(base) => self.cut_with(marker, base, sizes.written, None).map(|attempt| match attempt {
+                Attempt::Done => None,
+                Attempt::Changed(end) => end,
+            }),
+            None => self.cut_behind_others(marker, sizes.written),
+        };
+        match closed {
+            Ok(None) => Ok(()),
+            Ok(Some(end)) => {
+                let why = format!("{}; left at {end} bytes", written_above_the_end());
+                Err(self.error(Operation::Close, None, ErrorKind::Doubtful(why)))
+            }
+            Err(error) => match os_error::kind(&error) {
+                ErrorKind::Busy(why) => Err(self.left_grown(marker, why)),
+                _ => Err(fail(error)),
+            },
+        }
+    }
+
+    /// Truncates what pads the last block of a file that has not grown ahead. It needs no marker: a crash leaves the
+    /// padding, or not. Nothing is truncated beside another writer, nor when the size is another one.
+    fn cut_last_block(&self, sizes: Sizes) -> std::io::Result<()> {
+        let look = || self.backend.physical_size();
+        match truncate(&*self.backend, sizes.written, &sizes.physical, Takes::Short, look)? {
+            Attempt::Done => {}
+            Attempt::Changed(found) => {
+                return Err(std::io::Error::other(changed_by_another(sizes.physical, found)));
+            }
+        }
+        self.adopt_cut(sizes.written);
+        self.make_stable()
+    }
+
+    /// Truncates to `written`, or behind what another program wrote above; returns the end of that.
+    fn cut_behind_others(&self, marker: Marker, written: u64) -> std::io::Result<Option<u64>> {
+        let mut theirs = None;
+        for _ in 0..LOOKS_MAX {
+            match self.cut_marked(marker, theirs.unwrap_or(written), theirs)? {
+                Attempt::Done => return Ok(theirs),
+                Attempt::Changed(now) => theirs = now,
+            }
+        }
+        Err(written_by("another program"))
+    }
+
+    /// Leaves the file grown beside another writer. By this marker recovery keeps what that one wrote, wherever it
+    /// lies.
+    fn left_grown(&self, marker: Marker, why: String) -> Error {
+        let (sizes, epoch) = {
+            let mut core = self.lock();
+            (core.sizes(), core.next_epoch())
+        };
+        let is_known = self.lock().held().is_none();
+        let base = if is_known { sizes.written } else { marker.base };
+        // The other writer may extend the file as well: no size and nothing that is written there is a doubt.
+        let any = u64::MAX;
+        let left = Marker { base, mode: Mode::Positional, grown_from: any, grown_to: any, epoch, ..marker };
+        if let Err(error) = self.mark(left) {
+            return self.failure(Operation::Close, &error);
+        }
+        let why = format!("{why}; left grown, the next open without that writer recovers it");
+        self.error(Operation::Close, None, ErrorKind::Busy(why))
+    }
+
+    /// The end of what another program wrote above ours. In unwritten space extents show it, in zeroed space the bytes
+    /// do. Old content of a recycled file shows nothing.
+    fn end_of_anothers(&self, marker: Marker) -> std::io::Result<Option<u64>> {
+        let (ours_to, physical) = {
+            let core = self.lock();
+            (core.ours_to(), core.sizes().physical)
+        };
+        let size = self.backend.physical_size()?;
+        if size < physical {
+            return Err(std::io::Error::other(changed_by_another(physical, size)));
+        }
+        // A failed growth of ours may have left space above.
+        if size > physical.max(self.left_behind.load(Ordering::Relaxed)) {
+            return Ok(Some(size));
+        }
+        match marker.prepared {
+            Prepared::Unwritten => Ok(written_above(ours_to, size, &self.backend.extents(ours_to)?)),
+            Prepared::Zeroed => self.end_of_bytes(ours_to, size),
+        }
+    }
+
+    /// The end of the last block between that holds another byte than zero.
+    pub(super) fn end_of_bytes(&self, from: u64, to: u64) -> std::io::Result<Option<u64>> {
+        let unit = self.alignment.append;
+        let mut last = None;
+        let mut memory = Buffer::zeroed(LOOK_BYTES);
+        let mut start = from;
+        while start < to {
+            let part = &mut memory[..(to - start).min(LOOK_BYTES as u64) as usize];
+            let read = read_up_to(&*self.backend, part, start, to, self.alignment)? as usize;
+            if let Some(byte) = part[..read].iter().rposition(|byte| *byte != 0) {
+                last = Some((start + byte as u64 + 1).next_multiple_of(unit).min(to));
+            }
+            start += part.len() as u64;
+        }
+        Ok(last)
+    }
+
+    /// What another program appended is not ours to cut, nor to write over.
+    fn check_size(&self, operation: Operation) -> Result<()> {
+        let physical = self.lock().sizes().physical;
+        let found = self.settled_size(physical).map_err(|error| self.failure(operation, &error))?;
+        if found == physical {
+            return Ok(());
+        }
+        Err(self.error(operation, None, changed_by_another(physical, found)))
+    }
+
+    fn failure(&self, operation: Operation, error: &std::io::Error) -> Error {
+        self.error(operation, None, self.kind_of(operation, error))
+    }
+
+    /// Sets the size, durably, and removes the marker.
+    fn cut_to(&self, len: u64) -> std::io::Result<()> {
+        let (marker, sizes) = {
+            let core = self.lock();
+            (core.marker(), core.sizes())
+        };
+        if len > self.backend.size_max().max(self.len()) {
+            // The kernel would end the process by SIGXFSZ.
+            return Err(std::io::Error::from_raw_os_error(libc::EFBIG));
+        }
+        let found_to = sizes.physical.max(self.left_behind.load(Ordering::Relaxed));
+        if len > sizes.written && (marker.is_some() || found_to > sizes.written) {
+            self.cut_to(sizes.written)?;
+            return self.cut_to(len);
+        }
+        let Some(marker) = marker else {
+            // Nothing is grown, so this is the kernel's own truncate.
+            uninterrupted(|| self.backend.truncate(len))?;
+            self.adopt_cut(len);
+            return self.make_stable();
+        };
+        match self.cut_marked(marker, len, None)? {
+            Attempt::Done => Ok(()),
+            Attempt::Changed(_) => {
+                Err(std::io::Error::other(ErrorKind::Doubtful(written_above_the_end().into())))
+            }
+        }
+    }
+
+    /// The same, of a file with a marker and nothing of ours above, if what another program wrote there still ends at
+    /// `theirs`.
+    fn cut_marked(
+        &self,
+        marker: Marker,
+        len: u64,
+        theirs: Option<u64>,
+    ) -> std::io::Result<Attempt<Option<u64>>> {
+        self.make_stable()?;
+        if let changed @ Attempt::Changed(_) = self.cut_with(marker, len, len, theirs)? {
+            return Ok(changed);
+        }
+        self.adopt_cut(len);
+        self.backend.remove_marker()?;
+        self.lock().on_unmarked();
+        self.make_stable()?;
+        Ok(Attempt::Done)
+    }
+
+    fn adopt_cut(&self, len: u64) {
+        // Nothing else runs meanwhile.
+        self.kept_to.store(len.min(self.kept_to.load(Ordering::Relaxed)), Ordering::Relaxed);
+        self.adopt(|core| core.cut(len));
+    }
+
+    /// The file has changed, whatever else may still fail. Nothing of it was grown ahead.
+    fn adopt(&self, change: impl FnOnce(&mut Core<Token>)) {
+        let mut core = self.lock();
+        change(&mut core);
+        self.publish_len(&core);
+        drop(core);
+        self.packer.forget(Span { start: 0, end: u64::MAX });
+        self.left_behind.store(0, Ordering::Relaxed);
+        self.charge(0, 0);
+    }
+
+    /// Announces the truncate, and truncates, both durably. Nothing of ours lies above `grown_from` any more.
+    pub(super) fn cut_with(
+        &self,
+        marker: Marker,
+        base: u64,
+        len: u64,
+        theirs: Option<u64>,
+    ) -> std::io::Result<Attempt<Option<u64>>> {
+        refuse_other_writers(&*self.backend)?;
+        let announcing = self.lock().truncating_marker(marker, base);
+        match self.mark(announcing) {
+            // A full disk, and yet no reason to keep it full. Or the attribute may not be set any more.
+            Err(error)
+                if self.finds_again(marker, len)
+                    && (is_no_space(&error) || os_error::is_refusal(&os_error::kind(&error)))
+                    && self.fs.wedged().is_none() => {}
+            result => result?,
+        }
+        let attempt = {
+            let takes = if marker.prepared == Prepared::Zeroed { Takes::Long } else { Takes::Short };
+            truncate(&*self.backend, len, &theirs, takes, || self.end_of_anothers(marker))
+        };
+        if !matches!(attempt, Ok(Attempt::Done)) {
+            self.restore(marker);
+            return attempt;
+        }
+        self.make_stable()?;
+        Ok(Attempt::Done)
+    }
+
+    /// Whether recovery finds this end by the marker that is on disk, if the file is cut there and nothing else
+    /// happens.
+    fn finds_again(&self, marker: Marker, len: u64) -> bool {
+        let ends_written = len >= self.len() || marker.mode == Mode::AppendOnly;
+        marker.base <= len && ends_written
+    }
+
+    /// A cut that failed left the file as it was, so the marker must say again what it said.
+    fn restore(&self, marker: Marker) {
+        let restored = self.lock().restored_marker(marker);
+        if let Err(error) = self.mark(restored) {
+            log::warn!("dioxide: {}: restoring the marker: {error}", shown(&*self.path));
+        }
+    }
+
+    fn stop_grower(&self) {
+        let mut core = self.lock();
+        while !core.pause_growth() {
+            core = self.grower_ended.wait(core);
+        }
+        drop(core);
+        // It has nothing left to do, but may still hold the descriptor.
+        if let Some(thread) = self.grower.lock().take() {
+            thread.join();
+        }
+    }
+}

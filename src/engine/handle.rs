@@ -1,0 +1,37 @@
+//! A handle of an open file: the writing engine that several handles share, or a reader of its own.
+
+use super::Engine;
+use super::process::Process;
+use super::reader::Reader;
+use super::registry::Key;
+use crate::error::{Error, ErrorKind, Operation};
+use std::sync::Arc;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) enum FileHandle {
+    /// One of the handles that write.
+    Shared { engine: Arc<Engine>, key: Key, process: &'static Process, durable: bool },
+    /// A read-only one.
+    Reader(Reader),
+}
+
+impl FileHandle {
+    /// The same file with the same rights, for operations that a handle outlives.
+    pub fn another(&self) -> Self {
+        match self {
+            Self::Shared { engine, key, process, durable } => {
+                Self::Shared { engine: engine.clone(), key: *key, process, durable: *durable }
+            }
+            Self::Reader(reader) => Self::Reader(reader.another()),
+        }
+    }
+
+    /// An error of this file.
+    pub fn error(&self, operation: Operation, offset: Option<u64>, kind: ErrorKind) -> Error {
+        match self {
+            Self::Shared { engine, .. } => engine.error(operation, offset, kind),
+            Self::Reader(reader) => Error::new(operation, reader.path(), offset, kind),
+        }
+    }
+}

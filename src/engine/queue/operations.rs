@@ -1,0 +1,307 @@
+//! The operations of a queue: queued, submitted, finished.
+
+use super::completion::Completion;
+use super::transfers::{Purpose, Running};
+use super::{Driver, OpKind};
+use crate::buffer::Memory;
+use crate::engine::Course;
+use crate::engine::core::{Dio, Outcome};
+use crate::engine::io::Transfer;
+use crate::engine::reader::Reader;
+use crate::engine::reading::Reading;
+use crate::engine::token::Token;
+use crate::error::{ErrorKind, Operation, Result};
+use crate::os_error;
+use crate::sync::inflight::InFlightTicket;
+use slab::Slab;
+use std::collections::VecDeque;
+use std::io;
+
+/// An operation that has not finished.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub tag: u64,
+    pub what: OpKind,
+    pub file: usize,
+    pub durable: bool,
+    pub buffer: Option<Memory>,
+    /// What its transfer is to move.
+    pub bytes: u64,
+    /// How far a read is, and memory that the kernel may be filling for it.
+    pub reading: Option<Reading>,
+    /// Counted in while it is submitted and not finished; operations on devices are not.
+    pub stay: Option<InFlightTicket>,
+    /// The read-only handle that it reads for beside the engine of the file.
+    pub reader: Option<Reader>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Operations {
+    pub pending: Slab<Pending>,
+    /// Not submitted yet, in their order.
+    queued: Vec<usize>,
+    /// Submitted while somebody had their file alone.
+    shut_out: Vec<usize>,
+    /// How many are with a core, which others may have news for.
+    with_cores: usize,
+    finished: VecDeque<Completion>,
+    spare_batch: Vec<(Token, Dio, bool)>,
+}
+
+impl Operations {
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self {
+            pending: Slab::with_capacity(capacity),
+            queued: Vec::new(),
+            shut_out: Vec::new(),
+            with_cores: 0,
+            finished: VecDeque::new(),
+            spare_batch: Vec::new(),
+        }
+    }
+
+    /// How many were queued and not reaped.
+    pub fn outstanding(&self) -> usize {
+        self.pending.len() + self.finished.len()
+    }
+
+    pub fn finished(&self) -> usize {
+        self.finished.len()
+    }
+
+    /// The next one that has finished.
+    pub fn next(&mut self) -> Option<Completion> {
+        self.finished.pop_front()
+    }
+
+    /// How many were begun and have not finished.
+    pub fn begun(&self) -> usize {
+        self.pending.len() - self.queued.len() - self.shut_out.len()
+    }
+
+    /// Whether nothing but its transfer can become of any that was submitted.
+    pub fn wait_for_transfers(&self) -> bool {
+        self.with_cores == 0 && self.shut_out.is_empty()
+    }
+
+    pub fn queue(&mut self, operation: Pending) {
+        self.queued.push(self.pending.insert(operation));
+    }
+
+    /// One that ends without having begun.
+    pub fn complete(&mut self, completion: Completion) {
+        self.finished.push_back(completion);
+    }
+
+    pub fn take_queued(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.queued)
+    }
+
+    /// Keeps the memory of a list, if nothing was queued meanwhile.
+    pub fn keep_queued(&mut self, mut queued: Vec<usize>) {
+        if self.queued.is_empty() {
+            queued.clear();
+            self.queued = queued;
+        }
+    }
+
+    pub fn take_shut_out(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.shut_out)
+    }
+
+    /// In the child of a fork: takes all that have not finished.
+    pub fn disown(&mut self) -> Vec<Pending> {
+        self.queued.clear();
+        self.shut_out.clear();
+        self.pending.drain().collect()
+    }
+
+    /// In the child of a fork: the kernel has their memory.
+    pub fn forget(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.pending));
+    }
+}
+
+impl Driver {
+    /// Begins operations, in their order: those of one file that its core is to know of go there together.
+    pub(super) fn begin(&mut self, numbers: &[usize]) {
+        let mut batch = std::mem::take(&mut self.operations.spare_batch);
+        let mut of = None;
+        for &number in numbers {
+            let Some(dio) = self.begin_one(number) else { continue };
+            let operation = &self.operations.pending[number];
+            let (file, durable) = (operation.file, operation.durable);
+            if let Some(of) = of.filter(|of| *of != file) {
+                self.change(of, |core, out| core.submit(batch.drain(..), out));
+            }
+            of = Some(file);
+            batch.push((self.wakeup.token(number), dio, durable));
+            self.operations.with_cores += 1;
+        }
+        if let Some(of) = of {
+            self.change(of, |core, out| core.submit(batch.drain(..), out));
+        }
+        self.operations.spare_batch = batch;
+    }
+
+    /// Begins an operation, unless it is one for the core of its file: then it says what to ask of it.
+    fn begin_one(&mut self, number: usize) -> Option<Dio> {
+        if !self.find_writer(number) {
+            return None;
+        }
+        if !self.count_in(number) {
+            self.operations.shut_out.push(number);
+            return None;
+        }
+        let operation = &mut self.operations.pending[number];
+        let engine = &self.files[operation.file].engine;
+        if let Err(error) = engine.check_usable(operation.what.operation()) {
+            self.finish(number, Err(error));
+            return None;
+        }
+        // Only now: whoever closes it has it alone.
+        if engine.is_closed() {
+            self.refuse_closed(number);
+            return None;
+        }
+        let data = operation.buffer.as_deref();
+        let course = match (operation.what, data) {
+            (OpKind::Append, Some(data)) => engine.course_of_append(data),
+            (OpKind::Write(offset), Some(data)) => engine.course_of_write(data, offset, operation.durable),
+            (OpKind::Read(offset), Some(data)) => Ok(engine.course_of_read(data, offset)),
+            (OpKind::Sync, _) => Ok(Course::Core(Dio::Sync)),
+            (_, None) => unreachable!("only a sync has no buffer"),
+        };
+        match course {
+            Err(error) => self.finish(number, Err(error)),
+            Ok(Course::Done(result)) => self.finish(number, Ok(result)),
+            Ok(Course::Core(dio)) => return Some(dio),
+            Ok(Course::Direct(bytes)) => {
+                operation.bytes = bytes;
+                let transfer = match (operation.what, data) {
+                    (OpKind::Read(offset), Some(into)) => {
+                        let reading = Reading::of(into, offset, bytes, engine.alignment);
+                        operation.reading.insert(reading).transfer()
+                    }
+                    _ => Transfer::of_write(bytes, engine.alignment.offset).with_flush(operation.durable),
+                };
+                let file = operation.file;
+                self.run(Running::new(file, Purpose::Operation(number), transfer));
+            }
+        }
+        None
+    }
+
+    /// Counts an operation in. False if somebody has its file alone, or others wait for that who came before: then the
+    /// bell rings when it is over.
+    fn count_in(&mut self, number: usize) -> bool {
+        let operation = &mut self.operations.pending[number];
+        let file = &mut self.files[operation.file];
+        let gate = &file.engine.gate;
+        if file.engine.is_device {
+            return true;
+        }
+        while !file.shuts_out {
+            operation.stay = gate.try_enter();
+            if operation.stay.is_some() {
+                return true;
+            }
+            file.shuts_out = gate.wake_when_open(self.wakeup.waker().clone());
+        }
+        false
+    }
+
+    /// A read through a read-only handle goes by the engine of whoever writes the file by now. False if that is nobody:
+    /// then it was performed.
+    fn find_writer(&mut self, number: usize) -> bool {
+        let Some(reader) = &self.operations.pending[number].reader else { return true };
+        let Some(engine) = reader.engine() else {
+            self.read_without_writer(number);
+            return false;
+        };
+        let now = self.attach(&engine);
+        let then = std::mem::replace(&mut self.operations.pending[number].file, now);
+        self.files[then].outstanding -= 1;
+        true
+    }
+
+    /// The file was closed since the operation was queued.
+    fn refuse_closed(&mut self, number: usize) {
+        let operation = &self.operations.pending[number];
+        if operation.reader.is_some() {
+            return self.read_without_writer(number);
+        }
+        let engine = &self.files[operation.file].engine;
+        let what = operation.what;
+        let error = engine.error(what.operation(), what.offset(), ErrorKind::Os(libc::EBADF));
+        self.finish(number, Err(error));
+    }
+
+    /// Reads through a read-only handle what this process does not write, at once.
+    fn read_without_writer(&mut self, number: usize) {
+        let operation = &mut self.operations.pending[number];
+        let (Some(reader), OpKind::Read(offset)) = (&operation.reader, operation.what) else {
+            unreachable!("only reads have a reader")
+        };
+        let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
+        let result = reader.read_beside_others(into, offset).map(|read| read as u64);
+        self.finish(number, result);
+    }
+
+    /// The transfer of an operation came to its end; a read may need another one.
+    pub(super) fn on_transferred(&mut self, number: usize, result: io::Result<u64>) {
+        let operation = &mut self.operations.pending[number];
+        let engine = &self.files[operation.file].engine;
+        let what = operation.what;
+        let fail = |kind| engine.error(what.operation(), what.offset(), kind);
+        let result = match (what, &operation.reader) {
+            // It was closed meanwhile, so what it thought to be there may have been cut.
+            (_, Some(reader)) if !reader.is_beside(engine) => return self.read_without_writer(number),
+            (OpKind::Read(_), _) => {
+                let reading = operation.reading.as_mut().expect("it was begun");
+                let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
+                let Some(result) = reading.took(into, result) else {
+                    let (file, transfer) = (operation.file, reading.transfer());
+                    return self.run(Running::new(file, Purpose::Operation(number), transfer));
+                };
+                result.map_err(|error| fail(os_error::kind(&error)))
+            }
+            _ => {
+                let written = operation.bytes;
+                let judged =
+                    engine.judge_write(result.map(drop), Operation::Write, what.offset().unwrap_or(0));
+                judged.map(|()| written).map_err(|failure| fail(failure.kind))
+            }
+        };
+        self.finish(number, result);
+    }
+
+    /// A core has answered an operation.
+    pub(super) fn on_answered(&mut self, number: usize, outcome: Outcome) {
+        self.operations.with_cores -= 1;
+        let operation = &self.operations.pending[number];
+        let engine = &self.files[operation.file].engine;
+        let bytes = operation.buffer.as_ref().map_or(0, |buffer| buffer.len() as u64);
+        let result = match (outcome, operation.what) {
+            (Ok(offset), OpKind::Append) => {
+                engine.count_append(bytes);
+                Ok(offset)
+            }
+            (Ok(_), _) => Ok(bytes),
+            (Err(kind), what) => Err(engine.error(what.operation(), what.offset(), kind)),
+        };
+        self.finish(number, result);
+    }
+
+    fn finish(&mut self, number: usize, result: Result<u64>) {
+        let operation = self.operations.pending.remove(number);
+        let file = &mut self.files[operation.file];
+        file.outstanding -= 1;
+        if let Some(stay) = operation.stay {
+            file.engine.gate.leave(stay);
+        }
+        let completion = Completion::new(operation.tag, operation.what, operation.buffer, result);
+        self.operations.finished.push_back(completion);
+    }
+}

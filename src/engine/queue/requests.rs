@@ -1,0 +1,141 @@
+//! The requests of the cores: what a queue does for them, and what they make of its results.
+
+use super::Driver;
+use super::transfers::{Purpose, Running};
+use crate::backend::ring::Io;
+use crate::buffer::Segment;
+use crate::engine::core::{Core, Outbox, Request, Work};
+use crate::engine::io::{part_of, space_for};
+use crate::engine::process::Ended;
+use crate::engine::token::Token;
+use crate::engine::waiter::Task;
+use smallvec::smallvec;
+use std::io;
+use std::ops::Range;
+
+impl Driver {
+    /// Changes the core of a file, and hands out what came of it: here, where it is for an operation of this queue.
+    pub(super) fn change(&mut self, file: usize, change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>)) {
+        let engine = self.files[file].engine.clone();
+        let ((), out) = engine.change(change);
+        for request in out.requests {
+            match self.wakeup.own(&request.owner).is_some() {
+                true => self.tasks.push(file, Task::Request(request)),
+                false => request.owner.clone().assign(Task::Request(request)),
+            }
+        }
+        for (owner, call) in out.calls {
+            match self.wakeup.own(&owner).is_some() {
+                true => self.tasks.push(file, Task::Call(call)),
+                false => owner.assign(Task::Call(call)),
+            }
+        }
+        for (token, outcome) in out.outcomes {
+            match self.wakeup.own(&token) {
+                Some(number) => self.on_answered(number, outcome),
+                None => token.finish(outcome),
+            }
+        }
+        if out.start_grower && !engine.start_grower() {
+            self.tasks.grow(file);
+        }
+    }
+
+    pub(super) fn begin_request(&mut self, file: usize, mut request: Request<Token>) {
+        let attached = &mut self.files[file];
+        let engine = &attached.engine;
+        match engine.begin_request(&mut request.work) {
+            Ok(flush) => {
+                attached.outstanding += 1;
+                let transfer = engine.transfer_of(&request.work);
+                self.run(Running::new(file, Purpose::Request(request, flush), transfer));
+            }
+            Err(failure) => self.change(file, |core, out| core.on_completed(request.id, Err(failure), out)),
+        }
+    }
+
+    pub(super) fn run(&mut self, running: Running) {
+        let id = self.transfers.insert(running);
+        self.go_on(id);
+    }
+
+    /// Moves what is left to move.
+    fn go_on(&mut self, id: usize) {
+        let Running { file, purpose, transfer, .. } = self.transfers.get(id);
+        let (part, dsync) = (transfer.part(), transfer.dsync());
+        let file = &self.files[*file];
+        if let Purpose::Request(Request { work: Work::Write { offset, .. }, .. }, _) = purpose
+            && transfer.asks_for_space()
+        {
+            let result = space_for(&*file.engine.backend, *offset, &part);
+            return self.transfers.performed(id, result);
+        }
+        let io = match purpose {
+            Purpose::Request(request, _) => io_of(&request.work, &part, dsync),
+            Purpose::Operation(number) => {
+                let operation = &mut self.operations.pending[*number];
+                let memory = operation.buffer.as_mut().expect("reads and writes have one");
+                match &mut operation.reading {
+                    Some(reading) => {
+                        let (into, offset) = reading.target(memory, part.start);
+                        Io::Read { into: smallvec![Segment::of_mut(into)], offset }
+                    }
+                    None => Io::Write {
+                        segments: smallvec![Segment::of(&memory[part.start as usize..])],
+                        offset: operation.what.offset().expect("writes have one") + part.start,
+                        dsync,
+                    },
+                }
+            }
+        };
+        self.transfers.begin(id, io, file);
+    }
+
+    pub(super) fn on_came_back(&mut self, id: usize, result: io::Result<u64>) {
+        let Some(result) = self.transfers.took(id, result) else { return self.go_on(id) };
+        let Running { file, purpose, .. } = self.transfers.remove(id);
+        let engine = &self.files[file].engine;
+        match purpose {
+            Purpose::Operation(number) => self.on_transferred(number, result),
+            Purpose::Request(request, None) => self.end_request(file, request, result.map(drop)),
+            Purpose::Request(request, Some(flush)) => {
+                let result = result.map(drop);
+                let ended = engine.end_flush(&request.work, flush, &result);
+                match result {
+                    Ok(()) => self.settle_flush(file, request, ended),
+                    failed => self.end_request(file, request, failed),
+                }
+            }
+        }
+    }
+
+    /// A flush succeeded, which is to be believed once those that ran beside it have ended.
+    pub(super) fn settle_flush(&mut self, file: usize, request: Request<Token>, ended: Ended) {
+        let fs = &self.files[file].engine.fs;
+        if fs.is_settled(&ended, self.wakeup.waker()) {
+            let result = fs.believed(Ok(()));
+            self.end_request(file, request, result);
+        } else {
+            self.tasks.settle_later(file, request, ended);
+        }
+    }
+
+    fn end_request(&mut self, file: usize, request: Request<Token>, result: io::Result<()>) {
+        let attached = &mut self.files[file];
+        attached.outstanding -= 1;
+        let result = attached.engine.end_request(request.work, result);
+        self.change(file, |core, out| core.on_completed(request.id, result, out));
+    }
+}
+
+/// A part of the work.
+fn io_of(work: &Work, part: &Range<u64>, dsync: bool) -> Io {
+    match work {
+        Work::Flush => Io::Flush,
+        Work::Write { segments, offset, .. } => {
+            let is_all = *part == (0..work.len());
+            let segments = if is_all { segments.clone() } else { part_of(segments, part) };
+            Io::Write { segments, offset: offset + part.start, dsync }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What a queue is made with. The public builder is `api::queue::QueueOptions`.
+
+use crate::buffer::Pool;
+use std::sync::Arc;
+
+/// The number of operations in flight of the reactor that a process shares; more wait their turn.
+const REACTOR_DEPTH: usize = 1024;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The largest number of operations that are queued, in flight, or finished and not reaped; at least 1.
+    pub depth: usize,
+    /// The number of registered buffers.
+    pub buffers: usize,
+    /// The length of each of them.
+    pub buffer_bytes: usize,
+    /// Whether io_uring may be used.
+    pub io_uring: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { depth: 64, buffers: 0, buffer_bytes: 0, io_uring: true }
+    }
+}
+
+impl Settings {
+    /// Those of the reactor that a process shares.
+    pub fn of_shared_reactor() -> Self {
+        Self { depth: REACTOR_DEPTH, ..Self::default() }
+    }
+
+    pub fn pool(&self) -> Option<Arc<Pool>> {
+        (self.buffers > 0).then(|| Pool::new(self.buffers, self.buffer_bytes))
+    }
+}

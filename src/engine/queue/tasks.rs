@@ -1,0 +1,72 @@
+//! What the cores of its files ask of a queue, until it comes to it.
+
+use crate::engine::core::{Call, Request};
+use crate::engine::process::Ended;
+use crate::engine::token::Token;
+use crate::engine::waiter::Task;
+use std::collections::VecDeque;
+
+/// See the module. Each with the number of its file.
+#[derive(Debug, Default)]
+pub(super) struct Tasks {
+    due: VecDeque<(usize, Task)>,
+    /// Calls to send a group out wait until those who are told meanwhile had a chance to join it.
+    holds_calls: bool,
+    held_calls: VecDeque<(usize, Task)>,
+    /// Flushes that succeeded, while some that ran beside them are still out.
+    settling: Vec<(usize, Request<Token>, Ended)>,
+    /// Files whose grower found no thread.
+    to_grow: Vec<usize>,
+}
+
+impl Tasks {
+    pub fn push(&mut self, file: usize, task: Task) {
+        self.due.push_back((file, task));
+    }
+
+    pub fn next(&mut self) -> Option<(usize, Task)> {
+        self.due.pop_front()
+    }
+
+    pub fn hold_calls(&mut self, holds: bool) {
+        self.holds_calls = holds;
+    }
+
+    /// Makes due what was held, unless it is to be held still.
+    pub fn release_calls(&mut self) {
+        if !self.holds_calls {
+            self.due.append(&mut self.held_calls);
+        }
+    }
+
+    /// Puts a call aside if such are held and others may come to join it. Gives back what is to be done now.
+    pub fn hold(&mut self, file: usize, task: Task, others_may_come: bool) -> Option<Task> {
+        if self.holds_calls && others_may_come && matches!(task, Task::Call(Call::Extend)) {
+            self.held_calls.push_back((file, task));
+            return None;
+        }
+        Some(task)
+    }
+
+    /// Keeps a flush until those beside it have ended.
+    pub fn settle_later(&mut self, file: usize, request: Request<Token>, ended: Ended) {
+        self.settling.push((file, request, ended));
+    }
+
+    pub fn take_settling(&mut self) -> Vec<(usize, Request<Token>, Ended)> {
+        std::mem::take(&mut self.settling)
+    }
+
+    pub fn any_settling(&self) -> bool {
+        !self.settling.is_empty()
+    }
+
+    /// The file is to be grown by this queue.
+    pub fn grow(&mut self, file: usize) {
+        self.to_grow.push(file);
+    }
+
+    pub fn next_to_grow(&mut self) -> Option<usize> {
+        self.to_grow.pop()
+    }
+}

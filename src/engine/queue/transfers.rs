@@ -1,0 +1,209 @@
+//! The transfers of a queue: those in its ring, and those that plain calls performed.
+
+use super::files::Attached;
+use crate::backend::ring::{Bell, Division, Io, Ring};
+#[cfg(any(test, feature = "sim"))]
+use crate::backend::sim::ring::SimRing;
+use crate::backend::striped::{Gather, Split};
+use crate::backend::uring::Uring;
+use crate::buffer::Pool;
+use crate::engine::abort::AbortOnPanic;
+use crate::engine::core::Request;
+use crate::engine::io::Transfer;
+use crate::engine::process::Flushing;
+use crate::engine::token::Token;
+#[cfg(any(test, feature = "sim"))]
+use crate::sync::is_simulated;
+use slab::Slab;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Once};
+
+/// A request to a member has the number of its transfer, and above that its own.
+const PART_SHIFT: u32 = 32;
+
+/// Bytes on their way, or a flush.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub file: usize,
+    pub purpose: Purpose,
+    pub transfer: Transfer,
+    /// What its requests to several members came to so far.
+    gather: Option<Gather>,
+}
+
+#[derive(Debug)]
+pub(super) enum Purpose {
+    /// An operation of which the core knows nothing.
+    Operation(usize),
+    /// A request of the core, with the flush that it is or carries.
+    Request(Request<Token>, Option<Flushing>),
+}
+
+impl Running {
+    pub fn new(file: usize, purpose: Purpose, transfer: Transfer) -> Self {
+        Self { file, purpose, transfer, gather: None }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Transfers {
+    ring: Option<Box<dyn Ring>>,
+    running: Slab<Running>,
+    /// Calls that came back at once.
+    performed: VecDeque<(usize, io::Result<u64>)>,
+    /// The number of requests pushed into the ring since it was entered.
+    pushed: usize,
+}
+
+impl Transfers {
+    pub fn new(ring: Option<Box<dyn Ring>>) -> Self {
+        Self { ring, running: Slab::new(), performed: VecDeque::new(), pushed: 0 }
+    }
+
+    pub fn has_ring(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    pub fn uses_ring(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.is_usable())
+    }
+
+    /// The ring, for the files that it works on.
+    pub fn ring(&mut self) -> &mut Option<Box<dyn Ring>> {
+        &mut self.ring
+    }
+
+    pub fn len(&self) -> usize {
+        self.running.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Whether requests were pushed since the ring was entered.
+    pub fn any_pushed(&self) -> bool {
+        self.pushed > 0
+    }
+
+    /// Whether there are more than were pushed since the ring was entered.
+    pub fn any_entered(&self) -> bool {
+        self.running.len() > self.pushed
+    }
+
+    /// Whether one of them is a flush, or carries one.
+    pub fn any_flushes(&self) -> bool {
+        let flushes = |running: &Running| matches!(running.purpose, Purpose::Request(_, Some(_)));
+        self.running.iter().any(|(_, running)| flushes(running))
+    }
+
+    /// Hands over what was pushed, and waits until so many requests came back; with 1, or until the bell rings.
+    pub fn enter(&mut self, wanted: usize) {
+        if let Some(ring) = &mut self.ring {
+            // The kernel would have the buffers that unwinding gives back.
+            let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
+            ring.enter(wanted).expect("the kernel loses no completion");
+            self.pushed = 0;
+        }
+    }
+
+    pub fn insert(&mut self, running: Running) -> usize {
+        self.running.insert(running)
+    }
+
+    pub fn get(&self, id: usize) -> &Running {
+        &self.running[id]
+    }
+
+    pub fn remove(&mut self, id: usize) -> Running {
+        self.running.remove(id)
+    }
+
+    /// The call of a transfer came back. Returns what the transfer came to, or nothing if the rest is to be moved.
+    pub fn took(&mut self, id: usize, result: io::Result<u64>) -> Option<io::Result<u64>> {
+        self.running[id].transfer.took(result)
+    }
+
+    /// Begins the next call of a transfer: in the ring if that can work on the file, or at once.
+    pub fn begin(&mut self, id: usize, io: Io, file: &Attached) {
+        let backend = &*file.engine.backend;
+        let ring = self.ring.as_mut().filter(|ring| ring.is_usable());
+        let slots = &file.slots[..];
+        let (ring, division) = match ring {
+            Some(ring) if !slots.is_empty() => (ring, backend.divide(io)),
+            _ => return self.performed.push_back((id, io.perform(backend))),
+        };
+        match division {
+            Division::Whole(io) => {
+                ring.push(slots[0], id as u64, io);
+                self.pushed += 1;
+            }
+            Division::Parts(Split { parts, gather }) => {
+                self.pushed += parts.len();
+                for (part, (member, io)) in parts.into_iter().enumerate() {
+                    ring.push(slots[member], id as u64 | (part as u64) << PART_SHIFT, io);
+                }
+                self.running[id].gather = Some(gather);
+            }
+            Division::Call(io) => self.performed.push_back((id, io.perform(backend))),
+        }
+    }
+
+    /// The next call of a transfer is performed already.
+    pub fn performed(&mut self, id: usize, result: io::Result<u64>) {
+        self.performed.push_back((id, result));
+    }
+
+    /// The next transfer whose call came back.
+    pub fn next(&mut self) -> Option<(usize, io::Result<u64>)> {
+        while let Some((id, result)) = self.ring.as_mut().and_then(|ring| ring.next()) {
+            let (id, part) = (id as u32 as usize, (id >> PART_SHIFT) as usize);
+            let Some(gather) = &mut self.running[id].gather else { return Some((id, result)) };
+            if let Some(result) = gather.took(part, result) {
+                self.running[id].gather = None;
+                return Some((id, result));
+            }
+        }
+        self.performed.pop_front()
+    }
+
+    /// In the child of a fork: the parent goes on with them.
+    pub fn disown(&mut self) {
+        self.pushed = 0;
+        self.running.clear();
+    }
+
+    /// In the child of a fork: the parent has the same ring, and the kernel its memory.
+    pub fn forget_ring(&mut self) {
+        std::mem::forget(self.ring.take());
+    }
+}
+
+/// The kernel's ring if it may be used (in a simulation, a simulated one), or the reason in the log, once; and the bell
+/// to wake the queue with.
+pub(super) fn ring(
+    depth: usize,
+    pool: Option<&Arc<Pool>>,
+    may_use_io_uring: bool,
+) -> (Option<Box<dyn Ring>>, Arc<Bell>) {
+    static SAID: Once = Once::new();
+    #[cfg(any(test, feature = "sim"))]
+    if may_use_io_uring && is_simulated() {
+        let bell = Arc::<Bell>::default();
+        return (Some(Box::new(SimRing::new(bell.clone()))), bell);
+    }
+    if !may_use_io_uring {
+        return (None, Arc::default());
+    }
+    match Uring::new(depth, pool.cloned()) {
+        Ok((ring, bell)) => (Some(Box::new(ring)), bell),
+        Err(error) => {
+            SAID.call_once(|| {
+                log::warn!("dioxide: no io_uring here ({error}); queues make plain calls, one at a time")
+            });
+            (None, Arc::default())
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! A read-only handle, with a descriptor of its own. Whoever writes the file may be this process, another one, or
+//! nobody, and that may change at any time: each call finds out.
+
+use crate::backend::{Backend, Stamps};
+use crate::engine::process::{FileSystems, Process};
+use crate::engine::registry::Key;
+use crate::engine::{self, Engine, FileProps, Parts, recover};
+use crate::error::{Error, Operation, Result};
+use crate::os_error;
+use crate::rules::growth::GrowthConfig;
+use crate::rules::marker::Marker;
+use crate::rules::policy::GROWTH_CAP_DEFAULT_BYTES;
+use crate::rules::recovery::{Recovery, Verdict};
+use crate::sync::{Mutex, OnceLock};
+use crate::sys::probe::{Alignment, Facts};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+/// How often a read is repeated because the file may have become shorter under it, before it fails.
+const READS_MAX: u32 = 100;
+
+/// How often a read is repeated because a file without a marker changed under it.
+const UNMARKED_READS_MAX: u32 = 3;
+
+/// What a reader knew of the file when it began to read.
+#[derive(Debug)]
+struct View {
+    marker: Option<Vec<u8>>,
+    /// All below was written.
+    len: u64,
+    /// As it was then. Meant only where no marker of its own shows changes.
+    stamps: Stamps,
+}
+
+/// What happened to a file while it was read.
+#[derive(Debug, PartialEq)]
+enum Since {
+    /// Nothing below the end became shorter.
+    OnlyGrowth,
+    /// It has no marker of its own, as before, and something changed.
+    UnmarkedChange,
+    /// It may have become shorter, and have been grown again.
+    PerhapsTruncation,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    backend: Arc<dyn Backend>,
+    path: Arc<Path>,
+    facts: Facts,
+    /// By which an engine of this process is found.
+    key: Key,
+    process: &'static Process,
+    /// The length last found, and the marker it was found with: as long as that one stands, the file only grows.
+    known: Mutex<Option<(Vec<u8>, u64)>>,
+    /// What queues read a device by.
+    of_device: OnceLock<Arc<Engine>>,
+}
+
+impl Reader {
+    pub fn new(
+        backend: Arc<dyn Backend>,
+        path: Arc<Path>,
+        facts: Facts,
+        key: Key,
+        process: &'static Process,
+    ) -> Self {
+        Self { backend, path, facts, key, process, known: Mutex::default(), of_device: OnceLock::default() }
+    }
+
+    pub fn another(&self) -> Self {
+        Self::new(self.backend.clone(), self.path.clone(), self.facts.clone(), self.key, self.process)
+    }
+
+    pub fn alignment(&self) -> Alignment {
+        self.facts.alignment
+    }
+
+    pub fn path(&self) -> &Arc<Path> {
+        &self.path
+    }
+
+    pub fn len(&self) -> Result<u64> {
+        if let Some(engine) = self.engine() {
+            return Ok(engine.len());
+        }
+        self.find(u64::MAX).map(|view| view.len).map_err(|error| self.error(Operation::Len, &error))
+    }
+
+    pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        if let Some(engine) = self.engine() {
+            let result = engine.read_at(into, offset);
+            // If it was closed meanwhile, another process may have cut what it still thought to be there.
+            if self.is_beside(&engine) {
+                return result;
+            }
+        }
+        self.read_beside_others(into, offset)
+    }
+
+    /// Whether this process still writes the file with this engine.
+    pub fn is_beside(&self, engine: &Arc<Engine>) -> bool {
+        self.engine().is_some_and(|now| Arc::ptr_eq(&now, engine))
+    }
+
+    /// Reads what this process does not write.
+    pub fn read_beside_others(&self, into: &mut [u8], offset: u64) -> Result<usize> {
+        let fail = |kind| Error::new(Operation::Read, &self.path, Some(offset), kind);
+        let read = self.read_by_marker(into, offset);
+        read.map(|read| read as usize).map_err(|error| fail(os_error::kind(&error)))
+    }
+
+    /// The engine of the file, if this process writes it right now: it knows the length exactly, and keeps reads and
+    /// cuts apart.
+    pub fn engine(&self) -> Option<Arc<Engine>> {
+        let writable_here = self.process.is_current() && !self.facts.is_device;
+        writable_here.then(|| self.process.registry.find(self.key)).flatten()
+    }
+
+    /// An engine that does nothing but read, if this is a device: whoever writes it, its length is fixed.
+    pub fn engine_of_device(&self) -> Option<Arc<Engine>> {
+        let alignment = self.facts.alignment;
+        let parts = || Parts {
+            backend: self.backend.clone(),
+            path: self.path.clone(),
+            process: self.process,
+            fs: FileSystems::default(),
+            props: FileProps::of(&self.facts),
+            alignment,
+            // A device does not grow.
+            growth_config: GrowthConfig::new(GROWTH_CAP_DEFAULT_BYTES, None, alignment.append, false),
+            recovery: Recovery::clean(self.facts.len),
+            held: None,
+        };
+        let readable_here = self.process.is_current() && self.facts.is_device;
+        readable_here.then(|| self.of_device.get_or_init(|| Arc::new(Engine::new(parts()))).clone())
+    }
+
+    /// Reads what another process may be writing, and even truncating. A read under which the file became shorter may
+    /// hold zeros of space that was grown again, so it is repeated. Growth harms nothing, and beside a fast writer
+    /// there is always some: the count in the marker tells the two apart. With a file that is truncated all the time
+    /// the read fails in the end, by EAGAIN.
+    ///
+    /// A file without a marker was not grown. Within one read another process may grow it, and take growth and marker
+    /// back. Such a life takes several syncs, so it does not fit into several reads in a row without being seen. A
+    /// change in each of them, and never a marker, is a program that writes without growth. (Before Linux 6.13 a change
+    /// within a tick of the clock is not seen.)
+    fn read_by_marker(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
+        let wanted_end = offset.saturating_add(into.len() as u64);
+        let mut unmarked_reads = 0;
+        for _ in 0..READS_MAX {
+            let view = self.find(wanted_end)?;
+            let read = engine::read_up_to(&*self.backend, into, offset, view.len, self.facts.alignment);
+            match (self.since(&view)?, read) {
+                // It became shorter, perhaps under the marker that announces it, or by another program.
+                (_, Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof && !self.facts.is_device => {
+                    self.forget();
+                    unmarked_reads = 0;
+                }
+                (Since::OnlyGrowth, read) => return read,
+                (Since::UnmarkedChange, Ok(read)) if unmarked_reads == UNMARKED_READS_MAX => return Ok(read),
+                (Since::UnmarkedChange, Ok(_)) => unmarked_reads += 1,
+                (_, Err(error)) => return Err(error),
+                (Since::PerhapsTruncation, Ok(_)) => unmarked_reads = 0,
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::EAGAIN))
+    }
+
+    fn since(&self, view: &View) -> io::Result<Since> {
+        Ok(match (&view.marker, self.read_marker()?) {
+            _ if self.facts.is_device => Since::OnlyGrowth,
+            (Some(before), Some(now))
+                if self.is_own(before) && (*before == now || only_grew(before, &now)) =>
+            {
+                Since::OnlyGrowth
+            }
+            // A marker that is not the file's own stays as it is, whatever becomes of the file.
+            (before, now) if *before == now && !before.as_ref().is_some_and(|marker| self.is_own(marker)) => {
+                match self.backend.stamps()? == view.stamps {
+                    true => Since::OnlyGrowth,
+                    false => Since::UnmarkedChange,
+                }
+            }
+            _ => Since::PerhapsTruncation,
+        })
+    }
+
+    /// The length; or, to spare the look at the extents, any length known to be written that is `enough`.
+    fn find(&self, enough: u64) -> io::Result<View> {
+        if self.facts.is_device {
+            return Ok(View { marker: None, len: self.facts.len, stamps: Stamps::new() });
+        }
+        if let Some((known, len)) = self.known().filter(|(_, len)| *len >= enough)
+            && self.read_marker()?.as_ref() == Some(&known)
+        {
+            return Ok(View { marker: Some(known), len, stamps: Stamps::new() });
+        }
+        // Before the look: what changes meanwhile counts as a change since.
+        let stamps = self.backend.stamps()?;
+        let (marker, found) = recover::look(&*self.backend, self.facts.identity)?;
+        let len = match found.verdict {
+            Verdict::Cut => found.ceiling,
+            Verdict::Undecided => found.floor,
+            Verdict::Doubtful(_) if found.floor < found.ceiling => found.floor,
+            Verdict::Clean | Verdict::Foreign | Verdict::Doubtful(_) => found.physical_size,
+        };
+        self.learn(marker.clone().filter(|marker| self.is_own(marker)).map(|marker| (marker, len)));
+        Ok(View { marker, len, stamps })
+    }
+
+    /// Whether a marker speaks of this file. It may be unreadable, or have come with a copy.
+    fn is_own(&self, marker: &[u8]) -> bool {
+        recover::is_of(marker, self.facts.identity)
+    }
+
+    fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {
+        if self.facts.is_device { Ok(None) } else { self.backend.read_marker() }
+    }
+
+    /// In the child of a fork a thread that is not there may hold the lock for ever.
+    fn known(&self) -> Option<(Vec<u8>, u64)> {
+        self.process.is_current().then(|| self.known.lock().clone()).flatten()
+    }
+
+    fn learn(&self, known: Option<(Vec<u8>, u64)>) {
+        if self.process.is_current() {
+            *self.known.lock() = known;
+        }
+    }
+
+    fn forget(&self) {
+        self.learn(None);
+    }
+
+    fn error(&self, operation: Operation, error: &io::Error) -> Error {
+        Error::new(operation, &self.path, None, os_error::kind(error))
+    }
+}
+
+/// Whether two markers of a file say that it only grew between them.
+fn only_grew(before: &[u8], now: &[u8]) -> bool {
+    let marker = |bytes| Marker::decode(bytes).ok();
+    marker(before).zip(marker(now)).is_some_and(|(before, now)| before.only_grew_until(&now))
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if let Some(engine) = self.of_device.get() {
+            engine.close();
+        }
+    }
+}
+
+impl AsFd for Reader {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.backend.descriptor()
+    }
+}

@@ -1,0 +1,81 @@
+//! The one builder from a file that is open, locked and in order to its engine.
+
+use super::request::OpenRequest;
+use crate::backend::Backend;
+use crate::engine::process::{FileSystems, Process};
+use crate::engine::{Engine, FileProps, Parts};
+use crate::rules::growth::GrowthConfig;
+use crate::rules::marker::{Marker, Prepared};
+use crate::rules::recovery::Recovery;
+use crate::sys::probe::Facts;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How the space ahead of the end is prepared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    prepared: Option<Prepared>,
+    overwrites_in_place: bool,
+}
+
+impl Ahead {
+    /// A file that does not grow ahead.
+    pub const NONE: Self = Self { prepared: None, overwrites_in_place: false };
+
+    /// A held marker decides, whatever is asked for: the file must not grow but as it announces. Without one `possible`
+    /// says what was asked for and can be done. `overwrites_in_place` is asked with the result.
+    pub fn new(
+        held: Option<&Marker>,
+        possible: impl FnOnce() -> Option<Prepared>,
+        overwrites_in_place: impl FnOnce(Option<Prepared>) -> bool,
+    ) -> Self {
+        let prepared = held.map_or_else(possible, |marker| Some(marker.prepared));
+        Self { prepared, overwrites_in_place: overwrites_in_place(prepared) }
+    }
+}
+
+/// See the module.
+pub(crate) struct Build<'a> {
+    pub request: &'a OpenRequest,
+    pub process: &'static Process,
+    pub path: &'a Arc<Path>,
+    pub fs: FileSystems,
+    pub facts: &'a Facts,
+    pub ahead: Ahead,
+    /// The first epoch of markers.
+    pub epoch: u32,
+    pub recovery: Recovery,
+    /// The marker that stays, when only the caller can tell where the file ends.
+    pub held: Option<Marker>,
+}
+
+impl Build<'_> {
+    pub fn engine(self, backend: Arc<dyn Backend>) -> Engine {
+        let Self { request, facts, ahead, .. } = self;
+        let Ahead { prepared, overwrites_in_place } = ahead;
+        let unit_bytes = facts.alignment.append;
+        let is_zeroed = prepared == Some(Prepared::Zeroed);
+        Engine::new(Parts {
+            backend,
+            path: self.path.clone(),
+            process: self.process,
+            fs: self.fs,
+            props: FileProps {
+                tail: request.tail,
+                prepared,
+                overwrites_in_place,
+                epoch: self.epoch,
+                ..FileProps::of(facts)
+            },
+            alignment: facts.alignment,
+            growth_config: GrowthConfig::new(
+                request.growth_cap_bytes,
+                request.capacity_bytes,
+                unit_bytes,
+                is_zeroed,
+            ),
+            recovery: self.recovery,
+            held: self.held,
+        })
+    }
+}

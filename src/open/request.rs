@@ -1,0 +1,40 @@
+//! What a file is to be opened with: access, durability and growth. Plain values; the public builder is
+//! `api::options::OpenOptions`, which documents each.
+
+use crate::rules::policy::{Durability, GROWTH_CAP_DEFAULT_BYTES, Growth, Tail};
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenRequest {
+    pub write: bool,
+    pub create: bool,
+    pub create_new: bool,
+    pub truncate: bool,
+    /// Permission bits of a created file, before the umask.
+    pub mode: u32,
+    pub durability: Durability,
+    pub growth: Growth,
+    pub growth_cap_bytes: u64,
+    pub capacity_bytes: Option<u64>,
+    pub tail: Tail,
+    /// The smallest number of the file's descriptors.
+    pub descriptor_min: u32,
+}
+
+impl Default for OpenRequest {
+    fn default() -> Self {
+        Self {
+            write: false,
+            create: false,
+            create_new: false,
+            truncate: false,
+            mode: 0o666,
+            durability: Durability::default(),
+            growth: Growth::default(),
+            growth_cap_bytes: GROWTH_CAP_DEFAULT_BYTES,
+            capacity_bytes: None,
+            tail: Tail::default(),
+            descriptor_min: 0,
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The marker: what a file that grew ahead says of itself, so that a crash can be undone. Encoding only.
+//!
+//! It stands in the extended attribute `user.dioxide` from before the first growth until after the
+//! cut at close. 64 bytes, little-endian: magic `dioxide`, version u8; growth u8, mode u8, recycled u8,
+//! truncations u8 (version 2; zero in version 1), birth time nanoseconds u32; inode u64; birth time seconds i64; base
+//! u64; grown_from u64; grown_to u64; epoch u32, CRC-32 of the 60 bytes before it. 64 is the most that fits beside an
+//! ext4 inode of 256 bytes, so writing the marker needs no block, even on a full disk.
+
+/// The name of the extended attribute.
+pub const NAME: &str = "user.dioxide";
+
+const MAGIC: &[u8; 7] = b"dioxide";
+/// The first one, without a count of truncations.
+const VERSION_UNCOUNTED: u8 = 1;
+const VERSION: u8 = 2;
+const LEN: usize = 64;
+
+/// What tells a file from a copy of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Inode number.
+    pub inode: u64,
+    /// Birth time: seconds, then nanoseconds.
+    pub birth_time: (i64, u32),
+}
+
+/// What the space ahead looks like on disk before anything is written to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prepared {
+    /// Allocated: the file system knows which blocks were written.
+    Unwritten,
+    /// Filled with zeros: the file system knows nothing.
+    Zeroed,
+}
+
+/// What kinds of write have extended the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Appends only: the written part is contiguous, and ends at the first gap.
+    AppendOnly,
+    /// Positional writes too: holes are meant, and the last written extent is the end.
+    Positional,
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marker {
+    /// The file that it speaks of.
+    pub identity: Identity,
+    /// How the space ahead was prepared.
+    pub prepared: Prepared,
+    /// What extended the file.
+    pub mode: Mode,
+    /// Part of what lies above the base is what the file held before it was recycled.
+    pub recycled: bool,
+    /// Recovery never cuts below this end.
+    pub base: u64,
+    /// The physical size before the growth that this marker announces, rounded up to a block. Nobody of ours
+    /// writes above it while this marker stands.
+    pub grown_from: u64,
+    /// The physical size after it.
+    pub grown_to: u64,
+    /// Different for each marker of a file. Markers that one writer sets in one life of the file count up.
+    pub epoch: u32,
+    /// Counted in that life, modulo 256: markers that announce that the file begins anew, and, twice each, those that
+    /// announce that it becomes shorter. Readers tell growth from truncation by it. Not counted in markers of version
+    /// 1.
+    pub truncations: Option<u8>,
+}
+
+/// As many epochs after a marker, the count of truncations may have come round.
+const COUNT_MODULUS: u32 = 1 << 8;
+
+impl Marker {
+    /// Whether the extents of the file tell what was written above the base. Zeros and old content look written as
+    /// well.
+    pub fn extents_tell(&self) -> bool {
+        self.prepared == Prepared::Unwritten && !self.recycled
+    }
+
+    /// Whether the file certainly only grew from the time of this marker to that of a later one. Each count takes an
+    /// epoch of its own, so it is believed over fewer epochs than it takes to come round. Another life of the file
+    /// has epochs anywhere else.
+    pub fn only_grew_until(&self, later: &Self) -> bool {
+        let is_near = later.epoch.wrapping_sub(self.epoch) < COUNT_MODULUS;
+        is_near
+            && self.identity == later.identity
+            && self.truncations.is_some()
+            && self.truncations == later.truncations
+    }
+
+    /// The same marker as the next one, to announce a truncation.
+    pub fn before_truncation(self) -> Self {
+        let truncations = self.truncations.map(|count| count.wrapping_add(1));
+        Self { epoch: self.epoch.wrapping_add(1), truncations, ..self }
+    }
+
+    /// The bytes of the attribute.
+    pub fn encode(&self) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        bytes[0..7].copy_from_slice(MAGIC);
+        bytes[7] = if self.truncations.is_some() { VERSION } else { VERSION_UNCOUNTED };
+        bytes[8] = matches!(self.prepared, Prepared::Zeroed) as u8;
+        bytes[9] = matches!(self.mode, Mode::Positional) as u8;
+        bytes[10] = self.recycled as u8;
+        bytes[11] = self.truncations.unwrap_or(0);
+        bytes[12..16].copy_from_slice(&self.identity.birth_time.1.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.identity.inode.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.identity.birth_time.0.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.base.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.grown_from.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.grown_to.to_le_bytes());
+        bytes[56..60].copy_from_slice(&self.epoch.to_le_bytes());
+        let crc = crc32fast::hash(&bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// What the bytes of an attribute say, or in words why they say nothing.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let bytes: &[u8; LEN] =
+            bytes.try_into().map_err(|_| format!("marker of {} bytes, not {LEN}", bytes.len()))?;
+        if &bytes[0..7] != MAGIC {
+            return Err("marker without its magic".into());
+        }
+        if crc32fast::hash(&bytes[..60]).to_le_bytes() != bytes[60..] {
+            return Err("marker with a wrong checksum".into());
+        }
+        let truncations = match bytes[7] {
+            VERSION_UNCOUNTED => None,
+            VERSION => Some(bytes[11]),
+            newer => return Err(format!("marker of version {newer}, this is version {VERSION}")),
+        };
+        Ok(Self {
+            identity: Identity {
+                inode: u64::from_le_bytes(field(bytes, 16)),
+                birth_time: (i64::from_le_bytes(field(bytes, 24)), u32::from_le_bytes(field(bytes, 12))),
+            },
+            prepared: if bytes[8] == 0 { Prepared::Unwritten } else { Prepared::Zeroed },
+            mode: if bytes[9] == 0 { Mode::AppendOnly } else { Mode::Positional },
+            recycled: bytes[10] != 0,
+            base: u64::from_le_bytes(field(bytes, 32)),
+            grown_from: u64::from_le_bytes(field(bytes, 40)),
+            grown_to: u64::from_le_bytes(field(bytes, 48)),
+            epoch: u32::from_le_bytes(field(bytes, 56)),
+            truncations,
+        })
+    }
+}
+
+fn field<const N: usize>(bytes: &[u8; LEN], at: usize) -> [u8; N] {
+    bytes[at..at + N].try_into().expect("a field lies inside the marker")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample() -> Marker {
+        Marker {
+            identity: Identity { inode: 77, birth_time: (-5, 999_999_999) },
+            prepared: Prepared::Zeroed,
+            mode: Mode::Positional,
+            recycled: true,
+            base: 4096,
+            grown_from: 8192,
+            grown_to: 1 << 40,
+            epoch: 7,
+            truncations: Some(255),
+        }
+    }
+
+    #[test]
+    fn decodes_what_it_encodes() {
+        assert_eq!(Marker::decode(&sample().encode()), Ok(sample()));
+    }
+
+    fn with_version(version: u8) -> [u8; LEN] {
+        let mut bytes = sample().encode();
+        bytes[7] = version;
+        bytes[11] = 0;
+        let crc = crc32fast::hash(&bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_marker_of_the_first_version_is_read_and_a_newer_one_is_refused() {
+        let uncounted = Marker { truncations: None, ..sample() };
+        assert_eq!(Marker::decode(&with_version(1)), Ok(uncounted));
+        assert_eq!(uncounted.encode(), with_version(1));
+        let why = Marker::decode(&with_version(3)).expect_err("nothing is known of it");
+        assert_eq!(why, "marker of version 3, this is version 2");
+    }
+
+    /// Every history of up to 600 markers in which the truncations come at equal distances, and each pair of its
+    /// markers.
+    #[test]
+    fn truncation_is_never_taken_for_growth() {
+        for (distance, first_epoch) in
+            [(1, 0), (2, u32::MAX - 100), (3, 7), (100, 1), (255, 0), (256, 9), (1000, 0)]
+        {
+            let count = |n: u32| n / distance;
+            let at = |n: u32| Marker {
+                epoch: first_epoch.wrapping_add(n),
+                truncations: Some(count(n) as u8),
+                ..sample()
+            };
+            for (n, later) in (0..600u32).flat_map(|n| (n..600).map(move |later| (n, later))) {
+                let grew = at(n).only_grew_until(&at(later));
+                assert_eq!(grew, count(n) == count(later) && later - n < 256, "{distance}: {n}, {later}");
+                assert!(n == later || !at(later).only_grew_until(&at(n)), "back from {later} to {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_marker_that_announces_a_truncation_is_no_growth() {
+        assert!(sample().only_grew_until(&sample()));
+        assert!(!sample().only_grew_until(&sample().before_truncation()));
+    }
+
+    #[test]
+    fn without_a_count_or_in_another_file_nothing_is_certain() {
+        let uncounted = Marker { truncations: None, ..sample() };
+        assert!(!uncounted.only_grew_until(&uncounted));
+        let another = Marker { identity: Identity { inode: 78, ..sample().identity }, ..sample() };
+        assert!(!sample().only_grew_until(&another));
+    }
+
+    #[test]
+    fn any_flipped_bit_is_noticed() {
+        let good = sample().encode();
+        for bit in 0..good.len() * 8 {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Marker::decode(&bad).is_err(), "bit {bit}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            prop_assert!(Marker::decode(&bytes).is_err());
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Signals and the threads of the library.
+
+use std::mem::MaybeUninit;
+
+/// Signals that a thread brings on itself: one that is blocked then ends the process without asking its handler.
+const OF_THE_THREAD: [libc::c_int; 7] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
+
+/// Does `work` while no signal from outside reaches this thread: threads that it starts inherit that.
+pub(crate) fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
+    let mut all = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: both are filled before they are read, and this thread gets back what it had.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        for signal in OF_THE_THREAD {
+            libc::sigdelset(all.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        let result = work();
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+        result
+    }
+}

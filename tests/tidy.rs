@@ -1,0 +1,408 @@
+//! The layout of `src`: a module imports only from its own row or from a row below, and no line is too long.
+//!
+//! `ROWS` is the table. A `use` or an inline path that names a module of a row above fails with its file and line, and so
+//! does a path through a re-export of `lib.rs`. Test modules may import anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+/// The longest line, in characters.
+const COLUMNS_MAX: usize = 120;
+
+/// The modules of the crate, from the top.
+const ROWS: &[&[&str]] = &[
+    &["api", "ledger"],
+    &["ext"],
+    &["open"],
+    &["engine"],
+    &["backend"],
+    &["sys"],
+    // Below `backend`: backends and engine speak of extents, limits and refusals.
+    &["rules"],
+    &["buffer"],
+    &["sync"],
+    &["error", "os_error", "stats", "text"],
+];
+
+/// The modules of the engine, from the top. `mod` is `engine/mod.rs`: the engine of one file.
+const ENGINE_ROWS: &[&[&str]] = &[
+    &["reactor"],
+    &["grower"],
+    &["exclusive"],
+    &["queue"],
+    &["handle"],
+    &["reader"],
+    &["registry"],
+    &["mod"],
+    &["process"],
+    &["token"],
+    &["inbox"],
+    &["waiter"],
+    &["packing", "reading"],
+    &["io"],
+    &["core"],
+    &["recover"],
+    &["truncate"],
+    &["abort"],
+];
+
+/// The arrows of the engine that run up, and why.
+const ENGINE_UPWARD: &[(&str, &str, &str)] = &[
+    ("waiter", "token", "a request that a waiter is given names its owner, which may be a waiter"),
+    ("process", "registry", "the process has the open files, and each has its process"),
+    ("process", "reactor", "the process has the shared reactor, and each reactor has its process"),
+    ("mod", "reactor", "a file waits at its end until the reactors that work on it let go"),
+    ("mod", "queue", "a thread finishes what its own queues began before it waits for others"),
+    ("queue", "reactor", "a file is told of the reactor whose queue works on it"),
+];
+
+/// A source file: its path, and what it says.
+type Source = (String, String);
+
+/// A path in a source: its line, and the module and item that it names, from the root of the crate.
+type Named = (usize, Vec<String>);
+
+fn sources() -> Vec<Source> {
+    let mut found = Vec::new();
+    collect(Path::new(env!("CARGO_MANIFEST_DIR")), "src", &mut found);
+    assert!(found.len() > 50, "the sources are in src");
+    found
+}
+
+fn collect(root: &Path, dir: &str, into: &mut Vec<Source>) {
+    for entry in fs::read_dir(root.join(dir)).expect("a directory") {
+        let entry = entry.expect("an entry");
+        let path = format!("{dir}/{}", entry.file_name().to_str().expect("a name in UTF-8"));
+        if entry.path().is_dir() {
+            collect(root, &path, into);
+        } else if path.ends_with(".rs") {
+            into.push((path, fs::read_to_string(entry.path()).expect("a text")));
+        }
+    }
+}
+
+/// The module of a file: empty for `lib.rs`.
+fn module_of(path: &str) -> Vec<String> {
+    let path = path.trim_start_matches("src/").trim_end_matches(".rs");
+    let segments = path.split('/').map(String::from);
+    segments.filter(|segment| segment != "mod" && segment != "lib").collect()
+}
+
+// --- the text -----------------------------------------------------------------------------------------
+
+/// The text with spaces in place of comments and literals.
+fn code_of(text: &str) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let mut code = String::with_capacity(text.len());
+    let mut at = 0;
+    while at < chars.len() {
+        let end = literal_end(&chars, at);
+        if end == at {
+            code.push(chars[at]);
+            at += 1;
+        }
+        while at < end {
+            code.push(if chars[at] == '\n' { '\n' } else { ' ' });
+            at += 1;
+        }
+    }
+    code
+}
+
+/// Where the comment or literal ends that begins here; `at` if none does.
+fn literal_end(chars: &[char], at: usize) -> usize {
+    let is = |offset: usize, wanted: char| chars.get(at + offset) == Some(&wanted);
+    let is_word = |index: usize| chars.get(index).is_some_and(|c| c.is_alphanumeric() || *c == '_');
+    let find = |from: usize, wanted: &[char]| {
+        let rest = chars.get(from..).unwrap_or_default();
+        rest.windows(wanted.len())
+            .position(|window| window == wanted)
+            .map_or(chars.len(), |found| from + found)
+    };
+    match chars[at] {
+        '/' if is(1, '/') => find(at, &['\n']),
+        '/' if is(1, '*') => (find(at + 2, &['*', '/']) + 2).min(chars.len()),
+        'r' if (is(1, '"') || is(1, '#')) && !(at > 0 && is_word(at - 1)) => {
+            let hashes = chars[at + 1..].iter().take_while(|c| **c == '#').count();
+            if !is(1 + hashes, '"') {
+                return at;
+            }
+            let end: Vec<char> = std::iter::once('"').chain(std::iter::repeat_n('#', hashes)).collect();
+            (find(at + 2 + hashes, &end) + end.len()).min(chars.len())
+        }
+        '"' => {
+            let mut end = at + 1;
+            while end < chars.len() && chars[end] != '"' {
+                end += if chars[end] == '\\' { 2 } else { 1 };
+            }
+            (end + 1).min(chars.len())
+        }
+        '\'' if is(1, '\\') => (find(at + 3, &['\'']) + 1).min(chars.len()),
+        '\'' if is(2, '\'') => at + 3,
+        _ => at,
+    }
+}
+
+/// The code with spaces in place of test modules, and the names of the test modules that are files.
+fn without_tests(code: &str) -> (String, Vec<String>) {
+    let mut rest = code.to_string();
+    let mut files = Vec::new();
+    for attribute in ["#[cfg(test)]", "#[cfg(all(test,"] {
+        let mut from = 0;
+        while let Some(found) = rest[from..].find(attribute).map(|found| from + found) {
+            from = found + attribute.len();
+            let item_at = found + rest[found..].find(']').expect("the end of an attribute") + 1;
+            let item = rest[item_at..].trim_start();
+            // More attributes may follow.
+            let item = item.split_once("mod ").filter(|(before, _)| {
+                before.split_whitespace().all(|word| word.starts_with("#[") || word.starts_with("pub"))
+            });
+            let Some((_, item)) = item else { continue };
+            let name: String = item.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            if item[name.len()..].trim_start().starts_with('{') {
+                let open = rest.len() - item.len() + item.find('{').expect("just seen");
+                let close = closing(&rest, open);
+                let blank: String =
+                    rest[found..close].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
+                rest.replace_range(found..close, &blank);
+            } else {
+                files.push(name);
+            }
+        }
+    }
+    (rest, files)
+}
+
+/// Behind the brace that closes the one at `open`.
+fn closing(code: &str, open: usize) -> usize {
+    let mut depth = 0;
+    for (index, c) in code[open..].char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return open + index + 1;
+        }
+    }
+    code.len()
+}
+
+/// All paths that name a module or an item of the crate, in a file that is this module and has these children.
+fn paths_of(code: &str, module: &[String], children: &BTreeSet<String>) -> Vec<Named> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < code.len() {
+        let rest = &code[at..];
+        let word: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        if word.is_empty() {
+            at += rest.chars().next().map_or(1, char::len_utf8);
+            continue;
+        }
+        let before = code[..at].trim_end();
+        let is_start = !before.ends_with("::") && !before.ends_with("(in") && !before.ends_with("mod");
+        let is_path = rest[word.len()..].starts_with("::");
+        let base = match word.as_str() {
+            "crate" => Some(Vec::new()),
+            "self" => Some(module.to_vec()),
+            "super" => Some(module[..module.len().saturating_sub(1)].to_vec()),
+            name if children.contains(name) => Some([module, &[word.clone()]].concat()),
+            _ => None,
+        };
+        if let Some(base) = base.filter(|_| is_start && is_path) {
+            let line = code[..at].matches('\n').count() + 1;
+            tree(&rest[word.len() + 2..], &base, line, &mut found);
+        }
+        at += word.len();
+    }
+    found
+}
+
+/// Reads the rest of a path, which may branch. Returns how much of the text it is.
+fn tree(text: &str, base: &[String], line: usize, found: &mut Vec<Named>) -> usize {
+    let blank = text.len() - text.trim_start().len();
+    let line = line + text[..blank].matches('\n').count();
+    let rest = &text[blank..];
+    if rest.starts_with('{') {
+        let mut at = 1;
+        while at < rest.len() && !rest[at..].starts_with('}') {
+            let is_between = rest[at..].starts_with(|c: char| c == ',' || c.is_whitespace());
+            at += match is_between {
+                true => 1,
+                false => tree(&rest[at..], base, line + rest[..at].matches('\n').count(), found).max(1),
+            };
+        }
+        return blank + at + 1;
+    }
+    let word: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    let full = match word.as_str() {
+        "super" => base[..base.len().saturating_sub(1)].to_vec(),
+        "" | "self" => base.to_vec(),
+        _ => [base, &[word.clone()]].concat(),
+    };
+    let used = blank + word.len();
+    match text[used..].strip_prefix("::").filter(|more| !more.starts_with('<')) {
+        Some(more) => used + 2 + tree(more, &full, line, found),
+        None => {
+            found.push((line, full));
+            used
+        }
+    }
+}
+
+// --- the rules ----------------------------------------------------------------------------------------
+
+/// The row of a module, from the top.
+fn row(rows: &[&[&str]], name: &str) -> Option<usize> {
+    rows.iter().position(|row| row.contains(&name))
+}
+
+/// The part of the engine that a module is.
+fn engine_part<'a>(module: &'a [String], parts: &BTreeSet<String>) -> &'a str {
+    module.get(1).filter(|name| parts.contains(*name)).map_or("mod", String::as_str)
+}
+
+/// What breaks the table; and which arrows of the engine run up by permission.
+fn broken_arrows(sources: &[Source]) -> (Vec<String>, BTreeSet<(String, String)>) {
+    let modules: Vec<Vec<String>> = sources.iter().map(|(path, _)| module_of(path)).collect();
+    let mut children: BTreeMap<&[String], BTreeSet<String>> = BTreeMap::new();
+    for module in modules.iter().filter(|module| !module.is_empty()) {
+        let (last, parent) = module.split_last().expect("not the root");
+        children.entry(parent).or_default().insert(last.clone());
+    }
+    let codes: Vec<_> = sources.iter().map(|(_, text)| without_tests(&code_of(text))).collect();
+    let tests: BTreeSet<Vec<String>> = modules
+        .iter()
+        .zip(&codes)
+        .flat_map(|(module, (_, files))| files.iter().map(|file| [&module[..], &[file.clone()]].concat()))
+        .collect();
+    let of_engine = children.get(&["engine".to_string()][..]).cloned().unwrap_or_default();
+    let (mut broken, mut permitted) = (Vec::new(), BTreeSet::new());
+    for (((path, _), module), (code, _)) in sources.iter().zip(&modules).zip(&codes) {
+        let is_test = (1..=module.len()).any(|len| tests.contains(&module[..len]));
+        let Some(room) = module.first().filter(|_| !is_test) else { continue };
+        let Some(own) = row(ROWS, room) else {
+            broken.push(format!("{path}: the table has no row for `{room}`"));
+            continue;
+        };
+        let none = BTreeSet::new();
+        for (line, target) in paths_of(code, module, children.get(&module[..]).unwrap_or(&none)) {
+            let Some(to) = target.first() else { continue };
+            let name = target.join("::");
+            match row(ROWS, to) {
+                None => broken.push(format!("{path}:{line}: `crate::{name}` is not named by its module")),
+                Some(row) if row < own => {
+                    broken.push(format!("{path}:{line}: `{room}` is below `{to}` (crate::{name})"));
+                }
+                Some(_) if room == "engine" && to == "engine" => {
+                    let (from, to) = (engine_part(module, &of_engine), engine_part(&target, &of_engine));
+                    match (row(ENGINE_ROWS, from), row(ENGINE_ROWS, to)) {
+                        (Some(own), Some(row)) if row >= own || from == to => {}
+                        (Some(_), Some(_))
+                            if ENGINE_UPWARD.iter().any(|(a, b, _)| (*a, *b) == (from, to)) =>
+                        {
+                            permitted.insert((from.to_string(), to.to_string()));
+                        }
+                        _ => broken.push(format!(
+                            "{path}:{line}: `engine::{from}` is below `engine::{to}` (crate::{name})"
+                        )),
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    (broken, permitted)
+}
+
+fn long_lines(sources: &[Source]) -> Vec<String> {
+    let lines =
+        sources.iter().flat_map(|(path, text)| text.lines().enumerate().map(move |line| (path, line)));
+    lines
+        .filter(|(_, (_, line))| line.chars().count() > COLUMNS_MAX)
+        .map(|(path, (number, line))| format!("{path}:{}: {} columns", number + 1, line.chars().count()))
+        .collect()
+}
+
+fn assert_none(problems: &[String]) {
+    assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
+}
+
+// --- the tests ----------------------------------------------------------------------------------------
+
+#[test]
+fn no_module_imports_from_a_row_above() {
+    assert_none(&broken_arrows(&sources()).0);
+}
+
+#[test]
+fn each_permitted_upward_arrow_exists() {
+    let (_, permitted) = broken_arrows(&sources());
+    let listed: BTreeSet<_> = ENGINE_UPWARD.iter().map(|(a, b, _)| (a.to_string(), b.to_string())).collect();
+    assert_eq!(permitted, listed, "remove the arrow that is gone from the table");
+    assert!(listed.len() <= 7, "find another way");
+}
+
+#[test]
+fn no_line_is_too_long() {
+    assert_none(&long_lines(&sources()));
+}
+
+/// What the rules say of the sources with one more file.
+fn with_planted(path: &str, text: &str) -> Vec<String> {
+    let mut sources = sources();
+    sources.retain(|(known, _)| known != path);
+    sources.push((path.into(), text.into()));
+    broken_arrows(&sources).0
+}
+
+#[test]
+fn a_planted_upward_arrow_is_found() {
+    let cases = [
+        ("src/sync/planted.rs", "\nuse crate::sys::probe::Facts;\n", 2),
+        ("src/rules/planted.rs", "fn f() {\n    crate::engine::part_of();\n}\n", 2),
+        (
+            "src/backend/planted.rs",
+            "use crate::{\n    buffer::Buffer,\n    engine::{io, queue::Driver},\n};\n",
+            3,
+        ),
+        ("src/open/planted.rs", "use super::super::api::file::File;\n", 1),
+        ("src/engine/planted.rs", "use crate::Stats;\n", 1),
+        ("src/engine/truncate.rs", "use super::recover::look;\n", 1),
+        ("src/engine/core/planted.rs", "use super::super::Engine;\n", 1),
+        ("src/planted.rs", "", 0),
+    ];
+    for (path, text, line) in cases {
+        let found = with_planted(path, text);
+        let place = if line > 0 { format!("{path}:{line}: ") } else { format!("{path}: ") };
+        assert!(found.iter().any(|problem| problem.starts_with(&place)), "{path}: {found:?}");
+    }
+}
+
+#[test]
+fn comments_literals_and_tests_are_no_arrows() {
+    let text = r##"
+        //! See [`crate::api`], 'crate::api'.
+        /* crate::api::file */
+        const TEXT: &str = "\"crate::api::file::File";
+        const RAW: &str = r#"crate::api::"file"#;
+        const QUOTE: char = '"';
+        pub(in crate::sync) fn f<'a>(text: &'a str) -> crate::error::Result<char> { Ok('\'') }
+        #[cfg(test)]
+        mod tests {
+            use crate::api::file::File;
+            mod inner {}
+        }
+    "##;
+    assert_none(&with_planted("src/sync/planted.rs", text));
+}
+
+#[test]
+fn a_planted_long_line_is_found() {
+    let line = |columns: usize| format!("fn f() {{}}\n//{}\n", "ä".repeat(columns - 2));
+    let planted = |columns| long_lines(&[("src/planted.rs".into(), line(columns))]);
+    assert!(planted(COLUMNS_MAX).is_empty());
+    assert_eq!(planted(COLUMNS_MAX + 1), [format!("src/planted.rs:2: {} columns", COLUMNS_MAX + 1)]);
+}
