@@ -52,6 +52,8 @@ check:
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --manifest-path crates/bench-peers/Cargo.toml --all-targets -- -D warnings
 	scripts/mutate --check
+	scripts/prose --self-test
+	scripts/prose
 
 # Known bugs, one at a time: a test must fail for each.
 mutants:
