@@ -1,4 +1,5 @@
-//! What `bench --json` wrote, read back: as much of it as a comparison needs. What is something else is called by its name.
+//! Reads the output of `bench --json`, as far as a comparison needs it. Names other kinds of
+//! documents in its errors.
 
 use super::json;
 use crate::bench::work::Asked;
@@ -11,7 +12,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Of what can be read here.
+/// The newest supported version.
 const SCHEMA_VERSION_MAX: u64 = 1;
 
 #[derive(Clone, Debug, Deserialize)]
@@ -34,7 +35,7 @@ pub struct Row {
     pub rounds_ratio_to_kernel: Option<Vec<f64>>,
 }
 
-/// What makes a row the same as one of another run.
+/// The identity of a row, equal in both runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Key {
     #[serde(flatten)]
@@ -44,7 +45,7 @@ pub struct Key {
     pub iodepth: usize,
 }
 
-/// What the rows of one table have in common.
+/// The common settings of the rows of one table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     pub scenario: String,
@@ -81,7 +82,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// Reads the document in a file, or on stdin (`-`).
+/// Reads the document from a file, or from stdin (`-`).
 pub fn read(path: &Path) -> Result<Document> {
     let name = || path.display().to_string();
     let mut text = Vec::new();
@@ -105,7 +106,7 @@ fn parse(text: &[u8]) -> Result<Document> {
     Ok(document)
 }
 
-/// Whether it can be understood as a whole.
+/// Checks the document as a whole.
 fn check(document: &Document) -> Result<()> {
     for (nth, row) in document.results.iter().enumerate() {
         let rounds = row.rounds_iops.len();
@@ -124,7 +125,7 @@ fn check(document: &Document) -> Result<()> {
             row.key.to_string()
         );
     }
-    // It is shown on a terminal.
+    // Names are printed on a terminal.
     let is_plain = |text: &str| !text.chars().any(char::is_control);
     let Machine { dioxide_version, build, kernel_release, cpu_model, target, device, date, .. } =
         &document.machine;
@@ -139,7 +140,7 @@ fn check(document: &Document) -> Result<()> {
     Ok(())
 }
 
-/// What else it is, if so.
+/// The kind of another document.
 fn why_not(value: &Value) -> Option<&'static str> {
     let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default();
     let version = value.get("schema_version").and_then(Value::as_u64).unwrap_or_default();
