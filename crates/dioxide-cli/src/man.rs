@@ -11,7 +11,7 @@ use std::path::Path;
 /// Exit codes: the command (`dioxide` for all), the code, and its meaning.
 const EXIT_STATUS: [(&str, &str, &str); 7] = [
     ("dioxide", "0", "The work is done."),
-    ("dioxide", "1", "It failed: one line on stderr tells why."),
+    ("dioxide", "1", "It failed: one line on stderr gives the reason."),
     (
         "dioxide-compare",
         "1",

@@ -199,7 +199,7 @@ impl Recording {
             let mounted = self.volume.replay_again(since * again.part / 1024, again.keep);
             let after = self.look(mounted, &histories)?;
             seen.records += after.records;
-            seen.losses.extend(after.losses.iter().map(|loss| format!("after one more cut: {loss}")));
+            seen.losses.extend(after.losses.iter().map(|loss| format!("after one more power cut: {loss}")));
         }
         Ok(seen)
     }

@@ -30,7 +30,7 @@ pub fn run(task: &Task<'_>) -> Result<Figures> {
     tokio_uring::builder().entries(depth as u32).uring_builder(&ring).start(async {
         let registry = FixedBufRegistry::new((0..depth).map(|job| Block::of_job(job, task.bs_bytes)));
         registry.register().context("register the blocks")?;
-        let blocks: Vec<_> = (0..depth).map(|job| registry.check_out(job).expect("nobody has it")).collect();
+        let blocks: Vec<_> = (0..depth).map(|job| registry.check_out(job).expect("it is free")).collect();
         let file = Peer(File::from_std(task.open()?));
         let mut clock = task.start();
         let crew = Crew::new(task, file, &clock.tickets);

@@ -221,14 +221,14 @@ fn resolution(comparison: &Comparison<'_>) -> Option<String> {
     let tested = comparison.rows.iter().filter(|row| row.p_adjusted.is_some());
     let widths = tested.filter_map(|row| row.change().map(|change| (change.high / change.low).sqrt()));
     let width = percent(median(widths.collect())?);
-    let scatter = format!("The rounds scatter so that half of the rows are known to {width:.1} % or better");
+    let scatter = format!("Typical uncertainty: ±{width:.1} %");
     Some(match comparison.rules.limit_percent {
         Some(limit) if limit < width => {
             format!(
-                "{scatter}: a loss of little more than {limit} % is not seen. Measure with more rounds, or longer ones."
+                "{scatter}. A loss above the limit of {limit} % could go unnoticed: measure with more rounds, or longer ones."
             )
         }
-        _ => format!("{scatter}: smaller changes are not seen."),
+        _ => format!("{scatter}. Smaller changes could go unnoticed."),
     })
 }
 

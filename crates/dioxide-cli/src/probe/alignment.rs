@@ -114,7 +114,7 @@ pub fn of_writes(ground: &Ground, facts: &mut Facts) -> Result<()> {
     facts.tell(
         topic,
         "overwrite_bytes",
-        "an overwrite waits for nobody from",
+        "smallest non-blocking overwrite",
         shared,
         "RWF_NOWAIT over written blocks, 1, 2, 4, ... bytes",
     );

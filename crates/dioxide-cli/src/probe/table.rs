@@ -28,7 +28,7 @@ pub fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
         }
     }
     if !document.devices.is_empty() {
-        writeln!(out, "Devices, each before what it lies on\n{}", of_devices(&document.devices))?;
+        writeln!(out, "Device stack, top to bottom\n{}", of_devices(&document.devices))?;
         for line in descriptions(&document.devices) {
             writeln!(out, "{}", shown(&line))?;
         }

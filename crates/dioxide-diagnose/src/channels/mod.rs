@@ -82,8 +82,8 @@ impl Kind {
             Kind::PageCache => "the page cache",
             Kind::ProgramLock => "a lock of the program",
             Kind::Completions => "completions",
-            Kind::Processor => "nothing: it runs, or could",
-            Kind::Idle => "nothing to do with I/O",
+            Kind::Processor => "running or runnable",
+            Kind::Idle => "waiting outside I/O",
             Kind::Unknown => "not known",
         }
     }

@@ -159,7 +159,7 @@ fn unseen(case: &Case<'_>) -> Vec<String> {
         return Vec::new();
     }
     vec![
-        "As root, the same command traces the writes, and tells which of them need the lock exclusively."
+        "As root, the same command traces the writes, and shows which of them need the lock exclusively."
             .to_owned(),
     ]
 }

@@ -210,8 +210,8 @@ fn flushes(case: &Case<'_>) -> Option<String> {
 
 fn cache(device: &SeenDevice) -> Option<String> {
     let fua = match device.has_fua {
-        Some(true) => ", and takes writes that pass it (FUA)",
-        Some(false) => ", and takes no writes that pass it (no FUA)",
+        Some(true) => ", and has FUA (writes that bypass it)",
+        Some(false) => ", and has no FUA",
         None => "",
     };
     Some(match device.has_volatile_cache? {
@@ -233,7 +233,7 @@ fn flush_advice(case: &Case<'_>, waiting: f64) -> Vec<String> {
         dioxide(case)
     )];
     lines.push(if waiting <= ALONE_MAX {
-        "Without dioxide: make more writes durable with each flush (group commit), or let go on what need not be durable yet.".into()
+        "Without dioxide: make more writes durable with each flush (group commit), or do not sync data that can wait.".into()
     } else {
         "Without dioxide: let one thread flush for all that have finished a write by then, the others wait for the next flush; on \
          devices io_uring writes with RWF_DSYNC that are submitted together share one."
@@ -248,8 +248,7 @@ fn flush_advice(case: &Case<'_>, waiting: f64) -> Vec<String> {
     }
     if case.evidence.devices.iter().any(|device| device.has_volatile_cache == Some(true)) {
         lines.push(
-            "A device with a protected cache (power loss protection) reports none, and flushes cost nothing."
-                .into(),
+            "A power-loss-protected drive reports no volatile cache, and its flushes cost nothing.".into(),
         );
     }
     lines

@@ -84,7 +84,7 @@ fn limit(case: &Case<'_>) -> &'static str {
     }
 }
 
-/// "Of the threads, on average, 14.20 wait for the device, 1.80 run, or could."
+/// "Of the threads, on average, 14.20 wait for the device, 1.80 are running or runnable."
 fn what_threads_do(case: &Case<'_>) -> String {
     let mut does = Vec::new();
     let mut add = |count: f64, what: &str| {
@@ -96,9 +96,9 @@ fn what_threads_do(case: &Case<'_>) -> String {
     add(case.threads_in(Kind::PageCache), "wait for the page cache");
     add(case.threads_in(Kind::Completions), "wait for completions");
     add(case.threads(is_locked), "wait for locks, flushes or commits");
-    add(case.threads_in(Kind::Processor), "run, or could");
-    add(case.threads_in(Kind::Idle), "have nothing to do with I/O");
-    add(case.threads_in(Kind::Unknown), "wait for what is not known");
+    add(case.threads_in(Kind::Processor), "are running or runnable");
+    add(case.threads_in(Kind::Idle), "wait outside I/O");
+    add(case.threads_in(Kind::Unknown), "wait in unrecognised functions");
     if does.is_empty() {
         return "No thread was seen at all.".into();
     }
@@ -148,8 +148,8 @@ pub fn device(case: &Case<'_>) -> Option<Finding> {
         share,
         file: None,
         verdict: format!(
-            "The device is busy: {} has {} in flight on average, and something to do for {} of the time. No wall: more threads get \
-             more done only if it does more with more of them.",
+            "The device is busy: {} has {} in flight on average, and is busy for {} of the time. \
+             Device-bound: more threads help only if the device has spare parallelism.",
             device.name,
             mean(device.inflight, "request"),
             percent(busy)
@@ -168,7 +168,7 @@ pub fn processor(case: &Case<'_>) -> Option<Finding> {
         share: case.share_of(Kind::Processor),
         file: None,
         verdict: format!(
-            "The processors are busy: {} of the program run or could, on average, on {}.",
+            "The processors are busy: {} of the program are running or runnable, on average, on {}.",
             mean(running, "thread"),
             counted(cpus as u64, "processor")
         ),

@@ -21,7 +21,7 @@ pub fn page(document: &Document) -> String {
         }
         @if !document.devices.is_empty() {
             section {
-                h2 { "Devices, each before what it lies on" }
+                h2 { "Device stack, top to bottom" }
                 (page::table(&table::of_devices(&document.devices)))
                 (page::list(&table::descriptions(&document.devices)))
             }
