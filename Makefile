@@ -1,5 +1,5 @@
 # Commands for developers. The scripts in scripts/ do the work.
-.PHONY: bench test test-all check mutants fuzz simulate loom sanitize install deb deb-test capi install-capi lab unlab
+.PHONY: bench test test-all agreement check mutants fuzz simulate loom sanitize install deb deb-test capi install-capi lab unlab
 .NOTPARALLEL:
 
 bench:
@@ -12,6 +12,10 @@ test:
 # Everything: all file systems, models, sanitizers, fuzzing, the mutants that changed since SINCE.
 test-all:
 	scripts/with-lab scripts/test --all
+
+# Compares the rates of the bench with those of fio and sysbench. On an idle machine.
+agreement:
+	scripts/with-lab cargo test --package dioxide-cli --test agreement
 
 # The model and the simulated disk, for HOURS hours.
 simulate:
@@ -55,6 +59,7 @@ check:
 	scripts/mutate --check
 	scripts/prose --self-test
 	scripts/prose
+	cargo package --quiet --allow-dirty --package dioxide-io --package dioxide-diagnose
 
 # Known bugs, one at a time: a test must fail for each.
 mutants:

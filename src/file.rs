@@ -312,7 +312,8 @@ impl File {
     ///
     /// What the kernel answers; the file is closed all the same, and the next open recovers it.
     /// [`Busy`](ErrorKind::Busy): another process has the file open for writing. The file stays grown, with a marker by which
-    /// the next open, without that writer, keeps everything up to the last written extent. With
+    /// the next open, without that writer, keeps everything up to the last written extent. A file that does not
+    /// [grow](Self::growth) ahead has no marker, and keeps the zeros behind its last record, up to the end of that block. With
     /// [`Growth::Zeroed`](crate::Growth::Zeroed) and in recycled space the file is [undecided](crate::Verdict::Undecided) then, from
     /// the length on.
     /// [`Doubtful`](ErrorKind::Doubtful): another program changed its size, so it was not truncated; or wrote into the space ahead, so
@@ -359,7 +360,9 @@ impl File {
 
     /// How space is really prepared ahead: [`Growth::None`] where the file system cannot undo it after a
     /// crash (the log says why, once), for a reader, and in the child of a fork. It becomes [`Growth::None`] when the
-    /// kernel refuses the space or the marker for good; appends go on. A file that was found
+    /// kernel refuses the space or the marker for good; appends go on. What was grown before is given up first: while another
+    /// process has the file open for writing, or after another program wrote above the end, appends that need space fail by
+    /// [`Busy`](ErrorKind::Busy) or [`Doubtful`](ErrorKind::Doubtful). A file that was found
     /// [undecided](crate::Verdict::Undecided) goes on as it had begun, whatever was asked for.
     pub fn growth(&self) -> Growth {
         match self.inner() {

@@ -62,8 +62,8 @@ pub struct Marker {
     pub grown_to: u64,
     /// Different for each marker of a file. Markers that one writer sets in one life of the file count up.
     pub epoch: u32,
-    /// How many markers of that life announced that the file becomes shorter or begins anew, modulo 256. Readers tell growth from
-    /// truncation by it. Not counted in markers of version 1.
+    /// Counted in that life, modulo 256: markers that announce that the file begins anew, and, twice each, those that announce
+    /// that it becomes shorter. Readers tell growth from truncation by it. Not counted in markers of version 1.
     pub truncations: Option<u8>,
 }
 
@@ -76,8 +76,8 @@ impl Marker {
         self.prepared == Prepared::Unwritten && !self.recycled
     }
 
-    /// Whether the file certainly only grew from the time of this marker to that of a later one. Each truncation takes an epoch of
-    /// its own, so the count is believed over fewer epochs than it takes to come round. Another life of the file has epochs
+    /// Whether the file certainly only grew from the time of this marker to that of a later one. Each count takes an epoch of
+    /// its own, so it is believed over fewer epochs than it takes to come round. Another life of the file has epochs
     /// anywhere else.
     pub fn only_grew_until(&self, later: &Self) -> bool {
         let is_near = later.epoch.wrapping_sub(self.epoch) < COUNT_MODULUS;

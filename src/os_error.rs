@@ -4,8 +4,8 @@
 //! a call that flushes can be blamed for it, and it is blamed for everything but what the kernel answers before it
 //! flushes. Two kinds of call flush: fdatasync or fsync, and a write with RWF_DSYNC, which begins its flush
 //! (`generic_write_sync`) only after all of its bytes are written. A call that may have failed in its flush returns
-//! an error that [says so](is_failed_flush); all others wedge nothing, whatever the errno (a getxattr, FIEMAP or
-//! truncate that fails with EIO, for example).
+//! an error that [says so](is_failed_flush). All others wedge nothing (a getxattr, FIEMAP or truncate that fails with
+//! EIO, for example), but for one case: a write, growth, cut or close of a file system or device that [is gone](is_gone).
 
 use crate::error::ErrorKind;
 use std::{fmt, io};

@@ -30,7 +30,7 @@ struct View {
     marker: Option<Vec<u8>>,
     /// All below was written.
     len: u64,
-    /// As it was then. Meant only where no marker shows changes.
+    /// As it was then. Meant only where no marker of its own shows changes.
     stamps: Stamps,
 }
 
@@ -39,7 +39,7 @@ struct View {
 enum Since {
     /// Nothing below the end became shorter.
     OnlyGrowth,
-    /// It has no marker, as before, and something changed.
+    /// It has no marker of its own, as before, and something changed.
     UnmarkedChange,
     /// It may have become shorter, and have been grown again.
     PerhapsTruncation,
@@ -152,14 +152,14 @@ impl Reader {
             let view = self.find(wanted_end)?;
             let read = engine::read_up_to(&*self.backend, into, offset, view.len, self.facts.alignment);
             match (self.since(&view)?, read) {
-                (Since::OnlyGrowth, read) => return read,
-                (Since::UnmarkedChange, Ok(read)) if unmarked_reads == UNMARKED_READS_MAX => return Ok(read),
-                (Since::UnmarkedChange, Ok(_)) => unmarked_reads += 1,
-                // It became shorter.
-                (_, Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                // It became shorter, perhaps under the marker that announces it, or by another program.
+                (_, Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof && !self.facts.is_device => {
                     self.forget();
                     unmarked_reads = 0;
                 }
+                (Since::OnlyGrowth, read) => return read,
+                (Since::UnmarkedChange, Ok(read)) if unmarked_reads == UNMARKED_READS_MAX => return Ok(read),
+                (Since::UnmarkedChange, Ok(_)) => unmarked_reads += 1,
                 (_, Err(error)) => return Err(error),
                 (Since::PerhapsTruncation, Ok(_)) => unmarked_reads = 0,
             }
@@ -170,9 +170,18 @@ impl Reader {
     fn since(&self, view: &View) -> io::Result<Since> {
         Ok(match (&view.marker, self.read_marker()?) {
             _ if self.facts.is_device => Since::OnlyGrowth,
-            (None, None) if self.backend.stamps()? == view.stamps => Since::OnlyGrowth,
-            (None, None) => Since::UnmarkedChange,
-            (Some(before), Some(now)) if *before == now || only_grew(before, &now) => Since::OnlyGrowth,
+            (Some(before), Some(now))
+                if self.is_own(before) && (*before == now || only_grew(before, &now)) =>
+            {
+                Since::OnlyGrowth
+            }
+            // A marker that is not the file's own stays as it is, whatever becomes of the file.
+            (before, now) if *before == now && !before.as_ref().is_some_and(|marker| self.is_own(marker)) => {
+                match self.backend.stamps()? == view.stamps {
+                    true => Since::OnlyGrowth,
+                    false => Since::UnmarkedChange,
+                }
+            }
             _ => Since::PerhapsTruncation,
         })
     }
@@ -196,8 +205,13 @@ impl Reader {
             Verdict::Doubtful(_) if found.floor < found.ceiling => found.floor,
             Verdict::Clean | Verdict::Foreign | Verdict::Doubtful(_) => found.physical_size,
         };
-        self.learn(marker.clone().map(|marker| (marker, len)));
+        self.learn(marker.clone().filter(|marker| self.is_own(marker)).map(|marker| (marker, len)));
         Ok(View { marker, len, stamps })
+    }
+
+    /// Whether a marker speaks of this file. It may be unreadable, or have come with a copy.
+    fn is_own(&self, marker: &[u8]) -> bool {
+        recover::is_of(marker, self.facts.identity)
     }
 
     fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {

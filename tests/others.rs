@@ -83,6 +83,91 @@ fn close_without_leases(acks: &Acks, args: &[String]) {
     tell(acks, &file.close());
 }
 
+/// A child whose first thread has ended: its directory /proc/PID/fd is empty. Another thread writes a record, and stays.
+fn write_and_stay_without_first_thread(acks: &Acks, args: &[String]) {
+    without_first_thread(|| write_and_stay(acks, args));
+}
+
+/// Does the rest of the process in another thread. What this thread has stays in place.
+fn without_first_thread(rest: impl Fn() + Sync) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            rest();
+            std::process::exit(0);
+        });
+        // SAFETY: ends this thread only, without unwinding.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    });
+}
+
+/// A child that truncates the file while a fork of it has copies of its descriptors, and tells what came of it.
+fn truncate_beside_a_fork(acks: &Acks, args: &[String]) {
+    let (file, _other) = open_twice(&args[0]);
+    truncate_and_tell(acks, &file);
+}
+
+/// A file with records, and another descriptor of it, beside which there is no lease.
+fn open_twice(path: &str) -> (File, OwnedFd) {
+    let file = writable().open(path).expect("it opens");
+    append_many(&file, 1, 3);
+    (file, open_as_others_do(path, OFlags::RDWR | OFlags::DIRECT))
+}
+
+fn truncate_and_tell(acks: &Acks, file: &File) {
+    // SAFETY: the fork does nothing but sleep.
+    let fork = unsafe { libc::fork() };
+    if fork == 0 {
+        loop {
+            // SAFETY: sleeps.
+            unsafe { libc::pause() };
+        }
+    }
+    let result = file.set_len(0);
+    // SAFETY: ends the fork, which is a child of this process.
+    unsafe {
+        libc::kill(fork, libc::SIGKILL);
+        libc::waitpid(fork, std::ptr::null_mut(), 0);
+    }
+    tell(acks, &result);
+}
+
+/// Where the file lies is asked of /proc/self when it is opened, which knows nothing once the first thread has ended.
+fn truncate_beside_a_fork_without_first_thread(acks: &Acks, args: &[String]) {
+    let (file, _other) = open_twice(&args[0]);
+    without_first_thread(|| truncate_and_tell(acks, &file));
+}
+
+/// The same where a sandbox refuses to compare descriptions.
+fn truncate_beside_a_fork_without_kcmp(acks: &Acks, args: &[String]) {
+    let step = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+    let mut steps = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, libc::SYS_kcmp as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: the filter outlives the call, and only changes what this process is answered.
+    let result = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) };
+    assert_eq!(result, 0, "root may do that");
+    truncate_beside_a_fork(acks, args);
+}
+
+/// The same in a PID namespace of its own, whose /proc is that of another one.
+fn truncate_beside_a_fork_with_a_foreign_proc(acks: &Acks, args: &[String]) {
+    // SAFETY: concerns children of this process only.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0, "root may do that");
+    // SAFETY: this process has one thread.
+    match unsafe { libc::fork() } {
+        0 => {
+            truncate_beside_a_fork(acks, args);
+            std::process::exit(0);
+        }
+        // SAFETY: waits for a child of this process.
+        fork => unsafe { libc::waitpid(fork, std::ptr::null_mut(), 0) },
+    };
+}
+
 // --- this program ---------------------------------------------------------------------------------
 
 fn reopen(path: &Path) -> dioxide::Result<File> {
@@ -249,6 +334,43 @@ fn recovery_beside_another_writer_truncates_nothing(dir: TestDir) -> TrialResult
     Ok(())
 }
 
+/// It had no descriptors, as it seemed.
+fn a_writer_whose_first_thread_has_ended_is_named(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    let (file, _) = opened(&path, Growth::Unwritten)?;
+    let args = [path.to_string_lossy().into_owned(), "1".into()];
+    let mut child = child::spawn("write_and_stay_without_first_thread", &args)?;
+    let theirs = Placed::from_ack(child.wait_for_acks(2, PATIENCE)?[0]);
+    assert_names(&refusal(file.set_len(0)), &child);
+    theirs_is_there(&path, &[theirs])
+}
+
+/// What a child of ours has of us was another writer's, where our own descriptors could not be seen.
+fn a_fork_is_no_other_writer_however_little_can_be_seen(dir: TestDir) -> TrialResult {
+    for scenario in [
+        "truncate_beside_a_fork",
+        "truncate_beside_a_fork_without_first_thread",
+        "truncate_beside_a_fork_without_kcmp",
+        "truncate_beside_a_fork_with_a_foreign_proc",
+    ] {
+        let path = dir.join(scenario);
+        let (_, acks) = child::spawn(scenario, &[path.to_string_lossy()])?.wait(PATIENCE)?;
+        assert_eq!(acks, [[0; 3]], "{scenario}");
+    }
+    Ok(())
+}
+
+/// Each descriptor of another process was taken for a copy of ours.
+fn without_kcmp_another_writer_is_named(dir: TestDir) -> TrialResult {
+    let path = dir.join("log");
+    fs::File::create(&path)?;
+    let (_other, _) = staying(&path, 0)?;
+    let spawned = child::spawn("truncate_beside_a_fork_without_kcmp", &[path.to_string_lossy()])?;
+    let (_, acks) = spawned.wait(PATIENCE)?;
+    assert_eq!(acks.iter().map(|ack| ack[0]).collect::<Vec<_>>(), [BUSY]);
+    Ok(())
+}
+
 /// A reader does no harm, so it prevents nothing.
 fn a_file_is_truncated_beside_a_reader(dir: TestDir) -> TrialResult {
     for (name, growth) in growths(dir.fs()) {
@@ -323,10 +445,13 @@ fn trials() -> Vec<Trial> {
         a_file_left_grown_beside_an_appender_is_opened_again,
         a_file_is_truncated_beside_a_reader,
         without_leases_what_another_program_wrote_is_kept,
+        a_fork_is_no_other_writer_however_little_can_be_seen,
     ];
     let unwritten: &[LabTest] = named![
         recovery_beside_another_writer_truncates_nothing,
-        holes_that_the_program_left_are_holes_after_close
+        holes_that_the_program_left_are_holes_after_close,
+        a_writer_whose_first_thread_has_ended_is_named,
+        without_kcmp_another_writer_is_named,
     ];
     let mut all: Vec<_> =
         growing.iter().flat_map(|&(name, test)| lab_trials_where(name, grows, test)).collect();
@@ -346,6 +471,11 @@ fn main() -> ExitCode {
         ("stay_as_reader", stay_as_reader),
         ("append_and_die", append_and_die),
         ("close_without_leases", close_without_leases),
+        ("write_and_stay_without_first_thread", write_and_stay_without_first_thread),
+        ("truncate_beside_a_fork", truncate_beside_a_fork),
+        ("truncate_beside_a_fork_without_first_thread", truncate_beside_a_fork_without_first_thread),
+        ("truncate_beside_a_fork_without_kcmp", truncate_beside_a_fork_without_kcmp),
+        ("truncate_beside_a_fork_with_a_foreign_proc", truncate_beside_a_fork_with_a_foreign_proc),
     ];
     dioxide_testkit::run(scenarios, trials)
 }

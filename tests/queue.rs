@@ -1028,7 +1028,7 @@ fn trials() -> Vec<Trial> {
     ));
     let failing = failing_disks.iter();
     all.extend(
-        failing.flat_map(|&(name, test)| fuse_trials_in(Way::QUEUES, name, Fs::writes_directly, test)),
+        failing.flat_map(|&(name, test)| fuse_trials_in(Way::QUEUES, name, Fs::writes_fail_alone, test)),
     );
     all.extend(fuse_trials_in(
         &[Way::Queue],

@@ -745,7 +745,7 @@ fn trials() -> Vec<Trial> {
     ];
     let mut trials: Vec<_> = all.iter().flat_map(|&(name, test)| fuse_trials(name, test)).collect();
     let direct = where_writes_are_direct.iter();
-    trials.extend(direct.flat_map(|&(name, test)| fuse_trials_where(name, Fs::writes_directly, test)));
+    trials.extend(direct.flat_map(|&(name, test)| fuse_trials_where(name, Fs::writes_fail_alone, test)));
     trials.extend(fuse_trials_where(
         "appends_in_flight_beside_a_failed_one_leave_no_gap",
         tells_where_data_goes,

@@ -72,6 +72,10 @@ pub type Stamps = SmallVec<[Stamp; 1]>;
 pub trait Backend: Debug + Send + Sync + 'static {
     /// Writes segments one behind the other, with O_DSYNC semantics if `dsync`. May be short.
     fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64>;
+    /// Whether each write flushes, asked for or not (an O_DSYNC description).
+    fn flushes_each_write(&self) -> bool {
+        false
+    }
     /// Reads into segments made by [`Segment::of_mut`], filling one after the other. May be short.
     fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64>;
     /// Makes the data written before stable (fdatasync).

@@ -577,6 +577,10 @@ impl Backend for Striped {
         }
     }
 
+    fn flushes_each_write(&self) -> bool {
+        self.members.iter().any(|member| member.flushes_each_write())
+    }
+
     fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64> {
         if let Some((member, offset)) = self.alone(into, offset) {
             return self.members[member].read(into, offset);
@@ -683,15 +687,7 @@ impl Backend for Striped {
     }
 
     fn exclude_others(&self) -> io::Result<Exclusion<'_>> {
-        let mut held = SmallVec::new();
-        for member in &self.members {
-            match member.exclude_others()? {
-                // The last one goes first: each gives back the signal mask that it found.
-                Exclusion::Held(leases) => held.insert_many(0, leases),
-                other => return Ok(other),
-            }
-        }
-        Ok(Exclusion::Held(held))
+        excluded(self.members.iter().map(|member| member.exclude_others()))
     }
 
     fn stamps(&self) -> io::Result<Stamps> {
@@ -766,10 +762,46 @@ impl Backend for Striped {
     }
 }
 
+/// What is known of other openers of all members together. One that another process writes is enough to refuse.
+fn excluded<'a>(each: impl Iterator<Item = io::Result<Exclusion<'a>>>) -> io::Result<Exclusion<'a>> {
+    let mut held = SmallVec::new();
+    let mut all_known = true;
+    for exclusion in each {
+        match exclusion? {
+            // The last one goes first: each gives back the signal mask that it found.
+            Exclusion::Held(leases) => held.insert_many(0, leases),
+            Exclusion::Unknown => all_known = false,
+            refused @ Exclusion::Refused(_) => return Ok(refused),
+        }
+    }
+    Ok(if all_known { Exclusion::Held(held) } else { Exclusion::Unknown })
+}
+
 impl Striped {
     fn grown(&self, end: u64) {
         if let Some(files) = &self.files {
             files.physical.fetch_max(end, Ordering::AcqRel);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_of_any_member_refuses_whatever_is_unknown_of_others() {
+        let held = || Ok(Exclusion::Held(SmallVec::new()));
+        let refused = || Ok(Exclusion::Refused("another program".into()));
+        let unknown = || Ok(Exclusion::Unknown);
+        for each in
+            [[unknown(), refused(), held()], [held(), unknown(), refused()], [refused(), unknown(), held()]]
+        {
+            assert!(matches!(excluded(each.into_iter()), Ok(Exclusion::Refused(_))));
+        }
+        for each in [[unknown(), held()], [held(), unknown()]] {
+            assert!(matches!(excluded(each.into_iter()), Ok(Exclusion::Unknown)));
+        }
+        assert!(matches!(excluded([held(), held()].into_iter()), Ok(Exclusion::Held(_))));
     }
 }

@@ -6,7 +6,7 @@ use crate::recovery::Extent;
 use crate::sync::{self, JoinHandle};
 use crate::sys::lease::{Lease, Refused};
 use crate::{marker, sys};
-use rustix::fs::{FallocateFlags, XattrFlags};
+use rustix::fs::{FallocateFlags, OFlags, XattrFlags};
 use smallvec::{SmallVec, smallvec};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,18 +17,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[repr(align(128))]
 pub struct Syscall {
     fd: OwnedFd,
+    /// The description is O_DSYNC, or O_SYNC. That cannot be changed.
+    flushes_each_write: bool,
     /// The caller has a write lease on this very description, and ends it after the file is closed.
     leased: bool,
 }
 
 impl Syscall {
     pub fn new(fd: OwnedFd) -> Self {
-        Self { fd, leased: false }
+        let flags = rustix::fs::fcntl_getfl(&fd);
+        let flushes_each_write = flags.is_ok_and(|flags| flags.contains(OFlags::DSYNC));
+        Self { fd, flushes_each_write, leased: false }
     }
 
     /// A copy of a descriptor of the caller's, who took a write lease on it: no other program has the file open.
     pub fn with_lease_of_caller(fd: OwnedFd) -> Self {
-        Self { fd, leased: true }
+        Self { leased: true, ..Self::new(fd) }
     }
 }
 
@@ -51,6 +55,10 @@ impl AsFd for Syscall {
 impl Backend for Syscall {
     fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
         sys::write(self.fd.as_fd(), segments, offset, dsync)
+    }
+
+    fn flushes_each_write(&self) -> bool {
+        self.flushes_each_write
     }
 
     fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64> {

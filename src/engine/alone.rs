@@ -27,6 +27,7 @@ use crate::marker::{Marker, Mode, Prepared};
 use crate::merge::Span;
 use crate::os_error::{self, is_no_space};
 use crate::recovery::written_above;
+use crate::size::Sizes;
 use crate::sync::atomic::Ordering;
 use crate::text::shown;
 
@@ -146,8 +147,14 @@ impl Engine {
             self.settled_size(sizes.physical).map_err(fail)?;
             return self.make_stable().map_err(fail);
         }
-        self.check_size(Operation::Close)?;
-        let Some(marker) = marker else { return self.cut_to(sizes.written).map_err(fail) };
+        if let Err(error) = self.check_size(Operation::Close) {
+            return Err(match (marker, error.kind()) {
+                // A growth that was left behind is not taken back beside another writer.
+                (Some(marker), ErrorKind::Busy(why)) => self.left_grown(marker, why.clone()),
+                _ => error,
+            });
+        }
+        let Some(marker) = marker else { return self.cut_last_block(sizes).map_err(fail) };
         let closed = match held {
             // Nobody said where the file ends, so the question stays for the next one who opens it.
             Some(base) => self.cut_with(marker, base, sizes.written, None).map(|attempt| match attempt {
@@ -167,6 +174,20 @@ impl Engine {
                 _ => Err(fail(error)),
             },
         }
+    }
+
+    /// Truncates what pads the last block of a file that has not grown ahead. It needs no marker: a crash leaves the padding, or
+    /// not. Nothing is truncated beside another writer, nor when the size is another one.
+    fn cut_last_block(&self, sizes: Sizes) -> std::io::Result<()> {
+        let look = || self.backend.physical_size();
+        match truncate(&*self.backend, sizes.written, &sizes.physical, Takes::Short, look)? {
+            Attempt::Done => {}
+            Attempt::Changed(found) => {
+                return Err(std::io::Error::other(changed_by_another(sizes.physical, found)));
+            }
+        }
+        self.adopt_cut(sizes.written);
+        self.make_stable()
     }
 
     /// Truncates to `written`, or behind what another program wrote above; returns the end of that.
@@ -221,7 +242,7 @@ impl Engine {
     }
 
     /// The end of the last block between that holds another byte than zero.
-    fn end_of_bytes(&self, from: u64, to: u64) -> std::io::Result<Option<u64>> {
+    pub(super) fn end_of_bytes(&self, from: u64, to: u64) -> std::io::Result<Option<u64>> {
         let unit = self.alignment.append;
         let mut last = None;
         let mut memory = Buffer::zeroed(LOOK_BYTES);
@@ -353,8 +374,8 @@ impl Engine {
 
     /// A cut that failed left the file as it was, so the marker must say again what it said.
     fn restore(&self, marker: Marker) {
-        let epoch = self.lock().next_epoch();
-        if let Err(error) = self.mark(Marker { epoch, ..marker }) {
+        let restored = self.lock().restored_marker(marker);
+        if let Err(error) = self.mark(restored) {
             log::warn!("dioxide: {}: restoring the marker: {error}", shown(&*self.path));
         }
     }

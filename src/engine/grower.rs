@@ -22,6 +22,7 @@ use crate::error::{ErrorKind, Operation};
 use crate::growth::{Plan, Room};
 use crate::marker::{Marker, Prepared};
 use crate::os_error::{self, is_no_space};
+use crate::recovery::written_above;
 use crate::stats::count;
 use crate::sync::atomic::Ordering;
 use crate::text::shown;
@@ -189,18 +190,40 @@ impl Engine {
     }
 
     /// Nobody has the space yet, so whatever was done of it is taken back: a failed allocation may have moved the size,
-    /// and kept the disk full. A size that is not of our making is left alone.
+    /// and kept the disk full. A size that is not of our making is left alone, and so is what another program wrote meanwhile.
+    /// Where the file grows ahead, nothing of ours is written above `physical` but zeros; elsewhere a failed write may be.
     pub(super) fn take_back(&self, physical: u64, tried: u64) -> Result<()> {
         // A write that failed may have left bytes behind an end inside a block. A truncate to that end makes them zeros, which
         // an extension of the file would show.
         let is_whole = physical.is_multiple_of(self.alignment.append);
         let least = if is_whole { physical + 1 } else { physical };
-        let is_ours = || Ok((least..=tried).contains(&self.backend.physical_size()?));
+        let prepared = self.lock().prepared();
+        let is_ours = || {
+            let size = self.backend.physical_size()?;
+            let is_written = match prepared {
+                _ if !(least..=tried).contains(&size) => return Ok(false),
+                None => false,
+                Some(Prepared::Unwritten) => self.is_written_between(physical, size)?,
+                Some(Prepared::Zeroed) => self.end_of_bytes(physical, size)?.is_some(),
+            };
+            Ok(!is_written)
+        };
         if !is_ours()? {
             return Ok(());
         }
+        let takes = if prepared == Some(Prepared::Zeroed) { Takes::Long } else { Takes::Short };
         // Changed: another program has moved the end meanwhile.
-        truncate(&*self.backend, physical, &true, Takes::Short, is_ours).map(|_| ())
+        truncate(&*self.backend, physical, &true, takes, is_ours).map(|_| ())
+    }
+
+    /// Whether something is written above `end`, in space that may be allocated unwritten. The block in which it lies is written
+    /// either way.
+    fn is_written_between(&self, end: u64, size: u64) -> Result<bool> {
+        let blocks_end = end.next_multiple_of(self.alignment.append).min(size);
+        if self.end_of_bytes(end, blocks_end)?.is_some() {
+            return Ok(true);
+        }
+        Ok(written_above(blocks_end, size, &self.backend.extents(blocks_end)?).is_some())
     }
 
     fn grow_by(&self, plan: Plan, marker: Marker, room: Room) -> Result<u64> {
@@ -235,8 +258,13 @@ impl Engine {
         let mut plan = plan;
         loop {
             let result = self.take_space(plan.from, plan.to, prepared);
-            let taken_back = if result.is_err() { self.take_back(physical, plan.to) } else { Ok(()) };
-            match (result, plan.smaller().filter(|_| taken_back.is_ok())) {
+            // What is not taken back is another program's: to go on would be to grow over it.
+            let is_taken_back = || {
+                self.take_back(physical, plan.to)?;
+                Ok::<_, std::io::Error>(self.backend.physical_size()? == physical)
+            };
+            let may_go_on = result.is_err() && is_taken_back().unwrap_or(false);
+            match (result, plan.smaller().filter(|_| may_go_on)) {
                 (Ok(()), _) => return Ok(plan.to),
                 (Err(error), Some(smaller)) if is_no_space(&error) => {
                     plan = smaller;
@@ -269,9 +297,13 @@ impl Engine {
         let from = from.next_multiple_of(self.alignment.offset);
         for start in (from..to).step_by(ZEROS_BYTES) {
             let len = (to - start).min(ZEROS_BYTES as u64);
-            let transfer = Transfer::of_write(len, self.alignment.offset);
+            let transfer = Transfer::of_write(len, self.alignment.offset).on(self.flushes_each_write);
             let zeros = &[Segment::of(&zeros[..len as usize])];
-            io::write_fully(&*self.backend, zeros, start, transfer)?;
+            let write = || io::write_fully(&*self.backend, zeros, start, transfer);
+            match self.flushes_each_write {
+                true => self.fs.flushing(write, |error| self.cause(Operation::Grow, None, error))?,
+                false => write()?,
+            }
         }
         Ok(())
     }

@@ -24,6 +24,8 @@ pub(crate) struct Transfer {
     again: u32,
     /// Its calls carry a flush.
     dsync: bool,
+    /// So do plain ones (`Backend::flushes_each_write`).
+    flushes_anyway: bool,
     /// A call failed for lack of space, or its flush did: the same one goes without a flush now.
     unclear: Option<io::Error>,
 }
@@ -39,12 +41,18 @@ impl Transfer {
     /// A write of so many bytes. A short one is resumed where it is aligned, so part of it may be written twice; an error
     /// means that any part may have been written.
     pub fn of_write(total: u64, align: u64) -> Self {
-        Self { kind: Kind::Write, total, head: 0, done: 0, align, again: 0, dsync: false, unclear: None }
+        let (kind, dsync, flushes_anyway) = (Kind::Write, false, false);
+        Self { kind, total, head: 0, done: 0, align, again: 0, dsync, flushes_anyway, unclear: None }
     }
 
     /// The same, of a durable write: each of its calls flushes if `dsync`.
     pub fn with_flush(self, dsync: bool) -> Self {
         Self { dsync, ..self }
+    }
+
+    /// The same, where plain writes flush as well if `flushes_anyway`.
+    pub fn on(self, flushes_anyway: bool) -> Self {
+        Self { flushes_anyway, ..self }
     }
 
     /// The write or flush that a request is.
@@ -78,6 +86,11 @@ impl Transfer {
         self.dsync && self.unclear.is_none()
     }
 
+    /// Whether the next call is to [take the space](space_for) of its part, in place of a write, which would flush.
+    pub fn asks_for_space(&self) -> bool {
+        self.flushes_anyway && self.unclear.is_some()
+    }
+
     /// A call moved so many bytes, or failed. Returns what it came to, or nothing if the rest is to be moved. An error
     /// says whether a flush may have failed.
     pub fn took(&mut self, result: io::Result<u64>) -> Option<io::Result<u64>> {
@@ -87,13 +100,15 @@ impl Transfer {
             }
             (_, Err(error)) if is_transient(&error, &mut self.again) => None,
             (_, result) if self.unclear.is_some() => Some(Err(self.cleared(result))),
-            (_, Err(error)) if self.dsync => match os_error::of_durable_write(error) {
-                OfWrite::Judged(error) => Some(Err(error)),
-                OfWrite::Unclear(error) => {
-                    self.unclear = Some(error);
-                    None
+            (Kind::Write, Err(error)) if self.dsync || self.flushes_anyway => {
+                match os_error::of_durable_write(error) {
+                    OfWrite::Judged(error) => Some(Err(error)),
+                    OfWrite::Unclear(error) => {
+                        self.unclear = Some(error);
+                        None
+                    }
                 }
-            },
+            }
             (_, Err(error)) => Some(Err(error)),
             (_, Ok(moved)) if self.done + moved >= self.total => Some(Ok(self.total)),
             (Kind::Write, Ok(moved)) if moved < self.align => Some(Err(io::ErrorKind::WriteZero.into())),
@@ -133,7 +148,9 @@ pub(crate) fn write_fully(
 ) -> io::Result<()> {
     loop {
         let (part, dsync) = (transfer.part(), transfer.dsync());
-        let result = if part == (0..transfer.total) {
+        let result = if transfer.asks_for_space() {
+            space_for(backend, offset, &part)
+        } else if part == (0..transfer.total) {
             backend.write(segments, offset, dsync)
         } else {
             backend.write(&part_of(segments, &part), offset + part.start, dsync)
@@ -142,6 +159,12 @@ pub(crate) fn write_fully(
             return result.map(drop);
         }
     }
+}
+
+/// Where no write goes without a flush: takes the space that a write at `offset` lacked, if it was the write. One that failed
+/// in its flush has the space already.
+pub(crate) fn space_for(backend: &dyn Backend, offset: u64, part: &Range<u64>) -> io::Result<u64> {
+    backend.allocate(offset + part.start, offset + part.end).map(|()| 0)
 }
 
 /// Reads until `into` is full or the file ends, and says how much that was.
@@ -221,6 +244,19 @@ mod tests {
         for again in [Ok(4096), Ok(0), os(libc::EIO)] {
             let error = after_no_space(again);
             assert!(os_error::is_failed_flush(&error) && !os_error::is_no_space(&error));
+        }
+    }
+
+    /// A write in place of the first one would flush again, and its flush find as little space.
+    #[test]
+    fn no_space_where_each_write_flushes_is_told_apart_without_a_write() {
+        for dsync in [false, true] {
+            let mut transfer = Transfer::of_write(4096, 4096).with_flush(dsync).on(true);
+            assert!(!transfer.asks_for_space());
+            assert!(transfer.took(os(libc::ENOSPC)).is_none());
+            assert!(transfer.asks_for_space());
+            let error = transfer.took(Ok(0)).expect("that settles it").expect_err("there was space");
+            assert!(os_error::is_failed_flush(&error));
         }
     }
 

@@ -81,6 +81,8 @@ pub(crate) struct Engine {
     fs: FileSystems,
     is_device: bool,
     writes_through: bool,
+    /// Its plain writes flush as well, so all of them are flushes to the ledger.
+    flushes_each_write: bool,
     core: Apart<Mutex<Core<Token>>>,
     packer: Apart<Packer>,
     /// `written` of the core, to be read without its lock.
@@ -104,6 +106,7 @@ pub(crate) struct Engine {
 impl Engine {
     pub fn new(parts: Parts) -> Self {
         let len = parts.recovery.ceiling;
+        let flushes_each_write = parts.backend.flushes_each_write();
         let core = Core::new(len, parts.ground, Planner::new(parts.wishes), parts.held);
         Self {
             backend: parts.backend,
@@ -114,6 +117,7 @@ impl Engine {
             fs: parts.fs,
             is_device: parts.ground.is_device,
             writes_through: parts.ground.writes_through,
+            flushes_each_write,
             core: Apart(Mutex::new(core)),
             packer: Apart(Packer::new(parts.alignment)),
             len: Apart(AtomicU64::new(len)),
@@ -241,8 +245,8 @@ impl Engine {
         match () {
             () if data.is_empty() => Ok(Course::Done(0)),
             () if extends && self.is_device => Err(fail(ErrorKind::Os(libc::ENOSPC))),
-            // Nobody need know: the file system orders overlapping writes, and there is no flush to share.
-            () if is_apart && !extends && (!durable || self.writes_through) => {
+            // Nobody need know: the file system orders overlapping writes, and there is no flush, to share or to fail.
+            () if is_apart && !extends && !self.flushes_each_write && (!durable || self.writes_through) => {
                 Ok(Course::Direct(data.len() as u64))
             }
             () => Ok(Course::Core(Dio::Write(Segment::of(data), offset))),
@@ -387,8 +391,7 @@ impl Engine {
             let mut result = match &request.work {
                 Work::Flush => flushed(|| self.backend.flush()),
                 Work::Write { segments, offset, .. } => {
-                    let transfer = Transfer::of_work(&request.work, self.alignment.offset);
-                    io::write_fully(&*self.backend, segments, *offset, transfer)
+                    io::write_fully(&*self.backend, segments, *offset, self.transfer_of(&request.work))
                 }
             };
             if let Some(flush) = flush {
@@ -400,11 +403,16 @@ impl Engine {
         self.step(|core, out| core.completed(request.id, result, out));
     }
 
+    fn transfer_of(&self, work: &Work) -> Transfer {
+        Transfer::of_work(work, self.alignment.offset).on(self.flushes_each_write)
+    }
+
     /// What comes before a request is performed: what is of any length in it becomes blocks. Returns the flush that it
     /// carries or is.
     fn begin_request(&self, work: &mut Work) -> Result<Option<Flushing>, Failure> {
         self.make_ready(work).inspect_err(|_| self.undo(work))?;
-        Ok(work.flushes().then(|| self.fs.begin_flush()))
+        let flushes = work.flushes() || self.flushes_each_write;
+        Ok(flushes.then(|| self.fs.begin_flush()))
     }
 
     fn make_ready(&self, work: &mut Work) -> Result<(), Failure> {

@@ -109,8 +109,8 @@ pub(crate) fn look(backend: &dyn Backend, identity: Identity) -> io::Result<(Opt
     Ok((view.marker, found))
 }
 
-/// Looks until nothing changes meanwhile. A marker is never written twice, and without one the size of a file that
-/// its writer does not cut never falls: one that does was grown ahead, or has been cut.
+/// Looks until nothing changes meanwhile. A marker is written twice only where nothing was truncated in between (`put_back`).
+/// Without one the size of a file that its writer does not cut never falls: one that does was grown ahead, or has been cut.
 fn view(backend: &dyn Backend, identity: Identity) -> io::Result<View> {
     for _ in 0..LOOKS_MAX {
         let marker = backend.read_marker()?;
@@ -127,7 +127,8 @@ fn view(backend: &dyn Backend, identity: Identity) -> io::Result<View> {
     Err(io::Error::from_raw_os_error(libc::EAGAIN))
 }
 
-fn is_of(marker: &[u8], identity: Identity) -> bool {
+/// Whether a marker can be read, and is that of this file.
+pub(crate) fn is_of(marker: &[u8], identity: Identity) -> bool {
     Marker::decode(marker).is_ok_and(|marker| marker.identity == identity)
 }
 

@@ -1087,6 +1087,7 @@ fn settle(file: &SimFile) -> Result<u64> {
     Ok(end)
 }
 
+mod beside;
 mod orders;
 mod packing;
 mod past_the_end;

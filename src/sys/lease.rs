@@ -31,6 +31,27 @@ pub(crate) struct Lease<'a> {
     _blocked: Blocked,
 }
 
+/// What the kernel says of a signal of a descriptor: the `_sigpoll` of `siginfo_t`, as it stands there.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct OfDescriptor {
+    signal: libc::c_int,
+    errno: libc::c_int,
+    code: libc::c_int,
+    band: libc::c_long,
+    fd: libc::c_int,
+}
+
+/// `siginfo_t`, and the part of it that is looked at.
+#[repr(C)]
+union Info {
+    all: MaybeUninit<libc::siginfo_t>,
+    of_descriptor: OfDescriptor,
+}
+
+/// The code of a lease that is being broken (`lease_break_callback` in fs/locks.c).
+const POLL_MSG: libc::c_int = 3;
+
 /// Why there is no lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
@@ -44,7 +65,7 @@ impl<'a> Lease<'a> {
     /// Takes the lease. The description must be private to this library: its owner and signal are changed.
     pub fn take(fd: BorrowedFd<'a>) -> Result<Self, Refused> {
         // The signal goes to this thread only, which takes it back before it can be delivered.
-        let blocked = Blocked::new();
+        let mut blocked = Blocked::new();
         let owner = Owner { kind: F_OWNER_TID, id: rustix::thread::gettid().as_raw_nonzero().get() };
         // SAFETY: F_SETOWN_EX reads one structure with the kernel's layout, which outlives the call.
         let owned = unsafe { libc::fcntl(fd.as_raw_fd(), F_SETOWN_EX, &owner) };
@@ -52,7 +73,10 @@ impl<'a> Lease<'a> {
             return Err(Refused::Unavailable);
         }
         match fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK) {
-            Ok(_) => Ok(Self { fd, _blocked: blocked }),
+            Ok(_) => {
+                blocked.lease = Some(fd.as_raw_fd());
+                Ok(Self { fd, _blocked: blocked })
+            }
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Err(Refused::OtherOpener),
             Err(_) => Err(Refused::Unavailable),
         }
@@ -85,6 +109,8 @@ struct Blocked {
     before: bool,
     /// One was pending already, which is the program's.
     pending: bool,
+    /// The descriptor that has a lease: without one no signal of ours comes.
+    lease: Option<libc::c_int>,
     /// The mask is that of one thread.
     _not_send: PhantomData<*const ()>,
 }
@@ -102,23 +128,58 @@ impl Blocked {
                 libc::sigismember(pending.as_ptr(), SIGNAL) == 1,
             )
         };
-        Self { before, pending, _not_send: PhantomData }
+        Self { before, pending, lease: None, _not_send: PhantomData }
     }
 }
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: all structures outlive the calls; the signal's details are not asked for.
-        unsafe {
-            // The lease has ended, so no other one comes.
-            if !self.pending {
-                libc::sigtimedwait(&only_ours(), std::ptr::null_mut(), &now);
+        // The lease has ended, so no other one comes.
+        if let Some(fd) = self.lease.filter(|_| !self.pending) {
+            take_signal(fd);
+        }
+        if !self.before {
+            // SAFETY: the set outlives the call.
+            unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &only_ours(), std::ptr::null_mut()) };
+        }
+    }
+}
+
+/// Takes the signal of the lease on `fd`, if it is pending. One of the program that came meanwhile is sent again.
+fn take_signal(fd: libc::c_int) {
+    /// Of the kernel's `sigset_t`.
+    const SET_BYTES: libc::c_long = 8;
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut info = Info { all: MaybeUninit::zeroed() };
+    // SAFETY: all structures outlive the call. glibc's function would say SI_USER of what a thread was sent.
+    let taken =
+        unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, &only_ours(), &raw mut info, &now, SET_BYTES) };
+    if taken < 0 {
+        return;
+    }
+    // SAFETY: the kernel filled it in, and any bytes are valid numbers.
+    let found = unsafe { info.of_descriptor };
+    if found.code == POLL_MSG && found.fd == fd {
+        return;
+    }
+    let process = std::process::id();
+    // SAFETY: the structure outlives the calls.
+    let sent = unsafe {
+        match found.code {
+            libc::SI_USER | libc::SI_QUEUE | libc::SI_KERNEL => {
+                libc::syscall(libc::SYS_rt_sigqueueinfo, process, SIGNAL, &raw const info)
             }
-            if !self.before {
-                libc::pthread_sigmask(libc::SIG_UNBLOCK, &only_ours(), std::ptr::null_mut());
+            // That of another lease of this thread is one of them.
+            _ => {
+                let thread = rustix::thread::gettid().as_raw_nonzero().get();
+                libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, SIGNAL, &raw const info)
             }
         }
+    };
+    if sent != 0 {
+        // Only the first thread may send its process what the kernel sent.
+        // SAFETY: kill touches no memory.
+        unsafe { libc::kill(process as libc::pid_t, SIGNAL) };
     }
 }
 
@@ -155,6 +216,59 @@ mod tests {
         assert_eq!(Lease::take(file.as_fd()).err(), Some(Refused::OtherOpener));
         drop(other);
         assert!(Lease::take(file.as_fd()).is_ok());
+    }
+
+    /// Whether SIGURG is pending in this thread, which blocks it. It is taken.
+    fn was_pending() -> bool {
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the structures outlive the call.
+        unsafe { libc::sigtimedwait(&only_ours(), std::ptr::null_mut(), &now) == SIGNAL }
+    }
+
+    fn raise() {
+        // SAFETY: sends a signal that this thread blocks.
+        assert_eq!(unsafe { libc::pthread_kill(libc::pthread_self(), SIGNAL) }, 0);
+    }
+
+    #[test]
+    fn a_signal_of_the_program_stays_pending() {
+        let (_dir, path, file) = file();
+        let before = Blocked::new();
+        let lease = Lease::take(file.as_fd()).expect("no other opener");
+        raise();
+        drop(lease);
+        assert!(was_pending(), "it was swallowed with a lease");
+        let none = Blocked::new();
+        raise();
+        drop(none);
+        assert!(was_pending(), "it was swallowed without a lease");
+        let lease = Lease::take(file.as_fd()).expect("no other opener");
+        let opener = std::thread::spawn(move || File::open(path).map(drop));
+        while lease.is_whole() {
+            std::thread::yield_now();
+        }
+        drop(lease);
+        assert!(!was_pending(), "that was the lease's");
+        opener.join().expect("no panic").expect("it opens");
+        drop(before);
+    }
+
+    #[test]
+    fn a_signal_of_another_lease_is_left_to_that_one() {
+        let (_dir, path, file_of_first) = file();
+        let (_other_dir, _, file_of_second) = file();
+        let before = Blocked::new();
+        let first = Lease::take(file_of_first.as_fd()).expect("no other opener");
+        let second = Lease::take(file_of_second.as_fd()).expect("no other opener");
+        let opener = std::thread::spawn(move || File::open(path).map(drop));
+        while first.is_whole() {
+            std::thread::yield_now();
+        }
+        drop(second);
+        drop(first);
+        assert!(!was_pending());
+        opener.join().expect("no panic").expect("it opens");
+        drop(before);
     }
 
     #[test]

@@ -104,7 +104,7 @@ pub(crate) fn read(fd: BorrowedFd<'_>, into: &[Segment], offset: u64) -> io::Res
 
 /// The size of a file or device. The position of the descriptor, which may be the program's, stays.
 pub(crate) fn size(fd: BorrowedFd<'_>) -> io::Result<u64> {
-    const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+    const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
     let stat = rustix::fs::fstat(fd)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
         return Ok(stat.st_size as u64);

@@ -34,7 +34,8 @@ pub(crate) struct Facts {
     pub is_device: bool,
     pub alignment: Alignment,
     pub limits: Limits,
-    /// Each write is durable when it returns: the description is O_DSYNC, or it is a device without a volatile cache.
+    /// Each write is durable when it returns: the description is O_DSYNC (see `Backend::flushes_each_write`), or it is a device
+    /// without a volatile cache.
     pub writes_through: bool,
     pub len: u64,
     pub through: Through,

@@ -11,10 +11,12 @@ mod interrupt;
 mod man;
 mod meter;
 mod output;
+mod plot;
 mod probe;
 mod recover;
 mod report;
 mod run;
+mod saved;
 #[cfg(test)]
 mod schema;
 mod sizes;
@@ -33,6 +35,7 @@ fn main() -> std::process::ExitCode {
         args::Command::Bench(bench) => bench::run(*bench),
         args::Command::Compare(compare) => compare::run(compare),
         args::Command::Diagnose(diagnose) => diagnose::run(*diagnose),
+        args::Command::Plot(plot) => plot::run(&plot),
         args::Command::Probe(probe) => probe::run(&probe),
         args::Command::Recover(recover) => recover::run(recover),
         args::Command::Run(run) => run::run(run),

@@ -12,7 +12,7 @@
 //! Each job has a keeper of its own: a file that does not answer delays no other one.
 //!
 //! Locks, in this order: a file's `changes`, for a change of how it is served; its slots, in the order of their
-//! numbers; KNOWN, and what a file has `taken` or for `descriptors`, for a moment. No two files are changed at the same
+//! numbers; NUMBERS; KNOWN, and what a file has `taken` or for `descriptors`, for a moment. No two files are changed at the same
 //! time by one thread. The engine's threads call libc as well, and never wait for a change.
 
 use crate::keeper;
@@ -20,10 +20,11 @@ use crate::lease::{self, Ended};
 use crate::process::{Inside, is_elsewhere, is_inside, is_own};
 use crate::say::say;
 use crate::settings::Settings;
-use crate::slots::{self, Changing, State};
+use crate::slots::{self, Changing, Slot, State};
 use crate::summary::{self, Event};
 use crate::surroundings::{self, Found};
 use dioxide::ledger::FileSystem;
+use dioxide::text::shown;
 use dioxide::{Durability, OpenOptions};
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::process::Resource;
@@ -33,7 +34,9 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,6 +50,8 @@ const TRY_AGAIN_MS: u64 = 50;
 /// How long whoever takes a file over waits for what the kernel has in flight.
 const TRANSFER_PATIENCE: Duration = Duration::from_millis(500);
 const TRANSFER_NAP: Duration = Duration::from_micros(50);
+
+const OPENED_ELSEWHERE: &str = "it was opened elsewhere too";
 
 const LEASE_BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
 
@@ -159,6 +164,9 @@ impl Taken {
 }
 
 static KNOWN: RwLock<BTreeMap<Key, Arc<Inode>>> = RwLock::new(BTreeMap::new());
+/// Held for reading while the engine has descriptors that their slots do not tell: until a take-over has put them there,
+/// and from when they leave until they are closed. Held for writing while many numbers are closed.
+static NUMBERS: RwLock<()> = RwLock::new(());
 /// How many are taken: most calls need not look further.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 /// Counts how often a file went back to the kernel, which is when its lease has ended.
@@ -180,6 +188,27 @@ fn known_to_change() -> RwLockWriteGuard<'static, BTreeMap<Key, Arc<Inode>>> {
     KNOWN.write().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// While somebody has it for reading, and be it for ever, nothing queues behind this.
+fn try_numbers_to_change() -> Option<RwLockWriteGuard<'static, ()>> {
+    match NUMBERS.try_write() {
+        Ok(numbers) => Some(numbers),
+        Err(TryLockError::Poisoned(numbers)) => Some(numbers.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Does `work` at a time when the slots tell all numbers of the engine.
+pub fn while_numbers_stay<R>(work: impl Fn() -> R) -> R {
+    loop {
+        // A handler that opens a file would wait for its lease, with this held.
+        let done = keeper::with_signals_blocked(|| try_numbers_to_change().map(|_numbers| work()));
+        match done {
+            Some(done) => return done,
+            None => thread::sleep(TRANSFER_NAP),
+        }
+    }
+}
+
 /// From now on files are taken.
 pub fn begin(settings: Settings) {
     let _ = SETTINGS.set(settings);
@@ -194,6 +223,11 @@ pub fn settings() -> Option<&'static Settings> {
 #[inline]
 pub fn any_taken() -> bool {
     TAKEN.load(Ordering::Acquire) > 0 && !is_inside()
+}
+
+/// The same for a thread that ends the process: in a signal handler it may be inside.
+pub fn any_taken_even_inside() -> bool {
+    TAKEN.load(Ordering::Acquire) > 0
 }
 
 /// Whether any file is known at all.
@@ -414,24 +448,26 @@ fn register(fd: c_int, description: Arc<Description>) {
     let Some(slot) = slots::make(fd) else { return };
     let inode = description.inode.clone();
     release(fd);
-    {
-        let mut known = known_to_change();
-        let same = known.entry(inode.key).or_insert_with(|| inode.clone());
-        if !Arc::ptr_eq(same, &inode) {
-            // The last descriptor was closed meanwhile, and the file opened anew.
-            return;
+    // A handler that opens the file would wait for its lease, with these locks held.
+    let is_known = keeper::with_signals_blocked(|| {
+        {
+            let mut known = known_to_change();
+            let same = known.entry(inode.key).or_insert_with(|| inode.clone());
+            if !Arc::ptr_eq(same, &inode) {
+                // The last descriptor was closed meanwhile, and the file opened anew.
+                return false;
+            }
+            inode.descriptors().insert(fd);
         }
-        inode.descriptors().insert(fd);
-    }
-    {
         let _changes = inode.changes();
         let state = match &*inode.taken.read().unwrap_or_else(PoisonError::into_inner) {
             Some(taken) => State::Taken(description, taken.clone()),
             None => State::Watched(description),
         };
         *slot.write() = state;
-    }
-    if fd <= libc::STDERR_FILENO {
+        true
+    });
+    if is_known && fd <= libc::STDERR_FILENO {
         // libc has streams of these numbers, which it does not ask us for.
         hand_back(&inode, "it is a standard stream");
     }
@@ -443,7 +479,13 @@ fn register(fd: c_int, description: Arc<Description>) {
 pub fn take_over(inode: &Arc<Inode>) {
     if now_ms() >= inode.try_again.load(Ordering::Relaxed) && !inode.is_kernel_only() {
         let inode = inode.clone();
-        keeper::run(move || take_over_now(&inode));
+        keeper::run(move || {
+            take_over_now(&inode);
+            // The listener did not find the file while it was just being taken.
+            if inode.has_broken_lease() {
+                hand_back_now(&inode, OPENED_ELSEWHERE);
+            }
+        });
     }
 }
 
@@ -468,6 +510,7 @@ fn take_over_now(inode: &Arc<Inode>) {
     // A fork that begins after this look waits for `changes`.
     let may = FORKS.load(Ordering::SeqCst) == 0 && !OVER.load(Ordering::SeqCst);
     let mut drained = if may { inode.drained() } else { Vec::new() };
+    let numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
     let opened = if may { open_engine(inode, &drained, listener) } else { Err(Refusal::Forks) };
     if opened.is_err() {
         TAKEN.fetch_sub(1, Ordering::Release);
@@ -476,6 +519,7 @@ fn take_over_now(inode: &Arc<Inode>) {
         Ok(taken) => {
             let taken = Arc::new(taken);
             taken.descriptors().for_each(slots::keep);
+            drop(numbers);
             for (_, state) in &mut drained {
                 if let State::Watched(description) = &**state {
                     **state = State::Taken(description.clone(), taken.clone());
@@ -669,6 +713,7 @@ fn put_away(inode: &Inode) -> bool {
     // Held until it is truncated: no thread asks for its length meanwhile.
     let mut taken = inode.taken.write().unwrap_or_else(PoisonError::into_inner);
     let Some(engine) = taken.take() else { return false };
+    let _numbers = NUMBERS.read().unwrap_or_else(PoisonError::into_inner);
     for slot in engine.descriptors().filter_map(slots::find) {
         *slot.write() = State::Empty;
     }
@@ -692,11 +737,12 @@ fn put_away(inode: &Inode) -> bool {
         };
         if let Some(wrong) = wrong {
             let name = surroundings::path_of(held.as_raw_fd()).unwrap_or_default();
-            say(&format!("{}: {wrong} {LEASE_BREAK_TIME}", name.display()));
+            say(&format!("{}: {wrong} {LEASE_BREAK_TIME}", shown(&name)));
         }
     }
-    TAKEN.fetch_sub(1, Ordering::Release);
+    // In this order: who finds no file taken any more asks the kernel again.
     HANDED_BACK.fetch_add(1, Ordering::Release);
+    TAKEN.fetch_sub(1, Ordering::Release);
     for error in results.into_iter().filter_map(Result::err) {
         inode.failed.store(true, Ordering::Relaxed);
         say(&error.to_string());
@@ -717,7 +763,7 @@ pub fn hand_back_broken() {
         if inode.has_broken_lease() && !inode.broken.swap(true, Ordering::Relaxed) {
             keeper::run_apart(move || {
                 let _inside = Inside::begin();
-                hand_back_now(&inode, "it was opened elsewhere too");
+                hand_back_now(&inode, OPENED_ELSEWHERE);
             });
         }
     }
@@ -728,13 +774,14 @@ pub fn handed_back() -> u64 {
     HANDED_BACK.load(Ordering::Acquire)
 }
 
-/// Lets the kernel serve every file for which `concerns` holds, which is asked with a descriptor of it.
+/// Lets the kernel serve every file for which `concerns` holds, which is asked with a descriptor of it. A file whose last
+/// descriptor is just being closed may still be grown, and the descriptor open: so it is waited for.
 pub fn hand_back_those(why: &str, concerns: impl Fn(c_int) -> bool) {
     let _inside = Inside::begin();
     let inodes: Vec<_> = known().values().cloned().collect();
     for inode in inodes {
         let descriptors = inode.descriptors().clone();
-        if descriptors.into_iter().any(&concerns) {
+        if descriptors.is_empty() || descriptors.into_iter().any(&concerns) {
             hand_back(&inode, why);
         }
     }
@@ -798,7 +845,7 @@ pub fn len_of(key: Key) -> Option<u64> {
 
 /// Whether the number is one that the engine uses, which is closed to the program.
 pub fn is_engines(fd: c_int) -> bool {
-    slots::find(fd).is_some_and(|slot| matches!(*slot.read(), State::Engine))
+    slots::find(fd).is_some_and(Slot::is_engines)
 }
 
 /// Closes a descriptor that is known: the last one of a file that is taken puts it away first. `close` is the kernel's.
@@ -838,7 +885,10 @@ fn release(fd: c_int) -> bool {
             let inode = inode.clone();
             keeper::run(move || {
                 let _changes = inode.changes();
-                put_away(&inode)
+                // A device was opened again meanwhile, or another thread had copied the descriptor: it is in use.
+                if inode.descriptors().is_empty() {
+                    put_away(&inode);
+                }
             });
         } else {
             inode.leave_to_kernel();
@@ -863,8 +913,9 @@ pub fn duplicate(from: c_int, over: Option<c_int>, make: impl FnOnce() -> c_int)
     }
     let made = make();
     if made >= 0 && made != from {
-        let description = slots::find(from).and_then(|slot| slot.read().description().cloned());
-        match description {
+        let description = || slots::find(from)?.read().description().cloned();
+        // As in `register`.
+        match keeper::with_signals_blocked(description) {
             Some(description) => register(made, description),
             None => drop(release(made)),
         }
@@ -879,17 +930,20 @@ pub fn set_flags(fd: c_int, flags: c_int, change: impl FnOnce(c_int) -> c_int) -
         hand_back(&inode, "O_DIRECT was cleared");
     }
     let _inside = Inside::begin();
-    let _changes = inode.changes();
-    // All that were made from one another have the flags.
-    let drained = inode.drained();
-    let state = drained.iter().find(|(number, _)| *number == fd).map(|(_, state)| &**state);
-    // The engine's writes must not become appends of the kernel's.
-    let is_cleared = matches!(state, Some(State::Taken(_, taken)) if taken.lease.is_some());
-    let result = change(if is_cleared { flags & !libc::O_APPEND } else { flags });
-    if let (0, Some(description)) = (result, state.and_then(State::description)) {
-        description.append.store(flags & libc::O_APPEND != 0, Ordering::Relaxed);
-    }
-    result
+    // A handler that opens the file would wait for its lease, with these locks held.
+    keeper::with_signals_blocked(|| {
+        let _changes = inode.changes();
+        // All that were made from one another have the flags.
+        let drained = inode.drained();
+        let state = drained.iter().find(|(number, _)| *number == fd).map(|(_, state)| &**state);
+        // The engine's writes must not become appends of the kernel's.
+        let is_cleared = matches!(state, Some(State::Taken(_, taken)) if taken.lease.is_some());
+        let result = change(if is_cleared { flags & !libc::O_APPEND } else { flags });
+        if let (0, Some(description)) = (result, state.and_then(State::description)) {
+            description.append.store(flags & libc::O_APPEND != 0, Ordering::Relaxed);
+        }
+        result
+    })
 }
 
 /// The flags of a description, which `ask` gets from the kernel.
@@ -929,6 +983,7 @@ impl Drop for Still {
 /// What is held while the process divides: all that the child might wait for.
 pub struct Divided {
     _still: Still,
+    _numbers: RwLockWriteGuard<'static, ()>,
     known: RwLockWriteGuard<'static, BTreeMap<Key, Arc<Inode>>>,
     summary: summary::Held,
     _inside: Inside,
@@ -939,7 +994,14 @@ pub struct Divided {
 pub fn before_fork() -> Divided {
     let (inside, still) = (Inside::begin(), Still::begin());
     hand_back_those("the process forked", |_| true);
-    Divided { _still: still, known: known_to_change(), summary: summary::hold(), _inside: inside }
+    let numbers = loop {
+        match try_numbers_to_change() {
+            Some(numbers) => break numbers,
+            None => thread::sleep(TRANSFER_NAP),
+        }
+    };
+    let (known, summary) = (known_to_change(), summary::hold());
+    Divided { _still: still, _numbers: numbers, known, summary, _inside: inside }
 }
 
 /// In the child, which knows nothing. If nothing is held, the fork was made where nothing could be.

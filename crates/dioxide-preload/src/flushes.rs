@@ -109,11 +109,15 @@ impl How {
         if is_inside() || is_elsewhere() {
             return Self::Plainly;
         }
-        let _inside = Inside::begin();
-        match slot.read().description() {
-            Some(description) => Self::of_known(fd, description, effect),
-            None => Self::of_unknown(fd, effect),
+        {
+            let _inside = Inside::begin();
+            let state = slot.read();
+            if let Some(description) = state.description() {
+                return Self::of_known(fd, description, effect);
+            }
         }
+        // Only outside: in there no call of the program is looked at.
+        Self::of_unknown(fd, effect)
     }
 
     /// Has it performed. The caller may hold the locks of a transfer, so no thread is cancelled here.

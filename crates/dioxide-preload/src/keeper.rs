@@ -116,10 +116,8 @@ pub fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     }
     // While one is late, the lock that it waits for may still be held.
     let patience = if LATE.load(Ordering::Acquire) > 0 { PATIENCE_AGAIN } else { PATIENCE };
-    let work = Arc::new(Mutex::new(Some(work)));
-    let take = |work: &Mutex<Option<_>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let (ours, theirs) = offer(work);
     let (answer, answered) = mpsc::sync_channel(1);
-    let theirs = work.clone();
     let spawned = spawn(move || match take(&theirs) {
         Some(work) => {
             let _inside = Inside::begin();
@@ -134,23 +132,36 @@ pub fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     {
         return result;
     }
-    match take(&work) {
-        Some(work) => {
-            LATE.fetch_add(usize::from(spawned.is_ok()), Ordering::AcqRel);
-            work()
+    // Before the work is gone: from then on the late keeper takes itself off.
+    let late = usize::from(spawned.is_ok());
+    LATE.fetch_add(late, Ordering::AcqRel);
+    match take(&ours) {
+        Some(work) => work(),
+        None => {
+            LATE.fetch_sub(late, Ordering::AcqRel);
+            answered.recv().expect("a keeper that does not answer ends the process")
         }
-        None => answered.recv().expect("a keeper that does not answer ends the process"),
     }
 }
 
 /// Has a keeper do something, and does not wait. The caller does it where there is no keeper to be had.
 pub fn run_apart(work: impl FnOnce() + Send + 'static) {
-    let work = Arc::new(Mutex::new(Some(work)));
-    let take = |work: &Mutex<Option<_>>| work.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let theirs = work.clone();
+    let (ours, theirs) = offer(work);
     if spawn(move || take(&theirs).into_iter().for_each(|work| work())).is_err() {
-        take(&work).into_iter().for_each(|work| work());
+        take(&ours).into_iter().for_each(|work| work());
     }
+}
+
+/// Work that a keeper takes, or the caller.
+type Offer<W> = Arc<Mutex<Option<W>>>;
+
+fn offer<W>(work: W) -> (Offer<W>, Offer<W>) {
+    let offer = Arc::new(Mutex::new(Some(work)));
+    (offer.clone(), offer)
+}
+
+fn take<W>(offer: &Offer<W>) -> Option<W> {
+    offer.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// Others wait for what a thread of ours has locked and for its answer. So a panic there ends the process, as a crash

@@ -8,6 +8,7 @@ use crate::keeper::{self, Wish};
 use crate::say;
 use crate::settings::Settings;
 use crate::summary;
+use dioxide::text::shown;
 
 /// The process whose memory this is. The child of a vfork runs in it for a while, with descriptors of its own.
 static OWNER: AtomicI32 = AtomicI32::new(0);
@@ -17,6 +18,8 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
     /// It called vfork, and may now be the child.
     static MAY_BE_A_CHILD: Cell<bool> = const { Cell::new(false) };
+    /// Forks that it has begun inside, in signal handlers: they hold nothing.
+    static FORKS_INSIDE: Cell<u32> = const { Cell::new(0) };
 }
 
 fn own_number() -> i32 {
@@ -92,7 +95,8 @@ pub fn cancel_here() {
 struct Held(UnsafeCell<Option<Divided>>);
 
 // SAFETY: only the thread that has the locks of `Divided` touches it: `before_fork` has them when it writes, and they
-// are given back by what is taken out.
+// are given back by what is taken out. A fork that did not get them, in a handler inside, is counted and takes nothing:
+// forks of one thread end in the order in which they are nested.
 unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));
@@ -100,7 +104,7 @@ static HELD: Held = Held(UnsafeCell::new(None));
 extern "C" fn before_fork() {
     // In a signal handler, while this very thread has what is needed.
     if is_inside() {
-        return;
+        return FORKS_INSIDE.set(FORKS_INSIDE.get() + 1);
     }
     let divided = files::before_fork();
     // SAFETY: see `Held`.
@@ -108,6 +112,10 @@ extern "C" fn before_fork() {
 }
 
 fn take_held() -> Option<Divided> {
+    if FORKS_INSIDE.get() > 0 {
+        FORKS_INSIDE.set(FORKS_INSIDE.get() - 1);
+        return None;
+    }
     // SAFETY: see `Held`.
     unsafe { (*HELD.0.get()).take() }
 }
@@ -163,6 +171,11 @@ pub fn before_own_rights_change() -> Option<Still> {
     hand_back_and_hold(|| files::hand_back_those("the program changes its rights", |_| true))
 }
 
+/// Before the process gets another root directory, where there may be no /proc: it tells whether a lease lasts.
+pub fn before_root_changes() -> Option<Still> {
+    hand_back_and_hold(|| files::hand_back_those("the program changes its root directory", |_| true))
+}
+
 /// Before vfork: the child has the descriptors, and the memory, of its parent.
 pub fn before_vfork() {
     hand_all_back("the process forked");
@@ -182,7 +195,7 @@ pub fn before_exec() {
 
 /// Before the process ends at once.
 pub fn before_raw_end() {
-    match files::any_taken() {
+    match files::any_taken_even_inside() {
         true => by_the_keeper(Wish::End),
         false if is_own() && !is_inside() => tell(),
         false => {}
@@ -190,9 +203,9 @@ pub fn before_raw_end() {
 }
 
 /// These calls are made in signal handlers as well, whatever the thread was doing: memory may be locked, and the thread may be
-/// in the engine. Then files stay grown, and the next to open them puts them in order.
+/// in the engine. The file that it holds there stays grown, and the next to open it puts it in order.
 fn by_the_keeper(wish: Wish) {
-    if files::any_taken() && is_own() && !keeper::ask(wish) {
+    if files::any_taken_even_inside() && is_own() && !keeper::ask(wish) && !is_inside() {
         grant(wish);
     }
 }
@@ -257,7 +270,8 @@ extern "C" fn begin() {
     }
     let settings = match Settings::from_environment() {
         Ok(settings) => settings,
-        Err(why) => return say::say(&format!("{why}; this program runs without dioxide")),
+        // It quotes the environment.
+        Err(why) => return say::say(&format!("{}; this program runs without dioxide", shown(&why))),
     };
     // SAFETY: the handlers are functions of this library, which is never unloaded.
     let registered =
@@ -285,6 +299,18 @@ static END: extern "C" fn() = end;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fork_in_a_handler_leaves_what_the_interrupted_fork_holds() {
+        before_fork();
+        for _ in 0..2 {
+            before_fork();
+            in_parent();
+            assert!(is_inside(), "what the outer fork holds is gone");
+        }
+        in_parent();
+        assert!(!is_inside(), "it is still held");
+    }
 
     #[test]
     fn kernels_before_4_14_are_too_old() {

@@ -9,7 +9,7 @@ use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteG
 use std::ffi::c_int;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use std::sync::{Arc, PoisonError};
 
 const PAGE: usize = 1024;
@@ -46,6 +46,18 @@ pub struct Slot {
     /// The kernel may not know of the program's O_APPEND. A signal handler that interrupted the engine in this thread
     /// reads it: the handler cannot wait for the lock, which its own thread may hold.
     hides_append: AtomicBool,
+    /// The [`Kind`] of the state, for what needs no more: it waits for no lock, so a signal handler may ask.
+    kind: AtomicU8,
+}
+
+/// What a state is, without what is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    Empty,
+    Engine,
+    Watched,
+    Taken,
 }
 
 /// A slot that no transfer holds.
@@ -82,10 +94,36 @@ impl Drop for Changing {
     fn drop(&mut self) {
         let hides = matches!(&*self.state, State::Taken(description, _) if description.append.load(Ordering::Relaxed));
         self.slot.hides_append.store(hides, Ordering::Relaxed);
+        let kind = match &*self.state {
+            State::Empty => Kind::Empty,
+            State::Engine => Kind::Engine,
+            State::Watched(_) => Kind::Watched,
+            State::Taken(..) => Kind::Taken,
+        };
+        self.slot.kind.store(kind as u8, Ordering::Release);
     }
 }
 
 impl Slot {
+    fn is(&self, kind: Kind) -> bool {
+        self.kind.load(Ordering::Acquire) == kind as u8
+    }
+
+    /// Whether anything is known of the number.
+    pub fn is_known(&self) -> bool {
+        !self.is(Kind::Empty)
+    }
+
+    /// Whether the number is not the program's, but ours.
+    pub fn is_engines(&self) -> bool {
+        self.is(Kind::Engine)
+    }
+
+    /// Whether the engine serves it.
+    pub fn is_taken(&self) -> bool {
+        self.is(Kind::Taken)
+    }
+
     /// For a transfer: nothing changes until it ends.
     pub fn read(&self) -> ShardedLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
@@ -158,7 +196,7 @@ pub fn numbers_between(first: c_int, last: c_int) -> Vec<c_int> {
     let pages = (0..PAGES).filter(|page| !TABLE[*page].load(Ordering::Acquire).is_null());
     let numbers =
         pages.flat_map(|page| page * PAGE..(page + 1) * PAGE).filter_map(|n| c_int::try_from(n).ok());
-    let means_something = |fd: &c_int| find(*fd).is_some_and(|slot| !matches!(*slot.read(), State::Empty));
+    let means_something = |fd: &c_int| find(*fd).is_some_and(Slot::is_known);
     numbers.filter(|fd| (first..=last).contains(fd)).filter(means_something).collect()
 }
 

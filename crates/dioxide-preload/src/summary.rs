@@ -83,9 +83,10 @@ pub fn hold() -> Held {
 }
 
 impl Held {
-    /// In the child, whose parent tells what was before.
+    /// In the child, whose parent tells what was before. It is not freed: where the process divided without libc's
+    /// knowledge, another thread of the parent may have locked the memory for ever.
     pub fn forget(&mut self) {
-        *self.0 = None;
+        std::mem::forget(self.0.take());
     }
 }
 

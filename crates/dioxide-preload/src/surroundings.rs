@@ -38,7 +38,8 @@ pub fn look(key: Key, is_known: impl Fn(c_int) -> bool) -> io::Result<Option<Fou
             return Ok(Some(Found::Other("the program uses io_uring")));
         }
     }
-    Ok(mapped(key, &fs::read_to_string("/proc/self/maps")?).map(Found::Other))
+    let maps = fs::read("/proc/self/maps")?;
+    Ok(mapped(key, &String::from_utf8_lossy(&maps)).map(Found::Other))
 }
 
 fn link(fd: c_int) -> io::Result<Vec<u8>> {
@@ -83,7 +84,7 @@ fn paths_at(range: Range<usize>, maps: &str) -> Vec<PathBuf> {
     maps.lines().filter_map(path).collect()
 }
 
-/// Opens a descriptor's file once more, to ask whether it is as it was.
+/// The path by which a descriptor's file was opened.
 pub fn path_of(fd: c_int) -> io::Result<PathBuf> {
     use std::os::unix::ffi::OsStringExt;
     Ok(std::ffi::OsString::from_vec(link(fd)?).into())

@@ -109,7 +109,11 @@ fn serve(
         let state = slot.read();
         let mut done = None;
         let (inode, instead) = match &*state {
-            State::Empty | State::Engine => break How::of_unknown(fd, effect),
+            State::Empty | State::Engine => {
+                // In there no call of the program is looked at.
+                drop((state, inside));
+                break How::of_unknown(fd, effect);
+            }
             State::Watched(description) if description.inode.is_kernel_only() => {
                 break How::of_known(fd, description, effect);
             }
@@ -276,7 +280,7 @@ fn read_known(fd: c_int, into: &[iovec], place: Place, flags: c_int, kernel: imp
 /// Makes stable what was written, as `fdatasync`.
 pub fn sync_data(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
     // A flush of the kernel's may take long, and covers what was written whoever has the file meanwhile.
-    if !is_taken(fd) {
+    if !slots::find(fd).is_some_and(Slot::is_taken) {
         return sync_by_kernel(fd, kernel);
     }
     if failed_before(fd) {
@@ -300,6 +304,11 @@ pub fn sync_by_kernel(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
 /// Whether the engine has failed to put the file away; the program is told so once, by `errno`.
 pub fn failed_before(fd: c_int) -> bool {
     let Some(slot) = slots::find(fd) else { return false };
+    // A handler may have interrupted the engine in this thread, and another thread may wait to change the slot.
+    if process::is_inside() || process::is_elsewhere() {
+        return false;
+    }
+    let _inside = Inside::begin();
     let failed = slot.read().description().is_some_and(|description| description.inode.take_failure());
     if failed {
         set_errno(libc::EIO);
@@ -361,10 +370,6 @@ pub fn seek(fd: c_int, offset: i64, whence: c_int, kernel: impl Fn() -> i64) -> 
         }
     };
     serve(fd, Effect::None, None, engine, || kernel() as isize) as i64
-}
-
-fn is_taken(fd: c_int) -> bool {
-    slots::find(fd).is_some_and(|slot| matches!(*slot.read(), State::Taken(..)))
 }
 
 /// The bytes of all pieces; nothing if the kernel has to refuse them.

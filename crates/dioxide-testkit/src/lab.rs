@@ -94,6 +94,15 @@ impl Fs {
         }
     }
 
+    /// Whether a direct write that the disk refuses fails alone. btrfs ends a write after it has
+    /// reported it, and a flush that begins before that fails with the write's error.
+    pub fn writes_fail_alone(self) -> Applies {
+        match self {
+            Fs::BtrfsNocow => Err("a flush may fail with the error of a write before it"),
+            other => other.writes_directly(),
+        }
+    }
+
     /// Whether it can be shut down as in a crash, and then be mounted in that state.
     pub fn shuts_down(self) -> Applies {
         match self {

@@ -358,7 +358,7 @@ fn trials() -> Vec<Trial> {
     trials.extend(on_each.into_iter().flat_map(|(name, test)| fuse_trials(name, test)));
     trials.extend(fuse_trials_where(
         "failed_write_is_told_by_the_write_and_not_by_fdatasync",
-        Fs::writes_directly,
+        Fs::writes_fail_alone,
         failed_write_is_told_by_the_write_and_not_by_fdatasync,
     ));
     trials

@@ -222,7 +222,7 @@ struct Space {
     planner: Planner,
     /// As it is on disk, if it is there.
     marker: Option<Marker>,
-    /// How many markers announced that the file becomes shorter, or begins anew.
+    /// Counts markers that announce that the file becomes shorter, or begins anew; and what came of the former.
     truncations: u8,
     /// The next step, if the marker on disk announces it.
     announced: Option<Plan>,

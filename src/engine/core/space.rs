@@ -157,11 +157,20 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     /// The marker to stand before a file with this marker becomes shorter, with `base` as its floor. Each counts, so that readers
-    /// in other processes read again.
+    /// in other processes read again. The next marker counts once more: a reader may know the length from before the truncate by
+    /// this one. Each count takes an epoch (see `Marker::only_grew_until`).
     pub fn truncating_marker(&mut self, marker: Marker, base: u64) -> Marker {
         let grown_to = marker.grown_to;
-        let truncations = Some(self.next_truncation());
-        Marker { base, grown_from: grown_to, grown_to, epoch: self.next_epoch(), truncations, ..marker }
+        let (truncations, epoch) = (Some(self.next_truncation()), self.next_epoch());
+        self.next_truncation();
+        self.next_epoch();
+        Marker { base, grown_from: grown_to, grown_to, epoch, truncations, ..marker }
+    }
+
+    /// The marker of a file that did not become shorter after all. It counts as the next one does: readers read once more, and
+    /// no count comes back.
+    pub fn restored_marker(&mut self, marker: Marker) -> Marker {
+        Marker { epoch: self.next_epoch(), truncations: Some(self.space.truncations), ..marker }
     }
 
     fn next_truncation(&mut self) -> u8 {

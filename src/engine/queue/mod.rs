@@ -764,7 +764,7 @@ impl Driver {
         match engine.begin_request(&mut request.work) {
             Ok(flush) => {
                 attached.outstanding += 1;
-                let transfer = Transfer::of_work(&request.work, engine.alignment.offset);
+                let transfer = engine.transfer_of(&request.work);
                 self.run(Running { file, purpose: Purpose::Request(request, flush), transfer, gather: None });
             }
             Err(failure) => self.change(file, |core, out| core.completed(request.id, Err(failure), out)),
@@ -781,6 +781,12 @@ impl Driver {
         let Running { file, purpose, transfer, .. } = &self.transfers[id];
         let (part, dsync) = (transfer.part(), transfer.dsync());
         let file = &self.files[*file];
+        if let Purpose::Request(Request { work: Work::Write { offset, .. }, .. }, _) = purpose
+            && transfer.asks_for_space()
+        {
+            let result = io::space_for(&*file.engine.backend, *offset, &part);
+            return self.performed.push_back((id, result));
+        }
         let io = match purpose {
             Purpose::Request(request, _) => io_of(&request.work, &part, dsync),
             Purpose::Operation(number) => {

@@ -37,6 +37,11 @@ pub const COMPARE: &str = "Examples:
   dioxide compare --fail-on-regression 10% old.json new.json
       The same, for scripts: ends with 3 if something is slower by more than 10 %.";
 
+pub const PLOT: &str = "Examples:
+  dioxide bench append --dir /data --json append.json
+  dioxide plot append.json --svg append.svg
+      How appends scale, as a picture for a document.";
+
 pub const DIAGNOSE: &str = "Examples:
   dioxide diagnose /data
       Why direct I/O does not scale there.

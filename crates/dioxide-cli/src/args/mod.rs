@@ -6,12 +6,14 @@ mod compare;
 mod diagnose;
 mod examples;
 mod output;
+mod plot;
 mod probe;
 
 pub use bench::*;
 pub use compare::*;
 pub use diagnose::*;
 pub use output::*;
+pub use plot::*;
 pub use probe::*;
 
 use crate::units::parse_bytes;
@@ -83,6 +85,12 @@ pub enum Command {
     /// diagnosis of a path without a verdict, as it ends a bench.
     #[command(after_long_help = examples::DIAGNOSE)]
     Diagnose(Box<Diagnose>),
+    /// Draw saved results of `dioxide bench --json` as one SVG picture.
+    ///
+    /// The picture has a panel for each kind of work, with a curve for each path: operations per
+    /// second over operations in flight. It needs no other file and no network.
+    #[command(after_long_help = examples::PLOT)]
+    Plot(Plot),
     /// Show what direct I/O does on a path, each fact with its source, in under half a minute.
     ///
     /// Facts: the file system and the devices below it, alignments, whether O_DIRECT is direct,

@@ -2,11 +2,11 @@
 
 use super::Comparison;
 use super::change::Change;
-use super::document::{Key, Row};
 use super::judge::{Basis, Compared, Verdict};
 use super::text;
 use crate::args::By;
 use crate::meter::machine::Machine;
+use crate::saved::{Key, Row};
 use serde::Serialize;
 
 /// The kind of the document.

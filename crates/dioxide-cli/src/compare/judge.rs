@@ -1,10 +1,10 @@
 //! Matches and judges the rows of two runs. Pure, so that tests can measure its error rates.
 
 use super::change::Change;
-use super::document::{Document, Row};
 use super::mann_whitney::p_value_min;
 use crate::args::By;
 use crate::bench::work::is_dioxide;
+use crate::saved::{Document, Row};
 use serde::Serialize;
 
 /// The false discovery rate of all rows together. More likely differences are not reported.
@@ -170,8 +170,8 @@ fn adjusted(p: &[f64]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::examples::{document, row};
     use super::*;
+    use crate::saved::examples::{document, row};
     use fastrand::Rng;
 
     const TEN_PERCENT: Rules = Rules { by: By::Ratio, limit_percent: Some(10.0) };

@@ -2,7 +2,6 @@
 //! much.
 
 mod change;
-mod document;
 mod json;
 mod judge;
 mod mann_whitney;
@@ -12,9 +11,9 @@ mod unlike;
 use crate::args::{self, Cli, Wanted};
 use crate::exit::Regression;
 use crate::output::{self, Text};
+use crate::saved::{self, Document, Row};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{CommandFactory, error::ErrorKind};
-use document::{Document, Row};
 use judge::{Compared, Rules, Verdict};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,7 +62,7 @@ pub fn run(args: args::Compare) -> Result<()> {
         let is_input = json.exists() && (is_same(&args.old) || is_same(&args.new));
         ensure!(!is_input, "--json {}: is one of the two results", json.display());
     }
-    let (old, new) = (document::read(&args.old)?, document::read(&args.new)?);
+    let (old, new) = (saved::read(&args.old)?, saved::read(&args.new)?);
     let rules = Rules { by: args.by, limit_percent: args.fail_on_regression };
     let comparison = Comparison::new(&old, &new, rules);
     check(&comparison, args.allow_unlike)

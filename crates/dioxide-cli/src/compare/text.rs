@@ -3,12 +3,12 @@
 
 use super::Comparison;
 use super::change::Change;
-use super::document::Row;
 use super::judge::{Basis, CHANCE_MAX, Compared, ROUNDS_MIN, Verdict, is_judged};
 use crate::args::By;
 use crate::bench::ratio::median;
 use crate::meter::machine::Machine;
 use crate::report::grid::Grid;
+use crate::saved::Row;
 use dioxide::text::shown;
 use dioxide_diagnose::words::nanoseconds;
 use std::io::Write;
@@ -254,10 +254,10 @@ fn missing(run: &str, rows: &[&Row]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::Document;
-    use super::super::document::examples::{document, row};
     use super::super::judge::Rules;
     use super::*;
+    use crate::saved::Document;
+    use crate::saved::examples::{document, row};
 
     const KERNEL: [f64; 9] = [100.0, 101.0, 99.0, 102.0, 98.0, 103.0, 97.0, 104.0, 96.0];
 

@@ -1,9 +1,9 @@
 //! Other differences between two runs: figures of unlike runs say nothing about dioxide. Measures
 //! nothing.
 
-use super::document::{Document, Row};
 use crate::bench::work::Asked;
 use crate::meter::machine::Machine;
+use crate::saved::{Document, Row};
 use std::fmt::Display;
 
 /// Sizes depend on the free space, so they differ a little between equal runs.
@@ -69,8 +69,8 @@ fn differ<T: PartialEq + Display>(what: &str, old: &T, new: &T) -> Option<String
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::examples::{document, row};
     use super::*;
+    use crate::saved::examples::{document, row};
 
     fn differences_after(change: impl Fn(&mut Document)) -> Vec<String> {
         let old = document(vec![row("kernel", 1, &[1.0], None), row("dioxide", 1, &[1.0], None)]);

@@ -5,13 +5,12 @@ use crate::lease::ABOUT_SIGNALS;
 use crate::next::interpose;
 use crate::process;
 use crate::set_errno;
-use crate::slots::{self, State};
+use crate::slots;
 use libc::{c_int, c_long, c_uint};
 
 /// Whether anything is known of a number.
 fn is_known(fd: c_int) -> bool {
-    slots::find(fd).is_some_and(|slot| !process::is_inside() && !matches!(*slot.read(), State::Empty))
-        && !process::is_elsewhere()
+    slots::find(fd).is_some_and(|slot| !process::is_inside() && slot.is_known()) && !process::is_elsewhere()
 }
 
 fn bad_number() -> c_int {
@@ -36,18 +35,23 @@ fn dup_to(from: c_int, to: c_int, make: impl Fn() -> c_int) -> c_int {
 
 /// Closes all from `first` to `last` by `close`, which is the kernel's, but for what is not the program's.
 fn close_all(first: c_int, last: c_int, close: impl Fn(c_int, c_int) -> c_int) -> c_int {
-    let mut next = first;
-    for fd in slots::numbers_between(first, last) {
-        if files::is_engines(fd) {
-            if next < fd && close(next, fd - 1) != 0 {
-                return -1;
+    let close_unknown = || {
+        let known = slots::numbers_between(first, last);
+        let mut next = first;
+        for fd in &known {
+            if next < *fd && close(next, fd - 1) != 0 {
+                return None;
             }
             next = fd + 1;
-        } else {
-            let _ = files::close(fd, || close(fd, fd));
         }
+        let programs: Vec<_> = known.into_iter().filter(|fd| !files::is_engines(*fd)).collect();
+        (next > last || close(next, last) == 0).then_some(programs)
+    };
+    let Some(programs) = files::while_numbers_stay(close_unknown) else { return -1 };
+    for fd in programs {
+        let _ = files::close(fd, || close(fd, fd));
     }
-    if next <= last { close(next, last) } else { 0 }
+    0
 }
 
 /// `close_range` by `kernel`, under its name or by its number.
@@ -58,7 +62,7 @@ pub fn close_range_by(
     kernel: impl Fn(c_uint, c_uint, c_int) -> c_int,
 ) -> c_int {
     let closes = flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0;
-    if !closes || first > last || process::is_elsewhere() || !files::any_known() {
+    if !closes || first > last || !files::any_known() || !process::is_own() {
         return kernel(first, last, flags);
     }
     let Ok(first) = c_int::try_from(first) else { return kernel(first, last, flags) };

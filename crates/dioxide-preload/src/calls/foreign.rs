@@ -74,9 +74,10 @@ const BLKGETSIZE64: c_ulong = 0x8008_1272;
 const BLKBSZGET: c_ulong = 0x8008_1270;
 const FSGETXATTR: c_ulong = 0x801c_581f;
 
-/// The second files of requests that have two. The kernel would share what was only grown.
+/// The second files of requests that have two. The kernel would share what was only grown, or write past the engine.
 fn second_files(request: c_ulong, argument: c_long) {
     const WHY: &str = "it was cloned";
+    const WHY_LOOP: &str = "a loop device was made of it";
     if !files::any_known() {
         return;
     }
@@ -99,9 +100,28 @@ fn second_files(request: c_ulong, argument: c_long) {
                 files::hand_back_descriptor(target.descriptor as c_int, WHY);
             }
         }
+        LOOP_SET_FD | LOOP_CHANGE_FD => files::hand_back_descriptor(argument as c_int, WHY_LOOP),
+        LOOP_CONFIGURE => {
+            let descriptor = std::ptr::with_exposed_provenance::<u32>(argument as usize);
+            // SAFETY: null, or the program says that it is a `struct loop_config`, which begins so.
+            if let Some(descriptor) = unsafe { descriptor.as_ref() } {
+                files::hand_back_descriptor(*descriptor as c_int, WHY_LOOP);
+            }
+        }
+        EXT4_IOC_MOVE_EXT => {
+            let descriptors = std::ptr::with_exposed_provenance::<[u32; 2]>(argument as usize);
+            // SAFETY: null, or the program says that it is a `struct move_extent`, which begins with a reserved number.
+            if let Some([_, donor]) = unsafe { descriptors.as_ref() } {
+                files::hand_back_descriptor(*donor as c_int, "its blocks were moved");
+            }
+        }
         _ => {}
     }
 }
+const LOOP_SET_FD: c_ulong = 0x4c00;
+const LOOP_CHANGE_FD: c_ulong = 0x4c06;
+const LOOP_CONFIGURE: c_ulong = 0x4c0a;
+const EXT4_IOC_MOVE_EXT: c_ulong = 0xc028_660f;
 const FICLONE: c_ulong = 0x4004_9409;
 const FICLONERANGE: c_ulong = 0x4020_940d;
 const FIDEDUPERANGE: c_ulong = 0xc018_9436;
@@ -224,6 +244,11 @@ fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
         libc::SYS_dup2 => replaced(first, second, why),
         _ => {}
     }
+}
+
+/// Calls that give the process another root directory.
+fn changes_root(number: c_long) -> bool {
+    matches!(number, libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_setns)
 }
 
 /// Calls that change what the process may do, or who may change some file.
@@ -360,7 +385,11 @@ interpose! {
         if files::any_known() {
             by_number(number, [first, second, third, fifth]);
         }
-        let _still = changes_rights(number).then(process::before_own_rights_change);
+        let _still = match number {
+            _ if changes_rights(number) => process::before_own_rights_change(),
+            _ if changes_root(number) => process::before_root_changes(),
+            _ => None,
+        };
         let kernel = || next(number, first, second, third, fourth, fifth, sixth);
         match number {
             libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_syncfs => {

@@ -71,6 +71,14 @@ interpose! {
         let _still = own();
         next(header, data)
     }
+    |next| fn [chroot](path: *const c_char) -> c_int {
+        let _still = process::before_root_changes();
+        next(path)
+    }
+    |next| fn [setns](namespace: c_int, kind: c_int) -> c_int {
+        let _still = process::before_root_changes();
+        next(namespace, kind)
+    }
     |next| fn [fchown](fd: c_int, user: uid_t, group: gid_t) -> c_int {
         let _still = of_descriptor(fd);
         next(fd, user, group)

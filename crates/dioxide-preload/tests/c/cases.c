@@ -14,6 +14,7 @@
 #include <setjmp.h>
 #include <linux/capability.h>
 #include <linux/fs.h>
+#include <linux/loop.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/fsuid.h>
@@ -26,6 +27,7 @@
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 #include <wordexp.h>
 
@@ -146,6 +148,28 @@ static void exit_in_a_handler_on_a_small_stack(void) {
     struct sigaction action = {.sa_handler = end_at_once, .sa_flags = SA_ONSTACK};
     sigaction(SIGUSR1, &action, NULL);
     raise(SIGUSR1);
+}
+
+static ino_t inode_of(int file) {
+    struct stat stat;
+    must("fstat", fstat(file, &stat), 0);
+    return stat.st_ino;
+}
+
+// The thread is in the engine with one file, and another one is grown. The files go back in the order of their inodes.
+static void exit_in_a_handler_beside_another_file(void) {
+    const char *names[] = {"file", "other"};
+    int made[] = {open_direct(names[0], 0), open_direct(names[1], 0)};
+    int later = inode_of(made[1]) > inode_of(made[0]);
+    must("pwrite", pwrite(made[later], memory, LARGE, 0), LARGE);
+    must("close", close(made[0]) + close(made[1]), 0);
+    fd = open(names[!later], O_RDWR | O_DIRECT);
+    write_together();
+    fd = open(names[later], O_RDWR | O_DIRECT);
+    signal(SIGALRM, end_at_once);
+    alarm_after_ms(100);
+    for (;;)
+        must("pread", pread(fd, memory, LARGE, 0), LARGE);
 }
 
 static sigjmp_buf before_write;
@@ -354,6 +378,59 @@ static void an_append_in_a_handler_that_interrupts_an_append(void) {
     tell("lost appends of the handler", lost[1]);
 }
 
+static void *signal_for_ever(void *unused) {
+    (void)unused;
+    while (!all_done) {
+        pthread_kill(appender, SIGUSR2);
+        usleep(100);
+    }
+    return NULL;
+}
+
+static void sync_in_a_handler(int signal) {
+    (void)signal;
+    int before = errno;
+    must("fdatasync", fdatasync(fd), 0);
+    must("fsync", fsync(fd), 0);
+    errno = before;
+}
+
+static void *write_with_interruptions(void *unused) {
+    (void)unused;
+    char *own = aligned_alloc(BLOCK, LARGE);
+    fill(own, LARGE, 3);
+    for (int i = 0; !all_done; i++) {
+        must("pwrite", pwrite(fd, own, LARGE, 0), LARGE);
+        appended[0]++;
+    }
+    free(own);
+    return NULL;
+}
+
+// The thread is in the engine, and another one waits until it may hand the file back.
+static void a_sync_in_a_handler_beside_a_hand_back(void) {
+    struct sigaction action = {.sa_handler = sync_in_a_handler, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR2, &action, NULL);
+    for (int round = 0; round < 20; round++) {
+        pthread_t thread;
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+        fd = open_direct("file", 0);
+        write_together();
+        appended[0] = all_done = 0;
+        pthread_create(&appender, NULL, write_with_interruptions, NULL);
+        while (appended[0] < 2)
+            usleep(100);
+        pthread_create(&thread, NULL, signal_for_ever, NULL);
+        must("lock", fcntl(fd, F_SETLK, &lock), 0);
+        all_done = 1;
+        // The thread that gets the signals is there until none is sent any more.
+        pthread_join(thread, NULL);
+        pthread_join(appender, NULL);
+        close(fd);
+    }
+    printf("done\n");
+}
+
 // --- calls with strange arguments ---
 
 static void an_absolute_path_with_no_directory(void) {
@@ -474,9 +551,8 @@ static atomic_int round_fd;
 
 enum { ROUNDS = 300 };
 
-static void *close_in_rounds(void *unused) {
-    (void)unused;
-    for (int i = 0; i < ROUNDS; i++) {
+static void *close_in_rounds(void *rounds) {
+    for (long i = 0; i < (long)rounds; i++) {
         pthread_barrier_wait(&both);
         close(round_fd);
         pthread_barrier_wait(&both);
@@ -487,7 +563,7 @@ static void *close_in_rounds(void *unused) {
 static void close_beside_mmap(void) {
     pthread_t thread;
     pthread_barrier_init(&both, NULL, 2);
-    pthread_create(&thread, NULL, close_in_rounds, NULL);
+    pthread_create(&thread, NULL, close_in_rounds, (void *)ROUNDS);
     for (int i = 0; i < ROUNDS; i++) {
         fd = open_direct("file", 0);
         must("pwrite", pwrite(fd, memory, BLOCK, 0), BLOCK);
@@ -512,6 +588,30 @@ static void *open_buffered(void *unused) {
 static void *write_beside_open(void *number) {
     pthread_barrier_wait(&both);
     return write_blocks(number);
+}
+
+static void *close_all_from_100(void *unused) {
+    (void)unused;
+    while (!all_done) {
+        closefrom(100);
+        usleep(50);
+    }
+    return NULL;
+}
+
+// Wherever a take-over is, what it copied stays open.
+static void a_closefrom_beside_a_take_over(void) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, close_all_from_100, NULL);
+    for (int i = 0; i < 400; i++) {
+        fd = open_direct("file", O_APPEND);
+        append_blocks(2);
+        must("fdatasync", fdatasync(fd), 0);
+        must("close", close(fd), 0);
+    }
+    all_done = 1;
+    pthread_join(thread, NULL);
+    printf("done\n");
 }
 
 static void a_buffered_open_beside_a_take_over(void) {
@@ -640,6 +740,35 @@ static void a_raw_child_beside_threads_that_open(void) {
         pthread_join(threads[i], NULL);
 }
 
+// The child looks past the library, which knows nothing there.
+static int is_marked_for_a_child(void) {
+    int status;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(getxattr("file", "user.dioxide", NULL, 0) >= 0);
+    must("wait", waitpid(child, &status, 0), child);
+    return status != 0;
+}
+
+static void a_fork_beside_the_last_close(void) {
+    int marked = 0;
+    pthread_t thread;
+    pthread_barrier_init(&both, NULL, 2);
+    pthread_create(&thread, NULL, close_in_rounds, (void *)100);
+    for (int i = 0; i < 100; i++) {
+        fd = round_fd = open_direct("file", O_APPEND);
+        append_blocks(1);
+        pthread_barrier_wait(&both);
+        // The fork meets the close wherever that is.
+        for (volatile uint64_t spin = scramble((uint64_t)i) % 20000; spin > 0; spin--)
+            ;
+        marked += is_marked_for_a_child();
+        pthread_barrier_wait(&both);
+    }
+    pthread_join(thread, NULL);
+    tell("children that found it grown", marked);
+}
+
 // The keeper is the parent's.
 static void a_child_by_number_opens_a_file(void) {
     fd = open_direct("file", 0);
@@ -723,6 +852,10 @@ static void change_rights(void) {
         tell("chmod", chmod("file", 0400));
     else if (has_way("fchmodat"))
         tell("fchmodat", fchmodat(AT_FDCWD, "file", 0400, 0));
+    else if (has_way("chroot"))
+        tell("chroot", mkdir("root", 0755) + chroot("root"));
+    else if (has_way("chroot_by_number"))
+        tell("chroot", mkdir("root", 0755) + syscall(SYS_chroot, "root"));
     else
         die("%s", argument);
 }
@@ -1024,6 +1157,42 @@ static void a_clone_of_a_file_that_is_taken(void) {
     }
 }
 
+// By each request that gives a loop device its file. Others on the machine may take the device that is free.
+static int loop_device_of_the_file(int way) {
+    char path[64];
+    for (;;) {
+        int control = open("/dev/loop-control", O_RDWR), number = ioctl(control, LOOP_CTL_GET_FREE);
+        close(control);
+        snprintf(path, sizeof path, "/dev/loop%d", number);
+        int device = open(path, O_RDWR);
+        if (device < 0 && errno == ENXIO)
+            continue;
+        if (device < 0)
+            die("%s", path);
+        struct loop_config config = {.fd = (uint32_t)fd};
+        if (way == 0 ? ioctl(device, LOOP_SET_FD, fd) == 0 : ioctl(device, LOOP_CONFIGURE, &config) == 0)
+            return device;
+        if (errno != EBUSY)
+            die("%s", path);
+        close(device);
+    }
+}
+
+static void a_loop_device_of_a_file_that_is_taken(void) {
+    for (int way = 0; way < 2; way++) {
+        uint64_t len = 0;
+        fd = open_direct("file", 0);
+        write_together();
+        int device = loop_device_of_the_file(way);
+        must("BLKGETSIZE64", ioctl(device, BLKGETSIZE64, &len), 0);
+        tell("length of the device", (long)len);
+        must("LOOP_CLR_FD", ioctl(device, LOOP_CLR_FD), 0);
+        close(device);
+        tell_length("length");
+        tell("close", close(fd));
+    }
+}
+
 static void *append_with_a_last_sector(void *number) {
     for (long i = 0; i < BLOCKS_OF_EACH; i++) {
         long len = i == BLOCKS_OF_EACH - 1 ? 512 : BLOCK;
@@ -1069,6 +1238,35 @@ static void a_device(void) {
     tell("close", close(fd));
 }
 
+static void *open_device_in_rounds(void *unused) {
+    (void)unused;
+    for (int i = 0; i < ROUNDS; i++) {
+        pthread_barrier_wait(&both);
+        for (volatile uint64_t spin = scramble((uint64_t)i) % 20000; spin > 0; spin--)
+            ;
+        int opened = open(argument, O_RDWR | O_DIRECT);
+        must("pwrite", pwrite(opened, memory, BLOCK, 0), BLOCK);
+        pthread_barrier_wait(&both);
+        must("close", close(opened), 0);
+    }
+    return NULL;
+}
+
+static void a_device_opened_beside_its_last_close(void) {
+    pthread_t thread;
+    pthread_barrier_init(&both, NULL, 2);
+    pthread_create(&thread, NULL, open_device_in_rounds, NULL);
+    for (int i = 0; i < ROUNDS; i++) {
+        fd = open(argument, O_RDWR | O_DIRECT);
+        must("pwrite", pwrite(fd, memory, BLOCK, 0), BLOCK);
+        pthread_barrier_wait(&both);
+        must("close", close(fd), 0);
+        pthread_barrier_wait(&both);
+    }
+    pthread_join(thread, NULL);
+    printf("done\n");
+}
+
 #define CASE(name) {#name, name}
 
 static const struct {
@@ -1077,6 +1275,7 @@ static const struct {
 } cases[] = {
     CASE(exit_in_a_handler_that_interrupts_a_write),
     CASE(exit_in_a_handler_that_interrupts_malloc),
+    CASE(exit_in_a_handler_beside_another_file),
     CASE(close_in_a_handler_that_interrupts_a_read),
     CASE(exit_in_a_handler_on_a_small_stack),
     CASE(exit_in_a_handler_that_interrupts_a_durable_write),
@@ -1084,11 +1283,14 @@ static const struct {
     CASE(jump_out_of_a_durable_write),
     CASE(an_append_in_a_handler_that_interrupts_an_append),
     CASE(an_open_without_waiting_beside_a_take_over),
+    CASE(a_sync_in_a_handler_beside_a_hand_back),
     CASE(a_sync_of_a_file_that_has_none),
     CASE(a_raw_child_beside_threads_that_open),
     CASE(a_child_by_number_opens_a_file),
+    CASE(a_fork_beside_the_last_close),
     CASE(rights_that_change_after_the_open),
     CASE(a_clone_of_a_file_that_is_taken),
+    CASE(a_loop_device_of_a_file_that_is_taken),
     CASE(a_handler_runs_in_the_programs_threads_only),
     CASE(a_signal_ends_the_program),
     CASE(a_handler_that_raises_the_signal_again),
@@ -1101,6 +1303,7 @@ static const struct {
     CASE(the_position_of_appends_after_a_cut),
     CASE(a_number_that_a_stream_closed),
     CASE(close_beside_mmap),
+    CASE(a_closefrom_beside_a_take_over),
     CASE(a_buffered_open_beside_a_take_over),
     CASE(a_line_printed_to_a_descriptor),
     CASE(a_lease),
@@ -1114,6 +1317,7 @@ static const struct {
     CASE(threads_write_sectors_of_a_clone),
     CASE(misaligned_calls_by_mistake),
     CASE(a_device),
+    CASE(a_device_opened_beside_its_last_close),
 };
 
 int main(int argc, char **argv) {

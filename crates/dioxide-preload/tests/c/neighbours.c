@@ -17,6 +17,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -54,6 +55,20 @@ static void begin(int flags) {
     if (fd < 0)
         die("%s", path);
     append_blocks(1);
+}
+
+// Says so if the description has a lease, which is the library's.
+static void tell_lease(void) {
+    char name[64], info[4096];
+    snprintf(name, sizeof name, "/proc/self/fdinfo/%d", fd);
+    int file = open(name, O_RDONLY);
+    long len = read(file, info, sizeof info - 1);
+    must("fdinfo", len > 0, 1);
+    info[len] = 0;
+    close(file);
+    if (strstr(info, "LEASE") != NULL)
+        puts("leased");
+    fflush(stdout);
 }
 
 // --- the other process ---
@@ -192,6 +207,7 @@ static void append(void) {
 
 static void crash(void) {
     begin(O_RDWR | O_APPEND);
+    tell_lease();
     run_theirs(8);
     kill(getpid(), SIGKILL);
 }
@@ -239,6 +255,7 @@ static void beside(void) {
 // For a test that wakes it when the other process is done.
 static void stopped(void) {
     begin(O_RDWR);
+    tell_lease();
     raise(SIGSTOP);
     must("a write afterwards", pwrite(fd, memory, BLOCK, BLOCK), BLOCK);
     must("ftruncate", ftruncate(fd, 8 * AT), 0);
@@ -288,6 +305,22 @@ static void no_queue(void) {
     begin(O_RDWR);
     signal(SIGRTMAX - 3, SIG_IGN);
     run_theirs(8);
+    must("close", close(fd), 0);
+    check();
+}
+
+// All numbers below the limit are in use while the other process opens the file.
+static void no_numbers(void) {
+    struct rlimit limit, few;
+    begin(O_RDWR | O_APPEND);
+    int last = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    must("getrlimit", getrlimit(RLIMIT_NOFILE, &limit), 0);
+    few = limit, few.rlim_cur = (rlim_t)last + 1;
+    must("setrlimit", setrlimit(RLIMIT_NOFILE, &few), 0);
+    must("no number", dup(fd), -1);
+    run_theirs(8);
+    must("setrlimit", setrlimit(RLIMIT_NOFILE, &limit), 0);
+    must("close", close(last), 0);
     must("close", close(fd), 0);
     check();
 }
@@ -359,6 +392,23 @@ static void among_locks(void) {
     unlink(other);
 }
 
+// The other process opens the file while it is being taken.
+static void open_during_a_take_over(void) {
+    begin(O_RDWR);
+    pid_t pid = spawn_opener();
+    for (unsigned n = 0; n < 1000; n++) {
+        must("close", close(fd), 0);
+        ask_opener();
+        for (volatile uint64_t spin = scramble(n) % 20000; spin > 0; spin--)
+            ;
+        fd = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
+        wait_for_opener();
+    }
+    must("close", close(fd), 0);
+    kill(pid, SIGKILL);
+    must("waitpid", waitpid(pid, NULL, 0), pid);
+}
+
 static volatile sig_atomic_t armed;
 
 static void ask_and_stay(int signal) {
@@ -394,6 +444,45 @@ static void close_meanwhile(void) {
     }
     kill(pid, SIGKILL);
     must("waitpid", waitpid(pid, NULL, 0), pid);
+}
+
+static void open_and_close_armed(int signal) {
+    (void)signal;
+    if (armed) {
+        close(open(path, O_RDONLY));
+        armed = 0;
+    }
+}
+
+// A handler opens the file while its thread is at any place in a copy of a descriptor.
+static void open_in_a_handler(void) {
+    struct sigaction action = {.sa_handler = open_and_close_armed, .sa_flags = SA_RESTART};
+    must("sigaction", sigaction(SIGALRM, &action, NULL), 0);
+    for (unsigned n = 0; n < 400; n++) {
+        begin(O_RDWR);
+        struct itimerval soon = {.it_value.tv_usec = 30 + (long)(scramble(n) % 300)};
+        armed = 1;
+        must("setitimer", setitimer(ITIMER_REAL, &soon, NULL), 0);
+        while (armed) {
+            int copy = fcntl(fd, F_DUPFD_CLOEXEC, 100);
+            must("close", close(copy), 0);
+        }
+        must("close", close(fd), 0);
+    }
+}
+
+// A file is mapped whose name is no text.
+static void strange_name(void) {
+    const char *strange = "mapped\xff";
+    int mapped = open(strange, O_RDWR | O_CREAT, 0644);
+    must("write", write(mapped, memory, BLOCK), BLOCK);
+    if (mmap(NULL, BLOCK, PROT_READ, MAP_SHARED, mapped, 0) == MAP_FAILED)
+        die("mmap");
+    begin(O_RDWR);
+    tell_lease();
+    run_theirs(8);
+    must("close", close(fd), 0);
+    check();
 }
 
 // What the library has for itself is closed with all that the program has.
@@ -608,6 +697,7 @@ static const struct {
     {"stopped", stopped},
     {"no_signal", no_signal},
     {"no_queue", no_queue},
+    {"no_numbers", no_numbers},
     {"refused", refused},
     {"child", child},
     {"not_the_owner", not_the_owner},
@@ -618,7 +708,10 @@ static const struct {
     {"opener", opener},
     {"locks", locks},
     {"among_locks", among_locks},
+    {"open_during_a_take_over", open_during_a_take_over},
     {"close_meanwhile", close_meanwhile},
+    {"strange_name", strange_name},
+    {"open_in_a_handler", open_in_a_handler},
     {"close_range_by_number", close_range_by_number},
     {"beside_writers", beside_writers},
 };

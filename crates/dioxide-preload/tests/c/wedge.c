@@ -68,8 +68,15 @@ static void all_refused(const char *when) {
     fine("pwritev2 on another file system", pwrite_durably(other, 0));
 }
 
+static int uses_a_number_again;
+
 static void open_beside(void) {
+    int before = uses_a_number_again ? open_or_die(path, O_RDWR | O_CREAT | O_DIRECT) : -1;
+    if (before >= 0)
+        close(before);
     beside = open_or_die(path_beside, O_RDWR | O_CREAT);
+    if (before >= 0 && beside != before)
+        die("another number");
     if (path != path_beside) {
         fine("write", write(beside, memory, BLOCK));
         fine("fsync", fsync(beside));
@@ -146,6 +153,8 @@ static long fail(const char *how) {
         return syncfs(fd);
     if (strcmp(how, "syncfs_beside") == 0)
         return syncfs(beside);
+    if (strcmp(how, "number_used_before") == 0)
+        return fsync(beside);
     if (strcmp(how, "dsync") == 0)
         return pwrite(durable, memory, BLOCK, BLOCK);
     if (strcmp(how, "sync") == 0)
@@ -192,6 +201,7 @@ int main(int argc, char **argv) {
     memory = aligned_alloc(BLOCK, BLOCK);
     fill(memory, BLOCK, 1);
     path = argv[2], path_beside = strcmp(argv[3], path) == 0 ? path : argv[3], path_other = argv[4];
+    uses_a_number_again = strncmp(argv[1], "number_used_before", 18) == 0;
     if (path != path_beside)
         open_beside();
     other = open_or_die(path_other, O_RDWR | O_CREAT);

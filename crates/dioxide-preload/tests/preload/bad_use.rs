@@ -31,11 +31,13 @@ fn what_is_not_understood_is_said_once_and_the_program_runs(dir: TestDir) -> Tri
         ("DIOXIDE_STATS", "yes"),
         ("DIOXIDE_GROWTH_CAP", "big"),
         ("DIOXIDE_MATCH", "/a/[b"),
+        ("DIOXIDE_EAGER", "\u{1b}[2J\ndioxide: all is well"),
     ] {
         let dir = empty(&dir, "run")?;
         let finished = write_with(&dir, name, value, With::Preload)?;
         let said: Vec<_> = finished.stderr.lines().collect();
         assert!(said.len() == 1 && said[0].starts_with("dioxide: ") && said[0].contains(name), "{said:?}");
+        assert!(!said[0].contains('\u{1b}'), "{said:?}");
         assert_eq!(fs::metadata(dir.join("file"))?.len(), 400 * 4096);
     }
     Ok(())

@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What `c/cases.c` takes.
-const CASES: [&str; 38] = [
+const CASES: [&str; 43] = [
     LEAVE[0],
     LEAVE[1],
     "exit_in_a_handler_that_interrupts_malloc",
+    "exit_in_a_handler_beside_another_file",
     LEAVE[2],
     LEAVE[3],
     "close_in_a_handler_that_interrupts_a_read",
@@ -43,6 +44,8 @@ const CASES: [&str; 38] = [
     "the_position_of_appends_after_a_cut",
     "a_number_that_a_stream_closed",
     "close_beside_mmap",
+    "a_closefrom_beside_a_take_over",
+    "a_loop_device_of_a_file_that_is_taken",
     "a_buffered_open_beside_a_take_over",
     "a_line_printed_to_a_descriptor",
     "a_lease",
@@ -52,9 +55,11 @@ const CASES: [&str; 38] = [
     "cancelled_threads",
     "a_limit_of_the_length",
     "an_open_without_waiting_beside_a_take_over",
+    "a_sync_in_a_handler_beside_a_hand_back",
     "a_sync_of_a_file_that_has_none",
     "a_raw_child_beside_threads_that_open",
     "a_child_by_number_opens_a_file",
+    "a_fork_beside_the_last_close",
 ];
 
 /// Handlers that leave a call of a file for good, which can be carried only while the kernel serves it.
@@ -75,8 +80,8 @@ const OF_CLONES: [&str; 6] = [
     "a_clone_of_a_file_that_is_taken",
 ];
 
-/// How a program changes what it may do, or what may be done with its file.
-const RIGHTS: [&str; 24] = [
+/// How a program changes what it may do or see, or what may be done with its file.
+const RIGHTS: [&str; 26] = [
     "setuid",
     "seteuid",
     "setreuid",
@@ -101,6 +106,8 @@ const RIGHTS: [&str; 24] = [
     "fchmod",
     "chmod",
     "fchmodat",
+    "chroot",
+    "chroot_by_number",
 ];
 
 /// The names of those that are ended by a signal begin so.
@@ -167,11 +174,11 @@ fn a_full_disk() -> TrialResult {
 }
 
 /// What a case does with a device of its own, and what is on that then.
-fn on_a_device(dir: &Path, with: With) -> Result<(Finished, Vec<u8>), Failed> {
+fn on_a_device(dir: &Path, case: &str, with: With) -> Result<(Finished, Vec<u8>), Failed> {
     let backing = dir.join("backing");
     File::create(&backing)?.set_len(16 << 20)?;
     let device = AttachedFile::new(&backing)?;
-    let case = format!("a_device {}", device.path().display());
+    let case = format!("{case} {}", device.path().display());
     let mut command = cases(dir, &case, with);
     let finished = run(command.env("DIOXIDE_DEVICES", "1").env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
     drop(device);
@@ -179,12 +186,23 @@ fn on_a_device(dir: &Path, with: With) -> Result<(Finished, Vec<u8>), Failed> {
 }
 
 fn a_block_device(dir: TestDir) -> TrialResult {
-    let (control, content) = on_a_device(&dir, With::Nothing)?;
+    let (control, content) = on_a_device(&dir, "a_device", With::Nothing)?;
     for with in With::LIBRARY {
-        let (finished, written) = on_a_device(&dir, with)?;
+        let (finished, written) = on_a_device(&dir, "a_device", with)?;
         assert_eq!(finished.stdout, control.stdout, "{with:?}");
         assert!(written == content, "{with:?}: the device has other content");
         assert!(finished.stderr.contains(" write requests ("), "{with:?}: {}", finished.stderr);
+    }
+    Ok(())
+}
+
+/// The keeper of the close found the file in use.
+fn a_device_opened_beside_its_last_close(dir: TestDir) -> TrialResult {
+    for with in [With::Nothing, With::Eager] {
+        let (finished, _) = on_a_device(&dir, "a_device_opened_beside_its_last_close", with)?;
+        assert_eq!(finished.stdout, "done\n", "{with:?}");
+        let is_taken = finished.stderr.contains(" write requests (");
+        assert!(with != With::Eager || is_taken, "{}", finished.stderr);
     }
     Ok(())
 }
@@ -205,7 +223,11 @@ fn rights_that_change_after_the_open(dir: &Path, way: &str) -> TrialResult {
     tells_the_same(dir, &case, &With::LIBRARY)?;
     let mut command = cases(&empty(dir, "told")?, &case, With::Eager);
     let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
-    let reasons = ["the program changes its rights", "the rights to it change"];
+    let reasons = [
+        "the program changes its rights",
+        "the rights to it change",
+        "the program changes its root directory",
+    ];
     let handed_back =
         reasons.iter().any(|why| finished.stderr.contains(&format!("handed back to the kernel: {why}")));
     if handed_back { Ok(()) } else { Err(failed(finished.stderr)) }
@@ -271,5 +293,10 @@ pub fn trials() -> Vec<Trial> {
     trials.extend(lab_trials_where(name, on_ext4_and_xfs, misaligned_calls_by_mistake));
     trials.push(volume_trial("cases_a_full_disk", a_full_disk));
     trials.extend(lab_trials_where("cases_a_block_device", on_ext4, a_block_device));
+    trials.extend(lab_trials_where(
+        "cases_a_device_opened_beside_its_last_close",
+        on_ext4,
+        a_device_opened_beside_its_last_close,
+    ));
     trials
 }

@@ -11,8 +11,20 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// What fails first, or how the file goes back to the kernel then. Of a watched file all flushes are the kernel's.
-const ON_A_FILE_SYSTEM: [&str; 9] =
-    ["fdatasync", "fsync", "syncfs", "syncfs_beside", "sync", "dsync", "mmap", "lock", "ioctl"];
+const ON_A_FILE_SYSTEM: [&str; 11] = [
+    "fdatasync",
+    "fsync",
+    "syncfs",
+    "syncfs_beside",
+    "sync",
+    "dsync",
+    "mmap",
+    "lock",
+    "ioctl",
+    // The file that is never O_DIRECT has the number of one that was.
+    "number_used_before",
+    "number_used_before_fdatasync",
+];
 /// `sync` and `syncfs` flush no device that has no file system.
 const ON_A_DEVICE: [&str; 5] = ["fdatasync", "fsync", "dsync", "lock", "ioctl"];
 

@@ -74,7 +74,7 @@ fn scaling(rows: &[Row]) -> Markup {
             let rows = rows.iter().filter(|row| matrix::path_of(row) == name);
             let mut rows: Vec<&Row> = rows.collect();
             rows.sort_by_key(|row| row.point.numjobs);
-            let (style, points) = (style(rows[0]), rows.into_iter().map(rate_at).collect());
+            let (style, points) = (style_of(rows[0]), rows.into_iter().map(rate_at).collect());
             Series { name, style, points, is_marked: true }
         })
         .collect();
@@ -116,7 +116,7 @@ fn range(row: &Row, figure: fn(&crate::bench::figures::Figures) -> f64) -> (f64,
 fn rates_of_one(rows: &[Row]) -> Markup {
     let bars = rows.iter().map(|row| Bar {
         name: matrix::path_of(row),
-        style: style(row),
+        style: style_of(row),
         value: row.iops(),
         text: format!("{:.0}/s", row.iops()),
         range: Some(range(row, |run| run.iops)),
@@ -166,7 +166,7 @@ fn percentile_curve(row: &Row) -> Series {
         Point { x: nines(percent), y: ns, range: (ns, ns), note }
     };
     let points = DRAWN.into_iter().filter(enough).map(point).collect();
-    Series { name: matrix::path_of(row), style: style(row), points, is_marked: true }
+    Series { name: matrix::path_of(row), style: style_of(row), points, is_marked: true }
 }
 
 /// For each row, the plotted percentiles and more.
@@ -198,24 +198,23 @@ fn nines(percent: f64) -> f64 {
 /// Queues of at least this many operations are deep.
 const DEEP: usize = 32;
 
-/// The same on all plots.
-fn style(row: &Row) -> Style {
-    Style(match row.route {
-        Route::Dioxide => 0,
-        Route::Kernel => 1,
-        Route::Preallocated => 2,
-        Route::BufferedGroup => 3,
-        Route::Serialised => 4,
-        Route::Positional => 5,
-        Route::Recycled => 6,
-        Route::Sparse => 8,
-        // With several depths on one plot, shallow and deep ones differ.
-        Route::Queue { iodepth } => {
-            if iodepth < DEEP {
-                9
-            } else {
-                7
-            }
-        }
-    })
+fn style_of(row: &Row) -> Style {
+    style(row.route.name(), row.route.iodepth())
+}
+
+/// The style of a path, by its name: the same on all plots. A deep queue differs from a shallow
+/// one.
+pub fn style(path: &str, iodepth: usize) -> Style {
+    let styles = [
+        (Route::Dioxide, 0),
+        (Route::Kernel, 1),
+        (Route::Preallocated, 2),
+        (Route::BufferedGroup, 3),
+        (Route::Serialised, 4),
+        (Route::Positional, 5),
+        (Route::Recycled, 6),
+        (Route::Sparse, 8),
+        (Route::Queue { iodepth }, if iodepth < DEEP { 9 } else { 7 }),
+    ];
+    Style(styles.iter().find(|(route, _)| route.name() == path).map_or(0, |(_, style)| *style))
 }

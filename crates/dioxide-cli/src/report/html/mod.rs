@@ -3,5 +3,6 @@
 pub mod bench;
 pub mod diagnose;
 mod page;
+pub mod picture;
 mod plot;
 pub mod probe;

@@ -1,5 +1,6 @@
 //! The common part of all pages. maud escapes all text.
 
+use super::plot;
 use crate::meter::machine::Machine;
 use crate::report::grid::Grid;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -16,7 +17,7 @@ pub fn page(command: &str, about: &str, machine: &Machine, body: Markup) -> Stri
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 title { "dioxide " (command) ": " (about) }
-                style { (PreEscaped(STYLE)) }
+                style { (PreEscaped(plot::STYLE)) (PreEscaped(STYLE)) }
             }
             body {
                 main {

@@ -33,7 +33,7 @@ pub struct Point {
     pub note: String,
 }
 
-const HEIGHT: f64 = 270.0;
+pub const HEIGHT: f64 = 270.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = HEIGHT - 40.0;
 /// Vertical distance between two names.
@@ -55,6 +55,11 @@ struct Field {
 
 impl Curves {
     pub fn draw(&self) -> Markup {
+        figure(&self.title, &self.description, HEIGHT, self.content())
+    }
+
+    /// Without what stands around it: [`HEIGHT`] high.
+    pub fn content(&self) -> Markup {
         let widest = |texts: &mut dyn Iterator<Item = &String>| {
             texts.map(|text| text.chars().count()).max().unwrap_or_default() as f64 * LETTER
         };
@@ -62,13 +67,12 @@ impl Curves {
             left: 8.0 + widest(&mut self.y.ticks.iter().map(|(_, text)| text)),
             right: WIDTH - NAME_DISTANCE - BOLD * widest(&mut self.series.iter().map(|series| &series.name)),
         };
-        let content = html! {
+        html! {
             (self.grid(&field))
             @for series in &self.series { (self.band(&field, series)) }
             @for series in &self.series { (self.curve(&field, series)) }
             (self.names(&field))
-        };
-        figure(&self.title, &self.description, HEIGHT, content)
+        }
     }
 
     fn place(&self, field: &Field, x: f64, y: f64) -> (f64, f64) {

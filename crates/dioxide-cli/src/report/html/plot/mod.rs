@@ -8,6 +8,9 @@ mod labels;
 
 use maud::{Markup, html};
 
+/// The colours and lines of plots, also for a separate picture.
+pub const STYLE: &str = include_str!("plot.css");
+
 /// The style of a series, by number. With more series than styles they repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style(pub usize);
@@ -15,7 +18,7 @@ pub struct Style(pub usize);
 /// The number of styles in the style sheet.
 const STYLES: usize = 10;
 /// Of all plots, in SVG units: letters are 12 high, and a phone shows it at about nine tenths.
-const WIDTH: f64 = 360.0;
+pub const WIDTH: f64 = 360.0;
 /// The approximate width of a letter. Text is never measured.
 const LETTER: f64 = 7.0;
 

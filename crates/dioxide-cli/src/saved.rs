@@ -1,7 +1,5 @@
-//! Reads the output of `bench --json`, as far as a comparison needs it. Names other kinds of
-//! documents in its errors.
+//! Reads the saved results of `bench --json`. An error names the kind of any other document.
 
-use super::json;
 use crate::bench::work::Asked;
 use crate::meter::machine::Machine;
 use crate::sizes::Sizes;
@@ -147,7 +145,7 @@ fn why_not(value: &Value) -> Option<&'static str> {
     let results = value.get("results").and_then(Value::as_array);
     match results.map(Vec::as_slice) {
         _ if value.get("fio version").is_some() => Some("is in fio's shape, which has no figures of rounds"),
-        _ if kind == json::KIND => Some("is a comparison itself"),
+        _ if kind == "compare" => Some("is a comparison itself"),
         _ if kind == "diagnose" => Some("is a diagnosis"),
         _ if kind == "probe" => Some("is what `dioxide probe` found"),
         _ if !["", "bench"].contains(&kind) => Some("is of another kind"),

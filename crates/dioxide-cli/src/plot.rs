@@ -1,0 +1,31 @@
+//! `dioxide plot`: saved results of `dioxide bench --json` as one picture.
+
+use crate::args;
+use crate::interrupt;
+use crate::output::{self, Text};
+use crate::report::html::picture::{Panel, picture};
+use crate::saved::{self, Document, Row, Work};
+use anyhow::Result;
+
+/// Reads the results and draws a panel for each work of each of them.
+pub fn run(args: &args::Plot) -> Result<()> {
+    let wanted = args::Wanted { option: "--svg", path: &args.svg };
+    output::check(&[wanted])?;
+    let documents = args.results.iter().map(|path| saved::read(path)).collect::<Result<Vec<_>>>()?;
+    interrupt::check()?;
+    let panels: Vec<Panel<'_>> = documents.iter().flat_map(panels).collect();
+    let text = Text { wanted, text: picture(&panels) };
+    output::deliver(&[text], |_| Ok(()))
+}
+
+/// One for each kind of work, in the order of the document.
+fn panels(document: &Document) -> Vec<Panel<'_>> {
+    let mut works: Vec<&Work> = Vec::new();
+    for Row { key, .. } in &document.results {
+        if !works.contains(&&key.work) {
+            works.push(&key.work);
+        }
+    }
+    let rows = |work: &Work| document.results.iter().filter(|row| row.key.work == *work).collect();
+    works.into_iter().map(|work| Panel { machine: &document.machine, work, rows: rows(work) }).collect()
+}

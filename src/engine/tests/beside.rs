@@ -1,0 +1,449 @@
+//! The engine and readers beside other processes, at moments that the test chooses.
+
+use super::*;
+use crate::backend::{Exclusion, Job, Stamp, Stamps};
+use crate::engine::registry::Key;
+use crate::file::{File, Inner};
+use crate::marker::{Marker, Mode};
+use crate::queue::Queue;
+use crate::reader::Reader;
+use crate::recovery::Extent;
+use crate::sync::JoinHandle;
+use crate::sys::probe::{Facts, Part, Through};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, mpsc};
+
+/// What the engine or a reader is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Read,
+    Allocate,
+    Truncate,
+    Exclude,
+}
+
+type Deed = Box<dyn FnOnce(&Disk) + Send>;
+
+/// The simulated disk, where others act before chosen calls.
+#[derive(Clone)]
+struct Beside {
+    disk: Disk,
+    deeds: Arc<Mutex<VecDeque<(Before, Deed)>>>,
+    /// Another process has the file open for writing.
+    writer: Arc<Mutex<Option<String>>>,
+    /// The description is O_DSYNC.
+    flushes_each_write: bool,
+}
+
+impl std::fmt::Debug for Beside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Beside").finish_non_exhaustive()
+    }
+}
+
+impl Beside {
+    fn new(disk: &Disk) -> Self {
+        Self { disk: disk.clone(), deeds: Arc::default(), writer: Arc::default(), flushes_each_write: false }
+    }
+
+    /// Somebody does this before the next such call; deeds come in the order in which they were given.
+    fn before(&self, call: Before, deed: impl FnOnce(&Disk) + Send + 'static) {
+        self.deeds.lock().unwrap().push_back((call, Box::new(deed)));
+    }
+
+    fn about_to(&self, call: Before) {
+        let deed = {
+            let mut deeds = self.deeds.lock().unwrap();
+            let is_next = deeds.front().is_some_and(|(next, _)| *next == call);
+            if is_next { deeds.pop_front() } else { None }
+        };
+        if let Some((_, deed)) = deed {
+            deed(&self.disk);
+        }
+    }
+
+    fn has_happened(&self) -> bool {
+        self.deeds.lock().unwrap().is_empty()
+    }
+
+    fn engine(&self, prepared: Option<Prepared>) -> Arc<Engine> {
+        self.engine_on(prepared, FileSystems::default())
+    }
+
+    fn engine_on(&self, prepared: Option<Prepared>, fs: FileSystems) -> Arc<Engine> {
+        let len = self.disk.0.physical_size().unwrap();
+        Arc::new(Engine::new(Parts {
+            backend: Arc::new(self.clone()),
+            path: Path::new("beside").into(),
+            process: Process::current(),
+            fs,
+            ground: Ground { writes_through: self.flushes_each_write, ..ground(prepared) },
+            alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
+            wishes: WISHES,
+            recovery: Recovery::clean(len),
+            held: None,
+        }))
+    }
+
+    /// As another process has it, which knows the file by its marker.
+    fn reader(&self) -> Reader {
+        let facts = Facts {
+            identity: SELF,
+            dev: 0,
+            fs: 0,
+            is_device: false,
+            alignment: Alignment { memory: 512, offset: 512, append: BLOCK_BYTES },
+            limits: Limits { bytes_max: 1 << 20, segments_max: 1024 },
+            writes_through: false,
+            len: 0,
+            through: Through::Device,
+            part: Part::Whole,
+        };
+        let key = Key::of(&facts);
+        Reader::new(Arc::new(self.clone()), Path::new("beside").into(), facts, key, Process::current())
+    }
+}
+
+macro_rules! passed_on {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(fn $name(&self, $($arg: $type),*) -> $result { self.disk.0.$name($($arg),*) })*
+    };
+}
+
+impl Backend for Beside {
+    fn read(&self, into: &[Segment], offset: u64) -> io::Result<u64> {
+        self.about_to(Before::Read);
+        self.disk.0.read(into, offset)
+    }
+
+    fn flushes_each_write(&self) -> bool {
+        self.flushes_each_write
+    }
+
+    fn allocate(&self, start: u64, end: u64) -> io::Result<()> {
+        self.about_to(Before::Allocate);
+        self.disk.0.allocate(start, end)
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        self.about_to(Before::Truncate);
+        self.disk.0.truncate(len)
+    }
+
+    fn exclude_others(&self) -> io::Result<Exclusion<'_>> {
+        self.about_to(Before::Exclude);
+        match &*self.writer.lock().unwrap() {
+            Some(name) => Ok(Exclusion::Refused(name.clone())),
+            None => self.disk.0.exclude_others(),
+        }
+    }
+
+    /// Of a clock that ticks whenever something changes.
+    fn stamps(&self) -> io::Result<Stamps> {
+        Ok([Stamp { changed: (0, self.disk.calls()), ..Stamp::default() }].into_iter().collect())
+    }
+
+    passed_on! {
+        write(segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64>;
+        flush() -> io::Result<()>;
+        sync_all() -> io::Result<()>;
+        physical_size() -> io::Result<u64>;
+        write_zeroes(start: u64, end: u64) -> io::Result<()>;
+        extents(from: u64) -> io::Result<Vec<Extent>>;
+        read_marker() -> io::Result<Option<Vec<u8>>>;
+        write_marker(bytes: &[u8]) -> io::Result<()>;
+        remove_marker() -> io::Result<()>;
+        free_bytes() -> io::Result<u64>;
+        size_max() -> u64;
+        spawn(job: Job) -> io::Result<Option<JoinHandle>>;
+        unlock() -> ();
+        descriptor() -> BorrowedFd<'_>;
+        simulated() -> Option<&Sim>;
+    }
+}
+
+fn read_all(reader: &Reader) -> io::Result<Vec<u64>> {
+    let mut into = Buffer::zeroed(64 * BLOCK_BYTES as usize);
+    let read = reader.read_at(&mut into, 0).map_err(io::Error::other)?;
+    let block = |at: usize| u64::from_le_bytes(into[at..at + 8].try_into().unwrap());
+    Ok((0..read).step_by(BLOCK_BYTES as usize).map(block).collect())
+}
+
+/// It was EIO, and again EIO: the length was known by the marker that announces the truncate.
+#[test]
+fn a_file_that_becomes_shorter_under_the_same_marker_is_read_again() {
+    let disk = Disk::new(DISK_BYTES);
+    let writer = open(disk.clone());
+    writer.append(&record(1, 4), true).unwrap();
+    let beside = Beside::new(&disk);
+    let reader = beside.reader();
+    assert_eq!(read_all(&reader).unwrap(), [1, 2, 3, 4]);
+    beside.before(Before::Read, |disk| disk.0.truncate(2 * BLOCK_BYTES).unwrap());
+    assert_eq!(read_all(&reader).unwrap(), [1, 2]);
+    assert!(beside.has_happened());
+}
+
+/// The marker that announces the truncate stood before it, and the next one counted as many.
+#[test]
+fn a_reader_between_an_announcement_and_its_truncate_returns_no_zeros() {
+    let disk = Disk::new(DISK_BYTES);
+    let (here, elsewhere) = (Beside::new(&disk), Beside::new(&disk));
+    let writer = elsewhere.engine(Some(Prepared::Unwritten));
+    writer.append(&record(1, 4), true).unwrap();
+    let (announced, announcement) = mpsc::channel();
+    let (go, going) = mpsc::channel();
+    elsewhere.before(Before::Truncate, move |_| {
+        announced.send(()).unwrap();
+        going.recv().unwrap();
+    });
+    let thread = {
+        let writer = writer.clone();
+        std::thread::spawn(move || writer.set_len(0).unwrap())
+    };
+    announcement.recv().unwrap();
+    here.before(Before::Read, move |_| {
+        go.send(()).unwrap();
+        thread.join().unwrap();
+        writer.append(&record(9, 1), true).unwrap();
+    });
+    assert_eq!(read_all(&here.reader()).unwrap(), [9]);
+    assert!(here.has_happened() && elsewhere.has_happened());
+}
+
+const REWRITTEN_BLOCKS: u64 = 512;
+
+/// As much of a file with this marker as takes several calls, while another program writes it anew.
+fn read_beside_a_rewrite(marker: &[u8]) -> Vec<u8> {
+    let disk = Disk::new(DISK_BYTES);
+    disk.0.write(&[Segment::of(&record(1, REWRITTEN_BLOCKS))], 0, true).unwrap();
+    disk.0.write_marker(marker).unwrap();
+    let beside = Beside::new(&disk);
+    beside.before(Before::Read, |_| {});
+    beside.before(Before::Read, |disk| {
+        disk.0.truncate(0).unwrap();
+        disk.append_behind_our_back(REWRITTEN_BLOCKS);
+    });
+    // Memory that is not aligned is filled by pieces of 1 MiB.
+    let mut into = Buffer::zeroed((REWRITTEN_BLOCKS * BLOCK_BYTES) as usize);
+    let read = beside.reader().read_at(&mut into[100..], 4).unwrap();
+    assert!(beside.has_happened(), "it was one call");
+    into[100..][..read].to_vec()
+}
+
+/// It stays as it is, whatever becomes of the file.
+#[test]
+fn a_marker_that_is_not_of_this_file_proves_no_growth() {
+    let another = Identity { inode: 2, ..SELF };
+    let foreign = Marker {
+        identity: another,
+        prepared: Prepared::Unwritten,
+        mode: Mode::AppendOnly,
+        recycled: false,
+        base: 0,
+        grown_from: 0,
+        grown_to: 0,
+        epoch: 7,
+        truncations: Some(0),
+    };
+    for marker in [&foreign.encode()[..], b"no marker"] {
+        let read = read_beside_a_rewrite(marker);
+        assert!(!read.is_empty() && read.iter().all(|byte| *byte == 0xFF), "old and new content is mixed");
+    }
+}
+
+/// Another program appended between the look at the size and the allocation.
+#[test]
+fn a_growth_that_fails_keeps_what_another_program_appended() {
+    for prepared in [Prepared::Unwritten, Prepared::Zeroed] {
+        for errno in [libc::ENOSPC, libc::EIO] {
+            let disk = Disk::new(DISK_BYTES);
+            disk.0.write(&[Segment::of(&record(1, 1))], 0, true).unwrap();
+            let beside = Beside::new(&disk);
+            let file = beside.engine(Some(prepared));
+            beside.before(Before::Allocate, move |disk| {
+                disk.append_behind_our_back(1);
+                disk.fail(Call::Allocate, 0, errno);
+            });
+            file.append(&record(2, 1), true).unwrap_err();
+            assert!(beside.has_happened());
+            assert_eq!(disk.content(1), Some(u64::MAX), "{prepared:?} {errno}");
+            file.append(&record(2, 1), true).unwrap_err();
+            file.finish().unwrap_err();
+            assert_eq!(disk.content(1), Some(u64::MAX), "{prepared:?} {errno}");
+        }
+    }
+}
+
+/// It ends in the same block as ours, of which extents say nothing.
+#[test]
+fn a_growth_that_fails_keeps_what_another_program_appended_to_the_last_block() {
+    let disk = Disk::new(DISK_BYTES);
+    disk.0.write(&[Segment::of(&record(1, 1)[..512])], 0, true).unwrap();
+    let beside = Beside::new(&disk);
+    let file = beside.engine(Some(Prepared::Unwritten));
+    beside.before(Before::Allocate, |disk| {
+        disk.0.write(&[Segment::of(&[0xFF; 512])], 512, true).unwrap();
+        disk.fail(Call::Allocate, 0, libc::ENOSPC);
+    });
+    file.append(&record(2, 1), true).unwrap_err();
+    assert!(beside.has_happened());
+    assert_eq!(disk.0.physical_size().unwrap(), 1024);
+}
+
+/// A file without a marker, whose last block is not full.
+fn with_a_begun_block(beside: &Beside) -> Arc<Engine> {
+    let file = beside.engine(None);
+    file.append(&[1; 100], true).unwrap();
+    assert_eq!(beside.disk.0.physical_size().unwrap(), BLOCK_BYTES);
+    file
+}
+
+/// The size was looked at, and the file truncated without another look.
+#[test]
+fn close_without_a_marker_keeps_what_another_program_appended() {
+    let beside = Beside::new(&Disk::new(DISK_BYTES));
+    let file = with_a_begun_block(&beside);
+    beside.before(Before::Exclude, |disk| disk.append_behind_our_back(1));
+    let error = file.finish().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Doubtful(_)), "{error}");
+    assert_eq!(beside.disk.content(1), Some(u64::MAX));
+}
+
+#[test]
+fn close_without_a_marker_beside_another_writer_truncates_nothing() {
+    let beside = Beside::new(&Disk::new(DISK_BYTES));
+    let file = with_a_begun_block(&beside);
+    *beside.writer.lock().unwrap() = Some("another program".into());
+    let error = file.finish().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Busy(_)), "{error}");
+    assert_eq!(beside.disk.0.physical_size().unwrap(), BLOCK_BYTES);
+}
+
+#[test]
+fn close_without_a_marker_ends_where_the_records_do() {
+    let beside = Beside::new(&Disk::new(DISK_BYTES));
+    with_a_begun_block(&beside).finish().unwrap();
+    assert_eq!(beside.disk.0.physical_size().unwrap(), 100);
+}
+
+/// Another writer was met before the cut, when a growth that had failed was to be taken back.
+#[test]
+fn close_beside_another_writer_leaves_its_marker_also_where_a_growth_was_left_behind() {
+    let beside = Beside::new(&Disk::new(DISK_BYTES));
+    let file = beside.engine(Some(Prepared::Unwritten));
+    file.append(&record(1, 1), true).unwrap();
+    beside.disk.fail(Call::Marker, 1, libc::EIO);
+    beside.disk.fail(Call::Allocate, 1, libc::EIO);
+    file.append(&record(2, 4 * WISHES.cap_bytes / BLOCK_BYTES), true).unwrap_err();
+    *beside.writer.lock().unwrap() = Some("another program".into());
+    let error = file.finish().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Busy(_)), "{error}");
+    let marker = Marker::decode(&beside.disk.0.read_marker().unwrap().unwrap()).unwrap();
+    assert_eq!((marker.mode, marker.base), (Mode::Positional, BLOCK_BYTES));
+}
+
+/// A file of four blocks whose description is O_DSYNC, and another file of its file system.
+fn synchronous() -> (Arc<Engine>, SimFile, Disk, FileSystems) {
+    let fs = FileSystems::default();
+    let other = open_on(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), fs.clone()).unwrap();
+    other.append(&record(1, 1), false).unwrap();
+    let disk = Disk::new(DISK_BYTES);
+    disk.0.write(&[Segment::of(&record(1, 4))], 0, true).unwrap();
+    let beside = Beside { flushes_each_write: true, ..Beside::new(&disk) };
+    (beside.engine_on(None, fs.clone()), other, disk, fs)
+}
+
+type Write = Box<dyn Fn(&Arc<Engine>) -> Result<()>>;
+
+/// What a handle of an O_DSYNC description can write: below the end and at it, by calls and by a queue, durably or not.
+fn ways_to_write(durable: bool) -> [Write; 4] {
+    let queued = move |file: &Arc<Engine>, submit: fn(&Queue, &File) -> bool| {
+        let (engine, process) = (file.clone(), Process::current());
+        let key = Key { dev: 0, inode: Some(0), part: Part::Whole };
+        // Nothing of it is registered, so it is not to be closed.
+        let file = std::mem::ManuallyDrop::new(File::of(Inner::Shared { engine, key, process, durable }));
+        let queue = Queue::new(1);
+        assert!(submit(&queue, &file));
+        let done = queue.reap(1).next().expect("it was submitted");
+        done.result.map(drop)
+    };
+    [
+        Box::new(move |file| file.write_at(&record(7, 1), BLOCK_BYTES, durable)),
+        Box::new(move |file| file.append(&record(7, 1), durable).map(drop)),
+        Box::new(move |file| {
+            queued(file, |queue, file| queue.write_at(file, record(7, 1), BLOCK_BYTES, 0).is_ok())
+        }),
+        Box::new(move |file| queued(file, |queue, file| queue.append(file, record(7, 1), 0).is_ok())),
+    ]
+}
+
+/// A later flush of another file said that all is well.
+#[test]
+fn a_flush_that_fails_inside_of_a_write_of_an_o_dsync_file_wedges() {
+    for durable in [true, false] {
+        for (n, write) in ways_to_write(durable).iter().enumerate() {
+            let (file, other, disk, _) = synchronous();
+            write(&file).unwrap();
+            disk.fail(Call::Write, 0, libc::EIO);
+            write(&file).unwrap_err();
+            let error = other.sync_data().expect_err("the flush may have lost what it wrote");
+            assert!(matches!(error.kind(), ErrorKind::Wedged(_)), "{durable} {n}: {error}");
+        }
+    }
+}
+
+/// The same write was made again without RWF_DSYNC, and flushed all the same.
+#[test]
+fn a_flush_that_finds_no_space_twice_is_no_write_that_finds_none() {
+    for durable in [true, false] {
+        for (n, write) in ways_to_write(durable).iter().enumerate() {
+            let (file, other, disk, _) = synchronous();
+            (0..2).for_each(|_| disk.fail(Call::Write, 0, libc::ENOSPC));
+            write(&file).unwrap_err();
+            assert!(other.sync_data().is_err(), "{durable} {n}");
+        }
+    }
+}
+
+#[test]
+fn no_space_for_a_write_of_an_o_dsync_file_wedges_nothing() {
+    for durable in [true, false] {
+        for (n, write) in ways_to_write(durable).iter().enumerate() {
+            let (file, other, disk, _) = synchronous();
+            disk.fail(Call::Write, 0, libc::ENOSPC);
+            disk.fail(Call::Allocate, 0, libc::ENOSPC);
+            let error = write(&file).unwrap_err();
+            assert_eq!(*error.kind(), ErrorKind::NoSpace(libc::ENOSPC), "{durable} {n}");
+            other.sync_data().unwrap();
+            write(&file).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_write_of_an_o_dsync_file_is_not_believed_beside_a_flush_that_fails() {
+    for durable in [true, false] {
+        let (file, other, _, fs) = synchronous();
+        let flush = fs.begin_flush();
+        let writing = std::thread::spawn(move || file.write_at(&record(7, 1), 0, durable));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!writing.is_finished(), "the other flush may fail");
+        let failed = crate::os_error::of_flush(io::Error::from_raw_os_error(libc::EIO));
+        let cause = |_: &io::Error| Arc::new(other.error(Operation::Flush, None, ErrorKind::Os(libc::EIO)));
+        let _ = fs.end_flush(flush, &Err(failed), cause);
+        writing.join().unwrap().unwrap_err();
+    }
+}
+
+/// Zeros are written by the same description.
+#[test]
+fn a_flush_that_fails_while_an_o_dsync_file_is_filled_with_zeros_wedges() {
+    let (_, other, disk, fs) = synchronous();
+    let beside = Beside { flushes_each_write: true, ..Beside::new(&disk) };
+    let file = beside.engine_on(Some(Prepared::Zeroed), fs);
+    disk.fail(Call::Write, 0, libc::EIO);
+    file.append(&record(7, 1), true).unwrap_err();
+    assert!(matches!(other.sync_data().unwrap_err().kind(), ErrorKind::Wedged(_)));
+}
