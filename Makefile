@@ -1,4 +1,4 @@
-# The commands a developer needs; scripts/ does the work.
+# Commands for developers. The scripts in scripts/ do the work.
 .PHONY: bench test test-all agreement check mutants fuzz simulate loom sanitize install deb deb-test capi install-capi lab unlab
 .NOTPARALLEL:
 
@@ -13,19 +13,20 @@ test:
 test-all:
 	scripts/with-lab scripts/test --all
 
-# What the bench measures, beside what fio and sysbench measure. On a machine that does nothing else.
+# Compares the rates of the bench with those of fio and sysbench. On an idle machine.
 agreement:
 	scripts/with-lab cargo test --package dioxide-cli --test agreement
 
-# The model and the simulated disk for as many hours as HOURS says.
+# The model and the simulated disk, for HOURS hours.
 simulate:
 	DIOXIDE_HOURS=$(or $(HOURS),1) cargo test --release --features sim --test simulation -- --nocapture acknowledged
 
-# The locks and waits of the library, in every order of their steps.
+# The locks and waits of the library, in every interleaving.
 loom:
 	scripts/loom
 
-# The library's tests under AddressSanitizer, ThreadSanitizer and valgrind, each of which first finds planted faults.
+# The library's tests under AddressSanitizer, ThreadSanitizer and valgrind. Each of these must first
+# find planted faults.
 sanitize:
 	scripts/with-lab scripts/sanitize
 
@@ -37,7 +38,7 @@ install:
 deb:
 	scripts/cli deb
 
-# Builds the package, installs it on a copy of this system that vanishes, and tries it there. As root.
+# Builds the package, and tests it on a temporary copy of this system. As root.
 deb-test:
 	scripts/cli deb-test --profile dev
 
@@ -56,13 +57,15 @@ check:
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --manifest-path crates/bench-peers/Cargo.toml --all-targets -- -D warnings
 	scripts/mutate --check
+	scripts/prose --self-test
+	scripts/prose
 	cargo package --quiet --allow-dirty --package dioxide-io --package dioxide-diagnose
 
 # Known bugs, one at a time: a test must fail for each.
 mutants:
 	scripts/with-lab scripts/mutate
 
-# Everything that takes bytes from outside, for a minute each.
+# The parsers of untrusted input, for a minute each.
 fuzz:
 	scripts/fuzz
 

@@ -1,5 +1,6 @@
-//! Faults planted for `scripts/sanitize`: a clean run of a sanitizer is believed only if it finds these first, and
-//! nothing in `clean`. Compiled by that script alone, and no part of any package.
+//! Faults planted for `scripts/sanitize`. A clean run of a sanitizer counts only if it first finds
+//! these faults, and nothing in `clean`. Only that script compiles this file; it belongs to no
+//! package.
 
 use std::cell::UnsafeCell;
 use std::sync::{Arc, Condvar, Mutex};
@@ -48,7 +49,7 @@ fn leak() -> u64 {
     Box::leak(vec![7; 1000].into_boxed_slice()).len() as u64
 }
 
-/// Threads that take turns: what the standard library's locks order must not be reported.
+/// Threads that take turns: memory ordered by the standard library's locks must not be reported.
 fn clean() -> u64 {
     let turn = Arc::new((Mutex::new((0, Vec::new())), Condvar::new()));
     let threads: Vec<_> = (0..4)

@@ -1,12 +1,12 @@
-/* Tells ThreadSanitizer what the locks of Rust's standard library order.
+/* Describes the ordering of the locks of Rust's standard library to ThreadSanitizer.
  *
- * The library of a stable toolchain is compiled without instrumentation. What is generic or inlined is compiled with
- * us, and seen: taking a lock that is free, and giving it back. What is neither is not seen: waiting for a lock, for a
- * condition, for somebody else's initialisation, and the end of a scope's threads. The linker puts these functions
- * in their place (--wrap), each around the library's own.
+ * A stable toolchain has an uninstrumented standard library. Its generic and inlined code is
+ * compiled with us, and visible: taking a free lock, and releasing it. The rest is invisible: waits
+ * for a lock, a condition or another thread's initialisation, and the end of a scope's threads. The
+ * linker replaces those functions (--wrap) by these, which call the original.
  *
- * The names are given by scripts/sanitize, because they differ between toolchains. Arguments are passed on as they come
- * in registers. */
+ * scripts/sanitize sets the names, because they differ between toolchains. Arguments are passed on
+ * unchanged in registers. */
 #include <stdint.h>
 
 void __tsan_acquire(void *);
@@ -17,7 +17,7 @@ void __tsan_release(void *);
 #define WRAPPED(name) JOIN(__wrap_, name)
 #define ORIGINAL(name) JOIN(__real_, name)
 
-/* Mutex: the other one's unlocking is compiled with us. */
+/* Mutex: unlocking by the other thread is compiled with us. */
 void ORIGINAL(LOCK_CONTENDED)(void *mutex);
 void WRAPPED(LOCK_CONTENDED)(void *mutex) {
     ORIGINAL(LOCK_CONTENDED)(mutex);
@@ -32,7 +32,7 @@ void WRAPPED(CONDVAR_WAIT)(void *condvar, void *mutex) {
     __tsan_acquire(mutex);
 }
 
-/* Once: whoever was not the first goes on with what the first one made. */
+/* Once: later threads use the value that the first one made. */
 void ORIGINAL(ONCE_CALL)(void *once, uintptr_t, uintptr_t, uintptr_t, uintptr_t);
 void WRAPPED(ONCE_CALL)(void *once, uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d) {
     ORIGINAL(ONCE_CALL)(once, a, b, c, d);
@@ -40,7 +40,7 @@ void WRAPPED(ONCE_CALL)(void *once, uintptr_t a, uintptr_t b, uintptr_t c, uintp
     __tsan_release(once);
 }
 
-/* A scope's threads: the scope goes on when it reads, in one of these words, that the last has counted itself out. */
+/* A scope's threads: the scope continues when one of these words shows that all have ended. */
 void ORIGINAL(SCOPE_COUNT_OUT)(uintptr_t *scope, uintptr_t panicked);
 void WRAPPED(SCOPE_COUNT_OUT)(uintptr_t *scope, uintptr_t panicked) {
     for (int word = 0; word < 3; word++)

@@ -1,4 +1,4 @@
-//! What was typed. Parsing only.
+//! Command line arguments. Parsing only.
 
 use crate::case::{Kind, Space};
 use crate::units::{parse_bytes, parse_duration};
@@ -27,10 +27,11 @@ impl Args {
 pub enum Scenario {
     /// Appends of 4 KiB to one file.
     ///
-    /// Libraries have one thread with --iodepth operations outstanding; `threads` and `dioxide` have as many threads
-    /// as that, up to 64. Every run ends with its data stable, by an fdatasync or by dioxide's close, inside the clock.
+    /// Libraries have one thread with --iodepth operations outstanding; `threads` and `dioxide`
+    /// have the same number of threads, up to 64. Every run ends with its data stable, by an
+    /// fdatasync or by dioxide's close. The time of that counts.
     Append(Append),
-    /// 64 writers rewrite 64 KiB of their own each, O_DIRECT|O_SYNC.
+    /// 64 writers rewrite a region of 64 KiB each, O_DIRECT|O_SYNC.
     Sync(Sync),
 }
 
@@ -39,18 +40,18 @@ pub struct Append {
     /// Directory for the scratch files.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
-    /// Operations outstanding.
+    /// Outstanding operations.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64,1024")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub iodepth: Vec<u16>,
-    /// When an append counts as done.
+    /// When an append is complete.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "on-sync,every-write")]
     pub durability: Vec<Durability>,
-    /// Where the libraries and `threads` write to.
+    /// The space that the libraries and `threads` write to.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "extend,falloc,overwrite")]
     pub space: Vec<Space>,
-    /// Size of a file allocated or written beforehand, and the most that is appended [default: 1g, or a quarter of the
-    /// free space if that is less].
+    /// Size of preallocated or prewritten files, and the maximum of appended data [default: 1g, or
+    /// a quarter of the free space if that is less].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub size: Option<u64>,
     #[command(flatten)]
@@ -67,7 +68,7 @@ pub struct Sync {
     /// Block device to run on instead of a file. ITS CONTENTS ARE DESTROYED.
     #[arg(long, value_name = "DEVICE", requires = "overwrite_device")]
     pub device: Option<PathBuf>,
-    /// The same name again, to confirm that its contents may be destroyed.
+    /// The device again, to confirm that its contents may be destroyed.
     #[arg(long, value_name = "DEVICE", requires = "device")]
     pub overwrite_device: Option<PathBuf>,
     #[command(flatten)]
@@ -76,7 +77,7 @@ pub struct Sync {
     pub output: Output,
 }
 
-/// How long, how often, and by whom.
+/// Duration, rounds, paths.
 #[derive(clap::Args)]
 pub struct Pace {
     /// Time of one run.
@@ -100,7 +101,7 @@ pub struct Output {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub enum Durability {
-    /// When it is written.
+    /// When the write returns.
     OnSync,
     /// When it is stable.
     EveryWrite,

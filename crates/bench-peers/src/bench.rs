@@ -1,4 +1,4 @@
-//! What `dioxide bench` prepares its ground with, and makes ratios of.
+//! Modules of `dioxide bench` for scratch files and ratios.
 
 #[path = "../../dioxide-cli/src/bench/members.rs"]
 pub mod members;

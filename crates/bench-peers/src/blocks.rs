@@ -1,10 +1,10 @@
-//! The blocks that are written: aligned, one for each writer, with content of its own.
+//! The written blocks: aligned, one for each writer, with unique content.
 
 use crate::bench::stamp::fill_as_job;
 use dioxide::Buffer;
 use std::ops::Deref;
 
-/// A block as each library takes it: it moves in and comes back.
+/// A block as libraries take it: moved into a write and returned.
 pub struct Block(Buffer);
 
 impl Block {
@@ -28,7 +28,8 @@ impl compio::buf::IoBuf for Block {
     }
 }
 
-// SAFETY: the memory is allocated, so it stays where it is while the block moves, and all of it is initialised.
+// SAFETY: the memory is on the heap, so it stays in place while the block moves. All of it is
+// initialised.
 unsafe impl monoio::buf::IoBuf for Block {
     fn read_ptr(&self) -> *const u8 {
         self.as_ptr()

@@ -1,51 +1,51 @@
-//! What is measured: a path (who writes), its space (where to), how many operations are outstanding, and when each
-//! counts as done. Names and lists only.
+//! The cases: a path (the writer), its space, the number of outstanding operations, and their
+//! durability. Names and lists only.
 
 use clap::ValueEnum;
 use dioxide::{Durability, Growth};
 use std::fmt;
 
-/// Beyond this, threads stand for nothing that anybody does.
+/// More threads are unrealistic.
 const THREADS_MAX: usize = 64;
 
-/// Who writes.
+/// The writer.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub enum Kind {
     TokioUring,
     Compio,
     Monoio,
-    /// As many blocking threads as operations are outstanding, with pwrite.
+    /// One blocking thread for each outstanding operation, with pwrite.
     Threads,
-    /// The same, with dioxide's `File`.
+    /// The same threads, with dioxide's `File`.
     Dioxide,
     /// One thread, with dioxide's `Queue`.
     DioxideQueue,
-    /// As many tasks of tokio, with dioxide's `AsyncFile`.
+    /// One tokio task for each outstanding operation, with dioxide's `AsyncFile`.
     DioxideTokio,
 }
 
 /// How a durable write of `threads` and the libraries becomes stable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Flush {
-    /// By the flags that the file is opened with.
+    /// By the flags of the open file.
     Flags,
-    /// By an fdatasync after it, which serves all that wait for one.
+    /// By an fdatasync after it, shared by all that wait for one.
     Shared,
 }
 
-/// Where a path writes to.
+/// The space of a path.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub enum Space {
     /// Past the end of the file, at the next offset of a counter.
     Extend,
-    /// The same inside a file that was allocated and synced beforehand, which is not timed.
+    /// The same inside a file that was allocated and synced before the clock starts.
     Falloc,
-    /// Over a file that was written beforehand, again and again.
+    /// Over a prewritten file, repeatedly.
     Overwrite,
-    /// Where dioxide puts it; growing is timed.
+    /// dioxide's choice; growth is timed.
     #[value(skip)]
     Grown(Growth),
-    /// Each operation over a region of its own, written beforehand.
+    /// Each operation over a prewritten region of its own.
     #[value(skip)]
     Regions,
 }
@@ -83,7 +83,7 @@ impl Kind {
         iodepth <= THREADS_MAX || !matches!(self, Self::Threads | Self::Dioxide)
     }
 
-    /// A library is given both ways of being durable.
+    /// A library runs with both ways of being durable.
     fn flushes(self, durability: Durability) -> &'static [Flush] {
         match durability {
             Durability::EveryWrite if self.is_library() => &[Flush::Flags, Flush::Shared],
@@ -127,7 +127,7 @@ impl Case {
         Self::all(kinds, |kind| if kind.is_dioxide() { &grown } else { spaces }, iodepth, durability)
     }
 
-    /// The cases of durable writers that have a region each.
+    /// The cases of durable writers with a region each.
     pub fn syncs(kinds: &[Kind], iodepth: usize) -> Vec<Self> {
         Self::all(kinds, |_| &[Space::Regions], iodepth, Durability::EveryWrite)
     }

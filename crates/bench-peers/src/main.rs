@@ -1,5 +1,5 @@
-//! `bench-peers`: the async I/O libraries and dioxide on the same work, interleaved, in one table. README.md says how
-//! each is used.
+//! `bench-peers`: async I/O libraries and dioxide on the same work, interleaved, in one table.
+//! README.md shows how each is used.
 
 mod args;
 mod blocks;
@@ -11,7 +11,7 @@ mod rounds;
 mod run;
 mod tickets;
 
-// Files of `dioxide bench`, so that both measure alike.
+// Files of `dioxide bench`, so that both measure in the same way.
 #[allow(dead_code)]
 mod bench;
 #[path = "../../dioxide-cli/src/device/mod.rs"]

@@ -1,4 +1,4 @@
-//! What was meant: arguments checked against the place they are for, and turned into cases.
+//! The plan: arguments checked against their target, and converted to cases.
 
 use crate::args::{Append, Args, Pace, Scenario, Sync};
 use crate::bench::place::Place;
@@ -10,16 +10,16 @@ use anyhow::{Result, ensure};
 const APPEND_BYTES: u64 = 4 << 10;
 const SYNC_BYTES: u64 = 64 << 10;
 const SYNC_DEPTH: usize = 64;
-/// Without `--size`, files are no larger, and take no more than this part of the free space.
+/// Without `--size`, files are limited to this size, and to this part of the free space.
 const SIZE_DEFAULT_MAX_BYTES: u64 = 1 << 30;
 const SIZE_DEFAULT_FRACTION: u64 = 4;
 
-/// A bench that can start.
+/// A validated bench.
 pub struct Plan {
     pub course: Course,
     pub machine: Machine,
     pub rounds: u32,
-    /// By durability, then by depth.
+    /// Ordered by durability, then by depth.
     pub cases: Vec<Case>,
 }
 
@@ -34,7 +34,7 @@ impl Plan {
     fn append(args: &Append) -> Result<Self> {
         let place = Place::directory(&args.dir)?;
         let default = SIZE_DEFAULT_MAX_BYTES.min(place.room_bytes()? / SIZE_DEFAULT_FRACTION);
-        // As a file that is overwritten is filled in steps of this.
+        // A prewritten file is filled in steps of this size.
         let size_bytes = args.size.unwrap_or(default) >> 20 << 20;
         ensure!(size_bytes > 0, "a file has 1m at least");
         let kinds = kinds(&args.pace);
@@ -74,7 +74,7 @@ impl Plan {
         Self { course, machine, rounds: pace.rounds, cases }
     }
 
-    /// How long it takes.
+    /// The expected duration.
     pub fn announcement(&self) -> String {
         let runs = self.cases.len() as u32 * self.rounds;
         let seconds = (self.course.runtime * runs).as_secs();

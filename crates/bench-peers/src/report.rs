@@ -11,7 +11,7 @@ use dioxide::Durability;
 use std::fs;
 use std::io::{self, Write};
 
-/// What stands above a column, and what it shows of a row.
+/// The header of a column, and its text for a row.
 type Column = (&'static str, fn(&Row) -> String);
 
 const NAMES: [Column; 3] = [
@@ -27,7 +27,7 @@ const COSTS: [Column; 4] = [
     ("flushes/op", |row| known(row.median_known(|run| run.flushes_per_op))),
 ];
 
-/// Prints, and writes the file.
+/// Prints the tables, and writes the file.
 pub fn print(plan: &Plan, rows: &[Row], output: &Output) -> Result<()> {
     let mut out = io::stdout().lock();
     write!(out, "{}", document(plan, rows, presets::NOTHING))?;
@@ -93,7 +93,7 @@ fn table(rows: &[Row], style: TableStyle) -> String {
     table.trim_fmt()
 }
 
-/// The spaces that libraries wrote to, in the order of the rows.
+/// The spaces of the libraries, in the order of the rows.
 fn rivals(rows: &[Row]) -> Vec<Space> {
     let mut spaces = Vec::new();
     for row in rows.iter().filter(|row| row.case.kind.is_library()) {
@@ -104,7 +104,7 @@ fn rivals(rows: &[Row]) -> Vec<Space> {
     spaces
 }
 
-/// How `row` compares with the library whose median is the highest, with as many operations outstanding.
+/// The ratio of `row` to the library with the highest median, with as many outstanding operations.
 fn ratio_to_best(rows: &[Row], row: &Row, space: Space) -> String {
     let is_rival = |other: &&Row| {
         other.case.kind.is_library() && other.case.space == space && other.case.iodepth == row.case.iodepth

@@ -1,4 +1,4 @@
-//! All cases once a round, so that what changes on the machine meanwhile changes all of them.
+//! Runs all cases once per round, so that changes of the machine affect all of them.
 
 use crate::bench::order::order;
 use crate::bench::ratio::{Ratio, median};
@@ -8,21 +8,22 @@ use crate::plan::Plan;
 use crate::run::Figures;
 use anyhow::Result;
 
-/// How many cases the order moves on by from round to round. Few rounds would else leave each one where it was.
+/// The number of cases by which the order rotates per round. A step of one would hardly move cases
+/// in few rounds.
 const STRIDE: usize = 7;
 
-/// What came of a case.
+/// The results of a case.
 pub struct Row {
     pub case: Case,
     /// By round.
     pub runs: Vec<Figures>,
 }
 
-/// Runs everything; the rows come back in the order of the cases.
+/// Runs everything; the rows are in the order of the cases.
 pub fn run(plan: &Plan) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = plan.cases.iter().map(|&case| Row { case, runs: Vec::new() }).collect();
     for round in 0..plan.rounds as usize {
-        // A whole cycle further each time, so that rounds are forwards and backwards in turn.
+        // A whole cycle further each time, so that rounds alternate between forwards and backwards.
         for turn in order(round * (rows.len() + STRIDE), rows.len()) {
             interrupt::check()?;
             let figures = plan.course.run(rows[turn].case)?;
@@ -37,7 +38,7 @@ impl Row {
         median(self.runs.iter().map(figure).collect()).unwrap_or(0.0)
     }
 
-    /// Of a figure that some runs may not have.
+    /// The median of a figure that some runs may lack.
     pub fn median_known(&self, figure: impl Fn(&Figures) -> Option<f64>) -> Option<f64> {
         median(self.runs.iter().filter_map(figure).collect())
     }
@@ -46,7 +47,7 @@ impl Row {
         self.median(|run| run.iops)
     }
 
-    /// How many times as fast as `other`, round by round.
+    /// The ratio of rates to `other`, round by round.
     pub fn ratio_to(&self, other: &Row) -> Option<Ratio> {
         let pairs = self.runs.iter().zip(&other.runs);
         Ratio::of(pairs.map(|(own, other)| own.iops / other.iops).collect())

@@ -1,4 +1,4 @@
-//! One run of one case: from prepared ground to figures.
+//! One run of one case: from prepared file to figures.
 
 use crate::bench::place::{Ground, O_DSYNC, Place};
 use crate::case::{Case, Flush, Space};
@@ -13,7 +13,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a path needs to know of a run.
+/// The parameters of a run.
 pub struct Task<'a> {
     pub case: Case,
     pub bs_bytes: u64,
@@ -23,7 +23,7 @@ pub struct Task<'a> {
     disk: Option<&'a Disk>,
 }
 
-/// The clock of a run, and what runs down with it.
+/// The clock of a run, with the counters that it reads.
 pub struct Clock<'a> {
     pub tickets: Arc<Tickets>,
     began: Instant,
@@ -31,27 +31,27 @@ pub struct Clock<'a> {
     meter: Meter<'a>,
 }
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// Operations a second, with what it takes until all of them are stable.
+    /// Operations per second, including the time until all of them are stable.
     pub iops: f64,
-    /// The same until the last one was acknowledged.
+    /// Operations per second until the last one was acknowledged.
     pub acked_iops: f64,
-    /// CPU time of the process for one operation, in microseconds.
+    /// CPU time of the process per operation, in microseconds.
     pub cpu_us_per_op: f64,
-    /// Of the device, whoever caused them. None where it does not tell.
+    /// Device requests, of all processes. None if the device does not count them.
     pub requests_per_op: Option<f64>,
     pub flushes_per_op: Option<f64>,
 }
 
-/// The place, and what all runs there have in common.
+/// The target, and the common parts of its runs.
 pub struct Course {
     pub place: Place,
     pub bs_bytes: u64,
     pub size_bytes: u64,
     pub runtime: Duration,
-    /// The file that is overwritten, which all runs share.
+    /// The prewritten file, shared by all runs.
     written: Option<Ground>,
 }
 
@@ -60,7 +60,7 @@ impl Course {
         Self { place, bs_bytes, size_bytes, runtime, written: None }
     }
 
-    /// Writes the file that is to be overwritten.
+    /// Prewrites the file.
     pub fn write_beforehand(&mut self) -> Result<()> {
         let ground = self.place.prepare()?;
         ground.fill(self.size_bytes).context("write the file to be overwritten")?;
@@ -68,9 +68,9 @@ impl Course {
         Ok(())
     }
 
-    /// Each run has a thread of its own: rings and runtimes belong to threads.
+    /// On a new thread, because rings and runtimes belong to threads.
     pub fn run(&self, case: Case) -> Result<Figures> {
-        // What earlier runs left to be written is written here, also for a run that uses another ground.
+        // Writes back dirty data of earlier runs, also for a run that uses another file.
         let fresh = self.place.prepare()?;
         let ground = match case.space {
             Space::Overwrite => self.written.as_ref().context("nothing to overwrite")?,
@@ -93,7 +93,7 @@ impl Course {
 }
 
 impl<'a> Task<'a> {
-    /// Opens the file as `threads` and the libraries use it.
+    /// Opens the file for `threads` and the libraries.
     pub fn open(&self) -> Result<File> {
         let durable = match self.case.space {
             Space::Regions => OFlags::SYNC,
@@ -110,7 +110,7 @@ impl<'a> Task<'a> {
         self.ground.open_with(options)
     }
 
-    /// Starts the clock. Files are open, rings and memory registered by then.
+    /// Starts the clock, after files are open and rings and memory are registered.
     pub fn start(&self) -> Clock<'a> {
         let size_bytes = self.size_bytes;
         let places = match self.case.space {
@@ -130,7 +130,7 @@ impl Clock<'_> {
         self.acked = Some(self.began.elapsed());
     }
 
-    /// All of them are stable.
+    /// All operations are stable.
     pub fn stop(self) -> Figures {
         let elapsed = self.began.elapsed();
         let Usage { cpu, disk, .. } = self.meter.stop();

@@ -1,4 +1,5 @@
-//! Where the operations of a run go, and when they end. Shared by all that write, threads or tasks.
+//! Tickets: the offsets of a run's operations, and its end. Shared by all writers, threads or
+//! tasks.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -6,15 +7,15 @@ use std::time::{Duration, Instant};
 /// The order of offsets.
 #[derive(Clone, Copy, Debug)]
 pub enum Places {
-    /// One after the other, until the file is full.
+    /// Ascending, until the file is full.
     Once { size_bytes: u64 },
-    /// One after the other, and from the start again.
+    /// Ascending, and from the start again.
     Around { size_bytes: u64 },
-    /// Each writer at its own.
+    /// One per writer.
     Own,
 }
 
-/// See the module.
+/// Hands out the offsets of a run.
 pub struct Tickets {
     places: Places,
     bs_bytes: u64,
@@ -28,8 +29,8 @@ impl Tickets {
         Self { places, bs_bytes, deadline: Instant::now() + runtime, taken: AtomicU64::new(0) }
     }
 
-    /// Where the writer with this number writes next. None once the time is over, or the file is full. Whoever takes
-    /// one completes that operation.
+    /// The next offset of this writer. None when the time is over, or the file is full. The caller
+    /// must complete the operation.
     pub fn take(&self, job: usize) -> Option<u64> {
         if Instant::now() >= self.deadline {
             return None;
@@ -42,7 +43,7 @@ impl Tickets {
         }
     }
 
-    /// How many were given.
+    /// The number of tickets taken.
     pub fn given(&self) -> u64 {
         let taken = self.taken.load(Relaxed);
         match self.places {

@@ -1,8 +1,10 @@
 /*
  * A log of framed records, written by 64 threads: log FILE [RECORDS]
  *
- * Each record begins with its length and a checksum, so that after a crash the last whole one is found: what follows it is
- * zeros, or part of a record that was never acknowledged. Build it with
+ * Each record begins with its length and a checksum, so that a reader finds the last whole record
+ * after a crash. After it follow zeros, or part of a record that was never acknowledged.
+ *
+ * Build it with
  *
  *     cc log.c $(pkg-config --cflags --libs dioxide) -pthread
  */
@@ -46,7 +48,7 @@ static uint32_t sum_of(const char *text, uint32_t length)
     return sum;
 }
 
-/* Goes through the records from the start, and returns where the last whole one ends; counts them. */
+/* Reads the records from the start, counts them, and returns the end of the last whole one. */
 static int64_t end_of_records(struct dioxide_file *file, unsigned *count)
 {
     struct frame frame;
@@ -113,6 +115,6 @@ int main(int argc, char **argv)
     end = end_of_records(log.file, &found);
     printf("%u records now, %" PRId64 " bytes\n", found, end);
     ok = ok && end == dioxide_size(log.file);
-    /* Its length is exact then: a file like any other. */
+    /* Truncates the file to its exact length. */
     return failed("close", dioxide_close(log.file)) || !ok;
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint32_t depth = 64;
 
-/// The number that a call returned, or an exception with the library's words.
+/// The result of a call, or an exception with the library's message.
 std::int64_t must(std::int64_t result)
 {
     if (result < 0)
@@ -33,7 +33,7 @@ struct Freer {
     void operator()(dioxide_queue *queue) const { dioxide_queue_free(queue); }
 };
 
-/// What is appended, each in a place of its own in memory, which is used again when it is stable.
+/// The records, each in memory of its own, which is reused once the record is stable.
 using Places = std::vector<std::string>;
 using File = std::unique_ptr<dioxide_file, Closer>;
 using Queue = std::unique_ptr<dioxide_queue, Freer>;
@@ -52,7 +52,7 @@ Queue make_queue(std::uint32_t flags)
     return Queue(queue);
 }
 
-/// Appends so many records, and returns how many bytes they are.
+/// Appends this number of records, and returns their size in bytes.
 std::int64_t append_all(dioxide_queue *queue, dioxide_file *log, Places &places, unsigned records)
 {
     std::array<dioxide_completion, depth> done;

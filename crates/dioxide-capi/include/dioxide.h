@@ -16,7 +16,7 @@
 #define DIOXIDE_LOG_ERROR 1
 
 /**
- * Something does not work as it could: no growth ahead on this file system, no io_uring.
+ * Something does not work optimally: no preallocation on this file system, no io_uring.
  */
 #define DIOXIDE_LOG_WARNING 2
 
@@ -36,55 +36,60 @@
 #define DIOXIDE_EVERY_WRITE 1
 
 /**
- * Space ahead of the end is allocated and not written. After a crash the file system tells which blocks were written, so
- * the end is found without help. On XFS, on ext4 with extents and a journal, and on btrfs; elsewhere nothing is prepared.
+ * Space after the end is allocated and not written. After a crash the file system knows which
+ * blocks were written, and so the end. On XFS, on ext4 with extents and a journal, and on btrfs;
+ * elsewhere there is no preallocation.
  */
 #define DIOXIDE_UNWRITTEN 0
 
 /**
- * Space ahead of the end is filled with zeros, in the background: durable appends into it cost no journal commit. After a
- * crash the end is not known: `dioxide_recovery` reports a range, and the program, which knows its records, cuts with
- * `dioxide_ftruncate`. Also on ext3 and on ext4 without a journal.
+ * Space after the end is filled with zeros, in the background: durable appends into it cost no
+ * journal commit. After a crash the end is unknown. `dioxide_recovery` reports a range; the
+ * program, which knows its records, truncates with `dioxide_ftruncate`. Also on ext3 and on ext4
+ * without a journal.
  */
 #define DIOXIDE_ZEROED 1
 
 /**
- * Nothing is prepared ahead: every append moves the end of file in the kernel.
+ * No preallocation: every append moves the end of file in the kernel.
  */
 #define DIOXIDE_NOT_AHEAD 2
 
 /**
- * The next append goes on where the last one ended: a last block that is not full is written again with more in it.
+ * The next append continues where the last one ended: it rewrites a partial last block.
  */
 #define DIOXIDE_REWRITE 0
 
 /**
- * The next append begins at the next block: no block is written twice, at the price of space. What lies between is zeros.
+ * The next append begins at the next block, after zeros: no block is written twice, at the price
+ * of space.
  */
 #define DIOXIDE_PAD 1
 
 /**
- * Plain calls, one at a time, even where there is io_uring: for tools that do not know io_uring, such as valgrind.
+ * Use plain calls, one at a time, even with io_uring available: for tools that do not support
+ * io_uring, such as valgrind.
  */
 #define DIOXIDE_QUEUE_PLAIN 1
 
 /**
- * Only look. Nothing is changed, nothing is locked.
+ * Only inspect. Nothing is changed, nothing is locked.
  */
 #define DIOXIDE_INSPECT 0
 
 /**
- * Cut where the end is certain, as opening does.
+ * Truncate where the end is certain, as opening does.
  */
 #define DIOXIDE_CUT 1
 
 /**
- * Cut even if another program changed the file since, at the end of what is written: for the owner, who knows by whom.
+ * Truncate at the end of the written data even if another program changed the file since. For the
+ * owner, who knows the other program.
  */
 #define DIOXIDE_FORCE 2
 
 /**
- * The file was closed, or never grew ahead: nothing to do.
+ * The file was closed, or never preallocated: nothing to do.
  */
 #define DIOXIDE_CLEAN 0
 
@@ -94,18 +99,19 @@
 #define DIOXIDE_FOREIGN 1
 
 /**
- * It was left grown; the end of what was written is known.
+ * It was left preallocated; the end of the written data is known.
  */
 #define DIOXIDE_KNOWN 2
 
 /**
- * It was left with zeros, or what it held before it was recycled, behind its records. The end lies between `floor` and
- * `ceiling`, and only the program that knows the records can tell where, and cut there with `dioxide_ftruncate`.
+ * After its records the file has zeros, or its content before it was recycled. The end is between
+ * `floor` and `ceiling`. Only the program that knows the records can find it, and truncate there
+ * with `dioxide_ftruncate`.
  */
 #define DIOXIDE_UNDECIDED 3
 
 /**
- * It was left grown, and changed since by another program. Nothing is cut, except by force.
+ * It was left preallocated, and another program changed it since. Only force truncates it.
  */
 #define DIOXIDE_DOUBTFUL 4
 
@@ -120,16 +126,17 @@ struct dioxide_file;
 struct dioxide_queue;
 
 /**
- * Takes a message: a level, a text of one line without an end of line, which is valid during the call, and what
- * `dioxide_set_log` was given.
+ * Receives a message: a level, one line of text without an end of line, and the argument of
+ * `dioxide_set_log`. The text is valid during the call.
  */
 typedef void (*dioxide_log)(uint32_t level, const char *message, void *user_data);
 
 /**
- * How a file is opened. A member that is 0 asks for the usual; so does NULL in place of the struct.
+ * How a file is opened. A member that is 0 means the default; so does NULL instead of the struct.
  *
- * It may get more members in later versions: initialise all of it, with `size` set to its sizeof, and a program and a library
- * of different versions understand each other. A library that does not know what a program asks for says so with E2BIG.
+ * Later versions may have more members. Initialise all of it, and set `size` to its sizeof: then a
+ * program and a library of different versions are compatible. A library that does not support a
+ * request returns E2BIG.
  */
 struct dioxide_options {
     /**
@@ -137,26 +144,28 @@ struct dioxide_options {
      */
     uint32_t size;
     /**
-     * When writes through this handle are stable: DIOXIDE_ON_SYNC or DIOXIDE_EVERY_WRITE. Handles of one file may differ.
+     * When writes through this handle are stable: DIOXIDE_ON_SYNC or DIOXIDE_EVERY_WRITE. Handles
+     * of one file may differ.
      */
     uint32_t durability;
     /**
-     * How space ahead of the end is prepared: DIOXIDE_UNWRITTEN, DIOXIDE_ZEROED or DIOXIDE_NOT_AHEAD. The first handle of a
-     * file that may write decides.
+     * How space after the end is preallocated: DIOXIDE_UNWRITTEN, DIOXIDE_ZEROED or
+     * DIOXIDE_NOT_AHEAD. The first handle of a file that may write decides.
      */
     uint32_t growth;
     /**
-     * What becomes of a last block that is not full: DIOXIDE_REWRITE or DIOXIDE_PAD. The first handle of a file that may write
-     * decides.
+     * How a partial last block is continued: DIOXIDE_REWRITE or DIOXIDE_PAD. The first handle of a
+     * file that may write decides.
      */
     uint32_t tail;
     /**
-     * The largest step of growth, in bytes; 0 for 64 MiB. Larger steps are fewer, smaller ones hold up writers less.
+     * The largest step of growth, in bytes; 0 for 64 MiB. Larger steps are rarer, smaller ones
+     * delay writers less.
      */
     uint64_t growth_cap_bytes;
     /**
-     * The length that the file is expected to reach, in bytes, or 0: the first step of growth goes there at once. A hint,
-     * never a limit.
+     * The expected length of the file, in bytes, or 0: the first step of growth goes there at
+     * once. A hint, never a limit.
      */
     uint64_t capacity_bytes;
 };
@@ -166,18 +175,18 @@ struct dioxide_options {
  */
 struct dioxide_completion {
     /**
-     * As it was given with the operation.
+     * The value given with the operation.
      */
     uint64_t user_data;
     /**
-     * The offset of an append, the bytes that were written or read, 0 for a flush; or a negative errno, as the call of the same
-     * name returns it.
+     * The result of the call of the same name. It is the offset of an append, the bytes written or
+     * read, 0 for a flush; or a negative errno.
      */
     int64_t result;
 };
 
 /**
- * What was found of a file. Set `size` before it is filled in.
+ * The state of a file. Set `size` before it is filled in.
  */
 struct dioxide_recovery {
     /**
@@ -185,7 +194,8 @@ struct dioxide_recovery {
      */
     uint32_t size;
     /**
-     * DIOXIDE_CLEAN, DIOXIDE_FOREIGN, DIOXIDE_KNOWN, DIOXIDE_UNDECIDED or DIOXIDE_DOUBTFUL. Later versions may know more.
+     * DIOXIDE_CLEAN, DIOXIDE_FOREIGN, DIOXIDE_KNOWN, DIOXIDE_UNDECIDED or DIOXIDE_DOUBTFUL. Later
+     * versions may have more.
      */
     uint32_t verdict;
     /**
@@ -193,22 +203,23 @@ struct dioxide_recovery {
      */
     uint64_t physical_size;
     /**
-     * Everything below was certainly meant to be kept.
+     * Everything below this offset certainly belongs to the file.
      */
     uint64_t floor;
     /**
-     * Nothing above was written. The same as `floor` where the end is known.
+     * Nothing was written above this offset. Equal to `floor` if the end is known.
      */
     uint64_t ceiling;
     /**
-     * The same for people, in English. The library's, and valid until the next call by the same thread that fills such a
-     * struct.
+     * A description in English. It belongs to the library, and is valid until the next call by the
+     * same thread that fills such a struct.
      */
     const char *text;
 };
 
 /**
- * What the memory, offsets and lengths of writes must be multiples of, in bytes. Set `size` before it is filled in.
+ * The required alignment of writes: memory, offsets and lengths, in bytes. Set `size` before it is
+ * filled in.
  */
 struct dioxide_alignment {
     /**
@@ -220,22 +231,23 @@ struct dioxide_alignment {
      */
     uint32_t reserved;
     /**
-     * Addresses of memory.
+     * Of memory addresses.
      */
     uint64_t memory;
     /**
-     * Offsets and lengths of positional writes.
+     * Of offsets and lengths of positional writes.
      */
     uint64_t offset;
     /**
-     * Appends are packed into blocks of this. One that begins and ends at multiples of it is written without a copy.
+     * The block into which appends are packed. An append that begins and ends at multiples of it
+     * is written without a copy.
      */
     uint64_t append;
 };
 
 /**
- * What was done on a file, through all its handles, since its first handle that may write was opened; all 0 for one that only reads.
- * Set `size` before it is filled in.
+ * Counters of a file over all its handles, since its first handle that may write was opened. All 0
+ * for one that only reads. Set `size` before it is filled in.
  */
 struct dioxide_stats {
     /**
@@ -251,19 +263,20 @@ struct dioxide_stats {
      */
     uint64_t appends;
     /**
-     * Bytes of these.
+     * Bytes of these appends.
      */
     uint64_t append_bytes;
     /**
-     * Requests sent to the kernel for appends, and for positional writes that are durable or extend the file.
+     * Requests sent to the kernel for appends, and for positional writes that are durable or
+     * extend the file.
      */
     uint64_t requests;
     /**
-     * Bytes of these.
+     * Bytes of these requests.
      */
     uint64_t request_bytes;
     /**
-     * Requests that carried RWF_DSYNC.
+     * Requests with RWF_DSYNC.
      */
     uint64_t dsync_requests;
     /**
@@ -271,31 +284,31 @@ struct dioxide_stats {
      */
     uint64_t merged;
     /**
-     * Bytes that were copied to be packed into blocks, with the zeros behind them.
+     * Bytes copied to pack them into blocks, with their padding.
      */
     uint64_t copied_bytes;
     /**
-     * Requests that wrote the last block again, since it was not full.
+     * Requests that rewrote a partial last block.
      */
     uint64_t tail_rewrites;
     /**
-     * Flushes sent, those behind RWF_DSYNC not included.
+     * Flushes sent, without those of RWF_DSYNC.
      */
     uint64_t flushes;
     /**
-     * Growth steps done.
+     * Completed growth steps.
      */
     uint64_t growths;
     /**
-     * Bytes of these.
+     * Bytes of these steps.
      */
     uint64_t grown_bytes;
     /**
-     * Times that an operation had to wait because the space ahead was used up.
+     * Number of times that an operation had to wait for growth.
      */
     uint64_t growth_waits;
     /**
-     * Requests that wrote what a volume itself consists of, for a file inside of it.
+     * Requests that wrote the metadata of a volume, for a file inside of it.
      */
     uint64_t metadata_requests;
     /**
@@ -303,15 +316,17 @@ struct dioxide_stats {
      */
     uint64_t refused_gap;
     /**
-     * Because the request would have been longer than the device's largest, or the operation is long by itself.
+     * Operations that did not join because the request would have exceeded the device's largest,
+     * or because they are long themselves.
      */
     uint64_t refused_bytes;
     /**
-     * Because the request would have had more segments than one call takes.
+     * Operations that did not join because the request would have had more segments than one call
+     * takes.
      */
     uint64_t refused_segments;
     /**
-     * Because they lie on another member of a striped volume.
+     * Operations that did not join because they are on another member of a striped volume.
      */
     uint64_t refused_member;
     /**
@@ -325,44 +340,50 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * The message of the last error of the calling thread: what was attempted, on which file, at which offset, and what
- * stood in the way, in English and for people. Functions that succeed leave it alone.
+ * The message of the last error of the calling thread. It names the operation, the file, the
+ * offset and the cause, in English. Functions that succeed leave it unchanged.
  *
  * # Return value
  *
- * A string in UTF-8, never NULL, empty if nothing has failed in this thread yet. It is the library's, and valid until the
- * next call of any function of the library by the same thread.
+ * A string in UTF-8, never NULL, empty if nothing has failed in this thread yet. It belongs to the
+ * library, and is valid until the next call of any function of the library by the same thread.
  *
  * # Thread safety
  *
- * Any thread; each has its own message. The child of a fork begins with that of the thread that forked.
+ * Any thread; each has its own message. The child of a fork begins with that of the thread that
+ * forked.
  */
 const char *dioxide_last_error(void);
 
 /**
- * Appends `length` bytes of `data`, any number and anywhere in memory.
+ * Appends `length` bytes of `data`, of any length and alignment.
  *
- * Concurrent appends get disjoint offsets without gaps, in the order in which they are taken (with DIOXIDE_PAD, gaps of zeros up
- * to the next block). They are merged into few requests, and durable ones share flushes. Many small appends by one thread
- * cost a write of a block each: from many threads, or in a queue, they share one.
+ * Concurrent appends get disjoint offsets without gaps, in the order in which they are accepted
+ * (with DIOXIDE_PAD, gaps of zeros up to the next block). They are merged into few requests, and
+ * durable ones share flushes. Small appends by one thread cost a block write each. From many
+ * threads, or in a queue, they share one.
  *
- * On return every byte below the end of `data` is written; with DIOXIDE_EVERY_WRITE it is stable as well, and every crash from
- * now on leaves it in the file. Without, a crash may take any part of what no `dioxide_fdatasync` covered, from some
- * point to the end. What is found after a crash may include appends that were never acknowledged, and ends where a block does,
- * in zeros or part of a record: records must tell by themselves whether they are whole. `data` is not used any more on return.
+ * On return every byte below the end of `data` is written. With DIOXIDE_EVERY_WRITE all of it is
+ * also stable, and survives every crash. Otherwise a crash may lose any part of the data that no
+ * `dioxide_fdatasync` covered, from some point to the end.
+ *
+ * After a crash the file may include appends that were never acknowledged. It ends at a block
+ * boundary, in zeros or part of a record. Records must therefore show whether they are complete.
+ * The library does not use `data` after the return.
  *
  * # Return value
  *
- * The offset in bytes at which `data` stands; without any bytes, the length of the file. Or a negative errno.
+ * The offset of `data` in bytes; for a `length` of 0, the length of the file. Or a negative errno.
  *
  * # Errors
  *
- * - ENOSPC, EDQUOT or EFBIG: no space. Nothing was written, and the same call works once there is.
- * - EIO: the device failed; or an append below this one did, so that this one is not part of the file. `dioxide_ftruncate` to
- *   `dioxide_size` gives up what lies beyond, and allows appending again. Where that fails with EIO as well, a flush has
- *   failed: mount the file system anew.
+ * - ENOSPC, EDQUOT or EFBIG: no space. Nothing was written, and the same call works once there is
+ *   space.
+ * - EIO: the device failed; or an append below this one failed, so that this one is not part of
+ *   the file. `dioxide_ftruncate` to `dioxide_size` discards the rest, and allows appending again.
+ *   If that fails with EIO as well, a flush has failed: mount the file system anew.
  * - EBADF: `file` is read-only, or was opened by the process that this one was forked from.
- * - EINVAL: `file` is NULL, or `data` is with a length above 0.
+ * - EINVAL: `file` is NULL, or `data` is NULL with a length above 0.
  * - EOPNOTSUPP: a device, which has no end to append to.
  *
  * # Thread safety
@@ -371,21 +392,19 @@ const char *dioxide_last_error(void);
  *
  * # Safety
  *
- * `file` is open; `data` has `length` bytes that nobody changes meanwhile.
+ * `file` is open; `data` has `length` bytes that do not change during the call.
  */
-int64_t dioxide_append(struct dioxide_file *file,
-                       const void *data,
-                       size_t length);
+int64_t dioxide_append(struct dioxide_file *file, const void *data, size_t length);
 
 /**
  * Writes `length` bytes of `data` at `offset`: all of them or an error, never short.
  *
- * `offset`, `length` and the address of `data` are multiples of what `dioxide_alignment` says; `dioxide_alloc` gives such
- * memory. Beyond the end it extends the file, and what it leaves out is a hole that reads as zeros. Concurrent writes of the
- * same bytes have no order.
+ * `offset`, `length` and the address of `data` are multiples of the values of `dioxide_alignment`;
+ * `dioxide_alloc` returns such memory. A write beyond the end extends the file, and leaves a hole
+ * in between that reads as zeros. Concurrent writes of the same bytes have no order.
  *
- * On return the bytes are written, and with DIOXIDE_EVERY_WRITE stable. After an error, or a crash before they were stable, any
- * part of the range may hold old or new bytes.
+ * On return the bytes are written, and with DIOXIDE_EVERY_WRITE stable. After an error, or a crash
+ * before they were stable, any part of the range may hold old or new bytes.
  *
  * # Return value
  *
@@ -394,9 +413,9 @@ int64_t dioxide_append(struct dioxide_file *file,
  * # Errors
  *
  * As `dioxide_append`, and:
- * - EINVAL: not aligned (the message says what must be a multiple of what), or `offset` is negative.
+ * - EINVAL: not aligned (the message has the required alignment), or `offset` is negative.
  * - ENOSPC: also beyond the end of a device.
- * - EOPNOTSUPP: a gap over recycled space, which would show what was there.
+ * - EOPNOTSUPP: a gap over recycled space, which would expose its old content.
  *
  * # Thread safety
  *
@@ -406,28 +425,27 @@ int64_t dioxide_append(struct dioxide_file *file,
  *
  * As `dioxide_append`.
  */
-int64_t dioxide_pwrite(struct dioxide_file *file,
-                       const void *data,
-                       size_t length,
-                       int64_t offset);
+int64_t dioxide_pwrite(struct dioxide_file *file, const void *data, size_t length, int64_t offset);
 
 /**
  * Reads up to `length` bytes at `offset` into `into`.
  *
- * Any memory, offset and length will do; what is aligned costs least. It sees every write that was acknowledged before the call,
- * and never space that was only grown.
+ * Any memory, offset and length will do; aligned reads cost least. A read sees every write that
+ * was acknowledged before the call, and never preallocated space.
  *
  * # Return value
  *
- * The number of bytes read: `length`, or fewer up to the end of the file, 0 at the end; or a negative errno. Memory behind the
- * bytes read may have been set to zero; after an error it may hold anything.
+ * The number of bytes read: `length`, or fewer up to the end of the file, 0 at the end; or a
+ * negative errno. Memory after the bytes read may have been set to zero; after an error it may
+ * hold anything.
  *
  * # Errors
  *
- * - EINVAL: `file` is NULL, `into` is with a length above 0, or `offset` is negative.
+ * - EINVAL: `file` is NULL, `into` is NULL with a length above 0, or `offset` is negative.
  * - EBADF: the handle was opened for writing by the process that this one was forked from.
- * - EIO and others: what the device answers.
- * - EAGAIN: the process that writes the file changes it so fast that no two looks agree; only for a reader beside it.
+ * - EIO and others: errors of the device.
+ * - EAGAIN: another process writes the file so fast that a reader beside it gets no consistent
+ *   view.
  *
  * # Thread safety
  *
@@ -435,18 +453,15 @@ int64_t dioxide_pwrite(struct dioxide_file *file,
  *
  * # Safety
  *
- * `file` is open; `into` has `length` bytes that are the caller's alone.
+ * `file` is open; `into` has `length` bytes, exclusive to the caller.
  */
-int64_t dioxide_pread(struct dioxide_file *file,
-                      void *into,
-                      size_t length,
-                      int64_t offset);
+int64_t dioxide_pread(struct dioxide_file *file, void *into, size_t length, int64_t offset);
 
 /**
- * Makes everything stable that was acknowledged before the call, through whatever handle of the file. Callers that wait
- * together share a flush.
+ * Makes everything stable that was acknowledged before the call, through any handle of the file.
+ * Callers that wait together share a flush.
  *
- * On return every crash leaves it in the file.
+ * On return it survives every crash.
  *
  * # Return value
  *
@@ -454,8 +469,9 @@ int64_t dioxide_pread(struct dioxide_file *file,
  *
  * # Errors
  *
- * - EIO: the flush failed. That is final: every file of the process on the same file system fails from now on, until the file
- *   system is mounted (or the device opened) anew, because the kernel may have dropped what it could not write.
+ * - EIO: the flush failed. That is final, because the kernel may have dropped data that it could
+ *   not write. Every file of the process on the same file system fails from now on, until the file
+ *   system is mounted (or the device opened) anew.
  * - EBADF: `file` is read-only, or was opened by the process that this one was forked from.
  * - EINVAL: `file` is NULL.
  *
@@ -470,10 +486,10 @@ int64_t dioxide_pread(struct dioxide_file *file,
 int dioxide_fdatasync(struct dioxide_file *file);
 
 /**
- * Cuts the file to `length` bytes, or extends it by a hole. Waits for operations in flight.
+ * Truncates the file to `length` bytes, or extends it by a hole. Waits for operations in flight.
  *
- * On return the length is durable, as is everything written before; space grown ahead is given back, and appending that had
- * ended with a failure is possible again.
+ * On return the length is durable, as is everything written before. Preallocated space is
+ * released. Appending is possible again after it had ended with a failure.
  *
  * # Return value
  *
@@ -486,38 +502,39 @@ int dioxide_fdatasync(struct dioxide_file *file);
  * - EOPNOTSUPP: a device.
  * - EBUSY: another process has the file open for writing; the length is the old one.
  * - EUCLEAN: another program has written above the end; the length is the old one.
- * - EIO, EFBIG, ENOSPC and others: what the kernel answers.
+ * - EIO, EFBIG, ENOSPC and others: errors of the kernel.
  *
  * # Thread safety
  *
- * As `dioxide_append`. What other threads have in a queue must be let go on: they wait for it or reap it.
+ * As `dioxide_append`. Other threads must keep waiting for or reaping their queues, so that
+ * operations in flight can complete.
  *
  * # Safety
  *
  * `file` is open.
  */
-int dioxide_ftruncate(struct dioxide_file *file,
-                      int64_t length);
+int dioxide_ftruncate(struct dioxide_file *file, int64_t length);
 
 /**
- * Makes an empty file of this one that keeps its space, as a new log: written space is the fastest to append to durably. Waits
- * for operations in flight.
+ * Resets the length to 0 and keeps the allocated blocks for reuse, as a new log: written space is
+ * the fastest for durable appends. Waits for operations in flight.
  *
- * On return the length is 0, and the file never shows what it held. Nothing is erased: until the file is closed, a crash leaves
- * it undecided (see `dioxide_recovery`) with the old content behind what was appended. Old records look as valid there as
- * new ones, so each must tell in which life of the file it was written.
+ * On return the length is 0, and the file never exposes its old content. The old content is not
+ * erased. Until the file is closed, a crash leaves it undecided (see `dioxide_recovery`), with the
+ * old content after the new records. Old records look as valid there as new ones, so each record
+ * must identify its life of the file.
  *
  * # Return value
  *
- * 0, or a negative errno; the file is then as it was.
+ * 0, or a negative errno; the file is then unchanged.
  *
  * # Errors
  *
- * - EOPNOTSUPP: the file does not grow ahead, or its blocks are not written over where they lie.
+ * - EOPNOTSUPP: the file is not preallocated, or its blocks are not overwritten in place.
  * - EUCLEAN: another program changed the size.
  * - EBADF: `file` is read-only, or was opened by the process that this one was forked from.
  * - EINVAL: `file` is NULL.
- * - What the kernel answers.
+ * - Others: errors of the kernel.
  *
  * # Thread safety
  *
@@ -530,10 +547,11 @@ int dioxide_ftruncate(struct dioxide_file *file,
 int dioxide_recycle(struct dioxide_file *file);
 
 /**
- * The length in bytes: the end of what is written, without space that was only grown.
+ * The length in bytes: the end of the written data, without preallocated space.
  *
- * Exact in the process that writes the file. Read-only in another process it goes by what the writer noted and what the file
- * system tells: to the block, with appends that were not yet acknowledged; with DIOXIDE_ZEROED, the last durable end noted.
+ * Exact in the process that writes the file. A read-only handle in another process uses the
+ * writer's marker and the file system. It then sees the end of the last block, with appends that
+ * were not yet acknowledged. With DIOXIDE_ZEROED it sees the last durable end in the marker.
  *
  * # Return value
  *
@@ -542,8 +560,8 @@ int dioxide_recycle(struct dioxide_file *file);
  * # Errors
  *
  * - EINVAL: `file` is NULL.
- * - For a reader beside another process: what the kernel answers, and EAGAIN if the file changes so fast that no two looks
- *   agree.
+ * - For a reader beside another process: errors of the kernel, and EAGAIN if the file changes so
+ *   fast that there is no consistent view.
  *
  * # Thread safety
  *
@@ -556,8 +574,9 @@ int dioxide_recycle(struct dioxide_file *file);
 int64_t dioxide_size(struct dioxide_file *file);
 
 /**
- * How space is really prepared ahead of the end: DIOXIDE_NOT_AHEAD where the file system could not undo it after a crash
- * (`dioxide_set_log` tells why), for a handle that only reads, and in the child of a fork.
+ * How the file is actually preallocated. DIOXIDE_NOT_AHEAD for a handle that only reads, and in
+ * the child of a fork. The same if the file system could not undo preallocation after a crash;
+ * `dioxide_set_log` reports the reason.
  *
  * # Return value
  *
@@ -578,8 +597,9 @@ int64_t dioxide_size(struct dioxide_file *file);
 int dioxide_growth(struct dioxide_file *file);
 
 /**
- * The descriptor, to inspect the file with: fstat(2), for instance. It is the library's: closing it, or writing through it,
- * breaks what the library promises. Of a striped volume it is that of the first member.
+ * The file descriptor, for inspection with fstat(2), for instance. It belongs to the library:
+ * closing it, or writing through it, breaks the library's promises. Of a striped volume it is that
+ * of the first member.
  *
  * # Return value
  *
@@ -600,7 +620,8 @@ int dioxide_growth(struct dioxide_file *file);
 int dioxide_fileno(struct dioxide_file *file);
 
 /**
- * One more handle of the file, with the same rights and options, to be closed by itself.
+ * Duplicates a handle of the file, with the same rights and options. Each handle is closed
+ * separately.
  *
  * # Return value
  *
@@ -622,23 +643,28 @@ int dioxide_fileno(struct dioxide_file *file);
 int dioxide_dup(struct dioxide_file *file, struct dioxide_file **another);
 
 /**
- * Gives a handle up, and waits for what is in flight. With the last one of a file that may write, the file becomes what any other
- * program would leave, durably: its size is its length, without space grown ahead and without a marker.
+ * Closes a handle, and waits for operations in flight. The last handle of a file that may write
+ * restores it durably to the state that any other program would leave. Its size is then its
+ * length, without preallocated space and without a marker.
  *
- * Operations on the file that a queue has submitted are waited for; those that were only queued fail with EBADF.
+ * Waits for operations on the file that a queue has submitted; those that were only queued fail
+ * with EBADF.
  *
  * # Return value
  *
- * 0, or a negative errno. The handle is gone in either case, and must not be used again, not even to be closed.
+ * 0, or a negative errno. The handle is invalid in either case, and must not be used again, not
+ * even to be closed.
  *
  * # Errors
  *
- * - EBUSY: another process has the file open for writing. The file stays grown, and the next open recovers it.
- * - EUCLEAN: another program changed the size of the file, so it was not truncated; or wrote above the end, and the file is
- *   truncated behind that.
- * - EBADF: the handle was opened for writing by the process that this one was forked from. Nothing happened to the file.
+ * - EBUSY: another process has the file open for writing. The file stays preallocated, and the
+ *   next open recovers it.
+ * - EUCLEAN: another program changed the size of the file, so it was not truncated. Or it wrote
+ *   above the end, and the file is truncated after that.
+ * - EBADF: the handle was opened for writing by the process that this one was forked from. The
+ *   file is unchanged.
  * - EINVAL: `file` is NULL.
- * - EIO and others: what the kernel answers. The next open recovers the file.
+ * - EIO and others: errors of the kernel. The next open recovers the file.
  *
  * # Thread safety
  *
@@ -646,16 +672,18 @@ int dioxide_dup(struct dioxide_file *file, struct dioxide_file **another);
  *
  * # Safety
  *
- * `file` is open, and nobody else uses it.
+ * `file` is open, and has no other user.
  */
 int dioxide_close(struct dioxide_file *file);
 
 /**
- * Has `log` called with what the library has to say beside its answers: why a file does not grow ahead, that there is no
- * io_uring, an error that came too late for any call. Without, nobody hears it: the library never prints.
+ * Sets `log` as the receiver of messages that no call returns. Examples are the reason why a file
+ * is not preallocated, the lack of io_uring, and errors that came too late for any call. Without a
+ * receiver they are lost: the library never prints.
  *
- * Once for each process, before the first file is opened. `log` may be called by any thread, also by several at the same time,
- * and while the library has locks: it must not call the library, nor throw, nor leave by longjmp(3).
+ * Call it once for each process, before the first file is opened. Any thread may call `log`, also
+ * several at the same time, and while the library holds locks. `log` must not call the library,
+ * nor throw, nor leave by longjmp(3).
  *
  * # Return value
  *
@@ -674,16 +702,16 @@ int dioxide_close(struct dioxide_file *file);
  *
  * `log` may be called as described, with `user_data`, until the process ends.
  */
-int dioxide_set_log(dioxide_log log,
-                    void *user_data);
+int dioxide_set_log(dioxide_log log, void *user_data);
 
 /**
- * `length` bytes of zeros, at a multiple of 4096 bytes, which every device and file system takes for direct I/O.
+ * Allocates `length` bytes of zeros, aligned to 4096 bytes. Every device and file system accepts
+ * that for direct I/O.
  *
  * # Return value
  *
- * Memory that `dioxide_free` (or free(3)) gives back, never NULL for a `length` of 0; or NULL with a message in
- * `dioxide_last_error` where there is no memory.
+ * Memory to be freed with `dioxide_free` (or free(3)), never NULL for a `length` of 0. NULL with a
+ * message in `dioxide_last_error` if there is no memory.
  *
  * # Thread safety
  *
@@ -692,7 +720,7 @@ int dioxide_set_log(dioxide_log log,
 void *dioxide_alloc(size_t length);
 
 /**
- * Gives back what `dioxide_alloc` gave. NULL does nothing. Not while an operation of a queue has it.
+ * Frees memory of `dioxide_alloc`. NULL does nothing. Not while an operation of a queue uses it.
  *
  * # Thread safety
  *
@@ -705,8 +733,8 @@ void *dioxide_alloc(size_t length);
 void dioxide_free(void *memory);
 
 /**
- * Sets what all files of the process together may have grown ahead, in bytes; 2 GiB by default. An append that needs more
- * gets just what it needs.
+ * Sets the maximum of preallocated space over all files of the process, in bytes; 2 GiB by
+ * default. Above it an append allocates only what it needs.
  *
  * # Thread safety
  *
@@ -717,38 +745,43 @@ void dioxide_set_growth_budget(uint64_t bytes);
 /**
  * Opens `path`, a regular file or a block device, for direct I/O.
  *
- * `flags` and `mode` are those of open(2): O_RDONLY, or O_RDWR with O_CREAT, O_EXCL and O_TRUNC. O_WRONLY is taken as
- * O_RDWR, since recovery must read. O_DSYNC and O_SYNC are DIOXIDE_EVERY_WRITE. O_TMPFILE makes a file without a name in the
- * directory `path`. O_DIRECT and O_CLOEXEC always hold and may be left out; O_APPEND and other flags are refused.
- * `options` may be NULL for the usual.
+ * `flags` and `mode` are those of open(2): O_RDONLY, or O_RDWR with O_CREAT, O_EXCL and O_TRUNC.
+ * O_WRONLY is taken as O_RDWR, because recovery must read. O_DSYNC and O_SYNC mean
+ * DIOXIDE_EVERY_WRITE. O_TMPFILE makes a file without a name in the directory `path`. O_DIRECT and
+ * O_CLOEXEC always apply and may be left out; O_APPEND and other flags are refused. `options` may
+ * be NULL for the defaults.
  *
- * Opening for writing takes a lock against other writers (an OFD lock on one byte near the largest offset; one process at a
- * time holds a file so, with any number of threads and handles), recovers what a crash left behind, which
- * `dioxide_recovery` reports, and makes what it found durable. A name that was created is durable on return.
+ * Opening for writing takes a lock against other processes: an OFD lock on one byte near the
+ * largest offset. One process at a time holds a file, with any number of threads and handles. Then
+ * it recovers the file after a crash, which `dioxide_recovery` reports, and makes the result
+ * durable. A created name is durable on return.
  *
- * The file grows ahead of its end while it is open: other programs see the grown size until it is closed. A process that
- * ends without `dioxide_close` leaves it so; opening it again, or dioxide_recover, brings it into order.
+ * The file is preallocated while it is open: other programs see the larger size until it is
+ * closed. A process that ends without `dioxide_close` leaves it so; opening it again, or
+ * dioxide_recover, recovers it.
  *
  * # Return value
  *
- * 0 with a handle in `*file`, which `dioxide_close` gives back; or a negative errno with NULL there. A file may be opened
- * several times in one process: all handles see one length.
+ * 0 with a handle in `*file`, to be closed by `dioxide_close`; or a negative errno with NULL
+ * there. A file may be opened several times in one process: all handles see one length.
  *
  * # Errors
  *
  * - EAGAIN: another process has the file open for writing.
- * - EBUSY: the block device is in use; or a crash left the file grown, and another process has it open for writing.
- * - E2BIG: `options` ask for what this version of the library does not know.
- * - EINVAL: a pointer is NULL, or flags or options make no sense.
+ * - EBUSY: the block device is in use; or a crash left the file preallocated, and another process
+ *   has it open for writing.
+ * - E2BIG: `options` has values that this version of the library does not know.
+ * - EINVAL: a pointer is NULL, or flags or options are invalid.
  * - EIO: a flush failed on that file system before; mount it anew.
  * - EOPNOTSUPP: no direct I/O here, or neither a file nor a device.
- * - EUCLEAN: a crash left the file grown, and another program changed it since: open it O_RDONLY to look, or recover it by
- *   force.
- * - What open(2) answers, such as ENOENT, EEXIST and EACCES.
+ * - EUCLEAN: a crash left the file preallocated, and another program changed it since. Open it
+ *   O_RDONLY to inspect it, or recover it by force.
+ * - Others: errors of open(2), such as ENOENT, EEXIST and EACCES.
  *
  * # Thread safety
  *
- * Any thread. Waits up to a quarter of a second for a lock or a busy device. After a fork the child opens its files anew.
+ * Any thread. Waits up to a quarter of a second for a lock or a busy device. After a fork the
+ * child opens its files anew.
  *
  * # Safety
  *
@@ -761,13 +794,18 @@ int dioxide_open(const char *path,
                  struct dioxide_file **file);
 
 /**
- * Opens several files, or several block devices, as one: chunks of `chunk_bytes` bytes lie on them in turn.
+ * Opens several files, or several block devices, as one striped volume with chunks of
+ * `chunk_bytes` bytes.
  *
- * `paths` has `count` members, the same in the same order each time; `chunk_bytes` is a multiple of 4096 and of the file systems'
- * blocks, usually 65536 to 1048576. With O_CREAT, files that do not exist or are empty become a volume, and so do devices whose
- * first 4096 bytes are zeros; what holds anything else is refused. Each member begins with a chunk that holds a header, by
- * which one that is missing, in the wrong place, of another volume or of another time is found. A flush is one of all
- * members, and fails for all. Everything else is as with `dioxide_open`, but for O_TMPFILE, which is refused.
+ * `paths` has `count` members, the same in the same order each time. `chunk_bytes` is a multiple
+ * of 4096 and of the file systems' blocks, usually 65536 to 1048576.
+ *
+ * With O_CREAT, files that do not exist or are empty become a volume. So do devices whose first
+ * 4096 bytes are zeros; other content is refused. Each member begins with a chunk that holds a
+ * header. It identifies members that are missing, misplaced, of another volume or outdated.
+ *
+ * A flush covers all members, and fails for all. Everything else is as with `dioxide_open`, except
+ * O_TMPFILE, which is refused.
  *
  * # Return value
  *
@@ -797,14 +835,16 @@ int dioxide_open_striped(const char *const *paths,
                          struct dioxide_file **file);
 
 /**
- * Opens the regular file `path` inside of `volume`, an ext2 or ext3 file system that is not mounted: an image file, or a block
- * device.
+ * Opens the regular file `path` inside of `volume`, an unmounted ext2 or ext3 file system: an
+ * image file, or a block device.
  *
- * `path` begins at the root of the volume. `flags` are as with `dioxide_open`, without O_CREAT and O_TMPFILE: files are not made
- * here. Offsets and lengths of `dioxide_pwrite` are multiples of the volume's block, and the file does not grow ahead. Files of
- * one volume may be open at the same time in one process; another process is refused while any of them is open for
- * writing. When the last one is closed, e2fsck finds nothing; after a crash `e2fsck -p` must be run before the volume is
- * opened again, and finds every durable byte.
+ * `path` begins at the root of the volume. `flags` are as with `dioxide_open`, without O_CREAT and
+ * O_TMPFILE: files cannot be created. Offsets and lengths of `dioxide_pwrite` are multiples of the
+ * volume's block, and the file is not preallocated.
+ *
+ * Files of one volume may be open at the same time in one process. Another process is refused
+ * while any of them is open for writing. After the last close e2fsck finds nothing. After a crash,
+ * run `e2fsck -p` before the volume is opened again; the volume then has every durable byte.
  *
  * # Return value
  *
@@ -813,9 +853,9 @@ int dioxide_open_striped(const char *const *paths,
  * # Errors
  *
  * As `dioxide_open` for the volume, and:
- * - EOPNOTSUPP: no ext2 or ext3, a feature beyond these, a volume that must be checked first, a path that names no regular
- *   file, or O_CREAT.
- * - EUCLEAN: the volume contradicts itself.
+ * - EOPNOTSUPP: no ext2 or ext3, an unsupported feature, a volume that must be checked first, a
+ *   path that names no regular file, or O_CREAT.
+ * - EUCLEAN: the volume is inconsistent.
  *
  * # Thread safety
  *
@@ -832,22 +872,26 @@ int dioxide_open_within(const char *volume,
                         struct dioxide_file **file);
 
 /**
- * Makes a queue for up to `depth` operations that are queued, in flight, or finished and not reaped. On io_uring where there is
- * one (Linux 5.6, at its best from 6.1 on), unless `flags` has DIOXIDE_QUEUE_PLAIN; elsewhere it makes plain calls, with the same
- * results.
+ * Makes a queue for up to `depth` operations that are queued, in flight, or finished and not
+ * reaped. It uses io_uring if available (Linux 5.6, best from 6.1 on), unless `flags` has
+ * DIOXIDE_QUEUE_PLAIN. Otherwise it makes plain calls, with the same results.
  *
- * A queue is of the thread that makes it, and refuses others. Free it before that thread ends: nobody else can, and whoever
- * waits for what it has in flight would wait for ever. A thread needs one only, for any number of files. Queues of other threads
- * and blocking calls may use the same files at the same time; they may wait for what this queue has in flight, so
- * come back to it (`dioxide_queue_submit`, `dioxide_queue_reap`) as long as that is so.
+ * A queue belongs to the thread that makes it, and refuses others. Free it before that thread
+ * ends, because no other thread can. Otherwise callers that wait for its operations in flight wait
+ * for ever.
  *
- * Memory that an operation was given is the library's until the operation was reaped or the queue freed: it must stay where it
- * is; what is written must not change, and what is read into must not be looked at. That holds as well when the file is
- * closed meanwhile.
+ * A thread needs only one queue, for any number of files. Queues of other threads and blocking
+ * calls may use the same files at the same time. They may wait for operations in flight of this
+ * queue, so call `dioxide_queue_submit` or `dioxide_queue_reap` regularly until those are reaped.
+ *
+ * The library uses the memory of an operation until the operation is reaped or the queue freed.
+ * Until then the memory must stay in place. Data to write must not change, and memory to read into
+ * must not be read. That also applies when the file is closed meanwhile.
  *
  * # Return value
  *
- * 0 with a queue in `*queue`, which `dioxide_queue_free` gives back; or a negative errno with NULL there.
+ * 0 with a queue in `*queue`, to be freed by `dioxide_queue_free`; or a negative errno with NULL
+ * there.
  *
  * # Errors
  *
@@ -855,30 +899,29 @@ int dioxide_open_within(const char *volume,
  *
  * # Thread safety
  *
- * Any thread, which owns it then. After a fork it is the parent's: operations of the child come back with EBADF.
+ * Any thread, which then owns it. After a fork it belongs to the parent: operations of the child
+ * complete with EBADF.
  *
  * # Safety
  *
  * `queue` has room for a pointer.
  */
-int dioxide_queue_new(uint32_t depth,
-                      uint32_t flags,
-                      struct dioxide_queue **queue);
+int dioxide_queue_new(uint32_t depth, uint32_t flags, struct dioxide_queue **queue);
 
 /**
- * Queues an append of `length` bytes of `data`, as `dioxide_append`. It begins when the queue is submitted or reaped. Appends of a
- * queue to one file stand there in the order in which they were queued.
+ * Queues an append of `length` bytes of `data`, as `dioxide_append`. It begins when the queue is
+ * submitted or reaped. Appends of a queue to one file keep their order in the file.
  *
  * # Return value
  *
- * 0, and the operation is reaped later; or a negative errno, and it is not. What goes wrong with the operation itself comes
- * with its completion.
+ * 0, and the operation is reaped later; or a negative errno, and it is not. Errors of the
+ * operation itself are in its completion.
  *
  * # Errors
  *
  * - EAGAIN: the queue is full. Reap some.
  * - EPERM: another thread's queue.
- * - EINVAL: `queue` or `file` is NULL, or the memory is with a length above 0.
+ * - EINVAL: `queue` or `file` is NULL, or the memory is NULL with a length above 0.
  *
  * # Thread safety
  *
@@ -886,7 +929,8 @@ int dioxide_queue_new(uint32_t depth,
  *
  * # Safety
  *
- * `queue` and `file` are there; `data` has `length` bytes that nobody changes until the operation was reaped or the queue freed.
+ * `queue` and `file` are valid; `data` has `length` bytes that do not change until the operation
+ * is reaped or the queue freed.
  */
 int dioxide_queue_append(struct dioxide_queue *queue,
                          struct dioxide_file *file,
@@ -903,7 +947,8 @@ int dioxide_queue_append(struct dioxide_queue *queue,
  *
  * # Errors
  *
- * As `dioxide_queue_append`; also EINVAL for a negative `offset`. That it is not aligned comes with the completion.
+ * As `dioxide_queue_append`; also EINVAL for a negative `offset`. The completion reports unaligned
+ * writes.
  *
  * # Thread safety
  *
@@ -921,8 +966,8 @@ int dioxide_queue_pwrite(struct dioxide_queue *queue,
                          uint64_t user_data);
 
 /**
- * Queues a read of up to `length` bytes at `offset` into `into`, as `dioxide_pread`. One that is not aligned may take several
- * transfers, one after the other.
+ * Queues a read of up to `length` bytes at `offset` into `into`, as `dioxide_pread`. An unaligned
+ * read may take several transfers, one after the other.
  *
  * # Return value
  *
@@ -938,7 +983,7 @@ int dioxide_queue_pwrite(struct dioxide_queue *queue,
  *
  * # Safety
  *
- * As `dioxide_queue_append`, and nobody reads `into` either.
+ * As `dioxide_queue_append`, and `into` is not read either.
  */
 int dioxide_queue_pread(struct dioxide_queue *queue,
                         struct dioxide_file *file,
@@ -948,8 +993,8 @@ int dioxide_queue_pread(struct dioxide_queue *queue,
                         uint64_t user_data);
 
 /**
- * Queues a flush, as `dioxide_fdatasync`: it covers the writes that had finished when it was submitted, and none that are in flight
- * with it.
+ * Queues a flush, as `dioxide_fdatasync`: it covers the writes that had finished when it was
+ * submitted, and none that are in flight with it.
  *
  * # Return value
  *
@@ -965,15 +1010,15 @@ int dioxide_queue_pread(struct dioxide_queue *queue,
  *
  * # Safety
  *
- * `queue` and `file` are there.
+ * `queue` and `file` are valid.
  */
 int dioxide_queue_fdatasync(struct dioxide_queue *queue,
                             struct dioxide_file *file,
                             uint64_t user_data);
 
 /**
- * Begins all that is queued. Does not wait, unless without io_uring. What is submitted together goes out in few requests, and
- * shares flushes.
+ * Begins all queued operations. Does not wait, unless without io_uring. Operations submitted
+ * together are merged into few requests, and share flushes.
  *
  * # Return value
  *
@@ -990,26 +1035,28 @@ int dioxide_queue_fdatasync(struct dioxide_queue *queue,
  *
  * # Safety
  *
- * `queue` is there.
+ * `queue` is valid.
  */
 int dioxide_queue_submit(struct dioxide_queue *queue);
 
 /**
- * Begins all that is queued, waits until at least `least` operations have finished, or all there are if those are fewer, and
- * gives up to `room` of what has finished, oldest first. It sleeps while it waits; with a `least` of 0 it does not wait.
+ * Begins all queued operations, waits until at least `least` have finished, and returns up to
+ * `room` finished ones, oldest first. With fewer than `least` outstanding it waits for all of
+ * them. It sleeps while it waits; with a `least` of 0 it does not wait.
  *
- * What holds when an operation is reaped is what holds when the call of the same name returns; its memory is the program's
- * again.
+ * A reaped operation has the guarantees of the call of the same name on its return; its memory
+ * belongs to the program again.
  *
  * # Return value
  *
- * How many completions were written to `completions`, 0 if nothing is outstanding; or a negative errno. If some of them have
- * failed, `dioxide_last_error` has the message of the last of those.
+ * The number of completions written to `completions`, 0 if nothing is outstanding; or a negative
+ * errno. If some of them have failed, `dioxide_last_error` has the message of the last of those.
  *
  * # Errors
  *
  * - EPERM: another thread's queue.
- * - EINVAL: `queue` is NULL, `completions` is with a `room` above 0, or `room` is below `least` or above INT_MAX.
+ * - EINVAL: `queue` is NULL, `completions` is NULL with a `room` above 0, or `room` is below
+ *   `least` or above INT_MAX.
  *
  * # Thread safety
  *
@@ -1017,7 +1064,7 @@ int dioxide_queue_submit(struct dioxide_queue *queue);
  *
  * # Safety
  *
- * `queue` is there; `completions` has room for as many as `room` says.
+ * `queue` is valid; `completions` has room for `room` completions.
  */
 int dioxide_queue_reap(struct dioxide_queue *queue,
                        struct dioxide_completion *completions,
@@ -1025,7 +1072,7 @@ int dioxide_queue_reap(struct dioxide_queue *queue,
                        uint32_t least);
 
 /**
- * How many operations are queued, in flight, or finished and not reaped.
+ * The number of operations that are queued, in flight, or finished and not reaped.
  *
  * # Return value
  *
@@ -1042,12 +1089,12 @@ int dioxide_queue_reap(struct dioxide_queue *queue,
  *
  * # Safety
  *
- * `queue` is there.
+ * `queue` is valid.
  */
 int64_t dioxide_queue_outstanding(struct dioxide_queue *queue);
 
 /**
- * Whether the queue works on io_uring.
+ * Whether the queue uses io_uring.
  *
  * # Return value
  *
@@ -1064,17 +1111,17 @@ int64_t dioxide_queue_outstanding(struct dioxide_queue *queue);
  *
  * # Safety
  *
- * `queue` is there.
+ * `queue` is valid.
  */
 int dioxide_queue_uses_io_uring(struct dioxide_queue *queue);
 
 /**
- * Waits until everything that was submitted is finished, and gives the queue up. What was only queued never happens. Memory that
- * operations were given is the program's again.
+ * Waits until all submitted operations have finished, and frees the queue. Operations that were
+ * only queued are discarded. The memory of operations belongs to the program again.
  *
  * # Return value
  *
- * 0, or a negative errno with the queue as it was.
+ * 0, or a negative errno with the queue unchanged.
  *
  * # Errors
  *
@@ -1087,19 +1134,21 @@ int dioxide_queue_uses_io_uring(struct dioxide_queue *queue);
  *
  * # Safety
  *
- * `queue` is there, and not used again.
+ * `queue` is valid, and not used again.
  */
 int dioxide_queue_free(struct dioxide_queue *queue);
 
 /**
- * What a crash had left of a file when it was opened for writing, and what was made of it.
+ * Reports the state of a file after a crash, as opening it for writing found it, and its recovery.
  *
- * With DIOXIDE_UNDECIDED the length is the ceiling: read from the floor on, find the last of the records, and cut there with
- * `dioxide_ftruncate`. Until then the question comes again with each open.
+ * With DIOXIDE_UNDECIDED the length is the ceiling. Read from the floor on, find the last of the
+ * records, and truncate there with `dioxide_ftruncate`. Until then each open reports
+ * DIOXIDE_UNDECIDED again.
  *
  * # Return value
  *
- * 1 with `recovery` filled in; 0 if the file was in order, with DIOXIDE_CLEAN there and the rest 0; or a negative errno.
+ * 1 with `recovery` filled in; 0 if the file needed no recovery, with DIOXIDE_CLEAN there and the
+ * rest 0; or a negative errno.
  *
  * # Errors
  *
@@ -1113,43 +1162,43 @@ int dioxide_queue_free(struct dioxide_queue *queue);
  *
  * `file` is open; `recovery` has as many bytes as its size says.
  */
-int dioxide_recovery(struct dioxide_file *file,
-                     struct dioxide_recovery *recovery);
+int dioxide_recovery(struct dioxide_file *file, struct dioxide_recovery *recovery);
 
 /**
- * Looks at a file that a crash may have left open, and with DIOXIDE_CUT or DIOXIDE_FORCE in `how` brings it into order. Opening
- * for writing does the same; this is for looking, and for files that opening refuses.
+ * Inspects a file after a crash, and recovers it with DIOXIDE_CUT or DIOXIDE_FORCE in `how`.
+ * Opening for writing does the same. This function is for inspection, and for files that opening
+ * refuses.
  *
- * On return a file that was cut has its new length durably.
+ * On return the new length of a truncated file is durable.
  *
  * # Return value
  *
- * 0 with `found` filled in with what was found before anything was done, or a negative errno.
+ * 0 with the state before the recovery in `found`, or a negative errno.
  *
  * # Errors
  *
  * - EINVAL: a pointer is NULL, the member `size` was not set, or `how` is none of the three.
- * - EAGAIN: a process, this one or another, has the file open for writing; with DIOXIDE_INSPECT, it changes the file so fast
- *   that no two looks agree.
+ * - EAGAIN: a process, this one or another, has the file open for writing. With DIOXIDE_INSPECT:
+ *   it changes the file so fast that there is no consistent view.
  * - EBUSY: another process has the file open for writing, so it is not truncated.
  * - EIO: a flush failed on that file system before; mount it anew.
  * - EOPNOTSUPP: a block device, which does not grow, or no direct I/O.
- * - What the kernel answers.
+ * - Others: errors of the kernel.
  *
  * # Thread safety
  *
- * Any thread. It opens and closes the file, which ends the POSIX locks that the process has on it.
+ * Any thread. It opens and closes the file, which releases the POSIX locks that the process has on
+ * it.
  *
  * # Safety
  *
  * `path` is a string; `found` has as many bytes as its size says.
  */
-int dioxide_recover(const char *path,
-                    uint32_t how,
-                    struct dioxide_recovery *found);
+int dioxide_recover(const char *path, uint32_t how, struct dioxide_recovery *found);
 
 /**
- * As `dioxide_recover`, for a striped volume of files: `paths` and `chunk_bytes` as with `dioxide_open_striped`.
+ * As `dioxide_recover`, for a striped volume of files: `paths` and `chunk_bytes` as with
+ * `dioxide_open_striped`.
  *
  * # Return value
  *
@@ -1175,7 +1224,8 @@ int dioxide_recover_striped(const char *const *paths,
                             struct dioxide_recovery *found);
 
 /**
- * What `dioxide_pwrite` wants to be aligned, and to what. Appends and reads take anything, and cost least if they are aligned.
+ * Reports the alignment that `dioxide_pwrite` requires. Appends and reads take any alignment, and
+ * cost least if they are aligned.
  *
  * # Return value
  *
@@ -1193,11 +1243,10 @@ int dioxide_recover_striped(const char *const *paths,
  *
  * `file` is open; `alignment` has as many bytes as its size says.
  */
-int dioxide_alignment(struct dioxide_file *file,
-                      struct dioxide_alignment *alignment);
+int dioxide_alignment(struct dioxide_file *file, struct dioxide_alignment *alignment);
 
 /**
- * What was done on the file so far.
+ * Reports the counters of a file.
  *
  * # Return value
  *

@@ -1,4 +1,4 @@
-//! What C hands over, as Rust has it: references, slices, paths, numbers that are not negative.
+//! Converts C arguments to Rust: references, slices, paths, non-negative numbers.
 
 use crate::error::{Failure, Result, invalid};
 use std::ffi::{CStr, OsStr, c_char};
@@ -6,33 +6,34 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{NonNull, slice_from_raw_parts, slice_from_raw_parts_mut};
 
-/// No more members than that can a volume have, so no more paths are looked at.
+/// A volume has at most this number of members, so no more paths are read.
 const PATHS_MAX: usize = 64;
 
-/// What a pointer points to.
+/// The target of a pointer.
 ///
 /// # Safety
 ///
-/// It is null, or points to a `T` that nobody changes as long as the reference is used.
+/// It is null, or points to a `T` that does not change while the reference is used.
 pub(crate) unsafe fn shared<'a, T>(pointer: *const T, name: &str) -> Result<&'a T> {
     // SAFETY: as the caller promises.
     unsafe { pointer.as_ref() }.ok_or_else(|| is_null(name))
 }
 
-/// Where a result goes.
+/// Stores a result.
 ///
 /// # Safety
 ///
-/// It is null, or points to memory for a `T` that is the caller's alone. What is there may never have been written.
+/// It is null, or points to memory for a `T`, exclusive to the caller. The memory may be
+/// uninitialised.
 pub(crate) unsafe fn give<T>(into: *mut T, name: &str, value: impl FnOnce() -> Result<T>) -> Result<()> {
     let into = NonNull::new(into).ok_or_else(|| is_null(name))?;
     let value = value()?;
-    // SAFETY: as the caller promises; nothing is read there, and nothing that is there is dropped.
+    // SAFETY: as the caller promises; the memory is neither read nor dropped.
     unsafe { into.write(value) };
     Ok(())
 }
 
-/// Gives a handle to C, which is NULL if there is none.
+/// Returns a handle to C, NULL if there is none.
 ///
 /// # Safety
 ///
@@ -49,11 +50,11 @@ pub(crate) unsafe fn give_handle<T>(
     }
 }
 
-/// Takes a handle back that [`give_handle`] gave.
+/// Takes back a handle of [`give_handle`].
 ///
 /// # Safety
 ///
-/// It is null, or such a handle, which nobody uses at the same time or later.
+/// It is null, or such a handle without any other use, now or later.
 pub(crate) unsafe fn take_handle<T>(handle: *mut T, name: &str) -> Result<Box<T>> {
     match handle.is_null() {
         true => Err(is_null(name)),
@@ -66,7 +67,7 @@ pub(crate) unsafe fn take_handle<T>(handle: *mut T, name: &str) -> Result<Box<T>
 ///
 /// # Safety
 ///
-/// It is null, or a string that ends with a null byte, which nobody changes as long as the path is used.
+/// It is null, or a null-terminated string that does not change while the path is used.
 pub(crate) unsafe fn path<'a>(path: *const c_char, name: &str) -> Result<&'a Path> {
     if path.is_null() {
         return Err(is_null(name));
@@ -92,13 +93,13 @@ pub(crate) unsafe fn paths<'a>(paths: *const *const c_char, count: usize) -> Res
     (0..count).map(|number| unsafe { path(*paths.add(number), &format!("paths[{number}]")) }).collect()
 }
 
-/// Bytes that are read. They need not be there if there are none.
+/// Bytes to read. May be null if the length is 0.
 pub(crate) fn bytes(data: *const u8, length: usize) -> Result<*const [u8]> {
     let data = place(data.cast_mut(), length, "data")?;
     Ok(slice_from_raw_parts(data.as_ptr(), length))
 }
 
-/// Bytes that are written.
+/// Bytes to write.
 pub(crate) fn bytes_mut(into: *mut u8, length: usize) -> Result<*mut [u8]> {
     let into = place(into, length, "into")?;
     Ok(slice_from_raw_parts_mut(into.as_ptr(), length))

@@ -1,13 +1,13 @@
-//! How a function of the interface fails: a negative errno, and a message for the thread.
+//! Errors of the interface: a negative errno, and a message for the thread.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 
-/// Why a function of the interface did not do what it was asked.
+/// Why a function of the interface failed.
 pub(crate) enum Failure {
     /// The library's own error.
     Library(dioxide::Error),
-    /// Found at the border: an errno, and what is wrong.
+    /// Detected by this crate: an errno, and the message.
     Here(c_int, String),
 }
 
@@ -19,25 +19,26 @@ impl From<dioxide::Error> for Failure {
     }
 }
 
-/// An argument that makes no sense.
+/// An invalid argument.
 pub(crate) fn invalid(why: impl Into<String>) -> Failure {
     Failure::Here(libc::EINVAL, why.into())
 }
 
 thread_local!(static LAST: RefCell<CString> = RefCell::default());
 
-/// The answer of the C function `name`: what `work` returns, or its errno as a negative number, with the message kept.
+/// The result of the C function `name`: that of `work`, or its errno as a negative number, with the
+/// message stored.
 pub(crate) fn answer<N: From<c_int>>(name: &str, work: impl FnOnce() -> Result<N>) -> N {
     work().unwrap_or_else(|failure| N::from(-remember(name, failure)))
 }
 
-/// Keeps the message of a failure in the C function `name`, and gives its errno.
+/// Stores the message of a failure in the C function `name`, and returns its errno.
 pub(crate) fn remember(name: &str, failure: Failure) -> c_int {
     let (errno, message) = match failure {
         Failure::Library(error) => (error.errno(), error.to_string()),
         Failure::Here(errno, why) => (errno, format!("{name}: {why}")),
     };
-    // While the thread ends there is nobody to read it.
+    // An ending thread cannot read it any more.
     let _ = LAST.try_with(|last| *last.borrow_mut() = text(message));
     errno
 }
@@ -47,17 +48,18 @@ pub(crate) fn text(message: String) -> CString {
     CString::new(message.replace('\0', "\u{fffd}")).expect("no null byte is left")
 }
 
-/// The message of the last error of the calling thread: what was attempted, on which file, at which offset, and what
-/// stood in the way, in English and for people. Functions that succeed leave it alone.
+/// The message of the last error of the calling thread. It names the operation, the file, the
+/// offset and the cause, in English. Functions that succeed leave it unchanged.
 ///
 /// # Return value
 ///
-/// A string in UTF-8, never NULL, empty if nothing has failed in this thread yet. It is the library's, and valid until the
-/// next call of any function of the library by the same thread.
+/// A string in UTF-8, never NULL, empty if nothing has failed in this thread yet. It belongs to the
+/// library, and is valid until the next call of any function of the library by the same thread.
 ///
 /// # Thread safety
 ///
-/// Any thread; each has its own message. The child of a fork begins with that of the thread that forked.
+/// Any thread; each has its own message. The child of a fork begins with that of the thread that
+/// forked.
 #[unsafe(no_mangle)]
 pub extern "C" fn dioxide_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())

@@ -1,4 +1,4 @@
-//! A file and what is done with it, one call at a time.
+//! A file and its blocking operations.
 
 use crate::args::{bytes, bytes_mut, file_bytes, give_handle, shared, signed, take_handle};
 use crate::error::{Result, answer};
@@ -9,39 +9,44 @@ use std::os::fd::{AsFd, AsRawFd};
 /// A file that is open for direct I/O. Threads share it.
 pub struct dioxide_file(pub(crate) File);
 
-/// What the handle is of.
+/// The file of a handle.
 ///
 /// # Safety
 ///
-/// It is NULL, or a handle that is not closed as long as the file is used.
+/// It is NULL, or a handle that is not closed while the file is used.
 pub(crate) unsafe fn file_of<'a>(file: *const dioxide_file) -> Result<&'a File> {
     // SAFETY: as the caller promises.
     unsafe { shared(file, "file").map(|file| &file.0) }
 }
 
-/// Appends `length` bytes of `data`, any number and anywhere in memory.
+/// Appends `length` bytes of `data`, of any length and alignment.
 ///
-/// Concurrent appends get disjoint offsets without gaps, in the order in which they are taken (with DIOXIDE_PAD, gaps of zeros up
-/// to the next block). They are merged into few requests, and durable ones share flushes. Many small appends by one thread
-/// cost a write of a block each: from many threads, or in a queue, they share one.
+/// Concurrent appends get disjoint offsets without gaps, in the order in which they are accepted
+/// (with DIOXIDE_PAD, gaps of zeros up to the next block). They are merged into few requests, and
+/// durable ones share flushes. Small appends by one thread cost a block write each. From many
+/// threads, or in a queue, they share one.
 ///
-/// On return every byte below the end of `data` is written; with DIOXIDE_EVERY_WRITE it is stable as well, and every crash from
-/// now on leaves it in the file. Without, a crash may take any part of what no `dioxide_fdatasync` covered, from some
-/// point to the end. What is found after a crash may include appends that were never acknowledged, and ends where a block does,
-/// in zeros or part of a record: records must tell by themselves whether they are whole. `data` is not used any more on return.
+/// On return every byte below the end of `data` is written. With DIOXIDE_EVERY_WRITE all of it is
+/// also stable, and survives every crash. Otherwise a crash may lose any part of the data that no
+/// `dioxide_fdatasync` covered, from some point to the end.
+///
+/// After a crash the file may include appends that were never acknowledged. It ends at a block
+/// boundary, in zeros or part of a record. Records must therefore show whether they are complete.
+/// The library does not use `data` after the return.
 ///
 /// # Return value
 ///
-/// The offset in bytes at which `data` stands; without any bytes, the length of the file. Or a negative errno.
+/// The offset of `data` in bytes; for a `length` of 0, the length of the file. Or a negative errno.
 ///
 /// # Errors
 ///
-/// - ENOSPC, EDQUOT or EFBIG: no space. Nothing was written, and the same call works once there is.
-/// - EIO: the device failed; or an append below this one did, so that this one is not part of the file. `dioxide_ftruncate` to
-///   `dioxide_size` gives up what lies beyond, and allows appending again. Where that fails with EIO as well, a flush has
-///   failed: mount the file system anew.
+/// - ENOSPC, EDQUOT or EFBIG: no space. Nothing was written, and the same call works once there is
+///   space.
+/// - EIO: the device failed; or an append below this one failed, so that this one is not part of
+///   the file. `dioxide_ftruncate` to `dioxide_size` discards the rest, and allows appending again.
+///   If that fails with EIO as well, a flush has failed: mount the file system anew.
 /// - EBADF: `file` is read-only, or was opened by the process that this one was forked from.
-/// - EINVAL: `file` is NULL, or `data` is with a length above 0.
+/// - EINVAL: `file` is NULL, or `data` is NULL with a length above 0.
 /// - EOPNOTSUPP: a device, which has no end to append to.
 ///
 /// # Thread safety
@@ -50,7 +55,7 @@ pub(crate) unsafe fn file_of<'a>(file: *const dioxide_file) -> Result<&'a File> 
 ///
 /// # Safety
 ///
-/// `file` is open; `data` has `length` bytes that nobody changes meanwhile.
+/// `file` is open; `data` has `length` bytes that do not change during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dioxide_append(file: *mut dioxide_file, data: *const c_void, length: usize) -> i64 {
     answer("dioxide_append", || {
@@ -62,12 +67,12 @@ pub unsafe extern "C" fn dioxide_append(file: *mut dioxide_file, data: *const c_
 
 /// Writes `length` bytes of `data` at `offset`: all of them or an error, never short.
 ///
-/// `offset`, `length` and the address of `data` are multiples of what `dioxide_alignment` says; `dioxide_alloc` gives such
-/// memory. Beyond the end it extends the file, and what it leaves out is a hole that reads as zeros. Concurrent writes of the
-/// same bytes have no order.
+/// `offset`, `length` and the address of `data` are multiples of the values of `dioxide_alignment`;
+/// `dioxide_alloc` returns such memory. A write beyond the end extends the file, and leaves a hole
+/// in between that reads as zeros. Concurrent writes of the same bytes have no order.
 ///
-/// On return the bytes are written, and with DIOXIDE_EVERY_WRITE stable. After an error, or a crash before they were stable, any
-/// part of the range may hold old or new bytes.
+/// On return the bytes are written, and with DIOXIDE_EVERY_WRITE stable. After an error, or a crash
+/// before they were stable, any part of the range may hold old or new bytes.
 ///
 /// # Return value
 ///
@@ -76,9 +81,9 @@ pub unsafe extern "C" fn dioxide_append(file: *mut dioxide_file, data: *const c_
 /// # Errors
 ///
 /// As `dioxide_append`, and:
-/// - EINVAL: not aligned (the message says what must be a multiple of what), or `offset` is negative.
+/// - EINVAL: not aligned (the message has the required alignment), or `offset` is negative.
 /// - ENOSPC: also beyond the end of a device.
-/// - EOPNOTSUPP: a gap over recycled space, which would show what was there.
+/// - EOPNOTSUPP: a gap over recycled space, which would expose its old content.
 ///
 /// # Thread safety
 ///
@@ -104,20 +109,22 @@ pub unsafe extern "C" fn dioxide_pwrite(
 
 /// Reads up to `length` bytes at `offset` into `into`.
 ///
-/// Any memory, offset and length will do; what is aligned costs least. It sees every write that was acknowledged before the call,
-/// and never space that was only grown.
+/// Any memory, offset and length will do; aligned reads cost least. A read sees every write that
+/// was acknowledged before the call, and never preallocated space.
 ///
 /// # Return value
 ///
-/// The number of bytes read: `length`, or fewer up to the end of the file, 0 at the end; or a negative errno. Memory behind the
-/// bytes read may have been set to zero; after an error it may hold anything.
+/// The number of bytes read: `length`, or fewer up to the end of the file, 0 at the end; or a
+/// negative errno. Memory after the bytes read may have been set to zero; after an error it may
+/// hold anything.
 ///
 /// # Errors
 ///
-/// - EINVAL: `file` is NULL, `into` is with a length above 0, or `offset` is negative.
+/// - EINVAL: `file` is NULL, `into` is NULL with a length above 0, or `offset` is negative.
 /// - EBADF: the handle was opened for writing by the process that this one was forked from.
-/// - EIO and others: what the device answers.
-/// - EAGAIN: the process that writes the file changes it so fast that no two looks agree; only for a reader beside it.
+/// - EIO and others: errors of the device.
+/// - EAGAIN: another process writes the file so fast that a reader beside it gets no consistent
+///   view.
 ///
 /// # Thread safety
 ///
@@ -125,7 +132,7 @@ pub unsafe extern "C" fn dioxide_pwrite(
 ///
 /// # Safety
 ///
-/// `file` is open; `into` has `length` bytes that are the caller's alone.
+/// `file` is open; `into` has `length` bytes, exclusive to the caller.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dioxide_pread(
     file: *mut dioxide_file,
@@ -140,10 +147,10 @@ pub unsafe extern "C" fn dioxide_pread(
     })
 }
 
-/// Makes everything stable that was acknowledged before the call, through whatever handle of the file. Callers that wait
-/// together share a flush.
+/// Makes everything stable that was acknowledged before the call, through any handle of the file.
+/// Callers that wait together share a flush.
 ///
-/// On return every crash leaves it in the file.
+/// On return it survives every crash.
 ///
 /// # Return value
 ///
@@ -151,8 +158,9 @@ pub unsafe extern "C" fn dioxide_pread(
 ///
 /// # Errors
 ///
-/// - EIO: the flush failed. That is final: every file of the process on the same file system fails from now on, until the file
-///   system is mounted (or the device opened) anew, because the kernel may have dropped what it could not write.
+/// - EIO: the flush failed. That is final, because the kernel may have dropped data that it could
+///   not write. Every file of the process on the same file system fails from now on, until the file
+///   system is mounted (or the device opened) anew.
 /// - EBADF: `file` is read-only, or was opened by the process that this one was forked from.
 /// - EINVAL: `file` is NULL.
 ///
@@ -172,10 +180,10 @@ pub unsafe extern "C" fn dioxide_fdatasync(file: *mut dioxide_file) -> c_int {
     })
 }
 
-/// Cuts the file to `length` bytes, or extends it by a hole. Waits for operations in flight.
+/// Truncates the file to `length` bytes, or extends it by a hole. Waits for operations in flight.
 ///
-/// On return the length is durable, as is everything written before; space grown ahead is given back, and appending that had
-/// ended with a failure is possible again.
+/// On return the length is durable, as is everything written before. Preallocated space is
+/// released. Appending is possible again after it had ended with a failure.
 ///
 /// # Return value
 ///
@@ -188,11 +196,12 @@ pub unsafe extern "C" fn dioxide_fdatasync(file: *mut dioxide_file) -> c_int {
 /// - EOPNOTSUPP: a device.
 /// - EBUSY: another process has the file open for writing; the length is the old one.
 /// - EUCLEAN: another program has written above the end; the length is the old one.
-/// - EIO, EFBIG, ENOSPC and others: what the kernel answers.
+/// - EIO, EFBIG, ENOSPC and others: errors of the kernel.
 ///
 /// # Thread safety
 ///
-/// As `dioxide_append`. What other threads have in a queue must be let go on: they wait for it or reap it.
+/// As `dioxide_append`. Other threads must keep waiting for or reaping their queues, so that
+/// operations in flight can complete.
 ///
 /// # Safety
 ///
@@ -206,24 +215,25 @@ pub unsafe extern "C" fn dioxide_ftruncate(file: *mut dioxide_file, length: i64)
     })
 }
 
-/// Makes an empty file of this one that keeps its space, as a new log: written space is the fastest to append to durably. Waits
-/// for operations in flight.
+/// Resets the length to 0 and keeps the allocated blocks for reuse, as a new log: written space is
+/// the fastest for durable appends. Waits for operations in flight.
 ///
-/// On return the length is 0, and the file never shows what it held. Nothing is erased: until the file is closed, a crash leaves
-/// it undecided (see `dioxide_recovery`) with the old content behind what was appended. Old records look as valid there as
-/// new ones, so each must tell in which life of the file it was written.
+/// On return the length is 0, and the file never exposes its old content. The old content is not
+/// erased. Until the file is closed, a crash leaves it undecided (see `dioxide_recovery`), with the
+/// old content after the new records. Old records look as valid there as new ones, so each record
+/// must identify its life of the file.
 ///
 /// # Return value
 ///
-/// 0, or a negative errno; the file is then as it was.
+/// 0, or a negative errno; the file is then unchanged.
 ///
 /// # Errors
 ///
-/// - EOPNOTSUPP: the file does not grow ahead, or its blocks are not written over where they lie.
+/// - EOPNOTSUPP: the file is not preallocated, or its blocks are not overwritten in place.
 /// - EUCLEAN: another program changed the size.
 /// - EBADF: `file` is read-only, or was opened by the process that this one was forked from.
 /// - EINVAL: `file` is NULL.
-/// - What the kernel answers.
+/// - Others: errors of the kernel.
 ///
 /// # Thread safety
 ///
@@ -241,10 +251,11 @@ pub unsafe extern "C" fn dioxide_recycle(file: *mut dioxide_file) -> c_int {
     })
 }
 
-/// The length in bytes: the end of what is written, without space that was only grown.
+/// The length in bytes: the end of the written data, without preallocated space.
 ///
-/// Exact in the process that writes the file. Read-only in another process it goes by what the writer noted and what the file
-/// system tells: to the block, with appends that were not yet acknowledged; with DIOXIDE_ZEROED, the last durable end noted.
+/// Exact in the process that writes the file. A read-only handle in another process uses the
+/// writer's marker and the file system. It then sees the end of the last block, with appends that
+/// were not yet acknowledged. With DIOXIDE_ZEROED it sees the last durable end in the marker.
 ///
 /// # Return value
 ///
@@ -253,8 +264,8 @@ pub unsafe extern "C" fn dioxide_recycle(file: *mut dioxide_file) -> c_int {
 /// # Errors
 ///
 /// - EINVAL: `file` is NULL.
-/// - For a reader beside another process: what the kernel answers, and EAGAIN if the file changes so fast that no two looks
-///   agree.
+/// - For a reader beside another process: errors of the kernel, and EAGAIN if the file changes so
+///   fast that there is no consistent view.
 ///
 /// # Thread safety
 ///
@@ -271,8 +282,9 @@ pub unsafe extern "C" fn dioxide_size(file: *mut dioxide_file) -> i64 {
     })
 }
 
-/// How space is really prepared ahead of the end: DIOXIDE_NOT_AHEAD where the file system could not undo it after a crash
-/// (`dioxide_set_log` tells why), for a handle that only reads, and in the child of a fork.
+/// How the file is actually preallocated. DIOXIDE_NOT_AHEAD for a handle that only reads, and in
+/// the child of a fork. The same if the file system could not undo preallocation after a crash;
+/// `dioxide_set_log` reports the reason.
 ///
 /// # Return value
 ///
@@ -299,8 +311,9 @@ pub unsafe extern "C" fn dioxide_growth(file: *mut dioxide_file) -> c_int {
     })
 }
 
-/// The descriptor, to inspect the file with: fstat(2), for instance. It is the library's: closing it, or writing through it,
-/// breaks what the library promises. Of a striped volume it is that of the first member.
+/// The file descriptor, for inspection with fstat(2), for instance. It belongs to the library:
+/// closing it, or writing through it, breaks the library's promises. Of a striped volume it is that
+/// of the first member.
 ///
 /// # Return value
 ///
@@ -325,7 +338,8 @@ pub unsafe extern "C" fn dioxide_fileno(file: *mut dioxide_file) -> c_int {
     })
 }
 
-/// One more handle of the file, with the same rights and options, to be closed by itself.
+/// Duplicates a handle of the file, with the same rights and options. Each handle is closed
+/// separately.
 ///
 /// # Return value
 ///
@@ -354,23 +368,28 @@ pub unsafe extern "C" fn dioxide_dup(file: *mut dioxide_file, another: *mut *mut
     })
 }
 
-/// Gives a handle up, and waits for what is in flight. With the last one of a file that may write, the file becomes what any other
-/// program would leave, durably: its size is its length, without space grown ahead and without a marker.
+/// Closes a handle, and waits for operations in flight. The last handle of a file that may write
+/// restores it durably to the state that any other program would leave. Its size is then its
+/// length, without preallocated space and without a marker.
 ///
-/// Operations on the file that a queue has submitted are waited for; those that were only queued fail with EBADF.
+/// Waits for operations on the file that a queue has submitted; those that were only queued fail
+/// with EBADF.
 ///
 /// # Return value
 ///
-/// 0, or a negative errno. The handle is gone in either case, and must not be used again, not even to be closed.
+/// 0, or a negative errno. The handle is invalid in either case, and must not be used again, not
+/// even to be closed.
 ///
 /// # Errors
 ///
-/// - EBUSY: another process has the file open for writing. The file stays grown, and the next open recovers it.
-/// - EUCLEAN: another program changed the size of the file, so it was not truncated; or wrote above the end, and the file is
-///   truncated behind that.
-/// - EBADF: the handle was opened for writing by the process that this one was forked from. Nothing happened to the file.
+/// - EBUSY: another process has the file open for writing. The file stays preallocated, and the
+///   next open recovers it.
+/// - EUCLEAN: another program changed the size of the file, so it was not truncated. Or it wrote
+///   above the end, and the file is truncated after that.
+/// - EBADF: the handle was opened for writing by the process that this one was forked from. The
+///   file is unchanged.
 /// - EINVAL: `file` is NULL.
-/// - EIO and others: what the kernel answers. The next open recovers the file.
+/// - EIO and others: errors of the kernel. The next open recovers the file.
 ///
 /// # Thread safety
 ///
@@ -378,7 +397,7 @@ pub unsafe extern "C" fn dioxide_dup(file: *mut dioxide_file, another: *mut *mut
 ///
 /// # Safety
 ///
-/// `file` is open, and nobody else uses it.
+/// `file` is open, and has no other user.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dioxide_close(file: *mut dioxide_file) -> c_int {
     answer("dioxide_close", || {

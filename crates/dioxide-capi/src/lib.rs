@@ -1,15 +1,16 @@
-//! The C interface of dioxide: what `dioxide.h` declares.
+//! The C interface of dioxide, as declared in `dioxide.h`.
 //!
-//! The header and the manual pages are made of the comments here, for readers who know C and not Rust.
+//! The header and the manual pages are generated from the comments here, for readers who know C and
+//! not Rust.
 //!
-//! No panic crosses into C: one in an `extern "C"` function aborts the process. That is as it should be. A panic is a bug
-//! of the library, memory of the caller's may be in the hands of the kernel, and a log would rather be recovered than
-//! written on by a state that nobody understands.
+//! No panic crosses into C: one in an `extern "C"` function aborts the process. That is intended. A
+//! panic is a bug of the library, and the kernel may still use the caller's memory. Recovering a
+//! log is better than writing on in an unknown state.
 //!
-//! What C programs get wrong at the border is found as far as it can be: null pointers, lengths, flags, structs of the wrong
-//! size. What cannot be found is a pointer to something else, or one that is used after it was given up.
+//! Misuse is detected as far as possible: null pointers, lengths, flags, structs of the wrong size.
+//! Not detectable are pointers to something else, and pointers used after they were released.
 
-// Names as they are in C.
+// C names.
 #![allow(non_camel_case_types)]
 
 mod args;

@@ -1,4 +1,4 @@
-//! What the library has to say beside its answers, handed to the program.
+//! The library's messages beside its results, for the program.
 
 use crate::error::{Failure, answer, text};
 use std::ffi::{c_char, c_int, c_void};
@@ -6,17 +6,17 @@ use std::sync::OnceLock;
 
 /// An error that no call can return any more.
 pub const DIOXIDE_LOG_ERROR: u32 = 1;
-/// Something does not work as it could: no growth ahead on this file system, no io_uring.
+/// Something does not work optimally: no preallocation on this file system, no io_uring.
 pub const DIOXIDE_LOG_WARNING: u32 = 2;
 /// Everything else.
 pub const DIOXIDE_LOG_INFO: u32 = 3;
 
-/// Takes a message: a level, a text of one line without an end of line, which is valid during the call, and what
-/// `dioxide_set_log` was given.
+/// Receives a message: a level, one line of text without an end of line, and the argument of
+/// `dioxide_set_log`. The text is valid during the call.
 pub type dioxide_log =
     Option<unsafe extern "C" fn(level: u32, message: *const c_char, user_data: *mut c_void)>;
 
-/// Who listens, from now on.
+/// The receiver of messages.
 struct Listener {
     tell: unsafe extern "C" fn(u32, *const c_char, *mut c_void),
     user_data: *mut c_void,
@@ -48,11 +48,13 @@ impl log::Log for Listener {
     fn flush(&self) {}
 }
 
-/// Has `log` called with what the library has to say beside its answers: why a file does not grow ahead, that there is no
-/// io_uring, an error that came too late for any call. Without, nobody hears it: the library never prints.
+/// Sets `log` as the receiver of messages that no call returns. Examples are the reason why a file
+/// is not preallocated, the lack of io_uring, and errors that came too late for any call. Without a
+/// receiver they are lost: the library never prints.
 ///
-/// Once for each process, before the first file is opened. `log` may be called by any thread, also by several at the same time,
-/// and while the library has locks: it must not call the library, nor throw, nor leave by longjmp(3).
+/// Call it once for each process, before the first file is opened. Any thread may call `log`, also
+/// several at the same time, and while the library holds locks. `log` must not call the library,
+/// nor throw, nor leave by longjmp(3).
 ///
 /// # Return value
 ///

@@ -4,15 +4,16 @@ use crate::error::{Failure, remember};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// Enough for every file system and device: direct I/O never asks for more than a page.
+/// Enough for every file system and device: direct I/O never requires more than a page.
 const ALIGN: usize = 4096;
 
-/// `length` bytes of zeros, at a multiple of 4096 bytes, which every device and file system takes for direct I/O.
+/// Allocates `length` bytes of zeros, aligned to 4096 bytes. Every device and file system accepts
+/// that for direct I/O.
 ///
 /// # Return value
 ///
-/// Memory that `dioxide_free` (or free(3)) gives back, never NULL for a `length` of 0; or NULL with a message in
-/// `dioxide_last_error` where there is no memory.
+/// Memory to be freed with `dioxide_free` (or free(3)), never NULL for a `length` of 0. NULL with a
+/// message in `dioxide_last_error` if there is no memory.
 ///
 /// # Thread safety
 ///
@@ -20,18 +21,18 @@ const ALIGN: usize = 4096;
 #[unsafe(no_mangle)]
 pub extern "C" fn dioxide_alloc(length: usize) -> *mut c_void {
     let mut memory = null_mut();
-    // SAFETY: `memory` is there to be written.
+    // SAFETY: `memory` may be written.
     let errno = unsafe { libc::posix_memalign(&mut memory, ALIGN, length.max(1)) };
     if errno != 0 {
         remember("dioxide_alloc", Failure::Here(errno, format!("no memory for {length} bytes")));
         return null_mut();
     }
-    // SAFETY: it has so many bytes.
+    // SAFETY: it has `length` bytes.
     unsafe { memory.cast::<u8>().write_bytes(0, length) };
     memory
 }
 
-/// Gives back what `dioxide_alloc` gave. NULL does nothing. Not while an operation of a queue has it.
+/// Frees memory of `dioxide_alloc`. NULL does nothing. Not while an operation of a queue uses it.
 ///
 /// # Thread safety
 ///
@@ -46,8 +47,8 @@ pub unsafe extern "C" fn dioxide_free(memory: *mut c_void) {
     unsafe { libc::free(memory) }
 }
 
-/// Sets what all files of the process together may have grown ahead, in bytes; 2 GiB by default. An append that needs more
-/// gets just what it needs.
+/// Sets the maximum of preallocated space over all files of the process, in bytes; 2 GiB by
+/// default. Above it an append allocates only what it needs.
 ///
 /// # Thread safety
 ///

@@ -1,4 +1,4 @@
-//! Opening: files, volumes, and what lies inside.
+//! Opens files, volumes, and files inside volumes.
 
 use crate::args::{self, give_handle};
 use crate::error::{Result, answer, invalid};
@@ -9,38 +9,43 @@ use std::ffi::{c_char, c_int};
 
 /// Opens `path`, a regular file or a block device, for direct I/O.
 ///
-/// `flags` and `mode` are those of open(2): O_RDONLY, or O_RDWR with O_CREAT, O_EXCL and O_TRUNC. O_WRONLY is taken as
-/// O_RDWR, since recovery must read. O_DSYNC and O_SYNC are DIOXIDE_EVERY_WRITE. O_TMPFILE makes a file without a name in the
-/// directory `path`. O_DIRECT and O_CLOEXEC always hold and may be left out; O_APPEND and other flags are refused.
-/// `options` may be NULL for the usual.
+/// `flags` and `mode` are those of open(2): O_RDONLY, or O_RDWR with O_CREAT, O_EXCL and O_TRUNC.
+/// O_WRONLY is taken as O_RDWR, because recovery must read. O_DSYNC and O_SYNC mean
+/// DIOXIDE_EVERY_WRITE. O_TMPFILE makes a file without a name in the directory `path`. O_DIRECT and
+/// O_CLOEXEC always apply and may be left out; O_APPEND and other flags are refused. `options` may
+/// be NULL for the defaults.
 ///
-/// Opening for writing takes a lock against other writers (an OFD lock on one byte near the largest offset; one process at a
-/// time holds a file so, with any number of threads and handles), recovers what a crash left behind, which
-/// `dioxide_recovery` reports, and makes what it found durable. A name that was created is durable on return.
+/// Opening for writing takes a lock against other processes: an OFD lock on one byte near the
+/// largest offset. One process at a time holds a file, with any number of threads and handles. Then
+/// it recovers the file after a crash, which `dioxide_recovery` reports, and makes the result
+/// durable. A created name is durable on return.
 ///
-/// The file grows ahead of its end while it is open: other programs see the grown size until it is closed. A process that
-/// ends without `dioxide_close` leaves it so; opening it again, or dioxide_recover, brings it into order.
+/// The file is preallocated while it is open: other programs see the larger size until it is
+/// closed. A process that ends without `dioxide_close` leaves it so; opening it again, or
+/// dioxide_recover, recovers it.
 ///
 /// # Return value
 ///
-/// 0 with a handle in `*file`, which `dioxide_close` gives back; or a negative errno with NULL there. A file may be opened
-/// several times in one process: all handles see one length.
+/// 0 with a handle in `*file`, to be closed by `dioxide_close`; or a negative errno with NULL
+/// there. A file may be opened several times in one process: all handles see one length.
 ///
 /// # Errors
 ///
 /// - EAGAIN: another process has the file open for writing.
-/// - EBUSY: the block device is in use; or a crash left the file grown, and another process has it open for writing.
-/// - E2BIG: `options` ask for what this version of the library does not know.
-/// - EINVAL: a pointer is NULL, or flags or options make no sense.
+/// - EBUSY: the block device is in use; or a crash left the file preallocated, and another process
+///   has it open for writing.
+/// - E2BIG: `options` has values that this version of the library does not know.
+/// - EINVAL: a pointer is NULL, or flags or options are invalid.
 /// - EIO: a flush failed on that file system before; mount it anew.
 /// - EOPNOTSUPP: no direct I/O here, or neither a file nor a device.
-/// - EUCLEAN: a crash left the file grown, and another program changed it since: open it O_RDONLY to look, or recover it by
-///   force.
-/// - What open(2) answers, such as ENOENT, EEXIST and EACCES.
+/// - EUCLEAN: a crash left the file preallocated, and another program changed it since. Open it
+///   O_RDONLY to inspect it, or recover it by force.
+/// - Others: errors of open(2), such as ENOENT, EEXIST and EACCES.
 ///
 /// # Thread safety
 ///
-/// Any thread. Waits up to a quarter of a second for a lock or a busy device. After a fork the child opens its files anew.
+/// Any thread. Waits up to a quarter of a second for a lock or a busy device. After a fork the
+/// child opens its files anew.
 ///
 /// # Safety
 ///
@@ -67,13 +72,18 @@ pub unsafe extern "C" fn dioxide_open(
     })
 }
 
-/// Opens several files, or several block devices, as one: chunks of `chunk_bytes` bytes lie on them in turn.
+/// Opens several files, or several block devices, as one striped volume with chunks of
+/// `chunk_bytes` bytes.
 ///
-/// `paths` has `count` members, the same in the same order each time; `chunk_bytes` is a multiple of 4096 and of the file systems'
-/// blocks, usually 65536 to 1048576. With O_CREAT, files that do not exist or are empty become a volume, and so do devices whose
-/// first 4096 bytes are zeros; what holds anything else is refused. Each member begins with a chunk that holds a header, by
-/// which one that is missing, in the wrong place, of another volume or of another time is found. A flush is one of all
-/// members, and fails for all. Everything else is as with `dioxide_open`, but for O_TMPFILE, which is refused.
+/// `paths` has `count` members, the same in the same order each time. `chunk_bytes` is a multiple
+/// of 4096 and of the file systems' blocks, usually 65536 to 1048576.
+///
+/// With O_CREAT, files that do not exist or are empty become a volume. So do devices whose first
+/// 4096 bytes are zeros; other content is refused. Each member begins with a chunk that holds a
+/// header. It identifies members that are missing, misplaced, of another volume or outdated.
+///
+/// A flush covers all members, and fails for all. Everything else is as with `dioxide_open`, except
+/// O_TMPFILE, which is refused.
 ///
 /// # Return value
 ///
@@ -115,14 +125,16 @@ pub unsafe extern "C" fn dioxide_open_striped(
     })
 }
 
-/// Opens the regular file `path` inside of `volume`, an ext2 or ext3 file system that is not mounted: an image file, or a block
-/// device.
+/// Opens the regular file `path` inside of `volume`, an unmounted ext2 or ext3 file system: an
+/// image file, or a block device.
 ///
-/// `path` begins at the root of the volume. `flags` are as with `dioxide_open`, without O_CREAT and O_TMPFILE: files are not made
-/// here. Offsets and lengths of `dioxide_pwrite` are multiples of the volume's block, and the file does not grow ahead. Files of
-/// one volume may be open at the same time in one process; another process is refused while any of them is open for
-/// writing. When the last one is closed, e2fsck finds nothing; after a crash `e2fsck -p` must be run before the volume is
-/// opened again, and finds every durable byte.
+/// `path` begins at the root of the volume. `flags` are as with `dioxide_open`, without O_CREAT and
+/// O_TMPFILE: files cannot be created. Offsets and lengths of `dioxide_pwrite` are multiples of the
+/// volume's block, and the file is not preallocated.
+///
+/// Files of one volume may be open at the same time in one process. Another process is refused
+/// while any of them is open for writing. After the last close e2fsck finds nothing. After a crash,
+/// run `e2fsck -p` before the volume is opened again; the volume then has every durable byte.
 ///
 /// # Return value
 ///
@@ -131,9 +143,9 @@ pub unsafe extern "C" fn dioxide_open_striped(
 /// # Errors
 ///
 /// As `dioxide_open` for the volume, and:
-/// - EOPNOTSUPP: no ext2 or ext3, a feature beyond these, a volume that must be checked first, a path that names no regular
-///   file, or O_CREAT.
-/// - EUCLEAN: the volume contradicts itself.
+/// - EOPNOTSUPP: no ext2 or ext3, an unsupported feature, a volume that must be checked first, a
+///   path that names no regular file, or O_CREAT.
+/// - EUCLEAN: the volume is inconsistent.
 ///
 /// # Thread safety
 ///

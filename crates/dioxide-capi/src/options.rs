@@ -1,4 +1,4 @@
-//! What a program asks for when it opens a file.
+//! The options of a program that opens a file.
 
 use crate::error::{Result, invalid};
 use crate::sized::{self, CStruct};
@@ -11,46 +11,52 @@ pub const DIOXIDE_ON_SYNC: u32 = 0;
 /// Each write is stable when it returns, as with O_DSYNC. Writers that wait together share flushes.
 pub const DIOXIDE_EVERY_WRITE: u32 = 1;
 
-/// Space ahead of the end is allocated and not written. After a crash the file system tells which blocks were written, so
-/// the end is found without help. On XFS, on ext4 with extents and a journal, and on btrfs; elsewhere nothing is prepared.
+/// Space after the end is allocated and not written. After a crash the file system knows which
+/// blocks were written, and so the end. On XFS, on ext4 with extents and a journal, and on btrfs;
+/// elsewhere there is no preallocation.
 pub const DIOXIDE_UNWRITTEN: u32 = 0;
-/// Space ahead of the end is filled with zeros, in the background: durable appends into it cost no journal commit. After a
-/// crash the end is not known: `dioxide_recovery` reports a range, and the program, which knows its records, cuts with
-/// `dioxide_ftruncate`. Also on ext3 and on ext4 without a journal.
+/// Space after the end is filled with zeros, in the background: durable appends into it cost no
+/// journal commit. After a crash the end is unknown. `dioxide_recovery` reports a range; the
+/// program, which knows its records, truncates with `dioxide_ftruncate`. Also on ext3 and on ext4
+/// without a journal.
 pub const DIOXIDE_ZEROED: u32 = 1;
-/// Nothing is prepared ahead: every append moves the end of file in the kernel.
+/// No preallocation: every append moves the end of file in the kernel.
 pub const DIOXIDE_NOT_AHEAD: u32 = 2;
 
-/// The next append goes on where the last one ended: a last block that is not full is written again with more in it.
+/// The next append continues where the last one ended: it rewrites a partial last block.
 pub const DIOXIDE_REWRITE: u32 = 0;
-/// The next append begins at the next block: no block is written twice, at the price of space. What lies between is zeros.
+/// The next append begins at the next block, after zeros: no block is written twice, at the price
+/// of space.
 pub const DIOXIDE_PAD: u32 = 1;
 
-/// How a file is opened. A member that is 0 asks for the usual; so does NULL in place of the struct.
+/// How a file is opened. A member that is 0 means the default; so does NULL instead of the struct.
 ///
-/// It may get more members in later versions: initialise all of it, with `size` set to its sizeof, and a program and a library
-/// of different versions understand each other. A library that does not know what a program asks for says so with E2BIG.
+/// Later versions may have more members. Initialise all of it, and set `size` to its sizeof: then a
+/// program and a library of different versions are compatible. A library that does not support a
+/// request returns E2BIG.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct dioxide_options {
     /// sizeof(struct dioxide_options).
     pub size: u32,
-    /// When writes through this handle are stable: DIOXIDE_ON_SYNC or DIOXIDE_EVERY_WRITE. Handles of one file may differ.
+    /// When writes through this handle are stable: DIOXIDE_ON_SYNC or DIOXIDE_EVERY_WRITE. Handles
+    /// of one file may differ.
     pub durability: u32,
-    /// How space ahead of the end is prepared: DIOXIDE_UNWRITTEN, DIOXIDE_ZEROED or DIOXIDE_NOT_AHEAD. The first handle of a
-    /// file that may write decides.
+    /// How space after the end is preallocated: DIOXIDE_UNWRITTEN, DIOXIDE_ZEROED or
+    /// DIOXIDE_NOT_AHEAD. The first handle of a file that may write decides.
     pub growth: u32,
-    /// What becomes of a last block that is not full: DIOXIDE_REWRITE or DIOXIDE_PAD. The first handle of a file that may write
-    /// decides.
+    /// How a partial last block is continued: DIOXIDE_REWRITE or DIOXIDE_PAD. The first handle of a
+    /// file that may write decides.
     pub tail: u32,
-    /// The largest step of growth, in bytes; 0 for 64 MiB. Larger steps are fewer, smaller ones hold up writers less.
+    /// The largest step of growth, in bytes; 0 for 64 MiB. Larger steps are rarer, smaller ones
+    /// delay writers less.
     pub growth_cap_bytes: u64,
-    /// The length that the file is expected to reach, in bytes, or 0: the first step of growth goes there at once. A hint,
-    /// never a limit.
+    /// The expected length of the file, in bytes, or 0: the first step of growth goes there at
+    /// once. A hint, never a limit.
     pub capacity_bytes: u64,
 }
 
-// SAFETY: numbers, side by side.
+// SAFETY: numbers without padding.
 unsafe impl CStruct for dioxide_options {
     const NAME: &str = "dioxide_options";
     const SIZE_FIRST: usize = 32;
@@ -66,26 +72,26 @@ unsafe impl CStruct for dioxide_options {
 
 const ACCESS: [(c_int, bool); 3] = [(libc::O_RDONLY, false), (libc::O_WRONLY, true), (libc::O_RDWR, true)];
 
-/// What changes nothing: a file is always opened so.
+/// Flags without effect: a file is always opened so.
 const ALWAYS: c_int = libc::O_DIRECT | libc::O_CLOEXEC | libc::O_NOCTTY | LARGE_FILE;
 
-/// O_LARGEFILE as the kernel has it; that of a C library for 64-bit machines is 0.
+/// O_LARGEFILE in the kernel; that of a C library for 64-bit machines is 0.
 const LARGE_FILE: c_int = match cfg!(any(target_arch = "aarch64", target_arch = "arm")) {
     true => 0o400000,
     false => 0o100000,
 };
 
-/// Flags and options as the library has them.
+/// Flags and options in Rust.
 pub(crate) struct Wanted {
     pub options: OpenOptions,
     pub temporary: bool,
 }
 
-/// What the program asks for.
+/// The request of the program.
 ///
 /// # Safety
 ///
-/// The options are NULL or as [`sized::take`] wants them.
+/// The options are NULL or as [`sized::take`] requires.
 pub(crate) unsafe fn wanted(flags: c_int, mode: u32, given: *const dioxide_options) -> Result<Wanted> {
     let given = match given.is_null() {
         true => dioxide_options::ZERO,
@@ -125,7 +131,7 @@ fn choice<T: Copy>(name: &str, number: u32, choices: &[T]) -> Result<T> {
     choices.get(number as usize).copied().ok_or_else(unknown)
 }
 
-/// Takes the flags of open(2) over. Returns whether they ask for a file without a name.
+/// Converts the flags of open(2). Returns whether they request a file without a name.
 fn tell_flags(flags: c_int, options: &mut OpenOptions) -> Result<bool> {
     let access = ACCESS.iter().find(|(access, _)| flags & libc::O_ACCMODE == *access);
     let Some((access, write)) = access else {

@@ -1,4 +1,5 @@
-//! Many operations of one thread. The memory stays the program's, which leaves it alone until an operation is complete.
+//! Many operations of one thread. Buffers belong to the program, which must not use them until an
+//! operation is complete.
 
 use crate::args::{bytes, bytes_mut, file_bytes, give_handle, shared, signed, take_handle};
 use crate::error::{Failure, Result, answer, invalid, remember};
@@ -7,13 +8,14 @@ use dioxide::{Completion, Full, Queue, QueueOptions};
 use std::ffi::{c_int, c_void};
 use std::thread::{self, ThreadId};
 
-/// Plain calls, one at a time, even where there is io_uring: for tools that do not know io_uring, such as valgrind.
+/// Use plain calls, one at a time, even with io_uring available: for tools that do not support
+/// io_uring, such as valgrind.
 pub const DIOXIDE_QUEUE_PLAIN: u32 = 1;
 
 /// Operations of one thread, many in flight at a time.
 pub struct dioxide_queue {
     queue: Queue,
-    /// Whose it is: nothing of it may be touched by another thread.
+    /// Only this thread may access the queue.
     owner: ThreadId,
 }
 
@@ -21,10 +23,10 @@ pub struct dioxide_queue {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct dioxide_completion {
-    /// As it was given with the operation.
+    /// The value given with the operation.
     pub user_data: u64,
-    /// The offset of an append, the bytes that were written or read, 0 for a flush; or a negative errno, as the call of the same
-    /// name returns it.
+    /// The result of the call of the same name. It is the offset of an append, the bytes written or
+    /// read, 0 for a flush; or a negative errno.
     pub result: i64,
 }
 
@@ -32,9 +34,9 @@ pub struct dioxide_completion {
 ///
 /// # Safety
 ///
-/// It is NULL, or a queue that is not freed as long as it is used.
+/// It is NULL, or a queue that is not freed while it is used.
 unsafe fn queue_of<'a>(queue: *const dioxide_queue) -> Result<&'a Queue> {
-    // SAFETY: as the caller promises. The owner never changes, so any thread may look at it.
+    // SAFETY: as the caller promises. The owner never changes, so any thread may read it.
     let dioxide_queue { queue, owner } = unsafe { shared(queue, "queue")? };
     match *owner == thread::current().id() {
         true => Ok(queue),
@@ -51,22 +53,26 @@ impl From<Full> for Failure {
     }
 }
 
-/// Makes a queue for up to `depth` operations that are queued, in flight, or finished and not reaped. On io_uring where there is
-/// one (Linux 5.6, at its best from 6.1 on), unless `flags` has DIOXIDE_QUEUE_PLAIN; elsewhere it makes plain calls, with the same
-/// results.
+/// Makes a queue for up to `depth` operations that are queued, in flight, or finished and not
+/// reaped. It uses io_uring if available (Linux 5.6, best from 6.1 on), unless `flags` has
+/// DIOXIDE_QUEUE_PLAIN. Otherwise it makes plain calls, with the same results.
 ///
-/// A queue is of the thread that makes it, and refuses others. Free it before that thread ends: nobody else can, and whoever
-/// waits for what it has in flight would wait for ever. A thread needs one only, for any number of files. Queues of other threads
-/// and blocking calls may use the same files at the same time; they may wait for what this queue has in flight, so
-/// come back to it (`dioxide_queue_submit`, `dioxide_queue_reap`) as long as that is so.
+/// A queue belongs to the thread that makes it, and refuses others. Free it before that thread
+/// ends, because no other thread can. Otherwise callers that wait for its operations in flight wait
+/// for ever.
 ///
-/// Memory that an operation was given is the library's until the operation was reaped or the queue freed: it must stay where it
-/// is; what is written must not change, and what is read into must not be looked at. That holds as well when the file is
-/// closed meanwhile.
+/// A thread needs only one queue, for any number of files. Queues of other threads and blocking
+/// calls may use the same files at the same time. They may wait for operations in flight of this
+/// queue, so call `dioxide_queue_submit` or `dioxide_queue_reap` regularly until those are reaped.
+///
+/// The library uses the memory of an operation until the operation is reaped or the queue freed.
+/// Until then the memory must stay in place. Data to write must not change, and memory to read into
+/// must not be read. That also applies when the file is closed meanwhile.
 ///
 /// # Return value
 ///
-/// 0 with a queue in `*queue`, which `dioxide_queue_free` gives back; or a negative errno with NULL there.
+/// 0 with a queue in `*queue`, to be freed by `dioxide_queue_free`; or a negative errno with NULL
+/// there.
 ///
 /// # Errors
 ///
@@ -74,7 +80,8 @@ impl From<Full> for Failure {
 ///
 /// # Thread safety
 ///
-/// Any thread, which owns it then. After a fork it is the parent's: operations of the child come back with EBADF.
+/// Any thread, which then owns it. After a fork it belongs to the parent: operations of the child
+/// complete with EBADF.
 ///
 /// # Safety
 ///
@@ -100,19 +107,19 @@ pub unsafe extern "C" fn dioxide_queue_new(depth: u32, flags: u32, queue: *mut *
     })
 }
 
-/// Queues an append of `length` bytes of `data`, as `dioxide_append`. It begins when the queue is submitted or reaped. Appends of a
-/// queue to one file stand there in the order in which they were queued.
+/// Queues an append of `length` bytes of `data`, as `dioxide_append`. It begins when the queue is
+/// submitted or reaped. Appends of a queue to one file keep their order in the file.
 ///
 /// # Return value
 ///
-/// 0, and the operation is reaped later; or a negative errno, and it is not. What goes wrong with the operation itself comes
-/// with its completion.
+/// 0, and the operation is reaped later; or a negative errno, and it is not. Errors of the
+/// operation itself are in its completion.
 ///
 /// # Errors
 ///
 /// - EAGAIN: the queue is full. Reap some.
 /// - EPERM: another thread's queue.
-/// - EINVAL: `queue` or `file` is NULL, or the memory is with a length above 0.
+/// - EINVAL: `queue` or `file` is NULL, or the memory is NULL with a length above 0.
 ///
 /// # Thread safety
 ///
@@ -120,7 +127,8 @@ pub unsafe extern "C" fn dioxide_queue_new(depth: u32, flags: u32, queue: *mut *
 ///
 /// # Safety
 ///
-/// `queue` and `file` are there; `data` has `length` bytes that nobody changes until the operation was reaped or the queue freed.
+/// `queue` and `file` are valid; `data` has `length` bytes that do not change until the operation
+/// is reaped or the queue freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dioxide_queue_append(
     queue: *mut dioxide_queue,
@@ -147,7 +155,8 @@ pub unsafe extern "C" fn dioxide_queue_append(
 ///
 /// # Errors
 ///
-/// As `dioxide_queue_append`; also EINVAL for a negative `offset`. That it is not aligned comes with the completion.
+/// As `dioxide_queue_append`; also EINVAL for a negative `offset`. The completion reports unaligned
+/// writes.
 ///
 /// # Thread safety
 ///
@@ -176,8 +185,8 @@ pub unsafe extern "C" fn dioxide_queue_pwrite(
     })
 }
 
-/// Queues a read of up to `length` bytes at `offset` into `into`, as `dioxide_pread`. One that is not aligned may take several
-/// transfers, one after the other.
+/// Queues a read of up to `length` bytes at `offset` into `into`, as `dioxide_pread`. An unaligned
+/// read may take several transfers, one after the other.
 ///
 /// # Return value
 ///
@@ -193,7 +202,7 @@ pub unsafe extern "C" fn dioxide_queue_pwrite(
 ///
 /// # Safety
 ///
-/// As `dioxide_queue_append`, and nobody reads `into` either.
+/// As `dioxide_queue_append`, and `into` is not read either.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dioxide_queue_pread(
     queue: *mut dioxide_queue,
@@ -214,8 +223,8 @@ pub unsafe extern "C" fn dioxide_queue_pread(
     })
 }
 
-/// Queues a flush, as `dioxide_fdatasync`: it covers the writes that had finished when it was submitted, and none that are in flight
-/// with it.
+/// Queues a flush, as `dioxide_fdatasync`: it covers the writes that had finished when it was
+/// submitted, and none that are in flight with it.
 ///
 /// # Return value
 ///
@@ -231,7 +240,7 @@ pub unsafe extern "C" fn dioxide_queue_pread(
 ///
 /// # Safety
 ///
-/// `queue` and `file` are there.
+/// `queue` and `file` are valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dioxide_queue_fdatasync(
     queue: *mut dioxide_queue,
@@ -245,8 +254,8 @@ pub unsafe extern "C" fn dioxide_queue_fdatasync(
     })
 }
 
-/// Begins all that is queued. Does not wait, unless without io_uring. What is submitted together goes out in few requests, and
-/// shares flushes.
+/// Begins all queued operations. Does not wait, unless without io_uring. Operations submitted
+/// together are merged into few requests, and share flushes.
 ///
 /// # Return value
 ///
@@ -263,7 +272,7 @@ pub unsafe extern "C" fn dioxide_queue_fdatasync(
 ///
 /// # Safety
 ///
-/// `queue` is there.
+/// `queue` is valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dioxide_queue_submit(queue: *mut dioxide_queue) -> c_int {
     answer("dioxide_queue_submit", || {
@@ -273,21 +282,23 @@ pub unsafe extern "C" fn dioxide_queue_submit(queue: *mut dioxide_queue) -> c_in
     })
 }
 
-/// Begins all that is queued, waits until at least `least` operations have finished, or all there are if those are fewer, and
-/// gives up to `room` of what has finished, oldest first. It sleeps while it waits; with a `least` of 0 it does not wait.
+/// Begins all queued operations, waits until at least `least` have finished, and returns up to
+/// `room` finished ones, oldest first. With fewer than `least` outstanding it waits for all of
+/// them. It sleeps while it waits; with a `least` of 0 it does not wait.
 ///
-/// What holds when an operation is reaped is what holds when the call of the same name returns; its memory is the program's
-/// again.
+/// A reaped operation has the guarantees of the call of the same name on its return; its memory
+/// belongs to the program again.
 ///
 /// # Return value
 ///
-/// How many completions were written to `completions`, 0 if nothing is outstanding; or a negative errno. If some of them have
-/// failed, `dioxide_last_error` has the message of the last of those.
+/// The number of completions written to `completions`, 0 if nothing is outstanding; or a negative
+/// errno. If some of them have failed, `dioxide_last_error` has the message of the last of those.
 ///
 /// # Errors
 ///
 /// - EPERM: another thread's queue.
-/// - EINVAL: `queue` is NULL, `completions` is with a `room` above 0, or `room` is below `least` or above INT_MAX.
+/// - EINVAL: `queue` is NULL, `completions` is NULL with a `room` above 0, or `room` is below
+///   `least` or above INT_MAX.
 ///
 /// # Thread safety
 ///
@@ -295,7 +306,7 @@ pub unsafe extern "C" fn dioxide_queue_submit(queue: *mut dioxide_queue) -> c_in
 ///
 /// # Safety
 ///
-/// `queue` is there; `completions` has room for as many as `room` says.
+/// `queue` is valid; `completions` has room for `room` completions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dioxide_queue_reap(
     queue: *mut dioxide_queue,
@@ -316,7 +327,7 @@ pub unsafe extern "C" fn dioxide_queue_reap(
         }
         let mut given = 0;
         for done in queue.reap(least as usize).take(room) {
-            // SAFETY: as the caller promises; nothing is read there.
+            // SAFETY: as the caller promises; the memory is not read.
             unsafe { completions.add(given).write(done.into()) };
             given += 1;
         }
@@ -325,14 +336,14 @@ pub unsafe extern "C" fn dioxide_queue_reap(
 }
 
 impl From<Completion> for dioxide_completion {
-    /// The message of an error is kept for the thread.
+    /// Stores the message of an error for the thread.
     fn from(done: Completion) -> Self {
         let failed = |error| -i64::from(remember("", Failure::Library(error)));
         Self { user_data: done.tag, result: done.result.map_or_else(failed, signed) }
     }
 }
 
-/// How many operations are queued, in flight, or finished and not reaped.
+/// The number of operations that are queued, in flight, or finished and not reaped.
 ///
 /// # Return value
 ///
@@ -349,7 +360,7 @@ impl From<Completion> for dioxide_completion {
 ///
 /// # Safety
 ///
-/// `queue` is there.
+/// `queue` is valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dioxide_queue_outstanding(queue: *mut dioxide_queue) -> i64 {
     answer("dioxide_queue_outstanding", || {
@@ -358,7 +369,7 @@ pub unsafe extern "C" fn dioxide_queue_outstanding(queue: *mut dioxide_queue) ->
     })
 }
 
-/// Whether the queue works on io_uring.
+/// Whether the queue uses io_uring.
 ///
 /// # Return value
 ///
@@ -375,7 +386,7 @@ pub unsafe extern "C" fn dioxide_queue_outstanding(queue: *mut dioxide_queue) ->
 ///
 /// # Safety
 ///
-/// `queue` is there.
+/// `queue` is valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dioxide_queue_uses_io_uring(queue: *mut dioxide_queue) -> c_int {
     answer("dioxide_queue_uses_io_uring", || {
@@ -384,12 +395,12 @@ pub unsafe extern "C" fn dioxide_queue_uses_io_uring(queue: *mut dioxide_queue) 
     })
 }
 
-/// Waits until everything that was submitted is finished, and gives the queue up. What was only queued never happens. Memory that
-/// operations were given is the program's again.
+/// Waits until all submitted operations have finished, and frees the queue. Operations that were
+/// only queued are discarded. The memory of operations belongs to the program again.
 ///
 /// # Return value
 ///
-/// 0, or a negative errno with the queue as it was.
+/// 0, or a negative errno with the queue unchanged.
 ///
 /// # Errors
 ///
@@ -402,7 +413,7 @@ pub unsafe extern "C" fn dioxide_queue_uses_io_uring(queue: *mut dioxide_queue) 
 ///
 /// # Safety
 ///
-/// `queue` is there, and not used again.
+/// `queue` is valid, and not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dioxide_queue_free(queue: *mut dioxide_queue) -> c_int {
     answer("dioxide_queue_free", || {

@@ -1,4 +1,4 @@
-//! What a crash left of a file, and bringing it into order.
+//! The state of a file after a crash, and its recovery.
 
 use crate::args::{path as path_of, paths as paths_of};
 use crate::error::{Result, answer, invalid, text};
@@ -10,45 +10,48 @@ use std::ffi::{CString, c_char, c_int};
 use std::mem::size_of;
 use std::ptr::null;
 
-/// Only look. Nothing is changed, nothing is locked.
+/// Only inspect. Nothing is changed, nothing is locked.
 pub const DIOXIDE_INSPECT: u32 = 0;
-/// Cut where the end is certain, as opening does.
+/// Truncate where the end is certain, as opening does.
 pub const DIOXIDE_CUT: u32 = 1;
-/// Cut even if another program changed the file since, at the end of what is written: for the owner, who knows by whom.
+/// Truncate at the end of the written data even if another program changed the file since. For the
+/// owner, who knows the other program.
 pub const DIOXIDE_FORCE: u32 = 2;
 
-/// The file was closed, or never grew ahead: nothing to do.
+/// The file was closed, or never preallocated: nothing to do.
 pub const DIOXIDE_CLEAN: u32 = 0;
 /// It carries the marker of the file that it was copied from: left alone.
 pub const DIOXIDE_FOREIGN: u32 = 1;
-/// It was left grown; the end of what was written is known.
+/// It was left preallocated; the end of the written data is known.
 pub const DIOXIDE_KNOWN: u32 = 2;
-/// It was left with zeros, or what it held before it was recycled, behind its records. The end lies between `floor` and
-/// `ceiling`, and only the program that knows the records can tell where, and cut there with `dioxide_ftruncate`.
+/// After its records the file has zeros, or its content before it was recycled. The end is between
+/// `floor` and `ceiling`. Only the program that knows the records can find it, and truncate there
+/// with `dioxide_ftruncate`.
 pub const DIOXIDE_UNDECIDED: u32 = 3;
-/// It was left grown, and changed since by another program. Nothing is cut, except by force.
+/// It was left preallocated, and another program changed it since. Only force truncates it.
 pub const DIOXIDE_DOUBTFUL: u32 = 4;
 
-/// What was found of a file. Set `size` before it is filled in.
+/// The state of a file. Set `size` before it is filled in.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct dioxide_recovery {
     /// sizeof(struct dioxide_recovery).
     pub size: u32,
-    /// DIOXIDE_CLEAN, DIOXIDE_FOREIGN, DIOXIDE_KNOWN, DIOXIDE_UNDECIDED or DIOXIDE_DOUBTFUL. Later versions may know more.
+    /// DIOXIDE_CLEAN, DIOXIDE_FOREIGN, DIOXIDE_KNOWN, DIOXIDE_UNDECIDED or DIOXIDE_DOUBTFUL. Later
+    /// versions may have more.
     pub verdict: u32,
     /// The file's size as found, in bytes.
     pub physical_size: u64,
-    /// Everything below was certainly meant to be kept.
+    /// Everything below this offset certainly belongs to the file.
     pub floor: u64,
-    /// Nothing above was written. The same as `floor` where the end is known.
+    /// Nothing was written above this offset. Equal to `floor` if the end is known.
     pub ceiling: u64,
-    /// The same for people, in English. The library's, and valid until the next call by the same thread that fills such a
-    /// struct.
+    /// A description in English. It belongs to the library, and is valid until the next call by the
+    /// same thread that fills such a struct.
     pub text: *const c_char,
 }
 
-// SAFETY: numbers and an address that is only given, side by side.
+// SAFETY: numbers, and an address that is never read, without padding.
 unsafe impl CStruct for dioxide_recovery {
     const NAME: &str = "dioxide_recovery";
     const SIZE_FIRST: usize = 32 + size_of::<*const c_char>();
@@ -71,28 +74,30 @@ impl From<&Recovery> for dioxide_recovery {
             Verdict::Foreign => DIOXIDE_FOREIGN,
             Verdict::Cut => DIOXIDE_KNOWN,
             Verdict::Undecided => DIOXIDE_UNDECIDED,
-            // What is not known here is for people to look at.
+            // People must inspect an unknown verdict.
             _ => DIOXIDE_DOUBTFUL,
         };
         let keep = |kept: &RefCell<CString>| {
             *kept.borrow_mut() = text(found.to_string());
             kept.borrow().as_ptr()
         };
-        // While the thread ends nothing can be kept.
+        // An ending thread cannot store anything.
         let text = TEXT.try_with(keep).unwrap_or(c"".as_ptr());
         let Recovery { physical_size, floor, ceiling, .. } = *found;
         Self { verdict, physical_size, floor, ceiling, text, ..Self::ZERO }
     }
 }
 
-/// What a crash had left of a file when it was opened for writing, and what was made of it.
+/// Reports the state of a file after a crash, as opening it for writing found it, and its recovery.
 ///
-/// With DIOXIDE_UNDECIDED the length is the ceiling: read from the floor on, find the last of the records, and cut there with
-/// `dioxide_ftruncate`. Until then the question comes again with each open.
+/// With DIOXIDE_UNDECIDED the length is the ceiling. Read from the floor on, find the last of the
+/// records, and truncate there with `dioxide_ftruncate`. Until then each open reports
+/// DIOXIDE_UNDECIDED again.
 ///
 /// # Return value
 ///
-/// 1 with `recovery` filled in; 0 if the file was in order, with DIOXIDE_CLEAN there and the rest 0; or a negative errno.
+/// 1 with `recovery` filled in; 0 if the file needed no recovery, with DIOXIDE_CLEAN there and the
+/// rest 0; or a negative errno.
 ///
 /// # Errors
 ///
@@ -120,28 +125,30 @@ pub unsafe extern "C" fn dioxide_recovery(file: *mut dioxide_file, recovery: *mu
     })
 }
 
-/// Looks at a file that a crash may have left open, and with DIOXIDE_CUT or DIOXIDE_FORCE in `how` brings it into order. Opening
-/// for writing does the same; this is for looking, and for files that opening refuses.
+/// Inspects a file after a crash, and recovers it with DIOXIDE_CUT or DIOXIDE_FORCE in `how`.
+/// Opening for writing does the same. This function is for inspection, and for files that opening
+/// refuses.
 ///
-/// On return a file that was cut has its new length durably.
+/// On return the new length of a truncated file is durable.
 ///
 /// # Return value
 ///
-/// 0 with `found` filled in with what was found before anything was done, or a negative errno.
+/// 0 with the state before the recovery in `found`, or a negative errno.
 ///
 /// # Errors
 ///
 /// - EINVAL: a pointer is NULL, the member `size` was not set, or `how` is none of the three.
-/// - EAGAIN: a process, this one or another, has the file open for writing; with DIOXIDE_INSPECT, it changes the file so fast
-///   that no two looks agree.
+/// - EAGAIN: a process, this one or another, has the file open for writing. With DIOXIDE_INSPECT:
+///   it changes the file so fast that there is no consistent view.
 /// - EBUSY: another process has the file open for writing, so it is not truncated.
 /// - EIO: a flush failed on that file system before; mount it anew.
 /// - EOPNOTSUPP: a block device, which does not grow, or no direct I/O.
-/// - What the kernel answers.
+/// - Others: errors of the kernel.
 ///
 /// # Thread safety
 ///
-/// Any thread. It opens and closes the file, which ends the POSIX locks that the process has on it.
+/// Any thread. It opens and closes the file, which releases the POSIX locks that the process has on
+/// it.
 ///
 /// # Safety
 ///
@@ -164,7 +171,8 @@ pub unsafe extern "C" fn dioxide_recover(
     })
 }
 
-/// As `dioxide_recover`, for a striped volume of files: `paths` and `chunk_bytes` as with `dioxide_open_striped`.
+/// As `dioxide_recover`, for a striped volume of files: `paths` and `chunk_bytes` as with
+/// `dioxide_open_striped`.
 ///
 /// # Return value
 ///

@@ -1,4 +1,4 @@
-//! What a file tells of itself: how it must be written, and what was done on it.
+//! Reports of a file: its alignment, and its counters.
 
 use crate::error::answer;
 use crate::file::{dioxide_file, file_of};
@@ -6,7 +6,8 @@ use crate::sized::{self, CStruct};
 use std::ffi::c_int;
 use std::mem::size_of;
 
-/// What the memory, offsets and lengths of writes must be multiples of, in bytes. Set `size` before it is filled in.
+/// The required alignment of writes: memory, offsets and lengths, in bytes. Set `size` before it is
+/// filled in.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct dioxide_alignment {
@@ -14,22 +15,24 @@ pub struct dioxide_alignment {
     pub size: u32,
     /// 0.
     pub reserved: u32,
-    /// Addresses of memory.
+    /// Of memory addresses.
     pub memory: u64,
-    /// Offsets and lengths of positional writes.
+    /// Of offsets and lengths of positional writes.
     pub offset: u64,
-    /// Appends are packed into blocks of this. One that begins and ends at multiples of it is written without a copy.
+    /// The block into which appends are packed. An append that begins and ends at multiples of it
+    /// is written without a copy.
     pub append: u64,
 }
 
-// SAFETY: numbers, side by side.
+// SAFETY: numbers without padding.
 unsafe impl CStruct for dioxide_alignment {
     const NAME: &str = "dioxide_alignment";
     const SIZE_FIRST: usize = 32;
     const ZERO: Self = Self { size: size_of::<Self>() as u32, reserved: 0, memory: 0, offset: 0, append: 0 };
 }
 
-/// What `dioxide_pwrite` wants to be aligned, and to what. Appends and reads take anything, and cost least if they are aligned.
+/// Reports the alignment that `dioxide_pwrite` requires. Appends and reads take any alignment, and
+/// cost least if they are aligned.
 ///
 /// # Return value
 ///
@@ -63,8 +66,8 @@ pub unsafe extern "C" fn dioxide_alignment(
     })
 }
 
-/// What was done on a file, through all its handles, since its first handle that may write was opened; all 0 for one that only reads.
-/// Set `size` before it is filled in.
+/// Counters of a file over all its handles, since its first handle that may write was opened. All 0
+/// for one that only reads. Set `size` before it is filled in.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct dioxide_stats {
@@ -74,43 +77,46 @@ pub struct dioxide_stats {
     pub reserved: u32,
     /// Appends acknowledged.
     pub appends: u64,
-    /// Bytes of these.
+    /// Bytes of these appends.
     pub append_bytes: u64,
-    /// Requests sent to the kernel for appends, and for positional writes that are durable or extend the file.
+    /// Requests sent to the kernel for appends, and for positional writes that are durable or
+    /// extend the file.
     pub requests: u64,
-    /// Bytes of these.
+    /// Bytes of these requests.
     pub request_bytes: u64,
-    /// Requests that carried RWF_DSYNC.
+    /// Requests with RWF_DSYNC.
     pub dsync_requests: u64,
     /// Operations that shared their request with another one.
     pub merged: u64,
-    /// Bytes that were copied to be packed into blocks, with the zeros behind them.
+    /// Bytes copied to pack them into blocks, with their padding.
     pub copied_bytes: u64,
-    /// Requests that wrote the last block again, since it was not full.
+    /// Requests that rewrote a partial last block.
     pub tail_rewrites: u64,
-    /// Flushes sent, those behind RWF_DSYNC not included.
+    /// Flushes sent, without those of RWF_DSYNC.
     pub flushes: u64,
-    /// Growth steps done.
+    /// Completed growth steps.
     pub growths: u64,
-    /// Bytes of these.
+    /// Bytes of these steps.
     pub grown_bytes: u64,
-    /// Times that an operation had to wait because the space ahead was used up.
+    /// Number of times that an operation had to wait for growth.
     pub growth_waits: u64,
-    /// Requests that wrote what a volume itself consists of, for a file inside of it.
+    /// Requests that wrote the metadata of a volume, for a file inside of it.
     pub metadata_requests: u64,
     /// Operations that did not join a request because they were not adjacent to it.
     pub refused_gap: u64,
-    /// Because the request would have been longer than the device's largest, or the operation is long by itself.
+    /// Operations that did not join because the request would have exceeded the device's largest,
+    /// or because they are long themselves.
     pub refused_bytes: u64,
-    /// Because the request would have had more segments than one call takes.
+    /// Operations that did not join because the request would have had more segments than one call
+    /// takes.
     pub refused_segments: u64,
-    /// Because they lie on another member of a striped volume.
+    /// Operations that did not join because they are on another member of a striped volume.
     pub refused_member: u64,
     /// Writes that had to wait because they share bytes, or a block, with another one.
     pub refused_order: u64,
 }
 
-// SAFETY: numbers, side by side.
+// SAFETY: numbers without padding.
 unsafe impl CStruct for dioxide_stats {
     const NAME: &str = "dioxide_stats";
     const SIZE_FIRST: usize = 152;
@@ -164,7 +170,7 @@ impl From<dioxide::Stats> for dioxide_stats {
     }
 }
 
-/// What was done on the file so far.
+/// Reports the counters of a file.
 ///
 /// # Return value
 ///

@@ -1,39 +1,41 @@
-//! Structs that grow: each begins with the size that the program knows, so that a program and a library of different
-//! versions understand each other, as with the kernel's openat2(2).
+//! Structs that grow: each begins with the size that the program knows, as with the kernel's
+//! openat2(2). A program and a library of different versions are then compatible.
 
 use crate::error::{Failure, Result, invalid};
 use std::mem::size_of;
 
-/// No struct becomes that long, so a longer one has no size in its first member.
+/// Above any real size, so a larger value is not a size.
 const SIZE_MAX: usize = 4096;
 
 /// A struct that begins with its size, a `u32`.
 ///
 /// # Safety
 ///
-/// It is `repr(C)`, has no padding and no pointer that would be followed, and any bytes are a value of it.
+/// It is `repr(C)`, has no padding and no pointer that would be followed, and any bytes are a value
+/// of it.
 pub(crate) unsafe trait CStruct: Copy {
     /// Its name in C.
     const NAME: &str;
-    /// Its size in the first version that had it.
+    /// The size of its first version.
     const SIZE_FIRST: usize;
-    /// Zeros, which stand for what a program does not say.
+    /// Zeros, which mean the default.
     const ZERO: Self;
 }
 
-/// Reads a struct: what the program does not know is zero; what the library does not know must be.
+/// Reads a struct: members that the program does not know are zero; members that the library does
+/// not know must be.
 ///
 /// # Safety
 ///
-/// There are as many bytes as it says in its first four.
+/// It has as many bytes as its first four say.
 pub(crate) unsafe fn take<T: CStruct>(from: *const T) -> Result<T> {
     // SAFETY: as the caller promises.
     let given = unsafe { given_size(from)? };
     let mut value = T::ZERO;
     let known = given.min(size_of::<T>());
-    // SAFETY: both have so many bytes, and any bytes are a value.
+    // SAFETY: both have that many bytes, and any bytes are a value.
     unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut value).cast(), known) };
-    // SAFETY: there are as many bytes.
+    // SAFETY: the struct has `given` bytes.
     let unknown = |at| unsafe { *from.cast::<u8>().add(at) } != 0;
     match (known..given).any(unknown) {
         true => Err(Failure::Here(
@@ -44,18 +46,20 @@ pub(crate) unsafe fn take<T: CStruct>(from: *const T) -> Result<T> {
     }
 }
 
-/// Writes a struct: as much of it as the program knows, with zeros behind what the library knows, and its size as it was.
+/// Writes a struct: as much of it as the program knows, then zeros for members that the library
+/// does not know. Its size is unchanged.
 ///
 /// # Safety
 ///
-/// As [`take`], and the bytes are the caller's alone.
+/// As [`take`], and the bytes are exclusive to the caller.
 pub(crate) unsafe fn give<T: CStruct>(into: *mut T, value: impl FnOnce() -> Result<T>) -> Result<()> {
     const MEMBER: usize = size_of::<u32>();
     // SAFETY: as the caller promises.
     let given = unsafe { given_size(into)? };
     let value = value()?;
     let known = given.min(size_of::<T>());
-    // SAFETY: as many bytes are there, `known` of them in `value` too; the size itself is left alone.
+    // SAFETY: `into` has that many bytes, `known` of them are also in `value`; the size itself is
+    // unchanged.
     unsafe {
         let (from, into) = ((&raw const value).cast::<u8>(), into.cast::<u8>());
         std::ptr::copy_nonoverlapping(from.add(MEMBER), into.add(MEMBER), known - MEMBER);
@@ -64,7 +68,7 @@ pub(crate) unsafe fn give<T: CStruct>(into: *mut T, value: impl FnOnce() -> Resu
     Ok(())
 }
 
-/// The size that the struct says it has.
+/// The size in the struct.
 ///
 /// # Safety
 ///

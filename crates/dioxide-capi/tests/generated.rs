@@ -1,5 +1,5 @@
-//! `dioxide.h` and the manual pages are made of the comments of the code, and of docs/c.md: those that are checked in are up to
-//! date. `scripts/capi write` writes them anew.
+//! Checks that the checked-in `dioxide.h` and manual pages are up to date. They are generated from
+//! the comments of the code, and from docs/c.md. `scripts/capi write` writes them.
 
 mod manual;
 
@@ -13,13 +13,13 @@ const HERE: &str = env!("CARGO_MANIFEST_DIR");
 fn header() -> String {
     let config = cbindgen::Config::from_file(Path::new(HERE).join("cbindgen.toml")).expect("a configuration");
     let mut bytes = Vec::new();
-    // The modules are followed from there.
+    // Includes its modules.
     let sources = cbindgen::Builder::new().with_config(config).with_src(Path::new(HERE).join("src/lib.rs"));
     sources.generate().expect("the code is understood").write(&mut bytes);
     String::from_utf8(bytes).expect("text")
 }
 
-/// All that is generated, by its place in the crate.
+/// All generated files, by their paths in the crate.
 fn generated() -> BTreeMap<PathBuf, String> {
     let header = header();
     let document = fs::read_to_string(Path::new(HERE).join("../../docs/c.md")).expect("docs/c.md is there");

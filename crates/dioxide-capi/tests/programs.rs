@@ -1,5 +1,5 @@
-//! C and C++ programs, built against the header and both libraries, and run on real file systems: as they are, and under
-//! valgrind. What needs a tool that is not here is listed as ignored.
+//! Builds C and C++ programs against the header and both libraries, and runs them on real file
+//! systems, with and without valgrind. Programs without their tool are listed as ignored.
 
 use dioxide_testkit::ext_volume::{ExtKind, ExtVolume, Shape};
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
@@ -16,8 +16,8 @@ const SONAME: &str = "libdioxide.so.0.1";
 const C99: [&str; 7] = ["-xc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g"];
 const CPP: [&str; 7] = ["-xc++", "-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g"];
 
-/// Leaks are what nothing points to. "Possibly lost" is what something points into the middle of, as the hash tables do that
-/// the library keeps as long as the process lives.
+/// Unreachable memory is a leak. "Possibly lost" memory has a pointer into its middle. So have the
+/// hash tables that the library keeps until the process ends.
 const VALGRIND: [&str; 6] = [
     "valgrind",
     "--quiet",
@@ -27,7 +27,7 @@ const VALGRIND: [&str; 6] = [
     "--show-leak-kinds=definite,indirect",
 ];
 
-/// The libraries, built as this test was, in a directory where the shared one has the name that programs ask for.
+/// The libraries, built as this test was, in a directory with the shared library's soname.
 static BUILT: LazyLock<Built> = LazyLock::new(Built::new);
 
 struct Built {
@@ -87,7 +87,7 @@ fn succeed(command: &mut Command) -> Result<String, Failed> {
     }
 }
 
-/// Runs a program, which must end with 0 and say nothing on standard error, within two minutes.
+/// Runs a program, which must end with 0 within two minutes, without output on standard error.
 fn run(words: &[&str], program: &Path, args: &[&OsStr]) -> TrialResult {
     let mut command = Command::new("timeout");
     command.arg("120").args(words).arg(program).args(args);
@@ -103,7 +103,7 @@ fn is_there(tool: &str) -> Result<(), String> {
     found.map(drop).map_err(|error| format!("skipped: {tool}: {error}"))
 }
 
-// --- what is built --------------------------------------------------------------------------------
+// --- what is built -------------------------------------------------------------------------------
 
 fn declared() -> Result<BTreeSet<String>, Failed> {
     let header = std::fs::read_to_string(source("include/dioxide.h"))?;
@@ -151,7 +151,7 @@ fn the_header_is_c_and_cpp() -> TrialResult {
     Ok(())
 }
 
-/// Installed in a directory of its own, found by pkg-config alone.
+/// In a directory of its own, found by pkg-config alone.
 fn what_is_installed_can_be_used() -> TrialResult {
     let root = tempfile::tempdir()?;
     let mut install = Command::new(source("../../scripts/capi"));
@@ -182,7 +182,7 @@ fn what_is_installed_can_be_used() -> TrialResult {
     Ok(())
 }
 
-/// Whatever the umask of who installs it.
+/// With any umask of the installing user.
 fn what_was_installed_was_for_root_alone() -> TrialResult {
     let root = tempfile::tempdir()?;
     let mut install = Command::new("sh");
@@ -211,21 +211,21 @@ fn the_manual_is_rendered_without_a_warning() -> TrialResult {
     Ok(())
 }
 
-// --- what runs ------------------------------------------------------------------------------------
+// --- what runs -----------------------------------------------------------------------------------
 
-/// A program of `tests/c`, on the kernel as it is.
+/// A program of `tests/c`, on the kernel.
 fn plain(name: &str, dir: &TestDir) -> TrialResult {
     let program = BUILT.program("cc", &C99, &source(&format!("tests/c/{name}.c")))?;
     run(&[], &program, &[dir.as_os_str()])
 }
 
-/// The same under valgrind, which does not know io_uring: queues make plain calls there.
+/// The same under valgrind, which does not support io_uring: queues make plain calls there.
 fn watched(name: &str, dir: &TestDir) -> TrialResult {
     let program = BUILT.program("cc", &C99, &source(&format!("tests/c/{name}.c")))?;
     run(&VALGRIND, &program, &[dir.as_os_str(), OsStr::new("plain")])
 }
 
-/// Under valgrind, a program that does wrong: what it finds there it would find elsewhere.
+/// A faulty program under valgrind, which proves that it would find other faults.
 fn valgrind_finds_what_is_planted(dir: TestDir) -> TrialResult {
     let program = BUILT.program("cc", &C99, &source("tests/c/planted.c"))?;
     for fault in ["lost", "unwritten"] {
@@ -258,7 +258,7 @@ fn the_examples(words: &[&str], dir: &TestDir, records: usize) -> TrialResult {
     Ok(())
 }
 
-/// The one in C++ has a queue.
+/// The C++ example has a queue.
 fn the_examples_under_valgrind(dir: TestDir) -> TrialResult {
     let words = [&["env", "PLAIN_CALLS=1"], &VALGRIND[..]].concat();
     the_examples(&words, &dir, 1)
@@ -271,7 +271,7 @@ fn a_static_program(dir: TestDir) -> TrialResult {
     run(&[], &program, &[dir.join("log").as_os_str(), OsStr::new("5")])
 }
 
-/// The first program of docs/c.md, as it stands there.
+/// The first program of docs/c.md, verbatim.
 fn the_program_in_the_documentation(dir: TestDir) -> TrialResult {
     let text = std::fs::read_to_string(source("../../docs/c.md"))?;
     let (_, after) = text.split_once("```c\n").ok_or("no program in docs/c.md")?;

@@ -1,12 +1,12 @@
-//! What the process says last, and the code it ends with: 0 done, 1 failed, 2 usage (clap's), 3 slower than allowed,
-//! 128 + signal interrupted.
+//! The final message of the process and its exit code: 0 success, 1 failure, 2 usage (clap's), 3
+//! slower than allowed, 128 + signal interrupted.
 
 use crate::interrupt::Interrupted;
 use dioxide::text::shown;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// An outcome that was already explained to the user: nothing more to say, only the code is left.
+/// An outcome with a message already printed: only the exit code is left.
 #[derive(Debug)]
 pub struct Failed;
 
@@ -18,7 +18,7 @@ impl std::fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
-/// What was measured is slower than it may be.
+/// A result is slower than allowed.
 #[derive(Debug)]
 pub struct Regression(pub String);
 
@@ -30,10 +30,10 @@ impl std::fmt::Display for Regression {
 
 impl std::error::Error for Regression {}
 
-/// The code that tells it apart from an error.
+/// The code that distinguishes it from an error.
 const REGRESSION: u8 = 3;
 
-/// Prints what went wrong, if anything did, as one line, and picks the exit code.
+/// Prints an error as one line, and returns the exit code.
 pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else { return ExitCode::SUCCESS };
     if let Some(interrupted) = error.downcast_ref::<Interrupted>() {
@@ -47,12 +47,12 @@ pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
     if error.is::<Regression>() { ExitCode::from(REGRESSION) } else { ExitCode::FAILURE }
 }
 
-/// `dioxide bench | head -1` is no mistake that needs a message.
+/// `dioxide bench | head -1` needs no message.
 fn reader_went_away(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// One line on stderr, whatever names are in it. A closed stderr must not turn into a panic.
+/// Prints one line on stderr, with names escaped. A closed stderr must not panic.
 pub fn say(sentence: &str) {
     let _ = writeln!(io::stderr(), "dioxide: {}", shown(sentence));
 }

@@ -1,6 +1,7 @@
-//! Ctrl-C and its relatives: the first one asks every loop to stop, the second one kills. Process-wide.
+//! Ctrl-C and similar signals: the first one asks every loop to stop, the second one kills.
+//! Process-wide.
 //!
-//! Scratch files have no name, so either way nothing is left behind.
+//! Scratch files have no name, so nothing is left behind in either case.
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -8,7 +9,7 @@ use signal_hook::flag;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 
-/// The number of the signal that arrived, 0 while none did.
+/// The number of the signal that arrived; 0 for none.
 static ARRIVED: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
 /// The user, or the system, asked to stop.
@@ -38,7 +39,7 @@ pub fn listen() -> Result<()> {
     Ok(())
 }
 
-/// Fails once a signal has arrived. Every loop that may run for long calls it.
+/// Fails once a signal has arrived. Every long loop calls it.
 pub fn check() -> Result<(), Interrupted> {
     match ARRIVED.load(Relaxed) {
         0 => Ok(()),

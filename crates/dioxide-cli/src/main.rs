@@ -1,4 +1,4 @@
-//! `dioxide`: shows what direct I/O reaches on a directory or a device, and recovers files after a crash.
+//! `dioxide`: measures direct I/O on a directory or a device, and recovers files after a crash.
 
 mod args;
 mod bench;

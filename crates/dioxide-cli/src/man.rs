@@ -1,4 +1,4 @@
-//! `dioxide man`: the manual, a page for each command, made from the definitions of the command line.
+//! `dioxide man`: the manual, a page for each command, generated from the command line definitions.
 
 use crate::args::{Cli, Man};
 use anyhow::{Context, Result};
@@ -8,10 +8,10 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// What a command ends with: of which command, or of all (`dioxide`), the code, and what it means.
+/// Exit codes: the command (`dioxide` for all), the code, and its meaning.
 const EXIT_STATUS: [(&str, &str, &str); 7] = [
     ("dioxide", "0", "The work is done."),
-    ("dioxide", "1", "It failed: one line on stderr tells why."),
+    ("dioxide", "1", "It failed: one line on stderr gives the reason."),
     (
         "dioxide-compare",
         "1",
@@ -23,10 +23,10 @@ const EXIT_STATUS: [(&str, &str, &str); 7] = [
     ("dioxide-run", "other", "Once the program runs, what it ends with."),
 ];
 
-/// None is known: an argument that is empty would be left out.
+/// No date. An empty argument would be left out.
 const DATE: &str = "\"\"";
 
-/// Pages of others that help.
+/// Related pages of other projects.
 const SEE_ALSO: [(&str, &str, &str); 3] =
     [("dioxide-bench", "fio", "1"), ("dioxide-diagnose", "perf-lock", "1"), ("dioxide-run", "ld.so", "8")];
 
@@ -50,7 +50,7 @@ impl Page {
     }
 }
 
-/// That of the whole command line first.
+/// The page of the whole command line comes first.
 fn pages(root: &Command) -> Result<Vec<Page>> {
     let mut root = root.clone().disable_help_subcommand(true);
     root.build();
@@ -93,7 +93,7 @@ fn page(command: &Command, parent: Option<&Command>) -> Result<Page> {
     Ok(Page { name: name(command).to_owned(), text })
 }
 
-/// A code of its own has a meaning of its own. The page of all commands has all of them.
+/// A specific meaning replaces the general one. The page of `dioxide` has all of them.
 fn exit_status(command: &Command, roff: &mut Roff) {
     roff.control("SH", ["EXIT STATUS"]);
     let own = |code: &str| EXIT_STATUS.iter().any(|row| row.0 == name(command) && row.1 == code);
@@ -111,7 +111,7 @@ fn exit_status(command: &Command, roff: &mut Roff) {
     }
 }
 
-/// What `--help` shows below the options, as it stands there.
+/// The text below the options in `--help`, verbatim.
 fn examples(command: &Command, roff: &mut Roff) {
     let Some(help) = command.get_after_long_help().map(ToString::to_string) else { return };
     roff.control("SH", ["EXAMPLES"]).control("nf", []);
@@ -121,7 +121,7 @@ fn examples(command: &Command, roff: &mut Roff) {
     roff.control("fi", []);
 }
 
-/// The pages above and below, and those of others.
+/// Parent and child pages, and those of other projects.
 fn see_also(command: &Command, parent: Option<&Command>, roff: &mut Roff) {
     let own = parent.into_iter().chain(shown(command)).map(|command| (name(command), "1"));
     let others = SEE_ALSO.iter().filter(|row| row.0 == name(command)).map(|row| (row.1, row.2));

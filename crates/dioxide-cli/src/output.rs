@@ -1,5 +1,5 @@
-//! Results on their way out: files first, then the report for people, so that a closed stdout loses nothing of them. If a
-//! file cannot be written, people see the results all the same.
+//! Output of results: files first, then the report for people. A closed stdout then loses no file.
+//! If a file cannot be written, the report is still printed.
 
 use crate::args::{Output, Wanted};
 use anyhow::{Context, Result, bail, ensure};
@@ -9,13 +9,13 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// What goes into a file, or to stdout.
+/// The content of a file, or of stdout.
 pub struct Text<'a> {
     pub wanted: Wanted<'a>,
     pub text: String,
 }
 
-/// Whether the files that were asked for can be made, as far as can be told. Better now than after the work.
+/// Checks that the requested files can be created, as far as possible before the work.
 pub fn check(wanted: &[Wanted<'_>]) -> Result<()> {
     for (nth, Wanted { option, path }) in wanted.iter().enumerate() {
         let twin = wanted[..nth].iter().find(|other| other.path == *path);
@@ -31,7 +31,7 @@ pub fn check(wanted: &[Wanted<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// The texts that were asked for, of those that several commands have.
+/// The requested texts in the formats that several commands share.
 pub fn texts<'a>(
     output: &'a Output,
     document: &impl Serialize,
@@ -44,14 +44,15 @@ pub fn texts<'a>(
     output.wanted().into_iter().map(text).collect()
 }
 
-/// As JSON is written here.
+/// JSON in our format.
 pub fn json(document: &impl Serialize) -> Result<String> {
     Ok(serde_json::to_string_pretty(document)? + "\n")
 }
 
-/// Writes the texts, and then lets `print` write for people, if stdout is not taken by one of the texts. Programs get every
-/// name as it is. For people nothing of a name acts on the terminal: each line is [shown], and who prints shows what could break
-/// a line.
+/// Writes the texts. Then `print` writes for people, unless one of the texts goes to stdout.
+///
+/// Programs get every name unchanged. For people no name acts on the terminal: each line is
+/// [shown]. `print` itself escapes characters that would break a line.
 pub fn deliver(texts: &[Text<'_>], print: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     let (shown, files): (Vec<_>, Vec<_>) = texts.iter().partition(|text| text.wanted.is_stdout());
     let written: Vec<Result<()>> = files.into_iter().map(write).collect();
@@ -65,7 +66,7 @@ pub fn deliver(texts: &[Text<'_>], print: impl FnOnce(&mut dyn Write) -> Result<
     Ok(out.flush()?)
 }
 
-/// Prints line by line, also what there is of a text that fails.
+/// Prints line by line, also the beginning of a text that fails.
 fn print_shown(print: impl FnOnce(&mut dyn Write) -> Result<()>, out: &mut dyn Write) -> Result<()> {
     let mut text = Vec::new();
     let printed = print(&mut text);

@@ -1,4 +1,4 @@
-//! `dioxide recover`: says what a crash left of each file, then brings it into order.
+//! `dioxide recover`: reports the state of each file after a crash, then recovers it.
 
 use crate::args;
 use crate::exit::{Failed, say};
@@ -11,7 +11,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Reports and recovers every file. One that fails does not keep the others from being recovered.
+/// Reports and recovers every file, also after one that fails.
 pub fn run(args: args::Recover) -> Result<()> {
     let mut all_well = true;
     for target in targets(&args) {
@@ -64,7 +64,7 @@ impl fmt::Display for Target<'_> {
     }
 }
 
-/// Whether the file is in order now, as far as anyone but its owner can tell.
+/// Whether the file is recovered now, as far as the library can know.
 fn one(target: &Target<'_>, args: &args::Recover) -> Result<bool> {
     let found = match target.recover(Recover::Inspect) {
         Ok(found) => found,
@@ -83,18 +83,18 @@ fn one(target: &Target<'_>, args: &args::Recover) -> Result<bool> {
     }
 }
 
-/// What is to be done with a file.
+/// The action for a file.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Nothing,
     Act,
-    /// Not in order, and not for us to touch.
+    /// Not recovered, and not ours to change.
     Leave(String),
 }
 
 fn plan(found: &Recovery, how: Recover) -> Step {
     match found.verdict {
-        // Only the owner of the records can cut an undecided one; it stays usable as it is.
+        // Only the owner of the records can truncate an undecided file; it stays usable as it is.
         Verdict::Clean | Verdict::Foreign | Verdict::Undecided => Step::Nothing,
         Verdict::Cut => Step::Act,
         Verdict::Doubtful(_) if how == Recover::Force => Step::Act,
@@ -112,7 +112,7 @@ fn plan(found: &Recovery, how: Recover) -> Step {
 
 fn act(target: &Target<'_>, how: Recover) -> Result<bool> {
     match target.recover(how) {
-        // Whoever changed it in between finds a verdict of its own here.
+        // A change in between leads to a new verdict here.
         Ok(found) if plan(&found, how) != Step::Act && found.verdict != Verdict::Clean => {
             say(&format!("{target}: changed meanwhile: {found}"));
             Ok(false)

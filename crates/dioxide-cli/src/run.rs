@@ -1,4 +1,4 @@
-//! `dioxide run`: starts a program with the preload library, if one can be loaded into it.
+//! `dioxide run`: starts a program with the preload library, if the program can load it.
 
 use crate::args;
 use crate::exit::say;
@@ -19,10 +19,10 @@ use std::process::Command;
 const LIBRARY: &str = "libdioxide_preload.so";
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// The kernel looks no further for the interpreter of a script.
+/// The kernel's limit for the interpreter line of a script.
 const LINE_MAX_BYTES: u64 = 256;
 
-/// Never returns but with an error: the program takes the place of this one.
+/// Returns only on errors: the program replaces this process.
 pub fn run(args: args::Run) -> Result<()> {
     let (name, rest) = args.command.split_first().expect("clap asks for one");
     let program = which::which(name).with_context(|| format!("{}: no such program", name.display()))?;
@@ -57,7 +57,7 @@ fn prepare(command: &mut Command, args: &args::Run) -> Result<()> {
     Ok(())
 }
 
-/// The preload library: the one named, or where it is built and installed.
+/// The preload library: the given one, or where it is built or installed.
 fn library(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = named {
         return fs::canonicalize(path).with_context(|| path.display().to_string());
@@ -80,12 +80,12 @@ fn library(named: Option<&Path>) -> Result<PathBuf> {
     })
 }
 
-/// Why nothing can be loaded into a program, if so. Of a script, into what interprets it.
+/// Why a program cannot load the library, if so. For a script, its interpreter.
 fn why_not(program: &Path) -> Result<Option<String>> {
     if let Some(why) = why_not_safe(program)? {
         return Ok(Some(why));
     }
-    // What may be executed but not read is for the kernel to judge.
+    // Leaves a program that is executable but not readable to the kernel.
     let (Ok(first), Ok(file)) = (File::open(program), File::open(program)) else { return Ok(None) };
     let mut line = Vec::new();
     first.take(LINE_MAX_BYTES).read_to_end(&mut line)?;
@@ -98,14 +98,14 @@ fn why_not(program: &Path) -> Result<Option<String>> {
     })
 }
 
-/// What the first line of a script names.
+/// The interpreter in the first line of a script.
 fn interpreter(head: &[u8]) -> Option<&Path> {
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let name = line.trim_ascii().split(|byte| byte.is_ascii_whitespace()).next()?;
     Some(Path::new(OsStr::from_bytes(name)))
 }
 
-/// The loader listens to nobody in programs that run with other rights than those of their caller.
+/// The loader ignores LD_PRELOAD in programs with other rights than those of their caller.
 fn why_not_safe(program: &Path) -> Result<Option<String>> {
     let stat = fs::metadata(program).with_context(|| program.display().to_string())?;
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -122,7 +122,7 @@ fn has_capabilities(program: &Path) -> bool {
     rustix::fs::getxattr(program, "security.capability", &mut [0_u8; 0]).is_ok()
 }
 
-/// What is no image at all is for the kernel to refuse.
+/// Leaves a file that is not an executable image to the kernel.
 fn why_not_image(image: impl Read + Seek) -> Option<String> {
     let mut image = ElfStream::<AnyEndian, _>::open_stream(image).ok()?;
     let own = ElfStream::<AnyEndian, _>::open_stream(File::open("/proc/self/exe").ok()?).ok()?;

@@ -1,4 +1,4 @@
-//! The results that `bench --json` saved, read back. A refusal names the kind of any other document.
+//! Reads the saved results of `bench --json`. An error names the kind of any other document.
 
 use crate::bench::work::Asked;
 use crate::meter::machine::Machine;
@@ -10,7 +10,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Of what can be read here.
+/// The newest supported version.
 const SCHEMA_VERSION_MAX: u64 = 1;
 
 #[derive(Clone, Debug, Deserialize)]
@@ -33,7 +33,7 @@ pub struct Row {
     pub rounds_ratio_to_kernel: Option<Vec<f64>>,
 }
 
-/// What makes a row the same as one of another run.
+/// The identity of a row, equal in both runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Key {
     #[serde(flatten)]
@@ -43,7 +43,7 @@ pub struct Key {
     pub iodepth: usize,
 }
 
-/// What the rows of one table have in common.
+/// The common settings of the rows of one table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     pub scenario: String,
@@ -80,7 +80,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// Reads the document in a file, or on stdin (`-`).
+/// Reads the document from a file, or from stdin (`-`).
 pub fn read(path: &Path) -> Result<Document> {
     let name = || path.display().to_string();
     let mut text = Vec::new();
@@ -104,7 +104,7 @@ fn parse(text: &[u8]) -> Result<Document> {
     Ok(document)
 }
 
-/// Whether it can be understood as a whole.
+/// Checks the document as a whole.
 fn check(document: &Document) -> Result<()> {
     for (nth, row) in document.results.iter().enumerate() {
         let rounds = row.rounds_iops.len();
@@ -123,7 +123,7 @@ fn check(document: &Document) -> Result<()> {
             row.key.to_string()
         );
     }
-    // It is shown on a terminal.
+    // Names are printed on a terminal.
     let is_plain = |text: &str| !text.chars().any(char::is_control);
     let Machine { dioxide_version, build, kernel_release, cpu_model, target, device, date, .. } =
         &document.machine;
@@ -138,7 +138,7 @@ fn check(document: &Document) -> Result<()> {
     Ok(())
 }
 
-/// What else it is, if so.
+/// The kind of another document.
 fn why_not(value: &Value) -> Option<&'static str> {
     let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default();
     let version = value.get("schema_version").and_then(Value::as_u64).unwrap_or_default();

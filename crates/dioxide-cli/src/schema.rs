@@ -1,4 +1,5 @@
-//! What JSON documents look like, as JSON Schema: made of the types that are written, and checked in under `docs/schema`.
+//! The JSON Schema of our JSON documents, generated from their types, and checked in under
+//! `docs/schema`.
 
 use crate::{diagnose, probe, report};
 use schemars::JsonSchema;

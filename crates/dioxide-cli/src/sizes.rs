@@ -1,13 +1,13 @@
-//! How long what is written is: one size, or a range that each length is drawn from. Arithmetic only.
+//! The size of writes: fixed, or a range that each length is drawn from. Arithmetic only.
 
 use crate::units::{parse_bytes, size};
 use fastrand::Rng;
 use std::fmt;
 
-/// Nothing longer is written at once.
+/// The maximum size of one write.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// From `min_bytes` to `max_bytes`, which are the same where there is one size.
+/// From `min_bytes` to `max_bytes`, which are equal for a fixed size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sizes {
     pub min_bytes: u64,
@@ -33,7 +33,7 @@ impl Sizes {
         }
     }
 
-    /// A block of a file or device: one size, that sectors go into.
+    /// A block of a file or device: one size, a multiple of sectors.
     pub fn parse_block(text: &str) -> Result<Self, String> {
         let sizes = Self::parse(text)?;
         match sizes.fixed() {
@@ -43,17 +43,18 @@ impl Sizes {
         }
     }
 
-    /// The size that all have, if there is one.
+    /// The fixed size, if it is one.
     pub fn fixed(&self) -> Option<u64> {
         (self.min_bytes == self.max_bytes).then_some(self.min_bytes)
     }
 
-    /// Whether all are whole units of this size.
+    /// Whether all are multiples of this unit.
     pub fn are_whole(&self, unit_bytes: u64) -> bool {
         self.fixed().is_some_and(|bytes| bytes.is_multiple_of(unit_bytes))
     }
 
-    /// The length of the record with this number: drawn uniformly, and the same whenever it is asked for.
+    /// The length of the record with this number: drawn uniformly, and always the same for a
+    /// number.
     pub fn of(&self, record: u64) -> u64 {
         match self.fixed() {
             Some(bytes) => bytes,
@@ -118,7 +119,7 @@ mod tests {
             let count = lengths().filter(|length| *length == bytes).count();
             assert!((9_500..10_500).contains(&count), "{count} of {bytes} bytes");
         }
-        // One after the other, they have nothing to do with each other.
+        // Consecutive lengths are independent.
         let again = lengths().zip(lengths().skip(1)).filter(|(one, next)| one == next).count();
         assert!((9_500..10_500).contains(&again), "{again}");
         assert!((0..100).all(|record| Sizes::one(7).of(record) == 7));

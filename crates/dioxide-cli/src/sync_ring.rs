@@ -1,11 +1,11 @@
-//! A ring of the kernel (io_uring) that makes one write durable at a time.
+//! An io_uring that makes one write durable at a time.
 
 use io_uring::{IoUring, opcode, squeue, types};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// See the module.
+/// A ring with one batch in flight.
 pub struct Ring(IoUring);
 
 /// How a write is made durable.
@@ -13,11 +13,11 @@ pub struct Ring(IoUring);
 pub enum Sync {
     /// Each write by itself.
     RwfDsync,
-    /// By an fdatasync that is linked to the last one.
+    /// By an fdatasync linked to the last write.
     LinkedFdatasync,
 }
 
-/// Writes that go out together, and an fdatasync.
+/// Writes submitted together, and an fdatasync.
 const ENTRIES: u32 = 8;
 
 impl Ring {
@@ -25,7 +25,7 @@ impl Ring {
         Ok(Self(IoUring::new(ENTRIES)?))
     }
 
-    /// Writes `bytes` at each of the offsets. All of it is durable on return.
+    /// Writes `bytes` at each of the offsets. All of them are durable on return.
     pub fn write_durably(
         &mut self,
         file: &File,
@@ -46,19 +46,20 @@ impl Ring {
         if sync == Sync::LinkedFdatasync {
             entries.push(opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build());
         }
-        // SAFETY: `bytes` and the file outlive the entries: `reap` returns only when all of them are complete.
+        // SAFETY: `bytes` and the file outlive the entries: `reap` returns only when all of them
+        // are complete.
         unsafe { self.0.submission().push_multiple(&entries) }.expect("the ring is empty between calls");
         self.reap(entries.len(), bytes.len())
     }
 
-    /// Waits for all that was submitted. The first failure is returned.
+    /// Waits for all submitted entries. Returns the first failure.
     fn reap(&mut self, count: usize, bytes: usize) -> io::Result<()> {
         let mut results = Vec::new();
         while results.len() < count {
             match self.0.submit_and_wait(count - results.len()) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The kernel may have the memory, and there is no way to get it back.
+                // The kernel may still use the memory, and there is no way to get it back.
                 Err(error) => panic!("io_uring_enter: {error}"),
             }
             results.extend(self.0.completion().map(|completion| completion.result()));

@@ -1,4 +1,5 @@
-//! The kernel calls without a safe wrapper in the crates we use: with `sync_ring`, all the `unsafe` of the command line.
+//! System calls without a safe wrapper in our dependencies: with `sync_ring`, all the `unsafe` of
+//! the command line.
 
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use std::fs::File;
@@ -6,7 +7,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// `struct fiemap` of linux/fiemap.h without room for extents: asks only how many there are.
+/// `struct fiemap` of linux/fiemap.h without room for extents: only counts them.
 #[repr(C)]
 #[derive(Default)]
 struct Fiemap {
@@ -21,11 +22,11 @@ struct Fiemap {
 /// FS_IOC_FIEMAP
 const FIEMAP: Opcode = opcode::read_write::<Fiemap>(b'f', 11);
 
-/// How many extents the file consists of.
+/// The number of extents of the file.
 pub fn count_extents(file: &File) -> io::Result<u64> {
     let mut request = Fiemap { length: u64::MAX, ..Fiemap::default() };
-    // SAFETY: `Fiemap` is laid out as the kernel's structure; with room for no extents the kernel
-    // writes nothing behind it.
+    // SAFETY: `Fiemap` has the layout of the kernel's structure. With room for no extents the
+    // kernel writes nothing after it.
     unsafe { ioctl(file, Updater::<FIEMAP, Fiemap>::new(&mut request)) }?;
     Ok(request.mapped_extents.into())
 }
@@ -47,7 +48,7 @@ struct FiemapExtent {
 
 const EXTENTS_MAX: usize = 32;
 
-/// `struct fiemap` with room for some extents behind it.
+/// `struct fiemap` followed by room for some extents.
 #[repr(C)]
 #[derive(Default)]
 struct FiemapWithRoom {
@@ -59,8 +60,8 @@ struct FiemapWithRoom {
 pub fn extent_flags(file: &File) -> rustix::io::Result<Vec<u32>> {
     let head = Fiemap { length: u64::MAX, extent_count: EXTENTS_MAX as u32, ..Fiemap::default() };
     let mut request = FiemapWithRoom { head, ..FiemapWithRoom::default() };
-    // SAFETY: both structures are laid out as the kernel's; it writes no more extents behind the head than
-    // `extent_count` says there is room for.
+    // SAFETY: both structures have the kernel's layout. It writes at most `extent_count` extents
+    // after the head.
     unsafe { ioctl(file, Updater::<FIEMAP, FiemapWithRoom>::new(&mut request)) }?;
     let found = (request.head.mapped_extents as usize).min(EXTENTS_MAX);
     Ok(request.extents[..found].iter().map(|extent| extent.flags).collect())
@@ -77,19 +78,19 @@ struct CacheStat {
     recently_evicted: u64,
 }
 
-/// How many pages of the file are in the cache (Linux 6.5).
+/// The number of cached pages of the file (Linux 6.5).
 pub fn pages_in_cache(file: &File) -> io::Result<u64> {
     const SYS_CACHESTAT: libc::c_long = 451;
-    // `struct cachestat_range`: offset and length, which is 0 for all of it.
+    // `struct cachestat_range`: offset and length, where 0 means all.
     let range = [0u64; 2];
     let mut answer = CacheStat::default();
-    // SAFETY: range and answer are laid out as the kernel's structures, and outlive the call.
+    // SAFETY: range and answer have the layout of the kernel's structures, and outlive the call.
     let result =
         unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), &raw mut answer, 0) };
     if result == 0 { Ok(answer.cached) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Has all pages of the file written, and waits for it: nothing that would make them durable.
+/// Writes back all dirty pages of the file and waits. Makes nothing durable.
 pub fn sync_file_range(file: &File) -> rustix::io::Result<()> {
     let flags =
         libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
@@ -102,14 +103,14 @@ pub fn sync_file_range(file: &File) -> rustix::io::Result<()> {
     }
 }
 
-/// CPU time that the process has used, all threads together.
+/// CPU time of the process, all threads together.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuTime {
     pub user: Duration,
     pub system: Duration,
 }
 
-/// CPU time so far. /proc/self/stat has it too, but only in steps of 10 ms.
+/// CPU time so far. /proc/self/stat has it only in steps of 10 ms.
 pub fn cpu_time() -> CpuTime {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the kernel writes one `rusage`, for which there is room; all zeros is a valid one.
@@ -131,7 +132,7 @@ mod tests {
     #[test]
     fn an_empty_file_has_no_extents() {
         let file = tempfile::tempfile().unwrap();
-        // Not every file system knows FIEMAP (tmpfs does not).
+        // Not every file system supports FIEMAP (tmpfs does not).
         if let Ok(count) = count_extents(&file) {
             assert_eq!(count, 0);
         }

@@ -1,4 +1,4 @@
-//! Programs of the system that the bench makes use of.
+//! System programs that the bench uses.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;
@@ -6,10 +6,10 @@ use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Where the tools of administrators are, which is not in everybody's PATH.
+/// The directories of administrators' tools, which may be missing in PATH.
 const MORE_PATH: &str = "/usr/sbin:/sbin";
 
-/// A program, and the Debian package that has it.
+/// A program, and its Debian package.
 #[derive(Clone, Copy)]
 pub struct Tool {
     pub name: &'static str,
@@ -17,7 +17,8 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// Runs it, and returns what it printed. A Ctrl-C does not reach it: it is over in no time, and leaves nothing half done.
+    /// Runs it, and returns its output. Ctrl-C does not reach it: it ends quickly, and must leave
+    /// nothing half done.
     pub fn run(self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<String> {
         let Self { name, package } = self;
         let path = std::env::var("PATH").unwrap_or_default();

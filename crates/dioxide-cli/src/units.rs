@@ -1,4 +1,4 @@
-//! Sizes and durations as people type and read them. Sizes are binary: k, m, g are powers of 1024, as in fio.
+//! Sizes and durations in text. Sizes are binary: k, m, g are powers of 1024, as in fio.
 
 use std::time::Duration;
 

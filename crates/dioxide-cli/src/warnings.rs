@@ -1,4 +1,4 @@
-//! Shows on stderr what the library has to say beyond its results (`log` records, warnings and errors only).
+//! Shows the library's messages on stderr (`log` records, warnings and errors only).
 
 use crate::exit::say;
 use log::{LevelFilter, Log, Metadata, Record};
@@ -11,11 +11,11 @@ struct Stderr {
 }
 
 thread_local! {
-    /// What was said to someone who listens in this thread.
+    /// The messages captured in this thread.
     static OVERHEARD: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// Does something, and returns what the library said of it in this thread instead of showing it.
+/// Runs `act`, and returns the library's messages in this thread instead of showing them.
 pub fn overhear<T>(act: impl FnOnce() -> T) -> (T, Vec<String>) {
     OVERHEARD.set(Some(Vec::new()));
     let outcome = act();
@@ -25,7 +25,7 @@ pub fn overhear<T>(act: impl FnOnce() -> T) -> (T, Vec<String>) {
 /// Routes the library's warnings to stderr.
 pub fn to_stderr() {
     let stderr = Box::new(Stderr { said: Mutex::default() });
-    // Only fails where a logger is installed already, and nobody else installs one here.
+    // Fails only if a logger is installed already, which no other code here does.
     if log::set_boxed_logger(stderr).is_ok() {
         log::set_max_level(LevelFilter::Warn);
     }
@@ -52,7 +52,7 @@ impl Log for Stderr {
     fn flush(&self) {}
 }
 
-/// Files without a name have a path all the same, which means nothing to anybody else.
+/// Nameless files have a path, which is meaningless to users.
 fn named(message: &str) -> String {
     match message.split_once(": ") {
         Some((path, rest)) if path.starts_with("/proc/self/fd/") => format!("scratch file: {rest}"),
@@ -60,7 +60,7 @@ fn named(message: &str) -> String {
     }
 }
 
-/// Scratch files differ by number only: a bench would say the same of each of its runs.
+/// Scratch files differ only in numbers, and a bench would repeat the message for each run.
 fn without_numbers(message: &str) -> String {
     message.chars().filter(|c| !c.is_ascii_digit()).collect()
 }

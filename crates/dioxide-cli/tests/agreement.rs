@@ -1,5 +1,6 @@
-//! The `kernel` path of the bench against fio and sysbench doing the same work, in the same minutes: rates agree
-//! within 15 %. Ignored, each by name, where there is no lab (`scripts/with-lab`) or no such tool.
+//! The `kernel` path of the bench against fio and sysbench doing the same work, in the same
+//! minutes: rates agree within 15 %. Ignored, each by name, where there is no lab
+//! (`scripts/with-lab`) or no such tool.
 
 mod common;
 
@@ -16,24 +17,26 @@ use std::process::{Command, ExitCode};
 use std::sync::{Mutex, PoisonError};
 
 const AGREEMENT: RangeInclusive<f64> = 0.85..=1.15;
-/// Of random reads and writes: where on the disk below the file lies tells, and the bench has a new one in each round.
+/// Random I/O depends on the position of the file on the disk, and the bench makes a new file in
+/// each round.
 const MIXED_AGREEMENT: RangeInclusive<f64> = 0.7..=1.3;
-/// Other work on the machine disturbs single rounds, so the fastest of some rounds are compared, and the medians, and
-/// there is time to find a quiet while. Rates that really differ, differ in both.
+/// Other work on the machine disturbs single rounds. Both the fastest of several rounds and the
+/// medians are compared, and there is time to find a quiet period. Rates that really differ, differ
+/// in both.
 const ROUNDS_MIN: usize = 6;
 const ROUNDS_MAX: usize = 30;
 const RUNTIME: &str = "200ms";
-/// Of appends: large enough that what the tools do between two writes does not count.
+/// For appends: large, so that the tools' own work between two writes does not count.
 const APPEND_BYTES: u64 = 256 << 10;
-/// Of sync writers, who keep the cores busy: small enough that filling a block, as the bench does for each write and fio
-/// once, does not count.
+/// For sync writers, which keep the cores busy. Small, so that filling a block does not count. The
+/// bench does that for each write, fio once.
 const SYNC_BYTES: u64 = 16 << 10;
 const SYNC_JOBS: u64 = 8;
-/// Of random reads and writes: as above.
+/// For random I/O: as above.
 const MIXED_BYTES: u64 = 16 << 10;
 const MIXED_SIZE_BYTES: usize = 16 << 20;
 const MIXED_READS: u32 = 70;
-/// About as many writes as go in one of our runs: sysbench has no shorter time than a second.
+/// As many writes as in one of our runs: sysbench runs for at least a second.
 const SYSBENCH_EVENTS: &str = "1000";
 
 type Rate = Result<f64, Box<dyn Error>>;
@@ -64,7 +67,7 @@ fn expect_within(
     Err(format!("operations a second by the bench: {our_rates:.0?}, by the other: {their_rates:.0?}").into())
 }
 
-/// What the `kernel` path reaches in one round.
+/// The rate of the `kernel` path in one round.
 fn kernel_path(scenario: &str, dir: &Path, more: &str) -> Rate {
     let dir = dir.display();
     let output = run(&format!("bench {scenario} --dir {dir} --runtime {RUNTIME} --rounds 1 --json - {more}"));
@@ -85,7 +88,7 @@ fn tool(line: &str, dir: &Path) -> Result<String, Box<dyn Error>> {
     Ok(stdout(&output).to_owned())
 }
 
-/// Direct writes of `bs_bytes` in order by fio, on the file `fio` in `dir`, and what `more` makes of that.
+/// Direct writes of `bs_bytes` in order by fio, on the file `fio` in `dir`, with further options.
 fn fio(dir: &Path, bs_bytes: u64, more: &str) -> Rate {
     let common = "fio --name=agreement --filename=fio --ioengine=psync --direct=1 --rw=write --thread --fallocate=none \
                   --gtod_reduce=1 --group_reporting --output-format=json";

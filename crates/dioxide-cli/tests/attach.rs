@@ -1,5 +1,5 @@
-//! `dioxide diagnose --pid` on programs that are as they are: each runs into a wall of the kernel that is known, and the
-//! verdict must name it; or into none, and the verdict must say so.
+//! `dioxide diagnose --pid` on unmodified programs. Each program hits a known bottleneck of the
+//! kernel, which the verdict must name, or none, and the verdict must say so.
 
 mod common;
 
@@ -18,20 +18,20 @@ use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Verdicts that are no walls.
+/// Verdicts that are no bottlenecks.
 const NO_WALLS: [&str; 3] = ["nothing", "device", "processor"];
 const THREADS: usize = 16;
-/// How long the slow disk takes for a flush, at most.
+/// Maximum duration of a flush on the slow disk.
 const FLUSH_MAX: Duration = Duration::from_millis(20);
 const NOBODY: u32 = 65534;
-/// How long a program may take to end in its own way.
+/// Time limit for a program to end by itself.
 const END_MAX: Duration = Duration::from_secs(10);
 
-/// A program that is ended, by this signal, when it is no longer needed.
+/// A program, ended by this signal on drop.
 struct Program {
     child: Child,
     end: Signal,
-    /// One at a time: what others do on the machine is no part of the verdict.
+    /// One at a time, because other programs on the machine affect the verdict.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -44,7 +44,7 @@ impl Program {
         Self { child, end, _alone: alone }
     }
 
-    /// The words of `line`, in this directory. Whatever it does it may do for ever.
+    /// Runs the words of `line` in this directory. The program may run for ever.
     fn start(line: &str, dir: &Path) -> Self {
         let mut words = line.split_whitespace();
         let mut command = Command::new(words.next().expect("a program"));
@@ -85,7 +85,7 @@ fn findings(output: &Output) -> Vec<Value> {
     document["diagnoses"][0]["findings"].as_array().expect("findings").clone()
 }
 
-/// What is found in two seconds.
+/// The findings of two seconds.
 fn diagnose(program: &Program) -> Vec<Value> {
     findings(&run(&format!("diagnose --pid {} --seconds 2s --json -", program.pid())))
 }
@@ -95,7 +95,7 @@ fn walls(findings: &[Value]) -> Vec<&str> {
     walls.filter(|wall| !NO_WALLS.contains(wall)).collect()
 }
 
-/// The first wall that is found must be this one.
+/// The first finding must be this wall.
 fn expect_wall(program: &Program, wall: &str) -> TrialResult {
     let findings = diagnose(program);
     assert_eq!(walls(&findings).first(), Some(&wall), "{findings:#?}");
@@ -114,7 +114,7 @@ fn fio(dir: &Path, threads: usize, more: &str) -> Program {
         "fio --name=attach --filename=file --thread --time_based --runtime=1h --fallocate=none --direct=1 \
          --numjobs={threads} {more}"
     );
-    // Its own thread, and one that it draws from.
+    // Its own thread, and one that it generates data from.
     Program::start(&line, dir).wait_for_threads(threads + 2)
 }
 
@@ -122,7 +122,7 @@ fn psync(dir: &Path, more: &str) -> Program {
     fio(dir, THREADS, &format!("--ioengine=psync --bs=4k {more}"))
 }
 
-/// A file of this size: written, allocated only, or one hole.
+/// A file of this size: written, allocated only, or a hole.
 enum Space {
     Written,
     Unwritten,
@@ -149,7 +149,7 @@ fn file_of(dir: &Path, space: &Space) {
 }
 
 const RANDOM_WRITES: &str = "--rw=randwrite --size=256m";
-/// Each thread its own blocks, and all of them together one block behind the other.
+/// Each thread has its own blocks, which are interleaved.
 const INTERLEAVED: &str = "--create_on_open=1 --size=600m --offset_increment=4k";
 
 fn appends_of_sysbench_wait_for_each_other(dir: TestDir) -> TrialResult {
@@ -218,7 +218,7 @@ fn who_only_computes_is_well() -> TrialResult {
     expect_no_wall(&Program::spawn(command.args(["-c", "while :; do :; done"]), Signal::KILL))
 }
 
-/// A Ctrl-C ends the watching, not the verdict, and leaves nothing in tracefs.
+/// Ctrl-C ends the observation with a verdict, and leaves nothing in tracefs.
 fn ctrl_c_leaves_nothing_behind() -> TrialResult {
     let sleeper = Program::start("sleep 3600", Path::new("/"));
     let line = format!("diagnose --pid {} --seconds 1h --json -", sleeper.pid());
@@ -237,7 +237,7 @@ fn ctrl_c_leaves_nothing_behind() -> TrialResult {
     Ok(())
 }
 
-/// A server of its own, as a user who is not root, with 16 clients that commit.
+/// A private server, run by a user other than root, with 16 clients that commit.
 struct Postgres {
     clients: Child,
     server: Program,
@@ -257,7 +257,7 @@ fn as_nobody(program: &Path, line: &str, dir: &Path) -> Command {
 }
 
 impl Postgres {
-    /// Filled, and with clients at work after `before_work`.
+    /// With data, and with clients at work after `before_work`.
     fn start(
         dir: &Path,
         sockets: &Path,
@@ -297,10 +297,10 @@ impl Drop for Postgres {
     }
 }
 
-/// On a disk that is slow to flush, or commits would not wait for more than processors on a busy machine.
+/// On a disk with slow flushes. Otherwise commits mostly wait for processors on a busy machine.
 fn commits_of_postgres_wait_for_flushes(kind: Fs) -> TrialResult {
     let volume = Volume::on_fuse_disk(kind, 512 << 20)?;
-    // Names of sockets are short.
+    // Socket paths have a maximum length.
     let sockets = tempfile::tempdir_in("/tmp")?;
     let slow_down = || volume.disk().expect("a FUSE disk").delay(FLUSH_MAX, 1).map(drop);
     let postgres = Postgres::start(volume.path(), sockets.path(), slow_down)?;

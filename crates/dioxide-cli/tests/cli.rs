@@ -1,5 +1,5 @@
-//! The command line from outside, on whatever file system the build is on: misuse, exit codes, output, and
-//! what is left behind when it is stopped.
+//! The command line from outside, on the file system of the build: misuse, exit codes, output, and
+//! clean-up when it is stopped.
 
 mod common;
 
@@ -51,7 +51,7 @@ fn usage_errors_end_with_2() {
     }
 }
 
-/// Sets the title of a terminal, forges a line, and turns the rest of the line around.
+/// Sets the title of a terminal, forges a line, and reverses the rest of the line.
 const ACTS: &str = "\u{1b}]0;title\u{7}\ndioxide: fine\u{202e}";
 const SHOWN: &str = r"\u{1b}]0;title\u{7}\ndioxide: fine\u{202e}";
 
@@ -60,7 +60,7 @@ fn expect_shown(text: &str, lines: usize) {
     assert!(text.contains(SHOWN) && text.lines().count() == lines, "{text:?}");
 }
 
-/// The defect: names of files went to the terminal as they are.
+/// The defect: file names reached the terminal unescaped.
 #[test]
 fn names_of_files_do_not_act_on_the_terminal() {
     let dir = fresh_dir();
@@ -78,7 +78,7 @@ fn names_of_files_do_not_act_on_the_terminal() {
     expect_shown(stderr(&compared), 1);
 }
 
-/// The defect: so did the names of threads and programs that were watched. For programs they are exact.
+/// The defect: so did the names of watched threads and programs. For programs they are exact.
 #[test]
 fn names_of_programs_do_not_act_on_the_terminal() {
     use std::os::unix::process::CommandExt;
@@ -323,7 +323,7 @@ fn mixed_reads_and_writes_on_a_file() {
     let paths: Vec<&str> = results.iter().map(|result| result["path"].as_str().unwrap()).collect();
     assert_eq!(paths, ["serialised", "kernel", "dioxide", "dioxide-queue"].repeat(2));
     assert_eq!((&results[7]["numjobs"], &results[7]["iodepth"]), (&3.into(), &8.into()));
-    // Single runs may be of a few operations, on a busy machine.
+    // On a busy machine single runs may have few operations.
     let (mut all, mut reads) = (0, 0);
     for result in &results {
         let [both, read, write] =
@@ -504,7 +504,7 @@ fn watching_ends_with_the_program() {
     assert!(stdout(&output).contains("(sleep 2)"), "{output:?}");
 }
 
-/// Sends `signal` to a bench at work, and checks that it takes its scratch file with it.
+/// Sends `signal` to a bench at work, and checks that its scratch file vanishes.
 fn stopped_by(signal: Signal) -> Output {
     let dir = fresh_dir();
     let bench = long_append(dir.path());

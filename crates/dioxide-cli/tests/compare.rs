@@ -1,4 +1,5 @@
-//! `dioxide compare` from outside: real results beside themselves and beside edited ones, exit codes, and what is refused.
+//! `dioxide compare` from outside: real results compared with themselves and with edited ones, exit
+//! codes, and refusals.
 
 mod common;
 
@@ -9,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use tempfile::TempDir;
 
-/// A directory with `old.json`: a real result, with figures of its rounds that do not depend on what else the machine does.
+/// A directory with `old.json`: a real result, with round figures that do not depend on other load
+/// of the machine.
 fn measured() -> (TempDir, Value) {
     let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let file = dir.path().join("old.json");
@@ -43,7 +45,7 @@ fn compare(dir: &Path, options: &str) -> Output {
     run(&format!("compare {old} {new} {options}"))
 }
 
-/// The rounds of dioxide's paths take this part of the time.
+/// Scales the time of the rounds of dioxide's paths.
 fn scale(document: &mut Value, factor: f64) {
     for row in document["results"].as_array_mut().unwrap() {
         if row["path"].as_str().unwrap().starts_with("dioxide") {

@@ -1,4 +1,5 @@
-//! Completions and the manual, as shells and readers of manuals take them. Those that are not installed are left out.
+//! Completions and the manual, in real shells and readers of manuals. Missing programs are left
+//! out.
 
 mod common;
 
@@ -8,7 +9,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-/// What a shell says to this script, in a directory with `script`, the completions for it. None if there is no such shell.
+/// The output of a shell for this script, in a directory with `script`, the completions. None
+/// without the shell.
 fn tell(shell: &str, script: &str) -> Option<String> {
     which(shell)?;
     let dir = TempDir::new().unwrap();
@@ -30,7 +32,7 @@ fn expect_quiet(output: &Output) {
     assert_eq!(stderr(output), "");
 }
 
-/// What bash proposes at the end of a line, whose last word may be empty.
+/// The proposals of bash at the end of a line, whose last word may be empty.
 fn bash_proposes(line: &str) -> Vec<String> {
     let words: Vec<_> = line.split(' ').collect();
     let [.., previous, last] = words[..] else { panic!("{line} has a command only") };

@@ -1,5 +1,5 @@
-//! Diagnoses on the lab: the walls that are known to be there are found, and none where there is none.
-//! Ignored, each by name, where there is no lab (`scripts/with-lab`).
+//! Diagnoses on the lab: known bottlenecks are found, and none where there is none. Ignored, each
+//! by name, where there is no lab (`scripts/with-lab`).
 
 mod common;
 
@@ -18,17 +18,17 @@ use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const NOBODY: u32 = 65534;
-/// A diagnosis of everything is over in a minute; on a machine that is busy with other tests, in some more.
+/// A complete diagnosis takes a minute, and a few more on a machine busy with other tests.
 const FEW_MINUTES: Duration = Duration::from_secs(300);
-/// As little as shows a wall: few steps, watched for long enough.
+/// The minimum that shows a bottleneck: few steps, watched for long enough.
 const SHORT: &str = "--numjobs 1,64 --runtime 100ms --rounds 1 --json -";
 
-/// What makes the lock of the inode exclusive. (On XFS writers may wait for one that updates the file's times, whatever they
-/// write.)
+/// The causes of an exclusive inode lock. (On XFS writers may also wait for one that updates the
+/// file's timestamps.)
 const INODE_LOCK_WALLS: [Wall; 4] =
     [Wall::ExtendingWrites, Wall::Holes, Wall::UnalignedWrites, Wall::BufferedWrites];
 
-/// One diagnosis, as it stands in the JSON.
+/// One diagnosis in the JSON.
 struct Diagnosed {
     evidence: Evidence,
     findings: Vec<Finding>,
@@ -52,7 +52,7 @@ fn diagnosed(output: &Output) -> Vec<Diagnosed> {
     document["diagnoses"].as_array().unwrap().iter().map(complete).collect()
 }
 
-/// What was judged can be judged again, with the same outcome.
+/// Judging the evidence again has the same outcome.
 fn complete(diagnosis: &Value) -> Diagnosed {
     let of = |key: &str| diagnosis[key].clone();
     let evidence: Evidence = serde_json::from_value(of("evidence")).unwrap();
@@ -96,7 +96,7 @@ fn appends_extend(dir: TestDir) -> TrialResult {
 
 fn nobody_finds_it_too(dir: TestDir) -> TrialResult {
     fs::set_permissions(&*dir, fs::Permissions::from_mode(0o777))?;
-    // Where everybody may execute it.
+    // Executable by all users.
     let own = dir.join("dioxide");
     fs::copy(env!("CARGO_BIN_EXE_dioxide"), &own)?;
     let line = format!("diagnose {} --rw append {SHORT}", dir.display());
@@ -162,7 +162,7 @@ fn everything_is_diagnosed(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Where overwrites are direct and run side by side.
+/// Where overwrites are direct and run in parallel.
 fn overwrites_are_shared(fs: Fs) -> Applies {
     match fs {
         Fs::Ext4 | Fs::Xfs | Fs::BtrfsNocow => Ok(()),

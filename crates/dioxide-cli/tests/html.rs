@@ -1,4 +1,5 @@
-//! Pages: well-formed, complete, of one piece, and with every name escaped. Documents: as their schemas say.
+//! Pages: well-formed, complete, in one file, and with every name escaped. Documents: valid by
+//! their schemas.
 
 mod common;
 
@@ -21,7 +22,7 @@ fn odd_dir() -> (TempDir, String) {
     (dir, odd)
 }
 
-/// The page and the document of a command on a place with such a name.
+/// The page and the document of a command on a path with such a name.
 fn results(line: &str) -> (Html, String, Value) {
     let (dir, odd) = odd_dir();
     let page = dir.path().join("page.html");
@@ -55,7 +56,7 @@ fn check_page(page: &Html, text: &str) {
     assert!(text.contains("&lt;b&gt;&amp;&quot;'x"), "the name is there, escaped");
 }
 
-/// Fails unless `document` is what the schema of its kind says, and would not be without one of its keys.
+/// Fails unless `document` is valid by the schema of its kind, and invalid without any of its keys.
 fn check_schema(document: &Value) {
     let kind = document["kind"].as_str().unwrap();
     let path = format!("{}/../../docs/schema/{kind}.schema.json", env!("CARGO_MANIFEST_DIR"));
@@ -76,7 +77,7 @@ fn of_a_bench() {
     check_page(&page, &text);
     check_schema(&document);
     let rows = document["results"].as_array().unwrap().len();
-    // A table of rates and one of percentiles for each block size; matrices are beside them.
+    // A table of rates and one of percentiles for each block size, and the matrices.
     let [section, title, row] =
         ["section", "h3", "tbody tr"].map(|selector| Selector::parse(selector).unwrap());
     let tables = page

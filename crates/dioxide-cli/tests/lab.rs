@@ -1,5 +1,5 @@
-//! The command line on the lab: benches on real file systems, the bare disk, files that a crash left grown.
-//! Ignored, each by name, where there is no lab (`scripts/with-lab`).
+//! The command line on the lab: benches on real file systems, the bare disk, files that a crash
+//! left preallocated. Ignored, each by name, where there is no lab (`scripts/with-lab`).
 
 mod common;
 
@@ -22,7 +22,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(120);
 const BLOCK: usize = 4096;
 
-/// Appends for ever, with the growth that is named.
+/// Appends for ever, with the given growth.
 fn append(acks: &Acks, args: &[String]) {
     let growth = if args[1] == "zeroed" { Growth::Zeroed } else { Growth::Unwritten };
     let file = OpenOptions::new().write(true).create(true).growth(growth).open(&args[0]).unwrap();
@@ -34,7 +34,7 @@ fn append(acks: &Acks, args: &[String]) {
     }
 }
 
-/// A file that was appended to until its process was killed, and the end of what was acknowledged.
+/// A file whose appending process was killed, and the end of the acknowledged data.
 fn left_by_a_crash(dir: &Path, growth: &str) -> Result<(PathBuf, u64), Box<dyn std::error::Error>> {
     let path = dir.join("log");
     let mut child = child::spawn("append", &[path.to_str().unwrap(), growth])?;
@@ -102,10 +102,10 @@ fn results(output: &Output) -> Vec<Value> {
     document["results"].as_array().unwrap().clone()
 }
 
-/// What only a real file system on a real device can show: its name, requests, flushes, extents.
+/// Only visible on a real file system and device: its name, requests, flushes, extents.
 fn bench_counts_what_reaches_the_device(dir: TestDir) -> TrialResult {
     let results = results(&short_append(&dir, "--durability every-write --json -"));
-    // Of three paths, where one can be preallocated, and a queue.
+    // Three paths, where preallocation is possible, and a queue.
     assert_eq!(results.len(), if dir.fs() == Fs::Ext3 { 5 } else { 7 });
     for result in results {
         assert!(["ext4", "xfs", "ext3"].contains(&result["fs"].as_str().unwrap()));
@@ -165,7 +165,7 @@ fn bench_says_that_a_disk_is_full(fs: Fs) -> TrialResult {
     let filler = File::create(volume.path().join("filler"))?;
     let zeros = vec![0; 1 << 20];
     let mut end = 0;
-    // The last write is short, if not refused.
+    // The last write is short or refused.
     while let Ok(written) = filler.write_at(&zeros, end) {
         end += written as u64;
     }
@@ -192,7 +192,7 @@ fn bench_of_records_of_any_length(dir: TestDir) -> TrialResult {
     for sizes in ["100", "4097", "1-9000"] {
         for more in ["", "--durability every-write", "--tail pad --durability every-write"] {
             let results = bench_of_records(&dir, &format!("--bs {sizes} {more}"));
-            // Nothing can be preallocated on ext3.
+            // ext3 cannot preallocate.
             let wanted: Vec<&str> =
                 PATHS.into_iter().filter(|path| *path != "preallocated" || dir.fs() != Fs::Ext3).collect();
             assert_eq!(paths(&results), wanted, "{sizes} {more}");
@@ -227,7 +227,7 @@ fn bench_counts_growth(dir: TestDir) -> TrialResult {
     for result in results(&short_append(&dir, "--growth-cap 64k --json -")) {
         let stall = result["growing_clat_max_ns"].as_u64();
         if result["path"] == "dioxide" {
-            // The first, and others in the background: how many is a matter of the machine.
+            // The first one, and an arbitrary number in the background.
             assert!(result["growths"].as_u64().unwrap() >= 2, "{result}");
             // The first append finds no space.
             assert!(stall.unwrap() > 0 && stall <= result["clat_ns"]["max"].as_u64(), "{result}");
@@ -271,7 +271,7 @@ fn bench_on_a_bare_disk(disk: Disk) -> TrialResult {
         let sum: f64 = cpu.values().map(|share| share.as_f64().unwrap()).sum();
         assert!(cpu.len() == 5 && (90.0..=110.0).contains(&sum), "{result}");
     }
-    // Its own stamps are nothing that would keep it from running there again.
+    // Its own stamps do not keep it from running there again.
     expect_code(&sync_on(&disk), 0);
     Ok(())
 }
@@ -299,7 +299,7 @@ fn sync_on_stripe(disks: &str, confirmed: &str) -> Output {
 fn bench_on_a_striped_volume_of_disks(dir: TestDir) -> TrialResult {
     let disks = three_disks(&dir)?;
     let stripe = names(&disks);
-    // What it leaves is nothing that would keep it from running there again.
+    // Its remains do not keep it from running there again.
     for _ in 0..2 {
         let results = results(&sync_on_stripe(&stripe, &stripe));
         assert_eq!(paths(&results), ["serialised", "kernel", "dioxide", "dioxide-queue"]);
@@ -342,7 +342,7 @@ fn disks_are_striped_only_if_all_are_free_and_named_again(dir: TestDir) -> Trial
     Ok(())
 }
 
-/// The loop devices of images in `dir`, with whether they go by themselves.
+/// The loop devices of images in `dir`, with their autoclear flag.
 fn loops_on(dir: &Path) -> Vec<bool> {
     let devices = fs::read_dir("/sys/block").unwrap().flatten();
     let about = |entry: fs::DirEntry| {
@@ -411,7 +411,7 @@ fn a_disk_that_another_program_holds_is_refused(disk: Disk) -> TrialResult {
     Ok(())
 }
 
-/// The lab's own file systems are on loop devices: as refusable as any.
+/// The lab's own file systems are on loop devices, which must be refused like others.
 fn a_mounted_device_is_refused(dir: TestDir) -> TrialResult {
     let device = rustix::fs::stat(&*dir)?.st_dev;
     let link = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
@@ -421,12 +421,12 @@ fn a_mounted_device_is_refused(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// What it lies on makes no difference.
+/// The file system makes no difference.
 fn is_ext4(fs: Fs) -> Applies {
     if fs == Fs::Ext4 { Ok(()) } else { Err("once is enough") }
 }
 
-/// A warning would stand before the error.
+/// A warning would precede the error.
 fn opens_without_a_warning(fs: Fs) -> Applies {
     fs.grows_unwritten().and(fs.writes_directly())
 }

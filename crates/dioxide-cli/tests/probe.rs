@@ -1,5 +1,5 @@
-//! `dioxide probe` on the lab: it tells what is known of each file system, and changes nothing. Ignored, each test by name,
-//! where there is no lab (`scripts/with-lab`).
+//! `dioxide probe` on the lab: it reports the known facts of each file system, and changes nothing.
+//! Ignored, each test by name, where there is no lab (`scripts/with-lab`).
 
 mod common;
 
@@ -23,7 +23,7 @@ fn probe(path: &Path, more: &str) -> Value {
     serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else")
 }
 
-/// What a fact says; null if it cannot be told.
+/// The value of a fact; null if unknown.
 fn fact<'a>(document: &'a Value, key: &str) -> &'a Value {
     let fact = &document["facts"][key];
     assert!(fact.is_object(), "no {key} in {}", document["facts"]);
@@ -65,7 +65,7 @@ fn facts_that_are_known(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Everything is told, or why not.
+/// Every fact has a value, or a reason.
 fn every_fact_says_how_it_was_found(dir: TestDir) -> TrialResult {
     let document = probe(&dir, "--quick");
     let facts = document["facts"].as_object().unwrap();
@@ -178,7 +178,7 @@ fn a_file_is_the_same_afterwards(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Writes that a device has completed, and its bytes.
+/// The number of writes that a device has completed, and its content.
 fn content(device: &Path) -> std::io::Result<(String, Vec<u8>)> {
     let name = device.file_name().unwrap().to_string_lossy().into_owned();
     let counts = fs::read_to_string(format!("/sys/block/{name}/stat"))?;
@@ -234,7 +234,7 @@ fn a_full_disk_is_looked_at_all_the_same(fs: Fs) -> TrialResult {
     let volume = Volume::new(fs, SIZE_MIN)?;
     let mut filler = File::create(volume.path().join("filler"))?;
     let zeros = vec![0; 1 << 20];
-    // The last write is short, if not refused.
+    // The last write is short or refused.
     while filler.write(&zeros).is_ok() {}
     let document = probe(volume.path(), "");
     assert_eq!(document["unmeasured"][0], "The rest was not tried: the file system is full.");
@@ -259,7 +259,8 @@ fn people_see_tables_and_sentences() -> TrialResult {
     Ok(())
 }
 
-/// Between the write that prepares and the one that must not wait, a tick of the clock makes the times of the file due.
+/// Between the preparing write and the one that must not wait, a clock tick makes the timestamps
+/// due.
 fn times_that_are_due_hide_no_overwrite(dir: TestDir) -> TrialResult {
     for _ in 0..8 {
         assert_eq!(fact(&probe(&dir, "--quick"), "nowait_overwrite"), true);
@@ -271,7 +272,7 @@ fn is_xfs(fs: Fs) -> Applies {
     if fs == Fs::Xfs { Ok(()) } else { Err("only XFS waits for times") }
 }
 
-/// What it lies on makes no difference.
+/// The file system makes no difference.
 fn is_ext4(fs: Fs) -> Applies {
     if fs == Fs::Ext4 { Ok(()) } else { Err("once is enough") }
 }

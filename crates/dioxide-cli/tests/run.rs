@@ -1,4 +1,5 @@
-//! `dioxide run`: what it starts, with what, and what it says of programs into which nothing can be loaded.
+//! `dioxide run`: the started program, its environment, and the messages for programs that cannot
+//! load a library.
 
 mod common;
 
@@ -10,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// Nobody, where root has given up its rights.
+/// The user ID of `nobody`, for a process without root's rights.
 const NOBODY: u32 = 65534;
 
-/// A directory that everybody may look into, with a library that is none: it is only named.
+/// A directory that all users may read, with a fake library, which is never loaded.
 fn fresh_dir() -> TempDir {
     let dir = TempDir::new().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -21,7 +22,7 @@ fn fresh_dir() -> TempDir {
     dir
 }
 
-/// `dioxide run` with the directory's library, and what stands behind `--`.
+/// `dioxide run` with the directory's library, and the arguments after `--`.
 fn run_in(dir: &Path, options: &str, program: &[&str]) -> Command {
     let mut command = dioxide("run --library");
     command.arg(dir.join("library.so")).args(options.split_whitespace()).arg("--").args(program);
@@ -29,7 +30,7 @@ fn run_in(dir: &Path, options: &str, program: &[&str]) -> Command {
     command
 }
 
-/// The file compiled from C, by options of the compiler.
+/// The file compiled from C, with options of the compiler.
 fn compiled(dir: &Path, options: &[&str]) -> PathBuf {
     let (source, program) = (dir.join("program.c"), dir.join("program"));
     fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"it runs\"); return 7; }\n").unwrap();
@@ -38,7 +39,7 @@ fn compiled(dir: &Path, options: &[&str]) -> PathBuf {
     program
 }
 
-/// It ran as without, after one line.
+/// It ran without dioxide, after one line.
 fn expect_run_without(output: &Output, words: &str) {
     expect_code(output, 7);
     assert_eq!(stdout(output), "it runs\n");
@@ -118,7 +119,7 @@ fn a_program_that_may_not_be_read_runs() {
     let dir = fresh_dir();
     let program = compiled(dir.path(), &[]);
     fs::set_permissions(&program, fs::Permissions::from_mode(0o711)).unwrap();
-    // Where everybody may execute it.
+    // Executable by all users.
     let own = dir.path().join("dioxide");
     fs::copy(env!("CARGO_BIN_EXE_dioxide"), &own).unwrap();
     let mut command = Command::new(&own);

@@ -1,5 +1,5 @@
-//! Judges evidence that was recorded elsewhere: `judge FILE...`. A file is what the example `record` writes, or the JSON of
-//! `dioxide diagnose`.
+//! Judges evidence that was recorded elsewhere: `judge FILE...`. FILE is the output of the example
+//! `record`, or the JSON of `dioxide diagnose`.
 
 use dioxide_diagnose::evidence::Evidence;
 use dioxide_diagnose::judge::judge;

@@ -1,4 +1,4 @@
-//! Watches a program and writes what was seen as JSON: `record PID SECONDS`.
+//! Watches a program and writes the evidence as JSON: `record PID SECONDS`.
 
 use dioxide_diagnose::evidence::Subject;
 use dioxide_diagnose::watch::{Options, Watcher, Whom};

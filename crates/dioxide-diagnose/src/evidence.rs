@@ -1,66 +1,67 @@
-//! What was seen: values only, as recorded. Nothing here says what they mean.
+//! Evidence: recorded values only, without interpretation.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// All that a verdict may rest on.
+/// The input of a verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
-    /// Whom it is about.
+    /// The subject of the evidence.
     pub subject: Subject,
-    /// As `uname -r` says it.
+    /// The output of `uname -r`.
     pub kernel_release: String,
-    /// Online when it was recorded.
+    /// Processors online at the time of recording.
     pub cpus: usize,
-    /// For how long the threads were looked at, in nanoseconds.
+    /// Duration of the observation, in nanoseconds.
     pub watched_ns: u64,
-    /// How often each thread was looked at in that time.
+    /// How often each thread was sampled in that time.
     pub looks: u64,
-    /// The threads that were there, for at least one look.
+    /// Threads seen in at least one sample.
     pub threads: u64,
-    /// Where threads were seen, each place once, with how often.
+    /// The states in which threads were sampled, each once, with its count.
     pub sightings: Vec<Sighting>,
-    /// The files and devices that sightings, direct writes and counts speak of.
+    /// The files and devices that sightings, direct writes and counts refer to.
     pub files: Vec<SeenFile>,
-    /// Direct I/O as the kernel began it. None where tracing is not allowed or there is none.
+    /// Direct I/O as the kernel began it. None without tracing.
     pub direct: Option<Vec<DirectIo>>,
-    /// Waits for locks of the kernel, timed. None where tracing is not allowed.
+    /// Timed waits for locks of the kernel. None without tracing.
     pub locks: Option<Vec<LockWait>>,
-    /// Operations that io_uring handed to its workers, by opcode as the kernel names it. None where tracing is not allowed.
+    /// Operations that io_uring handed to its workers, by opcode as the kernel names it. None
+    /// without tracing.
     pub punts: Option<Vec<Punt>>,
     /// The devices below the files.
     pub devices: Vec<SeenDevice>,
-    /// How much work was done by how many threads. Empty for a program that is only watched.
+    /// Throughput by number of threads. Empty for a program that is only observed.
     pub curve: Vec<Step>,
-    /// The same work at the last step of the curve, done in other ways.
+    /// The same work at the last step of the curve, on other paths.
     pub others: Vec<OtherWay>,
-    /// What could not be seen, and why: "stacks: for root only".
+    /// Unavailable evidence, with the reason: "stacks: for root only".
     pub unseen: Vec<String>,
 }
 
-/// Whom evidence is about.
+/// The subject of evidence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
-    /// Work that was done to be looked at. The sightings are of the last step of the curve.
+    /// A workload of ours. The sightings are of the last step of the curve.
     Workload(Workload),
-    /// A program of somebody else's, with its children.
+    /// An existing program, with its children.
     Program {
-        /// The process that was named.
+        /// The given process.
         pid: u32,
         /// Its command line.
         command: String,
-        /// How many processes were seen, with its children.
+        /// Number of processes seen, children included.
         processes: u64,
     },
 }
 
-/// Work that was done to be looked at.
+/// The observed workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Workload {
-    /// What kind.
+    /// The kind of I/O.
     pub rw: Rw,
-    /// The directory or device that was named.
+    /// The given directory or device.
     pub place: String,
     /// Bytes of each operation.
     pub bs_bytes: u64,
@@ -76,9 +77,9 @@ pub struct Workload {
 pub enum Rw {
     /// Each write begins at the end of the file.
     Append,
-    /// Writes over blocks that are written already.
+    /// Writes over written blocks.
     Overwrite,
-    /// Writes into holes inside of the file.
+    /// Writes into holes inside the file.
     Hole,
     /// Each thread rewrites a region of its own, durably.
     Sync,
@@ -86,45 +87,51 @@ pub enum Rw {
     Mixed,
 }
 
-/// A place where threads were seen. Two sightings differ in at least one of the fields beside the counts.
+/// A state in which threads were sampled. Two sightings differ in at least one field other than the
+/// counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sighting {
-    /// Looks at which a thread was here, all threads together.
+    /// Number of samples in this state, over all threads.
     pub count: u64,
-    /// How many threads were here at least once.
+    /// Number of threads in this state at least once.
     pub threads: u64,
-    /// The thread's name, with numbers taken out: `fio`, `iou-wrk`.
+    /// The thread's name without numbers: `fio`, `iou-wrk`.
     pub task: String,
-    /// As the kernel writes it: `R` runs or could, `S` sleeps, `D` sleeps and does not hear signals.
+    /// The state as the kernel writes it: `R` running or runnable, `S` sleeping, `D` sleeping
+    /// uninterruptibly.
     pub state: char,
-    /// The system call that the thread was in. None if it was in none, or that cannot be seen.
+    /// The system call. None outside of one, or if it is not visible.
     pub call: Option<Call>,
-    /// The kernel function that it waited in, as `/proc/PID/task/TID/wchan` has it. None if it did not wait.
+    /// The kernel function in which the thread waited, from `/proc/PID/task/TID/wchan`. None if it
+    /// did not wait.
     pub channel: Option<String>,
-    /// The kernel's functions, innermost first, without offsets. Empty where that is for root only.
+    /// The kernel's functions, innermost first, without offsets. Empty where only root may read
+    /// them.
     pub stack: Vec<String>,
 }
 
-/// A system call that a thread was seen in.
+/// A sampled system call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Call {
     /// `pwrite64`, `fdatasync`, `futex`, ...; `syscall 500` if its number has no name here.
     pub name: String,
     /// Index into [`Evidence::files`].
     pub file: Option<usize>,
-    /// For a write whose place is known: whether it ended beyond the end that the file then had.
+    /// For a write at a known offset: whether it ended beyond the end of the file at that time.
     pub extends: Option<bool>,
-    /// For a read or write whose place is known: whether offset and length were multiples of the file system's block.
+    /// For a read or write at a known offset: whether offset and length were multiples of the file
+    /// system's block.
     pub is_aligned: Option<bool>,
-    /// The address of a futex, to tell a lock that many wait for from many that are waited for.
+    /// The address of a futex. It distinguishes a lock with many waiters from many locks.
     pub futex: Option<u64>,
-    /// For a futex: whether it is a lock by the way it is waited for: FUTEX_LOCK_PI, or FUTEX_WAIT and FUTEX_WAIT_BITSET for the
-    /// value 2, by which glibc and Rust's std mark a lock that others wait for. None where that cannot be seen.
+    /// Whether a futex is used as a lock, by its operation and value. True for FUTEX_LOCK_PI, and
+    /// for FUTEX_WAIT and FUTEX_WAIT_BITSET with the value 2. glibc and Rust's std mark a lock with
+    /// waiters by that value. None if not visible.
     pub is_lock: Option<bool>,
 }
 
 impl Call {
-    /// A call of which nothing else is known.
+    /// A call known only by its name.
     pub fn named(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -140,48 +147,48 @@ impl Call {
 /// A file or device that the threads had open.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SeenFile {
-    /// As `/proc/PID/fd` names it.
+    /// The path as in `/proc/PID/fd`.
     pub path: String,
-    /// `ext4`, `xfs`, ..., `device`, or None where it cannot be told.
+    /// `ext4`, `xfs`, ..., `device`; None if unknown.
     pub fs: Option<String>,
-    /// Major and minor number of the device that it lies on, or that it is.
+    /// Major and minor number of its device, or of the device that it is.
     pub device: (u32, u32),
-    /// The inode's number.
+    /// The inode number.
     pub inode: u64,
     /// Whether any descriptor of it has O_DIRECT.
     pub is_direct: bool,
-    /// Whether any descriptor of it has none: the page cache may be in the way.
+    /// Whether any descriptor of it lacks O_DIRECT, so that the page cache may be involved.
     pub is_buffered: bool,
     /// Whether any descriptor has O_DSYNC or O_SYNC.
     pub is_durable: bool,
-    /// Whether any descriptor has O_SYNC, which makes times durable as well.
+    /// Whether any descriptor has O_SYNC, which makes timestamps durable as well.
     #[serde(default)]
     pub is_sync: bool,
-    /// Bytes, at first and at last. None if it was gone.
+    /// Size in bytes, at the first and the last sample. None if the file was gone.
     pub size_bytes: Option<(u64, u64)>,
-    /// Bytes of allocated space, at first and at last.
+    /// Allocated bytes, at the first and the last sample.
     pub allocated_bytes: Option<(u64, u64)>,
 }
 
 impl SeenFile {
-    /// Whether it is a device, and no file on one.
+    /// Whether it is a device, not a file on one.
     pub fn is_device(&self) -> bool {
         self.fs.as_deref() == Some("device")
     }
 }
 
-/// Direct reads or writes of one file, of one kind, as the tracepoint `iomap_dio_rw_begin` saw them.
+/// Direct reads or writes of one file and kind, from the tracepoint `iomap_dio_rw_begin`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DirectIo {
     /// Index into [`Evidence::files`].
     pub file: Option<usize>,
-    /// How many.
+    /// Number of operations.
     pub count: u64,
-    /// How many bytes they asked for.
+    /// Bytes requested.
     pub bytes: u64,
-    /// Whether they wrote.
+    /// Whether they are writes.
     pub is_write: bool,
-    /// Whether they ended beyond the end of the file, as it was when they began.
+    /// Whether they ended beyond the end of the file at their begin.
     pub extends: bool,
     /// Whether they began beyond the end of the file.
     pub begins_beyond: bool,
@@ -191,18 +198,19 @@ pub struct DirectIo {
     pub is_aligned: bool,
 }
 
-/// Waits for one kind of lock from one place of the kernel, as `contention_begin` and `contention_end` saw them.
+/// Waits for one kind of lock from one stack of the kernel, from the tracepoints `contention_begin`
+/// and `contention_end`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LockWait {
-    /// How many waits.
+    /// Number of waits.
     pub count: u64,
-    /// How long all of them took.
+    /// Total wait time, in nanoseconds.
     pub wait_ns: u64,
-    /// The longest.
+    /// The longest wait, in nanoseconds.
     pub wait_max_ns: u64,
-    /// Of which kind, as the kernel names the flags: `READ`, `WRITE`, `MUTEX`, `SPIN`, ...
+    /// The kind of lock, as the kernel names the flags: `READ`, `WRITE`, `MUTEX`, `SPIN`, ...
     pub kind: String,
-    /// How many locks of this kind were waited for from here.
+    /// Number of different locks of this kind, from this stack.
     pub locks: u64,
     /// The kernel's functions, innermost first, without offsets.
     pub stack: Vec<String>,
@@ -213,32 +221,32 @@ pub struct LockWait {
 pub struct Punt {
     /// `WRITE`, `FSYNC`, ...
     pub opcode: String,
-    /// Whether those on one file wait for each other.
+    /// Whether operations on one file run one after the other.
     pub is_hashed: bool,
-    /// How many.
+    /// Number of operations.
     pub count: u64,
 }
 
-/// A device below the files, by its counts in /sys.
+/// A device below the files, with its counters from /sys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SeenDevice {
     /// `loop0`, `nvme0n1`.
     pub name: String,
     /// Major and minor number.
     pub number: (u32, u32),
-    /// Whether it says that it has a volatile cache, which flushes are for.
+    /// Whether it reports a volatile cache, for which flushes exist.
     pub has_volatile_cache: Option<bool>,
-    /// Whether it takes writes that pass its cache.
+    /// Whether it supports FUA writes, which bypass its cache.
     pub has_fua: Option<bool>,
-    /// Reads that it completed meanwhile, whoever asked for them.
+    /// Reads completed during the observation, by all processes.
     pub reads: u64,
-    /// Writes.
+    /// Writes completed.
     pub writes: u64,
-    /// Flushes.
+    /// Flushes completed.
     pub flushes: Option<u64>,
-    /// The time in which it had something to do.
+    /// The time with at least one request in flight, in nanoseconds.
     pub busy_ns: u64,
-    /// The time of all requests together, divided by `watched_ns`: the mean number that it had.
+    /// The mean number of requests in flight.
     pub inflight: f64,
 }
 
@@ -247,17 +255,17 @@ pub struct SeenDevice {
 pub struct Step {
     /// Threads.
     pub numjobs: usize,
-    /// Operations a second, one figure for each round.
+    /// Operations per second, one value per round.
     pub iops: Vec<f64>,
 }
 
-/// The same work in another way.
+/// The same work on another path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OtherWay {
-    /// As `bench` names it: `preallocated`, `dioxide`.
+    /// The name in `bench`: `preallocated`, `dioxide`.
     pub path: String,
     /// Threads.
     pub numjobs: usize,
-    /// Operations a second, one figure for each round.
+    /// Operations per second, one value per round.
     pub iops: Vec<f64>,
 }

@@ -1,4 +1,4 @@
-//! What follows from evidence: walls, each with what speaks for it and what to do.
+//! Conclusions from evidence: bottlenecks, each with its evidence and advice.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 /// One verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// Which wall.
+    /// The bottleneck.
     pub wall: Wall,
-    /// The part of the time spent in I/O that it accounts for, from 0 to 1.
+    /// The share of I/O time that it accounts for, from 0 to 1.
     pub share: f64,
-    /// The file that it is about, as its path. None if it is about several, or a device.
+    /// The path of the file. None for several files, or a device.
     pub file: Option<String>,
-    /// The verdict, in a sentence or two: how much, where, why.
+    /// The verdict in one or two sentences: how much, where, why.
     pub verdict: String,
-    /// What was seen that speaks for it, a line each.
+    /// The evidence for it, one line each.
     pub evidence: Vec<String>,
-    /// What to do, a line each.
+    /// Advice, one line each.
     pub advice: Vec<String>,
 }
 
-/// What direct I/O waits for when it does not scale.
+/// The objects for which direct I/O waits when it does not scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Wall {
@@ -28,27 +28,28 @@ pub enum Wall {
     ExtendingWrites,
     /// The lock of the inode, held for writes into holes.
     Holes,
-    /// The lock of the inode, held for writes that are no whole blocks.
+    /// The lock of the inode, held for unaligned writes.
     UnalignedWrites,
     /// The lock of the inode, held for writes through the page cache.
     BufferedWrites,
-    /// The lock of the inode, held for something else: reads against writes, allocation, truncation.
+    /// The lock of the inode, held for something else: reads against writes, allocation,
+    /// truncation.
     FileLock,
     /// Flushes of the device's cache.
     Flush,
-    /// The commit of the file system's journal or log, or room in it.
+    /// The commit of the file system's journal or log, or space in it.
     JournalCommit,
     /// Operations that io_uring hands to its workers, which wait in place of the program.
     RingWorkers,
-    /// A lock of the program itself, held while somebody flushes or writes.
+    /// A lock of the program itself, held during a flush or write.
     ProgramLock,
-    /// The device itself: it has as much to do as it can. No wall.
+    /// The device itself is saturated. Not a software bottleneck.
     Device,
-    /// Processors: the threads run, or could. No wall.
+    /// Processors: the threads are running or runnable. Not a software bottleneck.
     Processor,
     /// Nothing serialises.
     Nothing,
-    /// Waits that are not known here.
+    /// Waits in unrecognised functions.
     Unknown,
 }
 

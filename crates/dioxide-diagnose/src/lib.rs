@@ -1,8 +1,8 @@
-//! Why direct I/O does not scale: what is seen of a program's threads, and what follows from it.
+//! Shows why direct I/O does not scale: samples a program's threads, and judges the samples.
 //!
-//! Seeing and judging are apart. [`evidence`] is what was seen, and nothing in it is an opinion; it can be written down, and
-//! read again on another machine; [`watch`] gathers it. [`finding`] is what follows: [`judge`] says which walls there are,
-//! [`waits`] where the time goes, [`usl`] how it scales.
+//! Sampling and judging are separate. [`watch`] gathers [`evidence`], which can be saved, and read
+//! again on another machine. [`judge`] derives each [`finding`] from it, [`waits`] the wait table,
+//! [`usl`] the scaling.
 
 pub mod channels;
 pub mod evidence;
@@ -14,13 +14,13 @@ pub mod waits;
 pub mod watch;
 pub mod words;
 
-/// What reads text from outside, for fuzzing.
+/// The parsers of untrusted text, for fuzzing.
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing {
     use crate::watch;
 
-    /// What `/proc` and tracefs say of a thread. The names in it come from programs.
+    /// The text of `/proc` and tracefs about a thread. It contains names chosen by programs.
     pub fn kernel_text(text: &[u8]) {
         watch::parse(text);
     }

@@ -1,23 +1,25 @@
-//! The wait table: what the threads were seen waiting for, and how much of the time spent in I/O that is.
+//! The wait table: the objects of the threads' waits, each with its share of I/O time.
 //!
 //! # Time in I/O
 //!
-//! Shares are of the time that threads spend in I/O, which is not the time of all threads: a server's threads sleep in
-//! `epoll_wait` most of the time, and a thousand of them must neither hide that the one which logs waits for a lock, nor make a
-//! wall out of it. A sighting is time in I/O
+//! Shares are of the time that threads spend in I/O, not of the time of all threads. A server's
+//! threads sleep in `epoll_wait` most of the time. A thousand of them must not hide the one that
+//! logs and waits for a lock. Nor must they look like a bottleneck. A sample is in I/O
 //!
-//! - if the thread waited in a function of a file system, of the page cache or of the block layer. That includes the workers of
-//!   io_uring, which are in no system call of their own;
-//! - if it was in a call that reads, writes, syncs or shapes a file, and waited in a function that is not known, or did not
-//!   wait: then it ran, or could have, and that is processor time in I/O. It is counted as far as the call could be seen, which
-//!   for a thread that runs is seldom;
-//! - if it waited for a lock of the program that is held over I/O ([`Kind::ProgramLock`]): see [`Futexes`].
+//! - if the thread waited in a function of a file system, of the page cache or of the block layer.
+//!   That includes the workers of io_uring, which have no system call of their own;
+//! - if it was in a call that reads, writes, syncs or resizes a file, and did not wait in a known
+//!   function. It was then running or runnable, which is processor time in I/O. The call of a
+//!   running thread is seldom visible;
+//! - if it waited for a lock of the program that is held during I/O ([`Kind::ProgramLock`]): see
+//!   [`Futexes`].
+//! - if it waited for completions (`io_uring_enter`, `io_getevents`) and the device has requests in
+//!   flight for it. There must be at least one per such thread, in addition to those of blocked
+//!   threads. Otherwise workers do the work, and are sampled themselves, or it is not I/O. Counting
+//!   the ring would only dilute their waits.
 //!
-//! - if it waited for completions (`io_uring_enter`, `io_getevents`) and the device has requests in flight for it: at least one
-//!   for each thread that waits so, beside those that other threads wait for themselves. Else the work is done by workers, which
-//!   are seen themselves, or it is no I/O, and a ring that waits would only dilute their waits.
-//!
-//! Threads that sleep or wait for the network, for work, or for a condition of the program are not in I/O.
+//! Threads that sleep or wait for the network, for work, or for a condition of the program are not
+//! in I/O.
 
 use crate::channels::{self, Does, Kind, Surroundings};
 use crate::evidence::{Call, Evidence, SeenDevice, SeenFile, Sighting};
@@ -28,25 +30,25 @@ use std::collections::BTreeMap;
 /// A row of the wait table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Wait {
-    /// What was waited for.
+    /// The object of the wait.
     pub kind: Kind,
-    /// The kernel function that was waited in. None if the threads did not wait, or it could not be seen.
+    /// The innermost kernel function. None if the threads did not wait, or it was not visible.
     pub function: Option<String>,
-    /// The system call. None if there was none, or it could not be seen.
+    /// The system call. None if there was none, or it was not visible.
     pub call: Option<String>,
-    /// The threads' name, with numbers taken out.
+    /// The threads' name without numbers.
     pub task: String,
     /// The path of the file.
     pub file: Option<String>,
-    /// The part of the time in I/O, from 0 to 1. None for what is no I/O.
+    /// The share of I/O time, from 0 to 1. None outside I/O.
     pub share: Option<f64>,
-    /// The mean number of threads that were here.
+    /// The mean number of threads in this state.
     pub threads: f64,
-    /// Looks at which a thread was here, all threads together.
+    /// Number of samples in this state, over all threads.
     pub samples: u64,
 }
 
-/// What threads were seen waiting for: time in I/O first, by its share, then the rest by the number of threads.
+/// The rows of the table: time in I/O first, by its share, then the rest by the number of threads.
 pub fn table(evidence: &Evidence) -> Vec<Wait> {
     let seen = seen(evidence);
     let in_io = total(seen.iter().filter(|seen| seen.is_io));
@@ -75,7 +77,7 @@ pub fn table(evidence: &Evidence) -> Vec<Wait> {
     table
 }
 
-/// A sighting, and what it is.
+/// A sighting with its classification.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen<'a> {
     pub sighting: &'a Sighting,
@@ -85,7 +87,7 @@ pub(crate) struct Seen<'a> {
     pub is_io: bool,
 }
 
-/// The sightings, sorted by what they are.
+/// The classified sightings.
 pub(crate) fn seen(evidence: &Evidence) -> Vec<Seen<'_>> {
     let futexes = Futexes::of(evidence);
     let mut seen: Vec<_> =
@@ -106,23 +108,23 @@ fn device_works_for_rings(seen: &[Seen<'_>], evidence: &Evidence) -> bool {
     rings > 0.0 && in_flight - threads(&[Device, Flush, JournalCommit, PageCache]) >= rings
 }
 
-/// Sightings, all together.
+/// The total of samples.
 pub(crate) fn total<'a>(seen: impl Iterator<Item = &'a Seen<'a>>) -> u64 {
     seen.fold(0, |sum, seen| sum.saturating_add(seen.sighting.count))
 }
 
-/// `count` of `whole`, from 0 to 1.
+/// `count` as a share of `whole`, from 0 to 1.
 pub(crate) fn part(count: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { (count as f64 / whole as f64).min(1.0) }
 }
 
-/// The mean number of threads that so many sightings are.
+/// The mean number of threads from a number of samples.
 pub(crate) fn per_look(count: u64, evidence: &Evidence) -> f64 {
     if evidence.looks == 0 { 0.0 } else { count as f64 / evidence.looks as f64 }
 }
 
-/// The device with most requests in flight: one of those that files of the threads lie on, where these are known. Others may lie
-/// below them, count the same requests, and work for other programs.
+/// The device with most requests in flight among those of the threads' files, where these are
+/// known. Other devices may be below them, count the same requests, or work for other programs.
 pub(crate) fn busiest<'a>(seen: &[Seen<'_>], evidence: &'a Evidence) -> Option<&'a SeenDevice> {
     let devices = || evidence.devices.iter().filter(|device| device.inflight.is_finite());
     let is_its = |device: &&SeenDevice| {
@@ -151,40 +153,42 @@ fn sort<'a>(sighting: &'a Sighting, evidence: &'a Evidence, futexes: &Futexes) -
     Seen { sighting, kind, function: waited_in.map(|(function, _)| function), file, is_io }
 }
 
-/// Whether a call does I/O with a file, and not with a pipe or a socket.
+/// Whether a call does I/O on a file, not on a pipe or a socket.
 fn is_of_file(call: &Call) -> bool {
     channels::does(&call.name).is_some() && (call.file.is_some() || channels::is_for_files(&call.name))
 }
 
-/// The futexes that are locks held over I/O.
+/// The futexes that are locks held during I/O.
 ///
-/// A thread that waits for a lock and one that waits for work look the same: both sleep in `futex`. A futex is a lock held
-/// over I/O if
+/// A thread that waits for a lock and one that waits for work look the same: both sleep in `futex`.
+/// A futex is a lock held during I/O if
 ///
-/// - two threads or more waited for this one. The followers of a leader sleep on a futex each, and those of a group commit on
-///   a semaphore each: that is no lock, they have nothing to do meanwhile;
-/// - it is waited for as locks are ([`Call::is_lock`]), or that cannot be seen;
-/// - threads of the same name write or sync, hardly ever more than one at a time, as it is when a lock lets only one do so;
-/// - and many of them do, in turn. A pool of workers with one thread beside it that logs is no lock.
+/// - two threads or more waited for this one. The followers of a leader sleep on a futex each, and
+///   those of a group commit on a semaphore each. They are idle, not blocked by a lock;
+/// - its waits look like those of a lock ([`Call::is_lock`]), or that is not visible;
+/// - threads of the same name write or sync, hardly ever more than one at a time, as a lock
+///   enforces;
+/// - and many of them do, in turn. A pool of workers with one thread beside it that logs is no
+///   lock.
 #[derive(Debug)]
 struct Futexes {
     held_over_io: Vec<u64>,
 }
 
-/// More threads than this write or sync at a time, on average: nothing lets in only one of them.
+/// With more threads that write or sync than this on average, nothing excludes them.
 const WRITERS_MAX: f64 = 1.5;
 
-/// Fewer wait, on average: it is no crowd.
+/// With fewer waiters than this on average, there is no contention.
 const WAITERS_MIN: f64 = 0.5;
 
-/// So much of the time somebody must write or sync, for the lock to be held over that.
+/// The minimum share of time in which a thread writes or syncs under the lock.
 const HELD_MIN: f64 = 0.3;
 
 /// The threads that wait for a futex.
 #[derive(Debug, Default)]
 struct Waiters<'a> {
     count: u64,
-    /// The most that any one sighting had: a thread may be in several of them.
+    /// The maximum over the sightings, because a thread may be in several.
     threads: u64,
     is_lock: Option<bool>,
     task: &'a str,
@@ -222,7 +226,8 @@ impl Futexes {
     }
 }
 
-/// How often threads of a name were seen in calls that write or sync files, and how many of them.
+/// How often threads with a name were sampled in calls that write or sync files, and how many such
+/// threads there were.
 fn writers(evidence: &Evidence, task: &str) -> (u64, u64) {
     let writes = |call: &Call| {
         is_of_file(call) && matches!(channels::does(&call.name), Some(Does::Writes | Does::Syncs))

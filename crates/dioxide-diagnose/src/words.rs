@@ -54,7 +54,7 @@ pub fn nanoseconds(count: f64) -> String {
     }
 }
 
-/// `a`, `a and b`, `a, b and c`: the first few, and how many more there are.
+/// `a`, `a and b`, `a, b and c`: the first few names, and the number of further ones.
 pub fn list(names: &[String]) -> String {
     const NAMES_MAX: usize = 3;
     match names {
@@ -67,7 +67,7 @@ pub fn list(names: &[String]) -> String {
     }
 }
 
-/// The middle value, or the mean of the two in the middle. None without one that is a number.
+/// The median; the mean of the middle two for an even count. None without finite values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut values: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
     values.sort_by(f64::total_cmp);

@@ -1,5 +1,6 @@
-//! What was seen of programs on real file systems and devices, judged again. The recordings were made with `examples/record.rs`; their
-//! names are FILE SYSTEM-WORKLOAD, with `-unprivileged` where the watcher was not root.
+//! Judges recordings of programs on real file systems and devices. The recordings were made with
+//! `examples/record.rs`. Their names are FILE SYSTEM-WORKLOAD, with `-unprivileged` if the watcher
+//! was not root.
 
 use dioxide_diagnose::evidence::{Evidence, Subject};
 use dioxide_diagnose::finding::Wall;
@@ -7,24 +8,25 @@ use dioxide_diagnose::judge::judge;
 use std::fs;
 use std::path::Path;
 
-/// The walls that may come first, by the beginning of the recording's name. The first beginning that fits holds.
+/// The walls that may come first, by prefix of the recording's name. The first matching prefix
+/// applies.
 const EXPECTED: &[(&str, &[Wall])] = &[
-    // Durable writes on btrfs wait for the log tree, and for the lock that syncs take, in near equal parts; which of them comes
-    // first is chance.
+    // Durable writes on btrfs wait for the log tree and for the lock of syncs, in near equal parts.
+    // Chance decides which comes first.
     ("btrfs-append-durable", &[Wall::JournalCommit, Wall::FileLock, Wall::ExtendingWrites]),
     ("btrfs-durable", &[Wall::JournalCommit, Wall::FileLock]),
     // Most of it is processor time.
     ("btrfs-append-uring", &[Wall::Nothing]),
     ("btrfs-hole", &[Wall::Nothing]),
-    // They go through the cache, which is seen with stacks, or with the alignment of calls.
+    // They go through the cache. Stacks show that, or the alignment of calls.
     ("btrfs-unaligned", &[Wall::BufferedWrites, Wall::UnalignedWrites, Wall::FileLock]),
     ("device-durable", &[Wall::Flush]),
-    // A device is written through the cache without a lock: what is left is processor time.
+    // Writes to a device through the cache take no lock; only processor time remains.
     ("device-buffered", &[Wall::Nothing]),
     ("xfs-hole", &[Wall::FileLock]),
 ];
 
-/// The same by the beginning of the workload, for any file system.
+/// By prefix of the workload, for any file system.
 const EXPECTED_ANYWHERE: &[(&str, &[Wall])] = &[
     ("append", &[Wall::ExtendingWrites]),
     ("buffered", &[Wall::BufferedWrites]),
@@ -63,7 +65,7 @@ fn recordings() -> Vec<(String, Evidence)> {
     recordings
 }
 
-/// What is wrong with the verdict, if anything is.
+/// An error in the verdict, if any.
 fn complaint(name: &str, how: &str, evidence: &Evidence) -> Option<String> {
     let (first, expected) = (&judge(evidence)[0], expected(name));
     let complaint = || format!("{name}, {how}: none of {expected:?}: {:?}: {}", first.wall, first.verdict);
@@ -74,7 +76,7 @@ fn assert_none(complaints: &[String]) {
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 
-/// As somebody sees it who is not root.
+/// The evidence without root's part.
 fn without_what_is_for_root(mut evidence: Evidence) -> Evidence {
     evidence.direct = None;
     evidence.locks = None;

@@ -1,4 +1,4 @@
-//! Watching: this process's own threads, other programs, as root and without.
+//! Watches this process's own threads and other programs, with and without root.
 
 use dioxide_diagnose::evidence::{Evidence, Sighting, Subject};
 use dioxide_diagnose::watch::{Error, Options, Watcher, Whom};
@@ -53,7 +53,7 @@ fn state(pid: u32, tid: u32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Whether as many threads of this process whose name begins so sleep.
+/// Whether this number of threads with this name prefix sleep.
 fn sleepers(prefix: &str) -> usize {
     let tids = fs::read_dir("/proc/self/task")
         .unwrap()
@@ -185,7 +185,7 @@ fn children_are_watched_as_they_come_and_go() {
     let mut shell = Program::new(Command::new("sh").args(["-c", script]));
     let watcher = Watcher::start(Whom::Program { pid: shell.pid() }, Options::default()).unwrap();
     assert!(!watcher.is_over());
-    // Until it is reaped it is a zombie, which is over as well.
+    // A zombie until it is reaped, which is over as well.
     wait_until("it is over", || watcher.is_over());
     shell.0.wait().unwrap();
     let evidence = watcher.stop(program(shell.pid()));
@@ -208,7 +208,7 @@ fn who_is_not_there_is_no_program() {
 
 #[test]
 fn a_thread_of_the_kernel_is_no_program() {
-    // In a namespace of processes it may be somebody else's.
+    // In a PID namespace process 2 may not be a kernel thread.
     if !fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd") {
         return;
     }
@@ -216,7 +216,7 @@ fn a_thread_of_the_kernel_is_no_program() {
     assert!(matches!(error, Error::KernelThread { pid: 2 }), "{error}");
 }
 
-/// In a thread that has no rights, if this process has them.
+/// In a thread without rights, if this process has them.
 fn without_rights<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let drop_rights_and_work = || {
         if geteuid().is_root() {
@@ -267,7 +267,7 @@ fn programs_of_others_are_refused() {
     assert!(error.to_string().contains("do it as root"), "{error}");
 }
 
-/// The instances of tracefs that this process has made.
+/// The tracefs instances that this process has made.
 fn instances() -> usize {
     let prefix = format!("dioxide-{}-", std::process::id());
     let names = fs::read_dir("/sys/kernel/tracing/instances").into_iter().flatten().flatten();
@@ -279,7 +279,7 @@ fn nothing_is_left_in_tracefs() {
     if !geteuid().is_root() || !Path::new("/sys/kernel/tracing/instances").is_dir() {
         return;
     }
-    // Of a process that cannot be there.
+    // Of a PID that cannot exist.
     let stale = Path::new("/sys/kernel/tracing/instances").join(format!("dioxide-{}-0", u32::MAX));
     fs::create_dir(&stale).unwrap();
     let sleep = Program::new(Command::new("sleep").arg("60"));

@@ -1,5 +1,5 @@
-//! Many recordings with many cuts each, by several threads. The controls come first: a rig that loses nothing where
-//! it must proves nothing.
+//! Runs many recordings with many power cuts each, on several threads. The controls come first: a
+//! rig that loses nothing where it must proves nothing.
 
 use crate::check::Loss;
 use crate::recording::{Cut, Flushes, Plan, Recording};
@@ -12,44 +12,44 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Every so many cuts, and after the last, the file system is checked as well.
+/// The file system is checked after this many power cuts, and after the last one.
 const FSCK_EVERY: usize = 25;
 
-/// How many cuts each control gets on each file system.
+/// Power cuts of each control on each file system.
 pub const CONTROL_CUTS: u64 = 20;
 
-/// How many findings are kept in detail for each file system and workload.
+/// Findings kept in detail for each file system and workload.
 const FINDINGS_MAX: u64 = 3;
 
-/// What is to be done.
+/// The parameters of a campaign.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// On which file systems.
+    /// The file systems to test.
     pub file_systems: Vec<Fs>,
-    /// How many cuts in all, the controls not counted.
+    /// Power cuts in all, without those of the controls.
     pub cuts: u64,
-    /// How many of them for each recording.
+    /// Power cuts of each recording.
     pub cuts_of_a_recording: u64,
-    /// Of everything.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// How many recordings are made and cut at a time.
+    /// Recordings made and replayed concurrently.
     pub jobs: usize,
     /// As in [`Plan`].
     pub records: u64,
     /// As in [`Plan`].
     pub delay_max: Duration,
-    /// Where recordings with losses are saved; nowhere if not given.
+    /// Directory for recordings with losses; `None` saves none.
     pub save_dir: Option<PathBuf>,
 }
 
-/// One recording and how many cuts it gets.
+/// One recording and its number of power cuts.
 #[derive(Clone, Copy)]
 struct Task {
     plan: Plan,
     cuts: u64,
 }
 
-/// What became of all cuts of one workload on one file system.
+/// The results of one workload on one file system.
 #[derive(Clone)]
 pub struct Tally {
     /// The file system.
@@ -58,17 +58,17 @@ pub struct Tally {
     pub workload: &'static Workload,
     /// How the disk treated its flushes.
     pub flushes_were: Flushes,
-    /// How many recordings there were.
+    /// Number of recordings.
     pub recordings: u64,
-    /// How many cuts.
+    /// Number of power cuts.
     pub cuts: u64,
-    /// How many durable records were looked for, in all cuts together.
+    /// Durable records looked for, over all power cuts.
     pub records: u64,
-    /// How many flushes the disk was asked for while it recorded.
+    /// Flushes that the disk received while it recorded.
     pub flushes: u64,
-    /// How often the file system was checked.
+    /// Checks of the file system.
     pub fscks: u64,
-    /// How many cuts lost something, or left something that must not be.
+    /// Power cuts after which something was lost, or something forbidden was found.
     pub lossy: u64,
 }
 
@@ -83,47 +83,47 @@ impl Tally {
         (self.fs, self.workload.name, self.flushes_were) == (plan.fs, plan.workload.name, plan.flushes)
     }
 
-    /// Whether it is a control: one that must lose.
+    /// Whether it is a control, which must lose.
     pub fn is_control(&self) -> bool {
         !self.workload.is_honest || self.flushes_were == Flushes::Ignored
     }
 
-    /// Whether what was lost is what must be.
+    /// Whether it lost something exactly if it is a control.
     pub fn is_as_it_should_be(&self) -> bool {
         self.cuts == 0 || self.is_control() == (self.lossy > 0)
     }
 }
 
-/// A cut that lost something.
+/// A power cut that lost something.
 #[derive(Debug)]
 pub struct Finding {
-    /// On which file system.
+    /// The file system.
     pub fs: Fs,
     /// The workload's name.
     pub workload: &'static str,
     /// The recording's seed.
     pub seed: u64,
-    /// When.
+    /// The power cut.
     pub cut: Cut,
-    /// What.
+    /// The losses found.
     pub losses: Vec<Loss>,
     /// The recording, if it was saved.
     pub log: Option<PathBuf>,
 }
 
-/// What came of a campaign.
+/// The results of a campaign.
 #[derive(Default)]
 pub struct Results {
-    /// For each workload on each file system.
+    /// One for each workload on each file system.
     pub tallies: Vec<Tally>,
-    /// The first of each of them that is no control.
+    /// The first findings of each workload on each file system, without controls.
     pub findings: Vec<Finding>,
-    /// What failed in the rig; it ends the campaign.
+    /// An error of the rig, which ended the campaign.
     pub failure: Option<io::Error>,
 }
 
 impl Results {
-    /// Whether nothing was lost but by the controls, and nothing failed.
+    /// Whether only the controls lost data, and nothing failed.
     pub fn are_good(&self) -> bool {
         self.failure.is_none() && self.tallies.iter().all(Tally::is_as_it_should_be)
     }
@@ -138,12 +138,12 @@ impl Results {
     }
 }
 
-/// How many cuts [`run`] makes, controls included.
+/// The number of power cuts that [`run`] makes, controls included.
 pub fn total(settings: &Settings) -> u64 {
     tasks(settings).iter().map(|task| task.cuts).sum()
 }
 
-/// Runs it, until `stop` is set, and calls `advance` after each cut.
+/// Runs the campaign until `stop` is set. Calls `advance` after each power cut.
 pub fn run(settings: &Settings, stop: &AtomicBool, advance: impl Fn() + Sync) -> Results {
     let (tasks, next) = (tasks(settings), AtomicUsize::new(0));
     let results = Mutex::new(Results::default());
@@ -151,7 +151,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, advance: impl Fn() + Sync) ->
         while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed))
             && !stop.load(Ordering::Relaxed)
         {
-            // The signal that stops this also ends the children.
+            // The signal that sets `stop` also ends the children.
             if let Err(e) = perform(task, settings, stop, &results, &advance)
                 && !stop.load(Ordering::Relaxed)
             {

@@ -1,4 +1,5 @@
-//! What is found after a cut: opens a file as its owner would, and holds every sector of it against its history.
+//! Checks a file after a power cut: opens it as its owner would, and compares every sector with its
+//! history.
 
 mod frames;
 
@@ -17,14 +18,14 @@ use std::path::{Path, PathBuf};
 /// A broken promise, in words.
 pub type Loss = String;
 
-/// How much is told of one file: what goes wrong once mostly goes wrong often.
+/// Losses reported per file: a fault that occurs once mostly occurs often.
 const LOSSES_MAX: usize = 5;
 
 /// Recovers file `number` of a workload in `dir`, checks it, and leaves it closed.
 ///
 /// # Errors
 ///
-/// What went wrong with the checking itself. A file that cannot be opened is a loss.
+/// An error of the check itself. A file that cannot be opened is a loss.
 pub fn check(dir: &Path, number: u64, history: &History) -> io::Result<Vec<Loss>> {
     let Some(path) = find(dir, number)? else {
         let lost = history.kept() > 0;
@@ -57,7 +58,7 @@ impl Losses {
     }
 }
 
-/// The file under the name of whichever life it has reached.
+/// The file under the name of its current life.
 fn find(dir: &Path, number: u64) -> io::Result<Option<PathBuf>> {
     let life_0 = path_of(dir, number, 0);
     let stem = life_0.file_stem();
@@ -65,7 +66,7 @@ fn find(dir: &Path, number: u64) -> io::Result<Option<PathBuf>> {
     Ok(paths.into_iter().find(|path| path.file_stem() == stem))
 }
 
-/// Opens, checks and closes the file. Returns where it ends.
+/// Opens, checks and closes the file. Returns its end in bytes.
 fn recover(path: &Path, history: &History, losses: &mut Losses) -> dioxide::Result<u64> {
     let file = OpenOptions::new().write(true).open(path)?;
     let (found_end, end_of_records) = look(&read(&file)?, file.alignment().append, history, losses);
@@ -77,7 +78,7 @@ fn recover(path: &Path, history: &History, losses: &mut Losses) -> dioxide::Resu
     losses.add_unless(undecided.is_some() || within(end), || {
         format!("ends at {end}, not between {floor} and {ceiling}; {:?}", file.recovery())
     });
-    // A log of frames goes on behind the last whole one.
+    // A log of frames continues after its last whole frame.
     if undecided.is_some() || history.is_framed {
         end = end_of_records;
         losses.add_unless(within(end), || {
@@ -95,13 +96,14 @@ fn recover(path: &Path, history: &History, losses: &mut Losses) -> dioxide::Resu
     Ok(end)
 }
 
-/// Whether records that end at `end` fit a file that ends between these two. With padded blocks it ends behind the padding of
-/// the last one.
+/// Whether records that end at `end` fit a file that ends between `floor` and `ceiling`. With
+/// padded blocks the file ends after the padding of the last record.
 fn lies_between(end: u64, block: u64, floor: u64, ceiling: u64) -> bool {
     floor <= end.next_multiple_of(block) && end <= ceiling
 }
 
-/// Looks at all bytes of a file of such blocks. Returns how many they are, and where the records end.
+/// Checks all bytes of a file with blocks of this size. Returns the number of bytes and the end of
+/// the records.
 fn look(bytes: &[u8], block: u64, history: &History, losses: &mut Losses) -> (u64, u64) {
     let end_of_records = if history.is_framed {
         frames::look(bytes, block, history, losses)
@@ -121,7 +123,7 @@ fn read(file: &File) -> dioxide::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A file at rest is as any other program would leave it.
+/// Any other program sees a closed file as it is.
 fn check_closed(path: &Path, end: u64, losses: &mut Losses) -> io::Result<()> {
     let size = fs::metadata(path)?.len();
     losses.add_unless(size == end, || format!("closed at {end}, it has {size} bytes"));
@@ -130,13 +132,14 @@ fn check_closed(path: &Path, end: u64, losses: &mut Losses) -> io::Result<()> {
     Ok(())
 }
 
-/// What its sectors say.
+/// The stamps of the sectors.
 struct Content {
     stamps: Vec<Option<Stamp>>,
 }
 
 impl Content {
-    /// Each sector must be of a record that may be there, at one place, or empty where it may be.
+    /// Each sector must belong to a record that may be there, at one offset, or be empty where that
+    /// is allowed.
     fn of(bytes: &[u8], history: &History, losses: &mut Losses) -> Content {
         let mut places = HashMap::new();
         let mut check = |(sector, at): (&[u8], u64)| {
@@ -168,7 +171,7 @@ impl Content {
         }
     }
 
-    /// Where the records of the current life end that begin at 0 and have no gap.
+    /// The end of the gapless records of the current life, from offset 0.
     fn end_of_records(&self, history: &History) -> u64 {
         let is_of_this_life = |stamp: &Option<Stamp>| {
             let record = stamp.and_then(|stamp| history.records.get(&name_of(stamp)));
@@ -234,7 +237,7 @@ mod tests {
         sector
     }
 
-    /// What is said of a file whose one record of two sectors is durable at 512, behind a gap that is meant.
+    /// The losses of a file with one record of two sectors, durable at 512, after an intended gap.
     fn losses(sectors: &[[u8; SECTOR]]) -> Vec<Loss> {
         let history = History::of([Act::WriteAt(NAME, 1024, 512), Act::Durable(NAME, 512)]);
         let mut losses = Losses::default();

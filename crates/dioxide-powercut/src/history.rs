@@ -1,59 +1,60 @@
-//! What a workload had done to a file by the time of a cut, and so what must, may and must not be found in it.
+//! The history of a file up to a power cut: the records that must, may and must not be found in it.
 
 use crate::BLOCK;
 use crate::mark::{Act, Name};
 use std::collections::HashMap;
 
-/// One of the records.
+/// The history of one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Its length in bytes.
     pub bytes: u64,
-    /// Where it must lie, if that is known. Of frames it is, if they are ever acknowledged.
+    /// Its offset in bytes, if known. The offset of a frame is known if the frame is ever
+    /// acknowledged.
     pub offset: Option<u64>,
-    /// How sure it is.
+    /// Whether it must survive.
     pub fate: Fate,
-    /// In which life of the file it was written.
+    /// The life of the file in which it was written.
     pub life: u64,
 }
 
-/// Whether a record is there after the cut.
+/// Whether a record survives the power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It was durable.
     Kept,
-    /// It was being written, or cut off, or written over.
+    /// It was being written, truncated or overwritten.
     Open,
-    /// It had been cut off.
+    /// It had been truncated away.
     Gone,
 }
 
-/// What is known of one file.
+/// The history of one file.
 #[derive(Debug, Default)]
 pub struct History {
     /// All records that were begun.
     pub records: HashMap<Name, Written>,
-    /// Below this, there is no end.
+    /// Lower bound of the end of the file, in bytes.
     pub floor: u64,
-    /// Above this, there is no end.
+    /// Upper bound of the end of the file, in bytes.
     pub ceiling: u64,
-    /// The life of the file that has begun last.
+    /// The life of the file that began last.
     pub life: u64,
-    /// Whether only appends were made to it: then there is no gap below the floor.
+    /// Whether it was only appended to: then there is no gap below the floor.
     pub is_gapless: bool,
     /// Whether its records are frames.
     pub is_framed: bool,
 }
 
 impl History {
-    /// Of what was marked before the cut.
+    /// The history from the marks before the power cut.
     pub fn of(acts: impl IntoIterator<Item = Act>) -> History {
         let mut history = History { is_gapless: true, ..History::default() };
         acts.into_iter().for_each(|act| history.add(act));
         history
     }
 
-    /// The same, and where frames were to stand that were acknowledged after the cut.
+    /// Like [`History::of`], with the offsets of frames that were acknowledged after the power cut.
     pub fn foreseeing(
         before: impl IntoIterator<Item = Act>,
         after: impl IntoIterator<Item = Act>,
@@ -70,7 +71,7 @@ impl History {
         history
     }
 
-    /// How many records must be there.
+    /// The number of records that must survive.
     pub fn kept(&self) -> usize {
         self.records.values().filter(|record| record.fate == Fate::Kept).count()
     }
@@ -84,7 +85,7 @@ impl History {
             Act::AppendFrame(name, bytes) => {
                 self.begin(name, bytes, None);
                 self.is_framed = true;
-                // Each may begin at the next block, and the end is that of a block.
+                // Each may begin at the next block, and the file ends at a block.
                 self.ceiling += bytes.next_multiple_of(BLOCK as u64);
             }
             Act::WriteAt(name, bytes, offset) => {
@@ -105,7 +106,7 @@ impl History {
                 self.cut_off(len, Fate::Gone);
                 self.ceiling = len;
             }
-            // Until it has happened the old life may still be there, whole.
+            // Before the recycle completes the old life may still be there, whole.
             Act::Recycle(_) => self.floor = 0,
             Act::WasRecycled(life) => {
                 self.life = life;

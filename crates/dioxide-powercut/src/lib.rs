@@ -1,13 +1,13 @@
-//! Power cuts: workloads on a recording disk ([`dioxide_testkit::fuse_disk`]), which afterwards becomes, once for each
-//! cut, what the power going just then would have left. That is mounted, recovered, and held against what the workload
-//! had marked by then.
+//! Power cuts of workloads on a recording disk ([`dioxide_testkit::fuse_disk`]). For each power cut
+//! the disk is replayed to its state at that moment. It is mounted, recovered, and compared with
+//! the workload's marks up to then.
 //!
-//! - [`workload`]: what is done to the files, as functions of a file.
-//! - [`mark`]: what a workload says of what it does.
-//! - [`history`]: what must, may and must not be found after a cut.
-//! - [`check`]: what is found.
-//! - [`recording`]: one run of a workload and its cuts.
-//! - [`campaign`]: many of them.
+//! - [`workload`]: the workloads, as functions of a file.
+//! - [`mark`]: a workload's marks.
+//! - [`history`]: the records that must, may and must not survive a power cut.
+//! - [`check`]: compares files with their history.
+//! - [`recording`]: one run of a workload and its power cuts.
+//! - [`campaign`]: many recordings.
 
 pub mod campaign;
 pub mod check;
@@ -18,11 +18,11 @@ pub mod workload;
 
 use dioxide_testkit::child::Scenario;
 
-/// What the main of whoever uses this crate must be able to serve as
+/// The scenarios that the `main` of a user of this crate must serve
 /// ([`dioxide_testkit::serve_if_asked`]).
 pub const SCENARIOS: &[Scenario] = &[(workload::SCENARIO, workload::play)];
 
-/// The units of which records consist: no disk tears one.
+/// The unit of records in bytes: no disk tears one.
 pub const SECTOR: usize = 512;
 
 /// Records are multiples of the append unit of all the file systems.

@@ -1,4 +1,4 @@
-//! The command: cuts the power as often as asked, or once more as before.
+//! The command: runs a campaign of power cuts, or repeats one power cut of a saved recording.
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Cuts the power of simulated disks at any moment and looks for what dioxide lost. Needs root and the lab:
-/// scripts/with-lab cargo run --release -p dioxide-powercut -- run
+/// Makes power cuts of simulated disks at any moment and looks for data that dioxide lost. Needs
+/// root and the lab: scripts/with-lab cargo run --release -p dioxide-powercut -- run
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -27,36 +27,38 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Record workloads and cut them. Exit code 1 if anything was lost, or if a control lost nothing
+    /// Record workloads and replay them with power cuts. Exit code 1 if data was lost, or if a
+    /// control lost nothing
     Run(RunArgs),
-    /// Cut a saved recording once more. Exit code 1 if anything was lost
+    /// Repeat one power cut of a saved recording. Exit code 1 if data was lost
     Replay(ReplayArgs),
 }
 
 #[derive(Args)]
 struct RunArgs {
-    /// How many cuts, over all file systems and workloads
+    /// Number of power cuts, over all file systems and workloads
     #[arg(long, default_value_t = 100_000)]
     cuts: u64,
-    /// Of everything but the order in which threads run
+    /// Seed of all random choices; the order in which threads run stays random
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// On which file systems
+    /// File systems to test
     #[arg(long, value_delimiter = ',', value_parser = file_system, default_value = "ext4,xfs,btrfs,btrfs-nocow,ext3")]
     fs: Vec<Fs>,
-    /// How many recordings at a time
+    /// Recordings made concurrently
     #[arg(long, default_value_t = 3)]
     jobs: usize,
-    /// How many cuts for each recording
+    /// Power cuts of each recording
     #[arg(long, default_value_t = 200)]
     cuts_per_recording: u64,
-    /// How many records each thread of a workload writes
+    /// Records that each thread of a workload writes
     #[arg(long, default_value_t = 40)]
     records: u64,
-    /// How long, in microseconds, the disk delays a request at most, before it takes effect and again after
+    /// Maximum delay of a request by the disk, in microseconds, before it takes effect and again
+    /// after
     #[arg(long, default_value_t = 1000)]
     delay_us: u64,
-    /// Where recordings with losses are saved
+    /// Directory for recordings with losses
     #[arg(long, default_value = ".")]
     save: PathBuf,
 }
@@ -68,13 +70,14 @@ struct ReplayArgs {
     /// Its file system
     #[arg(long, value_parser = file_system)]
     fs: Fs,
-    /// The entries of the log before the cut
+    /// Entries of the log before the power cut
     #[arg(long)]
     after: u64,
-    /// What the disk keeps of what was not flushed: nothing, all, sectors:SEED or writes:SEED
+    /// Unflushed data that the disk keeps: nothing, all, sectors:SEED or writes:SEED
     #[arg(long)]
     keep: Keep,
-    /// The power goes again during recovery: after how many 1024ths of what is written then, and what is kept (as 512:all)
+    /// A second power cut during recovery: after how many 1024ths of the writes then, and the data
+    /// kept (as 512:all)
     #[arg(long)]
     again: Option<Again>,
 }
@@ -128,7 +131,7 @@ fn run(args: RunArgs) -> Result<bool> {
     Ok(results.are_good())
 }
 
-/// The first signal lets every cut that is under way end; then everything is taken down.
+/// The first signal lets the current power cuts end; then everything is taken down.
 fn listen() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {

@@ -1,48 +1,49 @@
-//! What a workload says of what it does, in one order with what its disk does.
+//! A workload's marks of its own operations, in one order with the requests of its disk.
 
 use dioxide_testkit::fuse_disk;
 
-/// A record: who wrote it, and which of the writer's it is. Also stands in every sector of it, or in its header.
+/// The identity of a record. It is also in every sector of the record, or in its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Name {
-    /// Each thread of each life of a file is another.
+    /// Unique for each thread of each life of a file.
     pub writer: u64,
     /// Counts from 0.
     pub number: u64,
 }
 
-/// What is about to be done, or is done and promised.
+/// An operation that is about to begin, or is complete and promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// The append of a record of this many bytes is about to be called.
+    /// The append of a record of this many bytes begins.
     Append(Name, u64),
-    /// The append of a frame ([`Frame`](dioxide_testkit::records::Frame)) of this many bytes is about to be called.
+    /// The append of a frame ([`Frame`](dioxide_testkit::records::Frame)) of this many bytes
+    /// begins.
     AppendFrame(Name, u64),
-    /// A write of a record of this many bytes at this offset is about to be called.
+    /// The write of a record of this many bytes at this offset begins.
     WriteAt(Name, u64, u64),
-    /// The record is at this offset, and durable.
+    /// The record is durable at this offset.
     Durable(Name, u64),
-    /// The file is about to be cut to this length.
+    /// The truncation of the file to this length begins.
     Cut(u64),
-    /// It has been cut to this length.
+    /// The file has been truncated to this length.
     WasCut(u64),
-    /// The file is about to be recycled for its life of this number.
+    /// The recycle of the file for this life begins.
     Recycle(u64),
-    /// It has been recycled.
+    /// The file has been recycled for this life.
     WasRecycled(u64),
 }
 
-/// An act, and the number of the file on which it is done.
+/// An act on one of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// 0 or 1.
+    /// The file: 0 or 1.
     pub file: u64,
-    /// What is done to it.
+    /// The act.
     pub act: Act,
 }
 
 impl Mark {
-    /// As the disk takes it.
+    /// The mark in the disk's format.
     pub fn encode(self) -> fuse_disk::Mark {
         let name = |Name { writer, number }| writer << 32 | number;
         let (kind, first, second, third) = match self.act {
@@ -58,11 +59,11 @@ impl Mark {
         [kind | self.file << 8, first, second, third]
     }
 
-    /// What [`Mark::encode`] made of it.
+    /// The inverse of [`Mark::encode`].
     ///
     /// # Panics
     ///
-    /// If it was made of none.
+    /// If the numbers encode no mark.
     pub fn decode([head, first, second, third]: fuse_disk::Mark) -> Mark {
         let record = Name { writer: first >> 32, number: first & 0xFFFF_FFFF };
         let act = match head & 0xFF {

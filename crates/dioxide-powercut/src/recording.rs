@@ -1,4 +1,4 @@
-//! One run of a workload, recorded, and what its cuts show.
+//! One recorded run of a workload, and the results of its power cuts.
 
 use crate::check::{self, Loss};
 use crate::history::History;
@@ -16,58 +16,61 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How long a workload may take.
+/// Time limit of a workload.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// How a disk treats its flushes while a workload is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushes {
-    /// As it should.
+    /// It flushes.
     Kept,
-    /// It says that they are done and does nothing: the control.
+    /// It acknowledges flushes and does nothing: the control.
     Ignored,
 }
 
-/// What is recorded.
+/// The parameters of a recording.
 #[derive(Clone, Copy)]
 pub struct Plan {
-    /// On which file system.
+    /// The file system.
     pub fs: Fs,
-    /// Doing what.
+    /// The workload.
     pub workload: &'static Workload,
-    /// On a disk that does what.
+    /// How the disk treats flushes.
     pub flushes: Flushes,
-    /// Decides everything but the order in which threads run.
+    /// Seed of all random choices; the order in which threads run stays random.
     pub seed: u64,
-    /// How many records each thread writes.
+    /// Records that each thread writes.
     pub records: u64,
-    /// How long the disk delays each request at most, before it takes effect and again after.
+    /// Maximum delay of each request by the disk, before it takes effect and again after.
     pub delay_max: Duration,
 }
 
-/// A moment at which the power goes, and what the disk keeps of its cache.
+/// A power cut, and the part of its cache that the disk keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// How many entries of the log come before it.
+    /// The number of log entries before it.
     pub after: u64,
-    /// Of what was not flushed.
+    /// The unflushed data that the disk keeps.
     pub keep: Keep,
-    /// The power goes again during the recovery and checks that follow, and everything is checked once more.
+    /// A second power cut during the recovery and checks that follow. Everything is then checked
+    /// again.
     pub again: Option<Again>,
 }
 
-/// A second moment at which the power goes. No writes are torn then: file systems that recover write their superblock
-/// (ext4) and metadata (XFS) in place, in several sectors, and cannot be mounted if one of them is torn.
+/// A second power cut. It tears no writes.
+///
+/// File systems that recover write their superblock (ext4) and metadata (XFS) in place, in several
+/// sectors. They cannot be mounted if one of these is torn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Again {
-    /// After how much of what the disk is given then, in 1024ths.
+    /// The share of the later log entries before it, in 1024ths.
     pub part: u64,
     /// As in [`Cut`].
     pub keep: Keep,
 }
 
 impl fmt::Display for Again {
-    /// As [`Again::from_str`] reads it.
+    /// In the format of [`Again::from_str`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.part, self.keep)
     }
@@ -83,12 +86,12 @@ impl FromStr for Again {
     }
 }
 
-/// What one cut showed.
+/// The result of one power cut.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// How many records had to be there.
+    /// The number of records that had to survive.
     pub records: u64,
-    /// What was wrong.
+    /// The losses found.
     pub losses: Vec<Loss>,
 }
 
@@ -96,7 +99,7 @@ pub struct Seen {
 pub struct Recording {
     volume: Volume,
     marks: Vec<(u64, Mark)>,
-    /// The entries of the log between which the workload ran.
+    /// The log entries of the workload.
     span: Range<u64>,
     flushes: u64,
 }
@@ -106,7 +109,7 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// What failed in the rig, a workload that does not end well included; and a run in which no flush reached the disk.
+    /// An error of the rig, a workload that fails, or a run in which no flush reached the disk.
     pub fn new(plan: &Plan) -> io::Result<Recording> {
         let volume = Volume::recorded(plan.fs, SIZE_MIN)?;
         let disk = disk(&volume);
@@ -124,11 +127,11 @@ impl Recording {
         Ok(Recording { volume, marks, span: begin.logged..end.logged, flushes })
     }
 
-    /// Takes up a run that was saved.
+    /// Loads a saved recording.
     ///
     /// # Errors
     ///
-    /// What failed in the rig.
+    /// An error of the rig.
     pub fn load(fs: Fs, log: &Path) -> io::Result<Recording> {
         let volume = Volume::recorded(fs, SIZE_MIN)?;
         let disk = disk(&volume);
@@ -137,26 +140,27 @@ impl Recording {
         Ok(Recording { volume, marks, span: 0..logged, flushes: 0 })
     }
 
-    /// Writes it down, to be taken up with [`Recording::load`]. The path is absolute, and has no spaces in it.
+    /// Saves it for [`Recording::load`]. The path is absolute and has no spaces.
     ///
     /// # Errors
     ///
-    /// What failed in the rig.
+    /// An error of the rig.
     pub fn save(&self, log: &Path) -> io::Result<()> {
         disk(&self.volume).save(log).map(drop)
     }
 
-    /// How many flushes the disk was asked for during the workload.
+    /// The number of flushes that the disk received during the workload.
     pub fn flushes(&self) -> u64 {
         self.flushes
     }
 
-    /// How many records the workload was told to be durable.
+    /// The number of records that were acknowledged as durable.
     pub fn durable(&self) -> usize {
         self.marks.iter().filter(|(_, mark)| matches!(mark.act, Act::Durable(..))).count()
     }
 
-    /// As many cuts, in their order: half of them anywhere, half right after something was promised.
+    /// `count` power cuts in log order: half of them at random positions, half right after a
+    /// promise.
     pub fn cuts(&self, count: usize, seed: u64) -> Vec<Cut> {
         let mut random = Random::new(seed);
         let mut cuts: Vec<_> = (0..count).map(|_| self.cut(&mut random)).collect();
@@ -178,11 +182,12 @@ impl Recording {
         Cut { after, keep, again }
     }
 
-    /// Cuts the power there and looks. A file system that does not come up again is a loss as well.
+    /// Replays the power cut and checks the result. A file system that cannot be mounted is a loss
+    /// as well.
     ///
     /// # Errors
     ///
-    /// What failed in the rig.
+    /// An error of the rig.
     pub fn replay(&mut self, cut: Cut) -> io::Result<Seen> {
         let histories = self.histories(cut.after);
         let mounted = self.volume.replay(cut.after, cut.keep);
@@ -194,7 +199,7 @@ impl Recording {
             let mounted = self.volume.replay_again(since * again.part / 1024, again.keep);
             let after = self.look(mounted, &histories)?;
             seen.records += after.records;
-            seen.losses.extend(after.losses.iter().map(|loss| format!("after one more cut: {loss}")));
+            seen.losses.extend(after.losses.iter().map(|loss| format!("after one more power cut: {loss}")));
         }
         Ok(seen)
     }
@@ -213,11 +218,11 @@ impl Recording {
         Ok(seen)
     }
 
-    /// Whether the file system, as the last replay and the checks after it left it, is in order.
+    /// Checks the file system as the last replay and its checks left it.
     ///
     /// # Errors
     ///
-    /// What its checker found.
+    /// The findings of its checker.
     pub fn fsck(&mut self) -> io::Result<()> {
         self.volume.fsck()
     }
@@ -234,7 +239,7 @@ impl Recording {
         })
     }
 
-    /// Whether its last blocks are written again and again: then it matters how a write is torn.
+    /// Whether it rewrites its last blocks repeatedly, so that torn writes matter.
     fn has_frames(&self) -> bool {
         self.marks.iter().any(|(_, mark)| matches!(mark.act, Act::AppendFrame(..)))
     }

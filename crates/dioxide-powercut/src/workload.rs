@@ -1,6 +1,6 @@
-//! What is done to the files while everything is recorded, in a child process: each workload works on two files of
-//! one file system at once. Every buffer is overwritten as soon as the call that used it has returned, so that a disk
-//! that is given it later shows.
+//! The recorded workloads, each run in a child process on two files of one file system at once.
+//! Every buffer is overwritten as soon as its call has returned. A disk that reads it later exposes
+//! that.
 
 use crate::mark::{Act, Mark, Name};
 use crate::{BLOCK, SECTOR};
@@ -16,30 +16,30 @@ use std::thread;
 /// The scenario that a child plays.
 pub const SCENARIO: &str = "powercut_workload";
 
-/// How many files a workload works on.
+/// Files of a workload.
 pub const FILES: u64 = 2;
 
-/// What a buffer holds after its call has returned.
+/// Content of a buffer after its call has returned.
 pub const POISON: u8 = 0xDE;
 
 const THREADS_OF_A_FILE: u64 = 4;
 
-/// Full with that many blocks, a segment is recycled.
+/// A segment is recycled when it has this many blocks.
 const SEGMENT_BLOCKS: u64 = 24;
 
-/// One of the ways to use files.
+/// A workload.
 pub struct Workload {
-    /// As in the table of losses.
+    /// The name in the table of losses.
     pub name: &'static str,
-    /// Where it has something to do.
+    /// Whether it applies to a file system.
     pub applies: fn(Fs) -> Applies,
     /// Works on one of the files.
     run: fn(&Player),
-    /// Keeps its promises; the controls do not.
+    /// Whether it keeps its promises; the controls do not.
     pub is_honest: bool,
 }
 
-/// Where power cuts can be looked at.
+/// Whether the rig can make power cuts on the file system.
 pub fn everywhere(fs: Fs) -> Applies {
     fs.survives_power_cuts()
 }
@@ -56,7 +56,7 @@ const fn honest(name: &'static str, applies: fn(Fs) -> Applies, run: fn(&Player)
     Workload { name, applies, run, is_honest: true }
 }
 
-/// All that keep their promises.
+/// All workloads that keep their promises.
 pub const WORKLOADS: &[Workload] = &[
     honest("append", everywhere, append),
     honest("append-sync", everywhere, append_then_sync),
@@ -72,11 +72,11 @@ pub const WORKLOADS: &[Workload] = &[
     honest("frames-plain", everywhere, |player| append_frames(player, Growth::None)),
 ];
 
-/// The control: says that records are durable that were never flushed.
+/// The control: reports records as durable that were never flushed.
 pub const UNSYNCED: Workload =
     Workload { name: "unsynced", applies: everywhere, run: append_unsynced, is_honest: false };
 
-/// Another control, without dioxide: each record rewrites the last block, but first with zeros in front.
+/// Another control, without dioxide: each record rewrites the last block, with zeros first.
 pub const ZEROS_IN_FRONT: Workload = Workload {
     name: "zeros-in-front",
     applies: Fs::writes_directly,
@@ -84,7 +84,7 @@ pub const ZEROS_IN_FRONT: Workload = Workload {
     is_honest: false,
 };
 
-/// All that must lose.
+/// All workloads that must lose.
 pub const CONTROLS: &[Workload] = &[UNSYNCED, ZEROS_IN_FRONT];
 
 /// The workload of this name.
@@ -92,8 +92,8 @@ pub fn named(name: &str) -> Option<&'static Workload> {
     WORKLOADS.iter().chain(CONTROLS).find(|workload| workload.name == name)
 }
 
-/// Plays a workload to its end. The arguments: its name, the directory of its files, the path of the disk's marks, a
-/// seed, and how many records each thread writes.
+/// Plays a workload to its end. The arguments: its name, the directory of its files, the path of
+/// the disk's marks, a seed, and the number of records per thread.
 pub fn play(_acks: &Acks, args: &[String]) {
     let [name, dir, marks, seed, records] = args else { panic!("five arguments, not {args:?}") };
     let workload = named(name).expect("a workload");
@@ -108,7 +108,7 @@ pub fn play(_acks: &Acks, args: &[String]) {
     });
 }
 
-/// Who works on one of the files.
+/// The context of a workload on one of the files.
 struct Player<'a> {
     dir: &'a Path,
     marks: &'a Marks,
@@ -122,12 +122,12 @@ impl Player<'_> {
         path_of(self.dir, self.file, 0)
     }
 
-    /// Of another writer other numbers.
+    /// Independent for each writer.
     fn random(&self, writer: u64) -> Random {
         Random::new(self.seed << 16 | self.file << 12 | writer)
     }
 
-    /// Small steps of growth, so that cuts fall into many.
+    /// Small steps of growth, so that power cuts hit many.
     fn options(&self, durability: Durability, growth: Growth) -> OpenOptions {
         let cap = (BLOCK as u64 * 16) << self.random(0).below(4);
         let mut options = OpenOptions::new();
@@ -143,7 +143,7 @@ impl Player<'_> {
         self.marks.send(Mark { file: self.file, act }.encode());
     }
 
-    /// Appends a record; where it is, is not promised yet.
+    /// Appends a record. Its offset is not promised yet.
     fn append(&self, file: &File, name: Name, blocks: u64) -> u64 {
         let mut record = record(name, blocks);
         self.mark(Act::Append(name, record.len() as u64));
@@ -165,7 +165,7 @@ impl Player<'_> {
         queue.append(file, record, name.number).expect("there is room");
     }
 
-    /// Reaps so many durable appends of a writer's queue, and says that they are.
+    /// Reaps `wanted` durable appends of a writer's queue, and marks them as durable.
     fn reap_durable(&self, queue: &Queue, writer: u64, wanted: usize) {
         for done in queue.reap(wanted) {
             let offset = done.result.expect("there is space");
@@ -185,7 +185,7 @@ impl Player<'_> {
     }
 }
 
-/// The path of a file in its life of this number.
+/// The path of a file in this life.
 pub fn path_of(dir: &Path, file: u64, life: u64) -> PathBuf {
     dir.join(format!("log-{file}.{life}"))
 }
@@ -206,7 +206,7 @@ fn append_over_zeros(player: &Player) {
     append_from_threads(player, Durability::EveryWrite, Growth::Zeroed);
 }
 
-/// Each append is said to be durable when it returns.
+/// Each append is marked as durable when it returns.
 fn append_from_threads(player: &Player, durability: Durability, growth: Growth) {
     let file = player.open(durability, growth);
     player.together(|writer| {
@@ -222,10 +222,11 @@ fn append_unsynced(player: &Player) {
     append_from_threads(player, Durability::OnSync, Growth::Unwritten);
 }
 
-/// How many appends of one queue are in flight at a time, at most.
+/// Maximum appends in flight on one queue.
 const DEPTH: usize = 6;
 
-/// Each append is said to be durable when it is reaped. One of the threads makes blocking calls beside the queues.
+/// Each append is marked as durable when it is reaped. One of the threads makes blocking calls
+/// beside the queues.
 fn append_by_queues(player: &Player) {
     let file = player.open(Durability::EveryWrite, Growth::Unwritten);
     player.together(|writer| {
@@ -245,7 +246,8 @@ fn append_by_queues(player: &Player) {
     file.close().expect("it closes");
 }
 
-/// What was reaped before a flush is queued is said to be durable when that is reaped, with more in flight beside it.
+/// Records reaped before a flush is queued are marked as durable when the flush is reaped, with
+/// more in flight beside it.
 fn append_by_queues_then_sync(player: &Player) {
     const FLUSH: u64 = u64::MAX;
     let file = player.open(Durability::OnSync, Growth::Unwritten);
@@ -277,7 +279,7 @@ fn append_by_queues_then_sync(player: &Player) {
     file.close().expect("it closes");
 }
 
-/// A buffer that came back is nobody's any more.
+/// A returned buffer is free for reuse.
 fn poison(buffer: Option<Buffer>) {
     if let Some(mut buffer) = buffer {
         buffer.fill(POISON);
@@ -302,7 +304,7 @@ fn append_then_sync(player: &Player) {
     file.close().expect("it closes");
 }
 
-/// Each thread has every fourth place, and leaves some of them out.
+/// Each thread writes every fourth block, and skips some of them.
 fn write_with_holes(player: &Player) {
     let file = player.open(Durability::EveryWrite, Growth::Unwritten);
     player.together(|writer| {
@@ -322,7 +324,8 @@ fn write_with_holes(player: &Player) {
     file.close().expect("it closes");
 }
 
-/// One record and another for each time that the file is opened; what makes it durable is closing it, every other time.
+/// Appends a record or two each time the file is opened. Every other time, closing it makes them
+/// durable.
 fn open_append_close(player: &Player) {
     let mut random = player.random(0);
     for number in (0..player.records).step_by(2) {
@@ -347,7 +350,7 @@ fn open_append_close(player: &Player) {
     }
 }
 
-/// Cuts the file every few records, at the end of one of them.
+/// Truncates the file every few records, at the end of one of them.
 fn append_and_cut(player: &Player) {
     let file = player.open(Durability::EveryWrite, Growth::Unwritten);
     let mut random = player.random(0);
@@ -367,7 +370,8 @@ fn append_and_cut(player: &Player) {
     file.close().expect("it closes");
 }
 
-/// One segment after the other in the space of the one before, under another name.
+/// Writes one segment after the other, each in the recycled space of the one before under another
+/// name.
 fn recycle(player: &Player) {
     for life in 0..=player.records / 8 {
         let path = path_of(player.dir, player.file, life);
@@ -392,8 +396,9 @@ fn recycle(player: &Player) {
     }
 }
 
-/// Records of any length, on the first file side by side, on the second with padded blocks. Of the threads some make durable
-/// calls, one has a queue, and one says what is durable after a flush. In the middle the file is closed, at an odd length.
+/// Records of any length: unpadded in the first file, with padded blocks in the second. Some
+/// threads make durable calls, one uses a queue, and one marks records after a flush. In the middle
+/// the file is closed, at an odd length.
 fn append_frames(player: &Player, growth: Growth) {
     let tail = if player.file == 0 { Tail::Rewrite } else { Tail::Pad };
     for part in 0..2 {
@@ -420,13 +425,13 @@ fn frame_len(random: &mut Random) -> u64 {
 }
 
 impl Player<'_> {
-    /// Says what is about to be appended.
+    /// Marks the append of a frame as begun.
     fn frame(&self, name: Name, len: u64) -> Buffer {
         self.mark(Act::AppendFrame(name, len));
         Buffer::from(&Frame { writer: name.writer, number: name.number, len }.bytes()[..])
     }
 
-    /// From memory that begins anywhere.
+    /// From an unaligned buffer.
     fn append_frame(&self, file: &File, name: Name, len: u64) -> u64 {
         let frame = self.frame(name, len);
         let skew = name.number as usize % 9;
@@ -469,7 +474,7 @@ impl Player<'_> {
     }
 }
 
-/// One record at a time, by plain calls.
+/// One record at a time, by plain system calls.
 fn append_behind_zeros(player: &Player) {
     let mut options = std::fs::OpenOptions::new();
     let file =

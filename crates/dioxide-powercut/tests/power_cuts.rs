@@ -1,5 +1,5 @@
-//! Power cuts at any moment of every workload, on every file system that recovers by itself: nothing that was
-//! acknowledged is lost. The controls lose.
+//! Power cuts at any moment of every workload, on every file system that recovers by itself. No
+//! acknowledged record is lost. The controls lose.
 
 use dioxide_powercut::SCENARIOS;
 use dioxide_powercut::recording::{Cut, Flushes, Plan, Recording, Seen};
@@ -38,8 +38,8 @@ fn loses_nothing(fs: Fs, workload: &'static Workload) -> TrialResult {
     Ok(())
 }
 
-/// How many cuts of a run that must lose lose something. A file system that a lying disk has damaged may answer with errors:
-/// those cuts are not counted.
+/// How many power cuts of a run that must lose do lose. A file system that a lying disk has damaged
+/// may return errors: those power cuts are not counted.
 fn lossy_cuts(plan: &Plan) -> std::io::Result<usize> {
     let mut recording = Recording::new(plan)?;
     let mut lossy = 0;
@@ -57,7 +57,7 @@ fn what_is_acknowledged_without_a_flush_is_lost(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-/// Without dioxide: a last block that is not written as it must be.
+/// Without dioxide: rewrites the last block in an unsafe way.
 fn what_is_rewritten_with_zeros_in_front_is_lost(fs: Fs) -> TrialResult {
     assert!(lossy_cuts(&plan(fs, &ZEROS_IN_FRONT, Flushes::Kept))? > 0);
     Ok(())
@@ -68,7 +68,7 @@ fn what_a_disk_that_lies_about_flushes_was_given_is_lost(fs: Fs) -> TrialResult 
     Ok(())
 }
 
-/// A disk that keeps all that it was given shows every record, whenever it is cut.
+/// A disk that keeps all its writes shows every record after any power cut.
 fn a_cut_that_loses_nothing_shows_what_was_never_flushed() -> TrialResult {
     let mut recording = Recording::new(&plan(Fs::Ext4, &WORKLOADS[0], Flushes::Ignored))?;
     let mut cuts = recording.cuts(CUTS, 1);
@@ -106,7 +106,7 @@ fn the_command_cuts_as_often_as_asked() -> TrialResult {
     let ran = command().args(["run", "--cuts", "12", "--fs", "ext4", "--records", "8"]).output()?;
     let out = String::from_utf8(ran.stdout)?;
     assert!(ran.status.success(), "{out}");
-    // With those of the controls.
+    // Includes the power cuts of the controls.
     assert!(out.contains("72 cuts in"), "{out}");
     assert_eq!(out.matches("control, must lose").count(), 3, "{out}");
     Ok(())

@@ -1,8 +1,8 @@
 //! Kill tests: the test's executable started again as a child that acknowledges over a pipe.
 //!
-//! A child plays one scenario. It calls [`Acks::send`] after whatever the test wants to hold it
-//! to; a record is one write(2) below PIPE_BUF, so it arrives whole or not at all, and what the
-//! parent has read was acknowledged before the kill.
+//! A child plays one scenario. It calls [`Acks::send`] after each operation that the test checks. A
+//! record is one write(2) below PIPE_BUF, so it arrives whole or not at all. The child acknowledged
+//! every record that the parent reads before it was killed.
 
 use std::env;
 use std::fs::File;
@@ -21,16 +21,16 @@ const SCENARIO: &str = "DIOXIDE_CHILD";
 /// One acknowledgement: three numbers with the meaning that the scenario gives them.
 pub type Ack = [u64; 3];
 
-/// A scenario's name, and the function that plays it with the arguments given to [`spawn`].
+/// A scenario's name, and its function, which gets the arguments of [`spawn`].
 pub type Scenario = (&'static str, fn(&Acks, &[String]));
 
-/// The child's end: shared by its threads.
+/// The child's end of the pipe, shared by its threads.
 pub struct Acks {
     pipe: File,
 }
 
 impl Acks {
-    /// Takes standard output as the pipe; what the scenario prints goes to standard error.
+    /// Takes standard output as the pipe. Output of the scenario goes to standard error.
     fn take_stdout() -> io::Result<Acks> {
         let pipe = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
         rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
@@ -48,7 +48,7 @@ impl Acks {
     }
 }
 
-/// Plays the scenario that the environment names, if it names one.
+/// Plays the scenario that the environment names, if any.
 pub(crate) fn play_if_asked(scenarios: &[Scenario]) -> Option<ExitCode> {
     let name = env::var(SCENARIO).ok()?;
     let Some((_, play)) = scenarios.iter().find(|(known, _)| *known == name) else {
@@ -67,13 +67,15 @@ pub(crate) fn allow_reexec() {
     REEXEC_ALLOWED.store(true, Ordering::Relaxed);
 }
 
-/// This executable, to be started again with `variable` set. Refused where the main does not begin with
-/// [`crate::run`] or [`crate::serve_if_asked`]: that child would run all tests, which would start children again.
+/// This executable, to be started again with `variable` set.
+///
+/// Fails if `main` does not begin with [`crate::run`] or [`crate::serve_if_asked`]: the child would
+/// run all tests, which would start children again.
 pub(crate) fn reexec(variable: &str, value: &str) -> io::Result<Command> {
     if !REEXEC_ALLOWED.load(Ordering::Relaxed) {
         return Err(io::Error::other("the main must begin with dioxide_testkit::run or serve_if_asked"));
     }
-    // Not its path: a build may have replaced the file since.
+    // Not by path: a build may have replaced the file since.
     let mut command = Command::new("/proc/self/exe");
     command.env(variable, value);
     Ok(command)
@@ -92,7 +94,7 @@ pub fn spawn<S: AsRef<str>>(scenario: &str, args: &[S]) -> io::Result<Child> {
     Ok(Child { process, incoming, acks: Vec::new() })
 }
 
-/// Empties the pipe as fast as it fills, so that a child never waits for its parent.
+/// Drains the pipe continuously, so that a child never waits for its parent.
 fn read_acks(mut pipe: impl Read, mut take: impl FnMut(Ack) -> bool) {
     let mut record = [0; 24];
     while pipe.read_exact(&mut record).is_ok() {
@@ -103,7 +105,7 @@ fn read_acks(mut pipe: impl Read, mut take: impl FnMut(Ack) -> bool) {
     }
 }
 
-/// The parent's end. A child that is still running when this is dropped is killed.
+/// The parent's end. Dropping it kills a child that still runs.
 #[derive(Debug)]
 pub struct Child {
     process: std::process::Child,
@@ -117,8 +119,8 @@ impl Child {
         self.process.id()
     }
 
-    /// Waits until the child has acknowledged `count` times in all; an error if it ends or
-    /// `limit` passes before. Returns what it has acknowledged so far.
+    /// Waits until the child has sent `count` acknowledgements in all, and returns those received.
+    /// Fails if the child ends or `limit` passes first.
     pub fn wait_for_acks(&mut self, count: usize, limit: Duration) -> io::Result<&[Ack]> {
         let deadline = Instant::now() + limit;
         while self.acks.len() < count {
@@ -133,20 +135,20 @@ impl Child {
         Ok(&self.acks)
     }
 
-    /// Lets the child run for `time`, then kills it. Returns everything it acknowledged.
+    /// Lets the child run for `time`, then kills it. Returns all its acknowledgements.
     pub fn kill_after(self, time: Duration) -> io::Result<Vec<Ack>> {
         thread::sleep(time);
         self.kill_9()
     }
 
-    /// Kills the child at once, waits until it is gone, returns everything it acknowledged.
+    /// Kills the child at once and waits for its end. Returns all its acknowledgements.
     pub fn kill_9(mut self) -> io::Result<Vec<Ack>> {
         self.process.kill()?;
         self.process.wait()?;
         Ok(self.drain())
     }
 
-    /// Waits for the child to end by itself, `limit` at most; then it is killed.
+    /// Waits at most `limit` for the child to end by itself, then kills it.
     pub fn wait(mut self, limit: Duration) -> io::Result<(ExitStatus, Vec<Ack>)> {
         let deadline = Instant::now() + limit;
         loop {
@@ -160,7 +162,8 @@ impl Child {
         }
     }
 
-    /// Until the pipe's end; bounded, since a process that the child forked may hold it open.
+    /// Reads to the end of the pipe. Bounded, because a process that the child forked may hold it
+    /// open.
     fn drain(&mut self) -> Vec<Ack> {
         let deadline = Instant::now() + PATIENCE;
         while let Ok(ack) = self.incoming.recv_timeout(deadline.saturating_duration_since(Instant::now())) {

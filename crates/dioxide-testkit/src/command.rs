@@ -1,4 +1,4 @@
-//! Runs system tools (mount, losetup, mkfs) with a time limit. They run as processes of their own,
+//! Runs system tools (mount, losetup, mkfs) with a time limit. They run as separate processes,
 //! because a call stuck in the kernel would keep this process from ending.
 
 use std::ffi::OsStr;
@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What a tool gets to make, check or repair a file system: on a FUSE disk and busy cores it needs a minute and more.
+/// Time limit of a tool that makes, checks or repairs a file system. On a FUSE disk and busy cores
+/// it needs over a minute.
 pub(crate) const TOOL_LIMIT: Duration = Duration::from_secs(240);
 
-/// Runs the tool and returns its standard output; a failure carries everything it printed.
+/// Runs the tool and returns its standard output. An error contains all its output.
 pub(crate) fn run<A: AsRef<OsStr>>(
     limit: Duration,
     program: &str,
@@ -22,7 +23,7 @@ pub(crate) fn run<A: AsRef<OsStr>>(
     judge(program, output(limit, program, args)?)
 }
 
-/// Runs the tool, however it ends.
+/// Runs the tool, whatever its exit code.
 pub(crate) fn output<A: AsRef<OsStr>>(
     limit: Duration,
     program: &str,
@@ -57,7 +58,7 @@ fn judge(program: &str, output: Output) -> io::Result<String> {
     Err(io::Error::other(format!("{program}: {}: {stdout}{}", output.status, stderr.trim_end())))
 }
 
-/// A root shell made with su often lacks the directories of mkfs and losetup.
+/// A root shell made with su often lacks the directories of mkfs and losetup in PATH.
 fn path_with_sbin() -> String {
     format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default())
 }

@@ -1,5 +1,5 @@
-//! What direct I/O the kernel does on one file, seen from outside: its own trace events, whoever asked for it and however
-//! (system calls and io_uring alike). For ext4 and XFS.
+//! Direct I/O on one file, from the kernel's own trace events: of all processes, by system calls
+//! and by io_uring. For ext4 and XFS.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,17 +12,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const EVENTS: [&str; 2] = ["iomap_dio_rw_begin", "iomap_dio_complete"];
 
-/// One direct I/O that came to its end. Reads are not told from writes.
+/// One completed direct I/O. Does not distinguish reads from writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dio {
-    /// The bytes of the file.
+    /// Byte range in the file.
     pub span: Range<u64>,
-    /// From its begin to its end, in events.
+    /// From begin to end, as indices of events.
     pub time: Range<usize>,
 }
 
 impl Dio {
-    /// Whether both were in flight at a time, on bytes that they share.
+    /// Whether both were in flight at the same time, on overlapping bytes.
     pub fn meets(&self, other: &Dio) -> bool {
         let overlap = |one: (u64, u64), other: (u64, u64)| one.0 < other.1 && other.0 < one.1;
         let time = |dio: &Dio| (dio.time.start as u64, dio.time.end as u64);
@@ -33,14 +33,14 @@ impl Dio {
 
 /// Traces until it is finished or dropped.
 pub struct DioTrace {
-    /// An instance of tracefs of its own.
+    /// A tracefs instance of its own.
     instance: PathBuf,
-    /// As events name the file.
+    /// The file as events name it.
     file: String,
 }
 
 impl DioTrace {
-    /// Begins to trace the file of this path. Needs root and tracefs.
+    /// Starts tracing the file at `path`. Needs root and tracefs.
     pub fn start(path: &Path) -> io::Result<DioTrace> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let metadata = fs::metadata(path)?;
@@ -49,7 +49,7 @@ impl DioTrace {
         let instance = Path::new("/sys/kernel/tracing/instances").join(name);
         fs::create_dir(&instance)?;
         let trace = DioTrace { instance, file: format!(": dev {major}:{minor} ino {:#x} ", metadata.ino()) };
-        // Events of all processors in one order.
+        // One order for the events of all processors.
         trace.set("trace_clock", "counter")?;
         for event in EVENTS {
             trace.set(&format!("events/iomap/{event}/filter"), &format!("ino == {}", metadata.ino()))?;
@@ -62,7 +62,7 @@ impl DioTrace {
         fs::write(self.instance.join(name), value)
     }
 
-    /// Ends, and tells what was done. An error if events were lost.
+    /// Stops tracing and returns the I/O seen. An error if events were lost.
     pub fn finish(self) -> io::Result<Vec<Dio>> {
         let text = fs::read_to_string(self.instance.join("trace"))?;
         if is_complete(&text) {
@@ -81,14 +81,14 @@ impl Drop for DioTrace {
     }
 }
 
-/// Whether all that was written is in the buffer.
+/// Whether the buffer holds all that was written to it.
 fn is_complete(text: &str) -> bool {
     let counts = text.lines().find_map(|line| line.split_once("entries-in-buffer/entries-written:"));
     let counts = counts.and_then(|(_, rest)| rest.split_whitespace().next()?.split_once('/'));
     counts.is_some_and(|(there, written)| there == written)
 }
 
-/// Matches ends with begins. A begin without an end was given back to be tried again, as io_uring does.
+/// Matches ends with begins. io_uring retries a begin without an end.
 fn dios(text: &str, file: &str) -> Vec<Dio> {
     let mut begun: HashMap<u64, Vec<(usize, u64)>> = HashMap::new();
     let mut dios = Vec::new();
@@ -100,7 +100,6 @@ fn dios(text: &str, file: &str) -> Vec<Dio> {
                 let length = number(line, "length").unwrap_or(0);
                 begun.entry(at).or_default().push((time, length));
             }
-            // It tells where it ended.
             (false, Some(end), Some(moved)) => {
                 let start = end - moved;
                 if let Some((from, length)) = begun.get_mut(&start).and_then(Vec::pop) {
@@ -114,7 +113,7 @@ fn dios(text: &str, file: &str) -> Vec<Dio> {
     dios
 }
 
-/// The number behind this word.
+/// The number after `word`.
 fn number(line: &str, word: &str) -> Option<u64> {
     let mut words = line.split_whitespace().skip_while(|found| *found != word);
     let text = words.nth(1)?;

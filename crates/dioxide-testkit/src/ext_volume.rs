@@ -1,5 +1,5 @@
-//! ext2 and ext3 volumes as image files or on devices: made, looked into and checked by e2fsprogs, and mounted by the kernel.
-//! What dioxide does inside a volume is compared with what these two say.
+//! ext2 and ext3 volumes as image files or on devices, made and checked by e2fsprogs and mounted by
+//! the kernel. Tests compare what dioxide does inside a volume with these two.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,17 +21,17 @@ use crate::site::Site;
 /// Old content, so that a test can tell stale data from zeros.
 const FILL: u8 = 0xA5;
 
-/// Which of the two.
+/// ext2 or ext3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtKind {
-    /// Without a journal.
+    /// No journal.
     Ext2,
     /// With a journal.
     Ext3,
 }
 
 impl ExtKind {
-    /// As mke2fs and mount know it.
+    /// The name for mke2fs and mount.
     pub fn name(self) -> &'static str {
         match self {
             ExtKind::Ext2 => "ext2",
@@ -40,32 +40,32 @@ impl ExtKind {
     }
 }
 
-/// How a volume is made.
+/// The parameters of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// With a journal or without.
+    /// ext2 or ext3.
     pub kind: ExtKind,
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub block: u64,
-    /// Bytes of an inode.
+    /// Inode size in bytes.
     pub inode: u64,
-    /// Bytes of the volume.
+    /// Volume size in bytes.
     pub size: u64,
-    /// Features beyond the usual ones, or without them, as after `mke2fs -O`; may be empty.
+    /// Features for `mke2fs -O`, added or (`^`) removed; may be empty.
     pub features: &'static str,
-    /// How much of the volume only root may fill.
+    /// Percentage of blocks reserved for root.
     pub reserved_percent: u64,
-    /// Blocks of a group, a multiple of 8; 0 is what mke2fs chooses.
+    /// Blocks per group, a multiple of 8; 0 leaves the choice to mke2fs.
     pub group_blocks: u64,
 }
 
 impl Shape {
-    /// One with the usual features and nothing reserved.
+    /// The default features and no reserved blocks.
     pub const fn new(kind: ExtKind, block: u64, inode: u64, size: u64) -> Shape {
         Shape { kind, block, inode, size, features: "", reserved_percent: 0, group_blocks: 0 }
     }
 
-    /// Every kind, block size and inode size, for volumes of `size` bytes.
+    /// Every combination of kind, block size and inode size, for volumes of `size` bytes.
     pub fn all(size: u64) -> Vec<Shape> {
         let kinds = [ExtKind::Ext2, ExtKind::Ext3].into_iter();
         let blocks = kinds.flat_map(|kind| [1024, 2048, 4096].map(|block| (kind, block)));
@@ -82,7 +82,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// A volume. Paths inside it begin at its root, with a slash.
+/// A volume. Paths inside it are absolute from its root.
 #[derive(Clone, Debug)]
 pub struct ExtVolume {
     path: PathBuf,
@@ -90,7 +90,8 @@ pub struct ExtVolume {
 }
 
 impl ExtVolume {
-    /// Makes an image file at `path`, with what the directory `tree` holds. Its free blocks hold old content.
+    /// Makes an image file at `path` with the content of directory `tree`. Its free blocks hold old
+    /// content.
     pub fn make(path: &Path, shape: &Shape, tree: &Path) -> io::Result<ExtVolume> {
         let file = File::create_new(path)?;
         let piece = vec![FILL; 1 << 20];
@@ -100,7 +101,7 @@ impl ExtVolume {
         ExtVolume::format(path, shape, tree)
     }
 
-    /// The same of whatever is at `path`: a file or a device of at least this size.
+    /// Like [`ExtVolume::make`], in an existing file or device of at least this size.
     pub fn format(path: &Path, shape: &Shape, tree: &Path) -> io::Result<ExtVolume> {
         let (block, inode) = (shape.block.to_string(), shape.inode.to_string());
         let (reserved, size) = (shape.reserved_percent.to_string(), format!("{}k", shape.size >> 10));
@@ -121,7 +122,7 @@ impl ExtVolume {
         Ok(ExtVolume { path: path.to_owned(), kind: shape.kind })
     }
 
-    /// One that is there already.
+    /// An existing volume.
     pub fn at(path: &Path, kind: ExtKind) -> ExtVolume {
         ExtVolume { path: path.to_owned(), kind }
     }
@@ -131,27 +132,28 @@ impl ExtVolume {
         &self.path
     }
 
-    /// Lets e2fsck look at all of it, which must find nothing.
+    /// Runs a full e2fsck. An error if it finds anything.
     pub fn check(&self) -> io::Result<()> {
         self.e2fsck("-fn").map(drop)
     }
 
-    /// Lets e2fsck repair it as at a boot, without asking: what it would have to ask for is an error. Returns what it said.
+    /// Repairs it with `e2fsck -p`, as at boot, and returns the output. An error if e2fsck needs an
+    /// answer.
     pub fn preen(&self) -> io::Result<String> {
         self.mend("-p")
     }
 
-    /// Lets e2fsck repair all that it finds, and look again. Returns what it said the first time.
+    /// Repairs everything with e2fsck, then checks again. Returns the output of the first run.
     pub fn repair(&self) -> io::Result<String> {
         self.mend("-fy")
     }
 
-    /// Gives directories of more than a block an index.
+    /// Adds an index to directories of more than one block.
     pub fn index_directories(&self) -> io::Result<()> {
         self.mend("-fyD").map(drop)
     }
 
-    /// e2fsck says by 1 that it repaired something.
+    /// e2fsck exits with 1 if it repaired something.
     fn mend(&self, how: &str) -> io::Result<String> {
         let output = self.run("e2fsck", &[how])?;
         let said = printed(&output);
@@ -170,7 +172,7 @@ impl ExtVolume {
         Err(io::Error::other(format!("e2fsck {how}: {}: {}", output.status, printed(&output))))
     }
 
-    /// Changes the volume by tune2fs.
+    /// Changes the volume with tune2fs.
     pub fn tune(&self, args: &[&str]) -> io::Result<()> {
         let output = self.run("tune2fs", args)?;
         if output.status.success() { Ok(()) } else { Err(io::Error::other(printed(&output))) }
@@ -181,17 +183,17 @@ impl ExtVolume {
         command::output(TOOL_LIMIT, tool, args)
     }
 
-    /// Asks debugfs one thing; what it complains about is an error.
+    /// Runs one debugfs request. An error if debugfs complains.
     pub fn ask(&self, request: &str) -> io::Result<String> {
         self.debugfs(&["-R", request])
     }
 
-    /// Lets debugfs change the volume by one request.
+    /// Runs one debugfs request that changes the volume.
     pub fn change(&self, request: &str) -> io::Result<String> {
         self.debugfs(&["-w", "-R", request])
     }
 
-    /// debugfs succeeds whatever happened; its errors are all that it says after its name and version.
+    /// debugfs always exits with 0. Its errors are all output after its name and version.
     fn debugfs(&self, args: &[&str]) -> io::Result<String> {
         let output = self.run("debugfs", args)?;
         let complaints = String::from_utf8_lossy(&output.stderr);
@@ -202,7 +204,7 @@ impl ExtVolume {
         Err(io::Error::other(format!("debugfs {args:?}: {}", complaints.join("; "))))
     }
 
-    /// The content of a file as debugfs reads it, holes as zeros.
+    /// The content of a file as debugfs reads it, with holes as zeros.
     pub fn dump(&self, file: &str) -> io::Result<Vec<u8>> {
         let site = Site::new()?;
         let copy = site.path("dump");
@@ -210,25 +212,25 @@ impl ExtVolume {
         fs::read(copy)
     }
 
-    /// All blocks of a file in the order of its map, those that hold pointers before what they point to.
+    /// All blocks of a file in mapping order, each pointer block before the blocks it points to.
     pub fn blocks(&self, file: &str) -> io::Result<Vec<u64>> {
         let numbers = self.ask(&format!("blocks {file}"))?;
         numbers.split_whitespace().map(|number| number.parse().map_err(io::Error::other)).collect()
     }
 
-    /// The block of a file's data, by its place in the file; 0 is a hole.
+    /// The block at index `place` of a file's data; 0 is a hole.
     pub fn block_at(&self, file: &str, place: u64) -> io::Result<u64> {
         self.ask(&format!("bmap {file} {place}"))?.trim().parse().map_err(io::Error::other)
     }
 
-    /// The number of a file's inode.
+    /// The inode number of a file.
     pub fn inode_of(&self, file: &str) -> io::Result<u64> {
         let said = self.ask(&format!("stat {file}"))?;
         let number = said.split_whitespace().nth(1).and_then(|word| word.parse().ok());
         number.ok_or_else(|| io::Error::other(format!("no inode in {said:?}")))
     }
 
-    /// Where an inode of this number lies on the volume, in bytes.
+    /// The byte offset of an inode on the volume.
     pub fn inode_place(&self, number: u64, block: u64) -> io::Result<u64> {
         // "Inode 12 is part of block group 0\n\tlocated at block 5, offset 0x0580"
         let said = self.ask(&format!("imap <{number}>"))?;
@@ -244,7 +246,7 @@ impl ExtVolume {
         }
     }
 
-    /// A value of the superblock, by its name in `stats -h` (as dumpe2fs shows it).
+    /// A superblock value, by its name in `stats -h` (as dumpe2fs shows it).
     pub fn header(&self, name: &str) -> io::Result<String> {
         let said = self.ask("show_super_stats -h")?;
         let value = said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -252,12 +254,12 @@ impl ExtVolume {
         value.ok_or_else(|| io::Error::other(format!("no {name} in {said}")))
     }
 
-    /// The number behind a name of [`ExtVolume::header`].
+    /// A superblock value as a number, see [`ExtVolume::header`].
     pub fn number(&self, name: &str) -> io::Result<u64> {
         self.header(name)?.parse().map_err(io::Error::other)
     }
 
-    /// Mounts it: an image file by a loop device.
+    /// Mounts it. An image file gets a loop device.
     pub fn mount(&self, options: &str) -> io::Result<MountedExt> {
         let site = Site::new()?;
         let is_device = fs::metadata(&self.path)?.file_type().is_block_device();
@@ -268,7 +270,7 @@ impl ExtVolume {
         Ok(MountedExt { mount, _device: device, _site: site })
     }
 
-    /// Everything in it, as the kernel sees it.
+    /// All of its entries, as the kernel sees them.
     pub fn tree(&self) -> io::Result<Tree> {
         Tree::of(&self.mount("ro")?)
     }
@@ -278,16 +280,16 @@ fn printed(output: &Output) -> String {
     [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat()
 }
 
-/// A volume that the kernel has mounted, until dropped. Derefs to where.
+/// A volume mounted by the kernel until dropped. Derefs to the mount point.
 pub struct MountedExt {
-    // In the order in which they must be dropped.
+    // In drop order.
     mount: Mount,
     _device: Option<LoopDevice>,
     _site: Site,
 }
 
 impl MountedExt {
-    /// The loop device, if it is on one of its own.
+    /// The loop device, if it has one of its own.
     pub fn loop_device(&self) -> Option<&Path> {
         self._device.as_ref().map(LoopDevice::path)
     }
@@ -301,17 +303,17 @@ impl Deref for MountedExt {
     }
 }
 
-/// What stands in a file: its length, and the pieces of it that are not holes, by their offsets.
+/// The content of a file: its length, and its data that are not holes, by offset.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pieces {
-    /// Bytes of the whole file.
+    /// File length in bytes.
     pub len: u64,
-    /// Disjoint and in order.
+    /// Disjoint, in ascending order.
     pub pieces: Vec<(u64, Vec<u8>)>,
 }
 
 impl Pieces {
-    /// Of the file at `path`.
+    /// Reads the file at `path`.
     pub fn read(path: &Path) -> io::Result<Pieces> {
         let file = File::open(path)?;
         let len = file.metadata()?.len();
@@ -338,14 +340,14 @@ impl fmt::Debug for Pieces {
     }
 }
 
-/// A directory tree: what can be told of each entry but its times.
+/// A directory tree: everything about each entry except its times.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Tree(pub BTreeMap<PathBuf, Entry>);
 
 /// One entry of a [`Tree`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The inode, mode with type, links and owner.
+    /// Inode number, mode with type, link count and owner.
     pub identity: [u64; 5],
     /// The target of a symlink.
     pub target: Option<PathBuf>,
@@ -354,7 +356,7 @@ pub struct Entry {
 }
 
 impl Tree {
-    /// Of a directory that exists.
+    /// Reads an existing directory.
     pub fn of(root: &Path) -> io::Result<Tree> {
         let mut tree = Tree::default();
         tree.add(root, Path::new("/"))?;
@@ -378,7 +380,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The names of entries that differ, or are in one of the two only.
+    /// The names of entries that differ or exist in only one of the two.
     pub fn differences(&self, other: &Tree) -> Vec<PathBuf> {
         let names: std::collections::BTreeSet<_> = self.0.keys().chain(other.0.keys()).collect();
         names.into_iter().filter(|name| self.0.get(*name) != other.0.get(*name)).cloned().collect()

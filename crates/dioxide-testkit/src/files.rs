@@ -1,4 +1,5 @@
-//! What tests ask the kernel about files: extents, the marker attribute, caches, the shutdown ioctl.
+//! Kernel interfaces that tests use on files: extents, the marker attribute, caches, the shutdown
+//! ioctl.
 
 use std::ffi::{c_int, c_ulong};
 use std::fs::{self, File};
@@ -13,10 +14,10 @@ use rustix::io::Errno;
 /// The attribute in which dioxide keeps its marker.
 pub const MARKER: &str = "user.dioxide";
 
-/// A run of a file's bytes that the file system has mapped.
+/// A mapped range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Where it begins in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub start: u64,
     /// Its length in bytes.
     pub len: u64,
@@ -24,9 +25,11 @@ pub struct Extent {
     pub unwritten: bool,
 }
 
-/// The file's extents in order, as FIEMAP tells them, neighbours of one kind joined: a file
-/// system's own splits (ext4: every 128 MiB) mean nothing to a test. Where there is no FIEMAP (tmpfs), as seeking
-/// tells them: up to the size, and unwritten ones not at all.
+/// The file's extents in order, from FIEMAP. Adjacent extents of one kind are joined, because the
+/// file system's own splits (ext4: every 128 MiB) mean nothing to a test.
+///
+/// Without FIEMAP (tmpfs) they come from SEEK_DATA and SEEK_HOLE: up to the file size, without
+/// unwritten extents.
 pub fn extents(path: impl AsRef<Path>) -> io::Result<Vec<Extent>> {
     let file = File::open(path)?;
     match mapped(&file) {
@@ -35,7 +38,8 @@ pub fn extents(path: impl AsRef<Path>) -> io::Result<Vec<Extent>> {
     }
 }
 
-/// Where on the disk the longest piece of a file lies, in bytes. Not for btrfs, which tells addresses of its own.
+/// The device address range, in bytes, of the longest extent of a file. Not for btrfs, which
+/// reports logical addresses.
 pub fn longest_piece(path: impl AsRef<Path>) -> io::Result<Range<u64>> {
     let map = Fiemap::read(&File::open(path)?, 0)?;
     let longest = map.found().iter().max_by_key(|found| found.length);
@@ -81,7 +85,7 @@ fn join(extents: &mut Vec<Extent>, next: Extent) {
 }
 
 const FS_IOC_FIEMAP: c_ulong = 0xC020_660B;
-/// btrfs knows an extent as written some time after the write returned, if it is not asked to wait.
+/// btrfs marks an extent as written some time after the write returned, unless FIEMAP syncs.
 const FIEMAP_FLAG_SYNC: u32 = 1;
 const FIEMAP_EXTENT_LAST: u32 = 0x1;
 const FIEMAP_EXTENT_UNWRITTEN: u32 = 0x800;
@@ -161,17 +165,18 @@ pub fn remove_marker(path: impl AsRef<Path>) -> io::Result<()> {
     Ok(rustix::fs::removexattr(path.as_ref(), MARKER)?)
 }
 
-/// Makes the kernel forget every clean page, inode and directory entry of the machine.
+/// Drops every clean page, inode and directory entry of the machine.
 pub fn drop_caches() -> io::Result<()> {
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "3")
 }
 
-/// Shuts the file system around `path` down at once, without flushing its log, as a crash would.
-/// Only for a file system of your own ([`crate::volume::Volume`]): nothing works on it until it is
-/// mounted anew.
+/// Shuts down the file system of `path` at once without flushing its log, as a crash would.
+///
+/// Only for a file system of the test's own ([`crate::volume::Volume`]): nothing works on it until
+/// it is mounted again.
 pub fn shutdown(path: impl AsRef<Path>) -> io::Result<()> {
-    // EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN are the same number, and so is the flag.
+    // EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN have the same number and the same flag.
     const SHUTDOWN: c_ulong = 0x8004_587D;
     const NO_LOG_FLUSH: u32 = 2;
     let dir = File::open(path)?;

@@ -1,11 +1,11 @@
-//! What a forked child can do: in the process of the test itself, since what it has of its parent is the matter.
+//! Runs code in a forked child of the test's own process, with the state that it inherits.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Whether `work` holds in a forked child, which then ends without running destructors.
 pub fn holds_in_a_fork(work: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child only runs `work` and _exit. What it does with memory and locks of other threads is
-    // what such tests are about; an alarm ends it if it hangs.
+    // SAFETY: the child only runs `work` and _exit. Such tests check exactly its use of inherited
+    // memory and locks. An alarm ends the child if it hangs.
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
         0 => {

@@ -1,5 +1,5 @@
-//! The lab that `scripts/lab up` makes, found through the environment: `DIOXIDE_LAB` is a directory
-//! with every [`Fs`] mounted in it, `DIOXIDE_LAB_DISK` a bare loop device.
+//! The lab that `scripts/lab up` makes, found through the environment. `DIOXIDE_LAB` is a directory
+//! with every [`Fs`] mounted in it. `DIOXIDE_LAB_DISK` is a bare loop device.
 
 use std::env;
 use std::fmt;
@@ -19,23 +19,23 @@ pub enum Fs {
     Ext4,
     /// XFS.
     Xfs,
-    /// With checksums, which it keeps by writing through the cache.
+    /// With checksums, so direct writes go through the page cache.
     Btrfs,
     /// Files inherit `chattr +C`: no checksums, overwritten in place.
     BtrfsNocow,
-    /// By the driver of ext4, files mapped by indirect blocks.
+    /// Mounted by the ext4 driver; indirect blocks map its files.
     Ext3,
-    /// With extents and without a journal: checked before it is mounted after a crash.
+    /// With extents and no journal: checked before it is mounted after a crash.
     Ext4NoJournal,
-    /// No disk below.
+    /// In memory.
     Tmpfs,
 }
 
-/// Why a test has nothing to test on a file system.
+/// The error is the reason why a test does not apply to a file system.
 pub type Applies = Result<(), &'static str>;
 
 impl Fs {
-    /// All of them, for tests that run on each.
+    /// All of them.
     pub const ALL: [Fs; 7] =
         [Fs::Ext4, Fs::Xfs, Fs::Btrfs, Fs::BtrfsNocow, Fs::Ext3, Fs::Ext4NoJournal, Fs::Tmpfs];
 
@@ -52,7 +52,7 @@ impl Fs {
         }
     }
 
-    /// The name that mount(8) knows.
+    /// The name for mount(8).
     pub fn mount_type(self) -> &'static str {
         match self {
             Fs::BtrfsNocow => "btrfs",
@@ -61,7 +61,7 @@ impl Fs {
         }
     }
 
-    /// Whether files grow ahead into unwritten space.
+    /// Whether files are preallocated as unwritten space.
     pub fn grows_unwritten(self) -> Applies {
         match self {
             Fs::Ext4 | Fs::Xfs | Fs::Btrfs | Fs::BtrfsNocow => Ok(()),
@@ -71,7 +71,7 @@ impl Fs {
         }
     }
 
-    /// Whether files grow ahead into zeros.
+    /// Whether files are preallocated as zeros.
     pub fn grows_zeroed(self) -> Applies {
         match self {
             Fs::Ext4 | Fs::Xfs | Fs::BtrfsNocow | Fs::Ext3 | Fs::Ext4NoJournal => Ok(()),
@@ -80,12 +80,12 @@ impl Fs {
         }
     }
 
-    /// Whether there is a disk, which can be looked at, fail and lose power.
+    /// Whether there is a disk below that can fail and lose power.
     pub fn has_disk(self) -> Applies {
         if self == Fs::Tmpfs { Err("tmpfs has no disk") } else { Ok(()) }
     }
 
-    /// Whether a direct write goes to the disk itself: where it goes through the cache, a write that the disk refuses
+    /// Whether a direct write goes to the disk itself. Elsewhere a write that the disk refuses
     /// fails the next flush as well.
     pub fn writes_directly(self) -> Applies {
         match self {
@@ -94,8 +94,8 @@ impl Fs {
         }
     }
 
-    /// Whether a direct write that the disk refuses fails alone. btrfs ends a write after it has reported it, and a flush
-    /// that begins before that fails with the write's error.
+    /// Whether a direct write that the disk refuses fails alone. btrfs ends a write after it has
+    /// reported it, and a flush that begins before that fails with the write's error.
     pub fn writes_fail_alone(self) -> Applies {
         match self {
             Fs::BtrfsNocow => Err("a flush may fail with the error of a write before it"),
@@ -103,7 +103,7 @@ impl Fs {
         }
     }
 
-    /// Whether it can be shut down as by a crash, and be mounted as it then is.
+    /// Whether it can be shut down as in a crash, and then be mounted in that state.
     pub fn shuts_down(self) -> Applies {
         match self {
             Fs::Ext4 | Fs::Xfs | Fs::Ext3 => Ok(()),
@@ -113,8 +113,10 @@ impl Fs {
         }
     }
 
-    /// Whether what it said is durable outlives every power cut. Without a journal it does not, for any program: of two
-    /// syncs of one file at a time, one returns before the metadata that the other is writing is on the disk.
+    /// Whether acknowledged data survive every power cut.
+    ///
+    /// Without a journal they do not, for any program. Of two concurrent syncs of one file, one
+    /// returns before the metadata that the other writes are on the disk.
     pub fn survives_power_cuts(self) -> Applies {
         match self {
             Fs::Ext4NoJournal => Err("without a journal, a sync beside another promises too much"),
@@ -122,7 +124,8 @@ impl Fs {
         }
     }
 
-    /// Whether it is consistent after a crash as soon as it is mounted, and shows old content of the disk nowhere.
+    /// Whether it is consistent after a crash as soon as it is mounted, and never exposes old
+    /// content of the disk.
     pub fn recovers_itself(self) -> bool {
         self != Fs::Ext4NoJournal
     }
@@ -152,12 +155,12 @@ pub fn fresh_dir(fs: Fs, test: &str) -> io::Result<TestDir> {
     Ok(TestDir { path, fs })
 }
 
-/// The path of the lab's bare disk; to use it, take [`disk`].
+/// The path of the lab's bare disk. To use it, take [`disk`].
 pub fn disk_path() -> io::Result<PathBuf> {
     variable("DIOXIDE_LAB_DISK")
 }
 
-/// The lab's bare disk; waits until no other test has it.
+/// The lab's bare disk. Waits until no other test has it.
 pub fn disk() -> io::Result<Disk> {
     let path = disk_path()?;
     let turn = File::create(dir()?.join(".disk-turn"))?;
@@ -182,7 +185,7 @@ pub struct TestDir {
 }
 
 impl TestDir {
-    /// What it lies on.
+    /// Its file system.
     pub fn fs(&self) -> Fs {
         self.fs
     }
@@ -202,7 +205,7 @@ impl Drop for TestDir {
     }
 }
 
-/// The bare disk, this test's alone until dropped. Derefs to the path of the device.
+/// The bare disk, exclusive to this test until dropped. Derefs to the path of the device.
 #[derive(Debug)]
 pub struct Disk {
     path: PathBuf,

@@ -1,6 +1,7 @@
 //! The test rig of dioxide: what integration tests stand on. Linux, and root for all but [`child`].
 //!
-//! - [`lab`]: fresh directories on the file systems that `scripts/lab up` mounts, and its bare disk.
+//! - [`lab`]: fresh directories on the file systems that `scripts/lab up` mounts, and its bare
+//!   disk.
 //! - [`volume`]: a file system of a test's own, to be shut down, remounted, checked.
 //! - [`ext_volume`]: ext2 and ext3 volumes as image files, seen by e2fsprogs and by the kernel.
 //! - [`fuse_disk`]: a disk with a volatile cache that fails, lies and loses power on command.
@@ -52,8 +53,8 @@ pub fn run(scenarios: &[child::Scenario], trials: fn() -> Vec<trials::Trial>) ->
     run_in_turn(scenarios, &[trials])
 }
 
-/// The same with several suites. A suite begins when the one before it has ended. All but the first run one
-/// trial at a time.
+/// The same with several suites. A suite begins when the one before it has ended. All but the first
+/// run one trial at a time.
 pub fn run_in_turn(scenarios: &[child::Scenario], suites: &[fn() -> Vec<trials::Trial>]) -> ExitCode {
     if let Some(code) = serve_if_asked(scenarios) {
         return code;
@@ -67,8 +68,8 @@ pub fn run_in_turn(scenarios: &[child::Scenario], suites: &[fn() -> Vec<trials::
     if failed { ExitCode::from(101) } else { ExitCode::SUCCESS }
 }
 
-/// Serves as a child or as a FUSE disk when started as one. The first thing in the main of a program, not a test, that
-/// uses either.
+/// Serves as a child or as a FUSE disk when started as one. The first thing in the main of a
+/// program, not a test, that uses either.
 pub fn serve_if_asked(scenarios: &[child::Scenario]) -> Option<ExitCode> {
     let code = fuse_disk::server::serve_if_asked().or_else(|| child::play_if_asked(scenarios));
     if code.is_none() {

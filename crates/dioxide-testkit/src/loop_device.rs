@@ -1,5 +1,5 @@
-//! A loop device on a file, detached on drop, with the record file that `scripts/lab down` reads:
-//! the backing file, written before it is attached, and the device, added after.
+//! A loop device on a file, detached on drop. Its record file, for `scripts/lab down`, has the
+//! backing file, written before it is attached, and the device, added after.
 
 use std::fs;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use crate::command;
 use crate::site::Site;
 use crate::wait::{PATIENCE, retry};
 
-/// A loop device on a test's own file, wherever that lies, until dropped.
+/// A loop device on a test's own file, detached on drop.
 pub struct AttachedFile {
     // The device before the site of its record.
     device: LoopDevice,
@@ -32,9 +32,9 @@ impl AttachedFile {
         self.device.path()
     }
 
-    /// How many flushes the device has done.
+    /// The number of flushes the device has done.
     pub fn flushes(&self) -> io::Result<u64> {
-        // The sixteenth number of the kernel's statistics of a block device.
+        // Index in the kernel's block device statistics.
         const FLUSHES: usize = 15;
         let name = self.path().file_name().unwrap_or_default();
         let stat = fs::read_to_string(Path::new("/sys/block").join(name).join("stat"))?;
@@ -46,11 +46,11 @@ impl AttachedFile {
 /// How a loop device uses its backing file.
 #[derive(Clone, Copy)]
 pub(crate) enum Io {
-    /// One request at a time.
+    /// One request at a time, with sectors of 512 bytes.
     Cached,
-    /// The same, in nothing less than 4096 bytes: such sectors are what the device has.
+    /// One request at a time, with sectors of 4096 bytes.
     CachedInPages,
-    /// Many requests side by side.
+    /// Concurrent requests.
     Direct,
 }
 
@@ -85,7 +85,7 @@ impl LoopDevice {
         &self.device
     }
 
-    /// The number may belong to another image already: only the backing file tells.
+    /// The number may belong to another image already; the backing file identifies ours.
     fn is_attached(&self) -> bool {
         let name = self.device.file_name().unwrap_or_default();
         let path = Path::new("/sys/block").join(name).join("loop/backing_file");
@@ -95,7 +95,7 @@ impl LoopDevice {
         fs::read(path).is_ok_and(name)
     }
 
-    /// `losetup -d` succeeds before the device is free if somebody still has it open.
+    /// `losetup -d` succeeds before the device is free if another process has it open.
     fn detach(&self) -> io::Result<()> {
         retry(PATIENCE, || {
             if !self.is_attached() {

@@ -19,7 +19,7 @@ impl Mount {
         Ok(Mount { dir: dir.to_owned() })
     }
 
-    /// Takes over what somebody else (a FUSE server) mounted.
+    /// Takes over an existing mount, made by a FUSE server.
     pub(crate) fn adopt(dir: &Path) -> Mount {
         Mount { dir: dir.to_owned() }
     }
@@ -28,7 +28,7 @@ impl Mount {
         &self.dir
     }
 
-    /// Does nothing if it is unmounted already. An error says that it still is mounted.
+    /// Does nothing if it is unmounted already. After an error it still is mounted.
     pub(crate) fn unmount(&self) -> io::Result<()> {
         self.unmount_within(PATIENCE)
     }
@@ -51,7 +51,7 @@ impl Drop for Mount {
     }
 }
 
-/// Asks the kernel's table and not the directory itself, which a dead server does not answer for.
+/// Reads the kernel's table, not the directory: a dead server does not answer for that.
 fn is_mounted(dir: &Path) -> io::Result<bool> {
     let escaped = dir.to_string_lossy().replace(' ', "\\040");
     let table = fs::read_to_string("/proc/self/mounts")?;

@@ -1,18 +1,18 @@
-//! Bytes that prove themselves: each unit of a record (a block, a sector) says what it is, and every byte of it
-//! follows from that. So does a record of any length as a whole.
+//! Self-describing bytes. Each unit of a record (a block, a sector) has a stamp from which all its
+//! bytes follow. So does a record of any length as a whole.
 
-/// What a unit says of itself.
+/// The identity of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp {
-    /// Who wrote the record.
+    /// The writer of the record.
     pub writer: u64,
-    /// Which of the writer's records it is.
+    /// The index of the record among the writer's.
     pub number: u64,
-    /// Which unit of the record it is.
+    /// The index of the unit in the record.
     pub part: u64,
 }
 
-/// Reached by no record; keeps garbage from overflowing.
+/// Above any record; keeps garbage from overflowing.
 const PARTS_MAX: u64 = 1 << 32;
 
 impl Stamp {
@@ -23,7 +23,7 @@ impl Stamp {
         [self.writer, self.number, self.part].into_iter().chain(filler)
     }
 
-    /// Makes `unit`, of a multiple of 8 bytes, say this.
+    /// Fills `unit`, whose length is a multiple of 8 bytes.
     pub fn fill(self, unit: &mut [u8]) {
         let words = self.words(unit.len());
         for (bytes, word) in unit.chunks_exact_mut(8).zip(words) {
@@ -31,7 +31,8 @@ impl Stamp {
         }
     }
 
-    /// The stamp of a unit, if every byte of it is right. Zeros, old content and parts of units have none.
+    /// The stamp of a unit if every byte of it is right. Zeros, old content and partial units have
+    /// none.
     pub fn of(unit: &[u8]) -> Option<Stamp> {
         let word = |i: usize| Some(u64::from_le_bytes(unit.get(i * 8..i * 8 + 8)?.try_into().ok()?));
         let stamp = Stamp { writer: word(0)?, number: word(1)?, part: word(2)? };
@@ -40,23 +41,23 @@ impl Stamp {
     }
 }
 
-/// A record of any length, as logs have them: its length, a checksum, who wrote it, which of the writer's it is, and bytes
-/// that follow from that. One that is shorter than [`Frame::HEADER`] has only such bytes.
+/// A record of any length, as in logs: its length, a checksum, its writer, its number, and bytes
+/// that follow from these. One shorter than [`Frame::HEADER`] has only such bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Frame {
-    /// Who wrote the record, below 2³².
+    /// The writer of the record, below 2³².
     pub writer: u64,
-    /// Which of the writer's records it is, below 2³².
+    /// The index of the record among the writer's, below 2³².
     pub number: u64,
     /// Its length in bytes, below 2³².
     pub len: u64,
 }
 
 impl Frame {
-    /// The shortest that can be found by [`Frame::of`].
+    /// Minimum length that [`Frame::of`] finds.
     pub const HEADER: usize = 16;
 
-    /// What stands in the file.
+    /// Its bytes in the file.
     pub fn bytes(self) -> Vec<u8> {
         let key = scramble(self.writer) ^ scramble(self.number).rotate_left(21) ^ scramble(self.len);
         let mut bytes = vec![0; self.len as usize];
@@ -74,7 +75,8 @@ impl Frame {
         bytes
     }
 
-    /// The record with which these bytes begin, if it is whole, as a log finds it after a crash: by its length and its checksum.
+    /// The record at the start of `bytes` if it is whole, found by length and checksum as a log
+    /// does after a crash.
     pub fn of(bytes: &[u8]) -> Option<Frame> {
         let word = |i: usize| Some(u32::from_le_bytes(bytes.get(i * 4..i * 4 + 4)?.try_into().ok()?));
         let frame = Frame { writer: word(2)?.into(), number: word(3)?.into(), len: word(0)?.into() };
@@ -82,8 +84,8 @@ impl Frame {
         (crc32fast::hash(rest) == word(1)?).then_some(frame)
     }
 
-    /// All records of a log, with their offsets, as its owner finds them after a crash: one stands where the one before it
-    /// ends, or where the next block begins.
+    /// All records of a log with their offsets, found as its owner does after a crash. A record
+    /// begins where the previous one ends or at the next block.
     pub fn find_all(log: &[u8], block: u64) -> Vec<(u64, Frame)> {
         let mut found = Vec::new();
         let mut at = 0u64;
@@ -108,12 +110,12 @@ fn scramble(n: u64) -> u64 {
 pub struct Random(u64);
 
 impl Random {
-    /// The same numbers for the same seed.
+    /// The same seed gives the same numbers.
     pub fn new(seed: u64) -> Self {
         Self(scramble(seed))
     }
 
-    /// From 0 to `end`, exclusive.
+    /// In `0..end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.0 = scramble(self.0);
         self.0 % end
@@ -181,7 +183,7 @@ mod tests {
         log.extend(frame(2).bytes());
         let mut found = vec![(0, frame(0)), (90, frame(1)), (512, frame(2))];
         assert_eq!(Frame::find_all(&log, 512), found);
-        // One that is torn ends the log, but for what begins at the next block.
+        // A torn record ends the log, except for records that begin at the next block.
         log[100] ^= 1;
         found.remove(1);
         assert_eq!(Frame::find_all(&log, 512), found);

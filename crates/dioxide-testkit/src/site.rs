@@ -1,8 +1,12 @@
 //! A site: the directory of one throw-away disk, `volumes/PID-N` in the lab.
 //!
-//! `scripts/lab down` sweeps what a killed test leaves there and knows these names:
-//! `mnt` (the file system), `disk.loop` (the loop device's record), `disk` (the FUSE mount),
-//! `server.pid` (its server), `ctl` (the FUSE control file system, while a disk is being aborted).
+//! `scripts/lab down` sweeps what a killed test leaves there. It knows these names:
+//!
+//! - `mnt`: the file system
+//! - `disk.loop`: the loop device's record
+//! - `disk`: the FUSE mount
+//! - `server.pid`: its server
+//! - `ctl`: the FUSE control file system, while a disk is being aborted
 
 use std::fs;
 use std::io;
@@ -37,7 +41,7 @@ impl Site {
 }
 
 impl Drop for Site {
-    /// Not `remove_dir_all`: if something could not be unmounted, its files are not ours to remove.
+    /// Not `remove_dir_all`: it would delete the files of a volume that could not be unmounted.
     fn drop(&mut self) {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             remove_file_or_empty_dir(&entry.path());

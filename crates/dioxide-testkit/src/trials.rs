@@ -1,9 +1,10 @@
-//! Tests that need the lab: they run if it is there; otherwise they are listed as ignored, with
-//! the reason, so that a run without a lab counts and names what it skipped. So is a test on a file system
-//! where it has nothing to test.
+//! Tests that need the lab. Without it they are listed as ignored, with the reason, so that a run
+//! counts and names what it skipped. The same applies to a test on a file system where it has
+//! nothing to test.
 //!
-//! `make test` runs the trials of every file system on ext4 and XFS, or on the first one where they apply. `make test-all`
-//! sets `DIOXIDE_TEST_ALL`: they run on every file system, and [`only_in_all`] hides nothing.
+//! `make test` runs the trials of every file system on ext4 and XFS, or on the first one where they
+//! apply. `make test-all` sets `DIOXIDE_TEST_ALL`: they run on every file system, and
+//! [`only_in_all`] hides nothing.
 
 use std::env;
 use std::io;
@@ -16,7 +17,7 @@ use crate::lab::{self, Applies, Disk, Fs, TestDir};
 
 pub use libtest_mimic::{Failed, Trial};
 
-/// What a trial returns; `?` takes any error that can be displayed.
+/// The result of a trial. `?` takes any error that can be displayed.
 pub type TrialResult = Result<(), Failed>;
 
 /// A test that needs a fresh directory on the lab's `fs`; named `fs::name`.
@@ -31,7 +32,7 @@ pub fn lab_trials(name: &str, test: fn(TestDir) -> TrialResult) -> Vec<Trial> {
     lab_trials_where(name, |_| Ok(()), test)
 }
 
-/// The same test on every file system of the lab where it applies; listed as ignored on the others, with the reason.
+/// Like [`lab_trials`], where the test applies. Listed as ignored on the others, with the reason.
 pub fn lab_trials_where(
     name: &str,
     applies: fn(Fs) -> Applies,
@@ -50,8 +51,8 @@ pub fn volume_trial(name: &str, test: impl FnOnce() -> TrialResult + Send + 'sta
     trial(name.to_owned(), skipped(can_make_volumes()), test)
 }
 
-/// The same test with a file system of each kind where it applies, which the test makes; named `fs::name`, and listed as
-/// ignored elsewhere, with the reason.
+/// Like [`volume_trials`], where the test applies. Listed as ignored on the others, with the
+/// reason.
 pub fn volume_trials_where(
     name: &str,
     applies: fn(Fs) -> Applies,
@@ -60,7 +61,7 @@ pub fn volume_trials_where(
     on_each(name, applies, |fs| volume_trial(&format!("{fs}::{name}"), move || test(fs)))
 }
 
-/// The same test with a file system of each kind, which the test makes; named `fs::name`.
+/// A test that makes a file system of each kind; named `fs::name`.
 pub fn volume_trials(name: &str, test: fn(Fs) -> TrialResult) -> Vec<Trial> {
     volume_trials_where(name, |_| Ok(()), test)
 }
@@ -70,8 +71,7 @@ pub fn fuse_trial(name: &str, test: impl FnOnce() -> TrialResult + Send + 'stati
     trial(name.to_owned(), skipped(can_make_volumes().and_then(|()| exists("/dev/fuse"))), test)
 }
 
-/// The same test on a FUSE disk with a file system of each kind where it applies, made by the test; named `fs::name`, and
-/// listed as ignored elsewhere, with the reason.
+/// Like [`fuse_trials`], where the test applies. Listed as ignored on the others, with the reason.
 pub fn fuse_trials_where(
     name: &str,
     applies: fn(Fs) -> Applies,
@@ -81,7 +81,7 @@ pub fn fuse_trials_where(
     on_each(name, applies, |fs| fuse_trial(&format!("{fs}::{name}"), move || test(fs)))
 }
 
-/// The same test on a FUSE disk with a file system of each kind that has a disk.
+/// A test that makes a FUSE disk with a file system of each kind that has a disk; named `fs::name`.
 pub fn fuse_trials(name: &str, test: fn(Fs) -> TrialResult) -> Vec<Trial> {
     fuse_trials_where(name, |_| Ok(()), test)
 }
@@ -110,7 +110,8 @@ fn on_each(name: &str, applies: impl Fn(Fs) -> Applies, make: impl Fn(Fs) -> Tri
     Fs::ALL.map(each).into()
 }
 
-/// Trials that take long, or show on another file system what others show: only `make test-all` runs them.
+/// Slow trials, and trials that repeat others on another file system: only `make test-all` runs
+/// them.
 pub fn only_in_all(trials: impl IntoIterator<Item = Trial>) -> Vec<Trial> {
     trials.into_iter().map(in_all).collect()
 }
@@ -138,7 +139,7 @@ fn trial(
 ) -> Trial {
     match possible {
         Ok(()) => Trial::test(name, test),
-        // Run all the same with --ignored, it fails and says why.
+        // Fails with the reason if run with --ignored.
         Err(why) => Trial::test(name, test).with_kind(why).with_ignored_flag(true),
     }
 }

@@ -1,5 +1,5 @@
-//! A file system of a test's own, on a loop device (tmpfs: on none): to be shut down, cut from power, remounted and
-//! checked. Lives in the lab's `volumes` directory; dropped, it leaves nothing behind.
+//! A file system of a test's own, on a loop device (tmpfs: on none), for shutdowns, power cuts,
+//! remounts and checks. It is in the lab's `volumes` directory. Dropping it leaves nothing behind.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +18,7 @@ use crate::wait::{PATIENCE, retry};
 /// The smallest size that mkfs.xfs accepts.
 pub const SIZE_MIN: u64 = 300 << 20;
 
-/// What an unmount gets before the disk below is given up.
+/// Time limit of an unmount before the disk below is aborted.
 const STUCK: Duration = Duration::from_secs(5);
 
 /// A mounted file system. Close every file on it before it is unmounted, remounted or checked.
@@ -87,12 +87,12 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.mount_point
     }
 
-    /// Its loop device; for what is in memory, a name that says so.
+    /// Its loop device; a descriptive name if it is in memory.
     pub fn device(&self) -> &Path {
         match &self.below {
             Below::Memory { .. } => Path::new("none"),
@@ -101,7 +101,7 @@ impl Volume {
         }
     }
 
-    /// The disk below, if it is one that fails on command.
+    /// The disk below, if it fails on command.
     pub fn disk(&self) -> Option<&FuseDisk> {
         match &self.below {
             Below::Memory { .. } | Below::Image { .. } => None,
@@ -109,7 +109,7 @@ impl Volume {
         }
     }
 
-    /// Mounts it, unless it is mounted. Without a journal it is repaired before, as a boot does.
+    /// Mounts it, unless it is mounted. Without a journal it is repaired first, as at boot.
     pub fn mount(&mut self) -> io::Result<()> {
         if self.mount.is_none() {
             if !self.fs.recovers_itself() {
@@ -134,27 +134,27 @@ impl Volume {
         Ok(())
     }
 
-    /// Unmounts it and mounts it anew, with recovery from its log if it was not unmounted cleanly.
+    /// Unmounts and mounts it again. Replays its log if it was not unmounted cleanly.
     pub fn remount(&mut self) -> io::Result<()> {
         self.unmount()?;
         self.mount()
     }
 
-    /// Unmounts it, and mounts a new and empty one on the same device.
+    /// Replaces it by a new and empty file system on the same device.
     pub fn renew(&mut self) -> io::Result<()> {
         self.unmount()?;
         make_fs(self.fs, self.device())?;
         self.mount()
     }
 
-    /// Shuts the file system down as a crash would, its log not flushed; [`Volume::remount`] brings
-    /// it back. The disk below keeps what it was given: no block that was written is lost.
+    /// Shuts the file system down as a crash would, without flushing its log. [`Volume::remount`]
+    /// brings it back. The disk below loses no written block.
     pub fn shutdown(&self) -> io::Result<()> {
         files::shutdown(&self.mount_point)
     }
 
-    /// Cuts the power of the FUSE disk below, which loses what `keep` does not keep of its cache,
-    /// and brings disk and file system back.
+    /// Makes a power cut of the FUSE disk below, which loses its cache except what `keep` keeps,
+    /// and restores the disk and the file system.
     pub fn power_cut(&mut self, keep: Keep) -> io::Result<()> {
         self.fuse_disk()?.power_cut(keep)?;
         self.unmount()?;
@@ -162,14 +162,15 @@ impl Volume {
         self.mount()
     }
 
-    /// Mounts what a power cut at this place of the recording leaves ([`FuseDisk::replay`]).
+    /// Mounts the state after a power cut at this position of the recording ([`FuseDisk::replay`]).
     pub fn replay(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
         self.unmount()?;
         self.fuse_disk()?.replay(cut, keep)?;
         self.mount()
     }
 
-    /// Mounts what one more power cut leaves, during what was done since the last ([`FuseDisk::replay_again`]).
+    /// Mounts the state after one more power cut, since the last replay
+    /// ([`FuseDisk::replay_again`]).
     pub fn replay_again(&mut self, cut: u64, keep: Keep) -> io::Result<()> {
         self.unmount()?;
         self.fuse_disk()?.replay_again(cut, keep)?;
@@ -180,8 +181,10 @@ impl Volume {
         self.disk().ok_or_else(|| io::Error::other("this volume has no FUSE disk below"))
     }
 
-    /// Lets the file system's own checker look, which must find nothing. Remounts it twice: first to
-    /// replay its log, which a checker that may not write cannot do. In memory there is nothing to check.
+    /// Runs the file system's own checker. An error if it finds anything.
+    ///
+    /// Remounts it twice: first to replay its log, which a read-only checker cannot do. Does
+    /// nothing in memory.
     pub fn fsck(&mut self) -> io::Result<()> {
         if self.fs.has_disk().is_err() {
             return Ok(());
@@ -228,14 +231,14 @@ fn check_fs(fs: Fs, device: &Path) -> io::Result<()> {
     }
 }
 
-/// e2fsck says by failing that there was something to repair; whether that was all, the
-/// second run tells.
+/// The first e2fsck fails if it repaired something. The second run shows whether that was all.
 fn repair_fs(device: &Path) -> io::Result<()> {
     let _ = run_on(device, "e2fsck", &["-f", "-y"]);
     run_on(device, "e2fsck", &["-f", "-n"])
 }
 
-/// The tools of btrfs look at the images behind all loop devices, and give up where another test has just broken one.
+/// The btrfs tools scan the images behind all loop devices, and fail if another test has just
+/// broken one.
 fn run_btrfs_on(device: &Path, tool: &str, options: &[&str]) -> io::Result<()> {
     retry(PATIENCE, || run_on(device, tool, options))
 }

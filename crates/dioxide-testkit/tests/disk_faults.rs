@@ -19,7 +19,7 @@ use dioxide_testkit::volume::{SIZE_MIN, Volume};
 const BLOCK: usize = 4096;
 const MIB: u64 = 1 << 20;
 
-/// Memory that O_DIRECT takes.
+/// An aligned buffer for O_DIRECT.
 #[repr(align(4096))]
 struct Block([u8; BLOCK]);
 
@@ -52,8 +52,8 @@ fn assert_eio<T>(result: io::Result<T>) {
     assert_eq!(result.err().and_then(|e| e.raw_os_error()), Some(libc::EIO));
 }
 
-/// One failed flush under two files with a fresh block each: what fdatasync says of the first and,
-/// after, of the second; and, the file system mounted anew, whether each file has its block.
+/// One failed flush under two files with a fresh block each: the result of fdatasync on the first
+/// and then on the second. After a remount: whether each file has its block.
 struct FailedFlush {
     first: io::Result<()>,
     second: io::Result<()>,
@@ -101,8 +101,8 @@ fn xfs_tells_both_files_of_a_failed_flush() -> TrialResult {
     Ok(())
 }
 
-/// Overwrites blocks 0..64 durably, then 64..128 without a flush, and cuts the power. Returns how
-/// many of each are there.
+/// Overwrites blocks 0..64 durably, then 64..128 without a flush, and makes a power cut. Returns
+/// how many of each survive.
 fn cut_power(fs: Fs, keep: Keep, is_lying: bool) -> io::Result<(usize, usize)> {
     let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let path = volume.path().join("file");
@@ -221,11 +221,11 @@ fn stalled_volume_is_cleaned_up(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-// --- recordings -----------------------------------------------------------------------------------
+// --- recordings ----------------------------------------------------------------------------------
 
 const DELAY_MAX: Duration = Duration::from_millis(20);
 
-/// What threads did side by side on a recording disk: for each of their requests, when it began and when it ended.
+/// Requests of concurrent threads on a recording disk: the begin and end of each.
 fn requests_side_by_side(disk: &mut FuseDisk) -> io::Result<Vec<Range<u64>>> {
     const BEGIN: u64 = 0;
     const END: u64 = 1;
@@ -268,8 +268,8 @@ fn delayed_requests_overtake_each_other() -> TrialResult {
     Ok(())
 }
 
-/// Blocks that are written, one after the other, each flushed by a thread of its own before the next is: at every cut, those
-/// that were flushed before it are there, however answers are delayed.
+/// Each block is written and flushed by its own thread before the next one. Whatever the delays of
+/// answers, the blocks flushed before a power cut survive it.
 fn a_replay_has_what_was_flushed_before_the_cut() -> TrialResult {
     let mut disk = FuseDisk::start(64 * MIB)?;
     disk.record()?;

@@ -30,11 +30,12 @@ pub fn run(task: &Task<'_>) -> Result<Figures> {
     let mut ring = ProactorBuilder::new();
     ring.capacity(depth as u32).single_issuer(true).defer_taskrun(true).taskrun_flag(true);
     let mut builder = RuntimeBuilder::new();
-    // All tasks that can go on do so before the ring is entered again, so that what they write is submitted together.
+    // All runnable tasks run before the ring is entered again, so that their writes are submitted
+    // together.
     builder.with_proactor(ring).event_interval(depth + 1).local_queue_size(depth + 1);
     builder.build()?.block_on(async {
         let blocks: Vec<_> = (0..depth).map(|job| Block::of_job(job, task.bs_bytes)).collect();
-        // SAFETY: the descriptor is open, and nobody else has it.
+        // SAFETY: the descriptor is open, and has no other owner.
         let file = Peer(unsafe { File::from_raw_fd(task.open()?.into_raw_fd()) });
         let mut clock = task.start();
         let crew = Crew::new(task, file, &clock.tickets);

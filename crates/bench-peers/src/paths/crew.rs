@@ -1,4 +1,5 @@
-//! What the async libraries do alike: a task for each operation outstanding, which writes its block over and over.
+//! The common part of the async libraries: a task for each outstanding operation, which writes its
+//! block repeatedly.
 
 use crate::case::Flush;
 use crate::run::Task;
@@ -11,15 +12,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// A file as a library has it.
+/// A file of a library.
 pub trait AsyncFile {
-    /// What moves in with a write, and comes back.
+    /// A buffer, moved into a write and returned.
     type Block;
     async fn write(&self, block: Self::Block, offset: u64) -> (io::Result<usize>, Self::Block);
     async fn sync_data(&self) -> io::Result<()>;
 }
 
-/// All tasks of a run. They share it by `Rc`, since they have one thread.
+/// All tasks of a run. They share it by `Rc`, because they run on one thread.
 pub struct Crew<F> {
     file: F,
     tickets: Arc<Tickets>,
@@ -47,14 +48,14 @@ impl<F: AsyncFile> Crew<F> {
         Ok(())
     }
 
-    /// After the last of them.
+    /// After the last task.
     pub async fn finish(&self) -> Result<()> {
         self.file.sync_data().await.context("fdatasync")
     }
 }
 
-/// An fdatasync for all writes that were complete before it began: what a user writes who knows that flushes can be
-/// shared. Writes are counted in the order in which they were completed.
+/// An fdatasync for all writes that were complete before it began, as a user writes who shares
+/// flushes. Writes are numbered in the order of completion.
 #[derive(Default)]
 struct SharedFlush {
     written: Cell<u64>,
@@ -64,13 +65,13 @@ struct SharedFlush {
 }
 
 impl SharedFlush {
-    /// Returns when a write that is complete now is stable.
+    /// Returns when all writes that are complete now are stable.
     async fn cover(&self, file: &impl AsyncFile) -> io::Result<()> {
         let own = self.written.get() + 1;
         self.written.set(own);
         while self.stable.get() < own {
             if self.is_running.get() {
-                // All at once, so that what they write next is submitted together.
+                // All at once, so that their next writes are submitted together.
                 self.ended.notified().await;
                 continue;
             }

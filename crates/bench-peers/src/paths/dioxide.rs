@@ -16,7 +16,7 @@ pub fn run(task: &Task<'_>) -> Result<Figures> {
     Ok(clock.stop())
 }
 
-/// The file as the case wants it.
+/// Opens the file with the options of the case.
 pub fn open(task: &Task<'_>) -> Result<File> {
     let growth = match task.case.space {
         Space::Grown(growth) => growth,

@@ -1,4 +1,4 @@
-//! dioxide's queue: one thread, with buffers of the queue's own. Growth and close are timed.
+//! dioxide's queue: one thread, with the queue's own buffers. Growth and close are timed.
 
 use super::dioxide::open;
 use crate::bench::stamp::fill_as_job;
@@ -20,7 +20,7 @@ pub fn run(task: &Task<'_>) -> Result<Figures> {
     let file = open(task)?;
     let mut clock = task.start();
     loop {
-        // Without tickets nothing more begins, and what is in flight is still waited for.
+        // Without tickets no more operations begin, and those in flight are reaped.
         while let Some((job, block)) = idle.pop() {
             match clock.tickets.take(job) {
                 Some(offset) => begin(task, &queue, &file, (job, block), offset)?,

@@ -1,5 +1,5 @@
-//! dioxide's futures: a task for each operation outstanding, of a tokio runtime with a thread for each CPU, and the
-//! reactor that the process shares. Growth and close are timed.
+//! dioxide's futures: one tokio task for each outstanding operation. The runtime has a thread per
+//! CPU; the process shares one reactor. Growth and close are timed.
 
 use super::dioxide::open;
 use crate::bench::stamp::fill_as_job;

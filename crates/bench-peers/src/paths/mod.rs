@@ -1,4 +1,4 @@
-//! Who writes. A file for each path; what the libraries have in common is in `crew`.
+//! The paths, one per file. `crew` has the common part of the libraries.
 
 mod compio;
 mod crew;
@@ -13,7 +13,7 @@ use crate::case::Kind;
 use crate::run::{Figures, Task};
 use anyhow::Result;
 
-/// Does the work of a run, timed.
+/// Runs one case, timed.
 pub fn run(task: &Task<'_>) -> Result<Figures> {
     match task.case.kind {
         Kind::TokioUring => tokio_uring::run(task),

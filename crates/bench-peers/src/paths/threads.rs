@@ -1,4 +1,5 @@
-//! Blocking threads with pwrite, one for each operation outstanding; and what they share with those of dioxide.
+//! Blocking threads with pwrite, one for each outstanding operation, and the code they share with
+//! those of dioxide.
 
 use crate::blocks::Block;
 use crate::run::{Clock, Figures, Task};
@@ -12,7 +13,7 @@ pub fn run(task: &Task<'_>) -> Result<Figures> {
     Ok(clock.stop())
 }
 
-/// Every thread writes its block until there are no tickets. The clock still runs on return.
+/// Every thread writes its block until the tickets run out. The clock still runs on return.
 pub fn crew<'a>(task: &Task<'a>, write: impl Fn(&Block, u64) -> Result<()> + Sync) -> Result<Clock<'a>> {
     let blocks: Vec<_> = (0..task.case.iodepth).map(|job| Block::of_job(job, task.bs_bytes)).collect();
     let mut clock = task.start();

@@ -25,12 +25,12 @@ impl AsyncFile for Peer {
 pub fn run(task: &Task<'_>) -> Result<Figures> {
     let depth = task.case.iodepth;
     let mut ring = tokio_uring::uring_builder();
-    // Completions are waited for in epoll, and never asked for in the ring, as DEFER_TASKRUN needs.
+    // Not DEFER_TASKRUN, which requires waiting in the ring. Here epoll waits for completions.
     ring.setup_single_issuer().setup_coop_taskrun();
     tokio_uring::builder().entries(depth as u32).uring_builder(&ring).start(async {
         let registry = FixedBufRegistry::new((0..depth).map(|job| Block::of_job(job, task.bs_bytes)));
         registry.register().context("register the blocks")?;
-        let blocks: Vec<_> = (0..depth).map(|job| registry.check_out(job).expect("nobody has it")).collect();
+        let blocks: Vec<_> = (0..depth).map(|job| registry.check_out(job).expect("it is free")).collect();
         let file = Peer(File::from_std(task.open()?));
         let mut clock = task.start();
         let crew = Crew::new(task, file, &clock.tickets);

@@ -1,4 +1,4 @@
-/* Every call that is no queue's, as it is meant to be used. */
+/* Every call except those of queues, in its intended use. */
 #include "check.h"
 #include <pthread.h>
 
@@ -98,7 +98,7 @@ static void a_file_tells_of_itself(void)
     EXPECT(dioxide_close(file), 0);
 }
 
-/* A program of a later version knows more than this library; what it asks for as well must be nothing. */
+/* A program of a later version has more members than this library knows; they must be zero. */
 static void structs_grow(void)
 {
     struct {
@@ -239,7 +239,7 @@ static void *begin(void *argument)
     return NULL;
 }
 
-/* In a destructor of what is a thread's own, when the library's has gone already. */
+/* In a destructor of thread-local data, after that of the library. */
 static void a_thread_that_ends_appends(void)
 {
     pthread_t thread;

@@ -1,4 +1,4 @@
-/* What every test here uses: a directory to work in, and checks that say what was expected. */
+/* Common code of the tests: a working directory, and checks that print the expected value. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -17,7 +17,7 @@
 
 #define BLOCK 4096
 
-/* Compares two numbers; what the library had to say last is shown with a difference. */
+/* Compares two numbers; a difference is printed with the library's last error. */
 #define EXPECT(expression, value)                                                                  \
     do {                                                                                           \
         int64_t got_ = (int64_t)(expression), wanted_ = (int64_t)(value);                          \
@@ -30,7 +30,7 @@
 
 #define CHECK(condition) EXPECT(!!(condition), 1)
 
-/* A call that must fail, and say why with these words. */
+/* A call that must fail, with these words in its message. */
 #define FAILS(expression, number, words)                                                           \
     do {                                                                                           \
         EXPECT(expression, -(number));                                                             \
@@ -50,7 +50,7 @@ static inline struct dioxide_file *opened(const char *path, int flags, struct di
     return file;
 }
 
-/* A durable log without anything in it. */
+/* An empty durable log. */
 static inline struct dioxide_file *fresh(const char *path)
 {
     struct dioxide_options options = {0};
@@ -72,7 +72,8 @@ static inline void expect_child(pid_t child)
     EXPECT(status, 0);
 }
 
-/* Ends a child well, as a program without files: valgrind would take for lost what the library leaves to the parent. */
+/* Ends a child successfully, as a program without files. Otherwise valgrind would report the
+ * library's memory, which belongs to the parent, as lost. */
 static inline void leave_to_parent(void)
 {
     execl("/bin/true", "true", (char *)NULL);

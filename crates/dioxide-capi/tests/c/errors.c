@@ -1,4 +1,4 @@
-/* Every errno that the manual names and a test can bring about, and arguments that make no sense. */
+/* Every errno that the manual names and a test can cause, and invalid arguments. */
 #include "check.h"
 #include <sys/resource.h>
 #include <signal.h>
@@ -122,7 +122,7 @@ static void what_the_file_says(void)
     dioxide_free(block);
 }
 
-/* Another process has the file; then another program changes its size behind our back. */
+/* Another process has the file open; then another program changes its size. */
 static void others_are_in_the_way(void)
 {
     int ready[2], go[2];

@@ -1,4 +1,5 @@
-/* A fork with files open and operations outstanding: the child is refused, and harms nothing; its own files work. */
+/* A fork with open files and outstanding operations: the child is refused, and does no harm.
+ * Its own files work. */
 #include "check.h"
 #include <signal.h>
 
@@ -29,7 +30,7 @@ static void the_child_is_refused(struct dioxide_file *file, struct dioxide_file 
     EXPECT(size_of("own"), 3);
 }
 
-/* What is left when a process dies is found by the next one. */
+/* The next process recovers the file of one that died. */
 static void a_crash_is_recovered_from(void)
 {
     pid_t child = fork();

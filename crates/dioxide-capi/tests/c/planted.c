@@ -1,4 +1,4 @@
-/* Faults for valgrind to find: memory that is lost, memory that was never written and is told apart. */
+/* Faults for valgrind to find: lost memory, and a branch on uninitialised memory. */
 #include "check.h"
 
 int main(int argc, char **argv)

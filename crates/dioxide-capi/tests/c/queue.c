@@ -1,11 +1,11 @@
-/* Queues: many operations in flight, full ones, mixed ones, files closed meanwhile, other threads. */
+/* Queues: many operations in flight, full and mixed queues, closed files, other threads. */
 #include "check.h"
 #include <pthread.h>
 
 #define DEPTH 64
 #define ROUNDS 8
 
-/* What valgrind does not know. */
+/* DIOXIDE_QUEUE_PLAIN under valgrind, which does not support io_uring. */
 static uint32_t flags;
 
 static struct dioxide_queue *made(uint32_t depth)
@@ -43,7 +43,7 @@ static void many_are_in_flight(void)
     for (int number = 0; number < DEPTH * ROUNDS; number++)
         EXPECT(seen[number], 1);
 
-    /* Reads of it, into memory that is not aligned. */
+    /* Reads of it, into unaligned memory. */
     unsigned char *into = malloc(DEPTH * 101);
     for (unsigned number = 0; number < DEPTH; number++)
         EXPECT(dioxide_queue_pread(queue, file, into + number * 101, 100, (int64_t)number * BLOCK + 7, number), 0);
@@ -117,7 +117,7 @@ static void a_file_is_closed_meanwhile(void)
     dioxide_free(blocks);
 }
 
-/* Freeing waits for what was submitted and forgets the rest; the memory is free at once. */
+/* Freeing waits for submitted operations and discards the rest; the memory is free at once. */
 static void a_queue_is_freed_meanwhile(void)
 {
     struct dioxide_file *file = fresh("freed");
@@ -150,7 +150,7 @@ static void begin_at_the_end(void)
     EXPECT(dioxide_queue_submit(ending.queue), 0);
 }
 
-/* Waits for what the thread itself has in a queue. */
+/* Waits for operations in the thread's own queue. */
 static void append_at_the_end(void)
 {
     struct dioxide_completion done;
@@ -180,7 +180,7 @@ static void *end_with_a_queue(void *key)
     return NULL;
 }
 
-/* In a destructor of what is a thread's own, when the library's has gone already: it waited for itself for ever. */
+/* In a destructor of thread-local data, after that of the library: a thread waited for itself. */
 static void a_thread_that_ended_forgot_its_queue(void)
 {
     pthread_t thread;
@@ -191,7 +191,7 @@ static void a_thread_that_ended_forgot_its_queue(void)
     EXPECT(pthread_key_delete(key), 0);
 }
 
-/* The same for the main thread, in what it does at its exit. */
+/* The same for the main thread, at its exit. */
 static void a_program_that_ended_forgot_its_queue(void)
 {
     begin_at_the_end();

@@ -1,4 +1,5 @@
-/* A file inside of a volume that is not mounted: the image "volume" in the directory, which has an empty file "data". */
+/* A file inside of an unmounted volume: the image "volume" in the directory, with an empty file
+ * "data". */
 #include "check.h"
 
 int main(int argc, char **argv)

@@ -1,12 +1,12 @@
-//! Manual pages out of a header as cbindgen writes it, and of a document in Markdown.
+//! Generates manual pages from a header of cbindgen, and from a Markdown document.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Headings of comments for people who write Rust: what C programs keep to stands in the text.
+/// Heading of comments for Rust programmers; the text has the rules for C programs.
 const NOT_FOR_C: &str = "Safety";
 
-/// Sections of the document that are for who has the source.
+/// Sections of the document that require the source.
 const NOT_IN_THE_MANUAL: &str = "Install";
 
 /// A declaration with its comment.
@@ -16,11 +16,11 @@ pub struct Item {
     code: String,
 }
 
-/// What a header declares, in its order.
+/// The declarations of a header, in order.
 pub struct Header(Vec<Item>);
 
 impl Header {
-    /// Of a header whose comments begin and end in lines of their own, each before what it is of.
+    /// The comments of the header begin and end on separate lines, before their declaration.
     pub fn parse(text: &str) -> Self {
         let mut items = Vec::new();
         for piece in text.split("\n/**\n").skip(1) {
@@ -68,7 +68,8 @@ impl Header {
         page + ".SH SEE ALSO\n.BR dioxide (3)\n"
     }
 
-    /// Structs and types that the function takes, and constants that their members or the function's comment speak of.
+    /// The structs and types of the function's parameters, and the constants in their members or
+    /// the function's comment.
     fn mentioned_by(&self, function: &Item) -> Vec<&Item> {
         let named = |text: &str, item: &Item| words(text).any(|word| word == item.name);
         let types: Vec<_> =
@@ -84,7 +85,7 @@ impl Item {
         self.code.starts_with('#')
     }
 
-    /// One that has something to show.
+    /// Whether it has a visible definition.
     fn is_type(&self) -> bool {
         self.code.starts_with("typedef") || self.code.starts_with("struct") && self.code.ends_with("};")
     }
@@ -105,7 +106,7 @@ impl Item {
     }
 }
 
-/// The comments of members, as people write them.
+/// The comments of members, in the usual C style.
 fn plain_comments(code: &str) -> String {
     code.replace("/**\n     * ", "/* ").replace("\n     */\n", " */\n").replace("\n     * ", "\n       ")
 }
@@ -155,7 +156,7 @@ fn code(text: &str) -> String {
     format!(".P\n.nf\n{}.fi\n", lines.collect::<String>())
 }
 
-/// Paragraphs, lists, and pieces of code between fences.
+/// Paragraphs, lists, and fenced code.
 fn markdown(text: &str) -> String {
     let mut page = String::new();
     let mut lines = text.lines().peekable();
@@ -181,7 +182,7 @@ fn markdown(text: &str) -> String {
     page
 }
 
-/// Text with `code` in bold, and links as what they say.
+/// Text with `code` in bold, and the text of links.
 fn flowing(line: &str) -> String {
     let mut text = String::new();
     for (number, piece) in unlinked(line.trim()).split('`').enumerate() {
@@ -209,7 +210,7 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\e").replace('…', "\\&...")
 }
 
-/// A line that begins with a dot is not a command.
+/// Escapes a line that begins with a dot, which is not a command.
 fn guarded(line: &str) -> String {
     if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line.to_owned() }
 }

@@ -1,4 +1,4 @@
-//! `dioxide bench`, its scenarios, and what they have in common: sizes, pace, output.
+//! `dioxide bench`, its scenarios, and their common options: sizes, pace, output.
 
 use super::examples;
 use super::output::{Output, Wanted};
@@ -8,16 +8,16 @@ use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// More threads than any storage benchmark needs; the ledger has 20 bits for them.
+/// More threads than any storage benchmark needs. The ledger has 20 bits for them.
 const NUMJOBS_MAX: i64 = 1024;
 const RUNTIME_MIN: Duration = Duration::from_millis(10);
 const RUNTIME_MAX: Duration = Duration::from_secs(3600);
 const ROUNDS_MAX: i64 = 999;
-/// With the threads, as many as the ledger has bits for.
+/// Times the threads, within the bits of the ledger.
 const IODEPTH_MAX: i64 = 1024;
 /// Of writes of 4 MiB.
 const COUNT_MAX: u64 = 1_000_000;
-/// More than any device does.
+/// More than any device reaches.
 const RATE_MAX: u64 = 10_000_000;
 
 #[derive(Args)]
@@ -51,80 +51,122 @@ pub enum Scenario {
     ///
     /// Several block sizes make matrices: block size by threads, for each path, and the ratios.
     ///
-    /// Paths for whole blocks: `kernel` is a pwrite past the end at a shared next offset (O_DIRECT, with O_DSYNC for
-    /// every-write); `preallocated` is the same inside a file fallocated beforehand, which is not timed;
-    /// `dioxide` is File::append, and its growth and close are timed; `dioxide-queue` is the same by one thread with
-    /// one Queue, which has --iodepth appends outstanding and is compared with as many threads. Every path ends with
-    /// its data stable: the first two by one fdatasync, dioxide by close. `max growing` is the longest append that met a
-    /// growth of dioxide's file. `cpu us/op` is the CPU time of this process; kernel threads are not in it.
+    /// Paths for whole blocks:
     ///
-    /// Records that direct writes do not take (`--bs 100`, or a range) stand byte to byte in the file, whoever writes them,
-    /// and each length is the same on every path. `kernel` then is a mutex, and in it the last block, which is padded with
-    /// zeros and written again with each record by a pwrite with O_DIRECT, and for every-write an fdatasync for each
-    /// record. So it is serialised by itself, and there is no path `serialised`. `preallocated` is the same in a file
-    /// fallocated beforehand. `buffered-group` is a group commit without O_DIRECT, made to be fast: the first record of a
-    /// group leads it, and does one pwrite and, for every-write, one fdatasync for all, while the next group gathers; its
-    /// file is fallocated ahead in steps of 64m. What is appended by these paths is cut to its exact length at the end,
-    /// which is timed.
+    /// `kernel` is a pwrite past the end at a shared next offset (O_DIRECT, with O_DSYNC for
+    /// every-write).
     ///
-    /// `a (b..c)` is the median and the range of the ratios of all rounds. `requests/op` counts the writes that the
-    /// device completed and the calls for a flush, whoever caused them. `flushes/op` counts the flushes that it did,
-    /// whoever caused them; one may serve several calls.
+    /// `preallocated` is the same inside a file that is fallocated before the clock starts.
+    ///
+    /// `dioxide` is File::append. Its growth and close are timed.
+    ///
+    /// `dioxide-queue` is the same with one thread and one Queue, which has --iodepth appends
+    /// outstanding. It is compared with as many threads.
+    ///
+    /// Every path ends with its data stable: the first two by one fdatasync, dioxide by close.
+    /// `max growing` is the longest append that met a growth of dioxide's file. `cpu us/op` is the
+    /// CPU time of this process, without kernel threads.
+    ///
+    /// Unaligned records (`--bs 100`, or a range) are packed without gaps on every path, and each
+    /// length is the same on every path. Then there is no path `serialised`, because `kernel`
+    /// serialises already:
+    ///
+    /// `kernel` holds a mutex over its last block. Each record rewrites that block, padded with
+    /// zeros, by a pwrite with O_DIRECT. For every-write each record also has an fdatasync.
+    ///
+    /// `preallocated` is the same in a file that is fallocated beforehand.
+    ///
+    /// `buffered-group` is an optimised group commit without O_DIRECT. The first record of a group
+    /// leads it: one pwrite and, for every-write, one fdatasync for all, while the next group
+    /// gathers. Its file is fallocated ahead in steps of 64m.
+    ///
+    /// These paths truncate their file to its exact length at the end, which is timed.
+    ///
+    /// `a (b..c)` is the median and the range of the ratios of all rounds. `requests/op` counts the
+    /// writes that the device completed and the calls for a flush, by all processes. `flushes/op`
+    /// counts the flushes that it did, for all processes; one may serve several calls.
     #[command(after_long_help = examples::APPEND)]
     Append(Append),
-    /// N threads rewrite a region of their own each, durably: the workload of an old kernel regression.
+    /// N threads rewrite a region of their own each, durably: the workload of an old kernel
+    /// regression.
     ///
-    /// Paths: `serialised` is a pwrite, then an fdatasync under one lock; `kernel` is a pwrite with
-    /// O_DIRECT|O_SYNC; `dioxide` is File::write_at with Durability::EveryWrite; `dioxide-queue` is the same by one
-    /// thread with one Queue, which has --iodepth regions, a write outstanding in each, and is compared with as many
-    /// threads.
+    /// Paths:
     ///
-    /// With --stripe all of it is on one striped volume, made by OpenOptions::open_striped. `kernel` and `serialised` divide
-    /// their writes at the borders of chunks by hand, and the lock of `serialised` is held for an fdatasync of every member.
+    /// `serialised` is a pwrite, then an fdatasync under one lock.
     ///
-    /// `in flight` is the mean number of requests that the device has; `blocked` (tasks that wait for I/O),
-    /// `us sy id wa st` are of the whole machine, as vmstat shows them.
+    /// `kernel` is a pwrite with O_DIRECT|O_SYNC.
     ///
-    /// `a (b..c)` is the median and the range of the ratios of all rounds. `requests/op` counts the writes that the
-    /// device completed and the calls for a flush, whoever caused them. `flushes/op` counts the flushes that it did,
-    /// whoever caused them; one may serve several calls.
+    /// `dioxide` is File::write_at with Durability::EveryWrite.
+    ///
+    /// `dioxide-queue` is the same with one thread and one Queue, which has --iodepth regions with
+    /// one outstanding write each. It is compared with as many threads.
+    ///
+    /// With --stripe all paths use one striped volume, made by OpenOptions::open_striped. `kernel`
+    /// and `serialised` split their writes at chunk boundaries themselves. `serialised` holds its
+    /// lock for an fdatasync of every member.
+    ///
+    /// `in flight` is the mean number of requests that the device has. `blocked` (tasks that wait
+    /// for I/O) and `us sy id wa st` are of the whole machine, as in vmstat.
+    ///
+    /// `a (b..c)` is the median and the range of the ratios of all rounds. `requests/op` counts the
+    /// writes that the device completed and the calls for a flush, by all processes. `flushes/op`
+    /// counts the flushes that it did, for all processes; one may serve several calls.
     #[command(after_long_help = examples::SYNC)]
     Sync(Sync),
     /// N threads read and rewrite aligned blocks of one file or device, in random order.
     ///
-    /// All of it is written beforehand, which is not timed. Offsets are uniformly random, from a generator of each
-    /// thread's own that begins alike in every run. A thread has every N-th block to itself: so it is all over the file,
-    /// meets the others in the kernel as it would anyway, and each of its reads has one right answer, which is
-    /// checked.
+    /// The file is written before the clock starts. Offsets are uniformly random, from one
+    /// generator per thread that starts with the same seed in every run. Thread k of N owns every
+    /// N-th block, so its blocks are spread over the whole file. Each of its reads therefore has
+    /// one correct result, which is checked.
     ///
-    /// Paths: `kernel` is pread and pwrite with O_DIRECT; `serialised` is the same, with one shared count of the
-    /// operations that run, which each of them writes twice, as the kernel did until 2015 for devices too (for
-    /// files it does today: there `serialised` counts twice); `dioxide` is File::read_at and File::write_at;
-    /// `dioxide-queue` is a Queue in each thread with --iodepth operations outstanding, each of which has blocks to itself
-    /// as a thread has. Every path ends with its data stable: the first two by one fdatasync, dioxide by close.
+    /// Paths:
     ///
-    /// `a (b..c)` is the median and the range of the ratios of all rounds. `in flight` is the mean number of requests that
-    /// the device has. Percentiles of latencies are of all rounds, reads and writes together, laid out as in fio;
-    /// the JSON has them for each.
+    /// `kernel` is pread and pwrite with O_DIRECT.
+    ///
+    /// `serialised` is the same with a shared counter of running operations, which each operation
+    /// updates twice. The kernel did that for devices until 2015. For files it still does, so there
+    /// `serialised` counts twice.
+    ///
+    /// `dioxide` is File::read_at and File::write_at.
+    ///
+    /// `dioxide-queue` is a Queue in each thread with --iodepth operations outstanding, each of
+    /// which owns blocks as a thread does.
+    ///
+    /// Every path ends with its data stable: the first two by one fdatasync, dioxide by close.
+    ///
+    /// `a (b..c)` is the median and the range of the ratios of all rounds. `in flight` is the mean
+    /// number of requests that the device has. Percentiles of latencies are of all rounds, reads
+    /// and writes together, laid out as in fio; the JSON has them for each.
     #[command(after_long_help = examples::MIXED)]
     Mixed(Mixed),
-    /// Write 4096 KiB at offset 48 KiB of a file on ext3, where indirect blocks map all of it: again and again.
+    /// Write 4096 KiB at offset 48 KiB of a file on ext3, where indirect blocks map all of it:
+    /// again and again.
     ///
-    /// Each run makes a volume of ext3 with blocks of 4 KiB (mke2fs) in an image of 64 MiB, a scratch file without a name that is written
-    /// from end to end beforehand, and in the volume a file of 48 KiB (debugfs). None of that is timed. The first write
-    /// extends the file, those that follow overwrite it.
+    /// Each run makes an ext3 volume with blocks of 4 KiB (mke2fs), in an image of 64 MiB with a
+    /// file of 48 KiB (debugfs). The image is a nameless scratch file, fully written beforehand.
+    /// None of that is timed. The first write extends the file, those that follow overwrite it.
     ///
-    /// Paths: `kernel` is a pwrite with O_DIRECT through a mount of the image, by a loop device with direct I/O; only for
-    /// root, and visible to nobody else. `dioxide` is File::write_at of a file that OpenOptions::open_within has opened in
-    /// the image, which is not mounted; `serialised` is the same with a call, and so a request, for each block of 4 KiB.
-    /// Every path ends with its data stable, by one fdatasync or File::sync_data; neither the unmount nor the close that follows is
-    /// timed. What debugfs then finds in the file is compared with what was written.
+    /// Paths:
     ///
-    /// `I/O s` is the time of all writes of a run. `usr %`, `sys %` and `cpu us/MiB` are CPU time of this process: on the
-    /// path `kernel`, what the kernel's threads do for its loop device is not in it. `us`, `sy` and `machine us/MiB` are of the
-    /// whole machine, with these threads and everybody else. `mem %` is the memory of the machine that is in use, `rss MiB` the
-    /// most that this process had. `requests/write` is what reaches the volume: counted by the library, or by the loop
-    /// device, with the journal's and calls for a flush.
+    /// `kernel` is a pwrite with O_DIRECT through a mount of the image, by a loop device with
+    /// direct I/O. Only for root, and invisible to other processes.
+    ///
+    /// `dioxide` is File::write_at of a file that OpenOptions::open_within has opened in the
+    /// unmounted image.
+    ///
+    /// `serialised` is the same with a call, and so a request, for each block of 4 KiB.
+    ///
+    /// Every path ends with its data stable, by one fdatasync or File::sync_data. The unmount or
+    /// close that follows is not timed. Then debugfs reads the file, and the content is compared
+    /// with the data written.
+    ///
+    /// `I/O s` is the time of all writes of a run. `usr %`, `sys %` and `cpu us/MiB` are CPU time
+    /// of this process, without the kernel threads of the loop device. `us`, `sy` and
+    /// `machine us/MiB` are of the whole machine, with those threads and all other processes.
+    /// `mem %` is the memory in use on the machine, `rss MiB` the peak of this process.
+    /// `requests/write` counts requests to the volume, as seen by the library or the loop device.
+    /// It includes the journal's and calls for a flush.
     #[command(after_long_help = examples::INDIRECT)]
     Indirect(Indirect),
 }
@@ -134,7 +176,8 @@ pub struct Append {
     /// Directory for the scratch file.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
-    /// Sizes of records: the bytes of one append. `512-4k` is a range that each length is drawn from.
+    /// Sizes of records: the bytes of one append. `512-4k` is a range that each length is drawn
+    /// from.
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "4k")]
     #[arg(value_parser = Sizes::parse)]
     pub bs: Vec<Sizes>,
@@ -142,14 +185,16 @@ pub struct Append {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,4,16,64")]
     #[arg(value_parser = numjobs())]
     pub numjobs: Vec<u32>,
-    /// How many operations a queue has outstanding (path `dioxide-queue`): one queue, compared with as many threads.
+    /// Outstanding operations of a queue (path `dioxide-queue`): one queue, compared with as many
+    /// threads.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64")]
     #[arg(value_parser = iodepth())]
     pub iodepth: Vec<u32>,
-    /// What lies below: the system, or a file that takes no time and keeps nothing, to show what dioxide itself costs.
+    /// The storage below: the system, or a simulated file that takes no time and stores nothing, to
+    /// show the cost of dioxide itself.
     ///
-    /// With `sim` there are only dioxide's paths, no file is made, and nothing is verified. What an operation takes
-    /// includes what the bench does for it, mostly reading the clock twice.
+    /// With `sim` there are only dioxide's paths, no file is made, and nothing is verified. The
+    /// time of an operation includes the bench's own, mostly reading the clock twice.
     #[arg(long, value_enum, default_value_t)]
     pub backend: Backend,
     #[command(flatten)]
@@ -157,24 +202,26 @@ pub struct Append {
     /// When an append counts as done.
     #[arg(long, value_enum, default_value_t)]
     pub durability: Durability,
-    /// How dioxide prepares the space ahead.
+    /// How dioxide preallocates space.
     #[arg(long, value_enum, default_value_t)]
     pub growth: Growth,
-    /// How dioxide goes on behind records that do not fill their last block; whole blocks have no such tail.
+    /// How dioxide continues after records that do not fill their last block. Whole blocks have no
+    /// such tail.
     #[arg(long, value_enum, default_value_t)]
     pub tail: Tail,
-    /// Also append by a group commit through the page cache (path `buffered-group`), as records that are no whole
-    /// blocks are in any case.
+    /// Also append by a group commit through the page cache (path `buffered-group`). Unaligned
+    /// records always have this path.
     #[arg(long)]
     pub buffered_group: bool,
     /// Largest step by which dioxide grows its file [default: the library's, 64m].
     #[arg(long, value_name = "BYTES", value_parser = growth_cap)]
     pub growth_cap: Option<u64>,
-    /// Also extend the file by File::write_at instead, each at the next offset of one counter (path `positional`), as `kernel`
-    /// does; only whole blocks.
+    /// Also extend the file by File::write_at, each at the next offset of one counter (path
+    /// `positional`), as `kernel` does. Only for whole blocks.
     #[arg(long)]
     pub positional: bool,
-    /// Also append over an old file of the full --size, which is recycled (path `recycled`). Filling it is not timed.
+    /// Also append over an old file of the full --size, which is recycled (path `recycled`).
+    /// Filling it is not timed.
     #[arg(long)]
     pub recycle: bool,
     /// Largest size of the scratch file [default: 4g or a quarter of the free space, the smaller].
@@ -188,11 +235,12 @@ pub struct Append {
 pub struct Sync {
     #[command(flatten)]
     pub place: Place,
-    /// Members of a striped volume to run on instead of one file: directories, for a scratch file in each, or block devices, which
-    /// --overwrite-device must name again. THEIR CONTENTS ARE DESTROYED.
+    /// Members of a striped volume to run on instead of one file: directories, for a scratch file
+    /// in each, or block devices. --overwrite-device must name the devices again. THEIR CONTENTS
+    /// ARE DESTROYED.
     #[arg(long, value_name = "MEMBER", value_delimiter = ',', group = "devices", conflicts_with = "dir")]
     pub stripe: Vec<PathBuf>,
-    /// The bytes that lie on one member before the next one has its turn.
+    /// Chunk size: the bytes on one member before the next one follows.
     #[arg(long, value_name = "BYTES", default_value = "64k", requires = "stripe", value_parser = chunk)]
     pub chunk: u64,
     /// Block sizes: the bytes of one write, and of each thread's region.
@@ -203,7 +251,8 @@ pub struct Sync {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64")]
     #[arg(value_parser = numjobs())]
     pub numjobs: Vec<u32>,
-    /// How many operations a queue has outstanding (path `dioxide-queue`): one queue, compared with as many threads.
+    /// Outstanding operations of a queue (path `dioxide-queue`): one queue, compared with as many
+    /// threads.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64")]
     #[arg(value_parser = iodepth())]
     pub iodepth: Vec<u32>,
@@ -229,20 +278,21 @@ pub struct Mixed {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2")]
     #[arg(value_parser = numjobs())]
     pub numjobs: Vec<u32>,
-    /// How many operations a queue has outstanding (path `dioxide-queue`): one queue in each thread.
+    /// Outstanding operations of a queue (path `dioxide-queue`): one queue in each thread.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "64")]
     #[arg(value_parser = iodepth())]
     pub iodepth: Vec<u32>,
-    /// What lies below: the system, or a file that takes no time and keeps nothing, to show what dioxide itself costs.
+    /// The storage below: the system, or a simulated file that takes no time and stores nothing, to
+    /// show the cost of dioxide itself.
     ///
-    /// With `sim` there are only dioxide's paths, no file is made, and nothing is verified. What an operation takes
-    /// includes what the bench does for it, mostly reading the clock twice.
+    /// With `sim` there are only dioxide's paths, no file is made, and nothing is verified. The
+    /// time of an operation includes the bench's own, mostly reading the clock twice.
     #[arg(long, value_enum, default_value_t)]
     pub backend: Backend,
     #[command(flatten)]
     pub pace: Pace,
-    /// Size of the file, or of the part of the device that is used [default: 256m or a quarter of what there is, the
-    /// smaller].
+    /// Size of the file, or of the used part of the device [default: 256m or a quarter of the
+    /// available space, the smaller].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub size: Option<u64>,
     #[command(flatten)]
@@ -260,7 +310,8 @@ pub struct Indirect {
     /// Rounds; each runs every path once, in an order that changes.
     #[arg(long, value_name = "N", default_value = "5", value_parser = rounds())]
     pub rounds: u32,
-    /// Cut the file to 48 KiB before each write, so that each allocates its blocks. The cut is timed with it.
+    /// Truncate the file to 48 KiB before each write, so that each write allocates its blocks. The
+    /// truncation is timed too.
     #[arg(long)]
     pub fresh: bool,
     #[command(flatten)]
@@ -281,7 +332,7 @@ pub struct Place {
     pub overwrite_device: Vec<PathBuf>,
 }
 
-/// How long and how often.
+/// Duration and number of runs.
 #[derive(Args, Clone, Copy)]
 pub struct Pace {
     /// Time of one run.
@@ -290,12 +341,13 @@ pub struct Pace {
     /// Rounds; each runs every path once, in an order that changes.
     #[arg(long, value_name = "N", default_value = "9", value_parser = rounds())]
     pub rounds: u32,
-    /// Offered load: operations per second of all threads together [default: as many as go].
+    /// Offered load: operations per second of all threads together [default: as many as possible].
     ///
-    /// Each thread begins its operations at times fixed beforehand, evenly spaced, and latencies (`lat`)
-    /// are measured from those times: an operation that starts late because an earlier one
-    /// took long counts as slow (no coordinated omission), and one that was never begun counts as
-    /// ending with the run. What is not reached shows as a lower iops. In fio, rate_iops is for each job.
+    /// Each thread begins its operations at evenly spaced times, fixed beforehand. Latencies
+    /// (`lat`) are measured from those times. An operation that starts late because an earlier one
+    /// was slow counts as slow itself (no coordinated omission). One that was never begun counts as
+    /// ending with the run. If the load is not reached, iops is lower. In fio, rate_iops is per
+    /// job.
     #[arg(long, value_name = "IOPS", value_parser = clap::value_parser!(u64).range(1..=RATE_MAX))]
     pub rate: Option<u64>,
 }
@@ -304,7 +356,8 @@ pub struct Pace {
 pub struct Outputs {
     #[command(flatten)]
     pub common: Output,
-    /// Write the results as fio writes its own (`--output-format=json+`) to FILE, for the tools that read those. `-` is stdout.
+    /// Write the results in fio's format (`--output-format=json+`) to FILE, for tools that read it.
+    /// `-` is stdout.
     #[arg(long, value_name = "FILE|-")]
     pub fio_json: Option<PathBuf>,
     /// With several block sizes, print the table of each as well as the matrices.
@@ -313,12 +366,12 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Results like fio's, if they were asked for.
+    /// The fio output, if requested.
     pub fn wanted_fio(&self) -> Option<Wanted<'_>> {
         self.fio_json.as_deref().map(|path| Wanted { option: "--fio-json", path })
     }
 
-    /// All that was asked for.
+    /// All requested outputs.
     pub fn wanted(&self) -> Vec<Wanted<'_>> {
         self.common.wanted().into_iter().chain(self.wanted_fio()).collect()
     }
@@ -338,7 +391,7 @@ pub enum Backend {
     /// A file or device.
     #[default]
     System,
-    /// A file that takes no time and keeps nothing.
+    /// A simulated file that takes no time and stores nothing.
     Sim,
 }
 
@@ -353,7 +406,7 @@ pub enum Growth {
 
 #[derive(Clone, Copy, Default, ValueEnum)]
 pub enum Tail {
-    /// Byte to byte: the last block is written again with what follows.
+    /// Without gaps: the next record rewrites the last block.
     #[default]
     Rewrite,
     /// In the next block, with zeros between.

@@ -1,4 +1,5 @@
-//! What stands below the options in `--help`, and in the manual: command lines that work, each with what it does.
+//! The text below the options in `--help`, and in the manual: working command lines with
+//! explanations.
 
 pub const BENCH: &str = "Examples:
   dioxide bench

@@ -1,4 +1,5 @@
-//! What was typed. Parsing only: nothing here looks at the system; `bench::plan` turns it into what is meant.
+//! Command line arguments. Parsing only, without access to the system. `bench::plan` validates
+//! them.
 
 mod bench;
 mod compare;
@@ -34,70 +35,86 @@ pub enum Command {
     /// Show where direct I/O stops scaling, and what dioxide makes of the same work.
     ///
     /// Without a scenario: all of them on a scratch file, in under a minute. Every scenario does
-    /// the same work by several paths, interleaved over rounds, on a file without a name that vanishes with
-    /// the process.
+    /// the same work on several paths, interleaved over rounds. The scratch file has no name and
+    /// vanishes with the process.
     ///
-    /// Below a table stands how often an operation of dioxide's did not share a request with its neighbour, if any did not,
-    /// and why: `gap` (not adjacent), `bytes` (longer than the device's largest request, or long enough to be one by itself),
-    /// `segments` (more than one call takes), `member` (on another member of a striped volume), `order` (it shares bytes or
-    /// a block with one that is in flight).
+    /// The lines below a table count operations of dioxide that could have shared a request with
+    /// their neighbour but did not, by reason:
+    ///
+    /// `gap`: not adjacent.
+    ///
+    /// `bytes`: longer than the device's largest request, or long enough for a request of its own.
+    ///
+    /// `segments`: more than one call takes.
+    ///
+    /// `member`: on another member of a striped volume.
+    ///
+    /// `order`: shares bytes or a block with an operation in flight.
     #[command(after_long_help = examples::BENCH)]
     Bench(Box<Bench>),
-    /// Say whether two results of `dioxide bench --json` differ by more than chance.
+    /// Show whether two results of `dioxide bench --json` differ by more than chance.
     ///
-    /// Rows of the same work are compared by the figures of their rounds: p is the Mann-Whitney test's, corrected for the number of
-    /// rows; behind a change stands the interval in which it lies with 95 % confidence. Only paths of dioxide's are judged, by
-    /// how many times as fast as the kernel path they are in the same round, since operations per second of shared
-    /// machines do not hold; `--by ops` judges every path by these.
+    /// Rows of the same work are compared by the figures of their rounds. p is from the
+    /// Mann-Whitney test, corrected for the number of rows. After each change follows its 95 %
+    /// confidence interval.
     ///
-    /// A regression is a row whose whole interval lies below the limit of --fail-on-regression. Ends with 0, with 3 on a regression, with
-    /// 1 if there is none but a row cannot be judged (too few rounds, or missing in the new run), or on errors.
+    /// Only dioxide's paths are judged, by their ratio to the kernel path in the same round,
+    /// because operations per second vary on shared machines. `--by ops` judges every path by
+    /// operations per second.
+    ///
+    /// A regression is a row whose whole interval is below the limit of --fail-on-regression. Exits
+    /// with 0, or with 3 on a regression. Exits with 1 if there is none but a row cannot be judged
+    /// (too few rounds, or missing in the new run), or on errors.
     #[command(after_long_help = examples::COMPARE)]
     Compare(Compare),
-    /// Say why direct I/O does not scale: on a directory or device, or of a program that runs.
+    /// Show why direct I/O does not scale, for a path or a running process.
     ///
-    /// On a PATH: does the work as a careful program does it (plain pwrite and pread with O_DIRECT), with more and more threads,
-    /// and watches where they wait. With --pid: watches the threads of that process where they wait. Then: which wall that is,
-    /// what speaks for it, and what to do.
+    /// With a PATH: runs a workload of plain pwrite and pread with O_DIRECT on more and more
+    /// threads, and observes where they wait. With --pid: observes where the threads of that
+    /// process wait. Then it names the bottleneck, the evidence for it, and what to do.
     ///
-    /// Anybody may diagnose a place or a program of their own. As root there is more to see: the kernel's stacks of
-    /// waiting threads, how long each lock was waited for, what each direct write did. What could not be seen is said
-    /// at the end.
+    /// Any user may diagnose their own paths and processes. Run as root to see also: the kernel
+    /// stacks of waiting threads, the duration of each lock wait, the kind of each direct write.
+    /// The report ends with the evidence that was not available.
     ///
-    /// The curve is measured while nobody watches, and the largest step once more while it is watched. Interleaved with it, the
-    /// largest step is done in other ways too: in a file allocated beforehand, and with dioxide.
+    /// The curve is measured without observation, then the largest step once more with it.
+    /// Interleaved with it, the largest step also runs on other paths: in a preallocated file, and
+    /// with dioxide.
     ///
-    /// Ctrl-C ends watching a process, with a verdict and exit code 0; a diagnosis of a place ends without one, as a bench does.
+    /// Ctrl-C ends the observation of a process, with a verdict and exit code 0. It ends a
+    /// diagnosis of a path without a verdict, as it ends a bench.
     #[command(after_long_help = examples::DIAGNOSE)]
     Diagnose(Box<Diagnose>),
     /// Draw saved results of `dioxide bench --json` as one SVG picture.
     ///
-    /// The picture has a panel for each kind of work, with a curve for each path: operations a second over operations in
-    /// flight. It needs no other file and no network.
+    /// The picture has a panel for each kind of work, with a curve for each path: operations per
+    /// second over operations in flight. It needs no other file and no network.
     #[command(after_long_help = examples::PLOT)]
     Plot(Plot),
-    /// Tell what direct I/O does at a place, each fact with how it was found; in under half a minute.
+    /// Show what direct I/O does on a path, each fact with its source, in under half a minute.
     ///
-    /// The file system and the devices below it, alignments, whether O_DIRECT is direct, what fallocate and io_uring can do here;
-    /// and, measured: what a flush and a durable write cost, which writes to one file run side by side and which one at
-    /// a time, and the fastest way to make a write durable.
+    /// Facts: the file system and the devices below it, alignments, whether O_DIRECT is direct,
+    /// what fallocate and io_uring support here. Measured: the cost of a flush and of a durable
+    /// write, the parallelism of writes to one file, and the fastest sync method.
     ///
-    /// What is tried and measured is done on a file without a name that vanishes with the process. A file that is named is
-    /// only looked at, a device only read. Figures are of this machine now; what is compared is interleaved.
+    /// Tests and measurements use a nameless scratch file, which vanishes with the process. A given
+    /// file is only inspected, a device only read. Figures are of this machine at this time;
+    /// compared figures are interleaved.
     Probe(Probe),
-    /// Bring files that a crash left grown back to the end of what was written.
+    /// Recover files that a crash left preallocated: find the end of their data and truncate them.
     ///
-    /// Says first what was found. Cuts only where the end is known and nobody changed the file since.
+    /// First prints what it found. Truncates only where the end is known and the file is unchanged
+    /// since the crash.
     #[command(after_long_help = examples::RECOVER)]
     Recover(Recover),
     /// Run a program, unchanged, with dioxide behind its O_DIRECT files.
     ///
-    /// A file is taken over when two of the program's threads write to it at the same time, and brought back to its exact length
-    /// when it is closed. What cannot be carried is left to the kernel; a program into which nothing can be loaded
-    /// (static, setuid) runs as it is, and this says so.
+    /// A file is taken over when two threads of the program write to it at the same time. Closing
+    /// it restores its exact length. Unsupported operations are left to the kernel. A program that
+    /// cannot preload a library (static, setuid) runs without dioxide, after a message.
     #[command(after_long_help = examples::RUN)]
     Run(Run),
-    /// Write a script to stdout with which a shell completes these command lines.
+    /// Write a shell completion script to stdout.
     #[command(after_long_help = examples::COMPLETIONS)]
     Completions(Completions),
     /// Write the manual: dioxide(1) to stdout, or all of its pages to a directory.
@@ -107,35 +124,37 @@ pub enum Command {
 
 #[derive(Args)]
 pub struct Completions {
-    /// For which shell.
+    /// The shell.
     pub shell: Shell,
 }
 
 #[derive(Args)]
 pub struct Man {
-    /// Write a page for each command into this directory, which is made if it is not there.
+    /// Write a page for each command into this directory, which is created if necessary.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub struct Run {
-    /// Only files that match, by their whole path, or by name if the pattern has no slash. May be given several times.
+    /// Only files that match, by their whole path, or by name if the pattern has no slash. May be
+    /// given several times.
     #[arg(long = "match", value_name = "GLOB", value_parser = parse_glob)]
     pub globs: Vec<String>,
-    /// Block devices too.
+    /// Also block devices.
     #[arg(long)]
     pub devices: bool,
     /// Take files over when they are opened, not when a second thread writes.
     #[arg(long)]
     pub eager: bool,
-    /// Say at exit what was done.
+    /// Print statistics at exit.
     #[arg(long)]
     pub stats: bool,
-    /// The largest step by which a file grows ahead.
+    /// Largest step by which a file grows ahead.
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub growth_cap: Option<u64>,
-    /// The preload library, if it is not where it is expected: beside this command, or in a `lib` or `lib/dioxide` beside that directory.
+    /// The preload library [default: beside this command, or in a `lib` or `lib/dioxide` beside
+    /// that directory].
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
     /// The program, and its arguments.
@@ -144,7 +163,7 @@ pub struct Run {
     pub command: Vec<OsString>,
 }
 
-/// Patterns stand in one variable, with colons between.
+/// One variable holds all patterns, separated by colons.
 fn parse_glob(glob: &str) -> Result<String, String> {
     match glob {
         "" => Err("a pattern is needed".into()),
@@ -155,16 +174,16 @@ fn parse_glob(glob: &str) -> Result<String, String> {
 
 #[derive(Args)]
 pub struct Recover {
-    /// Files to look at.
+    /// Files to recover.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// The files are the members of one striped volume, in their order, with chunks of this size.
     #[arg(long, value_name = "CHUNK", value_parser = parse_bytes)]
     pub stripe: Option<u64>,
-    /// Cut files too that were changed since the crash. For the owner of the data only.
+    /// Also truncate files that were changed since the crash. For the owner of the data only.
     #[arg(long)]
     pub force: bool,
-    /// Only say what was found.
+    /// Only print what was found.
     #[arg(long, conflicts_with = "force")]
     pub dry_run: bool,
 }

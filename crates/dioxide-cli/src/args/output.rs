@@ -1,29 +1,30 @@
-//! Where results go besides the report for people: options that several commands share.
+//! Options for output files, shared by several commands.
 
 use clap::Args;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct Output {
-    /// Write the results as JSON to FILE, or to stdout in place of the report for people (`-`).
+    /// Write the results as JSON to FILE, or to stdout instead of the report (`-`).
     #[arg(long, value_name = "FILE|-")]
     pub json: Option<PathBuf>,
-    /// Write the results as a page for browsers to FILE, with plots; it needs no other file and no network. `-` is stdout.
+    /// Write the results as an HTML page with plots to FILE. The page needs no other file and no
+    /// network. `-` is stdout.
     #[arg(long, value_name = "FILE|-")]
     pub html: Option<PathBuf>,
 }
 
-/// A file that was asked for.
+/// A requested output file.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
-    /// The option that names it.
+    /// Its option.
     pub option: &'static str,
     /// `-` is stdout.
     pub path: &'a Path,
 }
 
 impl Output {
-    /// All that was asked for.
+    /// All requested outputs.
     pub fn wanted(&self) -> Vec<Wanted<'_>> {
         let files = [("--json", &self.json), ("--html", &self.html)];
         files

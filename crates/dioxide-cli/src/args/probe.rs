@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub struct Probe {
-    /// A directory; a file, for the directory that it is in; or a block device.
+    /// A directory; a file, for its directory; or a block device.
     #[arg(value_name = "PATH", default_value = ".")]
     pub path: PathBuf,
     /// Facts only: measure nothing.

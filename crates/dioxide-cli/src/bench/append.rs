@@ -1,10 +1,10 @@
 //! The append scenario: N threads, or one with a queue, append to one file, by several routes.
 //!
-//! All routes draw from the same tickets, so that none writes more than the size cap, and all end
-//! stable inside the clock: dioxide by its close, the others by one fdatasync.
+//! All routes draw from the same tickets, so that none exceeds the size cap. All end with stable
+//! data inside the clock: dioxide by its close, the others by one fdatasync.
 //!
-//! What direct writes take is written to where its ticket says by the kernel's routes, and packed by dioxide if it is no
-//! whole block. Records of any other length are packed by all.
+//! For direct write sizes, the kernel's routes write at the offset of the ticket, and dioxide packs
+//! partial blocks. Records of any other length are packed on all routes.
 
 use super::backing::Backing;
 use super::blocks::Places;
@@ -47,7 +47,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
     task.conclude(run, &ground, &ledger, end)
 }
 
-/// Appends as a program does them by hand: the ticket is the offset.
+/// Appends as programs do it themselves: the ticket is the offset.
 fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
     let file = ground.open(task.flags())?;
     let shift = task.crew(ledger).work(
@@ -61,7 +61,7 @@ fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &T
     Ok(shift.clock_out())
 }
 
-/// Appends of any length by hand.
+/// Appends of any length, without dioxide.
 fn through_a_tail_block(
     task: &Task<'_>,
     ground: &Ground,
@@ -77,7 +77,7 @@ fn through_a_tail_block(
     Ok(shift.clock_out())
 }
 
-/// The best that is known without direct I/O.
+/// The best known way without direct I/O.
 fn through_groups(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
     let log = GroupCommit::new(ground.open_cached()?, task.point.durability);
     let shift = task.crew(ledger).work(|_, _| tickets.take(), |_, record| Ok(log.append(record)?))?;
@@ -85,7 +85,7 @@ fn through_groups(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &T
     Ok(shift.clock_out())
 }
 
-/// The ticket only allows an append; where it goes is for the library to say.
+/// The ticket only permits an append; the library chooses the offset.
 fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
     let file = ground.open_with(&options(task))?;
     if task.point.backend == Backend::Sim {
@@ -128,7 +128,7 @@ fn through_a_queue(
     shift.close(file)
 }
 
-/// The file was written to the full before, and begins anew.
+/// The file was filled beforehand and is recycled.
 fn over_an_old_file(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
     ground.fill(task.whole_blocks_bytes()).context("fill the file to be recycled")?;
     let file = ground.open_with(&options(task))?;

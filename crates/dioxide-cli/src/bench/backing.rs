@@ -1,4 +1,4 @@
-//! What the rivals write to: a file, or in tests one that takes notes.
+//! The file of dioxide's rivals: real, or in tests one that records calls.
 
 use rustix::fs::{FallocateFlags, fallocate, fdatasync, ftruncate};
 use std::fs::File;
@@ -40,7 +40,7 @@ pub mod notes {
     use std::sync::Mutex;
     use std::time::Duration;
 
-    /// A file in memory that notes its calls, and shows what a power cut now would leave at least.
+    /// A file in memory that records its calls, and the minimum that survives a power cut now.
     #[derive(Default)]
     pub struct Notes {
         state: Mutex<State>,
@@ -51,17 +51,17 @@ pub mod notes {
     #[derive(Default, Clone)]
     pub struct State {
         pub bytes: Vec<u8>,
-        /// What was there when the last flush that has ended began.
+        /// The content when the last completed flush began.
         pub stable: Vec<u8>,
         /// Offsets and lengths.
         pub writes: Vec<(u64, usize)>,
         pub flushes: usize,
-        /// Of the file. What is allocated beyond the bytes is not kept.
+        /// The file's size. Allocated space beyond the bytes is not stored.
         pub size: u64,
     }
 
     impl Notes {
-        /// One whose flushes take a while, and of which one may fail, counted from 1 on.
+        /// A file with slow flushes, one of which may fail, counted from 1.
         pub fn slow(flush_takes: Duration, fails_at: Option<usize>) -> Self {
             Self { flush_takes, fails_at, ..Self::default() }
         }
@@ -70,7 +70,7 @@ pub mod notes {
             self.state.lock().unwrap().clone()
         }
 
-        /// Whether these bytes are stable there.
+        /// Whether these bytes are stable at this offset.
         pub fn has(&self, bytes: &[u8], offset: u64) -> bool {
             let state = self.state.lock().unwrap();
             state.stable.get(offset as usize..).is_some_and(|stable| stable.starts_with(bytes))

@@ -1,10 +1,11 @@
-//! The ledger of whole blocks: which write was acknowledged at which place, and whether it is there. Shared by all
-//! threads.
+//! The ledger of whole blocks: the last acknowledged write of each block, verified at the end.
+//! Shared by all threads.
 //!
-//! One word for each block of the file, so its size follows the size of the file, not the length of the run.
+//! One word for each block of the file, so its size follows the size of the file, not the length of
+//! the run.
 //!
-//! A block is there if every byte of it is what its writer wrote: noise depends on the job only, so the content is made
-//! once more, and compared as a whole.
+//! Verification compares every byte. The noise in a block depends on the job only, so the content
+//! is generated again and compared as a whole.
 
 use super::ledger::{CHUNK_BYTES, End, Expected, Written, is_not_there, wrong};
 use super::stamp::Stamp;
@@ -13,24 +14,24 @@ use anyhow::{Context, Result, bail, ensure};
 use dioxide::Buffer;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bits of a slot that hold the sequence number; the job has the rest.
+/// Bits of a slot for the sequence number; the job has the rest.
 const SEQUENCE_BITS: u32 = 44;
 
-/// How often a place may be written.
+/// How often a block may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Places {
-    /// Appends: once, and without a gap.
+    /// Appends: once each, without a gap.
     OnceEach,
     /// Overwrites: the last one counts.
     Rewritten,
 }
 
-/// See the module.
+/// The last writes by block.
 pub struct Blocks {
     salt: u64,
     bs_bytes: u64,
     places: Places,
-    /// By block number: 0, or who wrote there last.
+    /// By block number: 0, or the last writer.
     slots: Vec<AtomicU64>,
 }
 
@@ -45,7 +46,7 @@ impl Blocks {
         stamp.put(self.salt, block);
     }
 
-    /// Notes that the block with this stamp was acknowledged at `offset`.
+    /// Records that the block with this stamp was acknowledged at `offset`.
     pub fn acknowledge(&self, stamp: Stamp, offset: u64) -> Result<()> {
         let slot = self.slots.get((offset / self.bs_bytes) as usize);
         let slot = slot.filter(|_| offset.is_multiple_of(self.bs_bytes));
@@ -57,10 +58,11 @@ impl Blocks {
         Ok(())
     }
 
-    /// Whether `block`, read at `offset`, carries in every sector the stamp of the last write acknowledged there. Its
-    /// noise is left to [`verify`](Self::verify): this is done beside the clock.
+    /// Whether `block`, read at `offset`, carries in every sector the stamp of the last write
+    /// acknowledged there. Ignores the noise, because the clock is running;
+    /// [`verify`](Self::verify) checks it.
     ///
-    /// Only for the one who writes there, and who waits for its writes.
+    /// Only for the owner of the block, without writes in flight.
     pub fn check(&self, block: &[u8], offset: u64) -> Result<()> {
         let slot = self.slots.get((offset / self.bs_bytes) as usize);
         match slot.and_then(|slot| unpack(slot.load(Relaxed))) {
@@ -69,7 +71,7 @@ impl Blocks {
         }
     }
 
-    /// Reads everything back and compares. `file` is open with O_DIRECT, so that the page cache is not asked.
+    /// Reads everything back and compares. `file` is open with O_DIRECT, to bypass the page cache.
     pub fn verify(&self, file: &dyn Written, end: End) -> Result<()> {
         let blocks = self.acknowledged_blocks()?;
         if end == End::AtLast {
@@ -89,7 +91,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// How many blocks to look at; appends must have left none out.
+    /// The number of blocks to check. Appends must have no gaps.
     fn acknowledged_blocks(&self) -> Result<u64> {
         let filled = |slot: &AtomicU64| slot.load(Relaxed) != 0;
         let end = self.slots.iter().rposition(filled).map_or(0, |last| last + 1);

@@ -1,4 +1,4 @@
-//! The crew: N threads that do one operation after the other behind a common start, and the clock over them.
+//! The crew: N threads that run operations in a loop behind a common start, with one clock.
 
 use super::figures::Run;
 use super::job::{Done, Floor, Job};
@@ -20,24 +20,24 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{Builder, Scope, ScopedJoinHandle, scope};
 use std::time::{Duration, Instant};
 
-/// How soon a Ctrl-C is noticed, and how often the machine is looked at.
+/// Interval of checking for Ctrl-C and of sampling the machine.
 const ATTENTION: Duration = Duration::from_millis(50);
-/// What the names of the threads begin with.
+/// Prefix of the threads' names.
 const JOB: &str = "job";
 
-/// See the module.
+/// The parameters of a crew.
 pub struct Crew<'a> {
     pub threads: usize,
     pub bs_max_bytes: u64,
     pub runtime: Duration,
-    /// When each operation begins. None for as soon as the one before has ended.
+    /// The start time of each operation. None for closed-loop operation.
     pub schedule: Option<Schedule>,
     pub ledger: &'a Ledger,
     pub disk: Option<&'a Disk>,
     pub watching: Option<&'a Watching>,
 }
 
-/// Threads that are watched while they work, and what is said of them.
+/// Observes threads at work.
 pub struct Watching {
     pub options: watch::Options,
     pub subject: Subject,
@@ -54,14 +54,14 @@ pub struct Shift<'a> {
 }
 
 impl<'a> Crew<'a> {
-    /// Works in every thread until the time is over or there is no space left.
+    /// Runs every thread until the time is over or the space is used up.
     ///
-    /// `aim` says what a thread, known by its number, does next; None if there is no space for it. Its random numbers
-    /// are the thread's own, and the same in every run. `op` does it, timed: it writes the block, which is
-    /// stamped, or reads into it, and returns the offset at which that was.
+    /// `aim` gives the next target of a thread, by its number; None if there is no space for it.
+    /// Its random numbers are the thread's own, and the same in every run. `op` performs the
+    /// operation, timed. It writes the stamped block, or reads into it, and returns the offset.
     ///
-    /// The clock starts when the threads may, and is still running on return: the caller ends
-    /// what belongs to the route, a flush or a close, and then calls [`Shift::clock_out`].
+    /// The clock starts with the threads, and still runs on return. The caller ends the route with
+    /// a flush or a close, and then calls [`Shift::clock_out`].
     pub fn work(
         &self,
         aim: impl Fn(usize, &mut Rng) -> Option<Target> + Sync,
@@ -70,10 +70,11 @@ impl<'a> Crew<'a> {
         self.shift(|job| job.one_by_one(&aim, &op))
     }
 
-    /// As [`work`](Self::work), with a queue in each thread, and as many operations outstanding in it as `iodepth` says.
+    /// As [`work`](Self::work), with a queue in each thread and `iodepth` operations outstanding.
     ///
-    /// `aim` is asked for lanes instead of threads: each of the operations that may be outstanding has a number of its
-    /// own, through all threads. `queue_it` queues an operation, with its block and its tag.
+    /// `aim` is called with lanes instead of threads: each operation that may be outstanding has a
+    /// number that is unique over all threads. `queue_it` queues an operation, with its block and
+    /// its tag.
     pub fn work_through_queues(
         &self,
         iodepth: usize,
@@ -94,7 +95,7 @@ impl<'a> Crew<'a> {
             };
             let jobs: Result<Vec<_>> = (0..self.threads).map(hire).collect();
             drop(ready);
-            // Without a full crew, those hired go home before their first operation.
+            // If a thread could not be created, the others end before their first operation.
             floor.stop.store(jobs.is_err(), Relaxed);
             let jobs = jobs?;
             events.iter().take(self.threads).for_each(drop);
@@ -111,7 +112,7 @@ impl<'a> Crew<'a> {
         })
     }
 
-    /// Has the threads watched, if that is wanted, while `wait` waits.
+    /// Observes the threads, if requested, while `wait` waits.
     fn watch(&self, wait: impl FnOnce() -> Result<()>) -> Result<Option<Evidence>> {
         let whom = Whom::OwnThreads { name_prefix: JOB };
         let start = |watching: &Watching| Watcher::start(whom, watching.options);
@@ -121,7 +122,7 @@ impl<'a> Crew<'a> {
         Ok(watcher.zip(subject).map(|(watcher, subject)| watcher.stop(subject)))
     }
 
-    /// Until the time is over, every thread is done, or the user has had enough.
+    /// Until the time is over, every thread is done, or Ctrl-C.
     fn wait(&self, events: &Receiver<()>, meter: &mut Meter<'_>) -> Result<()> {
         let end = Instant::now() + self.runtime;
         loop {
@@ -165,7 +166,7 @@ impl Shift<'_> {
         Ok(run)
     }
 
-    /// Stops the clock, and then does the sums.
+    /// Stops the clock, then computes the figures.
     pub fn clock_out(self) -> Run {
         let elapsed = self.began.elapsed();
         let usage = self.meter.stop();
@@ -185,7 +186,7 @@ impl Shift<'_> {
     }
 }
 
-/// When those operations were due, before `end`, that were never begun.
+/// The due times, before `end`, of operations that were never begun.
 fn missed(schedule: Schedule, done: &[Done], end: Duration) -> impl Iterator<Item = Duration> {
     done.iter().enumerate().flat_map(move |(job, done)| {
         let due = done
@@ -206,7 +207,7 @@ mod tests {
     const BS: u64 = 4096;
     const LONG: Duration = Duration::from_secs(3600);
 
-    /// A place of its own for each thread.
+    /// One block per thread.
     fn aim(job: usize, _: &mut Rng) -> Option<Target> {
         Some(Target::block(Direction::Write, job as u64 * BS, BS))
     }
@@ -243,7 +244,7 @@ mod tests {
         let run = crew.work(aim, op).unwrap().clock_out();
         let (ops, elapsed) = (run.figures.ops, run.figures.elapsed);
         assert!(u128::from(ops) <= elapsed.as_millis() + 8, "{ops} operations in {elapsed:?}");
-        // One call was slow, and made the operations late that were due meanwhile: one each 8 ms.
+        // One call was slow. It delayed one operation every 8 ms.
         let lat = run.timings.lat.unwrap();
         let late = |from_ms: u64| lat.count_between(from_ms * 1_000_000, u64::MAX);
         assert!(late(99) >= 1 && late(20) >= 9, "{} of {} were late", late(20), lat.len());
@@ -323,7 +324,7 @@ mod tests {
             let direction = if dice.bool() { Direction::Read } else { Direction::Write };
             Some(Target::block(direction, 0, BS))
         };
-        // Keeps two writes only.
+        // Stores two writes only.
         let op = |target: Target, block: &mut [u8]| {
             let mut written = written.lock().unwrap();
             match target.direction {

@@ -1,4 +1,4 @@
-//! What runs amount to: figures of one run, medians over rounds, ratios between routes. Arithmetic only.
+//! Figures of one run, medians over rounds, ratios between routes. Arithmetic only.
 
 use super::growing::Growing;
 use super::latency::Timings;
@@ -14,15 +14,15 @@ use std::time::Duration;
 /// One run of one route.
 pub struct Run {
     pub figures: Figures,
-    /// Of reads and writes together.
+    /// Reads and writes together.
     pub timings: Timings,
     pub reads: Timings,
     pub writes: Timings,
-    /// Of threads that were watched.
+    /// Of observed threads.
     pub evidence: Option<Evidence>,
 }
 
-/// The numbers of a run of which the report shows the median.
+/// The numbers of a run whose medians are reported.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     pub ops: u64,
@@ -38,25 +38,25 @@ pub struct Figures {
     /// Percent of one CPU, all threads together.
     pub usr_cpu: f64,
     pub sys_cpu: f64,
-    /// CPU time of the process for one operation, in microseconds.
+    /// CPU time of the process per operation, in microseconds.
     pub cpu_us_per_op: f64,
     pub requests: Option<f64>,
     pub flushes: Option<f64>,
     pub extents: Option<f64>,
-    /// The mean number of requests that the device had.
+    /// The mean number of requests in flight on the device.
     pub inflight: Option<f64>,
     /// The mean number of tasks of the machine that waited for I/O.
     pub blocked: Option<f64>,
     /// CPU of the machine.
     pub machine: Option<Shares>,
-    /// CPU time of the process for one MiB written or read, in microseconds.
+    /// CPU time of the process per MiB written or read, in microseconds.
     pub cpu_us_per_mib: f64,
-    /// The same of the whole machine, whoever spent it.
+    /// CPU time of the whole machine per MiB, all processes, in microseconds.
     pub machine_cpu_us_per_mib: Option<f64>,
     pub memory: Option<Memory>,
-    /// None where nothing grows ahead.
+    /// None without preallocation.
     pub growing: Option<Growing>,
-    /// What dioxide counted, before it closed its file. None on the paths of others.
+    /// dioxide's counters before it closed its file. None on other paths.
     pub stats: Option<Stats>,
 }
 
@@ -104,7 +104,7 @@ pub struct Row {
     pub asked: Asked,
     /// By round.
     pub runs: Vec<Figures>,
-    /// Of all rounds together, and of reads and writes.
+    /// Of all rounds together, reads and writes.
     pub timings: Timings,
     pub reads: Timings,
     pub writes: Timings,
@@ -136,12 +136,12 @@ impl Row {
         median(self.runs.iter().map(figure).collect()).unwrap_or(0.0)
     }
 
-    /// The median over the rounds of a figure that some runs may not have. None if none has.
+    /// The median over the rounds of a figure that some runs may lack. None if all lack it.
     pub fn median_known(&self, figure: impl Fn(&Figures) -> Option<f64>) -> Option<f64> {
         median(self.runs.iter().filter_map(figure).collect())
     }
 
-    /// The median over the rounds of a count for each operation.
+    /// The median over the rounds of a count per operation.
     pub fn median_per_op(&self, count: impl Fn(&Figures) -> Option<f64>) -> Option<f64> {
         self.median_known(|run| Some(count(run)? / run.ops.max(1) as f64))
     }
@@ -150,7 +150,7 @@ impl Row {
         self.median(|run| run.iops)
     }
 
-    /// How often the file grew in a run.
+    /// The number of growths in a run.
     pub fn growths(&self) -> Option<f64> {
         self.median_known(|run| Some(run.growing?.growths as f64))
     }
@@ -161,7 +161,7 @@ impl Row {
         longest.map(|clat| clat.as_nanos() as f64)
     }
 
-    /// How the machine spent its CPUs; each share is a median of its own.
+    /// CPU shares of the machine; each share is a median of its own.
     pub fn machine(&self) -> Option<Shares> {
         let share = |of: fn(&Shares) -> f64| self.median_known(|run| run.machine.as_ref().map(of));
         Some(Shares {
@@ -177,12 +177,12 @@ impl Row {
         self.median(|run| run.bw_bytes)
     }
 
-    /// How many times as fast as `other`, round by round: both saw the same state of a shared machine.
+    /// The ratio of rates to `other`, round by round: both saw the same state of a shared machine.
     pub fn ratio_to(&self, other: &Row) -> Option<Ratio> {
         self.ratio_of(other, |run| Some(run.iops))
     }
 
-    /// How many times as fast as `other` in each round.
+    /// The ratio of rates to `other` in each round.
     pub fn ratios_to(&self, other: &Row) -> Option<Vec<f64>> {
         self.ratios_of(other, |run| Some(run.iops))
     }
@@ -192,13 +192,13 @@ impl Row {
         pairs.map(|(own, other)| Some(figure(own)? / figure(other)?)).collect()
     }
 
-    /// How many times the figure of `other`, round by round.
+    /// The ratio of a figure to that of `other`, round by round.
     pub fn ratio_of(&self, other: &Row, figure: impl Fn(&Figures) -> Option<f64>) -> Option<Ratio> {
         Ratio::of(self.ratios_of(other, figure)?)
     }
 }
 
-/// Rows as tests of the reports need them.
+/// Rows for tests of the reports.
 #[cfg(test)]
 pub mod examples {
     use super::super::work::{Backend, Scenario};
@@ -262,7 +262,8 @@ pub mod examples {
         }
     }
 
-    /// One run a round, each a second long, with these rates. Latencies are 1 us to 1 ms, those of reads half of it.
+    /// One run per round, each a second long, with these rates. Latencies are 1 us to 1 ms, those
+    /// of reads half of it.
     pub fn row(point: Point, route: Route, rates: &[u64]) -> Row {
         let mut row = Row::new(point, route);
         for rate in rates {
@@ -315,7 +316,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_a_round() {
-        // The machine was twice as fast in the second round: the ratio does not care.
+        // The machine was twice as fast in the second round, which leaves the ratio unchanged.
         let kernel = row(append_point(1), Route::Kernel, &[100, 200, 100]);
         let dioxide = row(append_point(1), Route::Dioxide, &[300, 600, 200]);
         let ratio = dioxide.ratio_to(&kernel).unwrap();

@@ -1,14 +1,15 @@
-//! A group commit on a file in the page cache, as good logs have it: the rival of `dioxide` for records of any length.
-//! Shared by all threads.
+//! A group commit on a file in the page cache, as good logs have it: the rival of `dioxide` for
+//! records of any length. Shared by all threads.
 //!
-//! Records are copied into the buffer of the group that gathers, under a mutex. The first of a group leads it: when the
-//! group before is done, it takes the buffer, leaves the other one to the next group, and makes one write and one flush
-//! for all, while the next group gathers. The others of the group sleep on one futex and are woken by one call, with
-//! no lock to take afterwards. Nothing is allocated for a record.
+//! Records are copied, under a mutex, into the buffer of the group that gathers. The first record
+//! of a group leads it. When the previous group is done, the leader takes the buffer and leaves the
+//! other one to the next group. It makes one write and one flush for all, while the next group
+//! gathers. The followers sleep on one futex and are woken by one call, with no lock to take
+//! afterwards. Records need no allocation.
 //!
-//! Those who were answered together come back together. A leader that flushed before they are back would split them
-//! into two halves that take turns, so it gives way to them a few times first. Where a group is only written, that
-//! would take longer than to write twice.
+//! Threads that were answered together return together. A leader that flushed before they return
+//! would split them into two alternating halves. It therefore yields to them a few times first.
+//! Without a flush that would take longer than writing twice.
 
 use super::backing::Backing;
 use dioxide::Durability;
@@ -19,44 +20,44 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::yield_now;
 
-/// How often a leader that is going to flush gives way to those who were answered last.
+/// How often a leader that is going to flush yields to the threads of the last group.
 const GIVE_WAY_MAX: u32 = 16;
-/// Space is allocated ahead in steps of this size.
+/// Step of preallocation.
 const STEP_BYTES: u64 = 64 << 20;
 
-/// See the module.
+/// A group commit on one file.
 pub struct GroupCommit<F> {
     file: F,
     durability: Durability,
     gathering: Mutex<Group>,
-    /// Held by the leader that writes. The next one waits for it here.
+    /// Held by the leader that writes. The next leader waits for it.
     writing: Mutex<Writing>,
-    /// The last group that was answered, of those with even numbers and of those with odd ones: its followers sleep here,
-    /// and those of the group after it elsewhere.
+    /// The last answered groups with even and with odd numbers. The followers of a group sleep on
+    /// one of them, those of the next group on the other.
     answered: [Answered; 2],
-    /// The first group that failed, and with it all after it.
+    /// The first group that failed; all later ones fail too.
     failed: AtomicU32,
 }
 
-/// A group that is joined.
+/// The group that gathers.
 struct Group {
-    /// From 1 on.
+    /// Counted from 1.
     number: u32,
-    /// Where it goes.
+    /// Its offset in the file.
     start: u64,
     bytes: Vec<u8>,
     members: u32,
 }
 
-/// What belongs to whoever writes.
+/// The state of the writing leader.
 struct Writing {
     bytes: Vec<u8>,
     allocated: u64,
-    /// How many may be expected in a group: those who are answered now, and those who wait already.
+    /// The expected size of a group: the threads answered now, and those that wait already.
     expected: u32,
 }
 
-/// A line of cache of its own.
+/// On its own cache line.
 #[derive(Default)]
 #[repr(align(128))]
 struct Answered(AtomicU32);
@@ -64,7 +65,7 @@ struct Answered(AtomicU32);
 const NEVER: u32 = u32::MAX;
 
 impl<F: Backing> GroupCommit<F> {
-    /// An empty file.
+    /// For an empty file.
     pub fn new(file: F, durability: Durability) -> Self {
         Self {
             file,
@@ -76,7 +77,8 @@ impl<F: Backing> GroupCommit<F> {
         }
     }
 
-    /// Returns when the record is written, and stable if it is to be durable: where it stands. After a failure all fail.
+    /// Returns the offset of the record when it is written, and stable if it is to be durable.
+    /// After a failure all appends fail.
     pub fn append(&self, record: &[u8]) -> Result<u64> {
         let mut group = self.gathering();
         let (number, offset) = (group.number, group.start + group.bytes.len() as u64);
@@ -120,7 +122,7 @@ impl<F: Backing> GroupCommit<F> {
         answered.store(number, Release);
         drop(writing);
         if members > 1 {
-            // Fails only for a word that is not in memory.
+            // Fails only for unmapped memory.
             let _ = futex::wake(answered, futex::Flags::PRIVATE, i32::MAX as u32);
         }
         outcome
@@ -143,7 +145,7 @@ impl<F: Backing> GroupCommit<F> {
         if end > writing.allocated {
             let allocated = end + STEP_BYTES;
             let outcome = self.file.allocate(writing.allocated, allocated);
-            // Where nothing can be allocated ahead, the writes themselves extend the file from here on.
+            // Without preallocation the writes themselves extend the file from here on.
             writing.allocated = if outcome.is_ok() { allocated } else { u64::MAX };
         }
         self.file.pwrite(&writing.bytes, start)?;
@@ -160,12 +162,12 @@ impl<F: Backing> GroupCommit<F> {
             if last >= number {
                 return;
             }
-            // Returns at once if another group was answered since, and perhaps without a reason.
+            // Returns at once if another group was answered since. May wake up spuriously.
             let _ = futex::wait(answered, futex::Flags::PRIVATE, last, None);
         }
     }
 
-    /// Cuts off what is allocated ahead, and makes all stable.
+    /// Truncates the preallocated space, and makes everything stable.
     pub fn finish(self) -> Result<()> {
         let end = self.gathering().start;
         self.file.cut(end)?;
@@ -183,7 +185,7 @@ mod tests {
     const THREADS: usize = 16;
     const RECORDS: usize = 50;
 
-    /// Appends records of many lengths in many threads; `check` sees each when it is answered.
+    /// Appends records of many lengths in many threads. `check` gets each one when it is answered.
     fn crowd(log: &GroupCommit<&Notes>, check: impl Fn(&[u8], u64) + Sync) -> u64 {
         let work = |thread: usize| {
             let records = (0..RECORDS)

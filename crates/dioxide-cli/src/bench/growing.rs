@@ -1,12 +1,13 @@
-//! Which appends met a growth of their file, and how long the longest of them took. Shared by all threads.
+//! Detects appends that met a growth of their file, and the longest of them. Shared by all threads.
 //!
-//! On a file that began empty, the space that the library has handed out is what it counts as grown. The kernel's size
-//! is above that from the end of the allocation until the library, having made it stable, hands it out.
-//! So an append met a growth if the size, when it ends, is above what was handed out when it began. An append that the
-//! allocation itself holds up ends after it, and is found like the others.
+//! For a file that began empty, the library's count of growth is the space that it has released to
+//! appends. The kernel's size exceeds that from the end of the allocation until the space is stable
+//! and released. So an append met a growth if the size at its end exceeds the space released at its
+//! begin. An append that waits for the allocation ends after it, and is detected as well.
 //!
-//! To ask at every append would slow down what is measured. So what was handed out is noted every
-//! [`NOTED_EVERY`] appends; an append that begins between a growth and the next note may be taken for one that met it.
+//! A check at every append would slow down the measurement. The released space is therefore read
+//! every [`NOTED_EVERY`] appends. An append that begins between a growth and the next reading may
+//! be counted as one that met it.
 
 use super::place::Ground;
 use anyhow::Result;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const NOTED_EVERY: u64 = 64;
 
-/// See the module.
+/// Watches the growth of one file.
 pub struct GrowthWatch<'a> {
     file: &'a File,
     ground: &'a Ground,
@@ -24,22 +25,22 @@ pub struct GrowthWatch<'a> {
     longest_ns: AtomicU64,
 }
 
-/// What a run saw of growth.
+/// The growth in a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Growing {
-    /// Steps that were completed.
+    /// Completed steps.
     pub growths: u64,
     /// The longest append that met one.
     pub clat_max: Duration,
 }
 
 impl<'a> GrowthWatch<'a> {
-    /// Of an empty file, and the ground that it was opened on.
+    /// For an empty file.
     pub fn new(file: &'a File, ground: &'a Ground) -> Self {
         Self { file, ground, handed_out: AtomicU64::new(0), longest_ns: AtomicU64::new(0) }
     }
 
-    /// Appends. Only what is longer than anything before costs another look at the size.
+    /// Appends. Reads the size only after a new maximum of latency.
     pub fn append(&self, block: &[u8]) -> Result<u64> {
         let handed_out = self.handed_out.load(Relaxed);
         let submitted = Instant::now();
@@ -55,7 +56,7 @@ impl<'a> GrowthWatch<'a> {
         Ok(offset)
     }
 
-    /// None where the file does not grow ahead. To be asked for before the close.
+    /// None if the file is not preallocated. Must be called before the close.
     pub fn result(&self) -> Option<Growing> {
         let grows = self.file.growth() != Growth::None;
         let clat_max = Duration::from_nanos(self.longest_ns.load(Relaxed));

@@ -1,5 +1,5 @@
-//! The indirect scenario: one thread writes 4096 KiB at offset 48 KiB of a file, directly, again and again; on ext3, where all of
-//! that is mapped by an indirect block.
+//! The indirect scenario: one thread repeatedly writes 4096 KiB at offset 48 KiB of a file on ext3,
+//! directly. An indirect block maps all of that range.
 //!
 //! The workload of a regression of ext3 in 2013, which sent a request for each block.
 
@@ -17,7 +17,7 @@ use fastrand::Rng;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Of one write.
+/// Bytes of one write.
 pub const WRITE_BYTES: u64 = 4096 << 10;
 
 /// One run.
@@ -50,7 +50,7 @@ fn through_a_mount(task: &Task<'_>, volume: &Volume, ledger: &Ledger) -> Result<
     Ok(run)
 }
 
-/// In one call, or as it was once: block by block.
+/// In one call, or block by block as in the regression.
 fn through_dioxide(task: &Task<'_>, volume: &Volume, ledger: &Ledger) -> Result<Run> {
     let mut options = OpenOptions::new();
     options.write(true).durability(Durability::OnSync).growth(Growth::None);
@@ -69,7 +69,7 @@ fn through_dioxide(task: &Task<'_>, volume: &Volume, ledger: &Ledger) -> Result<
     file.sync_data()?;
     let stats = file.stats();
     let mut run = shift.clock_out();
-    // What the library sent to the volume is what the kernel's loop device counts for the other path.
+    // The requests of the library correspond to those of the loop device on the other path.
     run.figures.requests = Some(stats.requests as f64);
     run.figures.flushes = Some(stats.flushes as f64);
     run.figures.stats = Some(stats);
@@ -77,7 +77,7 @@ fn through_dioxide(task: &Task<'_>, volume: &Volume, ledger: &Ledger) -> Result<
     Ok(run)
 }
 
-/// The same place every time. In the ledger's eyes the file begins behind its head.
+/// The same offset every time. For the ledger the file begins after its head.
 fn aim(task: &Task<'_>) -> impl Fn(usize, &mut Rng) -> Option<Target> {
     let left = AtomicU64::new(task.count.unwrap_or(0));
     move |_, _| {

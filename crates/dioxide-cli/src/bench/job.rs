@@ -1,4 +1,4 @@
-//! One thread of a crew: its blocks, its measured loop, and what came of it.
+//! One thread of a crew: its blocks, its measured loop, and its results.
 
 use super::crew::Crew;
 use super::latency::Timings;
@@ -15,12 +15,12 @@ use std::sync::mpsc::Sender;
 use std::thread::park_timeout;
 use std::time::{Duration, Instant};
 
-/// How soon a thread that sleeps until its next operation notices that the crew stops.
+/// How soon a sleeping thread notices that the crew stops.
 const ATTENTION: Duration = Duration::from_millis(50);
-/// How late a thread may be woken for its next operation, where the load is given. The kernel's own is 50 us.
+/// Maximum lateness of timers with an offered load. The kernel's default is 50 us.
 const TIMER_SLACK_NS: u64 = 1;
 
-/// See the module.
+/// The parameters of one thread.
 pub struct Job<'a> {
     pub number: usize,
     pub crew: &'a Crew<'a>,
@@ -29,19 +29,20 @@ pub struct Job<'a> {
     pub ready: Sender<()>,
 }
 
-/// What the threads of a crew share with the one that waits for them.
+/// The state that a crew's threads share with the waiting one.
 pub struct Floor {
-    /// When it was opened; held for writing until everyone is ready.
+    /// The time of its opening; held for writing until all threads are ready.
     pub gate: RwLock<Instant>,
     pub stop: AtomicBool,
 }
 
-/// What one thread did.
+/// The results of one thread.
 pub struct Done {
     pub reads: Timings,
     pub writes: Timings,
     pub bytes: u64,
-    /// The number of the first operation that it did not begin for want of time. None if there was no space for it.
+    /// The number of the first operation for which there was no time. None if there was no space
+    /// for it.
     pub next: Option<u64>,
 }
 
@@ -82,7 +83,7 @@ impl Job<'_> {
         Ok(done)
     }
 
-    /// Says that this thread is ready, and waits for the others. When the clock started.
+    /// Signals that this thread is ready, waits for the others, and returns the start time.
     pub fn start(&self) -> Result<Instant> {
         if self.crew.schedule.is_some() {
             set_current_timer_slack(NonZero::new(TIMER_SLACK_NS)).context("set the timer slack")?;
@@ -91,7 +92,7 @@ impl Job<'_> {
         Ok(*self.floor.gate.read().expect("nobody panics with the gate"))
     }
 
-    /// The others need not go on; nor wait, if this thread was not ready yet.
+    /// Stops the others, also those that wait for this thread.
     pub fn give_up(&self) {
         self.floor.stop.store(true, Relaxed);
         let _ = self.ready.send(());
@@ -101,7 +102,7 @@ impl Job<'_> {
         self.floor.stop.load(Relaxed)
     }
 
-    /// When an operation is to begin, where the load is given.
+    /// When an operation is to begin, with an offered load.
     pub fn due(&self, began: Instant, sequence: u64) -> Option<Instant> {
         self.crew.schedule.map(|schedule| began + schedule.due(self.number, sequence))
     }
@@ -127,7 +128,7 @@ impl Done {
         Self { reads: none(), writes: none(), bytes: 0, next: None }
     }
 
-    /// An operation that ended just now.
+    /// Records an operation that ended just now.
     pub fn record(&mut self, target: Target, due: Instant, submitted: Instant) {
         let timings = match target.direction {
             Direction::Read => &mut self.reads,
@@ -138,7 +139,7 @@ impl Done {
     }
 }
 
-/// A block to write, with the noise of its job, and one to read into, which is made when it is needed.
+/// A block to write, with the noise of its job, and one to read into, made on demand.
 struct Blocks {
     outgoing: Buffer,
     incoming: Option<Buffer>,

@@ -3,15 +3,15 @@
 use hdrhistogram::Histogram;
 use std::time::{Duration, Instant};
 
-/// Nanoseconds. 32-bit counts: a run has fewer operations of one latency than that.
+/// In nanoseconds. 32-bit counts suffice for one run.
 pub type Latencies = Histogram<u32>;
 
-/// What the operations of a run, or of several, took.
+/// The latencies of one or several runs.
 #[derive(Clone)]
 pub struct Timings {
     /// From the call to its return.
     pub clat: Latencies,
-    /// From the time when the operation was due: only where the load is given.
+    /// From the time when the operation was due: only with an offered load.
     pub lat: Option<Latencies>,
 }
 
@@ -21,7 +21,7 @@ impl Timings {
         Self { clat: empty(), lat: is_load_given.then(empty) }
     }
 
-    /// An operation that ended just now.
+    /// Records an operation that ended just now.
     pub fn record(&mut self, due: Instant, submitted: Instant) {
         let now = Instant::now();
         record(&mut self.clat, now - submitted);
@@ -30,8 +30,8 @@ impl Timings {
         }
     }
 
-    /// An operation that was due and is not begun any more, since earlier ones took until the end: it would have
-    /// taken as long as it is late at least.
+    /// Records an operation that was due but never begun, because earlier ones lasted until the
+    /// end. Its latency would have been at least its lateness.
     pub fn miss(&mut self, late: Duration) {
         if let Some(lat) = &mut self.lat {
             record(lat, late);
@@ -46,7 +46,7 @@ impl Timings {
         }
     }
 
-    /// What a user of the program would see: from the time when it was due, if there was one.
+    /// The latency for a user of the program: from the time when it was due, if there was one.
     pub fn seen(&self) -> &Latencies {
         self.lat.as_ref().unwrap_or(&self.clat)
     }

@@ -1,4 +1,4 @@
-//! The ledger: what was acknowledged where, and whether it is there. Shared by all threads.
+//! The ledger: records acknowledged writes and verifies them. Shared by all threads.
 
 use super::blocks::Blocks;
 use super::members::Members;
@@ -10,29 +10,29 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Read back in requests of about this size.
+/// Size of requests for reading back.
 pub const CHUNK_BYTES: u64 = 4 << 20;
 
-/// By what is written.
+/// By kind of write.
 pub enum Ledger {
     Blocks(Blocks),
     Records(Records),
-    /// A file that keeps nothing.
+    /// A file that stores nothing.
     Nothing,
 }
 
 /// Where the file must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Right behind what was written last.
+    /// Right after the last write.
     AtLast,
-    /// Somewhere behind it.
+    /// At or after the last write.
     Anywhere,
 }
 
-/// What was written, to be read back.
+/// The written file, to be read back.
 pub trait Written: FileExt {
-    /// Where it ends.
+    /// The end of the file.
     fn len(&self) -> io::Result<u64>;
 }
 
@@ -49,12 +49,12 @@ impl Written for Members {
 }
 
 impl Ledger {
-    /// The memory that is needed to note so many writes.
+    /// The memory needed for this number of writes.
     pub fn memory_bytes(writes: u64) -> u64 {
         writes.saturating_mul(size_of::<u64>() as u64)
     }
 
-    /// Marks what is about to be written.
+    /// Stamps a block or record before it is written.
     pub fn stamp(&self, stamp: Stamp, bytes: &mut [u8]) {
         match self {
             Self::Blocks(blocks) => blocks.stamp(stamp, bytes),
@@ -63,7 +63,7 @@ impl Ledger {
         }
     }
 
-    /// Notes that what carries this stamp was acknowledged at `offset`.
+    /// Records that the write with this stamp was acknowledged at `offset`.
     pub fn acknowledge(&self, stamp: Stamp, offset: u64) -> Result<()> {
         match self {
             Self::Blocks(blocks) => blocks.acknowledge(stamp, offset),
@@ -72,7 +72,7 @@ impl Ledger {
         }
     }
 
-    /// Whether a block, read at `offset` by the one who writes there, is what was acknowledged last.
+    /// Whether a block, read at `offset` by its owner, is the last acknowledged one.
     pub fn check(&self, block: &[u8], offset: u64) -> Result<()> {
         match self {
             Self::Blocks(blocks) => blocks.check(block, offset),
@@ -80,7 +80,7 @@ impl Ledger {
         }
     }
 
-    /// Reads everything back and compares. `file` is open with O_DIRECT, so that the page cache is not asked.
+    /// Reads everything back and compares. `file` is open with O_DIRECT, to bypass the page cache.
     pub fn verify(&self, file: &dyn Written, end: End) -> Result<()> {
         match self {
             Self::Blocks(blocks) => blocks.verify(file, end),
@@ -90,11 +90,11 @@ impl Ledger {
     }
 }
 
-/// What was written, made once more.
+/// The expected content, generated again.
 pub struct Expected {
     salt: u64,
     max_bytes: u64,
-    /// The noise of each job, with the stamp that it was last asked for.
+    /// The noise of each job, with its last stamp.
     by_job: HashMap<u32, Vec<u8>>,
 }
 
@@ -103,7 +103,7 @@ impl Expected {
         Self { salt, max_bytes, by_job: HashMap::new() }
     }
 
-    /// So many bytes, written with this stamp.
+    /// The bytes written with this stamp.
     pub fn bytes(&mut self, stamp: Stamp, len: usize) -> &[u8] {
         let noise = self.by_job.entry(stamp.job).or_insert_with(|| {
             let mut noise = vec![0; self.max_bytes as usize];

@@ -1,16 +1,18 @@
-//! What plain reads and writes go to: a file or device, or the members of a striped volume, without the library. Shared by all
-//! threads.
+//! The target of plain reads and writes: a file or device, or the members of a striped volume,
+//! without the library. Shared by all threads.
 //!
-//! Chunk c of a volume of n members is chunk c / n + 1 of member c % n; the first chunk of each is the header's.
+//! Chunk c of a volume of n members is chunk c / n + 1 of member c % n; the first chunk of each is
+//! the header's.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// See the module. A read or write that crosses the border of a chunk is divided there, one part after the other.
+/// One file, or the members of a volume. A read or write across chunk boundaries is split there;
+/// the parts run one after the other.
 pub struct Members {
     files: Vec<File>,
-    /// None for one file that is no member of anything.
+    /// None for a single file.
     chunk_bytes: Option<u64>,
 }
 
@@ -23,7 +25,7 @@ impl Members {
         Self { files, chunk_bytes: Some(chunk_bytes) }
     }
 
-    /// Where it ends.
+    /// The end of the data.
     pub fn len(&self) -> io::Result<u64> {
         match self.chunk_bytes {
             None => Ok(self.files[0].metadata()?.len()),
@@ -33,12 +35,12 @@ impl Members {
         }
     }
 
-    /// Flushes one after the other.
+    /// Flushes one member after the other.
     pub fn sync_data(&self) -> io::Result<()> {
         self.files.iter().try_for_each(File::sync_data)
     }
 
-    /// Where `offset` lies, and how many of `len` bytes lie there in one piece.
+    /// The position of `offset`, and how many of `len` bytes are contiguous there.
     fn locate(&self, offset: u64, len: usize) -> (&File, u64, usize) {
         let Some(chunk_bytes) = self.chunk_bytes else { return (&self.files[0], offset, len) };
         let (chunk, within) = (offset / chunk_bytes, offset % chunk_bytes);

@@ -1,10 +1,11 @@
 //! The mixed scenario: N threads read and rewrite blocks of one file or device, in random order.
 //!
-//! The workload of the count of direct I/O that the kernel kept of each inode until 2015, of block devices too: an atomic
-//! number that every operation wrote twice, and nothing else that all of them shared.
+//! Until 2015 the kernel counted running direct I/O per inode, also for block devices. Each
+//! operation updated that atomic counter twice; threads shared nothing else.
 //!
-//! A block belongs to one thread, the next block to the next, so that each thread is all over the file, and every read
-//! has one right answer: what its own thread wrote there last. Of a queue's operations each is in the place of a thread.
+//! Thread k of N owns every N-th block, so its blocks are spread over the file. Every read then has
+//! one correct result: the last write of its own thread. In a queue each outstanding operation owns
+//! blocks as a thread does.
 
 use super::blocks::Places;
 use super::figures::Run;
@@ -20,7 +21,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// One run. All of it is written beforehand, which is not timed.
+/// One run. The file is written before the clock starts.
 pub fn run(task: &Task<'_>) -> Result<Run> {
     let ground = task.place.prepare()?;
     ground.fill(task.whole_blocks_bytes()).context("write the blocks beforehand")?;
@@ -41,7 +42,7 @@ fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<R
     Ok(shift.clock_out())
 }
 
-/// As the kernel did it once: everybody counts in one place.
+/// As the kernel did: all operations update one counter.
 fn counted(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
     let file = ground.open(task.flags())?;
     let count = Count::default();
@@ -84,14 +85,14 @@ fn open(task: &Task<'_>, ground: &Ground) -> Result<dioxide::File> {
     let mut options = OpenOptions::new();
     options.write(true).durability(task.point.durability).growth(Growth::None);
     let file = ground.open_with(&options)?;
-    // A file that keeps nothing has not kept what was written beforehand, but a length it has.
+    // A simulated file stores no data, only its length.
     if task.point.backend == Backend::Sim {
         file.set_len(task.whole_blocks_bytes())?;
     }
     Ok(file)
 }
 
-/// A line of cache of its own, and of the pairs that some processors fetch.
+/// Padded against false sharing, also of the pairs of lines that some processors fetch.
 #[derive(Default)]
 #[repr(align(128))]
 struct Count(AtomicU64);

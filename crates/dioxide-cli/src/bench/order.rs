@@ -1,7 +1,7 @@
 //! The order of the routes within a round. Arithmetic only.
 
-/// Each route is first, second, ... in turn, over a cycle of as many rounds as there are routes. Every second cycle is
-/// backwards.
+/// The order rotates by one each round, over a cycle of as many rounds as there are routes. Every
+/// second cycle is backwards.
 pub fn order(round: usize, routes: usize) -> impl Iterator<Item = usize> {
     let is_backwards = !(round / routes.max(1)).is_multiple_of(2);
     let forwards = (0..routes).map(move |turn| (turn + round) % routes);

@@ -1,5 +1,5 @@
-//! Where a bench runs, and the ground that it makes there for each run: a file without a name, or a device; or several of
-//! these as the members of a striped volume.
+//! The target of a bench: a directory or a device, or several of these as the members of a striped
+//! volume. It provides the file for each run, a nameless file or the device.
 
 use super::members::Members;
 use super::stamp::fill_as_old;
@@ -20,21 +20,22 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// The data is stable when a write returns, and the times of the file need not be. What rustix calls `DSYNC` is O_SYNC.
+/// Data is stable when a write returns, but timestamps need not be. The flag that rustix calls
+/// `DSYNC` is O_SYNC.
 pub const O_DSYNC: OFlags = OFlags::from_bits_retain(libc::O_DSYNC as _);
 
-/// A directory or a block device, and what is known of it.
+/// A directory or a block device, with its properties.
 pub struct Place {
     path: PathBuf,
     kind: Kind,
     /// None for a device.
     pub fs: Option<FileSystem>,
-    /// The device below. None where there is no single one, or none that can be seen.
+    /// The device below. None if there are several, or none is visible.
     pub disk: Option<Disk>,
 }
 
 enum Kind {
-    /// Open, so that it stays the same one.
+    /// Kept open, so that it stays the same one.
     Directory(File),
     Device,
     Nothing,
@@ -61,13 +62,13 @@ impl Place {
         Ok(Self { fs, ..place })
     }
 
-    /// A device that nothing else uses and that holds nothing recognisable.
+    /// An unused device without a recognisable content.
     pub fn device(path: &Path) -> Result<Self> {
         let number = device::check_free(path)?;
         Ok(Self { path: path.to_owned(), kind: Kind::Device, fs: None, disk: Disk::find(number) })
     }
 
-    /// A member in each directory, which may be the same ones; or the devices, each of which nothing else uses.
+    /// A member in each directory, which may repeat; or unused devices.
     pub fn stripe(paths: &[PathBuf], chunk_bytes: u64) -> Result<Self> {
         let members =
             paths.iter().map(|path| if path.is_dir() { Self::directory(path) } else { Self::device(path) });
@@ -83,7 +84,7 @@ impl Place {
         Ok(Self { path, kind: Kind::Stripe(Stripe { members, chunk_bytes }), fs: None, disk })
     }
 
-    /// Whether what is written here is written to devices.
+    /// Whether it writes to devices.
     pub fn is_device(&self) -> bool {
         match &self.kind {
             Kind::Device => true,
@@ -92,7 +93,7 @@ impl Place {
         }
     }
 
-    /// Where files take no time and keep nothing.
+    /// Simulated files, which take no time and store nothing.
     pub fn nothing() -> Self {
         Self { path: "a file that keeps nothing".into(), kind: Kind::Nothing, fs: None, disk: None }
     }
@@ -105,7 +106,7 @@ impl Place {
         self.path.display().to_string()
     }
 
-    /// Bytes that a bench could fill: free space, or the size of the device.
+    /// Available bytes: free space, or the size of the device.
     pub fn room_bytes(&self) -> Result<u64> {
         match &self.kind {
             Kind::Device => device::size_bytes(&self.path),
@@ -118,8 +119,8 @@ impl Place {
         }
     }
 
-    /// Makes fresh ground for one run. Whatever earlier runs left to be written is written first, so
-    /// that it does not disturb this one.
+    /// Makes the file for one run. Writes back dirty data of earlier runs first, so that it does
+    /// not disturb this one.
     pub fn prepare(&self) -> Result<Ground> {
         match &self.kind {
             Kind::Device => Ok(Ground { path: self.path.clone(), flags: OFlags::EXCL, below: Below::Device }),
@@ -135,12 +136,12 @@ impl Place {
         }
     }
 
-    /// A file without a name: it vanishes with the process, however that ends.
+    /// A nameless file: it vanishes with the process, however that ends.
     ///
-    /// On ext4 such a file is on the list of orphans from the start, which a plain append puts it on and
-    /// off for each write. Measured, that makes no difference that shows: the median ratio to a named file
-    /// was 0.98 to 1.02 over 40 interleaved rounds, with 1 and 64 threads, with and without O_DSYNC, while
-    /// single rounds scattered by 10 % and more.
+    /// On ext4 such a file is on the orphan list from the start. A plain append adds and removes a
+    /// file there for each write. That makes no measurable difference. The median ratio to a named
+    /// file was 0.98 to 1.02 over 40 interleaved rounds, with 1 and 64 threads, with and without
+    /// O_DSYNC. Single rounds varied by 10 % and more.
     pub fn scratch(&self) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
@@ -150,7 +151,7 @@ impl Place {
         };
         match file {
             Ok(file) => Ok(file.into()),
-            // The directory is there, so it is the file that has no place (/proc).
+            // The directory exists, so the file system cannot store files (/proc).
             Err(Errno::NOENT) => bail!("{}: this file system stores no files", self.name()),
             Err(errno) => Err(errno).with_context(|| format!("create a scratch file in {}", self.name())),
         }
@@ -163,7 +164,7 @@ impl Place {
         Ok(file)
     }
 
-    /// Ground for a member of a volume that is yet to be made, and its name until then.
+    /// A file for a member of a new volume, and its temporary name.
     fn prepare_member(&self) -> Result<(Ground, Name)> {
         match &self.kind {
             Kind::Directory(_) => {
@@ -177,7 +178,7 @@ impl Place {
     }
 }
 
-/// The name of a scratch file, as long as it needs one; or that of a device, which keeps it.
+/// The temporary name of a scratch file; or that of a device, which persists.
 struct Name {
     path: PathBuf,
     is_ours: bool,
@@ -204,7 +205,7 @@ impl Drop for Name {
 }
 
 impl Stripe {
-    /// Makes a volume. The names of its files are gone on return.
+    /// Makes a volume. The names of its files are removed on return.
     fn prepare(&self, name: &Path) -> Result<Ground> {
         let members = self.members.iter().map(Place::prepare_member).collect::<Result<Vec<_>>>()?;
         let (members, names): (Vec<_>, Vec<_>) = members.into_iter().unzip();
@@ -218,7 +219,7 @@ impl Stripe {
         Ok(ground)
     }
 
-    /// Members of the same length, without their headers. Directories may share the room that each of them has.
+    /// Members of equal length, without their headers. Directories may share free space.
     fn room_bytes(&self) -> Result<u64> {
         let rooms = self.members.iter().map(Place::room_bytes).collect::<Result<Vec<_>>>()?;
         let count = self.members.len() as u64;
@@ -229,15 +230,15 @@ impl Stripe {
 }
 
 const FILL_BYTES: usize = 1 << 20;
-/// What the library keeps to itself of a member of a striped volume.
+/// The header of a member of a striped volume.
 const HEADER_BYTES: usize = 4096;
-/// More than any run writes to nothing.
+/// More than any run writes to a simulated file.
 const NOTHING_MAX_BYTES: u64 = 1 << 60;
 
-/// What one run works on. Every opener gets a description of its own.
+/// The file of one run. Each call that opens it makes a new description.
 pub struct Ground {
     path: PathBuf,
-    /// Needed by everyone who writes here.
+    /// Required by every writer.
     flags: OFlags,
     below: Below,
 }
@@ -253,10 +254,10 @@ enum Below {
     },
 }
 
-/// XFS takes a file apart in the background once nobody has it, which for one of many extents takes long, and would
-/// fall into the run that follows. What is cut is gone on return.
+/// XFS frees a file in the background after its last close. With many extents that is slow and
+/// would disturb the next run. Truncation frees the space before it returns.
 ///
-/// And nobody is to take devices for a volume that were one for a run only.
+/// The headers of devices are erased, so that they do not look like a volume.
 impl Drop for Ground {
     fn drop(&mut self) {
         match &self.below {
@@ -289,7 +290,7 @@ impl Ground {
         }
     }
 
-    /// Opens it for direct reads and writes, all its members if it has any.
+    /// Opens it for direct reads and writes, with all its members.
     pub fn open_members(&self, flags: OFlags) -> Result<Members> {
         match &self.below {
             Below::Stripe { members, chunk_bytes } => {
@@ -300,7 +301,7 @@ impl Ground {
         }
     }
 
-    /// Zeros over the headers of devices; of files, nothing is kept anyway.
+    /// Writes zeros over the headers of devices. Files vanish anyway.
     fn clear_headers(&self) -> Result<()> {
         let Below::Stripe { members, .. } = &self.below else { return Ok(()) };
         for member in members.iter().filter(|member| matches!(member.below, Below::Device)) {
@@ -352,7 +353,7 @@ impl Ground {
         }
     }
 
-    /// Allocates space without writing it, as a program does that knows how large its file will be.
+    /// Allocates space without writing it, as a program does that knows the final size of its file.
     pub fn preallocate(&self, bytes: u64) -> rustix::io::Result<()> {
         match self.scratch() {
             Some(file) => {
@@ -363,7 +364,7 @@ impl Ground {
         }
     }
 
-    /// Makes all of it a hole, as a program does that asks for a size and not for space.
+    /// Extends it by a hole, as a program does that sets a size without allocating.
     pub fn lengthen(&self, bytes: u64) -> rustix::io::Result<()> {
         match self.scratch() {
             Some(file) => rustix::fs::ftruncate(file, bytes),
@@ -371,7 +372,7 @@ impl Ground {
         }
     }
 
-    /// Writes so many bytes of it, in whole blocks, as a program did that is done with it. They are stable on return.
+    /// Writes `bytes` bytes in whole blocks. They are stable on return.
     pub fn fill(&self, bytes: u64) -> Result<()> {
         if matches!(self.below, Below::Nothing) {
             return Ok(());
@@ -381,7 +382,7 @@ impl Ground {
         let parts =
             (0..bytes).step_by(FILL_BYTES).map(|offset| (offset, (bytes - offset).min(FILL_BYTES as u64)));
         if matches!(self.below, Below::Stripe { .. }) {
-            // How long a volume is, only the library knows.
+            // Only the library knows the length of a volume.
             let file = self.open_with(OpenOptions::new().write(true).growth(Growth::None))?;
             for (offset, count) in parts {
                 interrupt::check()?;
@@ -402,7 +403,7 @@ impl Ground {
         self.scratch().map_or(Ok(0), size)
     }
 
-    /// None on a device, and on file systems that do not tell.
+    /// None on a device, and on file systems that do not report it.
     pub fn extents(&self) -> Option<u64> {
         self.scratch().and_then(|file| count_extents(file).ok())
     }

@@ -1,4 +1,4 @@
-//! What was meant: arguments checked against the place they are for, and turned into work.
+//! The plan: arguments checked against their target, and converted to work.
 
 use super::indirect::WRITE_BYTES;
 use super::ledger::Ledger;
@@ -18,31 +18,32 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-/// Without `--size`, no scratch file gets larger.
+/// Limit of a scratch file without `--size`.
 const SIZE_DEFAULT_MAX_BYTES: u64 = 4 << 30;
-/// Nor one that is written to the full before each run.
+/// Limit of one that is filled before each run.
 const MIXED_SIZE_DEFAULT_MAX_BYTES: u64 = 256 << 20;
-/// Nor takes either more than this part of the free space.
+/// Both are also limited to this part of the free space.
 const SIZE_DEFAULT_FRACTION: u64 = 4;
-/// What is noted of a run may take this part of the memory.
+/// The ledger of a run may take this part of the memory.
 const LEDGER_FRACTION: u64 = 4;
-/// `dioxide bench` alone is over in a minute: no further round begins that would go beyond these.
+/// `dioxide bench` without a scenario takes under a minute. No round begins that would exceed these
+/// times.
 const TOUR_APPEND_MAX: Duration = Duration::from_secs(30);
 const TOUR_SYNC_MAX: Duration = Duration::from_secs(8);
 const TOUR_MIXED_MAX: Duration = Duration::from_secs(8);
 const TOUR_INDIRECT_MAX: Duration = Duration::from_secs(8);
-/// How often it writes through indirect blocks in each run.
+/// Its number of writes through indirect blocks per run.
 const TOUR_INDIRECT_COUNT: u64 = 50;
-/// What it reads and writes in random order: it is written once for each run.
+/// Its size of the mixed file, which is filled before each run.
 const TOUR_MIXED_SIZE_BYTES: u64 = 32 << 20;
 
-/// No run whose operations are counted takes longer.
+/// Limit of a run whose operations are counted.
 const COUNTED_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Each point by each route that can go there.
+/// Each point on each applicable route.
 pub type Rows = Vec<(Point, Route)>;
 
-/// A bench that can start.
+/// A validated bench.
 pub struct Plan {
     pub place: Place,
     pub works: Vec<Work>,
@@ -60,7 +61,7 @@ impl Plan {
         }
     }
 
-    /// All scenarios, short enough to be watched: `dioxide bench` alone.
+    /// All scenarios, shortened: `dioxide bench` without a scenario.
     fn tour(dir: &Path) -> Result<Self> {
         let place = Place::directory(dir)?;
         let size_bytes = size(&place, None, SIZE_DEFAULT_MAX_BYTES)?;
@@ -140,7 +141,7 @@ impl Plan {
     }
 }
 
-/// A device only if it is named twice.
+/// A device, only if it is named twice.
 fn place(args: &args::Place) -> Result<Place> {
     let Some(device) = &args.device else { return Place::directory(&args.dir) };
     ensure!(
@@ -150,7 +151,7 @@ fn place(args: &args::Place) -> Result<Place> {
     Place::device(device)
 }
 
-/// Devices only if they are named twice, in the same order.
+/// Devices, only if they are named twice, in the same order.
 fn stripe(args: &args::Sync) -> Result<Place> {
     ensure!(args.stripe.len() > 1, "--stripe needs two members at least");
     let place = Place::stripe(&args.stripe, args.chunk)?;
@@ -166,13 +167,13 @@ fn stripe(args: &args::Sync) -> Result<Place> {
     Ok(place)
 }
 
-/// In the order in which they were typed, each once.
+/// In command line order, each once.
 pub fn distinct<T: Copy + Ord>(typed: &[T]) -> Vec<T> {
     let mut seen = BTreeSet::new();
     typed.iter().copied().filter(|value| seen.insert(*value)).collect()
 }
 
-/// Who does the work: so many threads, and queues with so many operations outstanding. Each number once.
+/// Numbers of threads, and of outstanding operations in queues. Each once.
 pub struct Crews {
     numjobs: Vec<usize>,
     iodepth: Vec<usize>,
@@ -184,12 +185,12 @@ impl Crews {
         Self { numjobs: numbers(numjobs), iodepth: numbers(iodepth) }
     }
 
-    /// Of both kinds, where a queue stands beside as many threads.
+    /// Both kinds: a queue is compared with as many threads.
     fn sizes(&self) -> Vec<usize> {
         distinct(&[&self.numjobs[..], &self.iodepth].concat())
     }
 
-    /// Each point by all routes that go there.
+    /// Each point on all applicable routes.
     fn rows(&self, points: Vec<Point>) -> Vec<(Point, Route)> {
         let routes = |point: Point| {
             let has_threads = self.numjobs.contains(&point.numjobs);
@@ -260,7 +261,8 @@ fn indirect_point() -> Point {
     Point { scenario: Scenario::Indirect, growth: None, ..point }
 }
 
-/// Whether the kernel mounts a volume for this process, or why not. An error says that none can be made at all.
+/// Whether the kernel can mount a volume for this process; the reason if not. An error if no volume
+/// can be made at all.
 fn can_mount(place: &Place) -> Result<Result<(), String>> {
     let volume = Volume::make(place)?;
     if !rustix::process::geteuid().is_root() {
@@ -346,13 +348,13 @@ fn check_space(place: &Place, needed: u64) -> Result<()> {
     Ok(())
 }
 
-/// The bytes that one block of each operation outstanding takes, where that is most.
+/// The maximum memory for one block per outstanding operation.
 fn one_block_each(rows: &[(Point, Route)]) -> u64 {
     rows.iter().map(|(point, route)| point.sizes.max_bytes * point.lanes(*route) as u64).max().unwrap_or(0)
 }
 
-/// Each operation outstanding finds room in a file of this size, and all blocks can be noted; the bytes of one block of
-/// each.
+/// Checks that each outstanding operation has space in a file of this size, and that the ledger
+/// fits. Returns the memory for one block each.
 fn check_room(place: &Place, rows: &[(Point, Route)], size_bytes: u64) -> Result<u64> {
     let largest = one_block_each(rows);
     if largest > size_bytes {
@@ -364,7 +366,7 @@ fn check_room(place: &Place, rows: &[(Point, Route)], size_bytes: u64) -> Result
     Ok(largest)
 }
 
-/// Why `largest` bytes do not go into a file of `size_bytes`.
+/// The reason why `largest` bytes do not fit into a file of `size_bytes`.
 fn no_room(place: &str, free: u64, size_bytes: u64, largest: u64) -> String {
     let about = units::about_bytes;
     let file = format!(
@@ -378,7 +380,7 @@ fn no_room(place: &str, free: u64, size_bytes: u64, largest: u64) -> String {
     }
 }
 
-/// Nobody wants to wait for the machine to run out of memory.
+/// Refuses a ledger that would exhaust the memory of the machine.
 fn check_ledger(rows: &[(Point, Route)], size_bytes: u64, memory_bytes: u64) -> Result<()> {
     let smallest = rows.iter().map(|(point, _)| point.sizes.min_bytes).min().unwrap_or(u64::MAX);
     let ledger = Ledger::memory_bytes(size_bytes / smallest);
@@ -397,7 +399,7 @@ fn memory_bytes() -> u64 {
     machine.totalram as u64 * u64::from(machine.mem_unit)
 }
 
-/// Each point of dioxide's also by positional writes, where those take what is written.
+/// Adds positional writes to dioxide's points, where direct writes allow them.
 fn with_positional(rows: Rows) -> Rows {
     let both = |(point, route): (Point, Route)| match route {
         Route::Dioxide if point.tail.is_none() => vec![(point, route), (point, Route::Positional)],
@@ -406,7 +408,7 @@ fn with_positional(rows: Rows) -> Rows {
     rows.into_iter().flat_map(both).collect()
 }
 
-/// Each point of dioxide's also over an old file.
+/// Adds appends over an old file to dioxide's points.
 fn with_recycled(rows: Rows) -> Rows {
     let both = |(point, route)| match route {
         Route::Dioxide => vec![(point, route), (point, Route::Recycled)],
@@ -415,7 +417,7 @@ fn with_recycled(rows: Rows) -> Rows {
     rows.into_iter().flat_map(both).collect()
 }
 
-/// Each point with a tail also by a group commit, and if wanted the others, where threads are compared.
+/// Adds a group commit to points with a tail, and to others if requested, for threads only.
 fn with_buffered_group(rows: Rows, is_wanted: bool) -> Rows {
     let both = |(point, route): (Point, Route)| match route {
         Route::Dioxide if point.backend == Backend::System && (is_wanted || point.tail.is_some()) => {
@@ -426,7 +428,7 @@ fn with_buffered_group(rows: Rows, is_wanted: bool) -> Rows {
     rows.into_iter().flat_map(both).collect()
 }
 
-/// The library's reason, if it recycles no file here.
+/// The library's reason if it cannot recycle files here.
 fn why_not_recycled(place: &Place, growth: Growth) -> Result<Option<String>> {
     let ground = place.prepare()?;
     let file = ground.open_with(OpenOptions::new().write(true).growth(growth))?;
@@ -441,18 +443,18 @@ fn why_not_recycled(place: &Place, growth: Growth) -> Result<Option<String>> {
     Ok(why)
 }
 
-/// What can be done at a place.
+/// The abilities of a target.
 struct Abilities {
     units: Units,
-    /// How dioxide really grows.
+    /// dioxide's actual growth.
     growth: Growth,
 }
 
 impl Abilities {
-    /// As the library sees it; also the first proof that the library can work here at all.
+    /// From the library, and the first proof that it works here at all.
     fn of(place: &Place, growth: Growth) -> Result<Self> {
         let ground = place.prepare()?;
-        // A file system that does not take O_DIRECT gets a sentence of its own here.
+        // Gives a better message for a file system without O_DIRECT.
         if !place.keeps_nothing() {
             drop(ground.open_members(OFlags::empty()).with_context(|| place.name())?);
         }
@@ -465,7 +467,7 @@ impl Abilities {
         Ok(abilities)
     }
 
-    /// Blocks that nobody can write are refused.
+    /// Refuses block sizes that direct writes do not support.
     fn check_writes(&self, rows: &[(Point, Route)]) -> Result<()> {
         let unit = self.units.write_bytes;
         let refused = rows.iter().find(|(point, _)| !point.sizes.are_whole(unit));
@@ -475,7 +477,7 @@ impl Abilities {
     }
 }
 
-/// The largest size of a scratch file, or of what is used of a device.
+/// The maximum size of a scratch file, or of the used part of a device.
 pub fn size(place: &Place, wanted: Option<u64>, default_max_bytes: u64) -> Result<u64> {
     let free = place.room_bytes()?;
     match wanted {

@@ -1,4 +1,4 @@
-//! The progress bar on stderr; nothing where stderr is not a terminal.
+//! The progress bar on stderr. Shows nothing if stderr is not a terminal.
 
 use super::work::{Point, Route, durability_name};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -6,16 +6,16 @@ use std::borrow::Cow;
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
 
-/// See the module.
+/// A progress bar.
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// Of so many runs.
+    /// For a number of runs.
     pub fn of(runs: u64) -> Self {
         Self::new(runs, "{bar:30} {pos}/{len} {elapsed} {wide_msg}")
     }
 
-    /// Of a time that is to pass.
+    /// For a duration.
     pub fn of_time(time: Duration) -> Self {
         Self::new(time.as_millis() as u64, "{bar:30} {elapsed} {wide_msg}")
     }
@@ -30,31 +30,31 @@ impl Progress {
         Self(bar)
     }
 
-    /// What runs now.
+    /// Shows the current run.
     pub fn announce(&self, point: &Point, route: Route) {
         let (scenario, durability) = (point.scenario.name(), durability_name(point.durability));
         let (bs, numjobs, route) = (point.sizes, point.threads(route), route.name());
         self.tell(format!("{scenario} {durability} bs={bs} numjobs={numjobs}: {route}"));
     }
 
-    /// What is done now, in words.
+    /// Shows the current step, in words.
     pub fn tell(&self, what: impl Into<Cow<'static, str>>) {
         self.0.set_message(what);
     }
 
-    /// One run is done.
+    /// Counts a run.
     pub fn advance(&self) {
         self.0.inc(1);
     }
 
-    /// So much of the time is over.
+    /// Shows the elapsed time.
     pub fn pass(&self, elapsed: Duration) {
         self.0.set_position(elapsed.as_millis() as u64);
     }
 }
 
 impl Drop for Progress {
-    /// On errors too, so that the message starts on a clean line.
+    /// Also after errors, so that the message starts on a clean line.
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }

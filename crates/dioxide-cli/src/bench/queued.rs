@@ -1,7 +1,7 @@
-//! The measured loop of a thread that has a queue: many operations outstanding, each in a lane of its own.
+//! The measured loop of a thread with a queue: many operations outstanding, each in its own lane.
 //!
-//! A lane is what a thread is on the blocking paths: it has its own blocks, and one operation at a time. So what lanes
-//! write and read is verified as what threads do.
+//! A lane corresponds to a thread on the blocking paths: it has its own blocks, and one operation
+//! at a time. Verification is therefore the same.
 
 use super::job::{Done, Job};
 use super::ledger::Ledger;
@@ -14,17 +14,17 @@ use std::collections::VecDeque;
 use std::thread::park_timeout;
 use std::time::{Duration, Instant};
 
-/// How often a thread whose next operation is not due yet looks for what has finished: a queue waits for its own
-/// operations, not for a time.
+/// Interval of polling while the next operation is not due yet. A queue can wait for its
+/// operations, but not for a time.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 
-/// One of the operations that may be outstanding at a time.
+/// One outstanding operation at a time.
 struct Lane {
-    /// Among those of all threads.
+    /// Unique over all threads.
     number: usize,
-    /// With the noise of the lane. Away while it is written.
+    /// With the noise of the lane. None while it is being written.
     outgoing: Option<Buffer>,
-    /// Made when it is needed. Away while it is read into.
+    /// Made on demand. None while it is being read into.
     incoming: Option<Buffer>,
     current: Option<Outstanding>,
 }
@@ -37,15 +37,16 @@ struct Outstanding {
 }
 
 impl Job<'_> {
-    /// As [`one_by_one`](Job::one_by_one), with as many operations outstanding as `iodepth` says: whatever has finished is
-    /// reaped, and as much queued again, to be submitted together. `queue_it` queues an operation.
+    /// As [`one_by_one`](Job::one_by_one), with `iodepth` operations outstanding. It reaps all
+    /// completions, and queues as many operations, which are submitted together. `queue_it` queues
+    /// an operation.
     pub fn many_at_a_time(
         &self,
         iodepth: usize,
         aim: impl Fn(usize, &mut Rng) -> Option<Target>,
         queue_it: impl Fn(&Queue, Target, Buffer, u64) -> Result<(), Full>,
     ) -> Result<Done> {
-        // What lies side by side in memory and goes side by side to the file is one piece.
+        // Buffers that are adjacent in memory and in the file form one segment.
         let queue =
             QueueOptions::new().depth(iodepth).buffers(iodepth, self.crew.bs_max_bytes as usize).open();
         let first = self.number * iodepth;
@@ -102,7 +103,7 @@ impl Lane {
         Self { number, outgoing: Some(outgoing), incoming: None, current: None }
     }
 
-    /// Its next operation begins. The block for it.
+    /// Begins the next operation, and returns its block.
     fn begin(&mut self, target: Target, sequence: u64, due: Option<Instant>, job: &Job<'_>) -> Buffer {
         let stamp = target.stamp(self.number, sequence);
         let block = match target.direction {
@@ -128,7 +129,7 @@ impl Lane {
         block
     }
 
-    /// Its operation is reaped.
+    /// Ends a reaped operation.
     fn finish(&mut self, completion: Completion, done: &mut Done, ledger: &Ledger) -> Result<()> {
         let Outstanding { target, stamp, due, queued } =
             self.current.take().expect("it is outstanding until it is reaped");

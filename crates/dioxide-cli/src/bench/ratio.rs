@@ -14,11 +14,11 @@ pub struct Ratio {
     pub rounds: usize,
 }
 
-/// With fewer rounds than this, that all of them agree is too likely by chance.
+/// With fewer rounds, agreement of all of them is too likely by chance.
 const ROUNDS_CERTAIN_MIN: usize = 5;
 
 impl Ratio {
-    /// None without a round, or when something did not move at all.
+    /// None without a round, or for a rate of zero.
     pub fn of(ratios: Vec<f64>) -> Option<Self> {
         if !ratios.iter().all(|ratio| ratio.is_finite()) {
             return None;
@@ -29,7 +29,7 @@ impl Ratio {
     }
 }
 
-/// The median, and how far the rounds scatter.
+/// The median, and the range over the rounds.
 impl fmt::Display for Ratio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { min, median, max, .. } = self;
@@ -37,7 +37,7 @@ impl fmt::Display for Ratio {
     }
 }
 
-/// Whether what all of so many rounds say may be stated.
+/// Whether agreement of this number of rounds may be stated as a fact.
 pub fn is_certain(rounds: usize) -> bool {
     rounds >= ROUNDS_CERTAIN_MIN
 }

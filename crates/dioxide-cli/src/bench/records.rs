@@ -1,8 +1,9 @@
-//! The ledger of records of any length: where each was acknowledged, and whether it is there. Shared by all threads.
+//! The ledger of records of any length: where each was acknowledged, verified at the end. Shared by
+//! all threads.
 //!
-//! One word for each record, by its number; its length follows from that. Records are there if they lie side by side from
-//! the beginning of the file, in whatever order, with nothing between them but padding where there may be some, and every
-//! byte is what was written.
+//! One word for each record, by its number, from which its length follows. Verification requires
+//! that the records form a sequence from the beginning of the file, in any order. Only padding may
+//! separate them, where it is allowed. Every byte must be right.
 
 use super::ledger::{CHUNK_BYTES, End, Expected, Written, is_not_there, wrong};
 use super::stamp::Stamp;
@@ -13,33 +14,33 @@ use dioxide::Buffer;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bits of a slot that hold the place, counted from 1 on; the job has the rest.
+/// Bits of a slot for the offset, counted from 1; the job has the rest.
 const PLACE_BITS: u32 = 44;
-/// What O_DIRECT takes everywhere.
+/// Accepted by O_DIRECT everywhere.
 const BLOCK_BYTES: u64 = 4096;
 
-/// What may lie between two records.
+/// The space between two records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gaps {
     None,
-    /// Zeros, to the next multiple of so many bytes.
+    /// Zeros, to the next multiple of this number of bytes.
     Padding {
         unit_bytes: u64,
     },
 }
 
-/// See the module.
+/// Acknowledged records by number.
 pub struct Records {
     salt: u64,
     sizes: Sizes,
     gaps: Gaps,
-    /// By number, from 1 on: 0, or who wrote it and where it stands.
+    /// By number, from 1: 0, or the writer and the offset.
     slots: Vec<AtomicU64>,
-    /// Above everything that was acknowledged; only kept where there are gaps.
+    /// Above all acknowledged records; only maintained with gaps.
     end: AtomicU64,
 }
 
-/// One that was acknowledged.
+/// An acknowledged record.
 #[derive(Clone, Copy)]
 struct Record {
     offset: u64,
@@ -54,18 +55,18 @@ impl Record {
 }
 
 impl Records {
-    /// So many at most.
+    /// For at most `count` records.
     pub fn new(salt: u64, sizes: Sizes, count: u64, gaps: Gaps) -> Self {
         let slots = (0..count).map(|_| AtomicU64::new(0)).collect();
         Self { salt, sizes, gaps, slots, end: AtomicU64::new(0) }
     }
 
-    /// Marks a record. The sequence number of its stamp is its own among all.
+    /// Stamps a record. The sequence number of its stamp is unique over all jobs.
     pub fn stamp(&self, stamp: Stamp, record: &mut [u8]) {
         stamp.put(self.salt, record);
     }
 
-    /// Notes that the record with this stamp was acknowledged at `offset`.
+    /// Records that the record with this stamp was acknowledged at `offset`.
     pub fn acknowledge(&self, stamp: Stamp, offset: u64) -> Result<()> {
         let slot =
             self.slots.get(stamp.sequence as usize - 1).context("more records than there is room for")?;
@@ -77,7 +78,7 @@ impl Records {
         Ok(())
     }
 
-    /// What the records take, with the padding between them. 0 where there is none, and nobody needs to ask.
+    /// Bytes of all records with their padding. 0 without gaps, where it is not needed.
     pub fn padded_bytes(&self) -> u64 {
         self.end.load(Relaxed)
     }
@@ -106,7 +107,7 @@ impl Records {
         Ok(())
     }
 
-    /// The numbers of those that were acknowledged, as they lie in the file.
+    /// The numbers of the acknowledged records, in file order.
     fn by_place(&self) -> Vec<u64> {
         let numbers = (1..).zip(&self.slots).filter(|(_, slot)| slot.load(Relaxed) != 0);
         let mut numbers: Vec<u64> = numbers.map(|(number, _)| number).collect();
@@ -121,7 +122,7 @@ impl Records {
         Record { offset: place - 1, bytes: self.sizes.of(number), stamp }
     }
 
-    /// Between the end of a record and the next one.
+    /// Checks the bytes between the end of a record and the next one.
     fn check_gap(&self, end: u64, next: Record, window: &mut Window<'_>) -> Result<()> {
         let found = next.offset;
         ensure!(found >= end, wrong(&format!("offset {found} was given to an append, within another one's")));
@@ -146,7 +147,7 @@ struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// Wide enough for `max_bytes` anywhere.
+    /// Large enough for `max_bytes` at any offset.
     fn new(file: &'a dyn Written, max_bytes: u64) -> Self {
         let buffer = Buffer::zeroed((CHUNK_BYTES + max_bytes.next_multiple_of(BLOCK_BYTES)) as usize);
         Self { file, buffer, start: 0, filled: 0 }
@@ -165,7 +166,7 @@ impl<'a> Window<'a> {
     }
 }
 
-/// As much as there is. Only the end of the file is no multiple of a block.
+/// Reads up to the end of the file, which is its only unaligned offset.
 fn read_up_to(file: &dyn Written, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() && (filled as u64).is_multiple_of(BLOCK_BYTES) {
@@ -189,7 +190,7 @@ mod tests {
     const SIZES: Sizes = Sizes { min_bytes: 1, max_bytes: 9000 };
     const PADDED: Gaps = Gaps::Padding { unit_bytes: 512 };
 
-    /// So many records, the last one first, each by a job of its own.
+    /// This number of records, the last one first, each by a job of its own.
     fn written(gaps: Gaps, count: u64) -> (Records, File, Vec<u64>) {
         let ledger = Records::new(77, SIZES, count + 1, gaps);
         let file = tempfile::tempfile().unwrap();

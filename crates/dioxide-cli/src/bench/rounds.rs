@@ -1,6 +1,7 @@
-//! The order of runs. Within a round every point is run by every route, so that what changes on the machine
-//! meanwhile changes all of them. The order of routes rotates from round to round, once forwards and once backwards, so
-//! that each route follows each other one; points are visited forwards and backwards in turn.
+//! The order of runs. A round runs every point on every route, so that changes of the machine
+//! affect all of them. The order of routes rotates from round to round, once forwards and once
+//! backwards. Each route thus follows each other one. Points are visited forwards and backwards in
+//! turn.
 
 use super::figures::Row;
 use super::order::order;
@@ -12,7 +13,7 @@ use crate::interrupt;
 use anyhow::Result;
 use std::time::{Duration, Instant};
 
-/// Runs all of `work`; the rows come back by point, then by route.
+/// Runs all of `work`; the rows are ordered by point, then by route.
 pub fn run(place: &Place, work: &Work, progress: &Progress) -> Result<Vec<Row>> {
     let row = |&(point, route)| Row { asked: work.asked(), ..Row::new(point, route) };
     let mut rows: Vec<Row> = work.rows.iter().map(row).collect();
@@ -42,7 +43,7 @@ fn run_one(place: &Place, work: &Work, row: &mut Row, progress: &Progress) -> Re
     Ok(())
 }
 
-/// Whether another round, as long as those before, would take too long. There is always a first one.
+/// Whether another round of the same length would exceed the budget. The first round always runs.
 fn is_over_budget(budget: Option<Duration>, elapsed: Duration, rounds: u32) -> bool {
     match budget {
         Some(budget) if rounds > 0 => elapsed + elapsed / rounds > budget,

@@ -1,10 +1,10 @@
-//! When each operation of a given load is to begin. Arithmetic only.
+//! The start times of an offered load. Arithmetic only.
 
 use std::time::Duration;
 
 const SECOND_NS: u128 = 1_000_000_000;
 
-/// `rate_iops` operations a second, evenly spaced; the threads take turns.
+/// `rate_iops` operations per second, evenly spaced; the threads take turns.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     rate_iops: u64,

@@ -1,17 +1,17 @@
-//! The blocks that threads write: noise of their job, and in every sector a stamp that says who wrote the block, and
-//! as which of its writes. Bytes only.
+//! The content of written blocks: noise of their job, and in every sector a stamp with the writer
+//! and the number of its write. Bytes only.
 //!
-//! So a write has one content, and what is read back is compared with all of it. A stamp does not name the offset,
-//! since an appender learns it only afterwards. That takes nothing from it: no two writes of a run have the same job and
-//! number, and the ledger notes at which one offset each was acknowledged, so a block that lies anywhere else is missing
-//! there.
+//! Every write has a unique content, and verification compares all of it. A stamp does not name the
+//! offset, because an appender learns it only afterwards. That weakens nothing: no two writes of a
+//! run have the same job and number. The ledger records one offset for each, so a misplaced block
+//! is missing at its own.
 
-/// Pieces of a block that are stamped each. No device writes less at once, so that a request torn or misplaced inside a
-/// block shows even if an earlier write of the same job lies below.
+/// The stamped pieces of a block. No device writes less at once. A torn or misplaced request
+/// therefore shows even over an earlier write of the same job.
 const PIECE_BYTES: usize = 512;
 const STAMP_BYTES: usize = 24;
 
-/// Who wrote a block. Sequence numbers of a job start at 1.
+/// The writer of a block. Sequence numbers of a job start at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     pub job: u32,
@@ -19,7 +19,8 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Marks `block`, of any length: of a piece that is too short, as far as it goes. `salt` tells this run from all others, whose blocks may still lie on the disk.
+    /// Stamps `block`, of any length; a short piece has a part of the stamp. `salt` is unique for
+    /// this run, because the disk may still have blocks of others.
     pub fn put(self, salt: u64, block: &mut [u8]) {
         for (piece, bytes) in block.chunks_mut(PIECE_BYTES).enumerate() {
             let len = bytes.len().min(STAMP_BYTES);
@@ -27,7 +28,7 @@ impl Stamp {
         }
     }
 
-    /// Whether every sector of `block` is marked so.
+    /// Whether every sector of `block` has this stamp.
     pub fn is_on(self, salt: u64, block: &[u8]) -> bool {
         let mut pieces = block.chunks(PIECE_BYTES).enumerate();
         pieces.all(|(piece, bytes)| bytes.starts_with(&self.encode(salt, piece)))
@@ -35,7 +36,7 @@ impl Stamp {
 
     fn encode(self, salt: u64, piece: usize) -> [u8; STAMP_BYTES] {
         let mut bytes = [0; STAMP_BYTES];
-        // What tells most comes first, for pieces that have no room for all of it.
+        // The most distinctive bytes come first, for short pieces.
         bytes[..8].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.job.to_le_bytes());
         bytes[12..16].copy_from_slice(&(piece as u32).to_le_bytes());
@@ -44,22 +45,22 @@ impl Stamp {
     }
 }
 
-/// Fills a block with the noise of a job, for its stamps to be put on.
+/// Fills a block with the noise of a job, before it is stamped.
 pub fn fill_as_job(job: u32, block: &mut [u8]) {
     fill_with_noise(u64::from(job) + 1, block);
 }
 
-/// Fills a block with noise that no job has: what lay there before a run.
+/// Fills a block with noise that no job has: the content before a run.
 pub fn fill_as_old(block: &mut [u8]) {
     fill_with_noise(0, block);
 }
 
-/// Bytes that no device can compress or share between seeds.
+/// Bytes that no device can compress, or deduplicate between seeds.
 fn fill_with_noise(seed: u64, block: &mut [u8]) {
-    // An odd factor keeps seeds apart, and makes none of ours 0, where the generator would stay.
+    // An odd factor separates seeds, and maps none of ours to 0, a fixed point of the generator.
     let mut state = (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     for word in block.chunks_mut(8) {
-        // A xorshift generator: good enough to look random to a disk.
+        // A xorshift generator: random enough for a disk.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -67,7 +68,7 @@ fn fill_with_noise(seed: u64, block: &mut [u8]) {
     }
 }
 
-/// A number that no other run has, to tell their stamps apart.
+/// A number that is unique to this run, for its stamps.
 pub fn salt() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::time::SystemTime::now())

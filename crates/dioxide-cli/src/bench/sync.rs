@@ -1,8 +1,9 @@
-//! The sync scenario: N threads rewrite a region of their own each, every write stable before the next.
+//! The sync scenario: N threads rewrite a region of their own each, every write stable before the
+//! next.
 //!
-//! The workload of a regression of block devices in 2009, on a device or on a file written beforehand, or on several of them as a
-//! striped volume. One thread with a
-//! queue does it as well, with a region for each of its operations.
+//! The workload of a regression of block devices in 2009. It runs on a device, on a prewritten
+//! file, or on several of them as a striped volume. It also runs on one thread with a queue, with a
+//! region for each of its operations.
 
 use super::blocks::Places;
 use super::figures::Run;
@@ -34,7 +35,7 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
     task.conclude(run, &ground, &ledger, End::Anywhere)
 }
 
-/// As the kernel did it once: one flush at a time, each for its own write only.
+/// As the kernel did: one flush at a time, each for its own write only.
 fn under_a_lock(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
     let file = ground.open_members(OFlags::empty())?;
     let flush = Mutex::new(());
@@ -79,7 +80,7 @@ fn options() -> OpenOptions {
     options
 }
 
-/// A thread's own region, every time. One of a queue's operations has it in the place of a thread.
+/// A thread's own region, every time. In a queue each operation has one.
 fn aim(task: &Task<'_>) -> impl Fn(usize, &mut Rng) -> Option<Target> {
     let bs_bytes = task.point.sizes.max_bytes;
     move |job, _| Some(Target::block(Direction::Write, job as u64 * bs_bytes, bs_bytes))

@@ -1,15 +1,15 @@
-//! Records of any length through O_DIRECT, as a program does that has it from a textbook: a mutex, and in it a buffer with
-//! the block that is not full yet. Shared by all threads.
+//! Records of any length through O_DIRECT, the textbook way: a mutex around a buffer with the
+//! partial last block. Shared by all threads.
 //!
-//! An append writes from the beginning of that block to the end of the record, padded with zeros to a whole block, and
-//! flushes before it lets go of the mutex if it is to be durable: a flush for each record.
+//! An append writes from the beginning of that block to the end of the record, padded with zeros to
+//! a whole block. A durable append also flushes before it releases the mutex: one flush per record.
 
 use super::backing::Backing;
 use dioxide::{Buffer, Durability};
 use std::io::Result;
 use std::sync::{Mutex, PoisonError};
 
-/// See the module.
+/// The tail of one file.
 pub struct TailBlock<F> {
     file: F,
     durability: Durability,
@@ -18,23 +18,23 @@ pub struct TailBlock<F> {
 }
 
 struct Tail {
-    /// The last block as far as it is written, and room for a record.
+    /// The last block so far, and space for a record.
     buffer: Buffer,
-    /// Where in the file the buffer begins.
+    /// The offset of the buffer in the file.
     start: u64,
     /// Bytes of records in it.
     filled: usize,
 }
 
 impl<F: Backing> TailBlock<F> {
-    /// An empty file that takes whole blocks of `block_bytes`.
+    /// For an empty file with direct writes in units of `block_bytes`.
     pub fn new(file: F, durability: Durability, block_bytes: u64, record_max_bytes: u64) -> Self {
         let room = block_bytes + record_max_bytes.next_multiple_of(block_bytes);
         let tail = Tail { buffer: Buffer::zeroed(room as usize), start: 0, filled: 0 };
         Self { file, durability, block_bytes: block_bytes as usize, tail: Mutex::new(tail) }
     }
 
-    /// Writes a record. Where it stands; nothing has changed if it fails.
+    /// Writes a record, and returns its offset. A failure changes nothing.
     pub fn append(&self, record: &[u8]) -> Result<u64> {
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         let Tail { buffer, start, filled } = &mut *tail;
@@ -52,7 +52,7 @@ impl<F: Backing> TailBlock<F> {
         Ok(offset)
     }
 
-    /// Cuts the padding off, and makes all stable.
+    /// Truncates the padding, and makes everything stable.
     pub fn finish(self) -> Result<()> {
         let tail = self.tail.into_inner().unwrap_or_else(PoisonError::into_inner);
         self.file.cut(tail.start + tail.filled as u64)?;
@@ -80,7 +80,7 @@ mod tests {
         let offsets = [append(1, 100), append(2, 412), append(3, 700), append(4, 1300), append(5, 1)];
         assert_eq!(offsets, [0, 100, 512, 1212, 2512]);
         let state = file.state();
-        // The block of the tail is written again each time, unless it is full.
+        // The tail block is rewritten each time, unless it is full.
         assert_eq!(state.writes, [(0, 512), (0, 512), (512, 1024), (1024, 1536), (2048, 512)]);
         assert_eq!(state.flushes, 0);
         for (range, value) in [(0..100, 1), (100..512, 2), (512..1212, 3), (1212..2512, 4), (2512..2513, 5)] {

@@ -1,20 +1,20 @@
-//! What one operation of a bench is, and where it goes. Values only.
+//! The target of one operation. Values only.
 
 use super::stamp::Stamp;
 
-/// One operation, drawn by a scenario for whichever path carries it out.
+/// One operation, drawn by a scenario, to be performed on any path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     pub direction: Direction,
-    /// For an append, where the kernel's paths write whole blocks; others are only allowed one more record, and say
-    /// themselves where it stands.
+    /// The offset of the operation. For an append only the kernel's paths write there, and only
+    /// whole blocks. Elsewhere the append itself returns its offset.
     pub offset: u64,
     pub bytes: u64,
-    /// Of an append: its number among those of all threads, from 1 on.
+    /// Of an append: its number over all threads, from 1.
     pub record: Option<u64>,
 }
 
-/// Which way the bytes go.
+/// The direction of the transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     Read,
@@ -30,7 +30,7 @@ impl Target {
         Self { direction: Direction::Write, offset, bytes, record: Some(record) }
     }
 
-    /// As `job` writes it, whose operation with this number it is.
+    /// The stamp for this target as operation `sequence` of `job`.
     pub fn stamp(&self, job: usize, sequence: u64) -> Stamp {
         Stamp { job: job as u32, sequence: self.record.unwrap_or(sequence) }
     }

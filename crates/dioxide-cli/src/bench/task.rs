@@ -1,4 +1,5 @@
-//! One run: one route at one point, from fresh ground to verified blocks. Each scenario has its own file.
+//! One run: one route at one point, from a fresh file to verified blocks. Each scenario has its own
+//! file.
 
 use super::blocks::{Blocks, Places};
 use super::crew::{Crew, Watching};
@@ -15,7 +16,7 @@ use dioxide::{Durability, Tail};
 use rustix::fs::OFlags;
 use std::time::Duration;
 
-/// What a run needs to know.
+/// The parameters of a run.
 pub struct Task<'a> {
     pub place: &'a Place,
     pub point: Point,
@@ -46,7 +47,7 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Does the work, timed, then checks that everything acknowledged is there.
+    /// Runs the work, timed, then verifies everything acknowledged.
     pub fn run(&self) -> Result<Run> {
         let outcome = match self.point.scenario {
             Scenario::Append => append::run(self),
@@ -62,7 +63,7 @@ impl<'a> Task<'a> {
         outcome.with_context(what)
     }
 
-    /// A ledger for as much as the run can write.
+    /// A ledger for the maximum that the run can write.
     pub fn ledger(&self, places: Places) -> Ledger {
         let sizes = self.point.sizes;
         let count = self.size_bytes / sizes.min_bytes;
@@ -80,7 +81,7 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// What the operations outstanding take up at most if each is padded.
+    /// The maximum of padding for the outstanding operations.
     pub fn padding_max_bytes(&self) -> u64 {
         let padded = self.point.sizes.max_bytes.next_multiple_of(self.units.append_bytes);
         match self.point.tail.map(|tail| self.gaps(tail)) {
@@ -89,7 +90,7 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// What the kernel's paths open their file with, beside O_DIRECT.
+    /// The flags of the kernel's paths, besides O_DIRECT.
     pub fn flags(&self) -> OFlags {
         match self.point.durability {
             Durability::EveryWrite => O_DSYNC,
@@ -122,7 +123,7 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// After the clock: reads back what was acknowledged, and counts extents.
+    /// After the clock: verifies what was acknowledged, and counts extents.
     pub fn conclude(&self, mut run: Run, ground: &Ground, ledger: &Ledger, end: End) -> Result<Run> {
         if self.point.backend == Backend::System {
             ledger.verify(&ground.open_to_verify()?, end)?;

@@ -1,5 +1,5 @@
-//! Who may append what next: so that no path writes more than the size cap, and records have the same lengths on
-//! every path. Shared by all threads.
+//! Tickets for appends: no path exceeds the size cap, and records have the same lengths on every
+//! path. Shared by all threads.
 
 use super::ledger::Ledger;
 use super::target::Target;
@@ -7,15 +7,15 @@ use super::task::Task;
 use crate::sizes::Sizes;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// One for each record that fits under the size cap.
+/// One for each record below the size cap.
 pub struct Tickets<'a> {
     taken: AtomicU64,
-    /// Bytes of those taken, where they differ in length.
+    /// Bytes of the tickets taken, if records differ in length.
     allotted: AtomicU64,
     sizes: Sizes,
     size_bytes: u64,
     ledger: &'a Ledger,
-    /// What those who hold a ticket may take up with padding.
+    /// Maximum padding of the tickets in use.
     padding_max_bytes: u64,
 }
 

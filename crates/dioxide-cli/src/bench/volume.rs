@@ -1,8 +1,8 @@
-//! A volume of ext3 in a scratch file, with one file in it, and the same as the kernel mounts it.
+//! An ext3 volume in a scratch file, with one file in it, and its mount by the kernel.
 //!
-//! Nothing of it has a name: the image is a file without one, its loop device goes with who has it open (but for the instant
-//! between the two calls of losetup), and the mount is attached nowhere. So all of it vanishes with the process, however
-//! that ends.
+//! None of it has a name, so all of it vanishes with the process, however that ends. The image is a
+//! nameless file. Its loop device detaches with its last user, except in the instant between the
+//! two calls of losetup. The mount is attached nowhere.
 
 use super::ledger::Written;
 use super::place::Place;
@@ -22,29 +22,29 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Blocks of ext3 that need no indirect one: what the file holds from the start.
+/// Bytes in blocks that ext3 maps without an indirect block: the initial content of the file.
 pub const HEAD_BYTES: u64 = 48 << 10;
 pub const BLOCK_BYTES: u64 = 4096;
-/// With room for a journal, and for the file in one piece.
+/// Enough for a journal, and for the file in one piece.
 pub const VOLUME_BYTES: u64 = 64 << 20;
 /// In the root of the volume.
 const FILE_NAME: &str = "file";
-/// A mount that nobody has open any more is gone in far less.
+/// An unused mount is gone in far less time.
 const UNMOUNT_MAX: Duration = Duration::from_secs(30);
 
 const MKE2FS: Tool = Tool { name: "mke2fs", package: "e2fsprogs" };
 const DEBUGFS: Tool = Tool { name: "debugfs", package: "e2fsprogs" };
 const LOSETUP: Tool = Tool { name: "losetup", package: "mount" };
 
-/// See the module.
+/// A volume in an image.
 pub struct Volume {
     image: File,
     scratch: File,
 }
 
 impl Volume {
-    /// Makes one, with a file of [`HEAD_BYTES`] in it. The image is written from end to end, so that the file system that it
-    /// lies on has nothing to allocate later; all of it is stable on return.
+    /// Makes one, with a file of [`HEAD_BYTES`] in it. The image is fully written, so that its own
+    /// file system has nothing to allocate later. All of it is stable on return.
     pub fn make(place: &Place) -> Result<Self> {
         let volume = Self { image: place.scratch()?, scratch: place.scratch()? };
         let zeros = Buffer::zeroed(1 << 20);
@@ -52,12 +52,12 @@ impl Volume {
             volume.image.write_all_at(&zeros, offset).context("write the image")?;
         }
         let (block, image) = (BLOCK_BYTES.to_string(), path_of(&volume.image));
-        // Discarding would make holes again.
+        // Discarding would punch holes again.
         MKE2FS.run(["-q", "-F", "-t", "ext3", "-b", &block, "-E", "nodiscard", &image])?;
         (&volume.scratch).write_all(&head())?;
         volume.debug(&["-w", "-R", &format!("write {} {FILE_NAME}", path_of(&volume.scratch))])?;
         volume.image.sync_all()?;
-        // Direct writes would have to drop it from the page cache first.
+        // Otherwise direct writes would first have to drop it from the page cache.
         fadvise(&volume.image, 0, None, Advice::DontNeed)?;
         Ok(volume)
     }
@@ -67,7 +67,7 @@ impl Volume {
         options.open_within(path_of(&self.image), FILE_NAME)
     }
 
-    /// What a third program finds in the file, behind its head, which must be as it was.
+    /// The content of the file after its head, read by a third program. The head must be unchanged.
     pub fn read_back(&self) -> Result<Tail> {
         self.debug(&["-R", &format!("dump {FILE_NAME} {}", path_of(&self.scratch))])?;
         let mut found = vec![0; HEAD_BYTES as usize];
@@ -86,7 +86,7 @@ impl Volume {
         let printed = LOSETUP.run(["--find", "--show", "--direct-io=on", &path_of(&self.image)])?;
         let path = printed.trim();
         let held = File::open(path);
-        // While somebody has it open, this only says that it goes with the last who has.
+        // While the device is open, this only marks it for detaching at the last close.
         LOSETUP.run(["--detach", path])?;
         let held = held.with_context(|| format!("open {path}"))?;
         let root = mount(path).with_context(|| format!("mount {path}"))?;
@@ -98,7 +98,7 @@ impl Volume {
     }
 }
 
-/// The file behind its head.
+/// The file after its head.
 pub struct Tail(File);
 
 impl FileExt for Tail {
@@ -117,13 +117,13 @@ impl Written for Tail {
     }
 }
 
-/// A volume that the kernel has mounted, nowhere. Shared by nobody: whoever opened its file must have closed it before it is
-/// unmounted.
+/// A volume mounted by the kernel, detached from the directory tree. Its file must be closed before
+/// the unmount.
 pub struct Mounted {
     root: OwnedFd,
     /// The loop device.
     pub disk: Disk,
-    /// There as long as the loop device has the image.
+    /// Exists as long as the loop device has the image.
     backing: PathBuf,
 }
 
@@ -134,7 +134,7 @@ impl Mounted {
         Ok(openat(&self.root, FILE_NAME, flags, Mode::empty()).context("open the file in the volume")?.into())
     }
 
-    /// Lets go of it, and waits until all of it is in the image.
+    /// Unmounts it, and waits until everything is in the image.
     pub fn unmount(self) -> Result<()> {
         drop(self.root);
         let begun = Instant::now();
@@ -153,7 +153,7 @@ fn mount(device: &str) -> rustix::io::Result<OwnedFd> {
     fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
 }
 
-/// For other programs as well as for this one.
+/// Valid in other processes as well.
 fn path_of(file: &File) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
 }

@@ -1,4 +1,4 @@
-//! The values a bench is made of: scenario, point, route. No I/O.
+//! The values of a bench: scenario, point, route. No I/O.
 
 use crate::args::Pace;
 use crate::sizes::Sizes;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// A bench that takes longer says so beforehand.
+/// A bench that takes longer announces its duration.
 const UNANNOUNCED_MAX: Duration = Duration::from_secs(60);
 
-/// One of the walls.
+/// A scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// N threads append to one file.
@@ -20,38 +20,39 @@ pub enum Scenario {
     Sync,
     /// N threads read and rewrite blocks in random order.
     Mixed,
-    /// One thread writes the same part of a file that is mapped by indirect blocks.
+    /// One thread rewrites a range of a file that indirect blocks map.
     Indirect,
 }
 
 /// One way to do the work of a scenario: `path` in the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Route {
-    /// What a careful program does today.
+    /// A careful program today.
     Kernel,
-    /// What a program does that knows fallocate.
+    /// A program that uses fallocate.
     Preallocated,
-    /// What a program does that takes a larger size for allocated space.
+    /// A program that mistakes a larger size for allocated space.
     Sparse,
-    /// What a good log does that leaves its records to the page cache.
+    /// A good log that uses the page cache.
     BufferedGroup,
-    /// The wall as it was once, acted out in user space.
+    /// The historical serialisation, simulated in user space.
     Serialised,
-    /// What this project is about.
+    /// The library.
     Dioxide,
-    /// The same by positional writes past the end, as programs do that count their offsets themselves.
+    /// dioxide's positional writes past the end, as programs do that track their offsets
+    /// themselves.
     Positional,
-    /// Appends over an old file, as a new log in its space.
+    /// Appends over a recycled file, as a new log in its space.
     Recycled,
-    /// Through queues, each with so many operations outstanding.
+    /// Through queues, each with `iodepth` operations outstanding.
     Queue { iodepth: usize },
 }
 
-/// What lies below a bench.
+/// The storage below a bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     System,
-    /// A file that takes no time and keeps nothing.
+    /// A simulated file that takes no time and stores nothing.
     Sim,
 }
 
@@ -62,59 +63,60 @@ pub struct Point {
     pub backend: Backend,
     /// Of one operation.
     pub sizes: Sizes,
-    /// How many operations may be outstanding: of as many threads, or of one queue. With a mix, threads only: there, each
-    /// has a queue.
+    /// The maximum of outstanding operations: of as many threads, or of one queue. For mixed, the
+    /// number of threads, each of which may have a queue.
     pub numjobs: usize,
     pub durability: Durability,
-    /// What dioxide really does here. Only appends grow.
+    /// dioxide's actual growth here. Only for appends.
     pub growth: Option<Growth>,
-    /// What dioxide does about blocks that are not full. None where all are.
+    /// dioxide's treatment of partial blocks. None if there are none.
     pub tail: Option<Tail>,
-    /// Percent of the operations that are reads. Only where there are reads.
+    /// Percent of the operations that are reads. Only for scenarios with reads.
     pub rwmixread: Option<u32>,
-    /// The offered load, of all threads together. None for as much as goes.
+    /// The offered load of all threads together. None for closed-loop operation.
     pub rate_iops: Option<u64>,
 }
 
-/// What writes come in multiples of at a place.
+/// The units of writes on a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Units {
-    /// Direct ones.
+    /// Of direct writes.
     pub write_bytes: u64,
-    /// Appends that share no block with each other.
+    /// Of appends that share no block with each other.
     pub append_bytes: u64,
 }
 
-/// All points of one scenario, and how long to look at them.
+/// All points of one scenario, and the duration of their runs.
 #[derive(Debug)]
 pub struct Work {
-    /// Each point by each route that can go there.
+    /// Each point on each applicable route.
     pub rows: Vec<(Point, Route)>,
     pub runtime: Duration,
-    /// A run ends with this number of operations. None where the time ends it.
+    /// A run ends after this number of operations. None if the time ends it.
     pub count: Option<u64>,
     pub rounds: u32,
     /// No run writes beyond this offset.
     pub size_bytes: u64,
     pub units: Units,
-    /// The largest step of dioxide's growth. None for the library's own.
+    /// The largest step of dioxide's growth. None for the library's default.
     pub growth_cap_bytes: Option<u64>,
-    /// Each write is preceded by a cut, so that it allocates its blocks. Only where operations are counted.
+    /// A truncation precedes each write, so that it allocates its blocks. Only if operations are
+    /// counted.
     pub writes_afresh: bool,
     /// Stop between rounds rather than take longer than this.
     pub budget: Option<Duration>,
 }
 
-/// What each run was asked for besides its point: runs that differ in it are not alike.
+/// The settings of each run besides its point: runs with different settings are not comparable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Asked {
-    /// How long. None where operations are counted.
+    /// Duration. None if operations are counted.
     pub runtime_ms: Option<u64>,
-    /// How many operations. None where the time ends a run.
+    /// Number of operations. None if the time ends a run.
     pub count: Option<u64>,
     /// No run writes beyond this offset.
     pub size_bytes: u64,
-    /// The largest step of dioxide's growth. None for the library's own.
+    /// The largest step of dioxide's growth. None for the library's default.
     pub growth_cap_bytes: Option<u64>,
     /// Each write allocates its blocks.
     pub fresh: bool,
@@ -146,17 +148,17 @@ impl Work {
         }
     }
 
-    /// How many runs it takes at most.
+    /// The maximum number of runs.
     pub fn runs(&self) -> u64 {
         u64::from(self.rounds) * self.rows.len() as u64
     }
 
-    /// The time that the runs take, without what is done between them.
+    /// The time of the runs, without pauses between them.
     pub fn time(&self) -> Duration {
         self.runtime.saturating_mul(u32::try_from(self.runs()).unwrap_or(u32::MAX))
     }
 
-    /// How long it takes, in words. None if that is no longer than one waits without being told, or nobody knows.
+    /// The expected duration, in words. None if it is short or unknown.
     pub fn announcement(&self) -> Option<String> {
         if self.count.is_some() {
             return None;
@@ -185,7 +187,7 @@ impl Scenario {
 }
 
 impl Point {
-    /// Those of threads, in the order in which they are shown: what to be compared with comes first.
+    /// The routes with threads, in display order: baselines come first.
     pub fn routes(&self) -> &'static [Route] {
         match (self.backend, self.scenario) {
             (Backend::Sim, _) => &[Route::Dioxide],
@@ -196,13 +198,13 @@ impl Point {
         }
     }
 
-    /// The route through queues, with so many operations outstanding in each, if it belongs here.
+    /// The route through queues with this depth, if the scenario has one.
     pub fn queue(&self, iodepth: usize) -> Option<Route> {
         let belongs = self.scenario == Scenario::Mixed || self.numjobs == iodepth;
         belongs.then_some(Route::Queue { iodepth })
     }
 
-    /// How many threads a route has.
+    /// The number of threads of a route.
     pub fn threads(&self, route: Route) -> usize {
         match (route, self.scenario) {
             (Route::Queue { .. }, Scenario::Append | Scenario::Sync) => 1,
@@ -210,7 +212,7 @@ impl Point {
         }
     }
 
-    /// How many operations may be outstanding, all threads together.
+    /// The number of outstanding operations, all threads together.
     pub fn lanes(&self, route: Route) -> usize {
         self.threads(route) * route.iodepth()
     }
@@ -222,7 +224,7 @@ impl Route {
         matches!(self, Self::Dioxide | Self::Positional | Self::Recycled | Self::Queue { .. })
     }
 
-    /// How many operations each thread may have outstanding.
+    /// The number of outstanding operations per thread.
     pub fn iodepth(self) -> usize {
         match self {
             Self::Queue { iodepth } => iodepth,
@@ -245,13 +247,13 @@ impl Route {
     }
 }
 
-/// Whether the path of this name is one on which the library does the work.
+/// Whether the library does the work on the path of this name.
 pub fn is_dioxide(path: &str) -> bool {
     let ours = [Route::Dioxide, Route::Positional, Route::Recycled, Route::Queue { iodepth: 1 }];
     ours.iter().any(|route| route.name() == path)
 }
 
-/// As typed on the command line.
+/// The name on the command line.
 pub fn backend_name(backend: Backend) -> &'static str {
     match backend {
         Backend::System => "system",
@@ -259,7 +261,7 @@ pub fn backend_name(backend: Backend) -> &'static str {
     }
 }
 
-/// As typed on the command line.
+/// The name on the command line.
 pub fn durability_name(durability: Durability) -> &'static str {
     match durability {
         Durability::OnSync => "on-sync",
@@ -267,7 +269,7 @@ pub fn durability_name(durability: Durability) -> &'static str {
     }
 }
 
-/// As typed on the command line.
+/// The name on the command line.
 pub fn tail_name(tail: Tail) -> &'static str {
     match tail {
         Tail::Rewrite => "rewrite",
@@ -275,7 +277,7 @@ pub fn tail_name(tail: Tail) -> &'static str {
     }
 }
 
-/// As typed on the command line.
+/// The name on the command line.
 pub fn growth_name(growth: Growth) -> &'static str {
     match growth {
         Growth::Unwritten => "unwritten",

@@ -1,5 +1,5 @@
-//! What became of a figure between two runs: the ratio of its medians over the rounds, the interval in which it lies, and how likely
-//! chance alone does as much. Arithmetic only; what is drawn at random is drawn from a fixed seed.
+//! The change of a figure between two runs: the ratio of its medians over the rounds, its interval,
+//! and its probability by chance. Arithmetic only; random draws have a fixed seed.
 
 use super::mann_whitney::p_value;
 use crate::bench::ratio::median;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// Each gives two ratios.
 const RESAMPLES: usize = 1000;
-/// This part of the ratios lies below the interval, and as much above it: it is one of 95 %.
+/// The share of ratios below the interval, and above it: it is one of 95 %.
 const TAIL: f64 = 0.025;
 const SEEDS: [u64; 2] = [0x0ddb_a115, 0x5eed_0f02];
 
@@ -16,19 +16,19 @@ const SEEDS: [u64; 2] = [0x0ddb_a115, 0x5eed_0f02];
 pub struct Change {
     /// The median over the rounds of the old run.
     pub old: f64,
-    /// And of the new one.
+    /// The median over the rounds of the new run.
     pub new: f64,
-    /// The new one over the old one: below 1 is a loss.
+    /// The new median over the old one: below 1 is a loss.
     pub ratio: f64,
-    /// The ratio lies between these with 95 % confidence (bootstrap).
+    /// The 95 % confidence interval of the ratio (bootstrap).
     pub low: f64,
     pub high: f64,
-    /// How likely rounds lie as far apart as these if nothing changed (Mann-Whitney, two-sided).
+    /// The probability of such a difference by chance (Mann-Whitney, two-sided).
     pub p: f64,
 }
 
 impl Change {
-    /// None if a run has no round, or one in which nothing was done: there is no ratio to that.
+    /// None for a run without rounds, or with a rate of zero, which has no ratio.
     pub fn of(old: &[f64], new: &[f64]) -> Option<Self> {
         let is_positive = |value: &f64| *value > 0.0 && value.is_finite();
         if !old.iter().chain(new).all(is_positive) {
@@ -40,7 +40,7 @@ impl Change {
         Some(Self { old, new, ratio: new / old, low, high, p })
     }
 
-    /// Whether the interval has nothing that is no loss.
+    /// Whether the whole interval is a loss.
     pub fn is_loss(&self) -> bool {
         self.high < 1.0
     }
@@ -49,14 +49,14 @@ impl Change {
         self.low > 1.0
     }
 
-    /// Whether the whole interval lies below this loss.
+    /// Whether the whole interval is below this loss.
     pub fn loses_more_than(&self, percent: f64) -> bool {
         self.is_loss() && self.high < 1.0 - percent / 100.0
     }
 }
 
-/// Rounds are drawn again, with repetition, from those of each run. Both runs draw from both seeds and are combined crosswise, so
-/// that to exchange old and new turns the interval exactly around.
+/// Resamples the rounds of each run with replacement. Both runs draw from both seeds and are
+/// combined crosswise. Exchanging old and new then inverts the interval exactly.
 fn interval(old: &[f64], new: &[f64]) -> (f64, f64) {
     let [mut one, mut other] = SEEDS.map(Rng::with_seed);
     let mut ratios = Vec::with_capacity(2 * RESAMPLES);
@@ -71,7 +71,7 @@ fn interval(old: &[f64], new: &[f64]) -> (f64, f64) {
     (ratios[below], ratios[ratios.len() - 1 - below])
 }
 
-/// Of values that are there and no NaN.
+/// For finite values, at least one.
 fn resampled_median(values: &[f64], rng: &mut Rng) -> f64 {
     let drawn = values.iter().map(|_| values[rng.usize(..values.len())]).collect();
     median(drawn).unwrap_or(f64::NAN)

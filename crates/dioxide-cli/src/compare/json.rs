@@ -9,29 +9,30 @@ use crate::meter::machine::Machine;
 use crate::saved::{Key, Row};
 use serde::Serialize;
 
-/// What the document calls itself.
+/// The kind of the document.
 pub const KIND: &str = "compare";
 
 /// The whole document.
 #[derive(Serialize)]
 pub struct Compare<'a> {
-    /// Grows when a key changes its meaning or goes away.
+    /// Incremented when a key changes its meaning or is removed.
     schema_version: u32,
     /// `compare`.
     kind: &'static str,
-    /// Where and when each was measured.
+    /// The machine and time of each measurement.
     old: &'a Machine,
     new: &'a Machine,
-    /// By which figure rows are judged: `ratio` to the kernel path where there is one, or `ops`.
+    /// The figure by which rows are judged: `ratio` to the kernel path where there is one, or
+    /// `ops`.
     by: &'static str,
-    /// A loss of more percent than this is a regression. Null where no limit was given.
+    /// A loss of more percent than this is a regression. Null without a limit.
     limit_percent: Option<f64>,
-    /// In what the runs differ besides, if that was allowed.
+    /// Further differences of the runs, if allowed.
     unlike: &'a [String],
     comparison: Vec<Outcome<'a>>,
     only_in_old: Vec<&'a Key>,
     only_in_new: Vec<&'a Key>,
-    /// What people are told.
+    /// The sentences of the report.
     sentences: Vec<String>,
 }
 
@@ -43,15 +44,15 @@ struct Outcome<'a> {
     verdict: Verdict,
     /// The change by which it is judged.
     basis: Basis,
-    /// Of operations per second. Null where a round did nothing.
+    /// Of operations per second. Null after a round with a rate of zero.
     iops: Option<Change>,
-    /// Of how many times as fast as the kernel path in the same round it is.
+    /// Of the ratio to the kernel path in the same round.
     ratio_to_kernel: Option<Change>,
     /// `p` of the judged change after Benjamini and Hochberg. Null where none is tested.
     p_adjusted: Option<f64>,
     /// By round, in nanoseconds.
     rounds_p99_ns: [&'a [f64]; 2],
-    /// By round: CPU time of the process for one operation, in microseconds.
+    /// By round: CPU time of the process per operation, in microseconds.
     rounds_cpu_us_per_op: [&'a [f64]; 2],
 }
 

@@ -1,4 +1,4 @@
-//! Which rows of two runs belong together, and what to think of each: pure, so that its error rates can be tested.
+//! Matches and judges the rows of two runs. Pure, so that tests can measure its error rates.
 
 use super::change::Change;
 use super::mann_whitney::p_value_min;
@@ -7,12 +7,12 @@ use crate::bench::work::is_dioxide;
 use crate::saved::{Document, Row};
 use serde::Serialize;
 
-/// What chance does more often than this, all rows together, is no difference.
+/// The false discovery rate of all rows together. More likely differences are not reported.
 pub const CHANCE_MAX: f64 = 0.03;
-/// With fewer rounds in both runs no order of them is less likely by chance.
+/// With fewer rounds in both runs no result is significant.
 pub const ROUNDS_MIN: usize = 4;
 
-/// How rows are judged.
+/// The criteria of a judgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     pub by: By,
@@ -33,17 +33,17 @@ pub enum Basis {
 pub enum Verdict {
     /// Slower by more than the limit.
     Regression,
-    /// Slower, within the limit, or there is none.
+    /// Slower, within the limit or without one.
     Slower,
     Faster,
-    /// None that chance does not explain.
+    /// No significant difference.
     NoDifference,
     TooFewRounds,
-    /// A run has a round in which nothing was done.
+    /// A run has a round with a rate of zero.
     NoProgress,
-    /// One run only has a kernel path beside it.
+    /// Only one run has a kernel path for it.
     NoCommonFigure,
-    /// Shown only: a path of others, which tells what became of the machine.
+    /// Shown only: a path without dioxide, which reflects the machine.
     NotJudged,
 }
 
@@ -55,7 +55,7 @@ pub struct Compared<'a> {
     pub iops: Option<Change>,
     pub ratio_to_kernel: Option<Change>,
     pub basis: Basis,
-    /// How likely chance alone makes so many of the judged rows differ as much (Benjamini and Hochberg).
+    /// The expected share of chance results among differences as large (Benjamini and Hochberg).
     pub p_adjusted: Option<f64>,
     pub verdict: Verdict,
 }
@@ -67,7 +67,7 @@ impl Verdict {
 }
 
 impl Compared<'_> {
-    /// By the figure that counts.
+    /// Of the judged figure.
     pub fn change(&self) -> Option<&Change> {
         match self.basis {
             Basis::RatioToKernel => self.ratio_to_kernel.as_ref(),
@@ -75,7 +75,7 @@ impl Compared<'_> {
         }
     }
 
-    /// The rounds of the figure that counts, old and new.
+    /// The rounds of the judged figure, old and new.
     fn rounds(&self) -> [&[f64]; 2] {
         [self.old, self.new].map(|row| match (self.basis, &row.rounds_ratio_to_kernel) {
             (Basis::RatioToKernel, Some(ratios)) => &ratios[..],
@@ -83,20 +83,20 @@ impl Compared<'_> {
         })
     }
 
-    /// The smallest probability that its rounds can lead to.
+    /// The smallest possible p for this number of rounds.
     pub fn p_min(&self) -> f64 {
         let [old, new] = self.rounds();
         p_value_min(old.len(), new.len())
     }
 }
 
-/// The rows that both have, in the order of the old run.
+/// The rows of both runs, in the order of the old one.
 pub fn pairs<'a>(old: &'a Document, new: &'a Document) -> Vec<(&'a Row, &'a Row)> {
     let twin = |row: &Row| new.results.iter().find(|other| other.key == row.key);
     old.results.iter().filter_map(|row| Some((row, twin(row)?))).collect()
 }
 
-/// The rows of `one` that `other` does not have.
+/// The rows of `one` that `other` lacks.
 pub fn missing<'a>(one: &'a Document, other: &Document) -> Vec<&'a Row> {
     let is_there = |row: &Row| other.results.iter().any(|twin| twin.key == row.key);
     one.results.iter().filter(|row| !is_there(row)).collect()
@@ -114,12 +114,12 @@ pub fn judge<'a>(pairs: &[(&'a Row, &'a Row)], rules: Rules) -> Vec<Compared<'a>
     rows
 }
 
-/// Paths of others are judged only if asked for.
+/// Paths without dioxide are judged only on request.
 pub fn is_judged(row: &Row, by: By) -> bool {
     by == By::Ops || is_dioxide(&row.key.path)
 }
 
-/// Judged as far as one row tells by itself.
+/// Judged on its own, before the correction for several rows.
 fn compared<'a>(old: &'a Row, new: &'a Row, by: By) -> Compared<'a> {
     let iops = Change::of(&old.rounds_iops, &new.rounds_iops);
     let ratios = old.rounds_ratio_to_kernel.as_ref().zip(new.rounds_ratio_to_kernel.as_ref());
@@ -153,8 +153,9 @@ fn verdict(change: Option<&Change>, p_adjusted: f64, limit_percent: Option<f64>)
     }
 }
 
-/// Of many tests some seem to show something by chance alone. If all that stays below `q` after this is believed, at most the
-/// share `q` of it is expected to be wrong, and where nothing is different, anything is found with that probability.
+/// Among many tests some are significant by chance alone. Suppose all tests with an adjusted p
+/// below `q` are believed. Then at most the share `q` of them is expected to be wrong. Without any
+/// real difference, `q` is the probability of any finding.
 fn adjusted(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|one, next| p[*one].total_cmp(&p[*next]));
@@ -175,12 +176,13 @@ mod tests {
 
     const TEN_PERCENT: Rules = Rules { by: By::Ratio, limit_percent: Some(10.0) };
 
-    /// A noise that has a long tail on one side, as that of a shared machine; 0 on average, in the logarithm.
+    /// Noise with a long tail on one side, as on a shared machine. Its mean is 0 in the logarithm.
     fn noise(rng: &mut Rng, size: f64) -> f64 {
         (size * (rng.f64() + rng.f64() + rng.f64() - 1.5)).exp() * if rng.u32(..50) == 0 { 0.7 } else { 1.0 }
     }
 
-    /// Six numbers of threads by two paths. The machine is faster or slower as a whole in each round, and from run to run.
+    /// Six numbers of threads on two paths. The speed of the whole machine varies from round to
+    /// round, and from run to run.
     fn run(rng: &mut Rng, rounds: usize, dioxide: impl Fn(usize) -> f64) -> Document {
         let speed = noise(rng, 0.5);
         let rows = [1, 2, 4, 8, 16, 64].into_iter().flat_map(|numjobs| {
@@ -311,7 +313,7 @@ mod tests {
         assert!(numjobs(missing(&new, &old))[0].contains("dioxide numjobs=2"));
     }
 
-    /// What `scipy.stats.false_discovery_control` of SciPy 1.17 says.
+    /// Values from `scipy.stats.false_discovery_control` of SciPy 1.17.
     #[test]
     fn many_tests_as_scipy() {
         let expected = [0.005, 0.2 / 3.0, 0.2 / 3.0, 0.25, 0.8];

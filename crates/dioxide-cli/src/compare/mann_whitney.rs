@@ -1,31 +1,32 @@
-//! The Mann-Whitney test: how likely it is by chance alone that two samples lie as far apart as these. It looks at the order of the
-//! values only, so no shape of the noise is assumed. Arithmetic only.
+//! The Mann-Whitney test: the probability that two samples differ as much by chance. It uses the
+//! order of the values only, and assumes no shape of the noise. Arithmetic only.
 
 use std::iter;
 
-/// Up to so many values of both samples together, every way to divide them is counted.
+/// For at most this number of values in both samples together, every partition is counted.
 const EXACT_MAX: usize = 40;
 
-/// Two-sided. 1 where all values are the same, or there are none.
+/// Two-sided. 1 if all values are equal, or there are none.
 pub fn p_value(one: &[f64], other: &[f64]) -> f64 {
     let ranks = Ranks::of(one, other);
     if ranks.doubled.len() <= EXACT_MAX { ranks.exact() } else { ranks.normal() }
 }
 
-/// The smallest that so many values can lead to: every value of one sample lies above all of the other.
+/// The smallest possible p for these sample sizes: all values of one sample are above the other.
 pub fn p_value_min(one: usize, other: usize) -> f64 {
     let divisions = (1..=one).fold(1.0, |product, nth| product * (other + nth) as f64 / nth as f64);
     (2.0 / divisions).min(1.0)
 }
 
-/// Of both samples together. Values that are the same share the mean of their ranks, so ranks are doubled to stay whole.
+/// Ranks over both samples. Equal values share the mean of their ranks, so ranks are doubled to
+/// remain integers.
 struct Ranks {
     doubled: Vec<usize>,
-    /// How many values the first sample has.
+    /// The size of the first sample.
     chosen: usize,
-    /// The sum of their doubled ranks.
+    /// The sum of its doubled ranks.
     sum: usize,
-    /// How many values are the same, for each value that comes more than once.
+    /// The number of equal values, for each value that occurs more than once.
     ties: Vec<usize>,
 }
 
@@ -47,15 +48,16 @@ impl Ranks {
         ranks
     }
 
-    /// What the sum is on average, if chance divides the values.
+    /// The expected sum under chance.
     fn sum_expected(&self) -> usize {
         self.chosen * (self.doubled.len() + 1)
     }
 
-    /// The share of all ways to choose the first sample whose sum is at least as far from what is expected.
+    /// The share of all choices of the first sample whose sum deviates at least as much from the
+    /// expectation.
     fn exact(&self) -> f64 {
         let sum_max = self.doubled.iter().sum::<usize>();
-        // How many ways there are to choose so many values with this sum. Below 2^53, so exact.
+        // The number of choices by size and sum. Below 2^53, so exact.
         let mut ways = vec![vec![0.0; sum_max + 1]; self.chosen + 1];
         ways[0][0] = 1.0;
         for rank in &self.doubled {
@@ -73,7 +75,8 @@ impl Ranks {
             / all
     }
 
-    /// With many values the sum is normally distributed, nearly; corrected for ties and for being whole.
+    /// With many values the sum is nearly normally distributed; corrected for ties and for
+    /// continuity.
     fn normal(&self) -> f64 {
         let (chosen, count) = (self.chosen as f64, self.doubled.len() as f64);
         let ties = self.ties.iter().map(|ties| (ties.pow(3) - ties) as f64).sum::<f64>();
@@ -87,7 +90,8 @@ impl Ranks {
     }
 }
 
-/// The complementary error function of what is not negative, to seven digits: Abramowitz and Stegun, 7.1.26.
+/// The complementary error function for non-negative x, to seven digits: Abramowitz and Stegun,
+/// 7.1.26.
 fn complementary_error(x: f64) -> f64 {
     const FACTORS: [f64; 5] = [0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429];
     let t = 1.0 / (1.0 + 0.3275911 * x);
@@ -102,7 +106,7 @@ mod tests {
         assert!((value - expected).abs() <= error_max, "{value} instead of {expected}");
     }
 
-    /// What `scipy.stats.mannwhitneyu(method="exact")` of SciPy 1.17 says.
+    /// Values from `scipy.stats.mannwhitneyu(method="exact")` of SciPy 1.17.
     #[test]
     fn as_scipy_without_ties() {
         let old = [102.0, 98.0, 110.0, 95.0, 105.0, 99.0, 101.0, 97.0, 103.0];
@@ -113,7 +117,7 @@ mod tests {
         is_near(p_value(&[1.0, 2.0, 3.0], &[4.0, 5.0, 6.0]), 0.1, 1e-12);
     }
 
-    /// Every division of the values counted one by one, which is what the definition says.
+    /// Counts every partition of the values one by one, by the definition.
     #[test]
     fn as_counted_with_ties() {
         let p = p_value(&[1.0, 2.0, 2.0, 3.0, 5.0], &[2.0, 4.0, 4.0, 5.0, 6.0]);
@@ -124,7 +128,7 @@ mod tests {
         assert_eq!(p_value(&[1.0; 40], &[1.0; 40]), 1.0);
     }
 
-    /// What `scipy.stats.mannwhitneyu(method="asymptotic")` of SciPy 1.17 says, with ties.
+    /// Values from `scipy.stats.mannwhitneyu(method="asymptotic")` of SciPy 1.17, with ties.
     #[test]
     fn as_scipy_with_many_values() {
         let old: Vec<f64> = (0..30).map(|nth| f64::from(100 + nth * 37 % 41)).collect();
@@ -132,7 +136,7 @@ mod tests {
         is_near(p_value(&old, &new), 0.028560337459644532, 1e-6);
     }
 
-    /// The first of `count` ranks in twice as many, with this U: its ranks are moved up, the last one first.
+    /// `count` ranks out of twice as many, with this U: ranks are moved up, the last one first.
     fn with_u(count: usize, mut u: usize) -> (Vec<f64>, Vec<f64>) {
         let mut chosen: Vec<usize> = (1..=count).collect();
         for rank in chosen.iter_mut().rev() {
@@ -143,7 +147,7 @@ mod tests {
         (chosen.iter().map(|rank| *rank as f64).collect(), others)
     }
 
-    /// The table that textbooks have, two-sided at 5 %: the largest U that is significant.
+    /// The table of textbooks, two-sided at 5 %: the largest significant U.
     #[test]
     fn as_the_table_of_critical_values() {
         for (count, critical) in [(4, 0), (5, 2), (6, 5), (7, 8), (8, 13), (9, 17), (10, 23), (20, 127)] {

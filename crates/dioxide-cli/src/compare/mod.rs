@@ -1,4 +1,5 @@
-//! `dioxide compare`: whether what `bench --json` wrote twice differs by more than chance, and by how much.
+//! `dioxide compare`: whether two results of `bench --json` differ by more than chance, and by how
+//! much.
 
 mod change;
 mod json;
@@ -22,7 +23,7 @@ pub struct Comparison<'a> {
     pub old: &'a Document,
     pub new: &'a Document,
     pub rules: Rules,
-    /// In what they differ besides.
+    /// Their other differences.
     pub unlike: Vec<String>,
     pub rows: Vec<Compared<'a>>,
     pub only_in_old: Vec<&'a Row>,
@@ -48,7 +49,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Reads, compares, reports. An error, of its own kind, if something is slower than allowed.
+/// Reads, compares, reports. An error of its own kind if something is slower than allowed.
 pub fn run(args: args::Compare) -> Result<()> {
     if [&args.old, &args.new].iter().all(|path| path.as_path() == Path::new("-")) {
         let twice = "stdin (`-`) can be one of the two only";
@@ -72,7 +73,7 @@ pub fn run(args: args::Compare) -> Result<()> {
     conclude(&comparison)
 }
 
-/// Whether there is something to compare.
+/// Whether the documents are comparable.
 fn check(comparison: &Comparison<'_>, is_unlike_allowed: bool) -> Result<()> {
     ensure!(!comparison.rows.is_empty(), "no row is in both: they are of different work");
     ensure!(
@@ -83,7 +84,7 @@ fn check(comparison: &Comparison<'_>, is_unlike_allowed: bool) -> Result<()> {
     Ok(())
 }
 
-/// What the exit code tells, if there is a limit.
+/// The error for the exit code, if there is a limit.
 fn conclude(comparison: &Comparison<'_>) -> Result<()> {
     let Some(limit) = comparison.rules.limit_percent else { return Ok(()) };
     let regressions = comparison.count(|row| row.verdict == Verdict::Regression);

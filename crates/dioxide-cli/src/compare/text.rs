@@ -1,4 +1,5 @@
-//! A comparison for people: a table for each kind of work, and what it says in sentences. Nothing is judged here.
+//! A comparison for people: a table for each scenario, and its summary in sentences. Judges
+//! nothing.
 
 use super::Comparison;
 use super::change::Change;
@@ -12,7 +13,7 @@ use dioxide::text::shown;
 use dioxide_diagnose::words::nanoseconds;
 use std::io::Write;
 
-/// What stands above a column, and what it shows of a row.
+/// The header of a column, and its text for a row.
 type Column = (&'static str, fn(&Compared<'_>) -> String);
 
 const PATH: &str = "path";
@@ -35,7 +36,7 @@ const COLUMNS: [Column; 15] = [
     (VERDICT, |row| word(row.verdict).into()),
 ];
 
-/// As it is shown.
+/// The name of a verdict in the table.
 fn word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Regression => "REGRESSION",
@@ -108,7 +109,7 @@ fn known<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
     value.map_or("-".into(), show)
 }
 
-/// What the comparison amounts to, and what is to be known of it.
+/// The summary and its limitations.
 pub fn sentences(comparison: &Comparison<'_>) -> Vec<String> {
     let found = comparison.rows.iter().filter_map(|row| finding(row, comparison.rules.by));
     let rest = [
@@ -124,7 +125,7 @@ pub fn sentences(comparison: &Comparison<'_>) -> Vec<String> {
     found.chain(rest.into_iter().flatten()).collect()
 }
 
-/// Of a row that differs.
+/// The sentence for a row that differs.
 fn finding(row: &Compared<'_>, by: By) -> Option<String> {
     let word = match row.verdict {
         Verdict::Regression => "slower, a regression",
@@ -173,7 +174,7 @@ fn summary(comparison: &Comparison<'_>) -> String {
     )
 }
 
-/// Rows that nothing can be said of.
+/// Rows without a verdict.
 pub fn open(comparison: &Comparison<'_>) -> Option<String> {
     let few = comparison.count(|row| row.verdict == Verdict::TooFewRounds);
     let stuck = comparison.count(|row| row.verdict == Verdict::NoProgress);
@@ -202,7 +203,7 @@ pub fn open(comparison: &Comparison<'_>) -> Option<String> {
     (!all.is_empty()).then(|| all.join(" "))
 }
 
-/// Whether a row that differs alone would be overlooked, however much it differs.
+/// Whether a single row that differs would be missed, however large the difference.
 pub fn blind(comparison: &Comparison<'_>) -> Option<String> {
     let tested = || comparison.rows.iter().filter(|row| row.p_adjusted.is_some());
     let count = tested().count() as f64;
@@ -215,23 +216,23 @@ pub fn blind(comparison: &Comparison<'_>) -> Option<String> {
     })
 }
 
-/// How small a change could be seen.
+/// The smallest change that would be noticed.
 fn resolution(comparison: &Comparison<'_>) -> Option<String> {
     let tested = comparison.rows.iter().filter(|row| row.p_adjusted.is_some());
     let widths = tested.filter_map(|row| row.change().map(|change| (change.high / change.low).sqrt()));
     let width = percent(median(widths.collect())?);
-    let scatter = format!("The rounds scatter so that half of the rows are known to {width:.1} % or better");
+    let scatter = format!("Typical uncertainty: ±{width:.1} %");
     Some(match comparison.rules.limit_percent {
         Some(limit) if limit < width => {
             format!(
-                "{scatter}: a loss of little more than {limit} % is not seen. Measure with more rounds, or longer ones."
+                "{scatter}. A loss above the limit of {limit} % could go unnoticed: measure with more rounds, or longer ones."
             )
         }
-        _ => format!("{scatter}: smaller changes are not seen."),
+        _ => format!("{scatter}. Smaller changes could go unnoticed."),
     })
 }
 
-/// What became of the machine meanwhile.
+/// The change of the machine.
 fn machine(comparison: &Comparison<'_>) -> Option<String> {
     let kernel = comparison.rows.iter().filter(|row| row.old.key.path == "kernel");
     let changed = percent(median(kernel.filter_map(|row| Some(row.iops?.ratio)).collect())?);

@@ -1,14 +1,15 @@
-//! In what two runs differ besides what is compared: figures of unlike runs say nothing about dioxide. Nothing is measured here.
+//! Other differences between two runs: figures of unlike runs say nothing about dioxide. Measures
+//! nothing.
 
 use crate::bench::work::Asked;
 use crate::meter::machine::Machine;
 use crate::saved::{Document, Row};
 use std::fmt::Display;
 
-/// Sizes follow the free space, so they differ a little between runs that are alike.
+/// Sizes depend on the free space, so they differ a little between equal runs.
 const DIFFERENCE_MAX: f64 = 0.1;
 
-/// Each difference once, in words. `pairs` are the rows that both have.
+/// Each difference once, in words. `pairs` are the rows of both runs.
 pub fn differences(old: &Document, new: &Document, pairs: &[(&Row, &Row)]) -> Vec<String> {
     let mut all = places(&old.machine, &new.machine);
     for (old, new) in pairs {
@@ -29,7 +30,7 @@ fn places(old: &Machine, new: &Machine) -> Vec<String> {
         differ("number of CPUs", &old.cpus, &new.cpus),
         differ("CPU", &known(&old.cpu_model), &known(&new.cpu_model)),
         differ("device", &known(&old.device), &known(&new.device)),
-        // Directories of one device may have any names. Without a device there is nothing else to go by.
+        // Directories on one device may have any names. Without a device there is only the name.
         differ("target", &old.target, &new.target).filter(|_| !has_device),
         differ("build of dioxide", &old.build, &new.build),
     ];

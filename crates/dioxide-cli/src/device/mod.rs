@@ -1,4 +1,5 @@
-//! May this block device be overwritten? Only if nothing uses it, and nothing recognisable is on it.
+//! Checks that a block device may be overwritten: it must be unused and have no recognisable
+//! content.
 
 pub mod signature;
 
@@ -10,7 +11,8 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// The device number of `path`, if it is a block device that is free to be overwritten; otherwise why not.
+/// The device number of `path`, if it is a block device that may be overwritten; otherwise the
+/// reason.
 pub fn check_free(path: &Path) -> Result<u64> {
     let name = path.display();
     let status = stat(path).with_context(|| name.to_string())?;
@@ -36,8 +38,8 @@ pub fn size_bytes(path: &Path) -> Result<u64> {
     Ok(device.seek(SeekFrom::End(0))?)
 }
 
-/// O_EXCL on a device fails while the kernel holds it for anyone: mounts, also in other namespaces, swap,
-/// RAID, device mapper, and partitions of the same disk.
+/// O_EXCL on a device fails while the kernel uses it: mounts in any namespace, swap, RAID, device
+/// mapper, partitions of the same disk.
 fn open_alone(path: &Path) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
     match open(path, flags, Mode::empty()) {
@@ -47,7 +49,7 @@ fn open_alone(path: &Path) -> Result<File> {
     }
 }
 
-/// Who uses the device, or a part of it, or the disk that it is a part of; in words.
+/// The user of the device, of a part of it, or of its disk; in words.
 fn user_of(number: u64) -> Result<Option<String>> {
     for relative in relatives(number) {
         let user =
@@ -85,7 +87,7 @@ fn number_in(sysfs: &Path) -> Option<u64> {
     Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// By number, and by source for file systems that have a number of their own (btrfs).
+/// By number, and by source for file systems with device numbers of their own (btrfs).
 fn mounted_at(number: u64) -> Result<Option<String>> {
     let mounts = mounts().context("read the table of mounts")?;
     let mount = mounts.into_iter().find(|mount| mount.device == number || is_device(&mount.source, number));
@@ -103,7 +105,7 @@ fn held_by(number: u64) -> Option<String> {
     Some(format!("part of {}", holder.file_name().to_string_lossy()))
 }
 
-/// A loop device does not claim the device below it, so O_EXCL does not tell.
+/// A loop device does not claim the device below it, so O_EXCL does not detect it.
 fn looped_by(number: u64) -> Option<String> {
     for entry in fs::read_dir("/sys/block").ok()?.flatten() {
         let mut backing = String::new();

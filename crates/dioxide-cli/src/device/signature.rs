@@ -1,10 +1,10 @@
-//! Recognises what is on a device by the magic numbers of file systems, volume managers and partition tables.
-//! Reading only. It errs on the side of refusal.
+//! Recognises the content of a device by the magic numbers of file systems, volume managers and
+//! partition tables. Only reads. When in doubt it refuses.
 
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Bytes that stand at a fixed offset of a device that holds something.
+/// Bytes at a fixed offset of a device.
 struct Magic {
     name: &'static str,
     offset: u64,
@@ -39,11 +39,11 @@ const MAGICS: &[Magic] = &[
     magic("a software RAID member", 4096, &[0xfc, 0x4e, 0x2b, 0xa9]),
     magic("a GPT partition table", 512, b"EFI PART"),
     magic("a GPT partition table", 4096, b"EFI PART"),
-    // Also the mark of FAT, exFAT and NTFS.
+    // Also of FAT, exFAT and NTFS.
     magic("a partition table or boot sector", 510, &[0x55, 0xaa]),
 ];
 
-/// The same, in distances from the end of the device: what a wiped beginning leaves behind.
+/// At distances from the end of the device: they survive when its beginning is wiped.
 const MAGICS_FROM_END: &[Magic] = &[
     magic("the backup of a GPT partition table", 512, b"EFI PART"),
     magic("the backup of a GPT partition table", 4096, b"EFI PART"),
@@ -55,7 +55,7 @@ const MAGICS_FROM_END: &[Magic] = &[
 const ZFS_UBERBLOCKS: std::ops::Range<u64> = 128 << 10..256 << 10;
 const ZFS_MAGIC: u64 = 0x00ba_b10c;
 
-/// What the device of `size` bytes holds, in words. None if it looks like nothing known.
+/// The content of a device of `size` bytes, in words. None if it is not recognised.
 pub fn find(device: &impl FileExt, size: u64) -> io::Result<Option<&'static str>> {
     for magic in MAGICS {
         if matches(device, size, magic.offset, magic.bytes)? {

@@ -1,4 +1,4 @@
-//! A diagnosis as it is written for programs, and read back by them.
+//! The JSON document of a diagnosis, written and read back.
 
 use crate::bench::work::Asked;
 use crate::meter::filesystem::FileSystem;
@@ -14,37 +14,38 @@ use serde::{Deserialize, Serialize};
 /// The whole document.
 #[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Document {
-    /// Of the layout of this document.
+    /// The version of this format.
     pub schema_version: u32,
     /// `diagnose`.
     pub kind: String,
     #[serde(flatten)]
     pub machine: Machine,
-    /// The file system that was worked on. Null on a device, and where a program was watched.
+    /// The file system of the workload. Null on a device, and for a process.
     pub fs: Option<String>,
-    /// What makes its files different from those that one expects there.
+    /// A property of its files that is unusual for this file system.
     pub fs_remark: Option<String>,
-    /// One for each kind of work, or one of the program.
+    /// One for each workload, or one for the process.
     pub diagnoses: Vec<Diagnosis>,
 }
 
-/// What was seen, and what follows from it.
+/// The evidence and the conclusions from it.
 #[derive(Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnosis {
-    /// What was seen.
+    /// The evidence.
     pub evidence: Evidence,
     /// The verdicts, the most important first.
     pub findings: Vec<Finding>,
-    /// Where the threads waited.
+    /// The wait table.
     pub waits: Vec<Wait>,
-    /// The Universal Scalability Law, fitted to the curve. Null for a program, and where `usl_refusal` says why.
+    /// The Universal Scalability Law, fitted to the curve. Null for a process, and where
+    /// `usl_refusal` gives the reason.
     pub usl: Option<Fit>,
-    /// Why there is no fit. Null where there is one, and for a program.
+    /// Why there is no fit. Null with a fit, and for a process.
     pub usl_refusal: Option<String>,
-    /// What each step was asked for. Null for a program.
+    /// The settings of each step. Null for a process.
     pub asked: Option<Asked>,
-    /// Operations a second at the last step while it was watched; those of the curve are of steps that were not. Null for a
-    /// program.
+    /// Operations per second at the last step while it was observed; the curve is of unobserved
+    /// runs. Null for a process.
     pub watched_iops: Option<f64>,
 }
 
@@ -60,7 +61,7 @@ impl Document {
 }
 
 impl Diagnosis {
-    /// Of work that was done to be looked at.
+    /// Of a workload.
     pub fn of_work(evidence: Evidence, asked: Asked, watched_iops: f64) -> Self {
         let (usl, refusal) = match usl::fit(&evidence.curve) {
             Ok(fit) => (Some(fit), None),
@@ -75,7 +76,7 @@ impl Diagnosis {
         }
     }
 
-    /// Of a program that was only watched.
+    /// Of a process.
     pub fn of_program(evidence: Evidence) -> Self {
         Self {
             findings: judge(&evidence),
@@ -89,13 +90,13 @@ impl Diagnosis {
     }
 }
 
-/// Documents as tests of the reports need them.
+/// Documents for tests of the reports.
 #[cfg(test)]
 pub mod examples {
     use super::*;
     use dioxide_diagnose::evidence::{Call, OtherWay, Rw, Sighting, Step, Subject, Workload};
 
-    /// Appends of which most wait for the lock of the inode, with so many steps of a curve.
+    /// Appends of which most wait for the lock of the inode, with a curve of this number of steps.
     pub fn appends(steps: usize) -> Diagnosis {
         let curve: Vec<_> = (0..steps)
             .map(|nth| Step { numjobs: 1 << nth, iops: vec![7000.0, 8000.0 / (1.0 + nth as f64), 7500.0] })

@@ -1,4 +1,4 @@
-//! `dioxide diagnose`: why direct I/O does not scale, on a place or in a program that runs.
+//! `dioxide diagnose`: why direct I/O does not scale, for a path or a running process.
 
 pub mod document;
 pub mod people;
@@ -18,7 +18,7 @@ use document::{Diagnosis, Document};
 use plan::Plan;
 use std::path::Path;
 
-/// Plans, measures and watches, judges, reports.
+/// Plans, measures and observes, judges, reports.
 pub fn run(args: args::Diagnose) -> Result<()> {
     output::check(&args.output.wanted())?;
     let options = watch::Options { may_trace: !args.no_trace };

@@ -1,4 +1,4 @@
-//! A diagnosis for people: the verdicts first, then what they rest on.
+//! A diagnosis for people: the verdicts first, then the evidence.
 
 use super::document::{Diagnosis, Document};
 use crate::bench::ratio::median;
@@ -15,16 +15,16 @@ use rustix::termios::tcgetwinsize;
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write, stdout};
 
-/// Where stdout is no terminal, and on wide ones: longer lines are hard to read.
+/// The width without a terminal, and on wide ones: longer lines are hard to read.
 const WIDTH_MAX: usize = 100;
-/// Of the time in I/O: waits with less are left out.
+/// Waits with less of the I/O time are left out.
 const SHARE_MIN: f64 = 0.005;
 /// Characters of a path.
 const FILE_MAX: usize = 40;
-/// Waits that are no I/O: there are many kinds of idleness.
+/// Maximum rows of waits outside I/O, of which there are many kinds.
 const IDLE_MAX: usize = 3;
 
-/// Prints all of it. Of several kinds of work the curves are lines, unless `verbose`.
+/// Prints all of it. With several workloads the curves are lines, unless `verbose`.
 pub fn print(document: &Document, verbose: bool, out: &mut dyn Write) -> Result<()> {
     let page = Page { width: width() };
     let diagnoses = &document.diagnoses;
@@ -55,13 +55,13 @@ fn width() -> usize {
     columns.map_or(WIDTH_MAX, |size| usize::from(size.ws_col).clamp(40, WIDTH_MAX))
 }
 
-/// What lines are fitted to.
+/// The width for line breaks.
 struct Page {
     width: usize,
 }
 
 impl Page {
-    /// The verdicts, and where the threads waited.
+    /// The verdicts and the wait table.
     fn verdicts(&self, document: &Document, diagnosis: &Diagnosis) -> String {
         let mut text = self.paragraph(&title(document, diagnosis)) + "\n";
         for finding in &diagnosis.findings {
@@ -74,7 +74,7 @@ impl Page {
         law(diagnosis).iter().map(|sentence| self.paragraph(sentence)).collect()
     }
 
-    /// The verdict, and what follows hangs below it.
+    /// The verdict, with its evidence and advice indented below.
     fn finding(&self, finding: &Finding) -> String {
         let lines = |name: &str, lines: &[String]| -> String {
             lines.iter().map(|line| self.hanging(&format!("  {name}: "), line)).collect()
@@ -95,7 +95,7 @@ impl Page {
     }
 }
 
-/// Where the threads were, and for how much of the time.
+/// The wait table.
 fn waits(diagnosis: &Diagnosis) -> String {
     if diagnosis.waits.is_empty() {
         return String::new();
@@ -112,7 +112,7 @@ fn waits(diagnosis: &Diagnosis) -> String {
     format!("{table}\n{rest}")
 }
 
-/// How it scales, and what watching cost.
+/// The scalability law, and the cost of the observation.
 pub fn law(diagnosis: &Diagnosis) -> Vec<String> {
     let law = diagnosis.usl.iter().map(|law| law.sentences.join(" "));
     let refusal =
@@ -120,7 +120,7 @@ pub fn law(diagnosis: &Diagnosis) -> Vec<String> {
     law.chain(refusal).chain(cost(diagnosis)).collect()
 }
 
-/// What stands above a column, and what it shows of a wait.
+/// The header of a column, and its text for a wait.
 pub type Column = (&'static str, fn(&Wait) -> String);
 
 pub const COLUMNS: [Column; 7] = [
@@ -133,7 +133,7 @@ pub const COLUMNS: [Column; 7] = [
     ("file", |wait| wait.file.as_deref().map_or("-".into(), end_of)),
 ];
 
-/// Those that say something, and the rest.
+/// The relevant waits, and the others.
 fn shown(waits: &[Wait]) -> (Vec<&Wait>, Vec<&Wait>) {
     let mut idle = 0;
     waits.iter().partition(|wait| match wait.share {
@@ -149,7 +149,7 @@ fn known(name: &Option<String>) -> String {
     name.clone().unwrap_or("-".into())
 }
 
-/// The end of a path is what tells files apart.
+/// The end of a path, which distinguishes files best.
 fn end_of(path: &str) -> String {
     let left_out = path.chars().count().saturating_sub(FILE_MAX);
     let dots = if left_out > 0 { "..." } else { "" };
@@ -203,7 +203,7 @@ fn place(document: &Document, workload: &Workload) -> String {
     format!("{fs}{}{}", device.unwrap_or_default(), remark.unwrap_or_default())
 }
 
-/// Threads and what they got done; at the last step also in other ways.
+/// Throughput by number of threads; at the last step also on other paths.
 pub fn curve(diagnosis: &Diagnosis) -> Grid {
     let evidence = &diagnosis.evidence;
     let base = base(diagnosis);
@@ -246,10 +246,10 @@ fn curve_in_a_line(diagnosis: &Diagnosis) -> String {
     )
 }
 
-/// As `bench` calls it.
+/// The name in `bench`.
 const KERNEL: &str = "kernel";
 
-/// What the fewest threads get done.
+/// The throughput of the smallest number of threads.
 fn base(diagnosis: &Diagnosis) -> Option<f64> {
     median(diagnosis.evidence.curve.first()?.iops.clone())
 }
@@ -260,7 +260,7 @@ fn range(rates: &[f64]) -> String {
     format!("{least:.0}..{most:.0}")
 }
 
-/// What the watching itself may have cost.
+/// The possible cost of the observation itself.
 fn cost(diagnosis: &Diagnosis) -> Option<String> {
     let last = diagnosis.evidence.curve.last()?;
     Some(format!(
@@ -279,7 +279,7 @@ pub fn unseen(diagnoses: &[Diagnosis]) -> Option<String> {
     (!unseen.is_empty()).then(|| format!("Not seen: {}.", unseen.join("; ")))
 }
 
-/// All kinds of work at a glance.
+/// A summary of all workloads.
 pub fn summary(document: &Document) -> Grid {
     let header = ["work", "from", "", "to", "", "ratio", "wall"].map(String::from).into();
     let row = |diagnosis: &Diagnosis| {
@@ -301,7 +301,7 @@ pub fn summary(document: &Document) -> Grid {
     Grid::new(header, rows, |column| !matches!(column, 0 | 6))
 }
 
-/// The most important one, in a word or two.
+/// The most important finding, in a word or two.
 fn wall(diagnosis: &Diagnosis) -> String {
     diagnosis.findings.first().map_or("-".into(), |finding| finding.wall.name().into())
 }

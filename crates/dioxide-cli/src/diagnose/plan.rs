@@ -1,4 +1,4 @@
-//! What was meant: the work that is to be done to be watched.
+//! The plan: the workloads to run and observe.
 
 use crate::args;
 use crate::bench::place::Place;
@@ -12,25 +12,25 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-/// All of a diagnosis takes a minute at most, unless it is told how long: of that, this much is for the curves.
+/// A diagnosis takes at most a minute, unless times are given. This part of it is for the curves.
 const CURVES_MAX: Duration = Duration::from_secs(40);
-/// How long the largest step is watched, if its runtime is not longer.
+/// The minimum observation of the largest step.
 const WATCHED_MIN: Duration = Duration::from_secs(2);
-/// Without `--size`, what is written once gets no larger.
+/// Size limit without `--size` of files that are written once.
 const SIZE_DEFAULT_MAX_BYTES: u64 = 1 << 30;
-/// Nor what is written to the full before each run.
+/// Size limit without `--size` of files that are filled before each run.
 const FILLED_SIZE_DEFAULT_MAX_BYTES: u64 = 32 << 20;
 
-/// A diagnosis of a place that can start.
+/// A validated diagnosis of a path.
 pub struct Plan {
     pub place: Place,
     pub inquiries: Vec<Inquiry>,
 }
 
-/// One kind of work.
+/// One workload.
 pub struct Inquiry {
     pub rw: Rw,
-    /// The curve, and the other ways at its last step.
+    /// The curve, and the other paths at its last step.
     pub work: Work,
     /// The last step of the curve.
     pub watched: (Point, Route),
@@ -76,17 +76,17 @@ impl Inquiry {
         })
     }
 
-    /// How many runs it takes at most.
+    /// The maximum number of runs.
     pub fn runs(&self) -> u64 {
         self.work.runs() + 1
     }
 
-    /// As a bench announces what takes long.
+    /// The announcement of a long duration, as in a bench.
     pub fn announcement(&self) -> Option<String> {
         self.work.announcement().filter(|_| self.work.budget.is_none())
     }
 
-    /// Whom the evidence is about.
+    /// The subject of the evidence.
     pub fn subject(&self) -> Subject {
         let (point, _) = self.watched;
         Subject::Workload(evidence::Workload {
@@ -99,10 +99,10 @@ impl Inquiry {
     }
 }
 
-/// How long, and how often.
+/// Duration and rounds.
 struct Pace {
     bench: args::Pace,
-    /// None where the user has said how long.
+    /// None if the user has given times.
     budget: Option<Duration>,
 }
 
@@ -142,7 +142,7 @@ fn is_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
-/// Those that were typed, each once; or all that make sense.
+/// The given workloads, each once; by default all that apply.
 fn kinds(place: &Place, typed: &[args::Rw]) -> Result<Vec<Rw>> {
     let needs_file = |rw: &Rw| matches!(rw, Rw::Append | Rw::Hole);
     let is_possible = |rw: &Rw| !(place.is_device() && needs_file(rw));
@@ -177,13 +177,14 @@ fn points(rw: Rw, args: &args::Workload) -> Vec<Point> {
     }
 }
 
-/// In which other ways the last step is done.
+/// The other paths for the last step.
 fn others(rw: Rw, last: Point) -> Vec<Route> {
     match rw {
         Rw::Append => {
             [Route::Preallocated, Route::Dioxide].into_iter().chain(last.queue(last.numjobs)).collect()
         }
-        // Holes are filled in order here, and dioxide appends; but what it makes of a hole elsewhere is a hole.
+        // Holes are filled in order here, for which dioxide has appends. dioxide leaves other holes
+        // as they are.
         Rw::Hole => vec![Route::Preallocated],
         Rw::Sync | Rw::Overwrite | Rw::Mixed => vec![Route::Dioxide],
     }
@@ -234,7 +235,7 @@ mod tests {
     fn the_last_step_is_watched_and_done_in_other_ways() {
         let inquiries = plan("--rw append,sync,append --numjobs 4,1,4").unwrap().inquiries;
         let [append, sync] = &inquiries[..] else { panic!("each kind once") };
-        // Where there is no fallocate, there is no preallocated file.
+        // Without fallocate there is no preallocated file.
         let rows: Vec<_> = routes(append).into_iter().filter(|row| row.1 != Route::Preallocated).collect();
         let queue = Route::Queue { iodepth: 4 };
         assert_eq!(rows, [(1, Route::Kernel), (4, Route::Kernel), (4, Route::Dioxide), (4, queue)]);

@@ -1,4 +1,4 @@
-//! A program that runs: watched for a time, until it ends, or until Ctrl-C.
+//! Observes a running process for a time, until it ends, or until Ctrl-C.
 
 use crate::bench::progress::Progress;
 use crate::interrupt::{self, Interrupted};
@@ -8,20 +8,21 @@ use dioxide_diagnose::watch::{Options, Watcher, Whom};
 use signal_hook::consts::SIGINT;
 use std::time::{Duration, Instant};
 
-/// How soon a Ctrl-C is noticed, or the end of the program.
+/// Interval of checking for Ctrl-C and the end of the process.
 const ATTENTION: Duration = Duration::from_millis(50);
 
-/// What is seen of it in that time.
+/// The evidence from this time.
 pub fn watch(pid: u32, time: Duration, options: Options) -> Result<Evidence> {
     let watcher = Watcher::start(Whom::Program { pid }, options)?;
     let progress = Progress::of_time(time);
     progress.tell(format!("watching process {pid}"));
     wait(&watcher, time, &progress)?;
-    // The rest is the watcher's to say.
+    // The watcher fills in the rest.
     Ok(watcher.stop(Subject::Program { pid, command: String::new(), processes: 0 }))
 }
 
-/// The first Ctrl-C ends the watching, not the verdict; the second one kills, and so does any other signal.
+/// The first Ctrl-C ends the observation and gives a verdict. A second one, or any other signal,
+/// kills.
 fn wait(watcher: &Watcher, time: Duration, progress: &Progress) -> Result<()> {
     let began = Instant::now();
     loop {

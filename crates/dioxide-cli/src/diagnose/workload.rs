@@ -1,4 +1,4 @@
-//! Work that is done to be looked at: first the curve, while nobody looks, then its last step once more, watched.
+//! Runs a workload: first the unobserved curve, then its last step under observation.
 
 use super::document::Diagnosis;
 use super::plan::Inquiry;
@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use dioxide_diagnose::evidence::{Evidence, OtherWay, Step};
 use dioxide_diagnose::watch;
 
-/// Measures, watches and judges one kind of work.
+/// Measures, observes and judges one workload.
 pub fn diagnose(
     place: &Place,
     inquiry: &Inquiry,

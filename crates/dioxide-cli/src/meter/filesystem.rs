@@ -1,4 +1,4 @@
-//! The file system that a file is on, and what of it bears on direct I/O.
+//! The file system of a file, and its properties that affect direct I/O.
 
 use super::mount::{Mount, mount_of};
 use rustix::fs::{IFlags, ioctl_getflags};
@@ -7,17 +7,17 @@ use std::fs::File;
 /// FS_EXTENT_FL: the file is mapped by extents.
 const EXTENT: IFlags = IFlags::from_bits_retain(0x0008_0000);
 
-/// See the module.
+/// A file system.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FileSystem {
-    /// As mount(8) calls it.
+    /// The name for mount(8).
     pub name: String,
-    /// What makes its files different from those that one expects there.
+    /// A property of its files that is unusual for this file system.
     pub remark: Option<&'static str>,
 }
 
 impl FileSystem {
-    /// That of `file`. None if /proc does not tell.
+    /// That of `file`. None without /proc.
     pub fn of(file: &File) -> Option<Self> {
         let Mount { fs: name, options, .. } = mount_of(file).ok()??;
         let remark = ioctl_getflags(file).ok().and_then(|flags| remark(&name, &options, flags));
@@ -26,7 +26,7 @@ impl FileSystem {
 }
 
 fn remark(name: &str, options: &str, flags: IFlags) -> Option<&'static str> {
-    // Without copies on write there are no checksums either.
+    // Files without copy-on-write have no checksums either.
     let has_no_checksums = || {
         let off = |option| ["nodatasum", "nodatacow"].contains(&option);
         flags.contains(IFlags::NOCOW) || options.split(',').any(off)

@@ -1,4 +1,4 @@
-//! The facts that a figure needs beside it to be worth anything: kernel, CPUs, device, command, date.
+//! The conditions of a measurement: kernel, CPUs, device, command, date.
 
 use super::disk::Disk;
 use schemars::JsonSchema;
@@ -14,16 +14,16 @@ pub struct Machine {
     pub build: String,
     pub kernel_release: String,
     pub cpus: usize,
-    /// As the kernel calls it. None where it does not.
+    /// The kernel's name. None if it has none.
     pub cpu_model: Option<String>,
-    /// The directory, device or process that was measured.
+    /// The measured directory, device or process.
     pub target: String,
     /// The kernel's name of the device below it.
     pub device: Option<String>,
-    /// `write back` means that a flush costs something.
+    /// `write back`: flushes have a cost.
     pub device_write_cache: Option<String>,
     pub command_line: String,
-    /// When it began, UTC.
+    /// The start, UTC.
     pub date: String,
 }
 
@@ -44,7 +44,7 @@ impl Machine {
     }
 }
 
-/// That of the first CPU.
+/// Of the first CPU.
 fn cpu_model() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let (_, model) = text.lines().find(|line| line.starts_with("model name"))?.split_once(':')?;

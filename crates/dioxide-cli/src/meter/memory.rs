@@ -5,13 +5,13 @@ use std::fs;
 /// A reading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Memory {
-    /// What the machine could not give to another program, in percent of what it has.
+    /// Memory that is not available to other programs, in percent of the total.
     pub used_percent: f64,
-    /// What of this process is in memory.
+    /// Resident memory of this process.
     pub rss_bytes: u64,
 }
 
-/// The memory in use now. None where there is no /proc.
+/// The memory in use now. None without /proc.
 pub fn read() -> Option<Memory> {
     let used_percent = used_percent(&fs::read_to_string("/proc/meminfo").ok()?)?;
     let rss_kib = kib(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")?;

@@ -1,5 +1,5 @@
-//! What a run costs besides time: CPU, the requests and flushes that reach the device, and what the machine
-//! does meanwhile.
+//! The resources of a run: CPU time, requests and flushes of the device, and the activity of the
+//! machine.
 
 pub mod filesystem;
 pub mod machine;
@@ -14,7 +14,7 @@ use memory::Memory;
 use std::time::Duration;
 use vmstat::{Reading, Shares};
 
-/// A reading of all counters, taken when the clock starts.
+/// A reading of all counters when the clock starts.
 pub struct Meter<'a> {
     disk: Option<&'a Disk>,
     counts: Option<Counts>,
@@ -23,23 +23,24 @@ pub struct Meter<'a> {
     samples: u32,
     /// The sum of all samples.
     blocked: u64,
-    /// The sum of all samples, and the most that the process had.
+    /// The sum of all samples, and the peak of the process.
     memory: Memory,
 }
 
-/// What was consumed between two readings.
+/// The consumption between two readings.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub cpu: CpuTime,
-    /// Of the whole device, whoever caused them. None where the kernel does not tell.
+    /// Of the whole device, by all processes. None if the kernel does not count it.
     pub disk: Option<Counts>,
     /// Of the whole machine.
     pub machine: Option<Shares>,
-    /// CPU time that was spent on the whole machine, by whomever.
+    /// CPU time of the whole machine, by all processes.
     pub machine_cpu: Option<Duration>,
-    /// The mean number of tasks of the whole machine that waited for I/O. None where the kernel does not tell.
+    /// The mean number of tasks of the whole machine that waited for I/O. None if the kernel does
+    /// not report it.
     pub blocked: Option<f64>,
-    /// The mean of the machine's, and the most that the process had. None where the kernel does not tell.
+    /// The mean of the machine, and the peak of the process. None if the kernel does not report it.
     pub memory: Option<Memory>,
 }
 
@@ -50,7 +51,7 @@ impl<'a> Meter<'a> {
         Self { disk, counts, machine, cpu: cpu_time(), samples: 0, blocked: 0, memory }
     }
 
-    /// To be called now and then in between, for what only samples can tell.
+    /// Called repeatedly during the run, for values without counters.
     pub fn sample(&mut self) {
         let Some((Reading { blocked, .. }, memory)) = vmstat::read().zip(memory::read()) else { return };
         self.samples += 1;

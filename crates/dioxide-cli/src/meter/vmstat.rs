@@ -1,4 +1,4 @@
-//! What the whole machine does, as vmstat shows it, from /proc/stat.
+//! The activity of the whole machine, as in vmstat, from /proc/stat.
 
 use rustix::param::clock_ticks_per_second;
 use schemars::JsonSchema;
@@ -14,7 +14,7 @@ pub struct Reading {
     pub blocked: u64,
 }
 
-/// CPU time of all CPUs since the start of the machine.
+/// CPU time of all CPUs since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ticks {
     user: u64,
@@ -30,7 +30,7 @@ impl Ticks {
     }
 }
 
-/// How the CPUs spent their time, in percent of all of them together.
+/// The shares of CPU time, in percent of all CPUs together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Shares {
     pub usr: f64,
@@ -40,13 +40,13 @@ pub struct Shares {
     pub steal: f64,
 }
 
-/// The state of the machine now. None where there is no /proc.
+/// The state of the machine now. None without /proc.
 pub fn read() -> Option<Reading> {
     parse(&fs::read_to_string("/proc/stat").ok()?)
 }
 
 impl Reading {
-    /// CPU time that was spent, on all CPUs together, in steps of the kernel's ticks.
+    /// CPU time used by all CPUs together, in steps of the kernel's ticks.
     pub fn busy_since(&self, earlier: &Self) -> Duration {
         let ticks = self.cpu.busy().saturating_sub(earlier.cpu.busy());
         Duration::from_secs_f64(ticks as f64 / clock_ticks_per_second() as f64)
@@ -54,7 +54,7 @@ impl Reading {
 
     /// None if no tick has passed.
     pub fn shares_since(&self, earlier: &Self) -> Option<Shares> {
-        // Idle and waiting time may go back a little.
+        // Idle and waiting time may decrease slightly.
         let since = |field: fn(&Ticks) -> u64| field(&self.cpu).saturating_sub(field(&earlier.cpu)) as f64;
         let fields: [fn(&Ticks) -> u64; 5] =
             [|cpu| cpu.user, |cpu| cpu.system, |cpu| cpu.idle, |cpu| cpu.wait, |cpu| cpu.steal];

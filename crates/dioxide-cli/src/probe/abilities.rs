@@ -1,4 +1,4 @@
-//! What a file system can do beyond reading and writing: tried, on scratch files.
+//! Tries the abilities of a file system beyond reading and writing, on scratch files.
 
 use super::facts::{Facts, Topic};
 use crate::bench::place::{Ground, Place};
@@ -18,7 +18,8 @@ const UNIT: u64 = 64 << 10;
 /// As long as the library's marker.
 const MARKER_BYTES: usize = 64;
 
-/// Ways of fallocate(2), in an order in which each finds what it needs, and where in the file.
+/// Modes of fallocate(2), each with an offset in the file. In an order that gives each mode the
+/// state that it needs.
 const MODES: &[(&str, &str, FallocateFlags, u64)] = &[
     ("fallocate", "allocate", FallocateFlags::empty(), 0),
     ("fallocate_keep_size", "allocate beyond the end", FallocateFlags::KEEP_SIZE, 32),
@@ -31,13 +32,13 @@ const MODES: &[(&str, &str, FallocateFlags, u64)] = &[
     ("fallocate_insert", "insert a range", FallocateFlags::INSERT_RANGE, 6),
 ];
 
-/// Ways of pwritev2(2).
+/// Flags of pwritev2(2).
 const WRITE_FLAGS: &[(&str, &str, ReadWriteFlags)] = &[
     ("rwf_dsync", "RWF_DSYNC", ReadWriteFlags::DSYNC),
     ("rwf_nowait", "RWF_NOWAIT", ReadWriteFlags::NOWAIT),
     // Linux 6.11.
     ("rwf_atomic", "RWF_ATOMIC", ReadWriteFlags::from_bits_retain(0x40)),
-    // Linux 6.14; only of writes through the cache.
+    // Linux 6.14; only for writes through the cache.
     ("rwf_dontcache", "RWF_DONTCACHE", ReadWriteFlags::from_bits_retain(0x80)),
 ];
 
@@ -48,7 +49,7 @@ pub fn look(place: &Place, directory: &Path, facts: &mut Facts) -> Result<()> {
     keep(place, directory, facts)
 }
 
-/// Yes; no; or something else went wrong.
+/// Yes; no; or another failure.
 fn worked<T>(outcome: Result<T, Errno>) -> Result<bool, Errno> {
     match outcome {
         Ok(_) => Ok(true),
@@ -68,7 +69,7 @@ fn allocate(ground: &Ground, facts: &mut Facts) -> Result<()> {
     Ok(())
 }
 
-/// What it tells of where a file's blocks are.
+/// The block mapping of a file, as the file system reports it.
 fn map(ground: &Ground, facts: &mut Facts) -> Result<()> {
     let topic = Topic::Abilities;
     let file = ground.open_cached()?;
@@ -141,7 +142,7 @@ pub fn write_flags(ground: &Ground, facts: &mut Facts) -> Result<()> {
             _ => (&direct, &block[..]),
         };
         let outcome = match pwritev2(file, &[IoSlice::new(bytes)], 0, flag) {
-            // It is known, and it would wait.
+            // It is supported, and would wait.
             Err(Errno::AGAIN) => Ok(true),
             outcome => worked(outcome),
         };

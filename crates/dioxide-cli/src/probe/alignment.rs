@@ -1,4 +1,4 @@
-//! Alignments of direct I/O: what the kernel says, and what it takes when tried.
+//! Alignments of direct I/O: as the kernel states them, and as it accepts them in practice.
 
 use super::facts::{Facts, Topic};
 use crate::bench::place::Ground;
@@ -10,17 +10,17 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 
-/// Nothing in use wants more.
+/// No file system in use requires more.
 const TRIED_MAX_BYTES: usize = 64 << 10;
-/// Another task may have what a write that is not to wait needs.
+/// Another task may hold a resource that a non-waiting write needs.
 const NOWAIT_TRIES: usize = 10;
 
-// linux/stat.h; rustix has no names for these yet.
+// From linux/stat.h; rustix has no names for these yet.
 const STATX_DIOALIGN: u32 = 0x2000;
 const STATX_WRITE_ATOMIC: u32 = 0x1_0000;
 const STATX_DIO_READ_ALIGN: u32 = 0x2_0000;
 
-/// Sizes to be tried, the smallest first.
+/// Sizes to try, the smallest first.
 fn sizes() -> impl Iterator<Item = usize> {
     (0..=TRIED_MAX_BYTES.ilog2()).map(|bit| 1 << bit)
 }
@@ -30,7 +30,7 @@ fn ask(file: &File) -> rustix::io::Result<Statx> {
     statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | more)
 }
 
-/// What the kernel says of a file or a device.
+/// The statements of the kernel about a file or a device.
 pub fn as_stated(file: &File, facts: &mut Facts) {
     let stat = ask(file);
     let told = |mask: u32, of: fn(&Statx) -> u32| match &stat {
@@ -56,7 +56,7 @@ pub fn as_stated(file: &File, facts: &mut Facts) {
         "read_offset_bytes",
         "offset and length of reads",
         STATX_DIO_READ_ALIGN,
-        // 0 where it is that of writes.
+        // 0 means the same as for writes.
         |it| {
             if it.stx_dio_read_offset_align == 0 {
                 it.stx_dio_offset_align
@@ -85,7 +85,7 @@ pub fn as_stated(file: &File, facts: &mut Facts) {
     );
 }
 
-/// What direct writes over written blocks are taken.
+/// The direct writes that are accepted over written blocks.
 pub fn of_writes(ground: &Ground, facts: &mut Facts) -> Result<()> {
     ground.fill(2 * TRIED_MAX_BYTES as u64)?;
     let file = ground.open(OFlags::empty())?;
@@ -114,14 +114,14 @@ pub fn of_writes(ground: &Ground, facts: &mut Facts) -> Result<()> {
     facts.tell(
         topic,
         "overwrite_bytes",
-        "an overwrite waits for nobody from",
+        "smallest non-blocking overwrite",
         shared,
         "RWF_NOWAIT over written blocks, 1, 2, 4, ... bytes",
     );
     Ok(())
 }
 
-/// What direct reads are taken. Nothing is written.
+/// The direct reads that are accepted. Writes nothing.
 pub fn of_reads(file: &File, facts: &mut Facts) {
     let mut memory = Buffer::zeroed(2 * TRIED_MAX_BYTES);
     let topic = Topic::Alignment;
@@ -144,7 +144,7 @@ pub fn of_reads(file: &File, facts: &mut Facts) {
     );
 }
 
-/// The first that is taken.
+/// The first accepted size.
 fn smallest(mut try_one: impl FnMut(usize) -> io::Result<bool>) -> Result<u64, String> {
     for bytes in sizes() {
         if try_one(bytes).map_err(|error| error.to_string())? {
@@ -154,7 +154,7 @@ fn smallest(mut try_one: impl FnMut(usize) -> io::Result<bool>) -> Result<u64, S
     Err(format!("none up to {TRIED_MAX_BYTES} bytes is taken"))
 }
 
-/// A short transfer, at the end of a device, was taken as well.
+/// A short transfer, at the end of a device, was accepted as well.
 fn is_taken(outcome: io::Result<usize>, bytes: usize) -> io::Result<bool> {
     match outcome {
         Ok(moved) => Ok(moved > 0 && moved <= bytes),
@@ -163,8 +163,8 @@ fn is_taken(outcome: io::Result<usize>, bytes: usize) -> io::Result<bool> {
     }
 }
 
-/// Where the times of a file are due, XFS does not write at once. So `first`, what the file begins with, is written again before
-/// each try: that brings them up to date, and changes nothing else.
+/// XFS makes a write wait if timestamps are due. `first`, the first block of the file, is therefore
+/// rewritten before each try: that updates them, and changes nothing else.
 fn is_done_at_once(file: &File, bytes: &[u8], offset: u64, first: &[u8]) -> io::Result<bool> {
     for _ in 0..NOWAIT_TRIES {
         file.write_all_at(first, 0)?;
@@ -178,7 +178,7 @@ fn is_done_at_once(file: &File, bytes: &[u8], offset: u64, first: &[u8]) -> io::
     Ok(false)
 }
 
-/// Which direct writes are done without waiting for a lock or an allocation.
+/// The direct writes that complete without waiting for a lock or an allocation.
 pub fn without_waiting(ground: &Ground, facts: &mut Facts) -> Result<()> {
     let block = Buffer::zeroed(TRIED_MAX_BYTES);
     let len = block.len() as u64;

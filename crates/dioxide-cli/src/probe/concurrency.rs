@@ -1,5 +1,5 @@
-//! Whether the same operations on one file, or device, run side by side: their rate with 1, 2 and 8 threads, and how many of
-//! the 8 wait for a lock.
+//! Whether operations of one kind on one file or device run in parallel. Compares the rates of 1, 2
+//! and 8 threads, and counts how many of the 8 wait for a lock.
 
 use super::document::{Concurrency, Target};
 use super::site::Site;
@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 
 const SLICE: Duration = Duration::from_millis(70);
 const CREWS: [usize; 3] = [1, 2, 8];
-/// Between two looks at where threads wait.
+/// Interval of sampling where threads wait.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// How many turns there are for one kind of operation.
+/// The number of turns for one kind of operation.
 pub const TURNS: u64 = ROUNDS as u64 * CREWS.len() as u64;
 
-/// One number of threads at one kind of operation, and what came of it so far.
+/// One number of threads for one kind of operation, with its results so far.
 struct Crew<'a> {
     site: &'a Site,
     threads: usize,
@@ -47,7 +47,7 @@ pub fn of(sites: &[Site], progress: &Progress) -> Result<Vec<Concurrency>> {
 }
 
 impl Crew<'_> {
-    /// Operations a second, of all threads together.
+    /// Operations per second of all threads together.
     fn slice(&mut self) -> Result<f64> {
         self.site.lay_out()?;
         let shift = Shift { site: self.site, start: Barrier::new(self.threads + 1), is_over: false.into() };
@@ -64,7 +64,7 @@ impl Crew<'_> {
             let begun = Instant::now();
             while begun.elapsed() < SLICE && !workers.iter().all(|worker| worker.is_finished()) {
                 thread::sleep(LOOK_EVERY);
-                // One that waits alone waits for its own operation.
+                // A single thread waits for its own operation.
                 if self.threads > 1 {
                     self.looks.look(&tasks);
                 }
@@ -79,7 +79,7 @@ impl Crew<'_> {
     }
 }
 
-/// What the threads of a crew share for one slice of time.
+/// The shared state of a crew for one slice of time.
 struct Shift<'a> {
     site: &'a Site,
     start: Barrier,
@@ -87,10 +87,11 @@ struct Shift<'a> {
 }
 
 impl Shift<'_> {
-    /// How often a thread did it, and in what time. Its number goes out first, on failure too, since somebody waits for it.
+    /// The number of operations of a thread, and their time. Sends its ID first, even on failure,
+    /// because the caller waits for it.
     fn work(&self, number: u64, task: mpsc::Sender<Pid>) -> Result<(u64, Duration)> {
         let opened = self.site.open(OFlags::empty(), number);
-        // Nobody hangs up before all have sent theirs.
+        // The receiver waits for the IDs of all threads.
         let _ = task.send(gettid());
         drop(task);
         self.start.wait();
@@ -103,7 +104,7 @@ impl Shift<'_> {
     }
 }
 
-/// Of one kind of operation: what the crews say together.
+/// The result for one kind of operation, from its crews.
 fn compare(crews: &[Crew<'_>]) -> Option<Concurrency> {
     let [one, two, eight] = crews else { return None };
     let ratios = |crew: &Crew<'_>| -> Vec<f64> {
@@ -125,6 +126,6 @@ fn compare(crews: &[Crew<'_>]) -> Option<Concurrency> {
     })
 }
 
-/// Those that are compared where files can be written.
+/// The kinds that are compared if files can be written.
 pub const TARGETS: [Target; 5] =
     [Target::Append, Target::Hole, Target::Unwritten, Target::Overwrite, Target::PartialOverwrite];

@@ -1,4 +1,5 @@
-//! What single writes and flushes cost one thread, and how many requests they make of the device.
+//! The cost of single writes and flushes for one thread, and the number of device requests for
+//! each.
 
 use super::document::{Cost, Flush, Target};
 use super::site::Site;
@@ -14,23 +15,23 @@ use std::time::{Duration, Instant};
 
 const SLICE: Duration = Duration::from_millis(60);
 const FLUSH_SLICE: Duration = Duration::from_millis(400);
-/// The least that a percentile is taken of; slow devices get longer for it.
+/// The minimum number of samples for a percentile; slow devices get more time.
 const COUNT_MIN: u64 = 20;
 const SLICE_MAX: Duration = Duration::from_millis(200);
 
-/// Those that are timed.
+/// The timed kinds of writes.
 const TARGETS: [Target; 4] = [Target::Overwrite, Target::Unwritten, Target::Hole, Target::Append];
 
-/// What was seen of one kind of write so far.
+/// The results for one kind of write so far.
 struct Seen<'a> {
     site: &'a Site,
     is_durable: bool,
     timings: Timings,
-    /// What the device did for each. Empty where that cannot be counted.
+    /// The device's counters for each. Empty if unavailable.
     counts: Vec<Counts>,
 }
 
-/// Times each kind, durable and not, in turn.
+/// Times each kind in turn, durable and not.
 pub fn of_writes(place: &Place, sites: &[Site], progress: &Progress) -> Result<Vec<Cost>> {
     let sites = sites.iter().filter(|site| TARGETS.contains(&site.target));
     let new = |site, is_durable| Seen { site, is_durable, timings: Timings::new(false), counts: Vec::new() };
@@ -52,7 +53,7 @@ impl Seen<'_> {
         let begun = Instant::now();
         let mut count = 0;
         while begun.elapsed() < SLICE || (count < COUNT_MIN && begun.elapsed() < SLICE_MAX) {
-            // One by one, so that what the file system does on its own in between does not count.
+            // Per operation, so that the file system's own activity in between does not count.
             let before = disk.and_then(Disk::read);
             let submitted = Instant::now();
             if !opened.step()? {
@@ -63,7 +64,7 @@ impl Seen<'_> {
             self.counts.extend(counts);
             count += 1;
         }
-        // What was not durable is none of the next one's business.
+        // Dirty data must not disturb the next kind.
         Ok(fdatasync(opened.file())?)
     }
 
@@ -83,7 +84,7 @@ impl Seen<'_> {
     }
 }
 
-/// Writes a block and flushes, and flushes once more, again and again.
+/// Repeatedly writes a block and flushes, then flushes again.
 pub fn of_flushes(site: &Site, progress: &Progress) -> Result<Flush> {
     progress.tell("cost of a flush");
     site.lay_out()?;
@@ -108,7 +109,7 @@ pub fn of_flushes(site: &Site, progress: &Progress) -> Result<Flush> {
     })
 }
 
-/// How many turns all of it takes.
+/// The total number of turns.
 pub fn turns(sites: &[Site]) -> u64 {
     let timed = sites.iter().filter(|site| TARGETS.contains(&site.target)).count() as u64;
     1 + 2 * u64::from(ROUNDS) * timed

@@ -1,4 +1,5 @@
-//! Whether O_DIRECT is direct: pages of the file are looked for in the cache while it is written directly.
+//! Checks that O_DIRECT is direct, by looking for pages of the file in the cache during direct
+//! writes.
 
 use super::facts::{Facts, Told, Topic};
 use crate::bench::place::Ground;
@@ -13,8 +14,8 @@ use std::thread;
 const WRITE_BYTES: usize = 4 << 20;
 const WRITES: u64 = 8;
 
-/// The kernel takes the pages out of the cache again before the call returns, so they are looked for meanwhile. `why_not` is what
-/// the library knows of such places.
+/// Samples during the writes, because the kernel drops the pages before a call returns. `why_not`
+/// is the library's knowledge of such file systems.
 pub fn look(ground: &Ground, why_not: Option<String>, facts: &mut Facts) -> Result<()> {
     let how = format!("cachestat during {WRITES} direct writes of 4 MiB");
     let told: Told = match pages_seen(ground)? {
@@ -29,11 +30,11 @@ pub fn look(ground: &Ground, why_not: Option<String>, facts: &mut Facts) -> Resu
     Ok(())
 }
 
-/// The most pages of the file that were in the cache at a time, while it was written.
+/// The maximum number of cached pages during the writes.
 fn pages_seen(ground: &Ground) -> Result<Result<u64, String>> {
     match pages_of_a_cached_write(ground) {
         Err(error) => return Ok(Err(format!("{error} (needs Linux 6.5)"))),
-        // Those of overlayfs are another file's.
+        // On overlayfs the pages belong to another file.
         Ok(0) => return Ok(Err("the pages of files of this file system are not to be seen".into())),
         Ok(_) => {}
     }
@@ -43,7 +44,7 @@ fn pages_seen(ground: &Ground) -> Result<Result<u64, String>> {
     let (written, seen) = thread::scope(|scope| {
         let watcher = scope.spawn(|| {
             let mut most = 0;
-            // Once more when it is over.
+            // Once more at the end.
             loop {
                 let last = is_over.load(Relaxed);
                 most = most.max(pages_in_cache(&file)?);
@@ -62,7 +63,7 @@ fn pages_seen(ground: &Ground) -> Result<Result<u64, String>> {
     Ok(seen.map_err(|error| error.to_string()))
 }
 
-/// Whether pages that are there are seen at all.
+/// Whether existing pages are visible at all.
 fn pages_of_a_cached_write(ground: &Ground) -> std::io::Result<u64> {
     let file = ground.open_cached().map_err(std::io::Error::other)?;
     file.write_all_at(&[1; 4096], 0)?;

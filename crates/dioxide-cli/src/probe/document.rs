@@ -1,4 +1,4 @@
-//! All that a probe found out, as it is written as JSON and read back.
+//! The JSON document of a probe, written and read back.
 
 use super::facts::Facts;
 use super::layer::Layer;
@@ -10,50 +10,52 @@ use serde::{Deserialize, Serialize};
 /// The version of [`Document`].
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// What direct I/O does at one place, on one machine, now. What was not measured is empty or null, and `unmeasured` says why.
+/// The behaviour of direct I/O on one path, one machine, now. Values without a measurement are
+/// empty or null, and `unmeasured` gives the reason.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Document {
-    /// Of this document: 1.
+    /// The version of this format: 1.
     pub schema_version: u32,
     /// `probe`.
     pub kind: String,
-    /// Where and how it was found out.
+    /// Where and how it was measured.
     #[serde(flatten)]
     pub machine: Machine,
-    /// By their keys: `value`, or null and `unknown`, which says why; `how` it was found; `name` for people.
+    /// By their keys: `value`, or null and `unknown`, which gives the reason; `how`, the source;
+    /// `name` for people.
     pub facts: Facts,
-    /// The devices below, each before what it lies on.
+    /// The devices below, top to bottom.
     pub devices: Vec<Layer>,
-    /// What a flush costs.
+    /// The cost of a flush.
     pub flush: Option<Flush>,
-    /// What one write costs, by where it goes.
+    /// The cost of one write, by its target.
     pub costs: Vec<Cost>,
-    /// Whether operations on one file, or reads of one device, run side by side.
+    /// Whether operations on one file, or reads of one device, run in parallel.
     pub concurrency: Vec<Concurrency>,
-    /// The ways to make a write durable, beside each other.
+    /// The ways to make a write durable, compared.
     pub sync_methods: Vec<SyncMethod>,
-    /// What was not measured, and why, in sentences.
+    /// Missing measurements with the reason, in sentences.
     pub unmeasured: Vec<String>,
-    /// What follows for a program, in sentences.
+    /// The consequences for a program, in sentences.
     pub meaning: Vec<String>,
 }
 
 /// fdatasync on a file with one dirty block, and with none.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Flush {
-    /// How often each was done.
+    /// Number of repetitions.
     pub count: u64,
     /// After one direct write of 4 KiB over written space: median, in nanoseconds.
     pub flush_ns_p50: u64,
-    /// The same: the 99th percentile, in nanoseconds.
+    /// After such a write: 99th percentile, in nanoseconds.
     pub flush_ns_p99: u64,
     /// With nothing written since the last: median, in nanoseconds.
     pub flush_clean_ns_p50: u64,
-    /// The same: the 99th percentile, in nanoseconds.
+    /// With nothing written since the last: 99th percentile, in nanoseconds.
     pub flush_clean_ns_p99: u64,
 }
 
-/// Where a write goes.
+/// The target of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
@@ -61,62 +63,62 @@ pub enum Target {
     Overwrite,
     /// Over part of a written block of the file system.
     PartialOverwrite,
-    /// Into space that is allocated and not yet written.
+    /// Into allocated, unwritten space.
     Unwritten,
     /// Into a hole within the file.
     Hole,
-    /// Where the file ends.
+    /// At the end of the file.
     Append,
-    /// Nowhere: a read of a written block, at a random place.
+    /// None: a read of a written block, at a random offset.
     Read,
 }
 
-/// What one direct write of 4 KiB costs a single thread.
+/// The cost of one direct write of 4 KiB for a single thread.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
     pub target: Target,
     /// Whether it was stable when the call returned (O_DSYNC).
     pub is_durable: bool,
-    /// How many writes were timed.
+    /// Number of timed writes.
     pub count: u64,
     /// Median, in nanoseconds.
     pub write_ns_p50: u64,
     /// 99th percentile, in nanoseconds.
     pub write_ns_p99: u64,
-    /// Write requests that the device completed from the call to its return, whoever caused them; a call for a flush is one: the
-    /// median. Null where none can be counted.
+    /// Write requests that the device completed during the call, by all processes, including calls
+    /// for a flush: the median. Null without counters.
     pub requests_per_op: Option<f64>,
-    /// Flushes that the device did meanwhile: the median. Null where none can be counted.
+    /// Flushes that the device did during the call: the median. Null without counters.
     pub flushes_per_op: Option<f64>,
 }
 
-/// The same operation by 1, 2 and 8 threads on one file, or one device.
+/// The same operation with 1, 2 and 8 threads on one file or device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Concurrency {
     pub target: Target,
-    /// Operations a second of one thread: the median over the rounds, as the next two.
+    /// Operations per second of one thread, the median over the rounds.
     pub iops_1: f64,
-    /// Of two threads together.
+    /// Operations per second of two threads together, the median over the rounds.
     pub iops_2: f64,
-    /// Of eight threads together.
+    /// Operations per second of eight threads together, the median over the rounds.
     pub iops_8: f64,
     /// Two threads to one, round by round.
     pub ratio_2: Ratio,
     /// Eight threads to one, round by round.
     pub ratio_8: Ratio,
-    /// How many of the eight threads waited for a lock of the file or file system at a time: the mean. Null where that cannot be
-    /// seen, as the next three.
+    /// How many of the eight threads waited for a lock of the file or file system at a time: the
+    /// mean. Null if not visible, as the next three.
     pub lock_waiters_8: Option<f64>,
     /// How many of the eight threads waited for the device at a time: the mean.
     pub device_waiters_8: Option<f64>,
-    /// The share of looks at which two or more of the eight waited for the device, from 0 to 1.
+    /// The share of samples in which two or more of the eight waited for the device, from 0 to 1.
     pub overlap_share_8: Option<f64>,
-    /// The kernel function in which they were seen most often, when they waited.
+    /// The most frequent kernel function of their waits.
     pub wait_channel: Option<String>,
     pub verdict: Verdict,
 }
 
-/// Whether operations on one file run side by side.
+/// Whether operations on one file run in parallel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -130,15 +132,15 @@ pub enum Verdict {
 pub struct SyncMethod {
     /// `open_datasync`, `fdatasync`, ...
     pub method: String,
-    /// False for what is there to be compared with only.
+    /// False for the baselines.
     pub is_durable: bool,
     /// Writes of 8 KiB that become durable together: 1 or 2.
     pub writes: u32,
-    /// How often that was done in a second: the median over the rounds.
+    /// Repetitions per second: the median over the rounds.
     pub ops_per_s: f64,
-    /// Microseconds each takes.
+    /// Microseconds per repetition.
     pub us_per_op: f64,
-    /// Why it is not there, if it is not: then the figures are 0.
+    /// Why it is unavailable, if so: then the figures are 0.
     pub unavailable: Option<String>,
 }
 
@@ -147,7 +149,7 @@ pub mod examples {
     use super::*;
     use crate::probe::facts::Topic;
 
-    /// As of an ext4 on a disk with a volatile cache.
+    /// An ext4 on a disk with a volatile cache.
     pub fn document() -> Document {
         let mut facts = Facts::default();
         facts.know(Topic::FileSystem, "file_system", "kind", "ext4", "/proc/self/mountinfo");

@@ -1,4 +1,4 @@
-//! Facts: what is known of a place, each with how it was found; or why it cannot be told. Values only.
+//! Facts about a path, each with its source, or the reason why it is unknown. Values only.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::{MapAccess, Visitor};
@@ -7,24 +7,24 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// One thing that is known, or that cannot be told.
+/// A known or unknown fact.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fact {
     pub topic: Topic,
-    /// For programs, each once, with the unit at its end: `offset_bytes`.
+    /// For programs, unique, with the unit at its end: `offset_bytes`.
     pub key: String,
     /// For people.
     pub name: String,
-    /// Or why it cannot be told.
+    /// The value, or why it is unknown.
     pub value: Told,
     /// The call, file or experiment, in a few words.
     pub how: String,
 }
 
-/// What a fact says, or why it cannot be told.
+/// The value of a fact, or why it is unknown.
 pub type Told = Result<Value, String>;
 
-/// What facts are about, in the order in which they are shown.
+/// The topics of facts, in display order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Topic {
@@ -37,7 +37,7 @@ pub enum Topic {
     IoUring,
 }
 
-/// What a fact says. Numbers have the unit that its key ends with, if any.
+/// The value of a fact. Numbers have the unit at the end of its key, if any.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Value {
@@ -70,12 +70,12 @@ impl From<&str> for Value {
     }
 }
 
-/// Facts in the order in which they were found. In JSON an object, by their keys.
+/// Facts in the order of discovery. In JSON an object, by their keys.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts(Vec<Fact>);
 
 impl Facts {
-    /// Notes what was found, or why it could not be.
+    /// Adds a fact, or the reason why it is unknown.
     pub fn tell<V: Into<Value>, E: fmt::Display>(
         &mut self,
         topic: Topic,
@@ -89,7 +89,7 @@ impl Facts {
         self.0.push(Fact { topic, key: key.into(), name: name.into(), value, how: how.into() });
     }
 
-    /// Notes what cannot fail to be found.
+    /// Adds a fact that is always known.
     pub fn know(
         &mut self,
         topic: Topic,
@@ -101,12 +101,12 @@ impl Facts {
         self.tell(topic, key, name, Ok::<Value, String>(value.into()), how);
     }
 
-    /// Of one topic.
+    /// The facts of one topic.
     pub fn about(&self, topic: Topic) -> impl Iterator<Item = &Fact> {
         self.0.iter().filter(move |fact| fact.topic == topic)
     }
 
-    /// All that could not be told.
+    /// The unknown facts.
     pub fn untold(&self) -> impl Iterator<Item = (&Fact, &str)> {
         self.0.iter().filter_map(|fact| Some((fact, fact.value.as_ref().err()?.as_str())))
     }
@@ -115,7 +115,7 @@ impl Facts {
         self.0.iter().find(|fact| fact.key == key)?.value.as_ref().ok()
     }
 
-    /// Whether it is so. None if that cannot be told.
+    /// Whether a fact is true. None if it is unknown.
     pub fn is(&self, key: &str) -> Option<bool> {
         match self.find(key)? {
             Value::YesNo(value) => Some(*value),
@@ -138,14 +138,14 @@ impl Facts {
     }
 }
 
-/// A fact in JSON, where its key stands before it.
+/// A fact in JSON, without its key.
 #[derive(Serialize, Deserialize, JsonSchema)]
 struct Entry {
     topic: Topic,
     name: String,
-    /// Null if it cannot be told.
+    /// Null if unknown.
     value: Option<Value>,
-    /// Why not.
+    /// The reason if unknown.
     unknown: Option<String>,
     how: String,
 }
@@ -171,7 +171,7 @@ impl JsonSchema for Facts {
     }
 }
 
-/// In their order.
+/// In order.
 impl<'de> Deserialize<'de> for Facts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Entries;

@@ -1,4 +1,4 @@
-//! The file system: its kind, how it is mounted, and what the library makes of it.
+//! The file system: its kind, its mount, and the library's view of it.
 
 use super::facts::{Facts, Told, Topic};
 use super::subject::Subject;
@@ -11,7 +11,7 @@ use rustix::fs::{FileType, Mode, OFlags, major, minor, open, stat, statvfs};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// How a file system was mounted that is of consequence for direct and durable writes: by the beginning of the word.
+/// Mount options that affect direct and durable writes: their prefixes.
 const OPTIONS_THAT_MATTER: &[&str] = &[
     "sync",
     "dirsync",
@@ -42,14 +42,14 @@ const OPTIONS_THAT_MATTER: &[&str] = &[
     "swidth=",
 ];
 
-/// The mount that a path lies on. None if /proc does not tell.
+/// The mount of a path. None without /proc.
 pub fn mount_of_path(path: &Path) -> Option<Mount> {
     let file: File = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?.into();
     mount_of(&file).ok()?
 }
 
-/// The number of the device that a mount shows: its own; or for file systems with a number that no device has (btrfs), that
-/// of the device which was named at the mount.
+/// The device number of a mount. File systems with a number that no device has (btrfs) use that of
+/// the mounted device.
 pub fn block_device(mount: &Mount) -> Option<u64> {
     if sysfs(mount.device).is_some() {
         return Some(mount.device);
@@ -62,7 +62,7 @@ fn sysfs(number: u64) -> Option<PathBuf> {
     fs::canonicalize(format!("/sys/dev/block/{}:{}", major(number), minor(number))).ok()
 }
 
-/// What can be told without writing.
+/// The facts that need no writes.
 pub fn look(subject: &Subject, facts: &mut Facts) {
     let topic = Topic::FileSystem;
     let Some(mount) = &subject.mount else {
@@ -81,7 +81,7 @@ pub fn look(subject: &Subject, facts: &mut Facts) {
     }
 }
 
-/// All options, also those that go without saying where the driver lists them, and where they stand.
+/// All options, with the defaults if the driver lists them, and their source.
 fn options(mount: &Mount) -> (Vec<String>, String) {
     let device = sysfs(mount.device).and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
     let listed = device.map(|device| format!("/proc/fs/ext4/{device}/options"));
@@ -93,7 +93,7 @@ fn options(mount: &Mount) -> (Vec<String>, String) {
 
 fn that_matter(options: &[String]) -> String {
     let matters = |option: &&String| OPTIONS_THAT_MATTER.iter().any(|name| option.starts_with(name));
-    // What is not done, and the number 0, which is the same.
+    // Disabled options, and the number 0, which means the same.
     let idle = |option: &&String| option.ends_with("=0") && !option.starts_with("barrier");
     let found: Vec<_> =
         options.iter().filter(matters).filter(|option| !idle(option)).map(|it| &**it).collect();
@@ -108,7 +108,7 @@ fn has_barriers(fs: &str, options: &[String]) -> Result<bool, String> {
     }
 }
 
-/// What keeps its metadata in order, in a few words.
+/// The protection of its metadata, in a few words.
 fn journal(mount: &Mount, options: &[String]) -> Result<String, String> {
     let mode = options.iter().find_map(|option| option.strip_prefix("data="));
     match &*mount.fs {
@@ -140,8 +140,8 @@ fn ext4_folder(mount: &Mount) -> PathBuf {
     Path::new("/sys/fs/ext4").join(name)
 }
 
-/// What the library says when it opens a file here, with each kind of growth. Returns why direct I/O is not direct, if it says
-/// so.
+/// The library's messages when it opens a file here, with each kind of growth. Returns its reason
+/// if direct I/O is not direct.
 pub fn ask_the_library(place: &Place, facts: &mut Facts) -> Result<Option<String>> {
     let ground = place.prepare()?;
     let zeroed = grows(&ground, Growth::Zeroed);
@@ -181,12 +181,12 @@ pub fn ask_the_library(place: &Place, facts: &mut Facts) -> Result<Option<String
 fn grows(ground: &Ground, growth: Growth) -> Result<String, String> {
     let (file, said) = open_with(ground, growth);
     let told = growth_in(&file, &said, growth);
-    // Nothing was written: there is nothing that a close could lose.
+    // Nothing was written, so a failed close loses nothing.
     drop(file.map(dioxide::File::close));
     told
 }
 
-/// The file, and what the library said meanwhile.
+/// The file, and the library's messages.
 fn open_with(ground: &Ground, growth: Growth) -> (Result<dioxide::File, String>, Vec<String>) {
     let mut options = OpenOptions::new();
     options.write(true).growth(growth);
@@ -194,7 +194,7 @@ fn open_with(ground: &Ground, growth: Growth) -> (Result<dioxide::File, String>,
     (file.map_err(|error| error.to_string()), said)
 }
 
-/// `yes`, or `no: ` and why.
+/// `yes`, or `no: ` and the reason.
 fn growth_in(
     file: &Result<dioxide::File, String>,
     said: &[String],
@@ -208,7 +208,7 @@ fn growth_in(
     Ok(format!("no: {}", why.as_deref().unwrap_or("the library does not say why")))
 }
 
-/// The reason that follows on these words.
+/// The reason that follows these words.
 fn said_of(said: &[String], words: &str) -> Option<String> {
     said.iter().find_map(|sentence| Some(sentence.split_once(words)?.1.to_owned()))
 }

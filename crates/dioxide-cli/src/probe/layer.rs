@@ -1,5 +1,5 @@
-//! What lies below a file system: partitions, loop devices with their files, mappings, down to the disks. From sysfs;
-//! nothing is opened.
+//! The device stack below a file system: partitions, loop devices with their files, mappings, down
+//! to the disks. From sysfs; opens no device.
 
 use super::filesystem::{block_device, mount_of_path};
 use crate::meter::disk::Disk;
@@ -9,17 +9,18 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Nothing sensible is deeper.
+/// A limit above any real stack.
 const DEPTH_MAX: usize = 16;
 
-/// One device of the chain. What sysfs does not tell is null.
+/// One device of the stack. Unknown attributes are null.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Layer {
-    /// As the kernel calls it: `sda1`, `loop0`, `dm-3`.
+    /// The kernel's name: `sda1`, `loop0`, `dm-3`.
     pub name: String,
-    /// `partition`, `loop`, `dm`, `md`, `disk`; `file` for what a loop device shows.
+    /// `partition`, `loop`, `dm`, `md`, `disk`; `file` for the file of a loop device.
     pub kind: String,
-    /// The model of a disk, the name or level of a mapping, the path of a file with its file system.
+    /// The model of a disk, the name or level of a mapping, the path of a file with its file
+    /// system.
     pub description: Option<String>,
     pub is_rotational: Option<bool>,
     pub scheduler: Option<String>,
@@ -27,25 +28,26 @@ pub struct Layer {
     pub hw_queues: Option<u64>,
     /// The largest request that the kernel sends.
     pub request_max_bytes: Option<u64>,
-    /// The largest that it could.
+    /// The largest request of the hardware.
     pub request_hw_max_bytes: Option<u64>,
     pub logical_block_bytes: Option<u64>,
     pub physical_block_bytes: Option<u64>,
-    /// `write back`: it has a volatile cache, and a flush costs something. `write through`: it has none.
+    /// `write back`: it has a volatile cache, and flushes have a cost. `write through`: it has
+    /// none.
     pub write_cache: Option<String>,
     pub has_fua: Option<bool>,
     pub has_poll_queues: Option<bool>,
     pub atomic_write_unit_min_bytes: Option<u64>,
     pub atomic_write_unit_max_bytes: Option<u64>,
-    /// 0: it does not discard.
+    /// 0: no discards.
     pub discard_max_bytes: Option<u64>,
     /// 0: zeros are written like data.
     pub write_zeroes_max_bytes: Option<u64>,
-    /// 0: FALLOC_FL_WRITE_ZEROES has nothing to work with.
+    /// 0: no support for FALLOC_FL_WRITE_ZEROES.
     pub write_zeroes_unmap_max_hw_bytes: Option<u64>,
 }
 
-/// The devices from this one down, each before what it lies on. Empty if it is no block device that sysfs knows.
+/// The devices from this one down, top to bottom. Empty if sysfs knows no such block device.
 pub fn chain(number: u64) -> Vec<Layer> {
     let mut layers = Vec::new();
     descend(number, &mut layers, 0);
@@ -73,7 +75,7 @@ fn descend(number: u64, layers: &mut Vec<Layer>, depth: usize) {
     }
 }
 
-/// What a loop device shows: another device, or a file, with what its file system lies on.
+/// The backing of a loop device: another device, or a file, with the devices below its file system.
 fn descend_into_file(path: &Path, layers: &mut Vec<Layer>, depth: usize) {
     let Ok(status) = stat(path) else { return };
     if FileType::from_raw_mode(status.st_mode).is_block_device() {
@@ -135,7 +137,7 @@ fn kind(sysfs: &Path) -> (&'static str, Option<String>) {
     ("disk", read(&sysfs.join("device/model")))
 }
 
-/// Partitions have the queue of their disk.
+/// Partitions share the queue of their disk.
 fn queue_of(sysfs: &Path) -> PathBuf {
     match sysfs.parent() {
         Some(disk) if sysfs.join("partition").exists() => disk.join("queue"),
@@ -143,7 +145,7 @@ fn queue_of(sysfs: &Path) -> PathBuf {
     }
 }
 
-/// One folder for each. Devices without such a queue have none.
+/// One directory per queue. Devices without such queues have none.
 fn hw_queues(queue: &Path) -> Option<u64> {
     Some(fs::read_dir(queue.parent()?.join("mq")).ok()?.count() as u64)
 }
@@ -152,7 +154,7 @@ fn backing_file(sysfs: &Path) -> Option<PathBuf> {
     read(&sysfs.join("loop/backing_file")).map(PathBuf::from)
 }
 
-/// What an attribute says. None if it is empty as well.
+/// The value of an attribute. None if it is empty or missing.
 fn read(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?.trim().to_owned();
     (!text.is_empty()).then_some(text)

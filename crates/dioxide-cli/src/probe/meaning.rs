@@ -1,9 +1,9 @@
-//! What follows from what was found for a program that does direct I/O here, in sentences. Nothing is measured here.
+//! The consequences of a probe for programs with direct I/O, in sentences. Measures nothing.
 
 use super::document::{Concurrency, Cost, Document, Target, Verdict};
 use dioxide_diagnose::words::nanoseconds;
 
-/// Ways to sync that are no slower than this part of the fastest are as good.
+/// Sync methods that reach this part of the fastest are equally good.
 const AS_GOOD: f64 = 0.95;
 
 /// The most important first.
@@ -49,7 +49,7 @@ fn concurrency(document: &Document, target: Target) -> Option<String> {
     })
 }
 
-/// Where threads waited, and what they did: the first is the better evidence.
+/// Where threads waited, or their rates: waits are better evidence.
 fn waits(one: &Concurrency) -> String {
     let times = format!("8 threads do {:.1} times what one does", one.ratio_8.median);
     match one.lock_waiters_8.zip(one.device_waiters_8) {
@@ -91,7 +91,7 @@ fn advice(document: &Document, target: Target) -> &'static str {
     }
 }
 
-/// Beside unwritten space, which is the other way to leave space free.
+/// Compared with unwritten space, the other way to leave space free.
 fn holes(document: &Document) -> Option<String> {
     let (hole, unwritten) = (found(document, Target::Hole)?, found(document, Target::Unwritten));
     let beside = unwritten.filter(|it| it.verdict == Verdict::RunsConcurrently);
@@ -106,7 +106,7 @@ fn holes(document: &Document) -> Option<String> {
     }
 }
 
-/// Of appends beside overwrites.
+/// Of appends compared with overwrites.
 fn durable_costs(document: &Document) -> Option<String> {
     let durable = |target| document.costs.iter().find(|cost| cost.target == target && cost.is_durable);
     let words = |cost: &Cost| {
@@ -160,7 +160,7 @@ fn io_uring(document: &Document) -> Option<String> {
     Some(format!("io_uring cannot be used ({why}): dioxide's queues make plain calls instead."))
 }
 
-/// What this user may not see.
+/// Facts that need root.
 fn root(document: &Document) -> Option<String> {
     let forbidden = |why: &str| why.contains("Permission denied") || why.contains("Operation not permitted");
     let names: Vec<_> = document

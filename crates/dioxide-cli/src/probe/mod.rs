@@ -1,5 +1,6 @@
-//! `dioxide probe`: what direct I/O does at a place, each fact with how it was found. Gathering is here and below;
-//! `document` is what was found, `meaning` what follows from it, `table` how it is shown.
+//! `dioxide probe`: what direct I/O does on a path, each fact with its source. This module and its
+//! children gather the facts. `document` has the results, `meaning` the consequences, `table` the
+//! display.
 
 mod abilities;
 mod alignment;
@@ -99,7 +100,7 @@ fn is_for_want_of_space(error: &anyhow::Error) -> bool {
     })
 }
 
-/// What the device at the top says of itself.
+/// The statements of the top device.
 fn durability(document: &mut Document) {
     let Some(top) = document.devices.first() else { return };
     let queue = |attribute| format!("/sys/block/{}/queue/{attribute}", top.name);
@@ -166,7 +167,7 @@ fn on_a_file_system(
     measure(place, document)
 }
 
-/// Whether blocks of the length that is measured may be moved directly.
+/// Whether direct I/O accepts the measured block size.
 fn takes_blocks(document: &mut Document) -> bool {
     let unit = document.facts.number("offset_bytes").unwrap_or(site::BLOCK_BYTES);
     if unit > site::BLOCK_BYTES {

@@ -1,4 +1,4 @@
-//! A file that was named: only looked at.
+//! A given file, which is only inspected.
 
 use super::facts::{Facts, Topic};
 use crate::sys::count_extents;
@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 /// FS_EXTENT_FL: the file is mapped by extents.
 const EXTENT: IFlags = IFlags::from_bits_retain(0x0008_0000);
 
-/// Reads nothing of its content, and changes nothing.
+/// Does not read its content, and changes nothing.
 pub fn look(file: &File, facts: &mut Facts) {
     let topic = Topic::File;
     let metadata = file.metadata();

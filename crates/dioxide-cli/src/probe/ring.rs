@@ -1,10 +1,10 @@
-//! io_uring: whether it may be used, or why not, and what of it makes it fast.
+//! io_uring: whether it is available, or why not, and which of its optimisations.
 
 use super::facts::{Facts, Topic};
 use io_uring::{Builder, IoUring};
 use std::fs;
 
-/// How a ring is made, the flags that matter.
+/// Sets the flags of a ring.
 type Setup = fn(&mut Builder) -> &mut Builder;
 
 const SETUPS: &[(&str, &str, Setup)] = &[
@@ -16,7 +16,7 @@ const SETUPS: &[(&str, &str, Setup)] = &[
     ("io_uring_iopoll", "IORING_SETUP_IOPOLL", |it| it.setup_iopoll()),
 ];
 
-/// Makes rings, and gives them up again.
+/// Creates rings and drops them.
 pub fn look(facts: &mut Facts) {
     let topic = Topic::IoUring;
     let ring = make(|it| it);
@@ -48,7 +48,7 @@ fn sysctl() -> Option<u64> {
     fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok()?.trim().parse().ok()
 }
 
-/// What most likely forbids it.
+/// The most likely cause.
 fn why(errno: Option<i32>) -> String {
     match (errno, sysctl()) {
         (Some(libc::EPERM), Some(2)) => "; kernel.io_uring_disabled is 2".into(),

@@ -1,4 +1,5 @@
-//! A scratch file laid out for one kind of write, and where the next of them goes. Shared by the threads of a crew.
+//! A scratch file prepared for one kind of write, and the offset of the next one. Shared by the
+//! threads of a crew.
 
 use super::document::Target;
 use crate::bench::place::{Ground, Place};
@@ -10,30 +11,30 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What every write is long: no file system in use has larger blocks by default.
+/// The size of every write: no file system in use has larger blocks by default.
 pub const BLOCK_BYTES: u64 = 4096;
 /// More than one slice of time writes.
 const SITE_BYTES: u64 = 64 << 20;
-/// The free space that all of them together take.
+/// The free space that all sites together need.
 pub const ROOM_BYTES: u64 = 6 * SITE_BYTES;
 
-/// See the module.
+/// A prepared file.
 pub struct Site {
     pub target: Target,
     file: Below,
-    /// What a partial write is long, and where in its block it begins.
+    /// The size of a partial write, and its offset in its block.
     part_bytes: u64,
-    /// How many writes went out since it was laid out.
+    /// Writes since the file was prepared.
     count: AtomicU64,
 }
 
 enum Below {
     Scratch(Ground),
-    /// Only to be read, so many bytes of it.
+    /// Read only, this number of bytes.
     Device(File, u64),
 }
 
-/// A way to the file of a site.
+/// An open file of a site.
 pub struct Opened<'a> {
     site: &'a Site,
     file: File,
@@ -42,7 +43,7 @@ pub struct Opened<'a> {
 }
 
 impl Site {
-    /// Lays a file out for such writes. None where there is no such space, or no such writes.
+    /// Prepares a file for this kind of write. None if the file system cannot.
     pub fn new(place: &Place, target: Target, offset_bytes: u64) -> Result<Option<Self>> {
         let ground = place.prepare()?;
         match target {
@@ -62,7 +63,7 @@ impl Site {
         Self { target: Target::Read, file, part_bytes: BLOCK_BYTES, count: AtomicU64::new(0) }
     }
 
-    /// As it was at first: to be called before each slice of time.
+    /// Restores the initial state before each slice of time.
     pub fn lay_out(&self) -> Result<()> {
         self.count.store(0, Relaxed);
         let Below::Scratch(ground) = &self.file else { return Ok(()) };
@@ -89,7 +90,7 @@ impl Site {
         }
     }
 
-    /// For one thread, with a number of its own.
+    /// For one thread, with a unique number.
     pub fn open(&self, flags: OFlags, thread: u64) -> Result<Opened<'_>> {
         let file = match &self.file {
             Below::Scratch(ground) => ground.open(flags)?,
@@ -101,7 +102,7 @@ impl Site {
 }
 
 impl Opened<'_> {
-    /// Does the next one. False once there is no room for it.
+    /// Performs the next operation. False without space for it.
     pub fn step(&mut self) -> Result<bool> {
         let site = self.site;
         let (offset, bytes) = match site.target {
@@ -123,7 +124,7 @@ impl Opened<'_> {
         Ok(true)
     }
 
-    /// The offset of one that is drawn.
+    /// A random offset.
     fn any_block(&mut self) -> u64 {
         self.rng.u64(..(self.site.size_bytes() / BLOCK_BYTES).max(1)) * BLOCK_BYTES
     }

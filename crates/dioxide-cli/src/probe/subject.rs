@@ -1,5 +1,5 @@
-//! What a probe is about: a directory, a file's directory with the file itself, or a device. Only directories are written
-//! to, and there a file without a name only.
+//! The subject of a probe: a directory, a file with its directory, or a device. Only directories
+//! are written to, and only in a nameless file.
 
 use super::filesystem::{block_device, mount_of_path};
 use crate::bench::place::Place;
@@ -11,21 +11,21 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// See the module.
+/// The subject of a probe.
 pub struct Subject {
-    /// As named, made absolute.
+    /// The given path, made absolute.
     pub path: PathBuf,
     pub kind: Kind,
-    /// What the kernel says of where it lies; of a device, nothing.
+    /// Its mount; None for a device.
     pub mount: Option<Mount>,
-    /// The device at the top of what lies below, or that it is. None where there is none, or none is to be seen.
+    /// The top of the device stack. None if there is none, or none is visible.
     pub device: Option<u64>,
 }
 
 pub enum Kind {
-    /// A place to write to; or why there is none.
+    /// A target for writes, or why there is none.
     Directory { place: Result<Place, String>, file: Option<File> },
-    /// Open to be read directly; or why it cannot be.
+    /// Open for direct reads, or why not.
     Device(Result<File, String>),
 }
 
@@ -62,13 +62,13 @@ impl Subject {
         Ok(Self { path: path.to_owned(), kind: Kind::Directory { place, file }, mount, device })
     }
 
-    /// The directory that it is, or is in.
+    /// The directory itself, or that of the file.
     pub fn directory(&self) -> &Path {
         if self.path.is_dir() { &self.path } else { self.path.parent().unwrap_or(&self.path) }
     }
 }
 
-/// Whoever may not write here can still look.
+/// A user without write permission can still inspect.
 fn why_nothing_is_written(error: anyhow::Error) -> Result<String> {
     match error.downcast_ref::<Errno>() {
         Some(&Errno::ROFS) => Ok("the file system is mounted read-only".into()),
@@ -80,7 +80,7 @@ fn why_nothing_is_written(error: anyhow::Error) -> Result<String> {
     }
 }
 
-/// Never to be written: not even by mistake, since the kernel would refuse.
+/// Read-only, so that the kernel refuses accidental writes.
 fn open_device(path: &Path) -> rustix::io::Result<File> {
     open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()).map(File::from)
 }

@@ -1,5 +1,5 @@
-//! The ways to make a write durable, beside each other, in the manner of pg_test_fsync: one or two writes of 8 KiB over
-//! written space, O_DIRECT.
+//! Compares the ways to make a write durable, as pg_test_fsync does: one or two writes of 8 KiB
+//! over written space, O_DIRECT.
 
 use super::document::SyncMethod;
 use super::turns::{ROUNDS, in_turn};
@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 
 const SLICE: Duration = Duration::from_millis(30);
 const WRITE_BYTES: usize = 8 << 10;
-/// As long as a segment of PostgreSQL's log.
+/// The size of a segment of PostgreSQL's log.
 const FILE_BYTES: u64 = 16 << 20;
 
-/// What is done, and how its file is opened.
+/// The operation, and the flags of its file.
 #[derive(Clone, Copy)]
 struct Method {
     name: &'static str,
@@ -33,7 +33,7 @@ struct Method {
 
 #[derive(Clone, Copy)]
 enum Make {
-    /// Plain writes, and then this, if anything.
+    /// Plain writes, followed by this, if any.
     Then(fn(&File) -> rustix::io::Result<()>),
     Dsync,
     Ring(Sync),
@@ -55,7 +55,7 @@ const fn method(name: &'static str, flags: OFlags, make: Make) -> Method {
     Method { name, flags, is_durable: true, make }
 }
 
-/// How many turns there are.
+/// The number of turns.
 pub const TURNS: u64 = ROUNDS as u64 * 2 * METHODS.len() as u64;
 
 struct Contender {
@@ -65,7 +65,7 @@ struct Contender {
     unavailable: Option<String>,
 }
 
-/// Compares them all, on one file.
+/// Compares them all on one file.
 pub fn compare(place: &Place, progress: &Progress) -> Result<Vec<SyncMethod>> {
     let ground = place.prepare()?;
     ground.fill(FILE_BYTES)?;
@@ -106,11 +106,11 @@ impl Contender {
             Err(error) if is_unavailable(&error) => self.unavailable = Some(error.to_string()),
             outcome => self.ops_per_s.push(outcome?),
         }
-        // What the last one left is none of the next one's business.
+        // Dirty data must not disturb the next method.
         Ok(fdatasync(&file)?)
     }
 
-    /// How often in a second it is done.
+    /// Repetitions per second.
     fn timed(&self, mut act: impl FnMut() -> io::Result<()>) -> io::Result<f64> {
         let (begun, mut count) = (Instant::now(), 0u64);
         while count == 0 || begun.elapsed() < SLICE {
@@ -133,7 +133,7 @@ impl Contender {
     }
 }
 
-/// Not here, which is no failure.
+/// Unsupported here, not a failure.
 fn is_unavailable(error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     errno.is_some_and(|errno| {

@@ -1,4 +1,4 @@
-//! What was found, for people: tables, and sentences below.
+//! The results of a probe for people: tables, and sentences below.
 
 use super::document::{Concurrency, Cost, Document, Flush, SyncMethod, Target, Verdict};
 use super::facts::{Fact, Facts, Topic, Value};
@@ -28,7 +28,7 @@ pub fn print(document: &Document, out: &mut dyn Write) -> Result<()> {
         }
     }
     if !document.devices.is_empty() {
-        writeln!(out, "Devices, each before what it lies on\n{}", of_devices(&document.devices))?;
+        writeln!(out, "Device stack, top to bottom\n{}", of_devices(&document.devices))?;
         for line in descriptions(&document.devices) {
             writeln!(out, "{}", shown(&line))?;
         }
@@ -76,7 +76,7 @@ pub fn title(topic: Topic) -> &'static str {
     }
 }
 
-/// As people read it: sizes with their units.
+/// The value for people, sizes with units.
 pub fn value(fact: &Fact) -> String {
     match &fact.value {
         Ok(Value::YesNo(true)) => "yes".into(),
@@ -102,7 +102,7 @@ fn of_facts(facts: &Facts, topic: Topic) -> Grid {
     table(&[""; 3], facts.about(topic).map(row).collect(), |_| false)
 }
 
-/// What stands beside each attribute: how it is shown, and where it is from.
+/// An attribute's name, its display, and its source.
 type Attribute = (&'static str, fn(&Layer) -> Option<String>, &'static str);
 
 const ATTRIBUTES: [Attribute; 17] = [
@@ -153,7 +153,7 @@ pub fn of_devices(devices: &[Layer]) -> Grid {
     table(&header, ATTRIBUTES.iter().map(row).collect(), |_| false)
 }
 
-/// What they are, a line each.
+/// The descriptions, one line each.
 pub fn descriptions(devices: &[Layer]) -> Vec<String> {
     let line = |layer: &Layer| Some(format!("{}: {}", layer.name, layer.description.as_ref()?));
     devices.iter().filter_map(line).collect()
@@ -172,7 +172,7 @@ pub fn of_flush(flush: &Flush) -> Grid {
     table(&["", "p50", "p99", "samples"], rows, |column| column > 0)
 }
 
-/// What is done, in words.
+/// The operation, in words.
 pub fn target(target: Target) -> &'static str {
     match target {
         Target::Overwrite => "overwrite",

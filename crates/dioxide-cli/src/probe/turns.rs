@@ -1,13 +1,14 @@
-//! What is compared has its turns within the same rounds, so that what changes on the machine meanwhile changes all of it.
+//! Interleaves compared operations within the same rounds, so that changes of the machine affect
+//! all of them.
 
 use crate::bench::order::order;
 use crate::interrupt;
 use anyhow::Result;
 
-/// As many as let all of them agreeing mean something.
+/// Enough rounds to make agreement of all of them significant.
 pub const ROUNDS: u32 = 5;
 
-/// Gives each one a turn in every round, in an order that rotates.
+/// Gives each one a turn in every round, in a rotating order.
 pub fn in_turn<T>(all: &mut [T], rounds: u32, mut act: impl FnMut(&mut T) -> Result<()>) -> Result<()> {
     for round in 0..rounds as usize {
         for turn in order(round, all.len()) {

@@ -1,28 +1,30 @@
-//! Whether operations run side by side, from what was seen of eight threads. A rule only.
+//! Decides whether operations run in parallel, from an observation of eight threads. Pure.
 //!
-//! Where threads wait says it best, since that is a matter of proportions, which a busy machine does not change: if one
-//! at a time gets through, the others wait for a lock, and one at most for the device; if two are seen waiting for
-//! the device at a time, they run side by side. Rates mislead: a device that is done within the call keeps as many
-//! threads busy as there are processors, and then eight do no more than two. They decide only where threads wait for
-//! neither, or that cannot be seen.
+//! The best evidence is where threads wait, because proportions do not depend on the load of the
+//! machine. If one operation runs at a time, the other threads wait for a lock, and at most one
+//! waits for the device. If two wait for the device at a time, they run in parallel.
+//!
+//! Rates mislead. A fast device completes operations within the call and keeps one thread per
+//! processor busy; eight threads then do no more than two. Rates decide only if threads wait for
+//! neither, or waits are not visible.
 
 use super::document::Verdict;
 use super::waits::Waiters;
 
-/// Of eight threads that run one at a time, seven wait for it. Some run, or could, when a processor is short.
+/// Of eight threads that run one at a time, seven wait. Some are runnable if processors are scarce.
 const LOCK_WAITERS_MIN: f64 = 3.0;
-/// Threads that run side by side meet now and then.
+/// Parallel threads still meet now and then.
 const LOCK_WAITERS_RARE_MAX: f64 = 1.0;
 const LOCK_WAITERS_NONE_MAX: f64 = 0.2;
-/// One at a time is at most one.
+/// Without parallelism at most one thread waits for the device.
 const DEVICE_WAITERS_ALONE_MAX: f64 = 1.25;
-/// Threads are not looked at all at once, so one may be seen to begin while the one before has just ended.
+/// Threads are sampled one after the other: one may begin just after the previous one has ended.
 const OVERLAP_MIN: f64 = 0.1;
-/// What eight threads do, to one.
+/// The minimum ratio of eight threads to one.
 const GAIN_MIN: f64 = 1.5;
 const NO_GAIN_MAX: f64 = 1.2;
 
-/// The rates of eight threads to those of one, round by round, and where the eight waited, if that could be seen.
+/// From the ratios of eight threads to one, round by round, and the waits of the eight, if visible.
 pub fn verdict(ratios: &[f64], waiters: Option<Waiters>) -> Verdict {
     let gains = most(ratios, |ratio| ratio >= GAIN_MIN);
     let Some(Waiters { lock, device, overlap }) = waiters else {

@@ -1,5 +1,5 @@
-//! Where threads of this process were seen waiting. Closer than `dioxide_diagnose::watch` looks, and at nothing else: the
-//! slices of time here are short.
+//! Samples where threads of this process wait. More often than `dioxide_diagnose::watch`, and
+//! nothing else, because the slices of time are short.
 
 use dioxide_diagnose::channels::{self, Kind, Surroundings};
 use rustix::thread::Pid;
@@ -7,42 +7,42 @@ use std::collections::HashMap;
 use std::fs;
 
 const LOCK: [Kind; 2] = [Kind::InodeLock, Kind::FileSystemLock];
-/// Nobody flushes meanwhile, but reads of a device wait in the same function as flushes do.
+/// No thread flushes meanwhile, but reads of a device wait in the same function as flushes do.
 const DEVICE: [Kind; 2] = [Kind::Device, Kind::Flush];
 
-/// All looks so far.
+/// All samples so far.
 #[derive(Default)]
 pub struct Looks {
-    /// At all threads together.
+    /// Over all threads together.
     count: u64,
-    /// Of these, with two threads or more that waited for the device.
+    /// The samples with two or more threads that waited for the device.
     overlaps: u64,
-    /// How often one thread was seen, by the kernel function that a thread waited in; `0` where it ran.
+    /// Samples of single threads by kernel function; `0` for a running thread.
     channels: HashMap<String, u64>,
 }
 
-/// How many threads waited at a time.
+/// The number of waiting threads at a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Waiters {
     /// For a lock of the file or file system: the mean.
     pub lock: f64,
     /// For the device: the mean.
     pub device: f64,
-    /// The share of looks at which two or more waited for the device, from 0 to 1.
+    /// The share of samples in which two or more waited for the device, from 0 to 1.
     pub overlap: f64,
 }
 
 impl Looks {
-    /// Looks at each of the threads once.
+    /// Samples each of the threads once.
     pub fn look(&mut self, threads: &[Pid]) {
         let channel = |thread: &Pid| {
-            // The thread may be gone, and a kernel may be built without it.
+            // The thread may have ended, or the kernel lacks wchan.
             fs::read_to_string(format!("/proc/self/task/{}/wchan", thread.as_raw_nonzero())).ok()
         };
         self.note(threads.iter().filter_map(channel).collect());
     }
 
-    /// Where the threads were at one look.
+    /// Adds one sample of all threads.
     fn note(&mut self, channels: Vec<String>) {
         self.count += 1;
         let in_device = channels.iter().filter(|channel| DEVICE.contains(&kind(channel))).count();
@@ -50,7 +50,7 @@ impl Looks {
         channels.into_iter().for_each(|channel| *self.channels.entry(channel).or_default() += 1);
     }
 
-    /// None where it could not be seen.
+    /// None if not visible.
     pub fn waiters(&self) -> Option<Waiters> {
         let mean = |kinds: &[Kind]| {
             let of_kinds = self.channels.iter().filter(|(channel, _)| kinds.contains(&kind(channel)));
@@ -64,7 +64,7 @@ impl Looks {
         })
     }
 
-    /// The function that threads waited in most often. None if they did not wait.
+    /// The most frequent function of waits. None if the threads did not wait.
     pub fn most_frequent(&self) -> Option<String> {
         let waits = self.channels.iter().filter(|(channel, _)| *channel != "0");
         waits.max_by_key(|(channel, count)| (**count, (*channel).clone())).map(|(channel, _)| channel.clone())

@@ -1,6 +1,6 @@
-//! The results as fio writes its own (`--output-format=json+`), for the tools that read those. A row is a job, as with
-//! fio's `group_reporting`: all threads and rounds together, with the rounds as samples. What fio counts and a bench does not
-//! (context switches, faults, merges) is left out.
+//! The results in fio's format (`--output-format=json+`), for tools that read it. A row is a job,
+//! as with fio's `group_reporting`: all threads and rounds together, with the rounds as samples.
+//! Figures that a bench does not count (context switches, faults, merges) are left out.
 
 use super::percentiles::PERCENTILES;
 use super::{Report, matrix};
@@ -28,7 +28,7 @@ pub struct Document {
     disk_util: [(); 0],
 }
 
-/// In their order.
+/// In insertion order.
 #[derive(Clone)]
 struct Pairs<T>(Vec<(String, T)>);
 
@@ -45,7 +45,7 @@ struct Job {
     groupid: usize,
     error: u32,
     eta: u32,
-    /// Seconds.
+    /// In seconds.
     elapsed: u64,
     #[serde(rename = "job options")]
     options: Pairs<String>,
@@ -53,7 +53,7 @@ struct Job {
     write: Direction,
     trim: Direction,
     sync: Syncs,
-    /// Milliseconds of all threads together.
+    /// In milliseconds, all threads together.
     job_runtime: u64,
     /// Percent of `job_runtime`.
     usr_cpu: f64,
@@ -69,7 +69,8 @@ struct Job {
     latency_window: u32,
 }
 
-/// Reads, writes or trims. Rates are of all rounds together; bandwidth is in KiB a second where its name does not say bytes.
+/// Reads, writes or trims. Rates are of all rounds together; bandwidth is in KiB per second unless
+/// its name says bytes.
 #[derive(Default, Serialize)]
 struct Direction {
     io_bytes: u64,
@@ -77,7 +78,7 @@ struct Direction {
     bw_bytes: u64,
     bw: u64,
     iops: f64,
-    /// Milliseconds.
+    /// In milliseconds.
     runtime: u64,
     total_ios: u64,
     short_ios: u64,
@@ -87,7 +88,7 @@ struct Direction {
     lat_ns: Latency,
     bw_min: u64,
     bw_max: u64,
-    /// Percent of the bandwidth of the group, which is this job alone.
+    /// Percent of the group's bandwidth; the group is this job alone.
     bw_agg: f64,
     bw_mean: f64,
     bw_dev: f64,
@@ -109,19 +110,19 @@ struct Latency {
     count: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     percentile: Option<Pairs<u64>>,
-    /// Operations by their latency. Left out where there are none.
+    /// Operations by latency. Left out if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     bins: Option<Pairs<u64>>,
 }
 
-/// Flushes, which a bench does not time by themselves.
+/// Flushes, which a bench does not time separately.
 #[derive(Default, Serialize)]
 struct Syncs {
     total_ios: u64,
     lat_ns: Latency,
 }
 
-/// The report as fio would have written it.
+/// The report in fio's format.
 pub fn document(report: &Report) -> Document {
     let began = humantime::parse_rfc3339(&report.machine.date).ok();
     let since = began.and_then(|began| began.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
@@ -174,20 +175,20 @@ fn job(nth: usize, row: &Row) -> Job {
     }
 }
 
-/// `append-dioxide-4k-64`; what else two rows may differ in is in the options.
+/// `append-dioxide-4k-64`; other differences between rows are in the options.
 fn name(row: &Row) -> String {
     let (scenario, path) = (row.point.scenario.name(), matrix::path_of(row).replace(' ', "-"));
     format!("{scenario}-{path}-{}-{}", bs(row), row.point.numjobs)
 }
 
-/// As fio takes it.
+/// In fio's syntax.
 fn bs(row: &Row) -> String {
     let sizes = row.point.sizes;
     let min = units::bytes(sizes.min_bytes);
     if sizes.fixed().is_some() { min } else { format!("{min}-{}", units::bytes(sizes.max_bytes)) }
 }
 
-/// What fio would be asked for to do the like, as far as it can.
+/// The closest options of fio.
 fn options(row: &Row) -> Pairs<String> {
     let point = row.point;
     let rw = if point.scenario == Scenario::Mixed { "randrw" } else { "write" };
@@ -211,7 +212,7 @@ fn options(row: &Row) -> Pairs<String> {
     options
 }
 
-/// Those of `row` that go one way, over the time of all rounds.
+/// The operations of `row` in one direction, over the time of all rounds.
 fn direction(row: &Row, timings: &Timings, iops: fn(&Figures) -> f64, time: Duration) -> Direction {
     let (count, seconds) = (timings.clat.len(), time.as_secs_f64());
     if count == 0 {
@@ -256,7 +257,7 @@ fn direction(row: &Row, timings: &Timings, iops: fn(&Figures) -> f64, time: Dura
     }
 }
 
-/// What the rounds have in common.
+/// Statistics over the rounds.
 struct Samples {
     min: f64,
     max: f64,
@@ -266,12 +267,12 @@ struct Samples {
 }
 
 impl Samples {
-    /// Of one round at least.
+    /// Of at least one round.
     fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
         let count = values.clone().count();
         let mean = values.clone().sum::<f64>() / count as f64;
         let squares: f64 = values.clone().map(|value| (value - mean).powi(2)).sum();
-        // As fio has it: of a sample, and 0 for a single one.
+        // As in fio: of a sample, and 0 for a single one.
         let stddev = (squares / count.saturating_sub(1).max(1) as f64).sqrt();
         let (min, max) = (values.clone().fold(f64::INFINITY, f64::min), values.fold(0.0, f64::max));
         Self { min, max, mean, stddev, count }
@@ -287,9 +288,9 @@ fn percentiles(all: &Latencies) -> Pairs<u64> {
     Pairs(PERCENTILES.map(|at| (format!("{at:.6}"), all.value_at_percentile(at))).into())
 }
 
-/// Of each power of two, fio has so many bins.
+/// fio has 2^6 bins for each power of two.
 const BIN_BITS: u32 = 6;
-/// The last of fio's bins, which has all that took longer too: 17 s.
+/// fio's last bin, for this latency and all higher ones: 17 s.
 const BIN_LAST_NS: u64 = 17_112_760_320;
 
 fn bins(all: &Latencies) -> Pairs<u64> {
@@ -300,7 +301,7 @@ fn bins(all: &Latencies) -> Pairs<u64> {
     Pairs(bins.into_iter().map(|(ns, count)| (ns.to_string(), count)).collect())
 }
 
-/// The bin that a latency is in, by its middle.
+/// The middle of the bin of a latency.
 fn bin_ns(ns: u64) -> u64 {
     let error_bits = (ns.max(1).ilog2()).saturating_sub(BIN_BITS);
     let low = ns >> error_bits << error_bits;
@@ -310,8 +311,8 @@ fn bin_ns(ns: u64) -> u64 {
 /// fio's bounds of latencies, in each unit.
 const BELOW: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
 
-/// Percent of the operations that took less than each bound, and no less than the one before. What belongs to a smaller unit is
-/// there; the last bound of all is none.
+/// Percent of the operations below each bound, and not below the previous one. Lower latencies
+/// belong to the smaller unit. The last of all bounds has no limit.
 fn shares(all: &Latencies, unit_ns: u64, bounds: &[u64]) -> Pairs<f64> {
     // The bound of the smaller unit.
     let mut low = if unit_ns == 1 { 0 } else { unit_ns };
@@ -326,7 +327,8 @@ fn shares(all: &Latencies, unit_ns: u64, bounds: &[u64]) -> Pairs<f64> {
     Pairs(bounds.iter().map(share).collect())
 }
 
-/// How many were outstanding when an operation was begun: as many as may be, since each that ends makes room for another.
+/// Outstanding operations at the begin of an operation: always the maximum, because each completion
+/// makes room for one.
 fn iodepth_level(iodepth: usize) -> Pairs<f64> {
     let levels = [1, 2, 4, 8, 16, 32, 64];
     let own = levels.into_iter().rfind(|level| *level <= iodepth);
@@ -411,7 +413,7 @@ mod tests {
             .map(|share| share.as_f64().unwrap())
             .sum();
         assert!((shares - 100.0).abs() < 1e-6, "{shares}");
-        // 1 us to 1 ms, evenly.
+        // 1 us to 1 ms, evenly distributed.
         let half = job["latency_us"]["500"].as_f64().unwrap();
         assert!((24.5..25.5).contains(&half), "{half}");
     }

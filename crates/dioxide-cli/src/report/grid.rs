@@ -1,26 +1,27 @@
-//! A table before it is drawn: on a terminal here, on a page elsewhere.
+//! A table before rendering, for the terminal and for HTML pages.
 
 use comfy_table::{CellAlignment, Table, presets};
 use dioxide::text::shown;
 use std::fmt;
 
-/// Rows of texts, each as long as the header.
+/// Rows of texts, each with the length of the header.
 pub struct Grid {
     pub header: Vec<String>,
     pub rows: Vec<Vec<String>>,
-    /// Of each column, whether it holds numbers. The others hold words; the first of those says what a row is.
+    /// For each column, whether it has numbers. Others have words; the first of them identifies the
+    /// row.
     pub numbers: Vec<bool>,
 }
 
 impl Grid {
-    /// `is_number` is asked with the index of each column.
+    /// `is_number` gets the index of each column.
     pub fn new(header: Vec<String>, rows: Vec<Vec<String>>, is_number: impl Fn(usize) -> bool) -> Self {
         let numbers = (0..header.len()).map(is_number).collect();
         Self { header, rows, numbers }
     }
 }
 
-/// Words to the left, numbers to the right. No name in it breaks a line.
+/// Words to the left, numbers to the right. Names cannot break a line.
 impl fmt::Display for Grid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = Table::new();

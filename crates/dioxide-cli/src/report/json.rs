@@ -1,6 +1,6 @@
-//! The results as JSON. Keys are those of fio where fio has them; figures are medians over the rounds,
-//! latencies are of all rounds together, ratios are taken round by round. Keys that begin with `rounds_` have a
-//! figure for each round, in their order.
+//! The results as JSON. Keys are those of fio if it has them. Figures are medians over the rounds,
+//! latencies are of all rounds together, ratios are taken round by round. Keys that begin with
+//! `rounds_` have one value per round, in order.
 
 use super::percentiles::PERCENTILES;
 use super::{Report, beside, rival};
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 /// The whole document.
 #[derive(Serialize, JsonSchema)]
 pub struct Document<'a> {
-    /// Of the layout of this document.
+    /// The version of this format.
     schema_version: u32,
     /// `bench`.
     kind: &'static str,
@@ -30,7 +30,7 @@ pub struct Document<'a> {
 const SCHEMA_VERSION: u32 = 1;
 const KIND: &str = "bench";
 
-/// One row. What does not apply, or could not be counted, is null.
+/// One row. Values that do not apply, or are unknown, are null.
 #[derive(Serialize, JsonSchema)]
 struct Outcome<'a> {
     scenario: &'static str,
@@ -47,26 +47,27 @@ struct Outcome<'a> {
     iodepth: usize,
     /// The offered load of all threads together.
     rate_iops: Option<u64>,
-    /// Percent of the operations that are reads. Only where there are any, as `read` and `write`.
+    /// Percent of the operations that are reads. Only for scenarios with reads, as `read` and
+    /// `write`.
     rwmixread: Option<u32>,
     durability: &'static str,
     growth: Option<&'static str>,
-    /// How dioxide packs records that are no whole blocks. Only where there are any.
+    /// How dioxide packs partial blocks. Only if there are any.
     tail: Option<&'static str>,
     asked: Asked,
     rounds: usize,
     rounds_iops: Vec<f64>,
-    /// Of `lat_ns` where the load is given, of `clat_ns` elsewhere.
+    /// Of `lat_ns` with an offered load, of `clat_ns` otherwise.
     rounds_p99_ns: Vec<u64>,
     rounds_cpu_us_per_op: Vec<f64>,
-    /// How many times as fast as the kernel path in the same round.
+    /// The ratio to the kernel path in the same round.
     rounds_ratio_to_kernel: Option<Vec<f64>>,
-    /// Less than asked for where the file was full before.
+    /// Less than requested if the file was full before.
     runtime_ms: u64,
     iops: f64,
     bw_bytes: f64,
     clat_ns: Latency,
-    /// From the time when each operation was due. Only where the load is given.
+    /// From the time when each operation was due. Only with an offered load.
     lat_ns: Option<Latency>,
     read: Option<OneWay>,
     write: Option<OneWay>,
@@ -75,31 +76,31 @@ struct Outcome<'a> {
     growing_clat_max_ns: Option<u64>,
     cpu_us_per_op: f64,
     cpu_us_per_mib: f64,
-    /// Of the whole machine, whoever spent it.
+    /// CPU time of the whole machine per MiB, all processes, in microseconds.
     machine_cpu_us_per_mib: Option<f64>,
     /// Percent of one CPU, all threads together.
     usr_cpu: f64,
     sys_cpu: f64,
-    /// Writes completed by the device below during a run, whoever caused them; a call for a flush is one. Of an indirect-mapped
-    /// file, writes to its volume.
+    /// Writes that the device completed during a run, by all processes, including calls for a
+    /// flush. For an indirect-mapped file, writes to its volume.
     requests: Option<u64>,
     flushes: Option<u64>,
     extents: Option<u64>,
-    /// As the library counts them (`Stats`).
+    /// From the library's counters (`Stats`).
     refused_gap: Option<u64>,
     refused_bytes: Option<u64>,
     refused_segments: Option<u64>,
     refused_member: Option<u64>,
     refused_order: Option<u64>,
-    /// The mean number of requests that the device had.
+    /// The mean number of requests in flight on the device.
     inflight: Option<f64>,
     /// The mean number of tasks of the whole machine that waited for I/O.
     blocked: Option<f64>,
     /// Percent of all CPUs of the machine.
     machine_cpu: Option<Shares>,
-    /// Percent of the machine's memory that was in use.
+    /// Percent of the machine's memory in use.
     machine_memory: Option<f64>,
-    /// The most of this process that was in memory.
+    /// Peak resident memory of this process.
     rss_bytes: Option<u64>,
     ratio_to_kernel: Option<Ratio>,
     ratio_to_preallocated: Option<Ratio>,
@@ -122,16 +123,16 @@ struct Latency {
     max: u64,
     mean: f64,
     stddev: f64,
-    /// How many operations.
+    /// Number of operations.
     #[serde(rename = "N")]
     count: u64,
-    /// Nanoseconds, by percentiles as fio writes them: `99.000000`.
+    /// In nanoseconds, by percentile in fio's format: `99.000000`.
     #[serde(serialize_with = "as_map")]
     #[schemars(with = "BTreeMap<String, u64>")]
     percentile: Vec<(String, u64)>,
 }
 
-/// The report as it is to be written.
+/// The report in JSON.
 pub fn document(report: &Report) -> Document<'_> {
     let results = report.rows.iter().map(|row| outcome(report, row)).collect();
     Document { schema_version: SCHEMA_VERSION, kind: KIND, machine: &report.machine, results }
@@ -224,7 +225,7 @@ fn latency(all: &Latencies) -> Latency {
     }
 }
 
-/// As an object whose keys stay in order.
+/// As an object with ordered keys.
 fn as_map<S: Serializer>(pairs: &[(String, u64)], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(pairs.iter().map(|(key, value)| (key, value)))
 }
@@ -300,7 +301,7 @@ mod tests {
         assert!((499_000..=501_000).contains(&median), "{median}");
         assert!(clat["percentile"]["99.000000"].as_u64().unwrap() > median);
         assert!(clat["max"].as_u64().unwrap() >= 1_000_000);
-        // 1 us to 1 ms in each of two rounds, evenly.
+        // 1 us to 1 ms in each of two rounds, evenly distributed.
         assert!((999..=1001).contains(&clat["min"].as_u64().unwrap()), "{clat}");
         assert!((499e3..502e3).contains(&clat["mean"].as_f64().unwrap()), "{clat}");
         assert!((288e3..290e3).contains(&clat["stddev"].as_f64().unwrap()), "{clat}");

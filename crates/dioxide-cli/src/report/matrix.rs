@@ -1,4 +1,5 @@
-//! The results as matrices, block size by threads: the rate of each path, and the ratios of dioxide to its rivals.
+//! The results as matrices, block size by threads: the rate of each path, and the ratios of dioxide
+//! to its rivals.
 
 use super::grid::Grid;
 use super::sentence::times;
@@ -9,7 +10,8 @@ use crate::bench::work::{Route, Scenario};
 use crate::sizes::Sizes;
 use std::collections::BTreeSet;
 
-/// All matrices of these rows, of one scenario and durability, and where a path gets slower with more threads.
+/// All matrices of these rows, of one scenario and durability, and where a path gets slower with
+/// more threads.
 pub fn of(report: &Report, rows: &[Row]) -> String {
     let mut text = format!("{}\n", title(report, rows));
     for matrix in matrices(rows) {
@@ -18,12 +20,12 @@ pub fn of(report: &Report, rows: &[Row]) -> String {
     text + &descents(rows).join("\n") + "\n"
 }
 
-/// What stands above the matrices of these rows.
+/// The title of the matrices of these rows.
 pub fn title(report: &Report, rows: &[Row]) -> String {
     format!("{}: {}", table::scenario(rows[0].point.scenario), table::conditions(report, rows))
 }
 
-/// The rate of each path, and its ratios to its rivals. What a matrix shows stands in its first field.
+/// The rate of each path, and its ratios to its rivals. The first field of a matrix is its title.
 pub fn matrices(rows: &[Row]) -> Vec<Grid> {
     let paths = paths(rows);
     let rates = paths.iter().map(|path| {
@@ -47,7 +49,7 @@ pub fn descents(rows: &[Row]) -> Vec<String> {
     paths(rows).iter().map(|path| descent(rows, path)).collect()
 }
 
-/// What has matrices of its own: queues of several depths have, where they stand beside the same threads.
+/// The name of a matrix. Queues of several depths have one each, compared with the same threads.
 pub fn path_of(row: &Row) -> String {
     match (row.route, row.point.scenario) {
         (Route::Queue { iodepth }, Scenario::Mixed) => format!("{} iodepth={iodepth}", row.route.name()),
@@ -55,7 +57,7 @@ pub fn path_of(row: &Row) -> String {
     }
 }
 
-/// In the order in which they were measured.
+/// In the order of measurement.
 pub fn paths(rows: &[Row]) -> Vec<String> {
     let mut paths = Vec::new();
     for path in rows.iter().map(path_of) {
@@ -75,7 +77,7 @@ fn is_compared(rows: &[Row], path: &str) -> bool {
     })
 }
 
-/// Block sizes downwards, largest first; threads to the right. `cell` shows the row that it belongs to.
+/// Block sizes downwards, largest first; threads to the right. `cell` renders a row.
 fn matrix(rows: &[Row], title: &str, cell: impl Fn(&Row) -> Option<String>) -> Grid {
     let numjobs: BTreeSet<usize> = rows.iter().map(|row| row.point.numjobs).collect();
     let all: BTreeSet<Sizes> = rows.iter().map(|row| row.point.sizes).collect();
@@ -91,18 +93,18 @@ fn matrix(rows: &[Row], title: &str, cell: impl Fn(&Row) -> Option<String>) -> G
     Grid::new(header, all.iter().rev().map(|sizes| line(*sizes)).collect(), |column| column > 0)
 }
 
-/// A point where more threads get less done.
+/// A point where more threads are slower.
 struct Fall<'a> {
     row: &'a Row,
-    /// Fewer threads, that get most more done.
+    /// The fastest smaller number of threads.
     fewer: &'a Row,
     ratio: Ratio,
 }
 
-/// Slower by less than this is none: rates differ by as much for no reason at all.
+/// A smaller loss is noise.
 const FALL_MAX: f64 = 0.95;
 
-/// Whether more threads ever made a path slower, beyond what the rounds disagree about.
+/// Whether more threads ever made a path slower, in every round.
 fn descent(rows: &[Row], path: &str) -> String {
     let rows: Vec<&Row> = rows.iter().filter(|row| path_of(row) == path).collect();
     let falls: Vec<Fall<'_>> =
@@ -129,7 +131,8 @@ fn descent(rows: &[Row], path: &str) -> String {
     )
 }
 
-/// Where a path, at one block size, was slower in every round than with some smaller number of threads.
+/// The points of a path, at one block size, that were slower in every round than a smaller number
+/// of threads.
 fn falls<'a>(path: &[&'a Row]) -> Vec<Fall<'a>> {
     let mut falls = Vec::new();
     for &row in path {
@@ -209,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_fall_from_any_number_of_threads_counts() {
-        // The best in the median has a bad round; another one is beaten by no round.
+        // The best in the median has a bad round; another one is best in every round.
         let rows = vec![
             row(point(4096, 1), Route::Kernel, &[100; 5]),
             row(point(4096, 4), Route::Kernel, &[50, 120, 120, 120, 120]),

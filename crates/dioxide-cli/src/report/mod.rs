@@ -1,4 +1,5 @@
-//! Results for people (tables and sentences on stdout), as pages for browsers, and for programs (JSON). Nothing is measured here.
+//! Results for people (tables and sentences on stdout), as HTML pages, and for programs (JSON).
+//! Measures nothing.
 
 mod fio;
 pub mod grid;
@@ -20,17 +21,17 @@ use crate::output::{self, Text};
 use anyhow::Result;
 use std::io::Write;
 
-/// Everything that a bench found out.
+/// The results of a bench.
 pub struct Report {
     pub machine: Machine,
     /// None on a device.
     pub fs: Option<FileSystem>,
-    /// By point, then by route.
+    /// Ordered by point, then by route.
     pub rows: Vec<Row>,
 }
 
 impl Report {
-    /// The rows of one scenario and durability, which stand side by side in `rows`.
+    /// The rows of each scenario and durability, which are adjacent in `rows`.
     fn groups(&self) -> impl Iterator<Item = &[Row]> {
         self.rows.chunk_by(|one, next| {
             let (one, next) = (one.point, next.point);
@@ -39,12 +40,12 @@ impl Report {
     }
 }
 
-/// The rows of one block size, out of those of one scenario and durability.
+/// The rows of each block size, from those of one scenario and durability.
 fn by_block_size(rows: &[Row]) -> impl Iterator<Item = &[Row]> {
     rows.chunk_by(|one, next| one.point.sizes == next.point.sizes)
 }
 
-/// Whom dioxide is compared with, of those that are there.
+/// The available rivals of dioxide.
 fn rivals(rows: &[Row]) -> Vec<Route> {
     let point = rows[0].point;
     let rivals: &[Route] = match (point.backend, point.scenario) {
@@ -56,7 +57,7 @@ fn rivals(rows: &[Row]) -> Vec<Route> {
     rivals.iter().copied().filter(is_there).collect()
 }
 
-/// How `row` compares with another route at the same point.
+/// The ratio of `row` to another route at the same point.
 fn rival(rows: &[Row], row: &Row, route: Route) -> Option<Ratio> {
     row.ratio_to(beside(rows, row, route)?)
 }
@@ -67,7 +68,7 @@ fn beside<'a>(rows: &'a [Row], row: &Row, route: Route) -> Option<&'a Row> {
     rows.iter().find(is_beside)
 }
 
-/// Writes what was asked for, and prints the report.
+/// Writes the requested outputs, and prints the report.
 pub fn print(report: &Report, outputs: &Outputs) -> Result<()> {
     let mut texts = output::texts(&outputs.common, &json::document(report), || html::bench::page(report))?;
     if let Some(wanted) = outputs.wanted_fio() {
@@ -76,7 +77,7 @@ pub fn print(report: &Report, outputs: &Outputs) -> Result<()> {
     output::deliver(&texts, |out| print_for_people(report, outputs.verbose, out))
 }
 
-/// Several block sizes make matrices, and then their tables only if `verbose`.
+/// Several block sizes have matrices, and their tables only if `verbose`.
 fn print_for_people(report: &Report, verbose: bool, out: &mut dyn Write) -> Result<()> {
     let (matrices, singles): (Vec<_>, Vec<_>) =
         report.groups().partition(|rows| by_block_size(rows).nth(1).is_some());

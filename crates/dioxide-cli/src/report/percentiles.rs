@@ -1,14 +1,14 @@
-//! Latencies as percentiles, laid out as fio does, for eyes and scripts that know its output.
+//! Latencies as percentiles, in fio's layout, for people and scripts that know it.
 
 use crate::bench::figures::Row;
 use crate::bench::latency::Latencies;
 
-/// Those that fio reports.
+/// The percentiles of fio.
 pub const PERCENTILES: [f64; 17] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
-/// Digits that there is room for at least.
+/// The minimum width in digits.
 const WIDTH_MIN: usize = 5;
-/// Of a line, in letters, and what a percentile takes of it besides its digits.
+/// The width of a line, and of a percentile without its digits.
 const LINE: usize = 70;
 const FRAME: usize = 11;
 
@@ -18,7 +18,7 @@ pub fn of(rows: &[Row]) -> String {
 }
 
 fn of_row(row: &Row) -> String {
-    // From when each was due, if it was.
+    // From the due time with an offered load.
     let kind = if row.timings.lat.is_some() { "lat" } else { "clat" };
     let (numjobs, path, iodepth) = (row.point.threads(row.route), row.route.name(), row.route.iodepth());
     let block = block(row.timings.seen());
@@ -35,7 +35,7 @@ fn block(latencies: &Latencies) -> String {
     format!("({unit}):\n     |{}", lines.join(",\n     |"))
 }
 
-/// The unit in which fio would show values of this range, and its nanoseconds.
+/// fio's unit for values of this range, and its nanoseconds.
 fn unit(min_ns: u64, max_ns: u64) -> (&'static str, u64) {
     match (min_ns, max_ns) {
         (2_000_001.., 100_000_000..) => ("msec", 1_000_000),
@@ -54,7 +54,7 @@ mod tests {
     fn laid_out_as_in_fio() {
         let mut row = row(mixed_point(2), Route::Kernel, &[100]);
         row.timings.clat.clear();
-        // 2.2 us to 220 us, evenly.
+        // 2.2 us to 220 us, evenly distributed.
         (1..=1000).for_each(|nth| row.timings.clat.saturating_record(2_000 + nth * 220));
         assert_eq!(
             of(&[row]),

@@ -1,10 +1,10 @@
-//! Below a table: how often an operation of dioxide's did not share a request, and why.
+//! The lines below a table: how often an operation of dioxide did not share a request, and why.
 
 use super::sentence::crew;
 use crate::bench::figures::Row;
 use dioxide::Stats;
 
-/// A reason, and how often it was one.
+/// A reason with its count.
 type Reason = (&'static str, fn(&Stats) -> u64);
 
 const REASONS: [Reason; 5] = [
@@ -15,7 +15,7 @@ const REASONS: [Reason; 5] = [
     ("order", |stats| stats.refused_order),
 ];
 
-/// A line for each row for which there is anything to say.
+/// A line for each row with such operations.
 pub fn of(rows: &[Row]) -> String {
     rows.iter().filter_map(line).collect()
 }

@@ -1,4 +1,4 @@
-//! The closing sentence of a wall: what the table says, in words, for better or worse.
+//! The closing sentence of a scenario: the result of its table in words.
 
 use super::{rival, rivals};
 use crate::bench::figures::Row;
@@ -7,7 +7,7 @@ use crate::bench::work::{Backend, Point, Route, Scenario};
 use dioxide::Durability;
 use dioxide_diagnose::words::nanoseconds;
 
-/// What these rows, all of one scenario, block size and durability, amount to.
+/// The result of these rows, all of one scenario, block size and durability.
 pub fn of(rows: &[Row]) -> String {
     let point = rows[0].point;
     match (point.rate_iops, point.backend, point.scenario) {
@@ -19,7 +19,7 @@ pub fn of(rows: &[Row]) -> String {
     }
 }
 
-/// With a given load it is latencies that differ, unless a path does not keep up.
+/// With an offered load latencies differ, unless a path does not keep up.
 fn given_load(rows: &[Row], rate_iops: u64) -> String {
     let subject = subject(rows[0].point);
     let most = rows.iter().map(|row| row.point.numjobs).max().unwrap_or_default();
@@ -52,7 +52,7 @@ fn subject(point: Point) -> String {
     }
 }
 
-/// What many threads get done, and what few.
+/// The rates of many threads and of few.
 fn by_threads(rows: &[Row]) -> String {
     let mut text = format!("{}:", subject(rows[0].point));
     let dioxide: Vec<&Row> = rows.iter().filter(|row| row.route == Route::Dioxide).collect();
@@ -75,10 +75,10 @@ fn by_threads(rows: &[Row]) -> String {
     text + &growth_stall(rows, most)
 }
 
-/// How long growth held up an append, against what is slow without any growth.
+/// How long growth delayed an append, compared with the slowest append without growth.
 fn growth_stall(rows: &[Row], dioxide: &Row) -> String {
     let preallocated = rows.iter().find(|row| row.route == Route::Preallocated && row.point == dioxide.point);
-    // Packing by hand is slow without any growth.
+    // Packing without dioxide is slow even without growth.
     let preallocated = preallocated.filter(|row| row.point.tail.is_none());
     let Some((stall_ns, other)) = dioxide.growing_clat_max_ns().zip(preallocated) else {
         return String::new();
@@ -88,7 +88,7 @@ fn growth_stall(rows: &[Row], dioxide: &Row) -> String {
     format!(" The longest append during growth took {stall}, {times:.1}x the p99.9 of a preallocated file.")
 }
 
-/// How far threads get the kernel, and dioxide.
+/// How the kernel and dioxide scale with threads.
 fn scaling(rows: &[Row], fewest: &Row, most: &Row) -> String {
     let kernel =
         |row: &Row| rows.iter().find(|other| other.route == Route::Kernel && other.point == row.point);
@@ -118,7 +118,7 @@ pub fn crew(row: &Row) -> String {
     threads(count) + &outstanding
 }
 
-/// What is left where everything below takes no time.
+/// The cost of dioxide itself, on storage that takes no time.
 fn own_cost(rows: &[Row]) -> String {
     let cost = |row: &Row| {
         let ns = row.median(|run| run.cpu_us_per_op) * 1e3;
@@ -169,7 +169,7 @@ fn rate_of_sync_writers(row: &Row) -> String {
     format!("{name} {:.0} MB/s", row.bw_bytes() / 1e6)
 }
 
-/// What each path needs for a write, and what dioxide saves.
+/// The cost of a write on each path, and the savings of dioxide.
 fn indirect(rows: &[Row]) -> String {
     let needs = rows.iter().map(|row| {
         let requests = row.median_per_op(|run| run.requests).unwrap_or_default();
@@ -191,12 +191,13 @@ fn indirect(rows: &[Row]) -> String {
     text
 }
 
-/// A path that reaches this part of the offered load keeps up: the clock also counts the flush or close at its end.
+/// A path that reaches this part of the offered load keeps up: the clock includes the final flush
+/// or close.
 const KEPT_UP: f64 = 0.95;
-/// Rates closer together than this count as level, unless every round says otherwise.
+/// Closer rates count as equal, unless every round agrees.
 const LEVEL: std::ops::RangeInclusive<f64> = 0.9..=1.1;
 
-/// `22x (20..24) as fast as the kernel`; honest where it is not faster, or not certain.
+/// `22x (20..24) as fast as the kernel`; states losses and uncertainty as such.
 fn verdict(ratio: Ratio, rival: &str) -> String {
     let times = times(ratio);
     if !is_certain(ratio.rounds) {
@@ -213,8 +214,8 @@ fn verdict(ratio: Ratio, rival: &str) -> String {
     }
 }
 
-/// `1.70x (1.52..1.81)`, or `22x (20..24)` where digits behind the point mean nothing; `about 1.70x (3 rounds)` where
-/// there were too few to tell how far they scatter.
+/// `1.70x (1.52..1.81)`, or `22x (20..24)` where further digits are meaningless;
+/// `about 1.70x (3 rounds)` with too few rounds for a range.
 pub fn times(ratio: Ratio) -> String {
     let Ratio { min, median, max, rounds } = ratio;
     let digits = if min < 10.0 { 2 } else { 0 };
@@ -239,7 +240,8 @@ mod tests {
     use crate::bench::growing::Growing;
     use std::time::Duration;
 
-    /// Five rounds; `slowest` and `fastest` are dioxide's with 64 threads, and the others lie between them.
+    /// Five rounds. `slowest` and `fastest` are dioxide's with 64 threads; the others are between
+    /// them.
     fn appends_with(slowest: u64, fastest: u64) -> Vec<Row> {
         let middle = (slowest + fastest) / 2;
         vec![

@@ -8,10 +8,10 @@ use crate::bench::work::{Backend, Point, Scenario, durability_name, growth_name,
 use crate::meter::vmstat::Shares;
 use dioxide_diagnose::words::nanoseconds;
 
-/// A step of growth may fall on any part of a run: with fewer than this, chance decides how many it has.
+/// Growth may occur anywhere in a run: with fewer growths, their number is chance.
 const GROWTHS_MIN: u64 = 10;
 
-/// What stands above the table of these rows.
+/// The title of the table of these rows.
 pub fn title(report: &Report, rows: &[Row]) -> String {
     let point = rows[0].point;
     let (scenario, bs) = (scenario(point.scenario), point.sizes);
@@ -27,7 +27,7 @@ pub fn scenario(scenario: Scenario) -> &'static str {
     }
 }
 
-/// What these rows have in common besides the block size, and what else is to be known of them.
+/// The common settings of these rows besides the block size, and remarks.
 pub fn conditions(report: &Report, rows: &[Row]) -> String {
     let point = rows[0].point;
     let growth = point.growth.map(|growth| format!(", growth {}", growth_name(growth)));
@@ -76,7 +76,7 @@ fn remarks(rows: &[Row]) -> String {
     text
 }
 
-/// What stands above a column, and what it shows of a row.
+/// The header of a column, and its text for a row.
 type Column = (&'static str, fn(&Row) -> String);
 
 const NAMES: [Column; 3] = [
@@ -86,15 +86,15 @@ const NAMES: [Column; 3] = [
 ];
 const PATH: &str = "path";
 const IOPS: Column = ("iops", |row| format!("{:.0}", row.iops()));
-/// Of a mix.
+/// For mixed operations.
 const DIRECTIONS: [Column; 2] = [
     ("read iops", |row| format!("{:.0}", row.median(|run| run.read_iops))),
     ("write iops", |row| format!("{:.0}", row.median(|run| run.write_iops))),
 ];
 const BANDWIDTH: Column = ("MB/s", |row| format!("{:.1}", row.bw_bytes() / 1e6));
-/// How busy the device is.
+/// The load of the device.
 const IN_FLIGHT: Column = ("in flight", |row| known(row.median_known(|run| run.inflight), 1));
-/// Those of vmstat.
+/// As in vmstat.
 const MACHINE: [Column; 6] = [
     ("blocked", |row| known(row.median_known(|run| run.blocked), 1)),
     ("us", |row| share(row, |cpu| cpu.usr)),
@@ -113,16 +113,16 @@ const GROWTH: [Column; 2] = [
     ("max growing", |row| row.growing_clat_max_ns().map_or("-".into(), nanoseconds)),
     ("growths", |row| known(row.growths(), 0)),
 ];
-/// Of this process; those of the machine are in other columns.
+/// Of this process; other columns have those of the machine.
 const CPU: [Column; 2] = [
     ("usr %", |row| format!("{:.0}", row.median(|run| run.usr_cpu))),
     ("sys %", |row| format!("{:.0}", row.median(|run| run.sys_cpu))),
 ];
 const CPU_PER_OP: Column = ("cpu us/op", |row| format!("{:.1}", row.median(|run| run.cpu_us_per_op)));
-/// The same, where it is all there is.
+/// For storage that takes no time, which leaves only this cost.
 const CPU_NS_PER_OP: Column =
     ("cpu ns/op", |row| format!("{:.0}", row.median(|run| run.cpu_us_per_op) * 1e3));
-/// All there is to a path, where each is one thread.
+/// All columns of a scenario with one thread per path.
 const INDIRECT: [Column; 11] = [
     (PATH, |row| row.route.name().to_owned()),
     ("I/O s", |row| format!("{:.3}", row.median(|run| run.elapsed.as_secs_f64()))),
@@ -145,7 +145,7 @@ const COSTS: [Column; 2] = [
     ("flushes/op", |row| known(row.median_per_op(|run| run.flushes), 3)),
 ];
 const EXTENTS: [Column; 1] = [("extents", |row| known(row.median_known(|run| run.extents), 0))];
-/// Where the load is given, latencies are not of calls alone.
+/// With an offered load, latencies are not of calls alone.
 const CLAT: &str = "clat p50";
 const LAT: &str = "lat p50";
 

@@ -1,4 +1,4 @@
-//! Runs the command line and looks at what it says.
+//! Runs the command line and checks its output.
 #![allow(dead_code)]
 
 use dioxide_testkit::lab::{Applies, Fs};
@@ -29,13 +29,13 @@ pub fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
-/// Fails unless the command ended with `code`; shows what it said.
+/// Fails unless the command ended with `code`; shows its output.
 pub fn expect_code(output: &Output, code: i32) {
     let said = format!("{}\n{}", stdout(output), stderr(output));
     assert_eq!(output.status.code(), Some(code), "{said}");
 }
 
-/// Fails unless the command ended with 1 and said one sentence with `words` in it.
+/// Fails unless the command ended with 1 and one sentence with `words`.
 pub fn expect_refusal(output: &Output, words: &str) {
     expect_code(output, 1);
     let text = stderr(output);
@@ -44,7 +44,7 @@ pub fn expect_refusal(output: &Output, words: &str) {
     assert_eq!(stdout(output), "");
 }
 
-/// A short bench in `dir`: as little as still runs every route.
+/// A short bench in `dir`: the minimum that still runs every route.
 pub fn short_append(dir: &Path, more: &str) -> Output {
     let dir = dir.display();
     run(&format!(
@@ -52,7 +52,7 @@ pub fn short_append(dir: &Path, more: &str) -> Output {
     ))
 }
 
-/// Starts a bench that takes long, and waits until its threads are at work.
+/// Starts a long bench, and waits until its threads are at work.
 pub fn long_append(dir: &Path) -> Child {
     let line = format!("bench append --dir {} --numjobs 8 --runtime 1h --rounds 1", dir.display());
     let child = dioxide(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -72,7 +72,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Where what lies below is found by the number of the file's device.
+/// Where the devices below are found by the device number of the file.
 pub fn is_on_one_device(fs: Fs) -> Applies {
     match fs {
         Fs::Btrfs | Fs::BtrfsNocow => Err("its files have a device number of no device"),
@@ -80,7 +80,7 @@ pub fn is_on_one_device(fs: Fs) -> Applies {
     }
 }
 
-/// Every key of a result, whatever applies to it.
+/// Every key of a result, applicable or not.
 pub const KEYS: [&str; 52] = [
     "scenario",
     "path",

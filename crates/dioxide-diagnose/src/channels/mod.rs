@@ -1,12 +1,17 @@
 //! What a kernel function says about a thread that waits in it.
 //!
-//! The table has the functions that a thread can be seen in when it waits: its wait channel (`/proc/PID/task/TID/wchan`), which
-//! anybody can read for his own processes, and the innermost function of its stack, which is for root. Both leave out the
-//! functions of the scheduler and of the locks themselves, so a thread that waits for the lock of an inode is seen in the function
-//! that takes it. Where one function waits for several things, the functions around it decide, and without a stack the system
-//! call. Names are those of Linux 5.10 to 6.18; what a compiler appends to them (`.constprop.0`, `.isra.0`) is cut off.
+//! The table has the functions in which a waiting thread is seen. The wait channel
+//! (`/proc/PID/task/TID/wchan`) is readable by the owner of the process, the stack by root only.
 //!
-//! A function that is not here is [`Kind::Unknown`], whatever stands around it: to say more would be a guess.
+//! Both leave out the functions of the scheduler and of the locks themselves. A thread that waits
+//! for the lock of an inode is therefore seen in the function that takes it. Where one function
+//! waits for several things, the functions around it decide, and without a stack the system call.
+//!
+//! Names are those of Linux 5.10 to 6.18, without suffixes of the compiler (`.constprop.0`,
+//! `.isra.0`).
+//!
+//! A function that is not in the table is [`Kind::Unknown`], whatever its callers: anything else
+//! would be a guess.
 
 mod table;
 
@@ -14,33 +19,34 @@ use crate::evidence::{Call, SeenFile, Sighting};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a thread waits for.
+/// The object of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// The lock of an inode, or, while holding it, the direct I/O in flight that it excludes.
+    /// The lock of an inode, or direct I/O in flight that its holder excludes.
     InodeLock,
-    /// The lock of a descriptor's position, which `read` and `write` take and `pread` and `pwrite` do not.
+    /// The lock of a descriptor's position, which `read` and `write` take and `pread` and `pwrite`
+    /// do not.
     PositionLock,
-    /// Another lock of a file system: of the map of a file, of its trees, for allocation.
+    /// Another lock of a file system: of a file's mapping, of its trees, for allocation.
     FileSystemLock,
     /// The commit of a journal or log, or space in it.
     JournalCommit,
     /// A flush of the device's cache.
     Flush,
-    /// Data from or to the device, or room in its queue.
+    /// Data from or to the device, or a slot in its queue.
     Device,
-    /// A page of the cache that is read or written, or room for more of them.
+    /// I/O on a page of the cache, or room for more pages.
     PageCache,
-    /// A lock of the program that others hold while they are in I/O.
+    /// A lock of the program that its holders keep during I/O.
     ProgramLock,
     /// Completions of io_uring or libaio.
     Completions,
-    /// Nothing: it runs, or could.
+    /// Nothing: the thread is running or runnable.
     Processor,
     /// Work, time, the network, another thread or process.
     Idle,
-    /// Not known here.
+    /// Not in the table.
     Unknown,
 }
 
@@ -76,13 +82,13 @@ impl Kind {
             Kind::PageCache => "the page cache",
             Kind::ProgramLock => "a lock of the program",
             Kind::Completions => "completions",
-            Kind::Processor => "nothing: it runs, or could",
-            Kind::Idle => "nothing to do with I/O",
+            Kind::Processor => "running or runnable",
+            Kind::Idle => "waiting outside I/O",
             Kind::Unknown => "not known",
         }
     }
 
-    /// Whether a thread that waits for this is in I/O, whatever call it is in.
+    /// Whether a thread that waits for this is in I/O, whatever its system call.
     pub fn is_io(self) -> bool {
         use Kind::*;
         matches!(
@@ -102,34 +108,34 @@ impl Kind {
 /// An entry of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Channel {
-    /// The function that is waited in.
+    /// The innermost function.
     pub function: &'static str,
-    /// Where that has to be.
+    /// The context that the entry requires.
     pub place: Place,
-    /// What is waited for.
+    /// The object of the wait.
     pub kind: Kind,
-    /// In which way, and where that is in the kernel.
+    /// The kind of wait, and its subsystem in the kernel.
     pub meaning: &'static str,
 }
 
-/// What has to stand around a function for an entry to hold.
+/// The context of a function that an entry requires.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
-    /// Whatever does.
+    /// Any.
     Anywhere,
     /// This function, further out in the stack.
     Within(&'static str),
     /// No stack is known.
     Unseen,
-    /// The same, in a system call that makes a file durable.
+    /// No stack is known, and the system call makes a file durable.
     InSync,
-    /// No stack is known, and the file is on a file system of this kind, or a device.
+    /// No stack is known, and the file is on a file system of this kind, or is a device.
     On(&'static str),
-    /// The same, in a write that is durable when it returns.
+    /// As `On`, in a write that is durable when it returns.
     DurableOn(&'static str),
 }
 
-/// What is known of the place of a sighting.
+/// The known context of a sighting.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'a> {
     /// The functions further out.
@@ -140,20 +146,20 @@ pub struct Surroundings<'a> {
     pub file: Option<&'a SeenFile>,
 }
 
-/// The entry for a function that is waited in.
+/// The entry for the innermost function of a wait.
 pub fn entry(function: &str, around: Surroundings<'_>) -> Option<&'static Channel> {
     let function = plain(function);
     table::CHANNELS.iter().find(|entry| entry.function == function && around.hold(entry.place))
 }
 
-/// The function that a thread waited in, and what stood around it. None if it did not wait.
+/// The innermost function of a wait, and its callers. None if the thread did not wait.
 pub fn waited_in(sighting: &Sighting) -> Option<(&str, &[String])> {
     if sighting.state == 'R' {
         return None;
     }
     let stack = innermost(&sighting.stack);
     match &sighting.channel {
-        // Channel and stack are read one after the other, and the thread may have gone on between.
+        // Channel and stack are read one after the other; the thread may have moved between.
         Some(channel) => {
             let place = stack.iter().position(|frame| plain(frame) == plain(channel));
             Some((channel, place.map_or(&[], |place| &stack[place + 1..])))
@@ -162,33 +168,33 @@ pub fn waited_in(sighting: &Sighting) -> Option<(&str, &[String])> {
     }
 }
 
-/// The stack without the scheduler's functions and those of the locks, as wait channels have it.
+/// The stack without the functions of the scheduler and of locks, as wait channels have it.
 pub fn innermost(stack: &[String]) -> &[String] {
     let outer = stack.iter().position(|frame| !table::OF_LOCKS.contains(&plain(frame)));
     outer.map_or(&[], |outer| &stack[outer..])
 }
 
-/// Whether any of these functions is one of a file system, of the page cache or of the block layer.
+/// Whether any of these functions belongs to a file system, the page cache or the block layer.
 pub fn is_in_io(stack: &[String]) -> bool {
     stack.iter().any(|frame| table::OF_IO.iter().any(|prefix| frame.starts_with(prefix)))
 }
 
-/// What a call does with a file.
+/// The effect of a system call on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {
-    /// Reads, if it is one.
+    /// Reads.
     Reads,
-    /// Writes, if it is one.
+    /// Writes.
     Writes,
     /// Makes it durable.
     Syncs,
-    /// Changes its size or its space.
+    /// Changes its size or allocation.
     Shapes,
-    /// Hands over reads and writes to be done later.
+    /// Submits asynchronous reads and writes.
     Submits,
 }
 
-/// What a system call does with files. None for others.
+/// The effect of a system call on files. None if it has none.
 pub fn does(call: &str) -> Option<Does> {
     Some(match call {
         "read" | "readv" | "pread64" | "preadv" | "preadv2" => Does::Reads,
@@ -201,7 +207,7 @@ pub fn does(call: &str) -> Option<Does> {
     })
 }
 
-/// Whether a call with this name can only be for a file, and not for a pipe or a socket.
+/// Whether a call with this name is always on a file, never on a pipe or a socket.
 pub fn is_for_files(call: &str) -> bool {
     match does(call) {
         Some(Does::Reads | Does::Writes) => call.starts_with('p') || call == "copy_file_range",
@@ -215,7 +221,7 @@ pub fn syncs(call: &str) -> bool {
     does(call) == Some(Does::Syncs)
 }
 
-/// Without what a compiler appends.
+/// Without suffixes of the compiler.
 pub fn plain(function: &str) -> &str {
     function.split('.').next().unwrap_or(function)
 }

@@ -1,11 +1,11 @@
-//! The functions, each with what it waits for. Those marked "seen" were met under load on Linux 6.18; the others are there by what is
-//! known of the kernel's code, and were not met. The first entry that fits holds.
+//! The functions, each with the object of its wait. Those marked "seen" were observed under load on
+//! Linux 6.18. The others come from the kernel's source. The first entry that matches applies.
 
 use super::Kind::{self, *};
 use super::{Channel, Place::*};
 
-/// Functions of the scheduler and of locks: whoever calls them is the place of the wait. Wait channels leave them out by
-/// themselves; stacks of tracepoints have them.
+/// Functions of the scheduler and of locks: their caller identifies the wait. Wait channels leave
+/// them out already; stacks of tracepoints have them.
 pub const OF_LOCKS: &[&str] = &[
     "__traceiter_contention_begin",
     "trace_contention_begin",
@@ -66,7 +66,7 @@ pub const OF_LOCKS: &[&str] = &[
     "out_of_line_wait_on_bit_lock",
 ];
 
-/// Beginnings of the names of functions that belong to I/O.
+/// Prefixes of the names of functions that belong to I/O.
 pub const OF_IO: &[&str] = &[
     "ext4_",
     "__ext4_",
@@ -100,7 +100,7 @@ pub const OF_IO: &[&str] = &[
     "do_truncate",
 ];
 
-/// What waits for what.
+/// The table of wait channels.
 pub const CHANNELS: &[Channel] = &[
     // The lock of an inode (i_rwsem).
     any(
@@ -195,7 +195,7 @@ pub const CHANNELS: &[Channel] = &[
     any("ksys_read", PositionLock, "fdget_pos, compiled into it, takes f_pos_lock"),
     any("do_writev", PositionLock, "fdget_pos, compiled into it, takes f_pos_lock"),
     any("do_readv", PositionLock, "fdget_pos, compiled into it, takes f_pos_lock"),
-    // Locks that programs take of files.
+    // Locks that programs take on files.
     any("locks_lock_inode_wait", ProgramLock, "waits for a lock of a file, by flock or fcntl"),
     any("flock_lock_inode_wait", ProgramLock, "waits for a lock of a file, by flock"),
     any("posix_lock_inode_wait", ProgramLock, "waits for a lock of a file, by fcntl"),
@@ -420,7 +420,7 @@ pub const CHANNELS: &[Channel] = &[
     ),
     any("read_events", Completions, "waits for completions of libaio (seen)"),
     any("do_io_getevents", Completions, "waits for completions of libaio"),
-    // What is no I/O.
+    // Waits outside I/O.
     any("io_wq_worker", Idle, "a worker of io_uring without work (seen)"),
     any("io_wqe_worker", Idle, "a worker of io_uring without work (through 6.3)"),
     any("io_sq_thread", Idle, "the poller of a ring without work"),

@@ -1,10 +1,10 @@
-//! The block device below a file, and how many requests it has completed, from sysfs.
+//! The block device below a file, and its counters of completed requests, from sysfs.
 
 use rustix::fs::{major, minor};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A block device, or a partition of one; or several, taken together.
+/// A block device or partition, or several, treated as one.
 #[derive(Clone, Debug)]
 pub struct Disk {
     /// Each once.
@@ -16,18 +16,19 @@ pub struct Disk {
 pub struct Counts {
     /// Reads.
     pub reads: u64,
-    /// A caller's wish for a flush counts here as an empty write, even if one flush served many wishes.
+    /// Each flush requested by a caller also counts here, as an empty write. One flush may serve
+    /// many callers.
     pub writes: u64,
     /// Flushes that the device did.
     pub flushes: u64,
-    /// How long it had something to do, in milliseconds.
+    /// The time with at least one request in flight, in milliseconds.
     pub busy_ms: u64,
-    /// How long completed requests were in flight, all of them together, in milliseconds.
+    /// The total time of completed requests in flight, in milliseconds.
     pub in_flight_ms: u64,
 }
 
 impl Counts {
-    /// What was completed since `earlier`.
+    /// The requests completed since `earlier`.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             reads: self.reads.wrapping_sub(earlier.reads),
@@ -38,7 +39,7 @@ impl Counts {
         }
     }
 
-    /// Of both together.
+    /// The sum of both.
     fn and(self, other: Self) -> Self {
         Self {
             reads: self.reads + other.reads,
@@ -51,8 +52,8 @@ impl Counts {
 }
 
 impl Disk {
-    /// The device with this number (`st_dev` of a file on it, or `st_rdev` of the device itself). None if
-    /// no single block device has it (btrfs, tmpfs, network), or sysfs cannot be read.
+    /// The device with this number: `st_dev` of a file on it, or `st_rdev` of the device itself.
+    /// None if no single block device has it (btrfs, tmpfs, network), or if sysfs is unreadable.
     pub fn find(device: u64) -> Option<Self> {
         let link = format!("/sys/dev/block/{}:{}", major(device), minor(device));
         let sysfs = fs::canonicalize(link).ok()?;
@@ -81,14 +82,14 @@ impl Disk {
         are_alike.then(|| first.trim().to_owned())
     }
 
-    /// Whether it takes writes that pass its cache; of several, whether all of them do. None where the kernel does not tell.
+    /// Whether it supports FUA; of several, whether all do. None if the kernel does not report it.
     pub fn has_fua(&self) -> Option<bool> {
         let fua =
             |sysfs: &PathBuf| Some(fs::read_to_string(whole(sysfs).join("queue/fua")).ok()?.trim() == "1");
         self.sysfs.iter().map(fua).try_fold(true, |all, one| Some(all & one?))
     }
 
-    /// What it has completed so far.
+    /// Its counters now.
     pub fn read(&self) -> Option<Counts> {
         let counts = self.sysfs.iter().map(|sysfs| counts(sysfs));
         counts.reduce(|one, other| Some(one?.and(other?))).flatten()
@@ -97,11 +98,11 @@ impl Disk {
 
 fn counts(sysfs: &Path) -> Option<Counts> {
     let stat = |sysfs: &Path| parse_stat(&fs::read_to_string(sysfs.join("stat")).ok()?);
-    // A flush concerns the whole device, and only there is it counted.
+    // A flush is of the whole device, and is only counted there.
     Some(Counts { flushes: stat(whole(sysfs))?.flushes, ..stat(sysfs)? })
 }
 
-/// The directory of the device that this one is a partition of, if it is one.
+/// The directory of the whole device if this is a partition.
 fn whole(sysfs: &Path) -> &Path {
     match sysfs.parent() {
         Some(parent) if sysfs.join("partition").exists() => parent,
@@ -109,8 +110,10 @@ fn whole(sysfs: &Path) -> &Path {
     }
 }
 
-/// Fields as in the kernel's Documentation/block/stat.rst: the 1st is reads completed, the 5th writes, the 10th the time
-/// in which there was something to do, the 11th the time of requests in flight, the 16th flushes completed (since 5.5).
+/// Fields as in the kernel's Documentation/block/stat.rst, counted from 1:
+/// - 1 and 5: completed reads and writes
+/// - 10 and 11: time with requests in flight, and the total time of requests
+/// - 16: completed flushes (since 5.5)
 pub fn parse_stat(text: &str) -> Option<Counts> {
     let fields: Vec<u64> = text.split_whitespace().map_while(|field| field.parse().ok()).collect();
     let field = |number: usize| fields.get(number - 1).copied();

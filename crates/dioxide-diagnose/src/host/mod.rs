@@ -1,4 +1,4 @@
-//! What the machine says of itself, where more than one reader asks.
+//! Facts about the machine that several modules read.
 
 pub mod disk;
 pub mod mount;

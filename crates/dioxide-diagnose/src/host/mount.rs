@@ -1,24 +1,24 @@
-//! The table of mounts: what a file's file system is called, and which devices are mounted.
+//! The mount table: the file system of a file, and which devices are mounted.
 
 use rustix::fs::makedev;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// One line of /proc/self/mountinfo, as far as we need it.
+/// The fields of a line of /proc/self/mountinfo that we need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Its number, as `/proc/PID/fdinfo` has it.
+    /// The mount ID, as in `/proc/PID/fdinfo`.
     pub id: u64,
-    /// Of the whole file system. Files of btrfs have others.
+    /// Of the whole file system. Files of btrfs have other numbers.
     pub device: u64,
-    /// Where it is mounted.
+    /// The mount point.
     pub point: String,
-    /// As mount(8) calls the file system.
+    /// The name for mount(8).
     pub fs: String,
     /// The device, for most file systems.
     pub source: String,
-    /// Options of the whole file system, whichever mount of it this is.
+    /// Options of the whole file system, the same for all its mounts.
     pub options: String,
 }
 
@@ -30,7 +30,7 @@ pub fn mounts() -> io::Result<Vec<Mount>> {
 /// The mounts that a process sees.
 pub fn mounts_of(pid: u32) -> io::Result<Vec<Mount>> {
     let table = fs::read(format!("/proc/{pid}/mountinfo"))?;
-    // Names that are no text are told as well as they can be.
+    // Names that are not UTF-8 are converted lossily.
     Ok(String::from_utf8_lossy(&table).lines().filter_map(parse_line).collect())
 }
 
@@ -41,8 +41,8 @@ pub fn mount_of(file: &File) -> io::Result<Option<Mount>> {
     Ok(mounts()?.into_iter().find(|mount| Some(mount.id) == id))
 }
 
-/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`: the number of optional fields before
-/// the dash varies.
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw`: the number of optional fields
+/// before the dash varies.
 pub fn parse_line(line: &str) -> Option<Mount> {
     let (front, back) = line.split_once(" - ")?;
     let front: Vec<&str> = front.split(' ').collect();
@@ -58,7 +58,8 @@ pub fn parse_line(line: &str) -> Option<Mount> {
     })
 }
 
-/// Space, tab, newline and backslash stand there as three octal digits, and in sources the number sign.
+/// mountinfo writes space, tab, newline, backslash, and the number sign in sources, as three octal
+/// digits.
 fn unescape(field: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\043", "#"), ("\\134", "\\")]
         .iter()

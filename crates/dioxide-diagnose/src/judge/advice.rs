@@ -1,4 +1,4 @@
-//! Why the kernel takes the lock of an inode, and what to do about it, by cause and file system.
+//! Why the kernel takes the lock of an inode, and the advice, by cause and file system.
 
 use super::case::Case;
 use super::cause::Cause;
@@ -53,7 +53,8 @@ pub fn why(case: &Case<'_>, cause: Cause, fs: Option<&str>) -> String {
     why.to_owned()
 }
 
-/// What to do, with dioxide and without. `has_ring`: the program writes by io_uring, which `dioxide run` leaves to the kernel.
+/// The advice, with dioxide and without. `has_ring`: the program writes by io_uring, which
+/// `dioxide run` leaves to the kernel.
 pub fn lines(case: &Case<'_>, cause: Cause, fs: Option<&str>, has_ring: bool) -> Vec<String> {
     let measured = |path| curve::way(case, path).map(|way| format!(" ({way})")).unwrap_or_default();
     let dioxide = measured("dioxide");
@@ -158,12 +159,12 @@ fn unseen(case: &Case<'_>) -> Vec<String> {
         return Vec::new();
     }
     vec![
-        "As root, the same command traces the writes, and tells which of them need the lock exclusively."
+        "As root, the same command traces the writes, and shows which of them need the lock exclusively."
             .to_owned(),
     ]
 }
 
-/// Whether a kernel, as `uname -r` names it, is older than a version.
+/// Whether a kernel release (`uname -r`) is older than a version.
 fn is_before(release: &str, version: (u32, u32)) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     matches!((numbers.next(), numbers.next()), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) < version)

@@ -1,4 +1,4 @@
-//! The evidence, sorted, and the figures that verdicts rest on.
+//! The classified evidence, and the figures that verdicts use.
 
 use crate::channels::{Does, Kind, does};
 use crate::evidence::{DirectIo, Evidence, SeenDevice, SeenFile, Subject, Workload};
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Case<'a> {
     pub evidence: &'a Evidence,
     pub seen: Vec<Seen<'a>>,
-    /// Sightings that are time in I/O.
+    /// Samples in I/O.
     pub in_io: u64,
 }
 
@@ -24,7 +24,7 @@ impl<'a> Case<'a> {
         waits::total(self.seen.iter().filter(|seen| which(seen)))
     }
 
-    /// The part of the time in I/O, from 0 to 1.
+    /// The share of I/O time, from 0 to 1.
     pub fn share(&self, which: impl Fn(&Seen<'_>) -> bool) -> f64 {
         waits::part(self.count(|seen| seen.is_io && which(seen)), self.in_io)
     }
@@ -33,8 +33,8 @@ impl<'a> Case<'a> {
         self.share(|seen| seen.kind == kind)
     }
 
-    /// Sightings that are time in I/O, or of threads that do I/O as well, and ran, or could have. Where they did so is
-    /// seldom seen.
+    /// Samples in I/O, and runnable samples of threads that also do I/O. A running thread's system
+    /// call is seldom visible.
     pub fn active(&self) -> u64 {
         let tasks: BTreeSet<&str> =
             self.seen.iter().filter(|seen| seen.is_io).map(|seen| seen.sighting.task.as_str()).collect();
@@ -52,7 +52,7 @@ impl<'a> Case<'a> {
         self.threads(|seen| seen.kind == kind)
     }
 
-    /// How often a second something happened that was counted while the threads were watched.
+    /// Events per second, from a count over the observation.
     pub fn per_second(&self, count: u64) -> f64 {
         match self.evidence.watched_ns {
             0 => 0.0,
@@ -67,7 +67,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Direct writes of a file, as they were traced.
+    /// Traced direct writes of a file.
     pub fn direct_writes(&self, file: &SeenFile) -> impl Iterator<Item = &'a DirectIo> {
         let files = &self.evidence.files;
         let place = files.iter().position(|other| std::ptr::eq(other, file));
@@ -75,12 +75,12 @@ impl<'a> Case<'a> {
         direct.filter(move |direct| direct.is_write && direct.file.is_some() && direct.file == place)
     }
 
-    /// The device that works most for the threads.
+    /// The busiest device of the threads.
     pub fn busiest(&self) -> Option<&'a SeenDevice> {
         waits::busiest(&self.seen, self.evidence)
     }
 
-    /// The functions that were waited in, the most frequent first, each with its part of the time in I/O.
+    /// The functions of the waits, the most frequent first, each with its share of I/O time.
     pub fn functions(&self, which: impl Fn(&Seen<'_>) -> bool) -> Vec<(&'a str, f64)> {
         self.by(|seen| which(seen).then_some(seen.function?))
     }
@@ -110,7 +110,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// The only file that sightings are of, or None.
+/// The file, if all sightings are of one.
 pub fn only<'a>(files: &[(&'a str, f64)]) -> Option<&'a str> {
     match files {
         [(file, _)] => Some(file),
@@ -118,7 +118,7 @@ pub fn only<'a>(files: &[(&'a str, f64)]) -> Option<&'a str> {
     }
 }
 
-/// What a sighting's call does with files.
+/// The effect of a sighting's system call on files.
 pub fn doing(seen: &Seen<'_>) -> Option<Does> {
     seen.sighting.call.as_ref().and_then(|call| does(&call.name))
 }

@@ -1,4 +1,5 @@
-//! Why the lock of an inode is waited for: what the writes do that makes the kernel take it exclusively.
+//! The cause of waits for the lock of an inode: the property of writes that makes the kernel take
+//! it exclusively.
 
 use super::case::{Case, doing, is_worker};
 use crate::channels::{Does, Kind, plain};
@@ -7,28 +8,28 @@ use crate::finding::Wall;
 use crate::waits::{self, Seen};
 use crate::words::{counted, percent};
 
-/// What makes the lock exclusive.
+/// The reason why the lock is exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
     /// Direct writes that move the end of the file.
     Extends,
     /// Direct writes into holes.
     Holes,
-    /// Direct writes into holes of a file without extents, which go through the cache.
+    /// Direct writes into holes of a file without extents, which go through the page cache.
     HolesThroughCache,
-    /// Direct writes of less than whole blocks.
+    /// Unaligned direct writes.
     Unaligned,
-    /// Writes through the cache.
+    /// Writes through the page cache.
     Buffered,
-    /// Writes through the cache although they are meant to be direct: the file has checksums.
+    /// Direct writes that go through the page cache because the file has checksums.
     Checksums,
     /// Syncs.
     Syncs,
-    /// Calls that change the file's size or space.
+    /// Calls that change the file's size or allocation.
     Shapes,
-    /// Any write: the file system performs each alone.
+    /// Any write: the file system takes the lock for each.
     Any,
-    /// It was not seen.
+    /// Not seen.
     Other,
 }
 
@@ -44,23 +45,24 @@ impl Cause {
     }
 }
 
-/// A cause, and what was seen that speaks for it. Empty if the wait itself says it.
+/// A cause with its evidence. The evidence is empty if the wait itself shows the cause.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ground {
     pub cause: Cause,
     pub because: String,
 }
 
-/// One write or two that are exclusive may be chance.
+/// A few exclusive writes may be chance.
 const EXCLUSIVE_COUNT_MIN: u64 = 5;
 
-/// Of the writes of a file, so many must be exclusive to be what the others wait for. One that extends it keeps all others out.
+/// The minimum share of exclusive writes among the writes of a file. One extending write excludes
+/// all others.
 const EXCLUSIVE_MIN: f64 = 0.02;
 
-/// Of the time in I/O on a file, so much must be spent on pages for its writes to go through the cache.
+/// The minimum share of page waits in the I/O time of a file whose writes go through the cache.
 const CACHED_MIN: f64 = 0.05;
 
-/// What the wait itself says: the call, or the functions around it.
+/// The cause that the wait itself shows, by its call or stack.
 pub fn told_by(seen: &Seen<'_>) -> Option<Cause> {
     let is_within = |name: &str| {
         seen.function.is_some_and(|function| plain(function) == name)
@@ -94,7 +96,7 @@ pub fn told_by(seen: &Seen<'_>) -> Option<Cause> {
     buffered.into_iter().any(is_within).then_some(Cause::Buffered)
 }
 
-/// What is known of a file's writes, best evidence first.
+/// The cause of a file's writes, best evidence first.
 pub fn of_file(case: &Case<'_>, file: &SeenFile) -> Ground {
     let ground = |cause, because: String| Ground { cause, because };
     if file.is_buffered && !file.is_direct {
@@ -114,7 +116,7 @@ pub fn of_file(case: &Case<'_>, file: &SeenFile) -> Ground {
         .unwrap_or_else(|| ground(Cause::Other, String::new()))
 }
 
-/// Threads that write a file which is only open O_DIRECT, and wait for pages of the cache all the same.
+/// Threads that write a file opened only with O_DIRECT, but wait for pages of the cache.
 fn through_cache(case: &Case<'_>, file: &SeenFile) -> Option<Ground> {
     let cause = match file.fs.as_deref() {
         Some("btrfs") => Cause::Checksums,
@@ -207,7 +209,8 @@ fn grows(file: &SeenFile) -> Option<Ground> {
     (last > first).then(|| Ground { cause: Cause::Extends, because: because() })
 }
 
-/// Space that was allocated although the end did not move is in holes. Only ext4 takes the lock exclusively for that.
+/// Blocks allocated without moving the end are in holes. Only ext4 takes the lock exclusively for
+/// that.
 fn holes(file: &SeenFile) -> Option<Ground> {
     if !matches!(file.fs.as_deref(), Some("ext4" | "ext3" | "ext2") | None) {
         return None;
@@ -220,8 +223,8 @@ fn holes(file: &SeenFile) -> Option<Ground> {
     (is_sparse && last > first).then(|| Ground { cause: Cause::Holes, because: because() })
 }
 
-/// The file whose lock a wait is for: its own, or, for workers, whose files are seldom seen, the one that fits: the only
-/// one, or the only one that is direct.
+/// The file whose lock a wait is for. The files of workers are seldom visible: then the only file,
+/// or the only direct one.
 pub fn file_of<'a>(case: &Case<'a>, seen: &Seen<'a>) -> Option<&'a SeenFile> {
     if seen.file.is_some() || !is_worker(seen) && doing(seen) != Some(Does::Submits) {
         return seen.file;

@@ -1,13 +1,13 @@
-//! What was measured, in words: both ends of the curve, and how other ways of doing the same work stand to it.
+//! The measured curve in words: both its ends, and the rates of other paths.
 
 use super::case::Case;
 use crate::evidence::{OtherWay, Step};
 use crate::words::{median, rate, threads, times};
 
-/// Throughput that grows by less than this, as a factor, does not grow.
+/// Throughput that grows by less than this factor does not scale.
 const GROWS_MIN: f64 = 1.2;
 
-/// What more threads make of the work.
+/// The effect of more threads on throughput.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     Grows,
@@ -34,7 +34,8 @@ pub fn shape(case: &Case<'_>) -> Option<Shape> {
     })
 }
 
-/// Another way's figure beside the kernel's own: " 163k/s here, 51 times as much". None where it was not measured.
+/// The rate of another path, compared with the kernel's: " 163k/s here, 51 times as much". None
+/// where it was not measured.
 pub fn way(case: &Case<'_>, path: &str) -> Option<String> {
     let way = case.evidence.others.iter().find(|other| other.path == path)?;
     let here = median(&way.iops)?;
@@ -46,14 +47,14 @@ pub fn way(case: &Case<'_>, path: &str) -> Option<String> {
     })
 }
 
-/// How a way's rate stands to the kernel's at the same number of threads.
+/// The ratio of a path's rate to the kernel's at the same number of threads.
 fn ratio(case: &Case<'_>, way: &OtherWay) -> Option<f64> {
     let step = case.evidence.curve.iter().find(|step| step.numjobs == way.numjobs)?;
     let (here, kernel) = (median(&way.iops)?, median(&step.iops)?);
     (kernel > 0.0).then(|| here / kernel)
 }
 
-/// The steps by the number of threads, each with its median.
+/// The median rate of each step, by number of threads.
 fn measured(case: &Case<'_>) -> Vec<(usize, f64)> {
     let median_of = |step: &Step| Some((step.numjobs, median(&step.iops)?));
     let mut steps: Vec<_> = case.evidence.curve.iter().filter_map(median_of).collect();

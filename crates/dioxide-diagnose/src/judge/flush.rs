@@ -1,4 +1,5 @@
-//! Waits for what makes writes durable: flushes of the device's cache, and commits of the file system's journal or log.
+//! Waits for durability: flushes of the device's cache, and commits of the file system's journal or
+//! log.
 
 use super::case::{Case, doing, only};
 use super::curve;
@@ -8,7 +9,7 @@ use crate::finding::{Finding, Wall};
 use crate::waits::Seen;
 use crate::words::{list, mean, percent, rate};
 
-/// No more threads than this wait at a time: one flushes for itself, over and over, or for all.
+/// With fewer waiters than this on average, one thread flushes for itself or for all.
 const ALONE_MAX: f64 = 1.2;
 
 pub fn flush(case: &Case<'_>) -> Finding {
@@ -34,8 +35,8 @@ pub fn flush(case: &Case<'_>) -> Finding {
     }
 }
 
-/// Where a thread waits that changes metadata, durable or not: before it does, or because too much was changed. One that waits
-/// elsewhere waits until its change is on the disk.
+/// Functions in which any metadata change waits, durable or not: before the change, or because too
+/// much is pending. Other waits are for the change to reach the disk.
 const ANY_CHANGE: &[&str] = &[
     "wait_transaction_locked",
     "wait_transaction_switching",
@@ -71,13 +72,13 @@ pub fn journal(case: &Case<'_>) -> Finding {
     }
 }
 
-/// Whether a call that need not be durable waits to change metadata. Workers of io_uring stand in the call that made their
-/// ring, so what they do is not known.
+/// Whether a call that need not be durable waits to change metadata. Unknown for workers of
+/// io_uring, whose visible call is the one that made their ring.
 fn is_any_change(seen: &Seen<'_>) -> bool {
     let Some(call) = &seen.sighting.call else { return false };
     let need_not_be_durable = match doing(seen) {
         Some(Does::Syncs | Does::Submits) => false,
-        // Whether this one is durable is in its flags, which are not seen.
+        // Its flags decide whether it is durable, and they are not visible.
         Some(Does::Writes) if call.name == "pwritev2" => false,
         Some(Does::Writes) => seen.file.is_some_and(|file| !file.is_durable),
         Some(Does::Reads | Does::Shapes) | None => seen.file.is_none_or(|file| !file.is_durable),
@@ -114,7 +115,7 @@ fn change_advice(fs: Option<&str>) -> Vec<String> {
     ]
 }
 
-/// What a durable write waits for.
+/// Why a durable write waits.
 fn why(fs: Option<&str>) -> &'static str {
     match fs {
         Some("ext4") => {
@@ -140,7 +141,7 @@ fn file(case: &Case<'_>, kind: Kind) -> Option<String> {
     only(&case.files(|seen| seen.kind == kind)).map(str::to_owned)
 }
 
-/// The file system whose journal or log it is: that of the function that most wait in, as its name tells.
+/// The file system of the journal or log, from the name of the most frequent function.
 fn fs(case: &Case<'_>) -> Option<&'static str> {
     const OF: [(&str, &[&str]); 3] = [
         (
@@ -195,7 +196,7 @@ fn evidence(case: &Case<'_>, kind: Kind) -> Vec<String> {
     lines
 }
 
-/// What the devices did meanwhile: "loop0 did 1200/s flushes and 5000/s writes."
+/// The devices' activity: "loop0 did 1200/s flushes and 5000/s writes."
 fn flushes(case: &Case<'_>) -> Option<String> {
     let device = case.busiest()?;
     let flushes = case.per_second(device.flushes?);
@@ -209,8 +210,8 @@ fn flushes(case: &Case<'_>) -> Option<String> {
 
 fn cache(device: &SeenDevice) -> Option<String> {
     let fua = match device.has_fua {
-        Some(true) => ", and takes writes that pass it (FUA)",
-        Some(false) => ", and takes no writes that pass it (no FUA)",
+        Some(true) => ", and has FUA (writes that bypass it)",
+        Some(false) => ", and has no FUA",
         None => "",
     };
     Some(match device.has_volatile_cache? {
@@ -219,7 +220,7 @@ fn cache(device: &SeenDevice) -> Option<String> {
     })
 }
 
-/// What was measured of dioxide, in brackets.
+/// The measured rates of dioxide, in brackets.
 fn dioxide(case: &Case<'_>) -> String {
     curve::way(case, "dioxide").map(|way| format!(" ({way})")).unwrap_or_default()
 }
@@ -232,7 +233,7 @@ fn flush_advice(case: &Case<'_>, waiting: f64) -> Vec<String> {
         dioxide(case)
     )];
     lines.push(if waiting <= ALONE_MAX {
-        "Without dioxide: make more writes durable with each flush (group commit), or let go on what need not be durable yet.".into()
+        "Without dioxide: make more writes durable with each flush (group commit), or do not sync data that can wait.".into()
     } else {
         "Without dioxide: let one thread flush for all that have finished a write by then, the others wait for the next flush; on \
          devices io_uring writes with RWF_DSYNC that are submitted together share one."
@@ -247,14 +248,14 @@ fn flush_advice(case: &Case<'_>, waiting: f64) -> Vec<String> {
     }
     if case.evidence.devices.iter().any(|device| device.has_volatile_cache == Some(true)) {
         lines.push(
-            "A device with a protected cache (power loss protection) reports none, and flushes cost nothing."
-                .into(),
+            "A power-loss-protected drive reports no volatile cache, and its flushes cost nothing.".into(),
         );
     }
     lines
 }
 
-/// Whether the writes that wait change nothing but times, which O_SYNC makes durable, and O_DSYNC does not.
+/// Whether the waiting writes change only timestamps, which O_SYNC makes durable and O_DSYNC does
+/// not.
 fn commits_times(case: &Case<'_>) -> bool {
     let waits = case.seen.iter().filter(|seen| seen.kind == Kind::JournalCommit);
     let mut files = waits.map(|seen| seen.file).peekable();

@@ -11,7 +11,7 @@ use crate::waits::{self, Seen};
 use crate::words::{list, mean, nanoseconds, percent};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The waits that have one cause.
+/// The waits with one cause.
 #[derive(Debug, Default)]
 struct Group<'a> {
     count: u64,
@@ -38,7 +38,7 @@ pub fn findings(case: &Case<'_>) -> Vec<Finding> {
     if let Some(other) = groups.remove(&Cause::Other) {
         let holders = groups.values_mut().filter(|group| group.shares_a_file_with(&other));
         match holders.max_by_key(|group| group.count) {
-            // Who waits for a lock waits for those that hold it, whatever he does himself.
+            // A waiter waits for the holders of the lock, whatever its own operation.
             Some(holders) => holders.absorb(other),
             None => _ = groups.insert(Cause::Other, other),
         }
@@ -106,7 +106,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// The function that most waits are in.
+    /// The most frequent function.
     fn function(&self) -> Option<&'a str> {
         self.functions.iter().max_by_key(|(_, count)| **count).map(|(function, _)| *function)
     }
@@ -126,12 +126,12 @@ impl<'a> Group<'a> {
     }
 }
 
-/// The file system whose function it is.
+/// The file system of a function.
 fn fs_of(function: &str) -> Option<&'static str> {
     ["ext4", "xfs", "btrfs"].into_iter().find(|fs| function.starts_with(fs))
 }
 
-/// Waits for the locks of inodes as they were traced, if they were.
+/// Traced waits for the locks of inodes, if any.
 fn timed(case: &Case<'_>) -> Option<String> {
     let (mut count, mut wait_ns, mut wait_max_ns) = (0_u64, 0_u64, 0);
     for wait in case.evidence.locks.iter().flatten() {

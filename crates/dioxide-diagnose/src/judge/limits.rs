@@ -1,4 +1,5 @@
-//! What there is instead of a wall: the device, the processors, waits that are not known, or nothing to do.
+//! Verdicts without a serialising lock: the device, the processors, unrecognised waits, or nothing
+//! to do.
 
 use super::case::Case;
 use super::curve::{self, Shape};
@@ -10,16 +11,16 @@ use crate::words::{counted, list, mean, percent, rate};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Fewer threads in I/O than this, on average, and the program does next to none.
+/// With fewer threads in I/O than this on average, the program does next to none.
 const IN_IO_MIN: f64 = 0.05;
 
-/// More direct reads and writes a second than this are I/O, however short they are.
+/// More direct reads and writes per second than this count as I/O, however short they are.
 const TRACED_MIN: f64 = 100.0;
 
-/// A device that has something to do for so much of the time is busy.
+/// A device with requests in flight for this share of the time is busy.
 const BUSY_MIN: f64 = 0.9;
 
-/// Threads that take up this part of the processors leave none to others.
+/// Threads that use this share of the processors leave none for others.
 const PROCESSORS_MIN: f64 = 0.8;
 
 /// Whether the program does next to no I/O.
@@ -31,7 +32,7 @@ pub fn is_idle(case: &Case<'_>) -> bool {
     case.threads(|seen| seen.is_io && seen.kind != Kind::Completions) + waiting < IN_IO_MIN
 }
 
-/// That nothing serialises, and what the threads do instead.
+/// The verdict that nothing serialises, with the states of the threads.
 pub fn nothing(case: &Case<'_>, walls: f64) -> Finding {
     let does = what_threads_do(case);
     let traced = traced(case);
@@ -73,7 +74,7 @@ pub fn nothing(case: &Case<'_>, walls: f64) -> Finding {
     Finding { wall: Wall::Nothing, share, file: None, verdict, evidence, advice: Vec::new() }
 }
 
-/// What keeps a curve from growing that no wall does.
+/// The limit of a curve that no lock explains.
 fn limit(case: &Case<'_>) -> &'static str {
     match (device(case).is_some(), processor(case).is_some()) {
         (true, true) => "the device and the processors are busy",
@@ -83,7 +84,7 @@ fn limit(case: &Case<'_>) -> &'static str {
     }
 }
 
-/// "Of the threads, on average, 14.20 wait for the device, 1.80 run, or could."
+/// "Of the threads, on average, 14.20 wait for the device, 1.80 are running or runnable."
 fn what_threads_do(case: &Case<'_>) -> String {
     let mut does = Vec::new();
     let mut add = |count: f64, what: &str| {
@@ -95,16 +96,16 @@ fn what_threads_do(case: &Case<'_>) -> String {
     add(case.threads_in(Kind::PageCache), "wait for the page cache");
     add(case.threads_in(Kind::Completions), "wait for completions");
     add(case.threads(is_locked), "wait for locks, flushes or commits");
-    add(case.threads_in(Kind::Processor), "run, or could");
-    add(case.threads_in(Kind::Idle), "have nothing to do with I/O");
-    add(case.threads_in(Kind::Unknown), "wait for what is not known");
+    add(case.threads_in(Kind::Processor), "are running or runnable");
+    add(case.threads_in(Kind::Idle), "wait outside I/O");
+    add(case.threads_in(Kind::Unknown), "wait in unrecognised functions");
     if does.is_empty() {
         return "No thread was seen at all.".into();
     }
     format!("Of the threads, on average, {}.", does.join(", "))
 }
 
-/// Whether threads waited in a function that is not known, and in no call that is I/O.
+/// Whether threads waited in an unrecognised function, outside calls that do I/O.
 fn is_stranger(seen: &Seen<'_>) -> bool {
     seen.kind == Kind::Unknown && !seen.is_io && seen.function.is_some()
 }
@@ -147,8 +148,8 @@ pub fn device(case: &Case<'_>) -> Option<Finding> {
         share,
         file: None,
         verdict: format!(
-            "The device is busy: {} has {} in flight on average, and something to do for {} of the time. No wall: more threads get \
-             more done only if it does more with more of them.",
+            "The device is busy: {} has {} in flight on average, and is busy for {} of the time. \
+             Device-bound: more threads help only if the device has spare parallelism.",
             device.name,
             mean(device.inflight, "request"),
             percent(busy)
@@ -158,7 +159,7 @@ pub fn device(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
-/// The processors, where the threads take up nearly all of them.
+/// The processors, where the threads use nearly all of them.
 pub fn processor(case: &Case<'_>) -> Option<Finding> {
     let running = case.threads_in(Kind::Processor);
     let cpus = case.evidence.cpus;
@@ -167,7 +168,7 @@ pub fn processor(case: &Case<'_>) -> Option<Finding> {
         share: case.share_of(Kind::Processor),
         file: None,
         verdict: format!(
-            "The processors are busy: {} of the program run or could, on average, on {}.",
+            "The processors are busy: {} of the program are running or runnable, on average, on {}.",
             mean(running, "thread"),
             counted(cpus as u64, "processor")
         ),
@@ -180,7 +181,7 @@ pub fn processor(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
-/// Waits that are not known here, as they are.
+/// Waits in unrecognised functions.
 pub fn unknown(case: &Case<'_>) -> Finding {
     let is_unknown = |seen: &Seen<'_>| seen.kind == Kind::Unknown && seen.function.is_some();
     let functions: Vec<String> = case
@@ -220,7 +221,7 @@ fn busy(case: &Case<'_>, device: &SeenDevice) -> f64 {
     waits::part(device.busy_ns, case.evidence.watched_ns)
 }
 
-/// Direct reads and writes a second, as they were traced.
+/// Traced direct reads and writes per second.
 fn traced(case: &Case<'_>) -> f64 {
     let direct = case.evidence.direct.iter().flatten();
     case.per_second(direct.fold(0, |sum, direct| sum.saturating_add(direct.count)))

@@ -1,7 +1,7 @@
-//! What follows from evidence. Values in, values out.
+//! Draws conclusions from evidence. Pure functions.
 //!
-//! Each wall has its own file, which says how much of the time in I/O (see [`crate::waits`]) it accounts for, why, and what to
-//! do. What is decided here is which of them are real, and in which order they are told.
+//! Each bottleneck has its own file, which computes its share of I/O time (see [`crate::waits`]),
+//! its cause and the advice. This module decides which of them matter, and their order.
 
 mod advice;
 mod case;
@@ -19,26 +19,26 @@ use crate::finding::{Finding, Wall};
 use crate::words::counted;
 use case::Case;
 
-/// What accounts for less of the time in I/O than this is no wall.
+/// Below this share of I/O time a wait is no bottleneck.
 pub const SHARE_MIN: f64 = 0.25;
 
-/// Where several small ones make a wall together, each has this part of it at least.
+/// Several small waits form a bottleneck together if each has at least this share.
 const PART_MIN: f64 = 0.08;
 
-/// So is what accounts for less of the time in which the threads wait in I/O or run. Where they run most of the time, and now
-/// and then meet in a lock, it is the processors that they need.
+/// Nor is a wait below this share of the time in which threads wait in I/O or run. Threads that
+/// mostly run, and seldom meet in a lock, need processors.
 const ACTIVE_SHARE_MIN: f64 = 0.1;
 
-/// With fewer sightings in I/O than this, shares are off by ten percent and more.
+/// With fewer samples in I/O than this, shares are off by ten percent and more.
 const SIGHTINGS_THIN: u64 = 100;
 
-/// With fewer looks than this, a short phase of the program passes for all of it.
+/// With fewer sampling passes than this, a short phase of the program passes for all of it.
 const LOOKS_THIN: u64 = 5;
 
-/// The walls that the evidence speaks for, the one that accounts for most first. Never empty: where there is no wall, the first says
-/// so, with what the threads do instead, and the device or the processors follow where they are busy.
+/// The bottlenecks that the evidence shows, the largest first. Never empty. Without a bottleneck
+/// the first finding says so and describes the threads. Busy devices or processors follow.
 ///
-/// Workers of io_uring come after what they wait for: that is the cause.
+/// Workers of io_uring come after the object of their waits, which is the cause.
 pub fn judge(evidence: &Evidence) -> Vec<Finding> {
     let case = Case::of(evidence);
     let mut findings = real(&case, walls(&case));
@@ -56,7 +56,8 @@ pub fn judge(evidence: &Evidence) -> Vec<Finding> {
     findings
 }
 
-/// Those that account for enough of the time, or, where none does so alone and all of them together do, the larger ones.
+/// The findings that account for enough of the time. If none does so alone, but all do together,
+/// the larger ones.
 fn real(case: &Case<'_>, findings: Vec<Finding>) -> Vec<Finding> {
     let is_enough = |share: f64| {
         share >= SHARE_MIN && share * case.in_io as f64 >= ACTIVE_SHARE_MIN * case.active() as f64

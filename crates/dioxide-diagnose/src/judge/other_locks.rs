@@ -1,4 +1,4 @@
-//! Waits for locks in the kernel that are not those of inodes.
+//! Waits for locks in the kernel other than those of inodes.
 
 use super::case::{Case, only};
 use super::curve;
@@ -7,7 +7,7 @@ use crate::finding::{Finding, Wall};
 use crate::waits::Seen;
 use crate::words::{list, mean, percent};
 
-/// Parts of the names of functions of btrfs that wait for its locks.
+/// Parts of the names of btrfs functions that wait for its locks.
 const OF_BTRFS: &[&str] =
     &["btrfs", "__reserve_bytes", "handle_reserve_ticket", "lock_extent", "wait_extent_bit"];
 
@@ -26,7 +26,7 @@ pub fn position(case: &Case<'_>) -> Finding {
     )
 }
 
-/// To write down the time of each change of a file.
+/// Updates of the timestamps of a file.
 pub fn of_times(case: &Case<'_>) -> Finding {
     finding(
         case,

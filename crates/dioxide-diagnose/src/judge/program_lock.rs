@@ -1,4 +1,4 @@
-//! A lock of the program itself, held over a write or a flush.
+//! A lock of the program itself, held during a write or a flush.
 
 use super::case::{Case, doing, only};
 use super::curve;
@@ -44,7 +44,7 @@ pub fn held_over_io(case: &Case<'_>) -> Finding {
     }
 }
 
-/// Whether the wait is for a lock of a file, by flock or fcntl, and not for a futex.
+/// Whether the wait is for a file lock (flock or fcntl), not a futex.
 fn is_of_file_lock(seen: &Seen<'_>) -> bool {
     seen.kind == Kind::ProgramLock && seen.sighting.call.as_ref().is_none_or(|call| call.futex.is_none())
 }

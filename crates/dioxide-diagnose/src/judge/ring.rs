@@ -33,7 +33,7 @@ pub fn workers(case: &Case<'_>) -> Finding {
     }
 }
 
-/// What the workers wait for, the most frequent first.
+/// The objects of the workers' waits, the most frequent first.
 fn kinds(case: &Case<'_>) -> Vec<String> {
     use Kind::*;
     let kinds = [InodeLock, FileSystemLock, JournalCommit, Flush, Device, PageCache];

@@ -1,4 +1,5 @@
-//! Evidence made up, a wall at a time: each of these fails if its rule is dropped. `tests/recorded.rs` has what was really seen.
+//! Synthetic evidence, one bottleneck at a time: each test fails if its rule is removed.
+//! `tests/recorded.rs` has real evidence.
 
 use super::*;
 use crate::channels::Kind;
@@ -31,7 +32,7 @@ fn evidence(files: Vec<SeenFile>, sightings: Vec<Sighting>) -> Evidence {
     }
 }
 
-/// A file that is written directly, and whose size and space stay as they are.
+/// A file that is written directly, with constant size and allocation.
 fn file(fs: &str) -> SeenFile {
     SeenFile {
         path: format!("/{fs}/file"),
@@ -142,7 +143,7 @@ fn writes_that_were_traced_say_why_the_lock_is_exclusive() {
     assert!(main.evidence.iter().any(|line| line.contains("40 % ended beyond the end")));
     evidence.direct = Some(vec![direct(60), DirectIo { is_aligned: false, ..direct(40) }]);
     assert_eq!(main_wall(&evidence), Wall::UnalignedWrites);
-    // Reads, and writes of another file, say nothing.
+    // Reads, and writes of another file, prove nothing.
     let read = DirectIo { is_write: false, extends: true, ..direct(40) };
     let elsewhere = DirectIo { file: Some(1), extends: true, ..direct(40) };
     let unknown = DirectIo { file: None, extends: true, ..direct(40) };
@@ -162,7 +163,7 @@ fn calls_that_were_sighted_say_it_where_nothing_was_traced() {
     assert_eq!(main_wall(&evidence), Wall::UnalignedWrites);
     evidence.sightings[0].call = call(false, true);
     assert_eq!(main_wall(&evidence), Wall::FileLock);
-    // What was traced is better evidence.
+    // Traced writes are better evidence.
     evidence.sightings[0].call = call(true, true);
     evidence.direct = Some(vec![DirectIo { is_aligned: false, ..direct(40) }]);
     assert_eq!(main_wall(&evidence), Wall::UnalignedWrites);
@@ -176,7 +177,7 @@ fn sizes_say_it_where_calls_do_not() {
     evidence.files[0].size_bytes = Some((1 << 30, 1 << 30));
     evidence.files[0].allocated_bytes = Some((1 << 20, 1 << 21));
     assert_eq!(main_wall(&evidence), Wall::Holes);
-    // A file that is allocated as a whole has no holes: what it grows by is its map.
+    // A fully allocated file has no holes: its growth is its mapping.
     evidence.files[0].allocated_bytes = Some((1 << 30, (1 << 30) + 4096));
     assert_eq!(main_wall(&evidence), Wall::FileLock);
 }
@@ -207,7 +208,7 @@ fn files_without_o_direct_are_written_through_the_cache() {
     evidence.files[0].is_buffered = true;
     evidence.files[0].size_bytes = Some((1 << 20, 1 << 21));
     assert_eq!(main_wall(&evidence), Wall::BufferedWrites);
-    // With both kinds of descriptors it is the function that tells.
+    // With both kinds of descriptors the function decides.
     let mut evidence = locked("ext4", "ext4_buffered_write_iter");
     evidence.files[0].is_buffered = true;
     assert_eq!(main_wall(&evidence), Wall::BufferedWrites);
@@ -316,12 +317,12 @@ fn o_sync_commits_times() {
     assert!(!is_of_times(&evidence));
     evidence.files[0].is_sync = true;
     assert!(is_of_times(&evidence), "{:?}", judge(&evidence)[0].advice);
-    // A file that changes more than its times needs more.
+    // A file that changes more than its timestamps needs more.
     evidence.files[0].size_bytes = Some((1 << 20, 1 << 21));
     assert!(!is_of_times(&evidence));
 }
 
-/// Workers wait in place of the program: what they wait for is the cause, and comes first.
+/// Workers wait in place of the program: the object of their waits is the cause, and comes first.
 #[test]
 fn workers_of_rings_come_after_what_they_wait_for() {
     let mut evidence = locked("ext4", "ext4_file_write_iter");
@@ -357,7 +358,7 @@ fn workers_that_only_wait_for_the_device_are_a_wall_alone() {
     assert_eq!(main_wall(&evidence), Wall::RingWorkers);
 }
 
-/// A ring that has the device at work is as healthy as threads that wait for it.
+/// A ring that keeps the device at work is as healthy as threads that wait for it.
 #[test]
 fn rings_wait_for_the_device_if_it_works_for_them() {
     let ring = Sighting {
@@ -401,15 +402,15 @@ fn threads_that_wait_for_work_or_for_a_leader_wait_for_no_lock() {
     let mut pool = mutex_around_a_flush(None);
     pool.sightings[1].threads = 1;
     assert_eq!(main_wall(&pool), Wall::Flush);
-    // Other threads flush than wait.
+    // The flushing threads have another name than the waiting ones.
     let mut others = mutex_around_a_flush(Some(true));
     others.sightings[1].task = "logger".into();
     assert_eq!(main_wall(&others), Wall::Flush);
-    // Nothing lets only one in.
+    // Several threads flush at once, so nothing excludes them.
     let mut several = mutex_around_a_flush(Some(true));
     several.sightings[1].count = 8 * LOOKS;
     assert_eq!(main_wall(&several), Wall::Flush);
-    // Hardly anybody flushes.
+    // Flushes are too rare.
     let mut seldom = mutex_around_a_flush(Some(true));
     seldom.sightings[1].count = LOOKS / 10;
     assert_eq!(main_wall(&seldom), Wall::Flush);
@@ -535,7 +536,7 @@ fn locks_that_were_traced_are_timed() {
     );
 }
 
-/// Nobody alone is a wall, and all of them together are.
+/// None alone is a bottleneck, but all of them together are.
 #[test]
 fn small_walls_are_told_where_they_are_one_together() {
     let part = |name, channel| waiting(3 * LOOKS, name, channel);
@@ -667,7 +668,7 @@ fn a_device_says_that_it_has_no_cache() {
     assert!(main.evidence.iter().any(|other| other == line), "{:?}", main.evidence);
 }
 
-/// Names that mean something, and any number of anything.
+/// Names with a meaning, and arbitrary numbers.
 fn any_evidence() -> impl Strategy<Value = Evidence> {
     let name = || {
         prop_oneof![

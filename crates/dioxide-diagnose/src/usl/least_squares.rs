@@ -1,4 +1,4 @@
-//! The law through points, by linear least squares of relative errors.
+//! Fits the law to points by linear least squares of relative errors.
 
 #[derive(Clone, Copy, Debug)]
 pub struct Point {
@@ -21,13 +21,13 @@ impl Law {
         self.lambda * n / (1.0 + self.sigma * (n - 1.0) + self.kappa * n * (n - 1.0))
     }
 
-    /// Where the curve turns. None if it never falls.
+    /// The maximum of the curve. None if it never falls.
     pub fn peak(self) -> Option<f64> {
         (self.kappa > 0.0).then(|| ((1.0 - self.sigma).max(0.0) / self.kappa).sqrt().max(1.0))
     }
 
-    /// The law with the least sum of squares among those with sigma and kappa not below zero. That sum is convex, so its least is
-    /// the free one, or lies where one of them or both are zero.
+    /// The law with the least sum of squares among those with sigma and kappa not below zero. The
+    /// sum is convex: its minimum is the unconstrained one, or has sigma or kappa or both at zero.
     pub fn through(points: &[Point]) -> Self {
         let scale = points.iter().map(|point| point.iops).fold(f64::MIN_POSITIVE, f64::max);
         let rows: Vec<Coefficients> = points.iter().map(|point| row(point, scale)).collect();
@@ -38,13 +38,13 @@ impl Law {
             .filter_map(|allowed| solve(&rows, allowed))
             .filter(|[first, others @ ..]| *first > 0.0 && others.iter().all(|other| *other >= 0.0))
             .min_by(|one, other| squares(&rows, one).total_cmp(&squares(&rows, other)));
-        // The last of them, a straight line, is always possible with rates above zero.
+        // The last of them, a straight line, always has a solution with rates above zero.
         let [first, second, third] = best.unwrap_or([1.0, 0.0, 0.0]);
         Self { lambda: scale / first, sigma: second / first, kappa: third / first }
     }
 }
 
-/// What the coefficients are multiplied with, to be 1: x/X(N) = x/N (a + b (N-1) + c N (N-1)).
+/// A row of the linear system with right side 1: x/X(N) = x/N (a + b (N-1) + c N (N-1)).
 fn row(point: &Point, scale: f64) -> Coefficients {
     let (n, x) = (point.numjobs, point.iops / scale);
     [x / n, x * (n - 1.0) / n, x * (n - 1.0)]
@@ -55,9 +55,10 @@ fn squares(rows: &[Coefficients], coefficients: &Coefficients) -> f64 {
     rows.iter().map(|row| off(row).powi(2)).sum()
 }
 
-/// The normal equations, with those coefficients zero that are not allowed. None if they have no solution.
+/// The normal equations, with excluded coefficients zero. None if they have no solution.
 fn solve(rows: &[Coefficients], allowed: [bool; 3]) -> Option<Coefficients> {
-    // Columns differ by powers of the number of threads: with each of length one the equations are as good as they can be.
+    // Columns differ by powers of the number of threads. Scaling each to length one gives the best
+    // conditioned equations.
     let length =
         |column: usize| rows.iter().map(|row| row[column].powi(2)).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
     let lengths = [length(0), length(1), length(2)];
@@ -76,7 +77,7 @@ fn solve(rows: &[Coefficients], allowed: [bool; 3]) -> Option<Coefficients> {
     Some([scaled[0] / lengths[0], scaled[1] / lengths[1], scaled[2] / lengths[2]])
 }
 
-/// Gauss, with pivots.
+/// Gaussian elimination with pivoting.
 fn eliminate(mut matrix: [[f64; 4]; 3]) -> Option<[f64; 3]> {
     const PIVOT_MIN: f64 = 1e-12;
     for column in 0..3 {

@@ -1,14 +1,18 @@
-//! The Universal Scalability Law, fitted to a curve: X(N) = lambda N / (1 + sigma (N-1) + kappa N (N-1)), with sigma and kappa at
-//! least zero.
+//! The Universal Scalability Law, fitted to a curve: X(N) = lambda N / (1 + sigma (N-1) + kappa N
+//! (N-1)), with sigma and kappa at least zero.
 //!
-//! *The fit* makes relative errors least, the sum of (x/X(N) - 1)^2 over all rounds of all steps: rates scatter in proportion to
-//! themselves, and small ones must not count for nothing. N/X(N) is linear in 1/lambda, sigma/lambda and kappa/lambda, so that sum
-//! is one of linear least squares, solved at once and without a first guess.
+//! *The fit* minimises relative errors: the sum of (x/X(N) - 1)^2 over all rounds of all steps.
+//! Rates scatter in proportion to themselves, and small ones must count as well. N/X(N) is linear
+//! in 1/lambda, sigma/lambda and kappa/lambda. The fit is therefore a linear least squares problem,
+//! solved directly and without a first guess.
 //!
-//! *Intervals* are of 95 %, by a bootstrap with a fixed seed: the curve of the fit is scattered anew as the points scatter around it,
-//! fitted again, and so on. The usual way, by the covariance at the optimum, breaks where sigma or kappa is zero, which is where good
-//! curves are. Rounds of one step are wrong together where the law does not fit, so that is drawn for each step, and the scatter
-//! of rounds for each round. Few steps say little about how far the law is off: ranges are widened as Student's t is for so few.
+//! *Intervals* are of 95 %, by a bootstrap with a fixed seed. Each resample scatters the fitted
+//! curve as the points scatter around it, and is fitted again. The usual way, by the covariance at
+//! the optimum, fails where sigma or kappa is zero, as in good curves.
+//!
+//! Where the law does not fit, all rounds of a step are off together. One deviation is therefore
+//! drawn per step, and one per round. Few steps say little about the error of the law: intervals
+//! are widened by Student's t.
 
 mod least_squares;
 mod sentences;
@@ -20,64 +24,65 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Three parameters through fewer different numbers of threads describe noise.
+/// With fewer different numbers of threads, three parameters fit noise.
 pub const STEPS_MIN: usize = 6;
 
-/// The numbers of threads that are predicted.
+/// The numbers of threads of the predictions.
 pub const PREDICTED: [usize; 3] = [16, 64, 128];
 
-/// A figure with the range that holds it in 95 of 100 such fits.
+/// An estimate with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Estimate {
     /// The best value.
     pub value: f64,
-    /// The range's lower end.
+    /// The lower end of the interval.
     pub low: f64,
-    /// Its upper end.
+    /// The upper end of the interval.
     pub high: f64,
 }
 
-/// What the law says for a number of threads.
+/// The prediction for a number of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Prediction {
     /// Threads.
     pub numjobs: usize,
-    /// Operations a second. The range is that of the curve, not of a single measurement.
+    /// Operations per second. The interval is that of the curve, not of a single measurement.
     pub iops: Estimate,
-    /// Whether it lies beyond the steps that were measured.
+    /// Whether it is beyond the measured steps.
     pub is_beyond: bool,
 }
 
-/// The law, fitted.
+/// The fitted law.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Fit {
-    /// Operations a second of one thread that meets no other.
+    /// Operations per second of a single thread without contention.
     pub lambda: Estimate,
-    /// Contention: the part of each operation that only one thread at a time can do.
+    /// Contention: the serial part of each operation.
     pub sigma: Estimate,
-    /// Coherency: what each pair of threads costs each other, as a part of an operation.
+    /// Coherency: the cost of each pair of threads to each other, as a part of an operation.
     pub kappa: Estimate,
-    /// The part of the variation of all rounds that the law explains, 1 at best. Near zero also where there is no variation but
-    /// scatter, as in a flat curve.
+    /// The part of the variation of all rounds that the law explains, 1 at best. Also near zero for
+    /// a flat curve, which only scatters.
     pub r_squared: f64,
-    /// The mean relative distance of the steps from the law: 0.1 is ten percent.
+    /// The mean relative error of the steps: 0.1 is ten percent.
     pub error: f64,
-    /// Whether the law does not describe this curve well: figures and predictions then mean little.
+    /// Whether the law describes this curve badly: figures and predictions then mean little.
     pub is_poor: bool,
-    /// The most threads that were measured.
+    /// The largest measured number of threads.
     pub numjobs_max: usize,
-    /// The number of threads at which throughput is highest. None if it never falls.
+    /// The number of threads with the highest throughput. None if it never falls.
     pub peak: Option<f64>,
     /// For 16, 64 and 128 threads.
     pub predictions: Vec<Prediction>,
-    /// The law with its range, to be drawn: at the steps that were measured, and at 1, 2, 4, ... 128 threads.
+    /// The law with its interval, for a plot: at the measured steps, and at 1, 2, 4, ... 128
+    /// threads.
     pub band: Vec<Prediction>,
-    /// What it means, a sentence each, warnings included.
+    /// The meaning, a sentence each, warnings included.
     pub sentences: Vec<String>,
 }
 
 impl Fit {
-    /// Operations a second of so many threads, by the law.
+    /// Operations per second at this number of threads, by the law.
     pub fn at(&self, numjobs: f64) -> f64 {
         let law = Law { lambda: self.lambda.value, sigma: self.sigma.value, kappa: self.kappa.value };
         law.at(numjobs)
@@ -88,27 +93,27 @@ impl Fit {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
-    /// Three parameters through fewer points than this describe noise.
+    /// With fewer points, three parameters fit noise.
     #[error("{distinct} different numbers of threads were measured, and a fit needs six")]
     TooFew {
         /// Different numbers of threads that were measured.
         distinct: usize,
     },
-    /// No threads, no rounds, or rates that are zero, negative, beyond all machines or no numbers.
+    /// No threads, no rounds, or rates that are not finite, not positive or implausibly large.
     #[error("there is a step without threads, or a round without a rate above zero")]
     Useless,
 }
 
-/// A fit is poor if the steps lie further from the law than this, on average, ...
+/// A fit is poor if the mean error of the steps exceeds this, ...
 const ERROR_MAX: f64 = 0.1;
 
 /// ... and it explains less than this of the variation.
 const R_SQUARED_MIN: f64 = 0.9;
 
-/// Further than this, and it is poor whatever it explains.
+/// Above this error a fit is poor in any case.
 const ERROR_FAR: f64 = 0.2;
 
-/// No machine does more a second, and squares of it are numbers still.
+/// No machine reaches more per second, and its square is still finite.
 const IOPS_MAX: f64 = 1e15;
 
 const RESAMPLES: usize = 1000;
@@ -174,13 +179,13 @@ fn points(rounds: &BTreeMap<usize, Vec<f64>>) -> Vec<Point> {
     rounds.iter().flat_map(of_step).collect()
 }
 
-/// How points scatter around a law, relative to it.
+/// The scatter of points around a law, relative to it.
 struct Scatter {
     /// Threads and rounds of each step.
     steps: Vec<(f64, usize)>,
-    /// How far the steps are off, as the mean of their rounds. Widened for so few.
+    /// The error of each step, as the mean of its rounds. Widened for few steps.
     of_steps: Vec<f64>,
-    /// How far rounds are from the mean of their step.
+    /// The errors of rounds from the mean of their step.
     of_rounds: Vec<f64>,
 }
 
@@ -198,7 +203,7 @@ impl Scatter {
         scatter
     }
 
-    /// A curve like the one that was measured, if the law is right.
+    /// A resampled curve around the law.
     fn again(&self, law: Law, rng: &mut Rng) -> Vec<Point> {
         let widened = widening(self.steps.len());
         let mut points = Vec::new();
@@ -206,7 +211,7 @@ impl Scatter {
             let of_step = self.of_steps[rng.usize(..self.of_steps.len())] * widened;
             for _ in 0..*rounds {
                 let of_round = self.of_rounds[rng.usize(..self.of_rounds.len())];
-                // A rate stays above zero however far it is off.
+                // Keeps the rate above zero.
                 let factor = (1.0 + of_step + of_round).max(0.01);
                 points.push(Point { numjobs: *numjobs, iops: law.at(*numjobs) * factor });
             }
@@ -220,8 +225,9 @@ impl Scatter {
     }
 }
 
-/// How much further than they are seen to be steps may be off: the fit has come near them with its three parameters, and Student's
-/// t is longer in the tails than the normal distribution, the more so the fewer they are.
+/// The factor by which true errors of steps may exceed the observed ones. The fit has approached
+/// the steps with three parameters. Student's t has longer tails than the normal distribution, the
+/// more so with few steps.
 fn widening(steps: usize) -> f64 {
     /// The 97.5th percentile of Student's t with 3, 4, ... degrees of freedom.
     const T: [f64; 8] = [3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
@@ -231,7 +237,7 @@ fn widening(steps: usize) -> f64 {
 }
 
 impl Estimate {
-    /// The range holds the best value, also where few of the resamples do.
+    /// The interval contains the best value, even if few of the resamples do.
     fn of(value: f64, mut samples: Vec<f64>) -> Self {
         samples.sort_by(f64::total_cmp);
         let at = |part: f64| samples[(part * (samples.len() - 1) as f64).round() as usize];

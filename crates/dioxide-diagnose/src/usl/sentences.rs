@@ -1,9 +1,9 @@
-//! What a fit means, in words.
+//! The meaning of a fit, in words.
 
 use super::{Estimate, Fit};
 use crate::words::{percent, rate};
 
-/// A contention below this cannot be told from none.
+/// A contention below this is indistinguishable from none.
 const SIGMA_NONE: f64 = 0.005;
 
 pub fn of(fit: &Fit) -> Vec<String> {

@@ -17,7 +17,7 @@ fn curve(law: Law, threads: &[usize], rounds: usize, noise: f64, seed: u64) -> V
 }
 
 fn holds(estimate: Estimate, value: f64) -> bool {
-    // What comes out of the arithmetic of a curve without noise is off in the last digits.
+    // Rounding errors of a curve without noise.
     let slack = 1e-9 * value.abs().max(1e-9);
     (estimate.low - slack..=estimate.high + slack).contains(&value)
 }
@@ -97,7 +97,7 @@ fn a_curve_of_another_shape_is_poor() {
     assert!(fit.sentences[0].contains("badly"), "{:?}", fit.sentences);
 }
 
-/// Superlinear: no law with sigma and kappa of zero or more goes there.
+/// Superlinear: no law with sigma and kappa of zero or more fits.
 #[test]
 fn more_than_a_line_is_a_line_at_most() {
     let step = |n: usize| Step { numjobs: n, iops: vec![(n * n) as f64] };
@@ -115,7 +115,7 @@ fn the_same_curve_has_the_same_fit() {
     assert_eq!(once, again);
 }
 
-/// How often the ranges hold what the curve was made of: at least nine times of ten, for 95 %.
+/// How often the intervals contain the true values: at least nine times of ten, for 95 %.
 #[test]
 fn ranges_hold_what_curves_are_made_of() {
     let laws = [(1000.0, 0.0, 0.0), (7292.0, 0.05, 0.002), (500.0, 0.3, 0.0), (40_000.0, 0.8, 0.0005)];

@@ -1,24 +1,24 @@
-//! What a system call is about, by its number and arguments: which file, and which part of it.
+//! Decodes a system call from its number and arguments: its file, and the range in it.
 
 use syscalls::Sysno;
 
-/// A system call that a thread is in, as `/proc/PID/task/TID/syscall` has it.
+/// A system call that a thread is in, from `/proc/PID/task/TID/syscall`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawCall {
     pub number: usize,
     pub arguments: [u64; 6],
 }
 
-/// What a call is about.
+/// The object of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
-    /// Nothing that is told apart here.
+    /// Nothing that matters here.
     Nothing,
     /// A descriptor.
     Descriptor(i32),
     /// Bytes of a descriptor.
     Transfer(Transfer),
-    /// The futex at an address, and whether it is waited for as a lock.
+    /// The futex at an address, and whether it is used as a lock.
     Futex { address: u64, is_lock: bool },
 }
 
@@ -26,21 +26,22 @@ pub enum About {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     pub descriptor: i32,
-    /// In bytes. None if it begins at the descriptor's position.
+    /// In bytes. None if it is the descriptor's position.
     pub offset: Option<u64>,
-    /// In bytes. None if that is too much to find out.
+    /// In bytes. None if it is too expensive to find out.
     pub length: Option<u64>,
     pub is_write: bool,
 }
 
-/// Entries of a vector that are added up; longer ones are not.
+/// Longer vectors are not added up.
 const VECTOR_MAX: u64 = 64;
 /// The size of a `struct iovec`, an address and a length.
 const IOVEC_BYTES: usize = 16;
 /// The size of a `struct iocb` of linux/aio_abi.h.
 const IOCB_BYTES: usize = 64;
 
-/// Fills its second argument with the watched program's memory at an address, or says that it cannot.
+/// Reads the watched program's memory at an address into its second argument. Returns whether it
+/// could.
 pub type ReadMemory<'a> = dyn Fn(u64, &mut [u8]) -> bool + 'a;
 
 impl RawCall {
@@ -49,7 +50,8 @@ impl RawCall {
             .map_or_else(|| format!("syscall {}", self.number), |call| call.name().to_owned())
     }
 
-    /// Whether its arguments say where in the file it is, so that two calls in a row that have the same are most likely one.
+    /// Whether its arguments contain the offset. Two consecutive samples with equal arguments are
+    /// then most likely one call.
     pub fn has_offset(&self) -> bool {
         use Sysno::{pread64, preadv, preadv2, pwrite64, pwritev, pwritev2};
         matches!(Sysno::new(self.number), Some(pread64 | preadv | preadv2 | pwrite64 | pwritev | pwritev2))
@@ -90,8 +92,8 @@ impl RawCall {
     }
 }
 
-/// Whether a futex is waited for as a lock, by operation and expected value. A lock that is held and waited for has the
-/// value 2, in glibc and in Rust's std; FUTEX_LOCK_PI and LOCK_PI2 are for nothing else.
+/// Whether a futex is used as a lock, by operation and expected value. glibc and Rust's std mark a
+/// held lock with waiters by the value 2. FUTEX_LOCK_PI and LOCK_PI2 exist only for locks.
 fn is_lock(operation: u64, value: u64) -> bool {
     const PRIVATE_OR_REALTIME: u64 = 128 | 256;
     match operation & !PRIVATE_OR_REALTIME {
@@ -109,7 +111,7 @@ fn vector_length(address: u64, entries: u64, read: &ReadMemory) -> Option<u64> {
     is_whole.then(|| vector.chunks(IOVEC_BYTES).map(|entry| word(entry, 8)).fold(0, u64::saturating_add))
 }
 
-/// The first of the requests that io_submit was given: where it is given several, the others are mostly of the same kind.
+/// The first request of an io_submit; the others are mostly of the same kind.
 fn first_of_submitted(list: u64, read: &ReadMemory) -> Option<About> {
     let mut address = [0; 8];
     let mut request = [0; IOCB_BYTES];
@@ -129,7 +131,7 @@ fn parse_iocb(request: &[u8; IOCB_BYTES]) -> About {
             length: Some(length),
             is_write: opcode == 1,
         }),
-        // PREADV, PWRITEV: how long the vectors are is not looked up.
+        // PREADV, PWRITEV, whose vectors are not read.
         7 | 8 => About::Transfer(Transfer {
             descriptor,
             offset: Some(offset),
@@ -178,7 +180,7 @@ mod tests {
 
     #[test]
     fn locks_among_futexes() {
-        // Private, and a bit set with a private one: waited for as what they are by value.
+        // With the private flag, for both waits: the value decides.
         for (operation, value, is_lock) in
             [(128, 2, true), (128, 1, false), (128 | 256 | 9, 2, true), (6, 0, true), (129, 2, false)]
         {

@@ -1,4 +1,4 @@
-//! The devices below the files, and what they did meanwhile.
+//! The devices below the files, and their activity during the observation.
 
 use crate::evidence::SeenDevice;
 use crate::host::disk::{Counts, Disk};
@@ -8,12 +8,13 @@ use std::time::Duration;
 
 #[derive(Debug, Default)]
 pub struct Devices {
-    /// By number, with the counts when first seen. None for numbers that no device has (tmpfs, network).
+    /// By number, with the counters when first seen. None for numbers without a block device
+    /// (tmpfs, network).
     found: BTreeMap<u64, Option<(Disk, Counts)>>,
 }
 
 impl Devices {
-    /// Takes in those that are not known yet.
+    /// Adds the devices that are not known yet.
     pub fn find(&mut self, numbers: BTreeSet<u64>) {
         let find = |number| {
             let disk = Disk::find(number)?;
@@ -25,7 +26,7 @@ impl Devices {
         }
     }
 
-    /// What they did in this time, in which they were watched.
+    /// Their activity over this duration.
     pub fn finish(self, watched: Duration) -> Vec<SeenDevice> {
         let seen = |(number, found): (u64, Option<(Disk, Counts)>)| {
             let (disk, first) = found?;

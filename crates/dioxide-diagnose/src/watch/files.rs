@@ -1,4 +1,4 @@
-//! The files that descriptors of watched processes lead to.
+//! The files behind the descriptors of watched processes.
 
 use super::process::Process;
 use crate::evidence::SeenFile;
@@ -7,41 +7,41 @@ use rustix::fs::{AtFlags, FileType, OFlags, Stat, major, makedev, minor, readlin
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 
-/// More are not told of, so that evidence stays small.
+/// Further files are ignored, so that evidence stays small.
 pub const FILES_MAX: usize = 4096;
 
-/// Files and devices, and which descriptors lead to them.
+/// Files and devices, and the descriptors that refer to them.
 #[derive(Debug, Default)]
 pub struct Files {
     seen: Vec<Seen>,
     by_identity: HashMap<Identity, usize>,
     descriptors: HashMap<(u32, i32), Descriptor>,
-    /// What was asked since the last call of [`Self::next_look`].
+    /// Descriptors resolved since the last call of [`Self::next_look`].
     this_look: HashMap<(u32, i32), Option<Open>>,
     looks: u64,
-    /// By number. None where there is none of that number.
+    /// By mount ID. None for unknown IDs.
     mounts: HashMap<u64, Option<Mount>>,
 }
 
-/// The kernel's bit. O_SYNC has it, and one of its own; rustix means O_SYNC by both names.
+/// The kernel's bit, which O_SYNC includes. rustix means O_SYNC by both names.
 const O_DSYNC: u32 = 0o10000;
 
 #[derive(Debug)]
 struct Seen {
     file: SeenFile,
     identity: Identity,
-    /// Of its file system, as tracepoints name it. Files of btrfs have others.
+    /// Of its file system, as tracepoints have it. Files of btrfs have other numbers.
     fs_device: u64,
-    /// Of the device that it lies on, or that it is.
+    /// Of its device, or of the device that it is.
     disk: u64,
     block_bytes: u64,
-    /// When its size was last taken in, and the size then and the time before.
+    /// The pass in which its size was last read, and the sizes in that pass and in the one before.
     looked_at: u64,
     size_bytes: u64,
     size_before: u64,
 }
 
-/// What makes a file the same: device and inode, or the number of a device.
+/// The identity of a file: device and inode, or the number of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Identity {
     File { device: u64, inode: u64 },
@@ -69,20 +69,20 @@ struct Descriptor {
 #[derive(Clone, Copy, Debug)]
 pub struct Open {
     pub file: usize,
-    /// Its size when it was looked at the time before, in another look; now, if this is the first.
+    /// Its size in an earlier pass. Its current size if this is the first one.
     pub size_before: u64,
     /// O_APPEND.
     pub appends: bool,
 }
 
 impl Files {
-    /// Descriptors and sizes are asked for again, once.
+    /// Begins a pass: descriptors and sizes are read again, once.
     pub fn next_look(&mut self) {
         self.this_look.clear();
         self.looks += 1;
     }
 
-    /// The file behind a descriptor. None if it leads to something else, or nowhere, or may not be seen.
+    /// The file behind a descriptor. None if it is not a file, does not exist or is not readable.
     pub fn open(&mut self, process: &Process, descriptor: i32) -> Option<Open> {
         let key = (process.pid, descriptor);
         if let Some(known) = self.this_look.get(&key) {
@@ -93,12 +93,13 @@ impl Files {
         open
     }
 
-    /// Where the next `read` or `write` of a descriptor begins.
+    /// The descriptor's position.
     pub fn position(process: &Process, descriptor: i32) -> Option<u64> {
         field(&process.read(&format!("fdinfo/{descriptor}"))?, "pos:")?.parse().ok()
     }
 
-    /// Takes in the files behind all descriptors of a process, anew: a number may be that of another file, or have other flags.
+    /// Reads all descriptors of a process again: a number may refer to another file, or have other
+    /// flags.
     pub fn scan(&mut self, process: &Process) {
         self.descriptors.retain(|(pid, _), _| *pid != process.pid);
         for descriptor in process.descriptors() {
@@ -133,7 +134,7 @@ impl Files {
         let Some(info) = process.read(&format!("fdinfo/{number}")) else { return nothing };
         let flags = field(&info, "flags:").and_then(|flags| u32::from_str_radix(flags, 8).ok()).unwrap_or(0);
         let flags = OFlags::from_bits_retain(flags);
-        // Nothing can be read or written through it.
+        // An O_PATH descriptor allows no I/O.
         if flags.contains(OFlags::PATH) {
             return nothing;
         }
@@ -148,7 +149,7 @@ impl Files {
         Descriptor { identity, file: Some(index), appends: flags.contains(OFlags::APPEND) }
     }
 
-    /// The file of this identity, if it is the same file: inodes of files that were removed are used again.
+    /// The known file of this identity, unless its inode number was reused after a removal.
     fn known(&self, identity: Identity, path: &str) -> Option<usize> {
         let index = *self.by_identity.get(&identity)?;
         let known = &self.seen[index].file.path;
@@ -166,7 +167,7 @@ impl Files {
         Some(self.seen.len() - 1)
     }
 
-    /// The mount with this number. The numbers are the same in all namespaces.
+    /// The mount with this ID. IDs are the same in all namespaces.
     fn mount(&mut self, process: &Process, id: u64) -> Option<Mount> {
         if !self.mounts.contains_key(&id) {
             let there = mounts_of(process.pid).unwrap_or_default();
@@ -175,27 +176,27 @@ impl Files {
         self.mounts.entry(id).or_default().clone()
     }
 
-    /// The file that tracepoints name so: by the device number of its file system, and its inode.
+    /// The file that tracepoints identify by the device number of its file system and its inode.
     pub fn traced(&self, (fs_device, inode): (u64, u64)) -> Option<usize> {
         self.seen.iter().rposition(|seen| seen.fs_device == fs_device && seen.file.inode == inode)
     }
 
-    /// The block of a file's file system, in bytes.
+    /// The block size of a file's file system, in bytes.
     pub fn block_bytes(&self, file: usize) -> u64 {
         self.seen[file].block_bytes
     }
 
-    /// The devices that files lie on, each once, by number.
+    /// The devices of the files, each once, by number.
     pub fn disks(&self) -> BTreeSet<u64> {
         self.seen.iter().map(|seen| seen.disk).collect()
     }
 
-    /// Whether there were more than are told of.
+    /// Whether files were ignored.
     pub fn is_full(&self) -> bool {
         self.seen.len() == FILES_MAX
     }
 
-    /// Takes in the sizes that files have now, by their names: whoever had them open may have ended.
+    /// Reads the sizes of files by path: the processes that had them open may have ended.
     pub fn take_sizes(&mut self) {
         self.next_look();
         for seen in &mut self.seen {
@@ -207,7 +208,7 @@ impl Files {
         }
     }
 
-    /// All files, with the sizes that were taken in first and last.
+    /// All files, with their first and last sizes.
     pub fn finish(self) -> Vec<SeenFile> {
         self.seen.into_iter().map(|seen| seen.file).collect()
     }
@@ -233,7 +234,7 @@ impl Seen {
             allocated_bytes: None,
         };
         let fs_device = mount.map_or(stat.st_dev, |mount| mount.device);
-        // Where a device's is not known, nothing is beyond it.
+        // Without the size of a device, no offset is beyond it.
         let size_before = size.unwrap_or(u64::MAX);
         let block_bytes = stat.st_blksize as u64;
         Self {
@@ -256,7 +257,7 @@ impl Seen {
         self.file.is_sync |= flags.contains(OFlags::SYNC);
     }
 
-    /// Takes in its size, at this look.
+    /// Updates its size in this pass.
     fn update(&mut self, stat: &Stat, look: u64) {
         let Identity::File { .. } = self.identity else { return };
         let size = stat.st_size as u64;
@@ -273,14 +274,14 @@ impl Seen {
     }
 }
 
-/// Devices do not grow.
+/// The size of a device is constant.
 fn device_size(number: u64) -> Option<u64> {
     let sectors =
         fs::read_to_string(format!("/sys/dev/block/{}:{}/size", major(number), minor(number))).ok()?;
     Some(sectors.trim().parse::<u64>().ok()? * 512)
 }
 
-/// Files of btrfs have device numbers that no device has; their mount names the device.
+/// Files of btrfs have device numbers without a device; their mount names the device.
 fn disk_of(device: u64, mount: Option<&Mount>) -> u64 {
     let source = mount.filter(|_| major(device) == 0).and_then(|mount| stat(&mount.source).ok());
     let disk = source.filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice);

@@ -1,4 +1,4 @@
-//! What the files of a thread in /proc say, parsed.
+//! Parsers of the files of a thread in /proc.
 
 use super::calls::RawCall;
 
@@ -8,20 +8,20 @@ pub struct Look {
     /// `R`, `S`, `D`, ...
     pub state: char,
     pub call: Option<RawCall>,
-    /// The function that it waits in.
+    /// The wait channel.
     pub channel: Option<String>,
     /// Innermost first.
     pub stack: Vec<String>,
 }
 
 impl Look {
-    /// A thread that runs, or could: of such a one nothing else can be told.
+    /// A thread that is running or runnable, about which nothing else is known.
     pub fn running() -> Self {
         Self { state: 'R', call: None, channel: None, stack: Vec::new() }
     }
 }
 
-/// The thread's name and state, from `stat`: `12 (a name) S 1 ...`. The name may contain anything.
+/// The thread's name and state, from `stat`: `12 (a name) S 1 ...`. The name may contain any byte.
 pub fn parse_stat(text: &[u8]) -> Option<(String, char)> {
     let text = String::from_utf8_lossy(text);
     let (front, back) = text.rsplit_once(") ")?;
@@ -29,12 +29,12 @@ pub fn parse_stat(text: &[u8]) -> Option<(String, char)> {
     Some((name.to_owned(), back.chars().next()?))
 }
 
-/// What `syscall` says.
+/// The content of `syscall`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InCall {
-    /// It runs, or could.
+    /// Running or runnable.
     Running,
-    /// It waits, but not in a system call.
+    /// Waiting, but not in a system call.
     None,
     Call(RawCall),
 }
@@ -62,8 +62,8 @@ pub fn parse_stack(text: &[u8]) -> Vec<String> {
     functions.map(function).collect()
 }
 
-/// The function of a place in the kernel: without its offset, and without what the compiler appends to names of parts
-/// and copies of functions (`.isra.0`).
+/// The function name of a kernel symbol, without its offset, and without suffixes of the compiler
+/// (`.isra.0`).
 pub fn function(place: &str) -> String {
     let end = place.find(['+', '.']).unwrap_or(place.len());
     place[..end].to_owned()
@@ -76,7 +76,8 @@ pub fn parse_wchan(text: &[u8]) -> Option<String> {
     (name != "0" && !name.is_empty()).then(|| function(name))
 }
 
-/// A name without numbers, so that the threads of a pool have one: `iou-wrk-1234` is `iou-wrk`.
+/// A name without numbers, so that the threads of a pool share one: `iou-wrk-1234` becomes
+/// `iou-wrk`.
 pub fn normalised(name: &str) -> String {
     let letters: String = name.chars().filter(|letter| !letter.is_ascii_digit()).collect();
     let letters = letters.trim_matches(|letter: char| !letter.is_alphabetic() && !"()[]".contains(letter));

@@ -1,17 +1,17 @@
-//! Watches the threads of a program, which needs not know of it, and gathers evidence of where they wait.
+//! Samples the threads of an unmodified program, and gathers evidence of their waits.
 //!
-//! A thread of this process looks at all threads of the watched processes many times a second, at irregular intervals, and
-//! writes down where each of them is: 200 times a second at most, and less often if that would cost more than 3 % of a
-//! processor.
+//! A thread of this process samples the state of all threads of the watched processes at irregular
+//! intervals. It takes at most 200 samples per second, and fewer if that would cost more than 3 %
+//! of a processor.
 //!
-//! | what | where from | who may see it |
+//! | evidence | source | readable by |
 //! |---|---|---|
-//! | name, state | `/proc/PID/task/TID/stat` | everybody |
+//! | name, state | `/proc/PID/task/TID/stat` | all users |
 //! | wait channel | `wchan` | the owner of the process, and root |
-//! | system call, its file and place | `syscall`, `/proc/PID/fd`, `mem` | the same, unless `ptrace_scope` says otherwise |
+//! | system call, its file and offset | `syscall`, `/proc/PID/fd`, `mem` | the same, unless `ptrace_scope` forbids it |
 //! | kernel stack | `stack` | root |
 //!
-//! What cannot be seen is named in [`Evidence::unseen`], with the reason.
+//! [`Evidence::unseen`] names unavailable evidence, with the reason.
 
 mod calls;
 mod devices;
@@ -41,18 +41,18 @@ use tally::{Place, Tally};
 use trace::Tracer;
 use watched::Watched;
 
-/// Processes and threads that come are found within this time.
+/// New processes and threads are found within this time.
 const SCAN_INTERVAL: Duration = Duration::from_millis(50);
-/// Files that are open, and that no thread was seen in a call on.
+/// Interval of reading open files on which no thread was sampled.
 const FILES_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How the kernel begins the names of threads that do the work of io_uring rings.
+/// Prefix of the kernel's names for the worker threads of io_uring rings.
 const RING_WORKER: &str = "iou-wrk-";
 
-/// What tracing is for, in [`Evidence::unseen`].
+/// The evidence that needs tracing, in [`Evidence::unseen`].
 const TRACED: &str = "lock waits, direct I/O and what rings hand to workers";
 
-/// Every parser of what the kernel says as text.
+/// All parsers of text from the kernel.
 #[cfg(fuzzing)]
 pub(crate) fn parse(text: &[u8]) {
     look::parse_stat(text);
@@ -62,23 +62,23 @@ pub(crate) fn parse(text: &[u8]) {
     trace::text::parse(text);
 }
 
-/// Who is watched.
+/// The processes and threads to watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whom {
-    /// A process with its threads and children, as they come and go.
+    /// A process with its threads and children, including later ones.
     Program {
-        /// Its number.
+        /// The process ID.
         pid: u32,
     },
     /// Threads of this process, and the workers of its rings.
     OwnThreads {
-        /// What the names of the threads begin with.
+        /// Prefix of the names of the threads.
         name_prefix: &'static str,
     },
 }
 
 impl Whom {
-    /// Whether a thread of this name is one to look at, in a process that is.
+    /// Whether to sample a thread of this name in a watched process.
     fn includes(self, name: &str) -> bool {
         match self {
             Self::Program { .. } => true,
@@ -89,7 +89,7 @@ impl Whom {
     }
 }
 
-/// How to watch.
+/// Options of the observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Whether to trace lock waits and direct I/O where that is allowed (root).
@@ -105,40 +105,40 @@ impl Default for Options {
 /// Why a program cannot be watched.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is none of that number, or it has ended.
+    /// No process has this ID, or it has ended.
     #[error("there is no process {pid}")]
     NoSuchProcess {
-        /// The number.
+        /// The process ID.
         pid: u32,
     },
-    /// It is not a program's.
+    /// A thread of the kernel.
     #[error("process {pid} is a thread of the kernel")]
     KernelThread {
-        /// Its number.
+        /// The process ID.
         pid: u32,
     },
-    /// It may not be looked at.
+    /// Not permitted.
     #[error("process {pid} of user {uid} may not be watched by this user: do it as root, or as that user")]
     NotAllowed {
-        /// The process.
+        /// The process ID.
         pid: u32,
-        /// Its owner.
+        /// The owner of the process.
         uid: u32,
     },
-    /// /proc does not answer.
+    /// /proc cannot be read.
     #[error("cannot look at /proc/{pid}: {errno}")]
     Proc {
-        /// The process.
+        /// The process ID.
         pid: u32,
-        /// Why.
+        /// The error.
         errno: io::Error,
     },
-    /// No thread could be made to watch from.
+    /// The watching thread could not be created.
     #[error("cannot make a thread: {0}")]
     Thread(io::Error),
 }
 
-/// Watches until it is stopped. Dropped, it stops and its evidence is lost.
+/// Samples until it is stopped. Dropping it discards its evidence.
 #[derive(Debug)]
 pub struct Watcher {
     /// Closed to stop the thread.
@@ -149,7 +149,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Begins to watch. When this returns, all processes, threads and files that were there are known.
+    /// Starts watching. On return all existing processes, threads and files are known.
     pub fn start(whom: Whom, options: Options) -> Result<Self, Error> {
         let is_over = Arc::new(AtomicBool::new(false));
         let (stop, stopped) = mpsc::channel();
@@ -168,8 +168,8 @@ impl Watcher {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Stops, and answers what was seen. Of a program, command line and number of processes in `subject` are replaced by what
-    /// was seen of it. The curve and the other ways are empty.
+    /// Stops, and returns the evidence. For a program, replaces command line and number of
+    /// processes in `subject` by the observed ones. The curve and the other paths are empty.
     pub fn stop(mut self, subject: Subject) -> Evidence {
         self.join().expect("joined once").finish(subject)
     }
@@ -183,12 +183,12 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // Not before tracing has ended, or a program that ends next would leave it switched on.
+        // After tracing has ended: a program that ends earlier would leave it switched on.
         self.join();
     }
 }
 
-/// What the watching thread has.
+/// The state of the watching thread.
 #[derive(Debug)]
 struct Gathering {
     watched: Watched,
@@ -232,7 +232,7 @@ impl Gathering {
         gathering
     }
 
-    /// Looks until `stopped` is closed, or nobody is left.
+    /// Samples until `stopped` is closed, or all processes have ended.
     fn watch(&mut self, stopped: &Receiver<()>) {
         let mut pace = Pace::default();
         let (mut scanned, mut files_scanned) = (self.begun, self.begun);
@@ -294,7 +294,7 @@ impl Gathering {
     }
 
     fn finish(mut self, mut subject: Subject) -> Evidence {
-        // At once: the program goes on.
+        // At once, because the program continues.
         self.scan_files();
         self.files.take_sizes();
         let watched = self.begun.elapsed();
@@ -332,8 +332,8 @@ impl Gathering {
     }
 }
 
-/// The devices of files that work was seen on, or that are open for direct I/O: what others do on the device of the program's
-/// log says nothing.
+/// The devices of files with I/O or with O_DIRECT. Others, like the device of the program's log, do
+/// not matter.
 fn of_work(
     mut devices: Vec<SeenDevice>,
     sightings: &[Sighting],
@@ -352,8 +352,9 @@ fn of_work(
     devices
 }
 
-/// The calls that threads were in at this look, and at the one before. Whoever is in the same call still is described as
-/// it was then: the first look knows best whether the call moves the end of its file.
+/// The calls of threads in this pass and in the one before. A thread that is still in the same call
+/// keeps its first description. The first pass knows best whether the call moves the end of its
+/// file.
 #[derive(Debug, Default)]
 struct Calls {
     now: HashMap<u32, (RawCall, Call)>,
@@ -373,8 +374,8 @@ impl Calls {
     }
 }
 
-/// A call on a ring is on the file of the thread's last direct I/O, as far as that is known. Workers of rings are seen in the
-/// call in which they were made.
+/// A call on a ring is on the file of the thread's last direct I/O, as far as that is known. The
+/// visible call of a ring's worker is the one that made the ring.
 fn name_file_of_ring(call: &mut Call, tid: u32, tracer: &Tracer, files: &Files) {
     if call.name == "io_uring_enter"
         && let Some((file, extends)) = tracer.last_direct(tid, files)
@@ -384,7 +385,7 @@ fn name_file_of_ring(call: &mut Call, tid: u32, tracer: &Tracer, files: &Files) 
     }
 }
 
-/// What a call is, and which file it is on.
+/// Describes a call and its file.
 fn describe(files: &mut Files, process: &Process, call: RawCall) -> Call {
     let mut described = Call::named(&call.name());
     match call.about(&|address, bytes| process.read_memory(address, bytes)) {
@@ -401,8 +402,8 @@ fn describe(files: &mut Files, process: &Process, call: RawCall) -> Call {
     described
 }
 
-/// A write extends its file if it ends beyond the end that the file had at the look before: while a thread waits for the
-/// file's lock others move the end, and its own write is inside by the time it is seen.
+/// Whether a write extends its file, by the end of the file in the pass before. While a thread
+/// waits for the file's lock others move the end. Its own write may be below the end by now.
 fn place(call: &mut Call, transfer: Transfer, files: &mut Files, process: &Process) {
     let Some(open) = files.open(process, transfer.descriptor) else { return };
     call.file = Some(open.file);

@@ -1,25 +1,25 @@
-//! How often to look: as often as is cheap.
+//! The rate of sampling: as high as is cheap.
 
 use std::time::Duration;
 
-/// The part of one processor that looking may cost.
+/// The maximum cost of sampling, as a share of one processor.
 const COST_MAX: f64 = 0.03;
 const INTERVAL_MIN: Duration = Duration::from_millis(5);
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
-/// The fractional parts of its multiples are spread evenly, in no order.
+/// The fractional parts of its multiples are evenly distributed, without order.
 const GOLDEN: f64 = 0.618_033_988_749_895;
 
-/// The intervals between looks: long enough for what a look costs, and never the same twice, or a program that does
-/// something in the same rhythm would always be seen at the same point of it.
+/// The intervals between samples: long enough for the cost of a sample, and irregular. A program
+/// with the same rhythm would otherwise always be sampled at the same point of it.
 #[derive(Default)]
 pub struct Pace {
-    /// CPU time of a look, in seconds: a mean in which the last ones count most.
+    /// CPU time of a sample in seconds: a moving average.
     cost: f64,
     looks: u64,
 }
 
 impl Pace {
-    /// After a look that took this much CPU time: how long until the next.
+    /// The time until the next sample, after one that took this much CPU time.
     pub fn next(&mut self, cost: Duration) -> Duration {
         let weight = if self.looks == 0 { 1.0 } else { 0.1 };
         self.cost += weight * (cost.as_secs_f64() - self.cost);

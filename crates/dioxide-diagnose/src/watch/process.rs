@@ -1,5 +1,6 @@
-//! Processes and their threads as /proc shows them, by directories and files that stay open: to read an open one
-//! costs a third of what opening it does, and it can never be that of another process with the same number.
+//! Processes and their threads in /proc, by directories and files that stay open. Reading an open
+//! file costs a third of opening it. An open file cannot become that of another process with the
+//! same ID.
 
 use super::look::{InCall, Look, parse_stack, parse_stat, parse_syscall, parse_wchan};
 use rustix::fd::OwnedFd;
@@ -10,7 +11,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 
-/// Longer ones are cut. A kernel stack has 64 functions at most.
+/// Longer texts are truncated. A kernel stack has at most 64 functions.
 const TEXT_MAX: usize = 8192;
 
 #[derive(Debug)]
@@ -22,12 +23,12 @@ pub struct Process {
     pub threads: BTreeMap<u32, Thread>,
 }
 
-/// What may be read of a process.
+/// The readable files of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
-    /// Its descriptors, and with them where its threads wait.
+    /// Its descriptors, and with them the wait channels of its threads.
     pub descriptors: bool,
-    /// The system calls that its threads are in.
+    /// The system calls of its threads.
     pub calls: bool,
     pub stacks: bool,
 }
@@ -35,11 +36,11 @@ pub struct Rights {
 #[derive(Debug)]
 pub struct Thread {
     pub tid: u32,
-    /// As it was when last looked at.
+    /// As last read.
     pub name: String,
     stat: Source,
     syscall: Source,
-    /// The stack where that may be read, of which the first function is the wait channel, or else the wait channel.
+    /// The stack if readable, whose first function is the wait channel; otherwise the wait channel.
     place: Source,
 }
 
@@ -70,7 +71,7 @@ fn open_read(dir: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
     openat(dir, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The numbers that are names in a directory of /proc.
+/// The numeric names in a directory of /proc.
 fn numbers(dir: &OwnedFd, path: &str) -> Result<Vec<u32>, Errno> {
     let entries =
         Dir::new(openat(dir, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)?;
@@ -79,7 +80,7 @@ fn numbers(dir: &OwnedFd, path: &str) -> Result<Vec<u32>, Errno> {
 }
 
 impl Process {
-    /// The process with this number. ENOENT if there is none.
+    /// The process with this ID. ENOENT if there is none.
     pub fn open(pid: u32) -> Result<Self, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())?;
@@ -102,7 +103,8 @@ impl Process {
         self.rights = Rights { descriptors, calls: can_read("syscall"), stacks: can_read("stack") };
     }
 
-    /// Finds threads that came, and forgets those that went. Files of at most `open_max` threads stay open. Whether there are any.
+    /// Finds new threads, and forgets those that have ended. Keeps the files of at most `open_max`
+    /// threads open. Returns whether there are any threads.
     pub fn find_threads(&mut self, open_max: usize) -> bool {
         let there = numbers(&self.dir, "task").unwrap_or_default();
         self.threads.retain(|tid, _| there.contains(tid));
@@ -118,8 +120,8 @@ impl Process {
         !self.threads.is_empty()
     }
 
-    /// Where its threads are now that are asked for by name, with their numbers and names. Forgets those that have ended: a
-    /// zombie is a number in /proc, and no thread.
+    /// Samples the threads selected by name, and returns their IDs, names and states. Forgets those
+    /// that have ended: a zombie is still listed in /proc.
     pub fn look(&mut self, includes: impl Fn(&str) -> bool) -> Vec<(u32, String, Look)> {
         let mut looks = Vec::new();
         self.threads.retain(|_, thread| {
@@ -134,7 +136,7 @@ impl Process {
         looks
     }
 
-    /// The processes that its threads have made, and that are there.
+    /// The child processes of its threads.
     pub fn children(&self) -> Vec<u32> {
         let of_thread = |tid| self.read(&format!("task/{tid}/children")).unwrap_or_default();
         let pids =
@@ -142,17 +144,17 @@ impl Process {
         self.threads.keys().flat_map(|tid| pids(of_thread(tid))).collect()
     }
 
-    /// Whether it is a thread of the kernel, and no program's.
+    /// Whether it is a kernel thread.
     pub fn is_kernels(&self) -> bool {
         const PF_KTHREAD: u64 = 0x0020_0000;
         let stat = self.read("stat").unwrap_or_default();
-        // The ninth field; two stand before the end of the name.
+        // The ninth field; two precede the end of the name.
         let flags =
             stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(6)?.parse::<u64>().ok());
         flags.is_some_and(|flags| flags & PF_KTHREAD != 0)
     }
 
-    /// As it was started. None of one that has ended and is not yet waited for, and in the middle of exec.
+    /// Its command line. None for a zombie, and during exec.
     pub fn command(&self) -> Option<String> {
         let arguments = self.read("cmdline").unwrap_or_default().replace('\0', " ");
         let arguments = arguments.trim();
@@ -168,13 +170,14 @@ impl Process {
         numbers(&self.dir, "fd").unwrap_or_default().into_iter().map(|fd| fd as i32).collect()
     }
 
-    /// Fills `bytes` with its memory at `address`, if that may be read and is there. It is opened each time: exec makes another.
+    /// Reads its memory at `address` into `bytes`; false if that is not possible. Opens the memory
+    /// each time, because exec replaces it.
     pub fn read_memory(&self, address: u64, bytes: &mut [u8]) -> bool {
         let memory = open_read(&self.dir, "mem").map(File::from);
         memory.is_ok_and(|memory| memory.read_exact_at(bytes, address).is_ok())
     }
 
-    /// The whole of a file of its directory.
+    /// The content of a file in its directory.
     pub fn read(&self, path: &str) -> Option<String> {
         let mut text = Vec::new();
         File::from(open_read(&self.dir, path).ok()?).read_to_end(&mut text).ok()?;
@@ -197,27 +200,29 @@ impl Thread {
         Some(thread)
     }
 
-    /// Its state, and its name into `name`. None if it has ended.
+    /// Its state; stores its name in `name`. None if it has ended.
     pub fn state(&mut self, dir: &OwnedFd) -> Option<char> {
         let mut text = [0; TEXT_MAX];
         let (name, state) = parse_stat(self.stat.read(dir, &mut text).ok()?)?;
         self.name = name;
-        // A zombie, or dead: what is left is a number.
+        // Zombie or dead.
         (state != 'Z' && state != 'X').then_some(state)
     }
 
-    /// Where it is now. None if it has ended.
+    /// Samples its state. None if it has ended.
     ///
-    /// The files are read one after the other, and the thread may move between them. If its system call can be seen, that
-    /// is read first and believed: a thread that is in one, as the kernel says it only of those that do not run, waited at
-    /// that moment, though it may have awoken since, so that it is not known where. Otherwise short waits would be seen
-    /// less often than they are.
+    /// The files are read one after the other, and the thread may move between them. If its system
+    /// call is readable, that is read first and believed. The kernel shows it only for threads that
+    /// do not run: the thread waited at that moment.
+    ///
+    /// The thread may have woken up since, so its function may be unknown. Without this rule short
+    /// waits would be seen less often than they occur.
     pub fn look(&mut self, dir: &OwnedFd, rights: Rights) -> Option<Look> {
         let mut text = [0; TEXT_MAX];
         let mut call = None;
         if rights.calls {
             match parse_syscall(self.syscall.read(dir, &mut text).ok()?)? {
-                // Also said of one that has ended.
+                // Also shown for a thread that has ended.
                 InCall::Running => return self.state(dir).map(|_| Look::running()),
                 InCall::None => {}
                 InCall::Call(raw) => call = Some(raw),

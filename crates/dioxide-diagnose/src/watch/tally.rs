@@ -1,11 +1,11 @@
-//! How often threads were seen where.
+//! Counts samples by state.
 
 use super::look::normalised;
 use crate::evidence::{Call, Sighting};
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-/// Beyond so many places, what tells most of them apart is left out of those that are met first then.
+/// Above this number of states, new ones lose the fields that distinguish most of them.
 const PLACES_MAX: usize = 10_000;
 
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub type Tid = (u32, u32);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// As the thread calls itself.
+    /// The thread's own name.
     pub task: String,
     pub state: char,
     pub call: Option<Call>,

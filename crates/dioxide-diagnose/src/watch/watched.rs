@@ -1,4 +1,4 @@
-//! Which processes and threads are watched: they come and go.
+//! The watched processes and threads, which come and go.
 
 use super::files::Files;
 use super::process::Process;
@@ -9,15 +9,15 @@ use rustix::process::{Resource, getrlimit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The part of the descriptors that this process may have which is used to keep files of threads open.
+/// The divisor of this process's descriptor limit that open thread files may use.
 const DESCRIPTORS_PART: u64 = 4;
-/// A thread has so many open.
+/// Open files per thread.
 const DESCRIPTORS_OF_THREAD: u64 = 3;
 
 #[derive(Debug)]
 pub struct Watched {
     pub whom: Whom,
-    /// The process that was named.
+    /// The given process.
     pid: u32,
     /// Its command line.
     pub command: String,
@@ -25,7 +25,7 @@ pub struct Watched {
     /// Children that may not be watched.
     refused: BTreeSet<u32>,
     open_threads_max: usize,
-    /// What cannot be seen, and why.
+    /// Unavailable evidence, with the reason.
     pub unseen: BTreeSet<String>,
 }
 
@@ -75,7 +75,8 @@ impl Watched {
         self.processes.insert(process.pid, process);
     }
 
-    /// Finds what came, and forgets what went. This process is not its own business, unless it is asked for.
+    /// Finds new processes and threads, and forgets ended ones. Ignores this process, unless it is
+    /// the subject.
     pub fn scan(&mut self) {
         let mut open_left = self.open_threads_max;
         self.processes.retain(|_, process| {
@@ -85,7 +86,7 @@ impl Watched {
         });
         match self.whom {
             Whom::Program { .. } => self.find_children(),
-            // Threads may take their names only after they began.
+            // Threads may set their names only after they start.
             Whom::OwnThreads { .. } => self.refresh_names(),
         }
     }
@@ -115,7 +116,7 @@ impl Watched {
         }
     }
 
-    /// Whether it is there, and may be watched.
+    /// Whether the process exists and may be watched.
     fn add_child(&mut self, pid: u32) -> bool {
         let mut child = match Process::open(pid) {
             Ok(child) => child,
@@ -139,7 +140,7 @@ impl Watched {
         true
     }
 
-    /// The numbers of all threads that are looked at.
+    /// The IDs of all sampled threads.
     pub fn tids(&self) -> impl Iterator<Item = u32> {
         let threads = self.processes.values().flat_map(|process| process.threads.values());
         threads.filter(|thread| self.whom.includes(&thread.name)).map(|thread| thread.tid)
@@ -149,7 +150,7 @@ impl Watched {
         self.processes.is_empty()
     }
 
-    /// Finds the files that are open, and what the program calls itself: after exec it is another.
+    /// Finds the open files and the program's name, which exec changes.
     pub fn scan_files(&mut self, files: &mut Files) {
         if let Some(command) = self.processes.get(&self.pid).and_then(Process::command) {
             self.command = command;

@@ -1,4 +1,5 @@
-//! What is found in a log of frames: held byte by byte against where each of them was acknowledged, before the cut or after.
+//! Checks a log of frames byte by byte against the offsets acknowledged before and after the power
+//! cut.
 
 use super::{Losses, POISON};
 use crate::SECTOR;
@@ -6,10 +7,11 @@ use crate::history::{Fate, History};
 use crate::mark::Name;
 use dioxide_testkit::records::Frame;
 
-/// Checks all bytes, and that the log's owner finds every frame that must be there. Returns the end of the last whole one.
+/// Checks all bytes, and that the log's owner finds every frame that must be there. Returns the end
+/// of the last whole frame.
 ///
-/// What is no durable frame may be torn, sector by sector: as far as it goes each sector has what was to stand there, and
-/// zeros behind.
+/// Other frames may be torn at sector boundaries. Each sector then has a prefix of its data,
+/// followed by zeros.
 pub(super) fn look(bytes: &[u8], block: u64, history: &History, losses: &mut Losses) -> u64 {
     let mut expected = vec![0; bytes.len()];
     for (name, record) in &history.records {
@@ -38,7 +40,7 @@ fn frame_of(name: Name, len: u64) -> Frame {
     Frame { writer: name.writer, number: name.number, len }
 }
 
-/// What one sector has that it must not.
+/// The forbidden content of a sector, in words.
 fn wrong_with(found: &[u8], expected: &[u8]) -> Option<String> {
     let same = found.iter().zip(expected).take_while(|(found, expected)| found == expected).count();
     let rest = &found[same..];
@@ -68,7 +70,7 @@ mod tests {
         Name { writer: 1, number }
     }
 
-    /// Two frames of 1000 bytes: one durable at 0, the other acknowledged later, behind it.
+    /// Two frames of 1000 bytes: one durable at 0, the next one acknowledged later.
     fn history() -> History {
         let before =
             [Act::AppendFrame(name(0), 1000), Act::Durable(name(0), 0), Act::AppendFrame(name(1), 1000)];

@@ -1,5 +1,5 @@
-//! The way out when a FUSE server does not answer and cannot be killed: the kernel's own switch,
-//! `N/abort` in the FUSE control file system, after which every request fails.
+//! Aborts the connection of a FUSE server that does not answer and cannot be killed. After a write
+//! to `N/abort` in the FUSE control file system every request fails.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ const USUAL_PLACE: &str = "/sys/fs/fuse/connections";
 /// `connection` is the minor number of the mount's device.
 pub(super) fn abort(connection: u32, site: &Site) -> io::Result<()> {
     match abort_in(Path::new(USUAL_PLACE), connection) {
-        // Not mounted there, as in most containers.
+        // Not mounted there in most containers.
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let mount = Mount::new("fusectl", Path::new("none"), &site.make_dir("ctl")?, "defaults")?;
             abort_in(mount.dir(), connection)

@@ -1,10 +1,11 @@
-//! The disk behind the FUSE file: an image in memory with a volatile cache, its faults, and its log.
+//! The disk behind the FUSE file: an image in memory with a volatile cache, its faults, and its
+//! log.
 //!
-//! Reads see the newest data. What a flush has not covered can be lost: the disk logs what it was given since, goes back
-//! to what is stable, and keeps some of the log when it loses power.
+//! Reads see the newest data. The disk logs every request since the last flush. On power loss it
+//! returns to the stable image and applies some of that log.
 //!
-//! A recording disk keeps its whole log and can afterwards become, again and again, what a power cut at any place of it
-//! would have left.
+//! A recording disk keeps its whole log. It can then be replayed, any number of times, to the state
+//! after a power cut at any point of the log.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
@@ -16,17 +17,17 @@ use super::image::Image;
 use super::log::{self, Chooser, Entry, Mark, Random};
 use super::protocol::{Command, Keep, Stats};
 
-/// A stall ends by itself, because nothing else would end it if its test were killed: the test's
-/// threads that wait for the disk then cannot die, and so its end of the control socket stays open.
+/// A stall ends by itself, because nothing else may end it if its test is killed. The test's
+/// threads that wait for the disk cannot die then, so the control socket stays open.
 pub const STALL_MAX: Duration = Duration::from_secs(120);
 
 pub(super) type Errno = i32;
 
 pub(super) struct Disk {
     image: Image,
-    /// What came since the last flush; of a recording disk, everything.
+    /// Entries since the last flush; all entries if the disk records.
     log: Vec<Entry>,
-    /// What came since the last replay.
+    /// Entries since the last replay.
     since: Vec<Entry>,
     state: State,
     faults: Faults,
@@ -38,8 +39,8 @@ pub(super) struct Disk {
 enum State {
     InUse,
     Recording,
-    /// The log is complete. Its first entries, as many, are what is stable; what `keep` keeps of the next, up to
-    /// `cut`, and what was written since goes on top, to be undone.
+    /// The log is complete. Its first `settled` entries are stable. Above them, to be undone: the
+    /// entries up to `cut` that `keep` keeps, and later writes.
     Replaying {
         settled: usize,
         cut: usize,
@@ -79,7 +80,7 @@ struct Delays {
 }
 
 impl Delays {
-    /// Most are short: a few that are long overtake nobody if all are.
+    /// Most are short: a few long delays reorder nothing if all are long.
     fn draw(&mut self) -> Duration {
         let part = (self.random.next() >> 40) as f64 / (1 << 24) as f64;
         self.max.mul_f64(part.powi(3))
@@ -128,8 +129,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes stable what is in the cache. When it fails, the cache is lost: a dying disk answers the
-    /// next flush with success, having nothing left to write.
+    /// Makes the cache stable. A failure loses the cache, and the next flush succeeds because
+    /// nothing is left to write. A dying disk does the same.
     pub(super) fn flush(&mut self) -> Result<(), Errno> {
         self.check_power()?;
         self.stats.flushes += 1;
@@ -157,18 +158,18 @@ impl Disk {
         self.log(|| Entry::Mark(mark));
     }
 
-    /// All marks so far, as [`log::marks`] gives them.
+    /// All marks so far, as [`log::marks`] encodes them.
     pub(super) fn marks(&self) -> Vec<u8> {
         log::marks(&self.log)
     }
 
-    /// How long requests have to wait for it yet, if it stalls.
+    /// How long requests still have to wait, if the disk stalls.
     pub(super) fn stalls_for(&self) -> Option<Duration> {
         let rest = self.faults.stalled_until?.saturating_duration_since(Instant::now());
         (!rest.is_zero()).then_some(rest)
     }
 
-    /// How long the next request has to wait before it takes effect, and after.
+    /// How long the next request waits before it takes effect, and after.
     pub(super) fn draw_delays(&mut self) -> [Duration; 2] {
         self.delays.as_mut().map_or([Duration::ZERO; 2], |delays| [delays.draw(), delays.draw()])
     }
@@ -233,7 +234,8 @@ impl Disk {
         }
     }
 
-    /// Empties the cache: what is kept of it gets stable. Ends a recording, which could not tell of it.
+    /// Empties the cache, and makes stable what `keep` keeps of it. Ends a recording, which could
+    /// not represent this.
     fn lose(&mut self, keep: Keep) {
         self.image.go_back();
         let flushed = flushed_before(&self.log, self.log.len());
@@ -275,7 +277,7 @@ impl Disk {
         Ok(())
     }
 
-    /// One more power cut, after `again` entries of what came since the last.
+    /// One more power cut, after `again` entries since the last replay.
     fn replay_again(&mut self, again: usize, keep_again: Keep) -> io::Result<()> {
         let State::Replaying { settled, cut, keep } = self.state else {
             return Err(io::Error::other("nothing was replayed"));
@@ -303,7 +305,7 @@ impl Disk {
     }
 }
 
-/// How many entries a power cut after `cut` of them finds stable, all of them.
+/// The number of entries that are stable in every case at a power cut after `cut` entries.
 fn flushed_before(log: &[Entry], cut: usize) -> usize {
     log[..cut].iter().rposition(|entry| matches!(entry, Entry::Flush)).map_or(0, |flush| flush + 1)
 }
@@ -392,7 +394,7 @@ mod tests {
         assert_eq!(disk.write(90, &[0; 11]), Ok(11));
     }
 
-    /// One block that is written with 1, 2, flush, 3, zeros, flush, 4.
+    /// One block with writes of 1 and 2, a flush, 3, zeros, a flush and 4.
     fn recorded() -> Disk {
         let mut disk = Disk::new(16 * BLOCK);
         order(&mut disk, Command::Record);
@@ -411,7 +413,7 @@ mod tests {
         order(disk, Command::Replay { cut, keep });
         let block = block(disk);
         assert!(block.iter().all(|byte| *byte == block[0]));
-        // What is written to a replayed disk, flushed or not, is gone with the next replay.
+        // The next replay undoes writes to a replayed disk, flushed or not.
         disk.write(0, &[9; BLOCK]).unwrap();
         disk.flush().unwrap();
         block[0]

@@ -1,8 +1,10 @@
-//! The FUSE file system of a disk: one directory with the file `image`, which is the disk, and the file `marks`: each
-//! write to it is a mark in the disk's log, and reading it gives all marks with their places in the log.
+//! The FUSE file system of a disk: one directory with the files `image` and `marks`. `image` is the
+//! disk. A write to `marks` adds a mark to the disk's log. Reading it returns all marks with their
+//! positions in the log.
 //!
 //! `fsync` must be answered: after ENOSYS, the default, the kernel takes every flush as done. The
-//! file is opened for direct I/O, or the kernel would go on reading lost data from its own cache.
+//! file is opened for direct I/O, because the kernel would otherwise read lost data from its own
+//! cache.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -72,7 +74,7 @@ impl Filesystem for DiskFiles {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         let _ = config.set_max_write(WRITE_MAX);
         let _ = config.set_max_background(REQUESTS_MAX);
-        // Without it the kernel waits for each direct request before it sends the next.
+        // Without it the kernel sends one direct request at a time.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         Ok(())
     }
@@ -90,7 +92,7 @@ impl Filesystem for DiskFiles {
         reply.attr(&ATTRIBUTES_VALID, &self.attributes(inode));
     }
 
-    /// Nothing can be set: a disk has one size.
+    /// Changes nothing: a disk has one size.
     fn setattr(
         &self,
         _request: &Request,
@@ -165,7 +167,7 @@ impl Filesystem for DiskFiles {
         }
     }
 
-    /// Every close(2) of the file, which is no flush of the disk.
+    /// Called at every close(2) of the file; not a flush of the disk.
     fn flush(
         &self,
         _request: &Request,
@@ -177,7 +179,7 @@ impl Filesystem for DiskFiles {
         reply.ok();
     }
 
-    /// What the loop device makes of a flush.
+    /// The loop device maps a flush to this.
     fn fsync(
         &self,
         _request: &Request,
@@ -189,7 +191,7 @@ impl Filesystem for DiskFiles {
         answer(reply, self.disk.some_time(Disk::flush));
     }
 
-    /// What the loop device makes of a discard (punch a hole) and of writing zeros.
+    /// The loop device maps a discard (punch a hole) and writing zeros to this.
     fn fallocate(
         &self,
         _request: &Request,

@@ -1,4 +1,4 @@
-//! The content of a disk: what reads see, and below it what is stable.
+//! The content of a disk: what reads see, and the stable content below it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,12 +6,12 @@ use std::ops::Range;
 pub(super) const BLOCK: usize = 4096;
 pub(super) const SECTOR: usize = 512;
 
-/// What an unwritten place of the disk holds, so that stale data shows.
+/// Content of a block never written, so that stale data shows.
 const OLD_CONTENT: u8 = 0xA5;
 
 pub(super) struct Image {
     bytes: Vec<u8>,
-    /// The stable content of the blocks that differ from it, by their number.
+    /// Stable content of the blocks where it differs, by block number.
     stable: BTreeMap<usize, [u8; BLOCK]>,
 }
 
@@ -20,7 +20,7 @@ impl Image {
         Image { bytes: vec![OLD_CONTENT; size.next_multiple_of(BLOCK)], stable: BTreeMap::new() }
     }
 
-    /// Becomes what it was when it was made.
+    /// Resets it to its initial content.
     pub(super) fn erase(&mut self) {
         self.stable.clear();
         self.bytes.fill(OLD_CONTENT);
@@ -34,7 +34,7 @@ impl Image {
         &self.bytes[range]
     }
 
-    /// To be written; what is stable stays as it is.
+    /// For a write to the cache; the stable content stays as it is.
     pub(super) fn cached_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
             let content = &self.bytes[block * BLOCK..][..BLOCK];
@@ -43,7 +43,7 @@ impl Image {
         &mut self.bytes[range]
     }
 
-    /// To be written and stable at once; only while all is stable.
+    /// For a write that is stable at once; only while the cache is empty.
     pub(super) fn stable_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         debug_assert!(self.stable.is_empty());
         &mut self.bytes[range]
@@ -54,7 +54,7 @@ impl Image {
         self.stable.clear();
     }
 
-    /// Goes back to what is stable.
+    /// Drops the cache.
     pub(super) fn go_back(&mut self) {
         for (block, content) in std::mem::take(&mut self.stable) {
             self.bytes[block * BLOCK..][..BLOCK].copy_from_slice(&content);

@@ -1,4 +1,5 @@
-//! What a disk was given, in the order in which it took effect, and what a power cut keeps of it.
+//! The requests to a disk in the order in which they took effect, and the choice of what survives a
+//! power cut.
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -6,7 +7,7 @@ use std::ops::Range;
 use super::image::{Image, SECTOR};
 use super::protocol::Keep;
 
-/// What a workload says of itself beside what it writes; the numbers have the meaning that it gives them.
+/// A workload's own entry in the log; its numbers have the meaning that the workload gives them.
 pub type Mark = [u64; 4];
 
 pub(super) const MARK_BYTES: usize = size_of::<Mark>();
@@ -28,7 +29,7 @@ impl Entry {
         }
     }
 
-    /// What it makes of the part `range` of its bytes.
+    /// Its content for the part `range` of its bytes.
     fn fill(&self, range: Range<usize>, into: &mut [u8]) {
         match self {
             Entry::Write { offset, data } => {
@@ -44,7 +45,7 @@ impl Entry {
         self.fill(range.clone(), image.stable_mut(range));
     }
 
-    /// Changes those of its sectors that are kept.
+    /// Applies those of its sectors that are kept.
     pub(super) fn keep_some(&self, image: &mut Image, chooser: &mut Chooser) {
         chooser.begin_write();
         for sector in sectors(self.range()) {
@@ -61,7 +62,7 @@ fn sectors(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     (first..range.end).step_by(SECTOR).map(clip)
 }
 
-/// Answers for one write after the other, and for one of its sectors after the other, whether it is kept.
+/// Decides for each write in order, and for each of its sectors in order, whether it is kept.
 pub(super) struct Chooser {
     keep: Keep,
     random: Random,
@@ -105,7 +106,7 @@ impl Random {
     }
 }
 
-/// The marks of a log, each with its place in it.
+/// The marks of a log, each with its position.
 pub(super) fn marks(log: &[Entry]) -> Vec<u8> {
     let marks = log.iter().zip(0u64..).filter_map(|(entry, place)| match entry {
         Entry::Mark(mark) => Some((place, mark)),
@@ -119,7 +120,7 @@ const ZEROS: u64 = 1;
 const FLUSH: u64 = 2;
 const MARK: u64 = 3;
 
-/// Writes a log down: for each entry three numbers, which are its kind, offset and length, and then the data.
+/// Saves a log: for each entry its kind, offset and length as three numbers, then the data.
 pub(super) fn save(log: &[Entry], into: &mut impl Write) -> io::Result<()> {
     for entry in log {
         let (kind, data) = match entry {
@@ -139,7 +140,7 @@ fn write_numbers(into: &mut impl Write, numbers: [u64; 3]) -> io::Result<()> {
     numbers.iter().try_for_each(|number| into.write_all(&number.to_le_bytes()))
 }
 
-/// Reads what [`save`] wrote, up to the end.
+/// Loads a log that [`save`] wrote, up to the end of the file.
 pub(super) fn load(from: &mut impl Read) -> io::Result<Vec<Entry>> {
     let mut log = Vec::new();
     while let Some([kind, offset, len]) = read_numbers(from)? {
@@ -174,7 +175,7 @@ pub(super) fn mark_of(bytes: &[u8; MARK_BYTES]) -> Mark {
     numbers(bytes)
 }
 
-/// As many little-endian numbers as `bytes` holds.
+/// Decodes `N` little-endian numbers.
 pub(super) fn numbers<const N: usize>(bytes: &[u8]) -> [u64; N] {
     std::array::from_fn(|i| u64::from_le_bytes(bytes[i * 8..][..8].try_into().expect("eight bytes")))
 }

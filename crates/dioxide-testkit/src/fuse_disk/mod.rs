@@ -1,10 +1,10 @@
-//! A disk that fails on command: a file of a FUSE file system in a process of its own, with a
-//! volatile cache, to be used through a loop device. The loop device passes every flush on.
+//! A disk that fails on command: a file of a FUSE file system with a volatile cache, served by a
+//! separate process. It is used through a loop device, which passes every flush on.
 //!
-//! It can record all that it is given, and then be replayed to any moment ([`FuseDisk::replay`]).
+//! It can record all requests, and then be replayed to any point ([`FuseDisk::replay`]).
 //!
 //! Its server is never the process under test: a process that waits for its own disk cannot even be
-//! killed. All waits here are bounded; a disk that is stuck is aborted through the kernel.
+//! killed. All waits here are bounded. A disk that is stuck is aborted through the kernel.
 
 mod abort;
 mod disk;
@@ -40,12 +40,12 @@ pub use disk::STALL_MAX;
 pub use log::Mark;
 pub use protocol::{Keep, Stats};
 
-/// What an unmount gets before the disk is aborted.
+/// Time limit of an unmount before the disk is aborted.
 const STUCK: Duration = Duration::from_secs(5);
 
-/// A running disk. Its content, 0xA5 everywhere at first, goes with it.
+/// A running disk. Its initial content is 0xA5 everywhere. Dropping it discards the content.
 pub struct FuseDisk {
-    // In the order in which they must be dropped.
+    // In drop order.
     loop_device: Option<LoopDevice>,
     mount: Mount,
     server: Server,
@@ -71,7 +71,7 @@ impl FuseDisk {
         self.mount.dir().join(file_system::IMAGE)
     }
 
-    /// Attaches a loop device to the disk, unless there is one.
+    /// Attaches a loop device to the disk, unless one is attached.
     pub fn loop_device(&mut self) -> io::Result<&Path> {
         if self.loop_device.is_none() {
             self.loop_device =
@@ -99,87 +99,90 @@ impl FuseDisk {
         self.server.ask(&Command::FailWriteRange { range, times, errno })
     }
 
-    /// Flushes succeed from now on and make nothing stable.
+    /// From now on flushes succeed and make nothing stable.
     pub fn lie(&self) -> io::Result<Stats> {
         self.server.ask(&Command::Lie)
     }
 
-    /// Cuts the power: the cache is lost but for what `keep` keeps, and everything fails with EIO
+    /// Makes a power cut: the cache is lost except what `keep` keeps. Everything fails with EIO
     /// until [`FuseDisk::heal`].
     pub fn power_cut(&self, keep: Keep) -> io::Result<Stats> {
         self.server.ask(&Command::PowerCut(keep))
     }
 
-    /// Ends all faults, and brings the power back. What was lost stays lost.
+    /// Ends all faults and restores power. Lost data stays lost.
     pub fn heal(&self) -> io::Result<Stats> {
         self.server.ask(&Command::Heal)
     }
 
-    /// What the disk has done since it started.
+    /// Counters since the disk started.
     pub fn stats(&self) -> io::Result<Stats> {
         self.server.ask(&Command::Stats)
     }
 
-    /// The disk stalls: nothing is answered until [`FuseDisk::go_on`], but for [`STALL_MAX`] at most.
+    /// Stalls the disk: it answers nothing until [`FuseDisk::go_on`], for at most [`STALL_MAX`].
     pub fn stall(&self) -> io::Result<Stats> {
         self.server.ask(&Command::Stall)
     }
 
-    /// Lets a stalled or stopped disk go on.
+    /// Resumes a stalled or stopped disk.
     pub fn go_on(&self) -> io::Result<Stats> {
         self.signal(Signal::CONT)?;
         self.server.ask(&Command::GoOn)
     }
 
-    /// From now on each write, zeroing and flush waits up to `max` before it takes effect and again before it is answered,
-    /// so that those under way together overtake each other. Ends with the first replay.
+    /// From now on each write, zeroing and flush waits up to `max` before it takes effect and again
+    /// before it is answered. Concurrent requests are so reordered. Ends with the first replay.
     pub fn delay(&self, max: Duration, seed: u64) -> io::Result<Stats> {
         self.server.ask(&Command::Delay { max_us: max.as_micros() as u64, seed })
     }
 
-    /// The disk, which must be as it was started, logs everything from now on, to be replayed. A power cut or a failed
+    /// Starts logging everything for replays. The disk must be unused. A power cut or a failed
     /// flush ends the recording.
     pub fn record(&self) -> io::Result<Stats> {
         self.server.ask(&Command::Record)
     }
 
-    /// Where the workload on a recording disk leaves its marks: [`Marks::open`].
+    /// The path where the workload on a recording disk writes its marks, see [`Marks::open`].
     pub fn marks_path(&self) -> PathBuf {
         self.mount.dir().join(file_system::MARKS)
     }
 
-    /// All marks of the recording, each with its place in the log: a power cut after more entries than that comes
-    /// after the mark.
+    /// All marks of the recording with their positions in the log. A power cut after more entries
+    /// than that comes after the mark.
     pub fn marks(&self) -> io::Result<Vec<(u64, Mark)>> {
         let bytes = fs::read(self.marks_path())?;
         let words = |bytes: &[u8]| log::numbers::<5>(bytes);
         Ok(bytes.chunks_exact(40).map(words).map(|[place, mark @ ..]| (place, mark)).collect())
     }
 
-    /// Ends the recording, and makes the disk what a power cut after `cut` entries of the log leaves: everything before
-    /// the last flush, and of the rest what `keep` keeps. What is written to it is undone by the next replay.
+    /// Ends the recording, and sets the disk to its state after a power cut after `cut` log
+    /// entries. That is everything before the last flush, and the part of the rest that `keep`
+    /// keeps. The next replay undoes later writes.
     pub fn replay(&self, cut: u64, keep: Keep) -> io::Result<Stats> {
         self.server.ask(&Command::Replay { cut, keep })
     }
 
-    /// After a replay, makes the disk what one more power cut leaves, after as many entries of what came since
-    /// ([`Stats::logged_since`]).
+    /// After a replay, sets the disk to its state after one more power cut, after `cut` entries
+    /// since that replay ([`Stats::logged_since`]).
     pub fn replay_again(&self, cut: u64, keep: Keep) -> io::Result<Stats> {
         self.server.ask(&Command::ReplayAgain { cut, keep })
     }
 
-    /// Writes the recording to a file of this path, absolute and without spaces.
+    /// Saves the recording to a file at `path`, which is absolute and has no spaces.
     pub fn save(&self, path: &Path) -> io::Result<Stats> {
         self.server.ask(&Command::Save(path.to_owned()))
     }
 
-    /// Takes a saved recording for its own, ready to be replayed.
+    /// Loads a saved recording, ready for replays.
     pub fn load(&self, path: &Path) -> io::Result<Stats> {
         self.server.ask(&Command::Load(path.to_owned()))
     }
 
-    /// Stops the server's process where it stands, as SIGSTOP does, until [`FuseDisk::go_on`]. On return it has: the signal
-    /// is only on its way when it was sent, and on a busy machine the server answers a few more requests.
+    /// Stops the server's process with SIGSTOP until [`FuseDisk::go_on`].
+    ///
+    /// Returns when the process has stopped. Before that the server may still answer a few requests
+    /// on a busy machine.
     pub fn stop(&self) -> io::Result<()> {
         self.signal(Signal::STOP)?;
         retry(PATIENCE, || match self.server.is_stopped()? {
@@ -188,8 +191,10 @@ impl FuseDisk {
         })
     }
 
-    /// Kills the server: the disk is gone, everything on it fails from now on. On return it is: a killed process with many
-    /// threads and much memory needs a while to end, on a busy machine seconds, and until then whoever waits for it waits.
+    /// Kills the server: the disk is gone, and everything on it fails from now on.
+    ///
+    /// Returns when the process has ended. With many threads and much memory that takes seconds on
+    /// a busy machine; until then requests wait.
     pub fn die(&self) -> io::Result<()> {
         self.signal(Signal::KILL)?;
         retry(PATIENCE, || match self.server.has_ended()? {
@@ -202,13 +207,13 @@ impl FuseDisk {
         Ok(kill_process(Pid::from_child(&self.server.process), signal)?)
     }
 
-    /// Makes the kernel give the disk up, which works whatever state the server is in; everything
-    /// on it fails from now on.
+    /// Aborts the connection in the kernel, whatever the state of the server. Everything on the
+    /// disk fails from now on.
     pub fn cut_off(&self) -> io::Result<()> {
         abort::abort(self.connection, &self.site)
     }
 
-    /// Whoever waits for the disk gets an error, so that it can be taken down.
+    /// Waiting requests get an error, so that the disk can be unmounted.
     pub(crate) fn give_up(&self) {
         let _ = self.signal(Signal::KILL);
         if let Err(e) = self.cut_off() {
@@ -227,7 +232,7 @@ impl Drop for FuseDisk {
     }
 }
 
-/// Where a workload marks what it does, in one order with what its disk does; shared by its threads.
+/// A workload's marks, in one order with the disk's requests; shared by its threads.
 pub struct Marks(File);
 
 impl Marks {
@@ -259,7 +264,7 @@ impl Server {
             .arg(size.to_string())
             .stdin(theirs.try_clone()?)
             .stdout(theirs)
-            // Ctrl-C is for the tests, which take their disks down in order.
+            // Ctrl-C is for the tests, which stop their disks in order.
             .process_group(0)
             .spawn()?;
         Ok(Server { process, control: Mutex::new(BufReader::new(ours)) })
@@ -270,13 +275,14 @@ impl Server {
         if line == server::READY { Ok(()) } else { Err(io::Error::other(line)) }
     }
 
-    /// Whether all of its threads have ended, and with the last its connection to the kernel. It stays to be waited for.
+    /// Whether all of its threads have ended, and so its connection to the kernel. The process is
+    /// not reaped yet.
     fn has_ended(&self) -> io::Result<bool> {
         let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         Ok(waitid(WaitId::Pid(Pid::from_child(&self.process)), how)?.is_some())
     }
 
-    /// Whether none of its threads runs.
+    /// Whether all of its threads are stopped.
     fn is_stopped(&self) -> io::Result<bool> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.process.id()))?;
         let states = threads.map(|thread| {

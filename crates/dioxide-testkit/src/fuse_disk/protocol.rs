@@ -1,23 +1,24 @@
-//! What a test and its disk say to each other: a line each way over a socket.
+//! The protocol between a test and its disk: a line each way over a socket.
 
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// What a disk that loses power keeps of its volatile cache.
+/// The part of its volatile cache that a disk keeps on power loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// All of it is lost.
+    /// Loses all of it.
     Nothing,
-    /// It had just been written out, though nobody asked.
+    /// Keeps all of it, as if just written out.
     All,
-    /// Some sectors of 512 bytes, the same for the same seed and the same writes: most writes are torn.
+    /// Some sectors of 512 bytes; most writes are torn. The same seed and writes give the same
+    /// choice.
     Random {
         /// Any number.
         seed: u64,
     },
-    /// Some writes as a whole, the same for the same seed and the same writes.
+    /// Some whole writes. The same seed and writes give the same choice.
     Writes {
         /// Any number.
         seed: u64,
@@ -25,7 +26,7 @@ pub enum Keep {
 }
 
 impl fmt::Display for Keep {
-    /// As [`Keep::from_str`] reads it.
+    /// In the format of [`Keep::from_str`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Keep::Nothing => f.write_str("nothing"),
@@ -51,7 +52,7 @@ impl FromStr for Keep {
     }
 }
 
-/// What a disk has done since it started.
+/// Counters of a disk since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Stats {
@@ -63,9 +64,9 @@ pub struct Stats {
     pub flushes: u64,
     pub failed_flushes: u64,
     pub failed_writes: u64,
-    /// Entries of the log: writes, zeroings, flushes and marks, all of them while the disk records.
+    /// Entries of the log: writes, zeroings, flushes and marks. All of them while the disk records.
     pub logged: u64,
-    /// What came since the last replay, in the same way.
+    /// Entries since the last replay, counted in the same way.
     pub logged_since: u64,
 }
 
@@ -140,7 +141,7 @@ pub(super) enum Command {
     Stats,
 }
 
-/// The commands in words, for whoever runs the disk by hand.
+/// The commands, for running the disk by hand.
 pub(super) const USAGE: &str = "commands: fail-flush TIMES ERRNO | fail-write-range START END TIMES ERRNO | \
                                 lie | power-cut KEEP | stall | go-on | heal | delay MAX_US SEED | record | \
                                 replay CUT KEEP | replay-again CUT KEEP | save FILE | load FILE | stats; \

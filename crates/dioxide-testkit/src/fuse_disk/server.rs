@@ -1,4 +1,4 @@
-//! The process that serves a disk, until its standard input, the control socket, ends.
+//! The process that serves a disk until its standard input, the control socket, ends.
 
 use std::env;
 use std::io::{self, BufRead, Write};
@@ -16,18 +16,20 @@ use super::protocol::{Command, Stats, USAGE};
 use super::shared::SharedDisk;
 
 pub(super) const SERVER: &str = "DIOXIDE_FUSE_DISK";
-/// As many requests as can be under way side by side, each for as long as the disk delays it.
+/// Upper bound of concurrent requests; each occupies a thread while the disk delays it.
 const THREADS: usize = 24;
 
 pub(super) const READY: &str = "ready";
 
-/// Serves as a disk if the environment says so; the arguments are those of [`main`].
+/// Serves as a disk if the environment asks for it; the arguments are those of [`main`].
 pub(crate) fn serve_if_asked() -> Option<ExitCode> {
     env::var_os(SERVER).map(|_| main())
 }
 
-/// Serves a disk: arguments DIR and SIZE in bytes; commands on standard input, answers on standard
-/// output. The end of the input ends the disk as a broken cable would: DIR stays mounted, and dead.
+/// Serves a disk. Arguments: DIR and SIZE in bytes. Reads commands from standard input and answers
+/// on standard output.
+///
+/// The end of the input ends the disk as a broken cable would: DIR stays mounted and dead.
 pub fn main() -> ExitCode {
     match arguments().and_then(|(dir, size)| serve(&dir, size)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -80,10 +82,10 @@ fn say(line: &str) -> io::Result<()> {
     stdout.flush()
 }
 
-/// The kernel may write back to this disk to get memory; a server that waits for memory then would
-/// wait for itself. Both calls are refused without privileges, which leaves a small risk.
+/// The kernel may write back to this disk to reclaim memory. A server that waits for memory then
+/// would deadlock with itself. Without privileges both calls fail, which leaves a small risk.
 fn stay_out_of_reclaim() {
-    // linux/prctl.h; the libc crate lacks it.
+    // From linux/prctl.h; the libc crate lacks it.
     const PR_SET_IO_FLUSHER: libc::c_int = 57;
     let _ = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
     // SAFETY: sets a flag of this process and touches no memory.

@@ -1,5 +1,5 @@
-//! The disk as its users share it: requests, which wait while it stalls and as long as it delays them, and commands,
-//! which do not.
+//! The shared state of the disk. Requests wait while it stalls and as long as it delays them;
+//! commands do not.
 
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -33,7 +33,8 @@ impl SharedDisk {
         disk
     }
 
-    /// For a request that takes effect at some moment between its arrival and its answer, so that others overtake it.
+    /// For a request that takes effect at some moment between its arrival and its answer, so that
+    /// others overtake it.
     pub(super) fn some_time<T>(&self, act: impl FnOnce(&mut Disk) -> T) -> T {
         let [before, after] = self.wait().draw_delays();
         thread::sleep(before);

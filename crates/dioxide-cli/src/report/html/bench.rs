@@ -1,4 +1,4 @@
-//! The page of a bench: what it amounts to, and for each scenario curves, percentiles and the table.
+//! The page of a bench: its summary, and for each scenario curves, percentiles and the table.
 
 use super::page;
 use super::plot::Style;
@@ -26,7 +26,7 @@ pub fn page(report: &Report) -> String {
     page::page("bench", &table::place(report, report.rows[0].point), &report.machine, body)
 }
 
-/// One scenario and durability. Several block sizes have matrices in common.
+/// One scenario and durability. Several block sizes share matrices.
 fn group(report: &Report, rows: &[Row]) -> Markup {
     html! {
         @if by_block_size(rows).nth(1).is_some() {
@@ -49,7 +49,7 @@ fn group(report: &Report, rows: &[Row]) -> Markup {
     }
 }
 
-/// `Appends of 4 KiB: 64 threads ... . With ... .`, each sentence in a line of its own.
+/// `Appends of 4 KiB: 64 threads ... . With ... .`, each sentence on a line of its own.
 fn in_sentences(text: &str) -> Markup {
     let (subject, rest) = text.split_once(": ").unwrap_or(("", text));
     html! {
@@ -58,7 +58,7 @@ fn in_sentences(text: &str) -> Markup {
     }
 }
 
-/// Rates over threads, or as bars where there is one number of threads only.
+/// Rates over threads, or bars for a single number of threads.
 fn rates(rows: &[Row]) -> Markup {
     let mut numjobs = rows.iter().map(|row| row.point.numjobs);
     let first = numjobs.next();
@@ -135,7 +135,7 @@ fn rates_of_one(rows: &[Row]) -> Markup {
     .draw()
 }
 
-/// The percentiles that are drawn, from the median to where the rounds have operations enough.
+/// The plotted percentiles, from the median up to the highest with enough operations.
 const DRAWN: [f64; 11] = [50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
 
 fn latencies(rows: &[Row]) -> Markup {
@@ -169,7 +169,7 @@ fn percentile_curve(row: &Row) -> Series {
     Series { name: matrix::path_of(row), style: style_of(row), points, is_marked: true }
 }
 
-/// For each row, what is drawn and more.
+/// For each row, the plotted percentiles and more.
 fn percentiles(rows: &[Row]) -> Grid {
     let shown = [50.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
     let columns = shown.iter().map(|percent| format!("p{percent}"));
@@ -195,14 +195,15 @@ fn nines(percent: f64) -> f64 {
     -(1.0 - percent / 100.0).log10()
 }
 
-/// Queues of as many operations and more are deep.
+/// Queues of at least this many operations are deep.
 const DEEP: usize = 32;
 
 fn style_of(row: &Row) -> Style {
     style(row.route.name(), row.route.iodepth())
 }
 
-/// The style of a path, by its name: the same on all plots. A deep queue differs from a shallow one.
+/// The style of a path, by its name: the same on all plots. A deep queue differs from a shallow
+/// one.
 pub fn style(path: &str, iodepth: usize) -> Style {
     let styles = [
         (Route::Dioxide, 0),

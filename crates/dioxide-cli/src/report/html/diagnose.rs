@@ -1,4 +1,4 @@
-//! The page of a diagnosis: the verdicts, where the threads waited, and the curve with the law that was fitted to it.
+//! The page of a diagnosis: the verdicts, the wait table, and the curve with its fitted law.
 
 use super::page;
 use super::plot::Style;
@@ -17,9 +17,9 @@ use dioxide_diagnose::waits::Wait;
 use dioxide_diagnose::words::percent;
 use maud::{Markup, html};
 
-/// Waits with less of the time in I/O are in the table only.
+/// Waits with less of the I/O time are in the table only.
 const SHARE_MIN: f64 = 0.005;
-/// What was measured, and the law that was fitted to it.
+/// The measured points, and the fitted law.
 const MEASURED: Style = Style(1);
 const LAW: Style = Style(4);
 
@@ -72,7 +72,7 @@ fn is_drawn(wait: &Wait) -> bool {
     wait.share.is_some_and(|share| share >= SHARE_MIN)
 }
 
-/// All of them, also those that the terminal has no room for.
+/// All of them, also those left out on the terminal.
 fn waits(waits: &[Wait]) -> Grid {
     let header = COLUMNS.iter().map(|(name, _)| (*name).to_owned()).collect();
     let cells = |wait: &Wait| COLUMNS.iter().map(|(_, cell)| cell(wait)).collect();
@@ -102,7 +102,7 @@ fn shares(waits: &[Wait]) -> Markup {
     .draw()
 }
 
-/// Locks, what makes writes stable, the device, and the rest.
+/// Locks, durability, the device, and the rest.
 fn style(kind: Kind) -> Style {
     Style(match kind {
         Kind::InodeLock | Kind::PositionLock | Kind::FileSystemLock | Kind::ProgramLock => 1,
@@ -156,7 +156,7 @@ fn other_way(way: &OtherWay) -> Option<Series> {
     Some(Series { name: way.path.clone(), style: Style(style), points: vec![point], is_marked: true })
 }
 
-/// With the range of what is known of it, also where nobody measured.
+/// With its confidence interval, also beyond the measured range.
 fn fitted(law: &Fit) -> Series {
     let point = |at: &Prediction| {
         let note = format!("by the law {:.0} a second with {} threads", at.iops.value, at.numjobs);

@@ -1,4 +1,4 @@
-//! Results as pages for browsers: each one file, that needs no other, no network and no script.
+//! Results as HTML pages: each is one file, without other files, network or scripts.
 
 pub mod bench;
 pub mod diagnose;

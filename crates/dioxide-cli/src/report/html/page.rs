@@ -1,4 +1,4 @@
-//! What all pages have in common. Text goes through maud, which escapes it.
+//! The common part of all pages. maud escapes all text.
 
 use super::plot;
 use crate::meter::machine::Machine;
@@ -7,7 +7,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 const STYLE: &str = include_str!("style.css");
 
-/// A whole page, by the name of the command and what it is about.
+/// A whole page, by the name of the command and its subject.
 pub fn page(command: &str, about: &str, machine: &Machine, body: Markup) -> String {
     let page = html! {
         (DOCTYPE)
@@ -35,7 +35,7 @@ pub fn page(command: &str, about: &str, machine: &Machine, body: Markup) -> Stri
     page.into_string()
 }
 
-/// What a figure needs beside it to be worth anything.
+/// The conditions of a measurement.
 fn conditions(machine: &Machine) -> Markup {
     let facts = [
         ("Kernel", Some(machine.kernel_release.clone())),
@@ -59,7 +59,8 @@ fn conditions(machine: &Machine) -> Markup {
     }
 }
 
-/// A table that scrolls in a box of its own where it is too wide. What a row is comes first, and stays in sight.
+/// A table that scrolls in its own box if it is too wide. The column that identifies a row comes
+/// first, and stays in view.
 pub fn table(grid: &Grid) -> Markup {
     let first = grid.numbers.iter().position(|is_number| !is_number).unwrap_or_default();
     let others: Vec<usize> = (0..grid.header.len()).filter(|column| *column != first).collect();
@@ -86,7 +87,7 @@ pub fn table(grid: &Grid) -> Markup {
     }
 }
 
-/// Names with what is to be said of each, and a remark. On narrow pages one below the other.
+/// Names with values and remarks. On narrow pages one below the other.
 pub fn facts(rows: &[[String; 3]]) -> Markup {
     html! {
         dl.list {
@@ -97,12 +98,12 @@ pub fn facts(rows: &[[String; 3]]) -> Markup {
     }
 }
 
-/// A list, if there is anything in it.
+/// A list, unless it is empty.
 pub fn list(lines: &[String]) -> Markup {
     html! { @if !lines.is_empty() { ul { @for line in lines { li { (line) } } } } }
 }
 
-/// `Appends: bs=4 KiB on-sync, ...` as a heading and what is to be known besides.
+/// A heading like `Appends: bs=4 KiB on-sync, ...`, with the rest as a remark.
 pub fn heading(title: &str) -> Markup {
     let (subject, conditions) = title.split_once(": ").unwrap_or((title, ""));
     html! { h2 { (subject) } p.conditions { (conditions) } }

@@ -1,4 +1,4 @@
-//! The page of a probe: what it means, the facts with how each was found, and what was measured.
+//! The page of a probe: its consequences, the facts with their sources, and the measurements.
 
 use super::page;
 use super::plot::Style;
@@ -21,7 +21,7 @@ pub fn page(document: &Document) -> String {
         }
         @if !document.devices.is_empty() {
             section {
-                h2 { "Devices, each before what it lies on" }
+                h2 { "Device stack, top to bottom" }
                 (page::table(&table::of_devices(&document.devices)))
                 (page::list(&table::descriptions(&document.devices)))
             }
@@ -48,7 +48,7 @@ fn measured(title: &str, grid: &Grid) -> Markup {
     html! { section { h2 { (title) } p.conditions { "On this machine, at that time." } (page::table(grid)) } }
 }
 
-/// Beside each other, for one write and for two.
+/// Side by side, for one write and for two.
 fn sync_methods(methods: &[SyncMethod]) -> Markup {
     let bars = |writes| {
         let those = methods.iter().filter(|method| method.writes == writes && method.unavailable.is_none());

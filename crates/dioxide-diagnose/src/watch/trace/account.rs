@@ -1,12 +1,12 @@
-//! What traced events add up to.
+//! Sums up traced events.
 
 use super::text::{Direct, Event, What};
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// Ends of files that are remembered, for writes that waited while the end moved.
+/// Known ends of files are kept up to this number, for writes that waited while the end moved.
 const SIZES_MAX: usize = 1024;
 
-/// Counts, weighted by how much of the time the slices stand for that they were made in.
+/// Counts, each weighted by the time that its slice stands for.
 #[derive(Debug, Default)]
 pub struct Account {
     pub locks: HashMap<LockKey, Waits>,
@@ -14,7 +14,7 @@ pub struct Account {
     pub punts: HashMap<PuntKey, f64>,
     /// The last direct operation of each thread, for workers of rings.
     pub last: HashMap<u32, Last>,
-    /// From where a lock was waited for last, and how: for waits whose beginning was not seen.
+    /// The last stack and kind of waits for each lock, for waits whose begin was not traced.
     known_locks: HashMap<u64, LockKey>,
     files: HashMap<(u64, u64), Sizes>,
 }
@@ -71,7 +71,7 @@ struct Waiting {
     key: LockKey,
 }
 
-/// The ends that a file was seen to have, with when, in order.
+/// The observed ends of a file with their times, in order.
 #[derive(Debug, Default)]
 struct Sizes(VecDeque<(u64, u64)>);
 
@@ -86,7 +86,7 @@ impl Sizes {
         self.0.push_back((at_ns, size));
     }
 
-    /// The end at this moment, or the first that is known.
+    /// The end at this moment, or the first known one.
     fn at(&self, at_ns: u64) -> Option<u64> {
         let later = self.0.partition_point(|(time, _)| *time <= at_ns);
         self.0.get(later.saturating_sub(1)).map(|(_, size)| *size)
@@ -94,11 +94,11 @@ impl Sizes {
 }
 
 impl Account {
-    /// Takes in a slice that began at `begun_ns` and ended at `ended_ns`, and stands for `weight` times its length.
+    /// Adds a slice from `begun_ns` to `ended_ns`, which stands for `weight` times its length.
     pub fn add(&mut self, events: &[Event], (begun_ns, ended_ns): (u64, u64), weight: f64) {
         let mut waiting: HashMap<(u32, u64), Waiting> = HashMap::new();
         let mut last_begun: HashMap<u32, u64> = HashMap::new();
-        // When a thread's last wait began, if it has done no direct operation since.
+        // The begin of a thread's last wait, if it has not begun a direct operation since.
         let mut waited_since: HashMap<u32, u64> = HashMap::new();
         let mut unmapped: HashMap<u32, (Direct, u64)> = HashMap::new();
         for Event { tid, at_ns, what } in events {
@@ -119,7 +119,7 @@ impl Account {
                     Some(begun) => {
                         self.waited(*lock, begun.key, at_ns.saturating_sub(begun.since_ns), 1.0, weight)
                     }
-                    // It began before this slice, and was counted, if at all, in the one before.
+                    // It began before this slice, which counted it already if it was traced.
                     None => {
                         if let Some(key) = self.known_locks.get(lock).cloned() {
                             self.waited(*lock, key, at_ns.saturating_sub(begun_ns), 0.0, weight);
@@ -150,7 +150,8 @@ impl Account {
     }
 
     fn waited(&mut self, lock: u64, key: LockKey, wait_ns: u64, count: f64, weight: f64) {
-        // The tracing of chosen threads has a lock of its own, which they would not wait for otherwise.
+        // Tracing of selected threads takes a lock of its own, for which they would not wait
+        // otherwise.
         if key.stack.iter().any(|function| function == "trace_ignore_this_task") {
             return;
         }

@@ -1,4 +1,5 @@
-//! A tracing instance of our own: buffers and switches that nobody else uses, in a directory that is removed.
+//! A private tracing instance: its own buffers and switches, in a directory that is removed
+//! afterwards.
 
 use crate::host::mount::mounts;
 use rustix::fs::{Mode, OFlags};
@@ -7,36 +8,36 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Of each processor. A slice makes less; what comes when it is full takes the place of the oldest.
+/// Per processor. A slice needs less. A full buffer overwrites its oldest events.
 const BUFFER_KIB: u32 = 1024;
 
-/// The kernel takes a page of numbers in a write, each of at most seven digits and a space.
+/// The kernel accepts one page of numbers per write, each of at most seven digits and a space.
 const THREADS_AT_ONCE: usize = 400;
 
 const LOCK_BEGIN: &str = "lock/contention_begin";
 
-/// What is traced: events, and the filter of each.
+/// The traced events, and the filter of each.
 const EVENTS: [(&str, &str); 5] = [
     (LOCK_BEGIN, ""),
     ("lock/contention_end", ""),
     ("iomap/iomap_dio_rw_begin", ""),
-    // The last of an operation has no length, and says nothing.
+    // The last event of an operation has no length and no information.
     ("iomap/iomap_iter", "length > 0"),
     ("io_uring/io_uring_queue_async_work", ""),
 ];
 
-/// Removed when it is dropped. That of a process that was killed is removed by the next that makes one.
+/// Removed on drop. The instance of a killed process is removed by the next process that makes one.
 #[derive(Debug)]
 pub struct Instance {
     dir: PathBuf,
-    /// None only while it is dropped: the directory of a pipe that is open cannot be removed.
+    /// None only during drop: the directory cannot be removed while its pipe is open.
     pipe: Option<File>,
-    /// Events that this kernel does not have.
+    /// Events that this kernel lacks.
     pub missing: Vec<&'static str>,
 }
 
 impl Instance {
-    /// Made, and switched off.
+    /// Creates one, switched off.
     pub fn new() -> io::Result<Self> {
         static MADE: AtomicU64 = AtomicU64::new(0);
         let instances = find_tracefs()?.join("instances");
@@ -44,7 +45,8 @@ impl Instance {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let dir = instances.join(format!("dioxide-{}-{number}", std::process::id()));
         match fs::create_dir(&dir) {
-            // Left by one that was killed and had this number, as in a container each first process has.
+            // Left by a killed process with the same ID, as the first process of each container
+            // has.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 fs::remove_dir(&dir)?;
                 fs::create_dir(&dir)?;
@@ -85,10 +87,10 @@ impl Instance {
         self.write(&format!("events/{event}/enable"), "1")
     }
 
-    /// Traces these threads too, and those that they make from now on. Numbers of threads that have ended do no harm.
+    /// Also traces these threads and their later children. IDs of ended threads are harmless.
     pub fn add_threads(&self, tids: &[u32]) -> io::Result<()> {
         let mut list = File::options().append(true).open(self.dir.join("set_event_pid"))?;
-        // Each write costs tens of milliseconds, in which the kernel waits for all its processors.
+        // Each write takes tens of milliseconds, in which the kernel synchronises all processors.
         for tids in tids.chunks(THREADS_AT_ONCE) {
             let words: Vec<String> = tids.iter().map(u32::to_string).collect();
             list.write_all(words.join(" ").as_bytes())?;
@@ -96,12 +98,12 @@ impl Instance {
         Ok(())
     }
 
-    /// Records from now on, or no longer.
+    /// Starts or stops recording.
     pub fn switch(&self, on: bool) -> io::Result<()> {
         self.write("tracing_on", if on { "1" } else { "0" })
     }
 
-    /// Takes out what was recorded.
+    /// Reads the recorded events.
     pub fn drain(&mut self, text: &mut Vec<u8>) -> io::Result<()> {
         let pipe = self.pipe.as_mut().expect("open until it is dropped");
         match pipe.read_to_end(text) {
@@ -118,12 +120,12 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         self.pipe = None;
-        // Whoever looks into it keeps it there; then the next one removes it.
+        // An open file in the directory prevents its removal; then the next process removes it.
         let _ = self.switch(false).and_then(|()| fs::remove_dir(&self.dir));
     }
 }
 
-/// Where tracefs is mounted. It is not mounted here where nobody wants it.
+/// The mount point of tracefs. Does not mount it.
 fn find_tracefs() -> io::Result<PathBuf> {
     let mount = mounts()?.into_iter().find(|mount| mount.fs == "tracefs");
     let not_there =
@@ -131,7 +133,7 @@ fn find_tracefs() -> io::Result<PathBuf> {
     mount.map(|mount| PathBuf::from(mount.point)).ok_or_else(not_there)
 }
 
-/// Removes what killed processes left.
+/// Removes the instances of killed processes.
 fn remove_stale(instances: &Path) {
     let Ok(entries) = fs::read_dir(instances) else { return };
     for entry in entries.flatten() {

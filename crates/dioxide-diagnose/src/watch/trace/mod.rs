@@ -1,8 +1,9 @@
-//! Traces lock waits, direct I/O and what rings hand to workers, of the watched threads only. For root.
+//! Traces lock waits, direct I/O and operations handed to io_uring workers, of the watched threads
+//! only. Needs root.
 //!
-//! The kernel records into buffers of a private instance of tracefs, and a thread reads them. What it costs is bounded:
-//! it records for slices of each quarter of a second, as long as about a thousand events take, and what is counted in a
-//! slice stands for the whole quarter. A program that causes fewer events is traced all the time.
+//! The kernel records into buffers of a private tracefs instance, which a thread reads. The cost is
+//! bounded: in each quarter of a second it records a slice of about a thousand events. The counts
+//! of a slice stand for the whole quarter. A program with fewer events is traced all the time.
 
 mod account;
 mod instance;
@@ -24,9 +25,9 @@ use std::time::{Duration, Instant};
 const PERIOD: Duration = Duration::from_millis(250);
 const SLICE_MIN: Duration = Duration::from_millis(2);
 const SLICE_FIRST: Duration = Duration::from_millis(10);
-/// What a slice should hold.
+/// Target number of events per slice.
 const SLICE_EVENTS: usize = 1000;
-/// A slice is at most so much longer than the one before, in which the program may have had less to do.
+/// Limits the growth of slices, because the program may have been quiet in the last one.
 const SLICE_GROWTH_MAX: f64 = 4.0;
 
 /// Traces until it is stopped or dropped.
@@ -39,13 +40,13 @@ pub struct Tracer {
     missing: Vec<&'static str>,
 }
 
-/// What was traced. None of it can be seen if the kernel lacks its events.
+/// The traced evidence. All of it is absent if the kernel lacks its events.
 #[derive(Debug, Default)]
 pub struct Traced {
     pub direct: Option<Vec<DirectIo>>,
     pub locks: Option<Vec<LockWait>>,
     pub punts: Option<Vec<Punt>>,
-    /// Why something is not there.
+    /// The reasons for unavailable evidence.
     pub unseen: Vec<String>,
 }
 
@@ -72,17 +73,17 @@ impl Tracer {
 
     /// Traces these threads too.
     pub fn add(&self, tids: Vec<u32>) {
-        // If the tracing thread has failed, it says so in the end.
+        // The error of a failed tracing thread is reported at the end.
         let _ = self.threads.as_ref().map(|threads| threads.send(tids));
     }
 
-    /// On which file a thread's last direct operation was, and whether it was a write that moved the end.
+    /// The file of a thread's last direct operation, and whether that was an extending write.
     pub fn last_direct(&self, tid: u32, files: &Files) -> Option<(usize, bool)> {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner).get(&tid)?;
         Some((files.traced(last.file)?, last.extends))
     }
 
-    /// Stops, and answers what was seen in the time that the program was watched.
+    /// Stops, and returns the evidence, scaled to the time of the observation.
     pub fn stop(mut self, files: &Files, watched: Duration) -> Traced {
         match self.join() {
             Ok((account, covered)) => {
@@ -98,7 +99,7 @@ impl Tracer {
         }
     }
 
-    /// What was counted, and for how long.
+    /// The counts, and the time of tracing.
     fn join(&mut self) -> io::Result<(Account, Duration)> {
         self.threads = None;
         let worker = self.worker.take().expect("joined once");
@@ -120,21 +121,21 @@ impl Tracer {
 impl Drop for Tracer {
     fn drop(&mut self) {
         if self.worker.is_some() {
-            // What it saw is lost, and what it leaves in tracefs is removed.
+            // Discards its events, and removes its tracefs instance.
             let _ = self.join();
         }
     }
 }
 
-/// What the tracing thread has.
+/// The state of the tracing thread.
 struct Slices {
     instance: Instance,
     account: Account,
     last: Arc<Mutex<HashMap<u32, Last>>>,
     length: Duration,
-    /// When the last one ended, by the clock of the trace.
+    /// The end of the last slice, by the clock of the trace.
     ended_ns: u64,
-    /// Since when threads are traced.
+    /// The start of tracing threads.
     armed: Option<Instant>,
 }
 
@@ -152,7 +153,7 @@ impl Slices {
         Ok(())
     }
 
-    /// Adds threads that come, for this time. Whether to go on.
+    /// Adds new threads, for this time. Returns whether to continue.
     fn wait(&mut self, time: Duration, threads: &Receiver<Vec<u32>>) -> io::Result<bool> {
         let end = Instant::now() + time;
         loop {
@@ -167,13 +168,13 @@ impl Slices {
         }
     }
 
-    /// Takes in the slice that began then and has just ended.
+    /// Adds the slice from `begun_ns` until now.
     fn take(&mut self, mut begun_ns: u64) -> io::Result<()> {
         let ended_ns = now_ns();
         let mut text = Vec::new();
         self.instance.drain(&mut text)?;
         let events = text::parse(&text);
-        // The oldest are gone where the buffer was too small, so the slice was shorter.
+        // The buffer was too small and lost its oldest events, so the slice was shorter.
         let is_cut = text.windows(6).any(|window| window == b"[LOST ");
         if let (true, Some(first)) = (is_cut, events.first()) {
             begun_ns = begun_ns.max(first.at_ns);

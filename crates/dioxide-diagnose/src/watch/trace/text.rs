@@ -1,4 +1,4 @@
-//! What `trace_pipe` says, line by line.
+//! Parses the lines of `trace_pipe`.
 
 use crate::watch::look::function;
 use rustix::fs::makedev;
@@ -7,7 +7,7 @@ use rustix::fs::makedev;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub tid: u32,
-    /// Since the machine began.
+    /// Since boot.
     pub at_ns: u64,
     pub what: What,
 }
@@ -16,11 +16,11 @@ pub struct Event {
 pub enum What {
     /// A thread begins to wait for a lock.
     LockBegin { lock: u64, kind: String },
-    /// Where it does so, innermost first. Follows that.
+    /// The stack of the preceding event, innermost first.
     Stack(Vec<String>),
-    /// It waits no longer.
+    /// The wait ends.
     LockEnd { lock: u64 },
-    /// A direct read or write begins; which of the two says the mapping that follows.
+    /// A direct read or write begins. The following mapping event says which.
     Direct(Direct),
     /// A part of a file is mapped.
     Mapping { is_write: bool },
@@ -28,7 +28,7 @@ pub enum What {
     Punt { opcode: String, is_hashed: bool },
 }
 
-/// A direct read or write as it begins. Offsets and lengths in bytes.
+/// A direct read or write at its begin. Offsets and lengths in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Direct {
     /// Of the file system.
@@ -40,10 +40,10 @@ pub struct Direct {
     pub is_durable: bool,
 }
 
-/// The name of the task has 16 columns, and a dash follows: the name itself may contain anything.
+/// The task name has 16 columns, followed by a dash. The name itself may contain any byte.
 const NAME_COLUMNS: usize = 16;
 
-/// All events of a text. Lines that are none of these are skipped.
+/// All events of a text. Other lines are skipped.
 pub fn parse(text: &[u8]) -> Vec<Event> {
     let mut events: Vec<Event> = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {
@@ -104,7 +104,8 @@ fn parse_what(what: &str) -> Option<What> {
     }
 }
 
-/// `dev 7:6 ino 0xc size 0x1400000 offset 0xc9e000 length 0x1000 done_before 0x0 flags DIRECT|DSYNC dio_flags  aio 0`
+/// `dev 7:6 ino 0xc size 0x1400000 offset 0xc9e000 length 0x1000 done_before 0x0 flags DIRECT|DSYNC
+/// dio_flags aio 0`
 fn parse_direct(fields: &str) -> Option<Direct> {
     let (major, minor) = word_after(fields, "dev ")?.split_once(':')?;
     let hex = |name| u64::from_str_radix(word_after(fields, name)?.strip_prefix("0x")?, 16).ok();

@@ -1,4 +1,4 @@
-//! Axes: where a value lies, and which values are marked. Arithmetic only.
+//! Axes: positions of values, and tick marks. Arithmetic only.
 
 use std::ops::RangeInclusive;
 
@@ -8,20 +8,20 @@ pub struct Axis {
     is_log: bool,
     low: f64,
     high: f64,
-    /// Values with a line across the plot, and the text beside it. In ascending order.
+    /// Values with a line across the plot, and their labels. In ascending order.
     pub ticks: Vec<(f64, String)>,
 }
 
-/// Values that differ by more than this factor have an axis of magnitudes.
+/// With a larger ratio of values, the axis is logarithmic.
 const LINEAR_FACTOR_MAX: f64 = 8.0;
-/// Steps of an axis that begins at zero, about.
+/// Approximate number of steps of an axis that begins at zero.
 const STEPS: f64 = 5.0;
-/// An axis of magnitudes over more decades than these has marks at powers of ten only.
+/// Above this number of decades, a logarithmic axis has ticks at powers of ten only.
 const FINE_DECADES_MAX: f64 = 2.0;
 const POWERS_MAX: usize = 7;
 
 impl Axis {
-    /// For rates and times: from zero where all values are alike, of magnitudes where they are not.
+    /// For rates and times: linear from zero for similar values, logarithmic otherwise.
     pub fn fitting(title: &str, values: impl Iterator<Item = f64>, text: impl Fn(f64) -> String) -> Self {
         let positive = values.filter(|value| *value > 0.0 && value.is_finite());
         let (low, high) =
@@ -48,31 +48,32 @@ impl Axis {
         let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
         let digits: &[f64] = if is_fine { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let values = (first..=last).flat_map(|power| digits.iter().map(move |digit| digit * ten_to(power)));
-        // A hair of room for what rounding does.
+        // A margin for rounding errors.
         let shown: Vec<f64> = values.filter(|value| (low * 0.999..=high * 1.001).contains(value)).collect();
         let every = shown.len().div_ceil(if is_fine { usize::MAX } else { POWERS_MAX });
         let ticks = shown.into_iter().step_by(every).map(|value| (value, text(value)));
         Self { title: format!("{title}, log scale"), is_log: true, low, high, ticks: ticks.collect() }
     }
 
-    /// For numbers of threads: doubling is a step of one length, and the numbers themselves are marked.
+    /// For numbers of threads: doublings have equal distances, and the numbers themselves are
+    /// marked.
     pub fn doublings(title: &str, values: impl Iterator<Item = usize>) -> Self {
         let mut values: Vec<usize> = values.collect();
         values.sort_unstable();
         values.dedup();
         let ticks: Vec<_> = values.iter().map(|value| (*value as f64, value.to_string())).collect();
         let (low, high) = (ticks[0].0, ticks[ticks.len() - 1].0);
-        // A single value stands in the middle.
+        // A single value is centred.
         let (low, high) = if low < high { (low, high) } else { (low / 2.0, high * 2.0) };
         Self { title: title.into(), is_log: true, low, high, ticks }
     }
 
-    /// With these marks, at even scale.
+    /// With these ticks, linear.
     pub fn marked(title: &str, range: RangeInclusive<f64>, ticks: Vec<(f64, String)>) -> Self {
         Self { title: title.into(), is_log: false, low: *range.start(), high: *range.end(), ticks }
     }
 
-    /// From 0 at the lowest value to 1 at the highest; what lies outside is at the edge.
+    /// From 0 at the lowest value to 1 at the highest; values outside are clamped.
     pub fn position(&self, value: f64) -> f64 {
         let position = if self.is_log {
             (value.max(f64::MIN_POSITIVE) / self.low).ln() / (self.high / self.low).ln()
@@ -100,7 +101,7 @@ fn round_down(value: f64) -> f64 {
     digit.unwrap_or(1.0) * unit
 }
 
-/// A count as an axis shows it: `500`, `20k`, `1.5M`.
+/// A count as on an axis: `500`, `20k`, `1.5M`.
 pub fn short_count(value: f64) -> String {
     let (scaled, unit) = match value {
         value if value >= 1e9 => (value / 1e9, "G"),
@@ -111,7 +112,7 @@ pub fn short_count(value: f64) -> String {
     format!("{}{unit}", short(scaled))
 }
 
-/// Nanoseconds as an axis shows them: `50 us`, `2 ms`.
+/// Nanoseconds as on an axis: `50 us`, `2 ms`.
 pub fn short_time(ns: f64) -> String {
     let (scaled, unit) = match ns {
         ns if ns >= 1e9 => (ns / 1e9, "s"),
@@ -122,7 +123,7 @@ pub fn short_time(ns: f64) -> String {
     format!("{} {unit}", short(scaled))
 }
 
-/// Three digits at most, and none that say nothing.
+/// Three digits at most, without trailing zeros.
 fn short(value: f64) -> String {
     let digits = if value >= 100.0 { 0 } else { 2 };
     let text = format!("{value:.digits$}");

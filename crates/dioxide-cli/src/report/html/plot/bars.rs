@@ -3,12 +3,12 @@
 use super::{Style, WIDTH, figure, line, text};
 use maud::{Markup, html};
 
-/// See the module.
+/// A bar chart.
 pub struct Bars {
     pub title: String,
     pub description: String,
     pub bars: Vec<Bar>,
-    /// Where a bar would fill the width. None for the longest.
+    /// The value of a full-width bar. None for the longest.
     pub full: Option<f64>,
 }
 
@@ -16,17 +16,17 @@ pub struct Bar {
     pub name: String,
     pub style: Style,
     pub value: f64,
-    /// The value as it is written beside the name.
+    /// The value as text beside the name.
     pub text: String,
-    /// From the least of what was measured to the most.
+    /// From the smallest measured value to the largest.
     pub range: Option<(f64, f64)>,
 }
 
-/// Of a bar with its name.
+/// The height of a bar with its name.
 const ROW: f64 = 34.0;
 const NAME: f64 = 13.0;
 const BAR: f64 = 10.0;
-/// That something was measured is to be seen.
+/// The minimum length, so that a measured value is visible.
 const LENGTH_MIN: f64 = 1.5;
 
 impl Bars {

@@ -5,7 +5,7 @@ use super::labels::apart;
 use super::{LETTER, Style, WIDTH, figure, line, path, text};
 use maud::{Markup, html};
 
-/// See the module.
+/// A line chart.
 pub struct Curves {
     pub title: String,
     pub description: String,
@@ -20,34 +20,34 @@ pub struct Series {
     pub style: Style,
     /// From left to right; at least one.
     pub points: Vec<Point>,
-    /// Whether points have markers: not where a curve is computed.
+    /// Whether points have markers; computed curves have none.
     pub is_marked: bool,
 }
 
 pub struct Point {
     pub x: f64,
     pub y: f64,
-    /// From the least of what was measured to the most. The same twice if there is no range.
+    /// From the smallest measured value to the largest. Both are equal without a range.
     pub range: (f64, f64),
-    /// Shown when a pointer rests on it.
+    /// The tooltip.
     pub note: String,
 }
 
 pub const HEIGHT: f64 = 270.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = HEIGHT - 40.0;
-/// Between two names.
+/// Vertical distance between two names.
 const NAME_HEIGHT: f64 = 14.0;
-/// From the end of the curves to their names.
+/// Horizontal distance from the end of the curves to their names.
 const NAME_DISTANCE: f64 = 14.0;
-/// How much wider names are than other text.
+/// Width of bold names relative to other text.
 const BOLD: f64 = 1.1;
-/// Two marks of the lower axis are closer than this to none.
+/// Minimum distance between two ticks of the lower axis.
 const TICK_DISTANCE: f64 = 8.0;
-/// A name that had to move so far is tied to its curve by a line.
+/// A name displaced by more than this is connected to its curve by a line.
 const TIE_MIN: f64 = 4.0;
 
-/// Where the curves are.
+/// The area of the curves.
 struct Field {
     left: f64,
     right: f64,
@@ -137,7 +137,7 @@ impl Curves {
         }
     }
 
-    /// Beside the ends of the curves.
+    /// At the ends of the curves.
     fn names(&self, field: &Field) -> Markup {
         let end = |series: &Series| {
             series.points.last().map(|point| self.place(field, point.x, point.y)).unwrap_or_default()

@@ -1,12 +1,12 @@
-//! Labels one above the other, none over another. Arithmetic only.
+//! Places labels above each other without overlap. Arithmetic only.
 
-/// Moves `wanted` heights apart until there is `gap` between each two, as little as goes, within `low..=high` as long as
-/// there is room. In the order in which they came.
+/// Moves `wanted` heights apart until neighbours have a distance of `gap`. Moves them as little as
+/// possible, and within `low..=high` if there is room. Keeps their order in the input.
 pub fn apart(wanted: &[f64], gap: f64, low: f64, high: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|one, other| wanted[*one].total_cmp(&wanted[*other]));
     let mut heights = vec![0.0; wanted.len()];
-    // Labels that would touch become a block, around the middle of what they want.
+    // Touching labels form a block around the mean of their wanted heights.
     let mut blocks: Vec<(f64, Vec<usize>)> = Vec::new();
     for label in order {
         let mut block = (wanted[label], vec![label]);
@@ -30,7 +30,7 @@ pub fn apart(wanted: &[f64], gap: f64, low: f64, high: f64) -> Vec<f64> {
 
 type Block = (f64, Vec<usize>);
 
-/// Where a block begins, half a gap above its first label, without leaving the range.
+/// The begin of a block, half a gap above its first label, within the range.
 fn top((middle, labels): &Block, gap: f64, low: f64, high: f64) -> f64 {
     let height = labels.len() as f64 * gap;
     (middle - height / 2.0).min(high + gap / 2.0 - height).max(low - gap / 2.0)

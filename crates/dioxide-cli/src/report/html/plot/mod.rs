@@ -1,5 +1,5 @@
-//! Plots as SVG. Colours, dark mode and print are the style sheet's: a plot says only in which of the styles a series is.
-//! Every series is told from the others by its colour, its marker, its dashes, and its name beside it.
+//! Plots as SVG. The style sheet has colours, dark mode and print; a plot only names the style of
+//! each series. A series is identifiable by colour, marker, dashes, and its name beside it.
 
 pub mod axis;
 pub mod bars;
@@ -8,18 +8,18 @@ mod labels;
 
 use maud::{Markup, html};
 
-/// The colours and lines of plots, also for a picture by itself.
+/// The colours and lines of plots, also for a separate picture.
 pub const STYLE: &str = include_str!("plot.css");
 
-/// How a series looks. Styles are numbered; with more series than styles they begin again.
+/// The style of a series, by number. With more series than styles they repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style(pub usize);
 
-/// As many as the style sheet has.
+/// The number of styles in the style sheet.
 const STYLES: usize = 10;
-/// Of all plots, in their own units: letters are 12 high, and a phone shows about nine tenths of it.
+/// Of all plots, in SVG units: letters are 12 high, and a phone shows it at about nine tenths.
 pub const WIDTH: f64 = 360.0;
-/// A letter as wide as fonts have it, about. Text is never measured.
+/// The approximate width of a letter. Text is never measured.
 const LETTER: f64 = 7.0;
 
 impl Style {
@@ -27,7 +27,7 @@ impl Style {
         format!("s{}", self.0 % STYLES)
     }
 
-    /// A mark with its middle at this point.
+    /// A marker centred at this point.
     fn marker(self, x: f64, y: f64) -> Markup {
         let path = match self.0 % STYLES {
             0 | 7 => "m-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
@@ -42,7 +42,7 @@ impl Style {
     }
 }
 
-/// What all plots are wrapped in: a heading, the picture, and what it shows in words for who cannot see it.
+/// The common frame of plots: a heading, the picture, and a description for screen readers.
 fn figure(title: &str, description: &str, height: f64, content: Markup) -> Markup {
     html! {
         figure {
