@@ -208,7 +208,7 @@ fn paths_of(code: &str, module: &[String], children: &BTreeSet<String>) -> Vec<N
             "crate" => Some(Vec::new()),
             "self" => Some(module.to_vec()),
             "super" => Some(module[..module.len().saturating_sub(1)].to_vec()),
-            name if children.contains(name) => Some([module, &[word.clone()]].concat()),
+            name if children.contains(name) => Some([module, std::slice::from_ref(&word)].concat()),
             _ => None,
         };
         if let Some(base) = base.filter(|_| is_start && is_path) {
@@ -240,7 +240,7 @@ fn tree(text: &str, base: &[String], line: usize, found: &mut Vec<Named>) -> usi
     let full = match word.as_str() {
         "super" => base[..base.len().saturating_sub(1)].to_vec(),
         "" | "self" => base.to_vec(),
-        _ => [base, &[word.clone()]].concat(),
+        _ => [base, std::slice::from_ref(&word)].concat(),
     };
     let used = blank + word.len();
     match text[used..].strip_prefix("::").filter(|more| !more.starts_with('<')) {
@@ -276,7 +276,9 @@ fn broken_arrows(sources: &[Source]) -> (Vec<String>, BTreeSet<(String, String)>
     let tests: BTreeSet<Vec<String>> = modules
         .iter()
         .zip(&codes)
-        .flat_map(|(module, (_, files))| files.iter().map(|file| [&module[..], &[file.clone()]].concat()))
+        .flat_map(|(module, (_, files))| {
+            files.iter().map(|file| [&module[..], std::slice::from_ref(file)].concat())
+        })
         .collect();
     let of_engine = children.get(&["engine".to_string()][..]).cloned().unwrap_or_default();
     let (mut broken, mut permitted) = (Vec::new(), BTreeSet::new());

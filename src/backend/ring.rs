@@ -49,6 +49,7 @@ pub(crate) enum RingFile<'a> {
 
 /// What a call becomes in a ring.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "it lives for one call, and a box would be allocated for each")]
 pub(crate) enum Division {
     /// One request to the only file.
     Whole(Io),
