@@ -665,13 +665,21 @@ fn a_device_with_a_mounted_file_system_is_refused(fs: Fs) -> TrialResult {
 }
 
 fn the_image_behind_a_loop_device_is_refused() -> TrialResult {
-    let image = lab::dir()?.join("ext4.img");
-    let busy = refusal(OpenOptions::new().write(true).open(&image));
-    assert!(matches!(busy, ErrorKind::Busy(_)), "{busy:?}");
-    let disk_image = lab::dir()?.join("disk.img");
-    let busy = refusal(OpenOptions::new().write(true).open(&disk_image));
-    assert!(matches!(busy, ErrorKind::Busy(_)), "{busy:?}");
+    let mounted = rustix::fs::stat(lab::dir()?.join("ext4"))?.st_dev;
+    let bare = rustix::fs::stat(lab::disk_path()?)?.st_rdev;
+    for device in [mounted, bare] {
+        let image = image_behind(device)?;
+        let busy = refusal(OpenOptions::new().write(true).open(&image));
+        assert!(matches!(busy, ErrorKind::Busy(_)), "{image}: {busy:?}");
+    }
     Ok(())
+}
+
+/// The path of the image of a loop device.
+fn image_behind(device: u64) -> std::io::Result<String> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let path = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/loop/backing_file"))?;
+    Ok(path.trim_end().into())
 }
 
 /// Also where files have a device number that no mount has: on btrfs, and in a subvolume of it; and whatever its name.
