@@ -287,7 +287,7 @@ impl File {
     /// What the kernel answers; the file is closed all the same, and the next open recovers it.
     /// [`Busy`](ErrorKind::Busy): another process has the file open for writing. The file stays grown, with a marker by
     /// which the next open, without that writer, keeps everything up to the last written extent. With
-    /// [`Growth::Zeroed`](crate::Growth::Zeroed) and in recycled space the file is
+    /// [`Growth::Zeroed`] and in recycled space the file is
     /// [undecided](crate::Verdict::Undecided) then, from the length on. [`Doubtful`](ErrorKind::Doubtful): another
     /// program changed its size, so it was not truncated; or wrote into the space ahead, so it was truncated behind
     /// that. What lies between reads as zeros, but for what failed appends may have left there. Writes of another

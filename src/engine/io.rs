@@ -81,7 +81,7 @@ impl Transfer {
 
     /// A call moved so many bytes, or failed. Returns what it came to, or nothing if the rest is to be moved. An error
     /// says whether a flush may have failed.
-    pub fn took(&mut self, result: io::Result<u64>) -> Option<io::Result<u64>> {
+    pub fn on_result(&mut self, result: io::Result<u64>) -> Option<io::Result<u64>> {
         match (self.kind, result) {
             (Kind::Flush, Err(error)) if error.kind() != io::ErrorKind::Interrupted => {
                 Some(Err(os_error::of_flush(error)))
@@ -139,7 +139,7 @@ pub(crate) fn write_fully(
         } else {
             backend.write(&part_of(segments, &part), offset + part.start, dsync)
         };
-        if let Some(result) = transfer.took(result) {
+        if let Some(result) = transfer.on_result(result) {
             return result.map(drop);
         }
     }
@@ -151,7 +151,7 @@ pub(crate) fn read_fully(backend: &dyn Backend, into: &mut [u8], offset: u64, al
     loop {
         let done = transfer.part().start;
         if let Some(result) =
-            transfer.took(backend.read(&[Segment::of_mut(&mut into[done as usize..])], offset + done))
+            transfer.on_result(backend.read(&[Segment::of_mut(&mut into[done as usize..])], offset + done))
         {
             return result;
         }
@@ -196,9 +196,9 @@ mod tests {
     fn after_no_space(again: io::Result<u64>) -> io::Error {
         let mut transfer = Transfer::of_write(4096, 4096).with_flush(true);
         assert!(transfer.dsync());
-        assert!(transfer.took(os(libc::ENOSPC)).is_none(), "the call is made again");
+        assert!(transfer.on_result(os(libc::ENOSPC)).is_none(), "the call is made again");
         assert!(!transfer.dsync(), "without a flush");
-        transfer.took(again).expect("that settles it").expect_err("nothing durable was written")
+        transfer.on_result(again).expect("that settles it").expect_err("nothing durable was written")
     }
 
     #[test]
@@ -214,17 +214,19 @@ mod tests {
     fn a_write_put_off_while_it_is_told_apart_is_made_again() {
         let mut transfer = Transfer::of_write(4096, 4096).with_flush(true);
         let results = [os(libc::ENOSPC), os(libc::EAGAIN), os(libc::EINTR)];
-        assert!(results.into_iter().all(|result| transfer.took(result).is_none()));
-        assert!(matches!(transfer.took(os(libc::EDQUOT)), Some(Err(error)) if os_error::is_no_space(&error)));
+        assert!(results.into_iter().all(|result| transfer.on_result(result).is_none()));
+        assert!(
+            matches!(transfer.on_result(os(libc::EDQUOT)), Some(Err(error)) if os_error::is_no_space(&error))
+        );
     }
 
     #[test]
     fn a_flush_that_failed_is_not_tried_again() {
         for errno in [libc::EAGAIN, libc::ENOSPC, libc::EIO] {
-            let error = Transfer::of_flush().took(os(errno)).expect("it ended").expect_err("it failed");
+            let error = Transfer::of_flush().on_result(os(errno)).expect("it ended").expect_err("it failed");
             assert!(os_error::is_failed_flush(&error), "{errno}");
             let mut write = Transfer::of_write(4096, 4096).with_flush(true);
-            assert!(write.took(Err(error)).is_some(), "the flush behind a write");
+            assert!(write.on_result(Err(error)).is_some(), "the flush behind a write");
         }
     }
 }
