@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 /// The longest line, in characters.
 const COLUMNS_MAX: usize = 120;
@@ -57,17 +58,35 @@ const ENGINE_UPWARD: &[(&str, &str, &str)] = &[
     ("queue", "reactor", "a file is told of the reactor whose queue works on it"),
 ];
 
-/// A source file: its path, and what it says.
-type Source = (String, String);
+/// A source file.
+#[derive(Clone)]
+struct Source {
+    path: String,
+    text: String,
+    /// The text without comments, literals and test modules.
+    code: String,
+    /// The names of its test modules that are files.
+    tests: Vec<String>,
+}
+
+impl Source {
+    fn new(path: &str, text: String) -> Self {
+        let (code, tests) = without_tests(&code_of(&text));
+        Self { path: path.into(), text, code, tests }
+    }
+}
 
 /// A path in a source: its line, and the module and item that it names, from the root of the crate.
 type Named = (usize, Vec<String>);
 
-fn sources() -> Vec<Source> {
-    let mut found = Vec::new();
-    collect(Path::new(env!("CARGO_MANIFEST_DIR")), "src", &mut found);
-    assert!(found.len() > 50, "the sources are in src");
-    found
+fn sources() -> &'static [Source] {
+    static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(|| {
+        let mut found = Vec::new();
+        collect(Path::new(env!("CARGO_MANIFEST_DIR")), "src", &mut found);
+        assert!(found.len() > 50, "the sources are in src");
+        found
+    });
+    &SOURCES
 }
 
 fn collect(root: &Path, dir: &str, into: &mut Vec<Source>) {
@@ -77,7 +96,7 @@ fn collect(root: &Path, dir: &str, into: &mut Vec<Source>) {
         if entry.path().is_dir() {
             collect(root, &path, into);
         } else if path.ends_with(".rs") {
-            into.push((path, fs::read_to_string(entry.path()).expect("a text")));
+            into.push(Source::new(&path, fs::read_to_string(entry.path()).expect("a text")));
         }
     }
 }
@@ -266,23 +285,22 @@ fn engine_part<'a>(module: &'a [String], parts: &BTreeSet<String>) -> &'a str {
 
 /// What breaks the table; and which arrows of the engine run up by permission.
 fn broken_arrows(sources: &[Source]) -> (Vec<String>, BTreeSet<(String, String)>) {
-    let modules: Vec<Vec<String>> = sources.iter().map(|(path, _)| module_of(path)).collect();
+    let modules: Vec<Vec<String>> = sources.iter().map(|source| module_of(&source.path)).collect();
     let mut children: BTreeMap<&[String], BTreeSet<String>> = BTreeMap::new();
     for module in modules.iter().filter(|module| !module.is_empty()) {
         let (last, parent) = module.split_last().expect("not the root");
         children.entry(parent).or_default().insert(last.clone());
     }
-    let codes: Vec<_> = sources.iter().map(|(_, text)| without_tests(&code_of(text))).collect();
     let tests: BTreeSet<Vec<String>> = modules
         .iter()
-        .zip(&codes)
-        .flat_map(|(module, (_, files))| {
-            files.iter().map(|file| [&module[..], std::slice::from_ref(file)].concat())
+        .zip(sources)
+        .flat_map(|(module, source)| {
+            source.tests.iter().map(|file| [&module[..], std::slice::from_ref(file)].concat())
         })
         .collect();
     let of_engine = children.get(&["engine".to_string()][..]).cloned().unwrap_or_default();
     let (mut broken, mut permitted) = (Vec::new(), BTreeSet::new());
-    for (((path, _), module), (code, _)) in sources.iter().zip(&modules).zip(&codes) {
+    for (Source { path, code, .. }, module) in sources.iter().zip(&modules) {
         let is_test = (1..=module.len()).any(|len| tests.contains(&module[..len]));
         let Some(room) = module.first().filter(|_| !is_test) else { continue };
         let Some(own) = row(ROWS, room) else {
@@ -320,12 +338,15 @@ fn broken_arrows(sources: &[Source]) -> (Vec<String>, BTreeSet<(String, String)>
 }
 
 fn long_lines(sources: &[Source]) -> Vec<String> {
-    let lines =
-        sources.iter().flat_map(|(path, text)| text.lines().enumerate().map(move |line| (path, line)));
-    lines
-        .filter(|(_, (_, line))| line.chars().count() > COLUMNS_MAX)
-        .map(|(path, (number, line))| format!("{path}:{}: {} columns", number + 1, line.chars().count()))
-        .collect()
+    let mut found = Vec::new();
+    for Source { path, text, .. } in sources {
+        for (number, columns) in text.lines().map(|line| line.chars().count()).enumerate() {
+            if columns > COLUMNS_MAX {
+                found.push(format!("{path}:{}: {columns} columns", number + 1));
+            }
+        }
+    }
+    found
 }
 
 fn assert_none(problems: &[String]) {
@@ -336,12 +357,12 @@ fn assert_none(problems: &[String]) {
 
 #[test]
 fn no_module_imports_from_a_row_above() {
-    assert_none(&broken_arrows(&sources()).0);
+    assert_none(&broken_arrows(sources()).0);
 }
 
 #[test]
 fn each_permitted_upward_arrow_exists() {
-    let (_, permitted) = broken_arrows(&sources());
+    let (_, permitted) = broken_arrows(sources());
     let listed: BTreeSet<_> = ENGINE_UPWARD.iter().map(|(a, b, _)| (a.to_string(), b.to_string())).collect();
     assert_eq!(permitted, listed, "remove the arrow that is gone from the table");
     assert!(listed.len() <= 7, "find another way");
@@ -349,14 +370,13 @@ fn each_permitted_upward_arrow_exists() {
 
 #[test]
 fn no_line_is_too_long() {
-    assert_none(&long_lines(&sources()));
+    assert_none(&long_lines(sources()));
 }
 
 /// What the rules say of the sources with one more file.
 fn with_planted(path: &str, text: &str) -> Vec<String> {
-    let mut sources = sources();
-    sources.retain(|(known, _)| known != path);
-    sources.push((path.into(), text.into()));
+    let mut sources: Vec<_> = sources().iter().filter(|source| source.path != path).cloned().collect();
+    sources.push(Source::new(path, text.into()));
     broken_arrows(&sources).0
 }
 
@@ -404,7 +424,7 @@ fn comments_literals_and_tests_are_no_arrows() {
 #[test]
 fn a_planted_long_line_is_found() {
     let line = |columns: usize| format!("fn f() {{}}\n//{}\n", "ä".repeat(columns - 2));
-    let planted = |columns| long_lines(&[("src/planted.rs".into(), line(columns))]);
+    let planted = |columns| long_lines(&[Source::new("src/planted.rs", line(columns))]);
     assert!(planted(COLUMNS_MAX).is_empty());
     assert_eq!(planted(COLUMNS_MAX + 1), [format!("src/planted.rs:2: {} columns", COLUMNS_MAX + 1)]);
 }

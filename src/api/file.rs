@@ -288,7 +288,7 @@ impl File {
     /// [`Busy`](ErrorKind::Busy): another process has the file open for writing. The file stays grown, with a marker
     /// by which the next open, without that writer, keeps everything up to the last written extent. A file that does
     /// not [grow](Self::growth) ahead has no marker, and keeps the zeros behind its last record, up to the end of
-    /// that block. With [`Growth::Zeroed`](crate::Growth::Zeroed) and in recycled space the file is
+    /// that block. With [`Growth::Zeroed`] and in recycled space the file is
     /// [undecided](crate::Verdict::Undecided) then, from the length on. [`Doubtful`](ErrorKind::Doubtful): another
     /// program changed its size, so it was not truncated; or wrote into the space ahead, so it was truncated behind
     /// that. What lies between reads as zeros, but for what failed appends may have left there. Writes of another

@@ -7,9 +7,9 @@
 //! # Members that are files
 //!
 //! Their sizes say together how long the file is: each has its header's chunk and exactly its part
-//! ([`Striped::size_of`](map::Striped::size_of)). While the volume is open for writing they may disagree, since nothing
-//! changes several files at once; then the file ends at the first byte that is missing. The state in the header of the
-//! first member tells which of the two holds:
+//! ([`Striped::size_of`](map::striped::Striped::size_of)). While the volume is open for writing they may disagree,
+//! since nothing changes several files at once; then the file ends at the first byte that is missing. The state in the
+//! header of the first member tells which of the two holds:
 //!
 //! 1. `Open`, durable, before anything is changed; with a length below which nothing is cut;
 //! 2. whenever the file is cut below that length: `Open` with the new one, durable, before the cut;
@@ -159,7 +159,7 @@ impl Divided {
 
 impl Gather {
     /// A part ended. Returns what the call came to, if it was the last.
-    pub fn took(&mut self, part: usize, result: io::Result<u64>) -> Option<io::Result<u64>> {
+    pub fn on_result(&mut self, part: usize, result: io::Result<u64>) -> Option<io::Result<u64>> {
         self.results[part] = Some(result);
         self.results.iter().all(Option::is_some).then(|| self.outcome())
     }
@@ -472,7 +472,7 @@ impl Striped {
         });
         let results = self.pool.all(calls.collect());
         let outcome =
-            results.into_iter().enumerate().fold(None, |_, (part, result)| gather.took(part, result));
+            results.into_iter().enumerate().fold(None, |_, (part, result)| gather.on_result(part, result));
         outcome.unwrap_or(Ok(0))
     }
 

@@ -94,7 +94,7 @@ impl Transfer {
 
     /// A call moved so many bytes, or failed. Returns what it came to, or nothing if the rest is to be moved. An error
     /// says whether a flush may have failed.
-    pub fn took(&mut self, result: io::Result<u64>) -> Option<io::Result<u64>> {
+    pub fn on_result(&mut self, result: io::Result<u64>) -> Option<io::Result<u64>> {
         match (self.kind, result) {
             (Kind::Flush, Err(error)) if error.kind() != io::ErrorKind::Interrupted => {
                 Some(Err(os_error::of_flush(error)))
@@ -156,7 +156,7 @@ pub(crate) fn write_fully(
         } else {
             backend.write(&part_of(segments, &part), offset + part.start, dsync)
         };
-        if let Some(result) = transfer.took(result) {
+        if let Some(result) = transfer.on_result(result) {
             return result.map(drop);
         }
     }
@@ -174,7 +174,7 @@ pub(crate) fn read_fully(backend: &dyn Backend, into: &mut [u8], offset: u64, al
     loop {
         let done = transfer.part().start;
         if let Some(result) =
-            transfer.took(backend.read(&[Segment::of_mut(&mut into[done as usize..])], offset + done))
+            transfer.on_result(backend.read(&[Segment::of_mut(&mut into[done as usize..])], offset + done))
         {
             return result;
         }
@@ -219,9 +219,9 @@ mod tests {
     fn after_no_space(again: io::Result<u64>) -> io::Error {
         let mut transfer = Transfer::of_write(4096, 4096).with_flush(true);
         assert!(transfer.dsync());
-        assert!(transfer.took(os(libc::ENOSPC)).is_none(), "the call is made again");
+        assert!(transfer.on_result(os(libc::ENOSPC)).is_none(), "the call is made again");
         assert!(!transfer.dsync(), "without a flush");
-        transfer.took(again).expect("that settles it").expect_err("nothing durable was written")
+        transfer.on_result(again).expect("that settles it").expect_err("nothing durable was written")
     }
 
     #[test]
@@ -239,9 +239,9 @@ mod tests {
         for dsync in [false, true] {
             let mut transfer = Transfer::of_write(4096, 4096).with_flush(dsync).on(true);
             assert!(!transfer.asks_for_space());
-            assert!(transfer.took(os(libc::ENOSPC)).is_none());
+            assert!(transfer.on_result(os(libc::ENOSPC)).is_none());
             assert!(transfer.asks_for_space());
-            let error = transfer.took(Ok(0)).expect("that settles it").expect_err("there was space");
+            let error = transfer.on_result(Ok(0)).expect("that settles it").expect_err("there was space");
             assert!(os_error::is_failed_flush(&error));
         }
     }
@@ -250,17 +250,19 @@ mod tests {
     fn a_write_put_off_while_it_is_told_apart_is_made_again() {
         let mut transfer = Transfer::of_write(4096, 4096).with_flush(true);
         let results = [os(libc::ENOSPC), os(libc::EAGAIN), os(libc::EINTR)];
-        assert!(results.into_iter().all(|result| transfer.took(result).is_none()));
-        assert!(matches!(transfer.took(os(libc::EDQUOT)), Some(Err(error)) if os_error::is_no_space(&error)));
+        assert!(results.into_iter().all(|result| transfer.on_result(result).is_none()));
+        assert!(
+            matches!(transfer.on_result(os(libc::EDQUOT)), Some(Err(error)) if os_error::is_no_space(&error))
+        );
     }
 
     #[test]
     fn a_flush_that_failed_is_not_tried_again() {
         for errno in [libc::EAGAIN, libc::ENOSPC, libc::EIO] {
-            let error = Transfer::of_flush().took(os(errno)).expect("it ended").expect_err("it failed");
+            let error = Transfer::of_flush().on_result(os(errno)).expect("it ended").expect_err("it failed");
             assert!(os_error::is_failed_flush(&error), "{errno}");
             let mut write = Transfer::of_write(4096, 4096).with_flush(true);
-            assert!(write.took(Err(error)).is_some(), "the flush behind a write");
+            assert!(write.on_result(Err(error)).is_some(), "the flush behind a write");
         }
     }
 }

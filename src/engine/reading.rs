@@ -51,7 +51,7 @@ impl Reading {
 
     /// The transfer of the piece ended: so much of it was read. Returns what the read came to, or nothing if there is
     /// another piece. Fewer bytes than there should be are an error.
-    pub fn took(&mut self, into: &mut [u8], read: Result<u64>) -> Option<Result<u64>> {
+    pub fn on_result(&mut self, into: &mut [u8], read: Result<u64>) -> Option<Result<u64>> {
         let Piece { len, skip, bytes, bounces, .. } = self.piece;
         match read {
             Err(error) => return Some(Err(error)),
@@ -95,7 +95,7 @@ pub(crate) fn read_up_to(
     loop {
         let (memory, start) = reading.target(into, 0);
         let read = io::read_fully(backend, memory, start, alignment.offset);
-        if let Some(result) = reading.took(into, read) {
+        if let Some(result) = reading.on_result(into, read) {
             return result;
         }
     }

@@ -1,9 +1,10 @@
 //! The operations of a queue: what a thread does for many at once, where a blocking caller does it for one.
 //!
 //! An operation is queued, submitted, and finished. Once it is submitted it either waits until nobody has its file
-//! alone, or has a transfer of its own, or is with the core of its file, which knows it by a [`Token`]. What the core
-//! asks of the queue for it (requests, calls) is done here, when the thread comes to it: a request becomes a transfer,
-//! which goes through the ring, or where there is none is performed at once by the backend's own calls.
+//! alone, or has a transfer of its own, or is with the core of its file, which knows it by a
+//! [`Token`](super::token::Token). What the core asks of the queue for it (requests, calls) is done here, when the
+//! thread comes to it: a request becomes a transfer, which goes through the ring, or where there is none is performed
+//! at once by the backend's own calls.
 //!
 //! Nothing here waits but [`Driver::sleep`]. So a thread that is about to wait elsewhere in the library first
 //! [settles](settle_own) its queues: whoever it waits for may wait for them.
@@ -307,7 +308,7 @@ impl Driver {
             if self.wakeup.bell().has_rung() {
                 self.look();
             } else if let Some((id, result)) = self.transfers.next() {
-                self.on_came_back(id, result);
+                self.on_call_done(id, result);
             } else if let Some((file, task)) = self.tasks.next() {
                 self.perform(file, task);
             } else if let Some(file) = self.tasks.next_to_grow() {

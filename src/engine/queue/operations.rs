@@ -261,7 +261,7 @@ impl Driver {
             (OpKind::Read(_), _) => {
                 let reading = operation.reading.as_mut().expect("it was begun");
                 let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
-                let Some(result) = reading.took(into, result) else {
+                let Some(result) = reading.on_result(into, result) else {
                     let (file, transfer) = (operation.file, reading.transfer());
                     return self.run(Running::new(file, Purpose::Operation(number), transfer));
                 };

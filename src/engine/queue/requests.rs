@@ -91,8 +91,8 @@ impl Driver {
         self.transfers.begin(id, io, file);
     }
 
-    pub(super) fn on_came_back(&mut self, id: usize, result: io::Result<u64>) {
-        let Some(result) = self.transfers.took(id, result) else { return self.go_on(id) };
+    pub(super) fn on_call_done(&mut self, id: usize, result: io::Result<u64>) {
+        let Some(result) = self.transfers.on_result(id, result) else { return self.go_on(id) };
         let Running { file, purpose, .. } = self.transfers.remove(id);
         let engine = &self.files[file].engine;
         match purpose {

@@ -122,8 +122,8 @@ impl Transfers {
     }
 
     /// The call of a transfer came back. Returns what the transfer came to, or nothing if the rest is to be moved.
-    pub fn took(&mut self, id: usize, result: io::Result<u64>) -> Option<io::Result<u64>> {
-        self.running[id].transfer.took(result)
+    pub fn on_result(&mut self, id: usize, result: io::Result<u64>) -> Option<io::Result<u64>> {
+        self.running[id].transfer.on_result(result)
     }
 
     /// Begins the next call of a transfer: in the ring if that can work on the file, or at once.
@@ -161,7 +161,7 @@ impl Transfers {
         while let Some((id, result)) = self.ring.as_mut().and_then(|ring| ring.next()) {
             let (id, part) = (id as u32 as usize, (id >> PART_SHIFT) as usize);
             let Some(gather) = &mut self.running[id].gather else { return Some((id, result)) };
-            if let Some(result) = gather.took(part, result) {
+            if let Some(result) = gather.on_result(part, result) {
                 self.running[id].gather = None;
                 return Some((id, result));
             }

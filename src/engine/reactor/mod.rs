@@ -16,8 +16,9 @@
 //! - Whoever closes a file waits for the worker to let go of it, unless it is on a worker's thread itself: two of those
 //!   could wait for one another.
 //! - Tasks are woken with no lock and no borrow of the queue held. So a waker may list more, drop files and make
-//!   blocking calls: what such a call waits for may be in the worker's own queue, which it [settles](queue::settle_own)
-//!   first. What it may not do is wait for a future of the same reactor, nor for a lock of somebody who does.
+//!   blocking calls: what such a call waits for may be in the worker's own queue, which it
+//!   [settles](super::queue::settle_own) first. What it may not do is wait for a future of the same reactor, nor for a
+//!   lock of somebody who does.
 
 mod slot;
 #[cfg(test)]
