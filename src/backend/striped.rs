@@ -17,6 +17,25 @@
 //!
 //! So a member that another program cut, or that is from another time, is found: what was closed must have the
 //! length it was closed with, and what was not, at least that of step 2.
+//!
+//! # The life of a 1 MiB append
+//!
+//! A thread appends to a volume of three files with chunks of 64 KiB.
+//!
+//! 1. To the core, growth and recovery the volume is one file, with a size, extents, a marker and
+//!    flushes. The request arrives as any other.
+//! 2. The map (`rules/map/striped.rs`) lists the runs, chunk by chunk: member, offset, length.
+//!    [`merge::requests`] combines adjacent runs of a member: three requests, of five or six
+//!    segments each. [`Refusals`] counts why there are three.
+//! 3. A blocking caller offers the requests to the threads of the volume ([`ThreadPool`]), and
+//!    performs those that no thread has begun. A queue pushes all three into its ring. Each has the
+//!    number of the transfer, and its own in the bits above.
+//! 4. [`Gather`] makes one result of three. `engine/io.rs` resumes a short one, as for one file.
+//! 5. A flush goes the same way. `FileSystems` (`engine/process.rs`) registers it on the file
+//!    system of each member, and wedges all of them if it fails.
+//!
+//! A write that moves the end without growth ahead changes the sizes of several members. So it goes
+//! out alone ([`Striped::extend`]). The headers that identify the members are in `rules/stripe.rs`.
 
 use super::ring::{Division, Io, RingFile};
 use super::thread_pool::{Call, ThreadPool};

@@ -3,6 +3,36 @@
 //! `format`, `features`, `directory` and `allocation` are values: what stands on a volume, and what is to be changed. A
 //! [`volume::Volume`] is an open image or device, a [`node::Node`] an open file of it, and [`file::Within`] the backend
 //! by which an engine uses that as any other file.
+//!
+//! # The life of a write
+//!
+//! A durable `data.write_at(&bytes, offset)` goes past the end of a file inside an image.
+//!
+//! 1. To the core the file does not grow ahead. One extending write goes out at a time. If it
+//!    fails, the engine takes the size back. [`file::Within`] works over the backend of the image:
+//!    the simulated disk, or plain calls.
+//! 2. [`node::Node`] asks the map (`rules/map/indirect.rs`) for the blocks. The map returns runs,
+//!    or the table (indirect block) that it lacks. The node reads this table, has the volume check
+//!    its pointers ([`Volume::check`]), and asks again. Adjacent blocks are one run and one
+//!    request.
+//! 3. Holes need blocks, all or none. The map counts the missing tables. The volume takes tables
+//!    and data blocks at once, near the last block of the file, in one piece if there is one. The
+//!    first blocks become tables, so that the data stays in one piece.
+//! 4. The data is written while no pointer leads to it. Only then map, size and sectors change, in
+//!    memory. So no read returns the former content of a block. After a failed write there are only
+//!    blocks to give back.
+//! 5. The write is durable, so the node passes its changes to [`Volume::sync`]. It writes them in
+//!    two steps with a flush after each: bitmaps and new tables, then the inode and tables that
+//!    lead to them.
+//!
+//! Reads and overwrites end after step 2. They read the map under its lock, and transfer without
+//! it. Syncs of a volume run one after the other: the newest state of a bitmap must be written
+//! last. The first file open for writing marks the volume as in use, and the last removes the mark
+//! ([`volumes::Volumes`]).
+//!
+//! All data of the volume is checked where it is parsed. The map keeps a set of blocks
+//! (`rules/map/blocks.rs`), which finds a block that is named twice. So an indirect block that
+//! leads to itself is an error, and no loop.
 
 mod allocation;
 mod bytes;

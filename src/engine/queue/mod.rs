@@ -1,13 +1,36 @@
 //! The operations of a queue: what a thread does for many at once, where a blocking caller does it for one.
 //!
 //! An operation is queued, submitted, and finished. Once it is submitted it either waits until nobody has its file
-//! alone, or has a transfer of its own, or is with the core of its file, which knows it by a
-//! [`Token`](super::token::Token). What the core asks of the queue for it (requests, calls) is done here, when the
-//! thread comes to it: a request becomes a transfer, which goes through the ring, or where there is none is performed
-//! at once by the backend's own calls.
+//! alone, or has a transfer of its own, or is with the core of its file, which knows it by a `Token`. What the core
+//! asks of the queue for it (requests, calls) is done here, when the thread comes to it: a request becomes a transfer,
+//! which goes through the ring, or where there is none is performed at once by the backend's own calls.
 //!
 //! Nothing here waits but [`Driver::sleep`]. So a thread that is about to wait elsewhere in the library first
 //! [settles](settle_own) its queues: whoever it waits for may wait for them.
+//!
+//! # The life of 64 appends
+//!
+//! A thread calls `queue.append(&log, buffer, tag)` 64 times, then `queue.reap(1)`.
+//!
+//! 1. [`Driver::queue`] stores buffer and tag in an operation. Nothing else happens yet.
+//! 2. [`Driver::reap`] begins the queued operations. Each is checked as a blocking one, and enters
+//!    the `DrainGate` under the number of its thread until it finishes. A queue does not wait for a
+//!    shut gate: `DrainGate::wake_when_open` rings its bell.
+//! 3. Reads, and plain writes below the end, become one transfer each. The others enter the core
+//!    together, under one lock (`Core::submit`). So the appends become one group and one request.
+//! 4. A group may contain operations of threads and of queues, and either may own the request or
+//!    the flush. A thread has a `Waiter`, a queue an `Inbox`. Tasks that the queue creates for its
+//!    own operations bypass the inbox.
+//! 5. A request becomes a `Transfer` (`engine/io.rs`), as in a blocking call.
+//! 6. The thread sleeps in the ring, in one call that also submits. Other threads wake it by its
+//!    [`Bell`].
+//! 7. Results go to `Core::on_completed`. While another flush of the file system runs, the queue
+//!    puts a successful flush aside (`Tasks::settle_later`) and does not wait.
+//! 8. Outcomes become completions with their buffers. Until then the operation owns its buffer.
+//!
+//! A thread waits elsewhere in `Engine::run`, at the gate, in `Engine::exclusively`, and on
+//! opening. A queue that is about to sleep gives the other queues of its thread a turn
+//! (`own::turn_others`). So blocking calls and queues mix in one thread without a deadlock.
 
 mod completion;
 mod files;

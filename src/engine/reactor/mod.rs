@@ -19,6 +19,27 @@
 //!   blocking calls: what such a call waits for may be in the worker's own queue, which it
 //!   [settles](super::queue::settle_own) first. What it may not do is wait for a future of the same reactor, nor for a
 //!   lock of somebody who does.
+//!
+//! # The life of a future
+//!
+//! One of many tasks runs `log.append(record).await`.
+//!
+//! 1. `AsyncFile::append` (`api/future.rs`) makes a future that owns the memory. Its first poll
+//!    moves both into a [`Slot`] and lists that. The first entry of an empty list rings the
+//!    worker's bell.
+//! 2. The worker marks the slot as begun and lends its bytes to the queue. From here on it is an
+//!    operation of a queue. If the future was dropped before, the worker finds the slot given up.
+//! 3. The worker sleeps in the ring until an operation finishes or the bell rings. It reports
+//!    finished operations one by one. It catches and logs a panic of a waker.
+//! 4. Tasks that were woken together are about to return. The worker yields while more and more of
+//!    them do (`Worker::gather`). The core's calls to send a group wait for that (`Driver::wait`).
+//!    So the tasks of one group form one group again. Two halves would wait for each other's flush.
+//! 5. The task polls, and takes the result and the memory out of the slot. If it gave the future up
+//!    meanwhile, the worker has the last share of the slot and frees the memory.
+//!
+//! The engine waits on close until the reactors that work on the file let go, because their threads
+//! may sleep for long. The child of a fork gets its own shared reactor. It answers for its parent's
+//! without a lock, since the memory of a slot never moves.
 
 mod slot;
 #[cfg(test)]

@@ -1,5 +1,9 @@
 //! Plots as SVG. The style sheet has colours, dark mode and print; a plot only names the style of
 //! each series. A series is identifiable by colour, marker, dashes, and its name beside it.
+//!
+//! Plotting crates write colours, sizes and guessed widths of text into the picture. They know no
+//! classes, titles or descriptions. Here dark mode and print are three rules of CSS, and a plot is
+//! as wide as its column.
 
 pub mod axis;
 pub mod bars;
