@@ -189,7 +189,7 @@ fn once_there_is_space<R>(attempt: impl Fn() -> dioxide::Result<R>) -> dioxide::
     let deadline = Instant::now() + PATIENCE;
     loop {
         match attempt() {
-            Err(error) if matches!(error.kind(), ErrorKind::NoSpace(_)) && Instant::now() < deadline => {
+            Err(error) if error.errno() == libc::ENOSPC && Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(20));
             }
             result => return result,
@@ -246,7 +246,7 @@ fn a_file_created_on_a_full_disk_is_made_or_refused(fs: Fs) -> TrialResult {
                 (libc::ENOSPC, Operation::Open, &*path)
             );
             fs::remove_file(&filler)?;
-            writable().open(&path)?
+            once_there_is_space(|| writable().open(&path))?
         }
     };
     let _ = fs::remove_file(filler);
