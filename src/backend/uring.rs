@@ -360,6 +360,8 @@ impl Ring for Uring {
         if wanted > 0 {
             self.listen();
         }
+        // To make room in the queue, an earlier call may have taken what is waited for.
+        let wanted = wanted.saturating_sub(self.came_back.len());
         match self.lost.take() {
             Some(error) => Err(error),
             None if self.ended => self.wait_ended(wanted),
