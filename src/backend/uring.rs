@@ -477,6 +477,17 @@ mod tests {
         assert!(came.is_none_or(|came| came == [(1, true), (2, false)]));
     }
 
+    /// The queue was full, so it was handed over before the bell was pushed.
+    #[test]
+    fn what_came_back_while_room_was_made_for_the_bell_is_not_waited_for_again() {
+        let came = with_ring(|ring, _bell| {
+            (0..8).for_each(|id| push(ring, id, opcode::Nop::new().build()));
+            ring.enter(1).unwrap();
+            std::iter::from_fn(|| ring.next()).count()
+        });
+        assert!(came.is_none_or(|came| came == 8));
+    }
+
     #[test]
     fn a_ring_that_ended_gives_back_what_it_had_once_and_is_still_woken() {
         with_ring(|ring, bell| {
