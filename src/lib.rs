@@ -67,6 +67,9 @@ pub use open::striped::recover_striped;
 pub use rules::policy::{Durability, GROWTH_CAP_DEFAULT_BYTES, Growth, Tail};
 pub use rules::recovery::{Recovery, Verdict};
 pub use stats::Stats;
+// For the preload library, whose threads run no handlers of the program either.
+#[doc(hidden)]
+pub use sync::signals::with_signals_blocked;
 pub use sys::probe::Alignment;
 
 /// What takes bytes from outside, for `fuzz/`.

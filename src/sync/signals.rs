@@ -7,7 +7,7 @@ const OF_THE_THREAD: [libc::c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
 /// Does `work` while no signal from outside reaches this thread: threads that it starts inherit that.
-pub(crate) fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
+pub fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: both are filled before they are read, and this thread gets back what it had.

@@ -201,7 +201,7 @@ fn try_numbers_to_change() -> Option<RwLockWriteGuard<'static, ()>> {
 pub fn while_numbers_stay<R>(work: impl Fn() -> R) -> R {
     loop {
         // A handler that opens a file would wait for its lease, with this held.
-        let done = keeper::with_signals_blocked(|| try_numbers_to_change().map(|_numbers| work()));
+        let done = dioxide::with_signals_blocked(|| try_numbers_to_change().map(|_numbers| work()));
         match done {
             Some(done) => return done,
             None => thread::sleep(TRANSFER_NAP),
@@ -449,7 +449,7 @@ fn register(fd: c_int, description: Arc<Description>) {
     let inode = description.inode.clone();
     release(fd);
     // A handler that opens the file would wait for its lease, with these locks held.
-    let is_known = keeper::with_signals_blocked(|| {
+    let is_known = dioxide::with_signals_blocked(|| {
         {
             let mut known = known_to_change();
             let same = known.entry(inode.key).or_insert_with(|| inode.clone());
@@ -864,7 +864,7 @@ fn release(fd: c_int) -> bool {
     let Some(slot) = slots::find(fd) else { return false };
     let _inside = Inside::begin();
     // A handler that opens the file would wait for its lease, with these locks held.
-    let known = keeper::with_signals_blocked(|| {
+    let known = dioxide::with_signals_blocked(|| {
         let inode = {
             let mut state = slot.write();
             let inode = state.description().map(|description| description.inode.clone());
@@ -893,7 +893,7 @@ fn release(fd: c_int) -> bool {
         } else {
             inode.leave_to_kernel();
         }
-        keeper::with_signals_blocked(|| {
+        dioxide::with_signals_blocked(|| {
             let mut known = known_to_change();
             let is_same = known.get(&inode.key).is_some_and(|known| Arc::ptr_eq(known, &inode));
             if is_same && inode.descriptors().is_empty() {
@@ -915,7 +915,7 @@ pub fn duplicate(from: c_int, over: Option<c_int>, make: impl FnOnce() -> c_int)
     if made >= 0 && made != from {
         let description = || slots::find(from)?.read().description().cloned();
         // As in `register`.
-        match keeper::with_signals_blocked(description) {
+        match dioxide::with_signals_blocked(description) {
             Some(description) => register(made, description),
             None => drop(release(made)),
         }
@@ -931,7 +931,7 @@ pub fn set_flags(fd: c_int, flags: c_int, change: impl FnOnce(c_int) -> c_int) -
     }
     let _inside = Inside::begin();
     // A handler that opens the file would wait for its lease, with these locks held.
-    keeper::with_signals_blocked(|| {
+    dioxide::with_signals_blocked(|| {
         let _changes = inode.changes();
         // All that were made from one another have the flags.
         let drained = inode.drained();

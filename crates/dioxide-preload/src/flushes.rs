@@ -10,7 +10,6 @@
 //! program that has opened files O_DIRECT.
 
 use crate::files::{self, Description, borrowed};
-use crate::keeper::with_signals_blocked;
 use crate::process::{Inside, is_elsewhere, is_inside, uncancelled};
 use crate::set_errno;
 use crate::slots;
@@ -218,7 +217,7 @@ fn name_of(fd: c_int) -> PathBuf {
 /// end the process in it, and no cancellation may end the thread. Both come right afterwards. The kernel ends no
 /// flush for a signal either.
 fn undisturbed<R>(work: impl FnOnce() -> R) -> R {
-    with_signals_blocked(|| {
+    dioxide::with_signals_blocked(|| {
         let _inside = Inside::begin();
         uncancelled(work)
     })

@@ -52,10 +52,6 @@ const ENDING: [c_int; 13] = [
     libc::SIGXFSZ,
 ];
 
-/// Those that a thread brings on itself: one that is blocked then ends the process without asking its handler.
-const OF_THE_THREAD: [c_int; 7] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
-
 const PATIENCE: Duration = Duration::from_secs(5);
 /// For a keeper to begin, while another one is late.
 const PATIENCE_AGAIN: Duration = Duration::from_millis(100);
@@ -183,7 +179,8 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         IS_KEEPER.set(true);
         work();
     };
-    with_signals_blocked(|| thread::Builder::new().name("dioxide-keeper".into()).spawn(ours)).map(drop)
+    dioxide::with_signals_blocked(|| thread::Builder::new().name("dioxide-keeper".into()).spawn(ours))
+        .map(drop)
 }
 
 /// The thread that gets the signals of leases, started if there is none; none if it is not there in time.
@@ -215,23 +212,6 @@ pub fn guard() {
                 set_handler(signal, came as *const () as sighandler_t);
             }
         }
-    }
-}
-
-/// What the program's handlers do must not be done in a thread of ours.
-pub fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
-    let mut all = MaybeUninit::uninit();
-    let mut before = MaybeUninit::uninit();
-    // SAFETY: both are filled before they are read, and the mask of this thread is given back.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        for signal in OF_THE_THREAD {
-            libc::sigdelset(all.as_mut_ptr(), signal);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-        let result = work();
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
-        result
     }
 }
 
