@@ -10,7 +10,8 @@ const BLOCK_BYTES: usize = 4096;
 const LEN_MAX_BYTES: u64 = 1 << 60;
 
 fn file(durability: Durability) -> File {
-    sim::null(OpenOptions::new().write(true).durability(durability)).expect("a file that keeps nothing")
+    sim::null(OpenOptions::new().write(true).durability(durability))
+        .expect("a file that keeps nothing")
 }
 
 const DURABILITIES: [(&str, Durability); 2] =

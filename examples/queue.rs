@@ -4,7 +4,8 @@ use dioxide::{Buffer, Durability, OpenOptions, Queue};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut options = OpenOptions::new();
-    let log = options.write(true).create(true).durability(Durability::EveryWrite).open("queue.log")?;
+    let log =
+        options.write(true).create(true).durability(Durability::EveryWrite).open("queue.log")?;
     let queue = Queue::new(64);
     for tag in 0..64 {
         queue.append(&log, Buffer::zeroed(4096), tag)?; // the buffer moves in

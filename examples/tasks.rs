@@ -1,5 +1,6 @@
-//! How fast tasks append, beside one queue with as many appends in flight: `tasks DIR [TASKS] [SECONDS] [ROUNDS]`.
-//! 4 KiB each, every one durable, to a scratch file without a name. The two take turns, and ratios are of the same round.
+//! How fast tasks append, beside one queue with as many appends in flight:
+//! `tasks DIR [TASKS] [SECONDS] [ROUNDS]`. 4 KiB each, every one durable, to a scratch file without
+//! a name. The two take turns, and ratios are of the same round.
 
 use dioxide::{AsyncFile, Buffer, Durability, File, Growth, OpenOptions, Queue};
 use std::error::Error;
@@ -12,7 +13,8 @@ const BLOCK: usize = 4096;
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let dir = args.first().ok_or("which directory?")?;
-    let number = |nth: usize, default: u64| args.get(nth).map_or(Ok(default), |arg| arg.parse::<u64>());
+    let number =
+        |nth: usize, default: u64| args.get(nth).map_or(Ok(default), |arg| arg.parse::<u64>());
     let (tasks, seconds, rounds) = (number(1, 1024)? as usize, number(2, 2)?, number(3, 5)?);
     let time = Duration::from_secs(seconds);
     let mut ratios = Vec::new();
@@ -60,7 +62,9 @@ fn queue(dir: &Path, depth: usize, time: Duration) -> dioxide::Result<f64> {
             done.result?;
             appends += 1;
             if began.elapsed() < time {
-                queue.append(&file, done.buffer.expect("its own"), done.tag).expect("there is room");
+                queue
+                    .append(&file, done.buffer.expect("its own"), done.tag)
+                    .expect("there is room");
             }
         }
     }

@@ -1,11 +1,13 @@
-//! A write-ahead log in one file: records of any length, appended durably by many threads, and found again after a crash.
+//! A write-ahead log in one file: records of any length, appended durably by many threads, and
+//! found again after a crash.
 //!
 //! ```sh
 //! cargo run --release --example wal -- crash [FILE]
 //! ```
 //!
-//! starts itself again as a writer with 64 threads, kills that in the middle, opens the log and looks for every record that
-//! was acknowledged; six times. Ctrl-C ends it after the round. It removes the file at the end.
+//! starts itself again as a writer with 64 threads, kills that in the middle, opens the log and
+//! looks for every record that was acknowledged; six times. Ctrl-C ends it after the round. It
+//! removes the file at the end.
 
 use dioxide::{Durability, File, Growth, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,13 +18,14 @@ use std::{collections::HashSet, env, fs, path::Path, thread, time::Duration};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-// --- the log --------------------------------------------------------------------------------------
+// --- the log -------------------------------------------------------------------------------------
 
-/// Of a file that is recycled into one log after the other, each has another number (that of the segment, for instance).
+/// Of a file that is recycled into one log after the other, each has another number (that of the
+/// segment, for instance).
 const LIFE: u32 = 1;
 
-/// What stands before a record: its length and a checksum, in which is also the life of the log, so that no record of an
-/// old life is taken for one of this. No record is empty: zeros are none.
+/// What stands before a record: its length and a checksum, in which is also the life of the log, so
+/// that no record of an old life is taken for one of this. No record is empty: zeros are none.
 fn frame(record: &[u8]) -> [u8; 8] {
     let len = (record.len() as u32).to_le_bytes();
     let mut crc = crc32fast::Hasher::new_with_initial(LIFE);
@@ -36,7 +39,8 @@ fn append(log: &File, record: &[u8]) -> dioxide::Result<u64> {
     log.append(&[&frame(record), record].concat())
 }
 
-/// Shows each record from the start up to the first that is not whole, and returns where the last whole one ends.
+/// Shows each record from the start up to the first that is not whole, and returns where the last
+/// whole one ends.
 fn scan(content: &[u8], mut see: impl FnMut(&[u8])) -> u64 {
     let mut rest = content;
     while let Some((head, behind)) = rest.split_first_chunk::<8>() {
@@ -53,20 +57,25 @@ fn scan(content: &[u8], mut see: impl FnMut(&[u8])) -> u64 {
 /// Opens a log, shows the records that it holds, and cuts off what a crash left behind the last.
 fn open(path: &Path, growth: Growth, see: impl FnMut(&[u8])) -> Result<File> {
     let durable = Durability::EveryWrite;
-    let log = OpenOptions::new().write(true).create(true).durability(durable).growth(growth).open(path)?;
+    let log = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .durability(durable)
+        .growth(growth)
+        .open(path)?;
     let mut content = vec![0; log.len()? as usize];
     let read = log.read_at(&mut content, 0)?;
     let end = scan(&content[..read], see);
     if end < log.len()? {
-        // A crash leaves zeros up to the end of the block, records in part, whole ones above a gap: none was acknowledged. With
-        // Growth::Zeroed and after File::recycle (Verdict::Undecided: the end lies from `floor` to `ceiling`, the length) zeros
-        // or the old life follow.
+        // A crash leaves zeros up to the end of the block, records in part, whole ones above a gap:
+        // none was acknowledged. With Growth::Zeroed and after File::recycle (Verdict::EndUnknown:
+        // the end lies from `floor` to `ceiling`, the length) zeros or the old life follow.
         log.set_len(end)?;
     }
     Ok(log)
 }
 
-// --- the crash ------------------------------------------------------------------------------------
+// --- the crash -----------------------------------------------------------------------------------
 
 const WRITERS: u64 = 64;
 const ROUNDS: u64 = 6;
@@ -90,7 +99,8 @@ fn write(path: &Path, round: u64) -> Result<()> {
     };
     let write = &write;
     thread::scope(|scope| {
-        let writers: Vec<_> = (0..WRITERS).map(|writer| scope.spawn(move || write(writer))).collect();
+        let writers: Vec<_> =
+            (0..WRITERS).map(|writer| scope.spawn(move || write(writer))).collect();
         writers.into_iter().try_for_each(|writer| writer.join().expect("no writer panics"))
     })
 }
@@ -109,7 +119,8 @@ pub fn crash(path: &Path, stop: &AtomicBool) -> Result<()> {
         thread::sleep(Duration::from_millis(100 + 90 * round));
         writer.kill()?; // SIGKILL
         writer.wait()?;
-        acknowledged.extend(told.join().expect("it only reads")?.chunks_exact(NAME).map(<[u8]>::to_vec));
+        acknowledged
+            .extend(told.join().expect("it only reads")?.chunks_exact(NAME).map(<[u8]>::to_vec));
 
         let size = fs::metadata(path)?.len();
         if round % 4 > 1 {
@@ -122,7 +133,8 @@ pub fn crash(path: &Path, stop: &AtomicBool) -> Result<()> {
         let (end, records, told) = (log.len()?, found.len(), acknowledged.len());
         let missing = acknowledged.difference(&found).count();
         println!(
-            "round {round}: left {size} bytes; {records} records in {end}; of {told} told {missing} missing"
+            "round {round}: left {size} bytes; {records} records in {end}; of {told} told \
+             {missing} missing"
         );
         if missing > 0 {
             return Err("this is not what was promised".into());

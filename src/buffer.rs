@@ -1,4 +1,5 @@
-//! Owned memory aligned for direct I/O, and the raw view of a caller's bytes that a request carries.
+//! Owned memory aligned for direct I/O, and the raw view of a caller's bytes that a request
+//! carries.
 
 use crate::sync::Mutex;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -136,8 +137,8 @@ impl Pool {
         self.free.lock().push(number);
     }
 
-    /// Where all of its memory is, also what buffers have. Those are borrowed mutably by others, so no reference to the
-    /// whole is ever made: this is an address and a length.
+    /// Where all of its memory is, also what buffers have. Those are borrowed mutably by others, so
+    /// no reference to the whole is ever made: this is an address and a length.
     pub fn memory(&self) -> Segment {
         Segment::lent(std::ptr::slice_from_raw_parts(self.memory.start.as_ptr(), self.memory.len))
     }
@@ -179,8 +180,11 @@ impl Deref for Memory {
     fn deref(&self) -> &[u8] {
         match self {
             Self::Own(buffer) => buffer,
-            // SAFETY: the bytes stay in place until the operation is complete, which has this value until then.
-            Self::Lent(segment) => unsafe { std::slice::from_raw_parts(segment.start(), segment.0.iov_len) },
+            // SAFETY: the bytes stay in place until the operation is complete, which has this value
+            // until then.
+            Self::Lent(segment) => unsafe {
+                std::slice::from_raw_parts(segment.start(), segment.0.iov_len)
+            },
         }
     }
 }
@@ -201,7 +205,8 @@ impl DerefMut for Memory {
 /// A value that stays where it is while its bytes are lent.
 pub(crate) struct Kept<M>(UnsafeCell<Option<M>>);
 
-// SAFETY: a shared `Kept` gives access to its value only by `take`, whose caller is then the only one to have it.
+// SAFETY: a shared `Kept` gives access to its value only by `take`, whose caller is then the only
+// one to have it.
 unsafe impl<M: Send> Sync for Kept<M> {}
 
 impl<M> Kept<M> {
@@ -210,8 +215,8 @@ impl<M> Kept<M> {
         Self(UnsafeCell::new(Some(value)))
     }
 
-    /// Lends bytes of the value, in its last place: until it is taken out again, nobody else looks at it. Nothing if it
-    /// was taken.
+    /// Lends bytes of the value, in its last place: until it is taken out again, nobody else looks
+    /// at it. Nothing if it was taken.
     pub fn lend(&mut self, bytes: fn(&mut M) -> Segment) -> Option<Segment> {
         self.0.get_mut().as_mut().map(bytes)
     }
@@ -294,15 +299,18 @@ impl Segment {
         unsafe { std::slice::from_raw_parts(segments.as_ptr().cast(), segments.len()) }
     }
 
-    /// Shows the bytes behind the view to whoever copies them, while the operation is being performed.
+    /// Shows the bytes behind the view to whoever copies them, while the operation is being
+    /// performed.
     pub(crate) fn show<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
-        // SAFETY: the maker of the segment keeps the bytes in place and unchanged until the operation is complete, and
-        // they are looked at only while it is being performed.
-        let bytes = unsafe { std::slice::from_raw_parts(self.0.iov_base.cast::<u8>(), self.0.iov_len) };
+        // SAFETY: the maker of the segment keeps the bytes in place and unchanged until the
+        // operation is complete, and they are looked at only while it is being performed.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(self.0.iov_base.cast::<u8>(), self.0.iov_len) };
         look(bytes)
     }
 
-    /// Copies bytes into segments made by [`of_mut`](Self::of_mut), one after the other. They have room for them.
+    /// Copies bytes into segments made by [`of_mut`](Self::of_mut), one after the other. They have
+    /// room for them.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn scatter(into: &[Segment], mut from: &[u8]) {
         for segment in into {
@@ -313,12 +321,14 @@ impl Segment {
         assert!(from.is_empty(), "there is no room for it");
     }
 
-    /// Hands the bytes behind the view to whoever fills them. For backends that copy, and only of a view made by
-    /// [`of_mut`](Self::of_mut), whose owner looks at them only when the operation is complete.
+    /// Hands the bytes behind the view to whoever fills them. For backends that copy, and only of a
+    /// view made by [`of_mut`](Self::of_mut), whose owner looks at them only when the operation is
+    /// complete.
     pub(crate) fn fill<R>(&self, fill: impl FnOnce(&mut [u8]) -> R) -> R {
-        // SAFETY: as in `show`; the view was made of an exclusive borrow, and its maker gave the bytes away until the
-        // operation is complete, so this is the only access.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(self.0.iov_base.cast::<u8>(), self.0.iov_len) };
+        // SAFETY: as in `show`; the view was made of an exclusive borrow, and its maker gave the
+        // bytes away until the operation is complete, so this is the only access.
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(self.0.iov_base.cast::<u8>(), self.0.iov_len) };
         fill(bytes)
     }
 }
@@ -327,11 +337,13 @@ impl Segment {
 mod tests {
     use super::*;
 
-    /// Under Miri this fails if a reference to the whole memory is made meanwhile: it would end the borrows.
+    /// Under Miri this fails if a reference to the whole memory is made meanwhile: it would end the
+    /// borrows.
     #[test]
     fn the_memory_of_a_pool_is_told_while_its_buffers_are_borrowed() {
         let pool = Pool::new(2, 5000);
-        let (mut one, mut two) = (pool.take().expect("there are two"), pool.take().expect("there are two"));
+        let (mut one, mut two) =
+            (pool.take().expect("there are two"), pool.take().expect("there are two"));
         let (first, second): (&mut [u8], &mut [u8]) = (&mut one, &mut two);
         let all = pool.memory();
         first[0] = 1;

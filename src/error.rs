@@ -56,7 +56,8 @@ impl fmt::Display for Operation {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Memory, offset or length of a write does not have the alignment that direct I/O needs on this file.
+    /// Memory, offset or length of a write does not have the alignment that direct I/O needs on
+    /// this file.
     #[error("{what} {value:#x} is not a multiple of {required} bytes")]
     Misaligned {
         /// "memory address", "offset" or "length".
@@ -76,16 +77,18 @@ pub enum ErrorKind {
     /// Another process has the file open for writing.
     #[error("another process has it open for writing; one writer process per file")]
     Locked,
-    /// The block device is in use; or another process has the file open for writing, so that a truncate could destroy
-    /// what it wrote. The reason names what holds it.
+    /// The block device is in use; or another process has the file open for writing, so that a
+    /// truncate could destroy what it wrote. The reason names what holds it.
     #[error("in use: {0}")]
     Busy(String),
     /// A flush failed on this file system or device, so nothing on it can be trusted to be stable
-    /// until it is mounted (or the device opened) anew. Mounts in other mount namespaces are not seen: unmount it
-    /// there as well. The children of a fork inherit this. Before Linux 6.8 mounts cannot be told apart, and only a
-    /// process that is no child may open it again; so with a device in a child, whose parent may have it open.
+    /// until it is mounted (or the device opened) anew. Mounts in other mount namespaces are not
+    /// seen: unmount it there as well. The children of a fork inherit this. Before Linux 6.8 mounts
+    /// cannot be told apart, and only a process that is no child may open it again; so with a
+    /// device in a child, whose parent may have it open.
     #[error(
-        "a flush failed here before ({0}); mount the file system (or open the device) anew, then recover"
+        "a flush failed here before ({0}); mount the file system (or open the device) anew, then \
+         recover"
     )]
     Wedged(Arc<Error>),
     /// An earlier write past the end failed after its offset was handed out, so the file ends at
@@ -104,11 +107,12 @@ pub enum ErrorKind {
     /// A crash left the file grown ahead, but it is no longer as it was left, so cutting it could
     /// destroy data. It can be opened read-only, or recovered by force.
     #[error(
-        "changed by another program while it was grown ahead, or since a crash left it so ({0}); open read-only to \
-         look; where it is still marked, `dioxide recover --force` cuts it"
+        "changed by another program while it was grown ahead, or since a crash left it so ({0}); \
+         open read-only to look; where it is still marked, `dioxide recover --force` cuts it"
     )]
-    Doubtful(String),
-    /// These paths are not the members of one striped volume, in this order; or not those that it was closed with.
+    ModifiedExternally(String),
+    /// These paths are not the members of one striped volume, in this order; or not those that it
+    /// was closed with.
     #[error("not this striped volume: {0}")]
     Members(String),
     /// The volume that holds the file contradicts itself; the contradiction is given.
@@ -129,7 +133,12 @@ struct Inner {
 }
 
 impl Error {
-    pub(crate) fn new(operation: Operation, path: &Arc<Path>, offset: Option<u64>, kind: ErrorKind) -> Self {
+    pub(crate) fn new(
+        operation: Operation,
+        path: &Arc<Path>,
+        offset: Option<u64>,
+        kind: ErrorKind,
+    ) -> Self {
         Self(Box::new(Inner { operation, path: path.clone(), offset, kind }))
     }
 
@@ -163,7 +172,9 @@ impl Error {
             ErrorKind::Wedged(_) | ErrorKind::AppendEnded(_) => libc::EIO,
             ErrorKind::Forked | ErrorKind::ReadOnly => libc::EBADF,
             ErrorKind::Unsupported(_) => libc::EOPNOTSUPP,
-            ErrorKind::Doubtful(_) | ErrorKind::Members(_) | ErrorKind::Corrupt(_) => libc::EUCLEAN,
+            ErrorKind::ModifiedExternally(_) | ErrorKind::Members(_) | ErrorKind::Corrupt(_) => {
+                libc::EUCLEAN
+            }
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Concurrent, durable, safe direct I/O (O_DIRECT) for Linux.
 //!
-//! On ext4 and XFS, many threads that append to one file opened O_DIRECT wait for each other in the kernel, and many
-//! durable writers wait for each other's flushes. dioxide grows the file ahead of its writers, so that no
-//! write moves the end of file; merges appends that wait together into one request; and lets writers share
-//! flushes. What it does to a file is undone at close, or after a crash at the next open.
+//! On ext4 and XFS, many threads that append to one file opened O_DIRECT wait for each other in the
+//! kernel, and many durable writers wait for each other's flushes. dioxide grows the file ahead of
+//! its writers, so that no write moves the end of file; merges appends that wait together into one
+//! request; and lets writers share flushes. What it does to a file is undone at close, or after a
+//! crash at the next open.
 //!
 //! ```no_run
 //! use dioxide::{Durability, OpenOptions};
@@ -26,8 +27,9 @@
 //! # Ok::<(), dioxide::Error>(())
 //! ```
 //!
-//! Start with [`OpenOptions`] and [`File`]; with [`AsyncFile`] for futures, and [`Queue`] for many operations of one
-//! thread. What is promised when a call returns and after a crash stands with each call.
+//! Start with [`OpenOptions`] and [`File`]; with [`AsyncFile`] for futures, and [`Queue`] for many
+//! operations of one thread. What is promised when a call returns and after a crash stands with
+//! each call.
 
 #![deny(unsafe_code)]
 
@@ -80,8 +82,8 @@ pub mod fuzzing {
     pub use crate::rules::recovery::{Extent, judge};
 }
 
-/// Sets what all files of the process together may have grown ahead, in bytes; 2 GiB by default. An append that
-/// needs more gets just what it needs. What [`File::recycle`] keeps is not counted.
+/// Sets what all files of the process together may have grown ahead, in bytes; 2 GiB by default. An
+/// append that needs more gets just what it needs. What [`File::recycle`] keeps is not counted.
 pub fn set_growth_budget(bytes: u64) {
     engine::process::Process::current().budget().set_limit(bytes);
 }

@@ -1,12 +1,13 @@
 //! What an errno means: one table for the whole crate.
 //!
-//! A flush that failed may have lost data of every file of its file system, and the kernel reports that once. So only
-//! a call that flushes can be blamed for it, and it is blamed for everything but what the kernel answers before it
-//! flushes. Two kinds of call flush: fdatasync or fsync, and a write with RWF_DSYNC, which begins its flush
-//! (`generic_write_sync`) only after all of its bytes are written. A call that may have failed in its flush returns
-//! an error that [says so](is_failed_flush). All others wedge nothing (a getxattr, FIEMAP or truncate that fails with
-//! EIO, for example), but for one case: a write, growth, cut or close of a file system or device that [is
-//! gone](is_gone).
+//! A flush that failed may have lost data of every file of its file system, and the kernel reports
+//! that once. So only a call that flushes can be blamed for it, and it is blamed for everything but
+//! what the kernel answers before it flushes. Two kinds of call flush: fdatasync or fsync, and a
+//! write with RWF_DSYNC, which begins its flush (`generic_write_sync`) only after all of its bytes
+//! are written. A call that may have failed in its flush returns an error that [says
+//! so](is_failed_flush). All others wedge nothing (a getxattr, FIEMAP or truncate that fails with
+//! EIO, for example), but for one case: a write, growth, cut or close of a file system or device
+//! that [is gone](is_gone).
 
 use crate::error::ErrorKind;
 use std::{fmt, io};
@@ -51,34 +52,36 @@ const fn row(errno: i32, class: Class, write: Flush, flush: Flush) -> Row {
     Row { errno, class, write, flush }
 }
 
-/// Each errno of which more is known than that a call failed; and where the kernel returns it. Read in Linux 6.12 to
-/// 6.18. A flush returns what the block layer made of the device's answer (`blk_status_to_errno`), and what an
-/// earlier writeback of the file left (`file_check_and_advance_wb_err`, any errno): so nearly everything that it
-/// returns is doubtful.
+/// Each errno of which more is known than that a call failed; and where the kernel returns it. Read
+/// in Linux 6.12 to 6.18. A flush returns what the block layer made of the device's answer
+/// (`blk_status_to_errno`), and what an earlier writeback of the file left
+/// (`file_check_and_advance_wb_err`, any errno): so nearly everything that it returns is doubtful.
 const TABLE: &[Row] = &[
-    // Write: `iomap_begin` finds no block, or the device none (a thin pool, BLK_STS_NOSPC); its flush may say the
-    // same. Flush: a thin pool has no block for data that was acknowledged, so data may be lost.
+    // Write: `iomap_begin` finds no block, or the device none (a thin pool, BLK_STS_NOSPC); its
+    // flush may say the same. Flush: a thin pool has no block for data that was acknowledged, so
+    // data may be lost.
     row(libc::ENOSPC, Class::NoSpace, Unclear, Doubtful),
     row(libc::EDQUOT, Class::NoSpace, Unclear, Doubtful),
     // Write: `generic_write_checks`, before any I/O. A flush checks no size.
     row(libc::EFBIG, Class::NoSpace, Harmless, Doubtful),
-    // Write: seccomp, or a kernel before 4.6; glibc makes EOPNOTSUPP of it. Flush: seccomp. No file system returns it.
+    // Write: seccomp, or a kernel before 4.6; glibc makes EOPNOTSUPP of it. Flush: seccomp. No file
+    // system returns it.
     row(libc::ENOSYS, Class::Missing, Harmless, Harmless),
-    // Write: `kiocb_set_rw_flags` does not know the flag. A device that answers a flush so (BLK_STS_NOTSUPP) has
-    // dropped nothing, and refuses the next one as well; `sys::write` makes that one at once. Flush: nothing is
-    // stable.
+    // Write: `kiocb_set_rw_flags` does not know the flag. A device that answers a flush so
+    // (BLK_STS_NOTSUPP) has dropped nothing, and refuses the next one as well; `sys::write` makes
+    // that one at once. Flush: nothing is stable.
     row(libc::EOPNOTSUPP, Class::Missing, Harmless, Doubtful),
-    // Write: an immutable file (`ext4_write_checks`), a security module or seccomp. Flush: a server of a network file
-    // system may refuse what it was given before.
+    // Write: an immutable file (`ext4_write_checks`), a security module or seccomp. Flush: a server
+    // of a network file system may refuse what it was given before.
     row(libc::EPERM, Class::Denied, Harmless, Doubtful),
     row(libc::EACCES, Class::Denied, Harmless, Doubtful),
-    // Write: `import_iovec`, `__iomap_dio_rw` or a journal handle has no memory, before any I/O. A flush request
-    // without memory (BLK_STS_RESOURCE) never reached the device, which has dropped nothing; a journal without memory
-    // for its commit aborts, and the next flush returns EIO. Flush: an earlier writeback may have had none, and its
-    // data is lost.
+    // Write: `import_iovec`, `__iomap_dio_rw` or a journal handle has no memory, before any I/O. A
+    // flush request without memory (BLK_STS_RESOURCE) never reached the device, which has dropped
+    // nothing; a journal without memory for its commit aborts, and the next flush returns EIO.
+    // Flush: an earlier writeback may have had none, and its data is lost.
     row(libc::ENOMEM, Class::Other, Harmless, Doubtful),
-    // Write: `generic_write_checks`, `iomap_dio_bio_iter` (alignment), `import_iovec`. No flush of a device is
-    // invalid. Flush: an earlier writeback may have been (BLK_STS_INVAL).
+    // Write: `generic_write_checks`, `iomap_dio_bio_iter` (alignment), `import_iovec`. No flush of
+    // a device is invalid. Flush: an earlier writeback may have been (BLK_STS_INVAL).
     row(libc::EINVAL, Class::Other, Harmless, Doubtful),
     // Write: the memory of the caller cannot be read.
     row(libc::EFAULT, Class::Other, Harmless, Doubtful),
@@ -88,15 +91,18 @@ const TABLE: &[Row] = &[
     row(libc::ETXTBSY, Class::Other, Harmless, Doubtful),
     // Both: the descriptor is not open, or not for writing: another part of the program closed it.
     row(libc::EBADF, Class::Other, Harmless, Harmless),
-    // Both: the file system was made read-only after an error (`ext4_emergency_state`), or the device went away.
+    // Both: the file system was made read-only after an error (`ext4_emergency_state`), or the
+    // device went away.
     row(libc::EROFS, Class::Gone, Doubtful, Doubtful),
     row(libc::ENODEV, Class::Gone, Doubtful, Doubtful),
     row(libc::ENXIO, Class::Gone, Doubtful, Doubtful),
-    // Both: the file system was shut down; and what a striped volume answers that cannot be used any more.
+    // Both: the file system was shut down; and what a striped volume answers that cannot be used
+    // any more.
     row(libc::ESHUTDOWN, Class::Gone, Doubtful, Doubtful),
 ];
 
-/// Of every other errno: EIO, EUCLEAN, ETIMEDOUT, ENODATA, EREMOTEIO, ENOLINK, EILSEQ, EBUSY and what is yet to come.
+/// Of every other errno: EIO, EUCLEAN, ETIMEDOUT, ENODATA, EREMOTEIO, ENOLINK, EILSEQ, EBUSY and
+/// what is yet to come.
 const ANY_OTHER: Row = row(0, Class::Other, Doubtful, Doubtful);
 
 /// The call that failed may have failed in its flush.
@@ -116,11 +122,13 @@ impl std::error::Error for FailedFlush {}
 pub(crate) enum OfWrite {
     /// It says whether its flush may have failed.
     Judged(io::Error),
-    /// The same write without a flush is to be made: if that is refused in the same way, no flush was.
+    /// The same write without a flush is to be made: if that is refused in the same way, no flush
+    /// was.
     Unclear(io::Error),
 }
 
-/// Of fdatasync, fsync, or another call that does nothing but flush: says whether the flush may have failed.
+/// Of fdatasync, fsync, or another call that does nothing but flush: says whether the flush may
+/// have failed.
 pub(crate) fn of_flush(error: io::Error) -> io::Error {
     match found(&error).map(|row| row.flush) {
         Some(Doubtful | Unclear) => failed_flush(error),
@@ -129,11 +137,11 @@ pub(crate) fn of_flush(error: io::Error) -> io::Error {
     }
 }
 
-/// Of fdatasync, fsync or syncfs on a file of which nothing is known: whether there is no such call of that file. The
-/// kernel answers EINVAL where the file has no method (`vfs_fsync_range`), as in procfs and sysfs, and answers so each
-/// time. The errno that an earlier writeback left may be EINVAL, too, but is reported once. So `again`, which makes the
-/// call a second time, decides. Of a file that the engine or the ledger knows there is a method, and EINVAL is
-/// doubtful.
+/// Of fdatasync, fsync or syncfs on a file of which nothing is known: whether there is no such call
+/// of that file. The kernel answers EINVAL where the file has no method (`vfs_fsync_range`), as in
+/// procfs and sysfs, and answers so each time. The errno that an earlier writeback left may be
+/// EINVAL, too, but is reported once. So `again`, which makes the call a second time, decides. Of a
+/// file that the engine or the ledger knows there is a method, and EINVAL is doubtful.
 pub(crate) fn is_no_flush(error: &io::Error, again: impl FnOnce() -> io::Result<()>) -> bool {
     let is_invalid = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
     is_invalid(error) && again().is_err_and(|error| is_invalid(&error))
@@ -148,7 +156,8 @@ pub(crate) fn of_durable_write(error: io::Error) -> OfWrite {
     }
 }
 
-/// Of a step of a durable operation that does not flush: what flushes in another step cannot be blamed for it.
+/// Of a step of a durable operation that does not flush: what flushes in another step cannot be
+/// blamed for it.
 pub(crate) fn of_step(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => error,
@@ -157,7 +166,8 @@ pub(crate) fn of_step(error: io::Error) -> io::Error {
     }
 }
 
-/// It is the flush that may have failed. Never of the kind that is tried again: the next flush would be a success.
+/// It is the flush that may have failed. Never of the kind that is tried again: the next flush
+/// would be a success.
 pub(crate) fn failed_flush(error: io::Error) -> io::Error {
     io::Error::other(FailedFlush(error))
 }
@@ -195,7 +205,9 @@ pub(crate) fn is_refusal(kind: &ErrorKind) -> bool {
 pub(crate) fn kind(error: &io::Error) -> ErrorKind {
     match (found_kind(error), errno(error), class(error)) {
         (Some(kind), ..) => kind.clone(),
-        (None, Some(errno), Some(Class::NoSpace)) if !is_failed_flush(error) => ErrorKind::NoSpace(errno),
+        (None, Some(errno), Some(Class::NoSpace)) if !is_failed_flush(error) => {
+            ErrorKind::NoSpace(errno)
+        }
         (None, Some(errno), _) => ErrorKind::Os(errno),
         (None, None, _) => ErrorKind::Os(libc::EIO),
     }
@@ -229,7 +241,10 @@ fn row_of(errno: i32) -> &'static Row {
 
 /// The error of a flush that may have failed.
 fn inside(error: &io::Error) -> Option<&io::Error> {
-    error.get_ref().and_then(|error| error.downcast_ref::<FailedFlush>()).map(|FailedFlush(error)| error)
+    error
+        .get_ref()
+        .and_then(|error| error.downcast_ref::<FailedFlush>())
+        .map(|FailedFlush(error)| error)
 }
 
 /// Calls until the kernel is not interrupted.
@@ -265,7 +280,9 @@ mod tests {
 
     #[test]
     fn a_durable_write_refused_before_any_io_wedges_nothing() {
-        for errno in [libc::ENOMEM, libc::EACCES, libc::EOPNOTSUPP, libc::EPERM, libc::EINVAL, libc::EFBIG] {
+        for errno in
+            [libc::ENOMEM, libc::EACCES, libc::EOPNOTSUPP, libc::EPERM, libc::EINVAL, libc::EFBIG]
+        {
             assert_eq!(wedges(errno), (false, true), "{errno}");
         }
         for errno in [libc::ENOSYS, libc::EBADF] {
@@ -305,7 +322,9 @@ mod tests {
 
     #[test]
     fn what_the_library_finds_itself_is_no_failed_flush() {
-        for error in [io::Error::other(ErrorKind::Corrupt("so".into())), io::ErrorKind::WriteZero.into()] {
+        for error in
+            [io::Error::other(ErrorKind::Corrupt("so".into())), io::ErrorKind::WriteZero.into()]
+        {
             assert!(!is_failed_flush(&of_flush(error)));
         }
         assert_eq!(kind(&io::Error::other(ErrorKind::Locked)), ErrorKind::Locked);
@@ -324,7 +343,9 @@ mod tests {
     fn an_error_that_was_judged_stays_as_it_is() {
         let judged = of_flush(of_flush(os(libc::EROFS)));
         assert!(is_failed_flush(&judged) && is_gone(&judged));
-        assert!(matches!(of_durable_write(judged), OfWrite::Judged(error) if is_failed_flush(&error)));
+        assert!(
+            matches!(of_durable_write(judged), OfWrite::Judged(error) if is_failed_flush(&error))
+        );
     }
 
     #[test]

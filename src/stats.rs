@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What was done on a file, through all its handles, since its first writing handle was opened.
+        /// What was done on a file, through all its handles, since its first writing handle was
+        /// opened.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
@@ -30,9 +31,9 @@ counters! {
     appends,
     /// Bytes of these.
     append_bytes,
-    /// Write requests sent to the kernel for appends, and for positional writes that are durable
-    /// or extend the file. Others go straight out and are not counted. Of a file inside of a volume, all requests that
-    /// wrote data to the volume, since a write there may be several.
+    /// Write requests sent to the kernel for appends, and for positional writes that are durable or
+    /// extend the file. Others go straight out and are not counted. Of a file inside of a volume,
+    /// all requests that wrote data to the volume, since a write there may be several.
     requests,
     /// Bytes of these.
     request_bytes,
@@ -40,7 +41,8 @@ counters! {
     dsync_requests,
     /// Operations that shared their request with another one.
     merged,
-    /// Bytes that were copied to be packed into blocks, with the zeros behind them: records that are not aligned.
+    /// Bytes that were copied to be packed into blocks, with the zeros behind them: records that
+    /// are not aligned.
     copied_bytes,
     /// Requests that wrote the last block again, since it was not full.
     tail_rewrites,
@@ -54,18 +56,18 @@ counters! {
     growth_waits,
     /// Requests that wrote what a volume itself consists of, for a file inside of it.
     metadata_requests,
-    /// Times that an operation did not join the request that waited, because the two are not adjacent: each is a
-    /// request of its own.
+    /// Times that an operation did not join the request that waited, because the two are not
+    /// adjacent: each is a request of its own.
     refused_gap,
-    /// Times that one did not because the request would be longer than the device's largest, or the operation is long
-    /// enough to be one by itself.
+    /// Times that one did not because the request would be longer than the device's largest, or the
+    /// operation is long enough to be one by itself.
     refused_bytes,
     /// Times that one did not because the request would have more segments than one call takes.
     refused_segments,
     /// Times that one did not because it lies on another member of a striped volume.
     refused_member,
-    /// Times that a write had to wait because it shares bytes, or a block, with another one that was in flight or
-    /// waited.
+    /// Times that a write had to wait because it shares bytes, or a block, with another one that
+    /// was in flight or waited.
     refused_order,
 }
 

@@ -1,11 +1,13 @@
-//! Text of others on its way to people. Names of files, threads and programs may hold anything: a terminal acts on
-//! control characters, a line break forges a line, and characters that turn the direction of text disguise a name.
+//! Text of others on its way to people. Names of files, threads and programs may hold anything: a
+//! terminal acts on control characters, a line break forges a line, and characters that turn the
+//! direction of text disguise a name.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt::{self, Write};
 
-/// A text as it can be shown on a terminal and in a log: what could act there stands as an escape sequence of Rust.
+/// A text as it can be shown on a terminal and in a log: what could act there stands as an escape
+/// sequence of Rust.
 #[derive(Clone, Debug)]
 pub struct Shown<'a>(Cow<'a, str>);
 
@@ -25,8 +27,12 @@ impl fmt::Display for Shown<'_> {
 
 /// Control characters, and those of the bidirectional algorithm and line separators beyond them.
 fn acts(c: char) -> bool {
-    let turns =
-        ['\u{61C}'..='\u{61C}', '\u{200E}'..='\u{200F}', '\u{2028}'..='\u{202E}', '\u{2066}'..='\u{2069}'];
+    let turns = [
+        '\u{61C}'..='\u{61C}',
+        '\u{200E}'..='\u{200F}',
+        '\u{2028}'..='\u{202E}',
+        '\u{2066}'..='\u{2069}',
+    ];
     c.is_control() || turns.iter().any(|range| range.contains(&c))
 }
 

@@ -1,5 +1,6 @@
-//! Threads that read and write one file, or one device, below its end write no cache line that another one touches:
-//! everything that two of them do in user space is traced, access by access, by valgrind's lackey.
+//! Threads that read and write one file, or one device, below its end write no cache line that
+//! another one touches: everything that two of them do in user space is traced, access by access,
+//! by valgrind's lackey.
 
 mod common;
 
@@ -76,7 +77,8 @@ fn in_queue(queue: Queue, file: &File, thread: u64) -> Round<'_> {
     Box::new(move || {
         for operation in [Queue::write_at, Queue::read_at] {
             for offset in blocks_of(thread) {
-                operation(&queue, file, free.pop().expect("free"), offset, 0).expect("there is room");
+                operation(&queue, file, free.pop().expect("free"), offset, 0)
+                    .expect("there is room");
             }
             for done in queue.reap(BLOCKS as usize) {
                 assert_eq!(done.result.expect("it is below the end"), BLOCK_BYTES);
@@ -208,7 +210,9 @@ impl Trace {
 
     /// `SCHED[THREAD]:  acquired lock …`: this thread runs from now on.
     fn read_other(&mut self, line: &str) {
-        if let Some((thread, event)) = line.split_once("SCHED[").and_then(|(_, rest)| rest.split_once("]:")) {
+        if let Some((thread, event)) =
+            line.split_once("SCHED[").and_then(|(_, rest)| rest.split_once("]:"))
+        {
             if event.trim_start().starts_with("acquired lock") {
                 self.running = thread.parse().expect("a number");
             }
@@ -236,7 +240,8 @@ impl Trace {
         let program = self.layout.as_ref().map_or(0, |layout| layout.program);
         let address = format!("{:#x}", instruction - program);
         let told = Command::new("addr2line").args(["-Cfpie", &exe(), &address]).output();
-        let place = told.map_or(String::new(), |told| String::from_utf8_lossy(&told.stdout).into_owned());
+        let place =
+            told.map_or(String::new(), |told| String::from_utf8_lossy(&told.stdout).into_owned());
         format!("{address} {place}")
     }
 }

@@ -1,5 +1,5 @@
-//! Killed processes, power cuts and what others did to a file meanwhile: nothing acknowledged is lost, nothing of
-//! others is cut.
+//! Killed processes, power cuts and what others did to a file meanwhile: nothing acknowledged is
+//! lost, nothing of others is cut.
 
 mod common;
 
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-// --- children -------------------------------------------------------------------------------------
+// --- children ------------------------------------------------------------------------------------
 
 fn open_durable(path: &str, growth: &str) -> File {
     let mut options = writable();
@@ -29,8 +29,8 @@ fn open_durable(path: &str, growth: &str) -> File {
     options.open(path).expect("it opens")
 }
 
-/// A child: args are path, growth, threads, a number that tells its records from those of others, and by which ways its
-/// threads append, in turn; by calls if there is none.
+/// A child: args are path, growth, threads, a number that tells its records from those of others,
+/// and by which ways its threads append, in turn; by calls if there is none.
 fn append_durably(acks: &Acks, args: &[String]) {
     let first = args[3].parse::<u64>().expect("a number") << 16;
     let ways: Vec<_> = args[4..].iter().map(|arg| Way::of_arg(arg)).collect();
@@ -47,8 +47,8 @@ fn append_durably(acks: &Acks, args: &[String]) {
     });
 }
 
-/// A child that appends records of any length; args are path, growth, tail, and a number that tells its records from those of
-/// others. Its threads make calls and have queues of both kinds.
+/// A child that appends records of any length; args are path, growth, tail, and a number that tells
+/// its records from those of others. Its threads make calls and have queues of both kinds.
 fn append_frames_durably(acks: &Acks, args: &[String]) {
     let first = args[3].parse::<u64>().expect("a number") << 16;
     let mut options = writable();
@@ -57,7 +57,8 @@ fn append_frames_durably(acks: &Acks, args: &[String]) {
     let ways = [Way::Calls, Way::Queue, Way::Calls, Way::QueueOfCalls];
     together(16, |thread| {
         let file = ways[thread as usize % 4].to(file.try_clone().expect("one more handle"));
-        let len = |number| Some(any_len(&mut Random::new(number << 8 | thread), Frame::HEADER as u64));
+        let len =
+            |number| Some(any_len(&mut Random::new(number << 8 | thread), Frame::HEADER as u64));
         append_frames_while(&file, first + thread, len, |result| {
             result.map(|laid| acks.send(laid.to_ack())).is_ok()
         });
@@ -67,7 +68,8 @@ fn append_frames_durably(acks: &Acks, args: &[String]) {
 /// A child: each thread appends some, then flushes, then acknowledges them all.
 fn append_then_sync(acks: &Acks, args: &[String]) {
     let mut options = writable();
-    let file = options.growth(growth_named(&args[1])).growth_cap(MIB).open(&args[0]).expect("it opens");
+    let file =
+        options.growth(growth_named(&args[1])).growth_cap(MIB).open(&args[0]).expect("it opens");
     let first = args[3].parse::<u64>().expect("a number") << 16;
     together(args[2].parse().expect("a number"), |thread| {
         for number in (0..).step_by(4) {
@@ -116,15 +118,36 @@ fn open_append_close(acks: &Acks, args: &[String]) {
     }
 }
 
-fn start(scenario: &str, path: &Path, growth: &str, threads: u64, round: u64) -> std::io::Result<Child> {
-    let args = [path.to_string_lossy().into_owned(), growth.into(), threads.to_string(), round.to_string()];
+fn start(
+    scenario: &str,
+    path: &Path,
+    growth: &str,
+    threads: u64,
+    round: u64,
+) -> std::io::Result<Child> {
+    let args = [
+        path.to_string_lossy().into_owned(),
+        growth.into(),
+        threads.to_string(),
+        round.to_string(),
+    ];
     child::spawn(scenario, &args)
 }
 
 /// A child whose threads append in these ways.
-fn start_in(ways: &[Way], path: &Path, growth: &str, threads: u64, round: u64) -> std::io::Result<Child> {
-    let mut args =
-        vec![path.to_string_lossy().into_owned(), growth.into(), threads.to_string(), round.to_string()];
+fn start_in(
+    ways: &[Way],
+    path: &Path,
+    growth: &str,
+    threads: u64,
+    round: u64,
+) -> std::io::Result<Child> {
+    let mut args = vec![
+        path.to_string_lossy().into_owned(),
+        growth.into(),
+        threads.to_string(),
+        round.to_string(),
+    ];
     args.extend(ways.iter().map(|way| way.arg()));
     child::spawn("append_durably", &args)
 }
@@ -142,9 +165,10 @@ fn reopen(path: &Path) -> dioxide::Result<File> {
     OpenOptions::new().write(true).open(path)
 }
 
-// --- kills ----------------------------------------------------------------------------------------
+// --- kills ---------------------------------------------------------------------------------------
 
-/// Lets a child acknowledge a random number of records, sometimes none, and work on for a random while.
+/// Lets a child acknowledge a random number of records, sometimes none, and work on for a random
+/// while.
 fn kill_at_random(mut child: Child, random: &mut Random) -> std::io::Result<Vec<Placed>> {
     if random.below(5) > 0 {
         child.wait_for_acks(1 + random.below(150) as usize, PATIENCE)?;
@@ -158,8 +182,8 @@ struct Killed {
     acknowledged: Vec<Placed>,
     /// Where it ended after the last recovery.
     len: u64,
-    /// What the rings of a process had in flight lands after it is gone, until the lock of the file is: so one that
-    /// only looks may see another end.
+    /// What the rings of a process had in flight lands after it is gone, until the lock of the file
+    /// is: so one that only looks may see another end.
     has_rings: bool,
 }
 
@@ -168,14 +192,22 @@ impl Killed {
         Self { path, acknowledged: Vec::new(), len: 0, has_rings: false }
     }
 
-    /// One more child was killed that acknowledged these: opens the file and checks what recovery made of it.
+    /// One more child was killed that acknowledged these: opens the file and checks what recovery
+    /// made of it.
     fn check(&mut self, new: Vec<Placed>, zeroed: bool) -> TrialResult {
-        assert!(new.iter().all(|record| record.offset >= self.len), "a new record lies below the old end");
+        assert!(
+            new.iter().all(|record| record.offset >= self.len),
+            "a new record lies below the old end"
+        );
         self.acknowledged.extend(new);
-        let inspected =
-            self.path.exists().then(|| dioxide::recover(&self.path, Recover::Inspect)).transpose()?;
+        let inspected = self
+            .path
+            .exists()
+            .then(|| dioxide::recover(&self.path, Recover::Inspect))
+            .transpose()?;
         let file = writable().open(&self.path)?;
-        self.len = if zeroed { self.settle(&file)? } else { self.recovered(&file, inspected.as_ref())? };
+        self.len =
+            if zeroed { self.settle(&file)? } else { self.recovered(&file, inspected.as_ref())? };
         file.close()?;
         assert_tidy(&self.path, self.len)?;
         let content = fs::read(&self.path)?;
@@ -186,9 +218,13 @@ impl Killed {
 
     fn recovered(&self, file: &File, inspected: Option<&Recovery>) -> dioxide::Result<u64> {
         let len = file.len()?;
-        assert!(len >= end_of(&self.acknowledged), "cut to {len}, below {}", end_of(&self.acknowledged));
+        assert!(
+            len >= end_of(&self.acknowledged),
+            "cut to {len}, below {}",
+            end_of(&self.acknowledged)
+        );
         let Some(found) = file.recovery() else { return Ok(len) };
-        assert_eq!(found.verdict, Verdict::Cut);
+        assert_eq!(found.verdict, Verdict::EndKnown);
         assert!(
             self.has_rings || Some(found) == inspected,
             "looking finds {inspected:?}, recovering {found:?}"
@@ -207,10 +243,10 @@ impl Killed {
         let content = fs::read(&self.path)?;
         let end = end_of_records(&content, 0);
         assert!(found.floor <= end, "a floor above what was written: {found:?}, {end}");
-        if found.verdict == Verdict::Cut {
+        if found.verdict == Verdict::EndKnown {
             assert_eq!(end, found.ceiling);
         } else {
-            assert_eq!(found.verdict, Verdict::Undecided);
+            assert_eq!(found.verdict, Verdict::EndUnknown);
             file.set_len(end)?;
         }
         Ok(end)
@@ -250,7 +286,9 @@ fn a_killed_process_over_zeros_loses_no_acknowledged_record(dir: TestDir) -> Tri
     kill_appenders(&dir, "zeroed", &[Way::Calls])
 }
 
-fn a_killed_process_with_queues_over_zeros_loses_no_acknowledged_record(dir: TestDir) -> TrialResult {
+fn a_killed_process_with_queues_over_zeros_loses_no_acknowledged_record(
+    dir: TestDir,
+) -> TrialResult {
     kill_appenders(&dir, "zeroed", &[Way::Queue])
 }
 
@@ -294,7 +332,11 @@ fn a_killed_process_loses_no_acknowledged_record_of_any_length(dir: TestDir) -> 
 }
 
 /// What the owner of a log has to do after a crash. Returns where it ends then, to the byte.
-fn go_on_behind_the_last_whole_record(path: &Path, laid: &[Laid], gaps: bool) -> Result<u64, Failed> {
+fn go_on_behind_the_last_whole_record(
+    path: &Path,
+    laid: &[Laid],
+    gaps: bool,
+) -> Result<u64, Failed> {
     let file = reopen(path)?;
     let (len, block) = (file.len()?, file.alignment().append);
     assert!(len.is_multiple_of(block), "recovered ends are those of blocks: {len}");
@@ -305,11 +347,15 @@ fn go_on_behind_the_last_whole_record(path: &Path, laid: &[Laid], gaps: bool) ->
     }
     let ends = found.iter().map(|(offset, frame)| offset + frame.len);
     let begins = found.iter().skip(1).map(|(offset, _)| *offset);
-    assert!(gaps || ends.clone().zip(begins).all(|(end, begin)| end == begin), "a gap between records");
+    assert!(
+        gaps || ends.clone().zip(begins).all(|(end, begin)| end == begin),
+        "a gap between records"
+    );
     let end = ends.max().unwrap_or(0);
     if let Some(recovery) = file.recovery() {
         assert!(
-            (recovery.floor..=recovery.ceiling).contains(&end) || recovery.verdict == Verdict::Cut,
+            (recovery.floor..=recovery.ceiling).contains(&end)
+                || recovery.verdict == Verdict::EndKnown,
             "{recovery:?}"
         );
     }
@@ -330,7 +376,11 @@ fn a_killed_process_loses_no_positional_write(dir: TestDir) -> TrialResult {
         let file = writable().open(&path)?;
         let len = file.len()?;
         assert!(len >= end_of(&records), "cut to {len}, below {}", end_of(&records));
-        assert!(file.recovery().is_none_or(|found| found.verdict == Verdict::Cut), "{:?}", file.recovery());
+        assert!(
+            file.recovery().is_none_or(|found| found.verdict == Verdict::EndKnown),
+            "{:?}",
+            file.recovery()
+        );
         file.close()?;
         assert_tidy(&path, len)?;
         let content = fs::read(&path)?;
@@ -345,18 +395,25 @@ fn a_killed_process_loses_no_positional_write(dir: TestDir) -> TrialResult {
 fn assert_own_places_or_zeros(content: &[u8], threads: u64) {
     for (block, n) in content.chunks(BLOCK).zip(0u64..) {
         match Stamp::of(block) {
-            Some(stamp) => assert_eq!((n % 2, n / 2 % threads), (0, stamp.writer), "misplaced: {stamp:?}"),
-            None => assert!(block.iter().all(|byte| *byte == 0), "neither a record nor zeros in block {n}"),
+            Some(stamp) => {
+                assert_eq!((n % 2, n / 2 % threads), (0, stamp.writer), "misplaced: {stamp:?}")
+            }
+            None => assert!(
+                block.iter().all(|byte| *byte == 0),
+                "neither a record nor zeros in block {n}"
+            ),
         }
     }
 }
 
-/// Most of these kills hit the opening (with the recovery after the kill before) or the closing of the file.
+/// Most of these kills hit the opening (with the recovery after the kill before) or the closing of
+/// the file.
 fn a_process_killed_while_opening_or_closing_loses_nothing(dir: TestDir) -> TrialResult {
     let mut random = Random::new(5);
     let mut file = Killed::new(dir.join("log"));
     for round in 0..25 {
-        let args = [file.path.to_string_lossy().into_owned(), "unwritten".into(), round.to_string()];
+        let args =
+            [file.path.to_string_lossy().into_owned(), "unwritten".into(), round.to_string()];
         let mut child = child::spawn("open_append_close", &args)?;
         child.wait_for_acks(1 + random.below(4) as usize, PATIENCE)?;
         let new = placed(child.kill_after(Duration::from_micros(random.below(4_000)))?);
@@ -389,8 +446,8 @@ fn without_an_answer_the_question_comes_again(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Its marker stays until the owner says where the file ends: whatever growth is asked for, it must go on to
-/// tell how far the file may have grown.
+/// Its marker stays until the owner says where the file ends: whatever growth is asked for, it must
+/// go on to tell how far the file may have grown.
 fn a_file_with_an_open_question_grows_as_its_marker_says(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let records = leave_grown(&path, "zeroed")?;
@@ -400,17 +457,20 @@ fn a_file_with_an_open_question_grows_as_its_marker_says(dir: TestDir) -> TrialR
         let placed = append(&file, 5, 0, 8 * MIB / BLOCK_BYTES)?;
         assert_eq!(placed.end(), file.len()?);
         let found = dioxide::recover(&path, Recover::Inspect)?;
-        assert_eq!(found.verdict, Verdict::Undecided, "what a crash now would leave: {found:?}");
+        assert_eq!(found.verdict, Verdict::EndUnknown, "what a crash now would leave: {found:?}");
         assert!(found.ceiling >= placed.end());
         file.close()?;
-        assert_eq!(reopen(&path)?.recovery().map(|found| &found.verdict), Some(&Verdict::Undecided));
+        assert_eq!(
+            reopen(&path)?.recovery().map(|found| &found.verdict),
+            Some(&Verdict::EndUnknown)
+        );
         assert_all_there(&fs::read(&path)?, &records);
         assert_all_there(&fs::read(&path)?, &[placed]);
     }
     Ok(())
 }
 
-// --- power ----------------------------------------------------------------------------------------
+// --- power ---------------------------------------------------------------------------------------
 
 /// Checks what a crash left of the file of a child that appended durably.
 fn check_after_crash(fs: Fs, path: &Path, records: &[Placed], growth: &str) -> TrialResult {
@@ -468,7 +528,12 @@ fn acknowledged_records_over_zeros_survive_power_cuts(fs: Fs) -> TrialResult {
 }
 
 fn flushed_records_survive_power_cuts(fs: Fs) -> TrialResult {
-    cut_power(fs, "append_then_sync", "unwritten", &[Keep::Nothing, Keep::Random { seed: 4 }, Keep::Nothing])
+    cut_power(
+        fs,
+        "append_then_sync",
+        "unwritten",
+        &[Keep::Nothing, Keep::Random { seed: 4 }, Keep::Nothing],
+    )
 }
 
 /// The control: if this disk could not lose anything, the tests above would prove nothing.
@@ -496,8 +561,8 @@ fn acknowledged_records_survive_a_shutdown_of_the_file_system(fs: Fs) -> TrialRe
     for (round, growth) in (0..).zip(["unwritten", "zeroed", "none", "unwritten"]) {
         let path = volume.path().join(format!("log-{round}"));
         let mut child = start("append_durably", &path, growth, 16, round)?;
-        // While XFS shuts down, an fdatasync may find nothing left to wait for and say OK: what counts is what was
-        // acknowledged before.
+        // While XFS shuts down, an fdatasync may find nothing left to wait for and say OK: what
+        // counts is what was acknowledged before.
         let acks = child.wait_for_acks(100 + 100 * round as usize, PATIENCE)?.to_vec();
         volume.shutdown()?;
         child.wait(PATIENCE)?;
@@ -508,7 +573,7 @@ fn acknowledged_records_survive_a_shutdown_of_the_file_system(fs: Fs) -> TrialRe
     Ok(())
 }
 
-// --- snapshots ------------------------------------------------------------------------------------
+// --- snapshots -----------------------------------------------------------------------------------
 
 /// A snapshot of btrfs has files with the same inode numbers, birth times and markers.
 fn a_snapshot_of_a_file_in_use_is_recovered_as_after_a_crash(dir: TestDir) -> TrialResult {
@@ -521,10 +586,13 @@ fn a_snapshot_of_a_file_in_use_is_recovered_as_after_a_crash(dir: TestDir) -> Tr
     let at_once = end_of(&placed(child.wait_for_acks(before.len() + 1, PATIENCE)?.to_vec()));
     let all = placed(child.kill_9()?);
     let copy = snapshot.join("log");
-    assert!((end_of(&before)..=at_once + MIB).contains(&File::open(&copy)?.len()?), "as a reader sees it");
+    assert!(
+        (end_of(&before)..=at_once + MIB).contains(&File::open(&copy)?.len()?),
+        "as a reader sees it"
+    );
     for (path, records) in [(copy, before), (path, all)] {
         let file = reopen(&path)?;
-        assert_eq!(file.recovery().map(|found| &found.verdict), Some(&Verdict::Cut));
+        assert_eq!(file.recovery().map(|found| &found.verdict), Some(&Verdict::EndKnown));
         assert!(file.len()? >= end_of(&records));
         let next = append(&file, 9, 0, 2)?;
         file.close()?;
@@ -538,10 +606,14 @@ fn a_snapshot_of_a_file_in_use_is_recovered_as_after_a_crash(dir: TestDir) -> Tr
 
 fn subvolume(args: &[&str]) -> TrialResult {
     let status = Command::new("btrfs").args(["-q", "subvolume"]).args(args).status()?;
-    if status.success() { Ok(()) } else { Err(format!("btrfs subvolume {args:?}: {status}").into()) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("btrfs subvolume {args:?}: {status}").into())
+    }
 }
 
-// --- files of others ------------------------------------------------------------------------------
+// --- files of others -----------------------------------------------------------------------------
 
 /// Leaves a file as a killed appender does: grown, with a marker. Returns what it must hold.
 fn leave_grown(path: &Path, growth: &str) -> std::io::Result<Vec<Placed>> {
@@ -601,7 +673,11 @@ fn a_file_of_someone_else_is_never_cut(dir: TestDir) -> TrialResult {
         assert_eq!(append(&file, 1, 1, 1)?.offset, content.len() as u64, "{name}");
         file.close()?;
         let size = fs::metadata(&path)?.len();
-        assert_eq!((size, files::marker(&path)?), (content.len() as u64 + BLOCK_BYTES, None), "{name}");
+        assert_eq!(
+            (size, files::marker(&path)?),
+            (content.len() as u64 + BLOCK_BYTES, None),
+            "{name}"
+        );
         assert!(fs::read(&path)?[..content.len()] == content, "{name}: an append changed it");
     }
     Ok(())
@@ -632,7 +708,8 @@ fn write_durably_beyond(acks: &Acks, args: &[String]) {
     let file = open_durable(&args[0], &args[1]);
     let start = file.len().expect("a writer knows");
     for number in 0.. {
-        let placed = Placed { offset: start + number * 5 * BLOCK_BYTES, writer: 3, number, blocks: 1 };
+        let placed =
+            Placed { offset: start + number * 5 * BLOCK_BYTES, writer: 3, number, blocks: 1 };
         file.write_at(&record(3, number, 1), placed.offset).expect("there is space");
         acks.send(placed.to_ack());
     }
@@ -646,7 +723,7 @@ fn a_copy_with_the_marker_is_left_alone(dir: TestDir) -> TrialResult {
     files::set_marker(&copy, &marker)?;
     let size = fs::metadata(&copy)?.len();
     assert_eq!(dioxide::recover(&copy, Recover::Inspect)?.verdict, Verdict::Foreign);
-    assert_eq!(dioxide::recover(&copy, Recover::Cut)?.verdict, Verdict::Foreign);
+    assert_eq!(dioxide::recover(&copy, Recover::Truncate)?.verdict, Verdict::Foreign);
     let reader = File::open(&copy)?;
     assert_eq!(reader.len()?, size);
     let file = reopen(&copy)?;
@@ -659,7 +736,11 @@ fn a_copy_with_the_marker_is_left_alone(dir: TestDir) -> TrialResult {
     file.close()?;
     assert_eq!(fs::metadata(&copy)?.len(), size + BLOCK_BYTES);
     assert_all_there(&fs::read(&copy)?, &records);
-    assert_eq!(dioxide::recover(&path, Recover::Cut)?.verdict, Verdict::Cut, "the original is no copy");
+    assert_eq!(
+        dioxide::recover(&path, Recover::Truncate)?.verdict,
+        Verdict::EndKnown,
+        "the original is no copy"
+    );
     assert_tidy(&path, end_of_records(&fs::read(&path)?, 0))?;
     Ok(())
 }
@@ -676,11 +757,11 @@ fn grown_by_another_since(path: &Path) -> Result<(Vec<Placed>, Vec<u8>), Failed>
 fn a_file_that_another_program_appended_to_is_doubtful(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let (records, content) = grown_by_another_since(&path)?;
-    assert!(matches!(refusal(reopen(&path)), ErrorKind::Doubtful(_)));
-    assert!(matches!(refusal(File::create(&path)), ErrorKind::Doubtful(_)));
-    for how in [Recover::Inspect, Recover::Cut] {
+    assert!(matches!(refusal(reopen(&path)), ErrorKind::ModifiedExternally(_)));
+    assert!(matches!(refusal(File::create(&path)), ErrorKind::ModifiedExternally(_)));
+    for how in [Recover::Inspect, Recover::Truncate] {
         let found = dioxide::recover(&path, how)?;
-        assert!(matches!(found.verdict, Verdict::Doubtful(_)), "{found:?}");
+        assert!(matches!(found.verdict, Verdict::ModifiedExternally(_)), "{found:?}");
         assert_eq!(found.physical_size, content.len() as u64);
     }
     let reader = File::open(&path)?;
@@ -690,7 +771,7 @@ fn a_file_that_another_program_appended_to_is_doubtful(dir: TestDir) -> TrialRes
     assert!(into[..content.len()] == content[..]);
     assert!(fs::read(&path)? == content, "it was changed");
     let forced = dioxide::recover(&path, Recover::Force)?;
-    assert!(matches!(forced.verdict, Verdict::Doubtful(_)), "{forced:?}");
+    assert!(matches!(forced.verdict, Verdict::ModifiedExternally(_)), "{forced:?}");
     assert_eq!(forced.ceiling, content.len() as u64, "the end of what is written, by whomever");
     // What XFS has put by for the other program beyond the end stays.
     assert_eq!((fs::metadata(&path)?.len(), files::marker(&path)?), (forced.ceiling, None));
@@ -703,7 +784,9 @@ fn a_file_that_another_program_appended_to_is_doubtful(dir: TestDir) -> TrialRes
 }
 
 /// The marker announces how far the file was to grow next; another program may end just there.
-fn a_file_that_another_program_filled_up_to_the_announced_size_is_doubtful(dir: TestDir) -> TrialResult {
+fn a_file_that_another_program_filled_up_to_the_announced_size_is_doubtful(
+    dir: TestDir,
+) -> TrialResult {
     let path = dir.join("log");
     leave_grown(&path, "unwritten")?;
     let marker = files::marker(&path)?.expect("just left");
@@ -715,8 +798,11 @@ fn a_file_that_another_program_filled_up_to_the_announced_size_is_doubtful(dir: 
     other.sync_all()?;
     let content = fs::read(&path)?;
     let opened = reopen(&path).map(drop);
-    assert!(fs::read(&path)? == content, "{step} bytes of another program were cut off: {opened:?}");
-    assert!(matches!(refusal(opened), ErrorKind::Doubtful(_)));
+    assert!(
+        fs::read(&path)? == content,
+        "{step} bytes of another program were cut off: {opened:?}"
+    );
+    assert!(matches!(refusal(opened), ErrorKind::ModifiedExternally(_)));
     Ok(())
 }
 
@@ -726,10 +812,10 @@ fn a_zeroed_file_that_another_program_appended_to_is_not_cut(dir: TestDir) -> Tr
     fs::OpenOptions::new().append(true).open(&path)?.write_all(b"a line of another program\n")?;
     let content = fs::read(&path)?;
     match reopen(&path) {
-        Err(error) => assert!(matches!(error.kind(), ErrorKind::Doubtful(_)), "{error}"),
+        Err(error) => assert!(matches!(error.kind(), ErrorKind::ModifiedExternally(_)), "{error}"),
         Ok(file) => {
             let found = file.recovery().cloned().expect("it must ask");
-            assert_eq!((found.verdict, found.ceiling), (Verdict::Undecided, content.len() as u64));
+            assert_eq!((found.verdict, found.ceiling), (Verdict::EndUnknown, content.len() as u64));
             file.close()?;
         }
     }
@@ -748,7 +834,7 @@ fn a_file_that_another_program_made_shorter_is_left_as_it_is(dir: TestDir) -> Tr
             assert_eq!(file.len()?, len);
             file.close()?;
         }
-        Err(error) => assert!(matches!(error.kind(), ErrorKind::Doubtful(_)), "{error}"),
+        Err(error) => assert!(matches!(error.kind(), ErrorKind::ModifiedExternally(_)), "{error}"),
     }
     assert_eq!(File::open(&path)?.len()?, len);
     let content = fs::read(&path)?;
@@ -757,7 +843,9 @@ fn a_file_that_another_program_made_shorter_is_left_as_it_is(dir: TestDir) -> Tr
 }
 
 /// What another program wrote behind the gap that the crash left.
-fn a_write_of_another_program_inside_the_grown_space_is_not_destroyed_silently(dir: TestDir) -> TrialResult {
+fn a_write_of_another_program_inside_the_grown_space_is_not_destroyed_silently(
+    dir: TestDir,
+) -> TrialResult {
     use std::os::unix::fs::FileExt;
     let path = dir.join("log");
     let records = leave_grown(&path, "unwritten")?;
@@ -785,7 +873,9 @@ const DAMAGES: [(&str, Damage); 5] = [
     ("cut short", |marker| marker[..40].to_vec()),
     ("empty", |_| Vec::new()),
     ("too long", |marker| marker.repeat(100)),
-    ("another program's", |_| b"not a marker of ours, but 64 bytes long as one of ours would be!".to_vec()),
+    ("another program's", |_| {
+        b"not a marker of ours, but 64 bytes long as one of ours would be!".to_vec()
+    }),
 ];
 
 fn a_damaged_marker_is_doubtful_and_nothing_is_cut(dir: TestDir) -> TrialResult {
@@ -793,18 +883,23 @@ fn a_damaged_marker_is_doubtful_and_nothing_is_cut(dir: TestDir) -> TrialResult 
         let path = dir.join(name.replace(' ', "-"));
         let records = leave_grown(&path, "unwritten")?;
         let marker = files::marker(&path)?.expect("just left");
-        // ext4 has room for one block of attributes; what it does not take cannot be found there either.
+        // ext4 has room for one block of attributes; what it does not take cannot be found there
+        // either.
         if files::set_marker(&path, &damage(marker)).is_err() {
             continue;
         }
         let size = fs::metadata(&path)?.len();
-        assert!(matches!(refusal(reopen(&path)), ErrorKind::Doubtful(_)), "{name}");
+        assert!(matches!(refusal(reopen(&path)), ErrorKind::ModifiedExternally(_)), "{name}");
         let found = dioxide::recover(&path, Recover::Inspect)?;
-        assert!(matches!(found.verdict, Verdict::Doubtful(_)), "{name}: {found:?}");
+        assert!(matches!(found.verdict, Verdict::ModifiedExternally(_)), "{name}: {found:?}");
         assert_eq!(File::open(&path)?.len()?, size, "{name}");
         assert_eq!(fs::metadata(&path)?.len(), size, "{name}: cut");
         dioxide::recover(&path, Recover::Force)?;
-        assert_eq!(fs::metadata(&path)?.len(), size, "{name}: cut by force, though nobody knows where");
+        assert_eq!(
+            fs::metadata(&path)?.len(),
+            size,
+            "{name}: cut by force, though nobody knows where"
+        );
         let file = reopen(&path)?;
         assert_eq!(file.recovery(), None, "{name}: force removes the marker");
         file.close()?;
@@ -813,7 +908,8 @@ fn a_damaged_marker_is_doubtful_and_nothing_is_cut(dir: TestDir) -> TrialResult 
     Ok(())
 }
 
-/// A marker is what src/rules/marker.rs says: three ends at 32, 40 and 48, then a checksum of the first 60 bytes.
+/// A marker is what src/rules/marker.rs says: three ends at 32, 40 and 48, then a checksum of the
+/// first 60 bytes.
 fn remark(path: &Path, base: u64, from: u64, to: u64) -> std::io::Result<()> {
     let mut marker = files::marker(path)?.expect("there is one");
     for (at, value) in [(32, base), (40, from), (48, to)] {
@@ -857,9 +953,11 @@ fn a_crash_in_each_window_of_the_markers_life_is_recovered_from(dir: TestDir) ->
     Ok(())
 }
 
-/// As after a crash between the growth and the first append: the block of the odd end may hold records, as far as the file
-/// system can tell.
-fn a_file_of_odd_length_that_was_only_grown_gets_zeros_to_the_end_of_its_block(dir: TestDir) -> TrialResult {
+/// As after a crash between the growth and the first append: the block of the odd end may hold
+/// records, as far as the file system can tell.
+fn a_file_of_odd_length_that_was_only_grown_gets_zeros_to_the_end_of_its_block(
+    dir: TestDir,
+) -> TrialResult {
     let path = dir.join("log");
     leave_grown(&path, "unwritten")?;
     let file = fs::OpenOptions::new().write(true).open(&path)?;
@@ -884,21 +982,21 @@ fn a_file_in_use_is_recovered_by_nobody_else(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let mut child = start("append_durably", &path, "unwritten", 1, 1)?;
     child.wait_for_acks(5, PATIENCE)?;
-    assert_eq!(refusal(dioxide::recover(&path, Recover::Cut)), ErrorKind::Locked);
+    assert_eq!(refusal(dioxide::recover(&path, Recover::Truncate)), ErrorKind::Locked);
     assert_eq!(refusal(dioxide::recover(&path, Recover::Force)), ErrorKind::Locked);
     let records = placed(child.kill_9()?);
-    assert_eq!(dioxide::recover(&path, Recover::Cut)?.verdict, Verdict::Cut);
+    assert_eq!(dioxide::recover(&path, Recover::Truncate)?.verdict, Verdict::EndKnown);
     assert_all_there(&fs::read(&path)?, &records);
     let own = writable().growth(Growth::Unwritten).open(&path)?;
     let last = append(&own, 1, 1, 1)?;
-    assert!(dioxide::recover(&path, Recover::Cut).is_err(), "this process writes it");
+    assert!(dioxide::recover(&path, Recover::Truncate).is_err(), "this process writes it");
     assert!(fs::metadata(&path)?.len() > last.end(), "it was cut below its writer");
     own.close()?;
     assert_tidy(&path, last.end())?;
     Ok(())
 }
 
-// --- the list -------------------------------------------------------------------------------------
+// --- the list ------------------------------------------------------------------------------------
 
 fn trials() -> Vec<Trial> {
     let in_the_lab: &[LabTest] = named![
@@ -929,11 +1027,14 @@ fn trials() -> Vec<Trial> {
         a_crash_in_each_window_of_the_markers_life_is_recovered_from,
         a_file_in_use_is_recovered_by_nobody_else,
     ];
-    let mut all: Vec<_> = in_the_lab.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
+    let mut all: Vec<_> =
+        in_the_lab.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
     let zeros = where_zeros_grow.iter();
     all.extend(zeros.flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_zeroed, test)));
     let unwritten = where_unwritten_space_grows.iter();
-    all.extend(unwritten.flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)));
+    all.extend(
+        unwritten.flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)),
+    );
     all.extend(lab_trials_where(
         "a_snapshot_of_a_file_in_use_is_recovered_as_after_a_crash",
         |fs| match fs {
@@ -953,7 +1054,9 @@ fn trials() -> Vec<Trial> {
         acknowledged_records_over_zeros_survive_power_cuts,
     ];
     let cuts = on_fuse.iter();
-    all.extend(cuts.flat_map(|&(name, test)| fuse_trials_where(name, Fs::survives_power_cuts, test)));
+    all.extend(
+        cuts.flat_map(|&(name, test)| fuse_trials_where(name, Fs::survives_power_cuts, test)),
+    );
     all.extend(fuse_trials(
         "a_disk_that_lies_about_flushes_loses_records",
         a_disk_that_lies_about_flushes_loses_records,

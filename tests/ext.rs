@@ -1,5 +1,6 @@
-//! Files inside volumes of ext2 and ext3, opened without mounting. After each test `e2fsck -fn` finds nothing, debugfs and the
-//! kernel read what was written, and nothing else in the volume has changed.
+//! Files inside volumes of ext2 and ext3, opened without mounting. After each test `e2fsck -fn`
+//! finds nothing, debugfs and the kernel read what was written, and nothing else in the volume has
+//! changed.
 
 mod common;
 
@@ -24,9 +25,10 @@ use std::sync::Arc;
 /// What a disk that loses power keeps or loses as a whole, in bytes.
 const SECTOR: usize = 512;
 
-// --- looking up -----------------------------------------------------------------------------------
+// --- looking up ----------------------------------------------------------------------------------
 
-/// A path of many components, a directory with so many names that it has an index, and symbolic links of every kind.
+/// A path of many components, a directory with so many names that it has an index, and symbolic
+/// links of every kind.
 fn plant_names(tree: &Path) -> std::io::Result<()> {
     let deep = (0..40).fold(tree.to_owned(), |path, n| path.join(format!("level-{n}")));
     fs::create_dir_all(&deep)?;
@@ -69,24 +71,26 @@ fn names_to_read() -> Vec<(String, Vec<u8>)> {
 
 fn read_all_names(volume: &Path) -> TrialResult {
     for (name, content) in names_to_read() {
-        let file = OpenOptions::new().open_within(volume, &name)?;
+        let file = OpenOptions::new().open_in_image(volume, &name)?;
         assert_eq!(file.len()?, content.len() as u64, "{name}");
         assert!(read_bytes(&file, 0, 10_000)? == content, "{name}");
         file.close()?;
     }
     for n in (0..2000).step_by(17) {
         let content = if n % 500 == 7 { 3_000 } else { 0 };
-        let file = OpenOptions::new().open_within(volume, format!("/many/name-{n}"))?;
+        let file = OpenOptions::new().open_in_image(volume, format!("/many/name-{n}"))?;
         assert_eq!(file.len()?, content);
     }
     for missing in ["/many/name-2000", "/many/name-", "/missing/file", "missing", "/to-nothing"] {
-        let error = OpenOptions::new().open_within(volume, missing).expect_err(missing);
+        let error = OpenOptions::new().open_in_image(volume, missing).expect_err(missing);
         assert_eq!((error.operation(), error.errno()), (Operation::Open, libc::ENOENT), "{error}");
         assert!(error.to_string().contains(missing), "{error}");
     }
-    let error = OpenOptions::new().open_within(volume, "round").expect_err("a link to itself");
+    let error = OpenOptions::new().open_in_image(volume, "round").expect_err("a link to itself");
     assert_eq!(error.errno(), libc::ELOOP, "{error}");
-    let error = OpenOptions::new().open_within(volume, "/many/name-7/x").expect_err("a file is no directory");
+    let error = OpenOptions::new()
+        .open_in_image(volume, "/many/name-7/x")
+        .expect_err("a file is no directory");
     assert_eq!(error.errno(), libc::ENOTDIR, "{error}");
     Ok(())
 }
@@ -123,21 +127,23 @@ fn only_regular_files_are_opened(dir: TestDir, shape: Shape) -> TrialResult {
         node("socket", rustix::fs::FileType::Socket, 0)?;
     }
     bed = Bed::around(&dir, shape, bed.volume)?;
-    for name in ["/", "", ".", "others", "/others/deeper/", "absolute", "fifo", "device", "socket"] {
+    for name in ["/", "", ".", "others", "/others/deeper/", "absolute", "fifo", "device", "socket"]
+    {
         for write in [false, true] {
-            let opened = OpenOptions::new().write(write).open_within(bed.volume.path(), name);
+            let opened = OpenOptions::new().write(write).open_in_image(bed.volume.path(), name);
             let error = opened.expect_err(name);
-            let refused = matches!(error.kind(), ErrorKind::Unsupported(_) | ErrorKind::Os(libc::EISDIR));
+            let refused =
+                matches!(error.kind(), ErrorKind::Unsupported(_) | ErrorKind::Os(libc::EISDIR));
             assert!(refused, "{name:?}: {error}");
         }
     }
     let through = bed.open_with(&OpenOptions::new(), "/log")?;
-    assert_eq!(OpenOptions::new().open_within(bed.volume.path(), "others/to-log")?.len()?, 0);
+    assert_eq!(OpenOptions::new().open_in_image(bed.volume.path(), "others/to-log")?.len()?, 0);
     drop(through);
     bed.verify()
 }
 
-// --- reading --------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------
 
 fn any_range_is_read(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
@@ -150,7 +156,9 @@ fn any_range_is_read(dir: TestDir, shape: Shape) -> TrialResult {
         for _ in 0..60 {
             file.read(bed.below(len + 5), bed.below(9_000))?;
         }
-        for at in [0, 1, len.saturating_sub(1), len, len + 1, len.next_multiple_of(bed.block()), 1 << 40] {
+        for at in
+            [0, 1, len.saturating_sub(1), len, len + 1, len.next_multiple_of(bed.block()), 1 << 40]
+        {
             for some in [0, 1, 511, bed.block(), 3 * bed.block() + 1] {
                 file.read(at, some)?;
             }
@@ -170,7 +178,9 @@ fn files_of_every_depth_are_read(dir: TestDir, shape: Shape) -> TrialResult {
     let double = 12 + pointers;
     let triple = double + pointers * pointers;
     let file = fs::File::create_new(tree.join("far"))?;
-    for place in [12, double, double + pointers, triple, triple + pointers, triple + pointers * pointers] {
+    for place in
+        [12, double, double + pointers, triple, triple + pointers, triple + pointers * pointers]
+    {
         file.write_all_at(&bytes(place, 2 * block), (place - 1) * block)?;
     }
     drop(file);
@@ -213,7 +223,10 @@ fn a_volume_that_may_not_be_written_can_be_read(dir: TestDir, shape: Shape) -> T
     }
     let status = std::process::Command::new("chattr").arg("+i").arg(bed.volume.path()).status()?;
     assert!(status.success());
-    let read = bed.open_with(&OpenOptions::new(), "/odd").map_err(Failed::from).and_then(|file| file.look());
+    let read = bed
+        .open_with(&OpenOptions::new(), "/odd")
+        .map_err(Failed::from)
+        .and_then(|file| file.look());
     let refused = bed.open("/odd").map(drop);
     std::process::Command::new("chattr").arg("-i").arg(bed.volume.path()).status()?;
     read?;
@@ -221,7 +234,7 @@ fn a_volume_that_may_not_be_written_can_be_read(dir: TestDir, shape: Shape) -> T
     bed.verify()
 }
 
-// --- overwriting ----------------------------------------------------------------------------------
+// --- overwriting ---------------------------------------------------------------------------------
 
 fn blocks_are_overwritten_where_they_lie(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
@@ -264,7 +277,7 @@ fn misaligned_writes_are_refused(dir: TestDir, shape: Shape) -> TrialResult {
     bed.verify()
 }
 
-// --- appends --------------------------------------------------------------------------------------
+// --- appends -------------------------------------------------------------------------------------
 
 fn appends_of_many_threads_are_gapless(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
@@ -284,7 +297,10 @@ fn appends_of_many_threads_are_gapless(dir: TestDir, shape: Shape) -> TrialResul
     Ok(())
 }
 
-fn records_of_any_length_by_many_threads_are_side_by_side(dir: TestDir, shape: Shape) -> TrialResult {
+fn records_of_any_length_by_many_threads_are_side_by_side(
+    dir: TestDir,
+    shape: Shape,
+) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
     for way in Way::ALL {
         let file = bed.open("/odd")?;
@@ -313,7 +329,9 @@ fn records_of_any_length_by_many_threads_are_side_by_side(dir: TestDir, shape: S
 fn lengths_are_exact_when_it_is_closed(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
     let block = bed.block();
-    for len in [1, 7, 511, block - 1, block, block + 1, 12 * block - 1, 12 * block + 1, 20 * block + 3] {
+    for len in
+        [1, 7, 511, block - 1, block, block + 1, 12 * block - 1, 12 * block + 1, 20 * block + 3]
+    {
         bed.expect("/log", Model::default());
         let mut file = bed.open_with(writing().truncate(true), "/log")?;
         file.append(&bytes(len, len))?;
@@ -332,7 +350,10 @@ fn lengths_are_exact_when_it_is_closed(dir: TestDir, shape: Shape) -> TrialResul
 }
 
 /// The steps of the mailing list's test: a file of 48 KiB, then 4096 KiB by one write behind it.
-fn a_write_of_4096_kib_behind_48_kib_is_at_most_two_requests(dir: TestDir, shape: Shape) -> TrialResult {
+fn a_write_of_4096_kib_behind_48_kib_is_at_most_two_requests(
+    dir: TestDir,
+    shape: Shape,
+) -> TrialResult {
     let mut bed = Bed::new(&dir, Shape { group_blocks: 0, ..shape })?;
     for by_append in [false, true] {
         let name = if by_append { "/second" } else { "/log" };
@@ -367,7 +388,7 @@ fn a_write_of_4096_kib_behind_48_kib_is_at_most_two_requests(dir: TestDir, shape
     Ok(())
 }
 
-// --- holes and borders ----------------------------------------------------------------------------
+// --- holes and borders ---------------------------------------------------------------------------
 
 fn writes_beyond_the_end_leave_holes(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
@@ -481,9 +502,17 @@ fn files_are_cut_and_extended_at_every_border(dir: TestDir, shape: Shape) -> Tri
     bed.check()?;
     assert_eq!(bed.volume.number("Free blocks")?, free, "blocks are lost");
     let mut file = bed.open("/sparse")?;
-    for len in
-        [3099 * block, 3000 * block + 1, 2000 * block, 300 * block, 13 * block, 12 * block, block, 1, 0]
-    {
+    for len in [
+        3099 * block,
+        3000 * block + 1,
+        2000 * block,
+        300 * block,
+        13 * block,
+        12 * block,
+        block,
+        1,
+        0,
+    ] {
         file.set_len(len)?;
         bed.close(file)?;
         bed.check()?;
@@ -493,7 +522,7 @@ fn files_are_cut_and_extended_at_every_border(dir: TestDir, shape: Shape) -> Tri
     bed.verify()
 }
 
-// --- space ----------------------------------------------------------------------------------------
+// --- space ---------------------------------------------------------------------------------------
 
 /// Once its files are empty, the volume has as many free blocks as before.
 fn assert_gives_all_back(mut bed: Bed, free: u64) -> TrialResult {
@@ -600,7 +629,7 @@ fn fill_as_nobody(acks: &Acks, args: &[String]) {
             && libc::setresuid(NOBODY, NOBODY, NOBODY) == 0
     };
     assert!(changed, "root may do that");
-    let file = writing().open_within(&args[0], &args[1]).expect("it opens");
+    let file = writing().open_in_image(&args[0], &args[1]).expect("it opens");
     let mut model = Model::default();
     model.set_len(file.len().expect("a writer knows"));
     let mut inside = Inside { name: args[1].clone(), file, model };
@@ -610,7 +639,8 @@ fn fill_as_nobody(acks: &Acks, args: &[String]) {
     acks.send([inside.model.len(), 0, 0]);
 }
 
-/// As a parent directory of the lab may not let anybody else in, what must be reached is in one that does.
+/// As a parent directory of the lab may not let anybody else in, what must be reached is in one
+/// that does.
 fn reserved_blocks_are_for_root(dir: TestDir, shape: Shape) -> TrialResult {
     use std::os::unix::fs::PermissionsExt;
     let shape = Shape { size: 16 << 20, reserved_percent: 20, ..shape };
@@ -624,8 +654,11 @@ fn reserved_blocks_are_for_root(dir: TestDir, shape: Shape) -> TrialResult {
     }
     bed.volume.check()?;
     let free = bed.volume.number("Free blocks")?;
-    assert!((reserved..reserved + 4).contains(&free), "{free} blocks are left of {reserved} reserved ones");
-    let file = writing().open_within(bed.volume.path(), "/log")?;
+    assert!(
+        (reserved..reserved + 4).contains(&free),
+        "{free} blocks are left of {reserved} reserved ones"
+    );
+    let file = writing().open_in_image(bed.volume.path(), "/log")?;
     assert_eq!(file.len()?, acks[0][0]);
     file.set_len(0)?;
     file.close()?;
@@ -679,7 +712,7 @@ fn scattered_free_space_is_used(dir: TestDir, shape: Shape) -> TrialResult {
     bed.verify()
 }
 
-// --- large files ----------------------------------------------------------------------------------
+// --- large files ---------------------------------------------------------------------------------
 
 fn files_beyond_2_and_4_gib_are_sparse_and_right(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
@@ -752,7 +785,7 @@ fn no_file_is_longer_than_its_map_can_tell(dir: TestDir, shape: Shape) -> TrialR
     bed.verify()
 }
 
-// --- many files, threads, queues, futures ---------------------------------------------------------
+// --- many files, threads, queues, futures --------------------------------------------------------
 
 fn files_of_one_volume_are_open_together(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
@@ -777,9 +810,9 @@ fn files_of_one_volume_are_open_together(dir: TestDir, shape: Shape) -> TrialRes
 fn handles_of_one_file_agree(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
     let mut first = bed.open("/log")?;
-    let second = writing().open_within(bed.volume.path(), "others/to-log")?;
+    let second = writing().open_in_image(bed.volume.path(), "others/to-log")?;
     let third = first.file.try_clone()?;
-    let reader = OpenOptions::new().open_within(bed.volume.path(), "log")?;
+    let reader = OpenOptions::new().open_in_image(bed.volume.path(), "log")?;
     for (n, handle) in [&second, &third].into_iter().cycle().take(10).enumerate() {
         let data = bytes(n as u64, 700);
         let offset = handle.append(&data)?;
@@ -800,7 +833,8 @@ fn handles_of_one_file_agree(dir: TestDir, shape: Shape) -> TrialResult {
     bed.verify()
 }
 
-/// Each thread writes places of its own, most of them holes, beside threads that append to another file and cut a third.
+/// Each thread writes places of its own, most of them holes, beside threads that append to another
+/// file and cut a third.
 fn threads_write_side_by_side(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
     let block = bed.block();
@@ -826,7 +860,10 @@ fn threads_write_side_by_side(dir: TestDir, shape: Shape) -> TrialResult {
                         .expect("there is space");
                     done.push((place, n));
                     let mut into = vec![0; block as usize];
-                    assert_eq!(file.read_at(&mut into, place * block).expect("it reads"), into.len());
+                    assert_eq!(
+                        file.read_at(&mut into, place * block).expect("it reads"),
+                        into.len()
+                    );
                     assert!(into == bytes(place * 100 + n, block), "its own write is not there");
                 }
             }
@@ -863,9 +900,9 @@ fn queues_work_inside(dir: TestDir, shape: Shape) -> TrialResult {
                 let result = done.result?;
                 match done.tag {
                     tag @ 0..100 => file.model.write(result, &bytes(tag, 500 + tag * 300)),
-                    tag => {
-                        sparse.model.write((50 + 3 * (tag - 100)) * block, &bytes(1000 + tag - 100, block))
-                    }
+                    tag => sparse
+                        .model
+                        .write((50 + 3 * (tag - 100)) * block, &bytes(1000 + tag - 100, block)),
                 }
             }
         }
@@ -937,19 +974,19 @@ fn create_is_refused_and_truncate_is_not(dir: TestDir, shape: Shape) -> TrialRes
     for (create, create_new) in [(true, false), (false, true), (true, true)] {
         for name in ["/log", "/none-yet"] {
             let mut options = writing();
-            let error = options.create(create).create_new(create_new).open_within(&volume, name);
+            let error = options.create(create).create_new(create_new).open_in_image(&volume, name);
             let error = error.expect_err("files are not made");
             assert!(matches!(error.kind(), ErrorKind::Unsupported(_)), "{error}");
         }
     }
-    let file = writing().truncate(true).open_within(&volume, "/others/deeper/large")?;
+    let file = writing().truncate(true).open_in_image(&volume, "/others/deeper/large")?;
     assert_eq!(file.len()?, 0);
     file.close()?;
     bed.expect("/others/deeper/large", Model::default());
     bed.verify()
 }
 
-// --- volumes of other kinds -----------------------------------------------------------------------
+// --- volumes of other kinds ----------------------------------------------------------------------
 
 /// A little of everything, with one file.
 fn work_with(bed: &mut Bed, name: &str) -> TrialResult {
@@ -971,7 +1008,8 @@ fn work_with(bed: &mut Bed, name: &str) -> TrialResult {
     bed.verify()
 }
 
-/// No copies of the superblock are left out, entries of directories do not tell kinds, nothing is kept for more groups.
+/// No copies of the superblock are left out, entries of directories do not tell kinds, nothing is
+/// kept for more groups.
 fn volumes_without_any_feature_work(dir: TestDir, shape: Shape) -> TrialResult {
     let features = "^sparse_super,^filetype,^resize_inode,^dir_index,^large_file,^ext_attr";
     let mut bed = Bed::new(&dir, Shape { features, ..shape })?;
@@ -988,7 +1026,8 @@ fn volumes_of_the_first_revision_work(dir: TestDir, shape: Shape) -> TrialResult
     let mut bed = Bed::around(&dir, shape, bed.volume)?;
     work_with(&mut bed, "/log")?;
     let mut file = bed.open("/log")?;
-    let error = file.write((2 << 30) - shape.block, &bytes(1, shape.block)).expect_err("none is so long");
+    let error =
+        file.write((2 << 30) - shape.block, &bytes(1, shape.block)).expect_err("none is so long");
     assert_eq!(error.errno(), libc::EFBIG, "{error}");
     bed.close(file)?;
     bed.verify()
@@ -1021,8 +1060,12 @@ fn extended_attributes_stay(dir: TestDir, shape: Shape) -> TrialResult {
     Ok(())
 }
 
-/// As images of firmware and of old systems have it: the kernel wrote the file a bit at a time, beside others.
-fn files_that_the_kernel_wrote_in_pieces_are_gone_on_with(dir: TestDir, shape: Shape) -> TrialResult {
+/// As images of firmware and of old systems have it: the kernel wrote the file a bit at a time,
+/// beside others.
+fn files_that_the_kernel_wrote_in_pieces_are_gone_on_with(
+    dir: TestDir,
+    shape: Shape,
+) -> TrialResult {
     let bed = Bed::new(&dir, shape)?;
     {
         let mounted = bed.volume.mount("rw")?;
@@ -1044,7 +1087,7 @@ fn files_that_the_kernel_wrote_in_pieces_are_gone_on_with(dir: TestDir, shape: S
     work_with(&mut bed, "/second")
 }
 
-// --- devices --------------------------------------------------------------------------------------
+// --- devices -------------------------------------------------------------------------------------
 
 fn volumes_on_devices_work(disk: Disk) -> TrialResult {
     let dir = dioxide_testkit::lab::fresh_dir(Fs::Tmpfs, "device")?;
@@ -1063,18 +1106,18 @@ fn volumes_on_devices_work(disk: Disk) -> TrialResult {
         bed.close(file)?;
         bed.verify()?;
         let mounted = bed.volume.mount("ro")?;
-        let refused = refusal(writing().open_within(bed.volume.path(), "/log"));
+        let refused = refusal(writing().open_in_image(bed.volume.path(), "/log"));
         assert!(matches!(refused, ErrorKind::Busy(_)), "{refused:?}");
         drop(mounted);
-        writing().open_within(bed.volume.path(), "/log")?.close()?;
+        writing().open_in_image(bed.volume.path(), "/log")?.close()?;
     }
     Ok(())
 }
 
-// --- refusals -------------------------------------------------------------------------------------
+// --- refusals ------------------------------------------------------------------------------------
 
 fn unsupported(volume: &Path, write: bool) -> String {
-    match refusal(OpenOptions::new().write(write).open_within(volume, "/log")) {
+    match refusal(OpenOptions::new().write(write).open_in_image(volume, "/log")) {
         ErrorKind::Unsupported(why) => why,
         other => panic!("refused as {other:?}"),
     }
@@ -1086,12 +1129,12 @@ fn a_mounted_volume_is_refused(dir: TestDir, shape: Shape) -> TrialResult {
         let mounted = bed.volume.mount(options)?;
         let device = mounted.loop_device().expect("it is an image").to_owned();
         for path in [bed.volume.path(), &device] {
-            let refused = refusal(writing().open_within(path, "/log"));
+            let refused = refusal(writing().open_in_image(path, "/log"));
             assert!(matches!(refused, ErrorKind::Busy(_)), "{}: {refused:?}", path.display());
         }
     }
     let attached = AttachedFile::new(bed.volume.path())?;
-    let refused = refusal(writing().open_within(bed.volume.path(), "/log"));
+    let refused = refusal(writing().open_in_image(bed.volume.path(), "/log"));
     assert!(matches!(refused, ErrorKind::Busy(_)), "behind a loop device: {refused:?}");
     drop(attached);
     let file = bed.open("/log")?;
@@ -1099,9 +1142,10 @@ fn a_mounted_volume_is_refused(dir: TestDir, shape: Shape) -> TrialResult {
     bed.verify()
 }
 
-/// A child that opens a file and keeps it until it is killed; args are the volume, the file, and "write" or "read".
+/// A child that opens a file and keeps it until it is killed; args are the volume, the file, and
+/// "write" or "read".
 fn keep_open(acks: &Acks, args: &[String]) {
-    let file = OpenOptions::new().write(args[2] == "write").open_within(&args[0], &args[1]);
+    let file = OpenOptions::new().write(args[2] == "write").open_in_image(&args[0], &args[1]);
     tell(acks, &file);
     std::thread::sleep(PATIENCE);
     drop(file);
@@ -1119,7 +1163,7 @@ fn another_process_is_refused(dir: TestDir, shape: Shape) -> TrialResult {
     let volume = bed.volume.path().to_owned();
     let child = kept_open(&bed, "write")?;
     for (name, write) in [("/odd", true), ("/log", true), ("/odd", false), ("/log", false)] {
-        let refused = refusal(OpenOptions::new().write(write).open_within(&volume, name));
+        let refused = refusal(OpenOptions::new().write(write).open_in_image(&volume, name));
         assert_eq!(refused, ErrorKind::Locked, "{name}, {write}");
     }
     child.kill_9()?;
@@ -1127,10 +1171,10 @@ fn another_process_is_refused(dir: TestDir, shape: Shape) -> TrialResult {
     let child = kept_open(&bed, "read")?;
     let reader = bed.open_with(&OpenOptions::new(), "/odd")?;
     reader.look()?;
-    let refused = refusal(writing().open_within(&volume, "/log"));
+    let refused = refusal(writing().open_in_image(&volume, "/log"));
     assert!(matches!(refused, ErrorKind::Busy(_)), "this process reads: {refused:?}");
     drop(reader);
-    assert_eq!(refusal(writing().open_within(&volume, "/log")), ErrorKind::Locked);
+    assert_eq!(refusal(writing().open_in_image(&volume, "/log")), ErrorKind::Locked);
     child.kill_9()?;
     let mut file = bed.open("/odd")?;
     file.append(b"nobody else has it")?;
@@ -1177,7 +1221,7 @@ fn journals_that_must_be_recovered_are_refused(dir: TestDir, shape: Shape) -> Tr
     let volume = ExtVolume::at(&crashed, ExtKind::Ext3);
     volume.preen()?;
     assert!(
-        read_bytes(&OpenOptions::new().open_within(&crashed, "by-the-kernel")?, 0, 20_000)?
+        read_bytes(&OpenOptions::new().open_in_image(&crashed, "by-the-kernel")?, 0, 20_000)?
             == bytes(1, 10_000)
     );
     bed = Bed::around(&dir, bed.shape, bed.volume)?;
@@ -1253,16 +1297,24 @@ fn every_unknown_feature_is_refused(dir: TestDir, shape: Shape) -> TrialResult {
 fn inodes_with_flags_are_respected(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
     // Immutable, append-only, extents, inline data, encrypted, verity.
-    for (flag, may_read) in
-        [(0x10, true), (0x20, true), (0x80000, false), (0x10000000, false), (0x800, false), (0x100000, true)]
-    {
+    for (flag, may_read) in [
+        (0x10, true),
+        (0x20, true),
+        (0x80000, false),
+        (0x10000000, false),
+        (0x800, false),
+        (0x100000, true),
+    ] {
         bed.volume.change(&format!("set_inode_field /odd flags {flag:#x}"))?;
         let refused = refusal(bed.open("/odd").map(drop));
         assert!(
-            matches!(refused, ErrorKind::Unsupported(_) | ErrorKind::Corrupt(_) | ErrorKind::Os(libc::EPERM)),
+            matches!(
+                refused,
+                ErrorKind::Unsupported(_) | ErrorKind::Corrupt(_) | ErrorKind::Os(libc::EPERM)
+            ),
             "{flag:#x}: {refused:?}"
         );
-        let read = OpenOptions::new().open_within(bed.volume.path(), "/odd");
+        let read = OpenOptions::new().open_in_image(bed.volume.path(), "/odd");
         assert!(may_read || read.is_err(), "{flag:#x}");
     }
     bed.volume.change("set_inode_field /odd flags 0")?;
@@ -1288,11 +1340,11 @@ fn what_is_no_volume_is_refused(dir: TestDir) -> TrialResult {
             assert!(why.contains("volume"), "{name}: {why}");
         }
     }
-    let error = writing().open_within(dir.join("missing"), "/log").expect_err("there is none");
+    let error = writing().open_in_image(dir.join("missing"), "/log").expect_err("there is none");
     assert_eq!(error.errno(), libc::ENOENT, "{error}");
-    let error = writing().open_within(&*dir, "/log").expect_err("a directory");
+    let error = writing().open_in_image(&*dir, "/log").expect_err("a directory");
     assert_eq!(error.operation(), Operation::Open, "{error}");
-    let error = writing().open_within("/dev/null", "/log").expect_err("a device of characters");
+    let error = writing().open_in_image("/dev/null", "/log").expect_err("a device of characters");
     assert_eq!(error.operation(), Operation::Open, "{error}");
     Ok(())
 }
@@ -1301,15 +1353,17 @@ fn what_is_no_volume_is_refused(dir: TestDir) -> TrialResult {
 fn an_image_cut_short_is_refused(dir: TestDir, shape: Shape) -> TrialResult {
     let bed = Bed::new(&dir, shape)?;
     fs::File::options().write(true).open(bed.volume.path())?.set_len(VOLUME_BYTES / 2)?;
-    let refused = refusal(writing().open_within(bed.volume.path(), "/log"));
+    let refused = refusal(writing().open_in_image(bed.volume.path(), "/log"));
     assert!(matches!(refused, ErrorKind::Corrupt(_) | ErrorKind::Unsupported(_)), "{refused:?}");
     Ok(())
 }
 
 /// Blocks of a volume smaller than the sectors that direct I/O needs.
 fn blocks_below_the_sector_are_refused_or_work(dir: TestDir) -> TrialResult {
-    let host =
-        dioxide_testkit::volume::Volume::with_large_sectors(Fs::Ext4, dioxide_testkit::volume::SIZE_MIN)?;
+    let host = dioxide_testkit::volume::Volume::with_large_sectors(
+        Fs::Ext4,
+        dioxide_testkit::volume::SIZE_MIN,
+    )?;
     let shape = Shape::new(ExtKind::Ext3, 1024, 256, VOLUME_BYTES);
     let tree = dir.join("tree");
     fs::create_dir(&tree)?;
@@ -1326,16 +1380,21 @@ fn blocks_below_the_sector_are_refused_or_work(dir: TestDir) -> TrialResult {
     bed.verify()
 }
 
-// --- crashes --------------------------------------------------------------------------------------
+// --- crashes -------------------------------------------------------------------------------------
 
-/// A child: threads append records durably; args are the volume, the file, and a number that tells its records from others.
+/// A child: threads append records durably; args are the volume, the file, and a number that tells
+/// its records from others.
 fn append_durably(acks: &Acks, args: &[String]) {
     let first = args[2].parse::<u64>().expect("a number") << 16;
-    let file =
-        writing().durability(Durability::EveryWrite).open_within(&args[0], &args[1]).expect("it opens");
+    let file = writing()
+        .durability(Durability::EveryWrite)
+        .open_in_image(&args[0], &args[1])
+        .expect("it opens");
     together(6, |thread| {
         let len = |number| {
-            Some(any_len(&mut Random::new(number << 8 | thread), Frame::HEADER as u64) % 20_000 + 16)
+            Some(
+                any_len(&mut Random::new(number << 8 | thread), Frame::HEADER as u64) % 20_000 + 16,
+            )
         };
         append_frames_while(&file, first + thread, len, |result| {
             result.map(|laid| acks.send(laid.to_ack())).is_ok()
@@ -1343,11 +1402,14 @@ fn append_durably(acks: &Acks, args: &[String]) {
     });
 }
 
-/// A child: one thread for each of 8 files' worth of places, durable writes over and between what is there.
+/// A child: one thread for each of 8 files' worth of places, durable writes over and between what
+/// is there.
 fn write_durably(acks: &Acks, args: &[String]) {
     let seed = args[2].parse::<u64>().expect("a number");
-    let file =
-        writing().durability(Durability::EveryWrite).open_within(&args[0], &args[1]).expect("it opens");
+    let file = writing()
+        .durability(Durability::EveryWrite)
+        .open_in_image(&args[0], &args[1])
+        .expect("it opens");
     let block = file.alignment().offset;
     together(6, |thread| {
         let mut random = Random::new(seed << 8 | thread);
@@ -1362,7 +1424,8 @@ fn write_durably(acks: &Acks, args: &[String]) {
     });
 }
 
-/// What `write_durably` writes, a stamp in each sector: a disk that loses power keeps sectors whole, not blocks.
+/// What `write_durably` writes, a stamp in each sector: a disk that loses power keeps sectors
+/// whole, not blocks.
 fn placed_bytes(seed: u64, place: u64, number: u64, block: u64) -> Vec<u8> {
     let mut data = vec![0; block as usize];
     for (sector, part) in data.chunks_exact_mut(SECTOR).zip(0..) {
@@ -1371,17 +1434,17 @@ fn placed_bytes(seed: u64, place: u64, number: u64, block: u64) -> Vec<u8> {
     data
 }
 
-/// What is wrong with the first place that lost a write: every sector of each acknowledged place must be one of this place, and
-/// none older than what was acknowledged.
+/// What is wrong with the first place that lost a write: every sector of each acknowledged place
+/// must be one of this place, and none older than what was acknowledged.
 fn lost_write(content: &[u8], acks: &[[u64; 3]], block: u64) -> Option<String> {
     let mut last = std::collections::BTreeMap::new();
     for &[place, number, seed] in acks {
         let newest = last.entry(place).or_insert((seed, number));
         *newest = (*newest).max((seed, number));
     }
-    let mut sectors = last
-        .into_iter()
-        .flat_map(|(place, newest)| (0..block / SECTOR as u64).map(move |part| (place, newest, part)));
+    let mut sectors = last.into_iter().flat_map(|(place, newest)| {
+        (0..block / SECTOR as u64).map(move |part| (place, newest, part))
+    });
     sectors.find_map(|(place, newest, part)| {
         let at = (place * block) as usize + part as usize * SECTOR;
         let stamp = content.get(at..at + SECTOR).and_then(Stamp::of);
@@ -1389,7 +1452,9 @@ fn lost_write(content: &[u8], acks: &[[u64; 3]], block: u64) -> Option<String> {
             let written = (stamp.writer >> 32, stamp.number);
             (stamp.writer & 0xFFFF_FFFF, stamp.part) == (place, part) && written >= newest
         });
-        let said = || format!("sector {part} of place {place} holds {stamp:?}; {newest:?} was acknowledged");
+        let said = || {
+            format!("sector {part} of place {place} holds {stamp:?}; {newest:?} was acknowledged")
+        };
         (!kept).then(said)
     })
 }
@@ -1418,7 +1483,7 @@ fn a_killed_process_loses_no_record(dir: TestDir, shape: Shape) -> TrialResult {
         assert_all_laid(&content, &laid);
         // The owner of the log goes on behind its last record.
         let end = laid.iter().map(Laid::end).max().unwrap_or(0);
-        let file = writing().open_within(bed.volume.path(), "/log")?;
+        let file = writing().open_in_image(bed.volume.path(), "/log")?;
         assert_eq!(file.len()?, content.len() as u64);
         file.set_len(end)?;
         file.close()?;
@@ -1451,8 +1516,9 @@ fn others_are_untouched(mut bed: Bed, name: &str) -> TrialResult {
     bed.verify()
 }
 
-/// What stands in the image at any moment is what a crash of the machine may leave of it, if all that was written stays: e2fsck
-/// brings it into order without asking, and what was synced is there.
+/// What stands in the image at any moment is what a crash of the machine may leave of it, if all
+/// that was written stays: e2fsck brings it into order without asking, and what was synced is
+/// there.
 fn an_image_copied_at_any_moment_can_be_repaired(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
     let block = bed.block();
@@ -1492,7 +1558,7 @@ fn an_image_copied_at_any_moment_can_be_repaired(dir: TestDir, shape: Shape) -> 
     bed.verify()
 }
 
-// --- power cuts -----------------------------------------------------------------------------------
+// --- power cuts ----------------------------------------------------------------------------------
 
 /// A disk that fails on command, with a volume on it that nobody has mounted.
 fn bed_on_a_fuse_disk(dir: &Path, shape: Shape) -> Result<(Bed, FuseDisk), Failed> {
@@ -1507,9 +1573,11 @@ fn bed_on_a_fuse_disk(dir: &Path, shape: Shape) -> Result<(Bed, FuseDisk), Faile
     Ok((bed, disk))
 }
 
-const KEEPS: [Keep; 4] = [Keep::Nothing, Keep::All, Keep::Random { seed: 7 }, Keep::Writes { seed: 8 }];
+const KEEPS: [Keep; 4] =
+    [Keep::Nothing, Keep::All, Keep::Random { seed: 7 }, Keep::Writes { seed: 8 }];
 
-/// Cuts the power under a child, which ends by itself when nothing works any more. Returns what it acknowledged.
+/// Cuts the power under a child, which ends by itself when nothing works any more. Returns what it
+/// acknowledged.
 fn cut_power_under(
     mut child: Child,
     disk: &FuseDisk,
@@ -1535,7 +1603,7 @@ fn power_cuts(shape: Shape, keeps: &[Keep]) -> Result<bool, Failed> {
         laid.extend(cut_power_under(child, &disk, count, keep)?.into_iter().map(Laid::from_ack));
         bed.volume.repair()?;
         assert_all_laid(&bed.volume.dump("/log")?, &laid);
-        let file = writing().open_within(bed.volume.path(), "/log")?;
+        let file = writing().open_in_image(bed.volume.path(), "/log")?;
         file.set_len(laid.iter().map(Laid::end).max().unwrap_or(0))?;
         file.close()?;
         let child = start("write_durably", bed.volume.path(), "/second", round)?;
@@ -1578,11 +1646,15 @@ fn a_disk_that_lies_loses_records() -> TrialResult {
     let child = start("write_durably", bed.volume.path(), "/second", 1)?;
     let acks = cut_power_under(child, &disk, 20, Keep::Nothing)?;
     bed.volume.repair()?;
-    assert!(lost_write(&bed.volume.dump("/second")?, &acks, shape.block).is_some(), "nothing was lost");
+    assert!(
+        lost_write(&bed.volume.dump("/second")?, &acks, shape.block).is_some(),
+        "nothing was lost"
+    );
     Ok(())
 }
 
-/// A disk keeps some sectors of a block that was being overwritten when the power failed, and not the others.
+/// A disk keeps some sectors of a block that was being overwritten when the power failed, and not
+/// the others.
 fn an_overwrite_torn_by_a_power_cut_is_no_lost_write() -> TrialResult {
     const PLACES: u64 = 40;
     let shape = Shape::new(ExtKind::Ext3, 4096, 256, VOLUME_BYTES);
@@ -1613,15 +1685,20 @@ fn an_overwrite_torn_by_a_power_cut_is_no_lost_write() -> TrialResult {
             .map(|sector| Stamp::of(sector).map(|stamp| stamp.number))
             .collect::<Vec<_>>()
     };
-    let torn = (0..PLACES as usize).filter(|&place| numbers(place).windows(2).any(|pair| pair[0] != pair[1]));
+    let torn = (0..PLACES as usize)
+        .filter(|&place| numbers(place).windows(2).any(|pair| pair[0] != pair[1]));
     assert!(torn.count() > 10, "too little was torn to test anything");
     let all = |number| (0..PLACES).map(|place| [place, number, 1]).collect::<Vec<_>>();
     assert_eq!(lost_write(&content, &all(1), shape.block), None);
-    assert!(lost_write(&content, &all(2), shape.block).is_some(), "what was torn had not been acknowledged");
+    assert!(
+        lost_write(&content, &all(2), shape.block).is_some(),
+        "what was torn had not been acknowledged"
+    );
     Ok(())
 }
 
-/// A flush that fails: whoever waited is told, and nothing on the volume works until it is opened anew.
+/// A flush that fails: whoever waited is told, and nothing on the volume works until it is opened
+/// anew.
 fn a_failed_flush_ends_the_volume() -> TrialResult {
     let shape = Shape::new(ExtKind::Ext2, 1024, 128, VOLUME_BYTES);
     let dir = dioxide_testkit::lab::fresh_dir(Fs::Tmpfs, "flush")?;
@@ -1633,7 +1710,9 @@ fn a_failed_flush_ends_the_volume() -> TrialResult {
     disk.fail_flush(1, libc::EIO)?;
     let error = file.append(&bytes(2, 10_000)).expect_err("the flush failed");
     assert_eq!(error.errno(), libc::EIO, "{error}");
-    assert!(file.file.append(&bytes(3, 100)).is_err() && other.file.append(&bytes(3, 100)).is_err());
+    assert!(
+        file.file.append(&bytes(3, 100)).is_err() && other.file.append(&bytes(3, 100)).is_err()
+    );
     assert!(file.file.sync_data().is_err() && other.file.sync_data().is_err());
     drop((file, other));
     // It must not look as if it had been closed in order.
@@ -1642,15 +1721,19 @@ fn a_failed_flush_ends_the_volume() -> TrialResult {
     assert!(!bed.is_clean()?);
     bed.volume.repair()?;
     let found = bed.volume.dump("/log")?;
-    assert!(found.len() as u64 >= kept.len() && found[..kept.len() as usize] == kept.read(0, kept.len()));
+    assert!(
+        found.len() as u64 >= kept.len()
+            && found[..kept.len() as usize] == kept.read(0, kept.len())
+    );
     Ok(())
 }
 
-// --- anything in any order ------------------------------------------------------------------------
+// --- anything in any order -----------------------------------------------------------------------
 
 /// How many sequences are tried, from which number on.
 fn seeds() -> std::ops::Range<u64> {
-    let number = |name: &str| std::env::var(name).ok().map(|value| value.parse().expect("a number"));
+    let number =
+        |name: &str| std::env::var(name).ok().map(|value| value.parse().expect("a number"));
     match number("DIOXIDE_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("DIOXIDE_SEEDS").unwrap_or(16),
@@ -1733,7 +1816,7 @@ fn try_sequence(dir: &Path, shape: Shape, random: &mut Random) -> TrialResult {
     bed.verify()
 }
 
-// --- the list -------------------------------------------------------------------------------------
+// --- the list ------------------------------------------------------------------------------------
 
 fn trials() -> Vec<Trial> {
     let tests: &[ShapeTest] = named![

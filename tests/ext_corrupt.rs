@@ -1,10 +1,11 @@
-//! Volumes of ext2 and ext3 that contradict themselves. Every number in the superblock, the descriptors of groups, the inode, the
-//! map and the directory is replaced by hostile ones, and then everything is done with a file: each operation succeeds or is an
-//! error, in bounded time. Whatever happens, nothing is written but the file's own blocks and inode, free space, and what
+//! Volumes of ext2 and ext3 that contradict themselves. Every number in the superblock, the
+//! descriptors of groups, the inode, the map and the directory is replaced by hostile ones, and
+//! then everything is done with a file: each operation succeeds or is an error, in bounded time.
+//! Whatever happens, nothing is written but the file's own blocks and inode, free space, and what
 //! counts that.
 //!
-//! What a pointer into another file's data claims cannot be known without a look at every inode: such a block is written as
-//! if it were the file's own. e2fsck finds it.
+//! What a pointer into another file's data claims cannot be known without a look at every inode:
+//! such a block is written as if it were the file's own. e2fsck finds it.
 
 mod common;
 
@@ -28,10 +29,11 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 const TARGET: &str = "/target";
 
-/// How many of the hostile values of a number are tried, unless DIOXIDE_EXT_SHAPES=all asks for every one.
+/// How many of the hostile values of a number are tried, unless DIOXIDE_EXT_SHAPES=all asks for
+/// every one.
 const VALUES_AT_A_TIME: usize = 2;
 
-// --- a volume and its layout ----------------------------------------------------------------------
+// --- a volume and its layout ---------------------------------------------------------------------
 
 /// A small volume in memory, and what is where in it.
 struct Specimen {
@@ -65,13 +67,15 @@ impl Specimen {
         symlink(format!("{}target", "./".repeat(50)), tree.join("long-link"))?;
         fs::write(tree.join("second-victim"), bytes(2, 20 * shape.block))?;
         let volume = ExtVolume::make(&dir.join("specimen.img"), &shape, &tree)?;
-        let place = |name| volume.inode_place(volume.inode_of(name)?, shape.block).map(|at| at as usize);
+        let place =
+            |name| volume.inode_place(volume.inode_of(name)?, shape.block).map(|at| at as usize);
         let inode = place(TARGET)?;
         let other_inodes = vec![place("/victim")?, place("/second-victim")?];
         let own: BTreeSet<_> = volume.blocks(TARGET)?.into_iter().collect();
         let image = fs::read(volume.path())?;
         let victims = ["/victim", "/second-victim"].map(|name| volume.blocks(name));
-        let victims = victims.into_iter().collect::<Result<Vec<_>, _>>()?.concat().into_iter().collect();
+        let victims =
+            victims.into_iter().collect::<Result<Vec<_>, _>>()?.concat().into_iter().collect();
         let journal = match shape.kind {
             ExtKind::Ext2 => None,
             ExtKind::Ext3 => Some(volume.block_at("<8>", 0)?),
@@ -90,7 +94,11 @@ impl Specimen {
         };
         specimen.groups = specimen.read_groups();
         specimen.pointers = specimen.find_pointers();
-        assert_eq!(specimen.pointers.len(), 7, "single, double and triple indirect ones, and those below");
+        assert_eq!(
+            specimen.pointers.len(),
+            7,
+            "single, double and triple indirect ones, and those below"
+        );
         Ok(specimen)
     }
 
@@ -173,9 +181,23 @@ impl Specimen {
     fn hostile_values(&self, at: usize) -> Vec<u32> {
         let old = self.word(at) as u32;
         let count = self.block_count() as u32;
-        let mut values = vec![0, 1, u32::MAX, 1 << 31, i32::MAX as u32, count, count - 1, count + 1];
-        values.extend([old ^ 1, old.wrapping_add(1), old.wrapping_sub(1), old << 1, old >> 1, old ^ 1 << 31]);
-        values.extend([old & 0xFFFF, old & 0xFFFF_0000, old | 0xFFFF, old | 0xFFFF_0000, old.swap_bytes()]);
+        let mut values =
+            vec![0, 1, u32::MAX, 1 << 31, i32::MAX as u32, count, count - 1, count + 1];
+        values.extend([
+            old ^ 1,
+            old.wrapping_add(1),
+            old.wrapping_sub(1),
+            old << 1,
+            old >> 1,
+            old ^ 1 << 31,
+        ]);
+        values.extend([
+            old & 0xFFFF,
+            old & 0xFFFF_0000,
+            old | 0xFFFF,
+            old | 0xFFFF_0000,
+            old.swap_bytes(),
+        ]);
         values.extend((0..4).map(|n| old ^ 0x10 << (8 * n)));
         values.extend([2, 8, 11, 255, 0x1_0001, 0x8000_8000]);
         values.extend(self.metadata().into_iter().map(|block| block as u32));
@@ -198,7 +220,7 @@ fn plant_target(path: &Path, block: u64) -> std::io::Result<()> {
     file.set_len((triple + 2) * block + 100)
 }
 
-// --- one case -------------------------------------------------------------------------------------
+// --- one case ------------------------------------------------------------------------------------
 
 /// One number that is not what it should be.
 #[derive(Clone, Copy)]
@@ -220,16 +242,18 @@ enum Claims {
 /// All that can be done with the file, on a volume at `path`. Nothing need succeed.
 fn use_it(path: &Path, block: u64) -> bool {
     for name in ["/", "link", "long-link", "victim/x", "missing"] {
-        let _ = OpenOptions::new().open_within(path, name).map(|file| read_ends(&file));
+        let _ = OpenOptions::new().open_in_image(path, name).map(|file| read_ends(&file));
     }
-    let Ok(file) = writing().open_within(path, TARGET) else { return false };
+    let Ok(file) = writing().open_in_image(path, TARGET) else { return false };
     let _ = file.len();
     read_ends(&file);
     let data = Buffer::from(&bytes(7, 3 * block)[..]);
     let unit = file.alignment().offset as usize;
     let whole = &data[..data.len() / unit * unit];
     let per_block = block / 4;
-    for place in [0, 2, 11, 12 + per_block - 1, 12 + per_block + per_block * per_block - 1, 40, 3_000] {
+    for place in
+        [0, 2, 11, 12 + per_block - 1, 12 + per_block + per_block * per_block - 1, 40, 3_000]
+    {
         let _ = file.write_at(whole, place * block);
     }
     let _ = file.append(&data[..100]);
@@ -304,7 +328,8 @@ impl<'a> Bench<'a> {
         if wrong.is_empty() { Ok(()) } else { Err(format!("{name}: written: {wrong:?}").into()) }
     }
 
-    /// In a thread of its own, whose name a panic tells. Returns whether the file was opened for writing.
+    /// In a thread of its own, whose name a panic tells. Returns whether the file was opened for
+    /// writing.
     fn run(&self, name: &str) -> Result<bool, Failed> {
         let (sender, receiver) = mpsc::channel();
         let (path, block) = (self.path.clone(), self.specimen.shape.block);
@@ -316,11 +341,16 @@ impl<'a> Bench<'a> {
                 Ok(opened)
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => Err(format!("{name}: a panic").into()),
-            Err(mpsc::RecvTimeoutError::Timeout) => Err(format!("{name}: not done after {LIMIT:?}").into()),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                Err(format!("{name}: not done after {LIMIT:?}").into())
+            }
         }
     }
 
-    fn pieces<'b>(&self, after: &'b [u8]) -> impl Iterator<Item = (&'a [u8], &'b [u8])> + use<'a, 'b> {
+    fn pieces<'b>(
+        &self,
+        after: &'b [u8],
+    ) -> impl Iterator<Item = (&'a [u8], &'b [u8])> + use<'a, 'b> {
         let block = self.specimen.shape.block as usize;
         self.specimen.image.chunks(block).zip(after.chunks(block))
     }
@@ -341,12 +371,15 @@ impl<'a> Bench<'a> {
                 old[case.at - start..][..4].copy_from_slice(&case.value.to_le_bytes());
             }
             let other = case.claims == Claims::OtherFiles;
-            let claimed = case.claims == Claims::Block(block) || other && specimen.victims.contains(&block);
+            let claimed =
+                case.claims == Claims::Block(block) || other && specimen.victims.contains(&block);
             if old == new || self.may_be_written(block) || claimed {
                 continue;
             }
             let others = specimen.other_inodes.iter().filter(|_| other);
-            for inode in others.chain([&specimen.inode]).filter(|at| (start..start + size).contains(at)) {
+            for inode in
+                others.chain([&specimen.inode]).filter(|at| (start..start + size).contains(at))
+            {
                 let range = inode - start..inode - start + specimen.shape.inode as usize;
                 old[range.clone()].copy_from_slice(&new[range]);
             }
@@ -375,7 +408,9 @@ impl<'a> Bench<'a> {
         let specimen = self.specimen;
         match () {
             _ if specimen.victims.contains(&block) => "another file",
-            _ if specimen.groups.iter().any(|group| group.inode_bitmap == block) => "a bitmap of inodes",
+            _ if specimen.groups.iter().any(|group| group.inode_bitmap == block) => {
+                "a bitmap of inodes"
+            }
             _ if specimen.directory == block => "the directory",
             _ => "something else",
         }
@@ -396,7 +431,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-// --- the tests ------------------------------------------------------------------------------------
+// --- the tests -----------------------------------------------------------------------------------
 
 fn nothing_is_corrupt(bench: &mut Bench) -> TrialResult {
     // The proof that the other cases try something: all of it works, and writes.
@@ -408,7 +443,12 @@ fn nothing_is_corrupt(bench: &mut Bench) -> TrialResult {
 
 fn any_number_of_the_superblock(bench: &mut Bench) -> TrialResult {
     bench.sweep("the superblock", 1024..2048, Claims::Nothing)?;
-    assert!(bench.opened > 100, "names and times do not matter: {} of {}", bench.opened, bench.tried);
+    assert!(
+        bench.opened > 100,
+        "names and times do not matter: {} of {}",
+        bench.opened,
+        bench.tried
+    );
     assert!(bench.opened < bench.tried - 10, "{} of {} were opened", bench.opened, bench.tried);
     Ok(())
 }
@@ -471,12 +511,16 @@ fn any_pointer_of_the_map(bench: &mut Bench) -> TrialResult {
         let beyond = [specimen.block_count(), specimen.block_count() + 1, 1 << 31, u32::MAX.into()];
         let values = values.chain(beyond).chain([1, specimen.own.first().copied().unwrap_or(0)]);
         for value in values.skip(n % step).step_by(step) {
-            bench.try_case("a pointer", Case { at, value: value as u32, claims: Claims::Nothing })?;
+            bench
+                .try_case("a pointer", Case { at, value: value as u32, claims: Claims::Nothing })?;
         }
         // What it claims cannot be known to be another file's.
         for victim in [specimen.victims.first(), specimen.victims.last()] {
             let victim = *victim.expect("there are some");
-            bench.try_case("a claim", Case { at, value: victim as u32, claims: Claims::Block(victim) })?;
+            bench.try_case(
+                "a claim",
+                Case { at, value: victim as u32, claims: Claims::Block(victim) },
+            )?;
         }
     }
     Ok(())
@@ -491,7 +535,8 @@ fn bitmaps_that_free_metadata(bench: &mut Bench) -> TrialResult {
             let covers_others = |bit: u64| {
                 let per_group = specimen.word(1024 + 32);
                 let number = (group.block_bitmap - specimen.first_block()) / per_group;
-                let block = specimen.first_block() + number * per_group + (at - start) as u64 * 8 + bit;
+                let block =
+                    specimen.first_block() + number * per_group + (at - start) as u64 * 8 + bit;
                 specimen.victims.contains(&block) || specimen.directory == block
             };
             if (0..32).any(covers_others) {

@@ -1,10 +1,13 @@
-//! What goes wrong around a file: attributes that cannot be written, file systems that turn read-only, other programs
-//! that interfere, signals, and limits of the process. Errors say what they are of, and nothing acknowledged is lost.
+//! What goes wrong around a file: attributes that cannot be written, file systems that turn
+//! read-only, other programs that interfere, signals, and limits of the process. Errors say what
+//! they are of, and nothing acknowledged is lost.
 
 mod common;
 
 use common::*;
-use dioxide::{Buffer, Durability, Error, ErrorKind, File, Growth, OpenOptions, Operation, QueueOptions};
+use dioxide::{
+    Buffer, Durability, Error, ErrorKind, File, Growth, OpenOptions, Operation, QueueOptions,
+};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::lab::{Applies, Disk, Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
@@ -50,10 +53,14 @@ fn run(program: &str, args: &[&str], path: &Path) -> TrialResult {
 }
 
 fn assert_is_of(error: &Error, operation: Operation, path: &Path, errno: i32) {
-    assert_eq!((error.operation(), error.path(), error.errno()), (operation, path, errno), "{error}");
+    assert_eq!(
+        (error.operation(), error.path(), error.errno()),
+        (operation, path, errno),
+        "{error}"
+    );
 }
 
-// --- what the log says ----------------------------------------------------------------------------
+// --- what the log says ---------------------------------------------------------------------------
 
 /// Everything that was logged, by all tests of this process.
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -79,7 +86,7 @@ fn times_said(path: &Path, text: &str) -> usize {
     said.iter().filter(|line| line.contains(&*path) && line.contains(text)).count()
 }
 
-// --- attributes -----------------------------------------------------------------------------------
+// --- attributes ----------------------------------------------------------------------------------
 
 /// Works on a file that can keep no marker: it does not grow, says so once, and is right.
 fn works_without_growth(path: &Path, options: &OpenOptions) -> Result<Vec<Placed>, Failed> {
@@ -101,7 +108,8 @@ fn use_without_growth(file: &File) -> Vec<Placed> {
     placed
 }
 
-/// From now on the kernel answers this system call of this thread, and of those that it starts, with `errno`. For good.
+/// From now on the kernel answers this system call of this thread, and of those that it starts,
+/// with `errno`. For good.
 fn refuse(system_call: libc::c_long, errno: i32) {
     filter(&mut [
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
@@ -127,7 +135,8 @@ fn filter(steps: &mut [libc::sock_filter]) {
 fn append_without_attributes(acks: &Acks, args: &[String]) {
     refuse(libc::SYS_fsetxattr, libc::EOPNOTSUPP);
     let path = Path::new(&args[0]);
-    let placed = works_without_growth(path, writable().growth(growth_named(&args[1]))).expect("it works");
+    let placed =
+        works_without_growth(path, writable().growth(growth_named(&args[1]))).expect("it works");
     placed.into_iter().for_each(|placed| acks.send(placed.to_ack()));
 }
 
@@ -148,7 +157,8 @@ fn without_attributes_nothing_grows(dir: TestDir) -> TrialResult {
 fn append_without_fallocate(acks: &Acks, args: &[String]) {
     refuse(libc::SYS_fallocate, args[2].parse().expect("a number"));
     let path = Path::new(&args[0]);
-    let placed = works_without_growth(path, writable().growth(growth_named(&args[1]))).expect("it works");
+    let placed =
+        works_without_growth(path, writable().growth(growth_named(&args[1]))).expect("it works");
     placed.into_iter().for_each(|placed| acks.send(placed.to_ack()));
 }
 
@@ -162,14 +172,16 @@ fn refusals_of_fallocate(fs: Fs) -> Vec<(&'static str, i32)> {
 fn where_fallocate_is_refused_appends_go_on(dir: TestDir) -> TrialResult {
     for (growth, errno) in refusals_of_fallocate(dir.fs()) {
         let path = dir.join(format!("{growth}-{errno}"));
-        let placed = placed(&played("append_without_fallocate", &path, &[growth, &errno.to_string()])?);
+        let placed =
+            placed(&played("append_without_fallocate", &path, &[growth, &errno.to_string()])?);
         assert_tidy(&path, assert_gapless(&placed, 0))?;
         assert_all_there(&fs::read(&path)?, &placed);
     }
     Ok(())
 }
 
-/// A child that may not allocate any more, or not set its marker, once its file has grown, and then is gone as by a crash.
+/// A child that may not allocate any more, or not set its marker, once its file has grown, and then
+/// is gone as by a crash.
 fn append_beyond_the_last_growth(acks: &Acks, args: &[String]) {
     let (path, errno) = (Path::new(&args[0]), args[2].parse().expect("a number"));
     let mut options = writable();
@@ -179,7 +191,8 @@ fn append_beyond_the_last_growth(acks: &Acks, args: &[String]) {
     assert_ne!(file.growth(), Growth::None);
     refuse(if args[3] == "fallocate" { libc::SYS_fallocate } else { libc::SYS_fsetxattr }, errno);
     let placed = together(4, |writer| {
-        let append = |number| append(&file, 1 + writer, number, 1 + number % 3).expect("no call needs it");
+        let append =
+            |number| append(&file, 1 + writer, number, 1 + number % 3).expect("no call needs it");
         (0..200).map(append).collect::<Vec<_>>()
     });
     placed.into_iter().flatten().for_each(|placed| acks.send(placed.to_ack()));
@@ -188,7 +201,8 @@ fn append_beyond_the_last_growth(acks: &Acks, args: &[String]) {
     std::mem::forget(file);
 }
 
-/// The marker that announced a growth is away before the kernel moves the end, so nothing is doubtful after a crash.
+/// The marker that announced a growth is away before the kernel moves the end, so nothing is
+/// doubtful after a crash.
 fn where_fallocate_is_refused_after_a_growth_appends_go_on(dir: TestDir) -> TrialResult {
     for (growth, errno) in refusals_of_fallocate(dir.fs()) {
         appends_go_on_beyond_the_last_growth(&dir, growth, errno, "fallocate")?;
@@ -229,7 +243,8 @@ fn fail_beside_an_appender(acks: &Acks, args: &[String]) {
     let ours = append(&file, 1, 0, 1).expect("there is space");
     let theirs = Placed { offset: BLOCK_BYTES, writer: 9, number: 0, blocks: 1 };
     let other = other_handle(path).expect("it opens");
-    std::os::unix::fs::FileExt::write_all_at(&other, &record(9, 0, 1), BLOCK_BYTES).expect("it writes");
+    std::os::unix::fs::FileExt::write_all_at(&other, &record(9, 0, 1), BLOCK_BYTES)
+        .expect("it writes");
     other.sync_all().expect("it syncs");
     drop(other);
     let error = in_a_sandbox(|| {
@@ -267,7 +282,9 @@ fn fill_attributes(path: &Path) -> io::Result<()> {
 }
 
 /// That is no space only for the attribute, on a disk that has much.
-fn a_file_without_place_for_an_attribute_is_appended_to_without_growth(dir: TestDir) -> TrialResult {
+fn a_file_without_place_for_an_attribute_is_appended_to_without_growth(
+    dir: TestDir,
+) -> TrialResult {
     for growth in ["unwritten", "zeroed"] {
         if growth_on(dir.fs(), growth_named(growth)) != Growth::None {
             let path = dir.join(growth);
@@ -286,10 +303,12 @@ fn has_little_place_for_attributes(fs: Fs) -> Applies {
     }
 }
 
-/// A child with a thread whose writes are always put off. That thread alone fails, and not before it has tried again.
+/// A child with a thread whose writes are always put off. That thread alone fails, and not before
+/// it has tried again.
 fn append_beside_a_write_put_off(acks: &Acks, args: &[String]) {
     let path = Path::new(&args[0]);
-    let file = writable().growth_cap(MIB).durability(Durability::EveryWrite).open(path).expect("it opens");
+    let file =
+        writable().growth_cap(MIB).durability(Durability::EveryWrite).open(path).expect("it opens");
     let before = append_many(&file, 1, 10);
     let end = end_of(&before);
     let error = thread::scope(|scope| {
@@ -341,8 +360,8 @@ fn give_up_rights() {
     assert!(changed, "root may do that");
 }
 
-/// A child that opens as root and works as nobody: setting an attribute is a matter of the file's mode and owner, also
-/// for a descriptor that is open for writing.
+/// A child that opens as root and works as nobody: setting an attribute is a matter of the file's
+/// mode and owner, also for a descriptor that is open for writing.
 fn open_then_give_up_rights(acks: &Acks, args: &[String]) {
     let path = Path::new(&args[0]);
     let file = writable().growth(growth_named(&args[1])).mode(0o644).open(path).expect("it opens");
@@ -368,7 +387,11 @@ fn a_program_that_gives_up_its_rights_appends_without_growth(dir: TestDir) -> Tr
 fn grow_then_give_up_rights(acks: &Acks, args: &[String]) {
     let path = Path::new(&args[0]);
     let mut options = writable();
-    options.growth(growth_named(&args[1])).growth_cap(MIB).durability(Durability::EveryWrite).mode(0o644);
+    options
+        .growth(growth_named(&args[1]))
+        .growth_cap(MIB)
+        .durability(Durability::EveryWrite)
+        .mode(0o644);
     let file = options.open(path).expect("it opens");
     acks.send(append(&file, 1, 0, 1).expect("there is space").to_ack());
     give_up_rights();
@@ -383,7 +406,12 @@ fn grow_then_give_up_rights(acks: &Acks, args: &[String]) {
     assert_is_of(&error, Operation::Append, path, libc::EACCES);
     file.sync_data().expect("what is written is");
     file.read_at(&mut Buffer::zeroed(BLOCK), 0).expect("it reads");
-    assert_is_of(&file.close().expect_err("it cannot be cut"), Operation::Close, path, libc::EACCES);
+    assert_is_of(
+        &file.close().expect_err("it cannot be cut"),
+        Operation::Close,
+        path,
+        libc::EACCES,
+    );
 }
 
 fn a_program_that_gives_up_its_rights_after_growth_loses_nothing(dir: TestDir) -> TrialResult {
@@ -400,12 +428,17 @@ fn a_program_that_gives_up_its_rights_after_growth_loses_nothing(dir: TestDir) -
     Ok(())
 }
 
-/// The flags of chattr forbid changes also to who has the file open; which ones is up to the file system.
+/// The flags of chattr forbid changes also to who has the file open; which ones is up to the file
+/// system.
 fn a_flag_set_meanwhile_loses_nothing(dir: &Path, flag: &str) -> TrialResult {
     for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
         let path = dir.join(format!("{growth:?}"));
         let mut options = writable();
-        let file = options.growth(growth).growth_cap(MIB).durability(Durability::EveryWrite).open(&path)?;
+        let file = options
+            .growth(growth)
+            .growth_cap(MIB)
+            .durability(Durability::EveryWrite)
+            .open(&path)?;
         let mut placed = append_many(&file, 1, 10);
         run("chattr", &[&format!("+{flag}")], &path)?;
         let worked = work_while_forbidden(&file, &path, &mut placed);
@@ -458,9 +491,15 @@ fn immutable_and_append_only_files_are_refused(dir: TestDir) -> TrialResult {
         fs::write(&path, &record(1, 0, 2)[..])?;
         run("chattr", &[&format!("+{flag}")], &path)?;
         let opened = reopen(&path);
-        let read = File::open(&path).and_then(|reader| reader.read_at(&mut Buffer::zeroed(BLOCK), 0));
+        let read =
+            File::open(&path).and_then(|reader| reader.read_at(&mut Buffer::zeroed(BLOCK), 0));
         run("chattr", &[&format!("-{flag}")], &path)?;
-        assert_is_of(&opened.expect_err("nothing may be changed"), Operation::Open, &path, libc::EPERM);
+        assert_is_of(
+            &opened.expect_err("nothing may be changed"),
+            Operation::Open,
+            &path,
+            libc::EPERM,
+        );
         assert_eq!(read?, BLOCK);
         reopen(&path)?.close()?;
         assert_tidy(&path, 2 * BLOCK_BYTES)?;
@@ -468,7 +507,7 @@ fn immutable_and_append_only_files_are_refused(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-// --- read-only file systems -----------------------------------------------------------------------
+// --- read-only file systems ----------------------------------------------------------------------
 
 fn a_read_only_file_system_is_refused_until_it_is_writable(fs: Fs) -> TrialResult {
     let volume = Volume::new(fs, SIZE_MIN)?;
@@ -488,7 +527,8 @@ fn a_read_only_file_system_is_refused_until_it_is_writable(fs: Fs) -> TrialResul
     assert_is_of(&refused, Operation::Open, &path, libc::EROFS);
     let refused = writable().open(&missing).expect_err("nothing can be created");
     assert_is_of(&refused, Operation::Open, &missing, libc::EROFS);
-    let refused = dioxide::recover(&path, dioxide::Recover::Cut).expect_err("nothing can be cut");
+    let refused =
+        dioxide::recover(&path, dioxide::Recover::Truncate).expect_err("nothing can be cut");
     assert_is_of(&refused, Operation::Recover, &path, libc::EROFS);
     assert_eq!(dioxide::recover(&path, dioxide::Recover::Inspect)?.ceiling, end_of(&placed));
     assert_eq!(File::open(&path)?.len()?, end_of(&placed));
@@ -519,16 +559,22 @@ fn a_file_system_that_turns_read_only_meanwhile_wedges(fs: Fs) -> TrialResult {
         let (file, other) = (options.open(&paths[0])?, options.open(&paths[1])?);
         let acknowledged = append_until_read_only(&volume, &file)?;
         append(&other, 1, 0, 1).expect_err("it is as read-only");
-        for operation in
-            [file.sync_data(), other.sync_data(), file.set_len(0), file.write_at(&record(9, 0, 1), 0)]
-        {
+        for operation in [
+            file.sync_data(),
+            other.sync_data(),
+            file.set_len(0),
+            file.write_at(&record(9, 0, 1), 0),
+        ] {
             let error = operation.expect_err("nothing is written any more");
             assert!(matches!(error.kind(), ErrorKind::Wedged(cause) if is_end(cause)), "{error}");
         }
         assert_eq!(file.read_at(&mut Buffer::zeroed(BLOCK), 0)?, BLOCK, "reading goes on");
         assert!(matches!(refusal(file.close()), ErrorKind::Wedged(_)));
         drop(other);
-        assert!(matches!(refusal(reopen(&paths[0])), ErrorKind::Wedged(_) | ErrorKind::Os(libc::EROFS)));
+        assert!(matches!(
+            refusal(reopen(&paths[0])),
+            ErrorKind::Wedged(_) | ErrorKind::Os(libc::EROFS)
+        ));
         volume.remount()?;
         let file = reopen(&paths[0])?;
         assert!(file.len()? >= end_of(&acknowledged), "acknowledged records were cut");
@@ -538,7 +584,8 @@ fn a_file_system_that_turns_read_only_meanwhile_wedges(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-/// Eight threads append while the file system finds its error. Returns what they were told is there.
+/// Eight threads append while the file system finds its error. Returns what they were told is
+/// there.
 fn append_until_read_only(volume: &Volume, file: &File) -> Result<Vec<Placed>, Failed> {
     let device = volume.device().file_name().expect("a device has a name");
     let trigger = Path::new("/sys/fs/ext4").join(device).join("trigger_fs_error");
@@ -564,7 +611,8 @@ fn append_until_read_only(volume: &Volume, file: &File) -> Result<Vec<Placed>, F
         let wedged = matches!(error.kind(), ErrorKind::Wedged(cause) if is_end(cause));
         assert!(wedged || is_end(error), "{error}");
     }
-    let acknowledged: Vec<_> = ended.into_iter().flat_map(|(placed, _)| placed).chain(before).collect();
+    let acknowledged: Vec<_> =
+        ended.into_iter().flat_map(|(placed, _)| placed).chain(before).collect();
     assert_gapless(&acknowledged, 0);
     Ok(acknowledged)
 }
@@ -606,7 +654,7 @@ fn a_device_that_is_write_protected_meanwhile_takes_no_writes(disk: Disk) -> Tri
     Ok(())
 }
 
-// --- other programs -------------------------------------------------------------------------------
+// --- other programs ------------------------------------------------------------------------------
 
 fn a_removed_file_works_to_its_end(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
@@ -638,7 +686,8 @@ fn a_renamed_file_goes_on_under_both_names(dir: TestDir) -> TrialResult {
     let twin = reopen(&new)?;
     assert_eq!(twin.len()?, file.len()?);
     placed.extend(
-        together(4, |writer| append_many(if writer < 2 { &file } else { &twin }, 3 + writer, 50)).concat(),
+        together(4, |writer| append_many(if writer < 2 { &file } else { &twin }, 3 + writer, 50))
+            .concat(),
     );
     let error = file.write_at(&record(1, 1, 1), 1).expect_err("misaligned");
     assert_eq!(error.path(), old, "as it was named when it was opened");
@@ -654,22 +703,28 @@ fn other_handle(path: &Path) -> io::Result<fs::File> {
     fs::OpenOptions::new().read(true).write(true).open(path)
 }
 
-/// Cut into what was written: nothing can bring that back, but nothing else is harmed, and nothing is made up.
+/// Cut into what was written: nothing can bring that back, but nothing else is harmed, and nothing
+/// is made up.
 fn a_file_cut_by_another_program_is_said_to_be_so(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let file = writable().growth_cap(MIB).open(&path)?;
-    let placed: Vec<_> = (0..8).map(|number| append(&file, 1, number, 2)).collect::<Result<_, _>>()?;
+    let placed: Vec<_> =
+        (0..8).map(|number| append(&file, 1, number, 2)).collect::<Result<_, _>>()?;
     let len = file.len()?;
     other_handle(&path)?.set_len(6 * BLOCK_BYTES)?;
     let mut into = Buffer::zeroed(4 * BLOCK);
     assert_eq!(file.read_at(&mut into, 0)?, 4 * BLOCK);
-    let error = file.read_at(&mut into, 8 * BLOCK_BYTES).expect_err("neither zeros nor a short read");
+    let error =
+        file.read_at(&mut into, 8 * BLOCK_BYTES).expect_err("neither zeros nor a short read");
     assert_is_of(&error, Operation::Read, &path, libc::EIO);
     assert_eq!((error.offset(), file.len()?), (Some(8 * BLOCK_BYTES), len));
     let grew = grows_somehow(dir.fs()).is_ok() && file.growth() != Growth::None;
     let closed = file.close();
     if grew {
-        assert!(matches!(refusal(closed), ErrorKind::Doubtful(_)), "it was cut by somebody else");
+        assert!(
+            matches!(refusal(closed), ErrorKind::ModifiedExternally(_)),
+            "it was cut by somebody else"
+        );
     }
     assert_eq!(fs::metadata(&path)?.len(), 6 * BLOCK_BYTES, "what is left is left alone");
     assert_all_there(&fs::read(&path)?, &placed[..3]);
@@ -685,11 +740,11 @@ fn what_another_program_appends_meanwhile_is_kept(dir: TestDir) -> TrialResult {
     std::os::unix::fs::FileExt::write_all_at(&other_handle(&path)?, &theirs, size)?;
     let error = file.close().expect_err("it would be cut");
     assert_eq!((error.operation(), error.path()), (Operation::Close, &*path));
-    assert!(matches!(error.kind(), ErrorKind::Doubtful(_)), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::ModifiedExternally(_)), "{error}");
     let content = fs::read(&path)?;
     assert_all_there(&content, &placed);
     assert_eq!(content[size as usize..], theirs);
-    assert!(matches!(refusal(reopen(&path)), ErrorKind::Doubtful(_)));
+    assert!(matches!(refusal(reopen(&path)), ErrorKind::ModifiedExternally(_)));
     assert_all_there(&fs::read(&path)?, &placed);
     Ok(())
 }
@@ -707,7 +762,7 @@ fn what_another_program_writes_into_the_space_ahead_is_kept(dir: TestDir) -> Tri
         if is_closed {
             let error = file.close().expect_err("not all of it is ours");
             assert_eq!((error.operation(), error.path()), (Operation::Close, &*path));
-            assert!(matches!(error.kind(), ErrorKind::Doubtful(_)), "{error}");
+            assert!(matches!(error.kind(), ErrorKind::ModifiedExternally(_)), "{error}");
         } else {
             drop(file);
         }
@@ -723,7 +778,7 @@ fn what_another_program_writes_into_the_space_ahead_is_kept(dir: TestDir) -> Tri
     Ok(())
 }
 
-// --- short writes ---------------------------------------------------------------------------------
+// --- short writes --------------------------------------------------------------------------------
 
 #[cfg(target_arch = "x86_64")]
 mod short {
@@ -740,7 +795,8 @@ mod short {
     /// What files are written in, at least.
     pub static UNIT: AtomicUsize = AtomicUsize::new(BLOCK);
 
-    /// From now on most writes of this thread, and of those that it starts, only move some of their units. For good.
+    /// From now on most writes of this thread, and of those that it starts, only move some of their
+    /// units. For good.
     pub fn write_short() {
         // SAFETY: the handler is of the form that SA_SIGINFO asks for.
         let result = unsafe {
@@ -776,13 +832,19 @@ mod short {
 
     /// Does in place of the call what it is to do.
     extern "C" fn cut_short(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-        // SAFETY: the kernel gives the handler the thread's context, which has the call and its arguments in registers; the
-        // arguments are passed on, but for lengths that are shorter.
+        // SAFETY: the kernel gives the handler the thread's context, which has the call and its
+        // arguments in registers; the arguments are passed on, but for lengths that are shorter.
         unsafe {
             let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
-            let [call, fd, data, len, offset, flags] =
-                [libc::REG_RAX, libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R9]
-                    .map(|register| registers[register as usize]);
+            let [call, fd, data, len, offset, flags] = [
+                libc::REG_RAX,
+                libc::REG_RDI,
+                libc::REG_RSI,
+                libc::REG_RDX,
+                libc::REG_R10,
+                libc::REG_R9,
+            ]
+            .map(|register| registers[register as usize]);
             let result = if call == libc::SYS_pwrite64 {
                 libc::syscall(libc::SYS_pwrite64, fd, data, some_of(len as usize), offset, 0, PASS)
             } else {
@@ -796,7 +858,8 @@ mod short {
     }
 }
 
-/// A child under a kernel that writes short; the memory of each record is overwritten as soon as its call has returned.
+/// A child under a kernel that writes short; the memory of each record is overwritten as soon as
+/// its call has returned.
 #[cfg(target_arch = "x86_64")]
 fn append_frames_in_short_writes(acks: &Acks, args: &[String]) {
     short::write_short();
@@ -830,13 +893,14 @@ fn records_that_are_written_bit_by_bit_are_as_they_were_given(dir: TestDir) -> T
     Ok(())
 }
 
-// --- signals --------------------------------------------------------------------------------------
+// --- signals -------------------------------------------------------------------------------------
 
 extern "C" fn ignore_signal(_: libc::c_int) {}
 
 /// Interrupts every thread of this process, as fast as it can, until `done`. Returns how often.
 fn storm(done: &AtomicBool) -> u64 {
-    // SAFETY: an all-zero sigaction is valid, with no flags: nothing is restarted. The handler does nothing.
+    // SAFETY: an all-zero sigaction is valid, with no flags: nothing is restarted. The handler does
+    // nothing.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = ignore_signal as *const () as usize;
@@ -847,7 +911,8 @@ fn storm(done: &AtomicBool) -> u64 {
         for thread in fs::read_dir("/proc/self/task").expect("there is /proc").flatten() {
             let id: i32 = thread.file_name().to_string_lossy().parse().expect("a number");
             // SAFETY: a thread that has ended makes it fail, which is no matter.
-            let result = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), id, libc::SIGUSR1) };
+            let result =
+                unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), id, libc::SIGUSR1) };
             sent += u64::from(result == 0);
         }
         thread::sleep(Duration::from_micros(50));
@@ -896,9 +961,12 @@ fn open_and_close_in_a_storm(dir: &Path) {
             let _ = file.recycle();
             file.set_len(BLOCK_BYTES).expect("it extends");
         }
-        assert_eq!(File::open(&path).and_then(|reader| reader.len()).expect("it reads"), BLOCK_BYTES);
+        assert_eq!(
+            File::open(&path).and_then(|reader| reader.len()).expect("it reads"),
+            BLOCK_BYTES
+        );
         file.close().expect("it closes");
-        dioxide::recover(&path, dioxide::Recover::Cut).expect("it is in order");
+        dioxide::recover(&path, dioxide::Recover::Truncate).expect("it is in order");
     }
 }
 
@@ -916,7 +984,7 @@ fn a_storm_of_signals_is_not_noticed(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-// --- limits of the process ------------------------------------------------------------------------
+// --- limits of the process -----------------------------------------------------------------------
 
 /// Sets a limit; without a value, to the most that is allowed.
 fn limit(resource: Resource, value: Option<u64>) {
@@ -931,7 +999,8 @@ fn next_descriptor() -> u64 {
     probe.as_raw_fd() as u64
 }
 
-/// A child that opens args[0] with few descriptors left, one more each time. Tells how it went each time.
+/// A child that opens args[0] with few descriptors left, one more each time. Tells how it went each
+/// time.
 fn open_with_few_descriptors(acks: &Acks, args: &[String]) {
     let path = Path::new(&args[0]);
     for left in 0..6 {
@@ -975,11 +1044,12 @@ fn an_image_is_refused_with_however_few_descriptors(dir: TestDir) -> TrialResult
     Ok(())
 }
 
-/// The numbers of the descriptors that are open below a directory, whatever names they were opened by.
+/// The numbers of the descriptors that are open below a directory, whatever names they were opened
+/// by.
 fn descriptors_in(dir: &Path) -> Vec<u32> {
     let open = fs::read_dir("/proc/self/fd").expect("it is there").flatten();
-    let numbers =
-        open.filter(|entry| fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(dir)));
+    let numbers = open
+        .filter(|entry| fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(dir)));
     numbers.map(|entry| entry.file_name().to_string_lossy().parse().expect("a number")).collect()
 }
 
@@ -1003,7 +1073,8 @@ fn open_by_high_descriptors(_: &Acks, args: &[String]) {
     volume.close().expect("it closes");
     log.close().expect("it closes");
     for beyond in [700, u32::MAX] {
-        let error = writable().descriptor_min(beyond).open(&paths[0]).expect_err("there is no such number");
+        let error =
+            writable().descriptor_min(beyond).open(&paths[0]).expect_err("there is no such number");
         assert_is_of(&error, Operation::Open, &paths[0], libc::EMFILE);
     }
     assert_eq!(descriptors_in(dir), []);
@@ -1038,7 +1109,10 @@ fn append_without_threads(acks: &Acks, args: &[String]) {
         let refused = thread::Builder::new().spawn(|| ());
         assert_eq!(refused.err().and_then(|error| error.raw_os_error()), Some(libc::EAGAIN));
         ready.wait();
-        writers.into_iter().flat_map(|writer| writer.join().expect("it appends")).collect::<Vec<_>>()
+        writers
+            .into_iter()
+            .flat_map(|writer| writer.join().expect("it appends"))
+            .collect::<Vec<_>>()
     });
     assert_eq!(file.growth(), growth_named(&args[1]));
     let stats = file.stats();
@@ -1059,7 +1133,7 @@ fn without_threads_a_writer_grows_the_file(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-// --- queues ---------------------------------------------------------------------------------------
+// --- queues --------------------------------------------------------------------------------------
 
 /// How often something was said that names no file.
 fn times_said_of_none(text: &str) -> usize {
@@ -1070,8 +1144,11 @@ fn times_said_of_none(text: &str) -> usize {
 fn append_without_io_uring(acks: &Acks, args: &[String]) {
     let errno = args[1].parse().expect("a number");
     refuse(libc::SYS_io_uring_setup, errno);
-    let file =
-        writable().durability(Durability::EveryWrite).growth_cap(MIB).open(&args[0]).expect("it opens");
+    let file = writable()
+        .durability(Durability::EveryWrite)
+        .growth_cap(MIB)
+        .open(&args[0])
+        .expect("it opens");
     for writer in 0..3 {
         let queue = QueueOptions::new().depth(8).buffers(4, BLOCK).open();
         assert!(!queue.uses_io_uring(), "errno {errno}");
@@ -1079,7 +1156,9 @@ fn append_without_io_uring(acks: &Acks, args: &[String]) {
             let mut buffer = queue.buffer().expect("one of four");
             buffer.copy_from_slice(&record(writer, 2 * number, 1));
             queue.append(&file, buffer, 2 * number).expect("there is room");
-            queue.append(&file, record(writer, 2 * number + 1, 3), 2 * number + 1).expect("there is room");
+            queue
+                .append(&file, record(writer, 2 * number + 1, 3), 2 * number + 1)
+                .expect("there is room");
         }
         for done in queue.reap(8) {
             let blocks = done.buffer.expect("it comes back").len() as u64 / BLOCK_BYTES;
@@ -1102,7 +1181,8 @@ fn without_io_uring_queues_make_plain_calls(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// From now on the kernel takes no more than so many requests of a ring at a time in this thread, and answers `errno`.
+/// From now on the kernel takes no more than so many requests of a ring at a time in this thread,
+/// and answers `errno`.
 fn refuse_to_submit_more_than(count: u32, errno: i32) {
     filter(&mut [
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
@@ -1115,17 +1195,22 @@ fn refuse_to_submit_more_than(count: u32, errno: i32) {
     ]);
 }
 
-/// A child whose kernel has no memory for what its queues submit: for more than one request at a time, or for any, from the
-/// second round on.
+/// A child whose kernel has no memory for what its queues submit: for more than one request at a
+/// time, or for any, from the second round on.
 fn queue_where_requests_are_refused(acks: &Acks, args: &[String]) {
     let (count, errno) = (args[1].parse().expect("a number"), args[2].parse().expect("a number"));
-    let file =
-        writable().durability(Durability::EveryWrite).growth_cap(MIB).open(&args[0]).expect("it opens");
+    let file = writable()
+        .durability(Durability::EveryWrite)
+        .growth_cap(MIB)
+        .open(&args[0])
+        .expect("it opens");
     let works = |writer: u64| {
         let queue = QueueOptions::new().depth(16).open();
         for round in 0..8 {
             (0..16).for_each(|n| {
-                queue.append(&file, record(writer, 16 * round + n, 1), 16 * round + n).expect("room")
+                queue
+                    .append(&file, record(writer, 16 * round + n, 1), 16 * round + n)
+                    .expect("room")
             });
             let mut tags: Vec<_> = queue
                 .reap(16)
@@ -1149,9 +1234,13 @@ fn queue_where_requests_are_refused(acks: &Acks, args: &[String]) {
 }
 
 fn a_ring_that_the_kernel_has_no_memory_for_loses_and_doubles_nothing(dir: TestDir) -> TrialResult {
-    for (count, errno) in
-        [(1, libc::ENOMEM), (1, libc::EAGAIN), (1, libc::EBUSY), (0, libc::ENOMEM), (0, libc::EPERM)]
-    {
+    for (count, errno) in [
+        (1, libc::ENOMEM),
+        (1, libc::EAGAIN),
+        (1, libc::EBUSY),
+        (0, libc::ENOMEM),
+        (0, libc::EPERM),
+    ] {
         let path = dir.join(format!("{count}-{errno}"));
         let (count, errno) = (count.to_string(), errno.to_string());
         let placed = placed(&played("queue_where_requests_are_refused", &path, &[&count, &errno])?);
@@ -1195,12 +1284,17 @@ fn buffers_that_may_not_be_locked_are_ordinary_ones(dir: TestDir) -> TrialResult
 fn queue_in_a_storm(acks: &Acks, args: &[String]) {
     let way = Way::of_arg(&args[1]);
     let mut options = writable();
-    let file = options.durability(Durability::EveryWrite).growth_cap(MIB).open(&args[0]).expect("it opens");
+    let file = options
+        .durability(Durability::EveryWrite)
+        .growth_cap(MIB)
+        .open(&args[0])
+        .expect("it opens");
     let done = AtomicBool::new(false);
     let (sent, placed) = thread::scope(|scope| {
         let storm = scope.spawn(|| storm(&done));
-        let placed =
-            together(4, |writer| append_many(&way.to(file.try_clone().expect("a handle")), writer, 100));
+        let placed = together(4, |writer| {
+            append_many(&way.to(file.try_clone().expect("a handle")), writer, 100)
+        });
         done.store(true, SeqCst);
         (storm.join().expect("the storm ends"), placed.concat())
     });
@@ -1220,7 +1314,7 @@ fn a_storm_of_signals_is_not_noticed_by_queues(dir: TestDir, way: Way) -> TrialR
     Ok(())
 }
 
-// --- odd calls ------------------------------------------------------------------------------------
+// --- odd calls -----------------------------------------------------------------------------------
 
 fn operations_of_length_zero_do_nothing(dir: TestDir) -> TrialResult {
     for durability in [Durability::OnSync, Durability::EveryWrite] {
@@ -1235,12 +1329,19 @@ fn operations_of_length_zero_do_nothing(dir: TestDir) -> TrialResult {
             file.write_at(&[], offset)?;
             assert_eq!(file.read_at(&mut [], offset)?, 0);
         }
-        assert_eq!(file.read_at(&mut Buffer::zeroed(BLOCK), end)?, 0, "at the end there is nothing");
+        assert_eq!(
+            file.read_at(&mut Buffer::zeroed(BLOCK), end)?,
+            0,
+            "at the end there is nothing"
+        );
         assert_eq!(file.read_at(&mut Buffer::zeroed(BLOCK), 1 << 62)?, 0);
         assert_eq!((file.len()?, file.stats()), (end, stats), "an empty operation did something");
         file.set_len(end)?;
         let reader = File::open(&path)?;
-        assert_eq!((reader.read_at(&mut [], 0)?, reader.read_at(&mut Buffer::zeroed(BLOCK), end)?), (0, 0));
+        assert_eq!(
+            (reader.read_at(&mut [], 0)?, reader.read_at(&mut Buffer::zeroed(BLOCK), end)?),
+            (0, 0)
+        );
         file.close()?;
         assert_tidy(&path, end)?;
     }
@@ -1252,7 +1353,8 @@ fn misaligned_operations_change_nothing(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
         for durability in [Durability::OnSync, Durability::EveryWrite] {
-            let file = writable().truncate(true).growth(growth).durability(durability).open(&path)?;
+            let file =
+                writable().truncate(true).growth(growth).durability(durability).open(&path)?;
             let placed = append_many(&file, 1, 3);
             let end = assert_gapless(&placed, 0);
             let align = file.alignment();
@@ -1297,7 +1399,7 @@ fn misaligned_operations_change_nothing_on_a_device(disk: Disk) -> TrialResult {
     Ok(())
 }
 
-// --- threads --------------------------------------------------------------------------------------
+// --- threads -------------------------------------------------------------------------------------
 
 /// The handle goes down with a thread that panics, whose panic goes on as it was.
 fn a_file_dropped_by_a_panic_is_put_away(dir: TestDir) -> TrialResult {
@@ -1386,7 +1488,7 @@ fn many_threads_open_and_close_a_file_at_once(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-// --- what is blamed for a failed flush --------------------------------------------------------------
+// --- what is blamed for a failed flush -----------------------------------------------------------
 
 /// From now on pwritev2 with RWF_DSYNC answers this in this thread.
 fn refuse_durable_writes(errno: i32) {
@@ -1404,7 +1506,8 @@ fn refuse_durable_writes(errno: i32) {
 /// Two files of one file system, each with a durable record.
 fn two_durable_files(dir: &Path) -> [File; 2] {
     ["one", "other"].map(|name| {
-        let file = writable().durability(Durability::EveryWrite).open(dir.join(name)).expect("it opens");
+        let file =
+            writable().durability(Durability::EveryWrite).open(dir.join(name)).expect("it opens");
         append(&file, 1, 0, 1).expect("there is space");
         file
     })
@@ -1435,7 +1538,10 @@ fn write_where_dsync_is_refused(acks: &Acks, args: &[String]) {
         file.close().expect("it closes");
     }
     let first = fs::read(dir.join("one")).expect("it is there");
-    assert_eq!(Stamp::of(&first[..BLOCK]).map(|stamp| stamp.writer), Some(if is_missing { 2 } else { 1 }));
+    assert_eq!(
+        Stamp::of(&first[..BLOCK]).map(|stamp| stamp.writer),
+        Some(if is_missing { 2 } else { 1 })
+    );
 }
 
 fn a_durable_write_refused_before_any_io_wedges_nothing(dir: TestDir) -> TrialResult {
@@ -1495,7 +1601,8 @@ fn no_space_of_a_flush_wedges(dir: TestDir) -> TrialResult {
 
 /// A child that leaves a file as a crash does.
 fn leave_a_file_grown(acks: &Acks, args: &[String]) {
-    let file = writable().durability(Durability::EveryWrite).open(Path::new(&args[0])).expect("it opens");
+    let file =
+        writable().durability(Durability::EveryWrite).open(Path::new(&args[0])).expect("it opens");
     append(&file, 1, 0, 1).expect("there is space");
     acks.send([file.growth() as u64, 0, 0]);
     std::mem::forget(file);
@@ -1529,7 +1636,7 @@ fn eio_of_an_attribute_or_of_extents_at_open_wedges_nothing(dir: TestDir) -> Tri
     Ok(())
 }
 
-// --- the list -------------------------------------------------------------------------------------
+// --- the list ------------------------------------------------------------------------------------
 
 /// The file systems on which a test applies.
 type Where = fn(Fs) -> Applies;
@@ -1605,7 +1712,8 @@ fn trials() -> Vec<Trial> {
         a_device_that_is_write_protected_meanwhile_takes_no_writes,
         misaligned_operations_change_nothing_on_a_device,
     ];
-    let mut all: Vec<_> = everywhere.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
+    let mut all: Vec<_> =
+        everywhere.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
     #[cfg(target_arch = "x86_64")]
     all.extend(lab_trials(
         "records_that_are_written_bit_by_bit_are_as_they_were_given",
@@ -1621,7 +1729,9 @@ fn trials() -> Vec<Trial> {
         all.extend(list.iter().flat_map(|&(name, test)| lab_trials_where(name, applies, test)));
     }
     all.extend(
-        volumes.into_iter().flat_map(|((name, test), applies)| volume_trials_where(name, applies, test)),
+        volumes
+            .into_iter()
+            .flat_map(|((name, test), applies)| volume_trials_where(name, applies, test)),
     );
     all.extend(on_the_disk.iter().map(|&(name, test)| disk_trial(name, test)));
     all
@@ -1636,7 +1746,10 @@ fn main() -> ExitCode {
         ("append_beyond_the_last_growth", append_beyond_the_last_growth),
         ("fail_beside_an_appender", fail_beside_an_appender),
         ("write_where_dsync_is_refused", write_where_dsync_is_refused),
-        ("write_where_dsync_is_missing_and_flushes_fail", write_where_dsync_is_missing_and_flushes_fail),
+        (
+            "write_where_dsync_is_missing_and_flushes_fail",
+            write_where_dsync_is_missing_and_flushes_fail,
+        ),
         ("flush_where_there_is_no_space", flush_where_there_is_no_space),
         ("leave_a_file_grown", leave_a_file_grown),
         ("open_what_cannot_be_looked_at", open_what_cannot_be_looked_at),

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-// --- appends --------------------------------------------------------------------------------------
+// --- appends -------------------------------------------------------------------------------------
 
 fn appends_are_disjoint_gapless_and_kept(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
@@ -57,8 +57,8 @@ fn grown_space_is_never_seen(dir: TestDir, way: Way) -> TrialResult {
     Ok(())
 }
 
-/// Checks the length and the last blocks below it again and again. Returns whether the file was ever
-/// larger than it said.
+/// Checks the length and the last blocks below it again and again. Returns whether the file was
+/// ever larger than it said.
 fn watch_until(file: &Used, path: &Path, done: &AtomicBool) -> bool {
     let mut last = 0;
     let mut grown_seen = false;
@@ -80,9 +80,16 @@ fn watch_until(file: &Used, path: &Path, done: &AtomicBool) -> bool {
 fn assert_only_records_at(file: &impl Transfers, offset: u64, len: u64) {
     let mut into = Buffer::zeroed(64 * BLOCK);
     let read = file.read_at(&mut into, offset).expect("reading works");
-    assert!(offset + read as u64 >= len.min(offset + into.len() as u64), "read {read} at {offset} of {len}");
+    assert!(
+        offset + read as u64 >= len.min(offset + into.len() as u64),
+        "read {read} at {offset} of {len}"
+    );
     for (block, n) in into[..read].chunks(BLOCK).zip(0..) {
-        assert!(Stamp::of(block).is_some(), "no record at {} (length {len})", offset + n * BLOCK_BYTES);
+        assert!(
+            Stamp::of(block).is_some(),
+            "no record at {} (length {len})",
+            offset + n * BLOCK_BYTES
+        );
     }
 }
 
@@ -98,7 +105,8 @@ fn an_empty_append_returns_the_length(dir: TestDir, way: Way) -> TrialResult {
 fn records_larger_than_a_request_are_whole(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
     let file = way.open(&writable(), &path)?;
-    let placed = together(3, |writer| append(&file, writer, 0, 5 * MIB / BLOCK_BYTES + writer).unwrap());
+    let placed =
+        together(3, |writer| append(&file, writer, 0, 5 * MIB / BLOCK_BYTES + writer).unwrap());
     let end = assert_gapless(&placed, 0);
     file.close()?;
     assert_tidy(&path, end)?;
@@ -106,13 +114,14 @@ fn records_larger_than_a_request_are_whole(dir: TestDir, way: Way) -> TrialResul
     Ok(())
 }
 
-// --- records of any length -------------------------------------------------------------------------
+// --- records of any length -----------------------------------------------------------------------
 
 fn growths_and_tails() -> impl Iterator<Item = (Growth, Tail)> {
     GROWTHS.into_iter().flat_map(|growth| TAILS.map(move |tail| (growth, tail)))
 }
 
-/// Two rounds: the second one begins at the odd end that the first one left, with the other kind of tail.
+/// Two rounds: the second one begins at the odd end that the first one left, with the other kind of
+/// tail.
 fn records_of_any_length_stand_where_they_were_said_to(dir: TestDir, way: Way) -> TrialResult {
     for (growth, tail) in GROWTHS.into_iter().zip(TAILS.into_iter().cycle()) {
         let path = dir.join(format!("{growth:?}"));
@@ -135,12 +144,14 @@ fn records_of_any_length_stand_where_they_were_said_to(dir: TestDir, way: Way) -
             file.close()?;
             assert_tidy(&path, end)?;
             let content = fs::read(&path)?;
-            let in_round: Vec<_> = laid.iter().filter(|laid| laid.offset >= start).copied().collect();
+            let in_round: Vec<_> =
+                laid.iter().filter(|laid| laid.offset >= start).copied().collect();
             gaps += assert_laid_out(&content, start, &in_round, tail == Tail::Pad);
             let ends: HashSet<_> = in_round.iter().map(Laid::end).chain([start]).collect();
             for seen in watched.seen {
                 assert!(ends.contains(&seen.len), "no record ends at the length {}", seen.len);
-                let there = content.get(seen.offset as usize..seen.offset as usize + seen.bytes.len());
+                let there =
+                    content.get(seen.offset as usize..seen.offset as usize + seen.bytes.len());
                 assert!(there == Some(&seen.bytes), "something else was read at {}", seen.offset);
             }
         }
@@ -167,7 +178,8 @@ struct SeenTail {
     bytes: Vec<u8>,
 }
 
-/// Appends from 16 threads, half of them by calls whatever the way is, and looks at the end of the file again and again.
+/// Appends from 16 threads, half of them by calls whatever the way is, and looks at the end of the
+/// file again and again.
 fn append_and_watch(file: &Used, first_writer: u64) -> Watched {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -190,13 +202,22 @@ fn append_and_watch(file: &Used, first_writer: u64) -> Watched {
         });
         done.store(true, SeqCst);
         for laid in &laid {
-            assert!(laid.is_sorted_by_key(|laid| laid.offset), "the appends of one thread are in its order");
+            assert!(
+                laid.is_sorted_by_key(|laid| laid.offset),
+                "the appends of one thread are in its order"
+            );
         }
-        Watched { laid: laid.concat(), seen: watcher.join().expect("the watcher saw nothing wrong") }
+        Watched {
+            laid: laid.concat(),
+            seen: watcher.join().expect("the watcher saw nothing wrong"),
+        }
     })
 }
 
-fn a_padded_append_behind_a_part_of_a_recycled_block_goes_into_it(dir: TestDir, way: Way) -> TrialResult {
+fn a_padded_append_behind_a_part_of_a_recycled_block_goes_into_it(
+    dir: TestDir,
+    way: Way,
+) -> TrialResult {
     let path = dir.join("log");
     fs::write(&path, &record(1, 1, 64)[..])?;
     let file = way.open(writable().growth(Growth::Zeroed).tail(Tail::Pad), &path)?;
@@ -217,8 +238,13 @@ fn a_file_is_what_a_list_of_bytes_is(dir: TestDir, way: Way) -> TrialResult {
     for (growth, seed) in GROWTHS.into_iter().zip(1..) {
         let path = dir.join(format!("{growth:?}"));
         let mut random = Random::new(seed);
-        let mut twin =
-            Twin { file: None, bytes: Vec::new(), tail: Tail::Rewrite, number: 0, has_old_content: false };
+        let mut twin = Twin {
+            file: None,
+            bytes: Vec::new(),
+            tail: Tail::Rewrite,
+            number: 0,
+            has_old_content: false,
+        };
         for step in 0..80 {
             twin.act(&mut random, &path, growth, way)
                 .map_err(|why| format!("{growth:?}, step {step}: {why:?}"))?;
@@ -320,13 +346,15 @@ impl Twin {
         file.close()?;
         assert_tidy(path, self.bytes.len() as u64)?;
         let content = fs::read(path)?;
-        let differs = content.iter().zip(&self.bytes).position(|(found, expected)| found != expected);
+        let differs =
+            content.iter().zip(&self.bytes).position(|(found, expected)| found != expected);
         assert_eq!(differs, None, "of {} bytes", content.len());
         Ok(())
     }
 }
 
-/// Threads append short records, and each then writes over sectors inside its own, most of which lie in the last block.
+/// Threads append short records, and each then writes over sectors inside its own, most of which
+/// lie in the last block.
 fn writes_of_the_last_block_and_appends_exclude_each_other(dir: TestDir, way: Way) -> TrialResult {
     for durability in [Durability::OnSync, Durability::EveryWrite] {
         let path = dir.join(format!("{durability:?}"));
@@ -335,7 +363,8 @@ fn writes_of_the_last_block_and_appends_exclude_each_other(dir: TestDir, way: Wa
         assert!(align < file.alignment().append, "there are no parts of blocks to write");
         let laid = together(8, |writer| {
             let append = |number| {
-                let laid = append_frame(&file, Frame { writer, number, len: 700 + number % 7 * 100 });
+                let laid =
+                    append_frame(&file, Frame { writer, number, len: 700 + number % 7 * 100 });
                 let laid = laid.expect("there is space");
                 let over = write_inside(&file, &laid, align);
                 (laid, over)
@@ -349,7 +378,10 @@ fn writes_of_the_last_block_and_appends_exclude_each_other(dir: TestDir, way: Wa
             let overwritten = over_of(laid, align);
             for at in over {
                 let sector = &mut content[*at as usize..(*at + align) as usize];
-                assert!(*sector == overwritten[..], "what was written at {at}, inside {laid:?}, is lost");
+                assert!(
+                    *sector == overwritten[..],
+                    "what was written at {at}, inside {laid:?}, is lost"
+                );
                 let inside = (*at - laid.offset) as usize;
                 sector.copy_from_slice(&laid.frame.bytes()[inside..inside + align as usize]);
             }
@@ -368,7 +400,8 @@ fn over_of(laid: &Laid, len: u64) -> Buffer {
 /// Writes over all aligned parts of a record; returns where.
 fn write_inside(file: &Used, laid: &Laid, align: u64) -> Vec<u64> {
     let first = laid.offset.next_multiple_of(align);
-    let over: Vec<_> = (first..).step_by(align as usize).take_while(|at| at + align <= laid.end()).collect();
+    let over: Vec<_> =
+        (first..).step_by(align as usize).take_while(|at| at + align <= laid.end()).collect();
     let data = over_of(laid, align);
     over.iter().for_each(|at| file.write_at(&data, *at).expect("it overwrites"));
     over
@@ -407,7 +440,8 @@ fn appends_into_a_block_that_is_always_written_go_on(dir: TestDir) -> TrialResul
     Ok(())
 }
 
-/// A write that begins in the last block and ends beyond it moves the end; the next record stands behind it.
+/// A write that begins in the last block and ends beyond it moves the end; the next record stands
+/// behind it.
 fn a_write_across_an_odd_end_is_kept_by_the_next_append(dir: TestDir, way: Way) -> TrialResult {
     for (growth, tail) in growths_and_tails() {
         let path = dir.join(format!("{growth:?}-{tail:?}"));
@@ -426,13 +460,17 @@ fn a_write_across_an_odd_end_is_kept_by_the_next_append(dir: TestDir, way: Way) 
     Ok(())
 }
 
-// --- as the kernel sees it ------------------------------------------------------------------------
+// --- as the kernel sees it -----------------------------------------------------------------------
 
 /// Threads append short and long records, by calls and by queues.
-fn the_last_block_is_written_by_one_request_at_a_time_and_alone(dir: TestDir, way: Way) -> TrialResult {
+fn the_last_block_is_written_by_one_request_at_a_time_and_alone(
+    dir: TestDir,
+    way: Way,
+) -> TrialResult {
     for (growth, tail) in growths_and_tails() {
         let path = dir.join(format!("{growth:?}-{tail:?}"));
-        let durability = if tail == Tail::Pad { Durability::OnSync } else { Durability::EveryWrite };
+        let durability =
+            if tail == Tail::Pad { Durability::OnSync } else { Durability::EveryWrite };
         let mut options = writable();
         let file = way.open(options.growth(growth).tail(tail).durability(durability), &path)?;
         append_frame(&file, Frame { writer: 99, number: 0, len: 100 })?;
@@ -443,13 +481,18 @@ fn the_last_block_is_written_by_one_request_at_a_time_and_alone(dir: TestDir, wa
         file.close()?;
         let dios: Vec<_> = trace.finish()?.into_iter().filter(|dio| dio.span.start < end).collect();
         let rewrites = assert_in_order(&dios, growth == Growth::Zeroed);
-        assert_eq!(rewrites > 0, tail == Tail::Rewrite, "{growth:?} {tail:?}: {rewrites} of {}", dios.len());
+        assert_eq!(
+            rewrites > 0,
+            tail == Tail::Rewrite,
+            "{growth:?} {tail:?}: {rewrites} of {}",
+            dios.len()
+        );
     }
     Ok(())
 }
 
-/// Checks that no two writes of one block are in flight together, and none goes on from a written block into unwritten
-/// space. Returns how many begin in a block that was written before.
+/// Checks that no two writes of one block are in flight together, and none goes on from a written
+/// block into unwritten space. Returns how many begin in a block that was written before.
 fn assert_in_order(dios: &[Dio], zeros_are_written: bool) -> usize {
     assert!(dios.len() > 5, "too little was traced: {}", dios.len());
     let mut rewrites = 0;
@@ -477,7 +520,11 @@ fn writes_in_flight_together_are_seen(dir: TestDir) -> TrialResult {
     let trace = DioTrace::start(&path)?;
     together(4, |_| (0..100).for_each(|_| file.write_all_at(&data, 0).expect("it writes")));
     let dios = trace.finish()?;
-    assert!(dios.iter().zip(&dios[1..]).any(|(dio, next)| dio.meets(next)), "none of {} met", dios.len());
+    assert!(
+        dios.iter().zip(&dios[1..]).any(|(dio, next)| dio.meets(next)),
+        "none of {} met",
+        dios.len()
+    );
     Ok(())
 }
 
@@ -503,7 +550,7 @@ fn aligned_pieces_of_long_records_are_not_copied(dir: TestDir, way: Way) -> Tria
     Ok(())
 }
 
-// --- errors ---------------------------------------------------------------------------------------
+// --- errors --------------------------------------------------------------------------------------
 
 fn assert_misaligned<T>(result: dioxide::Result<T>, what: &str, required: u64) {
     let error = result.err().expect("misaligned");
@@ -538,7 +585,11 @@ fn a_file_of_odd_length_is_appended_to(dir: TestDir, way: Way) -> TrialResult {
         let file = way.open(writable().growth(growth).tail(tail), &path)?;
         assert_eq!(file.len()?, 100);
         let second = append_frame(&file, Frame { writer: 1, number: 1, len: 5000 })?;
-        assert_eq!(second.offset, if tail == Tail::Pad { BLOCK_BYTES } else { 100 }, "{growth:?} {tail:?}");
+        assert_eq!(
+            second.offset,
+            if tail == Tail::Pad { BLOCK_BYTES } else { 100 },
+            "{growth:?} {tail:?}"
+        );
         assert_eq!(read_bytes(&file, 0, 100)?, first.frame.bytes());
         assert_eq!(read_bytes(&file, second.offset, 9000)?, second.frame.bytes());
         file.close()?;
@@ -554,7 +605,8 @@ fn a_file_of_odd_length_takes_positional_writes(dir: TestDir, way: Way) -> Trial
         let path = dir.join(format!("{growth:?}"));
         fs::write(&path, [7; 100])?;
         let file = way.open(writable().growth(growth).growth_cap(MIB), &path)?;
-        file.write_at(&record(1, 1, 1), 2 * BLOCK_BYTES).map_err(|error| format!("{growth:?}: {error}"))?;
+        file.write_at(&record(1, 1, 1), 2 * BLOCK_BYTES)
+            .map_err(|error| format!("{growth:?}: {error}"))?;
         assert_eq!(file.len()?, 3 * BLOCK_BYTES);
         file.close()?;
         assert_tidy(&path, 3 * BLOCK_BYTES)?;
@@ -590,10 +642,19 @@ fn opening_what_cannot_be_opened_says_why(dir: TestDir) -> TrialResult {
     assert_eq!(error.kind(), &ErrorKind::Os(libc::ENOENT));
     assert_eq!(error.path(), missing);
     assert_eq!(refusal(OpenOptions::new().write(true).open(&*dir)), ErrorKind::Os(libc::EISDIR));
-    assert!(matches!(refusal(File::open(&*dir)), ErrorKind::Unsupported(_) | ErrorKind::Os(libc::EISDIR)));
-    assert!(matches!(refusal(OpenOptions::new().write(true).open("/dev/null")), ErrorKind::Unsupported(_)));
+    assert!(matches!(
+        refusal(File::open(&*dir)),
+        ErrorKind::Unsupported(_) | ErrorKind::Os(libc::EISDIR)
+    ));
+    assert!(matches!(
+        refusal(OpenOptions::new().write(true).open("/dev/null")),
+        ErrorKind::Unsupported(_)
+    ));
     let no_disk = refusal(File::open("/proc/version"));
-    assert!(matches!(&no_disk, ErrorKind::Unsupported(why) if why.contains("O_DIRECT")), "{no_disk:?}");
+    assert!(
+        matches!(&no_disk, ErrorKind::Unsupported(why) if why.contains("O_DIRECT")),
+        "{no_disk:?}"
+    );
     Ok(())
 }
 
@@ -626,7 +687,7 @@ fn a_temporary_file_has_no_name(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-// --- positional writes ----------------------------------------------------------------------------
+// --- positional writes ---------------------------------------------------------------------------
 
 fn a_write_far_past_the_end_leaves_a_hole(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
@@ -652,10 +713,14 @@ fn a_write_far_past_the_end_leaves_a_hole(dir: TestDir, way: Way) -> TrialResult
     assert_hole(&path, 16 * MIB, 64 * MIB)
 }
 
-/// Checks that nothing is allocated between. (Nearer to the first record, space may have been grown.)
+/// Checks that nothing is allocated between. (Nearer to the first record, space may have been
+/// grown.)
 fn assert_hole(path: &Path, start: u64, end: u64) -> TrialResult {
     for extent in files::extents(path)? {
-        assert!(extent.start + extent.len <= start || extent.start >= end, "not a hole: {extent:?}");
+        assert!(
+            extent.start + extent.len <= start || extent.start >= end,
+            "not a hole: {extent:?}"
+        );
     }
     Ok(())
 }
@@ -716,10 +781,15 @@ fn extending_writes_of_both_kinds_mix(dir: TestDir, way: Way) -> TrialResult {
         let file = way.open(writable().durability(durability), &path)?;
         let next = AtomicU64::new(1);
         let placed = together(8, |writer| {
-            if writer % 2 == 0 { append_many(&file, writer, 60) } else { leap(&file, writer, 60, &next) }
+            if writer % 2 == 0 {
+                append_many(&file, writer, 60)
+            } else {
+                leap(&file, writer, 60, &next)
+            }
         })
         .concat();
-        let (appended, leapt): (Vec<_>, Vec<_>) = placed.iter().partition(|record| record.writer % 2 == 0);
+        let (appended, leapt): (Vec<_>, Vec<_>) =
+            placed.iter().partition(|record| record.writer % 2 == 0);
         assert_disjoint(&appended);
         let end = file.len()?;
         assert_eq!(end, placed.iter().map(Placed::end).max().unwrap_or(0));
@@ -732,7 +802,8 @@ fn extending_writes_of_both_kinds_mix(dir: TestDir, way: Way) -> TrialResult {
         assert_all_there(&content, &kept);
         assert_records_or_zeros(&content);
         for leap in &leapt {
-            let one_of_them = leapt.iter().any(|other| other.offset == leap.offset && other.is_in(&content));
+            let one_of_them =
+                leapt.iter().any(|other| other.offset == leap.offset && other.is_in(&content));
             assert!(one_of_them, "lost: {leap:?}");
         }
     }
@@ -768,7 +839,7 @@ fn assert_records_or_zeros(content: &[u8]) {
     }
 }
 
-// --- set_len --------------------------------------------------------------------------------------
+// --- set_len -------------------------------------------------------------------------------------
 
 fn set_len_shows_zeros_where_something_was_cut(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
@@ -808,7 +879,8 @@ fn appends_and_cuts_in_one_file_agree(dir: TestDir, way: Way) -> TrialResult {
         done: AtomicBool::new(false),
     };
     let noted = std::thread::scope(|scope| {
-        let appenders = scope.spawn(|| together(4, |writer| append_between_cuts(&shared, writer)).concat());
+        let appenders =
+            scope.spawn(|| together(4, |writer| append_between_cuts(&shared, writer)).concat());
         for _ in 0..CUTS {
             sleep(Duration::from_millis(5));
             shared.file.set_len(0).expect("cutting works");
@@ -838,7 +910,10 @@ fn append_between_cuts(shared: &Truncated, writer: u64) -> Vec<(u64, Placed)> {
             break;
         }
         let cuts = shared.cuts.load(SeqCst);
-        noted.push((cuts, append(&shared.file, writer, number, 1 + number % 3).expect("appending works")));
+        noted.push((
+            cuts,
+            append(&shared.file, writer, number, 1 + number % 3).expect("appending works"),
+        ));
         shared.after_all.fetch_add(u64::from(cuts == CUTS), SeqCst);
     }
     noted
@@ -846,7 +921,8 @@ fn append_between_cuts(shared: &Truncated, writer: u64) -> Vec<(u64, Placed)> {
 
 /// Checks that the file consists of acknowledged records, each where it was acknowledged.
 fn assert_only_acknowledged(content: &[u8], noted: &[(u64, Placed)]) {
-    let offsets: HashMap<_, _> = noted.iter().map(|(_, p)| ((p.writer, p.number), p.offset)).collect();
+    let offsets: HashMap<_, _> =
+        noted.iter().map(|(_, p)| ((p.writer, p.number), p.offset)).collect();
     for (block, n) in content.chunks(BLOCK).zip(0u64..) {
         let at = n * BLOCK_BYTES;
         let stamp = Stamp::of(block).unwrap_or_else(|| panic!("no record at {at}"));
@@ -855,13 +931,16 @@ fn assert_only_acknowledged(content: &[u8], noted: &[(u64, Placed)]) {
     }
 }
 
-// --- handles --------------------------------------------------------------------------------------
+// --- handles -------------------------------------------------------------------------------------
 
 fn handles_of_both_durabilities_share_a_file(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
     let lazy = way.open(&writable(), &path)?;
     let strict = way.open(writable().durability(Durability::EveryWrite), &path)?;
-    assert_eq!((lazy.durability(), strict.durability()), (Durability::OnSync, Durability::EveryWrite));
+    assert_eq!(
+        (lazy.durability(), strict.durability()),
+        (Durability::OnSync, Durability::EveryWrite)
+    );
     let placed = together(8, |writer| {
         let file = if writer % 2 == 0 { &lazy } else { &strict };
         append_many(file, writer, 100)
@@ -910,7 +989,10 @@ fn closing_the_last_writer_tidies_up_beside_a_reader(dir: TestDir, way: Way) -> 
 }
 
 /// While threads of this process append, cut, close and open it again.
-fn a_reader_sees_only_records_while_the_file_is_closed_and_opened(dir: TestDir, way: Way) -> TrialResult {
+fn a_reader_sees_only_records_while_the_file_is_closed_and_opened(
+    dir: TestDir,
+    way: Way,
+) -> TrialResult {
     let path = dir.join("log");
     append(&way.open(&writable(), &path)?, 1, 0, 1)?;
     let reader = way.to(File::open(&path)?);
@@ -941,10 +1023,11 @@ fn a_reader_sees_only_records_while_the_file_is_closed_and_opened(dir: TestDir, 
 fn creating_needs_the_right_to_write(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     fs::write(&path, &record(1, 1, 1)[..])?;
-    let options: [&dyn Fn(&mut OpenOptions); 3] =
-        [&|options| _ = options.create(true), &|options| _ = options.create_new(true), &|options| {
-            _ = options.truncate(true)
-        }];
+    let options: [&dyn Fn(&mut OpenOptions); 3] = [
+        &|options| _ = options.create(true),
+        &|options| _ = options.create_new(true),
+        &|options| _ = options.truncate(true),
+    ];
     for set in options {
         let mut options = OpenOptions::new();
         set(&mut options);
@@ -1008,12 +1091,16 @@ fn dropping_the_last_handle_tidies_up(dir: TestDir, way: Way) -> TrialResult {
     Ok(())
 }
 
-// --- readers in other processes -------------------------------------------------------------------
+// --- readers in other processes ------------------------------------------------------------------
 
 /// A child that appends durably for ever.
 fn append_for_ever(acks: &Acks, args: &[String]) {
     let mut options = writable();
-    let file = options.durability(Durability::EveryWrite).growth_cap(MIB).open(&args[0]).expect("it opens");
+    let file = options
+        .durability(Durability::EveryWrite)
+        .growth_cap(MIB)
+        .open(&args[0])
+        .expect("it opens");
     for number in 0.. {
         acks.send(append(&file, 1, number, 1 + number % 3).expect("there is space").to_ack());
     }
@@ -1033,7 +1120,9 @@ fn a_reader_in_another_process_follows_the_end(dir: TestDir) -> TrialResult {
     follow(dir.join("log"), "append_for_ever")
 }
 
-fn a_reader_never_sees_grown_space_while_the_file_is_opened_and_closed(dir: TestDir) -> TrialResult {
+fn a_reader_never_sees_grown_space_while_the_file_is_opened_and_closed(
+    dir: TestDir,
+) -> TrialResult {
     follow(dir.join("log"), "open_and_close_for_ever")
 }
 
@@ -1058,7 +1147,10 @@ fn follow(path: PathBuf, scenario: &str) -> TrialResult {
     }
     assert!(known > 20 * BLOCK_BYTES, "too little was written to test anything: {known}");
     let acks = writer.kill_9()?;
-    assert_all_there(&fs::read(&path)?, &acks.into_iter().map(Placed::from_ack).collect::<Vec<_>>());
+    assert_all_there(
+        &fs::read(&path)?,
+        &acks.into_iter().map(Placed::from_ack).collect::<Vec<_>>(),
+    );
     Ok(())
 }
 
@@ -1072,7 +1164,7 @@ fn check_new_records(reader: &File, known: u64, len: u64) -> dioxide::Result<u64
     Ok(len)
 }
 
-// --- growth ---------------------------------------------------------------------------------------
+// --- growth --------------------------------------------------------------------------------------
 
 fn a_file_grows_as_asked_or_not_at_all(dir: TestDir, way: Way) -> TrialResult {
     for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
@@ -1107,7 +1199,8 @@ fn without_growth_the_file_is_never_larger_than_its_length(dir: TestDir, way: Wa
 /// A sync proves nothing there, so neither would a marker.
 fn without_barriers_nothing_grows(fs: Fs) -> TrialResult {
     let volume = Volume::new(fs, SIZE_MIN)?;
-    let status = Command::new("mount").args(["-o", "remount,nobarrier"]).arg(volume.path()).status()?;
+    let status =
+        Command::new("mount").args(["-o", "remount,nobarrier"]).arg(volume.path()).status()?;
     assert!(status.success(), "{status}");
     for growth in [Growth::Unwritten, Growth::Zeroed] {
         let path = volume.path().join(format!("{growth:?}"));
@@ -1148,13 +1241,17 @@ fn the_capacity_is_reached_in_one_step(dir: TestDir, way: Way) -> TrialResult {
     Ok(())
 }
 
-/// A step of growth begins when less than half of the last is left. The stream gives it time there, however much it needs.
+/// A step of growth begins when less than half of the last is left. The stream gives it time there,
+/// however much it needs.
 fn in_a_steady_stream_only_the_first_append_waits_for_growth(dir: TestDir) -> TrialResult {
     let file = writable().growth_cap(8 * MIB).open(dir.join("log"))?;
     let data = record(1, 1, 2);
     for _ in 0..1536 {
         let end = file.append(&data)? + data.len() as u64;
-        assert!(soon(|| file.stats().grown_bytes >= end + 4 * MIB), "it does not grow before it is full");
+        assert!(
+            soon(|| file.stats().grown_bytes >= end + 4 * MIB),
+            "it does not grow before it is full"
+        );
     }
     let stats = file.stats();
     assert!(stats.growths >= 2, "12 MiB in steps of at most 8 MiB: {stats:?}");
@@ -1174,7 +1271,8 @@ fn open_a_hundred_files(acks: &Acks, args: &[String]) {
         append(file, 1, 0, 1).expect("there is space");
     }
     sleep(Duration::from_millis(200));
-    let ahead = paths.iter().map(|path| fs::metadata(path).expect("it exists").len() - BLOCK_BYTES).sum();
+    let ahead =
+        paths.iter().map(|path| fs::metadata(path).expect("it exists").len() - BLOCK_BYTES).sum();
     for file in files {
         file.close().expect("it closes");
     }
@@ -1261,8 +1359,9 @@ fn trials() -> Vec<Trial> {
     let ways = in_every_way.iter();
     trials.extend(ways.flat_map(|&(name, test)| lab_trials_in(Way::ALL, name, |_| Ok(()), test)));
     let parts = where_parts_of_blocks_are_written.iter();
-    trials
-        .extend(parts.flat_map(|&(name, test)| lab_trials_in(Way::ALL, name, writes_parts_of_blocks, test)));
+    trials.extend(
+        parts.flat_map(|&(name, test)| lab_trials_in(Way::ALL, name, writes_parts_of_blocks, test)),
+    );
     trials.extend(lab_trials_where(
         "appends_into_a_block_that_is_always_written_go_on",
         writes_parts_of_blocks,

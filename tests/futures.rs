@@ -1,11 +1,12 @@
-//! Futures under executors of several kinds: what is acknowledged is there, what is dropped is wholly there or not at all, and
-//! memory comes back, is neither freed early nor lost.
+//! Futures under executors of several kinds: what is acknowledged is there, what is dropped is
+//! wholly there or not at all, and memory comes back, is neither freed early nor lost.
 
 mod common;
 
 use common::*;
 use dioxide::{
-    AsyncFile, Buffer, Durability, ErrorKind, File, LocalReactor, OpenOptions, Queue, QueueOptions, Reactor,
+    AsyncFile, Buffer, Durability, ErrorKind, File, LocalReactor, OpenOptions, Queue, QueueOptions,
+    Reactor,
 };
 use dioxide::{Result, Transfer};
 use dioxide_testkit::fork::holds_in_a_fork;
@@ -37,10 +38,16 @@ enum Executor {
 }
 
 impl Executor {
-    const ALL: [Self; 5] = [Self::Tokio, Self::TokioInOneThread, Self::Smol, Self::Threads, Self::Local];
+    const ALL: [Self; 5] =
+        [Self::Tokio, Self::TokioInOneThread, Self::Smol, Self::Threads, Self::Local];
 
     /// Runs `count` tasks on the file, each with its number, and closes it.
-    fn run<T, F>(self, file: File, count: u64, task: impl Fn(Arc<AsyncFile>, u64) -> F) -> Result<Vec<T>>
+    fn run<T, F>(
+        self,
+        file: File,
+        count: u64,
+        task: impl Fn(Arc<AsyncFile>, u64) -> F,
+    ) -> Result<Vec<T>>
     where
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
@@ -72,11 +79,15 @@ impl Executor {
             Self::Threads => {
                 let threads: Vec<_> =
                     tasks.into_iter().map(|task| thread::spawn(|| block_on(task))).collect();
-                let all = threads.into_iter().map(|thread| thread.join().expect("no task panics")).collect();
+                let all = threads
+                    .into_iter()
+                    .map(|thread| thread.join().expect("no task panics"))
+                    .collect();
                 block_on(close()).map(|()| all)
             }
             Self::Local => {
-                let all = local.block_on(All(tasks.into_iter().map(|task| Polled::new(task)).collect()));
+                let all =
+                    local.block_on(All(tasks.into_iter().map(|task| Polled::new(task)).collect()));
                 local.block_on(close()).map(|()| all)
             }
         }
@@ -249,23 +260,30 @@ fn within_patience<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
     match result.recv_timeout(PATIENCE) {
         Ok(result) => result,
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("nobody answers"),
-        Err(mpsc::RecvTimeoutError::Disconnected) => resume_unwind(thread.join().expect_err("it panicked")),
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            resume_unwind(thread.join().expect_err("it panicked"))
+        }
     }
 }
 
-/// The records of a file, by writer and number, with their offsets. Each is there once and whole, and nothing else is.
+/// The records of a file, by writer and number, with their offsets. Each is there once and whole,
+/// and nothing else is.
 fn records_in(content: &[u8]) -> HashMap<(u64, u64), (u64, u64)> {
     let mut found: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
     for (block, offset) in content.chunks(BLOCK).zip((0..).step_by(BLOCK)) {
         let stamp = Stamp::of(block).unwrap_or_else(|| panic!("no record at {offset}"));
         let (start, blocks) = found.entry((stamp.writer, stamp.number)).or_insert((offset, 0));
-        assert_eq!((stamp.part, *start + *blocks * BLOCK_BYTES), (*blocks, offset), "{stamp:?} at {offset}");
+        assert_eq!(
+            (stamp.part, *start + *blocks * BLOCK_BYTES),
+            (*blocks, offset),
+            "{stamp:?} at {offset}"
+        );
         *blocks += 1;
     }
     found
 }
 
-// --- appends --------------------------------------------------------------------------------------
+// --- appends -------------------------------------------------------------------------------------
 
 fn tasks_append_and_read(dir: TestDir, executor: Executor) -> TrialResult {
     for (durability, tasks) in [(Durability::EveryWrite, 64), (Durability::OnSync, 200)] {
@@ -287,7 +305,8 @@ fn tasks_append_and_read(dir: TestDir, executor: Executor) -> TrialResult {
                 assert!(Placed { offset: 0, ..placed_here }.is_in(&data));
                 placed.push(placed_here);
             }
-            let (written, _) = file.write_at(record(writer, 0, 1 + writer % 4), placed[0].offset).await;
+            let (written, _) =
+                file.write_at(record(writer, 0, 1 + writer % 4), placed[0].offset).await;
             assert_eq!(written, Ok((1 + writer % 4) * BLOCK_BYTES));
             file.sync_data().await.expect("it syncs");
             assert!(placed.is_sorted());
@@ -308,7 +327,12 @@ fn a_thousand_tasks_append(dir: TestDir) -> TrialResult {
         let mut placed = Vec::new();
         for number in 0..4 {
             let (appended, _) = file.append(record(writer, number, 1)).await;
-            placed.push(Placed { offset: appended.expect("there is space"), writer, number, blocks: 1 });
+            placed.push(Placed {
+                offset: appended.expect("there is space"),
+                writer,
+                number,
+                blocks: 1,
+            });
         }
         placed
     })?;
@@ -329,7 +353,8 @@ fn tasks_share_flushes(dir: TestDir) -> TrialResult {
                 file.append(record(writer, number, 1)).await.0.expect("there is space");
             }
         };
-        let tasks: Vec<_> = (0..64).map(|writer| tokio::spawn(append(file.clone(), writer))).collect();
+        let tasks: Vec<_> =
+            (0..64).map(|writer| tokio::spawn(append(file.clone(), writer))).collect();
         for task in tasks {
             task.await.expect("no task panics");
         }
@@ -341,7 +366,7 @@ fn tasks_share_flushes(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-// --- drops ----------------------------------------------------------------------------------------
+// --- drops ---------------------------------------------------------------------------------------
 
 /// What a task that drops some of its appends knows of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -354,7 +379,11 @@ enum Known {
 }
 
 /// Appends, of which it drops some at any moment.
-async fn append_and_drop(file: Arc<AsyncFile>, writer: u64, count: Arc<()>) -> Vec<(u64, u64, Known)> {
+async fn append_and_drop(
+    file: Arc<AsyncFile>,
+    writer: u64,
+    count: Arc<()>,
+) -> Vec<(u64, u64, Known)> {
     let mut random = Random::new(writer);
     let mut all = Vec::new();
     for number in 0..20 {
@@ -369,13 +398,19 @@ async fn append_and_drop(file: Arc<AsyncFile>, writer: u64, count: Arc<()>) -> V
                 Poll::Pending => Known::Maybe,
                 Poll::Ready(_) => panic!("nobody can be so fast"),
             },
-            2 => match (Fickle { future: Some(append), patience: random.below(60).pow(3) / 10 }).await {
+            2 => match (Fickle { future: Some(append), patience: random.below(60).pow(3) / 10 })
+                .await
+            {
                 None => Known::Maybe,
                 Some((appended, _)) => Known::At(appended.expect("there is space")),
             },
             _ => {
                 let (appended, data) = append.await;
-                assert_eq!(&data.bytes[..], &record(writer, number, blocks)[..], "its memory was touched");
+                assert_eq!(
+                    &data.bytes[..],
+                    &record(writer, number, blocks)[..],
+                    "its memory was touched"
+                );
                 Known::At(appended.expect("there is space"))
             }
         };
@@ -390,17 +425,25 @@ fn dropped_appends_are_wholly_there_or_not_at_all(dir: TestDir, executor: Execut
         let count = Arc::new(());
         let counted = count.clone();
         let file = log(durability).open(&path)?;
-        let by_task =
-            executor.run(file, 64, move |file, writer| append_and_drop(file, writer, counted.clone()))?;
-        assert!(soon(|| Arc::strong_count(&count) == 1), "{} were not freed", Arc::strong_count(&count) - 1);
+        let by_task = executor
+            .run(file, 64, move |file, writer| append_and_drop(file, writer, counted.clone()))?;
+        assert!(
+            soon(|| Arc::strong_count(&count) == 1),
+            "{} were not freed",
+            Arc::strong_count(&count) - 1
+        );
         let found = records_in(&fs::read(&path)?);
         for (writer, all) in (0..).zip(by_task) {
             for (number, blocks, known) in all {
                 let there = found.get(&(writer, number));
                 match known {
                     Known::Never => assert_eq!(there, None, "{writer}, {number}: it never began"),
-                    Known::Maybe => assert!(there.is_none_or(|there| there.1 == blocks), "{there:?}"),
-                    Known::At(offset) => assert_eq!(there, Some(&(offset, blocks)), "{writer}, {number}"),
+                    Known::Maybe => {
+                        assert!(there.is_none_or(|there| there.1 == blocks), "{there:?}")
+                    }
+                    Known::At(offset) => {
+                        assert_eq!(there, Some(&(offset, blocks)), "{writer}, {number}")
+                    }
                 }
             }
         }
@@ -408,7 +451,8 @@ fn dropped_appends_are_wholly_there_or_not_at_all(dir: TestDir, executor: Execut
     Ok(())
 }
 
-/// More than the reactor takes at once are polled, and dropped: those that it has not come to never happen, and take no place.
+/// More than the reactor takes at once are polled, and dropped: those that it has not come to never
+/// happen, and take no place.
 fn what_the_reactor_has_not_come_to_is_taken_back(dir: TestDir) -> TrialResult {
     let local = LocalReactor::new(QueueOptions::new().depth(4));
     let path = dir.join("log");
@@ -435,7 +479,8 @@ fn given_up_appends_do_not_hold_up_the_one_behind_them(dir: TestDir) -> TrialRes
         let appended = within_patience(move || {
             let local = LocalReactor::new(QueueOptions::new().depth(depth));
             let file = local.attach(log(Durability::OnSync).open(path).expect("it opens"));
-            let mut appends: Vec<_> = (0..4 * depth as u64).map(|n| file.append(record(1, n, 1))).collect();
+            let mut appends: Vec<_> =
+                (0..4 * depth as u64).map(|n| file.append(record(1, n, 1))).collect();
             assert!(appends.iter_mut().all(|append| poll_once(append).is_pending()));
             let last = appends.pop().expect("there are some");
             drop(appends);
@@ -483,7 +528,8 @@ fn a_runtime_ends_with_operations_in_flight(dir: TestDir) -> TrialResult {
             let (file, count, acknowledged) = (file.clone(), count.clone(), acknowledged.clone());
             runtime.spawn(async move {
                 for number in 0.. {
-                    let (appended, _) = file.append(Counted::record(&count, writer, number, 1)).await;
+                    let (appended, _) =
+                        file.append(Counted::record(&count, writer, number, 1)).await;
                     let offset = appended.expect("there is space");
                     acknowledged.lock().unwrap().push(((writer, number), (offset, 1)));
                 }
@@ -540,7 +586,7 @@ fn a_forgotten_future_keeps_its_memory_and_no_one_waiting(dir: TestDir) -> Trial
     Ok(())
 }
 
-// --- wakers ---------------------------------------------------------------------------------------
+// --- wakers --------------------------------------------------------------------------------------
 
 /// Does something as it is woken, on the reactor's thread.
 struct OnWake<F: FnOnce() + Send>(Mutex<Option<F>>);
@@ -669,7 +715,8 @@ fn a_task_goes_on_inside_its_waker(dir: TestDir) -> TrialResult {
                     file.append(record(writer, number, 1)).await.0.expect("there is space");
                 }
             };
-            let (task, done) = (Mutex::new(Some(Box::pin(task) as Pin<Box<_>>)), Mutex::new(done.clone()));
+            let (task, done) =
+                (Mutex::new(Some(Box::pin(task) as Pin<Box<_>>)), Mutex::new(done.clone()));
             Arc::new(Inline { task, done })
         })
         .collect();
@@ -682,7 +729,7 @@ fn a_task_goes_on_inside_its_waker(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-// --- reactors -------------------------------------------------------------------------------------
+// --- reactors ------------------------------------------------------------------------------------
 
 fn threads_named(name: &str) -> usize {
     let tasks = fs::read_dir("/proc/self/task").expect("the threads of this process");
@@ -714,7 +761,8 @@ fn a_reactor_of_plain_calls_does_the_same(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Its thread begins with the first operation, sleeps when there is none, and ends with the last who could give it one.
+/// Its thread begins with the first operation, sleeps when there is none, and ends with the last
+/// who could give it one.
 fn a_reactor_sleeps_and_ends(dir: TestDir) -> TrialResult {
     let reactor = Reactor::start(&QueueOptions::new())?;
     let file = reactor.attach(log(Durability::EveryWrite).open(dir.join("log"))?);
@@ -723,8 +771,10 @@ fn a_reactor_sleeps_and_ends(dir: TestDir) -> TrialResult {
     let waker = OnWake::waker(move || tell.send(fs::read_link("/proc/thread-self")).unwrap());
     append_and_forget(&file, record(1, 0, 1), &waker);
     let stat = Path::new("/proc").join(told.recv_timeout(PATIENCE)??).join("schedstat");
-    let used =
-        || fs::read_to_string(&stat).map(|stat| stat.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()));
+    let used = || {
+        fs::read_to_string(&stat)
+            .map(|stat| stat.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()))
+    };
     assert!(used()?.is_some());
     let sleeps = || {
         let before = used().ok();
@@ -810,17 +860,24 @@ fn a_turn_ends_when_it_was_woken_before(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// A blocking call in another thread may wait for what the reactor has begun, and the other way around.
+/// A blocking call in another thread may wait for what the reactor has begun, and the other way
+/// around.
 fn tasks_and_blocking_threads_append_to_one_file(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let file = log(Durability::EveryWrite).open(&path)?;
     let blocking = file.try_clone()?;
-    let thread = thread::spawn(move || together(4, |writer| append_many(&blocking, 1000 + writer, 60)));
+    let thread =
+        thread::spawn(move || together(4, |writer| append_many(&blocking, 1000 + writer, 60)));
     let by_tasks = Executor::Tokio.run(file, 32, |file, writer| async move {
         let mut placed = Vec::new();
         for number in 0..30 {
             let (appended, _) = file.append(record(writer, number, 1)).await;
-            placed.push(Placed { offset: appended.expect("there is space"), writer, number, blocks: 1 });
+            placed.push(Placed {
+                offset: appended.expect("there is space"),
+                writer,
+                number,
+                blocks: 1,
+            });
         }
         placed
     })?;
@@ -831,7 +888,7 @@ fn tasks_and_blocking_threads_append_to_one_file(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-// --- what comes back ------------------------------------------------------------------------------
+// --- what comes back -----------------------------------------------------------------------------
 
 fn memory_comes_back_with_errors(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
@@ -949,7 +1006,7 @@ fn the_last_handle_of_a_device_goes_with_reads_that_were_given_up(disk: Disk) ->
     Ok(())
 }
 
-// --- forks ----------------------------------------------------------------------------------------
+// --- forks ---------------------------------------------------------------------------------------
 
 fn is_forked<M>((result, _): (Result<u64>, M)) -> bool {
     result.is_err_and(|error| *error.kind() == ErrorKind::Forked)
@@ -960,7 +1017,8 @@ fn a_forked_child_is_told_at_once_and_has_its_own_reactor(dir: TestDir) -> Trial
     let file = AsyncFile::from(log(Durability::EveryWrite).open(&path)?);
     let told = AtomicU64::new(0);
     for round in 0..10 {
-        let mut in_flight: Vec<_> = (0..20).map(|number| file.append(record(round, number, 1))).collect();
+        let mut in_flight: Vec<_> =
+            (0..20).map(|number| file.append(record(round, number, 1))).collect();
         assert!(in_flight.iter_mut().all(|append| poll_once(append).is_pending()));
         let (mut append, mut sync) = (file.append(record(99, 0, 1)), file.sync_data());
         assert!(holds_in_a_fork(|| {

@@ -1,4 +1,5 @@
-//! What opening asks of the kernel: who may share a file that is open already, and what is never opened.
+//! What opening asks of the kernel: who may share a file that is open already, and what is never
+//! opened.
 
 mod common;
 
@@ -34,7 +35,8 @@ impl As {
     fn take_on(self) {
         let groups: &[u32] = if let As::Member = self { &[GROUP] } else { &[] };
         if !matches!(self, As::Root) {
-            // SAFETY: these concern the calling thread alone; the kernel reads as many groups as there are.
+            // SAFETY: these concern the calling thread alone; the kernel reads as many groups as
+            // there are.
             unsafe {
                 assert_eq!(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()), 0);
                 libc::setfsgid(NOBODY);
@@ -44,8 +46,8 @@ impl As {
     }
 }
 
-/// Runs `work` in a thread with these credentials and a working directory of its own: the lab may lie where others than
-/// root do not get.
+/// Runs `work` in a thread with these credentials and a working directory of its own: the lab may
+/// lie where others than root do not get.
 fn run_as<R: Send>(who: As, dir: &Path, work: impl FnOnce() -> R + Send) -> R {
     let in_dir = || {
         // SAFETY: what is unshared is neither this thread's memory nor its descriptors.
@@ -92,11 +94,14 @@ fn a_striped_volume_is_joined_by_who_may_write_each_member_only(dir: TestDir) ->
     let members = ["one", "two"];
     let paths = members.map(|name| dir.join(name));
     let owner = writable().open_striped(&paths, 64 << 10)?;
-    let open = || OpenOptions::new().write(true).open_striped(&members, 64 << 10).and_then(File::close);
+    let open =
+        || OpenOptions::new().write(true).open_striped(&members, 64 << 10).and_then(File::close);
     let opened = || run_as(As::Nobody, &dir, open).err().map(|error| error.errno());
-    for (one, two, errno) in
-        [(0o666, 0o666, None), (0o600, 0o666, Some(libc::EACCES)), (0o666, 0o600, Some(libc::EACCES))]
-    {
+    for (one, two, errno) in [
+        (0o666, 0o666, None),
+        (0o600, 0o666, Some(libc::EACCES)),
+        (0o666, 0o600, Some(libc::EACCES)),
+    ] {
         fs::set_permissions(&paths[0], fs::Permissions::from_mode(one))?;
         fs::set_permissions(&paths[1], fs::Permissions::from_mode(two))?;
         assert_eq!(opened(), errno, "{one:o} {two:o}");
@@ -109,7 +114,7 @@ fn a_volume_of_ext_is_joined_by_who_may_use_it_only(dir: TestDir) -> TrialResult
     fs::set_permissions(&*dir, fs::Permissions::from_mode(0o755))?;
     let image = dir.join("image");
     image_with(&image, b"content")?;
-    let owner = OpenOptions::new().write(true).open_within(&image, "/data")?;
+    let owner = OpenOptions::new().write(true).open_in_image(&image, "/data")?;
     for (mode, reading, writing) in [
         (0o666, None, None),
         (0o644, None, Some(libc::EACCES)),
@@ -119,7 +124,7 @@ fn a_volume_of_ext_is_joined_by_who_may_use_it_only(dir: TestDir) -> TrialResult
         for (write, errno) in [(false, reading), (true, writing)] {
             let mut options = OpenOptions::new();
             options.write(write);
-            let open = || options.open_within("image", "/data").and_then(File::close);
+            let open = || options.open_in_image("image", "/data").and_then(File::close);
             let found = run_as(As::Nobody, &dir, open).err().map(|error| error.errno());
             assert_eq!(found, errno, "{mode:o}, write: {write}");
         }
@@ -178,7 +183,8 @@ fn chattr(flag: &str, path: &Path) -> TrialResult {
     if status.success() { Ok(()) } else { Err(format!("chattr {flag}: {status}").into()) }
 }
 
-/// The name passes from a file that the caller may write to one that it may not, and back, between any two steps.
+/// The name passes from a file that the caller may write to one that it may not, and back, between
+/// any two steps.
 fn a_name_that_changes_meanwhile_gives_no_handle_of_another_file(dir: TestDir) -> TrialResult {
     const OPENS_MIN: usize = 300;
     fs::set_permissions(&*dir, fs::Permissions::from_mode(0o755))?;
@@ -204,7 +210,8 @@ fn a_name_that_changes_meanwhile_gives_no_handle_of_another_file(dir: TestDir) -
             match run_as(As::Nobody, &dir, || OpenOptions::new().write(true).open("own")) {
                 Ok(file) => {
                     opened += 1;
-                    wrong = (file.len() != Ok(BLOCK_BYTES)).then(|| "a handle of the secret file".to_owned());
+                    wrong = (file.len() != Ok(BLOCK_BYTES))
+                        .then(|| "a handle of the secret file".to_owned());
                     drop(file);
                 }
                 Err(error) if error.errno() == libc::EACCES => refused += 1,
@@ -220,7 +227,7 @@ fn a_name_that_changes_meanwhile_gives_no_handle_of_another_file(dir: TestDir) -
     Ok(())
 }
 
-// --- what is no file ------------------------------------------------------------------------------
+// --- what is no file -----------------------------------------------------------------------------
 
 /// What is at each name, besides a symbolic link to it.
 const NO_FILES: [(&str, FileType, &str); 3] = [
@@ -257,13 +264,13 @@ fn open_in_every_way(acks: &Acks, args: &[String]) {
         Box::new(|| writing().create(true).truncate(true).open(path).map(drop)),
         Box::new(|| File::open(path).map(drop)),
         Box::new(|| dioxide::recover(path, Recover::Inspect).map(drop)),
-        Box::new(|| dioxide::recover(path, Recover::Cut).map(drop)),
+        Box::new(|| dioxide::recover(path, Recover::Truncate).map(drop)),
         Box::new(|| dioxide::recover(path, Recover::Force).map(drop)),
         Box::new(|| writable().open_striped(&members, 64 << 10).map(drop)),
         Box::new(|| OpenOptions::new().open_striped(&members, 64 << 10).map(drop)),
-        Box::new(|| dioxide::recover_striped(&members, 64 << 10, Recover::Cut).map(drop)),
-        Box::new(|| OpenOptions::new().open_within(path, "/data").map(drop)),
-        Box::new(|| writing().open_within(path, "/data").map(drop)),
+        Box::new(|| dioxide::recover_striped(&members, 64 << 10, Recover::Truncate).map(drop)),
+        Box::new(|| OpenOptions::new().open_in_image(path, "/data").map(drop)),
+        Box::new(|| writing().open_in_image(path, "/data").map(drop)),
     ];
     for (number, way) in ways.iter().enumerate() {
         fs::write(&other, []).expect("it can be written");
@@ -273,7 +280,8 @@ fn open_in_every_way(acks: &Acks, args: &[String]) {
     }
 }
 
-/// The defect: a FIFO blocked for ever, and a device node was opened, which may do anything. An inotify watch sees each open.
+/// The defect: a FIFO blocked for ever, and a device node was opened, which may do anything. An
+/// inotify watch sees each open.
 fn what_is_no_file_is_refused_and_not_opened(dir: TestDir) -> TrialResult {
     use rustix::fs::inotify;
     no_files_in(&dir)?;
@@ -294,9 +302,10 @@ fn what_is_no_file_is_refused_and_not_opened(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-// --- without /proc --------------------------------------------------------------------------------
+// --- without /proc -------------------------------------------------------------------------------
 
-/// A descriptor is made of what was looked up by way of /proc. Where there is none, the name is used again.
+/// A descriptor is made of what was looked up by way of /proc. Where there is none, the name is
+/// used again.
 fn without_proc_files_are_opened_all_the_same(dir: TestDir) -> TrialResult {
     no_files_in(&dir)?;
     let in_a_root_without_proc = || -> dioxide::Result<u64> {
@@ -317,14 +326,15 @@ fn without_proc_files_are_opened_all_the_same(dir: TestDir) -> TrialResult {
         }
         joined.close()?;
         file.close()?;
-        dioxide::recover("/log", Recover::Cut).map(|found| found.physical_size)
+        dioxide::recover("/log", Recover::Truncate).map(|found| found.physical_size)
     };
     assert_eq!(run_as(As::Root, &dir, in_a_root_without_proc)?, 2 * BLOCK_BYTES);
     assert_tidy(&dir.join("log"), 2 * BLOCK_BYTES)?;
     Ok(())
 }
 
-/// The image that is used is the one whose volume is shared: the name passes from one to the other meanwhile.
+/// The image that is used is the one whose volume is shared: the name passes from one to the other
+/// meanwhile.
 fn a_volume_is_known_by_the_image_that_is_used(dir: TestDir) -> TrialResult {
     let paths = ["one", "two"].map(|name| dir.join(name));
     for (path, content) in paths.iter().zip([b"1", b"2"]) {
@@ -332,7 +342,7 @@ fn a_volume_is_known_by_the_image_that_is_used(dir: TestDir) -> TrialResult {
         fs::hard_link(path, path.with_extension("known"))?;
     }
     let first_byte = |image: &Path| -> dioxide::Result<(File, u8)> {
-        let file = OpenOptions::new().open_within(image, "/data")?;
+        let file = OpenOptions::new().open_in_image(image, "/data")?;
         let mut into = Buffer::zeroed(1);
         file.read_at(&mut into, 0)?;
         Ok((file, into[0]))
@@ -375,7 +385,8 @@ fn trials() -> Vec<Trial> {
         what_is_no_file_is_refused_and_not_opened,
         without_proc_files_are_opened_all_the_same,
     ];
-    let mut all: Vec<_> = everywhere.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
+    let mut all: Vec<_> =
+        everywhere.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
     all.extend(lab_trials_where(
         "a_file_that_may_not_be_written_is_not_joined",
         Fs::has_disk,

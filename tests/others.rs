@@ -1,4 +1,5 @@
-//! Programs without dioxide that write the same file: nothing that they wrote is destroyed without an error.
+//! Programs without dioxide that write the same file: nothing that they wrote is destroyed without
+//! an error.
 
 mod common;
 
@@ -17,11 +18,12 @@ use std::process::ExitCode;
 /// The user and group of nobody, who owns no file of the lab and may take no lease of one.
 const NOBODY: u32 = 65534;
 
-/// Where the other program begins to write: above all that this one appends, within the first step of growth.
+/// Where the other program begins to write: above all that this one appends, within the first step
+/// of growth.
 const THEIRS: u64 = 512 << 10;
 const THEIR_WRITER: u64 = 99;
 
-// --- children -------------------------------------------------------------------------------------
+// --- children ------------------------------------------------------------------------------------
 
 fn open_as_others_do(path: &str, flags: OFlags) -> OwnedFd {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).expect("it opens")
@@ -30,13 +32,15 @@ fn open_as_others_do(path: &str, flags: OFlags) -> OwnedFd {
 /// Writes one record there, which is stable when it returns.
 fn write_theirs(fd: &OwnedFd, number: u64) -> Placed {
     let offset = THEIRS + number * BLOCK_BYTES;
-    let written = rustix::io::pwrite(fd, &record(THEIR_WRITER, number, 1), offset).expect("it writes");
+    let written =
+        rustix::io::pwrite(fd, &record(THEIR_WRITER, number, 1), offset).expect("it writes");
     assert_eq!(written, BLOCK);
     rustix::fs::fdatasync(fd).expect("it syncs");
     Placed { offset, writer: THEIR_WRITER, number, blocks: 1 }
 }
 
-/// A child that writes args[1] records above this program's end, or goes on until it is killed, and keeps the file open.
+/// A child that writes args[1] records above this program's end, or goes on until it is killed, and
+/// keeps the file open.
 fn write_and_stay(acks: &Acks, args: &[String]) {
     let fd = open_as_others_do(&args[0], OFlags::RDWR | OFlags::DIRECT);
     let count: u64 = args[1].parse().expect("a number");
@@ -60,11 +64,14 @@ fn stay_as_reader(acks: &Acks, args: &[String]) {
 /// A child that dies with the file grown.
 fn append_and_die(acks: &Acks, args: &[String]) {
     let file = writable().durability(Durability::EveryWrite).open(&args[0]).expect("it opens");
-    (0..10).for_each(|number| acks.send(append(&file, 1, number, 1).expect("there is space").to_ack()));
+    (0..10).for_each(|number| {
+        acks.send(append(&file, 1, number, 1).expect("there is space").to_ack())
+    });
     std::process::abort();
 }
 
-/// A child that may take no lease of the file: it appends, lets args[2] records be written past its back, and reports its close.
+/// A child that may take no lease of the file: it appends, lets args[2] records be written past its
+/// back, and reports its close.
 fn close_without_leases(acks: &Acks, args: &[String]) {
     let file = growing(growth_named(&args[1])).mode(0o666).open(&args[0]).expect("it opens");
     // The mode is not what the umask leaves of it.
@@ -83,7 +90,8 @@ fn close_without_leases(acks: &Acks, args: &[String]) {
     tell(acks, &file.close());
 }
 
-/// A child whose first thread has ended: its directory /proc/PID/fd is empty. Another thread writes a record, and stays.
+/// A child whose first thread has ended: its directory /proc/PID/fd is empty. Another thread writes
+/// a record, and stays.
 fn write_and_stay_without_first_thread(acks: &Acks, args: &[String]) {
     without_first_thread(|| write_and_stay(acks, args));
 }
@@ -100,7 +108,8 @@ fn without_first_thread(rest: impl Fn() + Sync) {
     });
 }
 
-/// A child that truncates the file while a fork of it has copies of its descriptors, and tells what came of it.
+/// A child that truncates the file while a fork of it has copies of its descriptors, and tells what
+/// came of it.
 fn truncate_beside_a_fork(acks: &Acks, args: &[String]) {
     let (file, _other) = open_twice(&args[0]);
     truncate_and_tell(acks, &file);
@@ -131,7 +140,8 @@ fn truncate_and_tell(acks: &Acks, file: &File) {
     tell(acks, &result);
 }
 
-/// Where the file lies is asked of /proc/self when it is opened, which knows nothing once the first thread has ended.
+/// Where the file lies is asked of /proc/self when it is opened, which knows nothing once the first
+/// thread has ended.
 fn truncate_beside_a_fork_without_first_thread(acks: &Acks, args: &[String]) {
     let (file, _other) = open_twice(&args[0]);
     without_first_thread(|| truncate_and_tell(acks, &file));
@@ -168,7 +178,7 @@ fn truncate_beside_a_fork_with_a_foreign_proc(acks: &Acks, args: &[String]) {
     };
 }
 
-// --- this program ---------------------------------------------------------------------------------
+// --- this program --------------------------------------------------------------------------------
 
 fn reopen(path: &Path) -> dioxide::Result<File> {
     OpenOptions::new().write(true).open(path)
@@ -178,7 +188,10 @@ fn growing(growth: Growth) -> OpenOptions {
     writable().growth(growth).growth_cap(4 * MIB).clone()
 }
 
-fn opened(path: &Path, growth: Growth) -> Result<(File, Vec<Placed>), dioxide_testkit::trials::Failed> {
+fn opened(
+    path: &Path,
+    growth: Growth,
+) -> Result<(File, Vec<Placed>), dioxide_testkit::trials::Failed> {
     let file = growing(growth).open(path)?;
     let ours = append_many(&file, 1, 10);
     wait_until_grown(path)?;
@@ -204,7 +217,10 @@ fn wrote_once(path: &Path, number: u64) -> Result<Placed, dioxide_testkit::trial
 }
 
 /// A child that has written `count` records, and keeps the file open.
-fn staying(path: &Path, count: u64) -> Result<(child::Child, Vec<Placed>), dioxide_testkit::trials::Failed> {
+fn staying(
+    path: &Path,
+    count: u64,
+) -> Result<(child::Child, Vec<Placed>), dioxide_testkit::trials::Failed> {
     let args = [path.to_string_lossy().into_owned(), count.to_string()];
     let mut child = child::spawn("write_and_stay", &args)?;
     let acks = child.wait_for_acks(count as usize + 1, PATIENCE)?;
@@ -230,12 +246,12 @@ fn set_len_destroys_nothing_of_another_process(dir: TestDir) -> TrialResult {
             theirs_is_there(&path, &theirs)?;
             drop(child);
             assert!(
-                matches!(refusal(file.set_len(len)), ErrorKind::Doubtful(_)),
+                matches!(refusal(file.set_len(len)), ErrorKind::ModifiedExternally(_)),
                 "what it wrote is still there"
             );
             theirs_is_there(&path, &theirs)?;
             let more = append(&file, 2, 0, 1)?;
-            assert!(matches!(refusal(file.close()), ErrorKind::Doubtful(_)));
+            assert!(matches!(refusal(file.close()), ErrorKind::ModifiedExternally(_)));
             theirs_is_there(&path, &theirs)?;
             assert_all_there(&fs::read(&path)?, &[&ours[..], &[more]].concat());
             assert_tidy(&path, theirs[0].end())?;
@@ -244,7 +260,8 @@ fn set_len_destroys_nothing_of_another_process(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// `close` looked first, flushed and truncated then: what another process wrote in between was lost in 198 of 200 closes.
+/// `close` looked first, flushed and truncated then: what another process wrote in between was lost
+/// in 198 of 200 closes.
 fn close_beside_a_steady_writer_loses_nothing(dir: TestDir) -> TrialResult {
     for (name, growth) in growths(dir.fs()) {
         let path = dir.join(name);
@@ -255,9 +272,12 @@ fn close_beside_a_steady_writer_loses_nothing(dir: TestDir) -> TrialResult {
         child.wait_for_acks(5, PATIENCE)?;
         let closed = refusal(file.close());
         assert_names(&closed, &child);
-        assert!(files::marker(&path)?.is_some(), "the next open has to know that the file was left grown");
+        assert!(
+            files::marker(&path)?.is_some(),
+            "the next open has to know that the file was left grown"
+        );
         if growth == Growth::Unwritten {
-            assert_names(&refusal(recover(&path, Recover::Cut)), &child);
+            assert_names(&refusal(recover(&path, Recover::Truncate)), &child);
         }
         let acks = child.kill_9()?.into_iter().filter(|ack| *ack != [u64::MAX; 3]);
         let theirs: Vec<_> = acks.map(Placed::from_ack).collect();
@@ -274,7 +294,8 @@ fn close_beside_a_steady_writer_loses_nothing(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// It was doubtful afterwards, when the other writer had extended it; and of a zeroed one the known end was lost.
+/// It was doubtful afterwards, when the other writer had extended it; and of a zeroed one the known
+/// end was lost.
 fn a_file_left_grown_beside_an_appender_is_opened_again(dir: TestDir) -> TrialResult {
     for (name, growth) in growths(dir.fs()) {
         let path = dir.join(name);
@@ -310,7 +331,7 @@ fn zeroed_space_that_another_program_wrote_is_kept(dir: TestDir) -> TrialResult 
     let path = dir.join("log");
     let (file, ours) = opened(&path, Growth::Zeroed)?;
     let theirs = wrote_once(&path, 3)?;
-    assert!(matches!(refusal(file.close()), ErrorKind::Doubtful(_)));
+    assert!(matches!(refusal(file.close()), ErrorKind::ModifiedExternally(_)));
     assert_tidy(&path, theirs.end())?;
     theirs_is_there(&path, &[theirs])?;
     assert_all_there(&fs::read(&path)?, &ours);
@@ -324,11 +345,11 @@ fn recovery_beside_another_writer_truncates_nothing(dir: TestDir) -> TrialResult
     let grown_to = fs::metadata(&path)?.len();
     assert!(grown_to > THEIRS, "it did not grow");
     let (child, _) = staying(&path, 0)?;
-    assert_names(&refusal(recover(&path, Recover::Cut)), &child);
+    assert_names(&refusal(recover(&path, Recover::Truncate)), &child);
     assert_names(&refusal(OpenOptions::new().write(true).open(&path)), &child);
     assert_eq!(fs::metadata(&path)?.len(), grown_to);
     drop(child);
-    recover(&path, Recover::Cut)?;
+    recover(&path, Recover::Truncate)?;
     assert_tidy(&path, assert_gapless(&ours, 0))?;
     assert_all_there(&fs::read(&path)?, &ours);
     Ok(())
@@ -345,7 +366,8 @@ fn a_writer_whose_first_thread_has_ended_is_named(dir: TestDir) -> TrialResult {
     theirs_is_there(&path, &[theirs])
 }
 
-/// What a child of ours has of us was another writer's, where our own descriptors could not be seen.
+/// What a child of ours has of us was another writer's, where our own descriptors could not be
+/// seen.
 fn a_fork_is_no_other_writer_however_little_can_be_seen(dir: TestDir) -> TrialResult {
     for scenario in [
         "truncate_beside_a_fork",
@@ -420,9 +442,15 @@ fn holes_that_the_program_left_are_holes_after_close(dir: TestDir) -> TrialResul
     let end = 9 * 16 * BLOCK_BYTES + BLOCK_BYTES;
     assert_tidy(&path, end)?;
     let allocated: u64 = files::extents(&path)?.iter().map(|extent| extent.len).sum();
-    assert!((5 + 9) * BLOCK_BYTES >= allocated, "{allocated} bytes for 10 blocks and 4 that were there");
-    let before: u64 =
-        files::extents(&path)?.iter().filter(|at| at.start < 4 * BLOCK_BYTES).map(|at| at.len).sum();
+    assert!(
+        (5 + 9) * BLOCK_BYTES >= allocated,
+        "{allocated} bytes for 10 blocks and 4 that were there"
+    );
+    let before: u64 = files::extents(&path)?
+        .iter()
+        .filter(|at| at.start < 4 * BLOCK_BYTES)
+        .map(|at| at.len)
+        .sum();
     assert!(before >= 4 * BLOCK_BYTES, "what the program had allocated itself is still there");
     let content = fs::read(&path)?;
     for number in 1..10 {
@@ -432,7 +460,7 @@ fn holes_that_the_program_left_are_holes_after_close(dir: TestDir) -> TrialResul
     Ok(())
 }
 
-// --- the list -------------------------------------------------------------------------------------
+// --- the list ------------------------------------------------------------------------------------
 
 fn grows(fs: Fs) -> dioxide_testkit::lab::Applies {
     fs.grows_unwritten().or(fs.grows_zeroed())
@@ -455,7 +483,11 @@ fn trials() -> Vec<Trial> {
     ];
     let mut all: Vec<_> =
         growing.iter().flat_map(|&(name, test)| lab_trials_where(name, grows, test)).collect();
-    all.extend(unwritten.iter().flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)));
+    all.extend(
+        unwritten
+            .iter()
+            .flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)),
+    );
     all.extend(lab_trials_where(
         "zeroed_space_that_another_program_wrote_is_kept",
         Fs::grows_zeroed,
@@ -473,7 +505,10 @@ fn main() -> ExitCode {
         ("close_without_leases", close_without_leases),
         ("write_and_stay_without_first_thread", write_and_stay_without_first_thread),
         ("truncate_beside_a_fork", truncate_beside_a_fork),
-        ("truncate_beside_a_fork_without_first_thread", truncate_beside_a_fork_without_first_thread),
+        (
+            "truncate_beside_a_fork_without_first_thread",
+            truncate_beside_a_fork_without_first_thread,
+        ),
         ("truncate_beside_a_fork_without_kcmp", truncate_beside_a_fork_without_kcmp),
         ("truncate_beside_a_fork_with_a_foreign_proc", truncate_beside_a_fork_with_a_foreign_proc),
     ];

@@ -1,4 +1,5 @@
-//! Several processes and one file: locks, forks, executed programs, panics, and block devices in use.
+//! Several processes and one file: locks, forks, executed programs, panics, and block devices in
+//! use.
 
 mod common;
 
@@ -31,7 +32,7 @@ fn opened_by_another(path: &Path) -> Result<u64, dioxide_testkit::trials::Failed
     Ok(acks[0][0])
 }
 
-// --- locks ----------------------------------------------------------------------------------------
+// --- locks ---------------------------------------------------------------------------------------
 
 fn a_second_process_is_locked_out_until_the_file_is_closed(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
@@ -128,7 +129,8 @@ fn the_programs_own_lock_of_the_whole_file_works_beside_ours(dir: TestDir) -> Tr
     Ok(())
 }
 
-/// Length 0 means: to the largest offset, however long the file becomes. That is where our own lock lies.
+/// Length 0 means: to the largest offset, however long the file becomes. That is where our own lock
+/// lies.
 fn the_programs_own_lock_with_length_0_is_refused_with_eagain(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let file = writable().open(&path)?;
@@ -141,8 +143,8 @@ fn the_programs_own_lock_with_length_0_is_refused_with_eagain(dir: TestDir) -> T
     Ok(())
 }
 
-/// Closing any descriptor of a file ends the POSIX locks that the process has on it. Runs `more` while it has
-/// one, and says whether the lock is still there before what it returned is dropped.
+/// Closing any descriptor of a file ends the POSIX locks that the process has on it. Runs `more`
+/// while it has one, and says whether the lock is still there before what it returned is dropped.
 fn the_programs_own_lock_outlives<T>(
     dir: &Path,
     more: impl FnOnce(&Path) -> dioxide::Result<T>,
@@ -181,7 +183,8 @@ fn a_refused_handle_does_not_end_the_programs_own_lock(dir: TestDir) -> TrialRes
                 .open(path.file_name().expect("it has one"))
                 .map_err(|error| error.errno())
         };
-        let opened = std::thread::scope(|scope| scope.spawn(open_as_another).join().expect("it ends"));
+        let opened =
+            std::thread::scope(|scope| scope.spawn(open_as_another).join().expect("it ends"));
         assert_eq!(opened.err(), Some(libc::EACCES));
         Ok(())
     };
@@ -207,9 +210,10 @@ fn closing_a_reading_handle_or_looking_ends_the_programs_own_lock(dir: TestDir) 
     Ok(())
 }
 
-// --- forks ----------------------------------------------------------------------------------------
+// --- forks ---------------------------------------------------------------------------------------
 
-/// A forked child has copies of all descriptors for a moment, also of those that other tests have closed.
+/// A forked child has copies of all descriptors for a moment, also of those that other tests have
+/// closed.
 static NO_FORKS: Mutex<()> = Mutex::new(());
 
 fn without_forks() -> MutexGuard<'static, ()> {
@@ -244,7 +248,9 @@ fn a_forked_child_can_do_nothing_with_the_file(dir: TestDir) -> TrialResult {
     let mut placed = vec![append(&file, 1, 0, 2)?];
     let size = fs::metadata(&path)?.len();
     assert!(holds_in_a_fork(|| every_operation_fails(&file)));
-    assert!(holds_in_a_fork(|| is_forked(OpenOptions::new().write(true).open(&path)) || locked(&path)));
+    assert!(holds_in_a_fork(
+        || is_forked(OpenOptions::new().write(true).open(&path)) || locked(&path)
+    ));
     assert_eq!(fs::metadata(&path)?.len(), size);
     placed.push(append(&file, 1, 1, 1)?);
     let end = assert_gapless(&placed, 0);
@@ -305,13 +311,16 @@ fn a_reading_handle_goes_on_in_a_forked_child(dir: TestDir) -> TrialResult {
                 reader.len().expect("it is open here");
             }
         });
-        let held = (0..20).filter(|_| holds_in_a_fork(|| reads_only_records(&file, &reader))).count();
+        let held =
+            (0..20).filter(|_| holds_in_a_fork(|| reads_only_records(&file, &reader))).count();
         done.store(true, SeqCst);
         held
     });
     assert_eq!(held, 20);
     file.close()?;
-    assert!(holds_in_a_fork(|| reader.len().is_ok_and(|len| fs::metadata(&path).unwrap().len() == len)));
+    assert!(holds_in_a_fork(|| reader
+        .len()
+        .is_ok_and(|len| fs::metadata(&path).unwrap().len() == len)));
     Ok(())
 }
 
@@ -332,7 +341,10 @@ fn a_forked_child_that_opens_the_file_again_is_locked_out(dir: TestDir) -> Trial
     append(&file, 1, 0, 1)?;
     assert!(holds_in_a_fork(|| locked(&path)));
     file.close()?;
-    assert!(holds_in_a_fork(|| writes_a_file_of_its_own(&path)), "the file is free, also for a child");
+    assert!(
+        holds_in_a_fork(|| writes_a_file_of_its_own(&path)),
+        "the file is free, also for a child"
+    );
     assert_tidy(&path, 2 * BLOCK_BYTES)?;
     Ok(())
 }
@@ -352,7 +364,11 @@ fn the_parent_goes_on(dir: &Path, end: fn(File) -> bool) -> TrialResult {
     let mut handle = Some(file);
     assert!(holds_in_a_fork(|| end(handle.take().expect("the child's copy"))));
     let file = handle.expect("the parent's is still there");
-    assert_eq!((files::marker(&path)?, fs::metadata(&path)?.len()), (marker, size), "the child changed it");
+    assert_eq!(
+        (files::marker(&path)?, fs::metadata(&path)?.len()),
+        (marker, size),
+        "the child changed it"
+    );
     assert_eq!(opened_by_another(&path)?, LOCKED, "the child gave up the lock");
     placed.extend(append_many(&file, 2, 50));
     file.sync_data()?;
@@ -397,8 +413,9 @@ fn a_forked_child_is_not_stuck_by_the_parents_threads(dir: TestDir) -> TrialResu
             })
             .concat()
         });
-        let held =
-            (0..20).filter(|_| holds_in_a_fork(|| every_operation_fails(&file) && locked(&path))).count();
+        let held = (0..20)
+            .filter(|_| holds_in_a_fork(|| every_operation_fails(&file) && locked(&path)))
+            .count();
         done.store(true, SeqCst);
         let placed = appenders.join().expect("the parent's threads go on");
         assert_eq!(held, 20, "children hung or did something");
@@ -412,7 +429,10 @@ fn a_forked_child_is_not_stuck_by_the_parents_threads(dir: TestDir) -> TrialResu
 }
 
 /// The child has a copy of the queue, whose ring is the parent's.
-fn a_queue_in_a_forked_child_does_nothing_and_the_parents_goes_on(dir: TestDir, way: Way) -> TrialResult {
+fn a_queue_in_a_forked_child_does_nothing_and_the_parents_goes_on(
+    dir: TestDir,
+    way: Way,
+) -> TrialResult {
     const EACH: u64 = 8;
     let path = dir.join("log");
     let file = writable().durability(Durability::EveryWrite).growth_cap(MIB).open(&path)?;
@@ -436,7 +456,8 @@ fn a_queue_in_a_forked_child_does_nothing_and_the_parents_goes_on(dir: TestDir, 
                 && queue.append(&reader, record(9, 9, 1), 9000).is_ok();
             queue.submit();
             // What had finished before may be told; nothing of the child's own may succeed.
-            let finished_before = |done: &dioxide::Completion| done.tag < 9000 && done.result.is_ok();
+            let finished_before =
+                |done: &dioxide::Completion| done.tag < 9000 && done.result.is_ok();
             let answered =
                 queue.reap(usize::MAX).all(|done| finished_before(&done) || is_forked(done.result));
             more && answered && queue.outstanding() == 0
@@ -471,7 +492,8 @@ fn leave_a_program_behind(acks: &Acks, args: &[String]) {
     program.wait().expect("it ends, if nobody kills us before");
 }
 
-/// The kernel closes what an executed program does not inherit a moment after the program seems to run.
+/// The kernel closes what an executed program does not inherit a moment after the program seems to
+/// run.
 fn open_soon(path: &Path) -> dioxide::Result<File> {
     for _ in 0..200 {
         match writable().open(path) {
@@ -500,7 +522,8 @@ fn an_executed_program_does_not_keep_the_lock(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// A program that is being started has copies of all descriptors for a moment, so closing one is not unlocking.
+/// A program that is being started has copies of all descriptors for a moment, so closing one is
+/// not unlocking.
 fn a_recovered_file_is_free_while_programs_are_started(dir: TestDir) -> TrialResult {
     let _none = without_forks();
     let path = dir.join("log");
@@ -513,7 +536,8 @@ fn while_programs_are_started(work: impl FnOnce() -> TrialResult) -> TrialResult
     std::thread::scope(|scope| {
         let starter = scope.spawn(|| {
             while !done.load(SeqCst) {
-                let program = Command::new("true").stdin(Stdio::null()).stdout(Stdio::null()).status();
+                let program =
+                    Command::new("true").stdin(Stdio::null()).stdout(Stdio::null()).status();
                 assert!(program.expect("there is true").success());
             }
         });
@@ -525,7 +549,7 @@ fn while_programs_are_started(work: impl FnOnce() -> TrialResult) -> TrialResult
 }
 
 fn recover_and_open(path: &Path) -> dioxide::Result<()> {
-    dioxide::recover(path, dioxide::Recover::Cut)?;
+    dioxide::recover(path, dioxide::Recover::Truncate)?;
     OpenOptions::new().write(true).open(path)?.close()
 }
 
@@ -536,13 +560,13 @@ fn a_refused_file_is_free_while_programs_are_started(dir: TestDir) -> TrialResul
     files::set_marker(&path, b"nobody can read this")?;
     while_programs_are_started(|| {
         (0..150).try_for_each(|_| match refusal(OpenOptions::new().write(true).open(&path)) {
-            ErrorKind::Doubtful(_) => Ok(()),
+            ErrorKind::ModifiedExternally(_) => Ok(()),
             other => Err(format!("{other:?}").into()),
         })
     })
 }
 
-// --- panics ---------------------------------------------------------------------------------------
+// --- panics --------------------------------------------------------------------------------------
 
 /// Appends a last record when it is dropped, as a log may do.
 struct LastWords<'a>(&'a File);
@@ -575,7 +599,7 @@ fn a_program_that_panics_can_still_append_while_it_unwinds(dir: TestDir) -> Tria
     Ok(())
 }
 
-// --- devices --------------------------------------------------------------------------------------
+// --- devices -------------------------------------------------------------------------------------
 
 fn a_device_is_read_and_written(disk: Disk) -> TrialResult {
     let file = OpenOptions::new().write(true).open(&*disk)?;
@@ -608,14 +632,16 @@ fn sixteen_durable_writers_share_a_device(disk: Disk) -> TrialResult {
     let place = |writer: u64, number: u64| (number * 16 + writer) * 2 * BLOCK_BYTES;
     together(16, |writer| {
         for number in 0..EACH {
-            file.write_at(&record(writer, number, 2), place(writer, number)).expect("a device takes it");
+            file.write_at(&record(writer, number, 2), place(writer, number))
+                .expect("a device takes it");
         }
     });
     assert!(file.stats().flushes <= 16 * EACH, "{:?}", file.stats());
     file.close()?;
     let reader = File::open(&*disk)?;
     let mut into = Buffer::zeroed(2 * BLOCK);
-    for (writer, number) in (0..16).flat_map(|writer| (0..EACH).map(move |number| (writer, number))) {
+    for (writer, number) in (0..16).flat_map(|writer| (0..EACH).map(move |number| (writer, number)))
+    {
         assert_eq!(reader.read_at(&mut into, place(writer, number))?, 2 * BLOCK);
         assert!(into[..] == record(writer, number, 2)[..], "{writer}'s {number} is lost");
     }
@@ -626,7 +652,9 @@ fn overlapping_durable_writes_leave_one_of_them_whole(disk: Disk) -> TrialResult
     let file = OpenOptions::new().write(true).durability(Durability::EveryWrite).open(&*disk)?;
     let mut into = Buffer::zeroed(8 * BLOCK);
     for round in 0..20 {
-        together(8, |writer| file.write_at(&record(writer, round, 8), 8 * MIB).expect("a device takes it"));
+        together(8, |writer| {
+            file.write_at(&record(writer, round, 8), 8 * MIB).expect("a device takes it")
+        });
         assert_eq!(file.read_at(&mut into, 8 * MIB)?, 8 * BLOCK);
         let winner = Stamp::of(&into[..BLOCK]).expect("somebody's record").writer;
         assert!(into[..] == record(winner, round, 8)[..], "a mixture");
@@ -682,13 +710,15 @@ fn image_behind(device: u64) -> std::io::Result<String> {
     Ok(path.trim_end().into())
 }
 
-/// Also where files have a device number that no mount has: on btrfs, and in a subvolume of it; and whatever its name.
+/// Also where files have a device number that no mount has: on btrfs, and in a subvolume of it; and
+/// whatever its name.
 fn an_image_is_refused_wherever_it_lies(dir: TestDir) -> TrialResult {
     let name = OsStr::from_bytes(b"im\xFFage ");
     let mut image = dir.join(name);
     if matches!(dir.fs(), Fs::Btrfs | Fs::BtrfsNocow) {
         let subvolume = dir.join("subvolume");
-        let made = Command::new("btrfs").args(["-q", "subvolume", "create"]).arg(&subvolume).status()?;
+        let made =
+            Command::new("btrfs").args(["-q", "subvolume", "create"]).arg(&subvolume).status()?;
         assert!(made.success(), "{made}");
         image = subvolume.join(name);
     }
@@ -701,7 +731,7 @@ fn an_image_is_refused_wherever_it_lies(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-// --- the list -------------------------------------------------------------------------------------
+// --- the list ------------------------------------------------------------------------------------
 
 fn trials() -> Vec<Trial> {
     let in_the_lab: &[LabTest] = named![
@@ -729,7 +759,8 @@ fn trials() -> Vec<Trial> {
         a_program_that_panics_can_still_append_while_it_unwinds,
         an_image_is_refused_wherever_it_lies,
     ];
-    let mut all: Vec<_> = in_the_lab.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
+    let mut all: Vec<_> =
+        in_the_lab.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();
     all.extend(lab_trials_in(
         Way::QUEUES,
         "a_queue_in_a_forked_child_does_nothing_and_the_parents_goes_on",

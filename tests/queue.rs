@@ -1,10 +1,13 @@
-//! What only a queue has, on io_uring and by plain calls: buffers that come back, many operations in flight beside other
-//! queues, threads and changes of the file, and a queue that ends before they do.
+//! What only a queue has, on io_uring and by plain calls: buffers that come back, many operations
+//! in flight beside other queues, threads and changes of the file, and a queue that ends before
+//! they do.
 
 mod common;
 
 use common::*;
-use dioxide::{Buffer, Completion, Durability, ErrorKind, File, Full, Growth, OpenOptions, Operation, Queue};
+use dioxide::{
+    Buffer, Completion, Durability, ErrorKind, File, Full, Growth, OpenOptions, Operation, Queue,
+};
 use dioxide::{QueueOptions, Result};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::fuse_disk::{FuseDisk, Keep};
@@ -27,7 +30,8 @@ struct Poisoning;
 #[global_allocator]
 static ALLOCATOR: Poisoning = Poisoning;
 
-// SAFETY: the system's allocator does all of it; what is written to is whole, and nobody's any more.
+// SAFETY: the system's allocator does all of it; what is written to is whole, and nobody's any
+// more.
 unsafe impl GlobalAlloc for Poisoning {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller promises.
@@ -94,7 +98,7 @@ fn within_patience<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
     }
 }
 
-// --- buffers --------------------------------------------------------------------------------------
+// --- buffers -------------------------------------------------------------------------------------
 
 /// Operations with buffers of known addresses, each of which must come back.
 struct Lent {
@@ -124,20 +128,28 @@ impl Lent {
     }
 
     fn write(&mut self, file: &File, buffer: Buffer, offset: u64) -> u64 {
-        self.give(Operation::Write, buffer, |queue, buffer, tag| queue.write_at(file, buffer, offset, tag))
+        self.give(Operation::Write, buffer, |queue, buffer, tag| {
+            queue.write_at(file, buffer, offset, tag)
+        })
     }
 
     fn read(&mut self, file: &File, buffer: Buffer, offset: u64) -> u64 {
-        self.give(Operation::Read, buffer, |queue, buffer, tag| queue.read_at(file, buffer, offset, tag))
+        self.give(Operation::Read, buffer, |queue, buffer, tag| {
+            queue.read_at(file, buffer, offset, tag)
+        })
     }
 
     /// The results by tag, once every buffer is back.
     fn take(&mut self) -> HashMap<u64, Result<u64>> {
         let mut results = HashMap::new();
         for done in self.queue.reap(usize::MAX) {
-            let (start, len, operation) = self.given.remove(&done.tag).expect("its tag was given, once");
+            let (start, len, operation) =
+                self.given.remove(&done.tag).expect("its tag was given, once");
             let buffer = done.buffer.expect("its buffer comes back");
-            assert_eq!((buffer.as_ptr() as usize, buffer.len(), done.operation), (start, len, operation));
+            assert_eq!(
+                (buffer.as_ptr() as usize, buffer.len(), done.operation),
+                (start, len, operation)
+            );
             results.insert(done.tag, done.result);
         }
         assert!(self.given.is_empty(), "{:?} did not come back", self.given);
@@ -162,7 +174,10 @@ fn buffers_come_back_whatever_came_of_it(dir: TestDir, way: Way) -> TrialResult 
         let results = lent.take();
         assert_eq!((results[&first].clone()?, results[&second].clone()?), (0, 2 * BLOCK_BYTES));
         assert!(results[&empty].clone()? <= 3 * BLOCK_BYTES);
-        assert_eq!((results[&short].clone()?, file.len()?), (3 * BLOCK_BYTES, 3 * BLOCK_BYTES + 100));
+        assert_eq!(
+            (results[&short].clone()?, file.len()?),
+            (3 * BLOCK_BYTES, 3 * BLOCK_BYTES + 100)
+        );
 
         let reader = File::open(&path)?;
         let over = lent.write(&file, record(2, 0, 1), BLOCK_BYTES);
@@ -171,9 +186,13 @@ fn buffers_come_back_whatever_came_of_it(dir: TestDir, way: Way) -> TrialResult 
         let huge = lent.write(&file, record(2, 3, 2), i64::MAX as u64 / BLOCK_BYTES * BLOCK_BYTES);
         let odd_read = lent.read(&file, Buffer::zeroed(BLOCK), 7);
         let short_read = lent.read(&reader, Buffer::zeroed(7), 0);
-        let refused = [lent.append(&reader, record(3, 0, 1)), lent.write(&reader, record(3, 1, 1), 0)];
+        let refused =
+            [lent.append(&reader, record(3, 0, 1)), lent.write(&reader, record(3, 1, 1), 0)];
         let results = lent.take();
-        assert_eq!((results[&over].clone()?, results[&beyond].clone()?), (BLOCK_BYTES, BLOCK_BYTES));
+        assert_eq!(
+            (results[&over].clone()?, results[&beyond].clone()?),
+            (BLOCK_BYTES, BLOCK_BYTES)
+        );
         assert!(matches!(kind_of(&results, odd), ErrorKind::Misaligned { .. }));
         assert_eq!((results[&odd_read].clone()?, results[&short_read].clone()?), (BLOCK_BYTES, 7));
         assert_eq!(kind_of(&results, huge), ErrorKind::NoSpace(libc::EFBIG));
@@ -191,11 +210,15 @@ fn buffers_come_back_whatever_came_of_it(dir: TestDir, way: Way) -> TrialResult 
         let begun = lent.append(&file, record(4, 0, 1));
         lent.queue.submit();
         let twin = file.try_clone()?;
-        let queued = [lent.append(&file, record(4, 1, 1)), lent.read(&file, Buffer::zeroed(BLOCK), 0)];
+        let queued =
+            [lent.append(&file, record(4, 1, 1)), lent.read(&file, Buffer::zeroed(BLOCK), 0)];
         file.close()?;
         let still_open = lent.take();
-        queued.iter().for_each(|tag| assert!(still_open[tag].is_ok(), "one of two handles is left"));
-        let queued = [lent.append(&twin, record(4, 2, 1)), lent.read(&twin, Buffer::zeroed(BLOCK), 0)];
+        queued
+            .iter()
+            .for_each(|tag| assert!(still_open[tag].is_ok(), "one of two handles is left"));
+        let queued =
+            [lent.append(&twin, record(4, 2, 1)), lent.read(&twin, Buffer::zeroed(BLOCK), 0)];
         lent.queue.sync_data(&twin, 7).expect("there is room");
         lent.given.insert(7, (0, 0, Operation::Flush));
         twin.close()?;
@@ -219,7 +242,8 @@ fn a_device_takes_writes_and_no_appends(disk: Disk, way: Way) -> TrialResult {
     let file = OpenOptions::new().write(true).durability(Durability::EveryWrite).open(&*disk)?;
     let mut lent = Lent::new(way);
     let append = lent.append(&file, record(1, 0, 1));
-    let written: Vec<_> = (0..20).map(|n| lent.write(&file, record(1, n, 2), n * 2 * BLOCK_BYTES)).collect();
+    let written: Vec<_> =
+        (0..20).map(|n| lent.write(&file, record(1, n, 2), n * 2 * BLOCK_BYTES)).collect();
     let end = file.len()?;
     let beyond = lent.write(&file, record(1, 99, 1), end);
     let results = lent.take();
@@ -260,7 +284,7 @@ fn a_device_is_free_when_it_is_closed_though_its_queue_lives(disk: Disk, way: Wa
     Ok(())
 }
 
-// --- room and waiting -----------------------------------------------------------------------------
+// --- room and waiting ----------------------------------------------------------------------------
 
 fn a_queue_is_full_at_its_depth_and_goes_on_when_reaped(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
@@ -280,7 +304,10 @@ fn a_queue_is_full_at_its_depth_and_goes_on_when_reaped(dir: TestDir, way: Way) 
         assert!(queue.sync_data(&file, 9).expect_err("there is none").buffer.is_none());
         if round % 3 == 0 {
             queue.submit();
-            assert!(queue.sync_data(&file, 9).is_err(), "submitted or finished, they are not reaped");
+            assert!(
+                queue.sync_data(&file, 9).is_err(),
+                "submitted or finished, they are not reaped"
+            );
         }
         assert_eq!((queue.outstanding(), queue.depth()), (5, 5));
         let mut reaped = queue.reap(2);
@@ -317,7 +344,7 @@ fn reaping_waits_for_what_is_asked_or_for_all_there_is(dir: TestDir, way: Way) -
     Ok(())
 }
 
-// --- side by side ---------------------------------------------------------------------------------
+// --- side by side --------------------------------------------------------------------------------
 
 /// Appends by a queue of its own, in batches of any size.
 fn append_in_batches(file: &File, way: Way, writer: u64, count: u64) -> Vec<Placed> {
@@ -361,7 +388,10 @@ fn queues_and_blocking_threads_append_to_one_file(dir: TestDir, _: Way) -> Trial
 }
 
 /// Everything that a blocking call may wait for is in flight in the queue of its own thread, too.
-fn a_thread_mixes_blocking_calls_with_what_its_queue_has_in_flight(dir: TestDir, way: Way) -> TrialResult {
+fn a_thread_mixes_blocking_calls_with_what_its_queue_has_in_flight(
+    dir: TestDir,
+    way: Way,
+) -> TrialResult {
     for (seed, durability) in (0..).zip([Durability::OnSync, Durability::EveryWrite]) {
         let path = dir.join(format!("{durability:?}"));
         let all = within_patience({
@@ -434,7 +464,9 @@ impl<'a> Mixed<'a> {
                     self.close(0);
                 }
                 10 => {
-                    if let Some(Placed { writer, number, blocks, offset }) = self.all.last().copied() {
+                    if let Some(Placed { writer, number, blocks, offset }) =
+                        self.all.last().copied()
+                    {
                         let same = record(writer, number, blocks);
                         file.write_at(&same, offset).expect("it overwrites");
                     }
@@ -473,13 +505,16 @@ impl Cutting {
         self.after_all.load(SeqCst) < 20
     }
 
-    /// Appends by a queue; each record with the number of cuts that had returned before it was queued.
+    /// Appends by a queue; each record with the number of cuts that had returned before it was
+    /// queued.
     fn append(&self, way: Way, writer: u64) -> Vec<(u64, Placed)> {
         let queue = queue(way, 8);
         let (mut noted, mut before) = (Vec::new(), HashMap::new());
         for n in (0..).take_while(|_| self.goes_on()) {
             before.insert(number(writer, n), self.cuts.load(SeqCst));
-            queue.append(&self.file, record(writer, n, 1 + n % 3), number(writer, n)).expect("there is room");
+            queue
+                .append(&self.file, record(writer, n, 1 + n % 3), number(writer, n))
+                .expect("there is room");
             let wanted = usize::from(queue.outstanding() == queue.depth());
             for done in queue.reap(wanted) {
                 let cuts = before[&done.tag];
@@ -487,7 +522,9 @@ impl Cutting {
                 self.after_all.fetch_add(u64::from(cuts == CUTS), SeqCst);
             }
         }
-        noted.extend(queue.reap(8).map(|done| (before[&done.tag], placed(&done).expect("there is space"))));
+        noted.extend(
+            queue.reap(8).map(|done| (before[&done.tag], placed(&done).expect("there is space"))),
+        );
         noted
     }
 
@@ -517,19 +554,29 @@ fn others_cut_the_file_while_queues_append_to_it(dir: TestDir, way: Way) -> Tria
     file.close()?;
     assert_tidy(&path, len)?;
     let content = fs::read(&path)?;
-    let last: Vec<_> = noted.iter().filter(|(cuts, _)| *cuts == CUTS).map(|(_, placed)| *placed).collect();
+    let last: Vec<_> =
+        noted.iter().filter(|(cuts, _)| *cuts == CUTS).map(|(_, placed)| *placed).collect();
     assert_all_there(&content, &last);
     assert_eq!(end_of_records(&content, 0), len, "not only records");
-    let offsets: HashMap<_, _> = noted.iter().map(|(_, p)| ((p.writer, p.number), p.offset)).collect();
+    let offsets: HashMap<_, _> =
+        noted.iter().map(|(_, p)| ((p.writer, p.number), p.offset)).collect();
     for (block, at) in content.chunks(BLOCK).zip((0..).step_by(BLOCK)) {
         let stamp = Stamp::of(block).expect("a record");
-        assert_eq!(offsets[&(stamp.writer, stamp.number)] + stamp.part * BLOCK_BYTES, at, "misplaced");
+        assert_eq!(
+            offsets[&(stamp.writer, stamp.number)] + stamp.part * BLOCK_BYTES,
+            at,
+            "misplaced"
+        );
     }
     Ok(())
 }
 
-/// It is opened again and again, by one thread, while another queues operations on whatever handle there is.
-fn a_file_is_closed_and_opened_by_another_thread_while_a_queue_lives(dir: TestDir, way: Way) -> TrialResult {
+/// It is opened again and again, by one thread, while another queues operations on whatever handle
+/// there is.
+fn a_file_is_closed_and_opened_by_another_thread_while_a_queue_lives(
+    dir: TestDir,
+    way: Way,
+) -> TrialResult {
     let path = dir.join("log");
     let open = || durable().open(&path).expect("it opens");
     let handle = std::sync::Mutex::new(Some(open()));
@@ -575,7 +622,7 @@ fn a_file_is_closed_and_opened_by_another_thread_while_a_queue_lives(dir: TestDi
     Ok(())
 }
 
-// --- many files -----------------------------------------------------------------------------------
+// --- many files ----------------------------------------------------------------------------------
 
 /// More than the kernel is told of once and for all.
 const FILES: u64 = 100;
@@ -584,8 +631,9 @@ fn a_queue_works_on_more_files_than_it_registers(dir: TestDir, way: Way) -> Tria
     let path = |n: u64| dir.join(format!("log-{n}"));
     let queue = queue(way, 3 * FILES as usize);
     for round in 0..2 {
-        let files =
-            (0..FILES).map(|n| writable().growth_cap(MIB).open(path(n))).collect::<Result<Vec<_>>>()?;
+        let files = (0..FILES)
+            .map(|n| writable().growth_cap(MIB).open(path(n)))
+            .collect::<Result<Vec<_>>>()?;
         for (file, n) in files.iter().zip(0..) {
             queue.append(file, record(n, 2 * round, 1), n).expect("there is room");
             queue.append(file, record(n, 2 * round + 1, 2), n).expect("there is room");
@@ -621,13 +669,14 @@ fn closed_files_are_closed_though_their_queue_lives(fs: Fs, way: Way) -> TrialRe
         volume.remount()?;
     }
     drop(queue);
-    let placed = |round| Placed { offset: round * BLOCK_BYTES, writer: 1, number: round, blocks: 1 };
+    let placed =
+        |round| Placed { offset: round * BLOCK_BYTES, writer: 1, number: round, blocks: 1 };
     assert_all_there(&fs::read(&path)?, &[placed(0), placed(1), placed(2)]);
     volume.unmount()?;
     Ok(())
 }
 
-// --- the pool -------------------------------------------------------------------------------------
+// --- the pool ------------------------------------------------------------------------------------
 
 fn buffers_of_the_pool_and_others_go_together(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
@@ -661,7 +710,9 @@ fn buffers_of_the_pool_and_others_go_together(dir: TestDir, way: Way) -> TrialRe
             let wanted = (end - offset).min(3 * BLOCK_BYTES);
             assert_eq!(done.result?, wanted);
             let len = blocks as usize * BLOCK;
-            assert!(done.buffer.expect("it comes back")[..len] == record(writer, number, blocks)[..]);
+            assert!(
+                done.buffer.expect("it comes back")[..len] == record(writer, number, blocks)[..]
+            );
         }
     }
     let kept = queue.buffer().expect("nobody has it");
@@ -673,7 +724,7 @@ fn buffers_of_the_pool_and_others_go_together(dir: TestDir, way: Way) -> TrialRe
     Ok(())
 }
 
-// --- readers --------------------------------------------------------------------------------------
+// --- readers -------------------------------------------------------------------------------------
 
 /// Reads the last blocks below the length again and again, by a queue.
 fn read_ends(reader: &File, way: Way, done: impl Fn() -> bool) -> u64 {
@@ -685,7 +736,9 @@ fn read_ends(reader: &File, way: Way, done: impl Fn() -> bool) -> u64 {
         known = len;
         for tag in 0..4 {
             let offset = len.saturating_sub((tag + 1) * 2 * BLOCK_BYTES);
-            queue.read_at(reader, Buffer::zeroed(32 * BLOCK), offset, offset).expect("there is room");
+            queue
+                .read_at(reader, Buffer::zeroed(32 * BLOCK), offset, offset)
+                .expect("there is room");
         }
         for done in queue.reap(4) {
             let read = done.result.expect("it reads");
@@ -736,7 +789,7 @@ fn a_queue_reads_beside_a_writer_in_another_process(dir: TestDir, way: Way) -> T
     Ok(())
 }
 
-// --- the end of a queue ---------------------------------------------------------------------------
+// --- the end of a queue --------------------------------------------------------------------------
 
 /// Checks that a file consists of whole records of two blocks, in their order. Returns how many.
 fn assert_whole_and_in_order(content: &[u8]) -> u64 {
@@ -761,7 +814,11 @@ fn a_dropped_queue_leaves_whole_appends(dir: TestDir, way: Way) -> TrialResult {
             }
             drop(queue);
             let len = file.len()?;
-            assert_eq!(len, submitted * 2 * BLOCK_BYTES, "what is submitted happens, what is not does not");
+            assert_eq!(
+                len,
+                submitted * 2 * BLOCK_BYTES,
+                "what is submitted happens, what is not does not"
+            );
             let after = append(&file, 1, submitted, 2)?;
             assert_eq!(after.offset, len);
             file.close()?;
@@ -795,7 +852,7 @@ fn a_thread_ends_with_operations_in_flight(dir: TestDir, way: Way) -> TrialResul
     Ok(())
 }
 
-// --- disks that stop ------------------------------------------------------------------------------
+// --- disks that stop -----------------------------------------------------------------------------
 
 fn disk(volume: &Volume) -> &FuseDisk {
     volume.disk().expect("on a FUSE disk")
@@ -844,7 +901,10 @@ fn a_dropped_queue_keeps_its_buffers_until_the_disk_has_them(fs: Fs, _: Way) -> 
     assert_eq!(file.len()?, start + 16 * BLOCK_BYTES);
     file.close()?;
     rustix::fs::sync();
-    assert!(!finds_poison(disk(&volume))?, "a buffer was freed while the disk was still to have it");
+    assert!(
+        !finds_poison(disk(&volume))?,
+        "a buffer was freed while the disk was still to have it"
+    );
     assert_whole_and_in_order(&fs::read(&path)?[start as usize..]);
     assert!(waited, "dropping a queue did not wait for what it had in flight");
     Ok(())
@@ -896,7 +956,7 @@ fn a_queue_that_waits_for_a_stopped_disk_uses_no_cpu(fs: Fs, way: Way) -> TrialR
     Ok(())
 }
 
-// --- disks that fail ------------------------------------------------------------------------------
+// --- disks that fail -----------------------------------------------------------------------------
 
 /// The buffers of what a failed flush or write refuses, and of what it was.
 fn buffers_come_back_from_a_disk_that_fails(fs: Fs, way: Way) -> TrialResult {
@@ -914,7 +974,10 @@ fn buffers_come_back_from_a_disk_that_fails(fs: Fs, way: Way) -> TrialResult {
     let errors: Vec<_> = failed.iter().filter_map(|tag| results[tag].as_ref().err()).collect();
     assert!(!errors.is_empty(), "nothing failed");
     for error in errors {
-        assert!(matches!(error.kind(), ErrorKind::Os(libc::EIO) | ErrorKind::AppendEnded(_)), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::Os(libc::EIO) | ErrorKind::AppendEnded(_)),
+            "{error}"
+        );
     }
     disk(&volume).heal()?;
     let ended = lent.append(&file, record(1, 8, 1));
@@ -949,16 +1012,17 @@ fn reaped_durable_appends_survive_a_power_cut(fs: Fs, way: Way) -> TrialResult {
     Ok(())
 }
 
-/// Whether the file system can be mounted after the power cut. btrfs sometimes cannot replay what it logged itself (Linux
-/// 6.18: ENOENT out of its free space tree), and nothing of ours runs before that.
+/// Whether the file system can be mounted after the power cut. btrfs sometimes cannot replay what
+/// it logged itself (Linux 6.18: ENOENT out of its free space tree), and nothing of ours runs
+/// before that.
 fn survives_a_power_cut(fs: Fs, way: Way, keep: Keep) -> std::result::Result<bool, Failed> {
     let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let path = volume.path().join("log");
     let file = durable().open(&path)?;
     let reaped = AtomicU64::new(0);
     let all = thread::scope(|scope| {
-        let writers =
-            scope.spawn(|| together(4, |writer| append_until_an_error(&file, way, writer, &reaped)));
+        let writers = scope
+            .spawn(|| together(4, |writer| append_until_an_error(&file, way, writer, &reaped)));
         let deadline = Instant::now() + PATIENCE;
         while reaped.load(SeqCst) < 300 && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(5));
@@ -968,7 +1032,10 @@ fn survives_a_power_cut(fs: Fs, way: Way, keep: Keep) -> std::result::Result<boo
     });
     drop(file);
     match volume.power_cut(keep) {
-        Err(refused) if matches!(fs, Fs::Btrfs | Fs::BtrfsNocow) && refused.to_string().contains("mount") => {
+        Err(refused)
+            if matches!(fs, Fs::Btrfs | Fs::BtrfsNocow)
+                && refused.to_string().contains("mount") =>
+        {
             return Ok(false);
         }
         cut => cut?,
@@ -985,7 +1052,8 @@ fn append_until_an_error(file: &File, way: Way, writer: u64, reaped: &AtomicU64)
     let queue = queue(way, 6);
     let (mut all, mut next, mut failed) = (Vec::new(), 0, false);
     while !failed || queue.outstanding() > 0 {
-        while !failed && queue.append(file, record(writer, next, 1 + next % 3), number(writer, next)).is_ok()
+        while !failed
+            && queue.append(file, record(writer, next, 1 + next % 3), number(writer, next)).is_ok()
         {
             next += 1;
         }
@@ -1015,8 +1083,10 @@ fn trials() -> Vec<Trial> {
         a_dropped_queue_leaves_whole_appends,
         a_thread_ends_with_operations_in_flight,
     ];
-    let failing_disks: &[VolumeTestInAWay] =
-        named![a_queue_that_waits_for_a_stopped_disk_uses_no_cpu, buffers_come_back_from_a_disk_that_fails];
+    let failing_disks: &[VolumeTestInAWay] = named![
+        a_queue_that_waits_for_a_stopped_disk_uses_no_cpu,
+        buffers_come_back_from_a_disk_that_fails
+    ];
     let mut all = Vec::new();
     let each = by_each_queue.iter();
     all.extend(each.flat_map(|&(name, test)| lab_trials_in(Way::QUEUES, name, |_| Ok(()), test)));
@@ -1028,7 +1098,9 @@ fn trials() -> Vec<Trial> {
     ));
     let failing = failing_disks.iter();
     all.extend(
-        failing.flat_map(|&(name, test)| fuse_trials_in(Way::QUEUES, name, Fs::writes_fail_alone, test)),
+        failing.flat_map(|&(name, test)| {
+            fuse_trials_in(Way::QUEUES, name, Fs::writes_fail_alone, test)
+        }),
     );
     all.extend(fuse_trials_in(
         &[Way::Queue],

@@ -1,5 +1,5 @@
-//! Readers beside a writer in another process, at moments that the test chooses: this program has a pread(2) of its own, which
-//! the library calls, too.
+//! Readers beside a writer in another process, at moments that the test chooses: this program has a
+//! pread(2) of its own, which the library calls, too.
 
 mod common;
 
@@ -34,7 +34,8 @@ enum Order {
 }
 
 impl Order {
-    const ALL: [Self; 6] = [Self::Shorten, Self::Fill, Self::Grow, Self::Recycle, Self::Close, Self::Open];
+    const ALL: [Self; 6] =
+        [Self::Shorten, Self::Fill, Self::Grow, Self::Recycle, Self::Close, Self::Open];
 }
 
 /// A child that writes args[0], as it is told by the bytes of the FIFO args[1].
@@ -53,7 +54,9 @@ fn write_as_told(acks: &Acks, args: &[String]) {
                 file.set_len(0).expect("it can be truncated");
                 append(file, 1);
             }
-            (Order::Fill, Some(file)) => append(file, BLOCKS - file.len().expect("it is ours") / BLOCK_BYTES),
+            (Order::Fill, Some(file)) => {
+                append(file, BLOCKS - file.len().expect("it is ours") / BLOCK_BYTES)
+            }
             (Order::Grow, Some(file)) => append(file, 16),
             (Order::Recycle, Some(file)) => {
                 file.recycle().expect("it grows");
@@ -77,10 +80,17 @@ struct Writer {
 impl Writer {
     fn start(path: &Path) -> Result<Self, dioxide_testkit::trials::Failed> {
         let fifo = path.with_extension("orders");
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)?;
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &fifo,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RWXU,
+            0,
+        )?;
         // For reading as well: it does not wait for the child then.
         let orders = fs::OpenOptions::new().read(true).write(true).open(&fifo)?;
-        let mut child = child::spawn("write_as_told", &[path.to_string_lossy(), fifo.to_string_lossy()])?;
+        let mut child =
+            child::spawn("write_as_told", &[path.to_string_lossy(), fifo.to_string_lossy()])?;
         child.wait_for_acks(1, PATIENCE)?;
         Ok(Self { child, orders, carried_out: 1 })
     }
@@ -137,8 +147,8 @@ pub unsafe extern "C" fn pread(fd: i32, into: *mut libc::c_void, len: usize, off
     read
 }
 
-/// Reads all that was there at first, with these orders around the first `calls` calls of pread. Returns what came of it, how many
-/// calls it took, and how many blocks of it were never written.
+/// Reads all that was there at first, with these orders around the first `calls` calls of pread.
+/// Returns what came of it, how many calls it took, and how many blocks of it were never written.
 fn read_with(
     dir: &Path,
     (before, behind): (&[Order], &[Order]),
@@ -154,7 +164,8 @@ fn read_with(
     let read = reader.read_at(&mut into, 0);
     drop(AROUND.take());
     let len = read.as_ref().copied().unwrap_or(0);
-    let zeros = into[..len].chunks(BLOCK).filter(|block| block.iter().all(|byte| *byte == 0)).count();
+    let zeros =
+        into[..len].chunks(BLOCK).filter(|block| block.iter().all(|byte| *byte == 0)).count();
     Ok((read, CALLS.get(), zeros))
 }
 
@@ -206,7 +217,8 @@ fn a_file_that_is_closed_and_opened_meanwhile_is_read_again(dir: TestDir) -> Tri
     Ok(())
 }
 
-/// Neither before nor behind the read does the file have a marker: only the time of its last change shows that it had one.
+/// Neither before nor behind the read does the file have a marker: only the time of its last change
+/// shows that it had one.
 fn a_whole_life_of_a_file_within_a_read_is_noticed(dir: TestDir) -> TrialResult {
     use Order::*;
     let path = dir.join("log");
@@ -216,7 +228,8 @@ fn a_whole_life_of_a_file_within_a_read_is_noticed(dir: TestDir) -> TrialResult 
     for _ in 0..10 {
         let mut into = Buffer::zeroed((BLOCKS * BLOCK_BYTES) as usize);
         CALLS.set(0);
-        let life = Around { writer, before: vec![Open, Shorten], behind: vec![Fill, Close], calls: 1 };
+        let life =
+            Around { writer, before: vec![Open, Shorten], behind: vec![Fill, Close], calls: 1 };
         AROUND.set(Some(life));
         let read = reader.read_at(&mut into, 0)?;
         let whole = into[..read].chunks(BLOCK).all(|block| block.iter().any(|byte| *byte != 0));
@@ -240,8 +253,8 @@ fn a_file_that_is_written_without_growth_is_read(dir: TestDir) -> TrialResult {
                 writer.write_all_at(&[1], 17).expect("it can be written");
             }
         });
-        let read =
-            (0..200).try_for_each(|_| reader.read_at(&mut into, 0).map(|read| assert_eq!(read, BLOCK)));
+        let read = (0..200)
+            .try_for_each(|_| reader.read_at(&mut into, 0).map(|read| assert_eq!(read, BLOCK)));
         done.store(true, SeqCst);
         Ok(read?)
     })?;
@@ -258,8 +271,9 @@ fn trials() -> Vec<Trial> {
         a_whole_life_of_a_file_within_a_read_is_noticed,
         a_file_that_is_written_without_growth_is_read,
     ];
-    let grown =
-        where_files_grow.iter().flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test));
+    let grown = where_files_grow
+        .iter()
+        .flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test));
     let recycled = lab_trials_where(
         "nothing_of_a_recycled_file_is_returned",
         |fs| {

@@ -30,7 +30,8 @@ fn content(len: u64) -> Vec<u8> {
     (0..len).map(byte_at).collect()
 }
 
-/// Reads into `into`, and checks that it comes to what there is of a file of `len` bytes, and to nothing above.
+/// Reads into `into`, and checks that it comes to what there is of a file of `len` bytes, and to
+/// nothing above.
 fn check(file: &impl Transfers, len: u64, into: &mut [u8], offset: u64) {
     into.fill(UNTOUCHED);
     let read = file.read_at(into, offset).expect("reading works");
@@ -38,10 +39,15 @@ fn check(file: &impl Transfers, len: u64, into: &mut [u8], offset: u64) {
     assert_eq!(read as u64, len.saturating_sub(offset).min(into.len() as u64), "{}", at());
     let right = |(byte, place): (&u8, u64)| *byte == byte_at(place);
     assert!(into[..read].iter().zip(offset..).all(right), "{}: not what was written", at());
-    assert!(into[read..].iter().all(|byte| [0, UNTOUCHED].contains(byte)), "{}: above the end", at());
+    assert!(
+        into[read..].iter().all(|byte| [0, UNTOUCHED].contains(byte)),
+        "{}: above the end",
+        at()
+    );
 }
 
-/// All ranges that begin and end around the borders of blocks and sectors, into memory of each alignment.
+/// All ranges that begin and end around the borders of blocks and sectors, into memory of each
+/// alignment.
 fn check_borders(file: &impl Transfers, len: u64) {
     let mut memory = Buffer::zeroed(4 * BLOCK);
     let near = [0, 1, 511, 512, 4095, 4096, 4097, 8192, 9000];
@@ -91,13 +97,17 @@ fn any_range_of_a_device(disk: Disk, way: Way) -> TrialResult {
     let reader = way.to(File::open(&*disk)?);
     let mut memory = Buffer::zeroed(4 * BLOCK);
     for file in [&file, &reader] {
-        for (at, room) in
-            [0, 1, 4095, 5000, 12000].into_iter().flat_map(|at| [1, 90, 512, 9000].map(|room| (at, room)))
+        for (at, room) in [0, 1, 4095, 5000, 12000]
+            .into_iter()
+            .flat_map(|at| [1, 90, 512, 9000].map(|room| (at, room)))
         {
             let into = &mut memory[3..][..room];
             let read = file.read_at(into, end + at)?;
             let there = &whole[at as usize..];
-            assert!(into[..read] == there[..there.len().min(room)], "{room} bytes at {at} before the end");
+            assert!(
+                into[..read] == there[..there.len().min(room)],
+                "{room} bytes at {at} before the end"
+            );
         }
     }
     file.close()?;
@@ -120,12 +130,13 @@ fn a_long_read_of_an_odd_range(dir: TestDir, way: Way) -> TrialResult {
     Ok(())
 }
 
-// --- beside who writes ----------------------------------------------------------------------------
+// --- beside who writes ---------------------------------------------------------------------------
 
 /// So often at least a read and a write should meet.
 const MET_MIN: u64 = 20;
 
-/// Whether readers are to go on that have met so many writes: for a while, and on a busy machine until they have met enough.
+/// Whether readers are to go on that have met so many writes: for a while, and on a busy machine
+/// until they have met enough.
 fn is_too_early(begun: Instant, met: u64) -> bool {
     let time = begun.elapsed();
     time < Duration::from_millis(700) || met <= MET_MIN && time < PATIENCE
@@ -141,7 +152,10 @@ impl Drop for Over<'_> {
 }
 
 /// The acknowledged bytes of the last block are the same before and after it is written anew.
-fn what_was_acknowledged_is_read_while_the_last_block_is_rewritten(dir: TestDir, way: Way) -> TrialResult {
+fn what_was_acknowledged_is_read_while_the_last_block_is_rewritten(
+    dir: TestDir,
+    way: Way,
+) -> TrialResult {
     let path = dir.join("log");
     for (len, seed) in [(BLOCK_BYTES + 700, 1), (3 * BLOCK_BYTES - 1, 2)] {
         fs::write(&path, content(len))?;
@@ -174,7 +188,11 @@ fn what_was_acknowledged_is_read_while_the_last_block_is_rewritten(dir: TestDir,
 fn rewrite_last_block(path: &Path, len: u64, rewrites: &AtomicU64, done: &AtomicBool) {
     let start = len / BLOCK_BYTES * BLOCK_BYTES;
     let mut block = Buffer::zeroed(BLOCK);
-    let file = fs::OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path).expect("it opens");
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)
+        .expect("it opens");
     while !done.load(SeqCst) {
         let number = rewrites.fetch_add(1, SeqCst);
         for (byte, place) in block.iter_mut().zip(start..) {
@@ -184,7 +202,8 @@ fn rewrite_last_block(path: &Path, len: u64, rewrites: &AtomicU64, done: &Atomic
     }
 }
 
-/// Appends pieces of any length, with the bytes of their places, for as long as `told` wants; it is told where the file ends.
+/// Appends pieces of any length, with the bytes of their places, for as long as `told` wants; it is
+/// told where the file ends.
 fn append_content(file: &impl Transfers, mut told: impl FnMut(u64) -> bool) {
     let mut random = Random::new(1);
     let mut end = 0;
@@ -207,20 +226,32 @@ fn append_for_ever(acks: &Acks, args: &[String]) {
     });
 }
 
-/// Reads some range near `end`, up to which appends were acknowledged, and checks it. What is not acknowledged is either
-/// there or, `if_cleared`, zeros to the end of its block.
-fn check_near(file: &impl Transfers, end: u64, if_cleared: bool, random: &mut Random, memory: &mut [u8]) {
+/// Reads some range near `end`, up to which appends were acknowledged, and checks it. What is not
+/// acknowledged is either there or, `if_cleared`, zeros to the end of its block.
+fn check_near(
+    file: &impl Transfers,
+    end: u64,
+    if_cleared: bool,
+    random: &mut Random,
+    memory: &mut [u8],
+) {
     let offset = end - 1 - random.below(end.min(3 * BLOCK_BYTES));
     let room = 1 + random.below(7 * BLOCK_BYTES);
     let into = &mut memory[random.below(600) as usize..][..room as usize];
     into.fill(UNTOUCHED);
     let read = file.read_at(into, offset).expect("reading works");
-    assert!(read as u64 >= room.min(end - offset), "{read} of {room} at {offset}, {end} was acknowledged");
+    assert!(
+        read as u64 >= room.min(end - offset),
+        "{read} of {room} at {offset}, {end} was acknowledged"
+    );
     for (byte, place) in into[..read].iter().zip(offset..) {
         let right = *byte == byte_at(place) || *byte == 0 && place >= end && if_cleared;
         assert!(right, "{byte} at {place}, {end} was acknowledged");
     }
-    assert!(into[read..].iter().all(|byte| [0, UNTOUCHED].contains(byte)), "at {offset}: above the end");
+    assert!(
+        into[read..].iter().all(|byte| [0, UNTOUCHED].contains(byte)),
+        "at {offset}: above the end"
+    );
 }
 
 /// The last block is written again and again.
@@ -254,7 +285,8 @@ fn any_range_beside_who_appends(dir: TestDir, way: Way) -> TrialResult {
     Ok(())
 }
 
-/// All that was acknowledged is read, and of what is not yet nothing but what stands there in the end.
+/// All that was acknowledged is read, and of what is not yet nothing but what stands there in the
+/// end.
 fn any_range_beside_another_process(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
     let mut writer = child::spawn("append_for_ever", &[&path.to_string_lossy()])?;

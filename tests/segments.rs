@@ -1,5 +1,5 @@
-//! Old files as new logs, and many files at once: recycled space shows nothing old, a crash mixes no lives, and the
-//! growth budget holds.
+//! Old files as new logs, and many files at once: recycled space shows nothing old, a crash mixes
+//! no lives, and the growth budget holds.
 
 mod common;
 
@@ -33,7 +33,8 @@ fn writer_of(life: u64, thread: u64) -> u64 {
 
 /// Where the records of a life end: at the first block that is not one.
 fn end_of_life(content: &[u8], life: u64) -> u64 {
-    let of_this = |block: &[u8]| Stamp::of(block).is_some_and(|stamp| stamp.writer >> LIFE_SHIFT == life);
+    let of_this =
+        |block: &[u8]| Stamp::of(block).is_some_and(|stamp| stamp.writer >> LIFE_SHIFT == life);
     content.chunks_exact(BLOCK).take_while(|block| of_this(block)).count() as u64 * BLOCK_BYTES
 }
 
@@ -62,7 +63,7 @@ fn recycled(path: &Path) -> dioxide::Result<File> {
     Ok(file)
 }
 
-// --- what shows -----------------------------------------------------------------------------------
+// --- what shows ----------------------------------------------------------------------------------
 
 fn a_recycled_file_is_empty_over_written_space(dir: TestDir) -> TrialResult {
     let (old, path) = (dir.join("old"), dir.join("new"));
@@ -75,11 +76,22 @@ fn a_recycled_file_is_empty_over_written_space(dir: TestDir) -> TrialResult {
     let end = assert_gapless(&placed, 0);
     assert!(end < SEGMENT_BYTES);
     let written = files::extents(&path)?;
-    assert!(written.iter().all(|extent| !extent.unwritten), "not all of it is written: {written:?}");
-    assert_eq!(written.iter().map(|extent| extent.len).sum::<u64>(), SEGMENT_BYTES, "it grew or shrank");
+    assert!(
+        written.iter().all(|extent| !extent.unwritten),
+        "not all of it is written: {written:?}"
+    );
+    assert_eq!(
+        written.iter().map(|extent| extent.len).sum::<u64>(),
+        SEGMENT_BYTES,
+        "it grew or shrank"
+    );
     assert_eq!(file.stats().growths, 0);
     let mut into = dioxide::Buffer::zeroed(4 * BLOCK);
-    assert_eq!(file.read_at(&mut into, end - BLOCK_BYTES)?, BLOCK, "reads end where this life does");
+    assert_eq!(
+        file.read_at(&mut into, end - BLOCK_BYTES)?,
+        BLOCK,
+        "reads end where this life does"
+    );
     assert_eq!(File::open(&path)?.read_at(&mut into, end)?, 0);
     file.close()?;
     assert_tidy(&path, end)?;
@@ -112,8 +124,9 @@ fn a_file_of_odd_length_is_recycled(dir: TestDir) -> TrialResult {
         fs::write(&path, vec![0xA5; 10 * BLOCK + 1000])?;
         let file = writable().growth(growth).growth_cap(MIB).open(&path)?;
         file.recycle()?;
-        let placed: Vec<_> =
-            (0..8).map(|number| append(&file, writer_of(1, 0), number, 3)).collect::<Result<_, _>>()?;
+        let placed: Vec<_> = (0..8)
+            .map(|number| append(&file, writer_of(1, 0), number, 3))
+            .collect::<Result<_, _>>()?;
         file.write_at(&record(writer_of(1, 0), 9, 1), 30 * BLOCK_BYTES)?;
         let content = fs::read(&path)?;
         assert_all_there(&content, &placed);
@@ -126,7 +139,8 @@ fn a_file_of_odd_length_is_recycled(dir: TestDir) -> TrialResult {
 
 /// Old content stands right behind the last block, and in it until it is written.
 fn records_of_any_length_show_nothing_of_the_life_before(dir: TestDir) -> TrialResult {
-    for (growth, tail) in [Growth::Unwritten, Growth::Zeroed].into_iter().flat_map(|g| TAILS.map(|t| (g, t)))
+    for (growth, tail) in
+        [Growth::Unwritten, Growth::Zeroed].into_iter().flat_map(|g| TAILS.map(|t| (g, t)))
     {
         let path = dir.join(format!("{growth:?}-{tail:?}"));
         fill(&path, 0)?;
@@ -213,15 +227,20 @@ fn a_device_is_not_recycled(disk: Disk) -> TrialResult {
     Ok(())
 }
 
-// --- crashes --------------------------------------------------------------------------------------
+// --- crashes -------------------------------------------------------------------------------------
 
 /// How a child says that its file is recycled.
 const BEGUN: [u64; 3] = [u64::MAX; 3];
 
-/// A child: recycles args[0], which grows as args[1] says, then appends durably in 16 threads, as life args[2].
+/// A child: recycles args[0], which grows as args[1] says, then appends durably in 16 threads, as
+/// life args[2].
 fn live_again(acks: &Acks, args: &[String]) {
     let mut options = OpenOptions::new();
-    options.write(true).durability(Durability::EveryWrite).growth(growth_named(&args[1])).growth_cap(MIB);
+    options
+        .write(true)
+        .durability(Durability::EveryWrite)
+        .growth(growth_named(&args[1]))
+        .growth_cap(MIB);
     let file = options.open(&args[0]).expect("it opens");
     if file.recycle().is_err() {
         return;
@@ -239,11 +258,16 @@ fn start(path: &Path, growth: &str, life: u64) -> io::Result<child::Child> {
     child::spawn("live_again", &[&*path.to_string_lossy(), growth, &life.to_string()])
 }
 
-/// Checks what a crash left of a segment in this life, settles where it ends, and fills it up for the next. Returns
-/// how many records it had to hold.
-fn check_life(path: &Path, life: u64, acks: Vec<[u64; 3]>) -> Result<usize, dioxide_testkit::trials::Failed> {
+/// Checks what a crash left of a segment in this life, settles where it ends, and fills it up for
+/// the next. Returns how many records it had to hold.
+fn check_life(
+    path: &Path,
+    life: u64,
+    acks: Vec<[u64; 3]>,
+) -> Result<usize, dioxide_testkit::trials::Failed> {
     let begun = acks.contains(&BEGUN);
-    let records: Vec<_> = acks.into_iter().filter(|ack| *ack != BEGUN).map(Placed::from_ack).collect();
+    let records: Vec<_> =
+        acks.into_iter().filter(|ack| *ack != BEGUN).map(Placed::from_ack).collect();
     let content = fs::read(path)?;
     let end = end_of_life(&content, life);
     let file = reopen(path)?;
@@ -255,10 +279,13 @@ fn check_life(path: &Path, life: u64, acks: Vec<[u64; 3]>) -> Result<usize, diox
         Some(found) => {
             assert!((found.floor..=found.ceiling).contains(&end), "{end}: {found:?}");
             assert_all_there(&content, &records);
-            assert!(records.iter().all(|record| record.end() <= end), "a gap below an acknowledged record");
+            assert!(
+                records.iter().all(|record| record.end() <= end),
+                "a gap below an acknowledged record"
+            );
             match found.verdict {
-                Verdict::Undecided => file.set_len(end)?,
-                _ => assert_eq!((&found.verdict, found.ceiling), (&Verdict::Cut, end)),
+                Verdict::EndUnknown => file.set_len(end)?,
+                _ => assert_eq!((&found.verdict, found.ceiling), (&Verdict::EndKnown, end)),
             }
             assert_eq!((file.len()?, File::open(path)?.len()?), (end, end));
             file.close()?;
@@ -306,7 +333,13 @@ fn power_cuts_mix_no_lives(fs: Fs) -> TrialResult {
     let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let path = volume.path().join("log");
     fill(&path, 0)?;
-    let cuts = [Keep::Nothing, Keep::Random { seed: 1 }, Keep::Random { seed: 2 }, Keep::All, Keep::Nothing];
+    let cuts = [
+        Keep::Nothing,
+        Keep::Random { seed: 1 },
+        Keep::Random { seed: 2 },
+        Keep::All,
+        Keep::Nothing,
+    ];
     for (life, keep) in (1..).zip(cuts) {
         // The last of them grow beyond the space that the segment had.
         let wanted = if life < 4 { 100 } else { 700 };
@@ -321,7 +354,7 @@ fn power_cuts_mix_no_lives(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-// --- many files -----------------------------------------------------------------------------------
+// --- many files ----------------------------------------------------------------------------------
 
 const FILES: u64 = 200;
 
@@ -393,7 +426,8 @@ fn share_a_budget(acks: &Acks, args: &[String]) {
 
 fn many_files_within(dir: &Path, budget: u64) -> Result<u64, dioxide_testkit::trials::Failed> {
     let (status, acks) =
-        child::spawn("share_a_budget", &[&*dir.to_string_lossy(), &budget.to_string()])?.wait(PATIENCE)?;
+        child::spawn("share_a_budget", &[&*dir.to_string_lossy(), &budget.to_string()])?
+            .wait(PATIENCE)?;
     assert!(status.success(), "{status}");
     Ok(acks[0][0])
 }
@@ -412,7 +446,11 @@ fn many_files_without_a_budget_get_what_they_need(dir: TestDir) -> TrialResult {
 
 /// Whether a file grows ahead, and yet what is written over goes elsewhere.
 fn grows_but_elsewhere(fs: Fs) -> Applies {
-    if fs == Fs::Btrfs { Ok(()) } else { Err("it writes over blocks where they lie, or does not grow") }
+    if fs == Fs::Btrfs {
+        Ok(())
+    } else {
+        Err("it writes over blocks where they lie, or does not grow")
+    }
 }
 
 fn a_file_that_is_not_written_over_in_place_is_not_recycled(dir: TestDir) -> TrialResult {
@@ -425,11 +463,13 @@ fn a_file_that_is_not_written_over_in_place_is_not_recycled(dir: TestDir) -> Tri
     Ok(file.close()?)
 }
 
-// --- the list -------------------------------------------------------------------------------------
+// --- the list ------------------------------------------------------------------------------------
 
 fn trials() -> Vec<Trial> {
-    let where_unwritten_space_grows: &[LabTest] =
-        named![many_files_share_the_budget_and_give_it_back, many_files_without_a_budget_get_what_they_need,];
+    let where_unwritten_space_grows: &[LabTest] = named![
+        many_files_share_the_budget_and_give_it_back,
+        many_files_without_a_budget_get_what_they_need,
+    ];
     let where_both_grow: &[LabTest] = named![
         a_recycled_file_is_empty_over_written_space,
         another_process_reads_nothing_old,
@@ -443,7 +483,9 @@ fn trials() -> Vec<Trial> {
     let both = |fs: Fs| fs.grows_unwritten().and(fs.grows_zeroed());
     let mut all = Vec::new();
     let unwritten = where_unwritten_space_grows.iter();
-    all.extend(unwritten.flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)));
+    all.extend(
+        unwritten.flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)),
+    );
     all.extend(where_both_grow.iter().flat_map(|&(name, test)| lab_trials_where(name, both, test)));
     all.extend(lab_trials_where(
         "a_killed_process_over_zeros_mixes_no_lives",

@@ -1,4 +1,5 @@
-//! Full disks, quotas and size limits: appends fail cleanly, leave no hole, and work again with space.
+//! Full disks, quotas and size limits: appends fail cleanly, leave no hole, and work again with
+//! space.
 
 mod common;
 
@@ -58,7 +59,8 @@ fn take(file: &fs::File, start: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// Appends until the kernel says that there is no space, by one of `errnos`; any other error is none of ours.
+/// Appends until the kernel says that there is no space, by one of `errnos`; any other error is
+/// none of ours.
 fn append_until_full(file: &File, writer: u64, errnos: &[i32]) -> Vec<Placed> {
     let mut placed = Vec::new();
     for number in 0.. {
@@ -106,7 +108,8 @@ fn fill_by_appends(fs: Fs, options: &OpenOptions, threads: u64) -> TrialResult {
     let path = volume.path().join("log");
     let file = options.open(&path)?;
     let filler = fill_up(&volume, 24 * MIB)?;
-    let placed = together(threads, |writer| append_until_full(&file, writer, &[libc::ENOSPC])).concat();
+    let placed =
+        together(threads, |writer| append_until_full(&file, writer, &[libc::ENOSPC])).concat();
     check_full(file, &path, || fs::remove_file(filler), placed)?;
     volume.fsck()?;
     Ok(())
@@ -128,8 +131,9 @@ fn a_full_disk_fails_appends_without_growth_cleanly(fs: Fs) -> TrialResult {
     fill_by_appends(fs, writable().growth(Growth::None), 4)
 }
 
-/// Those of them that fail leave the last block as it was. Where blocks are not written over where they lie, the last one may
-/// find no space when it is written again, after it had its offset: that ends appending.
+/// Those of them that fail leave the last block as it was. Where blocks are not written over where
+/// they lie, the last one may find no space when it is written again, after it had its offset: that
+/// ends appending.
 fn a_full_disk_fails_records_of_any_length_cleanly(fs: Fs) -> TrialResult {
     let mut volume = Volume::new(fs, SIZE_MIN)?;
     for growth in [Growth::Unwritten, Growth::None] {
@@ -183,8 +187,8 @@ fn a_file_opened_on_a_full_disk_waits_for_space(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-/// Space is free when the last descriptor of a removed file is closed, which a program that is just being started may have
-/// a copy of, and when the journal has committed that.
+/// Space is free when the last descriptor of a removed file is closed, which a program that is just
+/// being started may have a copy of, and when the journal has committed that.
 fn once_there_is_space<R>(attempt: impl Fn() -> dioxide::Result<R>) -> dioxide::Result<R> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -205,7 +209,10 @@ fn assert_full(file: &File) -> dioxide::Result<u64> {
     assert_eq!(full.kind(), &ErrorKind::NoSpace(libc::ENOSPC), "{full}");
     let len = file.len()?;
     for offset in [len, len + 16 * MIB] {
-        assert_eq!(refusal(file.write_at(&record(9, 8, 64), offset)), ErrorKind::NoSpace(libc::ENOSPC));
+        assert_eq!(
+            refusal(file.write_at(&record(9, 8, 64), offset)),
+            ErrorKind::NoSpace(libc::ENOSPC)
+        );
         assert_eq!(file.len()?, len);
     }
     Ok(len)
@@ -220,7 +227,10 @@ fn an_append_that_finds_space_for_a_part_is_taken_back(fs: Fs) -> TrialResult {
     let filler = fill_up(&volume, 16 * MIB)?;
     let large = record(2, 0, 64 * MIB / BLOCK_BYTES);
     let error = file.append(&large).expect_err("a quarter of it fits");
-    assert_eq!((error.kind(), error.operation()), (&ErrorKind::NoSpace(libc::ENOSPC), Operation::Append));
+    assert_eq!(
+        (error.kind(), error.operation()),
+        (&ErrorKind::NoSpace(libc::ENOSPC), Operation::Append)
+    );
     assert_eq!((file.len()?, fs::metadata(&path)?.len()), (first.end(), first.end()));
     let small = append(&file, 1, 1, 16)?;
     assert_eq!(small.offset, first.end(), "what was written of it stays in the way");
@@ -292,8 +302,10 @@ fn a_full_disk_does_not_keep_a_file_from_being_recovered(fs: Fs) -> TrialResult 
         child.wait_for_acks(100, PATIENCE)?;
         let placed: Vec<_> = child.kill_9()?.into_iter().map(Placed::from_ack).collect();
         fill_up(&volume, 0)?;
-        let file =
-            OpenOptions::new().write(true).open(&path).map_err(|error| format!("{growth}: {error}"))?;
+        let file = OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .map_err(|error| format!("{growth}: {error}"))?;
         assert!(file.len()? >= assert_gapless(&placed, 0));
         let end = end_of_records(&fs::read(&path)?, 0);
         file.set_len(end)?;
@@ -317,7 +329,10 @@ fn a_marker_that_finds_no_space_leaves_the_file_as_it_was() -> TrialResult {
     let file = writable().open(&path)?;
     let end = file.len()?;
     let error = file.recycle().expect_err("it cannot be announced");
-    assert_eq!((error.kind(), error.operation()), (&ErrorKind::NoSpace(libc::ENOSPC), Operation::Recycle));
+    assert_eq!(
+        (error.kind(), error.operation()),
+        (&ErrorKind::NoSpace(libc::ENOSPC), Operation::Recycle)
+    );
     assert_eq!(refusal(append(&file, 2, 0, 1)), ErrorKind::NoSpace(libc::ENOSPC));
     assert_eq!((file.len()?, files::marker(&path)?), (end, None));
     file.write_at(&record(3, 0, 1), 0)?;
@@ -331,7 +346,7 @@ fn a_marker_that_finds_no_space_leaves_the_file_as_it_was() -> TrialResult {
     Ok(())
 }
 
-// --- unwritten space on a full disk ---------------------------------------------------------------
+// --- unwritten space on a full disk --------------------------------------------------------------
 
 fn set_ext4(volume: &Volume, name: &str, value: &str) -> io::Result<()> {
     let device = volume.device().file_name().expect("a device has a name");
@@ -357,12 +372,18 @@ fn a_full_disk_keeps_nothing_that_was_acknowledged_from_being_converted(
     volume.remount()?;
     let file = OpenOptions::new().write(true).open(&path)?;
     let len = file.len()?;
-    assert!(len >= placed.iter().map(Placed::end).max().unwrap_or(0), "acknowledged records were cut");
+    assert!(
+        len >= placed.iter().map(Placed::end).max().unwrap_or(0),
+        "acknowledged records were cut"
+    );
     let content = fs::read(&path)?;
     assert_all_there(&content, &placed);
     assert_all_there(&content, &first);
     for block in content.chunks_exact(BLOCK) {
-        assert!(Stamp::of(block).is_some() || block.iter().all(|byte| *byte == 0), "old content of the disk");
+        assert!(
+            Stamp::of(block).is_some() || block.iter().all(|byte| *byte == 0),
+            "old content of the disk"
+        );
     }
     drop(file);
     volume.fsck()?;
@@ -377,8 +398,8 @@ fn volume_is_full(volume: &Volume) -> io::Result<bool> {
     Ok(result.is_err())
 }
 
-/// Leaves 32 MiB free, in pieces of two blocks, and takes away what ext4 keeps back: it fills what it cannot split with
-/// zeros then.
+/// Leaves 32 MiB free, in pieces of two blocks, and takes away what ext4 keeps back: it fills what
+/// it cannot split with zeros then.
 fn fragment(volume: &Volume) -> io::Result<()> {
     let comb = volume.path().join("comb");
     fs::rename(fill_up(volume, 0)?, &comb)?;
@@ -432,13 +453,15 @@ fn appends_into_a_fragmented_file_on_a_full_disk_are_kept_or_refused() -> TrialR
     })
 }
 
-// --- quotas ---------------------------------------------------------------------------------------
+// --- quotas --------------------------------------------------------------------------------------
 
-/// Of btrfs; the other quotas are not in every kernel. What is still being written may keep it from being changed.
+/// Of btrfs; the other quotas are not in every kernel. What is still being written may keep it from
+/// being changed.
 fn limit_volume(volume: &Volume, limit: &str) -> io::Result<()> {
     let start = Instant::now();
     loop {
-        let output = Command::new("btrfs").args(["qgroup", "limit", limit]).arg(volume.path()).output()?;
+        let output =
+            Command::new("btrfs").args(["qgroup", "limit", limit]).arg(volume.path()).output()?;
         if output.status.success() {
             return Ok(());
         }
@@ -457,7 +480,8 @@ const NO_QUOTA: &[i32] = &[libc::EDQUOT, libc::ENOSPC];
 
 fn limited(fs: Fs, limit: &str) -> Result<Volume, dioxide_testkit::trials::Failed> {
     let volume = Volume::new(fs, SIZE_MIN)?;
-    let status = Command::new("btrfs").args(["-q", "quota", "enable"]).arg(volume.path()).status()?;
+    let status =
+        Command::new("btrfs").args(["-q", "quota", "enable"]).arg(volume.path()).status()?;
     assert!(status.success(), "{status}");
     limit_volume(&volume, limit)?;
     Ok(volume)
@@ -482,7 +506,8 @@ fn an_exhausted_quota_fails_appends_cleanly(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-/// btrfs does not even cut a file then. What closing could not do is said, and nothing acknowledged is lost.
+/// btrfs does not even cut a file then. What closing could not do is said, and nothing acknowledged
+/// is lost.
 fn a_file_that_an_exhausted_quota_keeps_from_being_closed_loses_nothing(fs: Fs) -> TrialResult {
     for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
         let volume = limited(fs, "24M")?;
@@ -508,15 +533,17 @@ fn a_file_that_an_exhausted_quota_keeps_from_being_closed_loses_nothing(fs: Fs) 
     Ok(())
 }
 
-// --- size limits ----------------------------------------------------------------------------------
+// --- size limits ---------------------------------------------------------------------------------
 
 fn limit_size(bytes: &str) {
     let bytes = bytes.parse().expect("a number");
     let limit = rustix::process::Rlimit { current: Some(bytes), maximum: Some(bytes) };
-    rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).expect("lowering is allowed");
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, limit)
+        .expect("lowering is allowed");
 }
 
-/// A child that may not write past args[2]: appends until it must not, then one block that fits, and closes.
+/// A child that may not write past args[2]: appends until it must not, then one block that fits,
+/// and closes.
 fn append_to_the_limit(acks: &Acks, args: &[String]) {
     let file = writable().growth(growth_named(&args[1])).open(&args[0]).expect("it opens");
     limit_size(&args[2]);
@@ -527,7 +554,8 @@ fn append_to_the_limit(acks: &Acks, args: &[String]) {
     tell(acks, &file.close());
 }
 
-/// A child that may not write past args[1]: a write beyond it, then an append that fits into the space there is.
+/// A child that may not write past args[1]: a write beyond it, then an append that fits into the
+/// space there is.
 fn write_past_the_limit(acks: &Acks, args: &[String]) {
     let file = writable().open(&args[0]).expect("it opens");
     limit_size(&args[1]);
@@ -558,7 +586,8 @@ fn outcome(scenario: &str, args: &[&str]) -> io::Result<Vec<[u64; 3]>> {
 }
 
 fn stays_below_the_limit(path: &Path, growth: &str, limit: u64) -> TrialResult {
-    let acks = outcome("append_to_the_limit", &[&*path.to_string_lossy(), growth, &limit.to_string()])?;
+    let acks =
+        outcome("append_to_the_limit", &[&*path.to_string_lossy(), growth, &limit.to_string()])?;
     let count = limit / (3 * BLOCK_BYTES);
     let end = count * 3 * BLOCK_BYTES;
     assert_eq!(acks, [TOO_BIG, [end, 0, 0], DONE, DONE], "append, length, a smaller append, close");
@@ -635,7 +664,8 @@ fn trials() -> Vec<Trial> {
         an_odd_size_limit_fails_appends_without_growth_cleanly,
         a_size_limit_fails_set_len_cleanly,
     ];
-    let mut all: Vec<_> = on_volumes.iter().flat_map(|&(name, test)| volume_trials(name, test)).collect();
+    let mut all: Vec<_> =
+        on_volumes.iter().flat_map(|&(name, test)| volume_trials(name, test)).collect();
     let quota = where_there_is_a_quota.iter();
     all.extend(quota.flat_map(|&(name, test)| volume_trials_where(name, has_a_quota, test)));
     all.extend(on_ext4.iter().map(|&(name, test)| volume_trial(&format!("ext4::{name}"), test)));

@@ -1,5 +1,5 @@
-//! Disks that stop and die under load: nothing is acknowledged that is not so, every caller gets an answer, files
-//! elsewhere go on, and no buffer is touched after its owner has it back.
+//! Disks that stop and die under load: nothing is acknowledged that is not so, every caller gets an
+//! answer, files elsewhere go on, and no buffer is touched after its owner has it back.
 
 mod common;
 
@@ -28,7 +28,8 @@ const PLACES: u64 = 16;
 /// How many buffers the reader keeps, to look at them again.
 const KEPT_MAX: usize = 256;
 
-/// The number of the reader, which is the last of the callers: appenders come first, overwriters behind them.
+/// The number of the reader, which is the last of the callers: appenders come first, overwriters
+/// behind them.
 const READER: u64 = APPENDERS + OVERWRITERS;
 const CALLERS: u64 = READER + 1;
 
@@ -72,7 +73,8 @@ impl Drop for End {
     }
 }
 
-/// The numbers of the records that a place has been given: the last acknowledged, and one that is not.
+/// The numbers of the records that a place has been given: the last acknowledged, and one that is
+/// not.
 type Place = (u64, Option<u64>);
 
 /// What the callers have been told.
@@ -84,7 +86,8 @@ struct Told {
 
 impl Load {
     fn start(volume: &Volume) -> Self {
-        let [log, frames, table] = ["log", "frames", "table"].map(|name| durable(&volume.path().join(name)));
+        let [log, frames, table] =
+            ["log", "frames", "table"].map(|name| durable(&volume.path().join(name)));
         // Places that exist are written over where they are.
         for place in 0..OVERWRITERS * PLACES {
             table.append(&record(APPENDERS + place / PLACES, 0, 1)).expect("there is space");
@@ -107,8 +110,8 @@ impl Load {
         !self.over.load(Ordering::Relaxed)
     }
 
-    /// Runs the callers, and beside them `meanwhile`, which ends with a disk that is gone: then each of them must end with
-    /// an error, in bounded time.
+    /// Runs the callers, and beside them `meanwhile`, which ends with a disk that is gone: then
+    /// each of them must end with an error, in bounded time.
     fn run(self, meanwhile: impl FnOnce(&Load) -> TrialResult) -> Result<Told, Failed> {
         let load = Arc::new(self);
         let caller = |number| {
@@ -121,7 +124,9 @@ impl Load {
         meanwhile(&load)?;
         let left = || callers.iter().filter(|caller| !caller.is_finished()).count();
         if !soon(|| left() == 0) {
-            return Err(format!("{} callers have had no error from a disk that is gone", left()).into());
+            return Err(
+                format!("{} callers have had no error from a disk that is gone", left()).into()
+            );
         }
         drop(end);
         for caller in callers {
@@ -227,7 +232,10 @@ impl Load {
         );
         for (placed, buffer) in &kept {
             let same = record(placed.writer, placed.number, placed.blocks);
-            assert!(buffer[..] == same[..], "read, or changed since, as something else: {placed:?}");
+            assert!(
+                buffer[..] == same[..],
+                "read, or changed since, as something else: {placed:?}"
+            );
         }
         result
     }
@@ -242,13 +250,18 @@ impl Load {
         self.answers.each_ref().map(|answers| answers.load(Ordering::Relaxed))
     }
 
-    /// Waits until every caller has had as many more answers: together they would have them soon, while some of them have
-    /// none yet.
+    /// Waits until every caller has had as many more answers: together they would have them soon,
+    /// while some of them have none yet.
     fn wait_for(&self, answers: u64) {
         let before = self.answers();
-        let served =
-            soon(|| self.answers().into_iter().zip(before).all(|(now, before)| now - before >= answers));
-        assert!(served, "the disk does not serve all callers: {before:?}, and then {:?}", self.answers());
+        let served = soon(|| {
+            self.answers().into_iter().zip(before).all(|(now, before)| now - before >= answers)
+        });
+        assert!(
+            served,
+            "the disk does not serve all callers: {before:?}, and then {:?}",
+            self.answers()
+        );
     }
 }
 
@@ -280,7 +293,8 @@ fn assert_kept(volume: &Volume, told: &Told) -> TrialResult {
     for (place, &(acknowledged, open)) in &told.places {
         let block = &content[(place * BLOCK_BYTES) as usize..][..BLOCK];
         let writer = APPENDERS + place / PLACES;
-        let stamp = Stamp::of(block).filter(|stamp| stamp.writer == writer).map(|stamp| stamp.number);
+        let stamp =
+            Stamp::of(block).filter(|stamp| stamp.writer == writer).map(|stamp| stamp.number);
         assert!(
             stamp.is_some() && [Some(acknowledged), open].contains(&stamp),
             "{place} of {writer}: {stamp:?}, not {acknowledged} or {open:?}"
@@ -298,8 +312,9 @@ fn a_stopped_disk_acknowledges_nothing_and_keeps_what_it_acknowledged(fs: Fs) ->
     Ok(())
 }
 
-/// Whether the file system can be mounted after the power cut. btrfs sometimes cannot replay what it logged itself (Linux
-/// 6.18: "write time tree block corruption detected", about overlapping extents), and nothing of ours runs before that.
+/// Whether the file system can be mounted after the power cut. btrfs sometimes cannot replay what
+/// it logged itself (Linux 6.18: "write time tree block corruption detected", about overlapping
+/// extents), and nothing of ours runs before that.
 fn comes_back_from_a_stop(fs: Fs, keep: Keep) -> Result<bool, Failed> {
     let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     disk(&volume).delay(Duration::from_micros(500), 1)?;
@@ -320,9 +335,13 @@ fn comes_back_from_a_stop(fs: Fs, keep: Keep) -> Result<bool, Failed> {
         disk(&volume).go_on()?;
         went_on?;
         assert!(gets_quiet, "answers without end while the disk stands still");
-        // Whoever has had no turn since may still have one to come, and nobody has a second without the disk.
+        // Whoever has had no turn since may still have one to come, and nobody has a second without
+        // the disk.
         let answers = after.into_iter().zip(before).map(|(after, before)| after - before);
-        assert!(answers.max() <= Some(1), "answers while the disk stood still: {before:?}, then {after:?}");
+        assert!(
+            answers.max() <= Some(1),
+            "answers while the disk stood still: {before:?}, then {after:?}"
+        );
         load.wait_for(ANSWERS);
         disk(&volume).power_cut(keep)?;
         Ok(())
@@ -380,9 +399,11 @@ fn finds_what_was_overwritten_too_early(fs: Fs) -> Result<bool, Failed> {
     disk(&volume).stop()?;
     let mut buffer = record(1, 1, 64);
     let (address, len) = (buffer.as_mut_ptr() as usize, buffer.len());
-    let writer = thread::spawn(move || file.write_all_at(&buffer, 0).and_then(|()| file.sync_all()));
+    let writer =
+        thread::spawn(move || file.write_all_at(&buffer, 0).and_then(|()| file.sync_all()));
     thread::sleep(Duration::from_millis(100));
-    // SAFETY: the writer keeps the buffer and only hands it to the kernel, which reads whatever stands there.
+    // SAFETY: the writer keeps the buffer and only hands it to the kernel, which reads whatever
+    // stands there.
     unsafe { std::ptr::write_bytes(address as *mut u8, POISON, len) };
     disk(&volume).go_on()?;
     writer.join().expect("the writer does not panic")?;
@@ -397,7 +418,9 @@ fn trials() -> Vec<Trial> {
         a_killed_disk_fails_every_caller_in_bounded_time,
     );
     let cuts = after_cuts.iter();
-    trials.extend(cuts.flat_map(|&(name, test)| fuse_trials_where(name, Fs::survives_power_cuts, test)));
+    trials.extend(
+        cuts.flat_map(|&(name, test)| fuse_trials_where(name, Fs::survives_power_cuts, test)),
+    );
     trials.extend(fuse_trials_where(
         "a_buffer_that_is_overwritten_too_early_is_found",
         Fs::writes_directly,

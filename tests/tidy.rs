@@ -1,7 +1,9 @@
-//! The layout of `src`: a module imports only from its own row or from a row below, and no line is too long.
+//! The layout of `src`: a module imports only from its own row or from a row below, and no line is
+//! too long.
 //!
-//! `ROWS` is the table. A `use` or an inline path that names a module of a row above fails with its file and line, and so
-//! does a path through a re-export of `lib.rs`. Test modules may import anything.
+//! `ROWS` is the table. A `use` or an inline path that names a module of a row above fails with its
+//! file and line, and so does a path through a re-export of `lib.rs`. Test modules may import
+//! anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -108,7 +110,7 @@ fn module_of(path: &str) -> Vec<String> {
     segments.filter(|segment| segment != "mod" && segment != "lib").collect()
 }
 
-// --- the text -----------------------------------------------------------------------------------------
+// --- the text ------------------------------------------------------------------------------------
 
 /// The text with spaces in place of comments and literals.
 fn code_of(text: &str) -> String {
@@ -147,7 +149,8 @@ fn literal_end(chars: &[char], at: usize) -> usize {
             if !is(1 + hashes, '"') {
                 return at;
             }
-            let end: Vec<char> = std::iter::once('"').chain(std::iter::repeat_n('#', hashes)).collect();
+            let end: Vec<char> =
+                std::iter::once('"').chain(std::iter::repeat_n('#', hashes)).collect();
             (find(at + 2 + hashes, &end) + end.len()).min(chars.len())
         }
         '"' => {
@@ -175,15 +178,20 @@ fn without_tests(code: &str) -> (String, Vec<String>) {
             let item = rest[item_at..].trim_start();
             // More attributes may follow.
             let item = item.split_once("mod ").filter(|(before, _)| {
-                before.split_whitespace().all(|word| word.starts_with("#[") || word.starts_with("pub"))
+                before
+                    .split_whitespace()
+                    .all(|word| word.starts_with("#[") || word.starts_with("pub"))
             });
             let Some((_, item)) = item else { continue };
-            let name: String = item.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            let name: String =
+                item.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
             if item[name.len()..].trim_start().starts_with('{') {
                 let open = rest.len() - item.len() + item.find('{').expect("just seen");
                 let close = closing(&rest, open);
-                let blank: String =
-                    rest[found..close].chars().map(|c| if c == '\n' { '\n' } else { ' ' }).collect();
+                let blank: String = rest[found..close]
+                    .chars()
+                    .map(|c| if c == '\n' { '\n' } else { ' ' })
+                    .collect();
                 rest.replace_range(found..close, &blank);
             } else {
                 files.push(name);
@@ -209,7 +217,8 @@ fn closing(code: &str, open: usize) -> usize {
     code.len()
 }
 
-/// All paths that name a module or an item of the crate, in a file that is this module and has these children.
+/// All paths that name a module or an item of the crate, in a file that is this module and has
+/// these children.
 fn paths_of(code: &str, module: &[String], children: &BTreeSet<String>) -> Vec<Named> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -221,7 +230,8 @@ fn paths_of(code: &str, module: &[String], children: &BTreeSet<String>) -> Vec<N
             continue;
         }
         let before = code[..at].trim_end();
-        let is_start = !before.ends_with("::") && !before.ends_with("(in") && !before.ends_with("mod");
+        let is_start =
+            !before.ends_with("::") && !before.ends_with("(in") && !before.ends_with("mod");
         let is_path = rest[word.len()..].starts_with("::");
         let base = match word.as_str() {
             "crate" => Some(Vec::new()),
@@ -250,7 +260,9 @@ fn tree(text: &str, base: &[String], line: usize, found: &mut Vec<Named>) -> usi
             let is_between = rest[at..].starts_with(|c: char| c == ',' || c.is_whitespace());
             at += match is_between {
                 true => 1,
-                false => tree(&rest[at..], base, line + rest[..at].matches('\n').count(), found).max(1),
+                false => {
+                    tree(&rest[at..], base, line + rest[..at].matches('\n').count(), found).max(1)
+                }
             };
         }
         return blank + at + 1;
@@ -271,7 +283,7 @@ fn tree(text: &str, base: &[String], line: usize, found: &mut Vec<Named>) -> usi
     }
 }
 
-// --- the rules ----------------------------------------------------------------------------------------
+// --- the rules -----------------------------------------------------------------------------------
 
 /// The row of a module, from the top.
 fn row(rows: &[&[&str]], name: &str) -> Option<usize> {
@@ -312,12 +324,14 @@ fn broken_arrows(sources: &[Source]) -> (Vec<String>, BTreeSet<(String, String)>
             let Some(to) = target.first() else { continue };
             let name = target.join("::");
             match row(ROWS, to) {
-                None => broken.push(format!("{path}:{line}: `crate::{name}` is not named by its module")),
+                None => broken
+                    .push(format!("{path}:{line}: `crate::{name}` is not named by its module")),
                 Some(row) if row < own => {
                     broken.push(format!("{path}:{line}: `{room}` is below `{to}` (crate::{name})"));
                 }
                 Some(_) if room == "engine" && to == "engine" => {
-                    let (from, to) = (engine_part(module, &of_engine), engine_part(&target, &of_engine));
+                    let (from, to) =
+                        (engine_part(module, &of_engine), engine_part(&target, &of_engine));
                     match (row(ENGINE_ROWS, from), row(ENGINE_ROWS, to)) {
                         (Some(own), Some(row)) if row >= own || from == to => {}
                         (Some(_), Some(_))
@@ -326,7 +340,8 @@ fn broken_arrows(sources: &[Source]) -> (Vec<String>, BTreeSet<(String, String)>
                             permitted.insert((from.to_string(), to.to_string()));
                         }
                         _ => broken.push(format!(
-                            "{path}:{line}: `engine::{from}` is below `engine::{to}` (crate::{name})"
+                            "{path}:{line}: `engine::{from}` is below `engine::{to}` \
+                             (crate::{name})"
                         )),
                     }
                 }
@@ -353,7 +368,7 @@ fn assert_none(problems: &[String]) {
     assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
 }
 
-// --- the tests ----------------------------------------------------------------------------------------
+// --- the tests -----------------------------------------------------------------------------------
 
 #[test]
 fn no_module_imports_from_a_row_above() {
@@ -363,7 +378,8 @@ fn no_module_imports_from_a_row_above() {
 #[test]
 fn each_permitted_upward_arrow_exists() {
     let (_, permitted) = broken_arrows(sources());
-    let listed: BTreeSet<_> = ENGINE_UPWARD.iter().map(|(a, b, _)| (a.to_string(), b.to_string())).collect();
+    let listed: BTreeSet<_> =
+        ENGINE_UPWARD.iter().map(|(a, b, _)| (a.to_string(), b.to_string())).collect();
     assert_eq!(permitted, listed, "remove the arrow that is gone from the table");
     assert!(listed.len() <= 7, "find another way");
 }
@@ -375,7 +391,8 @@ fn no_line_is_too_long() {
 
 /// What the rules say of the sources with one more file.
 fn with_planted(path: &str, text: &str) -> Vec<String> {
-    let mut sources: Vec<_> = sources().iter().filter(|source| source.path != path).cloned().collect();
+    let mut sources: Vec<_> =
+        sources().iter().filter(|source| source.path != path).cloned().collect();
     sources.push(Source::new(path, text.into()));
     broken_arrows(&sources).0
 }
@@ -426,5 +443,8 @@ fn a_planted_long_line_is_found() {
     let line = |columns: usize| format!("fn f() {{}}\n//{}\n", "ä".repeat(columns - 2));
     let planted = |columns| long_lines(&[Source::new("src/planted.rs", line(columns))]);
     assert!(planted(COLUMNS_MAX).is_empty());
-    assert_eq!(planted(COLUMNS_MAX + 1), [format!("src/planted.rs:2: {} columns", COLUMNS_MAX + 1)]);
+    assert_eq!(
+        planted(COLUMNS_MAX + 1),
+        [format!("src/planted.rs:2: {} columns", COLUMNS_MAX + 1)]
+    );
 }

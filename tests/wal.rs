@@ -1,4 +1,5 @@
-//! The example of a log, killed again and again on every file system. It starts this executable as its writer.
+//! The example of a log, killed again and again on every file system. It starts this executable as
+//! its writer.
 
 #[path = "../examples/wal.rs"]
 mod wal;

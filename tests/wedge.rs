@@ -1,5 +1,5 @@
-//! Failed flushes, failed writes and stalled disks: what is lost is never acknowledged, and the damage stays where
-//! it is.
+//! Failed flushes, failed writes and stalled disks: what is lost is never acknowledged, and the
+//! damage stays where it is.
 
 mod common;
 
@@ -46,7 +46,8 @@ fn first_cause<T>(result: dioxide::Result<T>) -> Arc<Error> {
     }
 }
 
-/// Two files of one file system with a record each that is not stable, one of which has seen a flush fail.
+/// Two files of one file system with a record each that is not stable, one of which has seen a
+/// flush fail.
 struct Wedged {
     first: File,
     second: File,
@@ -73,7 +74,10 @@ fn wedge(fs: Fs) -> Result<Wedged, dioxide_testkit::trials::Failed> {
 
 fn a_failed_flush_wedges_every_file_of_its_file_system(fs: Fs) -> TrialResult {
     let Wedged { volume: _volume, first, second, first_path, cause, .. } = wedge(fs)?;
-    assert_eq!((cause.operation(), cause.path(), cause.errno()), (Operation::Flush, &*first_path, libc::EIO));
+    assert_eq!(
+        (cause.operation(), cause.path(), cause.errno()),
+        (Operation::Flush, &*first_path, libc::EIO)
+    );
     // The disk is well again, and the kernel would say that all is stable.
     assert_eq!(first_cause(second.sync_data()), cause);
     for file in [&first, &second] {
@@ -99,7 +103,7 @@ fn a_wedged_file_system_is_refused_until_it_is_mounted_anew(fs: Fs) -> TrialResu
     assert!(second.close().is_err(), "closing says that it could not be done");
     for path in [&first_path, &second_path] {
         assert_refused(OpenOptions::new().write(true).open(path), &cause);
-        assert_refused(dioxide::recover(path, dioxide::Recover::Cut), &cause);
+        assert_refused(dioxide::recover(path, dioxide::Recover::Truncate), &cause);
     }
     volume.remount()?;
     for path in [&first_path, &second_path] {
@@ -247,7 +251,9 @@ fn a_flush_that_fails_while_a_file_is_opened_wedges(fs: Fs) -> TrialResult {
 }
 
 fn a_flush_that_fails_in_recover_wedges(fs: Fs) -> TrialResult {
-    assert_wedges(fs, |dir| dioxide::recover(dir.join("plain"), dioxide::Recover::Cut).map(drop))
+    assert_wedges(fs, |dir| {
+        dioxide::recover(dir.join("plain"), dioxide::Recover::Truncate).map(drop)
+    })
 }
 
 fn a_flush_that_fails_in_set_len_wedges(fs: Fs) -> TrialResult {
@@ -311,8 +317,8 @@ fn check_after_remount(
     Ok(())
 }
 
-/// What 16 writers, given their number and that of the call, were acknowledged until a flush failed, which happened when all of
-/// them were at work.
+/// What 16 writers, given their number and that of the call, were acknowledged until a flush
+/// failed, which happened when all of them were at work.
 fn until_a_flush_fails<T: Send>(
     volume: &Volume,
     append: impl Fn(u64, u64) -> dioxide::Result<T> + Sync,
@@ -335,15 +341,17 @@ fn until_a_flush_fails<T: Send>(
     })
 }
 
-/// Durable appends to several files while flushes fail: whoever was acknowledged is on disk after a remount.
+/// Durable appends to several files while flushes fail: whoever was acknowledged is on disk after a
+/// remount.
 fn nothing_acknowledged_beside_a_failing_flush_is_lost(fs: Fs) -> TrialResult {
     let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let paths: Vec<_> = (0..4).map(|n| volume.path().join(format!("log-{n}"))).collect();
     let mut options = writable();
     options.durability(Durability::EveryWrite);
     let files = paths.iter().map(|path| options.open(path)).collect::<Result<Vec<_>, _>>()?;
-    let acknowledged =
-        until_a_flush_fails(&volume, |writer, number| append(&files[writer as usize % 4], writer, number, 1));
+    let acknowledged = until_a_flush_fails(&volume, |writer, number| {
+        append(&files[writer as usize % 4], writer, number, 1)
+    });
     drop(files);
     volume.remount()?;
     for (n, path) in paths.iter().enumerate() {
@@ -363,8 +371,10 @@ fn no_short_record_beside_a_failing_flush_is_lost(fs: Fs) -> TrialResult {
         let path = volume.path().join(format!("{tail:?}"));
         let file = writable().tail(tail).durability(Durability::EveryWrite).open(&path)?;
         let frame = |writer, number| Frame { writer, number, len: 20 + number % 90 };
-        let laid = until_a_flush_fails(&volume, |writer, number| append_frame(&file, frame(writer, number)))
-            .concat();
+        let laid = until_a_flush_fails(&volume, |writer, number| {
+            append_frame(&file, frame(writer, number))
+        })
+        .concat();
         drop(file);
         volume.remount()?;
         let file = OpenOptions::new().write(true).open(&path)?;
@@ -377,7 +387,7 @@ fn no_short_record_beside_a_failing_flush_is_lost(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-// --- failed writes --------------------------------------------------------------------------------
+// --- failed writes -------------------------------------------------------------------------------
 
 /// A file whose last append failed at the disk, with what was acknowledged before.
 fn fail_an_append(
@@ -435,12 +445,15 @@ fn give_up_a_failed_append(volume: &Volume, growth: Growth) -> TrialResult {
 /// What stands in the last block already is as it was, in the file and in memory.
 fn a_failed_rewrite_of_the_last_block_harms_no_record(fs: Fs) -> TrialResult {
     let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
-    for (growth, len) in GROWTHS.into_iter().flat_map(|growth| [50, 10_000].map(|len| (growth, len))) {
+    for (growth, len) in
+        GROWTHS.into_iter().flat_map(|growth| [50, 10_000].map(|len| (growth, len)))
+    {
         let path = volume.path().join(format!("{growth:?}-{len}"));
         let file = writable().growth(growth).growth_cap(4 * MIB).open(&path)?;
         let frame = |number, len| Frame { writer: 1, number, len };
-        let mut laid: Vec<_> =
-            (0..30).map(|number| append_frame(&file, frame(number, 33))).collect::<Result<_, _>>()?;
+        let mut laid: Vec<_> = (0..30)
+            .map(|number| append_frame(&file, frame(number, 33)))
+            .collect::<Result<_, _>>()?;
         file.sync_data()?;
         wait_until_grown(&path)?;
         rustix::fs::sync();
@@ -483,7 +496,8 @@ fn appends_in_flight_beside_a_failed_one_leave_no_gap(fs: Fs) -> TrialResult {
         let path = volume.path().join(format!("log-{round}"));
         let (file, mut records) = durable_file(&path)?;
         let results = thread::scope(|scope| {
-            let appends = scope.spawn(|| together(16, |writer| append_until_error(&file, 10 + writer)));
+            let appends =
+                scope.spawn(|| together(16, |writer| append_until_error(&file, 10 + writer)));
             thread::sleep(Duration::from_millis(10));
             // Not a block of the journal, whose failure is that of a flush.
             let data = files::longest_piece(&path).expect("the file has grown");
@@ -492,7 +506,8 @@ fn appends_in_flight_beside_a_failed_one_leave_no_gap(fs: Fs) -> TrialResult {
         });
         disk(&volume).heal()?;
         for (placed, error) in results {
-            let ended = matches!(error.kind(), ErrorKind::Os(libc::EIO) | ErrorKind::AppendEnded(_));
+            let ended =
+                matches!(error.kind(), ErrorKind::Os(libc::EIO) | ErrorKind::AppendEnded(_));
             assert!(ended, "{error}");
             records.extend(placed);
         }
@@ -547,10 +562,10 @@ fn a_failed_overwrite_fails_its_caller_only(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-// --- btrfs ----------------------------------------------------------------------------------------
+// --- btrfs ---------------------------------------------------------------------------------------
 
-/// btrfs writes files with checksums through its cache. What fails there fails the next flush as well, which is as good a
-/// reason to trust nothing as any failed flush.
+/// btrfs writes files with checksums through its cache. What fails there fails the next flush as
+/// well, which is as good a reason to trust nothing as any failed flush.
 fn a_failed_write_through_the_cache_wedges() -> TrialResult {
     let mut volume = Volume::on_fuse_disk(Fs::Btrfs, SIZE_MIN)?;
     let (file, path, records) = fail_an_append(&volume, Growth::Unwritten)?;
@@ -572,7 +587,8 @@ fn a_failed_write_through_the_cache_wedges() -> TrialResult {
 fn a_failed_flush_wedges_all_subvolumes() -> TrialResult {
     let volume = Volume::on_fuse_disk(Fs::Btrfs, SIZE_MIN)?;
     let subvolume = volume.path().join("subvolume");
-    let made = Command::new("btrfs").args(["-q", "subvolume", "create"]).arg(&subvolume).status()?;
+    let made =
+        Command::new("btrfs").args(["-q", "subvolume", "create"]).arg(&subvolume).status()?;
     assert!(made.success(), "{made}");
     let (outside, _) = durable_file(&volume.path().join("log"))?;
     let (inside, _) = durable_file(&subvolume.join("log"))?;
@@ -585,7 +601,7 @@ fn a_failed_flush_wedges_all_subvolumes() -> TrialResult {
     Ok(())
 }
 
-// --- stalls ---------------------------------------------------------------------------------------
+// --- stalls --------------------------------------------------------------------------------------
 
 fn a_stalled_disk_stops_only_its_own_files(fs: Fs) -> TrialResult {
     let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
@@ -630,12 +646,14 @@ fn work_beside(open: &File, new_path: &Path) -> dioxide::Result<()> {
     new.close()
 }
 
-/// The errors beside an fdatasync that returned EIO: of a descriptor of the file that was open before, by a call that
-/// never flushes; and by syncfs, which looks at the error of the whole file system.
+/// The errors beside an fdatasync that returned EIO: of a descriptor of the file that was open
+/// before, by a call that never flushes; and by syncfs, which looks at the error of the whole file
+/// system.
 fn seen_by_a_witness(witness: &fs::File) -> (bool, bool) {
     // SAFETY: the descriptor is open; no memory is passed.
-    let result =
-        unsafe { libc::sync_file_range(witness.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WAIT_BEFORE) };
+    let result = unsafe {
+        libc::sync_file_range(witness.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WAIT_BEFORE)
+    };
     (result != 0, rustix::fs::syncfs(witness).is_err())
 }
 
@@ -653,8 +671,9 @@ impl Dirtied {
         let thread = thread::spawn(move || {
             let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
             // SAFETY: a new mapping of whole pages that the file has.
-            let map =
-                unsafe { libc::mmap(std::ptr::null_mut(), DIRTY_BYTES, prot, flags, file.as_raw_fd(), 0) };
+            let map = unsafe {
+                libc::mmap(std::ptr::null_mut(), DIRTY_BYTES, prot, flags, file.as_raw_fd(), 0)
+            };
             assert_ne!(map, libc::MAP_FAILED);
             while !stopped.load(Relaxed) {
                 for page in (0..DIRTY_BYTES).step_by(BLOCK) {
@@ -678,8 +697,8 @@ impl Drop for Dirtied {
 
 const DIRTY_BYTES: usize = 64 * BLOCK;
 
-/// The facts of docs/reliability.md. A stale page beside a failed flush looks as it does without one, so every EIO
-/// of a flush wedges.
+/// The facts of docs/reliability.md. A stale page beside a failed flush looks as it does without
+/// one, so every EIO of a flush wedges.
 fn a_stale_page_cache_and_a_failed_flush_differ_for_a_witness(fs: Fs) -> TrialResult {
     let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let path = volume.path().join("file");
@@ -745,7 +764,9 @@ fn trials() -> Vec<Trial> {
     ];
     let mut trials: Vec<_> = all.iter().flat_map(|&(name, test)| fuse_trials(name, test)).collect();
     let direct = where_writes_are_direct.iter();
-    trials.extend(direct.flat_map(|&(name, test)| fuse_trials_where(name, Fs::writes_fail_alone, test)));
+    trials.extend(
+        direct.flat_map(|&(name, test)| fuse_trials_where(name, Fs::writes_fail_alone, test)),
+    );
     trials.extend(fuse_trials_where(
         "appends_in_flight_beside_a_failed_one_leave_no_gap",
         tells_where_data_goes,
@@ -757,8 +778,14 @@ fn trials() -> Vec<Trial> {
         a_stale_page_cache_and_a_failed_flush_differ_for_a_witness,
     ));
     trials.extend([
-        fuse_trial("btrfs::a_failed_write_through_the_cache_wedges", a_failed_write_through_the_cache_wedges),
-        fuse_trial("btrfs::a_failed_flush_wedges_all_subvolumes", a_failed_flush_wedges_all_subvolumes),
+        fuse_trial(
+            "btrfs::a_failed_write_through_the_cache_wedges",
+            a_failed_write_through_the_cache_wedges,
+        ),
+        fuse_trial(
+            "btrfs::a_failed_flush_wedges_all_subvolumes",
+            a_failed_flush_wedges_all_subvolumes,
+        ),
     ]);
     trials
 }

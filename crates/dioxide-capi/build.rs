@@ -2,7 +2,8 @@
 
 fn main() {
     let here = std::env::var("CARGO_MANIFEST_DIR").expect("cargo names it");
-    let version = |part: &str| std::env::var(format!("CARGO_PKG_VERSION_{part}")).expect("cargo names it");
+    let version =
+        |part: &str| std::env::var(format!("CARGO_PKG_VERSION_{part}")).expect("cargo names it");
     // Below 1.0 each minor version may break programs built against the previous one.
     let soname = match &*version("MAJOR") {
         "0" => format!("libdioxide.so.0.{}", version("MINOR")),

@@ -1,6 +1,8 @@
-//! What a program may do with a file, in any order, on the simulated disk: with faults, a full disk and power cuts.
+//! What a program may do with a file, in any order, on the simulated disk: with faults, a full disk
+//! and power cuts.
 //!
-//! The model knows of every word of eight bytes what it may hold after a crash: what was stable, and what was written since.
+//! The model knows of every word of eight bytes what it may hold after a crash: what was stable,
+//! and what was written since.
 #![no_main]
 
 use dioxide::sim::{Call, Disk, Settings};
@@ -89,7 +91,12 @@ impl Model {
     fn open(&mut self) -> Result<()> {
         let open = |durability| {
             let mut options = OpenOptions::new();
-            options.write(true).create(true).growth(self.growth).growth_cap(64 << 10).tail(self.tail);
+            options
+                .write(true)
+                .create(true)
+                .growth(self.growth)
+                .growth_cap(64 << 10)
+                .tail(self.tail);
             options.durability(durability);
             self.disk.open(&options, "file")
         };
@@ -107,12 +114,16 @@ impl Model {
 
     fn perform(&mut self, operation: Operation) {
         match operation {
-            Operation::Append { words, durable } => self.append(u64::from(words) % WORDS_MAX, durable),
+            Operation::Append { words, durable } => {
+                self.append(u64::from(words) % WORDS_MAX, durable)
+            }
             Operation::Write { at, sectors, durable } => {
                 let (at, sectors) = (u64::from(at) % END_MAX, 1 + u64::from(sectors));
                 self.write(at / SECTOR * SECTOR, sectors * SECTOR % WORDS_MAX, durable);
             }
-            Operation::Read { at, words } => self.read(u64::from(at) % END_MAX, u64::from(words) % WORDS_MAX),
+            Operation::Read { at, words } => {
+                self.read(u64::from(at) % END_MAX, u64::from(words) % WORDS_MAX)
+            }
             Operation::Sync => match self.file(false).sync_data() {
                 Ok(()) => self.all_is_stable(),
                 Err(error) => self.failed(error),
@@ -132,7 +143,8 @@ impl Model {
             Operation::CloseAndOpen => self.close_and_open(),
             Operation::Crash => self.crash(),
             Operation::Fail { call, nth, no_space } => {
-                let call = [Call::Write, Call::Flush, Call::Allocate, Call::Marker][usize::from(call % 4)];
+                let call =
+                    [Call::Write, Call::Flush, Call::Allocate, Call::Marker][usize::from(call % 4)];
                 let no_space = no_space && call != Call::Flush;
                 self.disk.fail(call, u64::from(nth % 8), if no_space { 28 } else { 5 });
                 self.faulty = true;
@@ -199,7 +211,10 @@ impl Model {
                 self.all_is_stable();
             }
             Err(error) => {
-                assert!(len == to || len <= self.len(), "neither the old nor the new length: {len}");
+                assert!(
+                    len == to || len <= self.len(),
+                    "neither the old nor the new length: {len}"
+                );
                 self.content.resize(len as usize, 0);
                 self.stable.truncate(to.min(len) as usize);
                 self.failed(error);
@@ -227,10 +242,15 @@ impl Model {
 
     fn read(&mut self, at: u64, words: u64) {
         let mut into = Buffer::zeroed((words * WORD) as usize);
-        let read = self.file(false).read_at(&mut into, at * WORD).expect("reads do not fail") as u64 / WORD;
+        let read = self.file(false).read_at(&mut into, at * WORD).expect("reads do not fail")
+            as u64
+            / WORD;
         assert_eq!(read, words.min(self.len().saturating_sub(at)));
         let found = stamps(&into[..(read * WORD) as usize]);
-        assert!(read == 0 || found == self.content[at as usize..(at + read) as usize], "{at}: {found:?}");
+        assert!(
+            read == 0 || found == self.content[at as usize..(at + read) as usize],
+            "{at}: {found:?}"
+        );
     }
 
     /// The power fails. What is found then is what the file holds from now on.
@@ -247,7 +267,12 @@ impl Model {
     /// Compares what is found after opening, and cuts where that is asked for.
     fn look(&mut self) {
         let content = self.found();
-        assert!(content.len() >= self.stable.len(), "{} words of {}", content.len(), self.stable.len());
+        assert!(
+            content.len() >= self.stable.len(),
+            "{} words of {}",
+            content.len(),
+            self.stable.len()
+        );
         for (n, (found, known)) in content.iter().zip(&self.stable).enumerate() {
             assert!(known.contains(found), "word {n} holds {found}, not one of {known:?}");
         }
@@ -257,9 +282,12 @@ impl Model {
         // What a flush for nobody made stable counts as well.
         let end = recovery.floor.max(self.stable.len() as u64 * WORD);
         match recovery.verdict {
-            Verdict::Cut => {}
-            Verdict::Undecided => {
-                assert!(recovery.floor <= written_end && end <= recovery.ceiling, "{end}: {recovery:?}");
+            Verdict::EndKnown => {}
+            Verdict::EndUnknown => {
+                assert!(
+                    recovery.floor <= written_end && end <= recovery.ceiling,
+                    "{end}: {recovery:?}"
+                );
                 self.set_len(end / WORD);
             }
             _ => panic!("nobody else had the file: {recovery:?}"),

@@ -29,7 +29,8 @@ fuzz_target!(|left: Left| check(&left));
 fn check(left: &Left) {
     let block = 1 << (9 + u32::from(left.block_bits) % (BLOCK_BITS_MAX - 8));
     // Numbers that are near each other meet more often; far ones stay possible.
-    let place = |number: u64| if number % 8 == 0 { number } else { (number >> 3) % 256 * block / 2 };
+    let place =
+        |number: u64| if number % 8 == 0 { number } else { (number >> 3) % 256 * block / 2 };
     let this = Identity { inode: 1, birth_time: (1, 1) };
     let marker = Marker {
         identity: if left.own { this } else { Identity { inode: 2, ..this } },
@@ -48,13 +49,18 @@ fn check(left: &Left) {
     assert!(found.floor <= found.ceiling && found.ceiling <= size, "{found:?}");
     assert!(found.floor >= marker.base.min(size), "cut below the base: {found:?}");
     if !left.own {
-        assert_eq!((found.verdict, found.floor), (Verdict::Foreign, size), "what is not ours is left alone");
+        assert_eq!(
+            (found.verdict, found.floor),
+            (Verdict::Foreign, size),
+            "what is not ours is left alone"
+        );
         return;
     }
-    if found.verdict != Verdict::Cut {
+    if found.verdict != Verdict::EndKnown {
         return;
     }
-    let is_written = |byte: u64| extents.iter().any(|one| one.written && one.start <= byte && byte < one.end);
+    let is_written =
+        |byte: u64| extents.iter().any(|one| one.written && one.start <= byte && byte < one.end);
     let (end, tells) = (found.ceiling, marker.extents_tell());
     assert!(tells || end == size, "cut where extents tell nothing: {found:?}");
     if tells && end > marker.base && end < size {
@@ -66,7 +72,8 @@ fn check(left: &Left) {
         assert!(!left.positional || last <= end, "something written is cut: {found:?}");
     }
     // A crash after the cut: the next recovery finds the same end.
-    let extents: Vec<_> = extents.iter().map(|one| Extent { end: one.end.min(end), ..*one }).collect();
+    let extents: Vec<_> =
+        extents.iter().map(|one| Extent { end: one.end.min(end), ..*one }).collect();
     let extents: Vec<_> = extents.into_iter().filter(|one| one.start < one.end).collect();
     let cut = Marker {
         base: end,
@@ -75,7 +82,11 @@ fn check(left: &Left) {
         ..marker
     };
     let again = judge(&cut, this, end, &extents);
-    assert_eq!((again.verdict, again.ceiling), (Verdict::Cut, end), "recovery does not come to an end");
+    assert_eq!(
+        (again.verdict, again.ceiling),
+        (Verdict::EndKnown, end),
+        "recovery does not come to an end"
+    );
 }
 
 fn extents(left: &Left, block: u64) -> Vec<Extent> {

@@ -1,7 +1,8 @@
 //! A volume of ext2 that somebody has tampered with, and what a program does with a file in it.
 //!
-//! One that nobody has tampered with must hold what a model says. On any other one, each operation succeeds or is an error, and nothing
-//! is written but what the map of the file claims, free space, and what counts that.
+//! One that nobody has tampered with must hold what a model says. On any other one, each operation
+//! succeeds or is an error, and nothing is written but what the map of the file claims, free space,
+//! and what counts that.
 #![no_main]
 
 use dioxide::{Buffer, Error, ErrorKind, File, OpenOptions};
@@ -15,7 +16,8 @@ use std::sync::OnceLock;
 use std::{env, fs, process};
 
 const BLOCK: usize = 1024;
-const SHAPE: Shape = Shape { group_blocks: 512, ..Shape::new(ExtKind::Ext2, BLOCK as u64, 128, 1 << 20) };
+const SHAPE: Shape =
+    Shape { group_blocks: 512, ..Shape::new(ExtKind::Ext2, BLOCK as u64, 128, 1 << 20) };
 const TARGET: &str = "target";
 /// The length of the target, in blocks, and then some.
 const LEN: usize = 300 * BLOCK + 77;
@@ -81,7 +83,9 @@ fn sound() -> &'static Sound {
 }
 
 fn word(image: &[u8], at: usize) -> u32 {
-    image.get(at..at + 4).map_or(0, |bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")))
+    image
+        .get(at..at + 4)
+        .map_or(0, |bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")))
 }
 
 impl Sound {
@@ -100,7 +104,8 @@ impl Sound {
         let inode = volume.inode_place(volume.inode_of("/target")?, BLOCK as u64)? as usize;
         let descriptors = 2 * BLOCK;
         let groups = (SHAPE.size as usize / BLOCK - 1).div_ceil(SHAPE.group_blocks as usize);
-        let bitmaps = (0..groups).map(|n| word(&image, descriptors + 32 * n) as usize * BLOCK).collect();
+        let bitmaps =
+            (0..groups).map(|n| word(&image, descriptors + 32 * n) as usize * BLOCK).collect();
         let pointers = [12, 13].map(|n| word(&image, inode + 40 + 4 * n) as usize * BLOCK);
         let sound = Sound {
             inode,
@@ -127,7 +132,8 @@ impl Sound {
         areas
     }
 
-    /// The image after somebody has tampered with it, and whether what says where things are was changed.
+    /// The image after somebody has tampered with it, and whether what says where things are was
+    /// changed.
     fn tampered(&self, tampering: &[Tampering]) -> (Vec<u8>, bool) {
         let mut image = self.image.clone();
         let areas = self.areas();
@@ -144,14 +150,15 @@ impl Sound {
                 Value::Near(by) => old.wrapping_add_signed(by.into()),
             };
             image[at..at + 4].copy_from_slice(&value.to_le_bytes());
-            // Where the superblock, the groups or the directory lead elsewhere, it is the file that they lead to.
+            // Where the superblock, the groups or the directory lead elsewhere, it is the file that
+            // they lead to.
             moved |= matches!(area, 0 | 1 | 3) && value != old;
         }
         (image, moved)
     }
 
-    /// What may be written: what the target's map claims, what the bitmaps say is free, and what counts. A map that claims what the
-    /// volume keeps for itself claims it in vain.
+    /// What may be written: what the target's map claims, what the bitmaps say is free, and what
+    /// counts. A map that claims what the volume keeps for itself claims it in vain.
     fn may_be_written(&self, image: &[u8]) -> BTreeSet<usize> {
         let blocks = image.len() / BLOCK;
         let mut claimed = BTreeSet::new();
@@ -175,7 +182,8 @@ impl Sound {
         let tables = word(&self.image, 1024 + 40) as usize * 128 / BLOCK;
         let group = |n: usize| {
             let at = self.descriptors + 32 * n;
-            let [blocks, inodes, table] = [0, 4, 8].map(|field| word(&self.image, at + field) as usize);
+            let [blocks, inodes, table] =
+                [0, 4, 8].map(|field| word(&self.image, at + field) as usize);
             block == blocks || block == inodes || (table..table + tables).contains(&block)
         };
         block < 3 || (0..self.bitmaps.len()).any(group)
@@ -187,8 +195,9 @@ fn claim(image: &[u8], block: usize, depth: usize, claimed: &mut BTreeSet<usize>
         return;
     }
     if depth > 0 {
-        (0..BLOCK / 4)
-            .for_each(|n| claim(image, word(image, block * BLOCK + 4 * n) as usize, depth - 1, claimed));
+        (0..BLOCK / 4).for_each(|n| {
+            claim(image, word(image, block * BLOCK + 4 * n) as usize, depth - 1, claimed)
+        });
     }
 }
 
@@ -231,7 +240,7 @@ fn restore(path: &Path, image: &[u8]) {
 }
 
 fn open(path: &Path) -> dioxide::Result<File> {
-    OpenOptions::new().write(true).open_within(path, TARGET)
+    OpenOptions::new().write(true).open_in_image(path, TARGET)
 }
 
 /// Nothing need succeed.
@@ -242,7 +251,9 @@ fn use_it(path: &Path, operations: impl Iterator<Item = Operation>) {
             Operation::Append { bytes } => file.append(&data(bytes.into())).map(drop),
             Operation::Write { at, blocks } => write(&file, at.into(), blocks),
             Operation::WriteFar { at, blocks } => write(&file, at.into(), blocks),
-            Operation::Read { at, bytes } => file.read_at(&mut vec![0; bytes.into()], at.into()).map(drop),
+            Operation::Read { at, bytes } => {
+                file.read_at(&mut vec![0; bytes.into()], at.into()).map(drop)
+            }
             Operation::SetLen { blocks, odd } => file.set_len(length(blocks.into(), odd)),
             Operation::SetLenFar { blocks } => file.set_len(length(blocks.into(), 0)),
             Operation::Sync => file.sync_data(),
@@ -315,10 +326,13 @@ impl<'a> Model<'a> {
             Operation::SetLen { blocks, odd } => {
                 self.set_len(length(u64::from(blocks) % MODEL_END_MAX, odd));
             }
-            Operation::SetLenFar { blocks } => self.set_len(length(u64::from(blocks) % MODEL_END_MAX, 0)),
+            Operation::SetLenFar { blocks } => {
+                self.set_len(length(u64::from(blocks) % MODEL_END_MAX, 0))
+            }
             Operation::Sync => self.file.sync_data().expect("it is sound"),
             Operation::CloseAndOpen => {
-                let file = std::mem::replace(&mut self.file, open(&self.sound.path).expect("it is open"));
+                let file =
+                    std::mem::replace(&mut self.file, open(&self.sound.path).expect("it is open"));
                 file.close().expect("it is sound");
             }
         }
@@ -327,7 +341,8 @@ impl<'a> Model<'a> {
     fn write(&mut self, at: u64, blocks: u8) {
         match write(&self.file, at, blocks) {
             Ok(()) => {
-                let (at, data) = ((at % END_MAX) as usize * BLOCK, data(BLOCK * (1 + usize::from(blocks))));
+                let (at, data) =
+                    ((at % END_MAX) as usize * BLOCK, data(BLOCK * (1 + usize::from(blocks))));
                 self.content.resize(self.content.len().max(at + data.len()), 0);
                 self.content[at..at + data.len()].copy_from_slice(&data);
             }

@@ -17,8 +17,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// A [`File`] whose operations are futures. They need no particular executor: a [`Reactor`] drives them, by default one
-/// that the process shares.
+/// A [`File`] whose operations are futures. They need no particular executor: a [`Reactor`] drives
+/// them, by default one that the process shares.
 ///
 /// ```no_run
 /// use dioxide::{AsyncFile, Buffer, Durability, OpenOptions};
@@ -35,31 +35,34 @@ use std::task::{Context, Poll, Waker};
 /// # }
 /// ```
 ///
-/// Tasks share it in an [`Arc`]. Operations that are under way together, of any number of tasks, are merged as far as
-/// they are adjacent, and durable ones share a flush. What holds when a future is ready is what holds when the call of
-/// the same name of [`File`] returns. Appends stand in the order in which their futures were first polled, if one
-/// thread polled them.
+/// Tasks share it in an [`Arc`]. Operations that are under way together, of any number of tasks,
+/// are merged as far as they are adjacent, and durable ones share a flush. What holds when a future
+/// is ready is what holds when the call of the same name of [`File`] returns. Appends stand in the
+/// order in which their futures were first polled, if one thread polled them.
 ///
 /// # Memory
 ///
-/// An operation takes what it writes from, or reads into, and gives it back with the result, also with an error. Any
-/// owned bytes will do, and stay where they are while the operation is under way: [`Buffer`](crate::Buffer), `Vec<u8>`,
-/// `Box<[u8]>`, `bytes::Bytes`, for writes also `Arc<[u8]>` or `&'static [u8]`. A read fills the length that they have.
-/// Those of a [`write_at`](Self::write_at) must be [aligned](File::alignment), as a `Buffer` is; of others, what is not
-/// goes through memory of the library's.
+/// An operation takes what it writes from, or reads into, and gives it back with the result, also
+/// with an error. Any owned bytes will do, and stay where they are while the operation is under
+/// way: [`Buffer`](crate::Buffer), `Vec<u8>`, `Box<[u8]>`, `bytes::Bytes`, for writes also
+/// `Arc<[u8]>` or `&'static [u8]`. A read fills the length that they have. Those of a
+/// [`write_at`](Self::write_at) must be [aligned](File::alignment), as a `Buffer` is; of others,
+/// what is not goes through memory of the library's.
 ///
 /// # Dropping
 ///
-/// Nothing begins before the first poll. A future that is dropped later takes its operation back if that has not been
-/// begun, and then nothing of it ever happens; otherwise it goes on, and is wholly there or failed, without anybody
-/// being told. Its memory is freed, or goes back to its pool, when the kernel no longer has it. Nothing of this waits.
-/// One that is leaked (`mem::forget`) leaks its memory and a descriptor of the file.
+/// Nothing begins before the first poll. A future that is dropped later takes its operation back if
+/// that has not been begun, and then nothing of it ever happens; otherwise it goes on, and is
+/// wholly there or failed, without anybody being told. Its memory is freed, or goes back to its
+/// pool, when the kernel no longer has it. Nothing of this waits. One that is leaked
+/// (`mem::forget`) leaks its memory and a descriptor of the file.
 ///
-/// Dropping the file itself without [`close`](Self::close) closes it as dropping a [`File`] does: waiting for what is
-/// under way.
+/// Dropping the file itself without [`close`](Self::close) closes it as dropping a [`File`] does:
+/// waiting for what is under way.
 ///
-/// After a fork the operations of the child fail with [`Forked`](ErrorKind::Forked), also those that were under way,
-/// whose memory may have been read into in part. A [`Blocking`] call that was under way never ends in the child.
+/// After a fork the operations of the child fail with [`Forked`](ErrorKind::Forked), also those
+/// that were under way, whose memory may have been read into in part. A [`Blocking`] call that was
+/// under way never ends in the child.
 #[derive(Debug)]
 pub struct AsyncFile {
     // The file is closed last, but while there is a reactor that lets go of it.
@@ -80,8 +83,8 @@ impl AsyncFile {
         Self { target: Arc::new(target), file, reactor }
     }
 
-    /// Opens a file, as [`OpenOptions::open`], for futures that the [shared](Reactor::shared) reactor drives. See
-    /// [`Reactor::open`] for another.
+    /// Opens a file, as [`OpenOptions::open`], for futures that the [shared](Reactor::shared)
+    /// reactor drives. See [`Reactor::open`] for another.
     pub fn open(options: &OpenOptions, path: impl AsRef<Path>) -> Blocking<'static, Result<Self>> {
         Reactor::shared().open(options, path)
     }
@@ -92,18 +95,27 @@ impl AsyncFile {
     }
 
     /// Writes `data` at `offset`, as [`File::write_at`]; ready with its length.
-    pub fn write_at<M: AsRef<[u8]> + Send + 'static>(&self, data: M, offset: u64) -> Transfer<'_, M> {
+    pub fn write_at<M: AsRef<[u8]> + Send + 'static>(
+        &self,
+        data: M,
+        offset: u64,
+    ) -> Transfer<'_, M> {
         Transfer::new(self, OpKind::Write(offset), data, Some(|data| Segment::of(data.as_ref())))
     }
 
-    /// Reads at `offset` into `into`, as [`File::read_at`]; ready with the number of bytes read. One through a
-    /// read-only handle of a file (not a device) that this process does not write holds up the reactor until it is
-    /// done.
-    pub fn read_at<M: AsMut<[u8]> + Send + 'static>(&self, into: M, offset: u64) -> Transfer<'_, M> {
+    /// Reads at `offset` into `into`, as [`File::read_at`]; ready with the number of bytes read.
+    /// One through a read-only handle of a file (not a device) that this process does not write
+    /// holds up the reactor until it is done.
+    pub fn read_at<M: AsMut<[u8]> + Send + 'static>(
+        &self,
+        into: M,
+        offset: u64,
+    ) -> Transfer<'_, M> {
         Transfer::new(self, OpKind::Read(offset), into, Some(|into| Segment::of_mut(into.as_mut())))
     }
 
-    /// Makes everything stable that was finished before it was first polled, as [`File::sync_data`].
+    /// Makes everything stable that was finished before it was first polled, as
+    /// [`File::sync_data`].
     pub fn sync_data(&self) -> SyncData<'_> {
         SyncData(Transfer::new(self, OpKind::Sync, (), None))
     }
@@ -113,7 +125,8 @@ impl AsyncFile {
         self.beside(move |file| file.set_len(len))
     }
 
-    /// Makes an empty file of it that keeps its space, as [`File::recycle`], in a thread that ends then.
+    /// Makes an empty file of it that keeps its space, as [`File::recycle`], in a thread that ends
+    /// then.
     pub fn recycle(&self) -> Blocking<'_, Result<()>> {
         self.beside(File::recycle)
     }
@@ -127,7 +140,8 @@ impl AsyncFile {
         Blocking::new(move || work(&file?))
     }
 
-    /// The length in bytes, as [`File::len`]; it waits only for a read-only handle beside another process.
+    /// The length in bytes, as [`File::len`]; it waits only for a read-only handle beside another
+    /// process.
     ///
     /// # Errors
     ///
@@ -176,8 +190,8 @@ impl From<File> for AsyncFile {
     }
 }
 
-/// An append, a write or a read of an [`AsyncFile`]: ready with what came of it, as [`Completion`](crate::Completion)
-/// has it, and the memory. See there for what dropping it does.
+/// An append, a write or a read of an [`AsyncFile`]: ready with what came of it, as
+/// [`Completion`](crate::Completion) has it, and the memory. See there for what dropping it does.
 #[must_use = "nothing begins before it is polled"]
 pub struct Transfer<'a, M> {
     file: &'a AsyncFile,
@@ -194,7 +208,12 @@ enum Progress<M> {
 }
 
 impl<'a, M: Send + 'static> Transfer<'a, M> {
-    fn new(file: &'a AsyncFile, what: OpKind, memory: M, bytes: Option<fn(&mut M) -> Segment>) -> Self {
+    fn new(
+        file: &'a AsyncFile,
+        what: OpKind,
+        memory: M,
+        bytes: Option<fn(&mut M) -> Segment>,
+    ) -> Self {
         Self { file, what, bytes, progress: Progress::Unpolled(memory) }
     }
 
@@ -202,7 +221,8 @@ impl<'a, M: Send + 'static> Transfer<'a, M> {
         if !self.file.handle().is_current() {
             return Poll::Ready((Err(self.error(ErrorKind::Forked)), memory));
         }
-        let slot = Slot::new(self.file.target.clone(), self.what, memory, self.bytes, waker.clone());
+        let slot =
+            Slot::new(self.file.target.clone(), self.what, memory, self.bytes, waker.clone());
         match self.file.handle().list(slot.clone() as Arc<Listed>) {
             Ok(()) => {
                 self.progress = Progress::Listed(slot);
@@ -230,7 +250,8 @@ impl<M: Send + 'static> Future for Transfer<'_, M> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match std::mem::replace(&mut self.progress, Progress::Over) {
             Progress::Unpolled(memory) => self.begin(memory, context.waker()),
-            // The worker is the parent's. It has left the memory in its place, whatever it was doing.
+            // The worker is the parent's. It has left the memory in its place, whatever it was
+            // doing.
             Progress::Listed(slot) if !self.file.handle().is_current() => {
                 Poll::Ready((Err(self.error(ErrorKind::Forked)), take_memory(&slot)))
             }
@@ -278,8 +299,9 @@ impl Future for SyncData<'_> {
     }
 }
 
-/// A call that waits, in a thread of its own that begins with the first poll; in the polling one if there is none to be
-/// had. Dropped before that it does nothing (but a file that was to be closed is dropped with it), later it goes on.
+/// A call that waits, in a thread of its own that begins with the first poll; in the polling one if
+/// there is none to be had. Dropped before that it does nothing (but a file that was to be closed
+/// is dropped with it), later it goes on.
 #[must_use = "nothing begins before it is polled"]
 pub struct Blocking<'a, T> {
     progress: Calling<T>,
@@ -314,7 +336,10 @@ impl<T: Send + 'static> Blocking<'_, T> {
 
 impl<T: Send + 'static> Call<T> {
     fn begin(work: Work<T>) -> Arc<Self> {
-        let call = Arc::new(Self { work: Mutex::new(Some(work)), stage: Mutex::new(Stage::Running(None)) });
+        let call = Arc::new(Self {
+            work: Mutex::new(Some(work)),
+            stage: Mutex::new(Stage::Running(None)),
+        });
         let theirs = call.clone();
         if spawn("dioxide-call", move || theirs.run()).is_err() {
             call.run();

@@ -11,10 +11,11 @@ use std::rc::Rc;
 
 /// Operations of one thread on any number of files, many in flight at a time, on io_uring.
 ///
-/// Queue operations, [`submit`](Self::submit) them, and [`reap`](Self::reap) what has finished. Buffers move in and
-/// come back with the [`Completion`], also when the operation failed. Operations that are submitted together are merged
-/// as far as they are adjacent, and durable ones share a flush. What holds when one has finished is what holds when the
-/// call of the same name of [`File`] returns.
+/// Queue operations, [`submit`](Self::submit) them, and [`reap`](Self::reap) what has finished.
+/// Buffers move in and come back with the [`Completion`], also when the operation failed.
+/// Operations that are submitted together are merged as far as they are adjacent, and durable ones
+/// share a flush. What holds when one has finished is what holds when the call of the same name of
+/// [`File`] returns.
 ///
 /// ```no_run
 /// use dioxide::{Buffer, Durability, OpenOptions, Queue};
@@ -40,39 +41,41 @@ use std::rc::Rc;
 ///
 /// # Other queues and threads
 ///
-/// Several queues and blocking threads may use one file at the same time. An append is finished only when all below
-/// its end is written, whoever writes it, and a flush is believed only when those beside it on the same file system
-/// have ended, so others may wait for what a queue has in flight, also on other files: come back to it (`submit`,
-/// `reap`) as long as that is so. When the thread of a queue makes a blocking call that may have to wait for others
-/// (append, a durable write or one past the end, `sync_data`, `set_len`, `recycle`, close, opening a file for writing,
-/// recovery), what its queues have submitted is finished first (but for what waits itself, until a `set_len` or
-/// `recycle` of another thread is done).
+/// Several queues and blocking threads may use one file at the same time. An append is finished
+/// only when all below its end is written, whoever writes it, and a flush is believed only when
+/// those beside it on the same file system have ended, so others may wait for what a queue has in
+/// flight, also on other files: come back to it (`submit`, `reap`) as long as that is so. When the
+/// thread of a queue makes a blocking call that may have to wait for others (append, a durable
+/// write or one past the end, `sync_data`, `set_len`, `recycle`, close, opening a file for writing,
+/// recovery), what its queues have submitted is finished first (but for what waits itself, until a
+/// `set_len` or `recycle` of another thread is done).
 ///
 /// The appends of a queue to one file stand there in the order in which they were queued.
 ///
-/// A thread needs one queue only. Of several that wait at the same time none can sleep: they take turns, with naps of
-/// 50 microseconds between.
+/// A thread needs one queue only. Of several that wait at the same time none can sleep: they take
+/// turns, with naps of 50 microseconds between.
 ///
-/// A file may be closed while operations on it are in flight: closing waits for those that were submitted (on a device
-/// it does not); those that were only queued fail with `EBADF`. A queue of another thread keeps the descriptor of a
-/// closed file until it is used again or dropped.
+/// A file may be closed while operations on it are in flight: closing waits for those that were
+/// submitted (on a device it does not); those that were only queued fail with `EBADF`. A queue of
+/// another thread keeps the descriptor of a closed file until it is used again or dropped.
 ///
 /// # Without io_uring
 ///
-/// Where the kernel has no io_uring, or lets this process not use it (`kernel.io_uring_disabled`, seccomp), a queue
-/// makes plain calls, one at a time, with the same results; the log says so, once. Linux 6.1 and later have all that
-/// makes it fast.
+/// Where the kernel has no io_uring, or lets this process not use it (`kernel.io_uring_disabled`,
+/// seccomp), a queue makes plain calls, one at a time, with the same results; the log says so,
+/// once. Linux 6.1 and later have all that makes it fast.
 ///
 /// # Dropping
 ///
-/// Dropping a queue waits until what was submitted is finished, since the kernel has the buffers until then; what was
-/// only queued never happens. A queue that is leaked (`mem::forget`) leaks its buffers, and whoever waits for its
-/// operations waits for ever. After a fork the child's operations fail with [`Forked`](crate::ErrorKind::Forked).
+/// Dropping a queue waits until what was submitted is finished, since the kernel has the buffers
+/// until then; what was only queued never happens. A queue that is leaked (`mem::forget`) leaks its
+/// buffers, and whoever waits for its operations waits for ever. After a fork the child's
+/// operations fail with [`Forked`](crate::ErrorKind::Forked).
 #[derive(Debug)]
 pub struct Queue(Rc<RefCell<Driver>>);
 
-/// As many operations are queued, in flight or finished and not reaped as the queue takes: reap some. The buffer comes
-/// back.
+/// As many operations are queued, in flight or finished and not reaped as the queue takes: reap
+/// some. The buffer comes back.
 #[derive(Debug, thiserror::Error)]
 #[error("the queue is full: reap some of its operations first")]
 pub struct Full {
@@ -102,9 +105,9 @@ impl QueueOptions {
         self
     }
 
-    /// So many buffers of `len` bytes, to be had by [`Queue::buffer`]: the kernel maps their memory once instead of for
-    /// every operation (registered buffers). They count against the limit of locked memory (RLIMIT_MEMLOCK); beyond
-    /// it they are ordinary ones, and the log says so.
+    /// So many buffers of `len` bytes, to be had by [`Queue::buffer`]: the kernel maps their memory
+    /// once instead of for every operation (registered buffers). They count against the limit of
+    /// locked memory (RLIMIT_MEMLOCK); beyond it they are ordinary ones, and the log says so.
     pub fn buffers(&mut self, count: usize, len: usize) -> &mut Self {
         (self.0.buffers, self.0.buffer_bytes) = (count, len);
         self
@@ -136,8 +139,8 @@ impl Queue {
         QueueOptions::new().depth(depth).open()
     }
 
-    /// A buffer of the queue's own that nobody has, with any content; none if all are in use, or there are none (see
-    /// [`QueueOptions::buffers`]). It goes back when it is dropped.
+    /// A buffer of the queue's own that nobody has, with any content; none if all are in use, or
+    /// there are none (see [`QueueOptions::buffers`]). It goes back when it is dropped.
     pub fn buffer(&self) -> Option<Buffer> {
         self.0.borrow().buffer()
     }
@@ -160,10 +163,10 @@ impl Queue {
         self.queue(file, OpKind::Write(offset), Some(data.into()), tag)
     }
 
-    /// Queues a read at `offset` into `into`, as [`File::read_at`]. One through a read-only handle of a file (not a
-    /// device) that this process does not write is performed at once. One that is not aligned may take several
-    /// transfers, one after the other. Buffers begin aligned, so an aligned `offset` and a length of whole blocks make
-    /// a single one.
+    /// Queues a read at `offset` into `into`, as [`File::read_at`]. One through a read-only handle
+    /// of a file (not a device) that this process does not write is performed at once. One that is
+    /// not aligned may take several transfers, one after the other. Buffers begin aligned, so an
+    /// aligned `offset` and a length of whole blocks make a single one.
     ///
     /// # Errors
     ///
@@ -172,8 +175,8 @@ impl Queue {
         self.queue(file, OpKind::Read(offset), Some(into.into()), tag)
     }
 
-    /// Queues an append of memory that stays the caller's, as [`append`](Self::append): no buffer comes back with
-    /// [`Full`] or the completion. For languages whose programs keep their memory.
+    /// Queues an append of memory that stays the caller's, as [`append`](Self::append): no buffer
+    /// comes back with [`Full`] or the completion. For languages whose programs keep their memory.
     ///
     /// # Errors
     ///
@@ -181,15 +184,15 @@ impl Queue {
     ///
     /// # Safety
     ///
-    /// The bytes of `data` stay where they are, and unchanged, until the completion is reaped or dropping the queue has
-    /// returned; for ever if the queue is leaked.
+    /// The bytes of `data` stay where they are, and unchanged, until the completion is reaped or
+    /// dropping the queue has returned; for ever if the queue is leaked.
     #[allow(unsafe_code)]
     pub unsafe fn append_lent(&self, file: &File, data: *const [u8], tag: u64) -> Result<(), Full> {
         self.queue(file, OpKind::Append, Some(Memory::Lent(Segment::lent(data))), tag)
     }
 
-    /// Queues a write of memory that stays the caller's, as [`write_at`](Self::write_at): no buffer comes back with
-    /// [`Full`] or the completion.
+    /// Queues a write of memory that stays the caller's, as [`write_at`](Self::write_at): no buffer
+    /// comes back with [`Full`] or the completion.
     ///
     /// # Errors
     ///
@@ -209,8 +212,8 @@ impl Queue {
         self.queue(file, OpKind::Write(offset), Some(Memory::Lent(Segment::lent(data))), tag)
     }
 
-    /// Queues a read into memory that stays the caller's, as [`read_at`](Self::read_at): no buffer comes back with
-    /// [`Full`] or the completion.
+    /// Queues a read into memory that stays the caller's, as [`read_at`](Self::read_at): no buffer
+    /// comes back with [`Full`] or the completion.
     ///
     /// # Errors
     ///
@@ -218,8 +221,8 @@ impl Queue {
     ///
     /// # Safety
     ///
-    /// The bytes of `into` stay where they are, and nobody else reads or writes them, until the completion is reaped or
-    /// dropping the queue has returned; for ever if the queue is leaked.
+    /// The bytes of `into` stay where they are, and nobody else reads or writes them, until the
+    /// completion is reaped or dropping the queue has returned; for ever if the queue is leaked.
     #[allow(unsafe_code)]
     pub unsafe fn read_lent_at(
         &self,
@@ -231,8 +234,8 @@ impl Queue {
         self.queue(file, OpKind::Read(offset), Some(Memory::Lent(Segment::lent(into))), tag)
     }
 
-    /// Queues a flush, as [`File::sync_data`]: it covers the writes that had finished when it was submitted, and none
-    /// that are in flight with it.
+    /// Queues a flush, as [`File::sync_data`]: it covers the writes that had finished when it was
+    /// submitted, and none that are in flight with it.
     ///
     /// # Errors
     ///
@@ -241,7 +244,13 @@ impl Queue {
         self.queue(file, OpKind::Sync, None, tag)
     }
 
-    fn queue(&self, file: &File, what: OpKind, memory: Option<Memory>, tag: u64) -> Result<(), Full> {
+    fn queue(
+        &self,
+        file: &File,
+        what: OpKind,
+        memory: Option<Memory>,
+        tag: u64,
+    ) -> Result<(), Full> {
         let queued = self.0.borrow_mut().queue(file.inner(), what, memory, tag);
         queued.map_err(|memory| Full { buffer: memory.and_then(Memory::into_buffer) })
     }
@@ -251,8 +260,9 @@ impl Queue {
         self.0.borrow_mut().submit();
     }
 
-    /// Begins all that is queued, waits until at least `min` operations have finished, or all there are if those are
-    /// fewer, and gives what has finished. It sleeps while it waits; with 0 it does not wait.
+    /// Begins all that is queued, waits until at least `min` operations have finished, or all there
+    /// are if those are fewer, and gives what has finished. It sleeps while it waits; with 0 it
+    /// does not wait.
     ///
     /// What the iterator does not give before it is dropped is given by the next one.
     pub fn reap(&self, min: usize) -> Reaped<'_> {
@@ -271,14 +281,15 @@ impl Queue {
         self.0.borrow().depth()
     }
 
-    /// Whether it works on io_uring. It stops when the kernel takes no requests any more; plain calls follow.
+    /// Whether it works on io_uring. It stops when the kernel takes no requests any more; plain
+    /// calls follow.
     pub fn uses_io_uring(&self) -> bool {
         self.0.borrow().uses_io_uring()
     }
 }
 
-/// Finished operations of a queue, oldest first: those that had finished when they were [reaped](Queue::reap), so that
-/// what is queued meanwhile waits for the next time.
+/// Finished operations of a queue, oldest first: those that had finished when they were
+/// [reaped](Queue::reap), so that what is queued meanwhile waits for the next time.
 #[derive(Debug)]
 pub struct Reaped<'a> {
     queue: &'a Queue,
@@ -318,7 +329,8 @@ mod tests {
                 let mut log = OpenOptions::new();
                 log.write(true).create(true).durability(Durability::EveryWrite);
                 let file = Disk::new(seed).open(&log, "log").unwrap();
-                let queues = [Queue::new(4), QueueOptions::new().depth(4).io_uring(seed % 2 == 0).open()];
+                let queues =
+                    [Queue::new(4), QueueOptions::new().depth(4).io_uring(seed % 2 == 0).open()];
                 for tag in 0..8 {
                     queues[tag % 2].append(&file, Buffer::zeroed(4096), tag as u64).unwrap();
                 }
@@ -356,7 +368,11 @@ mod tests {
             match appended {
                 Ok(offset) => assert_eq!((offset, content.len()), (0, 4096), "seed {seed}"),
                 Err(error) => {
-                    assert_eq!((error.kind(), content.len()), (&ErrorKind::Os(libc::EBADF), 0), "seed {seed}")
+                    assert_eq!(
+                        (error.kind(), content.len()),
+                        (&ErrorKind::Os(libc::EBADF), 0),
+                        "seed {seed}"
+                    )
                 }
             }
         }

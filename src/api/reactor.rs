@@ -17,23 +17,25 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-/// What drives the operations of [`AsyncFile`]s: a [`Queue`](crate::Queue) in a thread of its own, asleep while there
-/// is nothing to do. Clones are the same reactor.
+/// What drives the operations of [`AsyncFile`]s: a [`Queue`](crate::Queue) in a thread of its own,
+/// asleep while there is nothing to do. Clones are the same reactor.
 ///
-/// One for all is enough for most programs: the [shared](Self::shared) one, which is what [`AsyncFile::from`] uses.
-/// Operations that are under way together are merged as far as they are adjacent, and durable ones share a flush.
+/// One for all is enough for most programs: the [shared](Self::shared) one, which is what
+/// [`AsyncFile::from`] uses. Operations that are under way together are merged as far as they are
+/// adjacent, and durable ones share a flush.
 ///
-/// Tasks are woken on its thread. Wakers may do what they like there: run a task, drop a file, make blocking calls.
-/// While they do, no operation of this reactor goes on, except that a blocking call first finishes what was begun. So a
-/// waker must not wait for a future of the same reactor, nor for a lock of somebody who waits for one or who closes a
-/// file; nor open a file whose last handle another thread may be closing.
+/// Tasks are woken on its thread. Wakers may do what they like there: run a task, drop a file, make
+/// blocking calls. While they do, no operation of this reactor goes on, except that a blocking call
+/// first finishes what was begun. So a waker must not wait for a future of the same reactor, nor
+/// for a lock of somebody who waits for one or who closes a file; nor open a file whose last handle
+/// another thread may be closing.
 #[derive(Clone, Debug)]
 pub struct Reactor(Handle);
 
 impl Reactor {
-    /// The one of this process, with up to 1024 operations in flight. Its thread, `dioxide-reactor`, begins with the
-    /// first operation and lives as long as the process. The child of a fork has its own. In a simulation
-    /// (`dioxide::sim`) each call gives another one.
+    /// The one of this process, with up to 1024 operations in flight. Its thread,
+    /// `dioxide-reactor`, begins with the first operation and lives as long as the process. The
+    /// child of a fork has its own. In a simulation (`dioxide::sim`) each call gives another one.
     pub fn shared() -> Self {
         let process = Process::current();
         match is_simulated() {
@@ -42,8 +44,9 @@ impl Reactor {
         }
     }
 
-    /// Another one, with a thread of its own, which ends when its last handle and its last file are dropped. It
-    /// has as many operations in flight as a queue of these options; more wait their turn.
+    /// Another one, with a thread of its own, which ends when its last handle and its last file are
+    /// dropped. It has as many operations in flight as a queue of these options; more wait their
+    /// turn.
     ///
     /// # Errors
     ///
@@ -85,7 +88,8 @@ impl Reactor {
 }
 
 /// A reactor without a thread of its own: the thread that made it drives the operations, in
-/// [`block_on`](Self::block_on) or [`turn`](Self::turn). For programs of a single thread, and for executors.
+/// [`block_on`](Self::block_on) or [`turn`](Self::turn). For programs of a single thread, and for
+/// executors.
 ///
 /// ```no_run
 /// use dioxide::{Buffer, LocalReactor, OpenOptions, QueueOptions};
@@ -97,14 +101,14 @@ impl Reactor {
 /// # Ok::<(), dioxide::Error>(())
 /// ```
 ///
-/// While its thread does something else, nothing of it goes on, and whoever waits for what it has begun waits: a
-/// `set_len`, or a blocking append above one of its own. A blocking call of this thread itself finishes first what was
-/// begun.
+/// While its thread does something else, nothing of it goes on, and whoever waits for what it has
+/// begun waits: a `set_len`, or a blocking append above one of its own. A blocking call of this
+/// thread itself finishes first what was begun.
 ///
-/// Its files may go to other threads, which poll and are woken as those of any reactor. Operations that are listed when
-/// it is dropped, and later ones, fail with `ECANCELED`; what was begun is waited for. A file that another thread
-/// closes keeps its descriptor until the next turn, or the end of the `block_on`. One that is leaked (`mem::forget`)
-/// leaves its futures waiting for ever.
+/// Its files may go to other threads, which poll and are woken as those of any reactor. Operations
+/// that are listed when it is dropped, and later ones, fail with `ECANCELED`; what was begun is
+/// waited for. A file that another thread closes keeps its descriptor until the next turn, or the
+/// end of the `block_on`. One that is leaked (`mem::forget`) leaves its futures waiting for ever.
 #[derive(Debug)]
 pub struct LocalReactor {
     // First: what it has begun is finished before the handle goes.
@@ -129,7 +133,8 @@ impl LocalReactor {
         self.reactor.attach(file)
     }
 
-    /// Runs a future to its end, and all operations of this reactor meanwhile. Asleep while there is nothing to do.
+    /// Runs a future to its end, and all operations of this reactor meanwhile. Asleep while there
+    /// is nothing to do.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let main = Arc::new(Main { is_woken: AtomicBool::new(true), bell: self.worker.bell() });
@@ -149,8 +154,8 @@ impl LocalReactor {
         }
     }
 
-    /// Begins what was polled, and sleeps until an operation has finished or somebody wakes [`waker`](Self::waker), or
-    /// for a shorter time. Wakes the tasks of what has finished.
+    /// Begins what was polled, and sleeps until an operation has finished or somebody wakes
+    /// [`waker`](Self::waker), or for a shorter time. Wakes the tasks of what has finished.
     pub fn turn(&self) {
         self.worker.turn();
     }

@@ -1,11 +1,12 @@
-//! A simulated disk, and threads in simulated time, to test a program's own use of [`File`] on: what is on the disk
-//! after a power cut at any moment, when a flush fails, when there is no space. Behind the feature `sim`, meant for
-//! tests.
+//! A simulated disk, and threads in simulated time, to test a program's own use of [`File`] on:
+//! what is on the disk after a power cut at any moment, when a flush fails, when there is no space.
+//! Behind the feature `sim`, meant for tests.
 //!
-//! The whole engine runs as it does elsewhere; only what it asks of the system is answered by a [`Disk`] in
-//! memory. A disk alone makes faults and power cuts repeatable for a single thread. [`run`] makes them so for any
-//! number: its threads run one at a time, in an order drawn from a seed, and the calls of the disk take simulated time,
-//! so that they end in any order. The same seed gives the same run.
+//! The whole engine runs as it does elsewhere; only what it asks of the system is answered by a
+//! [`Disk`] in memory. A disk alone makes faults and power cuts repeatable for a single thread.
+//! [`run`] makes them so for any number: its threads run one at a time, in an order drawn from a
+//! seed, and the calls of the disk take simulated time, so that they end in any order. The same
+//! seed gives the same run.
 //!
 //! ```
 //! use dioxide::sim::{self, Disk};
@@ -73,9 +74,9 @@ const NULL_REQUEST_MAX_BYTES: u64 = 1 << 20;
 
 /// A disk with a journaling file system. Clones are the same disk.
 ///
-/// A power cut leaves what such a file system can leave: of the changes of names, sizes and allocation, the first
-/// so and so many; of data that no flush has covered, any subset of sectors (512 bytes), but of a block that was never
-/// written before all or nothing of a write.
+/// A power cut leaves what such a file system can leave: of the changes of names, sizes and
+/// allocation, the first so and so many; of data that no flush has covered, any subset of sectors
+/// (512 bytes), but of a block that was never written before all or nothing of a write.
 #[derive(Clone, Debug)]
 pub struct Disk {
     device: Arc<Device>,
@@ -98,8 +99,8 @@ impl Disk {
         Self { device, fs: FileSystems::default(), dev: next_dev() }
     }
 
-    /// Opens a file of the disk, as [`OpenOptions::open`] does one of the system. `name` is only a name: there are
-    /// no directories. The descriptor of the file is one of `/dev/null`.
+    /// Opens a file of the disk, as [`OpenOptions::open`] does one of the system. `name` is only a
+    /// name: there are no directories. The descriptor of the file is one of `/dev/null`.
     ///
     /// # Errors
     ///
@@ -107,16 +108,23 @@ impl Disk {
     pub fn open(&self, options: &OpenOptions, name: &str) -> Result<File> {
         let path: Arc<Path> = Path::new(name).into();
         let (backend, facts) = self.find(options.request(), &path, name)?;
-        let below = Below { backend, facts, fs: self.fs.clone(), allocates: self.device.allocates() };
+        let below =
+            Below { backend, facts, fs: self.fs.clone(), allocates: self.device.allocates() };
         below.open(options, path, || self.device.draw() as u32)
     }
 
-    /// Opens a striped volume of files of the disk, as [`OpenOptions::open_striped`] does one of the system.
+    /// Opens a striped volume of files of the disk, as [`OpenOptions::open_striped`] does one of
+    /// the system.
     ///
     /// # Errors
     ///
     /// As [`OpenOptions::open_striped`].
-    pub fn open_striped(&self, options: &OpenOptions, names: &[&str], chunk_bytes: u64) -> Result<File> {
+    pub fn open_striped(
+        &self,
+        options: &OpenOptions,
+        names: &[&str],
+        chunk_bytes: u64,
+    ) -> Result<File> {
         let request = options.request();
         let paths: Vec<Arc<Path>> = names.iter().map(|name| Path::new(name).into()).collect();
         let mut members = Vec::new();
@@ -154,29 +162,37 @@ impl Disk {
         let fail = |kind| Error::new(Operation::Open, path, None, kind);
         self.check_usable(path)?;
         if !request.write && (request.create || request.create_new || request.truncate) {
-            return Err(fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
+            return Err(fail(ErrorKind::Unsupported(
+                "create and truncate need write(true)".into(),
+            )));
         }
         let known = self.device.find(name, false).is_some();
         if known && request.create_new {
             return Err(fail(ErrorKind::Os(libc::EEXIST)));
         }
         let create = request.create || request.create_new;
-        let inode = self.device.find(name, create).ok_or_else(|| fail(ErrorKind::Os(libc::ENOENT)))?;
+        let inode =
+            self.device.find(name, create).ok_or_else(|| fail(ErrorKind::Os(libc::ENOENT)))?;
         Ok(self.backend(inode))
     }
 
-    /// Opens the file `path` inside of a volume of ext2 or ext3, whose image is the file `image` of the disk, as
-    /// [`OpenOptions::open_within`] does on the system.
+    /// Opens the file `path` inside of a volume of ext2 or ext3, whose image is the file `image` of
+    /// the disk, as [`OpenOptions::open_in_image`] does on the system.
     ///
     /// # Errors
     ///
-    /// As [`OpenOptions::open_within`].
-    pub fn open_within(&self, options: &OpenOptions, image: &str, path: impl AsRef<Path>) -> Result<File> {
+    /// As [`OpenOptions::open_in_image`].
+    pub fn open_in_image(
+        &self,
+        options: &OpenOptions,
+        image: &str,
+        path: impl AsRef<Path>,
+    ) -> Result<File> {
         let name: Arc<Path> = Path::new(image).into();
         self.check_usable(&name)?;
         let inode = self.device.find(image, false);
-        let inode =
-            inode.ok_or_else(|| Error::new(Operation::Open, &name, None, ErrorKind::Os(libc::ENOENT)))?;
+        let inode = inode
+            .ok_or_else(|| Error::new(Operation::Open, &name, None, ErrorKind::Os(libc::ENOENT)))?;
         let (backend, facts) = self.backend(inode);
         let image = ext::Image { backend: Arc::new(backend), facts, fs: self.fs.clone() };
         ext::open_within_image(options.request(), &name, path.as_ref(), image).map(File::of)
@@ -184,7 +200,9 @@ impl Disk {
 
     fn check_usable(&self, path: &Arc<Path>) -> Result<()> {
         match self.fs.wedged() {
-            Some(cause) => Err(Error::new(Operation::Open, path, None, ErrorKind::Wedged(cause.clone()))),
+            Some(cause) => {
+                Err(Error::new(Operation::Open, path, None, ErrorKind::Wedged(cause.clone())))
+            }
             None => Ok(()),
         }
     }
@@ -196,23 +214,23 @@ impl Disk {
         (backend, facts(identity, self.dev, limits))
     }
 
-    /// The disk as a power cut now leaves it, one of all the ways that are possible; this one goes on. Files that are
-    /// open belong to this one.
+    /// The disk as a power cut now leaves it, one of all the ways that are possible; this one goes
+    /// on. Files that are open belong to this one.
     pub fn crash(&self) -> Self {
         Self::of(self.device.crash_at_random())
     }
 
-    /// The disk as the next program finds it if this one is killed now, with the power on: all that was written is
-    /// there, but no more of it stable than was, so that a power cut may still take it. This disk goes on. Files that
-    /// are open belong to this one.
+    /// The disk as the next program finds it if this one is killed now, with the power on: all that
+    /// was written is there, but no more of it stable than was, so that a power cut may still take
+    /// it. This disk goes on. Files that are open belong to this one.
     pub fn kill(&self) -> Self {
         Self::of(self.device.kill())
     }
 
     /// The `nth` next call of a kind (from 0), on any file, fails with `errno`.
     ///
-    /// A flush that fails loses some of what it should have covered, whatever later flushes say, as file systems do. So
-    /// may a write that carries one, by EIO.
+    /// A flush that fails loses some of what it should have covered, whatever later flushes say, as
+    /// file systems do. So may a write that carries one, by EIO.
     pub fn fail(&self, call: Call, nth: u64, errno: i32) {
         self.device.fail(call, nth, errno);
     }
@@ -222,12 +240,14 @@ impl Disk {
         self.device.heal();
     }
 
-    /// After so many more calls that change something, every call fails, as if the device, or the program, were gone.
+    /// After so many more calls that change something, every call fails, as if the device, or the
+    /// program, were gone.
     pub fn die_after(&self, calls: u64) {
         self.device.die_after(calls);
     }
 
-    /// Nothing that begins from now on ends for so long, in simulated time. Only for threads of [`run`].
+    /// Nothing that begins from now on ends for so long, in simulated time. Only for threads of
+    /// [`run`].
     pub fn stall(&self, time: Duration) {
         self.device.stall(time);
     }
@@ -237,9 +257,10 @@ impl Disk {
         self.device.calls()
     }
 
-    /// Calls `watcher` whenever a call of the disk begins or ends, for instance to [`crash`](Self::crash) a copy there.
-    /// What the watcher does takes no simulated time; it must not wait for threads of the simulation, and so must use
-    /// no file of this disk. Its panic ends it, and becomes that of [`run`]. `None` ends it, too, but not from within.
+    /// Calls `watcher` whenever a call of the disk begins or ends, for instance to
+    /// [`crash`](Self::crash) a copy there. What the watcher does takes no simulated time; it must
+    /// not wait for threads of the simulation, and so must use no file of this disk. Its panic ends
+    /// it, and becomes that of [`run`]. `None` ends it, too, but not from within.
     pub fn watch(&self, watcher: Option<Box<dyn FnMut() + Send>>) {
         self.device.watch(watcher);
     }
@@ -249,18 +270,20 @@ impl Disk {
         self.device.names()
     }
 
-    /// Gives a file another name, stable with the next flush of any file. Nothing if there is no such file.
+    /// Gives a file another name, stable with the next flush of any file. Nothing if there is no
+    /// such file.
     pub fn rename(&self, from: &str, to: &str) {
         self.device.rename(from, to);
     }
 
-    /// Removes a name, stable with the next flush of any file. Whoever has the file open goes on; its space is free
-    /// then.
+    /// Removes a name, stable with the next flush of any file. Whoever has the file open goes on;
+    /// its space is free then.
     pub fn remove(&self, name: &str) {
         self.device.remove(name);
     }
 
-    /// What other programs find in a file: also space that was only grown. None if there is no such file.
+    /// What other programs find in a file: also space that was only grown. None if there is no such
+    /// file.
     pub fn content(&self, name: &str) -> Option<Vec<u8>> {
         self.device.find(name, false).map(|inode| self.device.content(inode))
     }
@@ -271,9 +294,10 @@ impl Disk {
     }
 }
 
-/// A regular file on a device of its own that takes no time and keeps nothing, to measure what a program and the engine
-/// cost by themselves. Every call succeeds, with any number of threads, in a simulation or not; what is read leaves the
-/// memory as it is. The file begins empty, and is gone when its last handle is. Its descriptor is one of `/dev/null`.
+/// A regular file on a device of its own that takes no time and keeps nothing, to measure what a
+/// program and the engine cost by themselves. Every call succeeds, with any number of threads, in a
+/// simulation or not; what is read leaves the memory as it is. The file begins empty, and is gone
+/// when its last handle is. Its descriptor is one of `/dev/null`.
 ///
 /// # Errors
 ///
@@ -286,7 +310,8 @@ pub fn null(options: &OpenOptions) -> Result<File> {
     }
     let limits = Limits { bytes_max: NULL_REQUEST_MAX_BYTES, segments_max: merge::SEGMENTS_MAX };
     let facts = facts(Identity { inode: 1, birth_time: (0, 0) }, next_dev(), limits);
-    let below = Below { backend: Null::default(), facts, fs: FileSystems::default(), allocates: true };
+    let below =
+        Below { backend: Null::default(), facts, fs: FileSystems::default(), allocates: true };
     below.open(options, path, sys::epoch)
 }
 
@@ -325,7 +350,12 @@ struct Below<B> {
 }
 
 impl<B: Backend> Below<B> {
-    fn open(self, options: &OpenOptions, path: Arc<Path>, epoch: impl FnOnce() -> u32) -> Result<File> {
+    fn open(
+        self,
+        options: &OpenOptions,
+        path: Arc<Path>,
+        epoch: impl FnOnce() -> u32,
+    ) -> Result<File> {
         let (request, process) = (options.request(), Process::current());
         if !request.write {
             let key = Key::of(&self.facts);
@@ -334,7 +364,8 @@ impl<B: Backend> Below<B> {
         }
         settle_own();
         let key = Key::of(&self.facts);
-        let engine = process.registry.open(key, || self.make_engine(request, process, path, epoch))?;
+        let engine =
+            process.registry.open(key, || self.make_engine(request, process, path, epoch))?;
         open::shared(request, process, key, engine).map(File::of)
     }
 
@@ -349,8 +380,17 @@ impl<B: Backend> Below<B> {
         // It syncs, so a name just created is stable then.
         let (recovery, held) = open::recovered(&backend, &fs, &path, &facts)?;
         let ahead = Ahead::new(held.as_ref(), || prepared(request.growth, allocates), |_| true);
-        let build =
-            Build { request, process, path: &path, fs, facts: &facts, ahead, epoch: epoch(), recovery, held };
+        let build = Build {
+            request,
+            process,
+            path: &path,
+            fs,
+            facts: &facts,
+            ahead,
+            epoch: epoch(),
+            recovery,
+            held,
+        };
         Ok(build.engine(Arc::new(backend)))
     }
 }
@@ -372,13 +412,14 @@ pub struct Run {
     pub digest: u64,
 }
 
-/// Runs `main` in simulated time, and waits for the threads it [spawned](spawn). Threads that are started otherwise
-/// take no part: they must not wait for these, nor these for them.
+/// Runs `main` in simulated time, and waits for the threads it [spawned](spawn). Threads that are
+/// started otherwise take no part: they must not wait for these, nor these for them.
 ///
 /// # Panics
 ///
-/// With the panic of a [watcher](Disk::watch), or of `main`; if all threads wait for one another (a file that `main`
-/// drops as it unwinds may wait then, too: that ends the process); and inside of another simulation.
+/// With the panic of a [watcher](Disk::watch), or of `main`; if all threads wait for one another (a
+/// file that `main` drops as it unwinds may wait then, too: that ends the process); and inside of
+/// another simulation.
 pub fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Run) {
     let (result, ended) = world::run(seed, main);
     (result, Run { elapsed: ended.elapsed, digest: ended.digest })
@@ -628,7 +669,8 @@ mod tests {
                 let disk = Disk::new(seed);
                 let mut options = log();
                 options.durability(Durability::EveryWrite).growth_cap(64 << 10);
-                options.growth([Growth::Unwritten, Growth::Zeroed, Growth::None][seed as usize % 3]);
+                options
+                    .growth([Growth::Unwritten, Growth::Zeroed, Growth::None][seed as usize % 3]);
                 let file = disk.open_striped(&options, &NAMES, 8192).unwrap();
                 let writers: Vec<_> = (0..3)
                     .map(|writer| {
@@ -643,18 +685,27 @@ mod tests {
                         })
                     })
                     .collect();
-                let placed: Vec<_> = writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect();
+                let placed: Vec<_> =
+                    writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect();
                 let end = file.len().unwrap();
-                assert_eq!(end, placed.iter().map(|(_, blocks, _)| *blocks as u64 * 4096).sum::<u64>());
+                assert_eq!(
+                    end,
+                    placed.iter().map(|(_, blocks, _)| *blocks as u64 * 4096).sum::<u64>()
+                );
                 let crashed = disk.crash();
-                for (found, is_exact) in
-                    [(crashed.open_striped(&options, &NAMES, 8192).unwrap(), seed % 3 != 1), (file, true)]
-                {
+                for (found, is_exact) in [
+                    (crashed.open_striped(&options, &NAMES, 8192).unwrap(), seed % 3 != 1),
+                    (file, true),
+                ] {
                     assert!(found.len().unwrap() >= end, "seed {seed}");
                     assert!(!is_exact || found.len().unwrap() == end, "seed {seed}");
                     for (offset, blocks, byte) in &placed {
                         let mut into = Buffer::zeroed(blocks * 4096);
-                        assert_eq!(found.read_at(&mut into, *offset).unwrap(), into.len(), "seed {seed}");
+                        assert_eq!(
+                            found.read_at(&mut into, *offset).unwrap(),
+                            into.len(),
+                            "seed {seed}"
+                        );
                         assert!(into.iter().all(|found| found == byte), "seed {seed}: {offset}");
                     }
                     found.set_len(end - 5000).unwrap();
@@ -665,14 +716,15 @@ mod tests {
                 assert_eq!(reopened.recovery(), None);
                 let reader = disk.open_striped(&OpenOptions::new(), &NAMES, 8192).unwrap();
                 assert_eq!(reader.len().unwrap(), end - 5000);
-                let swapped = disk.open_striped(&OpenOptions::new(), &["log.1", "log.0", "log.2"], 8192);
+                let swapped =
+                    disk.open_striped(&OpenOptions::new(), &["log.1", "log.0", "log.2"], 8192);
                 assert!(matches!(swapped.unwrap_err().kind(), ErrorKind::Members(_)));
             });
         }
     }
 
-    /// Space ahead begins at the next block, which lies on another member than the last byte; and there is too little
-    /// of it to come round to that one again.
+    /// Space ahead begins at the next block, which lies on another member than the last byte; and
+    /// there is too little of it to come round to that one again.
     #[test]
     fn a_striped_volume_that_ends_inside_a_block_grows_without_a_gap() {
         const NAMES: [&str; 3] = ["log.0", "log.1", "log.2"];

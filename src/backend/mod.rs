@@ -1,5 +1,5 @@
-//! What the engine asks of the system below it. Backends are dumb: they do one thing at a time and say what
-//! came of it. Retries, short transfers and what an error means live in the engine.
+//! What the engine asks of the system below it. Backends are dumb: they do one thing at a time and
+//! say what came of it. Retries, short transfers and what an error means live in the engine.
 
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod null;
@@ -42,8 +42,8 @@ pub struct RequestCounts {
 /// What is known of other openers of a file, as long as this value lives.
 #[derive(Debug)]
 pub enum Exclusion<'a> {
-    /// No other program has the file open, and an open of it waits. There are no leases where only this process can
-    /// reach it.
+    /// No other program has the file open, and an open of it waits. There are no leases where only
+    /// this process can reach it.
     Held(SmallVec<[Lease<'a>; 1]>),
     /// Another process has it open for writing: its name.
     Refused(String),
@@ -88,7 +88,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn physical_size(&self) -> io::Result<u64>;
     /// Allocates space that reads as zeros, and moves the size if it ends beyond.
     fn allocate(&self, start: u64, end: u64) -> io::Result<()>;
-    /// Fills allocated space with zeros as written data without transferring them, if the device can.
+    /// Fills allocated space with zeros as written data without transferring them, if the device
+    /// can.
     fn write_zeroes(&self, start: u64, end: u64) -> io::Result<()>;
     /// Sets the size.
     fn truncate(&self, len: u64) -> io::Result<()>;
@@ -116,13 +117,15 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn free_bytes(&self) -> io::Result<u64>;
     /// The largest size this process may give a file.
     fn size_max(&self) -> u64;
-    /// Runs a job beside the caller, or before it returns. The thread, if there is one, can be waited for.
+    /// Runs a job beside the caller, or before it returns. The thread, if there is one, can be
+    /// waited for.
     fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>>;
     /// Whether [`close`](Self::close) has something to do.
     fn needs_close(&self) -> bool {
         false
     }
-    /// The file was put in order, and is not used any more: brings what holds it into order, durably, and gives it up.
+    /// The file was put in order, and is not used any more: brings what holds it into order,
+    /// durably, and gives it up.
     fn close(&self) -> io::Result<()> {
         Ok(())
     }

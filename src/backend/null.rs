@@ -1,5 +1,5 @@
-//! The backend of a file that keeps nothing, on a device that takes no time: what is left of a program's time is its
-//! own, and the engine's. No call takes a lock.
+//! The backend of a file that keeps nothing, on a device that takes no time: what is left of a
+//! program's time is its own, and the engine's. No call takes a lock.
 
 use super::{Backend, Job};
 use crate::buffer::Segment;
@@ -11,7 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// An open file; clones are the same. It has a size and nothing else: reads below it leave the memory as it is.
+/// An open file; clones are the same. It has a size and nothing else: reads below it leave the
+/// memory as it is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Null {
     size: Arc<AtomicU64>,
@@ -123,7 +124,10 @@ mod tests {
     fn a_file_has_a_size_and_nothing_else() {
         let file = Null::default();
         let data = Buffer::from(&[7; 4096][..]);
-        assert_eq!(file.write(&[Segment::of(&data), Segment::of(&data)], 4096, true).unwrap(), 8192);
+        assert_eq!(
+            file.write(&[Segment::of(&data), Segment::of(&data)], 4096, true).unwrap(),
+            8192
+        );
         assert_eq!(file.clone().physical_size().unwrap(), 12288);
         file.write(&[Segment::of(&data)], 0, false).unwrap();
         file.allocate(0, 4096).unwrap();
@@ -134,7 +138,10 @@ mod tests {
         assert_eq!(into[..], data[..]);
         file.truncate(100).unwrap();
         assert_eq!(
-            (file.read(&[Segment::of_mut(&mut into)], 4096).unwrap(), file.physical_size().unwrap()),
+            (
+                file.read(&[Segment::of_mut(&mut into)], 4096).unwrap(),
+                file.physical_size().unwrap()
+            ),
             (0, 100)
         );
         file.write_zeroes(100, 8192).unwrap();

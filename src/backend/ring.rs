@@ -1,5 +1,5 @@
-//! What a queue asks of the system below it: requests that are handed over together and come back whenever they end.
-//! Rings are as dumb as backends, and belong to one thread.
+//! What a queue asks of the system below it: requests that are handed over together and come back
+//! whenever they end. Rings are as dumb as backends, and belong to one thread.
 
 use super::Backend;
 #[cfg(any(test, feature = "sim"))]
@@ -49,7 +49,10 @@ pub(crate) enum RingFile<'a> {
 
 /// What a call becomes in a ring.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "it lives for one call, and a box would be allocated for each")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it lives for one call, and a box would be allocated for each"
+)]
 pub(crate) enum Division {
     /// One request to the only file.
     Whole(Io),
@@ -61,18 +64,21 @@ pub(crate) enum Division {
 
 /// See the module.
 pub(crate) trait Ring: Debug {
-    /// A number for a file, if the ring can work on such a one. It may be kept open until it is detached.
+    /// A number for a file, if the ring can work on such a one. It may be kept open until it is
+    /// detached.
     fn attach(&mut self, file: RingFile<'_>) -> Option<u32>;
     /// Nothing is in flight on the file any more, nor will be.
     fn detach(&mut self, file: u32);
-    /// Whether requests may be pushed. If not, the ring has ended for good; it still wakes who sleeps in it.
+    /// Whether requests may be pushed. If not, the ring has ended for good; it still wakes who
+    /// sleeps in it.
     fn is_usable(&self) -> bool {
         true
     }
-    /// Takes a request for the next `enter`, or begins it. One that cannot be begun comes back as interrupted.
+    /// Takes a request for the next `enter`, or begins it. One that cannot be begun comes back as
+    /// interrupted.
     fn push(&mut self, file: u32, id: u64, io: Io);
-    /// Begins what was pushed, and waits until so many requests have come back; with 1, or until the bell rings. With 0
-    /// it does not wait. An error if what was begun may never come back.
+    /// Begins what was pushed, and waits until so many requests have come back; with 1, or until
+    /// the bell rings. With 0 it does not wait. An error if what was begun may never come back.
     fn enter(&mut self, wanted: usize) -> io::Result<()>;
     /// A request that came back, with the bytes moved (0 for a flush) or why none were.
     fn next(&mut self) -> Option<(u64, io::Result<u64>)>;

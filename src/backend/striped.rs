@@ -1,22 +1,23 @@
-//! A striped volume as one file: the calls on it become calls on its members, made at the same time. Shared by all who
-//! use the volume.
+//! A striped volume as one file: the calls on it become calls on its members, made at the same
+//! time. Shared by all who use the volume.
 //!
-//! What the calls come to is put together again: a write or read has moved what is moved without a gap from its
-//! beginning, and anything that fails on one member fails. A flush is one of all members.
+//! What the calls come to is put together again: a write or read has moved what is moved without a
+//! gap from its beginning, and anything that fails on one member fails. A flush is one of all
+//! members.
 //!
 //! # Members that are files
 //!
 //! Their sizes say together how long the file is: each has its header's chunk and exactly its part
-//! ([`Striped::size_of`](map::striped::Striped::size_of)). While the volume is open for writing they may disagree,
-//! since nothing changes several files at once; then the file ends at the first byte that is missing. The state in the
-//! header of the first member tells which of the two holds:
+//! ([`Striped::size_of`](map::striped::Striped::size_of)). While the volume is open for writing
+//! they may disagree, since nothing changes several files at once; then the file ends at the first
+//! byte that is missing. The state in the header of the first member tells which of the two holds:
 //!
 //! 1. `Open`, durable, before anything is changed; with a length below which nothing is cut;
 //! 2. whenever the file is cut below that length: `Open` with the new one, durable, before the cut;
 //! 3. when everything is put away, durable, and the sizes agree: `Closed` with the length, durable.
 //!
-//! So a member that another program cut, or that is from another time, is found: what was closed must have the
-//! length it was closed with, and what was not, at least that of step 2.
+//! So a member that another program cut, or that is from another time, is found: what was closed
+//! must have the length it was closed with, and what was not, at least that of step 2.
 //!
 //! # The life of a 1 MiB append
 //!
@@ -76,8 +77,8 @@ pub(crate) struct Striped {
     divided: CachePadded<Divided>,
 }
 
-/// Operations that became more than one request: where each is one, nobody counts. Without a lock, which the child of a
-/// fork could find held for ever when it reads.
+/// Operations that became more than one request: where each is one, nobody counts. Without a lock,
+/// which the child of a fork could find held for ever when it reads.
 #[derive(Debug, Default)]
 struct Divided {
     more_requests: Counter,
@@ -172,7 +173,11 @@ impl Divided {
             member: get(&self.member),
             order: 0,
         };
-        RequestCounts { more_requests: get(&self.more_requests), refused, ..RequestCounts::default() }
+        RequestCounts {
+            more_requests: get(&self.more_requests),
+            refused,
+            ..RequestCounts::default()
+        }
     }
 }
 
@@ -183,9 +188,9 @@ impl Gather {
         self.results.iter().all(Option::is_some).then(|| self.outcome())
     }
 
-    /// What the parts came to, each error judged by what its call was. No space for a durable write is left for the
-    /// caller to judge where that can: by making the same call without a flush, if only this part would do anything
-    /// then.
+    /// What the parts came to, each error judged by what its call was. No space for a durable write
+    /// is left for the caller to judge where that can: by making the same call without a flush, if
+    /// only this part would do anything then.
     fn judged(&mut self) -> SmallVec<[io::Result<u64>; 4]> {
         let results: SmallVec<[_; 4]> = self.results.drain(..).flatten().collect();
         let is_complete = |(pieces, result): (&SmallVec<[merge::Span; 1]>, &io::Result<u64>)| {
@@ -193,19 +198,23 @@ impl Gather {
         };
         let rest = self.pieces.iter().zip(&results).filter(|part| !is_complete(*part)).count();
         let judge = |error: io::Error| match self.flushes {
-            Some(Flushes::Only) if error.kind() != io::ErrorKind::Interrupted => os_error::of_flush(error),
-            Some(Flushes::AfterWrite) if !is_put_off(&error) => match os_error::of_durable_write(error) {
-                OfWrite::Judged(error) => error,
-                OfWrite::Unclear(error) if rest == 1 => error,
-                OfWrite::Unclear(error) => os_error::failed_flush(error),
-            },
+            Some(Flushes::Only) if error.kind() != io::ErrorKind::Interrupted => {
+                os_error::of_flush(error)
+            }
+            Some(Flushes::AfterWrite) if !is_put_off(&error) => {
+                match os_error::of_durable_write(error) {
+                    OfWrite::Judged(error) => error,
+                    OfWrite::Unclear(error) if rest == 1 => error,
+                    OfWrite::Unclear(error) => os_error::failed_flush(error),
+                }
+            }
             _ => error,
         };
         results.into_iter().map(|result| result.map_err(judge)).collect()
     }
 
-    /// An error that says more than that the call is to be made again counts, and first one by which a flush may have
-    /// failed; or else what was moved without a gap.
+    /// An error that says more than that the call is to be made again counts, and first one by
+    /// which a flush may have failed; or else what was moved without a gap.
     fn outcome(&mut self) -> io::Result<u64> {
         let mut results = self.judged();
         let find = |counts: &dyn Fn(&io::Error) -> bool| {
@@ -219,7 +228,8 @@ impl Gather {
         let missing = |(pieces, result): (&SmallVec<[merge::Span; 1]>, &io::Result<u64>)| {
             first_missing(pieces, *result.as_ref().unwrap_or(&0))
         };
-        let moved = self.pieces.iter().zip(&results).filter_map(missing).min().unwrap_or(self.total);
+        let moved =
+            self.pieces.iter().zip(&results).filter_map(missing).min().unwrap_or(self.total);
         let failed = results.iter().position(Result::is_err);
         match failed {
             Some(failed) if moved == 0 => results.swap_remove(failed),
@@ -259,8 +269,8 @@ impl Striped {
         }
     }
 
-    /// Makes of the members' sizes what a crash left them to be, or says why that cannot be. Before anything else is
-    /// done.
+    /// Makes of the members' sizes what a crash left them to be, or says why that cannot be. Before
+    /// anything else is done.
     pub fn find_length(&self, state: Option<State>) -> io::Result<Result<(), String>> {
         let Some(files) = &self.files else { return Ok(Ok(())) };
         let sizes = self.sizes()?;
@@ -276,14 +286,15 @@ impl Striped {
             None => Err("the state in the header of member 0 cannot be read".into()),
             Some(State::Closed(closed)) => match odd(closed) {
                 Some((member, size)) => Err(format!(
-                    "member {member} has {size} bytes, and was closed with {}: it was changed, or is from another time",
+                    "member {member} has {size} bytes, and was closed with {}: it was changed, or \
+                     is from another time",
                     self.map.size_of(member, closed)
                 )),
                 None => Ok(()),
             },
             Some(State::Open(floor)) if len < floor => Err(format!(
-                "the members hold {len} bytes without a gap, and there were {floor}: one of them was cut, or is from \
-                 another time"
+                "the members hold {len} bytes without a gap, and there were {floor}: one of them \
+                 was cut, or is from another time"
             )),
             Some(State::Open(_)) => Ok(()),
         })
@@ -297,9 +308,9 @@ impl Striped {
         self.note(State::Open(len))
     }
 
-    /// Writes the headers of a volume that begins here, and makes it empty. Durable on return. The first member says
-    /// from the first step to the last that the volume is unfinished; and no member is longer than a header before that
-    /// is stable.
+    /// Writes the headers of a volume that begins here, and makes it empty. Durable on return. The
+    /// first member says from the first step to the last that the volume is unfinished; and no
+    /// member is longer than a header before that is stable.
     pub fn create(&self) -> io::Result<()> {
         let state = self.files.is_some().then_some(State::Closed(0));
         let unfinished = Header { unfinished: true, ..self.header };
@@ -373,9 +384,10 @@ impl Striped {
         Ok(())
     }
 
-    // --- several calls at a time ----------------------------------------------------------------------
+    // --- several calls at a time -----------------------------------------------------------------
 
-    /// Makes a call on every member at the same time. Of several errors that of a failed flush counts.
+    /// Makes a call on every member at the same time. Of several errors that of a failed flush
+    /// counts.
     fn on_all<R: Send + 'static>(
         &self,
         call: impl Fn(&dyn Backend) -> io::Result<R> + Copy + Send + 'static,
@@ -385,15 +397,16 @@ impl Striped {
             Box::new(move || uninterrupted(|| call(&*member))) as Call<io::Result<R>>
         });
         let mut results: Vec<io::Result<R>> = self.pool.all(calls.collect());
-        let failed_flush = |result: &io::Result<R>| result.as_ref().is_err_and(os_error::is_failed_flush);
+        let failed_flush =
+            |result: &io::Result<R>| result.as_ref().is_err_and(os_error::is_failed_flush);
         if let Some(worst) = results.iter().position(failed_flush) {
             results.swap(0, worst);
         }
         results.into_iter().collect()
     }
 
-    /// The calls on members that a call becomes; or the call, if it is to be made here as it is: it moves the end of
-    /// the file.
+    /// The calls on members that a call becomes; or the call, if it is to be made here as it is: it
+    /// moves the end of the file.
     fn split(&self, io: Io) -> Result<Split, Io> {
         match io {
             Io::Flush => Ok(self.split_flush()),
@@ -414,7 +427,9 @@ impl Striped {
                     let total = into.iter().map(Segment::len).sum();
                     Split::of_one(member, total, Io::Read { into, offset })
                 }
-                None => self.split_transfer(&into, offset, |into, offset| Io::Read { into, offset }),
+                None => {
+                    self.split_transfer(&into, offset, |into, offset| Io::Read { into, offset })
+                }
             }),
         }
     }
@@ -490,20 +505,29 @@ impl Striped {
             Box::new(move || io.perform(&*member)) as Call<io::Result<u64>>
         });
         let results = self.pool.all(calls.collect());
-        let outcome =
-            results.into_iter().enumerate().fold(None, |_, (part, result)| gather.on_result(part, result));
+        let outcome = results
+            .into_iter()
+            .enumerate()
+            .fold(None, |_, (part, result)| gather.on_result(part, result));
         outcome.unwrap_or(Ok(0))
     }
 
-    // --- files that become longer ---------------------------------------------------------------------
+    // --- files that become longer ----------------------------------------------------------------
 
     fn extends(&self, offset: u64, segments: &[Segment]) -> bool {
         let end = offset + segments.iter().map(Segment::len).sum::<u64>();
         self.files.as_ref().is_some_and(|files| end > files.physical.load(Ordering::Acquire))
     }
 
-    /// A write that moves the end of the file: one at a time, since it changes the sizes of several members.
-    fn extend(&self, files: &Files, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
+    /// A write that moves the end of the file: one at a time, since it changes the sizes of several
+    /// members.
+    fn extend(
+        &self,
+        files: &Files,
+        segments: &[Segment],
+        offset: u64,
+        dsync: bool,
+    ) -> io::Result<u64> {
         let _alone = files.extending.lock();
         let physical = files.physical.load(Ordering::Acquire);
         let io = |segments, offset| Io::Write { segments, offset, dsync };
@@ -515,7 +539,8 @@ impl Striped {
         });
         if written.is_err() {
             // What it left above the end would be seen behind the next hole.
-            let left = |error| gone("a failed write of a striped volume could not be taken back", &error);
+            let left =
+                |error| gone("a failed write of a striped volume could not be taken back", &error);
             self.cut_members(physical).map_err(left)?;
         }
         written
@@ -582,7 +607,9 @@ fn is_put_off(error: &io::Error) -> bool {
 impl Backend for Striped {
     fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
         match &self.files {
-            Some(files) if self.extends(offset, segments) => self.extend(files, segments, offset, dsync),
+            Some(files) if self.extends(offset, segments) => {
+                self.extend(files, segments, offset, dsync)
+            }
             _ => match self.alone(segments, offset) {
                 Some((member, offset)) => self.members[member].write(segments, offset, dsync),
                 None => {
@@ -623,24 +650,29 @@ impl Backend for Striped {
     fn allocate(&self, start: u64, end: u64) -> io::Result<()> {
         let _alone = self.files.as_ref().map(|files| files.extending.lock());
         if let Some(files) = &self.files {
-            // What a failed growth could not take back of one member does not show in the length, until the members
-            // before it have grown as well: then the file would be longer than its marker announces.
+            // What a failed growth could not take back of one member does not show in the length,
+            // until the members before it have grown as well: then the file would be longer than
+            // its marker announces.
             self.cut_members(files.physical.load(Ordering::Acquire))?;
         }
         let before = self.sizes()?;
         let start = self.files.as_ref().map_or(start, |files| {
             let physical = files.physical.load(Ordering::Acquire);
-            // The member on which the file ends inside of a block gets the rest of it as well. A write further ahead
-            // leaves a hole, and a hole takes no space.
+            // The member on which the file ends inside of a block gets the rest of it as well. A
+            // write further ahead leaves a hole, and a hole takes no space.
             let is_hole = start >= physical.saturating_add(self.header.chunk_bytes);
             if is_hole { start } else { start.min(physical) }
         });
         let each = self.members.iter().enumerate().filter_map(|(number, member)| {
             let (member, size) = (member.clone(), self.map.size_of(number, end));
             let call: Call<io::Result<()>> = match self.map.part_of(number, start..end) {
-                Some(part) => Box::new(move || uninterrupted(|| member.allocate(part.start, part.end))),
+                Some(part) => {
+                    Box::new(move || uninterrupted(|| member.allocate(part.start, part.end)))
+                }
                 // All that it has of the new length is hole.
-                None if before[number] < size => Box::new(move || uninterrupted(|| member.truncate(size))),
+                None if before[number] < size => {
+                    Box::new(move || uninterrupted(|| member.truncate(size)))
+                }
                 None => return None,
             };
             Some(call)
@@ -672,12 +704,16 @@ impl Backend for Striped {
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {
-        let Some(files) = &self.files else { return Err(io::Error::from_raw_os_error(libc::EINVAL)) };
+        let Some(files) = &self.files else {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        };
         let floor = *files.floor.lock();
         if floor.is_some_and(|floor| len < floor) {
-            self.note(State::Open(len)).map_err(|error| match os_error::is_failed_flush(&error) {
-                true => gone("the state of a striped volume could not be made stable", &error),
-                false => error,
+            self.note(State::Open(len)).map_err(|error| {
+                match os_error::is_failed_flush(&error) {
+                    true => gone("the state of a striped volume could not be made stable", &error),
+                    false => error,
+                }
             })?;
         }
         let sizes = self.sizes()?;
@@ -731,7 +767,8 @@ impl Backend for Striped {
         let mut free = u64::MAX;
         for (number, member) in self.members.iter().enumerate() {
             // Members beside each other share what is free there.
-            let beside = self.places.iter().filter(|place| **place == self.places[number]).count() as u64;
+            let beside =
+                self.places.iter().filter(|place| **place == self.places[number]).count() as u64;
             free = free.min(member.free_bytes()? / beside);
         }
         Ok(free.saturating_mul(count))
@@ -756,7 +793,7 @@ impl Backend for Striped {
         let (len, physical) = (self.physical_size()?, files.physical.load(Ordering::Acquire));
         if len < physical {
             let why = format!("it has {physical} bytes, of which another program has left {len}");
-            return Err(io::Error::other(ErrorKind::Doubtful(why)));
+            return Err(io::Error::other(ErrorKind::ModifiedExternally(why)));
         }
         self.cut_durably(len)?;
         *files.floor.lock() = None;
@@ -764,7 +801,8 @@ impl Backend for Striped {
     }
 
     fn unlock(&self) {
-        // Queues keep what was put away for a while, also in the child of a fork, which has no hands to wait for.
+        // Queues keep what was put away for a while, also in the child of a fork, which has no
+        // hands to wait for.
         self.pool.end();
         self.members.iter().for_each(|member| member.unlock());
     }
@@ -801,8 +839,11 @@ impl Backend for Striped {
     }
 }
 
-/// What is known of other openers of all members together. One that another process writes is enough to refuse.
-fn excluded<'a>(each: impl Iterator<Item = io::Result<Exclusion<'a>>>) -> io::Result<Exclusion<'a>> {
+/// What is known of other openers of all members together. One that another process writes is
+/// enough to refuse.
+fn excluded<'a>(
+    each: impl Iterator<Item = io::Result<Exclusion<'a>>>,
+) -> io::Result<Exclusion<'a>> {
     let mut held = SmallVec::new();
     let mut all_known = true;
     for exclusion in each {
@@ -833,9 +874,11 @@ mod tests {
         let held = || Ok(Exclusion::Held(SmallVec::new()));
         let refused = || Ok(Exclusion::Refused("another program".into()));
         let unknown = || Ok(Exclusion::Unknown);
-        for each in
-            [[unknown(), refused(), held()], [held(), unknown(), refused()], [refused(), unknown(), held()]]
-        {
+        for each in [
+            [unknown(), refused(), held()],
+            [held(), unknown(), refused()],
+            [refused(), unknown(), held()],
+        ] {
             assert!(matches!(excluded(each.into_iter()), Ok(Exclusion::Refused(_))));
         }
         for each in [[unknown(), held()], [held(), unknown()]] {

@@ -13,8 +13,8 @@ use smallvec::{SmallVec, smallvec};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A regular file or block device, open O_DIRECT. Everybody reads the descriptor: nothing that somebody writes may lie
-/// beside it in memory.
+/// A regular file or block device, open O_DIRECT. Everybody reads the descriptor: nothing that
+/// somebody writes may lie beside it in memory.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Syscall {
@@ -32,15 +32,16 @@ impl Syscall {
         Self { fd, flushes_each_write, leased: false }
     }
 
-    /// A copy of a descriptor of the caller's, who took a write lease on it: no other program has the file open.
+    /// A copy of a descriptor of the caller's, who took a write lease on it: no other program has
+    /// the file open.
     pub fn with_lease_of_caller(fd: OwnedFd) -> Self {
         Self { leased: true, ..Self::new(fd) }
     }
 }
 
 impl Syscall {
-    /// A process that was stopped longer than the lease-break time has lost the lease. Another program may have written
-    /// since.
+    /// A process that was stopped longer than the lease-break time has lost the lease. Another
+    /// program may have written since.
     fn check_callers_lease(&self) -> io::Result<()> {
         match self.leased && !sys::callers_lease::is_held(self.fd.as_fd()) {
             true => Err(io::Error::from_raw_os_error(libc::EBUSY)),
@@ -114,7 +115,8 @@ impl Backend for Syscall {
         }
         Ok(match Lease::take(self.fd.as_fd()) {
             Ok(lease) => Exclusion::Held(smallvec![lease]),
-            // A reader does no harm, and a descriptor of this process is the program's own business.
+            // A reader does no harm, and a descriptor of this process is the program's own
+            // business.
             Err(Refused::OtherOpener) => match sys::openers::writer_elsewhere(self.fd.as_fd()) {
                 Some(who) => Exclusion::Refused(who),
                 None => Exclusion::Unknown,

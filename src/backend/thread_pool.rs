@@ -1,9 +1,9 @@
-//! Threads that perform calls beside the caller, so that the members of a volume work at the same time. Shared by all
-//! who use the volume.
+//! Threads that perform calls beside the caller, so that the members of a volume work at the same
+//! time. Shared by all who use the volume.
 //!
-//! Whoever has several calls to make offers them to all hands, and makes them itself as well, one by one, as long as
-//! nobody else has taken them. So nobody waits for a call that has not begun, and without any hands everything is done
-//! in order.
+//! Whoever has several calls to make offers them to all hands, and makes them itself as well, one
+//! by one, as long as nobody else has taken them. So nobody waits for a call that has not begun,
+//! and without any hands everything is done in order.
 
 use crate::sync::{Condvar, JoinHandle, Mutex, spawn};
 use std::collections::VecDeque;
@@ -64,7 +64,10 @@ impl ThreadPool {
         let beside = calls.len() - 1;
         let results = calls.iter().map(|_| None).collect();
         let left = calls.drain(..).enumerate().rev().collect();
-        let calls = Arc::new(Calls { state: Mutex::new(State { left, results }), ended: Condvar::default() });
+        let calls = Arc::new(Calls {
+            state: Mutex::new(State { left, results }),
+            ended: Condvar::default(),
+        });
         self.offer(&calls, beside);
         while calls.perform_next() {}
         self.offers.withdraw(&calls);
@@ -235,7 +238,8 @@ mod tests {
         });
     }
 
-    /// The child of a fork would wait for them for ever when it drops what is left of a volume that its parent closed.
+    /// The child of a fork would wait for them for ever when it drops what is left of a volume that
+    /// its parent closed.
     #[test]
     fn hands_that_have_ended_leave_no_thread_to_wait_for() {
         let pool = ThreadPool::new(2);
@@ -292,7 +296,8 @@ mod models {
         });
     }
 
-    /// What nobody took is withdrawn before the caller goes on, and a hand that comes late finds nothing.
+    /// What nobody took is withdrawn before the caller goes on, and a hand that comes late finds
+    /// nothing.
     #[test]
     fn loom_hands_end_while_one_comes_late() {
         explore(2, || {

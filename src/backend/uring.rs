@@ -1,9 +1,10 @@
 //! The ring of the kernel: io_uring.
 //!
-//! The kernel may take a part of what is submitted, and answers with an error where it lacks memory for any of it. What
-//! it has taken comes back as a completion, once; what it has not taken stays in the submission queue, and is submitted
-//! again with fewer at a time. Where that does not help, the ring ends: what it still has is never submitted, and comes
-//! back as interrupted, which is tried again by plain calls.
+//! The kernel may take a part of what is submitted, and answers with an error where it lacks memory
+//! for any of it. What it has taken comes back as a completion, once; what it has not taken stays
+//! in the submission queue, and is submitted again with fewer at a time. Where that does not help,
+//! the ring ends: what it still has is never submitted, and comes back as interrupted, which is
+//! tried again by plain calls.
 
 use super::ring::{Bell, Io, Ring, RingFile};
 use crate::buffer::{Pool, Segment};
@@ -25,8 +26,8 @@ const TRANSFER_MAX_BYTES: u64 = 0x7fff_f000;
 /// What the bell comes back as.
 const BELL: u64 = u64::MAX;
 
-/// How often the kernel is asked again that takes nothing, and how long it gets in between: a quarter of a second
-/// together.
+/// How often the kernel is asked again that takes nothing, and how long it gets in between: a
+/// quarter of a second together.
 const TRIES_MAX: u32 = 250;
 const BETWEEN_TRIES: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
@@ -70,8 +71,8 @@ impl std::fmt::Debug for Uring {
 }
 
 impl Uring {
-    /// A ring for about so many requests at a time, and the bell that wakes who waits in it. An error where the kernel
-    /// has none, has no complete one, or lets nobody use it.
+    /// A ring for about so many requests at a time, and the bell that wakes who waits in it. An
+    /// error where the kernel has none, has no complete one, or lets nobody use it.
     pub fn new(depth: usize, pool: Option<Arc<Pool>>) -> io::Result<(Self, Arc<Bell>)> {
         let entries = u32::try_from(depth).unwrap_or(u32::MAX).clamp(8, 4096).next_power_of_two();
         let ring = set_up(entries)?;
@@ -85,12 +86,15 @@ impl Uring {
             opcode::Fsync::CODE,
             opcode::PollAdd::CODE,
         ];
-        // Lists of segments must be the kernel's own once they are submitted, and completions must not get lost.
-        let complete = ring.params().is_feature_submit_stable() && ring.params().is_feature_nodrop();
+        // Lists of segments must be the kernel's own once they are submitted, and completions must
+        // not get lost.
+        let complete =
+            ring.params().is_feature_submit_stable() && ring.params().is_feature_nodrop();
         if !complete || needed.iter().any(|code| !probe.is_supported(*code)) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let bell = Arc::new(Bell::with_event(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?));
+        let bell =
+            Arc::new(Bell::with_event(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?));
         let registers_files = ring.submitter().register_files_sparse(REGISTERED_MAX).is_ok();
         let pool = pool.filter(|pool| register(&ring, pool));
         let uring = Self {
@@ -119,22 +123,35 @@ impl Uring {
         self.pool.as_ref().is_some_and(inside)
     }
 
-    fn write(&mut self, file: types::Fd, segments: Segments, offset: u64, dsync: bool) -> squeue::Entry {
+    fn write(
+        &mut self,
+        file: types::Fd,
+        segments: Segments,
+        offset: u64,
+        dsync: bool,
+    ) -> squeue::Entry {
         let flags = if dsync { libc::RWF_DSYNC } else { 0 };
         let segments = joined(segments);
         let registered = segments.iter().all(|segment| self.is_registered(segment));
         if let [segment] = &segments[..] {
             let (start, len) = (segment.start().cast_const(), transferable(segment));
             return match registered {
-                true => opcode::WriteFixed::new(file, start, len, 0).offset(offset).rw_flags(flags).build(),
-                false => opcode::Write::new(file, start, len).offset(offset).rw_flags(flags).build(),
+                true => opcode::WriteFixed::new(file, start, len, 0)
+                    .offset(offset)
+                    .rw_flags(flags)
+                    .build(),
+                false => {
+                    opcode::Write::new(file, start, len).offset(offset).rw_flags(flags).build()
+                }
             };
         }
         let (start, len) = (Segment::as_iovecs(&segments).as_ptr(), segments.len() as u32);
         // A list of more than one lies on the heap, and stays there.
         self.lent.push(segments);
         match registered && self.gathers_registered {
-            true => opcode::WritevFixed::new(file, start, len, 0).offset(offset).rw_flags(flags).build(),
+            true => {
+                opcode::WritevFixed::new(file, start, len, 0).offset(offset).rw_flags(flags).build()
+            }
             false => opcode::Writev::new(file, start, len).offset(offset).rw_flags(flags).build(),
         }
     }
@@ -153,8 +170,8 @@ impl Uring {
         opcode::Readv::new(file, start, len).offset(offset).build()
     }
 
-    /// Makes room for an entry. Before the entry is made: lists of segments that it names are kept for what is in the
-    /// ring.
+    /// Makes room for an entry. Before the entry is made: lists of segments that it names are kept
+    /// for what is in the ring.
     fn make_room(&mut self) {
         if self.ring.submission().is_full()
             && let Err(error) = self.cross(0)
@@ -165,19 +182,20 @@ impl Uring {
     }
 
     fn submit(&mut self, entry: &squeue::Entry) {
-        // SAFETY: what the entry names stays in place until it comes back (see `Io`); lists of segments do in `lent`,
-        // until the kernel has taken the entry, or the ring has ended.
+        // SAFETY: what the entry names stays in place until it comes back (see `Io`); lists of
+        // segments do in `lent`, until the kernel has taken the entry, or the ring has ended.
         unsafe { self.ring.submission().push(entry) }.expect("there is room");
         self.unsubmitted.push_back(entry.get_user_data());
     }
 
-    /// Hands over what was pushed, and takes what came back; waits until that is `wanted` of them, what came back
-    /// meanwhile counted. An error if a completion was lost (EBADR).
+    /// Hands over what was pushed, and takes what came back; waits until that is `wanted` of them,
+    /// what came back meanwhile counted. An error if a completion was lost (EBADR).
     fn cross(&mut self, wanted: usize) -> io::Result<()> {
         let (mut taken, mut tries, mut at_once) = (0, 0, usize::MAX);
         loop {
             let pushed = self.unsubmitted.len().min(at_once);
-            // What the kernel takes in part it does not wait for, so the next call waits for the rest only.
+            // What the kernel takes in part it does not wait for, so the next call waits for the
+            // rest only.
             let is_all = pushed == self.unsubmitted.len();
             let missing = if is_all { wanted.saturating_sub(taken) } else { 0 };
             let entered = self.enter_once(pushed, missing);
@@ -233,10 +251,12 @@ impl Uring {
         let _ = poll(&mut [PollFd::new(&ring, PollFlags::IN)], Some(&BETWEEN_TRIES));
     }
 
-    /// The kernel does not take what is left. It never will: nothing is submitted to this ring any more.
+    /// The kernel does not take what is left. It never will: nothing is submitted to this ring any
+    /// more.
     fn end(&mut self, why: &io::Error) {
         log::warn!(
-            "dioxide: the kernel takes nothing more by a ring ({why}); its queue makes plain calls from now on"
+            "dioxide: the kernel takes nothing more by a ring ({why}); its queue makes plain calls \
+             from now on"
         );
         self.ended = true;
         for id in std::mem::take(&mut self.unsubmitted) {
@@ -323,7 +343,11 @@ impl Ring for Uring {
         let registered = self.registers_files
             && number < REGISTERED_MAX
             && self.ring.submitter().register_files_update(number, &[descriptor]).is_ok();
-        place.insert(if registered { Target::Registered(number) } else { Target::Descriptor(descriptor) });
+        place.insert(if registered {
+            Target::Registered(number)
+        } else {
+            Target::Descriptor(descriptor)
+        });
         Some(number)
     }
 
@@ -374,8 +398,8 @@ impl Ring for Uring {
     }
 }
 
-/// The newest kind of ring that the kernel has: completions in the context of their thread, which alone submits (6.1);
-/// at least without interrupting it (5.19); or any.
+/// The newest kind of ring that the kernel has: completions in the context of their thread, which
+/// alone submits (6.1); at least without interrupting it (5.19); or any.
 fn set_up(entries: u32) -> io::Result<IoUring> {
     let ring = |newer: fn(&mut io_uring::Builder) -> &mut io_uring::Builder| {
         newer(IoUring::builder().dontfork()).build(entries)
@@ -397,12 +421,16 @@ fn register(ring: &IoUring, pool: &Arc<Pool>) -> bool {
     // SAFETY: the ring has a share of the pool, and goes before that.
     let result = unsafe { ring.submitter().register_buffers(Segment::as_iovecs(&[memory])) };
     if let Err(error) = &result {
-        log::warn!("dioxide: the kernel takes no buffers of {} bytes to keep: {error}", memory.len());
+        log::warn!(
+            "dioxide: the kernel takes no buffers of {} bytes to keep: {error}",
+            memory.len()
+        );
     }
     result.is_ok()
 }
 
-/// Whether the kernel may take later what it does not take now: it lacks memory, or room for completions.
+/// Whether the kernel may take later what it does not take now: it lacks memory, or room for
+/// completions.
 fn is_for_the_moment(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     matches!(errno, None | Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::EINTR))
@@ -421,7 +449,8 @@ fn transferable(segment: &Segment) -> u32 {
 fn joined(segments: Segments) -> Segments {
     let mut joined = Segments::with_capacity(segments.len());
     for segment in segments {
-        match joined.last_mut().and_then(|last: &mut Segment| Some((last.joined(&segment)?, last))) {
+        match joined.last_mut().and_then(|last: &mut Segment| Some((last.joined(&segment)?, last)))
+        {
             Some((both, last)) => *last = both,
             None => joined.push(segment),
         }
@@ -451,7 +480,8 @@ mod tests {
         wait.recv_timeout(PATIENCE).expect("it does not sleep for ever")
     }
 
-    /// An entry that the kernel refuses while it submits, so that it leaves those behind it for another call.
+    /// An entry that the kernel refuses while it submits, so that it leaves those behind it for
+    /// another call.
     fn refused() -> squeue::Entry {
         opcode::Nop::new().build().flags(squeue::Flags::BUFFER_SELECT)
     }
@@ -472,7 +502,8 @@ mod tests {
             push(ring, 3, opcode::PollAdd::new(event, libc::POLLIN as u32).build());
             ring.cross(2).unwrap();
             assert_eq!((ring.in_flight, ring.unsubmitted.len()), (1, 0));
-            std::iter::from_fn(|| ring.next().map(|(id, result)| (id, result.is_ok()))).collect::<Vec<_>>()
+            std::iter::from_fn(|| ring.next().map(|(id, result)| (id, result.is_ok())))
+                .collect::<Vec<_>>()
         });
         assert!(came.is_none_or(|came| came == [(1, true), (2, false)]));
     }

@@ -1,5 +1,6 @@
-//! The core against a model: random operations, completions in any order, failures, growth that stalls or finds
-//! no space; after every step the rules at the top of `core` are checked on a disk of 16-byte blocks, byte by byte.
+//! The core against a model: random operations, completions in any order, failures, growth that
+//! stalls or finds no space; after every step the rules at the top of `core` are checked on a disk
+//! of 16-byte blocks, byte by byte.
 
 use super::core::{Call, Core, Dio, Failure, FileProps, GrowthJob, Outbox, Outcome, Request, Work};
 use crate::buffer::Segment;
@@ -53,8 +54,8 @@ struct Op {
     covers: Vec<usize>,
 }
 
-/// What a byte holds: when the disk wrote it, and of which write it is, by the clock of then. The later one is the
-/// greater.
+/// What a byte holds: when the disk wrote it, and of which write it is, by the clock of then. The
+/// later one is the greater.
 type Byte = u64;
 
 /// Of no write of this life: old, of a write that failed, or never written. Nobody may see it.
@@ -69,7 +70,8 @@ fn of(byte: Byte) -> u32 {
     byte as u32
 }
 
-/// Each byte as a reader sees it, and as a crash would leave it. What is beyond was never written, and reads as zeros.
+/// Each byte as a reader sees it, and as a crash would leave it. What is beyond was never written,
+/// and reads as zeros.
 #[derive(Default)]
 struct Disk {
     clock: u32,
@@ -158,7 +160,8 @@ impl Model {
             unit_bytes: BLOCK,
             low_water_quarters: 2 + random.below(2),
         };
-        let start = if random.one_in(3) { random.below(4 * BLOCK) } else { random.below(4) * BLOCK };
+        let start =
+            if random.one_in(3) { random.below(4 * BLOCK) } else { random.below(4) * BLOCK };
         let mut disk = Disk::default();
         disk.begin_anew(start);
         Self {
@@ -177,7 +180,11 @@ impl Model {
             wedged: false,
             space_to: start,
             capacity: if random.one_in(3) { (20 + random.below(60)) * BLOCK } else { 1 << 40 },
-            size_max: if random.one_in(6) { 20 * BLOCK + random.below(60 * BLOCK) } else { u64::MAX },
+            size_max: if random.one_in(6) {
+                20 * BLOCK + random.below(60 * BLOCK)
+            } else {
+                u64::MAX
+            },
             old_to: 0,
             last_append: 0,
             random,
@@ -194,7 +201,9 @@ impl Model {
                     _ => self.complete_one(),
                 }
             }
-            while !self.in_flight.is_empty() || !self.calls.is_empty() || !matches!(self.grower, Grower::Idle)
+            while !self.in_flight.is_empty()
+                || !self.calls.is_empty()
+                || !matches!(self.grower, Grower::Idle)
             {
                 match self.random.below(3) {
                     0 => self.growth_step(),
@@ -203,7 +212,11 @@ impl Model {
                 }
             }
             let stuck = self.ops.iter().position(|op| op.answered.is_none());
-            assert_eq!(stuck, None, "seed {}: never answered: {:?}\n{:#?}", self.seed, stuck, self.core);
+            assert_eq!(
+                stuck, None,
+                "seed {}: never answered: {:?}\n{:#?}",
+                self.seed, stuck, self.core
+            );
             assert!(self.core.pause_growth());
             if !self.wedged {
                 if self.grows && self.random.one_in(2) { self.recycle() } else { self.cut() }
@@ -212,7 +225,7 @@ impl Model {
         }
     }
 
-    // --- what happens ---------------------------------------------------------------------------------
+    // --- what happens ----------------------------------------------------------------------------
 
     fn step(&mut self, change: impl FnOnce(&mut Core<usize>, &mut Outbox<usize>)) {
         let mut out = Outbox::default();
@@ -241,8 +254,18 @@ impl Model {
         assert!(sizes.reserved <= sizes.physical);
         let (seed, disk) = (self.seed, &self.disk);
         if self.checked != (sizes.written, sizes.durable) {
-            assert_eq!(gap(&disk.live, sizes.written), None, "seed {seed}: shown below {}", sizes.written);
-            assert_eq!(gap(&disk.stable, sizes.durable), None, "seed {seed}: stable below {}", sizes.durable);
+            assert_eq!(
+                gap(&disk.live, sizes.written),
+                None,
+                "seed {seed}: shown below {}",
+                sizes.written
+            );
+            assert_eq!(
+                gap(&disk.stable, sizes.durable),
+                None,
+                "seed {seed}: stable below {}",
+                sizes.durable
+            );
             self.checked = (sizes.written, sizes.durable);
         }
     }
@@ -282,9 +305,18 @@ impl Model {
             durable |= offset + len <= self.core.sizes().written / BLOCK * BLOCK;
         }
         let segment = Segment::of(&bytes);
-        let covers = self.ops.iter().enumerate().filter(|(_, op)| matches!(op.answered, Some(Ok(_))));
+        let covers =
+            self.ops.iter().enumerate().filter(|(_, op)| matches!(op.answered, Some(Ok(_))));
         let covers = covers.map(|(n, _)| n).collect();
-        self.ops.push(Op { kind, durable, bytes, offset: None, written: None, answered: None, covers });
+        self.ops.push(Op {
+            kind,
+            durable,
+            bytes,
+            offset: None,
+            written: None,
+            answered: None,
+            covers,
+        });
         let dio = match kind {
             Kind::Append => Dio::Append(segment),
             Kind::WriteAt(offset) => Dio::Write(segment, offset),
@@ -308,7 +340,11 @@ impl Model {
             range = Span { start: *offset, end: *offset };
             for segment in segments {
                 let number = self.whose(segment);
-                assert_eq!(*records, self.ops[number].kind == Kind::Append, "seed {seed}: {request:?}");
+                assert_eq!(
+                    *records,
+                    self.ops[number].kind == Kind::Append,
+                    "seed {seed}: {request:?}"
+                );
                 self.place(number, range);
                 range.end += segment.len();
                 ops.push(number);
@@ -351,7 +387,9 @@ impl Model {
         let may_begin = match self.tail {
             Tail::Rewrite => range.start == self.end,
             // Old content is not jumped over.
-            Tail::Pad => range.start == at_a_block || range.start == self.end && self.end < self.old_to,
+            Tail::Pad => {
+                range.start == at_a_block || range.start == self.end && self.end < self.old_to
+            }
         };
         assert!(may_begin, "seed {seed}: records at {range:?}, not at {}", self.end);
         let begun = !range.start.is_multiple_of(BLOCK);
@@ -371,7 +409,8 @@ impl Model {
         );
     }
 
-    /// Two requests in flight never write the same block; positional ones never the same bytes of what is written.
+    /// Two requests in flight never write the same block; positional ones never the same bytes of
+    /// what is written.
     fn check_beside(&self, range: Span, blocks: Span, records: bool) {
         let written = self.core.sizes().written;
         for other in self.in_flight.iter().filter(|other| !other.ops.is_empty()) {
@@ -427,14 +466,19 @@ impl Model {
         if self.in_flight.is_empty() {
             return;
         }
-        let done = self.in_flight.swap_remove(self.random.below(self.in_flight.len() as u64) as usize);
+        let done =
+            self.in_flight.swap_remove(self.random.below(self.in_flight.len() as u64) as usize);
         let fails = self.harsh && self.random.one_in(12);
         let result = match &done.request.work {
             Work::Flush if fails => Err(failure(ErrorKind::Os(libc::EIO), true)),
             Work::Write { .. } if fails => {
                 let wedges = self.random.one_in(4);
                 let no_space = self.random.one_in(2);
-                let kind = if no_space { ErrorKind::NoSpace(libc::ENOSPC) } else { ErrorKind::Os(libc::EIO) };
+                let kind = if no_space {
+                    ErrorKind::NoSpace(libc::ENOSPC)
+                } else {
+                    ErrorKind::Os(libc::EIO)
+                };
                 Err(failure(kind, wedges))
             }
             // What the engine makes of any success after a failed flush.
@@ -462,10 +506,12 @@ impl Model {
         self.step(|core, out| core.on_completed(done.request.id, result, out));
     }
 
-    /// A request that failed may have left anything of it where it was to write, but what was there before is as it
-    /// was.
+    /// A request that failed may have left anything of it where it was to write, but what was there
+    /// before is as it was.
     fn failed(&mut self, done: &InFlight) {
-        let (Some(end), Work::Write { extends, .. }) = (done.extends, &done.request.work) else { return };
+        let (Some(end), Work::Write { extends, .. }) = (done.extends, &done.request.work) else {
+            return;
+        };
         if self.random.one_in(2) {
             self.disk.spoil(Span { start: done.range.start.max(end), end: done.blocks.end });
         }
@@ -493,8 +539,11 @@ impl Model {
                     let seed = self.seed;
                     let (base, durable) = (job.marker.base, self.core.sizes().durable);
                     // Padding reads as zeros, whoever wrote it.
-                    let padded =
-                        if self.tail == Tail::Pad { durable.next_multiple_of(BLOCK) } else { durable };
+                    let padded = if self.tail == Tail::Pad {
+                        durable.next_multiple_of(BLOCK)
+                    } else {
+                        durable
+                    };
                     assert!(base <= padded, "seed {seed}: the base is {base}, above {durable}");
                     let told = job.marker.recycled || job.marker.base >= self.old_to;
                     assert!(told, "seed {seed}: no word of old content: {job:?}");
@@ -545,10 +594,14 @@ impl Model {
 
     /// The kernel has no such call. Without a marker that is the end of growth.
     fn refuse_growth(&mut self) {
-        let failed = |model: &Self| model.ops.iter().filter(|op| matches!(op.answered, Some(Err(_)))).count();
+        let failed = |model: &Self| {
+            model.ops.iter().filter(|op| matches!(op.answered, Some(Err(_)))).count()
+        };
         let before = failed(self);
         self.grows = self.core.marker().is_some();
-        self.step(|core, out| core.on_growth_failed(failure(ErrorKind::Os(libc::EOPNOTSUPP), false), out));
+        self.step(|core, out| {
+            core.on_growth_failed(failure(ErrorKind::Os(libc::EOPNOTSUPP), false), out)
+        });
         assert_eq!(self.core.prepared().is_some(), self.grows, "seed {}", self.seed);
         assert!(failed(self) == before, "seed {}: a refusal is no error", self.seed);
     }
@@ -566,7 +619,11 @@ impl Model {
 
     fn room(&mut self) -> SpaceLimits {
         let free_bytes = self.capacity.saturating_sub(self.core.sizes().physical);
-        SpaceLimits { free_bytes, size_max: self.size_max, granted_bytes: self.random.below(1 << 10) }
+        SpaceLimits {
+            free_bytes,
+            size_max: self.size_max,
+            granted_bytes: self.random.below(1 << 10),
+        }
     }
 
     fn allocate(&self, mut plan: Plan) -> Result<u64, ErrorKind> {
@@ -603,7 +660,7 @@ impl Model {
         self.ops.iter_mut().for_each(|op| op.written = op.written.map(|_| 0));
     }
 
-    // --- what must hold -------------------------------------------------------------------------------
+    // --- what must hold --------------------------------------------------------------------------
 
     fn answer(&mut self, number: usize, outcome: Outcome) {
         let at = format!("seed {}, operation {number} {:?}", self.seed, self.ops[number].kind);
@@ -624,14 +681,23 @@ impl Model {
     fn check_written(&self, number: usize, offset: u64, at: &str) {
         let op = &self.ops[number];
         let written = op.written.unwrap_or_else(|| panic!("{at}: not written"));
-        assert_eq!(Some(offset), op.offset.filter(|_| op.kind == Kind::Append).or(Some(offset)), "{at}");
+        assert_eq!(
+            Some(offset),
+            op.offset.filter(|_| op.kind == Kind::Append).or(Some(offset)),
+            "{at}"
+        );
         let place = op.offset.expect("written");
         let end = place + op.bytes.len() as u64;
         assert_eq!(gap(&self.disk.live, end), None, "{at} at {place}: above a gap");
-        let lost = self.disk.live[place as usize..end as usize].iter().any(|byte| of(*byte) < written);
+        let lost =
+            self.disk.live[place as usize..end as usize].iter().any(|byte| of(*byte) < written);
         assert!(!lost, "{at} at {place}: overwritten by what was there before");
         if op.durable {
-            assert_eq!(gap(&self.disk.stable, end), None, "{at} at {place}: above what is not stable");
+            assert_eq!(
+                gap(&self.disk.stable, end),
+                None,
+                "{at} at {place}: above what is not stable"
+            );
             self.check_stable(number, at);
         }
     }
@@ -689,7 +755,9 @@ impl Disk {
 
     fn write(&mut self, content: &[Byte], offset: u64, stable: bool) {
         let range = offset as usize..offset as usize + content.len();
-        for bytes in [Some(&mut self.live), stable.then_some(&mut self.stable)].into_iter().flatten() {
+        for bytes in
+            [Some(&mut self.live), stable.then_some(&mut self.stable)].into_iter().flatten()
+        {
             bytes.resize(bytes.len().max(range.end), byte(0, NOBODYS));
             bytes[range.clone()].copy_from_slice(content);
         }
@@ -722,7 +790,8 @@ impl Disk {
 }
 
 fn failure(kind: ErrorKind, wedges: bool) -> Failure {
-    let cause = Arc::new(Error::new(Operation::Write, &Path::new("model").into(), None, kind.clone()));
+    let cause =
+        Arc::new(Error::new(Operation::Write, &Path::new("model").into(), None, kind.clone()));
     let kind = if wedges { ErrorKind::Wedged(cause.clone()) } else { kind };
     Failure { kind, cause, wedges }
 }

@@ -1,20 +1,24 @@
-//! What needs the file to itself: `set_len`, `recycle` and close. `set_len` and close leave it as any other program
-//! would: its size is its length, and no marker.
+//! What needs the file to itself: `set_len`, `recycle` and close. `set_len` and close leave it as
+//! any other program would: its size is its length, and no marker.
 //!
 //! Order of a truncate, so that a crash at any point is recovered from:
-//! 1. everything written durable, since the base must not be above anything that a crash could take;
+//! 1. everything written durable, since the base must not be above anything that a crash could
+//!    take;
 //! 2. a marker whose base is the new end, durable;
-//! 3. the look at what other programs wrote, and the truncate ([`truncate`](super::truncate)), durable;
+//! 3. the look at what other programs wrote, and the truncate ([`truncate`](super::truncate)),
+//!    durable;
 //! 4. the marker away, durable.
 //!
-//! What another program wrote above our end, into the space ahead, stays: close truncates behind it and reports it,
-//! `set_len` fails. While another process has the file open for writing both fail. Close then leaves the file grown,
-//! with a marker by which recovery keeps everything up to the last written extent.
+//! What another program wrote above our end, into the space ahead, stays: close truncates behind it
+//! and reports it, `set_len` fails. While another process has the file open for writing both fail.
+//! Close then leaves the file grown, with a marker by which recovery keeps everything up to the
+//! last written extent.
 //!
 //! An extension comes after a cut to the written end, because what lies above may be anything.
 //!
-//! Recycling has one step: a marker that promises nothing of what the file holds (base 0), durable. Before, all of it
-//! is there; afterwards it is space ahead, and only the records tell which life they are of.
+//! Recycling has one step: a marker that promises nothing of what the file holds (base 0), durable.
+//! Before, all of it is there; afterwards it is space ahead, and only the records tell which life
+//! they are of.
 
 use super::core::Core;
 use super::token::Token;
@@ -59,7 +63,11 @@ impl Engine {
         self.exclusively(|| {
             self.check_usable(Operation::Recycle)?;
             if let Err(why) = self.lock().can_recycle() {
-                return Err(self.error(Operation::Recycle, None, ErrorKind::Unsupported(why.into())));
+                return Err(self.error(
+                    Operation::Recycle,
+                    None,
+                    ErrorKind::Unsupported(why.into()),
+                ));
             }
             self.check_size(Operation::Recycle)?;
             let marker = self.lock().recycling_marker();
@@ -108,8 +116,8 @@ impl Engine {
         closed.map_err(|error| self.failure(Operation::Close, &error))
     }
 
-    /// Gives back what was grown where positional writes left a hole. Space that the file had when it was opened stays.
-    /// It is no error if this fails: the hole reads as zeros either way.
+    /// Gives back what was grown where positional writes left a hole. Space that the file had when
+    /// it was opened stays. It is no error if this fails: the hole reads as zeros either way.
     fn punch_holes(&self) {
         let (positional, len) = {
             let core = self.lock();
@@ -130,7 +138,9 @@ impl Engine {
             inside
                 .filter(|hole| hole.start < hole.end)
                 .take_while(|_| others.is_whole())
-                .try_for_each(|hole| uninterrupted(|| self.backend.punch_hole(hole.start, hole.end)))
+                .try_for_each(|hole| {
+                    uninterrupted(|| self.backend.punch_hole(hole.start, hole.end))
+                })
         });
         if let Err(error) = punched {
             log::debug!("dioxide: {}: holes keep their space: {error}", self.path.display());
@@ -158,17 +168,19 @@ impl Engine {
         let Some(marker) = marker else { return self.cut_last_block(sizes).map_err(fail) };
         let closed = match held {
             // Nobody said where the file ends, so the question stays for the next one who opens it.
-            Some(base) => self.cut_with(marker, base, sizes.written, None).map(|attempt| match attempt {
-                Attempt::Done => None,
-                Attempt::Changed(end) => end,
-            }),
+            Some(base) => {
+                self.cut_with(marker, base, sizes.written, None).map(|attempt| match attempt {
+                    Attempt::Done => None,
+                    Attempt::Changed(end) => end,
+                })
+            }
             None => self.cut_behind_others(marker, sizes.written),
         };
         match closed {
             Ok(None) => Ok(()),
             Ok(Some(end)) => {
                 let why = format!("{}; left at {end} bytes", written_above_the_end());
-                Err(self.error(Operation::Close, None, ErrorKind::Doubtful(why)))
+                Err(self.error(Operation::Close, None, ErrorKind::ModifiedExternally(why)))
             }
             Err(error) => match os_error::kind(&error) {
                 ErrorKind::Busy(why) => Err(self.left_grown(marker, why)),
@@ -177,8 +189,9 @@ impl Engine {
         }
     }
 
-    /// Truncates what pads the last block of a file that has not grown ahead. It needs no marker: a crash leaves the
-    /// padding, or not. Nothing is truncated beside another writer, nor when the size is another one.
+    /// Truncates what pads the last block of a file that has not grown ahead. It needs no marker: a
+    /// crash leaves the padding, or not. Nothing is truncated beside another writer, nor when the
+    /// size is another one.
     fn cut_last_block(&self, sizes: Sizes) -> std::io::Result<()> {
         let look = || self.backend.physical_size();
         match truncate(&*self.backend, sizes.written, &sizes.physical, Takes::Short, look)? {
@@ -203,8 +216,8 @@ impl Engine {
         Err(written_by("another program"))
     }
 
-    /// Leaves the file grown beside another writer. By this marker recovery keeps what that one wrote, wherever it
-    /// lies.
+    /// Leaves the file grown beside another writer. By this marker recovery keeps what that one
+    /// wrote, wherever it lies.
     fn left_grown(&self, marker: Marker, why: String) -> Error {
         let (sizes, epoch) = {
             let mut core = self.lock();
@@ -212,9 +225,17 @@ impl Engine {
         };
         let is_known = self.lock().held().is_none();
         let base = if is_known { sizes.written } else { marker.base };
-        // The other writer may extend the file as well: no size and nothing that is written there is a doubt.
+        // The other writer may extend the file as well: no size and nothing that is written there
+        // is a doubt.
         let any = u64::MAX;
-        let left = Marker { base, mode: Mode::Positional, grown_from: any, grown_to: any, epoch, ..marker };
+        let left = Marker {
+            base,
+            mode: Mode::Positional,
+            grown_from: any,
+            grown_to: any,
+            epoch,
+            ..marker
+        };
         if let Err(error) = self.mark(left) {
             return self.failure(Operation::Close, &error);
         }
@@ -222,8 +243,8 @@ impl Engine {
         self.error(Operation::Close, None, ErrorKind::Busy(why))
     }
 
-    /// The end of what another program wrote above ours. In unwritten space extents show it, in zeroed space the bytes
-    /// do. Old content of a recycled file shows nothing.
+    /// The end of what another program wrote above ours. In unwritten space extents show it, in
+    /// zeroed space the bytes do. Old content of a recycled file shows nothing.
     fn end_of_anothers(&self, marker: Marker) -> std::io::Result<Option<u64>> {
         let (ours_to, physical) = {
             let core = self.lock();
@@ -238,7 +259,9 @@ impl Engine {
             return Ok(Some(size));
         }
         match marker.prepared {
-            Prepared::Unwritten => Ok(written_above(ours_to, size, &self.backend.extents(ours_to)?)),
+            Prepared::Unwritten => {
+                Ok(written_above(ours_to, size, &self.backend.extents(ours_to)?))
+            }
             Prepared::Zeroed => self.end_of_bytes(ours_to, size),
         }
     }
@@ -297,14 +320,14 @@ impl Engine {
         };
         match self.cut_marked(marker, len, None)? {
             Attempt::Done => Ok(()),
-            Attempt::Changed(_) => {
-                Err(std::io::Error::other(ErrorKind::Doubtful(written_above_the_end().into())))
-            }
+            Attempt::Changed(_) => Err(std::io::Error::other(ErrorKind::ModifiedExternally(
+                written_above_the_end().into(),
+            ))),
         }
     }
 
-    /// The same, of a file with a marker and nothing of ours above, if what another program wrote there still ends at
-    /// `theirs`.
+    /// The same, of a file with a marker and nothing of ours above, if what another program wrote
+    /// there still ends at `theirs`.
     fn cut_marked(
         &self,
         marker: Marker,
@@ -339,7 +362,8 @@ impl Engine {
         self.charge(0, 0);
     }
 
-    /// Announces the truncate, and truncates, both durably. Nothing of ours lies above `grown_from` any more.
+    /// Announces the truncate, and truncates, both durably. Nothing of ours lies above `grown_from`
+    /// any more.
     pub(super) fn cut_with(
         &self,
         marker: Marker,
@@ -350,7 +374,8 @@ impl Engine {
         refuse_other_writers(&*self.backend)?;
         let announcing = self.lock().truncating_marker(marker, base);
         match self.mark(announcing) {
-            // A full disk, and yet no reason to keep it full. Or the attribute may not be set any more.
+            // A full disk, and yet no reason to keep it full. Or the attribute may not be set any
+            // more.
             Err(error)
                 if self.finds_again(marker, len)
                     && (is_no_space(&error) || os_error::is_refusal(&os_error::kind(&error)))
@@ -358,7 +383,8 @@ impl Engine {
             result => result?,
         }
         let attempt = {
-            let takes = if marker.prepared == Prepared::Zeroed { Takes::Long } else { Takes::Short };
+            let takes =
+                if marker.prepared == Prepared::Zeroed { Takes::Long } else { Takes::Short };
             truncate(&*self.backend, len, &theirs, takes, || self.end_of_anothers(marker))
         };
         if !matches!(attempt, Ok(Attempt::Done)) {
@@ -369,8 +395,8 @@ impl Engine {
         Ok(Attempt::Done)
     }
 
-    /// Whether recovery finds this end by the marker that is on disk, if the file is cut there and nothing else
-    /// happens.
+    /// Whether recovery finds this end by the marker that is on disk, if the file is cut there and
+    /// nothing else happens.
     fn finds_again(&self, marker: Marker, len: u64) -> bool {
         let ends_written = len >= self.len() || marker.mode == Mode::AppendOnly;
         marker.base <= len && ends_written

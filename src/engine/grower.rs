@@ -1,16 +1,16 @@
-//! The background grower: a thread that lives while its file needs space ahead, and performs the steps that
-//! the core decides.
+//! The background grower: a thread that lives while its file needs space ahead, and performs the
+//! steps that the core decides.
 //!
 //! Order, so that a crash at any point can be undone:
 //! 1. the marker that announces the new size, durable;
 //! 2. the allocation, and zeros if the space is to be filled;
 //! 3. if there was no space for all of it: less, and the marker again, with the true size;
-//! 4. the marker that announces the next step as well; it and the growth durable by one sync, so that the next
-//!    job has its first step behind it;
+//! 4. the marker that announces the next step as well; it and the growth durable by one sync, so
+//!    that the next job has its first step behind it;
 //! 5. only now do writers learn of the space.
 //!
-//! The marker of step 4 says `grown_from` = the size now reached: until the next allocation is complete nobody writes
-//! above it, which is what recovery relies on.
+//! The marker of step 4 says `grown_from` = the size now reached: until the next allocation is
+//! complete nobody writes above it, which is what recovery relies on.
 
 use super::core::{Failure, GrowthJob};
 use super::exclusive::written_above_the_end;
@@ -36,8 +36,8 @@ impl Engine {
     /// False if there is no thread to be had: then the caller is to [grow](Self::grow) the file.
     pub(super) fn start_grower(self: &Arc<Self>) -> bool {
         let engine = self.clone();
-        // Whoever stops the grower waits for one thread, so there is one: the last has done its work, but may still
-        // hold the descriptor.
+        // Whoever stops the grower waits for one thread, so there is one: the last has done its
+        // work, but may still hold the descriptor.
         let mut thread = self.grower.lock();
         if let Some(last) = thread.take() {
             last.join();
@@ -48,7 +48,10 @@ impl Engine {
                 true
             }
             Err(error) => {
-                log::warn!("dioxide: no thread to grow {} ({error}); a writer does it", shown(&*self.path));
+                log::warn!(
+                    "dioxide: no thread to grow {} ({error}); a writer does it",
+                    shown(&*self.path)
+                );
                 false
             }
         }
@@ -71,8 +74,8 @@ impl Engine {
                 job
             });
             let Some(job) = job else { return };
-            // All who wait need the marker then: if there is no space for it they fail, rather than ask for it again at
-            // once.
+            // All who wait need the marker then: if there is no space for it they fail, rather than
+            // ask for it again at once.
             let (marks_only, ends) = (job.plan.is_none(), job.ends.is_some());
             let result = self.perform_growth(job, room);
             if let Err(failure) = &result
@@ -86,7 +89,9 @@ impl Engine {
                 Ok(_) if ends => core.on_growth_ended(out),
                 Ok(physical) => core.on_grown(Ok(physical), out),
                 Err(failure)
-                    if matches!(failure.kind, ErrorKind::NoSpace(_)) && !failure.wedges && !marks_only =>
+                    if matches!(failure.kind, ErrorKind::NoSpace(_))
+                        && !failure.wedges
+                        && !marks_only =>
                 {
                     core.on_grown(Err(failure.kind), out)
                 }
@@ -116,10 +121,15 @@ impl Engine {
         granted
     }
 
-    fn perform_growth(&self, job: GrowthJob, room: SpaceLimits) -> std::result::Result<u64, Failure> {
+    fn perform_growth(
+        &self,
+        job: GrowthJob,
+        room: SpaceLimits,
+    ) -> std::result::Result<u64, Failure> {
         let fail = |error: std::io::Error| self.growth_failure(&error);
         let physical = self.lock().sizes().physical;
-        // Before the marker: what is left of a growth that failed may be above all that the next one announces.
+        // Before the marker: what is left of a growth that failed may be above all that the next
+        // one announces.
         let found = self.settled_size(physical).map_err(fail)?;
         if found != physical {
             // Growing over what another program appended would make it ours, and overwrite it.
@@ -145,9 +155,14 @@ impl Engine {
         result.map_err(fail)
     }
 
-    /// No space for the first marker on a file system that has some: the file's place for attributes is taken (ext4),
-    /// and stays so.
-    fn of_marker(&self, error: std::io::Error, plan: Option<Plan>, room: SpaceLimits) -> std::io::Error {
+    /// No space for the first marker on a file system that has some: the file's place for
+    /// attributes is taken (ext4), and stays so.
+    fn of_marker(
+        &self,
+        error: std::io::Error,
+        plan: Option<Plan>,
+        room: SpaceLimits,
+    ) -> std::io::Error {
         let has_space = plan.is_some_and(|plan| plan.to - plan.from <= room.free_bytes);
         if is_no_space(&error) && has_space && self.lock().marker().is_none() {
             let why = "the file has no place for another attribute";
@@ -156,14 +171,16 @@ impl Engine {
         error
     }
 
-    /// The file is not to grow any more: gives up what is ahead, and removes the marker, both durably. Nothing that
-    /// extends the file is in flight.
+    /// The file is not to grow any more: gives up what is ahead, and removes the marker, both
+    /// durably. Nothing that extends the file is in flight.
     fn end_growth(&self, marker: Marker, end: u64, physical: u64) -> Result<u64> {
         self.make_stable()?;
         if end < physical
             && let Attempt::Changed(_) = self.cut_with(marker, end, end, None)?
         {
-            return Err(std::io::Error::other(ErrorKind::Doubtful(written_above_the_end().into())));
+            return Err(std::io::Error::other(ErrorKind::ModifiedExternally(
+                written_above_the_end().into(),
+            )));
         }
         // Also if the marker stays: the size is another one.
         self.lock().give_up_ahead();
@@ -172,28 +189,29 @@ impl Engine {
         Ok(end)
     }
 
-    /// The size on disk, once nothing of ours is left above `physical` that an earlier failure could not take back.
+    /// The size on disk, once nothing of ours is left above `physical` that an earlier failure
+    /// could not take back.
     pub(super) fn settled_size(&self, physical: u64) -> Result<u64> {
         self.take_back(physical, self.left_behind.load(Ordering::Relaxed))?;
         self.left_behind.store(0, Ordering::Relaxed);
         self.backend.physical_size()
     }
 
-    /// Ours could not be taken back, up to `end`, and is tried again later. Beside another writer it may be that one's
-    /// by then.
+    /// Ours could not be taken back, up to `end`, and is tried again later. Beside another writer
+    /// it may be that one's by then.
     pub(super) fn leave_behind(&self, end: u64, error: &std::io::Error) {
         if !matches!(os_error::kind(error), ErrorKind::Busy(_)) {
             self.left_behind.fetch_max(end, Ordering::Relaxed);
         }
     }
 
-    /// Nobody has the space yet, so whatever was done of it is taken back: a failed allocation may have moved the size,
-    /// and kept the disk full. A size that is not of our making is left alone, and so is what another program wrote
-    /// meanwhile. Where the file grows ahead, nothing of ours is written above `physical` but zeros; elsewhere a
-    /// failed write may be.
+    /// Nobody has the space yet, so whatever was done of it is taken back: a failed allocation may
+    /// have moved the size, and kept the disk full. A size that is not of our making is left alone,
+    /// and so is what another program wrote meanwhile. Where the file grows ahead, nothing of ours
+    /// is written above `physical` but zeros; elsewhere a failed write may be.
     pub(super) fn take_back(&self, physical: u64, tried: u64) -> Result<()> {
-        // A write that failed may have left bytes behind an end inside a block. A truncate to that end makes them
-        // zeros, which an extension of the file would show.
+        // A write that failed may have left bytes behind an end inside a block. A truncate to that
+        // end makes them zeros, which an extension of the file would show.
         let is_whole = physical.is_multiple_of(self.alignment.append);
         let least = if is_whole { physical + 1 } else { physical };
         let prepared = self.lock().prepared();
@@ -215,8 +233,8 @@ impl Engine {
         truncate(&*self.backend, physical, &true, takes, is_ours).map(|_| ())
     }
 
-    /// Whether something is written above `end`, in space that may be allocated unwritten. The block in which it lies
-    /// is written either way.
+    /// Whether something is written above `end`, in space that may be allocated unwritten. The
+    /// block in which it lies is written either way.
     fn is_written_between(&self, end: u64, size: u64) -> Result<bool> {
         let blocks_end = end.next_multiple_of(self.alignment.append).min(size);
         if self.end_of_bytes(end, blocks_end)?.is_some() {
@@ -251,7 +269,8 @@ impl Engine {
         self.fs.flushing(|| flushed(|| self.backend.sync_all()), cause)
     }
 
-    /// Takes space, in smaller steps if there is not enough for the whole; returns the new physical size.
+    /// Takes space, in smaller steps if there is not enough for the whole; returns the new physical
+    /// size.
     fn prepare(&self, plan: Plan, prepared: Prepared) -> Result<u64> {
         let physical = self.lock().sizes().physical;
         let mut plan = plan;
@@ -277,7 +296,8 @@ impl Engine {
         let allocated = uninterrupted(|| self.backend.allocate(from, to));
         match prepared {
             Prepared::Unwritten => allocated,
-            // Where nothing can be allocated unwritten (files mapped by indirect blocks), the zeros extend the file.
+            // Where nothing can be allocated unwritten (files mapped by indirect blocks), the zeros
+            // extend the file.
             Prepared::Zeroed => match allocated {
                 Err(error) if !os_error::is_missing(&error) => Err(error),
                 _ => self.fill(from, to),
@@ -296,11 +316,14 @@ impl Engine {
         let from = from.next_multiple_of(self.alignment.offset);
         for start in (from..to).step_by(ZEROS_BYTES) {
             let len = (to - start).min(ZEROS_BYTES as u64);
-            let transfer = Transfer::of_write(len, self.alignment.offset).on(self.flushes_each_write);
+            let transfer =
+                Transfer::of_write(len, self.alignment.offset).on(self.flushes_each_write);
             let zeros = &[Segment::of(&zeros[..len as usize])];
             let write = || io::write_fully(&*self.backend, zeros, start, transfer);
             match self.flushes_each_write {
-                true => self.fs.flushing(write, |error| self.cause(Operation::Grow, None, error))?,
+                true => {
+                    self.fs.flushing(write, |error| self.cause(Operation::Grow, None, error))?
+                }
                 false => write()?,
             }
         }

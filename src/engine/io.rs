@@ -38,11 +38,21 @@ enum Kind {
 }
 
 impl Transfer {
-    /// A write of so many bytes. A short one is resumed where it is aligned, so part of it may be written twice; an
-    /// error means that any part may have been written.
+    /// A write of so many bytes. A short one is resumed where it is aligned, so part of it may be
+    /// written twice; an error means that any part may have been written.
     pub fn of_write(total: u64, align: u64) -> Self {
         let (kind, dsync, flushes_anyway) = (Kind::Write, false, false);
-        Self { kind, total, head: 0, done: 0, align, again: 0, dsync, flushes_anyway, unclear: None }
+        Self {
+            kind,
+            total,
+            head: 0,
+            done: 0,
+            align,
+            again: 0,
+            dsync,
+            flushes_anyway,
+            unclear: None,
+        }
     }
 
     /// The same, of a durable write: each of its calls flushes if `dsync`.
@@ -60,8 +70,8 @@ impl Transfer {
         match work {
             Work::Flush => Self::of_flush(),
             Work::Write { head, sync_method, .. } => {
-                let transfer =
-                    Self::of_write(work.len(), align).with_flush(*sync_method == Some(SyncMethod::Dsync));
+                let transfer = Self::of_write(work.len(), align)
+                    .with_flush(*sync_method == Some(SyncMethod::Dsync));
                 Self { head: *head, ..transfer }
             }
         }
@@ -87,13 +97,14 @@ impl Transfer {
         self.dsync && self.unclear.is_none()
     }
 
-    /// Whether the next call is to [take the space](space_for) of its part, in place of a write, which would flush.
+    /// Whether the next call is to [take the space](space_for) of its part, in place of a write,
+    /// which would flush.
     pub fn asks_for_space(&self) -> bool {
         self.flushes_anyway && self.unclear.is_some()
     }
 
-    /// A call moved so many bytes, or failed. Returns what it came to, or nothing if the rest is to be moved. An error
-    /// says whether a flush may have failed.
+    /// A call moved so many bytes, or failed. Returns what it came to, or nothing if the rest is to
+    /// be moved. An error says whether a flush may have failed.
     pub fn on_result(&mut self, result: io::Result<u64>) -> Option<io::Result<u64>> {
         match (self.kind, result) {
             (Kind::Flush, Err(error)) if error.kind() != io::ErrorKind::Interrupted => {
@@ -112,13 +123,17 @@ impl Transfer {
             }
             (_, Err(error)) => Some(Err(error)),
             (_, Ok(moved)) if self.done + moved >= self.total => Some(Ok(self.total)),
-            (Kind::Write, Ok(moved)) if moved < self.align => Some(Err(io::ErrorKind::WriteZero.into())),
+            (Kind::Write, Ok(moved)) if moved < self.align => {
+                Some(Err(io::ErrorKind::WriteZero.into()))
+            }
             (Kind::Write, Ok(moved)) => {
                 self.done = (self.done + moved) / self.align * self.align;
                 None
             }
             (Kind::Flush, Ok(_)) => Some(Ok(0)),
-            (Kind::Read, Ok(moved)) if moved == 0 || (moved % self.align) != 0 => Some(Ok(self.done + moved)),
+            (Kind::Read, Ok(moved)) if moved == 0 || (moved % self.align) != 0 => {
+                Some(Ok(self.done + moved))
+            }
             (Kind::Read, Ok(moved)) => {
                 self.done += moved;
                 None
@@ -128,9 +143,10 @@ impl Transfer {
 }
 
 impl Transfer {
-    /// What a durable call failed of, now that the same one was made without a flush. If there is no space for that
-    /// either, the first one did not come to its flush. Otherwise it may be the flush that failed (or somebody made
-    /// room in between, which cannot be told apart: an error too many is better than lost data).
+    /// What a durable call failed of, now that the same one was made without a flush. If there is
+    /// no space for that either, the first one did not come to its flush. Otherwise it may be the
+    /// flush that failed (or somebody made room in between, which cannot be told apart: an error
+    /// too many is better than lost data).
     fn cleared(&mut self, result: io::Result<u64>) -> io::Error {
         let first = self.unclear.take().expect("the caller looked");
         match result {
@@ -162,19 +178,24 @@ pub(crate) fn write_fully(
     }
 }
 
-/// Where no write goes without a flush: takes the space that a write at `offset` lacked, if it was the write. One
-/// that failed in its flush has the space already.
+/// Where no write goes without a flush: takes the space that a write at `offset` lacked, if it was
+/// the write. One that failed in its flush has the space already.
 pub(crate) fn space_for(backend: &dyn Backend, offset: u64, part: &Range<u64>) -> io::Result<u64> {
     backend.allocate(offset + part.start, offset + part.end).map(|()| 0)
 }
 
 /// Reads until `into` is full or the file ends, and says how much that was.
-pub(crate) fn read_fully(backend: &dyn Backend, into: &mut [u8], offset: u64, align: u64) -> io::Result<u64> {
+pub(crate) fn read_fully(
+    backend: &dyn Backend,
+    into: &mut [u8],
+    offset: u64,
+    align: u64,
+) -> io::Result<u64> {
     let mut transfer = Transfer::of_read(into.len() as u64, align);
     loop {
         let done = transfer.part().start;
-        if let Some(result) =
-            transfer.on_result(backend.read(&[Segment::of_mut(&mut into[done as usize..])], offset + done))
+        if let Some(result) = transfer
+            .on_result(backend.read(&[Segment::of_mut(&mut into[done as usize..])], offset + done))
         {
             return result;
         }
@@ -221,7 +242,10 @@ mod tests {
         assert!(transfer.dsync());
         assert!(transfer.on_result(os(libc::ENOSPC)).is_none(), "the call is made again");
         assert!(!transfer.dsync(), "without a flush");
-        transfer.on_result(again).expect("that settles it").expect_err("nothing durable was written")
+        transfer
+            .on_result(again)
+            .expect("that settles it")
+            .expect_err("nothing durable was written")
     }
 
     #[test]
@@ -241,7 +265,8 @@ mod tests {
             assert!(!transfer.asks_for_space());
             assert!(transfer.on_result(os(libc::ENOSPC)).is_none());
             assert!(transfer.asks_for_space());
-            let error = transfer.on_result(Ok(0)).expect("that settles it").expect_err("there was space");
+            let error =
+                transfer.on_result(Ok(0)).expect("that settles it").expect_err("there was space");
             assert!(os_error::is_failed_flush(&error));
         }
     }
@@ -259,7 +284,10 @@ mod tests {
     #[test]
     fn a_flush_that_failed_is_not_tried_again() {
         for errno in [libc::EAGAIN, libc::ENOSPC, libc::EIO] {
-            let error = Transfer::of_flush().on_result(os(errno)).expect("it ended").expect_err("it failed");
+            let error = Transfer::of_flush()
+                .on_result(os(errno))
+                .expect("it ended")
+                .expect_err("it failed");
             assert!(os_error::is_failed_flush(&error), "{errno}");
             let mut write = Transfer::of_write(4096, 4096).with_flush(true);
             assert!(write.on_result(Err(error)).is_some(), "the flush behind a write");

@@ -1,9 +1,10 @@
-//! One open file or device: the control flow between the decisions, the backend and the callers. Shared by all
-//! handles and threads of the file.
+//! One open file or device: the control flow between the decisions, the backend and the callers.
+//! Shared by all handles and threads of the file.
 //!
-//! A caller puts its operation into the [`Core`] and waits. What the core makes of it comes back as requests, each
-//! handed to one of the callers that wait for it: there are no I/O threads. So a lone writer performs its own write
-//! on the spot, and with many the first of a group writes for the group (leader and followers).
+//! A caller puts its operation into the [`Core`] and waits. What the core makes of it comes back as
+//! requests, each handed to one of the callers that wait for it: there are no I/O threads. So a
+//! lone writer performs its own write on the spot, and with many the first of a group writes for
+//! the group (leader and followers).
 
 mod abort;
 mod core;
@@ -178,8 +179,9 @@ impl Engine {
         let _pass = self.begin(Operation::Append)?;
         match self.course_of_append(data)? {
             Course::Core(dio) => {
-                let offset =
-                    self.run(dio, durable).map_err(|kind| self.error(Operation::Append, None, kind))?;
+                let offset = self
+                    .run(dio, durable)
+                    .map_err(|kind| self.error(Operation::Append, None, kind))?;
                 self.count_append(data.len() as u64);
                 Ok(offset)
             }
@@ -194,10 +196,11 @@ impl Engine {
             Course::Core(dio) => self.run(dio, durable).map(drop).map_err(fail),
             Course::Direct(_) => {
                 let segments = &[Segment::of(data)];
-                let transfer =
-                    Transfer::of_write(data.len() as u64, self.alignment.offset).with_flush(durable);
+                let transfer = Transfer::of_write(data.len() as u64, self.alignment.offset)
+                    .with_flush(durable);
                 let result = io::write_fully(&*self.backend, segments, offset, transfer);
-                self.judge_write(result, Operation::Write, offset).map_err(|failure| fail(failure.kind))
+                self.judge_write(result, Operation::Write, offset)
+                    .map_err(|failure| fail(failure.kind))
             }
             Course::Done(_) => Ok(()),
         }
@@ -215,12 +218,14 @@ impl Engine {
         self.run(Dio::Sync, true).map(drop).map_err(|kind| self.error(Operation::Flush, None, kind))
     }
 
-    // --- checks -------------------------------------------------------------------------------------
+    // --- checks ----------------------------------------------------------------------------------
 
     fn course_of_append(&self, data: &[u8]) -> Result<Course> {
         let fail = |kind| self.error(Operation::Append, None, kind);
         if self.is_device {
-            return Err(fail(ErrorKind::Unsupported("a block device has no end to append to".into())));
+            return Err(fail(ErrorKind::Unsupported(
+                "a block device has no end to append to".into(),
+            )));
         }
         if data.is_empty() {
             return Ok(Course::Done(self.len()));
@@ -238,7 +243,8 @@ impl Engine {
     fn course_of_write(&self, data: &[u8], offset: u64, durable: bool) -> Result<Course> {
         let fail = |kind| self.error(Operation::Write, Some(offset), kind);
         check_transfer(data, offset, self.alignment).map_err(fail)?;
-        let Some(end) = offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok())
+        let Some(end) =
+            offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok())
         else {
             return Err(fail(ErrorKind::NoSpace(libc::EFBIG)));
         };
@@ -249,18 +255,23 @@ impl Engine {
         match () {
             () if data.is_empty() => Ok(Course::Done(0)),
             () if extends && self.is_device => Err(fail(ErrorKind::Os(libc::ENOSPC))),
-            // Nobody need know: the file system orders overlapping writes, and there is no flush, to share or to fail.
-            () if is_apart && !extends && !self.flushes_each_write && (!durable || self.writes_through) => {
+            // Nobody need know: the file system orders overlapping writes, and there is no flush,
+            // to share or to fail.
+            () if is_apart
+                && !extends
+                && !self.flushes_each_write
+                && (!durable || self.writes_through) =>
+            {
                 Ok(Course::Direct(data.len() as u64))
             }
             () => Ok(Course::Core(Dio::Write(Segment::of(data), offset))),
         }
     }
 
-    // --- checks -------------------------------------------------------------------------------------
+    // --- checks ----------------------------------------------------------------------------------
 
-    /// What holds for every operation: our process, and no failed flush. Operations on a device are not counted: nobody
-    /// waits for them, since nothing can be cut.
+    /// What holds for every operation: our process, and no failed flush. Operations on a device are
+    /// not counted: nobody waits for them, since nothing can be cut.
     fn begin(&self, operation: Operation) -> Result<Option<InFlightGuard<'_>>> {
         self.check_usable(operation)?;
         if self.is_device {
@@ -285,8 +296,8 @@ impl Engine {
         queue::let_go_of_closed();
     }
 
-    /// Waits until reactors in other threads have let go. Nobody may be kept out meanwhile: what they have taken up
-    /// would wait.
+    /// Waits until reactors in other threads have let go. Nobody may be kept out meanwhile: what
+    /// they have taken up would wait.
     fn await_reactors(&self) {
         let reactors = std::mem::take(&mut *self.reactors.lock());
         reactors.iter().for_each(|reactor| reactor.let_go_of_closed());
@@ -323,13 +334,14 @@ impl Engine {
         Error::new(operation, &self.path, offset, kind)
     }
 
-    // --- the life of an operation -------------------------------------------------------------------
+    // --- the life of an operation ----------------------------------------------------------------
 
     fn lock(&self) -> MutexGuard<'_, Core<Token>> {
         self.core.lock()
     }
 
-    /// Puts an operation into the core and waits for its outcome, doing meanwhile what the core asks of it.
+    /// Puts an operation into the core and waits for its outcome, doing meanwhile what the core
+    /// asks of it.
     fn run(self: &Arc<Self>, dio: Dio, durable: bool) -> Result<u64, ErrorKind> {
         queue::settle_own();
         let me = waiter::mine();
@@ -344,7 +356,10 @@ impl Engine {
     }
 
     /// Changes the core, then hands out what came of it.
-    fn step<R>(self: &Arc<Self>, change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>) -> R) -> R {
+    fn step<R>(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>) -> R,
+    ) -> R {
         let (result, out) = self.change(change);
         // Requests first: the device should be busy before those who are done are woken.
         for request in out.requests {
@@ -395,9 +410,12 @@ impl Engine {
         let result = self.begin_request(&mut request.work).and_then(|flush| {
             let mut result = match &request.work {
                 Work::Flush => flushed(|| self.backend.flush()),
-                Work::Write { segments, offset, .. } => {
-                    io::write_fully(&*self.backend, segments, *offset, self.transfer_of(&request.work))
-                }
+                Work::Write { segments, offset, .. } => io::write_fully(
+                    &*self.backend,
+                    segments,
+                    *offset,
+                    self.transfer_of(&request.work),
+                ),
             };
             if let Some(flush) = flush {
                 let ended = self.end_flush(&request.work, flush, &result);
@@ -412,8 +430,8 @@ impl Engine {
         Transfer::of_work(work, self.alignment.offset).on(self.flushes_each_write)
     }
 
-    /// What comes before a request is performed: what is of any length in it becomes blocks. Returns the flush that it
-    /// carries or is.
+    /// What comes before a request is performed: what is of any length in it becomes blocks.
+    /// Returns the flush that it carries or is.
     fn begin_request(&self, work: &mut Work) -> Result<Option<Flushing>, Failure> {
         self.make_ready(work).inspect_err(|_| self.undo(work))?;
         let flushes = work.flushes() || self.flushes_each_write;
@@ -429,7 +447,8 @@ impl Engine {
                 let end = *offset + len;
                 if let Some(size) = extends {
                     self.check_size_limit(if *records { self.end_of_block(end) } else { end })?;
-                    // What another program has appended is not taken back with a write of ours that fails.
+                    // What another program has appended is not taken back with a write of ours that
+                    // fails.
                     let found = self.backend.physical_size().unwrap_or(*size);
                     *size = if found > self.end_of_block(*size) { found } else { *size };
                 }
@@ -444,7 +463,8 @@ impl Engine {
         Ok(())
     }
 
-    /// What flushes was performed. It may have been the flush behind a write that failed; the kernel does not say.
+    /// What flushes was performed. It may have been the flush behind a write that failed; the
+    /// kernel does not say.
     fn end_flush(&self, work: &Work, flush: Flushing, result: &std::io::Result<()>) -> Ended {
         self.fs.end_flush(flush, result, |error| match work {
             Work::Flush => self.cause(Operation::Flush, None, error),
@@ -475,8 +495,8 @@ impl Engine {
         }
     }
 
-    /// A write failed. If it was to move the size itself, the size becomes what the core goes on with: the end of the
-    /// file, without the padding that was behind it.
+    /// A write failed. If it was to move the size itself, the size becomes what the core goes on
+    /// with: the end of the file, without the padding that was behind it.
     fn undo(&self, work: &Work) {
         let Work::Write { offset, extends: Some(size), .. } = work else { return };
         // As far as the block reached that was the last before.
@@ -502,8 +522,8 @@ impl Engine {
         count(&self.counters.merged, if operations > 1 { operations as u64 } else { 0 });
     }
 
-    /// A write beyond the largest size allowed would end the process by SIGXFSZ; and beyond the largest offset there is
-    /// none.
+    /// A write beyond the largest size allowed would end the process by SIGXFSZ; and beyond the
+    /// largest offset there is none.
     fn check_size_limit(&self, end: u64) -> Result<(), Failure> {
         if end <= self.backend.size_max().min(i64::MAX as u64) {
             return Ok(());
@@ -513,8 +533,8 @@ impl Engine {
         Err(Failure { kind: os_error::kind(&error), cause, wedges: false })
     }
 
-    /// Puts the result of a request into the core's terms. After a failed flush on this file system nothing
-    /// succeeds any more.
+    /// Puts the result of a request into the core's terms. After a failed flush on this file system
+    /// nothing succeeds any more.
     fn judge_write(
         &self,
         result: std::io::Result<()>,
@@ -532,15 +552,17 @@ impl Engine {
             return Err(Failure { kind: os_error::kind(error), cause, wedges });
         }
         match self.fs.wedged() {
-            Some(cause) => {
-                Err(Failure { kind: ErrorKind::Wedged(cause.clone()), cause: cause.clone(), wedges: true })
-            }
+            Some(cause) => Err(Failure {
+                kind: ErrorKind::Wedged(cause.clone()),
+                cause: cause.clone(),
+                wedges: true,
+            }),
             None => Ok(()),
         }
     }
 
-    /// What growing, cutting or closing failed of: the first failed flush, if this or another one put the file system
-    /// in doubt.
+    /// What growing, cutting or closing failed of: the first failed flush, if this or another one
+    /// put the file system in doubt.
     fn kind_of(&self, operation: Operation, error: &std::io::Error) -> ErrorKind {
         if os_error::is_gone(error) {
             self.fs.wedge(self.cause(operation, None, error));
@@ -551,7 +573,12 @@ impl Engine {
         }
     }
 
-    fn cause(&self, operation: Operation, offset: Option<u64>, error: &std::io::Error) -> Arc<Error> {
+    fn cause(
+        &self,
+        operation: Operation,
+        offset: Option<u64>,
+        error: &std::io::Error,
+    ) -> Arc<Error> {
         let kind = match os_error::kind(error) {
             // The same flush would be a success, of what is lost.
             ErrorKind::NoSpace(errno) if operation == Operation::Flush => ErrorKind::Os(errno),
@@ -572,7 +599,11 @@ enum Course {
 }
 
 fn check(what: &'static str, value: u64, required: u64) -> Result<(), ErrorKind> {
-    if value.is_multiple_of(required) { Ok(()) } else { Err(ErrorKind::Misaligned { what, value, required }) }
+    if value.is_multiple_of(required) {
+        Ok(())
+    } else {
+        Err(ErrorKind::Misaligned { what, value, required })
+    }
 }
 
 fn check_memory(data: &[u8], alignment: Alignment) -> Result<(), ErrorKind> {

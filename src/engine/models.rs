@@ -1,7 +1,8 @@
-//! The engine on a small disk, two or three threads: every order of their steps (see `scripts/loom`).
+//! The engine on a small disk, two or three threads: every order of their steps (see
+//! `scripts/loom`).
 //!
-//! The disk is as unkind as one may be: a flush covers what was written when it began and is felt when it ends, and one
-//! that fails loses what every file had in the cache, and fails only once.
+//! The disk is as unkind as one may be: a flush covers what was written when it began and is felt
+//! when it ends, and one that fails loses what every file had in the cache, and fails only once.
 
 use super::core::FileProps;
 use super::process::{FileSystems, Process};
@@ -47,7 +48,8 @@ enum Block {
     Stable(u8),
 }
 
-/// A byte of a file, with the number of the write that put it there above it: the later one is the greater.
+/// A byte of a file, with the number of the write that put it there above it: the later one is the
+/// greater.
 type Byte = u64;
 
 #[derive(Debug, Default)]
@@ -138,7 +140,8 @@ impl Disk {
 
     /// Makes the blocks at these places stable that are in the cache now.
     fn flush_blocks(&self, places: &[usize]) -> io::Result<()> {
-        let cached = |image: &Image, n: usize| matches!(image.blocks.get(n), Some(Block::Cached(_)));
+        let cached =
+            |image: &Image, n: usize| matches!(image.blocks.get(n), Some(Block::Cached(_)));
         let (places, seen): (Vec<_>, _) = {
             let state = self.state();
             let image = &state.files[self.file];
@@ -349,12 +352,16 @@ impl File {
         let state = self.disk.state();
         let blocks = &state.files[self.disk.file].blocks[..=(offset / BLOCK) as usize];
         assert!(!blocks.contains(&Block::Empty), "acknowledged above a gap: {blocks:?}");
-        assert!(!durable || blocks.iter().all(|block| matches!(block, Block::Stable(_))), "{blocks:?}");
+        assert!(
+            !durable || blocks.iter().all(|block| matches!(block, Block::Stable(_))),
+            "{blocks:?}"
+        );
         assert_eq!(content(blocks.last().copied()), Some(number));
         Ok(offset)
     }
 
-    /// Appends a record of any length. Each of its bytes must be there, and none below may be missing.
+    /// Appends a record of any length. Each of its bytes must be there, and none below may be
+    /// missing.
     fn append_bytes(&self, number: u8, len: u64, durable: bool) -> u64 {
         let offset = self.engine.append(&vec![number; len as usize], durable).unwrap();
         assert!(self.engine.len() >= offset + len, "acknowledged beyond the length");
@@ -377,7 +384,9 @@ impl File {
         let blocks = self.engine.len() / BLOCK;
         let state = self.disk.state();
         let image = &state.files[self.disk.file];
-        (0..blocks).map(|n| content(image.blocks.get(n as usize).copied()).expect("written")).collect()
+        (0..blocks)
+            .map(|n| content(image.blocks.get(n as usize).copied()).expect("written"))
+            .collect()
     }
 
     /// Whether a record is where no crash takes it.
@@ -396,7 +405,10 @@ impl File {
     }
 
     /// Does something to the file in another thread.
-    fn beside<R: 'static>(&self, act: impl FnOnce(&Self) -> R + 'static) -> loom::thread::JoinHandle<R> {
+    fn beside<R: 'static>(
+        &self,
+        act: impl FnOnce(&Self) -> R + 'static,
+    ) -> loom::thread::JoinHandle<R> {
         let file = self.clone();
         loom::thread::spawn(move || act(&file))
     }
@@ -418,7 +430,7 @@ fn is_wedged<R>(result: &Result<R>) -> bool {
     matches!(result, Err(error) if matches!(error.kind(), ErrorKind::Wedged(_) | ErrorKind::Os(libc::EIO)))
 }
 
-// --- appends --------------------------------------------------------------------------------------
+// --- appends -------------------------------------------------------------------------------------
 
 fn two_append(grows: Grows, durable: [bool; 2]) {
     let file = File::begun(grows);
@@ -506,7 +518,8 @@ fn two_append_bytes(grows: Grows, durable: [bool; 2]) {
     found.sort_unstable();
     assert_eq!(found, offsets);
     let lens = |number: u8| if number == 2 { 6 } else { 8 };
-    let wanted = [vec![1; 5], vec![order[0]; lens(order[0])], vec![order[1]; lens(order[1])]].concat();
+    let wanted =
+        [vec![1; 5], vec![order[0]; lens(order[0])], vec![order[1]; lens(order[1])]].concat();
     assert_eq!(file.bytes(19, false), wanted);
     assert_eq!(file.engine.finish(), Ok(()));
     assert_eq!(file.disk.state().files[file.disk.file].size, 19);
@@ -535,7 +548,10 @@ fn loom_an_append_beside_a_positional_write_of_its_block() {
             assert_eq!(file.append_bytes(1, 10, false), 0);
             let other = file.beside(move |file| {
                 file.engine.write_at(&[9; SECTOR as usize], SECTOR, durable).unwrap();
-                assert_eq!(file.bytes(2 * SECTOR, durable)[SECTOR as usize..], [9; SECTOR as usize]);
+                assert_eq!(
+                    file.bytes(2 * SECTOR, durable)[SECTOR as usize..],
+                    [9; SECTOR as usize]
+                );
             });
             assert_eq!(file.append_bytes(2, 10, durable), 10);
             other.join().unwrap();
@@ -547,7 +563,7 @@ fn loom_an_append_beside_a_positional_write_of_its_block() {
     }
 }
 
-// --- beside other operations ----------------------------------------------------------------------
+// --- beside other operations ---------------------------------------------------------------------
 
 #[test]
 fn loom_a_sync_makes_stable_what_was_acknowledged_before_it() {
@@ -576,7 +592,7 @@ fn loom_a_cut_comes_before_an_append_or_after_it() {
     });
 }
 
-// --- growth ---------------------------------------------------------------------------------------
+// --- growth --------------------------------------------------------------------------------------
 
 #[test]
 fn loom_the_grower_ends_while_another_append_needs_space() {
@@ -611,7 +627,7 @@ fn loom_a_file_is_cut_while_it_grows() {
     });
 }
 
-// --- failures -------------------------------------------------------------------------------------
+// --- failures ------------------------------------------------------------------------------------
 
 #[test]
 fn loom_a_failed_flush_fails_whoever_it_was_to_make_stable() {
@@ -664,15 +680,20 @@ fn loom_a_failed_write_fails_all_above_it() {
     });
 }
 
-// --- queues ---------------------------------------------------------------------------------------
+// --- queues --------------------------------------------------------------------------------------
 
 /// A queue of plain calls, with an append of a record submitted to it later.
 fn queue_with(file: &File, number: u8, durable: bool) -> Rc<RefCell<Driver>> {
-    let driver = Driver::new(&PROCESS, &Settings { depth: 1, io_uring: false, ..Settings::default() }, None);
-    let key = Key { dev: 1, inode: Some(file.disk.file as u64), part: crate::sys::probe::Part::Whole };
+    let driver =
+        Driver::new(&PROCESS, &Settings { depth: 1, io_uring: false, ..Settings::default() }, None);
+    let key =
+        Key { dev: 1, inode: Some(file.disk.file as u64), part: crate::sys::probe::Part::Whole };
     let inner = FileHandle::Shared { engine: file.engine.clone(), key, process: &PROCESS, durable };
     let record = Buffer::from(&[number; BLOCK as usize][..]);
-    driver.borrow_mut().queue(&inner, OpKind::Append, Some(record.into()), 0).expect("there is room");
+    driver
+        .borrow_mut()
+        .queue(&inner, OpKind::Append, Some(record.into()), 0)
+        .expect("there is room");
     driver
 }
 
@@ -731,7 +752,7 @@ fn loom_a_queue_appended_to_a_file_that_was_closed() {
     });
 }
 
-// --- futures --------------------------------------------------------------------------------------
+// --- futures -------------------------------------------------------------------------------------
 
 /// A file for futures, and what it leaves.
 struct Futures {
@@ -746,10 +767,12 @@ impl Futures {
         device.lock().files.push(Image::default());
         let disk = Disk { device, file: 0, grows_beside: false };
         let key = Key { dev: 1, inode: Some(0), part: crate::sys::probe::Part::Whole };
-        let made =
-            PROCESS.registry.open(key, || Ok(File::engine(&disk, &FileSystems::default(), Grows::Once)));
+        let made = PROCESS
+            .registry
+            .open(key, || Ok(File::engine(&disk, &FileSystems::default(), Grows::Once)));
         let engine = made.expect("it is made");
-        let file = crate::File::of(FileHandle::Shared { engine, key, process: &PROCESS, durable: false });
+        let file =
+            crate::File::of(FileHandle::Shared { engine, key, process: &PROCESS, durable: false });
         Self { file: Arc::new(reactor.attach(file)), disk, count: Arc::default() }
     }
 
@@ -764,10 +787,15 @@ impl Futures {
 
     /// Closes the file. All memory is free then, and what the file holds was never freed before.
     fn close(self) -> Vec<u8> {
-        Arc::into_inner(self.file).expect("nobody else has it").into_inner().close().expect("it closes");
+        Arc::into_inner(self.file)
+            .expect("nobody else has it")
+            .into_inner()
+            .close()
+            .expect("it closes");
         assert_eq!(Arc::strong_count(&self.count), 1, "memory was lost");
         let state = self.disk.state();
-        let blocks = state.files[0].blocks.iter().map(|block| content(Some(*block)).expect("no gap"));
+        let blocks =
+            state.files[0].blocks.iter().map(|block| content(Some(*block)).expect("no gap"));
         let records: Vec<u8> = blocks.collect();
         assert!(!records.contains(&POISON), "memory was freed early");
         sorted(records)
@@ -842,7 +870,10 @@ fn loom_a_future_of_another_thread_is_told_by_whoever_drives() {
         match result {
             Ok(0) => assert_eq!(records, [2]),
             result => {
-                assert_eq!((result.unwrap_err().kind(), records), (&ErrorKind::Os(libc::ECANCELED), vec![]))
+                assert_eq!(
+                    (result.unwrap_err().kind(), records),
+                    (&ErrorKind::Os(libc::ECANCELED), vec![])
+                )
             }
         }
     });

@@ -1,8 +1,8 @@
-//! Packs the records of a request into whole blocks, before it goes out. Done by whoever performs the request: the
-//! memory of the records stays put meanwhile, because nobody is answered before.
+//! Packs the records of a request into whole blocks, before it goes out. Done by whoever performs
+//! the request: the memory of the records stays put meanwhile, because nobody is answered before.
 //!
-//! What the last block of the file holds is kept here, since the next request writes it again. The core sees to it that
-//! there is one such request at a time.
+//! What the last block of the file holds is kept here, since the next request writes it again. The
+//! core sees to it that there is one such request at a time.
 
 use super::core::{SmallVec1, Work};
 use super::io::read_fully;
@@ -15,8 +15,9 @@ use crate::sync::Mutex;
 use crate::sys::probe::Alignment;
 use std::io;
 
-/// So many pieces of memory are kept for the next requests, none longer than this: a file that is idle should not keep
-/// much, and a long request costs so much more than its memory that it may as well ask for it.
+/// So many pieces of memory are kept for the next requests, none longer than this: a file that is
+/// idle should not keep much, and a long request costs so much more than its memory that it may as
+/// well ask for it.
 const SPARE_MAX: usize = 2;
 const SPARE_MAX_BYTES: usize = 256 << 10;
 
@@ -40,20 +41,33 @@ struct LastBlock {
 impl Packer {
     pub fn new(alignment: Alignment) -> Self {
         let Alignment { memory, offset: align, append: block } = alignment;
-        Self { shape: Shape { block, memory }, align, last: Mutex::default(), spare: Mutex::default() }
+        Self {
+            shape: Shape { block, memory },
+            align,
+            last: Mutex::default(),
+            spare: Mutex::default(),
+        }
     }
 
-    /// Makes whole blocks of what a request is to write, if it is not that already. Fails if the block in which it
-    /// begins is not known and cannot be read; then nothing has changed.
-    pub fn pack(&self, work: &mut Work, backend: &dyn Backend, counters: &Counters) -> io::Result<()> {
-        let Work::Write { segments, offset, records: true, composed, .. } = work else { return Ok(()) };
+    /// Makes whole blocks of what a request is to write, if it is not that already. Fails if the
+    /// block in which it begins is not known and cannot be read; then nothing has changed.
+    pub fn pack(
+        &self,
+        work: &mut Work,
+        backend: &dyn Backend,
+        counters: &Counters,
+    ) -> io::Result<()> {
+        let Work::Write { segments, offset, records: true, composed, .. } = work else {
+            return Ok(());
+        };
         let views = || segments.iter().map(|segment| (segment.addresses().start, segment.len()));
         if pack::fits(*offset, views(), self.shape) {
             return Ok(());
         }
         let block = self.shape.block;
         let runs = pack::runs(*offset, views(), self.shape, SEGMENTS_MAX);
-        let bytes = runs.iter().map(|run| if let Run::Composed(len) = run { *len } else { 0 }).sum::<u64>();
+        let bytes =
+            runs.iter().map(|run| if let Run::Composed(len) = run { *len } else { 0 }).sum::<u64>();
         let end = *offset + segments.iter().map(Segment::len).sum::<u64>();
         let (start, before) = (*offset / block * block, *offset % block);
         let mut memory = self.memory(bytes);
@@ -90,7 +104,13 @@ impl Packer {
     }
 
     /// Puts the first `len` bytes of the block that begins at `start` into `block`.
-    fn begin_with(&self, start: u64, block: &mut [u8], len: usize, backend: &dyn Backend) -> io::Result<()> {
+    fn begin_with(
+        &self,
+        start: u64,
+        block: &mut [u8],
+        len: usize,
+        backend: &dyn Backend,
+    ) -> io::Result<()> {
         let last = self.last.lock();
         if last.start == start && last.bytes.len() == len {
             block[..len].copy_from_slice(&last.bytes);

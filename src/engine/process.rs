@@ -1,5 +1,5 @@
-//! What all files of the process share: the growth budget, and per file system the flushes in flight and
-//! whether one failed.
+//! What all files of the process share: the growth budget, and per file system the flushes in
+//! flight and whether one failed.
 
 use crate::engine::reactor::Handle;
 use crate::engine::registry::Registry;
@@ -18,19 +18,21 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// The file systems that were wedged in this process, or in its parent before the fork. The memory of a child holds
-/// the list of its parent; the locks of [`Process`] it must not touch.
+/// The file systems that were wedged in this process, or in its parent before the fork. The memory
+/// of a child holds the list of its parent; the locks of [`Process`] it must not touch.
 static WEDGES: Inherited<Wedge> = Inherited::new();
 
 /// What became of a file system. The newest one of a `dev` is valid.
 #[derive(Debug)]
 struct Wedge {
     dev: u64,
-    /// The first failure, and the mounts then known; or nothing once the file system was mounted anew.
+    /// The first failure, and the mounts then known; or nothing once the file system was mounted
+    /// anew.
     failed: Option<(Arc<Error>, Mounts)>,
 }
 
-/// Whether a file system was ever wedged in this process, or in its parent before the fork. One load.
+/// Whether a file system was ever wedged in this process, or in its parent before the fork. One
+/// load.
 pub(crate) fn any_was_wedged() -> bool {
     !WEDGES.is_empty()
 }
@@ -63,7 +65,8 @@ pub(crate) struct FileSystem {
     mounts: Mutex<Mounts>,
 }
 
-/// What a file lies on: a file system; or those of all members of a striped volume, which fails as one.
+/// What a file lies on: a file system; or those of all members of a striped volume, which fails as
+/// one.
 #[derive(Clone, Debug)]
 pub(crate) struct FileSystems(SmallVec<[Arc<FileSystem>; 1]>);
 
@@ -88,8 +91,9 @@ struct Mounts {
 }
 
 impl Process {
-    /// That of the calling process. In the child of a fork it has nothing open, and knows which file systems were
-    /// wedged in the parent: the child reads and syncs the same caches, which lost the same data.
+    /// That of the calling process. In the child of a fork it has nothing open, and knows which
+    /// file systems were wedged in the parent: the child reads and syncs the same caches, which
+    /// lost the same data.
     pub fn current() -> &'static Self {
         sys::process::of_this_process(|| {
             let process = Self::new(BUDGET_DEFAULT_BYTES);
@@ -128,7 +132,8 @@ impl Process {
         cfg!(loom) || sys::process::is_of_this_process(self)
     }
 
-    /// The value that was attached, made at the first call. There is one type of it: another panics.
+    /// The value that was attached, made at the first call. There is one type of it: another
+    /// panics.
     pub fn attached<T: Attached + Default>(&self) -> &T {
         let attached: &dyn Any = &**self.attached.get_or_init(|| Box::new(T::default()));
         attached.downcast_ref().expect("one type is attached")
@@ -143,8 +148,8 @@ impl Process {
         self.budget.lock()
     }
 
-    /// The file system `dev`, for a file about to be opened; or the first failure, if it is wedged and has not been
-    /// mounted anew.
+    /// The file system `dev`, for a file about to be opened; or the first failure, if it is wedged
+    /// and has not been mounted anew.
     pub fn file_system(&self, dev: u64, through: Through) -> Result<Arc<FileSystem>, Arc<Error>> {
         let fs = self.file_system_as_it_is(dev, through);
         match fs.wedged() {
@@ -168,7 +173,9 @@ impl Process {
             known.remove(&dev);
             WEDGES.add(Wedge { dev, failed: None });
         }
-        let fs = known.entry(dev).or_insert_with(|| Arc::new(FileSystem { dev, ..FileSystem::default() }));
+        let fs = known
+            .entry(dev)
+            .or_insert_with(|| Arc::new(FileSystem { dev, ..FileSystem::default() }));
         fs.mounts.lock().seen(through);
         fs.clone()
     }
@@ -189,8 +196,8 @@ impl FileSystem {
         fs
     }
 
-    /// A flush failed. The first failure is the one to tell. A child that is forked once a caller has seen the
-    /// failure knows it as well, so the list of the children comes first.
+    /// A flush failed. The first failure is the one to tell. A child that is forked once a caller
+    /// has seen the failure knows it as well, so the list of the children comes first.
     pub fn wedge(&self, cause: Arc<Error>) {
         if self.wedged().is_some() {
             return;
@@ -246,8 +253,9 @@ impl FileSystem {
         settled
     }
 
-    /// A device was opened anew once nobody has it; a file system was mounted anew once none of the mounts is left
-    /// that it was known by. A refused mount is one of them, and so are all that are found beside it.
+    /// A device was opened anew once nobody has it; a file system was mounted anew once none of the
+    /// mounts is left that it was known by. A refused mount is one of them, and so are all that are
+    /// found beside it.
     fn may_still_be_mounted(&self, through: Through) -> bool {
         let mut mounts = self.mounts.lock();
         let known_before = mounts.known.clone();
@@ -262,8 +270,8 @@ impl FileSystem {
         }
         if mounts.unnumbered {
             log::error!(
-                "dioxide: this kernel (before Linux 6.8) cannot tell whether a file system was mounted anew: refused \
-                 until this process and its children end"
+                "dioxide: this kernel (before Linux 6.8) cannot tell whether a file system was \
+                 mounted anew: refused until this process and its children end"
             );
         }
         still
@@ -297,8 +305,8 @@ impl FileSystems {
         self.0.iter().for_each(|fs| fs.wedge(cause.clone()));
     }
 
-    /// Performs a flush (or a write that carries one), and believes its success only if no flush of these file
-    /// systems that ran beside it failed. `cause` makes the error to tell of a [failed
+    /// Performs a flush (or a write that carries one), and believes its success only if no flush of
+    /// these file systems that ran beside it failed. `cause` makes the error to tell of a [failed
     /// flush](os_error::is_failed_flush); no other error puts the file system in doubt.
     pub fn flushing(
         &self,
@@ -341,7 +349,8 @@ impl FileSystems {
 
     /// Whether a flush that ended can be believed; if not, `waker` is told when the next one ends.
     pub fn is_settled(&self, ended: &Ended, waker: &Waker) -> bool {
-        self.wedged().is_some() || self.0.iter().zip(&ended.0).all(|(fs, ended)| fs.is_settled(*ended, waker))
+        self.wedged().is_some()
+            || self.0.iter().zip(&ended.0).all(|(fs, ended)| fs.is_settled(*ended, waker))
     }
 
     /// What a flush came to once those beside it have ended.
@@ -383,11 +392,14 @@ impl Mounts {
         }
     }
 
-    /// Learns of the mounts through which we have opened nothing: the file system outlives all others with them.
+    /// Learns of the mounts through which we have opened nothing: the file system outlives all
+    /// others with them.
     fn find_all(&mut self, dev: u64) {
         // A device without a file system is not mounted, and the simulated one (0) nowhere.
         if dev != 0 && !self.known.is_empty() {
-            sys::probe::mounts_of(dev).into_iter().for_each(|mount| self.seen(Through::Mount(mount)));
+            sys::probe::mounts_of(dev)
+                .into_iter()
+                .for_each(|mount| self.seen(Through::Mount(mount)));
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A read-only handle, with a descriptor of its own. Whoever writes the file may be this process, another one, or
-//! nobody, and that may change at any time: each call finds out.
+//! A read-only handle, with a descriptor of its own. Whoever writes the file may be this process,
+//! another one, or nobody, and that may change at any time: each call finds out.
 
 use crate::backend::{Backend, Stamps};
 use crate::engine::process::{FileSystems, Process};
@@ -54,7 +54,8 @@ pub(crate) struct Reader {
     /// By which an engine of this process is found.
     key: Key,
     process: &'static Process,
-    /// The length last found, and the marker it was found with: as long as that one stands, the file only grows.
+    /// The length last found, and the marker it was found with: as long as that one stands, the
+    /// file only grows.
     known: Mutex<Option<(Vec<u8>, u64)>>,
     /// What queues read a device by.
     of_device: OnceLock<Arc<Engine>>,
@@ -68,11 +69,25 @@ impl Reader {
         key: Key,
         process: &'static Process,
     ) -> Self {
-        Self { backend, path, facts, key, process, known: Mutex::default(), of_device: OnceLock::default() }
+        Self {
+            backend,
+            path,
+            facts,
+            key,
+            process,
+            known: Mutex::default(),
+            of_device: OnceLock::default(),
+        }
     }
 
     pub fn another(&self) -> Self {
-        Self::new(self.backend.clone(), self.path.clone(), self.facts.clone(), self.key, self.process)
+        Self::new(
+            self.backend.clone(),
+            self.path.clone(),
+            self.facts.clone(),
+            self.key,
+            self.process,
+        )
     }
 
     pub fn alignment(&self) -> Alignment {
@@ -93,7 +108,8 @@ impl Reader {
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         if let Some(engine) = self.engine() {
             let result = engine.read_at(into, offset);
-            // If it was closed meanwhile, another process may have cut what it still thought to be there.
+            // If it was closed meanwhile, another process may have cut what it still thought to be
+            // there.
             if self.is_beside(&engine) {
                 return result;
             }
@@ -113,14 +129,15 @@ impl Reader {
         read.map(|read| read as usize).map_err(|error| fail(os_error::kind(&error)))
     }
 
-    /// The engine of the file, if this process writes it right now: it knows the length exactly, and keeps reads and
-    /// cuts apart.
+    /// The engine of the file, if this process writes it right now: it knows the length exactly,
+    /// and keeps reads and cuts apart.
     pub fn engine(&self) -> Option<Arc<Engine>> {
         let writable_here = self.process.is_current() && !self.facts.is_device;
         writable_here.then(|| self.process.registry.find(self.key)).flatten()
     }
 
-    /// An engine that does nothing but read, if this is a device: whoever writes it, its length is fixed.
+    /// An engine that does nothing but read, if this is a device: whoever writes it, its length is
+    /// fixed.
     pub fn engine_of_device(&self) -> Option<Arc<Engine>> {
         let alignment = self.facts.alignment;
         let parts = || Parts {
@@ -131,7 +148,12 @@ impl Reader {
             props: FileProps::of(&self.facts),
             alignment,
             // A device does not grow.
-            growth_config: GrowthConfig::new(GROWTH_CAP_DEFAULT_BYTES, None, alignment.append, false),
+            growth_config: GrowthConfig::new(
+                GROWTH_CAP_DEFAULT_BYTES,
+                None,
+                alignment.append,
+                false,
+            ),
             recovery: Recovery::clean(self.facts.len),
             held: None,
         };
@@ -139,29 +161,36 @@ impl Reader {
         readable_here.then(|| self.of_device.get_or_init(|| Arc::new(Engine::new(parts()))).clone())
     }
 
-    /// Reads what another process may be writing, and even truncating. A read under which the file became shorter may
-    /// hold zeros of space that was grown again, so it is repeated. Growth harms nothing, and beside a fast writer
-    /// there is always some: the count in the marker tells the two apart. With a file that is truncated all the time
-    /// the read fails in the end, by EAGAIN.
+    /// Reads what another process may be writing, and even truncating. A read under which the file
+    /// became shorter may hold zeros of space that was grown again, so it is repeated. Growth harms
+    /// nothing, and beside a fast writer there is always some: the count in the marker tells the
+    /// two apart. With a file that is truncated all the time the read fails in the end, by EAGAIN.
     ///
-    /// A file without a marker was not grown. Within one read another process may grow it, and take growth and marker
-    /// back. Such a life takes several syncs, so it does not fit into several reads in a row without being seen. A
-    /// change in each of them, and never a marker, is a program that writes without growth. (Before Linux 6.13 a change
-    /// within a tick of the clock is not seen.)
+    /// A file without a marker was not grown. Within one read another process may grow it, and take
+    /// growth and marker back. Such a life takes several syncs, so it does not fit into several
+    /// reads in a row without being seen. A change in each of them, and never a marker, is a
+    /// program that writes without growth. (Before Linux 6.13 a change within a tick of the clock
+    /// is not seen.)
     fn read_by_marker(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
         let wanted_end = offset.saturating_add(into.len() as u64);
         let mut unmarked_reads = 0;
         for _ in 0..READS_MAX {
             let view = self.find(wanted_end)?;
-            let read = engine::read_up_to(&*self.backend, into, offset, view.len, self.facts.alignment);
+            let read =
+                engine::read_up_to(&*self.backend, into, offset, view.len, self.facts.alignment);
             match (self.since(&view)?, read) {
-                // It became shorter, perhaps under the marker that announces it, or by another program.
-                (_, Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof && !self.facts.is_device => {
+                // It became shorter, perhaps under the marker that announces it, or by another
+                // program.
+                (_, Err(error))
+                    if error.kind() == io::ErrorKind::UnexpectedEof && !self.facts.is_device =>
+                {
                     self.forget();
                     unmarked_reads = 0;
                 }
                 (Since::OnlyGrowth, read) => return read,
-                (Since::UnmarkedChange, Ok(read)) if unmarked_reads == UNMARKED_READS_MAX => return Ok(read),
+                (Since::UnmarkedChange, Ok(read)) if unmarked_reads == UNMARKED_READS_MAX => {
+                    return Ok(read);
+                }
                 (Since::UnmarkedChange, Ok(_)) => unmarked_reads += 1,
                 (_, Err(error)) => return Err(error),
                 (Since::PerhapsTruncation, Ok(_)) => unmarked_reads = 0,
@@ -179,7 +208,9 @@ impl Reader {
                 Since::OnlyGrowth
             }
             // A marker that is not the file's own stays as it is, whatever becomes of the file.
-            (before, now) if *before == now && !before.as_ref().is_some_and(|marker| self.is_own(marker)) => {
+            (before, now)
+                if *before == now && !before.as_ref().is_some_and(|marker| self.is_own(marker)) =>
+            {
                 match self.backend.stamps()? == view.stamps {
                     true => Since::OnlyGrowth,
                     false => Since::UnmarkedChange,
@@ -189,7 +220,8 @@ impl Reader {
         })
     }
 
-    /// The length; or, to spare the look at the extents, any length known to be written that is `enough`.
+    /// The length; or, to spare the look at the extents, any length known to be written that is
+    /// `enough`.
     fn find(&self, enough: u64) -> io::Result<View> {
         if self.facts.is_device {
             return Ok(View { marker: None, len: self.facts.len, stamps: Stamps::new() });
@@ -203,10 +235,12 @@ impl Reader {
         let stamps = self.backend.stamps()?;
         let (marker, found) = recover::look(&*self.backend, self.facts.identity)?;
         let len = match found.verdict {
-            Verdict::Cut => found.ceiling,
-            Verdict::Undecided => found.floor,
-            Verdict::Doubtful(_) if found.floor < found.ceiling => found.floor,
-            Verdict::Clean | Verdict::Foreign | Verdict::Doubtful(_) => found.physical_size,
+            Verdict::EndKnown => found.ceiling,
+            Verdict::EndUnknown => found.floor,
+            Verdict::ModifiedExternally(_) if found.floor < found.ceiling => found.floor,
+            Verdict::Clean | Verdict::Foreign | Verdict::ModifiedExternally(_) => {
+                found.physical_size
+            }
         };
         self.learn(marker.clone().filter(|marker| self.is_own(marker)).map(|marker| (marker, len)));
         Ok(View { marker, len, stamps })

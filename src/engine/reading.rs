@@ -1,4 +1,5 @@
-//! A read of any range into any memory, on its way: piece by piece, each a transfer of whole blocks.
+//! A read of any range into any memory, on its way: piece by piece, each a transfer of whole
+//! blocks.
 
 use super::io::{self, Transfer};
 use crate::backend::Backend;
@@ -9,9 +10,10 @@ use std::io::{ErrorKind, Result};
 
 /// See the module. The same for blocking calls and queues, which move the pieces.
 ///
-/// The last block below the end may be written anew while it is read, with bytes behind those that were acknowledged.
-/// Nothing keeps the two apart, and nothing need: the acknowledged bytes are the same before and after, so whatever
-/// mixture of both is read has them; and those behind are above the end, which was taken before the read began.
+/// The last block below the end may be written anew while it is read, with bytes behind those that
+/// were acknowledged. Nothing keeps the two apart, and nothing need: the acknowledged bytes are the
+/// same before and after, so whatever mixture of both is read has them; and those behind are above
+/// the end, which was taken before the read began.
 #[derive(Debug)]
 pub(super) struct Reading {
     offset: u64,
@@ -36,8 +38,8 @@ impl Reading {
         Transfer::of_read(self.piece.len, self.aligned.block)
     }
 
-    /// The memory of the piece without its first `skip` bytes, and the offset from which to fill it. It stays in place
-    /// until the next piece, or for as long as this and `into` do.
+    /// The memory of the piece without its first `skip` bytes, and the offset from which to fill
+    /// it. It stays in place until the next piece, or for as long as this and `into` do.
     pub fn target<'a>(&'a mut self, into: &'a mut [u8], skip: u64) -> (&'a mut [u8], u64) {
         let len = self.piece.len as usize;
         let memory = if self.piece.bounces {
@@ -49,8 +51,8 @@ impl Reading {
         (&mut memory[skip as usize..], self.piece.start + skip)
     }
 
-    /// The transfer of the piece ended: so much of it was read. Returns what the read came to, or nothing if there is
-    /// another piece. Fewer bytes than there should be are an error.
+    /// The transfer of the piece ended: so much of it was read. Returns what the read came to, or
+    /// nothing if there is another piece. Fewer bytes than there should be are an error.
     pub fn on_result(&mut self, into: &mut [u8], read: Result<u64>) -> Option<Result<u64>> {
         let Piece { len, skip, bytes, bounces, .. } = self.piece;
         match read {

@@ -3,15 +3,16 @@
 //! Order, so that a crash during recovery is recovered from in the same way:
 //! 1. sync, so that nothing is judged by what another crash could take back;
 //! 2. the verdict, from the marker, the size and the extents;
-//! 3. the marker with the end found as its base, durable; 4. the truncate ([`truncate`](super::truncate)), durable; 5.
-//!    the marker away, durable.
+//! 3. the marker with the end found as its base, durable; 4. the truncate
+//!    ([`truncate`](super::truncate)), durable; 5. the marker away, durable.
 //!
-//! Only the syncs can be blamed for a failed flush, so only their errors say so (`flushed`): a getxattr or FIEMAP that
-//! fails with EIO is an error of this file.
+//! Only the syncs can be blamed for a failed flush, so only their errors say so (`flushed`): a
+//! getxattr or FIEMAP that fails with EIO is an error of this file.
 //!
-//! While another process has the file open for writing nothing is truncated. What another program wrote without the
-//! lock between the crash and the recovery is kept, but for this: in a file of appends, above the first gap and below
-//! what had been grown, it looks like an append in flight when the crash came, and is truncated.
+//! While another process has the file open for writing nothing is truncated. What another program
+//! wrote without the lock between the crash and the recovery is kept, but for this: in a file of
+//! appends, above the first gap and below what had been grown, it looks like an append in flight
+//! when the crash came, and is truncated.
 
 use super::truncate::{
     Attempt, LOOKS_MAX as TRUNCATES_MAX, Takes, refuse_other_writers, truncate, written_by,
@@ -29,10 +30,11 @@ pub enum Recover {
     /// Only look. Nothing is changed, nothing is locked.
     Inspect,
     /// Cut where the end is certain.
-    Cut,
+    Truncate,
     /// Cut even if the file was changed since: at the end of what is written. For the owner, who
     /// knows by whom. Where zeros or old content hide that end, the file is left to its program, as
-    /// [`Undecided`](crate::Verdict::Undecided). Where the marker itself cannot be read it is only removed.
+    /// [`EndUnknown`](crate::Verdict::EndUnknown). Where the marker itself cannot be read it is
+    /// only removed.
     Force,
 }
 
@@ -85,32 +87,37 @@ fn try_to_bring_into_order(
         }
     };
     let kept = match (&found.verdict, how) {
-        (Verdict::Doubtful(_), Recover::Force) if found.floor < found.ceiling => {
+        (Verdict::ModifiedExternally(_), Recover::Force) if found.floor < found.ceiling => {
             adopt(backend, marker, &found)?;
             None
         }
-        (Verdict::Cut, Recover::Cut | Recover::Force) | (Verdict::Doubtful(_), Recover::Force) => {
+        (Verdict::EndKnown, Recover::Truncate | Recover::Force)
+        | (Verdict::ModifiedExternally(_), Recover::Force) => {
             if let Attempt::Changed(_) = cut(backend, marker, &found, &view.extents)? {
                 return Ok(None);
             }
             None
         }
-        (Verdict::Undecided, _) => Some(marker),
+        (Verdict::EndUnknown, _) => Some(marker),
         _ => None,
     };
     Ok(Some((found, kept)))
 }
 
-/// Looks at a file that another process may be writing. Returns its marker, and what it says with the rest.
-pub(crate) fn look(backend: &dyn Backend, identity: Identity) -> io::Result<(Option<Vec<u8>>, Recovery)> {
+/// Looks at a file that another process may be writing. Returns its marker, and what it says with
+/// the rest.
+pub(crate) fn look(
+    backend: &dyn Backend,
+    identity: Identity,
+) -> io::Result<(Option<Vec<u8>>, Recovery)> {
     let view = view(backend, identity)?;
     let found = verdict(&view, identity);
     Ok((view.marker, found))
 }
 
-/// Looks until nothing changes meanwhile. A marker is written twice only where nothing was truncated in between
-/// (`put_back`). Without one the size of a file that its writer does not cut never falls: one that does was grown
-/// ahead, or has been cut.
+/// Looks until nothing changes meanwhile. A marker is written twice only where nothing was
+/// truncated in between (`put_back`). Without one the size of a file that its writer does not cut
+/// never falls: one that does was grown ahead, or has been cut.
 fn view(backend: &dyn Backend, identity: Identity) -> io::Result<View> {
     for _ in 0..LOOKS_MAX {
         let marker = backend.read_marker()?;
@@ -137,14 +144,15 @@ fn verdict(view: &View, identity: Identity) -> Recovery {
     match view.marker.as_deref().map(Marker::decode) {
         None => clean,
         Some(Ok(marker)) => judge(&marker, identity, view.size, &view.extents),
-        Some(Err(why)) => Recovery { verdict: Verdict::Doubtful(why), ..clean },
+        Some(Err(why)) => Recovery { verdict: Verdict::ModifiedExternally(why), ..clean },
     }
 }
 
 /// What others made of the file is now taken as its own; where its records end is still not known.
 fn adopt(backend: &dyn Backend, marker: Marker, found: &Recovery) -> io::Result<()> {
     let grown_to = found.physical_size;
-    let grown = Marker { grown_from: grown_to, grown_to, epoch: marker.epoch.wrapping_add(1), ..marker };
+    let grown =
+        Marker { grown_from: grown_to, grown_to, epoch: marker.epoch.wrapping_add(1), ..marker };
     backend.write_marker(&grown.encode())?;
     flushed(|| backend.sync_all())
 }
@@ -159,17 +167,18 @@ fn cut(
     if end < found.physical_size {
         refuse_other_writers(backend)?;
         let grown_to = marker.grown_to.max(found.physical_size);
-        let last = Marker { base: end, grown_from: grown_to, grown_to, ..marker.before_truncation() };
+        let last =
+            Marker { base: end, grown_from: grown_to, grown_to, ..marker.before_truncation() };
         match backend.write_marker(&last.encode()) {
             // A full disk. The marker that is there finds this end again.
-            Err(error) if found.verdict == Verdict::Cut && is_no_space(&error) => {}
+            Err(error) if found.verdict == Verdict::EndKnown && is_no_space(&error) => {}
             result => result?,
         }
         flushed(|| backend.sync_all())?;
         let seen = (found.physical_size, written_ranges(end, extents));
         let look = || Ok((backend.physical_size()?, written_ranges(end, &backend.extents(end)?)));
-        let attempt =
-            truncate(backend, end, &seen, Takes::Short, look).inspect_err(|_| put_back(backend, marker))?;
+        let attempt = truncate(backend, end, &seen, Takes::Short, look)
+            .inspect_err(|_| put_back(backend, marker))?;
         if let changed @ Attempt::Changed(_) = attempt {
             put_back(backend, marker);
             return Ok(changed);

@@ -1,4 +1,5 @@
-//! The files that this process has open for writing: one engine for each device and inode, however many handles.
+//! The files that this process has open for writing: one engine for each device and inode, however
+//! many handles.
 
 use super::Engine;
 use crate::error::Result;
@@ -25,7 +26,8 @@ impl Key {
 
 /// A file that is being opened for writing.
 pub(crate) trait Opening: Sized {
-    /// Whether the caller may share a file that is open already. It has not asked the kernel for the right to write it.
+    /// Whether the caller may share a file that is open already. It has not asked the kernel for
+    /// the right to write it.
     fn admit(&self) -> Result<()> {
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! Who waits for an operation in the core, and is told what to do for it and what came of it: a thread, or a queue.
+//! Who waits for an operation in the core, and is told what to do for it and what came of it: a
+//! thread, or a queue.
 
 use super::core::Outcome;
 use super::inbox::Inbox;

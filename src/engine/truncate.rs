@@ -1,16 +1,18 @@
-//! The one way to truncate a file that other programs may write: never below what they wrote without an error.
+//! The one way to truncate a file that other programs may write: never below what they wrote
+//! without an error.
 //!
 //! Order, with the marker that announces the new end durable already:
-//! 1. a write lease, where one can be had: without another opener no other program can write until step 4;
-//! 2. the look at what other programs wrote above the end. A long one comes before the lease, which would hold others
-//!    up, and is repeated under it only if the file has changed since;
+//! 1. a write lease, where one can be had: without another opener no other program can write until
+//!    step 4;
+//! 2. the look at what other programs wrote above the end. A long one comes before the lease, which
+//!    would hold others up, and is repeated under it only if the file has changed since;
 //! 3. without a lease: size, mtime and ctime are as before the look;
 //! 4. the truncate; then the lease ends.
 //!
-//! Another process that has the file open for writing refuses the truncate. Where no lease can be had, or readers have
-//! the file open, a window of microseconds remains between steps 3 and 4. A direct write of another program sets mtime
-//! before its I/O, and before Linux 6.13 timestamps tick with the scheduler: a write of the same tick as the look is
-//! not seen.
+//! Another process that has the file open for writing refuses the truncate. Where no lease can be
+//! had, or readers have the file open, a window of microseconds remains between steps 3 and 4. A
+//! direct write of another program sets mtime before its I/O, and before Linux 6.13 timestamps tick
+//! with the scheduler: a write of the same tick as the look is not seen.
 
 use crate::backend::{Backend, Exclusion};
 use crate::error::ErrorKind;
@@ -68,7 +70,8 @@ pub(super) fn truncate<T: PartialEq>(
     Err(written_by("another program"))
 }
 
-/// Fails while another process has the file open for writing. Asked before a marker announces a truncate.
+/// Fails while another process has the file open for writing. Asked before a marker announces a
+/// truncate.
 pub(super) fn refuse_other_writers(backend: &dyn Backend) -> io::Result<()> {
     match backend.exclude_others()? {
         Exclusion::Refused(who) => Err(written_by(&who)),
@@ -84,7 +87,7 @@ pub(super) fn written_by(who: &str) -> io::Error {
 
 /// The size is not of our making.
 pub(super) fn changed_by_another(physical: u64, found: u64) -> ErrorKind {
-    ErrorKind::Doubtful(format!("it was grown to {physical} bytes and has {found}"))
+    ErrorKind::ModifiedExternally(format!("it was grown to {physical} bytes and has {found}"))
 }
 
 #[cfg(test)]
@@ -105,7 +108,8 @@ mod tests {
         (dir, other, Syscall::new(ours.into()))
     }
 
-    /// Another program appends during the first `count` looks, and what is looked for stays the same.
+    /// Another program appends during the first `count` looks, and what is looked for stays the
+    /// same.
     fn disturbed(count: u32) -> (io::Result<Attempt<()>>, u64) {
         let (_dir, other, backend) = beside_another();
         let looks = Cell::new(0);
@@ -138,7 +142,10 @@ mod tests {
     #[test]
     fn what_changed_since_is_reported_and_kept() {
         let (_dir, _other, backend) = beside_another();
-        assert_eq!(truncate(&backend, 0, &1, Takes::Short, || Ok(2)).expect("no error"), Attempt::Changed(2));
+        assert_eq!(
+            truncate(&backend, 0, &1, Takes::Short, || Ok(2)).expect("no error"),
+            Attempt::Changed(2)
+        );
         assert_eq!(backend.physical_size().expect("it has a size"), 8192);
     }
 }

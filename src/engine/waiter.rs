@@ -7,8 +7,9 @@ use crate::sync::{Mutex, futex, thread_local, yield_now};
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// How often a caller that waits for no flush lets others run before it goes to sleep. What it waits for is often done
-/// by a thread that is ready to run, and a sleep and its wake-up cost more than a turn.
+/// How often a caller that waits for no flush lets others run before it goes to sleep. What it
+/// waits for is often done by a thread that is ready to run, and a sleep and its wake-up cost more
+/// than a turn.
 const YIELDS_MAX: u32 = if cfg!(loom) { 1 } else { 8 };
 
 const NOTHING: u32 = 0;
@@ -83,8 +84,8 @@ impl Waiter {
         }
     }
 
-    /// Waits for work or the outcome; work first, since others wait for it. A flush takes long: whoever waits for one
-    /// sleeps at once.
+    /// Waits for work or the outcome; work first, since others wait for it. A flush takes long:
+    /// whoever waits for one sleeps at once.
     pub fn next(&self, durable: bool) -> News {
         loop {
             if let Some(news) = self.take() {
@@ -109,7 +110,8 @@ impl Waiter {
             }
             yield_now();
         }
-        if self.state.compare_exchange(NOTHING, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        if self.state.compare_exchange(NOTHING, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        {
             while self.state.load(Ordering::Acquire) == ASLEEP {
                 futex::wait(&self.state, ASLEEP);
             }

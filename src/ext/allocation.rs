@@ -1,7 +1,8 @@
 //! Which blocks of a group are free, and which a file gets. Values only.
 //!
-//! A file should be one piece: what it asks for at once is looked for as one run, from the block behind its last one
-//! on, in that group and then in all others; and only where there is none, as runs of a quarter of that, and so on.
+//! A file should be one piece: what it asks for at once is looked for as one run, from the block
+//! behind its last one on, in that group and then in all others; and only where there is none, as
+//! runs of a quarter of that, and so on.
 
 use std::ops::Range;
 
@@ -38,7 +39,8 @@ impl Bitmap<'_> {
         counted as usize + (whole * 8..self.blocks).filter(|block| !self.is_used(*block)).count()
     }
 
-    /// The first free run within `within` that has at least `least` blocks, and of that no more than `most`.
+    /// The first free run within `within` that has at least `least` blocks, and of that no more
+    /// than `most`.
     pub fn find(&self, within: Range<usize>, least: usize, most: usize) -> Option<Range<usize>> {
         let mut start = within.start;
         while start < within.end {
@@ -66,8 +68,8 @@ pub fn lengths(wanted: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(wanted), |length| (*length > 1).then(|| (length / 4).max(1)))
 }
 
-/// The groups in which to look, each with the part of it, from `goal` on and around: its group from there, all others,
-/// and its group up to there.
+/// The groups in which to look, each with the part of it, from `goal` on and around: its group from
+/// there, all others, and its group up to there.
 pub fn order(
     goal: u64,
     goal_group: u64,
@@ -79,7 +81,9 @@ pub fn order(
     let others = (goal_group + 1..groups).chain(0..goal_group);
     let first = (goal_group, goal..own.end);
     let last = (goal_group, own.start..goal);
-    std::iter::once(first).chain(others.map(move |group| (group, bounds(group)))).chain(std::iter::once(last))
+    std::iter::once(first)
+        .chain(others.map(move |group| (group, bounds(group))))
+        .chain(std::iter::once(last))
 }
 
 #[cfg(test)]

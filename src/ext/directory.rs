@@ -1,13 +1,13 @@
-//! The entries of a directory. Values only. The blocks of an index (dir_index) look like blocks without entries, so an
-//! indexed directory is read as any other.
+//! The entries of a directory. Values only. The blocks of an index (dir_index) look like blocks
+//! without entries, so an indexed directory is read as any other.
 
 use super::bytes::{u16_at, u32_at};
 
 /// The shortest entry, in bytes: inode, lengths, kind.
 const ENTRY_BYTES_MIN: usize = 8;
 
-/// Looks for a name in one block of a directory. Returns the inode of it; or in words, what is wrong with the block.
-/// `has_kinds`: the feature `filetype`.
+/// Looks for a name in one block of a directory. Returns the inode of it; or in words, what is
+/// wrong with the block. `has_kinds`: the feature `filetype`.
 pub fn find(block: &[u8], name: &[u8], has_kinds: bool) -> Result<Option<u32>, &'static str> {
     let mut at = 0;
     while at < block.len() {
@@ -22,7 +22,10 @@ pub fn find(block: &[u8], name: &[u8], has_kinds: bool) -> Result<Option<u32>, &
             bytes => bytes,
         };
         let name_bytes = if has_kinds { entry[6].into() } else { usize::from(u16_at(entry, 6)) };
-        if entry_bytes < ENTRY_BYTES_MIN || !entry_bytes.is_multiple_of(4) || entry_bytes > entry.len() {
+        if entry_bytes < ENTRY_BYTES_MIN
+            || !entry_bytes.is_multiple_of(4)
+            || entry_bytes > entry.len()
+        {
             return Err("an entry has an impossible length");
         }
         if name_bytes > entry_bytes - ENTRY_BYTES_MIN {

@@ -1,4 +1,5 @@
-//! Which features of a volume are those of ext2 and ext3, and what the others are called. Values only.
+//! Which features of a volume are those of ext2 and ext3, and what the others are called. Values
+//! only.
 
 /// The three words of a superblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,14 +78,19 @@ impl Features {
             (self.incompat & !(INCOMPAT_KNOWN | NEEDS_RECOVERY), INCOMPAT, "incompatible"),
             (self.ro_compat & !RO_COMPAT_KNOWN, RO_COMPAT, "read-only compatible"),
         ];
-        let names: Vec<_> =
-            words.into_iter().flat_map(|(unknown, names, kind)| names_of(unknown, names, kind)).collect();
+        let names: Vec<_> = words
+            .into_iter()
+            .flat_map(|(unknown, names, kind)| names_of(unknown, names, kind))
+            .collect();
         match names.len() {
             0 if self.incompat & NEEDS_RECOVERY != 0 => {
                 Err("its journal must be recovered: mount it once, or run `e2fsck -p`".into())
             }
             0 => Ok(()),
-            1 => Err(format!("the volume has the feature {}, which ext2 and ext3 do not have", names[0])),
+            1 => Err(format!(
+                "the volume has the feature {}, which ext2 and ext3 do not have",
+                names[0]
+            )),
             _ => Err(format!(
                 "the volume has the features {}, which ext2 and ext3 do not have",
                 names.join(", ")
@@ -108,7 +114,8 @@ mod tests {
 
     #[test]
     fn what_mke2fs_gives_ext3_is_accepted() {
-        let ext3 = Features { compat: 0x3C, incompat: FILETYPE, ro_compat: SPARSE_SUPER | LARGE_FILE };
+        let ext3 =
+            Features { compat: 0x3C, incompat: FILETYPE, ro_compat: SPARSE_SUPER | LARGE_FILE };
         assert_eq!(ext3.refusal(), Ok(()));
         assert_eq!(Features::default().refusal(), Ok(()));
     }
@@ -127,14 +134,17 @@ mod tests {
         }
         let ext4 = Features { compat: 0x3C, incompat: 0x2C2, ro_compat: 0x46B };
         let refusal = ext4.refusal().unwrap_err();
-        for name in ["extent", "64bit", "flex_bg", "huge_file", "dir_nlink", "extra_isize", "metadata_csum"] {
+        for name in
+            ["extent", "64bit", "flex_bg", "huge_file", "dir_nlink", "extra_isize", "metadata_csum"]
+        {
             assert!(refusal.contains(name), "{refusal}");
         }
     }
 
     #[test]
     fn a_journal_that_must_be_recovered_is_told_with_advice() {
-        let refusal = Features { incompat: FILETYPE | NEEDS_RECOVERY, ..Features::default() }.refusal();
+        let refusal =
+            Features { incompat: FILETYPE | NEEDS_RECOVERY, ..Features::default() }.refusal();
         assert!(refusal.unwrap_err().contains("e2fsck -p"));
     }
 }

@@ -1,5 +1,6 @@
-//! What stands on a volume of ext2 or ext3: superblock, group descriptors and inodes. Values only: whatever bytes come
-//! in, every number that goes out is within the bounds of the volume, or there is an error that says what is wrong.
+//! What stands on a volume of ext2 or ext3: superblock, group descriptors and inodes. Values only:
+//! whatever bytes come in, every number that goes out is within the bounds of the volume, or there
+//! is an error that says what is wrong.
 
 use super::bytes::{set_u16, set_u32, u16_at, u32_at};
 use super::features::{Features, HAS_JOURNAL, RESIZE_INODE, SPARSE_SUPER};
@@ -101,7 +102,8 @@ impl Geometry {
             inodes_per_group: word(40),
             inode_bytes: if dynamic { u16_at(bytes, 88).into() } else { INODE_BYTES_MIN },
             first_inode: if dynamic { word(84) } else { 11 },
-            journal: Some(word(224)).filter(|inode| features.compat & HAS_JOURNAL != 0 && *inode != 0),
+            journal: Some(word(224))
+                .filter(|inode| features.compat & HAS_JOURNAL != 0 && *inode != 0),
             reserved_blocks: word(8).into(),
             reserved_for: u16_at(bytes, 80),
             revision,
@@ -133,18 +135,25 @@ impl Geometry {
         {
             return corrupt(format!("groups of {} blocks", self.blocks_per_group));
         }
-        if !inode_bytes.is_power_of_two() || !(INODE_BYTES_MIN..=block_bytes).contains(&inode_bytes) {
+        if !inode_bytes.is_power_of_two() || !(INODE_BYTES_MIN..=block_bytes).contains(&inode_bytes)
+        {
             return corrupt(format!("inodes of {inode_bytes} bytes"));
         }
         let per_group = u64::from(self.inodes_per_group);
         if !(1..=bits).contains(&per_group) || u64::from(inodes) != per_group * self.groups() {
-            return corrupt(format!("{inodes} inodes, {per_group} in each of {} groups", self.groups()));
+            return corrupt(format!(
+                "{inodes} inodes, {per_group} in each of {} groups",
+                self.groups()
+            ));
         }
         if self.first_inode <= ROOT_INODE {
             return corrupt(format!("the first inode is {}", self.first_inode));
         }
         if self.reserved_descriptor_blocks > block_bytes / 4 {
-            return corrupt(format!("{} blocks kept for descriptors", self.reserved_descriptor_blocks));
+            return corrupt(format!(
+                "{} blocks kept for descriptors",
+                self.reserved_descriptor_blocks
+            ));
         }
         let (descriptors, first) = (self.copies(0), self.group(0));
         if descriptors.end > first.end {
@@ -184,7 +193,8 @@ impl Geometry {
         (self.first_data_block + 1 + at / self.block_bytes, (at % self.block_bytes) as usize)
     }
 
-    /// The blocks at the beginning of a group that have a copy of the superblock and of the descriptors.
+    /// The blocks at the beginning of a group that have a copy of the superblock and of the
+    /// descriptors.
     pub fn copies(&self, group: u64) -> Range<u64> {
         let start = self.group(group).start;
         let descriptors = (self.groups() * DESCRIPTOR_BYTES).div_ceil(self.block_bytes);
@@ -222,13 +232,14 @@ impl Geometry {
         Ok((group.into(), u64::from(index % self.inodes_per_group) * self.inode_bytes))
     }
 
-    /// Whether a directory may have a name for the inode: those below the first are the volume's own, but for the root.
+    /// Whether a directory may have a name for the inode: those below the first are the volume's
+    /// own, but for the root.
     pub fn may_have_names(&self, number: u32) -> bool {
         number >= self.first_inode || number == ROOT_INODE
     }
 
-    /// The largest size of a file, as the kernel has it: what pointers can reach, and its sectors with those of its
-    /// tables are a number of 32 bits.
+    /// The largest size of a file, as the kernel has it: what pointers can reach, and its sectors
+    /// with those of its tables are a number of 32 bits.
     pub fn file_bytes_max(&self) -> u64 {
         let fanout = self.fanout();
         let tables = 3 + 2 * fanout + fanout * fanout;
@@ -259,7 +270,9 @@ impl Superblock<'_> {
         let state = u16_at(self.0, STATE);
         let advice = "run `e2fsck -p` on it";
         match () {
-            () if state & STATE_ERRORS != 0 => unsupported(format!("the volume has known errors: {advice}")),
+            () if state & STATE_ERRORS != 0 => {
+                unsupported(format!("the volume has known errors: {advice}"))
+            }
             () if state & STATE_VALID == 0 => {
                 unsupported(format!("the volume was not cleanly unmounted: {advice}"))
             }
@@ -316,7 +329,10 @@ impl Descriptor {
         let apart = |(index, part): (usize, &Range<u64>)| {
             own[..index].iter().all(|other| part.end <= other.start || other.end <= part.start)
         };
-        if !inside || !own.iter().enumerate().all(apart) || descriptor.free_blocks > all.end - all.start {
+        if !inside
+            || !own.iter().enumerate().all(apart)
+            || descriptor.free_blocks > all.end - all.start
+        {
             return corrupt(format!("the descriptor of group {group} cannot be: {descriptor:?}"));
         }
         Ok(descriptor)
@@ -325,7 +341,12 @@ impl Descriptor {
     /// What of the group no file has.
     pub fn own(&self) -> [Range<u64>; 4] {
         let one = |block: u64| block..block + 1;
-        [self.copies.clone(), one(self.block_bitmap), one(self.inode_bitmap), self.inode_table.clone()]
+        [
+            self.copies.clone(),
+            one(self.block_bitmap),
+            one(self.inode_bitmap),
+            self.inode_table.clone(),
+        ]
     }
 
     /// Sets the number of free blocks, in the bytes of a descriptor.
@@ -373,7 +394,8 @@ const MODIFIED_EXTRA: usize = 136;
 const IMMUTABLE: u32 = 0x10;
 const APPEND_ONLY: u32 = 0x20;
 const JOURNALED: u32 = 0x4000;
-/// Of ext4, and of what ext2 never got: the data is not where pointers say, or not what is read there.
+/// Of ext4, and of what ext2 never got: the data is not where pointers say, or not what is read
+/// there.
 const FOREIGN: &[(u32, &str)] = &[
     (0x200, "compressed"),
     (0x800, "encrypted"),
@@ -415,9 +437,13 @@ impl Inode {
         if inode.links == 0 || inode.deleted != 0 {
             return corrupt(format!("inode {number} has a name, but was deleted"));
         }
-        if inode.size > crate::rules::map::indirect::Map::blocks_max(geometry.fanout()) * geometry.block_bytes
+        if inode.size
+            > crate::rules::map::indirect::Map::blocks_max(geometry.fanout()) * geometry.block_bytes
         {
-            return corrupt(format!("inode {number} has {} bytes, more than a file can have", inode.size));
+            return corrupt(format!(
+                "inode {number} has {} bytes, more than a file can have",
+                inode.size
+            ));
         }
         Ok(inode)
     }
@@ -447,8 +473,8 @@ impl Inode {
         size.filter(|_| short).map(|size| bytes[..size].to_vec())
     }
 
-    /// Writes size, sectors and pointers into the bytes of the inode; and when, as the time of both the last change and
-    /// the last modification.
+    /// Writes size, sectors and pointers into the bytes of the inode; and when, as the time of both
+    /// the last change and the last modification.
     pub fn store(&self, bytes: &mut [u8], now: Duration) {
         set_u32(bytes, SIZE, self.size as u32);
         if self.size >> 32 != 0 || u32_at(bytes, SIZE_HIGH) != 0 {
@@ -464,7 +490,9 @@ impl Inode {
         // Nanoseconds, and the bits of the seconds beyond 32, where the inode has room for them.
         let extra = now.subsec_nanos() << 2 | ((now.as_secs() + (1 << 31)) >> 32) as u32 & 3;
         for at in [CHANGED_EXTRA, MODIFIED_EXTRA] {
-            if bytes.len() > EXTRA_BYTES && EXTRA_BYTES + usize::from(u16_at(bytes, EXTRA_BYTES)) >= at + 4 {
+            if bytes.len() > EXTRA_BYTES
+                && EXTRA_BYTES + usize::from(u16_at(bytes, EXTRA_BYTES)) >= at + 4
+            {
                 set_u32(bytes, at, extra);
             }
         }
@@ -482,7 +510,9 @@ mod tests {
     fn superblock(blocks: u32) -> Vec<u8> {
         let mut bytes = vec![0; SUPERBLOCK_BYTES];
         let groups = (blocks - 1).div_ceil(8192);
-        for (at, value) in [(0, groups * 64), (4, blocks), (20, 1), (32, 8192), (40, 64), (76, 1), (84, 11)] {
+        for (at, value) in
+            [(0, groups * 64), (4, blocks), (20, 1), (32, 8192), (40, 64), (76, 1), (84, 11)]
+        {
             set_u32(&mut bytes, at, value);
         }
         set_u32(&mut bytes, RO_COMPAT, SPARSE_SUPER);

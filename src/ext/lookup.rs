@@ -60,7 +60,9 @@ fn look_up(volume: &Arc<Volume>, directory: u32, name: &[u8]) -> io::Result<u32>
         match directory::find(&bytes, name, has_kinds) {
             Ok(Some(inode)) if volume.geometry.may_have_names(inode) => return Ok(inode),
             Ok(Some(inode)) => {
-                return Err(corrupt(format!("directory {directory} names inode {inode}, the volume's own")));
+                return Err(corrupt(format!(
+                    "directory {directory} names inode {inode}, the volume's own"
+                )));
             }
             Ok(None) => {}
             Err(why) => return Err(corrupt(format!("directory {directory}: {why}"))),

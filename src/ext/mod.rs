@@ -1,8 +1,8 @@
 //! Files inside volumes of ext2 and ext3, opened without mounting.
 //!
-//! `format`, `features`, `directory` and `allocation` are values: what stands on a volume, and what is to be changed. A
-//! [`volume::Volume`] is an open image or device, a [`node::Node`] an open file of it, and [`file::Within`] the backend
-//! by which an engine uses that as any other file.
+//! `format`, `features`, `directory` and `allocation` are values: what stands on a volume, and what
+//! is to be changed. A [`volume::Volume`] is an open image or device, a [`node::Node`] an open file
+//! of it, and [`file::Within`] the backend by which an engine uses that as any other file.
 //!
 //! # The life of a write
 //!
@@ -92,7 +92,11 @@ struct Opening<'a> {
 }
 
 /// Opens the file `path` of the volume `volume`.
-pub(crate) fn open_within(request: &OpenRequest, volume: &Path, path: &Path) -> Result<FileHandle> {
+pub(crate) fn open_in_image(
+    request: &OpenRequest,
+    volume: &Path,
+    path: &Path,
+) -> Result<FileHandle> {
     let opening = Opening::new(request, volume, path);
     let found = open::find(&volume.into()).map_err(|kind| opening.error(kind))?;
     let admit = || found.admit(request.write).map_err(|errno| opening.error(open::refusal(errno)));
@@ -135,7 +139,8 @@ impl<'a> Opening<'a> {
     ) -> Result<FileHandle> {
         let OpenRequest { write, create, create_new, truncate, .. } = *self.request;
         if create || create_new {
-            let why = "files are not created in a volume; mount it, or use `debugfs -w -R 'write …'`";
+            let why =
+                "files are not created in a volume; mount it, or use `debugfs -w -R 'write …'`";
             return Err(self.error(ErrorKind::Unsupported(why.into())));
         }
         if truncate && !write {
@@ -144,16 +149,24 @@ impl<'a> Opening<'a> {
         let admit = || admit().map_err(Stopped::Error);
         let volume = || self.volume(image().map_err(Stopped::Error)?);
         let held =
-            Volumes::of(self.process).hold(key, write, admit, volume).map_err(|stopped| match stopped {
-                Stopped::Kind(kind) => self.error(kind),
-                Stopped::Error(error) => error,
+            Volumes::of(self.process).hold(key, write, admit, volume).map_err(|stopped| {
+                match stopped {
+                    Stopped::Kind(kind) => self.error(kind),
+                    Stopped::Error(error) => error,
+                }
             })?;
         let node = self.node(&held, path)?;
         let facts = held.volume.facts_of(&node);
         let key = Key::of(&facts);
         if !write {
             let backend = Arc::new(Within::new(node, held));
-            return Ok(FileHandle::Reader(Reader::new(backend, self.name.clone(), facts, key, self.process)));
+            return Ok(FileHandle::Reader(Reader::new(
+                backend,
+                self.name.clone(),
+                facts,
+                key,
+                self.process,
+            )));
         }
         let engine = self.process.registry.open(key, || self.engine(node, held, facts))?;
         open::shared(self.request, self.process, key, engine)
@@ -162,8 +175,9 @@ impl<'a> Opening<'a> {
     /// Finds the file, and says why it cannot be opened.
     fn node(&self, held: &Held, path: &Path) -> Result<Arc<Node>> {
         let found = lookup::find(&held.volume, path.as_os_str().as_bytes());
-        let node =
-            found.and_then(|number| held.volume.node(number)).map_err(|error| self.os_error(&error))?;
+        let node = found
+            .and_then(|number| held.volume.node(number))
+            .map_err(|error| self.os_error(&error))?;
         let inode = node.inode();
         let what = match inode.kind {
             Kind::Regular => {
@@ -197,7 +211,7 @@ impl<'a> Opening<'a> {
         Ok(build.engine(Arc::new(Within::new(node, held))))
     }
 
-    // --- the volume ---------------------------------------------------------------------------------
+    // --- the volume ------------------------------------------------------------------------------
 
     fn volume(&self, image: Image) -> std::result::Result<Arc<Volume>, Stopped> {
         let backend = image.backend.clone();
@@ -213,7 +227,8 @@ impl<'a> Opening<'a> {
         let fd = open::open_alone(found, access, self.request.descriptor_min);
         let fd = fd.map_err(|errno| self.error(open::refusal(errno)))?;
         let facts = open::facts(&self.name, &fd)?;
-        let fs = open::file_system(self.process, &self.name, Operation::Open, facts.fs, facts.through)?;
+        let fs =
+            open::file_system(self.process, &self.name, Operation::Open, facts.fs, facts.through)?;
         let try_lock = if self.request.write { sys::try_lock } else { sys::try_lock_shared };
         open::claim(fd.as_fd(), facts.is_device, try_lock).map_err(|kind| self.error(kind))?;
         Ok(Image { backend: Arc::new(Syscall::new(fd)), facts, fs })

@@ -1,8 +1,9 @@
-//! An open file of a volume: its inode, and where its blocks lie. Shared by all handles and threads of the file.
+//! An open file of a volume: its inode, and where its blocks lie. Shared by all handles and threads
+//! of the file.
 //!
-//! Reads and overwrites ask where blocks lie, and go out beside each other. Whoever fills holes, extends or cuts the
-//! file is alone in that (`filling`): a block is part of the file only when it is written whole, so nobody ever reads
-//! what it held before.
+//! Reads and overwrites ask where blocks lie, and go out beside each other. Whoever fills holes,
+//! extends or cuts the file is alone in that (`filling`): a block is part of the file only when it
+//! is written whole, so nobody ever reads what it held before.
 
 use super::format::{Inode, Kind};
 use super::volume::{Batch, Volume, corrupt};
@@ -41,7 +42,8 @@ enum Behind {
     Times,
     /// Whatever it takes to find the data.
     Data,
-    /// The same, and the file has blocks to which nothing on disk leads yet: their data must be stable before.
+    /// The same, and the file has blocks to which nothing on disk leads yet: their data must be
+    /// stable before.
     Blocks,
 }
 
@@ -64,7 +66,8 @@ impl Node {
         for range in ranges(named(&roots)).into_iter().chain(ranges(named(&others))) {
             volume.check(range, number)?;
         }
-        let map = Map::new(roots, volume.geometry.fanout(), &others).map_err(|block| twice(number, block))?;
+        let map = Map::new(roots, volume.geometry.fanout(), &others)
+            .map_err(|block| twice(number, block))?;
         let state = State { inode, map, behind: Behind::Nothing, freed: Vec::new() };
         Ok(Self {
             volume,
@@ -113,7 +116,12 @@ impl Node {
     }
 
     /// Writes whole blocks, `range` of the file. Counts the requests.
-    pub fn write(&self, segments: &[Segment], range: Range<u64>, requests: &AtomicU64) -> io::Result<()> {
+    pub fn write(
+        &self,
+        segments: &[Segment],
+        range: Range<u64>,
+        requests: &AtomicU64,
+    ) -> io::Result<()> {
         let end = range.end * self.volume.geometry.block_bytes;
         let runs = self.runs(range.clone())?;
         if end > self.size() || has_holes(&runs) {
@@ -124,7 +132,12 @@ impl Node {
         Ok(())
     }
 
-    fn write_runs(&self, segments: &[Segment], runs: &[Run], requests: &AtomicU64) -> io::Result<()> {
+    fn write_runs(
+        &self,
+        segments: &[Segment],
+        runs: &[Run],
+        requests: &AtomicU64,
+    ) -> io::Result<()> {
         let mut done = 0;
         for run in runs {
             let bytes = run.blocks * self.volume.geometry.block_bytes;
@@ -139,9 +152,14 @@ impl Node {
         Ok(())
     }
 
-    /// Writes where there may be holes, or beyond the end: takes the blocks, writes them, and only then makes them part
-    /// of the file.
-    fn fill(&self, segments: &[Segment], range: Range<u64>, requests: &AtomicU64) -> io::Result<()> {
+    /// Writes where there may be holes, or beyond the end: takes the blocks, writes them, and only
+    /// then makes them part of the file.
+    fn fill(
+        &self,
+        segments: &[Segment],
+        range: Range<u64>,
+        requests: &AtomicU64,
+    ) -> io::Result<()> {
         let _alone = self.filling.lock();
         let volume = &*self.volume;
         let (block_bytes, size) = (volume.geometry.block_bytes, self.size());
@@ -179,13 +197,16 @@ impl Node {
         let Ok(sectors) = u32::try_from(u64::from(state.inode.sectors) + sectors) else {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
         };
-        let first_hole =
-            range.start + runs.iter().take_while(|run| run.at.is_some()).map(|run| run.blocks).sum::<u64>();
+        let first_hole = range.start
+            + runs.iter().take_while(|run| run.at.is_some()).map(|run| run.blocks).sum::<u64>();
         let goal = state.goal(self, first_hole)?;
         let all = self.volume.allocate(tables + holes, goal)?;
         if let Err(block) = state.map.reserve(&all) {
             self.volume.release(&all)?;
-            return Err(corrupt(format!("block {block} of inode {} was marked as free", self.number)));
+            return Err(corrupt(format!(
+                "block {block} of inode {} was marked as free",
+                self.number
+            )));
         }
         let mut blocks = all.iter().cloned().flatten();
         let tables = ranges(blocks.by_ref().take(tables as usize));
@@ -224,8 +245,8 @@ impl Node {
         if size > SMALL_FILE_BYTES_MAX { self.volume.allow_large_files() } else { Ok(()) }
     }
 
-    /// What lies behind `size` in its block becomes zeros: it is about to be part of the file, or would be when that
-    /// grows.
+    /// What lies behind `size` in its block becomes zeros: it is about to be part of the file, or
+    /// would be when that grows.
     fn clear_behind(&self, size: u64) -> io::Result<()> {
         let block_bytes = self.volume.geometry.block_bytes;
         let (block, kept) = (size / block_bytes, (size % block_bytes) as usize);
@@ -242,8 +263,8 @@ impl Node {
         self.volume.write(&[Segment::of(&bytes)], at)
     }
 
-    /// Makes stable what was written, and whatever it takes to find it; with the times if `times`. Counts the requests
-    /// beside the data.
+    /// Makes stable what was written, and whatever it takes to find it; with the times if `times`.
+    /// Counts the requests beside the data.
     pub fn sync(&self, times: bool, requests: &AtomicU64) -> io::Result<()> {
         let _alone = self.syncing.lock();
         // What could not be made stable then counts as if it were.
@@ -296,7 +317,8 @@ impl State {
         self.map.learn(table, pointers).map_err(|block| twice(node.number, block))
     }
 
-    /// Where the block that comes to `hole` should lie: behind the one before it, or where the file is at home.
+    /// Where the block that comes to `hole` should lie: behind the one before it, or where the file
+    /// is at home.
     fn goal(&mut self, node: &Node, hole: u64) -> io::Result<u64> {
         let before = match hole {
             0 => None,
@@ -339,12 +361,14 @@ impl State {
         self.behind = self.behind.max(behind);
     }
 
-    /// What is to be made stable, and the blocks that are free then; nothing if the inode is less behind than `least`.
+    /// What is to be made stable, and the blocks that are free then; nothing if the inode is less
+    /// behind than `least`.
     fn take_changes(&mut self, number: u32, least: Behind) -> Option<(Batch, Vec<Range<u64>>)> {
         if self.behind < least {
             return None;
         }
-        let has_more_blocks = std::mem::replace(&mut self.behind, Behind::Nothing) == Behind::Blocks;
+        let has_more_blocks =
+            std::mem::replace(&mut self.behind, Behind::Nothing) == Behind::Blocks;
         self.inode.pointers = *self.map.roots();
         let (new, changed) = self.map.take_changed();
         let batch = Batch { number, inode: self.inode.clone(), has_more_blocks, new, changed };

@@ -1,5 +1,5 @@
-//! Files inside of volumes, in short: of what is written there `e2fsck` has nothing to say, and `debugfs` reads the
-//! same bytes.
+//! Files inside of volumes, in short: of what is written there `e2fsck` has nothing to say, and
+//! `debugfs` reads the same bytes.
 
 use crate::api::sim::{self, Call, Disk};
 use crate::{Buffer, Durability, ErrorKind, File, OpenOptions};
@@ -14,7 +14,8 @@ fn run(program: &str, arguments: &[&str]) -> Vec<u8> {
 fn run_to(code_max: i32, program: &str, arguments: &[&str]) -> Vec<u8> {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let output = Command::new(program).args(arguments).env("PATH", path).output().expect(program);
-    let said = String::from_utf8_lossy(&output.stdout[..output.stdout.len().min(4096)]).into_owned();
+    let said =
+        String::from_utf8_lossy(&output.stdout[..output.stdout.len().min(4096)]).into_owned();
     let ended = output.status.code().is_some_and(|code| code <= code_max);
     assert!(ended, "{program} {arguments:?}: {said}{}", String::from_utf8_lossy(&output.stderr));
     output.stdout
@@ -63,7 +64,7 @@ fn a_file_is_read_overwritten_extended_and_cut() {
         let image = volume(dir.path(), options);
         check(&image);
         let reading = OpenOptions::new();
-        let file = reading.open_within(&image, "/link").unwrap();
+        let file = reading.open_in_image(&image, "/link").unwrap();
         let mut bytes = vec![0; 48 << 10];
         assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len(), "{options:?}");
         assert_eq!(bytes, *pattern(0, 48 << 10));
@@ -72,7 +73,7 @@ fn a_file_is_read_overwritten_extended_and_cut() {
         let mut model = bytes;
         let mut writing = OpenOptions::new();
         writing.write(true).durability(Durability::EveryWrite);
-        let file = writing.open_within(&image, "dir/data").unwrap();
+        let file = writing.open_in_image(&image, "dir/data").unwrap();
         file.write_at(&pattern(1 << 32, 8192), 16384).unwrap();
         model[16384..24576].copy_from_slice(&pattern(1 << 32, 8192));
         file.write_at(&pattern(48 << 10, 4 << 20), 48 << 10).unwrap();
@@ -94,7 +95,7 @@ fn a_file_is_read_overwritten_extended_and_cut() {
         check(&image);
         assert!(read_by_debugfs(&image, "/dir/data") == model, "{options:?}: after it is closed");
 
-        let file = writing.open_within(&image, "dir/data").unwrap();
+        let file = writing.open_in_image(&image, "dir/data").unwrap();
         file.set_len(5 << 20).unwrap();
         file.set_len(100_001).unwrap();
         file.set_len(200_000).unwrap();
@@ -104,19 +105,30 @@ fn a_file_is_read_overwritten_extended_and_cut() {
         check(&image);
         assert!(read_by_debugfs(&image, "/dir/data") == model, "{options:?}: after it was cut");
 
-        writing.truncate(true).open_within(&image, "dir/data").unwrap().close().unwrap();
+        writing.truncate(true).open_in_image(&image, "dir/data").unwrap().close().unwrap();
         check(&image);
         assert!(read_by_debugfs(&image, "/dir/data").is_empty());
     }
 }
 
-/// Any operations on two files of small volumes, most of whose space is taken in pieces, against what they should come
-/// to.
+/// Any operations on two files of small volumes, most of whose space is taken in pieces, against
+/// what they should come to.
 #[test]
 fn any_operations_come_to_what_they_should() {
     let geometries = [
         &["-t", "ext3", "-b", "1024", "-J", "size=1", "-g", "1024"][..],
-        &["-t", "ext2", "-b", "1024", "-I", "128", "-O", "^resize_inode,^sparse_super", "-g", "256"],
+        &[
+            "-t",
+            "ext2",
+            "-b",
+            "1024",
+            "-I",
+            "128",
+            "-O",
+            "^resize_inode,^sparse_super",
+            "-g",
+            "256",
+        ],
         &["-t", "ext2", "-b", "2048", "-O", "none"],
         &["-t", "ext2", "-b", "4096"],
     ];
@@ -133,7 +145,7 @@ fn any_operations_come_to_what_they_should() {
             if random.bool() {
                 writing.durability(Durability::EveryWrite);
             }
-            let files = [0, 1].map(|n| writing.open_within(&image, format!("/file{n}")).unwrap());
+            let files = [0, 1].map(|n| writing.open_in_image(&image, format!("/file{n}")).unwrap());
             for _ in 0..random.usize(1..40) {
                 let n = random.usize(..2);
                 step(&files[n], &mut models[n], block, &mut random);
@@ -147,7 +159,12 @@ fn any_operations_come_to_what_they_should() {
             check(&image);
             for (n, model) in models.iter().enumerate() {
                 let found = read_by_debugfs(&image, &format!("/file{n}"));
-                assert!(found == *model, "seed {seed}: {} bytes, {} expected", found.len(), model.len());
+                assert!(
+                    found == *model,
+                    "seed {seed}: {} bytes, {} expected",
+                    found.len(),
+                    model.len()
+                );
             }
         }
     }
@@ -172,7 +189,8 @@ fn small_volume(dir: &Path, options: &[&str], random: &mut fastrand::Rng) -> Pat
     std::fs::create_dir(&source).unwrap();
     (0..2).for_each(|n| std::fs::write(source.join(format!("file{n}")), b"").unwrap());
     for n in 0..100 {
-        std::fs::write(source.join(format!("between{n}")), vec![9; random.usize(1..60_000)]).unwrap();
+        std::fs::write(source.join(format!("between{n}")), vec![9; random.usize(1..60_000)])
+            .unwrap();
     }
     std::fs::File::create(&image).unwrap().set_len(12 << 20).unwrap();
     let (source, image_name) = (source.to_str().unwrap(), image.to_str().unwrap());
@@ -221,10 +239,12 @@ fn step(file: &File, model: &mut Vec<u8>, Block(block): Block, random: &mut fast
 /// A power cut at any moment: after `e2fsck -p` every byte is there that was acknowledged.
 #[test]
 fn what_was_acknowledged_survives_a_power_cut() {
-    let geometries = [&["-t", "ext3", "-b", "1024", "-J", "size=1"][..], &["-t", "ext2", "-b", "4096"]];
+    let geometries =
+        [&["-t", "ext3", "-b", "1024", "-J", "size=1"][..], &["-t", "ext2", "-b", "4096"]];
     let dirs = [0, 1].map(|_| tempfile::tempdir().unwrap());
     let images = [0, 1].map(|n| {
-        let image = small_volume(dirs[n].path(), geometries[n], &mut fastrand::Rng::with_seed(n as u64));
+        let image =
+            small_volume(dirs[n].path(), geometries[n], &mut fastrand::Rng::with_seed(n as u64));
         std::fs::read(image).unwrap()
     });
     for seed in 0..seeds() * 4 {
@@ -263,7 +283,7 @@ fn write_until_it_dies(
     let mut model = Vec::new();
     let mut options = OpenOptions::new();
     options.write(true).durability(Durability::EveryWrite);
-    let file = disk.open_within(&options, "volume", "/file0").unwrap();
+    let file = disk.open_in_image(&options, "volume", "/file0").unwrap();
     disk.die_after(calls);
     loop {
         let len = random.usize(1..80) * block.0;
@@ -300,8 +320,8 @@ fn write_until_it_dies(
     }
 }
 
-/// Two threads write to two files each, and the power is cut: no file holds what was on the volume before, and every
-/// byte is there that was acknowledged.
+/// Two threads write to two files each, and the power is cut: no file holds what was on the volume
+/// before, and every byte is there that was acknowledged.
 #[test]
 fn files_written_side_by_side_survive_a_power_cut() {
     let options = ["-t", "ext2", "-b", "1024", "-g", "512"];
@@ -325,7 +345,11 @@ fn files_written_side_by_side_survive_a_power_cut() {
             for at in (0..found.len()).step_by(block.0) {
                 let (is, should) = (&found[at..at + block.0], &model[at..at + block.0]);
                 let never_written = at >= len && is.iter().all(|byte| *byte == 0);
-                assert!(is == should || never_written, "seed {seed}: block {at} of {len}: {:?}", &is[..16]);
+                assert!(
+                    is == should || never_written,
+                    "seed {seed}: block {at} of {len}: {:?}",
+                    &is[..16]
+                );
             }
         }
     }
@@ -335,7 +359,8 @@ fn files_written_side_by_side_survive_a_power_cut() {
 fn append_side_by_side(disk: &Disk, block: Block, dies_after: u64) -> [usize; 2] {
     let mut options = OpenOptions::new();
     options.write(true);
-    let files = [0, 1].map(|n| disk.open_within(&options, "volume", format!("/file{n}")).unwrap());
+    let files =
+        [0, 1].map(|n| disk.open_in_image(&options, "volume", format!("/file{n}")).unwrap());
     disk.die_after(dies_after);
     let threads: Vec<_> = files
         .iter()
@@ -368,17 +393,21 @@ fn after_a_sync_that_failed_no_other_succeeds() {
     disk.put("volume", &image);
     let mut options = OpenOptions::new();
     options.write(true).durability(Durability::EveryWrite);
-    let file = disk.open_within(&options, "volume", "/dir/data").unwrap();
+    let file = disk.open_in_image(&options, "volume", "/dir/data").unwrap();
     // The first is of data, the second of the bitmap.
     disk.fail(Call::Write, 1, libc::ENOSPC);
     let error = file.write_at(&pattern(0, 8192), 48 << 10).unwrap_err();
     // The volume takes no writes any more, so the same call cannot succeed later: not `NoSpace`.
-    assert!(matches!(error.kind(), ErrorKind::Wedged(cause) if cause.errno() == libc::ENOSPC), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::Wedged(cause) if cause.errno() == libc::ENOSPC),
+        "{error}"
+    );
     file.sync_data().expect_err("the inode could not be written");
     file.close().expect_err("the volume must be checked");
 }
 
-/// A group has so many blocks that its descriptor can count them, and the first one has all descriptors.
+/// A group has so many blocks that its descriptor can count them, and the first one has all
+/// descriptors.
 #[test]
 fn impossible_groups_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -390,7 +419,7 @@ fn impossible_groups_are_refused() {
         }
         let disk = Disk::new(0);
         disk.put("volume", &image);
-        let error = disk.open_within(&OpenOptions::new(), "volume", "/dir/data").unwrap_err();
+        let error = disk.open_in_image(&OpenOptions::new(), "volume", "/dir/data").unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error}");
         error.to_string()
     };
@@ -412,7 +441,7 @@ fn a_corrupt_volume_does_not_wedge_what_it_lies_on() {
     disk.put("volume", &std::fs::read(image).unwrap());
     let mut options = OpenOptions::new();
     options.write(true);
-    let file = disk.open_within(&options, "volume", "/dir/data").unwrap();
+    let file = disk.open_in_image(&options, "volume", "/dir/data").unwrap();
     let other = disk.open(options.clone().create(true), "other").unwrap();
     let error = file.set_len(0).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error}");
@@ -433,7 +462,8 @@ fn a_corrupt_volume_gives_an_error_or_works() {
     std::os::unix::fs::symlink("dir/../dir/data", source.join("link")).unwrap();
     let image = dir.path().join("volume.img");
     std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
-    let arguments = ["-q", "-F", "-t", "ext2", "-b", "1024", "-N", "32", "-O", "^resize_inode", "-d"];
+    let arguments =
+        ["-q", "-F", "-t", "ext2", "-b", "1024", "-N", "32", "-O", "^resize_inode", "-d"];
     run("mke2fs", &[&arguments[..], &[source.to_str().unwrap(), image.to_str().unwrap()]].concat());
     let image = std::fs::read(image).unwrap();
     let mut kinds = std::collections::BTreeMap::<String, u32>::new();
@@ -445,15 +475,18 @@ fn a_corrupt_volume_gives_an_error_or_works() {
             let blocks = if random.u8(..8) == 0 { 600 } else { 20 };
             let at = random.usize(256..blocks * 256) * 4;
             let used = if random.bool() { Some(random.u32(..1100)) } else { None };
-            let word =
-                used.unwrap_or_else(|| u32::MAX >> random.u32(..32) ^ random.u32(..) >> random.u32(..31));
+            let word = used.unwrap_or_else(|| {
+                u32::MAX >> random.u32(..32) ^ random.u32(..) >> random.u32(..31)
+            });
             image[at..at + 4].copy_from_slice(&word.to_le_bytes());
         }
         let disk = Disk::new(seed);
         disk.put("volume", &image);
         let kind = match use_file(&disk, &mut random) {
             Ok(()) => "none".to_owned(),
-            Err(error) => format!("{:?}", error.kind()).chars().take_while(|c| c.is_alphabetic()).collect(),
+            Err(error) => {
+                format!("{:?}", error.kind()).chars().take_while(|c| c.is_alphabetic()).collect()
+            }
         };
         *kinds.entry(kind).or_default() += 1;
     }
@@ -461,7 +494,8 @@ fn a_corrupt_volume_gives_an_error_or_works() {
     assert!(
         kinds
             .keys()
-            .all(|kind| ["none", "Corrupt", "Unsupported", "Os", "NoSpace", "Wedged"].contains(&&**kind)),
+            .all(|kind| ["none", "Corrupt", "Unsupported", "Os", "NoSpace", "Wedged"]
+                .contains(&&**kind)),
         "{kinds:?}"
     );
 }
@@ -469,7 +503,7 @@ fn a_corrupt_volume_gives_an_error_or_works() {
 fn use_file(disk: &Disk, random: &mut fastrand::Rng) -> crate::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true);
-    let file = disk.open_within(&options, "volume", "link")?;
+    let file = disk.open_in_image(&options, "volume", "link")?;
     let mut bytes = vec![0; 64 << 10];
     for _ in 0..6 {
         let blocks = random.usize(1..40);

@@ -1,21 +1,27 @@
-//! An open volume: its superblock, group descriptors, bitmaps and inode tables, on the image file or device that it is.
-//! Shared by all files of it that are open.
+//! An open volume: its superblock, group descriptors, bitmaps and inode tables, on the image file
+//! or device that it is. Shared by all files of it that are open.
 //!
-//! What changes stays in memory until a file is made stable. Order, so that after a crash at any point `e2fsck -p`
-//! finds whatever was durable:
+//! What changes stays in memory until a file is made stable. Order, so that after a crash at any
+//! point `e2fsck -p` finds whatever was durable:
 //! 1. before anything is written, the volume is marked as not cleanly unmounted, durably;
-//! 2. data; then the bitmaps and those tables (indirect blocks) to which nothing leads yet, durable;
-//! 3. the inode, the tables of the file that have other pointers now, and the counts of free blocks, durable: so
-//!    nothing ever leads to a block that is not stable;
-//! 4. only now are blocks free that the file has given up: nobody gets them while something on disk leads to them;
-//! 5. with the last file that is open for writing, everything that is left, durable, and then the mark away, durable.
+//! 2. data; then the bitmaps and those tables (indirect blocks) to which nothing leads yet,
+//!    durable;
+//! 3. the inode, the tables of the file that have other pointers now, and the counts of free
+//!    blocks, durable: so nothing ever leads to a block that is not stable;
+//! 4. only now are blocks free that the file has given up: nobody gets them while something on disk
+//!    leads to them;
+//! 5. with the last file that is open for writing, everything that is left, durable, and then the
+//!    mark away, durable.
 //!
-//! After a failure in one of these steps, memory and disk may differ: nothing is written any more, and the mark stays.
+//! After a failure in one of these steps, memory and disk may differ: nothing is written any more,
+//! and the mark stays.
 
 use super::Image;
 use super::allocation::{self, Bitmap};
 use super::bytes::u32_at;
-use super::format::{Descriptor, Geometry, Inode, Refusal, SUPERBLOCK_AT, SUPERBLOCK_BYTES, Superblock};
+use super::format::{
+    Descriptor, Geometry, Inode, Refusal, SUPERBLOCK_AT, SUPERBLOCK_BYTES, Superblock,
+};
 use super::node::Node;
 use crate::backend::Backend;
 use crate::buffer::{Buffer, Segment};
@@ -196,7 +202,9 @@ impl Volume {
     /// From now on nothing is written, and the mark stays.
     pub fn give_up(&self, why: impl Into<String>) {
         let why = why.into();
-        log::error!("dioxide: nothing is written to a volume any more since {why}; run e2fsck on it");
+        log::error!(
+            "dioxide: nothing is written to a volume any more since {why}; run e2fsck on it"
+        );
         let _ = self.broken.set(why);
     }
 
@@ -212,7 +220,7 @@ impl Volume {
         Ok(node)
     }
 
-    // --- transfers ----------------------------------------------------------------------------------
+    // --- transfers -------------------------------------------------------------------------------
 
     /// Reads blocks, whole.
     pub fn read(&self, into: &mut [u8], block: u64) -> io::Result<()> {
@@ -240,7 +248,7 @@ impl Volume {
         Ok((0..bytes.len()).step_by(4).map(|at| u32_at(&bytes, at)).collect())
     }
 
-    // --- what is on it ------------------------------------------------------------------------------
+    // --- what is on it ---------------------------------------------------------------------------
 
     fn metadata(&self) -> MutexGuard<'_, Metadata> {
         self.metadata.lock()
@@ -262,8 +270,8 @@ impl Volume {
         Ok((table.start + at / block_bytes, (at % block_bytes) as usize))
     }
 
-    /// Whether a file may have the blocks: they are on the volume, not what groups have for themselves, and, if files
-    /// are to be written, in use and not the journal's.
+    /// Whether a file may have the blocks: they are on the volume, not what groups have for
+    /// themselves, and, if files are to be written, in use and not the journal's.
     pub fn check(&self, range: Range<u64>, number: u32) -> io::Result<()> {
         let Geometry { first_data_block, blocks, .. } = self.geometry;
         let names = |what: &str| corrupt(format!("inode {number} names {what} ({range:?})"));
@@ -307,10 +315,10 @@ impl Volume {
         Ok(self.geometry.group(group).start)
     }
 
-    // --- allocation ---------------------------------------------------------------------------------
+    // --- allocation ------------------------------------------------------------------------------
 
-    /// Takes so many blocks, near `goal` and side by side if possible: all of them or none. In the order in which a
-    /// file should use them.
+    /// Takes so many blocks, near `goal` and side by side if possible: all of them or none. In the
+    /// order in which a file should use them.
     pub fn allocate(&self, wanted: u64, goal: u64) -> io::Result<Vec<Range<u64>>> {
         let mut metadata = self.metadata();
         let free = metadata.superblock(self, |superblock| superblock.free_blocks())?;
@@ -347,15 +355,17 @@ impl Volume {
         if self.geometry.revision == 0 { max.min(i32::MAX as u64) } else { max }
     }
 
-    // --- durability ---------------------------------------------------------------------------------
+    // --- durability ------------------------------------------------------------------------------
 
-    /// Makes a file stable, and what it needs of the volume; or everything that has changed of the volume alone. Counts
-    /// the requests.
+    /// Makes a file stable, and what it needs of the volume; or everything that has changed of the
+    /// volume alone. Counts the requests.
     pub fn sync(&self, batch: Option<Batch>, requests: &AtomicU64) -> io::Result<()> {
         self.check_usable()?;
         let _alone = self.syncing.lock();
         let result = self.write_changes(batch, requests);
-        result.inspect_err(|error| self.give_up(format!("changes of it could not be made stable: {error}")))
+        result.inspect_err(|error| {
+            self.give_up(format!("changes of it could not be made stable: {error}"))
+        })
     }
 
     fn write_changes(&self, batch: Option<Batch>, requests: &AtomicU64) -> io::Result<()> {
@@ -476,7 +486,11 @@ impl Metadata {
         changed.map(copy).collect()
     }
 
-    fn superblock<R>(&mut self, volume: &Volume, look: impl FnOnce(&Superblock<'_>) -> R) -> io::Result<R> {
+    fn superblock<R>(
+        &mut self,
+        volume: &Volume,
+        look: impl FnOnce(&Superblock<'_>) -> R,
+    ) -> io::Result<R> {
         let (block, at) = volume.geometry.superblock();
         let bytes = &mut self.block(volume, block)?.bytes;
         Ok(look(&Superblock(&mut bytes[at..][..SUPERBLOCK_BYTES])))
@@ -578,7 +592,13 @@ impl Metadata {
     }
 
     /// Marks blocks of a group as used or free, and counts them. They are all the other.
-    fn set(&mut self, volume: &Volume, group: u64, range: &Range<u64>, used: bool) -> io::Result<()> {
+    fn set(
+        &mut self,
+        volume: &Volume,
+        group: u64,
+        range: &Range<u64>,
+        used: bool,
+    ) -> io::Result<()> {
         let all = volume.geometry.group(group);
         let len = range.end - range.start;
         let bits = within(range, &all);
@@ -586,22 +606,28 @@ impl Metadata {
         let descriptor = self.descriptor(volume, group)?;
         let mut bitmap = self.bitmap(volume, group)?;
         if !bitmap.are_all(bits.clone(), !used) {
-            return Err(corrupt(format!("of the blocks {range:?} some are marked as free already")));
+            return Err(corrupt(format!(
+                "of the blocks {range:?} some are marked as free already"
+            )));
         }
         let counted = |free: u64| if used { free.checked_sub(len) } else { Some(free + len) };
-        let (Some(free), Some(free_in_group)) = (counted(free), counted(descriptor.free_blocks)) else {
+        let (Some(free), Some(free_in_group)) = (counted(free), counted(descriptor.free_blocks))
+        else {
             return Err(corrupt("it has more free blocks than it says"));
         };
         bitmap.set(bits, used);
         self.change(volume, descriptor.block_bitmap, Step::Before)?;
         let (block, at) = volume.geometry.descriptor(group);
-        Descriptor::set_free_blocks(&mut self.change(volume, block, Step::After)?[at..], free_in_group);
+        Descriptor::set_free_blocks(
+            &mut self.change(volume, block, Step::After)?[at..],
+            free_in_group,
+        );
         self.change_superblock(volume, |superblock| superblock.set_free_blocks(free))
     }
 }
 
-/// What transfers to an image are multiples of, for a volume of such blocks. Where direct I/O wants more, a file is
-/// used without it.
+/// What transfers to an image are multiples of, for a volume of such blocks. Where direct I/O wants
+/// more, a file is used without it.
 fn unit_for(image: &dyn Backend, facts: &Facts, block_bytes: u64) -> io::Result<u64> {
     let unit = facts.alignment.offset;
     if block_bytes.is_multiple_of(unit) {

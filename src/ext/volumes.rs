@@ -10,7 +10,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// See the module. The lock is held while one is opened or put away, so that nobody finds it half so.
+/// See the module. The lock is held while one is opened or put away, so that nobody finds it half
+/// so.
 #[derive(Debug, Default)]
 pub(crate) struct Volumes(Mutex<HashMap<Key, Open>>);
 
@@ -37,8 +38,8 @@ impl Volumes {
         process.attached()
     }
 
-    /// One more user of a volume, which is opened by `open` unless it is by now: then `admit` says whether the caller
-    /// may use it, which the kernel was not asked for.
+    /// One more user of a volume, which is opened by `open` unless it is by now: then `admit` says
+    /// whether the caller may use it, which the kernel was not asked for.
     pub fn hold<E: From<ErrorKind>>(
         &self,
         key: Key,
@@ -69,8 +70,8 @@ impl Volumes {
         Ok(Held { volume, key, write, is_put_away: false })
     }
 
-    /// One user less. With the last one that writes, the volume is brought into order; with the last one, it is given
-    /// back.
+    /// One user less. With the last one that writes, the volume is brought into order; with the
+    /// last one, it is given back.
     fn let_go(&self, held: &Held, requests: &AtomicU64) -> io::Result<()> {
         let mut volumes = self.0.lock();
         let open = volumes.get_mut(&held.key).expect("held by this one");

@@ -22,8 +22,9 @@ impl Ahead {
     /// A file that does not grow ahead.
     pub const NONE: Self = Self { prepared: None, overwrites_in_place: false };
 
-    /// A held marker decides, whatever is asked for: the file must not grow but as it announces. Without one `possible`
-    /// says what was asked for and can be done. `overwrites_in_place` is asked with the result.
+    /// A held marker decides, whatever is asked for: the file must not grow but as it announces.
+    /// Without one `possible` says what was asked for and can be done. `overwrites_in_place` is
+    /// asked with the result.
     pub fn new(
         held: Option<&Marker>,
         possible: impl FnOnce() -> Option<Prepared>,

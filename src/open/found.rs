@@ -1,8 +1,8 @@
-//! A path that was looked up once. Its kind, its key, the caller's rights and the descriptor that is used are all those
-//! of one inode, whatever becomes of the name meanwhile.
+//! A path that was looked up once. Its kind, its key, the caller's rights and the descriptor that
+//! is used are all those of one inode, whatever becomes of the name meanwhile.
 //!
-//! The look-up is by an O_PATH descriptor. It opens nothing: a FIFO does not block, a device does nothing, and no lease
-//! is broken. Its close leaves the POSIX locks of the program alone.
+//! The look-up is by an O_PATH descriptor. It opens nothing: a FIFO does not block, a device does
+//! nothing, and no lease is broken. Its close leaves the POSIX locks of the program alone.
 
 use crate::engine::registry::Key;
 use crate::error::ErrorKind;
@@ -43,8 +43,8 @@ impl Found {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 
-    /// Refuses what must not even be opened: a FIFO would block, and a character device may act. The kernel itself
-    /// refuses to write a directory.
+    /// Refuses what must not even be opened: a FIFO would block, and a character device may act.
+    /// The kernel itself refuses to write a directory.
     pub fn check_kind(&self) -> Result<(), ErrorKind> {
         let kind = match self.kind() {
             FileType::Fifo => "a FIFO",
@@ -52,12 +52,14 @@ impl Found {
             FileType::Socket => "a socket",
             _ => return Ok(()),
         };
-        Err(ErrorKind::Unsupported(format!("it is {kind}, and neither a regular file nor a block device")))
+        Err(ErrorKind::Unsupported(format!(
+            "it is {kind}, and neither a regular file nor a block device"
+        )))
     }
 
-    /// Whether the kernel would let the calling thread open this for reading, and for writing as well if `write`. For
-    /// those who share a descriptor that is open already: to open and close another one would end the POSIX locks of
-    /// the program.
+    /// Whether the kernel would let the calling thread open this for reading, and for writing as
+    /// well if `write`. For those who share a descriptor that is open already: to open and close
+    /// another one would end the POSIX locks of the program.
     pub fn admit(&self, write: bool) -> rustix::io::Result<()> {
         sys::access::may_open(self.fd.as_fd(), write)
     }
@@ -76,8 +78,8 @@ impl Found {
         }
     }
 
-    /// The name may have become another file's. A FIFO must not block then; what opening a device does cannot be
-    /// helped.
+    /// The name may have become another file's. A FIFO must not block then; what opening a device
+    /// does cannot be helped.
     fn open_by_name(&self, flags: OFlags, descriptor_min: u32) -> rustix::io::Result<OwnedFd> {
         let fd = sys::open(&self.path, flags | OFlags::NONBLOCK, Mode::empty(), descriptor_min)?;
         if !self.is(&fd)? {
@@ -88,12 +90,14 @@ impl Found {
     }
 
     fn is(&self, fd: &OwnedFd) -> rustix::io::Result<bool> {
-        let same = |one: &Stat, other: &Stat| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
+        let same =
+            |one: &Stat, other: &Stat| (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino);
         fstat(fd).map(|stat| same(&stat, &self.stat))
     }
 }
 
-/// What was found for opening to begin with: something that is there, or that was just created, and is open.
+/// What was found for opening to begin with: something that is there, or that was just created, and
+/// is open.
 #[derive(Debug)]
 pub(crate) enum There {
     Found(Found),

@@ -62,7 +62,9 @@ pub(crate) fn temporary(request: &OpenRequest, dir: &Path) -> Result<FileHandle>
     let fd = sys::open(dir, flags, mode, request.descriptor_min).map_err(|errno| {
         let unsupported = matches!(errno, Errno::OPNOTSUPP | Errno::ISDIR);
         let kind = match unsupported {
-            true => ErrorKind::Unsupported("no temporary files (O_TMPFILE) on this file system".into()),
+            true => {
+                ErrorKind::Unsupported("no temporary files (O_TMPFILE) on this file system".into())
+            }
             false => ErrorKind::Os(errno.raw_os_error()),
         };
         Error::new(Operation::Open, &path, None, kind)
@@ -71,17 +73,20 @@ pub(crate) fn temporary(request: &OpenRequest, dir: &Path) -> Result<FileHandle>
     shared(request, process, key, engine)
 }
 
-/// Makes a file of a copy of the caller's descriptor, whose description has the caller's write lease unless it is a
-/// device.
+/// Makes a file of a copy of the caller's descriptor, whose description has the caller's write
+/// lease unless it is a device.
 pub(crate) fn descriptor(request: &OpenRequest, fd: OwnedFd, path: &Path) -> Result<FileHandle> {
     let path: Arc<Path> = path.into();
     settle_own();
     let process = Process::current();
     let facts = facts(&path, &fd)?;
     let key = Key::of(&facts);
-    let file =
-        || Locked::with_lease(fd, &facts).map_err(|kind| Error::new(Operation::Open, &path, None, kind));
-    let engine = process.registry.open(key, || make_engine(request, process, &path, file, facts.clone()))?;
+    let file = || {
+        Locked::with_lease(fd, &facts)
+            .map_err(|kind| Error::new(Operation::Open, &path, None, kind))
+    };
+    let engine =
+        process.registry.open(key, || make_engine(request, process, &path, file, facts.clone()))?;
     shared(request, process, key, engine)
 }
 
@@ -92,8 +97,9 @@ fn open_read_only(request: &OpenRequest, path: &Arc<Path>) -> Result<FileHandle>
         return Err(fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
     }
     let found = find(path).map_err(fail)?;
-    let fd =
-        found.open(DIRECT | OFlags::RDONLY, request.descriptor_min).map_err(|errno| fail(refusal(errno)))?;
+    let fd = found
+        .open(DIRECT | OFlags::RDONLY, request.descriptor_min)
+        .map_err(|errno| fail(refusal(errno)))?;
     let facts = facts(path, &fd)?;
     let key = Key::of(&facts);
     Ok(FileHandle::Reader(Reader::new(
@@ -108,7 +114,11 @@ fn open_read_only(request: &OpenRequest, path: &Arc<Path>) -> Result<FileHandle>
 type Joined = (Key, Arc<Engine>);
 
 /// Joins the handles of a file that is open already, or opens it.
-fn open_writing(request: &OpenRequest, process: &'static Process, path: &Arc<Path>) -> Result<Joined> {
+fn open_writing(
+    request: &OpenRequest,
+    process: &'static Process,
+    path: &Arc<Path>,
+) -> Result<Joined> {
     let there = match look_up(request, path)? {
         Some(found) => There::Found(found),
         None => create(request, process, path)?,
@@ -122,7 +132,8 @@ fn share_or_open(
     path: &Arc<Path>,
     there: There,
 ) -> Result<Joined> {
-    let key = there.key().map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))?;
+    let key =
+        there.key().map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))?;
     let engine = process.registry.open(key, OpeningOne { request, process, path, there })?;
     Ok((key, engine))
 }
@@ -144,7 +155,8 @@ fn look_up(request: &OpenRequest, path: &Arc<Path>) -> Result<Option<Found>> {
     }
 }
 
-/// Creates a file under a name that is stable on return; or finds the one that another opener has just created.
+/// Creates a file under a name that is stable on return; or finds the one that another opener has
+/// just created.
 fn create(request: &OpenRequest, process: &Process, path: &Arc<Path>) -> Result<There> {
     let fail = |kind| Error::new(Operation::Open, path, None, kind);
     refuse_if_wedged(process, path, sys::probe::parent(path))?;
@@ -176,7 +188,9 @@ impl Opening for OpeningOne<'_> {
         let Self { request, process, path, there } = self;
         let (fd, facts) = open_there(request, process, path, there)?;
         let locked = facts.clone();
-        let file = || Locked::new(fd, &locked).map_err(|kind| Error::new(Operation::Open, path, None, kind));
+        let file = || {
+            Locked::new(fd, &locked).map_err(|kind| Error::new(Operation::Open, path, None, kind))
+        };
         make_engine(request, process, path, file, facts)
     }
 }
@@ -209,8 +223,13 @@ fn open_there(
     Ok((fd, facts))
 }
 
-/// Opens what may be a device. One that is mounted, or otherwise held, is refused: that is O_EXCL without O_CREAT.
-pub(crate) fn open_alone(found: &Found, access: OFlags, descriptor_min: u32) -> rustix::io::Result<OwnedFd> {
+/// Opens what may be a device. One that is mounted, or otherwise held, is refused: that is O_EXCL
+/// without O_CREAT.
+pub(crate) fn open_alone(
+    found: &Found,
+    access: OFlags,
+    descriptor_min: u32,
+) -> rustix::io::Result<OwnedFd> {
     let alone = if found.is_device() { OFlags::EXCL } else { OFlags::empty() };
     // A program that is gone may still keep it busy.
     let opened = patiently(|| match found.open(DIRECT | access | alone, descriptor_min) {
@@ -220,8 +239,8 @@ pub(crate) fn open_alone(found: &Found, access: OFlags, descriptor_min: u32) -> 
     opened.unwrap_or(Err(Errno::BUSY))
 }
 
-/// A wedged file system takes no new files: before one is created in `dir`. Where nothing can be asked, creating will
-/// fail as well.
+/// A wedged file system takes no new files: before one is created in `dir`. Where nothing can be
+/// asked, creating will fail as well.
 fn refuse_if_wedged(process: &Process, path: &Arc<Path>, dir: &Path) -> Result<()> {
     let Ok((fs, through)) = sys::probe::place(dir) else { return Ok(()) };
     file_system(process, path, Operation::Open, fs, through).map(drop)
@@ -241,7 +260,8 @@ pub(crate) fn file_system(
 pub(crate) fn refusal(errno: Errno) -> ErrorKind {
     match errno {
         Errno::INVAL => ErrorKind::Unsupported(
-            "this file system does not take O_DIRECT; those that store files on a disk do (ext4, XFS, btrfs)"
+            "this file system does not take O_DIRECT; those that store files on a disk do (ext4, \
+             XFS, btrfs)"
                 .into(),
         ),
         Errno::BUSY => ErrorKind::Busy("the device is mounted or held by another program".into()),
@@ -250,7 +270,12 @@ pub(crate) fn refusal(errno: Errno) -> ErrorKind {
 }
 
 /// A new file survives a crash once its directory does.
-fn make_name_stable(process: &Process, path: &Arc<Path>, facts: &Facts, fd: &OwnedFd) -> Result<()> {
+fn make_name_stable(
+    process: &Process,
+    path: &Arc<Path>,
+    facts: &Facts,
+    fd: &OwnedFd,
+) -> Result<()> {
     let fs = file_system(process, path, Operation::Open, facts.fs, facts.through)?;
     let directory = sys::probe::parent_directory(path)
         .map_err(|error| Error::new(Operation::Open, path, None, os_error::kind(&error)))?;
@@ -260,8 +285,8 @@ fn make_name_stable(process: &Process, path: &Arc<Path>, facts: &Facts, fd: &Own
     })
 }
 
-/// Performs steps of which some flush; the error of one that did says so ([`flushed`]). Fails if a step does, or a
-/// flush that ran beside it.
+/// Performs steps of which some flush; the error of one that did says so ([`flushed`]). Fails if a
+/// step does, or a flush that ran beside it.
 pub(crate) fn flushing<R>(
     fs: &FileSystems,
     path: &Arc<Path>,
@@ -286,9 +311,15 @@ pub(crate) fn flushing<R>(
 pub(crate) fn facts(path: &Arc<Path>, fd: &OwnedFd) -> Result<Facts> {
     sys::probe::facts(fd.as_fd()).map_err(|error| {
         let kind = match error.raw_os_error() {
-            Some(libc::EINVAL) => ErrorKind::Unsupported("neither a regular file nor a block device".into()),
+            Some(libc::EINVAL) => ErrorKind::Unsupported(
+                "neither a regular file nor a block \
+                device"
+                    .into(),
+            ),
             Some(libc::EOPNOTSUPP) => ErrorKind::Unsupported(
-                "no direct I/O on this file: it is encrypted, or the file system is mounted with data=journal".into(),
+                "no direct I/O on this file: it is encrypted, or the file system is mounted with \
+                 data=journal"
+                    .into(),
             ),
             _ => os_error::kind(&error),
         };
@@ -296,7 +327,8 @@ pub(crate) fn facts(path: &Arc<Path>, fd: &OwnedFd) -> Result<Facts> {
     })
 }
 
-/// A handle of a file that was opened or joined; which is cut to nothing first, if that is asked for.
+/// A handle of a file that was opened or joined; which is cut to nothing first, if that is asked
+/// for.
 pub(crate) fn shared(
     request: &OpenRequest,
     process: &'static Process,
@@ -327,19 +359,29 @@ fn make_engine(
     let possible = || prepared(request.growth, path, &[(file.as_fd(), &facts)]);
     // What zeros need, old content needs too.
     let overwrites_in_place = |prepared: Option<Prepared>| {
-        prepared.is_some() && sys::probe::can_grow_ahead(file.as_fd(), &facts, Prepared::Zeroed).is_ok()
+        prepared.is_some()
+            && sys::probe::can_grow_ahead(file.as_fd(), &facts, Prepared::Zeroed).is_ok()
     };
     let ahead = Ahead::new(held.as_ref(), possible, overwrites_in_place);
     if let Some(why) = sys::probe::why_not_direct(file.as_fd(), &facts) {
         log::warn!("dioxide: {}: O_DIRECT is not direct here: {why}", shown(&**path));
     }
-    let build =
-        Build { request, process, path, fs, facts: &facts, ahead, epoch: sys::epoch(), recovery, held };
+    let build = Build {
+        request,
+        process,
+        path,
+        fs,
+        facts: &facts,
+        ahead,
+        epoch: sys::epoch(),
+        recovery,
+        held,
+    };
     Ok(build.engine(Arc::new(file.keep())))
 }
 
-/// Sees to it that nobody else has a file, by the lock that `try_lock` takes; and that it is none that the kernel
-/// itself writes. A device is its opener's already.
+/// Sees to it that nobody else has a file, by the lock that `try_lock` takes; and that it is none
+/// that the kernel itself writes. A device is its opener's already.
 pub(crate) fn claim(
     fd: BorrowedFd<'_>,
     is_device: bool,
@@ -364,8 +406,8 @@ fn refuse_image(fd: BorrowedFd<'_>) -> Result<(), ErrorKind> {
     Ok(())
 }
 
-/// Tries until it succeeds, a little longer than a program that is gone keeps a file or device: the kernel takes the
-/// rings of its queues apart some time after it ended (measured: 30 to 60 ms).
+/// Tries until it succeeds, a little longer than a program that is gone keeps a file or device: the
+/// kernel takes the rings of its queues apart some time after it ended (measured: 30 to 60 ms).
 fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     let began = Instant::now();
     // An attempt may take long itself.
@@ -381,8 +423,8 @@ fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     attempt()
 }
 
-/// A file or device that we may write. Gives a file back when it is dropped: closing alone does not, while a program
-/// that is just being started has a copy of the descriptor.
+/// A file or device that we may write. Gives a file back when it is dropped: closing alone does
+/// not, while a program that is just being started has a copy of the descriptor.
 struct Locked(Option<Syscall>);
 
 impl Locked {
@@ -392,8 +434,8 @@ impl Locked {
         Ok(Self(Some(Syscall::new(fd))))
     }
 
-    /// The same, where the caller's lease shows that there is no other opener. The lock is tried once: only a lock of
-    /// the program itself can be in its way, and that one stays.
+    /// The same, where the caller's lease shows that there is no other opener. The lock is tried
+    /// once: only a lock of the program itself can be in its way, and that one stays.
     fn with_lease(fd: OwnedFd, facts: &Facts) -> Result<Self, ErrorKind> {
         refuse_image(fd.as_fd())?;
         if facts.is_device {
@@ -437,9 +479,14 @@ pub(crate) fn recovered(
     path: &Arc<Path>,
     facts: &Facts,
 ) -> Result<(Recovery, Option<Marker>)> {
-    let (recovery, held) = in_order(file, fs, path, facts, Recover::Cut)?;
-    if let Verdict::Doubtful(why) = &recovery.verdict {
-        return Err(Error::new(Operation::Open, path, None, ErrorKind::Doubtful(why.clone())));
+    let (recovery, held) = in_order(file, fs, path, facts, Recover::Truncate)?;
+    if let Verdict::ModifiedExternally(why) = &recovery.verdict {
+        return Err(Error::new(
+            Operation::Open,
+            path,
+            None,
+            ErrorKind::ModifiedExternally(why.clone()),
+        ));
     }
     if recovery.needs_attention() {
         log::warn!("dioxide: {}: {recovery}", shown(&**path));
@@ -454,10 +501,12 @@ fn in_order(
     facts: &Facts,
     how: Recover,
 ) -> Result<(Recovery, Option<Marker>)> {
-    let once = || flushing(fs, path, Operation::Recover, || bring_into_order(file, facts.identity, how));
-    // A program that is just being killed or executed keeps its descriptors for a moment. No flush of others waits
-    // meanwhile.
-    let unless_busy = || Some(once()).filter(|result| !matches!(result, Err(error) if is_busy(error)));
+    let once =
+        || flushing(fs, path, Operation::Recover, || bring_into_order(file, facts.identity, how));
+    // A program that is just being killed or executed keeps its descriptors for a moment. No flush
+    // of others waits meanwhile.
+    let unless_busy =
+        || Some(once()).filter(|result| !matches!(result, Err(error) if is_busy(error)));
     patiently(unless_busy).unwrap_or_else(once)
 }
 
@@ -465,17 +514,22 @@ fn is_busy(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Busy(_))
 }
 
-/// What the space ahead will be, as far as that is possible. Never another kind than was asked for: after a crash the
-/// program would have to know that.
-fn prepared(growth: Growth, path: &Arc<Path>, members: &[(BorrowedFd<'_>, &Facts)]) -> Option<Prepared> {
+/// What the space ahead will be, as far as that is possible. Never another kind than was asked for:
+/// after a crash the program would have to know that.
+fn prepared(
+    growth: Growth,
+    path: &Arc<Path>,
+    members: &[(BorrowedFd<'_>, &Facts)],
+) -> Option<Prepared> {
     let are_files = members.iter().all(|(_, facts)| !facts.is_device);
     let (wanted, other) = match growth {
         Growth::Unwritten if are_files => (Prepared::Unwritten, Prepared::Zeroed),
         Growth::Zeroed if are_files => (Prepared::Zeroed, Prepared::Unwritten),
         _ => return None,
     };
-    let possible =
-        |way| members.iter().try_for_each(|(fd, facts)| sys::probe::can_grow_ahead(*fd, facts, way));
+    let possible = |way| {
+        members.iter().try_for_each(|(fd, facts)| sys::probe::can_grow_ahead(*fd, facts, way))
+    };
     let Err(why) = possible(wanted) else { return Some(wanted) };
     let advice = match possible(other) {
         Ok(()) => format!("; Growth::{other:?} is possible"),
@@ -487,15 +541,15 @@ fn prepared(growth: Growth, path: &Arc<Path>, members: &[(BorrowedFd<'_>, &Facts
 
 /// Looks at a file that a crash may have left grown, and does what `how` allows. See [`Recovery`].
 ///
-/// It opens and closes the file, which ends the POSIX locks (`F_SETLK`) that this process has on it, as with
-/// any program: also with [`Recover::Inspect`].
+/// It opens and closes the file, which ends the POSIX locks (`F_SETLK`) that this process has on
+/// it, as with any program: also with [`Recover::Inspect`].
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Locked`] when a process has it open for writing and `how` is not [`Recover::Inspect`], and what
-/// the kernel answers; [`ErrorKind::Wedged`] after a failed flush on that file system. With
-/// [`Recover::Inspect`], `EAGAIN` if a process changes the file so fast that no two looks agree. A doubtful
-/// file is no error: see the verdict.
+/// [`ErrorKind::Locked`] when a process has it open for writing and `how` is not
+/// [`Recover::Inspect`], and what the kernel answers; [`ErrorKind::Wedged`] after a failed flush on
+/// that file system. With [`Recover::Inspect`], `EAGAIN` if a process changes the file so fast that
+/// no two looks agree. A doubtful file is no error: see the verdict.
 pub fn recover(path: impl AsRef<Path>, how: Recover) -> Result<Recovery> {
     let path: Arc<Path> = path.as_ref().into();
     settle_own();
@@ -510,9 +564,11 @@ pub fn recover(path: impl AsRef<Path>, how: Recover) -> Result<Recovery> {
         .map_err(|errno| fail(ErrorKind::Os(errno.raw_os_error())))?;
     let facts = facts(&path, &fd)?;
     let found = if how == Recover::Inspect {
-        bring_into_order(&Syscall::new(fd), facts.identity, how).map_err(|error| fail(os_error::kind(&error)))
+        bring_into_order(&Syscall::new(fd), facts.identity, how)
+            .map_err(|error| fail(os_error::kind(&error)))
     } else {
-        let fs = file_system(Process::current(), &path, Operation::Recover, facts.fs, facts.through)?;
+        let fs =
+            file_system(Process::current(), &path, Operation::Recover, facts.fs, facts.through)?;
         let file = Locked::new(fd, &facts).map_err(fail)?;
         in_order(file.backend(), &fs, &path, &facts, how)
     };

@@ -1,5 +1,5 @@
-//! What a file is to be opened with: access, durability and growth. Plain values; the public builder is
-//! `api::options::OpenOptions`, which documents each.
+//! What a file is to be opened with: access, durability and growth. Plain values; the public
+//! builder is `api::options::OpenOptions`, which documents each.
 
 use crate::rules::policy::{Durability, GROWTH_CAP_DEFAULT_BYTES, Growth, Tail};
 

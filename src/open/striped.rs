@@ -1,10 +1,12 @@
-//! Opening striped volumes: every member is opened as a file is, then they are known by their headers, and brought into
-//! order as one file.
+//! Opening striped volumes: every member is opened as a file is, then they are known by their
+//! headers, and brought into order as one file.
 
 use super::build::{Ahead, Build};
 use super::found::{There, key_of_stat};
 use super::request::OpenRequest;
-use super::{DIRECT, Joined, Locked, admit, create, facts, file_system, find, flushing, in_order, look_up};
+use super::{
+    DIRECT, Joined, Locked, admit, create, facts, file_system, find, flushing, in_order, look_up,
+};
 use super::{open_there, prepared, recovered, refusal, shared};
 use crate::backend::Backend;
 use crate::backend::striped::{Members, Striped};
@@ -22,7 +24,9 @@ use crate::os_error;
 use crate::rules::marker::{Identity, Prepared};
 use crate::rules::merge::Limits;
 use crate::rules::recovery::{self, Recovery};
-use crate::rules::stripe::{self, CHUNK_BYTES_MAX, Found, HEADER_BYTES, Header, MEMBERS_MAX, State, Verdict};
+use crate::rules::stripe::{
+    self, CHUNK_BYTES_MAX, Found, HEADER_BYTES, Header, MEMBERS_MAX, State, Verdict,
+};
 use crate::sys;
 use crate::sys::probe::{Alignment, Facts, Part};
 use crate::text::shown;
@@ -36,7 +40,11 @@ use std::sync::Arc;
 mod tests;
 
 /// The volume that these paths are.
-pub(crate) fn open(request: &OpenRequest, paths: Vec<Arc<Path>>, chunk_bytes: u64) -> Result<FileHandle> {
+pub(crate) fn open(
+    request: &OpenRequest,
+    paths: Vec<Arc<Path>>,
+    chunk_bytes: u64,
+) -> Result<FileHandle> {
     let volume = Volume { name: name_of(&paths), paths, chunk_bytes };
     volume.check_shape()?;
     if !request.write {
@@ -83,7 +91,8 @@ impl Volume {
             return Err(self.fail(kind));
         }
         if self.chunk_bytes > CHUNK_BYTES_MAX {
-            let why = format!("a chunk has at most {CHUNK_BYTES_MAX} bytes, not {}", self.chunk_bytes);
+            let why =
+                format!("a chunk has at most {CHUNK_BYTES_MAX} bytes, not {}", self.chunk_bytes);
             return Err(self.fail(ErrorKind::Unsupported(why)));
         }
         Ok(())
@@ -91,7 +100,9 @@ impl Volume {
 
     fn open_read_only(&self, request: &OpenRequest) -> Result<FileHandle> {
         if request.create || request.create_new || request.truncate {
-            return Err(self.fail(ErrorKind::Unsupported("create and truncate need write(true)".into())));
+            return Err(
+                self.fail(ErrorKind::Unsupported("create and truncate need write(true)".into()))
+            );
         }
         let (descriptors, facts) = self.open_all(OFlags::RDONLY, request.descriptor_min)?;
         let members = Member::all(descriptors.into_iter().map(Syscall::new), facts);
@@ -99,7 +110,8 @@ impl Volume {
     }
 
     fn open_writing(&self, request: &OpenRequest, process: &'static Process) -> Result<Joined> {
-        let found: Vec<_> = self.paths.iter().map(|path| look_up(request, path)).collect::<Result<_>>()?;
+        let found: Vec<_> =
+            self.paths.iter().map(|path| look_up(request, path)).collect::<Result<_>>()?;
         // Nothing is created beside a volume that is open.
         if let Some(first) = &found[0]
             && process.registry.find(key_of(first.key())).is_some()
@@ -115,7 +127,9 @@ impl Volume {
         let keys = members.iter().map(There::key).collect::<rustix::io::Result<Vec<_>>>();
         let keys = keys.map_err(|errno| self.fail(refusal(errno)))?;
         let key = key_of(keys[0]);
-        let engine = process.registry.open(key, OpeningVolume { volume: self, request, process, members })?;
+        let engine = process
+            .registry
+            .open(key, OpeningVolume { volume: self, request, process, members })?;
         // Somebody may have been first.
         self.joined(process, key, engine, &keys)
     }
@@ -128,8 +142,11 @@ impl Volume {
         engine: Arc<Engine>,
         keys: &[Key],
     ) -> Result<Joined> {
-        let known = engine.backend.members().into_iter().map(|member| rustix::fs::fstat(member).ok());
-        let same = known.map(|stat| stat.map(|stat| key_of_stat(&stat))).eq(keys.iter().copied().map(Some));
+        let known =
+            engine.backend.members().into_iter().map(|member| rustix::fs::fstat(member).ok());
+        let same = known
+            .map(|stat| stat.map(|stat| key_of_stat(&stat)))
+            .eq(keys.iter().copied().map(Some));
         if same && engine.backend.chunk_bytes() == Some(self.chunk_bytes) {
             return Ok((key, engine));
         }
@@ -139,8 +156,8 @@ impl Volume {
     }
 
     fn others(&self) -> Error {
-        let why =
-            "its first member is open in this process with other members, another order or another chunk";
+        let why = "its first member is open in this process with other members, another order or \
+            another chunk";
         self.fail(ErrorKind::Members(why.into()))
     }
 
@@ -160,7 +177,9 @@ impl Volume {
         let on: Vec<_> = locked.iter().map(AsFd::as_fd).zip(&facts).collect();
         let prepared = prepared(request.growth, &self.name, &on);
         let overwrites_in_place = prepared.is_some()
-            && on.iter().all(|(fd, facts)| sys::probe::can_grow_ahead(*fd, facts, Prepared::Zeroed).is_ok());
+            && on.iter().all(|(fd, facts)| {
+                sys::probe::can_grow_ahead(*fd, facts, Prepared::Zeroed).is_ok()
+            });
         let id = sys::random_id().map_err(|error| self.fail(os_error::kind(&error)))?;
         let members = Member::all(locked.into_iter().map(Locked::keep), facts);
         let kept: Vec<_> = members.iter().map(|member| member.backend.clone()).collect();
@@ -177,7 +196,9 @@ impl Volume {
             threads_max: self.paths.len() - 1,
         };
         // From here on nobody gives them back but the engine, if there is one.
-        bring_up.engine(members, self.chunk_bytes).inspect_err(|_| kept.iter().for_each(|file| file.unlock()))
+        bring_up
+            .engine(members, self.chunk_bytes)
+            .inspect_err(|_| kept.iter().for_each(|file| file.unlock()))
     }
 
     /// Locks all members, and what they lie on.
@@ -201,7 +222,9 @@ impl Volume {
         let keys: Vec<_> = facts.iter().map(Key::of).collect();
         let twice = keys.iter().enumerate().find(|(place, key)| keys[..*place].contains(key));
         match twice {
-            Some((place, _)) => Err(self.fail(ErrorKind::Members(format!("member {place} is given twice")))),
+            Some((place, _)) => {
+                Err(self.fail(ErrorKind::Members(format!("member {place} is given twice"))))
+            }
             None => Ok(()),
         }
     }
@@ -229,15 +252,20 @@ impl Opening for OpeningVolume<'_> {
     }
 }
 
-/// Looks at a striped volume of files that a crash may have left open, and does what `how` allows: as
-/// [`recover`](crate::recover()) does for a file. A volume whose members lack something is
-/// [`Doubtful`](crate::Verdict::Doubtful), too; with [`Recover::Force`] it becomes what they hold without a gap.
+/// Looks at a striped volume of files that a crash may have left open, and does what `how` allows:
+/// as [`recover`](crate::recover()) does for a file. A volume whose members lack something is
+/// [`ModifiedExternally`](crate::Verdict::ModifiedExternally), too; with [`Recover::Force`] it
+/// becomes what they hold without a gap.
 ///
 /// # Errors
 ///
-/// As [`recover`](crate::recover()), and [`Members`](ErrorKind::Members) where the paths are not one volume in their
-/// order.
-pub fn recover_striped(paths: &[impl AsRef<Path>], chunk_bytes: u64, how: Recover) -> Result<Recovery> {
+/// As [`recover`](crate::recover()), and [`Members`](ErrorKind::Members) where the paths are not
+/// one volume in their order.
+pub fn recover_striped(
+    paths: &[impl AsRef<Path>],
+    chunk_bytes: u64,
+    how: Recover,
+) -> Result<Recovery> {
     let paths: Vec<Arc<Path>> = paths.iter().map(|path| path.as_ref().into()).collect();
     let volume = Volume { name: name_of(&paths), paths, chunk_bytes };
     volume.check_shape()?;
@@ -261,7 +289,12 @@ impl Volume {
         found
     }
 
-    fn recover_members(&self, members: Vec<Member>, fs: &FileSystems, how: Recover) -> Result<Recovery> {
+    fn recover_members(
+        &self,
+        members: Vec<Member>,
+        fs: &FileSystems,
+        how: Recover,
+    ) -> Result<Recovery> {
         let fail = |kind| Error::new(Operation::Recover, &self.name, None, kind);
         let (header, state) = volume_of(&members, self.chunk_bytes).map_err(fail)?;
         let facts = joint_facts(&members, header);
@@ -274,7 +307,7 @@ impl Volume {
             && how != Recover::Force
         {
             let len = striped.physical_size().map_err(|error| fail(os_error::kind(&error)))?;
-            let verdict = recovery::Verdict::Doubtful(why.clone());
+            let verdict = recovery::Verdict::ModifiedExternally(why.clone());
             return Ok(Recovery { physical_size: len, floor: len, ceiling: len, verdict });
         }
         if how == Recover::Inspect {
@@ -282,7 +315,9 @@ impl Volume {
             return found.map(|(found, _)| found).map_err(|error| fail(os_error::kind(&error)));
         }
         let (found, _) = in_order(&striped, fs, &self.name, &facts, how)?;
-        if how == Recover::Force || !matches!(found.verdict, recovery::Verdict::Doubtful(_)) {
+        if how == Recover::Force
+            || !matches!(found.verdict, recovery::Verdict::ModifiedExternally(_))
+        {
             flushing(fs, &self.name, Operation::Recover, || striped.close())?;
         }
         Ok(found)
@@ -293,7 +328,9 @@ impl Volume {
         for path in &self.paths {
             let fail = |kind| Error::new(Operation::Open, path, None, kind);
             let found = find(path).map_err(fail)?;
-            let fd = found.open(DIRECT | access, descriptor_min).map_err(|errno| fail(refusal(errno)))?;
+            let fd = found
+                .open(DIRECT | access, descriptor_min)
+                .map_err(|errno| fail(refusal(errno)))?;
             let facts = facts(path, &fd)?;
             opened.push((fd, facts));
         }
@@ -334,11 +371,14 @@ impl BringUp<'_> {
 
     /// Creates the volume if there is none and it may be, and brings it into order.
     pub fn engine(self, members: Vec<Member>, chunk_bytes: u64) -> Result<Engine> {
-        let (header, state, is_new) = match verdict(&members, chunk_bytes).map_err(|kind| self.fail(kind))? {
+        let (header, state, is_new) = match verdict(&members, chunk_bytes)
+            .map_err(|kind| self.fail(kind))?
+        {
             Verdict::Volume(header, state) => (header, state, false),
             Verdict::Create(begun) if self.request.create || self.request.create_new => {
                 let (volume, count) = (begun.unwrap_or(self.id), members.len() as u32);
-                let header = Header { volume, members: count, member: 0, chunk_bytes, unfinished: false };
+                let header =
+                    Header { volume, members: count, member: 0, chunk_bytes, unfinished: false };
                 (header, Some(State::Closed(0)), true)
             }
             Verdict::Create(_) => return Err(self.fail(nothing_there())),
@@ -354,11 +394,14 @@ impl BringUp<'_> {
         }
         let (recovery, held) = match facts.is_device {
             true => {
-                facts.len = striped.physical_size().map_err(|error| self.fail(os_error::kind(&error)))?;
+                facts.len =
+                    striped.physical_size().map_err(|error| self.fail(os_error::kind(&error)))?;
                 (Recovery::clean(facts.len), None)
             }
             false => {
-                let found = striped.find_length(state).map_err(|error| self.fail(os_error::kind(&error)))?;
+                let found = striped
+                    .find_length(state)
+                    .map_err(|error| self.fail(os_error::kind(&error)))?;
                 found.map_err(|why| self.fail(ErrorKind::Members(advised(&why))))?;
                 let order = recovered(&*striped, &self.fs, self.name, &facts)?;
                 flushing(&self.fs, self.name, Operation::Open, || striped.begin_writing())?;
@@ -367,7 +410,8 @@ impl BringUp<'_> {
         };
         let ahead = Ahead::new(held.as_ref(), || self.prepared, |_| self.overwrites_in_place);
         let Self { request, process, name: path, fs, epoch, .. } = self;
-        let build = Build { request, process, path, fs, facts: &facts, ahead, epoch, recovery, held };
+        let build =
+            Build { request, process, path, fs, facts: &facts, ahead, epoch, recovery, held };
         Ok(build.engine(striped))
     }
 }
@@ -377,14 +421,20 @@ fn joint_facts(members: &[Member], header: Header) -> Facts {
     let first = &members[0].facts;
     let alignments = || members.iter().map(|member| member.facts.alignment);
     let most = |of: fn(Alignment) -> u64| alignments().map(of).max().expect("a volume has members");
-    let alignment =
-        Alignment { memory: most(|a| a.memory), offset: most(|a| a.offset), append: most(|a| a.append) };
+    let alignment = Alignment {
+        memory: most(|a| a.memory),
+        offset: most(|a| a.offset),
+        append: most(|a| a.append),
+    };
     let limits = member_limits(members, header.chunk_bytes, alignment);
     Facts {
         identity: joint_identity(members, header),
         alignment,
         // What is adjacent on the members fills a request to each.
-        limits: Limits { bytes_max: limits.bytes_max.saturating_mul(members.len() as u64), ..limits },
+        limits: Limits {
+            bytes_max: limits.bytes_max.saturating_mul(members.len() as u64),
+            ..limits
+        },
         writes_through: members.iter().all(|member| member.facts.writes_through),
         ..first.clone()
     }
@@ -397,7 +447,10 @@ fn member_limits(members: &[Member], chunk_bytes: u64, alignment: Alignment) -> 
     let unit = if bytes_max < chunk_bytes { alignment.append } else { chunk_bytes };
     Limits {
         bytes_max: (bytes_max / unit * unit).max(unit),
-        segments_max: limits().map(|limits| limits.segments_max).min().expect("a volume has members"),
+        segments_max: limits()
+            .map(|limits| limits.segments_max)
+            .min()
+            .expect("a volume has members"),
     }
 }
 
@@ -405,7 +458,9 @@ fn member_limits(members: &[Member], chunk_bytes: u64, alignment: Alignment) -> 
 fn joint_identity(members: &[Member], header: Header) -> Identity {
     let sum = |field: fn(Identity) -> u64| {
         let mut hasher = crc32fast::Hasher::new();
-        members.iter().for_each(|member| hasher.update(&field(member.facts.identity).to_le_bytes()));
+        members
+            .iter()
+            .for_each(|member| hasher.update(&field(member.facts.identity).to_le_bytes()));
         hasher.finalize()
     };
     // Checksums of the same bytes would tell no more than one: each has others.
@@ -484,8 +539,11 @@ fn nothing_there() -> ErrorKind {
 /// What the members say.
 fn verdict(members: &[Member], chunk_bytes: u64) -> Result<Verdict, ErrorKind> {
     check_kinds(members)?;
-    let found: Vec<_> =
-        members.iter().map(look_at).collect::<io::Result<_>>().map_err(|error| os_error::kind(&error))?;
+    let found: Vec<_> = members
+        .iter()
+        .map(look_at)
+        .collect::<io::Result<_>>()
+        .map_err(|error| os_error::kind(&error))?;
     stripe::judge(&found, chunk_bytes).map_err(ErrorKind::Members)
 }
 

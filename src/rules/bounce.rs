@@ -1,10 +1,12 @@
-//! Reads of any range into any memory, as transfers of whole blocks: which part goes straight into the caller's memory,
-//! and which through memory of ours, a bounce buffer, from which it is copied. Values only.
+//! Reads of any range into any memory, as transfers of whole blocks: which part goes straight into
+//! the caller's memory, and which through memory of ours, a bounce buffer, from which it is copied.
+//! Values only.
 //!
-//! What is aligned goes straight, in one transfer. So does an aligned middle that is long; the rest bounces, and so
-//! does a middle that would cost a transfer of its own for less than a copy costs.
+//! What is aligned goes straight, in one transfer. So does an aligned middle that is long; the rest
+//! bounces, and so does a middle that would cost a transfer of its own for less than a copy costs.
 
-/// The most that bounces at a time: a multiple of every block, and all the memory that a read takes however long it is.
+/// The most that bounces at a time: a multiple of every block, and all the memory that a read takes
+/// however long it is.
 pub const BOUNCE_MAX_BYTES: u64 = 1 << 20;
 
 /// A shorter middle bounces with what is around it: a copy of it costs less than another transfer.
@@ -54,13 +56,20 @@ pub fn next(left: Left, aligned: Aligned) -> Piece {
     let head = offset.next_multiple_of(block) - offset;
     let middle = match address.wrapping_add(head).is_multiple_of(aligned.memory) {
         // The last block is read whole, where there is room for it.
-        true => {
-            bytes.saturating_sub(head).next_multiple_of(block).min(whole(room.saturating_sub(head), block))
-        }
+        true => bytes
+            .saturating_sub(head)
+            .next_multiple_of(block)
+            .min(whole(room.saturating_sub(head), block)),
         false => 0,
     };
     if head == 0 && (middle >= bytes || middle >= MIDDLE_MIN_BYTES) {
-        return Piece { start: offset, len: middle, skip: 0, bytes: middle.min(bytes), bounces: false };
+        return Piece {
+            start: offset,
+            len: middle,
+            skip: 0,
+            bytes: middle.min(bytes),
+            bounces: false,
+        };
     }
     let wanted = if head > 0 && middle >= MIDDLE_MIN_BYTES { head } else { bytes };
     let (start, skip) = (whole(offset, block), offset % block);
@@ -86,14 +95,26 @@ mod tests {
         while left.bytes > 0 {
             let piece = next(left, aligned);
             let Piece { start, len, skip, bytes, bounces } = piece;
-            assert!(start.is_multiple_of(aligned.block) && len.is_multiple_of(aligned.block), "{piece:?}");
+            assert!(
+                start.is_multiple_of(aligned.block) && len.is_multiple_of(aligned.block),
+                "{piece:?}"
+            );
             assert_eq!(start + skip, left.offset, "{piece:?} leaves something out of {left:?}");
-            assert!((1..=left.bytes).contains(&bytes) && skip + bytes <= len, "{piece:?} of {left:?}");
-            assert!(len - skip - bytes < aligned.block && skip < aligned.block, "{piece:?} reads too much");
+            assert!(
+                (1..=left.bytes).contains(&bytes) && skip + bytes <= len,
+                "{piece:?} of {left:?}"
+            );
+            assert!(
+                len - skip - bytes < aligned.block && skip < aligned.block,
+                "{piece:?} reads too much"
+            );
             if bounces {
                 assert!(len <= BOUNCE_MAX_BYTES, "{piece:?}");
             } else {
-                assert!(skip == 0 && left.address.is_multiple_of(aligned.memory), "{piece:?} of {left:?}");
+                assert!(
+                    skip == 0 && left.address.is_multiple_of(aligned.memory),
+                    "{piece:?} of {left:?}"
+                );
                 assert!(len <= left.room, "{piece:?} goes beyond the memory of {left:?}");
             }
             left.address += bytes;
@@ -105,7 +126,13 @@ mod tests {
         pieces
     }
 
-    fn kinds(address: u64, offset: u64, bytes: u64, room: u64, aligned: Aligned) -> Vec<(bool, u64)> {
+    fn kinds(
+        address: u64,
+        offset: u64,
+        bytes: u64,
+        room: u64,
+        aligned: Aligned,
+    ) -> Vec<(bool, u64)> {
         let pieces = pieces(Left { address, offset, bytes, room }, aligned);
         pieces.iter().map(|piece| (piece.bounces, piece.len)).collect()
     }
@@ -118,7 +145,10 @@ mod tests {
                 let room = blocks * block;
                 assert_eq!(kinds(aligned.memory, 3 * block, room, room, aligned), [(false, room)]);
                 // The file ends in the last block.
-                assert_eq!(kinds(aligned.memory, 3 * block, room - 7, room, aligned), [(false, room)]);
+                assert_eq!(
+                    kinds(aligned.memory, 3 * block, room - 7, room, aligned),
+                    [(false, room)]
+                );
             }
         }
     }
@@ -156,11 +186,17 @@ mod tests {
         let aligned = Aligned { memory: 2, block: 4 };
         for offset in 0..24 {
             for room in 1..=24 - offset {
-                for (bytes, address) in (1..=room).flat_map(|bytes| (8..12).map(move |at| (bytes, at))) {
+                for (bytes, address) in
+                    (1..=room).flat_map(|bytes| (8..12).map(move |at| (bytes, at)))
+                {
                     let pieces = pieces(Left { address, offset, bytes, room }, aligned);
                     assert_eq!(pieces.len(), 1, "nothing here is worth two transfers");
-                    let fits = offset % 4 == 0 && address % 2 == 0 && bytes.next_multiple_of(4) <= room;
-                    assert_eq!(!pieces[0].bounces, fits, "{bytes} at {offset} into {room} at {address}");
+                    let fits =
+                        offset % 4 == 0 && address % 2 == 0 && bytes.next_multiple_of(4) <= room;
+                    assert_eq!(
+                        !pieces[0].bounces, fits,
+                        "{bytes} at {offset} into {room} at {address}"
+                    );
                 }
             }
         }

@@ -1,4 +1,5 @@
-//! Flush tickets: which flush makes which writes stable. Values only; the engine owns them under its lock.
+//! Flush tickets: which flush makes which writes stable. Values only; the engine owns them under
+//! its lock.
 //!
 //! A flush covers the writes that finished before it was submitted, and no others: a flush that is
 //! already running may have passed the device by the time a later write finishes. So a finished
@@ -45,8 +46,8 @@ impl Flushes {
         Generation(self.begun)
     }
 
-    /// The flush in flight ended. Once one has failed nothing more is covered: what it was to make stable may be lost,
-    /// whatever the kernel says of later ones.
+    /// The flush in flight ended. Once one has failed nothing more is covered: what it was to make
+    /// stable may be lost, whatever the kernel says of later ones.
     pub fn end(&mut self, generation: Generation, succeeded: bool) {
         assert!(self.running && generation.0 == self.begun);
         self.running = false;
@@ -69,8 +70,8 @@ pub enum SyncMethod {
 /// What decides between the two.
 #[derive(Clone, Copy, Debug)]
 pub struct FlushContext {
-    /// Each write is durable when it returns, whatever its flags, and so is what is written below. A flush would be one
-    /// more.
+    /// Each write is durable when it returns, whatever its flags, and so is what is written below.
+    /// A flush would be one more.
     pub writes_through: bool,
     /// The kernel's RWF_DSYNC costs a block device two flushes (the write path syncs, then syncs
     /// again); a write and one flush is cheaper even for a lone writer.
@@ -79,8 +80,8 @@ pub struct FlushContext {
     pub others_in_flight: bool,
     /// Something below is written but not stable, so that this write alone would not be enough.
     pub unstable_below: bool,
-    /// The write takes space. If there is none, a plain write fails and can be tried again; of one with RWF_DSYNC the
-    /// kernel does not say whether its flush failed.
+    /// The write takes space. If there is none, a plain write fails and can be tried again; of one
+    /// with RWF_DSYNC the kernel does not say whether its flush failed.
     pub allocates: bool,
 }
 
@@ -88,15 +89,16 @@ pub struct FlushContext {
 /// each leave their request plain and share one flush: N requests with RWF_DSYNC are N flushes and,
 /// into unwritten space, N journal commits.
 pub fn sync_method(company: FlushContext) -> SyncMethod {
-    let FlushContext { writes_through, is_device, others_in_flight, unstable_below, allocates } = company;
+    let FlushContext { writes_through, is_device, others_in_flight, unstable_below, allocates } =
+        company;
     let shares = is_device || others_in_flight || unstable_below || allocates;
     if shares && !writes_through { SyncMethod::SharedFlush } else { SyncMethod::Dsync }
 }
 
 /// The flushes in flight on one file system or device, of all files of the process.
 ///
-/// When a flush fails, the device may have dropped what *other* files wrote as well, and the
-/// kernel may tell those files that all is well. So a success is believed only when no flush that ran
+/// When a flush fails, the device may have dropped what *other* files wrote as well, and the kernel
+/// may tell those files that all is well. So a success is believed only when no flush that ran
 /// beside it is still out: that one might have failed first.
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -186,8 +188,14 @@ mod tests {
         };
         assert_eq!(sync_method(alone), SyncMethod::Dsync);
         assert_eq!(sync_method(FlushContext { is_device: true, ..alone }), SyncMethod::SharedFlush);
-        assert_eq!(sync_method(FlushContext { others_in_flight: true, ..alone }), SyncMethod::SharedFlush);
-        assert_eq!(sync_method(FlushContext { unstable_below: true, ..alone }), SyncMethod::SharedFlush);
+        assert_eq!(
+            sync_method(FlushContext { others_in_flight: true, ..alone }),
+            SyncMethod::SharedFlush
+        );
+        assert_eq!(
+            sync_method(FlushContext { unstable_below: true, ..alone }),
+            SyncMethod::SharedFlush
+        );
         assert_eq!(sync_method(FlushContext { allocates: true, ..alone }), SyncMethod::SharedFlush);
     }
 
@@ -203,7 +211,8 @@ mod tests {
         assert_eq!(sync_method(beside), SyncMethod::Dsync);
     }
 
-    /// What is known of one file's flushes: of each write its ticket, when it finished, and whether it is stable.
+    /// What is known of one file's flushes: of each write its ticket, when it finished, and whether
+    /// it is stable.
     #[derive(Default)]
     struct History {
         flushes: Flushes,
@@ -214,7 +223,8 @@ mod tests {
     }
 
     impl History {
-        /// The next thing happens: a write finishes, or a flush begins, or succeeds, or fails. False if it cannot.
+        /// The next thing happens: a write finishes, or a flush begins, or succeeds, or fails.
+        /// False if it cannot.
         fn happens(&mut self, what: u32) -> bool {
             self.now += 1;
             match (what, self.running) {
@@ -224,7 +234,8 @@ mod tests {
                     self.flushes.end(generation, what == 2);
                     self.running = None;
                     self.failed |= what == 3;
-                    let covered = self.writes.iter_mut().filter(|(_, finished, _)| *finished < begun);
+                    let covered =
+                        self.writes.iter_mut().filter(|(_, finished, _)| *finished < begun);
                     covered.for_each(|(_, _, stable)| *stable |= !self.failed);
                 }
                 _ => return false,
@@ -233,8 +244,8 @@ mod tests {
         }
     }
 
-    /// Every history of up to nine things that happen. A write is stable once a flush that began after it has
-    /// succeeded, unless one failed before that.
+    /// Every history of up to nine things that happen. A write is stable once a flush that began
+    /// after it has succeeded, unless one failed before that.
     #[test]
     fn a_ticket_is_covered_when_its_write_is_stable() {
         for number in 0..4u32.pow(9) {
@@ -244,13 +255,18 @@ mod tests {
                     break;
                 }
                 for &(ticket, _, stable) in &history.writes {
-                    assert_eq!(history.flushes.covers(ticket), stable, "{number:#x}, {n}: {ticket:?}");
+                    assert_eq!(
+                        history.flushes.covers(ticket),
+                        stable,
+                        "{number:#x}, {n}: {ticket:?}"
+                    );
                 }
             }
         }
     }
 
-    /// Every history of seven flushes that begin or end. One that ended waits for those that began before its end.
+    /// Every history of seven flushes that begin or end. One that ended waits for those that began
+    /// before its end.
     #[test]
     fn a_flush_is_believed_when_nobody_is_out_who_ran_beside_it() {
         let mut histories: Vec<Vec<Option<usize>>> = vec![vec![]];

@@ -3,8 +3,8 @@
 //! Growing takes the inode lock exclusively and waits for every write in flight, so it happens
 //! seldom, in large steps, and early: in a steady stream no append waits for it.
 
-/// The first step. Each step costs a sync of the file, so it should not be too small for a fast writer; a small file
-/// gives it back at close.
+/// The first step. Each step costs a sync of the file, so it should not be too small for a fast
+/// writer; a small file gives it back at close.
 const STEP_FIRST_BYTES: u64 = 32 << 20;
 
 /// No step takes more than this fraction of the free space, unless an operation needs more.
@@ -25,14 +25,19 @@ pub struct GrowthConfig {
     pub capacity_bytes: Option<u64>,
     /// Growth ends at a multiple of this: the append unit.
     pub unit_bytes: u64,
-    /// How much of the last step is to be left when the next begins, in quarters: filling space with zeros takes as
-    /// long as writing it, so it begins earlier than a mere allocation.
+    /// How much of the last step is to be left when the next begins, in quarters: filling space
+    /// with zeros takes as long as writing it, so it begins earlier than a mere allocation.
     pub low_water_quarters: u64,
 }
 
 impl GrowthConfig {
     /// Of a file whose space ahead is filled with zeros, or only allocated.
-    pub fn new(cap_bytes: u64, capacity_bytes: Option<u64>, unit_bytes: u64, is_zeroed: bool) -> Self {
+    pub fn new(
+        cap_bytes: u64,
+        capacity_bytes: Option<u64>,
+        unit_bytes: u64,
+        is_zeroed: bool,
+    ) -> Self {
         // Zeros are written like data, and pile up before the sync that ends the step.
         let step_max = if is_zeroed { ZEROED_STEP_MAX_BYTES } else { u64::MAX };
         Self {
@@ -115,12 +120,22 @@ impl Planner {
 
     /// How much the next step would like to take.
     pub fn wanted(&self) -> u64 {
-        self.next_step.max(if self.first { self.growth_config.capacity_bytes.unwrap_or(0) } else { 0 })
+        self.next_step.max(if self.first {
+            self.growth_config.capacity_bytes.unwrap_or(0)
+        } else {
+            0
+        })
     }
 
-    /// The next step, or nothing if there is no room for a useful one. `physical` and `reserved` are the
-    /// sizes now.
-    pub fn plan(&self, physical: u64, reserved: u64, need: Option<Need>, room: SpaceLimits) -> Option<Plan> {
+    /// The next step, or nothing if there is no room for a useful one. `physical` and `reserved`
+    /// are the sizes now.
+    pub fn plan(
+        &self,
+        physical: u64,
+        reserved: u64,
+        need: Option<Need>,
+        room: SpaceLimits,
+    ) -> Option<Plan> {
         let unit = self.growth_config.unit_bytes;
         let from = need.map_or(physical, |need| physical.max(need.start / unit * unit));
         let step = self.wanted().min(room.free_bytes / FREE_SPACE_FRACTION).min(room.granted_bytes);
@@ -140,7 +155,8 @@ impl Planner {
         (least <= to && to > physical).then_some(Plan { from, to, least, unit })
     }
 
-    /// A step was carried out, and the file is now grown to `physical`: the next one is twice as large.
+    /// A step was carried out, and the file is now grown to `physical`: the next one is twice as
+    /// large.
     pub fn carried_out(&mut self, plan: Plan, physical: u64) {
         self.first = false;
         self.last_step = (physical - plan.from).min(self.growth_config.cap_bytes);
@@ -171,9 +187,10 @@ impl Budget {
         self.limit = limit;
     }
 
-    /// Asks for `wanted` bytes for a file that was charged with `charged` before and still has `ahead` of
-    /// them; for none, to give back the rest. Grants at most a quarter of what is left, so that many files
-    /// starting at once all find some, and returns the file's new charge with the grant in it.
+    /// Asks for `wanted` bytes for a file that was charged with `charged` before and still has
+    /// `ahead` of them; for none, to give back the rest. Grants at most a quarter of what is left,
+    /// so that many files starting at once all find some, and returns the file's new charge with
+    /// the grant in it.
     pub fn grant(&mut self, charged: u64, ahead: u64, wanted: u64) -> (u64, u64) {
         self.give_back(charged);
         self.taken += ahead;
@@ -193,8 +210,12 @@ mod tests {
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;
-    const GROWTH_CONFIG: GrowthConfig =
-        GrowthConfig { cap_bytes: 256 * MIB, capacity_bytes: None, unit_bytes: 4096, low_water_quarters: 2 };
+    const GROWTH_CONFIG: GrowthConfig = GrowthConfig {
+        cap_bytes: 256 * MIB,
+        capacity_bytes: None,
+        unit_bytes: 4096,
+        low_water_quarters: 2,
+    };
     const SPACE_LIMITS: SpaceLimits =
         SpaceLimits { free_bytes: 1 << 40, size_max: u64::MAX, granted_bytes: 1 << 40 };
 
@@ -256,7 +277,8 @@ mod tests {
     #[test]
     fn a_hole_left_on_purpose_is_not_allocated() {
         let need = Need { start: 1 << 30, least: (1 << 30) + 4096, end: (1 << 30) + 4096 };
-        let plan = Planner::new(GROWTH_CONFIG).plan(32 * MIB, 4096, Some(need), SPACE_LIMITS).unwrap();
+        let plan =
+            Planner::new(GROWTH_CONFIG).plan(32 * MIB, 4096, Some(need), SPACE_LIMITS).unwrap();
         assert_eq!(plan.from, 1 << 30);
     }
 
@@ -361,19 +383,25 @@ mod tests {
         })
     }
 
-    /// Every need of at least up to five bytes, perhaps with others behind it, that the size does not meet.
+    /// Every need of at least up to five bytes, perhaps with others behind it, that the size does
+    /// not meet.
     fn needs(physical: u64) -> impl Iterator<Item = Option<Need>> {
         let starts_and_lens = (0..=18).flat_map(|start| [1, 4, 5].map(|len| (start, start + len)));
         let unmet = starts_and_lens.filter(move |(_, least)| *least > physical);
-        let needs = unmet
-            .flat_map(|(start, least)| [0, 6].map(|more| Some(Need { start, least, end: least + more })));
+        let needs = unmet.flat_map(|(start, least)| {
+            [0, 6].map(|more| Some(Need { start, least, end: least + more }))
+        });
         [None].into_iter().chain(needs)
     }
 
     fn rooms() -> impl Iterator<Item = SpaceLimits> {
         [0, 32, 64, 1000].into_iter().flat_map(|free_bytes| {
             [0, 4, 9, 100].into_iter().flat_map(move |granted_bytes| {
-                [7, 16, 27, u64::MAX].map(|size_max| SpaceLimits { free_bytes, size_max, granted_bytes })
+                [7, 16, 27, u64::MAX].map(|size_max| SpaceLimits {
+                    free_bytes,
+                    size_max,
+                    granted_bytes,
+                })
             })
         })
     }
@@ -392,27 +420,37 @@ mod tests {
         let Some(plan) = plan else {
             // There is nothing to gain, or no way to it.
             return match need {
-                None => step < UNIT || whole(physical + UNIT) > ceiling || planner.capacity() > physical,
+                None => {
+                    step < UNIT || whole(physical + UNIT) > ceiling || planner.capacity() > physical
+                }
                 Some(need) => whole(need.least) > ceiling,
             };
         };
         let hole_is_meant = need.is_some_and(|need| need.start > physical);
-        let from = plan.from == physical || hole_is_meant && need.is_some_and(|need| plan.from <= need.start);
+        let from = plan.from == physical
+            || hole_is_meant && need.is_some_and(|need| plan.from <= need.start);
         let within = plan.to > physical && plan.to <= ceiling && plan.to.is_multiple_of(UNIT);
-        let serves =
-            need.is_none_or(|need| plan.least >= need.least && plan.to >= whole(need.end).min(ceiling));
+        let serves = need
+            .is_none_or(|need| plan.least >= need.least && plan.to >= whole(need.end).min(ceiling));
         // Beyond what is needed, no more than the step.
         let needed = need.map_or(physical, |need| physical.max(need.end));
         let modest = plan.to <= whole(needed + step).max(plan.least);
-        from && within && serves && modest && plan.to >= plan.least && plan.least.is_multiple_of(UNIT)
+        from && within
+            && serves
+            && modest
+            && plan.to >= plan.least
+            && plan.least.is_multiple_of(UNIT)
     }
 
-    /// Every small planner, size, need and room: the plan, and all that follow it when there is no space.
+    /// Every small planner, size, need and room: the plan, and all that follow it when there is no
+    /// space.
     #[test]
     fn every_small_plan_is_right() {
         for planner in planners() {
             for physical in 0..=16 {
-                for (need, room) in needs(physical).flat_map(|need| rooms().map(move |room| (need, room))) {
+                for (need, room) in
+                    needs(physical).flat_map(|need| rooms().map(move |room| (need, room)))
+                {
                     let case = || format!("{planner:?} {physical} {need:?} {room:?}");
                     let plan = planner.plan(physical, 0, need, room);
                     assert!(is_right(&planner, physical, need, room, plan), "{}: {plan:?}", case());
@@ -427,7 +465,11 @@ mod tests {
                             );
                             break;
                         };
-                        assert!(smaller.to < plan.to && smaller.to >= plan.least, "{}: {smaller:?}", case());
+                        assert!(
+                            smaller.to < plan.to && smaller.to >= plan.least,
+                            "{}: {smaller:?}",
+                            case()
+                        );
                         assert!(
                             smaller.to > plan.from && smaller.to.is_multiple_of(UNIT),
                             "{}: {smaller:?}",
@@ -439,11 +481,14 @@ mod tests {
         }
     }
 
-    /// Every three grants to two files, of every small budget: what one has is taken from what the other may get.
+    /// Every three grants to two files, of every small budget: what one has is taken from what the
+    /// other may get.
     #[test]
     fn every_small_budget_is_kept() {
         let asks: Vec<_> = (0..2)
-            .flat_map(|file| (0..4).flat_map(move |ahead| [0, 1, 2, 9].map(|wanted| (file, ahead, wanted))))
+            .flat_map(|file| {
+                (0..4).flat_map(move |ahead| [0, 1, 2, 9].map(|wanted| (file, ahead, wanted)))
+            })
             .collect();
         for limit in 0..16 {
             for number in 0..asks.len().pow(3) {
@@ -456,7 +501,10 @@ mod tests {
                     charges[file] = charge;
                     assert_eq!(charge, ahead + granted);
                     assert_eq!(budget.taken, charges[0] + charges[1]);
-                    assert!(granted <= wanted && (granted == 0 || others + ahead + 4 * granted <= limit));
+                    assert!(
+                        granted <= wanted
+                            && (granted == 0 || others + ahead + 4 * granted <= limit)
+                    );
                     let one_more = others + ahead + 4 * (granted + 1) <= limit;
                     assert!(granted == wanted || !one_more, "less than there is");
                 }

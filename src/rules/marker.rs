@@ -1,10 +1,12 @@
-//! The marker: what a file that grew ahead says of itself, so that a crash can be undone. Encoding only.
+//! The marker: what a file that grew ahead says of itself, so that a crash can be undone. Encoding
+//! only.
 //!
 //! It stands in the extended attribute `user.dioxide` from before the first growth until after the
-//! cut at close. 64 bytes, little-endian: magic `dioxide`, version u8; growth u8, mode u8, recycled u8,
-//! truncations u8 (version 2; zero in version 1), birth time nanoseconds u32; inode u64; birth time seconds i64; base
-//! u64; grown_from u64; grown_to u64; epoch u32, CRC-32 of the 60 bytes before it. 64 is the most that fits beside an
-//! ext4 inode of 256 bytes, so writing the marker needs no block, even on a full disk.
+//! cut at close. 64 bytes, little-endian: magic `dioxide`, version u8; growth u8, mode u8, recycled
+//! u8, truncations u8 (version 2; zero in version 1), birth time nanoseconds u32; inode u64; birth
+//! time seconds i64; base u64; grown_from u64; grown_to u64; epoch u32, CRC-32 of the 60 bytes
+//! before it. 64 is the most that fits beside an ext4 inode of 256 bytes, so writing the marker
+//! needs no block, even on a full disk.
 
 /// The name of the extended attribute.
 pub const NAME: &str = "user.dioxide";
@@ -55,16 +57,17 @@ pub struct Marker {
     pub recycled: bool,
     /// Recovery never cuts below this end.
     pub base: u64,
-    /// The physical size before the growth that this marker announces, rounded up to a block. Nobody of ours
-    /// writes above it while this marker stands.
+    /// The physical size before the growth that this marker announces, rounded up to a block.
+    /// Nobody of ours writes above it while this marker stands.
     pub grown_from: u64,
     /// The physical size after it.
     pub grown_to: u64,
-    /// Different for each marker of a file. Markers that one writer sets in one life of the file count up.
+    /// Different for each marker of a file. Markers that one writer sets in one life of the file
+    /// count up.
     pub epoch: u32,
-    /// Counted in that life, modulo 256: markers that announce that the file begins anew, and, twice each, those that
-    /// announce that it becomes shorter. Readers tell growth from truncation by it. Not counted in markers of version
-    /// 1.
+    /// Counted in that life, modulo 256: markers that announce that the file begins anew, and,
+    /// twice each, those that announce that it becomes shorter. Readers tell growth from truncation
+    /// by it. Not counted in markers of version 1.
     pub truncations: Option<u8>,
 }
 
@@ -72,15 +75,15 @@ pub struct Marker {
 const COUNT_MODULUS: u32 = 1 << 8;
 
 impl Marker {
-    /// Whether the extents of the file tell what was written above the base. Zeros and old content look written as
-    /// well.
+    /// Whether the extents of the file tell what was written above the base. Zeros and old content
+    /// look written as well.
     pub fn extents_tell(&self) -> bool {
         self.prepared == Prepared::Unwritten && !self.recycled
     }
 
-    /// Whether the file certainly only grew from the time of this marker to that of a later one. Each count takes an
-    /// epoch of its own, so it is believed over fewer epochs than it takes to come round. Another life of the file
-    /// has epochs anywhere else.
+    /// Whether the file certainly only grew from the time of this marker to that of a later one.
+    /// Each count takes an epoch of its own, so it is believed over fewer epochs than it takes to
+    /// come round. Another life of the file has epochs anywhere else.
     pub fn only_grew_until(&self, later: &Self) -> bool {
         let is_near = later.epoch.wrapping_sub(self.epoch) < COUNT_MODULUS;
         is_near
@@ -134,7 +137,10 @@ impl Marker {
         Ok(Self {
             identity: Identity {
                 inode: u64::from_le_bytes(field(bytes, 16)),
-                birth_time: (i64::from_le_bytes(field(bytes, 24)), u32::from_le_bytes(field(bytes, 12))),
+                birth_time: (
+                    i64::from_le_bytes(field(bytes, 24)),
+                    u32::from_le_bytes(field(bytes, 12)),
+                ),
             },
             prepared: if bytes[8] == 0 { Prepared::Unwritten } else { Prepared::Zeroed },
             mode: if bytes[9] == 0 { Mode::AppendOnly } else { Mode::Positional },
@@ -194,8 +200,8 @@ mod tests {
         assert_eq!(why, "marker of version 3, this is version 2");
     }
 
-    /// Every history of up to 600 markers in which the truncations come at equal distances, and each pair of its
-    /// markers.
+    /// Every history of up to 600 markers in which the truncations come at equal distances, and
+    /// each pair of its markers.
     #[test]
     fn truncation_is_never_taken_for_growth() {
         for (distance, first_epoch) in
@@ -209,8 +215,15 @@ mod tests {
             };
             for (n, later) in (0..600u32).flat_map(|n| (n..600).map(move |later| (n, later))) {
                 let grew = at(n).only_grew_until(&at(later));
-                assert_eq!(grew, count(n) == count(later) && later - n < 256, "{distance}: {n}, {later}");
-                assert!(n == later || !at(later).only_grew_until(&at(n)), "back from {later} to {n}");
+                assert_eq!(
+                    grew,
+                    count(n) == count(later) && later - n < 256,
+                    "{distance}: {n}, {later}"
+                );
+                assert!(
+                    n == later || !at(later).only_grew_until(&at(n)),
+                    "back from {later} to {n}"
+                );
             }
         }
     }

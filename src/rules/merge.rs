@@ -1,5 +1,5 @@
-//! Which operations that wait together go out as one request, and which parts of one operation do that lie in several
-//! places. Values only.
+//! Which operations that wait together go out as one request, and which parts of one operation do
+//! that lie in several places. Values only.
 
 use std::cmp::Ordering;
 
@@ -18,24 +18,24 @@ pub const SEGMENTS_MAX: usize = 1024;
 /// So many plain appends go out side by side: a few writers gain nothing by waiting for each other.
 pub const SINGLE_APPENDS_MAX: usize = 4;
 
-/// So many requests go out side by side whose group nobody can join any more: enough to keep a device busy while the
-/// next ones gather.
+/// So many requests go out side by side whose group nobody can join any more: enough to keep a
+/// device busy while the next ones gather.
 pub const FULL_REQUESTS_MAX: usize = 4;
 
-/// A write as long as this fills a request by itself: the device would lose more by waiting for others to be merged
-/// with it than it saves.
+/// A write as long as this fills a request by itself: the device would lose more by waiting for
+/// others to be merged with it than it saves.
 pub const WORTH_MERGING_BYTES: u64 = 32 << 10;
 
-/// Whether an operation waits for the rest of its cohort, those that were answered together: they may come back
-/// together as well, and then share a request. A durable one costs a flush, so it waits for one other already; a plain
-/// one costs so little that only a crowd is worth it.
+/// Whether an operation waits for the rest of its cohort, those that were answered together: they
+/// may come back together as well, and then share a request. A durable one costs a flush, so it
+/// waits for one other already; a plain one costs so little that only a crowd is worth it.
 pub fn gathers(cohort: usize, durable: bool) -> bool {
     cohort > if durable { 1 } else { SINGLE_APPENDS_MAX }
 }
 
 impl Limits {
-    /// Whether an operation of `len` bytes may join a request of `bytes` and `segments`, or why not. One operation
-    /// alone is never refused, however long.
+    /// Whether an operation of `len` bytes may join a request of `bytes` and `segments`, or why
+    /// not. One operation alone is never refused, however long.
     pub fn admit(&self, bytes: u64, segments: usize, len: u64) -> Result<(), Refusal> {
         if segments >= self.segments_max {
             return Err(Refusal::Segments);
@@ -58,7 +58,8 @@ pub enum Refusal {
     Segments,
     /// It lies on another member.
     Member,
-    /// It writes what another one writes that is in flight, or waits itself; requests have no order.
+    /// It writes what another one writes that is in flight, or waits itself; requests have no
+    /// order.
     Order,
 }
 
@@ -129,9 +130,9 @@ impl Span {
     }
 }
 
-/// Splits spans, sorted by start, into runs in which each begins exactly where the one before ends, within
-/// the limits. Returns the length of each run, and why it is not part of the one before. Overlapping spans never share
-/// a run: one request has no order inside.
+/// Splits spans, sorted by start, into runs in which each begins exactly where the one before ends,
+/// within the limits. Returns the length of each run, and why it is not part of the one before.
+/// Overlapping spans never share a run: one request has no order inside.
 pub fn runs(spans: &[Span], limits: Limits) -> Vec<(usize, Option<Refusal>)> {
     let mut runs: Vec<(usize, Option<Refusal>)> = Vec::new();
     let mut bytes = 0;
@@ -151,8 +152,8 @@ pub fn runs(spans: &[Span], limits: Limits) -> Vec<(usize, Option<Refusal>)> {
     runs
 }
 
-/// Part of an operation that lies in one piece, on the device and in memory. Where a map says so in file order, each
-/// begins in the operation where the one before ends.
+/// Part of an operation that lies in one piece, on the device and in memory. Where a map says so in
+/// file order, each begins in the operation where the one before ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The file or device that it lies on, by number.
@@ -185,9 +186,10 @@ pub struct Requests {
     pub refusals: Refusals,
 }
 
-/// The fewest requests that carry runs in their order, within the limits. A run goes with the last request of its
-/// member if it begins exactly where that ends, whatever of other members lies between. It is cut where a request is
-/// full, so the most bytes of one must be a multiple of what its members align to.
+/// The fewest requests that carry runs in their order, within the limits. A run goes with the last
+/// request of its member if it begins exactly where that ends, whatever of other members lies
+/// between. It is cut where a request is full, so the most bytes of one must be a multiple of what
+/// its members align to.
 pub fn requests(runs: impl IntoIterator<Item = Run>, limits: Limits) -> Requests {
     let mut requests = Requests::default();
     let mut start = 0;
@@ -203,8 +205,8 @@ pub fn requests(runs: impl IntoIterator<Item = Run>, limits: Limits) -> Requests
 }
 
 impl Requests {
-    /// Takes as much of a run as goes into one request; the run begins at `start` in the operation. Returns how many
-    /// bytes that is.
+    /// Takes as much of a run as goes into one request; the run begins at `start` in the operation.
+    /// Returns how many bytes that is.
     fn put(&mut self, run: Run, start: u64, limits: Limits) -> u64 {
         let is_first = self.list.is_empty();
         let refusal = match self.list.iter_mut().rfind(|request| request.member == run.member) {
@@ -250,7 +252,8 @@ mod tests {
 
     #[test]
     fn runs_break_at_gaps_and_limits() {
-        let spans: Vec<_> = [0, 1, 2, 3, 5, 5, 6].iter().map(|&n| Span::at(n * 4096, 4096)).collect();
+        let spans: Vec<_> =
+            [0, 1, 2, 3, 5, 5, 6].iter().map(|&n| Span::at(n * 4096, 4096)).collect();
         let (counts, refusals): (Vec<_>, Vec<_>) = runs(&spans, LIMITS).into_iter().unzip();
         assert_eq!(counts, [3, 1, 1, 2]);
         assert_eq!(refusals[0], None);
@@ -300,7 +303,8 @@ mod tests {
         run.len() == 1 || adjacent && run.len() <= limits.segments_max && bytes <= limits.bytes_max
     }
 
-    /// The fewest requests that carry all of them in their order, by trying every way to cut the list.
+    /// The fewest requests that carry all of them in their order, by trying every way to cut the
+    /// list.
     fn fewest(spans: &[Span], limits: Limits) -> usize {
         let cuts = 0..1u32 << spans.len().saturating_sub(1);
         let requests = cuts.filter_map(|cuts| {
@@ -322,9 +326,9 @@ mod tests {
         let mut lists = vec![vec![]];
         let mut next = 0;
         while let Some(spans) = lists.get(next).cloned() {
-            for limits in (1..=6)
-                .flat_map(|bytes_max| (1..=4).map(move |segments_max| Limits { bytes_max, segments_max }))
-            {
+            for limits in (1..=6).flat_map(|bytes_max| {
+                (1..=4).map(move |segments_max| Limits { bytes_max, segments_max })
+            }) {
                 let counts = runs(&spans, limits);
                 let mut rest = &spans[..];
                 for &(count, _) in &counts {
@@ -333,7 +337,11 @@ mod tests {
                     rest = tail;
                 }
                 assert!(rest.is_empty(), "{spans:?} {limits:?}: {counts:?}");
-                assert_eq!(counts.len(), fewest(&spans, limits), "{spans:?} {limits:?}: {counts:?}");
+                assert_eq!(
+                    counts.len(),
+                    fewest(&spans, limits),
+                    "{spans:?} {limits:?}: {counts:?}"
+                );
             }
             if spans.len() < 4 {
                 lists.extend(with_one_more(&spans));
@@ -345,8 +353,11 @@ mod tests {
     #[test]
     fn spans_overlap_where_they_share_a_block() {
         let all = with_one_more(&[]);
-        for (one, other) in all.iter().flat_map(|one| all.iter().map(move |other| (one[0], other[0]))) {
-            let shared = (one.start..one.end).any(|block| (other.start..other.end).contains(&block));
+        for (one, other) in
+            all.iter().flat_map(|one| all.iter().map(move |other| (one[0], other[0])))
+        {
+            let shared =
+                (one.start..one.end).any(|block| (other.start..other.end).contains(&block));
             assert_eq!(one.overlaps(&other), shared, "{one:?} {other:?}");
         }
     }
@@ -364,8 +375,12 @@ mod tests {
         let rows = [run(0, 1, 1), run(1, 1, 1), run(0, 2, 1), run(1, 2, 1)];
         let Requests { list, refusals: why } = requests(rows, LIMITS);
         let pieces = |chunks: [u64; 2]| chunks.map(|chunk| Span::at(chunk * 4096, 4096)).to_vec();
-        let request =
-            |member, chunks| MemberRequest { member, offset: 4096, len: 2 * 4096, pieces: pieces(chunks) };
+        let request = |member, chunks| MemberRequest {
+            member,
+            offset: 4096,
+            len: 2 * 4096,
+            pieces: pieces(chunks),
+        };
         assert_eq!(list, [request(0, [0, 2]), request(1, [1, 3])]);
         assert_eq!(why, refusals(0, 0, 0, 1));
     }
@@ -385,15 +400,16 @@ mod tests {
         }
     }
 
-    /// The fewest requests for the blocks of one member, each with its place there and the run that it belongs to, by
-    /// trying every first one.
+    /// The fewest requests for the blocks of one member, each with its place there and the run that
+    /// it belongs to, by trying every first one.
     fn fewest_for_member(blocks: &[(u64, usize)], limits: Limits) -> usize {
         let mut fewest = vec![0; blocks.len() + 1];
         for first in (0..blocks.len()).rev() {
             let fits = |end: &usize| {
                 let request = &blocks[first..*end];
                 let adjacent = request.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0);
-                let runs: std::collections::BTreeSet<_> = request.iter().map(|(_, run)| run).collect();
+                let runs: std::collections::BTreeSet<_> =
+                    request.iter().map(|(_, run)| run).collect();
                 adjacent
                     && request.len() as u64 * 4096 <= limits.bytes_max
                     && runs.len() <= limits.segments_max

@@ -1,9 +1,11 @@
-//! How records of any length become what direct I/O takes: whole blocks, from aligned memory. Values only.
+//! How records of any length become what direct I/O takes: whole blocks, from aligned memory.
+//! Values only.
 //!
-//! A request writes one stretch of the file, from the start of the block in which its first record begins to the end of
-//! the block in which its last one ends. What of a record fills blocks by itself, and is aligned in memory, goes out
-//! from where it is. All else is put together in memory of our own: what the first block held before, the ends and
-//! beginnings of records, and zeros behind the last.
+//! A request writes one stretch of the file, from the start of the block in which its first record
+//! begins to the end of the block in which its last one ends. What of a record fills blocks by
+//! itself, and is aligned in memory, goes out from where it is. All else is put together in memory
+//! of our own: what the first block held before, the ends and beginnings of records, and zeros
+//! behind the last.
 
 use smallvec::SmallVec;
 
@@ -25,7 +27,8 @@ pub enum Run {
     Composed(u64),
 }
 
-/// Whether records of these addresses and lengths, written from `offset` on, can go out as they are.
+/// Whether records of these addresses and lengths, written from `offset` on, can go out as they
+/// are.
 pub fn fits(offset: u64, records: impl IntoIterator<Item = (usize, u64)>, shape: Shape) -> bool {
     let is_whole = |(address, len): (usize, u64)| {
         len.is_multiple_of(shape.block) && (address as u64).is_multiple_of(shape.memory)
@@ -33,8 +36,9 @@ pub fn fits(offset: u64, records: impl IntoIterator<Item = (usize, u64)>, shape:
     offset.is_multiple_of(shape.block) && records.into_iter().all(is_whole)
 }
 
-/// Lays out records of these addresses and lengths, written from `offset` on, as runs that follow each other from the
-/// start of the first block. There are no more than `runs_max`: beyond, whole blocks are put together as well.
+/// Lays out records of these addresses and lengths, written from `offset` on, as runs that follow
+/// each other from the start of the first block. There are no more than `runs_max`: beyond, whole
+/// blocks are put together as well.
 pub fn runs(
     offset: u64,
     records: impl IntoIterator<Item = (usize, u64)>,
@@ -94,7 +98,8 @@ mod tests {
     const SHAPE: Shape = Shape { block: 4, memory: 2 };
     const RUNS_MAX: usize = 8;
 
-    /// What goes to the disk, byte by byte: of which record it is and where it stands there, or what it is else.
+    /// What goes to the disk, byte by byte: of which record it is and where it stands there, or
+    /// what it is else.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Byte {
         /// What the first block held before.
@@ -126,17 +131,24 @@ mod tests {
             match run {
                 Run::Direct(_) => {
                     let Byte::Record(record, at) = part[0] else { panic!("{}", shown()) };
-                    assert_eq!(part[part.len() - 1], Byte::Record(record, at + len(run) - 1), "{}", shown());
+                    assert_eq!(
+                        part[part.len() - 1],
+                        Byte::Record(record, at + len(run) - 1),
+                        "{}",
+                        shown()
+                    );
                     assert_eq!((records[record].0 as u64 + at) % SHAPE.memory, 0, "{}", shown());
                 }
                 Run::Composed(_) => {
                     let follows = n > 0 && matches!(runs[n - 1], Run::Composed(_));
                     assert!(!follows, "as few as can be: {}", shown());
-                    // No whole aligned blocks of one record are copied, if there is room for more runs.
+                    // No whole aligned blocks of one record are copied, if there is room for more
+                    // runs.
                     let copied_whole =
                         part.chunks(SHAPE.block as usize).any(|block| match (block[0], block[3]) {
                             (Byte::Record(one, at), Byte::Record(other, _)) => {
-                                one == other && (records[one].0 as u64 + at).is_multiple_of(SHAPE.memory)
+                                one == other
+                                    && (records[one].0 as u64 + at).is_multiple_of(SHAPE.memory)
                             }
                             _ => false,
                         });
@@ -145,15 +157,21 @@ mod tests {
             }
         }
         let fits = fits(offset, records.iter().copied(), SHAPE);
-        assert!(!fits || runs.len() + 3 > runs_max || runs.iter().all(|run| matches!(run, Run::Direct(_))));
+        assert!(
+            !fits
+                || runs.len() + 3 > runs_max
+                || runs.iter().all(|run| matches!(run, Run::Direct(_)))
+        );
         let is_whole = |(at, len): &(usize, u64)| at.is_multiple_of(2) && len.is_multiple_of(4);
         assert_eq!(fits, offset.is_multiple_of(4) && records.iter().all(is_whole));
     }
 
-    /// Up to three records of up to nine bytes, from every place of a block, at even and odd addresses.
+    /// Up to three records of up to nine bytes, from every place of a block, at even and odd
+    /// addresses.
     #[test]
     fn every_small_group_is_laid_out_byte_for_byte() {
-        let any_record = || (0..2usize).flat_map(|address| (1..10u64).map(move |len| (address, len)));
+        let any_record =
+            || (0..2usize).flat_map(|address| (1..10u64).map(move |len| (address, len)));
         let mut groups: Vec<Vec<_>> = any_record().map(|record| vec![record]).collect();
         for one in any_record() {
             for other in any_record() {

@@ -24,13 +24,13 @@ pub enum Verdict {
     /// It carries the marker of the file that it was copied from: left alone.
     Foreign,
     /// It was left grown; the end of what was written is known.
-    Cut,
-    /// It was left with zeros, or what it held before it was recycled, behind its records; the end lies between
-    /// `floor` and `ceiling`, and only the owner of the records can tell where.
-    Undecided,
-    /// It was left grown, and is not as it was left. Nothing is cut, except by force; and not even then if `floor` and
-    /// `ceiling` differ: force makes it [`Undecided`](Verdict::Undecided).
-    Doubtful(String),
+    EndKnown,
+    /// It was left with zeros, or what it held before it was recycled, behind its records; the end
+    /// lies between `floor` and `ceiling`, and only the owner of the records can tell where.
+    EndUnknown,
+    /// It was left grown, and is not as it was left. Nothing is cut, except by force; and not even
+    /// then if `floor` and `ceiling` differ: force makes it [`EndUnknown`](Verdict::EndUnknown).
+    ModifiedExternally(String),
 }
 
 /// What opening found, and what it did.
@@ -53,24 +53,28 @@ impl fmt::Display for Recovery {
         match verdict {
             Verdict::Clean => write!(f, "clean, {physical_size} bytes"),
             Verdict::Foreign => {
-                write!(f, "a copy that carries another file's marker; left alone, {physical_size} bytes")
+                write!(
+                    f,
+                    "a copy that carries another file's marker; left alone, {physical_size} bytes"
+                )
             }
-            Verdict::Cut if ceiling == physical_size => {
+            Verdict::EndKnown if ceiling == physical_size => {
                 write!(f, "left open by a crash; nothing to cut, {physical_size} bytes")
             }
-            Verdict::Cut => write!(
+            Verdict::EndKnown => write!(
                 f,
                 "left grown to {physical_size} bytes by a crash; what was written ends at {ceiling}"
             ),
-            Verdict::Undecided => write!(
+            Verdict::EndUnknown => write!(
                 f,
-                "left by a crash with zeros or old content behind its records; the end lies between {floor} and \
-                 {ceiling}, and only the program that wrote it can tell where"
+                "left by a crash with zeros or old content behind its records; the end lies \
+                 between {floor} and {ceiling}, and only the program that wrote it can tell where"
             ),
-            Verdict::Doubtful(why) => {
+            Verdict::ModifiedExternally(why) => {
                 write!(
                     f,
-                    "left grown by a crash and changed since ({why}); what was written ends at {ceiling}"
+                    "left grown by a crash and changed since ({why}); what was written ends at \
+                     {ceiling}"
                 )
             }
         }
@@ -85,47 +89,60 @@ impl Recovery {
 
     /// A file without a marker.
     pub(crate) fn clean(physical_size: u64) -> Self {
-        Self { physical_size, floor: physical_size, ceiling: physical_size, verdict: Verdict::Clean }
+        Self {
+            physical_size,
+            floor: physical_size,
+            ceiling: physical_size,
+            verdict: Verdict::Clean,
+        }
     }
 }
 
 /// What to make of a file of `physical_size` bytes that is `identity` and carries `marker`.
 /// `extents` are those of the whole file, by start, read after a sync.
-pub fn judge(marker: &Marker, identity: Identity, physical_size: u64, extents: &[Extent]) -> Recovery {
+pub fn judge(
+    marker: &Marker,
+    identity: Identity,
+    physical_size: u64,
+    extents: &[Extent],
+) -> Recovery {
     let clean = Recovery::clean(physical_size);
     if marker.identity != identity {
         return Recovery { verdict: Verdict::Foreign, ..clean };
     }
     // Somebody cut it shorter than we ever would: there is nothing of ours left to cut.
     if physical_size < marker.base {
-        return Recovery { verdict: Verdict::Cut, ..clean };
+        return Recovery { verdict: Verdict::EndKnown, ..clean };
     }
     let at = |end: u64, verdict| Recovery { physical_size, floor: end, ceiling: end, verdict };
     if let Some(why) = doubt(marker, physical_size, extents) {
-        let verdict = Verdict::Doubtful(why);
+        let verdict = Verdict::ModifiedExternally(why);
         return match marker.extents_tell() {
             true => at(last_written(extents).clamp(marker.base, physical_size), verdict),
-            false => Recovery { physical_size, floor: marker.base, ceiling: physical_size, verdict },
+            false => {
+                Recovery { physical_size, floor: marker.base, ceiling: physical_size, verdict }
+            }
         };
     }
     if marker.extents_tell() {
         let end = end_of_written(marker, extents);
-        return at(end.clamp(marker.base, physical_size), Verdict::Cut);
+        return at(end.clamp(marker.base, physical_size), Verdict::EndKnown);
     }
     let known = marker.base == physical_size;
-    let verdict = if known { Verdict::Cut } else { Verdict::Undecided };
+    let verdict = if known { Verdict::EndKnown } else { Verdict::EndUnknown };
     Recovery { physical_size, floor: marker.base, ceiling: physical_size, verdict }
 }
 
-/// Append-only: the end of the contiguous written part. Positional: holes may be meant, so the end of the
-/// last written extent.
+/// Append-only: the end of the contiguous written part. Positional: holes may be meant, so the end
+/// of the last written extent.
 fn end_of_written(marker: &Marker, extents: &[Extent]) -> u64 {
     match marker.mode {
         Mode::Positional => last_written(extents),
-        Mode::AppendOnly => extents
-            .iter()
-            .filter(|extent| extent.written)
-            .fold(marker.base, |end, extent| if extent.start <= end { end.max(extent.end) } else { end }),
+        Mode::AppendOnly => {
+            extents.iter().filter(|extent| extent.written).fold(marker.base, |end, extent| {
+                if extent.start <= end { end.max(extent.end) } else { end }
+            })
+        }
     }
 }
 
@@ -133,7 +150,8 @@ fn last_written(extents: &[Extent]) -> u64 {
     extents.iter().filter(|extent| extent.written).map(|extent| extent.end).max().unwrap_or(0)
 }
 
-/// Where that ends which is written above `from` in a file of `physical_size` bytes, if anything is.
+/// Where that ends which is written above `from` in a file of `physical_size` bytes, if anything
+/// is.
 pub fn written_above(from: u64, physical_size: u64, extents: &[Extent]) -> Option<u64> {
     let end = last_written(extents).min(physical_size);
     (end > from).then_some(end)
@@ -160,17 +178,20 @@ fn doubt(marker: &Marker, physical_size: u64, extents: &[Extent]) -> Option<Stri
     if physical_size <= grown_from || !marker.extents_tell() {
         return None;
     }
-    // The growth that the marker announces was under way: none of our writers had that space yet, so it is allocated
-    // and unwritten.
+    // The growth that the marker announces was under way: none of our writers had that space yet,
+    // so it is allocated and unwritten.
     let above = || extents.iter().filter(|extent| extent.end > grown_from);
     if let Some(extent) = above().find(|extent| extent.written) {
         return Some(format!("something was written at {}", extent.start.max(grown_from)));
     }
     // Some file systems allocate beyond the size as well, which fills no hole.
-    let inside = |extent: &Extent| extent.end.min(physical_size).saturating_sub(extent.start.max(grown_from));
+    let inside = |extent: &Extent| {
+        extent.end.min(physical_size).saturating_sub(extent.start.max(grown_from))
+    };
     let allocated: u64 = above().map(inside).sum();
     let hole = allocated < physical_size - grown_from;
-    (hole && marker.mode == Mode::AppendOnly).then(|| format!("it was extended to {physical_size} bytes"))
+    (hole && marker.mode == Mode::AppendOnly)
+        .then(|| format!("it was extended to {physical_size} bytes"))
 }
 
 #[cfg(test)]
@@ -207,23 +228,30 @@ mod tests {
             extent(24576, 65536, false),
         ];
         let found = judge(&MARKER, SELF, 65536, &extents);
-        assert_eq!((found.verdict, found.ceiling), (Verdict::Cut, 16384));
+        assert_eq!((found.verdict, found.ceiling), (Verdict::EndKnown, 16384));
     }
 
     #[test]
     fn what_is_written_above_ours_is_found() {
-        let extents = [extent(0, 8192, true), extent(8192, 16384, false), extent(20480, 24576, true)];
+        let extents =
+            [extent(0, 8192, true), extent(8192, 16384, false), extent(20480, 24576, true)];
         assert_eq!(written_above(8192, 65536, &extents[..2]), None);
         assert_eq!(written_above(4096, 65536, &extents[..2]), Some(8192));
         assert_eq!(written_above(8192, 65536, &extents), Some(24576));
-        assert_eq!(written_above(8192, 22528, &extents), Some(22528), "as much as the file has of it");
+        assert_eq!(
+            written_above(8192, 22528, &extents),
+            Some(22528),
+            "as much as the file has of it"
+        );
         assert_eq!(written_above(24576, 65536, &extents), None);
     }
 
     #[test]
     fn written_ranges_do_not_depend_on_how_extents_are_divided() {
-        let whole = [extent(0, 16384, true), extent(16384, 20480, false), extent(20480, 24576, true)];
-        let divided = [extent(4096, 8192, true), extent(8192, 16384, true), extent(20480, 24576, true)];
+        let whole =
+            [extent(0, 16384, true), extent(16384, 20480, false), extent(20480, 24576, true)];
+        let divided =
+            [extent(4096, 8192, true), extent(8192, 16384, true), extent(20480, 24576, true)];
         for extents in [&whole, &divided] {
             assert_eq!(written_ranges(4096, extents), [4096..16384, 20480..24576]);
         }
@@ -233,7 +261,8 @@ mod tests {
     #[test]
     fn positional_writes_end_at_the_last_written_extent() {
         let marker = Marker { mode: Mode::Positional, ..MARKER };
-        let extents = [extent(0, 8192, true), extent(20480, 24576, true), extent(24576, 65536, false)];
+        let extents =
+            [extent(0, 8192, true), extent(20480, 24576, true), extent(24576, 65536, false)];
         assert_eq!(judge(&marker, SELF, 65536, &extents).ceiling, 24576);
     }
 
@@ -252,47 +281,49 @@ mod tests {
     #[test]
     fn a_file_grown_since_is_doubtful() {
         let found = judge(&MARKER, SELF, 131072 + 4096, &[]);
-        assert!(matches!(found.verdict, Verdict::Doubtful(_)));
+        assert!(matches!(found.verdict, Verdict::ModifiedExternally(_)));
     }
 
     #[test]
     fn writes_into_an_unfinished_growth_are_doubtful() {
         let extents = [extent(0, 8192, true), extent(16384, 20480, true)];
         let found = judge(&GROWING, SELF, 20480, &extents);
-        assert!(matches!(found.verdict, Verdict::Doubtful(_)));
+        assert!(matches!(found.verdict, Verdict::ModifiedExternally(_)));
     }
 
     #[test]
     fn an_unfinished_growth_alone_is_not_doubtful() {
         let extents = [extent(0, 12288, true), extent(12288, 20480, false)];
         let found = judge(&GROWING, SELF, 20480, &extents);
-        assert_eq!((found.verdict, found.ceiling), (Verdict::Cut, 12288));
+        assert_eq!((found.verdict, found.ceiling), (Verdict::EndKnown, 12288));
     }
 
     #[test]
     fn a_file_extended_since_by_a_hole_is_doubtful() {
         let extents = [extent(0, 12288, true), extent(12288, 16384, false)];
         let found = judge(&GROWING, SELF, 20480, &extents);
-        assert!(matches!(found.verdict, Verdict::Doubtful(_)));
+        assert!(matches!(found.verdict, Verdict::ModifiedExternally(_)));
     }
 
     #[test]
     fn space_allocated_beyond_the_size_fills_no_hole() {
-        let extents = [extent(0, 12288, true), extent(12288, 16384, false), extent(20480, 24576, false)];
+        let extents =
+            [extent(0, 12288, true), extent(12288, 16384, false), extent(20480, 24576, false)];
         let found = judge(&GROWING, SELF, 20480, &extents);
-        assert!(matches!(found.verdict, Verdict::Doubtful(_)));
+        assert!(matches!(found.verdict, Verdict::ModifiedExternally(_)));
     }
 
     #[test]
     fn only_what_a_crash_left_is_worth_a_word_and_says_what_becomes_of_it() {
         assert!(!Recovery::clean(8192).needs_attention());
-        let left = |verdict, ceiling| Recovery { physical_size: 8192, floor: 4096, ceiling, verdict };
+        let left =
+            |verdict, ceiling| Recovery { physical_size: 8192, floor: 4096, ceiling, verdict };
         for (found, words) in [
             (left(Verdict::Foreign, 8192), "left alone"),
-            (left(Verdict::Cut, 4096), "what was written ends at 4096"),
-            (left(Verdict::Cut, 8192), "nothing to cut"),
-            (left(Verdict::Undecided, 8192), "the end lies between 4096 and 8192"),
-            (left(Verdict::Doubtful("by whom?".into()), 4096), "(by whom?)"),
+            (left(Verdict::EndKnown, 4096), "what was written ends at 4096"),
+            (left(Verdict::EndKnown, 8192), "nothing to cut"),
+            (left(Verdict::EndUnknown, 8192), "the end lies between 4096 and 8192"),
+            (left(Verdict::ModifiedExternally("by whom?".into()), 4096), "(by whom?)"),
         ] {
             assert!(found.needs_attention());
             assert!(found.to_string().contains(words), "{found}");
@@ -301,9 +332,10 @@ mod tests {
 
     #[test]
     fn a_file_filled_up_by_another_program_to_the_announced_size_is_doubtful() {
-        let extents = [extent(0, 12288, true), extent(12288, 16384, false), extent(16384, 65536, true)];
+        let extents =
+            [extent(0, 12288, true), extent(12288, 16384, false), extent(16384, 65536, true)];
         let found = judge(&GROWING, SELF, 65536, &extents);
-        assert!(matches!(found.verdict, Verdict::Doubtful(_)));
+        assert!(matches!(found.verdict, Verdict::ModifiedExternally(_)));
         assert_eq!(found.ceiling, 65536, "not even force cuts what was written");
     }
 
@@ -320,7 +352,7 @@ mod tests {
     fn zeros_tell_nothing() {
         let marker = Marker { prepared: Prepared::Zeroed, ..MARKER };
         let found = judge(&marker, SELF, 65536, &[extent(0, 65536, true)]);
-        assert_eq!((found.verdict, found.floor, found.ceiling), (Verdict::Undecided, 8192, 65536));
+        assert_eq!((found.verdict, found.floor, found.ceiling), (Verdict::EndUnknown, 8192, 65536));
     }
 
     #[test]
@@ -328,7 +360,7 @@ mod tests {
         let marker = Marker { recycled: true, ..MARKER };
         let old_then_grown = [extent(0, 32768, true), extent(32768, 65536, false)];
         let found = judge(&marker, SELF, 65536, &old_then_grown);
-        assert_eq!((found.verdict, found.floor, found.ceiling), (Verdict::Undecided, 8192, 65536));
+        assert_eq!((found.verdict, found.floor, found.ceiling), (Verdict::EndUnknown, 8192, 65536));
     }
 
     #[test]
@@ -338,7 +370,10 @@ mod tests {
             Marker { prepared: Prepared::Zeroed, base: 65536, ..MARKER },
         ] {
             let found = judge(&marker, SELF, 65536, &[extent(0, 65536, true)]);
-            assert_eq!((found.verdict, found.floor, found.ceiling), (Verdict::Cut, 65536, 65536));
+            assert_eq!(
+                (found.verdict, found.floor, found.ceiling),
+                (Verdict::EndKnown, 65536, 65536)
+            );
         }
     }
 
@@ -386,7 +421,9 @@ mod tests {
         for (n, &block) in map.iter().enumerate().filter(|(_, block)| **block != Block::Hole) {
             let (start, written) = (n as u64 * HALVES, block == Block::Written);
             match extents.last_mut() {
-                Some(last) if merged && last.end == start && last.written == written => last.end += HALVES,
+                Some(last) if merged && last.end == start && last.written == written => {
+                    last.end += HALVES
+                }
                 _ => extents.push(extent(start, start + HALVES, written)),
             }
         }
@@ -400,7 +437,7 @@ mod tests {
         let at = |end: u64| (floor, ceiling) == (end, end);
         let is = |n: u64, kind: Block| map.get(n as usize).is_some_and(|block| *block == kind);
         if size < base {
-            return found.verdict == Verdict::Cut && at(size);
+            return found.verdict == Verdict::EndKnown && at(size);
         }
         // Blocks that lie above the size at which the marker was set, and inside the file.
         let mut above = (grown_from / HALVES)..size.div_ceil(HALVES);
@@ -408,22 +445,25 @@ mod tests {
             || marker.extents_tell()
                 && size > grown_from
                 && (((grown_from / HALVES)..BLOCKS).any(|n| is(n, Block::Written))
-                    || marker.mode == Mode::AppendOnly && above.any(|n| is(n, Block::Hole) || n >= BLOCKS));
-        if strange != matches!(found.verdict, Verdict::Doubtful(_)) {
+                    || marker.mode == Mode::AppendOnly
+                        && above.any(|n| is(n, Block::Hole) || n >= BLOCKS));
+        if strange != matches!(found.verdict, Verdict::ModifiedExternally(_)) {
             return false;
         }
         if !marker.extents_tell() {
-            let known = if base == size { Verdict::Cut } else { Verdict::Undecided };
+            let known = if base == size { Verdict::EndKnown } else { Verdict::EndUnknown };
             return (floor, ceiling) == (base, size) && (strange || found.verdict == known);
         }
-        let last = (0..BLOCKS).rev().find(|&n| is(n, Block::Written)).map_or(0, |n| (n + 1) * HALVES);
+        let last =
+            (0..BLOCKS).rev().find(|&n| is(n, Block::Written)).map_or(0, |n| (n + 1) * HALVES);
         let end = if strange || marker.mode == Mode::Positional {
             last
         } else {
-            let first_gap = (base / HALVES..BLOCKS).find(|&n| !is(n, Block::Written)).unwrap_or(BLOCKS);
+            let first_gap =
+                (base / HALVES..BLOCKS).find(|&n| !is(n, Block::Written)).unwrap_or(BLOCKS);
             first_gap * HALVES
         };
-        at(end.clamp(base, size)) && (strange || found.verdict == Verdict::Cut)
+        at(end.clamp(base, size)) && (strange || found.verdict == Verdict::EndKnown)
     }
 
     /// Every file of four blocks, and every marker on it.
@@ -440,7 +480,9 @@ mod tests {
             let extents = extents(&map, merged);
             for (size, base) in ends().flat_map(|size| ends().map(move |base| (size, base))) {
                 for grown_from in (0..=BLOCKS).map(|n| n * HALVES) {
-                    for (grown_to, kind) in ends().flat_map(|to| kinds.iter().map(move |kind| (to, kind))) {
+                    for (grown_to, kind) in
+                        ends().flat_map(|to| kinds.iter().map(move |kind| (to, kind)))
+                    {
                         let marker = Marker { base, grown_from, grown_to, ..*kind };
                         let found = judge(&marker, SELF, size, &extents);
                         assert!(

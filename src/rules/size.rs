@@ -1,4 +1,5 @@
-//! The four sizes of a file that grows ahead of its writers. Values only; the engine owns them under its lock.
+//! The four sizes of a file that grows ahead of its writers. Values only; the engine owns them
+//! under its lock.
 //!
 //! `physical >= reserved >= written >= durable`. They speak of extension only (an overwrite in
 //! flight lowers none of them), and only [`Sizes::cut`] and [`Sizes::recycle`] lower them.
@@ -201,8 +202,14 @@ mod tests {
     /// Every file of four blocks that any changes lead to, and every change of it.
     #[test]
     fn every_change_of_every_small_file_is_right_or_refused() {
-        let ends =
-            [Change::Grow, Change::Reserve, Change::Written, Change::Durable, Change::Cut, Change::TakeBack];
+        let ends = [
+            Change::Grow,
+            Change::Reserve,
+            Change::Written,
+            Change::Durable,
+            Change::Cut,
+            Change::TakeBack,
+        ];
         let changes = ends.into_iter().flat_map(|change| (0..=BLOCKS).map(change));
         let changes: Vec<_> = changes.chain([Change::Recycle]).collect();
         let mut files: Vec<_> = (0..=BLOCKS).map(Blocks::settled).collect();

@@ -1,14 +1,16 @@
 //! What the members of a striped volume say of themselves. Encoding and judgement only.
 //!
-//! The first sector (512 bytes) of a member, little-endian: magic `dioxide stripe`, version u8, unfinished u8 (0 or 1);
-//! id of the volume, 16 bytes; number of members u32, which of them this is u32; chunk_bytes u64; CRC-32 of the 48
-//! bytes before it. It is written once, but for that of the first member. The second sector of the first member tells
-//! whether somebody writes the volume: magic `dioxlen`, state u8 (0 closed, 1 open); a length u64; CRC-32 of the 16
-//! bytes before it. It is written whenever a volume of files is opened for writing and closed; being one sector, it is
+//! The first sector (512 bytes) of a member, little-endian: magic `dioxide stripe`, version u8,
+//! unfinished u8 (0 or 1); id of the volume, 16 bytes; number of members u32, which of them this is
+//! u32; chunk_bytes u64; CRC-32 of the 48 bytes before it. It is written once, but for that of the
+//! first member. The second sector of the first member tells whether somebody writes the volume:
+//! magic `dioxlen`, state u8 (0 closed, 1 open); a length u64; CRC-32 of the 16 bytes before it. It
+//! is written whenever a volume of files is opened for writing and closed; being one sector, it is
 //! the old one or the new one after a crash.
 //!
-//! The first member of a volume is written first, as that of an unfinished one, and again when all others are written.
-//! So what a creation that was cut off left is told from a volume of which a member is missing.
+//! The first member of a volume is written first, as that of an unfinished one, and again when all
+//! others are written. So what a creation that was cut off left is told from a volume of which a
+//! member is missing.
 
 /// What is read and written of a member to know it: its first block.
 pub const HEADER_BYTES: usize = 4096;
@@ -37,7 +39,8 @@ pub struct Header {
     pub member: u32,
     /// The chunk, in bytes.
     pub chunk_bytes: u64,
-    /// The volume was not complete when this was written, and nobody has used it. Only of the first member.
+    /// The volume was not complete when this was written, and nobody has used it. Only of the first
+    /// member.
     pub unfinished: bool,
 }
 
@@ -129,7 +132,10 @@ pub fn parse(block: &[u8]) -> Found {
         return Found::Other("its header has a wrong checksum".into());
     }
     if block[14] != VERSION {
-        return Found::Other(format!("its header is of version {}, this is version {VERSION}", block[14]));
+        return Found::Other(format!(
+            "its header is of version {}, this is version {VERSION}",
+            block[14]
+        ));
     }
     let header = Header {
         volume: block[16..32].try_into().expect("16 bytes"),
@@ -149,8 +155,9 @@ pub fn judge(found: &[Found], chunk_bytes: u64) -> Result<Verdict, String> {
             return Err(format!("member {place}: {why}; nothing was changed"));
         }
     }
-    let missing =
-        |place| Err(format!("member {place} is missing: nothing is there that belongs to the volume"));
+    let missing = |place| {
+        Err(format!("member {place} is missing: nothing is there that belongs to the volume"))
+    };
     let Found::Member(volume, state) = &found[0] else {
         let all_blank = found.iter().all(|found| *found == Found::Blank);
         return if all_blank { Ok(Verdict::Create(None)) } else { missing(0) };
@@ -169,10 +176,16 @@ pub fn judge(found: &[Found], chunk_bytes: u64) -> Result<Verdict, String> {
             return Err(format!("the volume has {} members, {count} are given", header.members));
         }
         if header.member as usize != place {
-            return Err(format!("member {} is given in the place of member {place}", header.member));
+            return Err(format!(
+                "member {} is given in the place of member {place}",
+                header.member
+            ));
         }
         if header.chunk_bytes != chunk_bytes {
-            return Err(format!("the volume has chunks of {} bytes, not {chunk_bytes}", header.chunk_bytes));
+            return Err(format!(
+                "the volume has chunks of {} bytes, not {chunk_bytes}",
+                header.chunk_bytes
+            ));
         }
     }
     Ok(if volume.unfinished {
@@ -230,7 +243,10 @@ mod tests {
 
     #[test]
     fn members_in_their_places_are_a_volume() {
-        assert_eq!(judge(&members(), CHUNK), Ok(Verdict::Volume(header(0), Some(State::Closed(9)))));
+        assert_eq!(
+            judge(&members(), CHUNK),
+            Ok(Verdict::Volume(header(0), Some(State::Closed(9))))
+        );
     }
 
     #[test]
@@ -260,7 +276,8 @@ mod tests {
     #[test]
     fn a_creation_that_was_cut_off_is_resumed_and_a_lost_first_member_is_not() {
         let mut cut_off = members();
-        cut_off[0] = Found::Member(Header { unfinished: true, ..header(0) }, Some(State::Closed(0)));
+        cut_off[0] =
+            Found::Member(Header { unfinished: true, ..header(0) }, Some(State::Closed(0)));
         cut_off[2] = Found::Blank;
         assert_eq!(judge(&cut_off, CHUNK), Ok(Verdict::Create(Some([7; 16]))));
         cut_off[1] = Found::Member(Header { volume: [8; 16], ..header(1) }, None);

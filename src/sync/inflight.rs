@@ -1,21 +1,24 @@
 //! Operations in flight, counted without a shared cache line. Shared by all threads of a file.
 //!
-//! Whoever reads or writes counts itself in a counter of its own thread, on a cache line of its own;
-//! whoever needs the file to itself (`set_len`, `close`) shuts the gate and pays for adding them all up.
+//! Whoever reads or writes counts itself in a counter of its own thread, on a cache line of its
+//! own; whoever needs the file to itself (`set_len`, `close`) shuts the gate and pays for adding
+//! them all up.
 //!
-//! The order that makes it safe: an operation first counts itself, then looks at the gate; the other side
-//! first shuts the gate, then looks at the counters. Both are sequentially consistent, so at least one
-//! of the two sees the other.
+//! The order that makes it safe: an operation first counts itself, then looks at the gate; the
+//! other side first shuts the gate, then looks at the counters. Both are sequentially consistent,
+//! so at least one of the two sees the other.
 
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::{CachePadded, Condvar, Mutex, OnceLock, thread_number};
 use std::array;
 use std::task::Waker;
 
-/// Counters come in blocks, each made when the first thread needs it, so that a file of few threads stays small.
+/// Counters come in blocks, each made when the first thread needs it, so that a file of few threads
+/// stays small.
 const BLOCK: usize = if cfg!(loom) { 2 } else { 64 };
 
-/// As many as `DrainGate::made` has bits. Threads that run beside so many counters share some: correct, only slower.
+/// As many as `DrainGate::made` has bits. Threads that run beside so many counters share some:
+/// correct, only slower.
 const BLOCKS: usize = if cfg!(loom) { 2 } else { 64 };
 
 type Shard = CachePadded<AtomicU64>;
@@ -24,8 +27,9 @@ type Shard = CachePadded<AtomicU64>;
 #[derive(Debug)]
 pub struct DrainGate {
     blocks: [OnceLock<Box<[Shard; BLOCK]>>; BLOCKS],
-    /// Which blocks there are, a bit each. Whoever counts itself has seen the bit of its block before it looks at the
-    /// gate; so the other side, which looks here after it shut the gate, misses no block that matters.
+    /// Which blocks there are, a bit each. Whoever counts itself has seen the bit of its block
+    /// before it looks at the gate; so the other side, which looks here after it shut the gate,
+    /// misses no block that matters.
     made: AtomicU64,
     shut: AtomicBool,
     /// With those who are to be woken when the gate opens.
@@ -96,7 +100,8 @@ impl DrainGate {
         std::mem::forget(stay);
     }
 
-    /// Wakes, once, when whoever has the file alone is done. False, and no waking, if nobody has it.
+    /// Wakes, once, when whoever has the file alone is done. False, and no waking, if nobody has
+    /// it.
     pub fn wake_when_open(&self, waker: Waker) -> bool {
         // Under the lock, so that the gate does not open in between.
         let mut waiting = self.lock.lock();
@@ -138,8 +143,9 @@ impl DrainGate {
     }
 
     fn in_flight(&self) -> u64 {
-        // Operations that come and go meanwhile found the gate shut, and did nothing. A sum may mix counts of
-        // different moments, but an operation that got through is in its counter until it ends.
+        // Operations that come and go meanwhile found the gate shut, and did nothing. A sum may mix
+        // counts of different moments, but an operation that got through is in its counter until it
+        // ends.
         let made = self.made.load(SeqCst);
         let blocks = self.blocks.iter().enumerate().filter(|(block, _)| made & (1 << block) != 0);
         let shards = blocks.flat_map(|(_, block)| block.get().expect("made").iter());
@@ -149,7 +155,8 @@ impl DrainGate {
     /// The counter of a thread. Finding it again writes nothing.
     fn shard(&self, number: usize) -> &Shard {
         let block = number / BLOCK % BLOCKS;
-        let shards = self.blocks[block].get_or_init(|| Box::new(array::from_fn(|_| Shard::default())));
+        let shards =
+            self.blocks[block].get_or_init(|| Box::new(array::from_fn(|_| Shard::default())));
         if self.made.load(SeqCst) & (1 << block) == 0 {
             self.made.fetch_or(1 << block, SeqCst);
         }
@@ -344,7 +351,8 @@ mod loom_models {
     use std::sync::Arc;
     use std::task::Wake;
 
-    /// A file that many may look at, and one may change alone. Loom reports who does so beside another.
+    /// A file that many may look at, and one may change alone. Loom reports who does so beside
+    /// another.
     #[derive(Default)]
     struct Guarded {
         gate: DrainGate,
@@ -437,7 +445,8 @@ mod loom_models {
     fn loom_counters_just_made_are_not_missed() {
         explore(2, || {
             let guarded = Arc::<Guarded>::default();
-            let others = [beside(&guarded, Guarded::enter_for_long), beside(&guarded, Guarded::shut)];
+            let others =
+                [beside(&guarded, Guarded::enter_for_long), beside(&guarded, Guarded::shut)];
             guarded.enter_for_long();
             others.into_iter().for_each(|other| other.join().unwrap());
         });

@@ -1,7 +1,8 @@
-//! What threads wait with: every lock, condition, futex and thread of the library is made here, so that there is one
-//! place to put a scheduler under them.
+//! What threads wait with: every lock, condition, futex and thread of the library is made here, so
+//! that there is one place to put a scheduler under them.
 //!
-//! A lock is never poisoned: no state is left half changed by a panic, or the process ends (see the engine).
+//! A lock is never poisoned: no state is left half changed by a panic, or the process ends (see the
+//! engine).
 
 pub(crate) mod inflight;
 #[cfg(loom)]
@@ -28,8 +29,8 @@ pub(crate) use system::*;
 
 use std::ops::Deref;
 
-/// A value that shares no cache line with another: what is written beside it slows down nobody who reads it.
-/// 128 bytes are two lines, since processors fetch them in pairs.
+/// A value that shares no cache line with another: what is written beside it slows down nobody who
+/// reads it. 128 bytes are two lines, since processors fetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct CachePadded<T>(pub T);

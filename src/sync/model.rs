@@ -1,4 +1,5 @@
-//! As the model checker has it: loom runs every order of steps that the memory model allows, one after the other.
+//! As the model checker has it: loom runs every order of steps that the memory model allows, one
+//! after the other.
 //!
 //! Nothing here may outlive one execution of a model, so nothing here is static.
 
@@ -11,9 +12,9 @@ use std::ops::{Deref, DerefMut};
 
 /// Values that several threads change without a lock.
 ///
-/// Two things that loom gets wrong are put right here. It takes a sequentially consistent access for one that acquires
-/// and releases, but knows such fences: there is one on both sides. And it lets a plain store come between the two
-/// halves of another thread's swap: so a store is a swap.
+/// Two things that loom gets wrong are put right here. It takes a sequentially consistent access
+/// for one that acquires and releases, but knows such fences: there is one on both sides. And it
+/// lets a plain store come between the two halves of another thread's swap: so a store is a swap.
 pub(crate) mod atomic {
     pub(crate) use loom::sync::atomic::Ordering;
 
@@ -107,7 +108,9 @@ pub(crate) mod atomic {
             success: Ordering,
             failure: Ordering,
         ) -> Result<u32, u32> {
-            fenced(&[success, failure], || self.value.compare_exchange(current, new, success, failure))
+            fenced(&[success, failure], || {
+                self.value.compare_exchange(current, new, success, failure)
+            })
         }
     }
 }
@@ -174,7 +177,11 @@ pub(crate) struct OnceLock<T> {
 
 impl<T> Default for OnceLock<T> {
     fn default() -> Self {
-        Self { value: std::sync::OnceLock::new(), is_set: AtomicBool::new(false), setting: Mutex::default() }
+        Self {
+            value: std::sync::OnceLock::new(),
+            is_set: AtomicBool::new(false),
+            setting: Mutex::default(),
+        }
     }
 }
 
@@ -262,11 +269,14 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
     loom::thread::Builder::new().name(name.into()).spawn(work).map(JoinHandle)
 }
 
-/// Runs a model in every order of its steps that has at most `preemptions` switches away from a thread that could go
-/// on, and says how many that were. `LOOM_MAX_PREEMPTIONS` overrides the limit, `LOOM_MAX_DURATION` ends the search
-/// after so many seconds.
+/// Runs a model in every order of its steps that has at most `preemptions` switches away from a
+/// thread that could go on, and says how many that were. `LOOM_MAX_PREEMPTIONS` overrides the
+/// limit, `LOOM_MAX_DURATION` ends the search after so many seconds.
 #[cfg(test)]
-pub(crate) fn explore(preemptions: impl Into<Option<usize>>, model: impl Fn() + Send + Sync + 'static) {
+pub(crate) fn explore(
+    preemptions: impl Into<Option<usize>>,
+    model: impl Fn() + Send + Sync + 'static,
+) {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -286,7 +296,8 @@ pub(crate) fn explore(preemptions: impl Into<Option<usize>>, model: impl Fn() + 
         "{}: {} executions, {}{}, {:.1} s",
         std::thread::current().name().unwrap_or_default(),
         executions.load(Relaxed),
-        builder.preemption_bound.map_or("any".into(), |bound| format!("up to {bound}")) + " preemptions",
+        builder.preemption_bound.map_or("any".into(), |bound| format!("up to {bound}"))
+            + " preemptions",
         if builder.max_duration.is_some_and(|limit| took >= limit) { ", cut short" } else { "" },
         took.as_secs_f64()
     );

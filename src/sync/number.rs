@@ -1,4 +1,5 @@
-//! Small numbers for threads, to give each a place of its own in what they share. Shared by all threads of the process.
+//! Small numbers for threads, to give each a place of its own in what they share. Shared by all
+//! threads of the process.
 //!
 //! No lock: a child of a fork gives numbers back as well when it ends.
 
@@ -13,8 +14,8 @@ struct Numbers {
 
 static NUMBERS: Numbers = Numbers::new();
 
-/// A number for the calling thread, the smallest that was free. No other thread has it at the same time, if it is
-/// below 4096; larger ones go to those who found none of these free.
+/// A number for the calling thread, the smallest that was free. No other thread has it at the same
+/// time, if it is below 4096; larger ones go to those who found none of these free.
 pub(crate) fn thread_number() -> usize {
     struct Mine(usize);
     impl Drop for Mine {
@@ -23,7 +24,8 @@ pub(crate) fn thread_number() -> usize {
         }
     }
     std::thread_local!(static MINE: Mine = Mine(NUMBERS.take()));
-    // What a thread drops as it ends may come after its number: it shares the place of another then.
+    // What a thread drops as it ends may come after its number: it shares the place of another
+    // then.
     MINE.try_with(|mine| mine.0).unwrap_or(0)
 }
 

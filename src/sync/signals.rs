@@ -2,11 +2,20 @@
 
 use std::mem::MaybeUninit;
 
-/// Signals that a thread brings on itself: one that is blocked then ends the process without asking its handler.
-const OF_THE_THREAD: [libc::c_int; 7] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
+/// Signals that a thread brings on itself: one that is blocked then ends the process without asking
+/// its handler.
+const OF_THE_THREAD: [libc::c_int; 7] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+    libc::SIGABRT,
+];
 
-/// Does `work` while no signal from outside reaches this thread: threads that it starts inherit that.
+/// Does `work` while no signal from outside reaches this thread: threads that it starts inherit
+/// that.
 pub fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();

@@ -51,9 +51,13 @@ impl<T> Mutex<T> {
             match self.0.try_lock() {
                 Ok(value) => break value,
                 Err(TryLockError::Poisoned(value)) => break value.into_inner(),
-                Err(TryLockError::WouldBlock) if task.is_held(self.address()) => task.wait(self.address()),
+                Err(TryLockError::WouldBlock) if task.is_held(self.address()) => {
+                    task.wait(self.address())
+                }
                 // A thread outside has it, for a moment that no scheduler can see.
-                Err(TryLockError::WouldBlock) => break self.0.lock().unwrap_or_else(PoisonError::into_inner),
+                Err(TryLockError::WouldBlock) => {
+                    break self.0.lock().unwrap_or_else(PoisonError::into_inner);
+                }
             }
         };
         task.took(self.address());
@@ -228,7 +232,8 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
 
 #[cfg(test)]
 mod tests {
-    /// A handler may do anything: call the library, which waits for this thread, or leave by a jump.
+    /// A handler may do anything: call the library, which waits for this thread, or leave by a
+    /// jump.
     #[test]
     fn no_signal_handler_runs_in_a_thread_of_ours() {
         let blocked = || {
@@ -242,7 +247,11 @@ mod tests {
         super::spawn("mask", move || told.send(blocked()).unwrap()).unwrap().join();
         let mask = mask.recv().unwrap();
         assert_ne!(mask & bit(libc::SIGTERM), 0, "a handler could run");
-        assert_eq!(mask & bit(libc::SIGSYS), 0, "what the thread does itself must reach its handler");
+        assert_eq!(
+            mask & bit(libc::SIGSYS),
+            0,
+            "what the thread does itself must reach its handler"
+        );
         assert_eq!(blocked(), before, "the caller's own signals");
     }
 }

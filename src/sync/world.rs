@@ -1,12 +1,13 @@
-//! Simulated time and a scheduler for the threads that share it: one runs at a time, and which one goes on when it
-//! gives way is drawn from a seed. So what they do is repeatable, however the system schedules them.
+//! Simulated time and a scheduler for the threads that share it: one runs at a time, and which one
+//! goes on when it gives way is drawn from a seed. So what they do is repeatable, however the
+//! system schedules them.
 //!
-//! A thread gives way where it waits (for a lock, a condition, a futex, another thread, simulated time), where it
-//! yields, and now and then where it takes a lock. When nobody can go on, time jumps to where the first of those awakes
-//! who wait for a time.
+//! A thread gives way where it waits (for a lock, a condition, a futex, another thread, simulated
+//! time), where it yields, and now and then where it takes a lock. When nobody can go on, time
+//! jumps to where the first of those awakes who wait for a time.
 //!
-//! Threads that were not started here take no part: they wait as the system has it, for one another and for short locks
-//! that worlds share with them.
+//! Threads that were not started here take no part: they wait as the system has it, for one another
+//! and for short locks that worlds share with them.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -90,7 +91,8 @@ pub(crate) struct Handle<T> {
 ///
 /// # Panics
 ///
-/// With the first panic that was [found](Task::found), or that of `main`; and if all threads wait for one another.
+/// With the first panic that was [found](Task::found), or that of `main`; and if all threads wait
+/// for one another.
 pub(crate) fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Ended) {
     assert!(current().is_none(), "a world inside a world");
     let state = State {
@@ -317,8 +319,12 @@ impl Task {
 
     /// Nobody can go on, ever: the main thread says so, the others stay where they are.
     fn dead_lock(&self, state: &mut State) {
-        // The main thread may not come to say so: what it drops as it unwinds may have to wait, too.
-        eprintln!("simulation of seed {}: all threads wait for one another: {:?}", state.seed, state.tasks);
+        // The main thread may not come to say so: what it drops as it unwinds may have to wait,
+        // too.
+        eprintln!(
+            "simulation of seed {}: all threads wait for one another: {:?}",
+            state.seed, state.tasks
+        );
         state.broken = true;
         state.tasks[0].turn.notify_one();
     }
@@ -339,7 +345,12 @@ impl State {
         };
         let count = self.tasks.iter().filter(|entry| can_go_on(entry)).count();
         let drawn = if count > 0 { self.random.usize(..count) } else { return None };
-        self.tasks.iter().enumerate().filter(|(_, entry)| can_go_on(entry)).nth(drawn).map(|(id, _)| id)
+        self.tasks
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| can_go_on(entry))
+            .nth(drawn)
+            .map(|(id, _)| id)
     }
 
     fn wake(&mut self, address: usize) {
@@ -468,8 +479,14 @@ mod tests {
                 run(seed, main)
             };
             let ((early, _), (late, ended)) = (woken_after(500), woken_after(5000));
-            assert!(early >= Duration::from_micros(500) && early < Duration::from_millis(1), "{early:?}");
-            assert!(late >= Duration::from_millis(1) && late < Duration::from_micros(1100), "{late:?}");
+            assert!(
+                early >= Duration::from_micros(500) && early < Duration::from_millis(1),
+                "{early:?}"
+            );
+            assert!(
+                late >= Duration::from_millis(1) && late < Duration::from_micros(1100),
+                "{late:?}"
+            );
             assert_eq!(woken_after(5000), (late, ended));
         }
     }

@@ -9,7 +9,8 @@ const ATTRIBUTE_APPEND: u64 = 0x20;
 
 /// Fails as open(2) would, for O_RDWR if `write`, else for O_RDONLY. `fd` may be O_PATH.
 ///
-/// What open checks beyond it is not asked: Landlock, and what a security module makes of open alone.
+/// What open checks beyond it is not asked: Landlock, and what a security module makes of open
+/// alone.
 pub(crate) fn may_open(fd: BorrowedFd<'_>, write: bool) -> rustix::io::Result<()> {
     let mode = if write { libc::R_OK | libc::W_OK } else { libc::R_OK };
     match by_credentials_in_use(fd, mode) {
@@ -32,18 +33,20 @@ pub(crate) fn may_open(fd: BorrowedFd<'_>, write: bool) -> rustix::io::Result<()
     Ok(())
 }
 
-/// With AT_EACCESS the kernel decides by the credentials as the thread has them, which open does, too: fsuid, fsgid,
-/// groups and capabilities. The manual speaks of the effective ids, which fsuid and fsgid follow unless they are set.
-/// Also by read-only mounts, ids that a mount maps, and immutable files. Linux 5.8.
+/// With AT_EACCESS the kernel decides by the credentials as the thread has them, which open does,
+/// too: fsuid, fsgid, groups and capabilities. The manual speaks of the effective ids, which fsuid
+/// and fsgid follow unless they are set. Also by read-only mounts, ids that a mount maps, and
+/// immutable files. Linux 5.8.
 fn by_credentials_in_use(fd: BorrowedFd<'_>, mode: i32) -> rustix::io::Result<()> {
     let flags = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
     // SAFETY: the kernel only reads the path, which is a string that ends.
-    let result = unsafe { libc::syscall(libc::SYS_faccessat2, fd.as_raw_fd(), c"".as_ptr(), mode, flags) };
+    let result =
+        unsafe { libc::syscall(libc::SYS_faccessat2, fd.as_raw_fd(), c"".as_ptr(), mode, flags) };
     answered(result)
 }
 
-/// Where that call is missing. access(2) decides by the real ids, and for all but root without capabilities: so it is
-/// believed only where the real ids are those in use.
+/// Where that call is missing. access(2) decides by the real ids, and for all but root without
+/// capabilities: so it is believed only where the real ids are those in use.
 fn by_real_ids(fd: BorrowedFd<'_>, mode: i32) -> rustix::io::Result<()> {
     // SAFETY: an id that does not exist changes nothing; the answer is the one in use.
     let in_use = unsafe { (libc::setfsuid(u32::MAX) as u32, libc::setfsgid(u32::MAX) as u32) };

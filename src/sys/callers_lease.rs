@@ -14,14 +14,17 @@ use std::time::Duration;
 /// For a thread to look: it cannot begin while its starter has the lock of the dynamic loader.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Whether this process still has its write lease on the description, also while an opener waits for its end.
+/// Whether this process still has its write lease on the description, also while an opener waits
+/// for its end.
 ///
-/// F_GETLEASE cannot say that: beside a waiting opener it reports F_UNLCK, and so it does once the lease-break time has
-/// passed and the kernel has removed the lease. The description's fdinfo lists only the first, and no other
-/// description's lease. The kernel makes that text under one lock and keeps it for all reads of one open. /proc/locks
-/// is no source: the kernel builds it anew at each read, so locks of other processes shift lines past the reader.
+/// F_GETLEASE cannot say that: beside a waiting opener it reports F_UNLCK, and so it does once the
+/// lease-break time has passed and the kernel has removed the lease. The description's fdinfo lists
+/// only the first, and no other description's lease. The kernel makes that text under one lock and
+/// keeps it for all reads of one open. /proc/locks is no source: the kernel builds it anew at each
+/// read, so locks of other processes shift lines past the reader.
 ///
-/// The calling thread's directory is the right one: that of the process is empty once its first thread has ended.
+/// The calling thread's directory is the right one: that of the process is empty once its first
+/// thread has ended.
 pub(crate) fn is_held(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: F_GETLEASE takes no memory.
     let kind = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETLEASE) };
@@ -35,12 +38,13 @@ fn info(fd: RawFd) -> io::Result<String> {
     }
 }
 
-/// The process has no number left for one more descriptor. A thread with a table of descriptors of its own has, since
-/// what it closes there stays open for all others.
+/// The process has no number left for one more descriptor. A thread with a table of descriptors of
+/// its own has, since what it closes there stays open for all others.
 fn info_without_a_number(fd: RawFd) -> io::Result<String> {
     let (tell, told) = mpsc::channel();
     let look = move || {
-        // SAFETY: the thread ends with this, and uses no descriptor but the one that is looked at, which its table has.
+        // SAFETY: the thread ends with this, and uses no descriptor but the one that is looked at,
+        // which its table has.
         let info = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES) }.and_then(|()| {
             // SAFETY: only in the table of this thread, which does not use the number.
             unsafe { rustix::io::close(RawFd::from(fd == 0)) };
@@ -55,7 +59,8 @@ fn info_without_a_number(fd: RawFd) -> io::Result<String> {
 /// Past libc: what stands before it would look at the thread's numbers as at those of the process.
 fn read_info(fd: RawFd) -> rustix::io::Result<String> {
     let path = format!("/proc/thread-self/fdinfo/{fd}");
-    let file = ManuallyDrop::new(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?);
+    let file =
+        ManuallyDrop::new(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?);
     let mut text = Vec::with_capacity(4096);
     let read = loop {
         match rustix::io::read(&*file, rustix::buffer::spare_capacity(&mut text)) {
@@ -84,8 +89,9 @@ mod tests {
 
     #[test]
     fn a_lease_is_listed_until_the_kernel_removes_it() {
-        let held =
-            |locks: &str| lists_lease(&format!("pos:\t0\nflags:\t0140002\nmnt_id:\t27\nino:\t131\n{locks}"));
+        let held = |locks: &str| {
+            lists_lease(&format!("pos:\t0\nflags:\t0140002\nmnt_id:\t27\nino:\t131\n{locks}"))
+        };
         assert!(held("lock:\t1: LEASE  ACTIVE    WRITE 77 08:02:131 0 EOF\n"));
         assert!(held("lock:\t1: LEASE  BREAKING  UNLCK 77 08:02:131 0 EOF\n"));
         let behind_another = "lock:\t1: POSIX  ADVISORY  WRITE 77 08:02:131 0 EOF\n\
@@ -93,6 +99,9 @@ mod tests {
         assert!(held(behind_another));
         assert!(!held(""), "the kernel removed it");
         assert!(!held("lock:\t1: POSIX  ADVISORY  WRITE 77 08:02:131 0 EOF\n"));
-        assert!(!held("lock:\t1: LEASE  BREAKER   READ 77 08:02:131 0 EOF\n"), "it waits for another one's");
+        assert!(
+            !held("lock:\t1: LEASE  BREAKER   READ 77 08:02:131 0 EOF\n"),
+            "it waits for another one's"
+        );
     }
 }

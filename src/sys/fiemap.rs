@@ -67,8 +67,8 @@ fn map(fd: BorrowedFd<'_>, start: u64) -> io::Result<Box<Request>> {
 
 fn zeroed() -> Box<Request> {
     let layout = std::alloc::Layout::new::<Request>();
-    // SAFETY: the layout is not empty. The memory is of it, of the global allocator, and zeros are a valid request: it
-    // has only numbers.
+    // SAFETY: the layout is not empty. The memory is of it, of the global allocator, and zeros are
+    // a valid request: it has only numbers.
     unsafe {
         let memory = std::alloc::alloc_zeroed(layout).cast::<Request>();
         if memory.is_null() {

@@ -1,9 +1,10 @@
 //! Write leases: they show that a file has no other opener, and delay the open of another one.
 //!
-//! The kernel grants F_WRLCK only to the one open file description of a file (`check_conflicting_open` in fs/locks.c),
-//! to the owner of the file or with CAP_LEASE. While it is held, an `open` or `truncate` of the file by path sleeps
-//! until the lease is released, `/proc/sys/fs/lease-break-time` seconds at most (45 by default). A copy of the
-//! descriptor, in a forked child too, is the same description and no other opener.
+//! The kernel grants F_WRLCK only to the one open file description of a file
+//! (`check_conflicting_open` in fs/locks.c), to the owner of the file or with CAP_LEASE. While it
+//! is held, an `open` or `truncate` of the file by path sleeps until the lease is released,
+//! `/proc/sys/fs/lease-break-time` seconds at most (45 by default). A copy of the descriptor, in a
+//! forked child too, is the same description and no other opener.
 
 use std::io;
 use std::marker::PhantomData;
@@ -14,7 +15,8 @@ const F_SETSIG: libc::c_int = 10;
 const F_SETOWN_EX: libc::c_int = 15;
 const F_OWNER_TID: libc::c_int = 0;
 
-/// The signal that announces a break of the lease. Its default action is nothing, and the thread blocks it.
+/// The signal that announces a break of the lease. Its default action is nothing, and the thread
+/// blocks it.
 const SIGNAL: libc::c_int = libc::SIGURG;
 
 /// `struct f_owner_ex` of fcntl.h.
@@ -31,7 +33,8 @@ pub(crate) struct Lease<'a> {
     _blocked: Blocked,
 }
 
-/// What the kernel says of a signal of a descriptor: the `_sigpoll` of `siginfo_t`, as it stands there.
+/// What the kernel says of a signal of a descriptor: the `_sigpoll` of `siginfo_t`, as it stands
+/// there.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct OfDescriptor {
@@ -55,19 +58,23 @@ const POLL_MSG: libc::c_int = 3;
 /// Why there is no lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// The file has another open file description, for reading or writing, in this process or in another one.
+    /// The file has another open file description, for reading or writing, in this process or in
+    /// another one.
     OtherOpener,
     /// This process may not take leases of the file, or its file system has none.
     Unavailable,
 }
 
 impl<'a> Lease<'a> {
-    /// Takes the lease. The description must be private to this library: its owner and signal are changed.
+    /// Takes the lease. The description must be private to this library: its owner and signal are
+    /// changed.
     pub fn take(fd: BorrowedFd<'a>) -> Result<Self, Refused> {
         // The signal goes to this thread only, which takes it back before it can be delivered.
         let mut blocked = Blocked::new();
-        let owner = Owner { kind: F_OWNER_TID, id: rustix::thread::gettid().as_raw_nonzero().get() };
-        // SAFETY: F_SETOWN_EX reads one structure with the kernel's layout, which outlives the call.
+        let owner =
+            Owner { kind: F_OWNER_TID, id: rustix::thread::gettid().as_raw_nonzero().get() };
+        // SAFETY: F_SETOWN_EX reads one structure with the kernel's layout, which outlives the
+        // call.
         let owned = unsafe { libc::fcntl(fd.as_raw_fd(), F_SETOWN_EX, &owner) };
         if owned != 0 || fcntl(fd, F_SETSIG, SIGNAL).is_err() {
             return Err(Refused::Unavailable);
@@ -82,7 +89,8 @@ impl<'a> Lease<'a> {
         }
     }
 
-    /// Whether no opener waits for it. One that waited longer than the lease-break time has the file open by now.
+    /// Whether no opener waits for it. One that waited longer than the lease-break time has the
+    /// file open by now.
     pub fn is_whole(&self) -> bool {
         fcntl(self.fd, libc::F_GETLEASE, 0).is_ok_and(|kind| kind == libc::F_WRLCK)
     }
@@ -96,13 +104,18 @@ impl Drop for Lease<'_> {
     }
 }
 
-fn fcntl(fd: BorrowedFd<'_>, command: libc::c_int, argument: libc::c_int) -> io::Result<libc::c_int> {
+fn fcntl(
+    fd: BorrowedFd<'_>,
+    command: libc::c_int,
+    argument: libc::c_int,
+) -> io::Result<libc::c_int> {
     // SAFETY: these commands take a number, and no memory.
     let result = unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The signal is blocked in this thread. When this is dropped a signal of ours is gone, and the mask is as before.
+/// The signal is blocked in this thread. When this is dropped a signal of ours is gone, and the
+/// mask is as before.
 #[derive(Debug)]
 struct Blocked {
     /// The program blocks it itself.
@@ -145,15 +158,18 @@ impl Drop for Blocked {
     }
 }
 
-/// Takes the signal of the lease on `fd`, if it is pending. One of the program that came meanwhile is sent again.
+/// Takes the signal of the lease on `fd`, if it is pending. One of the program that came meanwhile
+/// is sent again.
 fn take_signal(fd: libc::c_int) {
     /// Of the kernel's `sigset_t`.
     const SET_BYTES: libc::c_long = 8;
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let mut info = Info { all: MaybeUninit::zeroed() };
-    // SAFETY: all structures outlive the call. glibc's function would say SI_USER of what a thread was sent.
-    let taken =
-        unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, &only_ours(), &raw mut info, &now, SET_BYTES) };
+    // SAFETY: all structures outlive the call. glibc's function would say SI_USER of what a thread
+    // was sent.
+    let taken = unsafe {
+        libc::syscall(libc::SYS_rt_sigtimedwait, &only_ours(), &raw mut info, &now, SET_BYTES)
+    };
     if taken < 0 {
         return;
     }
@@ -202,7 +218,8 @@ mod tests {
     fn file() -> (tempfile::TempDir, std::path::PathBuf, File) {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("file");
-        let file = File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
+        let file =
+            File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
         (dir, path, file)
     }
 

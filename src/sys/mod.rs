@@ -1,4 +1,5 @@
-//! The system calls that no crate wraps as we need them. All unsafe code of the blocking path is here.
+//! The system calls that no crate wraps as we need them. All unsafe code of the blocking path is
+//! here.
 
 pub(crate) mod access;
 pub(crate) mod callers_lease;
@@ -36,14 +37,20 @@ pub(crate) fn open(
     })
 }
 
-/// Writes segments one behind the other, durably if `dsync`. May be short. Where RWF_DSYNC is missing (a sandbox
-/// without pwritev2, a kernel before 4.7) an fdatasync follows each write: found out once, and remembered.
-pub(crate) fn write(fd: BorrowedFd<'_>, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
+/// Writes segments one behind the other, durably if `dsync`. May be short. Where RWF_DSYNC is
+/// missing (a sandbox without pwritev2, a kernel before 4.7) an fdatasync follows each write: found
+/// out once, and remembered.
+pub(crate) fn write(
+    fd: BorrowedFd<'_>,
+    segments: &[Segment],
+    offset: u64,
+    dsync: bool,
+) -> io::Result<u64> {
     static NO_DSYNC: AtomicBool = AtomicBool::new(false);
     let iovecs = Segment::as_iovecs(segments);
     if dsync && !NO_DSYNC.load(Ordering::Relaxed) {
-        // SAFETY: the iovecs point to bytes that their owners keep in place until the operation is complete
-        // (see `Segment`), which is after this call; the kernel only reads them.
+        // SAFETY: the iovecs point to bytes that their owners keep in place until the operation is
+        // complete (see `Segment`), which is after this call; the kernel only reads them.
         let written = unsafe {
             let count = iovecs.len() as i32;
             libc::pwritev2(fd.as_raw_fd(), iovecs.as_ptr(), count, offset as i64, libc::RWF_DSYNC)
@@ -52,7 +59,8 @@ pub(crate) fn write(fd: BorrowedFd<'_>, segments: &[Segment], offset: u64, dsync
             Err(error) if os_error::is_missing(&error) => {
                 if !NO_DSYNC.swap(true, Ordering::Relaxed) {
                     log::warn!(
-                        "dioxide: no durable writes by RWF_DSYNC here ({error}); fdatasync follows them"
+                        "dioxide: no durable writes by RWF_DSYNC here ({error}); fdatasync follows \
+                         them"
                     );
                 }
             }
@@ -61,8 +69,10 @@ pub(crate) fn write(fd: BorrowedFd<'_>, segments: &[Segment], offset: u64, dsync
     }
     let written = write_plainly(fd, iovecs, offset)?;
     if dsync {
-        // The write succeeded, so a failure is that of the flush. An interrupted one has reported nothing yet.
-        rustix::io::retry_on_intr(|| flush(fd)).map_err(|errno| os_error::of_flush(errno.into()))?;
+        // The write succeeded, so a failure is that of the flush. An interrupted one has reported
+        // nothing yet.
+        rustix::io::retry_on_intr(|| flush(fd))
+            .map_err(|errno| os_error::of_flush(errno.into()))?;
     }
     Ok(written)
 }
@@ -93,7 +103,8 @@ fn moved(result: isize) -> io::Result<u64> {
 /// Reads into segments made by [`Segment::of_mut`], one behind the other. May be short.
 pub(crate) fn read(fd: BorrowedFd<'_>, into: &[Segment], offset: u64) -> io::Result<u64> {
     let iovecs = Segment::as_iovecs(into);
-    // SAFETY: as in `write`; the bytes were given away to be written to, until the operation is complete.
+    // SAFETY: as in `write`; the bytes were given away to be written to, until the operation is
+    // complete.
     moved(unsafe {
         match iovecs {
             [one] => libc::pread(fd.as_raw_fd(), one.iov_base, one.iov_len, offset as i64),
@@ -134,7 +145,8 @@ pub(crate) fn read_xattr(fd: BorrowedFd<'_>, name: &str) -> io::Result<Option<Ve
 
 /// A number that is another one the next time a file is opened.
 pub(crate) fn epoch() -> u32 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     now.subsec_nanos() ^ now.as_secs() as u32
 }
 
@@ -145,8 +157,8 @@ pub(crate) fn random_id() -> io::Result<[u8; 16]> {
     Ok(id)
 }
 
-/// The byte that stands for the right to write: near the largest offset, where no program locks its data. A
-/// lock of the whole file would make a program's own POSIX locks fail.
+/// The byte that stands for the right to write: near the largest offset, where no program locks its
+/// data. A lock of the whole file would make a program's own POSIX locks fail.
 const LOCK_BYTE: i64 = i64::MAX - 1;
 
 /// Takes the right to write for this open file description. False if another one has it.
@@ -157,7 +169,9 @@ pub(crate) fn try_lock(fd: BorrowedFd<'_>) -> io::Result<bool> {
 fn locked(fd: BorrowedFd<'_>, kind: i32) -> io::Result<bool> {
     match ofd_lock(fd, kind) {
         Ok(()) => Ok(true),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+            Ok(false)
+        }
         Err(error) => Err(error),
     }
 }
@@ -209,15 +223,18 @@ pub(crate) fn statmount(mount: u64) -> io::Result<u64> {
     let request = MountRequest::new(mount, STATMOUNT_SB_BASIC);
     // `struct statmount`: size and options, mask, then the device: major, minor.
     let mut answer = [0u64; 512];
-    // SAFETY: the request has the kernel's layout; the answer is as long as we say, and only the call
-    // writes it.
-    let result =
-        unsafe { libc::syscall(SYS_STATMOUNT, &request, answer.as_mut_ptr(), size_of_val(&answer), 0) };
+    // SAFETY: the request has the kernel's layout; the answer is as long as we say, and only the
+    // call writes it.
+    let result = unsafe {
+        libc::syscall(SYS_STATMOUNT, &request, answer.as_mut_ptr(), size_of_val(&answer), 0)
+    };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
     let device = answer[2].to_ne_bytes();
-    let half = |at: usize| u32::from_ne_bytes([device[at], device[at + 1], device[at + 2], device[at + 3]]);
+    let half = |at: usize| {
+        u32::from_ne_bytes([device[at], device[at + 1], device[at + 2], device[at + 3]])
+    };
     Ok(rustix::fs::makedev(half(0), half(4)))
 }
 
@@ -230,7 +247,8 @@ pub(crate) fn list_mounts() -> io::Result<Vec<u64>> {
     loop {
         let request = MountRequest::new(LSMT_ROOT, all.last().copied().unwrap_or(0));
         // SAFETY: as for statmount.
-        let count = unsafe { libc::syscall(SYS_LISTMOUNT, &request, some.as_mut_ptr(), some.len(), 0) };
+        let count =
+            unsafe { libc::syscall(SYS_LISTMOUNT, &request, some.as_mut_ptr(), some.len(), 0) };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
         all.extend_from_slice(&some[..count]);
         if count < some.len() {

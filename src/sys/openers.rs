@@ -14,8 +14,8 @@ const ANCESTORS_MAX: usize = 1000;
 /// A descriptor: a thread that has it, and its number.
 type Descriptor = (u32, u32);
 
-/// Names another process that has the file of `fd` open for writing. `None` if there is none, or none that this user
-/// may see.
+/// Names another process that has the file of `fd` open for writing. `None` if there is none, or
+/// none that this user may see.
 pub(crate) fn writer_elsewhere(fd: BorrowedFd<'_>) -> Option<String> {
     let stat = rustix::fs::fstat(fd).ok()?;
     let file = (stat.st_dev, stat.st_ino);
@@ -25,8 +25,9 @@ pub(crate) fn writer_elsewhere(fd: BorrowedFd<'_>) -> Option<String> {
     }
     let ours = descriptors_of(own, file);
     // A child inherits copies of our descriptors, until it executes a program.
-    let is_ours =
-        |pid, theirs| ours.iter().any(|our| is_same_description(*our, theirs, || is_descendant(pid, own)));
+    let is_ours = |pid, theirs| {
+        ours.iter().any(|our| is_same_description(*our, theirs, || is_descendant(pid, own)))
+    };
     let writes = |pid| {
         let mut theirs = descriptors_of(pid, file).into_iter();
         theirs.any(|descriptor| is_writable(descriptor) && !is_ours(pid, descriptor))
@@ -35,8 +36,8 @@ pub(crate) fn writer_elsewhere(fd: BorrowedFd<'_>) -> Option<String> {
     others.find(|pid| writes(*pid)).map(name)
 }
 
-/// Whether /proc, where `link` is what /proc/self leads to, numbers processes as this one does. That of another PID
-/// namespace shows us under another number, like another program.
+/// Whether /proc, where `link` is what /proc/self leads to, numbers processes as this one does.
+/// That of another PID namespace shows us under another number, like another program.
 fn numbers_are_ours(link: &Path, own: u32) -> bool {
     link.to_str().and_then(|number| number.parse().ok()) == Some(own)
 }
@@ -46,8 +47,8 @@ fn numbers_in(dir: &str) -> impl Iterator<Item = u32> + use<> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// A thread for each table of descriptors that a process has: for nearly all one. The first thread has none once it
-/// has ended, while others go on.
+/// A thread for each table of descriptors that a process has: for nearly all one. The first thread
+/// has none once it has ended, while others go on.
 fn tables_of(pid: u32) -> Vec<u32> {
     let mut tables: Vec<u32> = Vec::new();
     for thread in numbers_in(&format!("/proc/{pid}/task")) {
@@ -59,8 +60,8 @@ fn tables_of(pid: u32) -> Vec<u32> {
     tables
 }
 
-/// The descriptors by which a process has the file open. The link and the number of the inode come first: to ask a
-/// file system that answers no more would wait for ever.
+/// The descriptors by which a process has the file open. The link and the number of the inode come
+/// first: to ask a file system that answers no more would wait for ever.
 fn descriptors_of(pid: u32, file: (u64, u64)) -> Vec<Descriptor> {
     let leads_there = |(thread, number): &Descriptor| {
         let path = format!("/proc/{thread}/fd/{number}");
@@ -70,8 +71,9 @@ fn descriptors_of(pid: u32, file: (u64, u64)) -> Vec<Descriptor> {
             && identity(&path) == Some(file)
     };
     let tables = tables_of(pid).into_iter();
-    let all = tables
-        .flat_map(|thread| numbers_in(&format!("/proc/{thread}/fd")).map(move |number| (thread, number)));
+    let all = tables.flat_map(|thread| {
+        numbers_in(&format!("/proc/{thread}/fd")).map(move |number| (thread, number))
+    });
     all.filter(leads_there).collect()
 }
 
@@ -83,21 +85,24 @@ fn inode_of((thread, number): Descriptor) -> Option<u64> {
 
 /// What the kernel knows without asking a server.
 fn identity(path: &str) -> Option<(u64, u64)> {
-    let found = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
+    let found =
+        rustix::fs::statx(rustix::fs::CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
     Some((rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino))
 }
 
 fn is_writable((thread, number): Descriptor) -> bool {
     let info = fs::read_to_string(format!("/proc/{thread}/fdinfo/{number}")).unwrap_or_default();
-    let flags =
-        info.lines().find_map(|line| i32::from_str_radix(line.strip_prefix("flags:")?.trim(), 8).ok());
+    let flags = info
+        .lines()
+        .find_map(|line| i32::from_str_radix(line.strip_prefix("flags:")?.trim(), 8).ok());
     flags.is_some_and(|flags| {
-        flags & libc::O_PATH == 0 && matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
+        flags & libc::O_PATH == 0
+            && matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
     })
 }
 
-/// Where that cannot be asked (a sandbox without kcmp), a child of ours must not count as another writer, and nothing
-/// else is taken for ours.
+/// Where that cannot be asked (a sandbox without kcmp), a child of ours must not count as another
+/// writer, and nothing else is taken for ours.
 fn is_same_description(
     (our_thread, our): Descriptor,
     (thread, number): Descriptor,
@@ -115,12 +120,14 @@ fn is_same_table(one: u32, other: u32) -> bool {
 fn compared(one: u32, other: u32, kind: libc::c_int, of_one: u32, of_other: u32) -> Option<bool> {
     // SAFETY: kcmp compares what two threads have, and touches no memory.
     let order = unsafe { libc::syscall(libc::SYS_kcmp, one, other, kind, of_one, of_other) };
-    let refused =
-        || matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM | libc::ENOSYS));
+    let refused = || {
+        matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM | libc::ENOSYS))
+    };
     if order < 0 && refused() { None } else { Some(order == 0) }
 }
 
-/// Whether a process comes from another one by forks. One whose parents have ended does not show it.
+/// Whether a process comes from another one by forks. One whose parents have ended does not show
+/// it.
 fn is_descendant(pid: u32, of: u32) -> bool {
     let parent = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

@@ -15,10 +15,11 @@ use std::path::{Path, PathBuf};
 pub struct Alignment {
     /// Of memory addresses.
     pub memory: u64,
-    /// Of offsets and lengths of positional writes, and of reads that go straight into the caller's memory.
+    /// Of offsets and lengths of positional writes, and of reads that go straight into the caller's
+    /// memory.
     pub offset: u64,
-    /// Appends are packed into blocks of this: `offset`, or the file system's block if that is larger. One that begins
-    /// and ends at multiples of it is written without a copy.
+    /// Appends are packed into blocks of this: `offset`, or the file system's block if that is
+    /// larger. One that begins and ends at multiples of it is written without a copy.
     pub append: u64,
 }
 
@@ -28,14 +29,14 @@ pub(crate) struct Facts {
     pub identity: Identity,
     /// With the inode number it names the file; of a device, its own number.
     pub dev: u64,
-    /// The file system that holds the file, or the device that it is. On btrfs, where each subvolume has a `dev` of
-    /// its own, that of the whole.
+    /// The file system that holds the file, or the device that it is. On btrfs, where each
+    /// subvolume has a `dev` of its own, that of the whole.
     pub fs: u64,
     pub is_device: bool,
     pub alignment: Alignment,
     pub limits: Limits,
-    /// Each write is durable when it returns: the description is O_DSYNC (see `Backend::flushes_each_write`), or it
-    /// is a device without a volatile cache.
+    /// Each write is durable when it returns: the description is O_DSYNC (see
+    /// `Backend::flushes_each_write`), or it is a device without a volatile cache.
     pub writes_through: bool,
     pub len: u64,
     pub through: Through,
@@ -103,11 +104,16 @@ pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
         dev: rustix::fs::makedev(major, minor),
         fs: if is_device { rustix::fs::makedev(major, minor) } else { file_system_of(&stat) },
         is_device,
-        alignment: Alignment { memory, offset, append: if is_device { offset } else { offset.max(block) } },
+        alignment: Alignment {
+            memory,
+            offset,
+            append: if is_device { offset } else { offset.max(block) },
+        },
         limits: Limits { bytes_max: request_max(major, minor), segments_max: SEGMENTS_MAX },
         writes_through: rustix::fs::fcntl_getfl(fd)?.contains(OFlags::DSYNC)
             || is_device
-                && queue_attribute(major, minor, "write_cache").is_some_and(|kind| kind == "write through"),
+                && queue_attribute(major, minor, "write_cache")
+                    .is_some_and(|kind| kind == "write through"),
         len: super::size(fd)?,
         through: if is_device { Through::Device } else { through(&stat) },
         part: Part::Whole,
@@ -124,8 +130,9 @@ fn wanted() -> StatxFlags {
     StatxFlags::BASIC_STATS | StatxFlags::BTIME | more
 }
 
-/// The device number of the whole file system. That of the file is another one on btrfs, for each subvolume; but the
-/// mount knows it. Kernels that cannot be asked (before 6.8) leave us with that of the file.
+/// The device number of the whole file system. That of the file is another one on btrfs, for each
+/// subvolume; but the mount knows it. Kernels that cannot be asked (before 6.8) leave us with that
+/// of the file.
 fn file_system_of(stat: &rustix::fs::Statx) -> u64 {
     let of_file = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
     match through(stat) {
@@ -140,7 +147,8 @@ pub(crate) fn place(dir: &Path) -> io::Result<(u64, Through)> {
     Ok((file_system_of(&stat), through(&stat)))
 }
 
-/// What an open file or directory lies on, or the device that it is. Fails with EINVAL for all else.
+/// What an open file or directory lies on, or the device that it is. Fails with EINVAL for all
+/// else.
 pub(crate) fn place_of(fd: BorrowedFd<'_>) -> io::Result<(u64, Through)> {
     let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted())?;
     match FileType::from_raw_mode(stat.stx_mode.into()) {
@@ -158,13 +166,18 @@ fn disk_folder(major: u32, minor: u32) -> Option<PathBuf> {
     if folder.join("partition").exists() { folder.parent().map(Into::into) } else { Some(folder) }
 }
 
-/// Whether the device of a file, or the one that it is, does all there is to do within the call: one in memory.
+/// Whether the device of a file, or the one that it is, does all there is to do within the call:
+/// one in memory.
 pub(crate) fn is_in_memory(fd: BorrowedFd<'_>) -> bool {
     let Ok(stat) = rustix::fs::fstat(fd) else { return false };
     let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
     let number = if is_device { stat.st_rdev } else { stat.st_dev };
     let folder = disk_folder(rustix::fs::major(number), rustix::fs::minor(number));
-    let name = folder.as_deref().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or_default();
+    let name = folder
+        .as_deref()
+        .and_then(Path::file_name)
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
     ["zram", "ram", "pmem"].iter().any(|kind| name.starts_with(kind))
 }
 
@@ -191,7 +204,8 @@ fn kind_of_file_system(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(rustix::fs::fstatfs(fd)?.f_type as u64)
 }
 
-/// Why the kernel keeps data of this file in its cache although it is open O_DIRECT, where it is known to.
+/// Why the kernel keeps data of this file in its cache although it is open O_DIRECT, where it is
+/// known to.
 pub(crate) fn why_not_direct(fd: BorrowedFd<'_>, facts: &Facts) -> Option<&'static str> {
     match kind_of_file_system(fd).ok().filter(|_| !facts.is_device)? {
         BTRFS
@@ -199,8 +213,8 @@ pub(crate) fn why_not_direct(fd: BorrowedFd<'_>, facts: &Facts) -> Option<&'stat
                 && !mount_options(facts).is_some_and(|found| has_any(&found, &["nodatasum"])) =>
         {
             Some(
-                "btrfs writes files with checksums through its cache, one write at a time; it does not where \
-             `chattr +C` was given to the directory before the file was created",
+                "btrfs writes files with checksums through its cache, one write at a time; it does \
+                 not where `chattr +C` was given to the directory before the file was created",
             )
         }
         TMPFS => Some("tmpfs keeps files in memory; nothing survives a crash of the machine"),
@@ -213,12 +227,18 @@ fn overwrites_in_place(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::ioctl_getflags(fd).is_ok_and(|flags| flags.contains(IFlags::NOCOW))
 }
 
-/// Whether space may be grown ahead in this way on this file, and a crash be undone: or in words, why not.
+/// Whether space may be grown ahead in this way on this file, and a crash be undone: or in words,
+/// why not.
 ///
-/// Any way needs syncs that are true, since the marker must be on disk before the space is. Beyond that, recovery of
-/// unwritten space needs a file system that brings back after a crash which blocks were written. Zeroed space is never
-/// cut by what the file system says, so it needs nothing more: neither unwritten extents nor a journal.
-pub(crate) fn can_grow_ahead(fd: BorrowedFd<'_>, facts: &Facts, prepared: Prepared) -> Result<(), String> {
+/// Any way needs syncs that are true, since the marker must be on disk before the space is. Beyond
+/// that, recovery of unwritten space needs a file system that brings back after a crash which
+/// blocks were written. Zeroed space is never cut by what the file system says, so it needs nothing
+/// more: neither unwritten extents nor a journal.
+pub(crate) fn can_grow_ahead(
+    fd: BorrowedFd<'_>,
+    facts: &Facts,
+    prepared: Prepared,
+) -> Result<(), String> {
     let Some(options) = mount_options(facts) else {
         return Err("cannot tell whether its file system is mounted with barriers".into());
     };
@@ -229,7 +249,9 @@ pub(crate) fn can_grow_ahead(fd: BorrowedFd<'_>, facts: &Facts, prepared: Prepar
         (XFS, _) | (EXT, Prepared::Zeroed) | (BTRFS, Prepared::Unwritten) => Ok(()),
         (EXT, Prepared::Unwritten) => ext_keeps_unwritten(fd, facts, &options),
         (BTRFS, Prepared::Zeroed) if overwrites_in_place(fd) => Ok(()),
-        (BTRFS, Prepared::Zeroed) => Err("btrfs would not write into the zeros, but elsewhere".into()),
+        (BTRFS, Prepared::Zeroed) => {
+            Err("btrfs would not write into the zeros, but elsewhere".into())
+        }
         (TMPFS, _) => Err("tmpfs performs one write of a file at a time, wherever it ends".into()),
         (other, _) => Err(format!("nothing is known of file systems of type {other:#x}")),
     }
@@ -239,21 +261,28 @@ fn ext_keeps_unwritten(fd: BorrowedFd<'_>, facts: &Facts, options: &str) -> Resu
     const EXTENTS_FL: u32 = 0x80000;
     let flags = rustix::fs::ioctl_getflags(fd).map_err(|error| error.to_string())?;
     if flags.bits() & EXTENTS_FL == 0 {
-        return Err("the file is mapped by indirect blocks, which cannot be allocated unwritten".into());
+        return Err(
+            "the file is mapped by indirect blocks, which cannot be allocated unwritten".into()
+        );
     }
     if has_any(options, &["data=journal"]) {
-        return Err("mounted with data=journal, after a crash extents do not tell what was written".into());
+        return Err(
+            "mounted with data=journal, after a crash extents do not tell what was written".into(),
+        );
     }
     match has_journal(rustix::fs::major(facts.fs), rustix::fs::minor(facts.fs)) {
         Some(true) => Ok(()),
-        Some(false) => Err("without a journal, extents do not tell after a crash what was written".into()),
+        Some(false) => {
+            Err("without a journal, extents do not tell after a crash what was written".into())
+        }
         None => Err("cannot tell whether the file system has a journal".into()),
     }
 }
 
 /// Whether it is ext4 without a journal.
 pub(crate) fn is_without_journal(facts: &Facts) -> bool {
-    !facts.is_device && has_journal(rustix::fs::major(facts.fs), rustix::fs::minor(facts.fs)) == Some(false)
+    !facts.is_device
+        && has_journal(rustix::fs::major(facts.fs), rustix::fs::minor(facts.fs)) == Some(false)
 }
 
 /// ext4 shows the process id of its journal thread, or `<none>`.
@@ -264,8 +293,8 @@ fn has_journal(major: u32, minor: u32) -> Option<bool> {
     Some(task.trim().parse::<u64>().is_ok())
 }
 
-/// The options of the file's whole file system, as mounted. None where no mount of it is to be seen (in a chroot, or a
-/// subvolume of btrfs before Linux 6.8).
+/// The options of the file's whole file system, as mounted. None where no mount of it is to be seen
+/// (in a chroot, or a subvolume of btrfs before Linux 6.8).
 fn mount_options(facts: &Facts) -> Option<String> {
     let device = format!("{}:{}", rustix::fs::major(facts.fs), rustix::fs::minor(facts.fs));
     let mounts = mountinfo().ok()?;
@@ -285,15 +314,15 @@ pub(crate) fn mount_exists(mount: u64) -> bool {
     }
 }
 
-/// The unique numbers of the mounts of the file system `dev` that this process can see. None on older kernels.
-/// Looks at no path: one might lie on a server or disk that does not answer.
+/// The unique numbers of the mounts of the file system `dev` that this process can see. None on
+/// older kernels. Looks at no path: one might lie on a server or disk that does not answer.
 pub(crate) fn mounts_of(dev: u64) -> Vec<u64> {
     let is_of_dev = |mount: &u64| super::statmount(*mount).is_ok_and(|found| found == dev);
     super::list_mounts().unwrap_or_default().into_iter().filter(is_of_dev).collect()
 }
 
-/// The loop device that a file or device is the image of, if it is one. Fails where it could be told, and the process
-/// lacks the descriptors or the memory to ask.
+/// The loop device that a file or device is the image of, if it is one. Fails where it could be
+/// told, and the process lacks the descriptors or the memory to ask.
 pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> io::Result<Option<String>> {
     let this = rustix::fs::fstat(fd)?;
     let holder = file_system_of(&rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted())?);
@@ -304,7 +333,8 @@ pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> io::Result<Option<String>> {
         let image = if_there(std::fs::read(entry.path().join("loop/backing_file")))?;
         let Some(image) = image else { continue };
         let image = Path::new(OsStr::from_bytes(image.strip_suffix(b"\n").unwrap_or(&image)));
-        // Only an image beside our file is looked at: others may lie on a server or disk that does not answer.
+        // Only an image beside our file is looked at: others may lie on a server or disk that does
+        // not answer.
         if device_of_mount(&mounts, &image.to_string_lossy()) != Some(holder) {
             continue;
         }
@@ -318,7 +348,9 @@ pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> io::Result<Option<String>> {
 /// What was read, unless it is not there to be read.
 fn if_there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
+        Err(error)
+            if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) =>
+        {
             Err(error)
         }
         other => Ok(other.ok()),
@@ -326,7 +358,8 @@ fn if_there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 fn same_file(one: &rustix::fs::Stat, other: &rustix::fs::Stat) -> bool {
-    let device = |stat: &rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+    let device =
+        |stat: &rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
     match (device(one), device(other)) {
         (true, true) => one.st_rdev == other.st_rdev,
         (false, false) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
@@ -334,7 +367,8 @@ fn same_file(one: &rustix::fs::Stat, other: &rustix::fs::Stat) -> bool {
     }
 }
 
-/// What the kernel says of mounts. Names that are no text are made such: also elsewhere, so that they can be compared.
+/// What the kernel says of mounts. Names that are no text are made such: also elsewhere, so that
+/// they can be compared.
 fn mountinfo() -> io::Result<String> {
     std::fs::read("/proc/self/mountinfo").map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -355,7 +389,8 @@ fn device_of_mount(mounts: &[(&str, String)], path: &str) -> Option<u64> {
     Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// A path of /proc/self/mountinfo, where the kernel writes what would part lines and fields in octal.
+/// A path of /proc/self/mountinfo, where the kernel writes what would part lines and fields in
+/// octal.
 fn unescaped(field: &str) -> String {
     // The backslash last: it may stand before digits of the path itself.
     let plain = field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
@@ -417,7 +452,8 @@ mod tests {
                 _ => c.to_string(),
             };
             let point: String = name.chars().map(escaped).collect();
-            let mounts = format!("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:50 / /mnt/{point} rw - fuse x rw\n");
+            let mounts = format!("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:50 / /mnt/{point} rw - \
+                fuse x rw\n");
             let path = format!("/mnt/{name}/{below}");
             prop_assume!(name != "." && name != ".." && below != "..");
             prop_assert_eq!(device_of_mount(&mount_points(&mounts), &path), Some(rustix::fs::makedev(0, 50)));

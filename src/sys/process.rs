@@ -1,31 +1,33 @@
-//! Which process we are: an address that changes in the child of a fork, without a system call. And what a child
-//! inherits.
+//! Which process we are: an address that changes in the child of a fork, without a system call. And
+//! what a child inherits.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A page that the kernel fills with zeros in the child of a fork (MADV_WIPEONFORK, Linux 4.14), however it
-/// was forked. It holds one pointer, which so becomes null there.
+/// A page that the kernel fills with zeros in the child of a fork (MADV_WIPEONFORK, Linux 4.14),
+/// however it was forked. It holds one pointer, which so becomes null there.
 fn wiped_on_fork() -> &'static AtomicPtr<()> {
     static PAGE: OnceLock<&'static AtomicPtr<()>> = OnceLock::new();
     PAGE.get_or_init(|| {
         let size = rustix::param::page_size();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new private mapping at an address of the kernel's choice touches nothing else.
-        let page =
-            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), size, protection, MapFlags::PRIVATE) };
+        let page = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), size, protection, MapFlags::PRIVATE)
+        };
         let page = page.expect("one page of memory");
         // SAFETY: the advice concerns only the page mapped above.
-        unsafe { rustix::mm::madvise(page, size, Advice::LinuxWipeOnFork) }.expect("Linux 4.14 or later");
+        unsafe { rustix::mm::madvise(page, size, Advice::LinuxWipeOnFork) }
+            .expect("Linux 4.14 or later");
         // SAFETY: the page is never unmapped, aligned, and zero is a valid pointer value.
         unsafe { &*page.cast::<AtomicPtr<()>>() }
     })
 }
 
-/// The value of this process, made by `make` at the first call in it. A child of a fork gets its own: what its
-/// parent held, locks included, is of no use to it.
+/// The value of this process, made by `make` at the first call in it. A child of a fork gets its
+/// own: what its parent held, locks included, is of no use to it.
 pub(crate) fn of_this_process<T: Sync>(make: impl FnOnce() -> T) -> &'static T {
     let page = wiped_on_fork();
     let known = page.load(Ordering::Acquire);
@@ -34,7 +36,12 @@ pub(crate) fn of_this_process<T: Sync>(make: impl FnOnce() -> T) -> &'static T {
         return unsafe { &*known.cast::<T>() };
     }
     let made: *mut T = Box::into_raw(Box::new(make()));
-    match page.compare_exchange(std::ptr::null_mut(), made.cast(), Ordering::AcqRel, Ordering::Acquire) {
+    match page.compare_exchange(
+        std::ptr::null_mut(),
+        made.cast(),
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    ) {
         // SAFETY: `made` is never freed.
         Ok(_) => unsafe { &*made },
         Err(other) => {
@@ -51,8 +58,8 @@ pub(crate) fn is_of_this_process<T>(value: &'static T) -> bool {
     std::ptr::eq(wiped_on_fork().load(Ordering::Acquire).cast::<T>(), value)
 }
 
-/// Values that the child of a fork keeps. A fork may happen while any lock is held, so this has none: values are only
-/// added, and are never changed, moved or freed.
+/// Values that the child of a fork keeps. A fork may happen while any lock is held, so this has
+/// none: values are only added, and are never changed, moved or freed.
 #[derive(Debug)]
 pub(crate) struct Inherited<T: 'static> {
     newest: AtomicPtr<Node<T>>,
@@ -82,9 +89,14 @@ impl<T: Sync> Inherited<T> {
         let node = Box::into_raw(Box::new(Node { value, older: None }));
         loop {
             let newest = self.newest.load(Ordering::Acquire);
-            // SAFETY: the list has not got the node yet, so this thread alone uses it. For `newest` see `newest()`.
+            // SAFETY: the list has not got the node yet, so this thread alone uses it. For `newest`
+            // see `newest()`.
             unsafe { (*node).older = newest.as_ref() };
-            if self.newest.compare_exchange(newest, node, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            if self
+                .newest
+                .compare_exchange(newest, node, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
+            {
                 return;
             }
         }

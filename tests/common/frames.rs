@@ -31,13 +31,16 @@ impl Laid {
     }
 }
 
-/// A length as logs have them: most are short, some go over several blocks, a few are long. None is shorter than `min`.
+/// A length as logs have them: most are short, some go over several blocks, a few are long. None is
+/// shorter than `min`.
 pub fn any_len(random: &mut Random, min: u64) -> u64 {
-    let max = [40, 200, 200, 600, 600, 5_000, 5_000, 12_000, 60_000, 200_000][random.below(10) as usize];
+    let max =
+        [40, 200, 200, 600, 600, 5_000, 5_000, 12_000, 60_000, 200_000][random.below(10) as usize];
     min + random.below(max)
 }
 
-/// Appends a record from memory that begins nowhere in particular, and is overwritten as soon as the call returns.
+/// Appends a record from memory that begins nowhere in particular, and is overwritten as soon as
+/// the call returns.
 pub fn append_frame(file: &impl Transfers, frame: Frame) -> dioxide::Result<Laid> {
     let bytes = frame.bytes();
     let skew = (frame.number % 5 * 3) as usize;
@@ -48,8 +51,9 @@ pub fn append_frame(file: &impl Transfers, frame: Frame) -> dioxide::Result<Laid
     Ok(Laid { offset: result?, frame })
 }
 
-/// Appends records of these lengths by their numbers, several at a time where that can be, until there are no more or `told`
-/// does not want any. It is told of those as well that were in flight by then.
+/// Appends records of these lengths by their numbers, several at a time where that can be, until
+/// there are no more or `told` does not want any. It is told of those as well that were in flight
+/// by then.
 pub fn append_frames_while(
     file: &impl Transfers,
     writer: u64,
@@ -90,17 +94,24 @@ pub fn append_frames(file: &impl Transfers, writer: u64, count: u64) -> Vec<Laid
     laid
 }
 
-/// Checks that these records and zeros are all that stands in a file from `start` on, and that it ends with the last of them.
-/// Records stand side by side, or at the next block where `gaps` are allowed. Returns how many gaps there are.
+/// Checks that these records and zeros are all that stands in a file from `start` on, and that it
+/// ends with the last of them. Records stand side by side, or at the next block where `gaps` are
+/// allowed. Returns how many gaps there are.
 pub fn assert_laid_out(content: &[u8], start: u64, laid: &[Laid], gaps: bool) -> usize {
     let mut sorted = laid.to_vec();
     sorted.sort_unstable();
     let (mut end, mut seen) = (start, 0);
     for laid in &sorted {
         if laid.offset != end {
-            assert!(gaps && laid.offset == end.next_multiple_of(BLOCK_BYTES), "behind {end}: {laid:?}");
+            assert!(
+                gaps && laid.offset == end.next_multiple_of(BLOCK_BYTES),
+                "behind {end}: {laid:?}"
+            );
             let gap = content.get(end as usize..laid.offset as usize);
-            assert!(gap.is_some_and(|gap| gap.iter().all(|byte| *byte == 0)), "no zeros from {end} on");
+            assert!(
+                gap.is_some_and(|gap| gap.iter().all(|byte| *byte == 0)),
+                "no zeros from {end} on"
+            );
             seen += 1;
         }
         assert!(laid.is_in(content), "lost: {laid:?} in a file of {} bytes", content.len());

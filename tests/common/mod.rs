@@ -41,10 +41,12 @@ pub fn growth_on(fs: Fs, growth: Growth) -> Growth {
     if possible { growth } else { Growth::None }
 }
 
-/// What anything gets to happen. On a busy machine what takes milliseconds may take seconds, and what hangs, hangs for good.
+/// What anything gets to happen. On a busy machine what takes milliseconds may take seconds, and
+/// what hangs, hangs for good.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until something holds that another thread or process brings about. Returns whether it does.
+/// Waits until something holds that another thread or process brings about. Returns whether it
+/// does.
 pub fn soon(holds: impl Fn() -> bool) -> bool {
     let began = Instant::now();
     while !holds() && began.elapsed() < PATIENCE {
@@ -56,8 +58,8 @@ pub fn soon(holds: impl Fn() -> bool) -> bool {
 /// What buffers are overwritten with once nobody may look at them any more.
 pub const POISON: u8 = 0xDE;
 
-/// Whether somebody else can have a device alone, soon: a program that another test starts has copies of descriptors for a
-/// moment.
+/// Whether somebody else can have a device alone, soon: a program that another test starts has
+/// copies of descriptors for a moment.
 pub fn can_be_taken(disk: &Path) -> bool {
     let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
     soon(|| rustix::fs::open(disk, flags, Mode::empty()).is_ok())
@@ -132,7 +134,9 @@ impl Placed {
 
     /// Whether all of it stands in `content`, the file's bytes from 0.
     pub fn is_in(&self, content: &[u8]) -> bool {
-        let Some(bytes) = content.get(self.offset as usize..self.end() as usize) else { return false };
+        let Some(bytes) = content.get(self.offset as usize..self.end() as usize) else {
+            return false;
+        };
         bytes.chunks_exact(BLOCK).zip(0..).all(|(block, part)| {
             Stamp::of(block) == Some(Stamp { writer: self.writer, number: self.number, part })
         })
@@ -140,7 +144,12 @@ impl Placed {
 }
 
 /// Appends record `number` of `writer`.
-pub fn append(file: &impl Transfers, writer: u64, number: u64, blocks: u64) -> dioxide::Result<Placed> {
+pub fn append(
+    file: &impl Transfers,
+    writer: u64,
+    number: u64,
+    blocks: u64,
+) -> dioxide::Result<Placed> {
     let offset = file.append(&record(writer, number, blocks))?;
     Ok(Placed { offset, writer, number, blocks })
 }
@@ -164,8 +173,8 @@ pub fn append_many(file: &impl Transfers, writer: u64, count: u64) -> Vec<Placed
     placed
 }
 
-/// Appends records of so many blocks by their numbers, until there are no more or `told` does not want any. It is told of
-/// those as well that were in flight by then.
+/// Appends records of so many blocks by their numbers, until there are no more or `told` does not
+/// want any. It is told of those as well that were in flight by then.
 pub fn append_while(
     file: &impl Transfers,
     writer: u64,
@@ -185,7 +194,8 @@ pub fn append_while(
     });
 }
 
-/// Checks that the records are side by side from `start`, without a gap or an overlap. Returns their end.
+/// Checks that the records are side by side from `start`, without a gap or an overlap. Returns
+/// their end.
 pub fn assert_gapless(placed: &[Placed], start: u64) -> u64 {
     let mut sorted = placed.to_vec();
     sorted.sort_unstable();
@@ -204,7 +214,9 @@ pub fn assert_all_there(content: &[u8], placed: &[Placed]) {
 
 /// Where the records from `start` on end: the first block that is not one.
 pub fn end_of_records(content: &[u8], start: u64) -> u64 {
-    let whole = content[start as usize..].chunks_exact(BLOCK).take_while(|block| Stamp::of(block).is_some());
+    let whole = content[start as usize..]
+        .chunks_exact(BLOCK)
+        .take_while(|block| Stamp::of(block).is_some());
     start + whole.count() as u64 * BLOCK_BYTES
 }
 
@@ -269,7 +281,8 @@ pub fn tail_named(name: &str) -> Tail {
 
 /// How a child tells its parent what came of an operation: 0 for success.
 pub fn tell<T>(acks: &Acks, result: &dioxide::Result<T>) {
-    let (code, errno) = result.as_ref().err().map_or((0, 0), |error| (code_of(error), error.errno()));
+    let (code, errno) =
+        result.as_ref().err().map_or((0, 0), |error| (code_of(error), error.errno()));
     acks.send([code, errno as u64, 0]);
 }
 

@@ -1,7 +1,10 @@
-//! The ways to a file: blocking calls, and queues. A test that is given a way must come to the same by each.
+//! The ways to a file: blocking calls, and queues. A test that is given a way must come to the same
+//! by each.
 
 use super::POISON;
-use dioxide::{Buffer, Completion, File, Full, OpenOptions, Operation, Queue, QueueOptions, Result};
+use dioxide::{
+    Buffer, Completion, File, Full, OpenOptions, Operation, Queue, QueueOptions, Result,
+};
 use dioxide_testkit::lab::{Applies, Disk, Fs, TestDir};
 use dioxide_testkit::trials::{
     Trial, TrialResult, disk_trial, fuse_trials_where, lab_trials_where, volume_trials_where,
@@ -68,8 +71,9 @@ impl Way {
     /// The calling thread's own queue.
     fn with_queue<R>(self, act: impl FnOnce(&Queue) -> R) -> R {
         QUEUES.with_borrow_mut(|queues| {
-            let queue =
-                queues.entry(self).or_insert_with(|| self.queue(QueueOptions::new().depth(IN_FLIGHT)));
+            let queue = queues
+                .entry(self)
+                .or_insert_with(|| self.queue(QueueOptions::new().depth(IN_FLIGHT)));
             act(queue)
         })
     }
@@ -85,9 +89,13 @@ pub trait Transfers: Sync {
     /// Whether [`append_all`](Self::append_all) has several in flight.
     fn has_many_in_flight(&self) -> bool;
 
-    /// Appends what `next` gives until it gives nothing, several at a time if it can, and tells the results with the numbers
-    /// from 0 on in which they were given.
-    fn append_all(&self, next: &mut dyn FnMut() -> Option<Buffer>, tell: &mut dyn FnMut(u64, Result<u64>));
+    /// Appends what `next` gives until it gives nothing, several at a time if it can, and tells the
+    /// results with the numbers from 0 on in which they were given.
+    fn append_all(
+        &self,
+        next: &mut dyn FnMut() -> Option<Buffer>,
+        tell: &mut dyn FnMut(u64, Result<u64>),
+    );
 }
 
 impl Transfers for File {
@@ -111,7 +119,11 @@ impl Transfers for File {
         false
     }
 
-    fn append_all(&self, next: &mut dyn FnMut() -> Option<Buffer>, tell: &mut dyn FnMut(u64, Result<u64>)) {
+    fn append_all(
+        &self,
+        next: &mut dyn FnMut() -> Option<Buffer>,
+        tell: &mut dyn FnMut(u64, Result<u64>),
+    ) {
         for number in 0.. {
             let Some(mut data) = next() else { break };
             let result = File::append(self, &data);
@@ -156,7 +168,10 @@ impl Used {
             let mut reaped = queue.reap(1);
             let done = reaped.next().expect("it was waited for");
             assert!(reaped.next().is_none(), "there was but one");
-            assert_eq!((done.operation, done.buffer.is_some()), (operation, operation != Operation::Flush));
+            assert_eq!(
+                (done.operation, done.buffer.is_some()),
+                (operation, operation != Operation::Flush)
+            );
             done
         })
     }
@@ -167,14 +182,16 @@ impl Transfers for Used {
         if self.way == Way::Calls {
             return self.file.append(data);
         }
-        self.perform(Operation::Append, |queue, file| queue.append(file, Buffer::from(data), 1)).result
+        self.perform(Operation::Append, |queue, file| queue.append(file, Buffer::from(data), 1))
+            .result
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         if self.way == Way::Calls {
             return self.file.write_at(data, offset);
         }
-        let begin = |queue: &Queue, file: &File| queue.write_at(file, Buffer::from(data), offset, 1);
+        let begin =
+            |queue: &Queue, file: &File| queue.write_at(file, Buffer::from(data), offset, 1);
         let written = self.perform(Operation::Write, begin).result?;
         assert_eq!(written, data.len() as u64, "a write is never short");
         Ok(())
@@ -184,7 +201,8 @@ impl Transfers for Used {
         if self.way == Way::Calls {
             return self.file.read_at(into, offset);
         }
-        let begin = |queue: &Queue, file: &File| queue.read_at(file, Buffer::from(&*into), offset, 1);
+        let begin =
+            |queue: &Queue, file: &File| queue.read_at(file, Buffer::from(&*into), offset, 1);
         let done = self.perform(Operation::Read, begin);
         into.copy_from_slice(&done.buffer.expect("checked"));
         done.result.map(|read| read as usize)
@@ -194,7 +212,8 @@ impl Transfers for Used {
         if self.way == Way::Calls {
             return self.file.sync_data();
         }
-        let synced = self.perform(Operation::Flush, |queue, file| queue.sync_data(file, 1)).result?;
+        let synced =
+            self.perform(Operation::Flush, |queue, file| queue.sync_data(file, 1)).result?;
         assert_eq!(synced, 0);
         Ok(())
     }
@@ -203,7 +222,11 @@ impl Transfers for Used {
         self.way != Way::Calls
     }
 
-    fn append_all(&self, next: &mut dyn FnMut() -> Option<Buffer>, tell: &mut dyn FnMut(u64, Result<u64>)) {
+    fn append_all(
+        &self,
+        next: &mut dyn FnMut() -> Option<Buffer>,
+        tell: &mut dyn FnMut(u64, Result<u64>),
+    ) {
         if self.way == Way::Calls {
             return self.file.append_all(next, tell);
         }
@@ -227,10 +250,11 @@ impl Transfers for Used {
     }
 }
 
-/// What `make` makes for each way, under a name that tells it. What a queue does without a ring it does by the calls that
-/// threads make: one file system is enough for that.
+/// What `make` makes for each way, under a name that tells it. What a queue does without a ring it
+/// does by the calls that threads make: one file system is enough for that.
 fn in_each(ways: &[Way], name: &str, make: impl Fn(&str, Way) -> Vec<Trial>) -> Vec<Trial> {
-    let is_worth_it = |way, trial: &Trial| way != Way::QueueOfCalls || trial.name().starts_with("ext4::");
+    let is_worth_it =
+        |way, trial: &Trial| way != Way::QueueOfCalls || trial.name().starts_with("ext4::");
     let in_a_way = |&way: &Way| {
         let trials = make(&way.name(name), way).into_iter();
         trials.filter(move |trial| is_worth_it(way, trial))

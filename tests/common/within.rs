@@ -1,5 +1,5 @@
-//! Volumes of ext2 and ext3 with files in them, and what must be in those: kept in memory, and compared in the end with what
-//! dioxide, debugfs and the kernel read there.
+//! Volumes of ext2 and ext3 with files in them, and what must be in those: kept in memory, and
+//! compared in the end with what dioxide, debugfs and the kernel read there.
 
 use super::Random;
 use dioxide::{Buffer, File, OpenOptions, Result};
@@ -22,8 +22,8 @@ pub const VOLUME_BYTES: u64 = 32 << 20;
 /// Files of up to so many bytes are read as a whole, holes and all.
 const WHOLE_MAX: u64 = 8 << 20;
 
-/// Volumes of these shapes are tested, each test on some of them, on all with DIOXIDE_EXT_SHAPES=all. Every test has each size
-/// of a block, both kinds, and small groups.
+/// Volumes of these shapes are tested, each test on some of them, on all with
+/// DIOXIDE_EXT_SHAPES=all. Every test has each size of a block, both kinds, and small groups.
 fn shapes_for(test: usize) -> Vec<Shape> {
     let all = Shape::all(VOLUME_BYTES);
     if env::var_os("DIOXIDE_EXT_SHAPES").is_some_and(|which| which == "all") {
@@ -86,7 +86,10 @@ impl Model {
         while !bytes.is_empty() {
             let within = (at % Self::BLOCK) as usize;
             let (now, rest) = bytes.split_at(bytes.len().min(Self::BLOCK as usize - within));
-            let block = self.blocks.entry(at / Self::BLOCK).or_insert_with(|| vec![0; Self::BLOCK as usize]);
+            let block = self
+                .blocks
+                .entry(at / Self::BLOCK)
+                .or_insert_with(|| vec![0; Self::BLOCK as usize]);
             block[within..within + now.len()].copy_from_slice(now);
             if block[..] == ZEROS {
                 self.blocks.remove(&(at / Self::BLOCK));
@@ -138,7 +141,8 @@ impl Model {
             return Some(format!("{} bytes instead of {}", found.len, self.len));
         }
         let numbers = self.blocks.keys().chain(found.blocks.keys());
-        let wrong = numbers.filter(|number| self.blocks.get(number) != found.blocks.get(number)).min()?;
+        let wrong =
+            numbers.filter(|number| self.blocks.get(number) != found.blocks.get(number)).min()?;
         let at = wrong * Self::BLOCK;
         let (wanted, found) = (self.read(at, Self::BLOCK), found.read(at, Self::BLOCK));
         let byte = wanted.iter().zip(&found).position(|(wanted, found)| wanted != found)?;
@@ -202,7 +206,8 @@ impl Bed {
         self.shape.block
     }
 
-    /// In blocks from the start of a file: where single, double and triple indirect blocks begin to be needed.
+    /// In blocks from the start of a file: where single, double and triple indirect blocks begin to
+    /// be needed.
     pub fn borders(&self) -> [u64; 3] {
         let pointers = self.block() / 4;
         [12, 12 + pointers, 12 + pointers + pointers * pointers]
@@ -226,7 +231,7 @@ impl Bed {
     }
 
     pub fn open_with(&self, options: &OpenOptions, name: &str) -> Result<Inside> {
-        let file = options.open_within(self.volume.path(), name)?;
+        let file = options.open_in_image(self.volume.path(), name)?;
         let model = self.model(name);
         assert_eq!(file.len()?, model.len(), "of {name}");
         Ok(Inside { name: name.to_owned(), file, model })
@@ -249,8 +254,8 @@ impl Bed {
         Ok(())
     }
 
-    /// Nothing is open any more: e2fsck finds nothing, debugfs and the kernel read what must be there, and everything else is as it
-    /// was planted.
+    /// Nothing is open any more: e2fsck finds nothing, debugfs and the kernel read what must be
+    /// there, and everything else is as it was planted.
     pub fn verify(&self) -> TrialResult {
         self.check()?;
         self.by_the_kernel()
@@ -335,7 +340,9 @@ impl Inside {
         let read = self.file.read_at(&mut into, at)?;
         let wanted = self.model.read(at, len);
         if read != wanted.len() {
-            return Err(format!("{} at {at}: {read} bytes instead of {}", self.name, wanted.len()).into());
+            return Err(
+                format!("{} at {at}: {read} bytes instead of {}", self.name, wanted.len()).into()
+            );
         }
         if into[..read] == wanted {
             return Ok(());
@@ -358,7 +365,8 @@ impl Inside {
     }
 }
 
-/// A tree with an empty file `log`, a file of 48 KiB, a sparse one, and others that nobody is to touch.
+/// A tree with an empty file `log`, a file of 48 KiB, a sparse one, and others that nobody is to
+/// touch.
 pub fn plant(tree: &Path, block: u64) -> std::io::Result<()> {
     fs::write(tree.join("log"), b"")?;
     fs::write(tree.join("second"), b"")?;

@@ -1,11 +1,14 @@
-//! The life of a file whose records have any length: several writers by calls and by queues, positional writes around the
-//! last block, power cuts at any event, and what recovery makes of them, byte by byte.
+//! The life of a file whose records have any length: several writers by calls and by queues,
+//! positional writes around the last block, power cuts at any event, and what recovery makes of
+//! them, byte by byte.
 
 use crate::layout::Layout;
 use crate::life::{Crashes, Outcome, drawn, join, lock};
 use crate::records::{BLOCK_BYTES, Number, SECTOR_BYTES};
 use dioxide::sim::{self, Call, Disk, Settings};
-use dioxide::{Buffer, Durability, Error, ErrorKind, File, Growth, OpenOptions, Queue, Tail, Verdict};
+use dioxide::{
+    Buffer, Durability, Error, ErrorKind, File, Growth, OpenOptions, Queue, Tail, Verdict,
+};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -70,7 +73,8 @@ impl Bytes {
         let begun = self.tick();
         self.next += 1;
         let appended = place.is_none();
-        let write = Write { len, place, appended, begun, ended: None, acknowledged: false, durable: false };
+        let write =
+            Write { len, place, appended, begun, ended: None, acknowledged: false, durable: false };
         self.writes.insert(self.next, write);
         self.next
     }
@@ -86,11 +90,17 @@ impl Bytes {
     }
 
     fn acknowledged(&self) -> Vec<Number> {
-        self.writes.iter().filter(|(_, write)| write.acknowledged).map(|(number, _)| *number).collect()
+        self.writes
+            .iter()
+            .filter(|(_, write)| write.acknowledged)
+            .map(|(number, _)| *number)
+            .collect()
     }
 
     fn promise(&mut self, numbers: &[Number]) {
-        numbers.iter().for_each(|number| self.writes.get_mut(number).expect("known").durable = true);
+        numbers
+            .iter()
+            .for_each(|number| self.writes.get_mut(number).expect("known").durable = true);
     }
 
     /// A durable append promises everything below its end.
@@ -100,10 +110,11 @@ impl Bytes {
     }
 
     fn is_durable(&self, write: &Write, promised_to: u64) -> bool {
-        write.durable || write.appended && write.range().is_some_and(|range| range.end <= promised_to)
+        write.durable
+            || write.appended && write.range().is_some_and(|range| range.end <= promised_to)
     }
 
-    // --- what is checked ------------------------------------------------------------------------------
+    // --- what is checked -------------------------------------------------------------------------
 
     /// Appends that were answered stand side by side, in blocks of their own or not.
     fn check_appends(&self, at: &str) {
@@ -125,7 +136,8 @@ impl Bytes {
 
     /// In whole blocks: so far a crash leaves it.
     fn most(&self) -> u64 {
-        let placed = self.writes.values().filter_map(Write::range).map(|range| range.end).max().unwrap_or(0);
+        let placed =
+            self.writes.values().filter_map(Write::range).map(|range| range.end).max().unwrap_or(0);
         let pad = if self.pads { BLOCK_BYTES } else { 0 };
         let unplaced = self.writes.values().filter(|write| write.place.is_none());
         let unplaced: u64 = unplaced.map(|write| write.len + pad).sum();
@@ -136,25 +148,39 @@ impl Bytes {
     /// Cuts the content where a write begins or ends, and at each sector.
     fn pieces(&self, content: &[u8], from: u64) -> Vec<Range<u64>> {
         let len = content.len() as u64;
-        let edges = self.writes.values().filter_map(Write::range).flat_map(|range| [range.start, range.end]);
+        let edges = self
+            .writes
+            .values()
+            .filter_map(Write::range)
+            .flat_map(|range| [range.start, range.end]);
         let sectors = (from / SECTOR + 1..=len / SECTOR).map(|n| n * SECTOR);
-        let mut edges: Vec<_> =
-            edges.chain(sectors).chain([from, self.base.len() as u64, len]).chain(self.becoming).collect();
+        let mut edges: Vec<_> = edges
+            .chain(sectors)
+            .chain([from, self.base.len() as u64, len])
+            .chain(self.becoming)
+            .collect();
         edges.retain(|edge| (from..=len).contains(edge));
         edges.sort_unstable();
         edges.dedup();
         edges.windows(2).map(|pair| pair[0]..pair[1]).collect()
     }
 
-    /// Whether a piece holds what somebody wrote there, and nothing that was over when something began that `counts`.
+    /// Whether a piece holds what somebody wrote there, and nothing that was over when something
+    /// began that `counts`.
     fn explains(&self, piece: &Range<u64>, bytes: &[u8], counts: &dyn Fn(&Write) -> bool) -> bool {
-        let covers =
-            |write: &Write| write.range().is_some_and(|it| it.start <= piece.start && piece.end <= it.end);
-        let last =
-            self.writes.values().filter(|write| covers(write) && counts(write)).map(|write| write.begun);
+        let covers = |write: &Write| {
+            write.range().is_some_and(|it| it.start <= piece.start && piece.end <= it.end)
+        };
+        let last = self
+            .writes
+            .values()
+            .filter(|write| covers(write) && counts(write))
+            .map(|write| write.begun);
         let last = last.max().unwrap_or(0);
         let of_base = self.base.get(piece.start as usize..piece.end as usize);
-        if last == 0 && (of_base == Some(bytes) || of_base.is_none() && bytes.iter().all(|byte| *byte == 0)) {
+        if last == 0
+            && (of_base == Some(bytes) || of_base.is_none() && bytes.iter().all(|byte| *byte == 0))
+        {
             return true;
         }
         // A cut that a crash undid may have left zeros behind it.
@@ -169,7 +195,8 @@ impl Bytes {
             let first = piece.start - write.place.unwrap_or(0);
             let whole = record(*number, first..first + bytes.len() as u64);
             let same = whole.iter().zip(bytes).take_while(|(one, other)| one == other).count();
-            // A write that failed was taken back from where the file ended, and others have appended there since.
+            // A write that failed was taken back from where the file ended, and others have
+            // appended there since.
             let ends = same.saturating_sub(2).max(1)..=same;
             same == bytes.len()
                 || last == 0 && ends.rev().any(|end| self.is_of_unplaced(&bytes[end..], false))
@@ -177,8 +204,8 @@ impl Bytes {
         self.writes.iter().any(is_of) || last == 0 && self.is_of_unplaced(bytes, true)
     }
 
-    /// Whether these are records, one behind the other, of which nobody knows yet where they stand; the first one may have
-    /// begun before. Behind them are zeros.
+    /// Whether these are records, one behind the other, of which nobody knows yet where they stand;
+    /// the first one may have begun before. Behind them are zeros.
     fn is_of_unplaced(&self, bytes: &[u8], may_have_begun: bool) -> bool {
         if bytes.iter().all(|byte| *byte == 0) {
             return true;
@@ -188,7 +215,9 @@ impl Bytes {
             let whole = record(*number, 0..write.len);
             for first in 0..if may_have_begun { whole.len() } else { 1 } {
                 let len = (whole.len() - first).min(bytes.len());
-                if whole[first..first + len] == bytes[..len] && self.is_of_unplaced(&bytes[len..], false) {
+                if whole[first..first + len] == bytes[..len]
+                    && self.is_of_unplaced(&bytes[len..], false)
+                {
                     return true;
                 }
             }
@@ -213,19 +242,20 @@ impl Bytes {
     /// For whoever looks for what went wrong: the writes there, and those that have no place yet.
     fn around(&self, piece: &Range<u64>) -> impl Iterator<Item = (&Number, &Write)> {
         let (start, end) = (piece.start, piece.end);
-        self.writes
-            .iter()
-            .filter(move |(_, write)| write.range().is_none_or(|it| it.start < end && start < it.end))
+        self.writes.iter().filter(move |(_, write)| {
+            write.range().is_none_or(|it| it.start < end && start < it.end)
+        })
     }
 
     /// For the same: which writes have such a byte, and where.
     fn of_whom(&self, bytes: &[u8]) -> Vec<(Number, u64)> {
         let some = &bytes[..bytes.len().min(8)];
-        let writes = self
-            .writes
-            .iter()
-            .flat_map(|(number, write)| (0..write.len.saturating_sub(7)).map(|first| (*number, first)));
-        writes.filter(|(number, first)| record(*number, *first..first + some.len() as u64) == some).collect()
+        let writes = self.writes.iter().flat_map(|(number, write)| {
+            (0..write.len.saturating_sub(7)).map(|first| (*number, first))
+        });
+        writes
+            .filter(|(number, first)| record(*number, *first..first + some.len() as u64) == some)
+            .collect()
     }
 
     fn check_after_crash(&self, content: &[u8], at: &str) {
@@ -279,14 +309,20 @@ impl Life {
         let (settings, growth) = drawn(&mut random);
         let tail = [Tail::Rewrite, Tail::Rewrite, Tail::Pad][random.usize(..3)];
         let mut options = OpenOptions::new();
-        options.write(true).create(true).growth(growth).growth_cap(BLOCK_BYTES << random.u64(..6)).tail(tail);
+        options
+            .write(true)
+            .create(true)
+            .growth(growth)
+            .growth_cap(BLOCK_BYTES << random.u64(..6))
+            .tail(tail);
         if random.u8(..3) == 0 {
             options.capacity(random.u64(..40 * BLOCK_BYTES));
         }
         let shared = Shared::default();
         lock(&shared.bytes).pads = tail == Tail::Pad;
         let layout = Layout::of(seed);
-        *lock(&shared.outcome) = Outcome { lives: 1, striped: layout.is_striped(), ..Outcome::default() };
+        *lock(&shared.outcome) =
+            Outcome { lives: 1, striped: layout.is_striped(), ..Outcome::default() };
         let disk = Disk::with(seed, settings.clone());
         Self { seed, random, crashes, settings, options, layout, disk, shared: Arc::new(shared) }
     }
@@ -318,7 +354,14 @@ impl Life {
         *lock(&self.shared.may_fail) = faulty || self.settings.capacity_bytes < 1 << 20;
         if faulty {
             for _ in 0..1 + self.random.u64(..2) {
-                let calls = [Call::Write, Call::Write, Call::Flush, Call::Allocate, Call::Marker, Call::Read];
+                let calls = [
+                    Call::Write,
+                    Call::Write,
+                    Call::Flush,
+                    Call::Allocate,
+                    Call::Marker,
+                    Call::Read,
+                ];
                 let call = calls[self.random.usize(..calls.len())];
                 let errno = if call == Call::Flush || self.random.bool() { 5 } else { 28 };
                 self.disk.fail(call, self.random.u64(..12), errno);
@@ -414,7 +457,10 @@ impl Life {
         let after = read(&file);
         let kept = after.len().min(content.len());
         assert!(after[..kept] == content[..kept], "{at}: what is left is not what there was");
-        assert!(after[kept..].iter().all(|byte| *byte == 0), "{at}: lengthened by something else than zeros");
+        assert!(
+            after[kept..].iter().all(|byte| *byte == 0),
+            "{at}: lengthened by something else than zeros"
+        );
         lock(&self.shared.bytes).settle(after.clone());
         if self.random.bool() {
             return Some(file);
@@ -422,7 +468,10 @@ impl Life {
         self.watch();
         file.close().unwrap_or_else(|error| panic!("{at}: {error}"));
         self.disk.watch(None);
-        assert!(self.layout.content(&self.disk) == Some(after), "{at}: closed, it is as any other file");
+        assert!(
+            self.layout.content(&self.disk) == Some(after),
+            "{at}: closed, it is as any other file"
+        );
         None
     }
 }
@@ -443,7 +492,8 @@ struct Checker {
 }
 
 impl Checker {
-    /// Opens the file as a program would after a crash, perhaps after a crash of the recovery. Returns its content.
+    /// Opens the file as a program would after a crash, perhaps after a crash of the recovery.
+    /// Returns its content.
     fn check(&self, crashed: &Disk, random: &mut fastrand::Rng) -> Vec<u8> {
         lock(&self.shared.outcome).crashes += 1;
         if random.u8(..3) == 0 {
@@ -459,8 +509,9 @@ impl Checker {
     fn recover(&self, disk: &Disk, when: &str) -> Vec<u8> {
         let at = format!("{}, {when}", self.at);
         let bytes = lock(&self.shared.bytes);
-        let file = self.layout.open(disk, &self.options).unwrap_or_else(|error| panic!("{at}: {error}"));
-        if let Some(found) = file.recovery().filter(|found| found.verdict == Verdict::Undecided) {
+        let file =
+            self.layout.open(disk, &self.options).unwrap_or_else(|error| panic!("{at}: {error}"));
+        if let Some(found) = file.recovery().filter(|found| found.verdict == Verdict::EndUnknown) {
             lock(&self.shared.outcome).undecided += 1;
             assert!(found.floor <= bytes.most(), "{at}: {found}");
             let end = bytes.end_of_records(&read(&file), found.floor);
@@ -494,7 +545,8 @@ enum What {
 
 impl Writer {
     fn work(&mut self) {
-        let queue = (self.random.u8(..3) == 0).then(|| Queue::new([2, 8, 32][self.random.usize(..3)]));
+        let queue =
+            (self.random.u8(..3) == 0).then(|| Queue::new([2, 8, 32][self.random.usize(..3)]));
         for _ in 0..1 + self.random.u64(..12) {
             match &queue {
                 Some(queue) => self.queue(queue),
@@ -585,7 +637,11 @@ impl Writer {
                     let range = write.range().filter(|_| !write.appended);
                     range.is_some_and(|it| it.start < offset + data.len() as u64 && offset < it.end)
                 });
-                assert!(overwritten || *into == *data, "{}: not what was appended at {offset}", self.at);
+                assert!(
+                    overwritten || *into == *data,
+                    "{}: not what was appended at {offset}",
+                    self.at
+                );
             }
             Err(error) => self.judge(&error),
         }
@@ -630,7 +686,11 @@ impl Writer {
                     What::Write { number, durable } => {
                         let result = done.result.as_ref().copied();
                         let known = lock(&self.shared.bytes).writes[&number].place;
-                        self.answered(number, durable, result.map(|offset| known.unwrap_or(offset)));
+                        self.answered(
+                            number,
+                            durable,
+                            result.map(|offset| known.unwrap_or(offset)),
+                        );
                     }
                     What::Sync(promised) => match done.result {
                         Ok(_) => lock(&self.shared.bytes).promise(&promised),

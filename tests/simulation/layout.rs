@@ -17,9 +17,10 @@ impl Layout {
     pub fn of(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x57_21_9E);
         match random.u8(..4) {
-            0 => {
-                Self::Striped { members: random.usize(1..=NAMES.len()), chunk_bytes: 4096 << random.u64(..5) }
-            }
+            0 => Self::Striped {
+                members: random.usize(1..=NAMES.len()),
+                chunk_bytes: 4096 << random.u64(..5),
+            },
             _ => Self::File,
         }
     }
@@ -38,11 +39,13 @@ impl Layout {
         }
     }
 
-    /// What is there when nobody has it open, found without the library; none if members have more or less than their part.
+    /// What is there when nobody has it open, found without the library; none if members have more
+    /// or less than their part.
     pub fn content(self, disk: &Disk) -> Option<Vec<u8>> {
         let Self::Striped { members, chunk_bytes } = self else { return disk.content(NAMES[0]) };
         let all: Option<Vec<_>> = NAMES[..members].iter().map(|name| disk.content(name)).collect();
-        let mut left: Vec<_> = all?.iter().map(|bytes| bytes[chunk_bytes as usize..].to_vec()).collect();
+        let mut left: Vec<_> =
+            all?.iter().map(|bytes| bytes[chunk_bytes as usize..].to_vec()).collect();
         let mut content = Vec::new();
         for chunk in 0.. {
             let member = &mut left[chunk % members];

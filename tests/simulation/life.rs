@@ -1,4 +1,5 @@
-//! The life of one file: phases in which several writers use it at once, and what happens between them.
+//! The life of one file: phases in which several writers use it at once, and what happens between
+//! them.
 
 use crate::layout::Layout;
 use crate::oracle::Oracle;
@@ -39,7 +40,8 @@ pub struct Outcome {
     pub wedged: u64,
     pub recycled: u64,
     pub cut: u64,
-    /// Operations put into queues; those that were in queues that were dropped; those whose file was closed before.
+    /// Operations put into queues; those that were in queues that were dropped; those whose file
+    /// was closed before.
     pub queued: u64,
     pub dropped: u64,
     pub closed_before: u64,
@@ -126,7 +128,8 @@ pub fn drawn(random: &mut fastrand::Rng) -> (Settings, Growth) {
     settings.allocates = random.u8(..5) > 0;
     settings.short_one_in = [0, 0, 2, 5][random.usize(..4)];
     settings.interrupted_one_in = [0, 0, 3, 20][random.usize(..4)];
-    let growth = [Growth::Unwritten, Growth::Unwritten, Growth::Zeroed, Growth::None][random.usize(..4)];
+    let growth =
+        [Growth::Unwritten, Growth::Unwritten, Growth::Zeroed, Growth::None][random.usize(..4)];
     (settings, growth)
 }
 
@@ -153,7 +156,11 @@ impl Life {
             open: None,
             shared: Arc::new(Shared {
                 oracle: Mutex::default(),
-                outcome: Mutex::new(Outcome { lives: 1, striped: layout.is_striped(), ..Outcome::default() }),
+                outcome: Mutex::new(Outcome {
+                    lives: 1,
+                    striped: layout.is_striped(),
+                    ..Outcome::default()
+                }),
                 phase: Mutex::default(),
             }),
             ordinary,
@@ -177,7 +184,8 @@ impl Life {
         self.disk.put(ORDINARY, &self.ordinary);
         let mut recycled = false;
         for _ in 0..1 + self.random.u64(..3) {
-            let file = self.open.take().map_or_else(|| self.layout.open(&self.disk, &self.options), Ok);
+            let file =
+                self.open.take().map_or_else(|| self.layout.open(&self.disk, &self.options), Ok);
             let file = file.unwrap_or_else(|error| panic!("{}: {error}", self.at()));
             assert!(file.recovery().is_none(), "{}: {:?}", self.at(), file.recovery());
             let file = self.phase(file, recycled);
@@ -191,7 +199,7 @@ impl Life {
         format!("seed {}, {:?}, {:?}, {:?}", self.seed, self.layout, self.options, self.settings)
     }
 
-    // --- a phase ------------------------------------------------------------------------------------
+    // --- a phase ---------------------------------------------------------------------------------
 
     /// Returns the file, which may have been closed and opened again.
     fn phase(&mut self, mut file: File, recycled: bool) -> File {
@@ -260,8 +268,8 @@ impl Life {
             lock(&self.shared.outcome).died += 1;
         }
         for _ in 0..1 + self.random.u64(..2) {
-            let call =
-                [Call::Write, Call::Write, Call::Flush, Call::Allocate, Call::Marker][self.random.usize(..5)];
+            let call = [Call::Write, Call::Write, Call::Flush, Call::Allocate, Call::Marker]
+                [self.random.usize(..5)];
             let errno = [5, 5, 28][self.random.usize(..3)];
             // What a flush that finds no space means, nobody promises.
             let errno = if call == Call::Flush { 5 } else { errno };
@@ -286,7 +294,8 @@ impl Life {
                 return;
             }
             match random.u8(..4) {
-                // After a failed flush only another mount tells what is left, which a killed program needs not know of.
+                // After a failed flush only another mount tells what is left, which a killed
+                // program needs not know of.
                 0 if !lock(&checker.shared.phase).faulty => checker.check_killed(&disk.kill()),
                 _ => drop(checker.check(&disk.crash(), &mut random)),
             }
@@ -305,16 +314,19 @@ impl Life {
         }
     }
 
-    // --- between phases -----------------------------------------------------------------------------
+    // --- between phases --------------------------------------------------------------------------
 
-    /// Cuts the power for good, or does what needs the file alone. Returns whether the next phase is over old content.
+    /// Cuts the power for good, or does what needs the file alone. Returns whether the next phase
+    /// is over old content.
     fn between(&mut self, file: File) -> bool {
         let mut phase = lock(&self.shared.phase).clone();
         let growth = file.growth();
         if phase.faulty && !phase.dies {
-            // The caller of a durable write that failed learns only of that, and the next one why nothing works; and
-            // of a flush of the grower that failed at last, nobody has learned yet.
-            let wedged = file.sync_data().is_err_and(|error| matches!(error.kind(), ErrorKind::Wedged(_)));
+            // The caller of a durable write that failed learns only of that, and the next one why
+            // nothing works; and of a flush of the grower that failed at last, nobody has learned
+            // yet.
+            let wedged =
+                file.sync_data().is_err_and(|error| matches!(error.kind(), ErrorKind::Wedged(_)));
             assert!(wedged || !phase.wedged, "{}: wedged no more", self.at());
             phase.wedged = wedged;
         }
@@ -323,8 +335,10 @@ impl Life {
             drop(file.close());
         } else if phase.wedged {
             assert!(file.close().is_err(), "{}: closed on a wedged file system", self.at());
-            let again =
-                self.layout.open(&self.disk, &self.options).expect_err("refused until it is mounted anew");
+            let again = self
+                .layout
+                .open(&self.disk, &self.options)
+                .expect_err("refused until it is mounted anew");
             assert!(matches!(again.kind(), ErrorKind::Wedged(_)), "{}: {again}", self.at());
         } else if self.random.bool() {
             return self.alone(file, &phase);
@@ -347,7 +361,11 @@ impl Life {
         } else {
             let growth_none = file.growth() == Growth::None;
             let full = lock(&self.shared.outcome).full > 0;
-            lock(&self.shared.oracle).check_live(&read(&file), growth_none && (phase.faulty || full), &at);
+            lock(&self.shared.oracle).check_live(
+                &read(&file),
+                growth_none && (phase.faulty || full),
+                &at,
+            );
         }
         let mut recycled = false;
         match self.random.u8(..4) {
@@ -376,7 +394,11 @@ impl Life {
         self.watch(file.growth());
         file.close().unwrap_or_else(|error| panic!("{at}: {error}"));
         self.disk.watch(None);
-        assert_eq!(self.layout.content(&self.disk), Some(content), "{at}: closed, it is as any other file");
+        assert_eq!(
+            self.layout.content(&self.disk),
+            Some(content),
+            "{at}: closed, it is as any other file"
+        );
         false
     }
 
@@ -441,7 +463,8 @@ struct Checker {
 }
 
 impl Checker {
-    /// Opens the file as a program would after a crash, perhaps after crashes of the recovery. Returns its content.
+    /// Opens the file as a program would after a crash, perhaps after crashes of the recovery.
+    /// Returns its content.
     fn check(&self, crashed: &Disk, random: &mut fastrand::Rng) -> Vec<u8> {
         lock(&self.shared.outcome).crashes += 1;
         if self.every_recovery {
@@ -463,13 +486,21 @@ impl Checker {
     /// What a program finds after the last one was killed, no power cut may take from it.
     fn check_killed(&self, killed: &Disk) {
         lock(&self.shared.outcome).killed += 1;
-        let file =
-            self.layout.open(killed, &self.options).unwrap_or_else(|error| panic!("{}: {error}", self.at));
+        let file = self
+            .layout
+            .open(killed, &self.options)
+            .unwrap_or_else(|error| panic!("{}: {error}", self.at));
         let found = read(&file);
         let crashed = killed.crash();
-        let again =
-            self.layout.open(&crashed, &self.options).unwrap_or_else(|error| panic!("{}: {error}", self.at));
-        assert!(read(&again) == found, "{}: what was found after a kill was durable, and is gone", self.at);
+        let again = self
+            .layout
+            .open(&crashed, &self.options)
+            .unwrap_or_else(|error| panic!("{}: {error}", self.at));
+        assert!(
+            read(&again) == found,
+            "{}: what was found after a kill was durable, and is gone",
+            self.at
+        );
         again.close().unwrap_or_else(|error| panic!("{}: {error}", self.at));
         file.close().unwrap_or_else(|error| panic!("{}: {error}", self.at));
         self.recover(killed, "after a kill");
@@ -487,8 +518,9 @@ impl Checker {
     fn recover(&self, disk: &Disk, when: &str) -> Vec<u8> {
         let at = format!("{}, {when}", self.at);
         let oracle = lock(&self.shared.oracle);
-        let file = self.layout.open(disk, &self.options).unwrap_or_else(|error| panic!("{at}: {error}"));
-        if file.recovery().is_some_and(|found| found.verdict == Verdict::Undecided) {
+        let file =
+            self.layout.open(disk, &self.options).unwrap_or_else(|error| panic!("{at}: {error}"));
+        if file.recovery().is_some_and(|found| found.verdict == Verdict::EndUnknown) {
             lock(&self.shared.outcome).undecided += 1;
             let found = file.recovery().expect("just seen");
             assert!(found.floor <= oracle.most(), "{at}: {found}");
@@ -499,13 +531,15 @@ impl Checker {
         // Where growth was refused for good, the kernel moves the end too, and no marker stands.
         let kernel_extends = self.growth == Growth::None || file.recovery().is_none();
         if !len.is_multiple_of(BLOCK_BYTES) {
-            // Only a short write that moves the end itself can end so, and nothing can be appended to that.
+            // Only a short write that moves the end itself can end so, and nothing can be appended
+            // to that.
             assert!(self.short_writes && kernel_extends, "{at}: {len} bytes");
-            file.set_len(len / BLOCK_BYTES * BLOCK_BYTES).unwrap_or_else(|error| panic!("{at}: {error}"));
+            file.set_len(len / BLOCK_BYTES * BLOCK_BYTES)
+                .unwrap_or_else(|error| panic!("{at}: {error}"));
         }
         let content = read(&file);
-        // What the system itself extends may be longer than what was written; and the rest of a block that a short
-        // write ends in is zeroed, until the write is resumed.
+        // What the system itself extends may be longer than what was written; and the rest of a
+        // block that a short write ends in is zeroed, until the write is resumed.
         let may_have_zeros = kernel_extends || self.short_writes;
         oracle.check_after_crash(&content, may_have_zeros, &at);
         file.close().unwrap_or_else(|error| panic!("{at}: {error}"));
@@ -518,12 +552,15 @@ impl Checker {
     }
 }
 
-/// Where the records end that were written since everything was settled, as far as whole blocks tell.
+/// Where the records end that were written since everything was settled, as far as whole blocks
+/// tell.
 fn end_of_records(oracle: &Oracle, content: &[u8], floor: u64) -> u64 {
     let floor = floor.max(oracle.base_len());
     let blocks: Vec<_> = sectors(content).collect();
     let is_whole = |block: &[(u64, Sector)]| {
-        block.iter().all(|(_, sector)| matches!(sector, Sector::Of { write, .. } if oracle.is_recent(*write)))
+        block.iter().all(
+            |(_, sector)| matches!(sector, Sector::Of { write, .. } if oracle.is_recent(*write)),
+        )
     };
     let above = blocks.chunks(SECTORS).enumerate().skip((floor / BLOCK_BYTES) as usize);
     let end = match oracle.holes {

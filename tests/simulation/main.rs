@@ -1,8 +1,9 @@
-//! The whole library on the simulated disk, against a model: several writers by calls and by queues, cuts and closes
-//! beside them, faults, power cuts at any event, and what recovery makes of them. A run is told by its seed.
+//! The whole library on the simulated disk, against a model: several writers by calls and by
+//! queues, cuts and closes beside them, faults, power cuts at any event, and what recovery makes of
+//! them. A run is told by its seed.
 //!
-//! `DIOXIDE_SEED=n` repeats one run, `DIOXIDE_SEEDS=n` makes n runs, `DIOXIDE_SHARE=n` an n-th of the usual number, and
-//! `DIOXIDE_HOURS=h` goes on for h hours.
+//! `DIOXIDE_SEED=n` repeats one run, `DIOXIDE_SEEDS=n` makes n runs, `DIOXIDE_SHARE=n` an n-th of
+//! the usual number, and `DIOXIDE_HOURS=h` goes on for h hours.
 
 mod bytes;
 mod layout;
@@ -24,7 +25,9 @@ const EXHAUSTIVE_SEEDS: u64 = 60;
 const REPEATED_SEEDS: u64 = 100;
 
 fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name}: not a number")))
+    std::env::var(name)
+        .ok()
+        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}: not a number")))
 }
 
 fn run(seed: u64, crashes: Crashes) -> (Outcome, sim::Run) {
@@ -50,7 +53,8 @@ fn run_all(name: &str, seeds: u64, crashes: Crashes) -> Outcome {
         return outcome;
     }
     let seeds = number("DIOXIDE_SEEDS").unwrap_or(seeds);
-    let end = number("DIOXIDE_HOURS").map(|hours| Instant::now() + Duration::from_secs(hours * 3600));
+    let end =
+        number("DIOXIDE_HOURS").map(|hours| Instant::now() + Duration::from_secs(hours * 3600));
     let is_over = |seed| end.map_or(seed >= seeds, |end| Instant::now() >= end);
     let (next, sum) = (AtomicU64::new(0), Mutex::new(Outcome::default()));
     let failed = AtomicBool::new(false);
@@ -91,14 +95,20 @@ fn nothing_acknowledged_is_lost_whatever_the_order_and_the_faults() {
     if number("DIOXIDE_SEED").is_none() && number("DIOXIDE_SEEDS").is_none() {
         // What a run may meet, was met.
         assert!(sum.operations > 20 * seeds && sum.crashes > 5 * seeds, "{sum:?}");
-        assert!(sum.failed > seeds / 4 && sum.wedged > seeds / 50 && sum.full > seeds / 50, "{sum:?}");
+        assert!(
+            sum.failed > seeds / 4 && sum.wedged > seeds / 50 && sum.full > seeds / 50,
+            "{sum:?}"
+        );
         assert!(
             sum.queued > 10 * seeds && sum.dropped > seeds / 2 && sum.closed_before > seeds / 500,
             "{sum:?}"
         );
         assert!(sum.cut_beside > seeds / 5 && sum.died > seeds / 200, "{sum:?}");
         assert!(sum.striped > seeds / 5, "{sum:?}");
-        assert!(sum.undecided > seeds / 2 && sum.recycled > seeds / 20 && sum.cut > seeds / 10, "{sum:?}");
+        assert!(
+            sum.undecided > seeds / 2 && sum.recycled > seeds / 20 && sum.cut > seeds / 10,
+            "{sum:?}"
+        );
     }
 }
 

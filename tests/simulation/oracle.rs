@@ -1,4 +1,5 @@
-//! What may be in the file: every write that was begun, when it ended, and whether it was promised to stay.
+//! What may be in the file: every write that was begun, when it ended, and whether it was promised
+//! to stay.
 
 use crate::records::{BLOCK_BYTES, Number, SECTOR_BYTES, Sector, sectors};
 use std::collections::BTreeMap;
@@ -110,7 +111,8 @@ impl Oracle {
             let is_of_now = !self.cuts.iter().any(|cut| cut.is_after(write.begun));
             if write.appended && durable && is_of_now {
                 let end = write.end().expect("it has a place");
-                let below = |other: &&mut Write| other.appended && other.end().is_some_and(|it| it <= end);
+                let below =
+                    |other: &&mut Write| other.appended && other.end().is_some_and(|it| it <= end);
                 self.writes.values_mut().filter(below).for_each(|write| write.durable = true);
             }
         }
@@ -135,14 +137,20 @@ impl Oracle {
 
     /// What a flush that begins now promises if it succeeds.
     pub fn acknowledged(&self) -> Vec<Number> {
-        self.writes.iter().filter(|(_, write)| write.acknowledged).map(|(number, _)| *number).collect()
+        self.writes
+            .iter()
+            .filter(|(_, write)| write.acknowledged)
+            .map(|(number, _)| *number)
+            .collect()
     }
 
     pub fn promise(&mut self, numbers: &[Number]) {
-        numbers.iter().for_each(|number| self.writes.get_mut(number).expect("known").durable = true);
+        numbers
+            .iter()
+            .for_each(|number| self.writes.get_mut(number).expect("known").durable = true);
     }
 
-    // --- what is checked ------------------------------------------------------------------------------
+    // --- what is checked -------------------------------------------------------------------------
 
     /// Appends that were answered stand side by side.
     pub fn check_appends(&self, at: &str) {
@@ -165,7 +173,8 @@ impl Oracle {
     pub fn least(&self) -> u64 {
         let durable = self.writes.values().filter(|write| write.durable);
         let written = durable.filter_map(|write| Some(self.left_of(write.end()?, write.begun)));
-        let given = self.cuts.iter().filter(|cut| cut.done).map(|cut| self.left_of(cut.to, cut.begun));
+        let given =
+            self.cuts.iter().filter(|cut| cut.done).map(|cut| self.left_of(cut.to, cut.begun));
         let base = self.left_of(self.base.len() as u64 / BLOCK_BYTES, 0);
         let least = written.chain(given).max().unwrap_or(0).max(base) * BLOCK_BYTES;
         least.min(self.becoming.unwrap_or(u64::MAX))
@@ -181,7 +190,8 @@ impl Oracle {
     pub fn most(&self) -> u64 {
         let placed = self.writes.values().filter(|write| !write.appended).filter_map(Write::end);
         let given = self.cuts.iter().map(|cut| cut.to);
-        let start = placed.chain(given).max().unwrap_or(0).max(self.base.len() as u64 / BLOCK_BYTES);
+        let start =
+            placed.chain(given).max().unwrap_or(0).max(self.base.len() as u64 / BLOCK_BYTES);
         let appended: u64 =
             self.writes.values().filter(|write| write.appended).map(|write| write.blocks).sum();
         ((start + appended) * BLOCK_BYTES).max(self.becoming.unwrap_or(0))
@@ -200,7 +210,8 @@ impl Oracle {
         self.check(content, may_have_zeros, |write| write.acknowledged, "was acknowledged", at);
     }
 
-    /// Each sector holds what somebody wrote there, and nothing that was over when something began that `counts`.
+    /// Each sector holds what somebody wrote there, and nothing that was over when something began
+    /// that `counts`.
     fn check(
         &self,
         content: &[u8],
@@ -212,7 +223,8 @@ impl Oracle {
         let mut found_at: BTreeMap<Number, u64> = BTreeMap::new();
         let placed: Vec<_> = self.writes.values().filter(|write| write.place.is_some()).collect();
         for (n, (block, sector)) in sectors(content).enumerate() {
-            let bytes = &content[n * SECTOR_BYTES..][..SECTOR_BYTES.min(content.len() - n * SECTOR_BYTES)];
+            let bytes =
+                &content[n * SECTOR_BYTES..][..SECTOR_BYTES.min(content.len() - n * SECTOR_BYTES)];
             let base = self.base.get(n * SECTOR_BYTES..n * SECTOR_BYTES + bytes.len());
             let cuts = || self.cuts.iter().filter(|cut| cut.to <= block);
             let is_cut = |when: u64| cuts().any(|cut| cut.done && when < cut.begun);
@@ -220,8 +232,12 @@ impl Oracle {
             let over = match sector {
                 Sector::Of { write, block: of } if self.is_recent(write) => {
                     let place = block.checked_sub(of);
-                    let known = self.writes.get(&write).unwrap_or_else(|| panic!("{at}: {sector:?}?"));
-                    assert!(of < known.blocks && place.is_some(), "{at}: block {block} holds {sector:?}");
+                    let known =
+                        self.writes.get(&write).unwrap_or_else(|| panic!("{at}: {sector:?}?"));
+                    assert!(
+                        of < known.blocks && place.is_some(),
+                        "{at}: block {block} holds {sector:?}"
+                    );
                     let first = *found_at.entry(write).or_insert(place.unwrap());
                     assert_eq!(Some(first), place, "{at}: write {write} stands at two places");
                     assert!(
@@ -235,7 +251,8 @@ impl Oracle {
                 }
                 _ if base == Some(bytes) && !is_cut(0) => Some(0),
                 Sector::Zero => {
-                    let given = self.cuts.iter().filter(|cut| cut.extends).map(|cut| cut.to * BLOCK_BYTES);
+                    let given =
+                        self.cuts.iter().filter(|cut| cut.extends).map(|cut| cut.to * BLOCK_BYTES);
                     let extended = given.chain(self.becoming).any(|to| block < to / BLOCK_BYTES);
                     let over_base = base.is_some() && cuts().next().is_none();
                     let may_be = (may_have_zeros || self.holes || extended) && !over_base;
@@ -249,14 +266,18 @@ impl Oracle {
                 _ => panic!("{at}: block {block} holds {sector:?}"),
             };
             let Some(over) = over else { continue };
-            let covers =
-                |write: &&&Write| write.place.is_some_and(|it| it <= block) && write.end() > Some(block);
+            let covers = |write: &&&Write| {
+                write.place.is_some_and(|it| it <= block) && write.end() > Some(block)
+            };
             let stays = |write: &Write| !cuts().any(|cut| cut.is_after(write.begun));
             let newer = placed
                 .iter()
                 .filter(covers)
                 .find(|write| counts(write) && stays(write) && write.begun > over);
-            assert!(newer.is_none(), "{at}: block {block} holds {sector:?}, but {newer:?} {because}");
+            assert!(
+                newer.is_none(),
+                "{at}: block {block} holds {sector:?}, but {newer:?} {because}"
+            );
         }
     }
 }

@@ -126,11 +126,16 @@ fn judge(writer: &mut Writer, what: What, completion: Completion) {
     match what {
         What::Write { asked, beside } => {
             let buffer = buffer.expect("a write has a buffer");
-            assert!(buffer[..] == record(asked.number, asked.blocks)[..], "{}: another buffer", writer.at);
+            assert!(
+                buffer[..] == record(asked.number, asked.blocks)[..],
+                "{}: another buffer",
+                writer.at
+            );
             let (expected, offset) = match asked.place {
                 None => (Operation::Append, result.as_ref().map(|offset| Some(*offset))),
                 Some(_) => {
-                    let whole = |bytes: &u64| assert_eq!(*bytes, buffer.len() as u64, "{}", writer.at);
+                    let whole =
+                        |bytes: &u64| assert_eq!(*bytes, buffer.len() as u64, "{}", writer.at);
                     (Operation::Write, result.as_ref().map(whole).map(|()| None))
                 }
             };
@@ -143,12 +148,19 @@ fn judge(writer: &mut Writer, what: What, completion: Completion) {
         What::Read(read) => {
             assert_eq!(operation, Operation::Read);
             // Somebody may have written to it after the read was asked for.
-            let known = |number: &Number| writer.own.get(&read.place).is_some_and(|(last, _)| last == number);
+            let known = |number: &Number| {
+                writer.own.get(&read.place).is_some_and(|(last, _)| last == number)
+            };
             if read.holds.as_ref().is_some_and(|number| !known(number)) {
                 return;
             }
             let buffer = buffer.expect("a read has a buffer");
-            assert_eq!(buffer.len() as u64, read.blocks * BLOCK_BYTES, "{}: another buffer", writer.at);
+            assert_eq!(
+                buffer.len() as u64,
+                read.blocks * BLOCK_BYTES,
+                "{}: another buffer",
+                writer.at
+            );
             writer.was_read(read, &buffer, result.as_ref().copied());
         }
         What::Sync(promised) => {
@@ -195,13 +207,21 @@ impl Used {
             What::Read(read) => {
                 let into = self.buffer_for(Buffer::zeroed((read.blocks * BLOCK_BYTES) as usize));
                 let len = into.len();
-                (self.queue.read_at(writer.handle(false), into, read.place * BLOCK_BYTES, tag), Some(len))
+                (
+                    self.queue.read_at(writer.handle(false), into, read.place * BLOCK_BYTES, tag),
+                    Some(len),
+                )
             }
             What::Sync(_) => (self.queue.sync_data(writer.handle(false), tag), None),
         };
         assert_eq!(result.is_err(), is_full, "{}", writer.at);
         result.is_err_and(|full| {
-            assert_eq!(full.buffer.map(|buffer| buffer.len()), len, "{}: another buffer", writer.at);
+            assert_eq!(
+                full.buffer.map(|buffer| buffer.len()),
+                len,
+                "{}: another buffer",
+                writer.at
+            );
             true
         })
     }

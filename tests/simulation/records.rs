@@ -53,7 +53,8 @@ pub fn parse(bytes: &[u8], place: usize) -> Sector {
 /// Each sector of a file, with its block and its place in it.
 pub fn sectors(content: &[u8]) -> impl Iterator<Item = (u64, Sector)> {
     content.chunks(SECTOR_BYTES).enumerate().map(|(n, bytes)| {
-        let sector = if bytes.len() == SECTOR_BYTES { parse(bytes, n % SECTORS) } else { Sector::Garbage };
+        let sector =
+            if bytes.len() == SECTOR_BYTES { parse(bytes, n % SECTORS) } else { Sector::Garbage };
         ((n / SECTORS) as u64, sector)
     })
 }

@@ -1,4 +1,5 @@
-//! What any thread of a phase does: it asks for something, and holds the answer against what it knows.
+//! What any thread of a phase does: it asks for something, and holds the answer against what it
+//! knows.
 
 use crate::life::{Shared, lock};
 use crate::oracle::Oracle;
@@ -109,7 +110,8 @@ impl Writer {
             }
             11 | 12 if positional => {
                 // Beyond the end, perhaps with a hole before it.
-                let place = self.handle(false).len().expect("no reader") / BLOCK_BYTES + self.random.u64(..4);
+                let place = self.handle(false).len().expect("no reader") / BLOCK_BYTES
+                    + self.random.u64(..4);
                 self.oracle().holes = true;
                 Some(Want::Write { place, blocks: self.random.u64(1..3) })
             }
@@ -120,10 +122,15 @@ impl Writer {
             // The last block that there is: somebody has written it.
             14 => {
                 let end = self.handle(false).len().expect("no reader");
-                let place =
-                    end.checked_sub(BLOCK_BYTES).filter(|place| *place >= self.oracle().base_len())?;
+                let place = end
+                    .checked_sub(BLOCK_BYTES)
+                    .filter(|place| *place >= self.oracle().base_len())?;
                 let place = place / BLOCK_BYTES;
-                end.is_multiple_of(BLOCK_BYTES).then_some(Want::Read(Read { place, blocks: 1, holds: None }))
+                end.is_multiple_of(BLOCK_BYTES).then_some(Want::Read(Read {
+                    place,
+                    blocks: 1,
+                    holds: None,
+                }))
             }
             _ => Some(Want::Sync),
         }
@@ -153,7 +160,8 @@ impl Writer {
         self.oracle().end(number, result.map_err(drop), promised);
         match result {
             Ok(offset) => {
-                let place = place.or(offset.map(|offset| offset / BLOCK_BYTES)).expect("one of them");
+                let place =
+                    place.or(offset.map(|offset| offset / BLOCK_BYTES)).expect("one of them");
                 self.own.insert(place, (number, blocks));
             }
             Err(error) => {
@@ -195,7 +203,12 @@ impl Writer {
             match holds {
                 // Positional writes of others may have been meant for the same place.
                 Some(number) if !self.oracle().holes => {
-                    assert_eq!(sector, Sector::Of { write: number, block }, "{}: read at {place}", self.at);
+                    assert_eq!(
+                        sector,
+                        Sector::Of { write: number, block },
+                        "{}: read at {place}",
+                        self.at
+                    );
                 }
                 Some(_) => {}
                 None => {

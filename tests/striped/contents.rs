@@ -5,12 +5,15 @@ use crate::volume::{CHUNK, Paths};
 use dioxide::{AsyncFile, Buffer, Durability, ErrorKind, Growth, OpenOptions, Queue};
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::lab::{self, Fs, TestDir};
-use dioxide_testkit::trials::{Trial, TrialResult, lab_trial, lab_trials, lab_trials_where, volume_trial};
+use dioxide_testkit::trials::{
+    Trial, TrialResult, lab_trial, lab_trials, lab_trials_where, volume_trial,
+};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::fs;
 
 /// Members and chunk.
-const SHAPES: [(usize, u64); 6] = [(1, 4096), (2, 4096), (3, 8192), (4, 12_288), (5, 65_536), (2, MIB)];
+const SHAPES: [(usize, u64); 6] =
+    [(1, 4096), (2, 4096), (3, 8192), (4, 12_288), (5, 65_536), (2, MIB)];
 
 /// A volume, and what must be in it.
 struct Checked {
@@ -92,7 +95,8 @@ impl Checked {
     }
 }
 
-/// Appends of blocks and of any length, positional writes, holes, cuts and growth at all borders, opened and closed.
+/// Appends of blocks and of any length, positional writes, holes, cuts and growth at all borders,
+/// opened and closed.
 fn a_volume_holds_what_was_written(dir: TestDir, way: Way) -> TrialResult {
     for ((members, chunk), seed) in SHAPES.into_iter().zip(0u64..) {
         let growth = GROWTHS[(seed as usize + way as usize) % 3];
@@ -103,8 +107,12 @@ fn a_volume_holds_what_was_written(dir: TestDir, way: Way) -> TrialResult {
             let file = way.to(paths.open(&options)?);
             assert_eq!(file.len()?, bytes.len() as u64);
             assert_eq!(file.recovery(), None);
-            let mut checked =
-                Checked { paths: paths.clone(), file, bytes, random: Random::new(seed << 8 | life) };
+            let mut checked = Checked {
+                paths: paths.clone(),
+                file,
+                bytes,
+                random: Random::new(seed << 8 | life),
+            };
             for _ in 0..20 {
                 checked.step()?;
             }
@@ -153,7 +161,8 @@ fn every_border_can_be_cut_to_and_extended_from(dir: TestDir) -> TrialResult {
         let full = 2 * row + CHUNK + 4096;
         let whole = record(1, 1, full / BLOCK_BYTES);
         let borders = (0..=full / CHUNK).map(|chunk| chunk * CHUNK);
-        let lens = borders.flat_map(|border| [border.saturating_sub(1), border, border + 1, border + 4096]);
+        let lens = borders
+            .flat_map(|border| [border.saturating_sub(1), border, border + 1, border + 4096]);
         for len in lens.filter(|len| *len <= full) {
             file.set_len(0)?;
             file.append(&whole)?;
@@ -164,7 +173,10 @@ fn every_border_can_be_cut_to_and_extended_from(dir: TestDir) -> TrialResult {
             let mut into = vec![7; full as usize + 2 * CHUNK as usize];
             assert_eq!(file.read_at(&mut into, 0)?, longer as usize);
             assert!(into[..len as usize] == whole[..len as usize], "cut to {len}");
-            assert!(into[len as usize..longer as usize].iter().all(|byte| *byte == 0), "extended from {len}");
+            assert!(
+                into[len as usize..longer as usize].iter().all(|byte| *byte == 0),
+                "extended from {len}"
+            );
             file.set_len(len)?;
         }
         file.close()?;
@@ -183,7 +195,8 @@ fn two_handles_are_one_file(dir: TestDir) -> TrialResult {
     let paths = Paths::in_dir(&dir, "log", 3, CHUNK);
     let first = paths.open(&writable())?;
     let second = paths.open(writable().durability(Durability::EveryWrite))?;
-    let placed: Vec<_> = (0..40).flat_map(|n| [append(&first, 1, n, 1), append(&second, 2, n, 3)]).collect();
+    let placed: Vec<_> =
+        (0..40).flat_map(|n| [append(&first, 1, n, 1), append(&second, 2, n, 3)]).collect();
     let placed: Vec<_> = placed.into_iter().collect::<Result<_, _>>()?;
     let end = assert_gapless(&placed, 0);
     let other = Paths { chunk: 2 * CHUNK, ..paths.clone() };
@@ -242,7 +255,9 @@ fn a_reader_beside_a_writer_sees_what_is_written(dir: TestDir) -> TrialResult {
 /// A child: appends durably until it is killed.
 pub fn append_for_ever(acks: &Acks, args: &[String]) {
     let paths = Paths::of_args(args);
-    let file = paths.open(writable().durability(Durability::EveryWrite).growth_cap(MIB)).expect("it opens");
+    let file = paths
+        .open(writable().durability(Durability::EveryWrite).growth_cap(MIB))
+        .expect("it opens");
     for number in 0.. {
         acks.send(append(&file, 1, number, 1 + number % 3).expect("there is space").to_ack());
     }
@@ -256,7 +271,8 @@ fn a_reader_beside_another_process_sees_records_only(dir: TestDir) -> TrialResul
     let reader = paths.open(&OpenOptions::new())?;
     for round in 1..=6 {
         let acknowledged = child.wait_for_acks(round * 12, PATIENCE)?.to_vec();
-        let end = acknowledged.into_iter().map(|ack| Placed::from_ack(ack).end()).max().unwrap_or(0);
+        let end =
+            acknowledged.into_iter().map(|ack| Placed::from_ack(ack).end()).max().unwrap_or(0);
         let content = read_bytes(&reader, 0, end + 8 * CHUNK)?;
         assert!(content.len() as u64 >= end, "{} bytes seen, {end} acknowledged", content.len());
         let records = end_of_records(&content, 0);
@@ -281,8 +297,8 @@ fn members_may_lie_on_different_file_systems(_: TestDir) -> TrialResult {
     let (first, second, third) = (first?, second?, third?);
     for growth in GROWTHS {
         let paths = Paths::in_dirs(&[&first, &second, &third], &format!("{growth:?}"), 65_536);
-        let file =
-            paths.open(writable().growth(growth).durability(Durability::EveryWrite).growth_cap(MIB))?;
+        let file = paths
+            .open(writable().growth(growth).durability(Durability::EveryWrite).growth_cap(MIB))?;
         assert_eq!(file.growth(), growth);
         let placed = together(8, |writer| append_many(&file, writer, 12)).concat();
         let end = assert_gapless(&placed, 0);
@@ -328,7 +344,8 @@ fn the_capacity_is_reached_in_one_step(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// The defect: the hole was allocated, and at 8 TiB there was no space for it. It takes none, as in a plain file.
+/// The defect: the hole was allocated, and at 8 TiB there was no space for it. It takes none, as in
+/// a plain file.
 fn a_hole_in_a_volume_takes_no_space(dir: TestDir) -> TrialResult {
     use std::os::unix::fs::MetadataExt;
     const FAR: [u64; 3] = [256 * MIB, 8 << 40, (8 << 40) + 5 * CHUNK];
@@ -345,7 +362,11 @@ fn a_hole_in_a_volume_takes_no_space(dir: TestDir) -> TrialResult {
     let end = appended.end();
     for (member, path) in paths.members.iter().enumerate() {
         let metadata = fs::metadata(path)?;
-        assert!(metadata.blocks() * 512 < 4 * MIB, "member {member} has {} blocks", metadata.blocks());
+        assert!(
+            metadata.blocks() * 512 < 4 * MIB,
+            "member {member} has {} blocks",
+            metadata.blocks()
+        );
     }
     let file = paths.reopen()?;
     assert_eq!(file.len()?, end);
@@ -368,7 +389,10 @@ fn a_volume_that_is_recycled_keeps_its_space(dir: TestDir) -> TrialResult {
     file.close()?;
     let file = paths.open(writable().durability(Durability::EveryWrite))?;
     file.recycle()?;
-    assert_eq!((file.len()?, paths.sizes()?), (0, (0..3).map(|member| paths.size_of(member, end)).collect()));
+    assert_eq!(
+        (file.len()?, paths.sizes()?),
+        (0, (0..3).map(|member| paths.size_of(member, end)).collect())
+    );
     let placed = append_many(&file, 2, 10);
     let end = assert_gapless(&placed, 0);
     assert_eq!(file.len()?, end);
@@ -379,14 +403,18 @@ fn a_volume_that_is_recycled_keeps_its_space(dir: TestDir) -> TrialResult {
 }
 
 fn the_alignment_is_that_of_the_strictest_member(_: TestDir) -> TrialResult {
-    let (large, small) = (Volume::with_large_sectors(Fs::Ext4, SIZE_MIN)?, lab::fresh_dir(Fs::Xfs, "small")?);
+    let (large, small) =
+        (Volume::with_large_sectors(Fs::Ext4, SIZE_MIN)?, lab::fresh_dir(Fs::Xfs, "small")?);
     let paths = Paths::in_dirs(&[&small, large.path()], "log", CHUNK);
     let file = paths.open(&writable())?;
     let alignment = file.alignment();
     assert_eq!((alignment.offset, alignment.append), (4096, 4096));
     let placed = append_many(&file, 1, 9);
     let half = Buffer::zeroed(512);
-    assert!(matches!(refusal(file.write_at(&half, 512)), ErrorKind::Misaligned { required: 4096, .. }));
+    assert!(matches!(
+        refusal(file.write_at(&half, 512)),
+        ErrorKind::Misaligned { required: 4096, .. }
+    ));
     file.append(&half[..100])?;
     let end = file.len()?;
     file.close()?;
@@ -397,7 +425,8 @@ fn the_alignment_is_that_of_the_strictest_member(_: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// One of them has less space than the other: nothing is torn, and the volume goes on when there is some.
+/// One of them has less space than the other: nothing is torn, and the volume goes on when there is
+/// some.
 fn a_full_member_fails_appends_cleanly(growth: Growth) -> TrialResult {
     let (small, large) = (Volume::new(Fs::Ext4, SIZE_MIN)?, lab::fresh_dir(Fs::Xfs, "large")?);
     let paths = Paths::in_dirs(&[&large, small.path()], "log", 65_536);
@@ -454,7 +483,8 @@ fn queues_and_calls_and_futures_mix(dir: TestDir) -> TrialResult {
         placed.push(append(&file, 2, round, 3)?);
         while queue.outstanding() > 0 {
             for done in queue.reap(1) {
-                let blocks = done.buffer.as_ref().map_or(0, |buffer| buffer.len() as u64) / BLOCK_BYTES;
+                let blocks =
+                    done.buffer.as_ref().map_or(0, |buffer| buffer.len() as u64) / BLOCK_BYTES;
                 placed.push(Placed { offset: done.result?, writer: 1, number: done.tag, blocks });
             }
         }
@@ -494,17 +524,26 @@ pub fn trials() -> Vec<Trial> {
         a_reader_beside_another_process_sees_records_only,
         queues_and_calls_and_futures_mix,
     ];
-    let mut trials: Vec<_> =
-        in_ways.iter().flat_map(|&(name, test)| lab_trials_in(Way::ALL, name, |_| Ok(()), test)).collect();
+    let mut trials: Vec<_> = in_ways
+        .iter()
+        .flat_map(|&(name, test)| lab_trials_in(Way::ALL, name, |_| Ok(()), test))
+        .collect();
     trials.extend(everywhere.iter().flat_map(|&(name, test)| lab_trials(name, test)));
     let by_itself: &[LabTest] = named![many_members_lie_on_one_file_system,];
-    trials.extend(by_itself.iter().flat_map(|&(name, test)| lab_trials_where(name, is_tmpfs_or_ext4, test)));
-    let grows: &[LabTest] = named![the_capacity_is_reached_in_one_step, a_hole_in_a_volume_takes_no_space];
-    trials.extend(grows.iter().flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)));
+    trials.extend(
+        by_itself.iter().flat_map(|&(name, test)| lab_trials_where(name, is_tmpfs_or_ext4, test)),
+    );
+    let grows: &[LabTest] =
+        named![the_capacity_is_reached_in_one_step, a_hole_in_a_volume_takes_no_space];
+    trials.extend(
+        grows.iter().flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)),
+    );
     let recycles: &[LabTest] = named![a_volume_that_is_recycled_keeps_its_space];
     // What is recycled is written over where it lies, as zeros are.
     let writes_over = |fs: Fs| fs.grows_unwritten().and(fs.grows_zeroed());
-    trials.extend(recycles.iter().flat_map(|&(name, test)| lab_trials_where(name, writes_over, test)));
+    trials.extend(
+        recycles.iter().flat_map(|&(name, test)| lab_trials_where(name, writes_over, test)),
+    );
     for growth in GROWTHS {
         let name = format!("a_full_member_fails_appends_cleanly_{growth:?}").to_lowercase();
         trials.push(volume_trial(&name, move || a_full_member_fails_appends_cleanly(growth)));
@@ -514,7 +553,10 @@ pub fn trials() -> Vec<Trial> {
             "members_may_lie_on_different_file_systems",
             members_may_lie_on_different_file_systems as fn(_) -> _,
         ),
-        ("the_alignment_is_that_of_the_strictest_member", the_alignment_is_that_of_the_strictest_member),
+        (
+            "the_alignment_is_that_of_the_strictest_member",
+            the_alignment_is_that_of_the_strictest_member,
+        ),
     ] {
         trials.push(lab_trial(name, Fs::Ext4, test));
     }

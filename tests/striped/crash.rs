@@ -1,5 +1,5 @@
-//! Killed processes, power cuts and flushes that fail on one member: nothing acknowledged is lost, and what failed is not
-//! acknowledged.
+//! Killed processes, power cuts and flushes that fail on one member: nothing acknowledged is lost,
+//! and what failed is not acknowledged.
 
 use crate::common::*;
 use crate::volume::Paths;
@@ -14,8 +14,8 @@ use std::time::Duration;
 
 const CHUNK: u64 = 16_384;
 
-/// A child of many threads that append durably; args are growth, a number that tells its records from those of others, and
-/// the volume.
+/// A child of many threads that append durably; args are growth, a number that tells its records
+/// from those of others, and the volume.
 pub fn append_striped_durably(acks: &Acks, args: &[String]) {
     let paths = Paths::of_args(&args[2..]);
     let mut options = writable();
@@ -24,7 +24,8 @@ pub fn append_striped_durably(acks: &Acks, args: &[String]) {
     let first = args[1].parse::<u64>().expect("a number") << 16;
     let ways = [Way::Calls, Way::Calls, Way::Queue, Way::Calls, Way::QueueOfCalls];
     together(10, |thread| {
-        let file = ways[thread as usize % ways.len()].to(file.try_clone().expect("one more handle"));
+        let file =
+            ways[thread as usize % ways.len()].to(file.try_clone().expect("one more handle"));
         let blocks = |number| Some(1 + (number + thread) % 7);
         append_while(&file, first + thread, blocks, |result| {
             result.map(|placed| acks.send(placed.to_ack())).is_ok()
@@ -33,7 +34,8 @@ pub fn append_striped_durably(acks: &Acks, args: &[String]) {
 }
 
 fn start(paths: &Paths, growth: &str, round: u64) -> std::io::Result<child::Child> {
-    let args: Vec<_> = [growth.into(), round.to_string()].into_iter().chain(paths.to_args()).collect();
+    let args: Vec<_> =
+        [growth.into(), round.to_string()].into_iter().chain(paths.to_args()).collect();
     child::spawn("append_striped_durably", &args)
 }
 
@@ -44,7 +46,7 @@ fn check_after_crash(paths: &Paths, acknowledged: &[Placed]) -> TrialResult {
     assert!(file.len()? >= end, "cut to {}, below {end}", file.len()?);
     let content = paths.content()?;
     assert_all_there(&content, acknowledged);
-    if file.recovery().is_some_and(|found| found.verdict == Verdict::Undecided) {
+    if file.recovery().is_some_and(|found| found.verdict == Verdict::EndUnknown) {
         file.set_len(end_of_records(&content[..file.len()? as usize], 0))?;
     }
     let len = file.len()?;
@@ -125,7 +127,11 @@ fn a_flush_that_fails_on_one_member_wedges_all(fs: Fs) -> TrialResult {
 }
 
 fn is_ext4_or_xfs(fs: Fs) -> dioxide_testkit::lab::Applies {
-    if matches!(fs, Fs::Ext4 | Fs::Xfs) { Ok(()) } else { Err("as on those with a journal of their own") }
+    if matches!(fs, Fs::Ext4 | Fs::Xfs) {
+        Ok(())
+    } else {
+        Err("as on those with a journal of their own")
+    }
 }
 
 pub fn trials() -> Vec<Trial> {

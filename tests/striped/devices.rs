@@ -21,11 +21,13 @@ struct Devices {
 impl Devices {
     fn new(test: &str, sizes: &[u64], chunk: u64) -> Result<Self, Failed> {
         let dir = lab::fresh_dir(Fs::Ext4, test)?;
-        let images: Vec<_> = (0..sizes.len()).map(|number| dir.join(format!("image.{number}"))).collect();
+        let images: Vec<_> =
+            (0..sizes.len()).map(|number| dir.join(format!("image.{number}"))).collect();
         for (image, size) in images.iter().zip(sizes) {
             fs::File::create(image)?.set_len(*size)?;
         }
-        let devices = images.iter().map(|image| AttachedFile::new(image)).collect::<Result<Vec<_>, _>>()?;
+        let devices =
+            images.iter().map(|image| AttachedFile::new(image)).collect::<Result<Vec<_>, _>>()?;
         let members = devices.iter().map(|device| device.path().to_owned()).collect();
         Ok(Self { devices, images, paths: Paths { members, chunk }, dir })
     }
@@ -73,7 +75,8 @@ fn threads_and_queues_write_a_volume_of_devices(way: Way) -> TrialResult {
     let place = |thread, n| (thread * PLACES + n) * 3 * BLOCK_BYTES;
     together(8, |thread| {
         for number in 0..PLACES {
-            file.write_at(&record(thread, number, 3), place(thread, number)).expect("it is written");
+            file.write_at(&record(thread, number, 3), place(thread, number))
+                .expect("it is written");
         }
     });
     file.close()?;
@@ -96,12 +99,18 @@ fn a_flush_is_one_of_all_members() -> TrialResult {
     let before = rig.flushes()?;
     file.sync_data()?;
     let after = rig.flushes()?;
-    assert!(before.iter().zip(&after).all(|(before, after)| after > before), "{before:?}, then {after:?}");
+    assert!(
+        before.iter().zip(&after).all(|(before, after)| after > before),
+        "{before:?}, then {after:?}"
+    );
     // And so does one by a queue.
     let by_queue = Way::Queue.to(file);
     by_queue.sync_data()?;
     let last = rig.flushes()?;
-    assert!(after.iter().zip(&last).all(|(before, after)| after > before), "{after:?}, then {last:?}");
+    assert!(
+        after.iter().zip(&last).all(|(before, after)| after > before),
+        "{after:?}, then {last:?}"
+    );
     Ok(())
 }
 
@@ -128,7 +137,8 @@ fn only_blank_devices_become_a_volume() -> TrialResult {
     // What lies behind the header's block is nobody's business.
     fs::File::options().write(true).open(&rig.paths.members[1])?.write_all_at(&[1; 512], 4096)?;
     rig.paths.open(&writable())?.close()?;
-    let swapped = Paths { members: rig.paths.members.iter().rev().cloned().collect(), ..rig.paths.clone() };
+    let swapped =
+        Paths { members: rig.paths.members.iter().rev().cloned().collect(), ..rig.paths.clone() };
     assert!(matches!(refusal(swapped.reopen()), ErrorKind::Members(_)));
     let twice = Paths { members: vec![rig.paths.members[0].clone(); 2], ..rig.paths.clone() };
     assert!(twice.open(&writable()).is_err());
@@ -162,9 +172,13 @@ fn devices_in_use_and_mixtures_are_refused() -> TrialResult {
     };
     assert!(matches!(refusal(with(volume.device()).open(&writable())), ErrorKind::Busy(_)));
     // The image behind a device; a file beside a device.
-    let beside = Paths { members: vec![rig.dir.join("file"), rig.images[1].clone()], ..rig.paths.clone() };
+    let beside =
+        Paths { members: vec![rig.dir.join("file"), rig.images[1].clone()], ..rig.paths.clone() };
     assert!(matches!(refusal(beside.open(&writable())), ErrorKind::Busy(_)));
-    assert!(matches!(refusal(with(&rig.dir.join("other")).open(&writable())), ErrorKind::Unsupported(_)));
+    assert!(matches!(
+        refusal(with(&rig.dir.join("other")).open(&writable())),
+        ErrorKind::Unsupported(_)
+    ));
     let file = rig.paths.open(&writable())?;
     assert!(matches!(
         refusal(OpenOptions::new().write(true).open(&rig.paths.members[1])),

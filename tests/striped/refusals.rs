@@ -10,15 +10,20 @@ use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where};
 use std::fs;
 
 /// A volume of three members, closed, with a record in each chunk of three rows.
-fn volume(dir: &TestDir, name: &str) -> Result<(Paths, Vec<Placed>), dioxide_testkit::trials::Failed> {
+fn volume(
+    dir: &TestDir,
+    name: &str,
+) -> Result<(Paths, Vec<Placed>), dioxide_testkit::trials::Failed> {
     let paths = Paths::in_dir(dir, name, 3, CHUNK);
     let file = paths.open(&writable())?;
-    let placed = (0..18).map(|number| append(&file, 1, number, 1)).collect::<Result<Vec<_>, _>>()?;
+    let placed =
+        (0..18).map(|number| append(&file, 1, number, 1)).collect::<Result<Vec<_>, _>>()?;
     file.close()?;
     Ok((paths, placed))
 }
 
-/// Opened for writing, with and without creation, or only to read: refused in words with these in them, and not a byte of it changes.
+/// Opened for writing, with and without creation, or only to read: refused in words with these in
+/// them, and not a byte of it changes.
 #[track_caller]
 fn assert_refused(paths: &Paths, words: &str) -> TrialResult {
     let before = paths.snapshot()?;
@@ -44,17 +49,26 @@ fn what_is_no_volume_is_refused(dir: TestDir) -> TrialResult {
     assert_refused(&of(&[0, 1]), "has 3 members, 2 are given")?;
     assert_refused(&of(&[1, 2]), "has 3 members, 2 are given")?;
     assert_refused(&of(&[1]), "has 3 members, 1 are given")?;
-    assert_refused(&Paths { chunk: 2 * CHUNK, ..paths.clone() }, "has chunks of 8192 bytes, not 16384")?;
-    assert_refused(&Paths { chunk: CHUNK / 2, ..paths.clone() }, "has chunks of 8192 bytes, not 4096")?;
+    assert_refused(
+        &Paths { chunk: 2 * CHUNK, ..paths.clone() },
+        "has chunks of 8192 bytes, not 16384",
+    )?;
+    assert_refused(
+        &Paths { chunk: CHUNK / 2, ..paths.clone() },
+        "has chunks of 8192 bytes, not 4096",
+    )?;
     for place in 0..3 {
         let mut foreign = paths.clone();
         foreign.members[place] = other.members[place].clone();
         assert_refused(&foreign, "belongs to another volume")?;
         let mut plain = paths.clone();
         plain.members[place] = dir.join("plain");
-        for content in
-            [&b"of somebody else"[..], &[7; 5000], &[0; 3 * CHUNK as usize], &[7; 3 * CHUNK as usize]]
-        {
+        for content in [
+            &b"of somebody else"[..],
+            &[7; 5000],
+            &[0; 3 * CHUNK as usize],
+            &[7; 3 * CHUNK as usize],
+        ] {
             fs::write(&plain.members[place], content)?;
             assert_refused(&plain, "holds something else")?;
         }
@@ -97,7 +111,10 @@ fn a_wrong_first_member_makes_no_volume_of_the_others(dir: TestDir) -> TrialResu
 fn no_shape_but_a_possible_one_is_taken(dir: TestDir) -> TrialResult {
     let unsupported = |paths: &Paths| {
         let kind = refusal(paths.open(&writable()));
-        assert!(matches!(kind, ErrorKind::Unsupported(_) | ErrorKind::Misaligned { .. }), "{kind:?}");
+        assert!(
+            matches!(kind, ErrorKind::Unsupported(_) | ErrorKind::Misaligned { .. }),
+            "{kind:?}"
+        );
         assert!(paths.members.iter().all(|path| !path.exists()), "something was created: {kind:?}");
     };
     unsupported(&Paths::in_dir(&dir, "log", 65, CHUNK));
@@ -177,7 +194,8 @@ fn a_member_that_lost_something_since_a_crash_is_refused(dir: TestDir) -> TrialR
             fs::write(member, &kept)?;
         }
     }
-    // Written back as they were, they have lost what tells of unwritten space: only what is below that is certain.
+    // Written back as they were, they have lost what tells of unwritten space: only what is below
+    // that is certain.
     let file = paths.reopen()?;
     assert!(file.len()? >= 18 * BLOCK_BYTES);
     file.close()?;
@@ -213,10 +231,11 @@ fn one_process_writes_a_volume_or_its_members(dir: TestDir) -> TrialResult {
     let file = paths.reopen()?;
     for member in &paths.members {
         assert_eq!(refusal(OpenOptions::new().write(true).open(member)), ErrorKind::Locked);
-        assert_eq!(refusal(dioxide::recover(member, Recover::Cut)), ErrorKind::Locked);
+        assert_eq!(refusal(dioxide::recover(member, Recover::Truncate)), ErrorKind::Locked);
     }
     // Another volume that has one of them.
-    let beside = Paths { members: vec![dir.join("beside"), paths.members[1].clone()], chunk: CHUNK };
+    let beside =
+        Paths { members: vec![dir.join("beside"), paths.members[1].clone()], chunk: CHUNK };
     assert_eq!(refusal(beside.open(&writable())), ErrorKind::Locked);
     let child = child::spawn("try_to_open_striped", &paths.to_args())?;
     let (_, acks) = child.wait(PATIENCE)?;

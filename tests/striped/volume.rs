@@ -1,4 +1,5 @@
-//! What the tests of striped volumes share: the paths of one, and what its members hold, found out without the library.
+//! What the tests of striped volumes share: the paths of one, and what its members hold, found out
+//! without the library.
 
 use crate::common::*;
 use dioxide::{File, OpenOptions};
@@ -20,7 +21,10 @@ pub struct Paths {
 impl Paths {
     /// Members of these names in one directory.
     pub fn in_dir(dir: &Path, name: &str, count: usize, chunk: u64) -> Self {
-        Self { members: (0..count).map(|member| dir.join(format!("{name}.{member}"))).collect(), chunk }
+        Self {
+            members: (0..count).map(|member| dir.join(format!("{name}.{member}"))).collect(),
+            chunk,
+        }
     }
 
     /// One member in each directory.
@@ -52,8 +56,8 @@ impl Paths {
 
     /// What a member has of a file of this length, with its header's chunk: counted chunk by chunk.
     pub fn size_of(&self, member: usize, len: u64) -> u64 {
-        let chunks =
-            (0..len.div_ceil(self.chunk)).filter(|chunk| *chunk as usize % self.members.len() == member);
+        let chunks = (0..len.div_ceil(self.chunk))
+            .filter(|chunk| *chunk as usize % self.members.len() == member);
         self.chunk + chunks.map(|chunk| (len - chunk * self.chunk).min(self.chunk)).sum::<u64>()
     }
 
@@ -77,14 +81,19 @@ impl Paths {
         self.members.iter().map(|path| Ok(fs::metadata(path)?.len())).collect()
     }
 
-    /// Checks that every member is as a volume of this length is left: not a byte more, and no marker.
+    /// Checks that every member is as a volume of this length is left: not a byte more, and no
+    /// marker.
     pub fn assert_tidy(&self, len: u64) -> io::Result<()> {
-        let expected: Vec<_> = (0..self.members.len()).map(|member| self.size_of(member, len)).collect();
+        let expected: Vec<_> =
+            (0..self.members.len()).map(|member| self.size_of(member, len)).collect();
         assert_eq!(self.sizes()?, expected, "the sizes of the members of {len} bytes");
         for (path, size) in self.members.iter().zip(expected) {
             assert_eq!(files::marker(path)?, None, "marker");
             let end = files::extents(path)?.last().map_or(0, |extent| extent.start + extent.len);
-            assert!(end <= size.next_multiple_of(BLOCK_BYTES), "space up to {end} in a member of {size}");
+            assert!(
+                end <= size.next_multiple_of(BLOCK_BYTES),
+                "space up to {end} in a member of {size}"
+            );
         }
         Ok(())
     }

@@ -134,7 +134,9 @@ mod tests {
     fn a_device_is_named_twice() {
         assert!(parse("bench-peers sync --device /dev/x --overwrite-device /dev/x").is_ok());
         assert!(parse("bench-peers sync --device /dev/x").is_err());
-        assert!(parse("bench-peers sync --dir . --device /dev/x --overwrite-device /dev/x").is_err());
+        assert!(
+            parse("bench-peers sync --dir . --device /dev/x --overwrite-device /dev/x").is_err()
+        );
     }
 
     #[test]

@@ -122,9 +122,19 @@ impl fmt::Display for Space {
 
 impl Case {
     /// The cases of appends at one depth and durability.
-    pub fn appends(kinds: &[Kind], spaces: &[Space], iodepth: usize, durability: Durability) -> Vec<Self> {
+    pub fn appends(
+        kinds: &[Kind],
+        spaces: &[Space],
+        iodepth: usize,
+        durability: Durability,
+    ) -> Vec<Self> {
         let grown = [Space::Grown(Growth::Unwritten), Space::Grown(Growth::Zeroed)];
-        Self::all(kinds, |kind| if kind.is_dioxide() { &grown } else { spaces }, iodepth, durability)
+        Self::all(
+            kinds,
+            |kind| if kind.is_dioxide() { &grown } else { spaces },
+            iodepth,
+            durability,
+        )
     }
 
     /// The cases of durable writers with a region each.
@@ -142,7 +152,13 @@ impl Case {
         for &kind in kinds.iter().filter(|kind| kind.takes(iodepth)) {
             for &space in spaces(kind) {
                 let flushes = kind.flushes(durability).iter();
-                cases.extend(flushes.map(|&flush| Self { kind, flush, space, iodepth, durability }));
+                cases.extend(flushes.map(|&flush| Self {
+                    kind,
+                    flush,
+                    space,
+                    iodepth,
+                    durability,
+                }));
             }
         }
         cases

@@ -63,7 +63,11 @@ impl Plan {
             None => Place::directory(&args.dir)?,
         };
         let size_bytes = SYNC_DEPTH as u64 * SYNC_BYTES;
-        ensure!(place.room_bytes()? >= size_bytes, "{} has no room for {size_bytes} bytes", place.name());
+        ensure!(
+            place.room_bytes()? >= size_bytes,
+            "{} has no room for {size_bytes} bytes",
+            place.name()
+        );
         let cases = Case::syncs(&kinds(&args.pace), SYNC_DEPTH);
         Ok(Self::with(place, SYNC_BYTES, size_bytes, &args.pace, cases))
     }

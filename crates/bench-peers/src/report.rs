@@ -69,8 +69,12 @@ fn place(plan: &Plan) -> String {
 fn title(rows: &[Row]) -> &'static str {
     match (rows[0].case.space, rows[0].case.durability) {
         (Space::Regions, _) => "Sync writers: 64 x 64 KiB, O_DIRECT|O_SYNC",
-        (_, Durability::EveryWrite) => "Appends of 4 KiB, O_DIRECT, each acknowledged when it is stable",
-        (_, Durability::OnSync) => "Appends of 4 KiB, O_DIRECT, acknowledged when written, stable in the end",
+        (_, Durability::EveryWrite) => {
+            "Appends of 4 KiB, O_DIRECT, each acknowledged when it is stable"
+        }
+        (_, Durability::OnSync) => {
+            "Appends of 4 KiB, O_DIRECT, acknowledged when written, stable in the end"
+        }
     }
 }
 
@@ -107,9 +111,12 @@ fn rivals(rows: &[Row]) -> Vec<Space> {
 /// The ratio of `row` to the library with the highest median, with as many outstanding operations.
 fn ratio_to_best(rows: &[Row], row: &Row, space: Space) -> String {
     let is_rival = |other: &&Row| {
-        other.case.kind.is_library() && other.case.space == space && other.case.iodepth == row.case.iodepth
+        other.case.kind.is_library()
+            && other.case.space == space
+            && other.case.iodepth == row.case.iodepth
     };
-    let best = rows.iter().filter(is_rival).max_by(|one, other| one.iops().total_cmp(&other.iops()));
+    let best =
+        rows.iter().filter(is_rival).max_by(|one, other| one.iops().total_cmp(&other.iops()));
     let ratio: Option<Ratio> = best.and_then(|best| row.ratio_to(best));
     ratio.map_or("-".into(), |ratio| ratio.to_string())
 }
@@ -132,7 +139,8 @@ mod tests {
             requests_per_op: None,
             flushes_per_op: None,
         };
-        let case = Case { kind, flush: Flush::Flags, space, iodepth: 64, durability: Durability::OnSync };
+        let case =
+            Case { kind, flush: Flush::Flags, space, iodepth: 64, durability: Durability::OnSync };
         Row { case, runs: rates.iter().map(figures).collect() }
     }
 
@@ -150,6 +158,9 @@ mod tests {
         assert_eq!(ratio_to_best(&rows, &rows[3], Space::Falloc), "2.25 (2.25..2.25)");
         assert_eq!(ratio_to_best(&rows, &rows[3], Space::Overwrite), "-");
         let table = table(&rows, presets::ASCII_MARKDOWN);
-        assert!(table.starts_with("| outstanding") && table.contains("9.00 (4.50..9.00)"), "{table}");
+        assert!(
+            table.starts_with("| outstanding") && table.contains("9.00 (4.50..9.00)"),
+            "{table}"
+        );
     }
 }

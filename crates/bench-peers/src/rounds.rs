@@ -21,7 +21,8 @@ pub struct Row {
 
 /// Runs everything; the rows are in the order of the cases.
 pub fn run(plan: &Plan) -> Result<Vec<Row>> {
-    let mut rows: Vec<Row> = plan.cases.iter().map(|&case| Row { case, runs: Vec::new() }).collect();
+    let mut rows: Vec<Row> =
+        plan.cases.iter().map(|&case| Row { case, runs: Vec::new() }).collect();
     for round in 0..plan.rounds as usize {
         // A whole cycle further each time, so that rounds alternate between forwards and backwards.
         for turn in order(round * (rows.len() + STRIDE), rows.len()) {

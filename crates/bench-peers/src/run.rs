@@ -78,15 +78,20 @@ impl Course {
         };
         self.prepare(case, ground)?;
         let (runtime, size_bytes, bs_bytes) = (self.runtime, self.size_bytes, self.bs_bytes);
-        let task = Task { case, bs_bytes, runtime, size_bytes, ground, disk: self.place.disk.as_ref() };
+        let task =
+            Task { case, bs_bytes, runtime, size_bytes, ground, disk: self.place.disk.as_ref() };
         let figures = std::thread::scope(|scope| scope.spawn(|| paths::run(&task)).join());
-        figures.map_err(|_| anyhow!("panicked"))?.with_context(|| format!("{}, {}", case.path(), case.space))
+        figures
+            .map_err(|_| anyhow!("panicked"))?
+            .with_context(|| format!("{}, {}", case.path(), case.space))
     }
 
     fn prepare(&self, case: Case, ground: &Ground) -> Result<()> {
         match case.space {
             Space::Falloc => ground.preallocate(self.size_bytes).context("allocate"),
-            Space::Regions => ground.fill(case.iodepth as u64 * self.bs_bytes).context("write the regions"),
+            Space::Regions => {
+                ground.fill(case.iodepth as u64 * self.bs_bytes).context("write the regions")
+            }
             Space::Extend | Space::Overwrite | Space::Grown(_) => Ok(()),
         }
     }

@@ -62,14 +62,20 @@ mod tests {
     #[test]
     fn a_file_is_filled_once() {
         let tickets = Tickets::new(Places::Once { size_bytes: 10_000 }, 4096, LONG);
-        assert_eq!([tickets.take(0), tickets.take(1), tickets.take(0)], [Some(0), Some(4096), None]);
+        assert_eq!(
+            [tickets.take(0), tickets.take(1), tickets.take(0)],
+            [Some(0), Some(4096), None]
+        );
         assert_eq!(tickets.given(), 2);
     }
 
     #[test]
     fn a_written_file_is_gone_around() {
         let tickets = Tickets::new(Places::Around { size_bytes: 8192 }, 4096, LONG);
-        assert_eq!([tickets.take(0), tickets.take(0), tickets.take(0)], [Some(0), Some(4096), Some(0)]);
+        assert_eq!(
+            [tickets.take(0), tickets.take(0), tickets.take(0)],
+            [Some(0), Some(4096), Some(0)]
+        );
         assert_eq!(tickets.given(), 3);
     }
 

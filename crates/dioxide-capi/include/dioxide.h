@@ -80,7 +80,7 @@
 /**
  * Truncate where the end is certain, as opening does.
  */
-#define DIOXIDE_CUT 1
+#define DIOXIDE_TRUNCATE 1
 
 /**
  * Truncate at the end of the written data even if another program changed the file since. For the
@@ -101,19 +101,19 @@
 /**
  * It was left preallocated; the end of the written data is known.
  */
-#define DIOXIDE_KNOWN 2
+#define DIOXIDE_END_KNOWN 2
 
 /**
  * After its records the file has zeros, or its content before it was recycled. The end is between
  * `floor` and `ceiling`. Only the program that knows the records can find it, and truncate there
  * with `dioxide_ftruncate`.
  */
-#define DIOXIDE_UNDECIDED 3
+#define DIOXIDE_END_UNKNOWN 3
 
 /**
  * It was left preallocated, and another program changed it since. Only force truncates it.
  */
-#define DIOXIDE_DOUBTFUL 4
+#define DIOXIDE_MODIFIED_EXTERNALLY 4
 
 /**
  * A file that is open for direct I/O. Threads share it.
@@ -194,8 +194,8 @@ struct dioxide_recovery {
      */
     uint32_t size;
     /**
-     * DIOXIDE_CLEAN, DIOXIDE_FOREIGN, DIOXIDE_KNOWN, DIOXIDE_UNDECIDED or DIOXIDE_DOUBTFUL. Later
-     * versions may have more.
+     * DIOXIDE_CLEAN, DIOXIDE_FOREIGN, DIOXIDE_END_KNOWN, DIOXIDE_END_UNKNOWN or
+     * DIOXIDE_MODIFIED_EXTERNALLY. Later versions may have more.
      */
     uint32_t verdict;
     /**
@@ -1141,9 +1141,9 @@ int dioxide_queue_free(struct dioxide_queue *queue);
 /**
  * Reports the state of a file after a crash, as opening it for writing found it, and its recovery.
  *
- * With DIOXIDE_UNDECIDED the length is the ceiling. Read from the floor on, find the last of the
+ * With DIOXIDE_END_UNKNOWN the length is the ceiling. Read from the floor on, find the last of the
  * records, and truncate there with `dioxide_ftruncate`. Until then each open reports
- * DIOXIDE_UNDECIDED again.
+ * DIOXIDE_END_UNKNOWN again.
  *
  * # Return value
  *
@@ -1165,7 +1165,7 @@ int dioxide_queue_free(struct dioxide_queue *queue);
 int dioxide_recovery(struct dioxide_file *file, struct dioxide_recovery *recovery);
 
 /**
- * Inspects a file after a crash, and recovers it with DIOXIDE_CUT or DIOXIDE_FORCE in `how`.
+ * Inspects a file after a crash, and recovers it with DIOXIDE_TRUNCATE or DIOXIDE_FORCE in `how`.
  * Opening for writing does the same. This function is for inspection, and for files that opening
  * refuses.
  *

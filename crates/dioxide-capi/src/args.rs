@@ -25,7 +25,11 @@ pub(crate) unsafe fn shared<'a, T>(pointer: *const T, name: &str) -> Result<&'a 
 ///
 /// It is null, or points to memory for a `T`, exclusive to the caller. The memory may be
 /// uninitialised.
-pub(crate) unsafe fn give<T>(into: *mut T, name: &str, value: impl FnOnce() -> Result<T>) -> Result<()> {
+pub(crate) unsafe fn give<T>(
+    into: *mut T,
+    name: &str,
+    value: impl FnOnce() -> Result<T>,
+) -> Result<()> {
     let into = NonNull::new(into).ok_or_else(|| is_null(name))?;
     let value = value()?;
     // SAFETY: as the caller promises; the memory is neither read nor dropped.
@@ -90,7 +94,9 @@ pub(crate) unsafe fn paths<'a>(paths: *const *const c_char, count: usize) -> Res
         return Err(invalid(format!("count is {count}: a volume has {PATHS_MAX} members at most")));
     }
     // SAFETY: as the caller promises.
-    (0..count).map(|number| unsafe { path(*paths.add(number), &format!("paths[{number}]")) }).collect()
+    (0..count)
+        .map(|number| unsafe { path(*paths.add(number), &format!("paths[{number}]")) })
+        .collect()
 }
 
 /// Bytes to read. May be null if the length is 0.
@@ -107,7 +113,9 @@ pub(crate) fn bytes_mut(into: *mut u8, length: usize) -> Result<*mut [u8]> {
 
 fn place(start: *mut u8, length: usize, name: &str) -> Result<NonNull<u8>> {
     if length > isize::MAX as usize {
-        return Err(invalid(format!("length is {length}, more than any memory has: a negative number?")));
+        return Err(invalid(format!(
+            "length is {length}, more than any memory has: a negative number?"
+        )));
     }
     match NonNull::new(start) {
         None if length > 0 => Err(is_null(name)),
@@ -117,7 +125,8 @@ fn place(start: *mut u8, length: usize, name: &str) -> Result<NonNull<u8>> {
 
 /// A number of bytes in a file.
 pub(crate) fn file_bytes(number: i64, name: &str) -> Result<u64> {
-    u64::try_from(number).map_err(|_| invalid(format!("{name} is {number}: it must not be negative")))
+    u64::try_from(number)
+        .map_err(|_| invalid(format!("{name} is {number}: it must not be negative")))
 }
 
 /// For C, where such a number is never negative: files end below 2^63.

@@ -57,7 +57,11 @@ pub(crate) unsafe fn file_of<'a>(file: *const dioxide_file) -> Result<&'a File> 
 ///
 /// `file` is open; `data` has `length` bytes that do not change during the call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dioxide_append(file: *mut dioxide_file, data: *const c_void, length: usize) -> i64 {
+pub unsafe extern "C" fn dioxide_append(
+    file: *mut dioxide_file,
+    data: *const c_void,
+    length: usize,
+) -> i64 {
     answer("dioxide_append", || {
         // SAFETY: as the caller promises.
         let (file, data) = unsafe { (file_of(file)?, &*bytes(data.cast(), length)?) };
@@ -306,7 +310,8 @@ pub unsafe extern "C" fn dioxide_growth(file: *mut dioxide_file) -> c_int {
     answer("dioxide_growth", || {
         // SAFETY: as the caller promises.
         let growth = unsafe { file_of(file)? }.growth();
-        let number = [Growth::Unwritten, Growth::Zeroed, Growth::None].iter().position(|one| *one == growth);
+        let number =
+            [Growth::Unwritten, Growth::Zeroed, Growth::None].iter().position(|one| *one == growth);
         Ok(number.expect("there are no others") as c_int)
     })
 }
@@ -358,7 +363,10 @@ pub unsafe extern "C" fn dioxide_fileno(file: *mut dioxide_file) -> c_int {
 ///
 /// `file` is open.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dioxide_dup(file: *mut dioxide_file, another: *mut *mut dioxide_file) -> c_int {
+pub unsafe extern "C" fn dioxide_dup(
+    file: *mut dioxide_file,
+    another: *mut *mut dioxide_file,
+) -> c_int {
     answer("dioxide_dup", || {
         // SAFETY: as the caller promises.
         unsafe {

@@ -168,7 +168,7 @@ pub unsafe extern "C" fn dioxide_open_within(
             give_handle(file, "file", || {
                 let options = named(wanted(flags, 0, options)?)?;
                 let volume = args::path(volume, "volume")?;
-                Ok(dioxide_file(options.open_within(volume, args::path(path, "path")?)?))
+                Ok(dioxide_file(options.open_in_image(volume, args::path(path, "path")?)?))
             })?;
         }
         Ok(0)

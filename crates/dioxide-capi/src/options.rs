@@ -70,7 +70,8 @@ unsafe impl CStruct for dioxide_options {
     };
 }
 
-const ACCESS: [(c_int, bool); 3] = [(libc::O_RDONLY, false), (libc::O_WRONLY, true), (libc::O_RDWR, true)];
+const ACCESS: [(c_int, bool); 3] =
+    [(libc::O_RDONLY, false), (libc::O_WRONLY, true), (libc::O_RDWR, true)];
 
 /// Flags without effect: a file is always opened so.
 const ALWAYS: c_int = libc::O_DIRECT | libc::O_CLOEXEC | libc::O_NOCTTY | LARGE_FILE;
@@ -92,7 +93,11 @@ pub(crate) struct Wanted {
 /// # Safety
 ///
 /// The options are NULL or as [`sized::take`] requires.
-pub(crate) unsafe fn wanted(flags: c_int, mode: u32, given: *const dioxide_options) -> Result<Wanted> {
+pub(crate) unsafe fn wanted(
+    flags: c_int,
+    mode: u32,
+    given: *const dioxide_options,
+) -> Result<Wanted> {
     let given = match given.is_null() {
         true => dioxide_options::ZERO,
         // SAFETY: as the caller promises.
@@ -109,7 +114,11 @@ impl dioxide_options {
     fn tell(&self, options: &mut OpenOptions) -> Result<()> {
         let durabilities = [Durability::OnSync, Durability::EveryWrite];
         options.durability(choice("durability", self.durability, &durabilities)?);
-        options.growth(choice("growth", self.growth, &[Growth::Unwritten, Growth::Zeroed, Growth::None])?);
+        options.growth(choice(
+            "growth",
+            self.growth,
+            &[Growth::Unwritten, Growth::Zeroed, Growth::None],
+        )?);
         options.tail(choice("tail", self.tail, &[Tail::Rewrite, Tail::Pad])?);
         if self.growth_cap_bytes > 0 {
             options.growth_cap(self.growth_cap_bytes);
@@ -159,9 +168,15 @@ fn tell_flags(flags: c_int, options: &mut OpenOptions) -> Result<bool> {
         return Err(invalid("O_CREAT, O_TRUNC and O_TMPFILE need O_RDWR"));
     }
     if exclusive && !create {
-        return Err(invalid("O_EXCL needs O_CREAT (a device that is in use is refused without it)"));
+        return Err(invalid(
+            "O_EXCL needs O_CREAT (a device that is in use is refused without it)",
+        ));
     }
-    options.write(*write).create(create && !exclusive).create_new(create && exclusive).truncate(truncate);
+    options
+        .write(*write)
+        .create(create && !exclusive)
+        .create_new(create && exclusive)
+        .truncate(truncate);
     if durable {
         options.durability(Durability::EveryWrite);
     }

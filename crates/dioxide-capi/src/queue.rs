@@ -87,7 +87,11 @@ impl From<Full> for Failure {
 ///
 /// `queue` has room for a pointer.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dioxide_queue_new(depth: u32, flags: u32, queue: *mut *mut dioxide_queue) -> c_int {
+pub unsafe extern "C" fn dioxide_queue_new(
+    depth: u32,
+    flags: u32,
+    queue: *mut *mut dioxide_queue,
+) -> c_int {
     answer("dioxide_queue_new", || {
         // SAFETY: as the caller promises.
         unsafe {
@@ -317,7 +321,8 @@ pub unsafe extern "C" fn dioxide_queue_reap(
     answer("dioxide_queue_reap", || {
         // SAFETY: as the caller promises.
         let queue = unsafe { queue_of(queue)? };
-        let room = c_int::try_from(room).map_err(|_| invalid(format!("room is {room}, above INT_MAX")))?;
+        let room =
+            c_int::try_from(room).map_err(|_| invalid(format!("room is {room}, above INT_MAX")))?;
         if i64::from(room) < least.into() {
             return Err(invalid(format!("room is {room}, for at least {least}")));
         }

@@ -13,7 +13,7 @@ use std::ptr::null;
 /// Only inspect. Nothing is changed, nothing is locked.
 pub const DIOXIDE_INSPECT: u32 = 0;
 /// Truncate where the end is certain, as opening does.
-pub const DIOXIDE_CUT: u32 = 1;
+pub const DIOXIDE_TRUNCATE: u32 = 1;
 /// Truncate at the end of the written data even if another program changed the file since. For the
 /// owner, who knows the other program.
 pub const DIOXIDE_FORCE: u32 = 2;
@@ -23,13 +23,13 @@ pub const DIOXIDE_CLEAN: u32 = 0;
 /// It carries the marker of the file that it was copied from: left alone.
 pub const DIOXIDE_FOREIGN: u32 = 1;
 /// It was left preallocated; the end of the written data is known.
-pub const DIOXIDE_KNOWN: u32 = 2;
+pub const DIOXIDE_END_KNOWN: u32 = 2;
 /// After its records the file has zeros, or its content before it was recycled. The end is between
 /// `floor` and `ceiling`. Only the program that knows the records can find it, and truncate there
 /// with `dioxide_ftruncate`.
-pub const DIOXIDE_UNDECIDED: u32 = 3;
+pub const DIOXIDE_END_UNKNOWN: u32 = 3;
 /// It was left preallocated, and another program changed it since. Only force truncates it.
-pub const DIOXIDE_DOUBTFUL: u32 = 4;
+pub const DIOXIDE_MODIFIED_EXTERNALLY: u32 = 4;
 
 /// The state of a file. Set `size` before it is filled in.
 #[derive(Clone, Copy)]
@@ -37,8 +37,8 @@ pub const DIOXIDE_DOUBTFUL: u32 = 4;
 pub struct dioxide_recovery {
     /// sizeof(struct dioxide_recovery).
     pub size: u32,
-    /// DIOXIDE_CLEAN, DIOXIDE_FOREIGN, DIOXIDE_KNOWN, DIOXIDE_UNDECIDED or DIOXIDE_DOUBTFUL. Later
-    /// versions may have more.
+    /// DIOXIDE_CLEAN, DIOXIDE_FOREIGN, DIOXIDE_END_KNOWN, DIOXIDE_END_UNKNOWN or
+    /// DIOXIDE_MODIFIED_EXTERNALLY. Later versions may have more.
     pub verdict: u32,
     /// The file's size as found, in bytes.
     pub physical_size: u64,
@@ -72,10 +72,10 @@ impl From<&Recovery> for dioxide_recovery {
         let verdict = match &found.verdict {
             Verdict::Clean => DIOXIDE_CLEAN,
             Verdict::Foreign => DIOXIDE_FOREIGN,
-            Verdict::Cut => DIOXIDE_KNOWN,
-            Verdict::Undecided => DIOXIDE_UNDECIDED,
+            Verdict::EndKnown => DIOXIDE_END_KNOWN,
+            Verdict::EndUnknown => DIOXIDE_END_UNKNOWN,
             // People must inspect an unknown verdict.
-            _ => DIOXIDE_DOUBTFUL,
+            _ => DIOXIDE_MODIFIED_EXTERNALLY,
         };
         let keep = |kept: &RefCell<CString>| {
             *kept.borrow_mut() = text(found.to_string());
@@ -90,9 +90,9 @@ impl From<&Recovery> for dioxide_recovery {
 
 /// Reports the state of a file after a crash, as opening it for writing found it, and its recovery.
 ///
-/// With DIOXIDE_UNDECIDED the length is the ceiling. Read from the floor on, find the last of the
+/// With DIOXIDE_END_UNKNOWN the length is the ceiling. Read from the floor on, find the last of the
 /// records, and truncate there with `dioxide_ftruncate`. Until then each open reports
-/// DIOXIDE_UNDECIDED again.
+/// DIOXIDE_END_UNKNOWN again.
 ///
 /// # Return value
 ///
@@ -111,7 +111,10 @@ impl From<&Recovery> for dioxide_recovery {
 ///
 /// `file` is open; `recovery` has as many bytes as its size says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dioxide_recovery(file: *mut dioxide_file, recovery: *mut dioxide_recovery) -> c_int {
+pub unsafe extern "C" fn dioxide_recovery(
+    file: *mut dioxide_file,
+    recovery: *mut dioxide_recovery,
+) -> c_int {
     answer("dioxide_recovery", || {
         let mut said = false;
         let tell = |found: &Recovery| {
@@ -125,7 +128,7 @@ pub unsafe extern "C" fn dioxide_recovery(file: *mut dioxide_file, recovery: *mu
     })
 }
 
-/// Inspects a file after a crash, and recovers it with DIOXIDE_CUT or DIOXIDE_FORCE in `how`.
+/// Inspects a file after a crash, and recovers it with DIOXIDE_TRUNCATE or DIOXIDE_FORCE in `how`.
 /// Opening for writing does the same. This function is for inspection, and for files that opening
 /// refuses.
 ///
@@ -213,8 +216,10 @@ pub unsafe extern "C" fn dioxide_recover_striped(
 fn manner(how: u32) -> Result<Recover> {
     match how {
         DIOXIDE_INSPECT => Ok(Recover::Inspect),
-        DIOXIDE_CUT => Ok(Recover::Cut),
+        DIOXIDE_TRUNCATE => Ok(Recover::Truncate),
         DIOXIDE_FORCE => Ok(Recover::Force),
-        _ => Err(invalid(format!("how is {how}: DIOXIDE_INSPECT, DIOXIDE_CUT or DIOXIDE_FORCE"))),
+        _ => Err(invalid(format!(
+            "how is {how}: DIOXIDE_INSPECT, DIOXIDE_TRUNCATE or DIOXIDE_FORCE"
+        ))),
     }
 }

@@ -28,7 +28,8 @@ pub struct dioxide_alignment {
 unsafe impl CStruct for dioxide_alignment {
     const NAME: &str = "dioxide_alignment";
     const SIZE_FIRST: usize = 32;
-    const ZERO: Self = Self { size: size_of::<Self>() as u32, reserved: 0, memory: 0, offset: 0, append: 0 };
+    const ZERO: Self =
+        Self { size: size_of::<Self>() as u32, reserved: 0, memory: 0, offset: 0, append: 0 };
 }
 
 /// Reports the alignment that `dioxide_pwrite` requires. Appends and reads take any alignment, and
@@ -188,7 +189,10 @@ impl From<dioxide::Stats> for dioxide_stats {
 ///
 /// `file` is open; `stats` has as many bytes as its size says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dioxide_stats(file: *mut dioxide_file, stats: *mut dioxide_stats) -> c_int {
+pub unsafe extern "C" fn dioxide_stats(
+    file: *mut dioxide_file,
+    stats: *mut dioxide_stats,
+) -> c_int {
     answer("dioxide_stats", || {
         // SAFETY: as the caller promises.
         unsafe { sized::give(stats, || Ok(file_of(file)?.stats().into()))? };

@@ -52,7 +52,10 @@ pub(crate) unsafe fn take<T: CStruct>(from: *const T) -> Result<T> {
 /// # Safety
 ///
 /// As [`take`], and the bytes are exclusive to the caller.
-pub(crate) unsafe fn give<T: CStruct>(into: *mut T, value: impl FnOnce() -> Result<T>) -> Result<()> {
+pub(crate) unsafe fn give<T: CStruct>(
+    into: *mut T,
+    value: impl FnOnce() -> Result<T>,
+) -> Result<()> {
     const MEMBER: usize = size_of::<u32>();
     // SAFETY: as the caller promises.
     let given = unsafe { given_size(into)? };

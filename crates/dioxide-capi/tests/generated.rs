@@ -11,10 +11,12 @@ use std::path::{Path, PathBuf};
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
 fn header() -> String {
-    let config = cbindgen::Config::from_file(Path::new(HERE).join("cbindgen.toml")).expect("a configuration");
+    let config = cbindgen::Config::from_file(Path::new(HERE).join("cbindgen.toml"))
+        .expect("a configuration");
     let mut bytes = Vec::new();
     // Includes its modules.
-    let sources = cbindgen::Builder::new().with_config(config).with_src(Path::new(HERE).join("src/lib.rs"));
+    let sources =
+        cbindgen::Builder::new().with_config(config).with_src(Path::new(HERE).join("src/lib.rs"));
     sources.generate().expect("the code is understood").write(&mut bytes);
     String::from_utf8(bytes).expect("text")
 }
@@ -22,7 +24,8 @@ fn header() -> String {
 /// All generated files, by their paths in the crate.
 fn generated() -> BTreeMap<PathBuf, String> {
     let header = header();
-    let document = fs::read_to_string(Path::new(HERE).join("../../docs/c.md")).expect("docs/c.md is there");
+    let document =
+        fs::read_to_string(Path::new(HERE).join("../../docs/c.md")).expect("docs/c.md is there");
     let pages = Header::parse(&header).pages(&document, env!("CARGO_PKG_VERSION"));
     let man = pages.into_iter().map(|(name, page)| (PathBuf::from(format!("man/{name}.3")), page));
     man.chain([("include/dioxide.h".into(), header)]).collect()

@@ -47,10 +47,13 @@ impl Built {
         }
         succeed(&mut build).expect("the libraries can be built");
         let dir = tempfile::tempdir().expect("there is a directory for temporary files");
-        for (from, to) in
-            [("libdioxide.so", "libdioxide.so"), ("libdioxide.so", SONAME), ("libdioxide.a", "libdioxide.a")]
-        {
-            std::os::unix::fs::symlink(profile.join(from), dir.path().join(to)).expect("a new name");
+        for (from, to) in [
+            ("libdioxide.so", "libdioxide.so"),
+            ("libdioxide.so", SONAME),
+            ("libdioxide.a", "libdioxide.a"),
+        ] {
+            std::os::unix::fs::symlink(profile.join(from), dir.path().join(to))
+                .expect("a new name");
         }
         Self { dir }
     }
@@ -69,7 +72,9 @@ impl Built {
         if flags.contains(&"-static") {
             command.arg(self.path("libdioxide.a")).args(["-lgcc_eh", "-pthread"]);
         } else {
-            command.args(["-ldioxide", "-pthread"]).arg(format!("-Wl,-rpath,{}", self.dir.path().display()));
+            command
+                .args(["-ldioxide", "-pthread"])
+                .arg(format!("-Wl,-rpath,{}", self.dir.path().display()));
         }
         succeed(&mut command)?;
         Ok(program)
@@ -78,8 +83,9 @@ impl Built {
 
 /// Runs a tool, which must succeed.
 fn succeed(command: &mut Command) -> Result<String, Failed> {
-    let Output { status, stdout, stderr } =
-        command.output().map_err(|error| format!("{}: {error}", command.get_program().display()))?;
+    let Output { status, stdout, stderr } = command
+        .output()
+        .map_err(|error| format!("{}: {error}", command.get_program().display()))?;
     let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     match status.success() {
         true => Ok(stdout.into_owned()),
@@ -116,11 +122,14 @@ fn declared() -> Result<BTreeSet<String>, Failed> {
 }
 
 fn the_symbols_are_those_of_the_header() -> TrialResult {
-    let symbols =
-        succeed(Command::new("nm").args(["-D", "--defined-only"]).arg(BUILT.path("libdioxide.so")))?;
+    let symbols = succeed(
+        Command::new("nm").args(["-D", "--defined-only"]).arg(BUILT.path("libdioxide.so")),
+    )?;
     let defined = symbols.lines().filter_map(|line| line.split(' ').nth(2));
-    let exported: BTreeSet<_> = defined.filter(|name| *name != "DIOXIDE_0.1").map(str::to_owned).collect();
-    let expected: BTreeSet<_> = declared()?.iter().map(|name| format!("{name}@@DIOXIDE_0.1")).collect();
+    let exported: BTreeSet<_> =
+        defined.filter(|name| *name != "DIOXIDE_0.1").map(str::to_owned).collect();
+    let expected: BTreeSet<_> =
+        declared()?.iter().map(|name| format!("{name}@@DIOXIDE_0.1")).collect();
     assert!(expected.len() > 30, "the header is not understood: {expected:?}");
     assert_eq!(exported, expected);
     Ok(())
@@ -134,7 +143,8 @@ fn the_library_has_a_name_and_stays() -> TrialResult {
 }
 
 fn the_header_is_c_and_cpp() -> TrialResult {
-    let twice = "#include <dioxide.h>\n#include <dioxide.h>\nint main(void) { return DIOXIDE_ON_SYNC; }\n";
+    let twice =
+        "#include <dioxide.h>\n#include <dioxide.h>\nint main(void) { return DIOXIDE_ON_SYNC; }\n";
     let path = BUILT.path("header");
     std::fs::write(&path, twice)?;
     for (compiler, language, standards) in
@@ -142,9 +152,14 @@ fn the_header_is_c_and_cpp() -> TrialResult {
     {
         for standard in standards {
             let standard = format!("-std={standard}");
-            let flags = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-Wconversion", "-fsyntax-only"];
+            let flags =
+                ["-Wall", "-Wextra", "-Werror", "-pedantic", "-Wconversion", "-fsyntax-only"];
             let mut command = Command::new(compiler);
-            command.args([language, &standard]).args(flags).arg(format!("-I{HERE}/include")).arg(&path);
+            command
+                .args([language, &standard])
+                .args(flags)
+                .arg(format!("-I{HERE}/include"))
+                .arg(&path);
             succeed(&mut command)?;
         }
     }
@@ -161,7 +176,8 @@ fn what_is_installed_can_be_used() -> TrialResult {
     let lib = root.path().join("opt/d/lib");
     let pkg_config = |word: &str| {
         let mut ask = Command::new("pkg-config");
-        ask.env("PKG_CONFIG_PATH", lib.join("pkgconfig")).env("PKG_CONFIG_SYSROOT_DIR", root.path());
+        ask.env("PKG_CONFIG_PATH", lib.join("pkgconfig"))
+            .env("PKG_CONFIG_SYSROOT_DIR", root.path());
         succeed(ask.args([word, "dioxide"]))
     };
     assert_eq!(pkg_config("--modversion")?.trim(), env!("CARGO_PKG_VERSION"));
@@ -187,9 +203,14 @@ fn what_was_installed_was_for_root_alone() -> TrialResult {
     let root = tempfile::tempdir()?;
     let mut install = Command::new("sh");
     install.args(["-c", r#"umask 077 && exec "$@""#, "sh"]).arg(source("../../scripts/capi"));
-    install.args(["install", "--destdir"]).arg(root.path()).arg("--libraries").arg(BUILT.dir.path());
+    install
+        .args(["install", "--destdir"])
+        .arg(root.path())
+        .arg("--libraries")
+        .arg(BUILT.dir.path());
     succeed(&mut install)?;
-    let hidden = succeed(Command::new("find").arg(root.path().join("usr")).args(["!", "-perm", "-444"]))?;
+    let hidden =
+        succeed(Command::new("find").arg(root.path().join("usr")).args(["!", "-perm", "-444"]))?;
     assert_eq!(hidden, "");
     Ok(())
 }
@@ -230,7 +251,8 @@ fn valgrind_finds_what_is_planted(dir: TestDir) -> TrialResult {
     let program = BUILT.program("cc", &C99, &source("tests/c/planted.c"))?;
     for fault in ["lost", "unwritten"] {
         let found = run(&VALGRIND, &program, &[dir.as_os_str(), OsStr::new(fault)]);
-        let message = found.expect_err("nothing was found").message().unwrap_or_default().to_owned();
+        let message =
+            found.expect_err("nothing was found").message().unwrap_or_default().to_owned();
         assert!(message.contains("exit status: 99"), "{fault}: {message}");
     }
     run(&VALGRIND, &program, &[dir.as_os_str(), OsStr::new("nothing")])
@@ -265,7 +287,8 @@ fn the_examples_under_valgrind(dir: TestDir) -> TrialResult {
 }
 
 fn a_static_program(dir: TestDir) -> TrialResult {
-    let program = BUILT.program("cc", &[&C99[..], &["-static"]].concat(), &source("examples/log.c"))?;
+    let program =
+        BUILT.program("cc", &[&C99[..], &["-static"]].concat(), &source("examples/log.c"))?;
     let needed = succeed(Command::new("readelf").arg("-d").arg(&program))?;
     assert!(!needed.contains("NEEDED"), "{needed}");
     run(&[], &program, &[dir.join("log").as_os_str(), OsStr::new("5")])
@@ -305,8 +328,16 @@ fn trials() -> Vec<Trial> {
         once("the_library_has_a_name_and_stays", &["readelf"], the_library_has_a_name_and_stays),
         once("the_header_is_c_and_cpp", &["cc", "c++"], the_header_is_c_and_cpp),
         once("what_is_installed_can_be_used", &["cc", "pkg-config"], what_is_installed_can_be_used),
-        once("what_was_installed_was_for_root_alone", &["find"], what_was_installed_was_for_root_alone),
-        once("the_manual_is_rendered_without_a_warning", &["man"], the_manual_is_rendered_without_a_warning),
+        once(
+            "what_was_installed_was_for_root_alone",
+            &["find"],
+            what_was_installed_was_for_root_alone,
+        ),
+        once(
+            "the_manual_is_rendered_without_a_warning",
+            &["man"],
+            the_manual_is_rendered_without_a_warning,
+        ),
     ];
     for name in ["calls", "errors", "queue", "fork"] {
         trials.extend(lab_trials_where(name, grows_ahead, move |dir| plain(name, &dir)));
@@ -321,7 +352,9 @@ fn trials() -> Vec<Trial> {
     };
     on_ext4("valgrind_finds_what_is_planted", valgrind_finds_what_is_planted);
     on_ext4("a_file_inside_of_a_volume", |dir| a_file_inside_of_a_volume(&[], &dir));
-    on_ext4("a_file_inside_of_a_volume_under_valgrind", |dir| a_file_inside_of_a_volume(&VALGRIND, &dir));
+    on_ext4("a_file_inside_of_a_volume_under_valgrind", |dir| {
+        a_file_inside_of_a_volume(&VALGRIND, &dir)
+    });
     on_ext4("the_examples", |dir| the_examples(&[], &dir, 5));
     on_ext4("the_examples_under_valgrind", the_examples_under_valgrind);
     on_ext4("a_static_program", a_static_program);

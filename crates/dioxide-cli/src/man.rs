@@ -15,7 +15,8 @@ const EXIT_STATUS: [(&str, &str, &str); 7] = [
     (
         "dioxide-compare",
         "1",
-        "The runs cannot be compared, or, with --fail-on-regression, a row cannot be judged and none regresses.",
+        "The runs cannot be compared, or, with --fail-on-regression, a row cannot be judged and \
+         none regresses.",
     ),
     ("dioxide", "2", "The command line is wrong."),
     ("dioxide-compare", "3", "With --fail-on-regression: something is slower by more than that."),
@@ -27,8 +28,11 @@ const EXIT_STATUS: [(&str, &str, &str); 7] = [
 const DATE: &str = "\"\"";
 
 /// Related pages of other projects.
-const SEE_ALSO: [(&str, &str, &str); 3] =
-    [("dioxide-bench", "fio", "1"), ("dioxide-diagnose", "perf-lock", "1"), ("dioxide-run", "ld.so", "8")];
+const SEE_ALSO: [(&str, &str, &str); 3] = [
+    ("dioxide-bench", "fio", "1"),
+    ("dioxide-diagnose", "perf-lock", "1"),
+    ("dioxide-run", "ld.so", "8"),
+];
 
 pub fn run(args: &Man) -> Result<()> {
     let pages = pages(&Cli::command())?;
@@ -74,7 +78,8 @@ fn name(command: &Command) -> &str {
 
 fn page(command: &Command, parent: Option<&Command>) -> Result<Page> {
     let version = concat!("dioxide ", env!("CARGO_PKG_VERSION"));
-    let man = clap_mangen::Man::new(command.clone()).title(name(command).to_uppercase()).source(version);
+    let man =
+        clap_mangen::Man::new(command.clone()).title(name(command).to_uppercase()).source(version);
     let man = man.date(DATE).manual("User Commands");
     let mut text = Vec::new();
     man.render_title(&mut text)?;
@@ -152,7 +157,8 @@ mod tests {
 
     #[test]
     fn a_page_for_each_command() {
-        let names: Vec<_> = pages(&Cli::command()).unwrap().into_iter().map(|page| page.name).collect();
+        let names: Vec<_> =
+            pages(&Cli::command()).unwrap().into_iter().map(|page| page.name).collect();
         assert_eq!(names[..3], ["dioxide", "dioxide-bench", "dioxide-bench-append"]);
         assert!(names.iter().any(|name| name == "dioxide-compare"), "{names:?}");
         assert!(names.iter().all(|name| !name.contains("help")), "{names:?}");
@@ -162,7 +168,10 @@ mod tests {
     fn sections_of_a_page() {
         let page = text("dioxide-bench-append");
         assert!(section(&page, "OPTIONS").contains("\\-\\-growth\\-cap"), "{page}");
-        assert!(section(&page, "EXAMPLES").contains("dioxide bench append \\-\\-dir /data"), "{page}");
+        assert!(
+            section(&page, "EXAMPLES").contains("dioxide bench append \\-\\-dir /data"),
+            "{page}"
+        );
         assert!(section(&page, "\"SEE ALSO\"").contains("\\fBdioxide\\-bench\\fR(1)"), "{page}");
     }
 

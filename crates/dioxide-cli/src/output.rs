@@ -24,7 +24,8 @@ pub fn check(wanted: &[Wanted<'_>]) -> Result<()> {
         }
     }
     for Wanted { option, path } in wanted.iter().filter(|wanted| !wanted.is_stdout()) {
-        let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+        let parent =
+            path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
         ensure!(parent.is_dir(), "{option} {}: no such directory", path.display());
         ensure!(!path.is_dir(), "{option} {}: is a directory", path.display());
     }
@@ -67,7 +68,10 @@ pub fn deliver(texts: &[Text<'_>], print: impl FnOnce(&mut dyn Write) -> Result<
 }
 
 /// Prints line by line, also the beginning of a text that fails.
-fn print_shown(print: impl FnOnce(&mut dyn Write) -> Result<()>, out: &mut dyn Write) -> Result<()> {
+fn print_shown(
+    print: impl FnOnce(&mut dyn Write) -> Result<()>,
+    out: &mut dyn Write,
+) -> Result<()> {
     let mut text = Vec::new();
     let printed = print(&mut text);
     for line in String::from_utf8_lossy(&text).split_inclusive('\n') {
@@ -97,7 +101,8 @@ mod tests {
     #[test]
     fn nothing_that_is_printed_acts_on_the_terminal() {
         let mut out = Vec::new();
-        let print = |out: &mut dyn Write| Ok(write!(out, "one \u{1b}]0;x\u{7}\ntwo\n\n\u{202e}three")?);
+        let print =
+            |out: &mut dyn Write| Ok(write!(out, "one \u{1b}]0;x\u{7}\ntwo\n\n\u{202e}three")?);
         print_shown(print, &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "one \\u{1b}]0;x\\u{7}\ntwo\n\n\\u{202e}three");
     }
@@ -105,8 +110,14 @@ mod tests {
     #[test]
     fn what_cannot_be_written_is_refused_beforehand() {
         assert_eq!(refusal(&[("--json", "-"), ("--html", "page.html")]), "");
-        assert_eq!(refusal(&[("--html", "/no/such/page")]), "--html /no/such/page: no such directory");
+        assert_eq!(
+            refusal(&[("--html", "/no/such/page")]),
+            "--html /no/such/page: no such directory"
+        );
         assert_eq!(refusal(&[("--json", "/")]), "--json /: is a directory");
-        assert_eq!(refusal(&[("--json", "-"), ("--html", "-")]), "--json and --html name the same file: -");
+        assert_eq!(
+            refusal(&[("--json", "-"), ("--html", "-")]),
+            "--json and --html name the same file: -"
+        );
     }
 }

@@ -11,7 +11,8 @@ use anyhow::Result;
 pub fn run(args: &args::Plot) -> Result<()> {
     let wanted = args::Wanted { option: "--svg", path: &args.svg };
     output::check(&[wanted])?;
-    let documents = args.results.iter().map(|path| saved::read(path)).collect::<Result<Vec<_>>>()?;
+    let documents =
+        args.results.iter().map(|path| saved::read(path)).collect::<Result<Vec<_>>>()?;
     interrupt::check()?;
     let panels: Vec<Panel<'_>> = documents.iter().flat_map(panels).collect();
     let text = Text { wanted, text: picture(&panels) };
@@ -27,5 +28,8 @@ fn panels(document: &Document) -> Vec<Panel<'_>> {
         }
     }
     let rows = |work: &Work| document.results.iter().filter(|row| row.key.work == *work).collect();
-    works.into_iter().map(|work| Panel { machine: &document.machine, work, rows: rows(work) }).collect()
+    works
+        .into_iter()
+        .map(|work| Panel { machine: &document.machine, work, rows: rows(work) })
+        .collect()
 }

@@ -38,7 +38,9 @@ impl Target<'_> {
     fn recover(&self, how: Recover) -> dioxide::Result<Recovery> {
         match self {
             Self::File(file) => dioxide::recover(file, how),
-            Self::Striped(members, chunk_bytes) => dioxide::recover_striped(members, *chunk_bytes, how),
+            Self::Striped(members, chunk_bytes) => {
+                dioxide::recover_striped(members, *chunk_bytes, how)
+            }
         }
     }
 
@@ -57,7 +59,8 @@ impl fmt::Display for Target<'_> {
         match self {
             Self::File(file) => write!(f, "{}", file.display()),
             Self::Striped(members, _) => {
-                let names: Vec<_> = members.iter().map(|member| member.display().to_string()).collect();
+                let names: Vec<_> =
+                    members.iter().map(|member| member.display().to_string()).collect();
                 f.write_str(&names.join(","))
             }
         }
@@ -71,7 +74,7 @@ fn one(target: &Target<'_>, args: &args::Recover) -> Result<bool> {
         Err(error) => return Ok(failed(&error)),
     };
     report(target, &found.to_string())?;
-    let how = if args.force { Recover::Force } else { Recover::Cut };
+    let how = if args.force { Recover::Force } else { Recover::Truncate };
     match plan(&found, how) {
         Step::Nothing => Ok(true),
         Step::Act if args.dry_run => Ok(true),
@@ -95,16 +98,17 @@ enum Step {
 fn plan(found: &Recovery, how: Recover) -> Step {
     match found.verdict {
         // Only the owner of the records can truncate an undecided file; it stays usable as it is.
-        Verdict::Clean | Verdict::Foreign | Verdict::Undecided => Step::Nothing,
-        Verdict::Cut => Step::Act,
-        Verdict::Doubtful(_) if how == Recover::Force => Step::Act,
+        Verdict::Clean | Verdict::Foreign | Verdict::EndUnknown => Step::Nothing,
+        Verdict::EndKnown => Step::Act,
+        Verdict::ModifiedExternally(_) if how == Recover::Force => Step::Act,
         _ if found.floor < found.ceiling => Step::Leave(
-            "left as it is; if you know who changed it, `--force` leaves it to its program to say where its records end"
+            "left as it is; if you know who changed it, `--force` leaves it to its program to say \
+             where its records end"
                 .into(),
         ),
         _ => Step::Leave(format!(
-            "left as it is, since cutting could destroy data; if you know who changed it, `--force` cuts it \
-             to {} bytes",
+            "left as it is, since cutting could destroy data; if you know who changed it, \
+             `--force` cuts it to {} bytes",
             found.ceiling
         )),
     }

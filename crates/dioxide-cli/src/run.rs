@@ -25,7 +25,8 @@ const LINE_MAX_BYTES: u64 = 256;
 /// Returns only on errors: the program replaces this process.
 pub fn run(args: args::Run) -> Result<()> {
     let (name, rest) = args.command.split_first().expect("clap asks for one");
-    let program = which::which(name).with_context(|| format!("{}: no such program", name.display()))?;
+    let program =
+        which::which(name).with_context(|| format!("{}: no such program", name.display()))?;
     let mut command = Command::new(&program);
     command.arg0(name).args(rest);
     match why_not(&program)? {
@@ -74,7 +75,8 @@ fn library(named: Option<&Path>) -> Result<PathBuf> {
     ];
     places.iter().find_map(|place| fs::canonicalize(dir.join(place).join(LIBRARY)).ok()).with_context(|| {
         format!(
-            "{LIBRARY} is not beside {}: build it with `cargo build --release -p dioxide-preload`, or name it with --library",
+            "{LIBRARY} is not beside {}: build it with `cargo build --release -p dioxide-preload`, \
+             or name it with --library",
             own.display()
         )
     })
@@ -133,7 +135,8 @@ fn why_not_image(image: impl Read + Seek) -> Option<String> {
     let Some(loader) = loader else {
         return Some("is statically linked, so nothing can be loaded into it".into());
     };
-    let is_musl = image.segment_data(&loader).is_ok_and(|path| path.windows(4).any(|part| part == b"musl"));
+    let is_musl =
+        image.segment_data(&loader).is_ok_and(|path| path.windows(4).any(|part| part == b"musl"));
     is_musl.then(|| "is made for another libc (musl) than this library".into())
 }
 
@@ -149,7 +152,10 @@ mod tests {
 
     #[test]
     fn a_script_is_judged_by_its_interpreter() {
-        assert_eq!(interpreter(b"#! /usr/bin/env python3\nimport os"), Some(Path::new("/usr/bin/env")));
+        assert_eq!(
+            interpreter(b"#! /usr/bin/env python3\nimport os"),
+            Some(Path::new("/usr/bin/env"))
+        );
         assert_eq!(interpreter(b"#!/bin/sh"), Some(Path::new("/bin/sh")));
         assert_eq!(interpreter(b"\x7fELF"), None);
     }

@@ -61,7 +61,8 @@ impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bs = Sizes { min_bytes: self.bs_min_bytes, max_bytes: self.bs_max_bytes };
         write!(f, "{} bs={bs} {}", self.scenario, self.durability)?;
-        let named = |name: &str, value: Option<&String>| value.map(|value| format!(", {name} {value}"));
+        let named =
+            |name: &str, value: Option<&String>| value.map(|value| format!(", {name} {value}"));
         let parts = [
             named("growth", self.growth.as_ref()),
             named("tail", self.tail.as_ref()),
@@ -99,7 +100,8 @@ fn parse(text: &[u8]) -> Result<Document> {
     if let Some(why_not) = why_not(&value) {
         bail!("{why_not}; needed is what `bench --json` writes");
     }
-    let document = serde_json::from_value(value).context("is not quite what `bench --json` writes")?;
+    let document =
+        serde_json::from_value(value).context("is not quite what `bench --json` writes")?;
     check(&document)?;
     Ok(document)
 }
@@ -127,8 +129,10 @@ fn check(document: &Document) -> Result<()> {
     let is_plain = |text: &str| !text.chars().any(char::is_control);
     let Machine { dioxide_version, build, kernel_release, cpu_model, target, device, date, .. } =
         &document.machine;
-    let texts =
-        [dioxide_version, build, kernel_release, target, date].into_iter().chain(cpu_model).chain(device);
+    let texts = [dioxide_version, build, kernel_release, target, date]
+        .into_iter()
+        .chain(cpu_model)
+        .chain(device);
     let of_rows = document.results.iter().flat_map(|row| {
         [Some(row.key.to_string()), row.fs.clone(), row.fs_remark.clone()].into_iter().flatten()
     });
@@ -144,7 +148,9 @@ fn why_not(value: &Value) -> Option<&'static str> {
     let version = value.get("schema_version").and_then(Value::as_u64).unwrap_or_default();
     let results = value.get("results").and_then(Value::as_array);
     match results.map(Vec::as_slice) {
-        _ if value.get("fio version").is_some() => Some("is in fio's shape, which has no figures of rounds"),
+        _ if value.get("fio version").is_some() => {
+            Some("is in fio's shape, which has no figures of rounds")
+        }
         _ if kind == "compare" => Some("is a comparison itself"),
         _ if kind == "diagnose" => Some("is a diagnosis"),
         _ if kind == "probe" => Some("is what `dioxide probe` found"),
@@ -165,9 +171,15 @@ fn why_not(value: &Value) -> Option<&'static str> {
 pub mod examples {
     use super::*;
 
-    pub fn row(path: &str, numjobs: usize, rounds_iops: &[f64], kernel_iops: Option<&[f64]>) -> Row {
-        let ratios =
-            |kernel: &[f64]| rounds_iops.iter().zip(kernel).map(|(own, kernel)| own / kernel).collect();
+    pub fn row(
+        path: &str,
+        numjobs: usize,
+        rounds_iops: &[f64],
+        kernel_iops: Option<&[f64]>,
+    ) -> Row {
+        let ratios = |kernel: &[f64]| {
+            rounds_iops.iter().zip(kernel).map(|(own, kernel)| own / kernel).collect()
+        };
         Row {
             key: Key {
                 work: Work {
@@ -224,7 +236,8 @@ mod tests {
             row(append_point(64), Route::Kernel, &[100, 200]),
             row(append_point(64), Route::Queue { iodepth: 64 }, &[1000, 1600]),
         ];
-        let report = Report { machine: Machine::describe("/somewhere".into(), None), fs: None, rows };
+        let report =
+            Report { machine: Machine::describe("/somewhere".into(), None), fs: None, rows };
         let text = serde_json::to_vec(&report::json::document(&report)).unwrap();
         let document = parse(&text).unwrap();
         assert_eq!((document.machine.target.as_str(), document.results.len()), ("/somewhere", 2));
@@ -249,12 +262,16 @@ mod tests {
         };
         assert!(refusal(|it| it.results.push(it.results[0].clone())).contains("there twice"));
         assert!(
-            refusal(|it| it.results[0].rounds_p99_ns.truncate(1)).contains("different numbers of rounds")
+            refusal(|it| it.results[0].rounds_p99_ns.truncate(1))
+                .contains("different numbers of rounds")
         );
         assert!(
-            refusal(|it| it.results[0].rounds_ratio_to_kernel = Some(vec![])).contains("different numbers")
+            refusal(|it| it.results[0].rounds_ratio_to_kernel = Some(vec![]))
+                .contains("different numbers")
         );
-        assert!(refusal(|it| it.results[0].fs = Some("\x1b[2J".into())).contains("control characters"));
+        assert!(
+            refusal(|it| it.results[0].fs = Some("\x1b[2J".into())).contains("control characters")
+        );
         assert!(refusal(|it| it.machine.target.push('\n')).contains("control characters"));
     }
 
@@ -274,7 +291,10 @@ mod tests {
             ("{\"results\": [{\"iops\": 5}]}", "has medians only"),
         ] {
             let said = refusal(text);
-            assert!(said.contains(words) && said.contains("needed is what `bench --json` writes"), "{said}");
+            assert!(
+                said.contains(words) && said.contains("needed is what `bench --json` writes"),
+                "{said}"
+            );
         }
         assert!(refusal("{\"results\": [{\"rounds_iops\": []}]}").contains("missing field"));
     }

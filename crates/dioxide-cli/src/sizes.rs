@@ -28,7 +28,9 @@ impl Sizes {
         }
         match sizes {
             Self { min_bytes: 0, .. } => Err("a record has at least one byte".into()),
-            Self { max_bytes, .. } if max_bytes > MAX_BYTES => Err("a record has at most 16m".into()),
+            Self { max_bytes, .. } if max_bytes > MAX_BYTES => {
+                Err("a record has at most 16m".into())
+            }
             _ => Ok(sizes),
         }
     }
@@ -37,8 +39,12 @@ impl Sizes {
     pub fn parse_block(text: &str) -> Result<Self, String> {
         let sizes = Self::parse(text)?;
         match sizes.fixed() {
-            None => Err("a range is for `bench append` only; here all have one size, such as 4k".into()),
-            Some(bytes) if !bytes.is_multiple_of(512) => Err("a block is a multiple of 512 bytes".into()),
+            None => {
+                Err("a range is for `bench append` only; here all have one size, such as 4k".into())
+            }
+            Some(bytes) if !bytes.is_multiple_of(512) => {
+                Err("a block is a multiple of 512 bytes".into())
+            }
             Some(_) => Ok(sizes),
         }
     }

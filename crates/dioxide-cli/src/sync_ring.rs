@@ -48,7 +48,8 @@ impl Ring {
         }
         // SAFETY: `bytes` and the file outlive the entries: `reap` returns only when all of them
         // are complete.
-        unsafe { self.0.submission().push_multiple(&entries) }.expect("the ring is empty between calls");
+        unsafe { self.0.submission().push_multiple(&entries) }
+            .expect("the ring is empty between calls");
         self.reap(entries.len(), bytes.len())
     }
 

@@ -85,21 +85,24 @@ pub fn pages_in_cache(file: &File) -> io::Result<u64> {
     let range = [0u64; 2];
     let mut answer = CacheStat::default();
     // SAFETY: range and answer have the layout of the kernel's structures, and outlive the call.
-    let result =
-        unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), &raw mut answer, 0) };
+    let result = unsafe {
+        libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), &raw mut answer, 0)
+    };
     if result == 0 { Ok(answer.cached) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Writes back all dirty pages of the file and waits. Makes nothing durable.
 pub fn sync_file_range(file: &File) -> rustix::io::Result<()> {
-    let flags =
-        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     // SAFETY: it takes numbers only.
     let result = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
     if result == 0 {
         Ok(())
     } else {
-        Err(rustix::io::Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(rustix::io::Errno::IO))
+        Err(rustix::io::Errno::from_io_error(&io::Error::last_os_error())
+            .unwrap_or(rustix::io::Errno::IO))
     }
 }
 

@@ -9,7 +9,8 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is not a size such as 512, 4k, 1m or 2g");
     let lower = text.trim().to_ascii_lowercase();
     let suffix = SUFFIXES.iter().find(|(letter, _)| lower.ends_with(*letter));
-    let (digits, unit) = suffix.map_or((&lower[..], 1), |(_, unit)| (&lower[..lower.len() - 1], *unit));
+    let (digits, unit) =
+        suffix.map_or((&lower[..], 1), |(_, unit)| (&lower[..lower.len() - 1], *unit));
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(wrong());
     }
@@ -21,7 +22,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse::<u64>() {
         return Ok(Duration::from_secs(seconds));
     }
-    humantime::parse_duration(text).map_err(|_| format!("`{text}` is not a duration such as 2s, 500ms or 1m"))
+    humantime::parse_duration(text)
+        .map_err(|_| format!("`{text}` is not a duration such as 2s, 500ms or 1m"))
 }
 
 /// `10%`, `10`, `0.5%`.
@@ -67,7 +69,9 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, count) in [("512", 512), ("4k", 4096), ("4K", 4096), ("1m", 1 << 20), ("2g", 2 << 30)] {
+        for (text, count) in
+            [("512", 512), ("4k", 4096), ("4K", 4096), ("1m", 1 << 20), ("2g", 2 << 30)]
+        {
             assert_eq!(parse_bytes(text), Ok(count), "{text}");
         }
         for text in ["", "k", "-4k", "+4k", "4kb", "4.5k", "four", "99999999999t", "é"] {
@@ -99,7 +103,9 @@ mod tests {
 
     #[test]
     fn percentages() {
-        for (text, percent) in [("10%", 10.0), ("10", 10.0), ("0.5%", 0.5), ("0", 0.0), ("250 %", 250.0)] {
+        for (text, percent) in
+            [("10%", 10.0), ("10", 10.0), ("0.5%", 0.5), ("0", 0.0), ("250 %", 250.0)]
+        {
             assert_eq!(parse_percent(text), Ok(percent), "{text}");
         }
         for text in ["", "%", "-5%", "+5", "ten", "1e1", "nan", "inf%", "5%%", "."] {

@@ -38,8 +38,9 @@ impl Log for Stderr {
 
     fn log(&self, record: &Record<'_>) {
         let message = record.args().to_string();
-        let is_overheard = OVERHEARD
-            .with_borrow_mut(|heard| heard.as_mut().map(|heard| heard.push(message.clone())).is_some());
+        let is_overheard = OVERHEARD.with_borrow_mut(|heard| {
+            heard.as_mut().map(|heard| heard.push(message.clone())).is_some()
+        });
         if is_overheard {
             return;
         }

@@ -64,13 +64,18 @@ fn expect_within(
             return Ok(());
         }
     }
-    Err(format!("operations a second by the bench: {our_rates:.0?}, by the other: {their_rates:.0?}").into())
+    Err(format!(
+        "operations a second by the bench: {our_rates:.0?}, by the other: {their_rates:.0?}"
+    )
+    .into())
 }
 
 /// The rate of the `kernel` path in one round.
 fn kernel_path(scenario: &str, dir: &Path, more: &str) -> Rate {
     let dir = dir.display();
-    let output = run(&format!("bench {scenario} --dir {dir} --runtime {RUNTIME} --rounds 1 --json - {more}"));
+    let output = run(&format!(
+        "bench {scenario} --dir {dir} --runtime {RUNTIME} --rounds 1 --json - {more}"
+    ));
     expect_code(&output, 0);
     let document: Value = serde_json::from_slice(&output.stdout)?;
     let rows = document["results"].as_array().ok_or("no results")?;
@@ -81,7 +86,8 @@ fn kernel_path(scenario: &str, dir: &Path, more: &str) -> Rate {
 /// The output of a tool in `dir`, which must succeed.
 fn tool(line: &str, dir: &Path) -> Result<String, Box<dyn Error>> {
     let mut words = line.split_whitespace();
-    let output = Command::new(words.next().ok_or("no tool")?).args(words).current_dir(dir).output()?;
+    let output =
+        Command::new(words.next().ok_or("no tool")?).args(words).current_dir(dir).output()?;
     if !output.status.success() {
         return Err(format!("{line}: {}", stderr(&output)).into());
     }
@@ -90,8 +96,8 @@ fn tool(line: &str, dir: &Path) -> Result<String, Box<dyn Error>> {
 
 /// Direct writes of `bs_bytes` in order by fio, on the file `fio` in `dir`, with further options.
 fn fio(dir: &Path, bs_bytes: u64, more: &str) -> Rate {
-    let common = "fio --name=agreement --filename=fio --ioengine=psync --direct=1 --rw=write --thread --fallocate=none \
-                  --gtod_reduce=1 --group_reporting --output-format=json";
+    let common = "fio --name=agreement --filename=fio --ioengine=psync --direct=1 --rw=write \
+        --thread --fallocate=none --gtod_reduce=1 --group_reporting --output-format=json";
     let output = tool(&format!("{common} --bs={bs_bytes} --runtime={RUNTIME} {more}"), dir)?;
     fs::remove_file(dir.join("fio"))?;
     let document: Value = serde_json::from_str(&output)?;
@@ -101,10 +107,12 @@ fn fio(dir: &Path, bs_bytes: u64, more: &str) -> Rate {
 
 /// Sequential direct writes past the end of a fresh file.
 fn sysbench(dir: &Path) -> Rate {
-    let line = "sysbench fileio --file-num=1 --file-total-size=400M --file-test-mode=seqwr --file-extra-flags=direct \
-                --file-fsync-freq=0 --threads=1 --time=0";
-    let output =
-        tool(&format!("{line} --file-block-size={APPEND_BYTES} --events={SYSBENCH_EVENTS} run"), dir)?;
+    let line = "sysbench fileio --file-num=1 --file-total-size=400M --file-test-mode=seqwr \
+        --file-extra-flags=direct --file-fsync-freq=0 --threads=1 --time=0";
+    let output = tool(
+        &format!("{line} --file-block-size={APPEND_BYTES} --events={SYSBENCH_EVENTS} run"),
+        dir,
+    )?;
     fs::remove_file(dir.join("test_file.0"))?;
     let rate = output.lines().find_map(|line| line.trim().strip_prefix("writes/s:"));
     Ok(rate.ok_or("no writes/s")?.trim().parse()?)
@@ -131,7 +139,8 @@ fn appends_as_sysbench(dir: TestDir) -> TrialResult {
 
 fn sync_writers_as_fio(dir: TestDir) -> TrialResult {
     let regions = format!(
-        "--numjobs={SYNC_JOBS} --size={SYNC_BYTES} --offset_increment={SYNC_BYTES} --time_based --sync=sync"
+        "--numjobs={SYNC_JOBS} --size={SYNC_BYTES} --offset_increment={SYNC_BYTES} --time_based \
+         --sync=sync"
     );
     let theirs = || {
         let mut file = File::create(dir.join("fio"))?;
@@ -144,13 +153,16 @@ fn sync_writers_as_fio(dir: TestDir) -> TrialResult {
 }
 
 fn mixed_as_fio(dir: TestDir) -> TrialResult {
-    let mixed = format!("--rw=randrw --rwmixread={MIXED_READS} --norandommap --time_based --end_fsync=1");
+    let mixed =
+        format!("--rw=randrw --rwmixread={MIXED_READS} --norandommap --time_based --end_fsync=1");
     let theirs = || {
         fs::write(dir.join("fio"), vec![7; MIXED_SIZE_BYTES])?;
         File::open(dir.join("fio"))?.sync_all()?;
         fio(&dir, MIXED_BYTES, &format!("{mixed} --size={MIXED_SIZE_BYTES}"))
     };
-    let more = format!("--rwmixread {MIXED_READS} --bs {MIXED_BYTES} --size {MIXED_SIZE_BYTES} --numjobs 1");
+    let more = format!(
+        "--rwmixread {MIXED_READS} --bs {MIXED_BYTES} --size {MIXED_SIZE_BYTES} --numjobs 1"
+    );
     expect_within(MIXED_AGREEMENT, || kernel_path("mixed", &dir, &more), theirs)
 }
 

@@ -5,7 +5,9 @@ mod common;
 
 use common::*;
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
-use dioxide_testkit::trials::{Trial, TrialResult, fuse_trials_where, lab_trials_where, trials_with};
+use dioxide_testkit::trials::{
+    Trial, TrialResult, fuse_trials_where, lab_trials_where, trials_with,
+};
 use dioxide_testkit::volume::Volume;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -40,7 +42,8 @@ impl Program {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = quiet.spawn().unwrap_or_else(|why| panic!("{:?}: {why}", command.get_program()));
+        let child =
+            quiet.spawn().unwrap_or_else(|why| panic!("{:?}: {why}", command.get_program()));
         Self { child, end, _alone: alone }
     }
 
@@ -81,7 +84,8 @@ impl Drop for Program {
 
 fn findings(output: &Output) -> Vec<Value> {
     expect_code(output, 0);
-    let document: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else");
+    let document: Value =
+        serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else");
     document["diagnoses"][0]["findings"].as_array().expect("findings").clone()
 }
 
@@ -111,8 +115,8 @@ fn expect_no_wall(program: &Program) -> TrialResult {
 /// fio, with this many threads on one file, for ever.
 fn fio(dir: &Path, threads: usize, more: &str) -> Program {
     let line = format!(
-        "fio --name=attach --filename=file --thread --time_based --runtime=1h --fallocate=none --direct=1 \
-         --numjobs={threads} {more}"
+        "fio --name=attach --filename=file --thread --time_based --runtime=1h --fallocate=none \
+         --direct=1 --numjobs={threads} {more}"
     );
     // Its own thread, and one that it generates data from.
     Program::start(&line, dir).wait_for_threads(threads + 2)
@@ -154,8 +158,9 @@ const INTERLEAVED: &str = "--create_on_open=1 --size=600m --offset_increment=4k"
 
 fn appends_of_sysbench_wait_for_each_other(dir: TestDir) -> TrialResult {
     let line = format!(
-        "sysbench fileio --file-num=1 --file-total-size=600M --file-test-mode=seqwr --file-extra-flags=direct \
-         --file-block-size=4096 --file-fsync-freq=0 --threads={THREADS} --time=0 run"
+        "sysbench fileio --file-num=1 --file-total-size=600M --file-test-mode=seqwr \
+         --file-extra-flags=direct --file-block-size=4096 --file-fsync-freq=0 --threads={THREADS} \
+         --time=0 run"
     );
     expect_wall(&Program::start(&line, &dir).wait_for_threads(THREADS), "extending_writes")
 }
@@ -194,7 +199,10 @@ fn appends_on_rings_go_to_workers(dir: TestDir) -> TrialResult {
     let appends = format!("--ioengine=io_uring --iodepth=16 --bs=4k --rw=write:4k {INTERLEAVED}");
     let findings = diagnose(&fio(&dir, 2, &appends));
     let walls = walls(&findings);
-    assert!(walls.contains(&"ring_workers") && walls.contains(&"extending_writes"), "{findings:#?}");
+    assert!(
+        walls.contains(&"ring_workers") && walls.contains(&"extending_writes"),
+        "{findings:#?}"
+    );
     Ok(())
 }
 
@@ -223,12 +231,14 @@ fn ctrl_c_leaves_nothing_behind() -> TrialResult {
     let sleeper = Program::start("sleep 3600", Path::new("/"));
     let line = format!("diagnose --pid {} --seconds 1h --json -", sleeper.pid());
     let watching = dioxide(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let instance = Path::new("/sys/kernel/tracing/instances").join(format!("dioxide-{}-0", watching.id()));
+    let instance =
+        Path::new("/sys/kernel/tracing/instances").join(format!("dioxide-{}-0", watching.id()));
     if rustix::process::geteuid().is_root() && instance.parent().is_some_and(Path::is_dir) {
         wait_until("it traces", || instance.is_dir());
     }
     wait_until("it watches", || {
-        fs::read_dir(format!("/proc/{}/task", watching.id())).is_ok_and(|threads| threads.count() > 1)
+        fs::read_dir(format!("/proc/{}/task", watching.id()))
+            .is_ok_and(|threads| threads.count() > 1)
     });
     kill_process(Pid::from_child(&watching), Signal::INT)?;
     let output = watching.wait_with_output()?;
@@ -274,19 +284,28 @@ impl Postgres {
         let initialised =
             nobody("initdb", "--pgdata=data --auth=trust --username=attach --no-sync").status()?;
         assert!(initialised.success(), "initdb: {initialised}");
-        let mut postgres = nobody("postgres", &format!("-D data -k {sockets} -c listen_addresses="));
+        let mut postgres =
+            nobody("postgres", &format!("-D data -k {sockets} -c listen_addresses="));
         let server = Program::spawn(&mut postgres, Signal::QUIT);
-        let ready =
-            || nobody("pg_isready", &format!("-h {sockets}")).status().is_ok_and(|status| status.success());
+        let ready = || {
+            nobody("pg_isready", &format!("-h {sockets}"))
+                .status()
+                .is_ok_and(|status| status.success())
+        };
         wait_until("the server is ready", ready);
         let client = format!("-h {sockets} -U attach");
-        let filled = nobody("pgbench", &format!("{client} --initialize --quiet postgres")).status()?;
+        let filled =
+            nobody("pgbench", &format!("{client} --initialize --quiet postgres")).status()?;
         assert!(filled.success(), "pgbench: {filled}");
         before_work()?;
         let work = format!(
-            "{client} --no-vacuum --client={THREADS} --jobs=4 --time=3600 --file=commit.sql postgres"
+            "{client} --no-vacuum --client={THREADS} --jobs=4 --time=3600 --file=commit.sql \
+             postgres"
         );
-        fs::write(home.join("commit.sql"), "SELECT pg_logical_emit_message(true, 'attach', 'a record')\n")?;
+        fs::write(
+            home.join("commit.sql"),
+            "SELECT pg_logical_emit_message(true, 'attach', 'a record')\n",
+        )?;
         Ok(Self { clients: nobody("pgbench", &work).spawn()?, server })
     }
 }
@@ -306,9 +325,11 @@ fn commits_of_postgres_wait_for_flushes(kind: Fs) -> TrialResult {
     let postgres = Postgres::start(volume.path(), sockets.path(), slow_down)?;
     let pid = postgres.server.pid();
     let is_client = |child: &str| {
-        fs::read(format!("/proc/{child}/cmdline")).is_ok_and(|title| title.starts_with(b"postgres: attach"))
+        fs::read(format!("/proc/{child}/cmdline"))
+            .is_ok_and(|title| title.starts_with(b"postgres: attach"))
     };
-    let children = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children =
+        || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     wait_until("there is one for each client", || {
         children().split_whitespace().filter(|child| is_client(child)).count() == THREADS
     });
@@ -370,7 +391,11 @@ fn trials() -> Vec<Trial> {
             on_ext4_and_xfs,
             durable_writes_of_unwritten_space_wait_for_commits,
         ),
-        lab_trials_where("appends_on_rings_go_to_workers", on_ext4_and_xfs, appends_on_rings_go_to_workers),
+        lab_trials_where(
+            "appends_on_rings_go_to_workers",
+            on_ext4_and_xfs,
+            appends_on_rings_go_to_workers,
+        ),
         lab_trials_where("random_overwrites_are_well", on_one_of_each, random_overwrites_are_well),
         lab_trials_where("random_reads_are_well", on_ext4_and_xfs, random_reads_are_well),
     ];

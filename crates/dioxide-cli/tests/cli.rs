@@ -20,7 +20,8 @@ fn is_empty(dir: &Path) -> bool {
 }
 
 fn results(output: &Output) -> Vec<Value> {
-    let document: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else");
+    let document: Value =
+        serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else");
     document["results"].as_array().unwrap().clone()
 }
 
@@ -88,7 +89,10 @@ fn names_of_programs_do_not_act_on_the_terminal() {
     watched.kill().and_then(|()| watched.wait()).unwrap();
     let title: String = stdout(&text).lines().take_while(|line| !line.is_empty()).collect();
     assert!(!stdout(&text).contains(['\u{1b}', '\u{7}', '\u{202e}']), "{:?}", stdout(&text));
-    assert!(title.starts_with("Process ") && title.contains(r"\u{1b}]0;title\u{7}\ndioxide:"), "{title:?}");
+    assert!(
+        title.starts_with("Process ") && title.contains(r"\u{1b}]0;title\u{7}\ndioxide:"),
+        "{title:?}"
+    );
     let document: Value = serde_json::from_slice(&json.stdout).unwrap();
     let command = &document["diagnoses"][0]["evidence"]["subject"]["program"]["command"];
     assert!(command.as_str().is_some_and(|command| command.contains(ACTS)), "{}", stdout(&json));
@@ -104,18 +108,30 @@ fn misuse_is_one_sentence() {
         ("bench append --dir /no/such/directory".into(), "/no/such/directory: No such file"),
         (format!("bench append --dir {file}"), "is not a directory"),
         (format!("bench append --dir {dir} --size 900t"), "free"),
-        (format!("bench append --dir {dir} --size 4k --numjobs 64"), "no room for one block of each thread"),
+        (
+            format!("bench append --dir {dir} --size 4k --numjobs 64"),
+            "no room for one block of each thread",
+        ),
         (format!("bench append --dir {dir} --json /no/such/directory/x"), "no such directory"),
         (format!("bench sync --device {file} --overwrite-device {file}"), "is not a block device"),
-        ("bench sync --device /dev/null --overwrite-device /dev/null".into(), "is not a block device"),
+        (
+            "bench sync --device /dev/null --overwrite-device /dev/null".into(),
+            "is not a block device",
+        ),
         ("bench sync --device /dev/a --overwrite-device /dev/b".into(), "nothing was touched"),
         (format!("bench sync --stripe {dir}"), "two members at least"),
         (format!("bench sync --stripe {dir},{file}"), "is not a block device"),
         (format!("bench sync --stripe {dir},/no/such/place"), "/no/such/place"),
-        (format!("bench sync --stripe {dir},{dir} --overwrite-device {dir}"), "--stripe directories"),
+        (
+            format!("bench sync --stripe {dir},{dir} --overwrite-device {dir}"),
+            "--stripe directories",
+        ),
         (format!("bench sync --stripe {dir},{dir} --chunk 900t"), "and this needs"),
         (format!("bench indirect --dir {file}"), "is not a directory"),
-        (format!("bench mixed --dir {dir} --size 4k --numjobs 64"), "no room for one block of each thread"),
+        (
+            format!("bench mixed --dir {dir} --size 4k --numjobs 64"),
+            "no room for one block of each thread",
+        ),
         (format!("bench append --dir {dir} --recycle --backend sim"), "--backend sim has none"),
         (format!("bench mixed --device {file} --overwrite-device {file}"), "is not a block device"),
         ("bench mixed --device /dev/a --overwrite-device /dev/b".into(), "nothing was touched"),
@@ -184,7 +200,10 @@ fn records_of_any_length() {
         assert!((1.0..300.0).contains(&(bw / iops)), "{result}");
     }
     for row in [&results[3], &results[8]] {
-        assert!(row["ratio_to_kernel"].is_object() && row["ratio_to_buffered_group"].is_object(), "{row}");
+        assert!(
+            row["ratio_to_kernel"].is_object() && row["ratio_to_buffered_group"].is_object(),
+            "{row}"
+        );
     }
 }
 
@@ -240,7 +259,8 @@ fn several_block_sizes_make_matrices() {
 fn json_goes_to_a_file_beside_the_tables() {
     let dir = fresh_dir();
     let file = dir.path().join("out.json");
-    let output = short_append(dir.path(), &format!("--durability every-write --json {}", file.display()));
+    let output =
+        short_append(dir.path(), &format!("--durability every-write --json {}", file.display()));
     expect_code(&output, 0);
     assert!(
         stdout(&output).contains("x preallocated") && stdout(&output).contains("dioxide is"),
@@ -271,7 +291,9 @@ fn sync_writers_on_a_file() {
     let results = results(&output);
     let paths: Vec<&str> = results.iter().map(|result| result["path"].as_str().unwrap()).collect();
     assert_eq!(paths, ["serialised", "kernel", "dioxide", "dioxide-queue"]);
-    assert!(results.iter().all(|result| result["scenario"] == "sync" && result["growth"].is_null()));
+    assert!(
+        results.iter().all(|result| result["scenario"] == "sync" && result["growth"].is_null())
+    );
     assert!(is_empty(dir.path()));
 }
 
@@ -280,7 +302,8 @@ fn sync_writers_on_a_striped_volume() {
     let dirs = [fresh_dir(), fresh_dir()];
     let [one, two] = dirs.each_ref().map(|dir| dir.path().display());
     let line = format!(
-        "bench sync --stripe {one},{two},{one} --chunk 8k --bs 20k --numjobs 4 --iodepth 4 --runtime 50ms --rounds 2"
+        "bench sync --stripe {one},{two},{one} --chunk 8k --bs 20k --numjobs 4 --iodepth 4 \
+         --runtime 50ms --rounds 2"
     );
     let output = run(&format!("{line} --json -"));
     expect_code(&output, 0);
@@ -300,9 +323,10 @@ fn sync_writers_on_a_striped_volume() {
 
     let output = run(&line);
     let text = stdout(&output);
-    for words in
-        [format!("{one},{two},{one} in chunks of 8 KiB"), "not merged/op, dioxide with 4 threads: ".into()]
-    {
+    for words in [
+        format!("{one},{two},{one} in chunks of 8 KiB"),
+        "not merged/op, dioxide with 4 threads: ".into(),
+    ] {
         assert!(text.contains(&words), "{words} in {text}");
     }
 }
@@ -310,7 +334,8 @@ fn sync_writers_on_a_striped_volume() {
 fn short_mixed(dir: &Path, more: &str) -> Output {
     let dir = dir.display();
     run(&format!(
-        "bench mixed --dir {dir} --numjobs 1,3 --iodepth 8 --runtime 50ms --rounds 2 --size 4m {more}"
+        "bench mixed --dir {dir} --numjobs 1,3 --iodepth 8 --runtime 50ms --rounds 2 --size 4m \
+         {more}"
     ))
 }
 
@@ -326,8 +351,8 @@ fn mixed_reads_and_writes_on_a_file() {
     // On a busy machine single runs may have few operations.
     let (mut all, mut reads) = (0, 0);
     for result in &results {
-        let [both, read, write] =
-            [result, &result["read"], &result["write"]].map(|way| way["clat_ns"]["N"].as_u64().unwrap());
+        let [both, read, write] = [result, &result["read"], &result["write"]]
+            .map(|way| way["clat_ns"]["N"].as_u64().unwrap());
         assert_eq!(read + write, both);
         (all, reads) = (all + both, reads + read);
         assert_eq!((&result["scenario"], &result["rwmixread"]), (&"mixed".into(), &90.into()));
@@ -340,7 +365,8 @@ fn mixed_reads_and_writes_on_a_file() {
 fn only_reads_or_only_writes() {
     let dir = fresh_dir();
     for (percent, none, all) in [(0, "read", "write"), (100, "write", "read")] {
-        for result in results(&short_mixed(dir.path(), &format!("--rwmixread {percent} --json -"))) {
+        for result in results(&short_mixed(dir.path(), &format!("--rwmixread {percent} --json -")))
+        {
             assert_eq!(result[none]["clat_ns"]["N"], 0);
             assert_eq!(result[all]["clat_ns"]["N"], result["clat_ns"]["N"]);
         }
@@ -353,7 +379,11 @@ fn percentiles_as_in_fio() {
     let output = short_mixed(dir.path(), "");
     expect_code(&output, 0);
     let text = stdout(&output);
-    assert_eq!(text.matches("    clat percentiles (").count(), 8, "one block for each path: {text}");
+    assert_eq!(
+        text.matches("    clat percentiles (").count(),
+        8,
+        "one block for each path: {text}"
+    );
     assert_eq!(text.matches("\n     |  1.00th=[").count(), 8, "{text}");
     assert_eq!(text.matches(" 99.99th=[").count(), 8, "{text}");
     assert!(
@@ -393,18 +423,24 @@ fn queues_keep_to_a_given_load() {
 #[test]
 fn own_costs_need_no_file() {
     for scenario in ["append", "append --bs 100", "append --bs 1-300", "mixed"] {
-        let line =
-            format!("bench {scenario} --backend sim --numjobs 2 --iodepth 2 --runtime 50ms --rounds 2");
+        let line = format!(
+            "bench {scenario} --backend sim --numjobs 2 --iodepth 2 --runtime 50ms --rounds 2"
+        );
         let results = results(&run(&format!("{line} --json -")));
-        let paths: Vec<&str> = results.iter().map(|result| result["path"].as_str().unwrap()).collect();
+        let paths: Vec<&str> =
+            results.iter().map(|result| result["path"].as_str().unwrap()).collect();
         assert_eq!(paths, ["dioxide", "dioxide-queue"]);
         for result in &results {
             assert_eq!(result["backend"], "sim");
-            assert!(result["iops"].as_f64().unwrap() > 0.0 && result["requests"].is_null(), "{result}");
+            assert!(
+                result["iops"].as_f64().unwrap() > 0.0 && result["requests"].is_null(),
+                "{result}"
+            );
         }
         let output = run(&line);
         assert!(
-            stdout(&output).contains("cpu ns/op") && stdout(&output).contains("ns through dioxide-queue")
+            stdout(&output).contains("cpu ns/op")
+                && stdout(&output).contains("ns through dioxide-queue")
         );
     }
 }
@@ -433,12 +469,19 @@ fn a_diagnosis_of_several_kinds_of_work() {
     let text = stdout(&output);
     let summary: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).collect();
     assert_eq!(summary.len(), 1 + 2, "a header, and a line for each kind: {text}");
-    assert!(summary[1].contains("Appends of 4 KiB") && summary[2].contains("into a hole"), "{text}");
+    assert!(
+        summary[1].contains("Appends of 4 KiB") && summary[2].contains("into a hole"),
+        "{text}"
+    );
     assert_eq!(text.matches("By threads: ").count(), 2, "{text}");
 
     let text = run(&format!("{line} --verbose"));
     expect_code(&text, 0);
-    assert_eq!(stdout(&text).matches("No fit of the Universal Scalability Law: ").count(), 2, "{text:?}");
+    assert_eq!(
+        stdout(&text).matches("No fit of the Universal Scalability Law: ").count(),
+        2,
+        "{text:?}"
+    );
     assert!(is_empty(dir.path()));
 }
 
@@ -450,14 +493,19 @@ fn a_running_program_is_diagnosed() {
     kill_process(Pid::from_child(&bench), Signal::KILL).unwrap();
     bench.wait().unwrap();
     expect_code(&output, 0);
-    let document: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else");
+    let document: Value =
+        serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else");
     let diagnosis = &document["diagnoses"][0];
     let program = &diagnosis["evidence"]["subject"]["program"];
     assert_eq!(program["pid"], bench.id());
     assert!(program["command"].as_str().unwrap().contains("bench append"), "{program}");
     assert!(diagnosis["evidence"]["threads"].as_u64().unwrap() > 8, "{}", diagnosis["evidence"]);
     assert!(!diagnosis["findings"].as_array().unwrap().is_empty());
-    assert!(diagnosis["usl"].is_null() && diagnosis["usl_refusal"].is_null() && diagnosis["asked"].is_null());
+    assert!(
+        diagnosis["usl"].is_null()
+            && diagnosis["usl_refusal"].is_null()
+            && diagnosis["asked"].is_null()
+    );
 }
 
 /// Watches a process that only sleeps.
@@ -537,9 +585,11 @@ fn kill_9_leaves_nothing() {
 fn a_reader_that_goes_away_is_no_panic() {
     let dir = fresh_dir();
     let json = dir.path().join("out.json");
-    let line = format!("bench sync --dir {} --numjobs 1 --runtime 20ms --rounds 1", dir.path().display());
+    let line =
+        format!("bench sync --dir {} --numjobs 1 --runtime 20ms --rounds 1", dir.path().display());
     let line = format!("{line} --json {}", json.display());
-    let mut bench: Child = dioxide(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut bench: Child =
+        dioxide(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(bench.stdout.take());
     let output = bench.wait_with_output().unwrap();
     expect_code(&output, 1);

@@ -16,7 +16,8 @@ fn measured() -> (TempDir, Value) {
     let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let file = dir.path().join("old.json");
     let line = format!(
-        "bench append --dir {} --numjobs 2 --iodepth 2 --runtime 20ms --rounds 6 --size 16m --json {}",
+        "bench append --dir {} --numjobs 2 --iodepth 2 --runtime 20ms --rounds 6 --size 16m --json \
+         {}",
         dir.path().display(),
         file.display()
     );
@@ -24,7 +25,8 @@ fn measured() -> (TempDir, Value) {
     let mut document: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     for row in document["results"].as_array_mut().unwrap() {
         assert_eq!(row["rounds_iops"].as_array().unwrap().len(), 6);
-        let figures = |scale: f64| (0..6).map(|nth| scale * (1.0 + f64::from(nth) / 1e3)).collect::<Vec<_>>();
+        let figures =
+            |scale: f64| (0..6).map(|nth| scale * (1.0 + f64::from(nth) / 1e3)).collect::<Vec<_>>();
         row["rounds_iops"] = figures(1000.0).into();
         if row["path"] != "kernel" {
             row["rounds_ratio_to_kernel"] = figures(5.0).into();
@@ -51,7 +53,9 @@ fn scale(document: &mut Value, factor: f64) {
         if row["path"].as_str().unwrap().starts_with("dioxide") {
             for key in ["rounds_iops", "rounds_ratio_to_kernel"] {
                 let rounds = row[key].as_array_mut().unwrap();
-                rounds.iter_mut().for_each(|round| *round = (round.as_f64().unwrap() * factor).into());
+                rounds
+                    .iter_mut()
+                    .for_each(|round| *round = (round.as_f64().unwrap() * factor).into());
             }
         }
     }
@@ -74,8 +78,16 @@ fn a_result_beside_itself_has_no_regression() {
     let rows = comparison["comparison"].as_array().unwrap();
     assert_eq!((rows.len(), &comparison["by"]), (4, &"ops".into()));
     for row in rows {
-        assert_eq!((&row["verdict"], &row["basis"]), (&"no-difference".into(), &"iops".into()), "{row}");
-        assert_eq!((&row["iops"]["ratio"], &row["p_adjusted"]), (&1.0.into(), &1.0.into()), "{row}");
+        assert_eq!(
+            (&row["verdict"], &row["basis"]),
+            (&"no-difference".into(), &"iops".into()),
+            "{row}"
+        );
+        assert_eq!(
+            (&row["iops"]["ratio"], &row["p_adjusted"]),
+            (&1.0.into(), &1.0.into()),
+            "{row}"
+        );
     }
 }
 
@@ -104,7 +116,9 @@ fn a_regression_ends_with_3() {
 fn too_few_rounds_do_not_pass_for_none() {
     let (dir, mut document) = measured();
     for row in document["results"].as_array_mut().unwrap() {
-        for key in ["rounds_iops", "rounds_p99_ns", "rounds_cpu_us_per_op", "rounds_ratio_to_kernel"] {
+        for key in
+            ["rounds_iops", "rounds_p99_ns", "rounds_cpu_us_per_op", "rounds_ratio_to_kernel"]
+        {
             row[key].as_array_mut().into_iter().for_each(|rounds| rounds.truncate(3));
         }
     }
@@ -125,14 +139,20 @@ fn a_row_that_is_gone_does_not_pass() {
     expect_code(&compare(dir.path(), ""), 0);
     let output = compare(dir.path(), "--fail-on-regression 10%");
     expect_code(&output, 1);
-    assert!(stderr(&output).contains("1 of the rows to judge are not in the new run"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("1 of the rows to judge are not in the new run"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
 fn what_would_be_overlooked_does_not_pass() {
     let (dir, mut document) = measured();
     for row in document["results"].as_array_mut().unwrap() {
-        for key in ["rounds_iops", "rounds_p99_ns", "rounds_cpu_us_per_op", "rounds_ratio_to_kernel"] {
+        for key in
+            ["rounds_iops", "rounds_p99_ns", "rounds_cpu_us_per_op", "rounds_ratio_to_kernel"]
+        {
             row[key].as_array_mut().into_iter().for_each(|rounds| rounds.truncate(4));
         }
     }
@@ -153,7 +173,10 @@ fn unlike_runs_are_refused_until_allowed() {
     let output = compare(dir.path(), "");
     expect_refusal(&output, "not alike");
     let said = stderr(&output);
-    assert!(said.contains(" and 5.4.0; ms in a round: 20 and 2000. Measure both in the same way"), "{said}");
+    assert!(
+        said.contains(" and 5.4.0; ms in a round: 20 and 2000. Measure both in the same way"),
+        "{said}"
+    );
     let output = compare(dir.path(), "--allow-unlike");
     expect_code(&output, 0);
     assert!(stdout(&output).contains("The runs are not alike: kernel: "), "{}", stdout(&output));
@@ -186,7 +209,10 @@ fn what_is_no_result_is_refused() {
     expect_refusal(&run("compare /no/such/file /no/such/file"), "/no/such/file: No such file");
     expect_refusal(&compare(dir.path(), "--json /no/such/directory/x"), "no such directory");
     let new = dir.path().join("new.json");
-    expect_refusal(&compare(dir.path(), &format!("--json {}", new.display())), "is one of the two results");
+    expect_refusal(
+        &compare(dir.path(), &format!("--json {}", new.display())),
+        "is one of the two results",
+    );
 }
 
 #[test]

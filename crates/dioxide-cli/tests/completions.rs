@@ -37,7 +37,8 @@ fn bash_proposes(line: &str) -> Vec<String> {
     let words: Vec<_> = line.split(' ').collect();
     let [.., previous, last] = words[..] else { panic!("{line} has a command only") };
     let script = format!(
-        "source ./script; COMP_WORDS=('{}'); COMP_CWORD={}; _dioxide dioxide '{last}' '{previous}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        "source ./script; COMP_WORDS=('{}'); COMP_CWORD={}; _dioxide dioxide '{last}' \
+         '{previous}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
         words.join("' '"),
         words.len() - 1,
     );
@@ -67,7 +68,8 @@ fn fish_proposes_commands_and_options() {
 
 #[test]
 fn zsh_knows_the_command() {
-    let script = "autoload -U compinit; compinit -u -d ./dump; source ./script; echo $_comps[dioxide]; whence -w _dioxide";
+    let script = "autoload -U compinit; compinit -u -d ./dump; source ./script; echo \
+        $_comps[dioxide]; whence -w _dioxide";
     let Some(said) = tell("zsh", script) else { return };
     assert_eq!(said, "_dioxide\n_dioxide: function\n");
 }
@@ -77,7 +79,10 @@ fn other_shells_have_scripts_too() {
     for shell in ["elvish", "powershell"] {
         let output = run(&format!("completions {shell}"));
         expect_quiet(&output);
-        assert!(stdout(&output).contains("bench") && stdout(&output).contains("--durability"), "{shell}");
+        assert!(
+            stdout(&output).contains("bench") && stdout(&output).contains("--durability"),
+            "{shell}"
+        );
     }
     expect_code(&run("completions cmd.exe"), 2);
 }
@@ -92,10 +97,15 @@ fn a_page_for_each_command() {
     let dir = TempDir::new().unwrap();
     let mut pages = pages(&dir.path().join("man1"));
     pages.sort();
-    let names: Vec<_> = pages.iter().map(|page| page.file_name().unwrap().to_str().unwrap()).collect();
-    for name in
-        ["dioxide.1", "dioxide-bench.1", "dioxide-bench-append.1", "dioxide-compare.1", "dioxide-run.1"]
-    {
+    let names: Vec<_> =
+        pages.iter().map(|page| page.file_name().unwrap().to_str().unwrap()).collect();
+    for name in [
+        "dioxide.1",
+        "dioxide-bench.1",
+        "dioxide-bench-append.1",
+        "dioxide-compare.1",
+        "dioxide-run.1",
+    ] {
         assert!(names.contains(&name), "{name} in {names:?}");
     }
     let first = run("man");
@@ -122,7 +132,8 @@ fn readers_of_manuals_have_no_complaint() {
             assert!(stdout(&output).contains("SEE ALSO"), "{}", stdout(&output));
         }
         if which("mandoc").is_some() {
-            let output = Command::new("mandoc").args(["-Tlint", "-Werror"]).arg(&page).output().unwrap();
+            let output =
+                Command::new("mandoc").args(["-Tlint", "-Werror"]).arg(&page).output().unwrap();
             assert_eq!(stdout(&output), "", "{}", page.display());
         }
     }

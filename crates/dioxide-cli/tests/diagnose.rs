@@ -47,7 +47,8 @@ impl Diagnosed {
 /// All diagnoses in a command's output, each complete.
 fn diagnosed(output: &Output) -> Vec<Diagnosed> {
     expect_code(output, 0);
-    let document: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else");
+    let document: Value =
+        serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else");
     assert_eq!((&document["schema_version"], &document["kind"]), (&1.into(), &"diagnose".into()));
     document["diagnoses"].as_array().unwrap().iter().map(complete).collect()
 }
@@ -57,7 +58,8 @@ fn complete(diagnosis: &Value) -> Diagnosed {
     let of = |key: &str| diagnosis[key].clone();
     let evidence: Evidence = serde_json::from_value(of("evidence")).unwrap();
     let findings: Vec<Finding> = serde_json::from_value(of("findings")).unwrap();
-    let verdicts = |findings: &[Finding]| findings.iter().map(|finding| finding.wall).collect::<Vec<_>>();
+    let verdicts =
+        |findings: &[Finding]| findings.iter().map(|finding| finding.wall).collect::<Vec<_>>();
     assert_eq!(verdicts(&findings), verdicts(&judge(&evidence)));
     assert!(findings.iter().all(|finding| !finding.verdict.is_empty()), "{findings:?}");
     assert!(!evidence.sightings.is_empty() && evidence.looks > 0 && !evidence.others.is_empty());
@@ -135,12 +137,18 @@ fn a_disk_is_diagnosed_if_it_is_named_twice(disk: Disk) -> TrialResult {
     let (name, twice) = (disk.display(), format!("--overwrite-device {}", disk.display()));
     expect_refusal(&diagnose(&disk, ""), "confirms that its contents may be destroyed");
     expect_refusal(&diagnose(&disk, "--overwrite-device /dev/null"), "nothing was touched");
-    expect_refusal(&diagnose(&disk, &format!("--rw overwrite,append {twice}")), "no end to append to");
+    expect_refusal(
+        &diagnose(&disk, &format!("--rw overwrite,append {twice}")),
+        "no end to append to",
+    );
     sync_writers_wait_for_flushes(&disk, &twice)?;
-    let output =
-        run(&format!("diagnose {name} {twice} --rw overwrite,mixed --numjobs 1,2 --runtime 50ms --rounds 1"));
+    let output = run(&format!(
+        "diagnose {name} {twice} --rw overwrite,mixed --numjobs 1,2 --runtime 50ms --rounds 1"
+    ));
     expect_code(&output, 0);
-    for words in ["Overwrites of 4 KiB", "Mixed reads and writes of 4 KiB", "By threads: ", "--verbose"] {
+    for words in
+        ["Overwrites of 4 KiB", "Mixed reads and writes of 4 KiB", "By threads: ", "--verbose"]
+    {
         assert!(stdout(&output).contains(words), "{words} in {}", stdout(&output));
     }
     Ok(())
@@ -175,12 +183,20 @@ fn trials() -> Vec<Trial> {
         lab_trial("appends_extend", Fs::Ext4, appends_extend),
         lab_trial("nobody_finds_it_too", Fs::Ext4, nobody_finds_it_too),
         lab_trial("holes_are_found", Fs::Ext4, holes_are_found),
-        lab_trial("sync_writers_wait_for_flushes", Fs::Ext4, |dir| sync_writers_wait_for_flushes(&dir, "")),
+        lab_trial("sync_writers_wait_for_flushes", Fs::Ext4, |dir| {
+            sync_writers_wait_for_flushes(&dir, "")
+        }),
         lab_trial("everything_is_diagnosed", Fs::Ext4, everything_is_diagnosed),
-        disk_trial("a_disk_is_diagnosed_if_it_is_named_twice", a_disk_is_diagnosed_if_it_is_named_twice),
+        disk_trial(
+            "a_disk_is_diagnosed_if_it_is_named_twice",
+            a_disk_is_diagnosed_if_it_is_named_twice,
+        ),
     ];
-    let side_by_side =
-        lab_trials_where("overwrites_run_side_by_side", overwrites_are_shared, overwrites_run_side_by_side);
+    let side_by_side = lab_trials_where(
+        "overwrites_run_side_by_side",
+        overwrites_are_shared,
+        overwrites_run_side_by_side,
+    );
     one_each.into_iter().chain(side_by_side).collect()
 }
 

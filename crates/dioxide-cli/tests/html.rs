@@ -26,7 +26,8 @@ fn odd_dir() -> (TempDir, String) {
 fn results(line: &str) -> (Html, String, Value) {
     let (dir, odd) = odd_dir();
     let page = dir.path().join("page.html");
-    let output = run(&format!("{} --html {} --json -", line.replace("PLACE", &odd), page.display()));
+    let output =
+        run(&format!("{} --html {} --json -", line.replace("PLACE", &odd), page.display()));
     expect_code(&output, 0);
     let text = fs::read_to_string(&page).unwrap();
     (Html::parse_document(&text), text, serde_json::from_str(stdout(&output)).unwrap())
@@ -41,7 +42,9 @@ fn check_page(page: &Html, text: &str) {
     for element in ["script", "link", "img", "iframe", "object", "embed", "base"] {
         assert_eq!(count(page, element), 0, "{element}");
     }
-    for (attribute, selector) in [("src", "[src]"), ("href", "[href]"), ("http-equiv", "[http-equiv]")] {
+    for (attribute, selector) in
+        [("src", "[src]"), ("href", "[href]"), ("http-equiv", "[http-equiv]")]
+    {
         assert_eq!(count(page, selector), 0, "{attribute}");
     }
     assert!(!text.contains("url(") && !text.contains("@import"));
@@ -60,7 +63,8 @@ fn check_page(page: &Html, text: &str) {
 fn check_schema(document: &Value) {
     let kind = document["kind"].as_str().unwrap();
     let path = format!("{}/../../docs/schema/{kind}.schema.json", env!("CARGO_MANIFEST_DIR"));
-    let schema: Value = serde_json::from_str(&fs::read_to_string(Path::new(&path)).unwrap()).unwrap();
+    let schema: Value =
+        serde_json::from_str(&fs::read_to_string(Path::new(&path)).unwrap()).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
     let errors: Vec<_> = validator.iter_errors(document).map(|error| error.to_string()).collect();
     assert!(errors.is_empty(), "{errors:#?}");
@@ -72,7 +76,8 @@ fn check_schema(document: &Value) {
 #[test]
 fn of_a_bench() {
     let (page, text, document) = results(
-        "bench append --dir PLACE --bs 4k,8k --numjobs 1,2 --iodepth 2 --runtime 30ms --rounds 2 --size 8m",
+        "bench append --dir PLACE --bs 4k,8k --numjobs 1,2 --iodepth 2 --runtime 30ms --rounds 2 \
+         --size 8m",
     );
     check_page(&page, &text);
     check_schema(&document);
@@ -80,9 +85,9 @@ fn of_a_bench() {
     // A table of rates and one of percentiles for each block size, and the matrices.
     let [section, title, row] =
         ["section", "h3", "tbody tr"].map(|selector| Selector::parse(selector).unwrap());
-    let tables = page
-        .select(&section)
-        .filter(|section| section.select(&title).any(|title| title.inner_html() == "Latency percentiles"));
+    let tables = page.select(&section).filter(|section| {
+        section.select(&title).any(|title| title.inner_html() == "Latency percentiles")
+    });
     let shown: usize = tables.map(|section| section.select(&row).count()).sum();
     assert_eq!(shown, 2 * rows, "every row is in both");
     assert_eq!(count(&page, "svg"), 4);
@@ -99,14 +104,15 @@ fn of_a_probe() {
 
 #[test]
 fn of_a_diagnosis() {
-    let line =
-        "diagnose PLACE --rw overwrite --numjobs 1,2,3,4,5,6 --runtime 30ms --rounds 2 --size 4m --no-trace";
+    let line = "diagnose PLACE --rw overwrite --numjobs 1,2,3,4,5,6 --runtime 30ms --rounds 2 \
+        --size 4m --no-trace";
     let (page, text, document) = results(line);
     check_page(&page, &text);
     check_schema(&document);
     let diagnosis = &document["diagnoses"][0];
     assert_eq!(count(&page, ".finding"), diagnosis["findings"].as_array().unwrap().len());
-    let rows = [&diagnosis["waits"], &diagnosis["evidence"]["curve"], &diagnosis["evidence"]["others"]];
+    let rows =
+        [&diagnosis["waits"], &diagnosis["evidence"]["curve"], &diagnosis["evidence"]["others"]];
     let rows: usize = rows.iter().map(|rows| rows.as_array().unwrap().len()).sum();
     assert_eq!(count(&page, "tbody tr"), rows);
 }
@@ -115,7 +121,9 @@ fn of_a_diagnosis() {
 fn fio_json_has_a_job_for_each_row() {
     let (dir, odd) = odd_dir();
     let file = dir.path().join("fio.json");
-    let line = format!("bench mixed --dir {odd} --numjobs 1 --iodepth 4 --runtime 30ms --rounds 2 --size 4m");
+    let line = format!(
+        "bench mixed --dir {odd} --numjobs 1 --iodepth 4 --runtime 30ms --rounds 2 --size 4m"
+    );
     let output = run(&format!("{line} --json - --fio-json {}", file.display()));
     expect_code(&output, 0);
     let ours: Value = serde_json::from_str(stdout(&output)).unwrap();
@@ -125,7 +133,8 @@ fn fio_json_has_a_job_for_each_row() {
     for (row, job) in rows.iter().zip(jobs) {
         for way in ["read", "write"] {
             assert_eq!(row[way]["clat_ns"]["N"], job[way]["total_ios"]);
-            let percentile = |document: &Value| document[way]["clat_ns"]["percentile"]["99.000000"].clone();
+            let percentile =
+                |document: &Value| document[way]["clat_ns"]["percentile"]["99.000000"].clone();
             assert_eq!(percentile(row), percentile(job));
         }
     }

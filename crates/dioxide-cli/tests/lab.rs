@@ -9,7 +9,9 @@ use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::files;
 use dioxide_testkit::lab::{Applies, Disk, Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
-use dioxide_testkit::trials::{Trial, TrialResult, disk_trial, lab_trials, lab_trials_where, volume_trials};
+use dioxide_testkit::trials::{
+    Trial, TrialResult, disk_trial, lab_trials, lab_trials_where, volume_trials,
+};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -63,7 +65,10 @@ fn recover_cuts_at_the_end_of_what_was_written(dir: TestDir) -> TrialResult {
     let (report, outcome) = stdout(&output).split_once('\n').unwrap();
     assert!(report.contains("left grown") && outcome.contains("done, "), "{}", stdout(&output));
     let end = fs::metadata(&path)?.len();
-    assert!((acknowledged..=acknowledged + BLOCK as u64).contains(&end), "{end}, not {acknowledged}");
+    assert!(
+        (acknowledged..=acknowledged + BLOCK as u64).contains(&end),
+        "{end}, not {acknowledged}"
+    );
     assert!(stdout(&recover(&path, "")).contains("clean"));
     Ok(())
 }
@@ -73,7 +78,11 @@ fn recover_leaves_zeroed_files_to_their_owner(dir: TestDir) -> TrialResult {
     let grown = fs::metadata(&path)?.len();
     let output = recover(&path, "");
     expect_code(&output, 0);
-    assert!(stdout(&output).contains("only the program that wrote it can tell"), "{}", stdout(&output));
+    assert!(
+        stdout(&output).contains("only the program that wrote it can tell"),
+        "{}",
+        stdout(&output)
+    );
     assert_eq!(fs::metadata(&path)?.len(), grown);
     Ok(())
 }
@@ -98,7 +107,8 @@ fn recover_cuts_doubtful_files_by_force_only(dir: TestDir) -> TrialResult {
 
 fn results(output: &Output) -> Vec<Value> {
     expect_code(output, 0);
-    let document: Value = serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else");
+    let document: Value =
+        serde_json::from_slice(&output.stdout).expect("stdout is JSON and nothing else");
     document["results"].as_array().unwrap().clone()
 }
 
@@ -150,7 +160,12 @@ fn bench_over_a_recycled_file(dir: TestDir) -> TrialResult {
     let wanted = if recycles.is_ok() { 2 } else { 0 };
     let recycled: Vec<_> = rows.iter().filter(|row| row["path"] == "recycled").collect();
     assert_eq!(recycled.len(), wanted, "one for each number of threads");
-    assert_eq!(stderr(&output).contains("`recycled` is left out"), wanted == 0, "{}", stderr(&output));
+    assert_eq!(
+        stderr(&output).contains("`recycled` is left out"),
+        wanted == 0,
+        "{}",
+        stderr(&output)
+    );
     let words = stdout(&output).lines().filter_map(|line| line.split_whitespace().nth(1));
     assert_eq!(words.filter(|path| *path == "recycled").count(), wanted, "{}", stdout(&output));
     for row in recycled {
@@ -182,8 +197,9 @@ fn bench_says_that_a_disk_is_full(fs: Fs) -> TrialResult {
 /// Every path, with every byte of every record and the end of the file checked.
 fn bench_of_records(dir: &Path, more: &str) -> Vec<Value> {
     let dir = dir.display();
-    let line =
-        format!("bench append --dir {dir} --numjobs 5 --iodepth 5 --runtime 100ms --rounds 1 --size 8m");
+    let line = format!(
+        "bench append --dir {dir} --numjobs 5 --iodepth 5 --runtime 100ms --rounds 1 --size 8m"
+    );
     results(&run(&format!("{line} --json - {more}")))
 }
 
@@ -198,8 +214,10 @@ fn bench_of_records_of_any_length(dir: TestDir) -> TrialResult {
         for more in ["", "--durability every-write", "--tail pad --durability every-write"] {
             let results = bench_of_records(&dir, &format!("--bs {sizes} {more}"));
             // ext3 cannot preallocate.
-            let wanted: Vec<&str> =
-                PATHS.into_iter().filter(|path| *path != "preallocated" || dir.fs() != Fs::Ext3).collect();
+            let wanted: Vec<&str> = PATHS
+                .into_iter()
+                .filter(|path| *path != "preallocated" || dir.fs() != Fs::Ext3)
+                .collect();
             assert_eq!(paths(&results), wanted, "{sizes} {more}");
         }
     }
@@ -270,8 +288,13 @@ fn bench_on_a_bare_disk(disk: Disk) -> TrialResult {
     assert_eq!(results.len(), 4);
     for result in &results {
         assert!(result["fs"].is_null() && result["extents"].is_null());
-        assert!(result["requests"].as_u64().unwrap() > 0 && result["flushes"].as_u64().unwrap() > 0);
-        assert!(result["inflight"].as_f64().unwrap() > 0.0 && result["blocked"].is_f64(), "{result}");
+        assert!(
+            result["requests"].as_u64().unwrap() > 0 && result["flushes"].as_u64().unwrap() > 0
+        );
+        assert!(
+            result["inflight"].as_f64().unwrap() > 0.0 && result["blocked"].is_f64(),
+            "{result}"
+        );
         let cpu = result["machine_cpu"].as_object().unwrap();
         let sum: f64 = cpu.values().map(|share| share.as_f64().unwrap()).sum();
         assert!(cpu.len() == 5 && (90.0..=110.0).contains(&sum), "{result}");
@@ -337,7 +360,10 @@ fn disks_are_striped_only_if_all_are_free_and_named_again(dir: TestDir) -> Trial
 
     let last = File::options().read(true).write(true).open(devices[2])?;
     last.write_all_at(b"dioxide stripe", 0)?;
-    expect_refusal(&sync_on_stripe(&stripe, &stripe), "holds a member of a striped volume of dioxide");
+    expect_refusal(
+        &sync_on_stripe(&stripe, &stripe),
+        "holds a member of a striped volume of dioxide",
+    );
     last.write_all_at(&[0; 14], 0)?;
     last.write_all_at(&[0x53, 0xef], 1080)?;
     expect_refusal(&sync_on_stripe(&stripe, &stripe), "holds an ext2, ext3 or ext4 file system");
@@ -360,7 +386,8 @@ fn loops_on(dir: &Path) -> Vec<bool> {
 
 fn bench_through_indirect_blocks(dir: TestDir) -> TrialResult {
     for more in ["", "--fresh"] {
-        let line = format!("bench indirect --dir {} --count 5 --rounds 2 --json - {more}", dir.display());
+        let line =
+            format!("bench indirect --dir {} --count 5 --rounds 2 --json - {more}", dir.display());
         let results = results(&run(&line));
         assert_eq!(paths(&results), ["serialised", "kernel", "dioxide"]);
         let requests = |path: usize| results[path]["requests"].as_u64().unwrap();
@@ -368,13 +395,19 @@ fn bench_through_indirect_blocks(dir: TestDir) -> TrialResult {
         assert!(requests(1) >= 5, "{}", results[1]);
         assert!((5..=5 * 2).contains(&requests(2)), "{}", results[2]);
         for result in &results {
-            assert_eq!((&result["scenario"], &result["bs_bytes"]), (&"indirect".into(), &(4 << 20).into()));
+            assert_eq!(
+                (&result["scenario"], &result["bs_bytes"]),
+                (&"indirect".into(), &(4 << 20).into())
+            );
             assert_eq!(result["clat_ns"]["N"], 2 * 5, "{result}");
             for cost in ["cpu_us_per_mib", "machine_memory", "rss_bytes"] {
                 assert!(result[cost].as_f64().unwrap() > 0.0, "{cost} in {result}");
             }
         }
-        assert!(results[2]["ratio_to_serialised"].is_object() && results[2]["ratio_to_kernel"].is_object());
+        assert!(
+            results[2]["ratio_to_serialised"].is_object()
+                && results[2]["ratio_to_kernel"].is_object()
+        );
     }
     assert!(fs::read_dir(&*dir)?.next().is_none() && loops_on(&dir).is_empty());
     Ok(())
@@ -419,7 +452,8 @@ fn a_disk_that_another_program_holds_is_refused(disk: Disk) -> TrialResult {
 /// The lab's own file systems are on loop devices, which must be refused like others.
 fn a_mounted_device_is_refused(dir: TestDir) -> TrialResult {
     let device = rustix::fs::stat(&*dir)?.st_dev;
-    let link = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let link =
+        format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let sysfs = fs::canonicalize(link)?;
     let device = Path::new("/dev").join(sysfs.file_name().unwrap());
     expect_refusal(&sync_on(&device), "is in use: mounted at");
@@ -440,7 +474,10 @@ fn trials() -> Vec<Trial> {
     let on_the_disk = vec![
         disk_trial("bench_on_a_bare_disk", bench_on_a_bare_disk),
         disk_trial("mixed_on_a_bare_disk", mixed_on_a_bare_disk),
-        disk_trial("a_disk_that_holds_something_is_refused", a_disk_that_holds_something_is_refused),
+        disk_trial(
+            "a_disk_that_holds_something_is_refused",
+            a_disk_that_holds_something_is_refused,
+        ),
         disk_trial(
             "a_disk_that_another_program_holds_is_refused",
             a_disk_that_another_program_holds_is_refused,
@@ -452,7 +489,10 @@ fn trials() -> Vec<Trial> {
             is_on_one_device,
             bench_counts_what_reaches_the_device,
         ),
-        lab_trials("bench_says_where_direct_io_is_not_direct", bench_says_where_direct_io_is_not_direct),
+        lab_trials(
+            "bench_says_where_direct_io_is_not_direct",
+            bench_says_where_direct_io_is_not_direct,
+        ),
         lab_trials("bench_by_positional_writes", bench_by_positional_writes),
         lab_trials("bench_over_a_recycled_file", bench_over_a_recycled_file),
         volume_trials("bench_says_that_a_disk_is_full", bench_says_that_a_disk_is_full),
@@ -470,15 +510,27 @@ fn trials() -> Vec<Trial> {
             bench_over_a_recycled_file_of_records,
         ),
         lab_trials("bench_through_indirect_blocks", bench_through_indirect_blocks),
-        lab_trials_where("a_loop_mount_goes_with_its_bench", is_ext4, a_loop_mount_goes_with_its_bench),
-        lab_trials_where("bench_on_a_striped_volume_of_disks", is_ext4, bench_on_a_striped_volume_of_disks),
+        lab_trials_where(
+            "a_loop_mount_goes_with_its_bench",
+            is_ext4,
+            a_loop_mount_goes_with_its_bench,
+        ),
+        lab_trials_where(
+            "bench_on_a_striped_volume_of_disks",
+            is_ext4,
+            bench_on_a_striped_volume_of_disks,
+        ),
         lab_trials_where(
             "disks_are_striped_only_if_all_are_free_and_named_again",
             is_ext4,
             disks_are_striped_only_if_all_are_free_and_named_again,
         ),
         lab_trials_where("bench_counts_growth", Fs::grows_unwritten, bench_counts_growth),
-        lab_trials_where("a_mounted_device_is_refused", is_on_one_device, a_mounted_device_is_refused),
+        lab_trials_where(
+            "a_mounted_device_is_refused",
+            is_on_one_device,
+            a_mounted_device_is_refused,
+        ),
         lab_trials_where(
             "recover_cuts_at_the_end_of_what_was_written",
             Fs::grows_unwritten,

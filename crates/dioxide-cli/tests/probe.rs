@@ -6,7 +6,9 @@ mod common;
 use common::*;
 use dioxide_testkit::lab::{Applies, Fs, TestDir};
 use dioxide_testkit::loop_device::AttachedFile;
-use dioxide_testkit::trials::{Trial, TrialResult, lab_trials, lab_trials_where, volume_trials_where};
+use dioxide_testkit::trials::{
+    Trial, TrialResult, lab_trials, lab_trials_where, volume_trials_where,
+};
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use rustix::fs::{AtFlags, StatxFlags, XattrFlags, fsetxattr, statx};
 use serde_json::Value;
@@ -37,8 +39,15 @@ fn is_yes(value: &Value) -> bool {
 fn facts_that_are_known(dir: TestDir) -> TrialResult {
     let (document, fs) = (probe(&dir, "--quick"), dir.fs());
     assert_eq!(fact(&document, "file_system"), fs.mount_type());
-    assert_eq!(is_yes(fact(&document, "is_direct")), fs.writes_directly().is_ok(), "{}", document["facts"]);
-    for (key, applies) in [("grows_unwritten", fs.grows_unwritten()), ("grows_zeroed", fs.grows_zeroed())] {
+    assert_eq!(
+        is_yes(fact(&document, "is_direct")),
+        fs.writes_directly().is_ok(),
+        "{}",
+        document["facts"]
+    );
+    for (key, applies) in
+        [("grows_unwritten", fs.grows_unwritten()), ("grows_zeroed", fs.grows_zeroed())]
+    {
         let told = fact(&document, key).as_str().unwrap();
         assert_eq!(told == "yes", applies.is_ok(), "{key}: {told}");
         assert!(told == "yes" || told.len() > "no: ".len(), "{key}: {told}");
@@ -49,14 +58,16 @@ fn facts_that_are_known(dir: TestDir) -> TrialResult {
         assert_eq!(fact(&document, key), true, "{key}");
     }
     if matches!(fs, Fs::Ext4 | Fs::Xfs) {
-        let others = ["fallocate_collapse", "fallocate_punch_hole", "fiemap_unwritten", "nowait_overwrite"];
+        let others =
+            ["fallocate_collapse", "fallocate_punch_hole", "fiemap_unwritten", "nowait_overwrite"];
         others.into_iter().for_each(|key| assert_eq!(fact(&document, key), true, "{key}"));
     }
     if matches!(fs, Fs::Ext4 | Fs::Ext3) {
         assert_eq!(fact(&document, "nowait_append"), false);
         assert!(is_yes(fact(&document, "journal")));
     }
-    let kinds: Vec<_> = document["devices"].as_array().unwrap().iter().map(|it| it["kind"].clone()).collect();
+    let kinds: Vec<_> =
+        document["devices"].as_array().unwrap().iter().map(|it| it["kind"].clone()).collect();
     match fs {
         Fs::Tmpfs => assert!(kinds.is_empty()),
         _ => assert!(kinds[..2] == ["loop", "file"] && kinds.len() > 2, "{kinds:?}"),
@@ -90,7 +101,10 @@ fn alignments_are_those_of_statx(dir: TestDir) -> TrialResult {
     assert_eq!(fact(&document, "memory_bytes"), &expected(stat.stx_dio_mem_align));
     assert_eq!(fact(&document, "offset_bytes"), &expected(stat.stx_dio_offset_align));
     if known && dir.fs().writes_directly().is_ok() {
-        assert_eq!(fact(&document, "write_taken_offset_bytes"), &expected(stat.stx_dio_offset_align));
+        assert_eq!(
+            fact(&document, "write_taken_offset_bytes"),
+            &expected(stat.stx_dio_offset_align)
+        );
     }
     Ok(())
 }
@@ -150,7 +164,10 @@ fn appends_run_one_at_a_time_and_overwrites_do_not(dir: TestDir) -> TrialResult 
     assert!(document["flush"]["flush_ns_p50"].as_u64().unwrap() > 0);
     let methods = document["sync_methods"].as_array().unwrap();
     assert_eq!(methods.len(), 18);
-    assert!(methods.iter().all(|method| method["ops_per_s"].as_f64().unwrap() > 0.0), "{methods:?}");
+    assert!(
+        methods.iter().all(|method| method["ops_per_s"].as_f64().unwrap() > 0.0),
+        "{methods:?}"
+    );
     let meaning = document["meaning"].to_string();
     assert!(meaning.contains("Appends to one file run one at a time here"), "{meaning}");
     Ok(())
@@ -224,9 +241,16 @@ fn a_read_only_mount_is_only_looked_at(fs: Fs) -> TrialResult {
     let done = Command::new("mount").args(["-o", "remount,ro"]).arg(volume.path()).status()?;
     assert!(done.success());
     let document = probe(&volume.path().join("file"), "");
-    assert!(document["unmeasured"].to_string().contains("mounted read-only"), "{}", document["unmeasured"]);
+    assert!(
+        document["unmeasured"].to_string().contains("mounted read-only"),
+        "{}",
+        document["unmeasured"]
+    );
     assert_eq!(fact(&document, "file_system"), fs.mount_type());
-    assert!(fact(&document, "offset_bytes").is_u64() && document["costs"].as_array().unwrap().is_empty());
+    assert!(
+        fact(&document, "offset_bytes").is_u64()
+            && document["costs"].as_array().unwrap().is_empty()
+    );
     Ok(())
 }
 
@@ -253,7 +277,9 @@ fn what_stores_no_files_is_refused_with_advice() -> TrialResult {
 fn people_see_tables_and_sentences() -> TrialResult {
     let output = run(&format!("probe --quick {}", std::env::temp_dir().display()));
     expect_code(&output, 0);
-    for words in ["File system\n", "Alignment\n", "io_uring", "Nothing was measured, because of --quick."] {
+    for words in
+        ["File system\n", "Alignment\n", "io_uring", "Nothing was measured, because of --quick."]
+    {
         assert!(stdout(&output).contains(words), "{words}: {}", stdout(&output));
     }
     Ok(())
@@ -300,7 +326,11 @@ fn trials() -> Vec<Trial> {
             is_xfs,
             times_that_are_due_hide_no_overwrite,
         ),
-        lab_trials_where("a_device_is_the_same_afterwards", is_ext4, a_device_is_the_same_afterwards),
+        lab_trials_where(
+            "a_device_is_the_same_afterwards",
+            is_ext4,
+            a_device_is_the_same_afterwards,
+        ),
         lab_trials_where("a_mounted_device_is_read", is_on_one_device, a_mounted_device_is_read),
         volume_trials_where(
             "a_full_disk_is_looked_at_all_the_same",

@@ -33,8 +33,10 @@ fn run_in(dir: &Path, options: &str, program: &[&str]) -> Command {
 /// The file compiled from C, with options of the compiler.
 fn compiled(dir: &Path, options: &[&str]) -> PathBuf {
     let (source, program) = (dir.join("program.c"), dir.join("program"));
-    fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"it runs\"); return 7; }\n").unwrap();
-    let compiler = Command::new("cc").args(options).arg(&source).arg("-o").arg(&program).status().unwrap();
+    fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"it runs\"); return 7; }\n")
+        .unwrap();
+    let compiler =
+        Command::new("cc").args(options).arg(&source).arg("-o").arg(&program).status().unwrap();
     assert!(compiler.success());
     program
 }
@@ -51,8 +53,8 @@ fn expect_run_without(output: &Output, words: &str) {
 #[test]
 fn options_become_variables() {
     let dir = fresh_dir();
-    let shell =
-        "echo $LD_PRELOAD $DIOXIDE_MATCH $DIOXIDE_DEVICES $DIOXIDE_STATS $DIOXIDE_EAGER $DIOXIDE_GROWTH_CAP";
+    let shell = "echo $LD_PRELOAD $DIOXIDE_MATCH $DIOXIDE_DEVICES $DIOXIDE_STATS $DIOXIDE_EAGER \
+        $DIOXIDE_GROWTH_CAP";
     let options = "--match *.log --match /data/* --devices --stats --eager --growth-cap 64m";
     let output = run_in(dir.path(), options, &["sh", "-f", "-c", shell]).output().unwrap();
     expect_code(&output, 0);

@@ -22,9 +22,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn read(text: &str) -> serde_json::Result<Vec<Evidence>> {
     let document: Value = serde_json::from_str(text)?;
     match document["diagnoses"].as_array() {
-        Some(diagnoses) => {
-            diagnoses.iter().map(|diagnosis| serde_json::from_value(diagnosis["evidence"].clone())).collect()
-        }
+        Some(diagnoses) => diagnoses
+            .iter()
+            .map(|diagnosis| serde_json::from_value(diagnosis["evidence"].clone()))
+            .collect(),
         None => Ok(vec![serde_json::from_value(document)?]),
     }
 }

@@ -21,7 +21,9 @@ pub struct Finding {
 }
 
 /// The objects for which direct I/O waits when it does not scale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Wall {
     /// The lock of the inode, held for writes that move the end of the file.

@@ -101,8 +101,9 @@ pub(crate) fn seen(evidence: &Evidence) -> Vec<Seen<'_>> {
 /// Whether threads that wait for completions wait for the device.
 fn device_works_for_rings(seen: &[Seen<'_>], evidence: &Evidence) -> bool {
     use Kind::*;
-    let threads =
-        |which: &[Kind]| per_look(total(seen.iter().filter(|seen| which.contains(&seen.kind))), evidence);
+    let threads = |which: &[Kind]| {
+        per_look(total(seen.iter().filter(|seen| which.contains(&seen.kind))), evidence)
+    };
     let in_flight = busiest(seen, evidence).map_or(0.0, |device| device.inflight);
     let rings = threads(&[Completions]);
     rings > 0.0 && in_flight - threads(&[Device, Flush, JournalCommit, PageCache]) >= rings
@@ -130,7 +131,8 @@ pub(crate) fn busiest<'a>(seen: &[Seen<'_>], evidence: &'a Evidence) -> Option<&
     let is_its = |device: &&SeenDevice| {
         seen.iter().any(|seen| seen.file.is_some_and(|file| file.device == device.number))
     };
-    let by_requests = |one: &&SeenDevice, other: &&SeenDevice| one.inflight.total_cmp(&other.inflight);
+    let by_requests =
+        |one: &&SeenDevice, other: &&SeenDevice| one.inflight.total_cmp(&other.inflight);
     devices().filter(is_its).max_by(by_requests).or_else(|| devices().max_by(by_requests))
 }
 
@@ -141,21 +143,26 @@ fn sort<'a>(sighting: &'a Sighting, evidence: &'a Evidence, futexes: &Futexes) -
     let kind = match waited_in {
         None if sighting.state == 'R' => Kind::Processor,
         None => Kind::Unknown,
-        Some(_) if call.and_then(|call| call.futex).is_some_and(|futex| futexes.is_held_over_io(futex)) => {
+        Some(_)
+            if call
+                .and_then(|call| call.futex)
+                .is_some_and(|futex| futexes.is_held_over_io(futex)) =>
+        {
             Kind::ProgramLock
         }
         Some((function, outer)) => channels::entry(function, Surroundings { outer, call, file })
             .map_or(Kind::Unknown, |entry| entry.kind),
     };
     let is_unsorted = matches!(kind, Kind::Processor | Kind::Unknown);
-    let is_io =
-        kind.is_io() || is_unsorted && (call.is_some_and(is_of_file) || channels::is_in_io(&sighting.stack));
+    let is_io = kind.is_io()
+        || is_unsorted && (call.is_some_and(is_of_file) || channels::is_in_io(&sighting.stack));
     Seen { sighting, kind, function: waited_in.map(|(function, _)| function), file, is_io }
 }
 
 /// Whether a call does I/O on a file, not on a pipe or a socket.
 fn is_of_file(call: &Call) -> bool {
-    channels::does(&call.name).is_some() && (call.file.is_some() || channels::is_for_files(&call.name))
+    channels::does(&call.name).is_some()
+        && (call.file.is_some() || channels::is_for_files(&call.name))
 }
 
 /// The futexes that are locks held during I/O.

@@ -58,7 +58,8 @@ fn recordings() -> Vec<(String, Evidence)> {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let text = fs::read_to_string(&path).unwrap();
-        let evidence = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let evidence =
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         recordings.push((name, evidence));
     }
     assert!(recordings.len() >= 40, "{} recordings", recordings.len());
@@ -68,7 +69,8 @@ fn recordings() -> Vec<(String, Evidence)> {
 /// An error in the verdict, if any.
 fn complaint(name: &str, how: &str, evidence: &Evidence) -> Option<String> {
     let (first, expected) = (&judge(evidence)[0], expected(name));
-    let complaint = || format!("{name}, {how}: none of {expected:?}: {:?}: {}", first.wall, first.verdict);
+    let complaint =
+        || format!("{name}, {how}: none of {expected:?}: {:?}: {}", first.wall, first.verdict);
     (!expected.contains(&first.wall)).then(complaint)
 }
 
@@ -90,7 +92,11 @@ fn each_has_its_wall() {
     let mut complaints = Vec::new();
     for (name, evidence) in recordings() {
         complaints.extend(complaint(&name, "with all that was seen", &evidence));
-        complaints.extend(complaint(&name, "without what is for root", &without_what_is_for_root(evidence)));
+        complaints.extend(complaint(
+            &name,
+            "without what is for root",
+            &without_what_is_for_root(evidence),
+        ));
     }
     assert_none(&complaints);
 }
@@ -103,7 +109,10 @@ fn rings_say_that_workers_wait_for_them() {
         .filter(|(name, _)| name.contains("4-append-uring") || name.contains("xfs-append-uring"))
     {
         let findings = judge(&evidence);
-        assert!(findings.iter().any(|finding| finding.wall == Wall::RingWorkers), "{name}: {findings:?}");
+        assert!(
+            findings.iter().any(|finding| finding.wall == Wall::RingWorkers),
+            "{name}: {findings:?}"
+        );
         of_rings += 1;
     }
     assert!(of_rings >= 2);
@@ -130,7 +139,9 @@ fn neither_fewer_samples_nor_their_order_matter() {
 #[test]
 fn they_are_of_programs() {
     for (name, evidence) in recordings() {
-        let Subject::Program { command, .. } = &evidence.subject else { panic!("{name} is a workload") };
+        let Subject::Program { command, .. } = &evidence.subject else {
+            panic!("{name} is a workload")
+        };
         assert!(!command.is_empty(), "{name}");
         assert!(evidence.looks > 0 && evidence.watched_ns > 0, "{name}");
     }

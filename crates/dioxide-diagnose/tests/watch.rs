@@ -60,7 +60,8 @@ fn sleepers(prefix: &str) -> usize {
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok());
     let is_one = |tid: &String| {
-        fs::read_to_string(format!("/proc/self/task/{tid}/comm")).is_ok_and(|name| name.starts_with(prefix))
+        fs::read_to_string(format!("/proc/self/task/{tid}/comm"))
+            .is_ok_and(|name| name.starts_with(prefix))
             && state(std::process::id(), tid.parse().unwrap()).is_some_and(|state| state != 'R')
     };
     tids.filter(is_one).count()
@@ -97,12 +98,15 @@ fn own_threads_are_seen_where_they_wait() {
             named(name).spawn_scoped(scope, || drop(lock.lock())).unwrap();
         }
         named("own-flock")
-            .spawn_scoped(scope, || flock(File::open(held.path()).unwrap(), FlockOperation::LockExclusive))
+            .spawn_scoped(scope, || {
+                flock(File::open(held.path()).unwrap(), FlockOperation::LockExclusive)
+            })
             .unwrap();
         named("other").spawn_scoped(scope, || drop(lock.lock())).unwrap();
         wait_until("all are asleep", || sleepers("own-") == 5);
 
-        let watcher = Watcher::start(Whom::OwnThreads { name_prefix: "own-" }, Options::default()).unwrap();
+        let watcher =
+            Watcher::start(Whom::OwnThreads { name_prefix: "own-" }, Options::default()).unwrap();
         thread::sleep(Duration::from_millis(300));
         let evidence = watcher.stop(program(std::process::id()));
         drop(guard);
@@ -114,7 +118,9 @@ fn own_threads_are_seen_where_they_wait() {
 
     assert!(evidence.looks >= 3, "{}", evidence.looks);
     assert_eq!(evidence.threads, 5, "{:#?}", evidence.sightings);
-    let call = |task| of_task(&evidence, task).call.clone().unwrap_or_else(|| panic!("{task} is in no call"));
+    let call = |task| {
+        of_task(&evidence, task).call.clone().unwrap_or_else(|| panic!("{task} is in no call"))
+    };
     assert_eq!((call("own-park").name.as_str(), call("own-park").is_lock), ("futex", Some(false)));
     assert_eq!((call("own-lock").name.as_str(), call("own-lock").is_lock), ("futex", Some(true)));
     assert_ne!(call("own-lock").futex, call("own-park").futex);
@@ -152,18 +158,26 @@ fn writes_are_seen_on_their_file() {
             thread::Builder::new().name("append".into()).spawn_scoped(scope, append).unwrap();
         }
         begun.wait();
-        let watcher =
-            Watcher::start(Whom::OwnThreads { name_prefix: "append" }, Options { may_trace: false }).unwrap();
+        let watcher = Watcher::start(
+            Whom::OwnThreads { name_prefix: "append" },
+            Options { may_trace: false },
+        )
+        .unwrap();
         thread::sleep(Duration::from_secs(1));
         let evidence = watcher.stop(program(0));
         is_over.store(true, Ordering::Relaxed);
         evidence
     });
-    let index = evidence.files.iter().position(|seen| Path::new(&seen.path) == file.path()).unwrap();
+    let index =
+        evidence.files.iter().position(|seen| Path::new(&seen.path) == file.path()).unwrap();
     let (first, last) = evidence.files[index].size_bytes.unwrap();
     assert!(last > first, "{first} to {last}");
     assert!(evidence.direct.is_none() && evidence.locks.is_none() && evidence.punts.is_none());
-    assert!(evidence.unseen.iter().any(|line| line.contains("not wanted")), "{:?}", evidence.unseen);
+    assert!(
+        evidence.unseen.iter().any(|line| line.contains("not wanted")),
+        "{:?}",
+        evidence.unseen
+    );
     let on_it: Vec<_> = evidence
         .sightings
         .iter()
@@ -173,7 +187,9 @@ fn writes_are_seen_on_their_file() {
     assert!(!on_it.is_empty(), "{:#?}", evidence.sightings);
     for call in on_it {
         match call.name.as_str() {
-            "write" => assert_eq!((call.extends, call.is_aligned), (Some(true), Some(false)), "{call:?}"),
+            "write" => {
+                assert_eq!((call.extends, call.is_aligned), (Some(true), Some(false)), "{call:?}")
+            }
             name => assert_eq!((name, call.extends), ("fdatasync", None), "{call:?}"),
         }
     }
@@ -194,7 +210,10 @@ fn children_are_watched_as_they_come_and_go() {
     };
     assert_eq!(command, &format!("sh -c {script}"));
     assert_eq!(*processes, 4, "the shell and three others");
-    assert!(of_task(&evidence, "sleep").threads == 3 && evidence.watched_ns < PATIENCE.as_nanos() as u64);
+    assert!(
+        of_task(&evidence, "sleep").threads == 3
+            && evidence.watched_ns < PATIENCE.as_nanos() as u64
+    );
 }
 
 #[test]
@@ -245,13 +264,17 @@ fn without_root_it_is_said_what_is_not_seen() {
         thread::sleep(Duration::from_millis(200));
         watcher.stop(program(pid))
     });
-    for part in
-        ["stacks: for root only", "lock waits, direct I/O and what rings hand to workers: for root only"]
-    {
+    for part in [
+        "stacks: for root only",
+        "lock waits, direct I/O and what rings hand to workers: for root only",
+    ] {
         assert!(evidence.unseen.iter().any(|line| line == part), "{part} in {:?}", evidence.unseen);
     }
     let seen = of_task(&evidence, "sleep");
-    assert!(seen.channel.as_ref().unwrap().contains("nanosleep") && seen.stack.is_empty(), "{seen:?}");
+    assert!(
+        seen.channel.as_ref().unwrap().contains("nanosleep") && seen.stack.is_empty(),
+        "{seen:?}"
+    );
     let is_restricted = evidence.unseen.iter().any(|line| line.contains("ptrace_scope"));
     assert_eq!(seen.call.is_none(), is_restricted, "{evidence:?}");
 }
@@ -262,7 +285,9 @@ fn programs_of_others_are_refused() {
     if !geteuid().is_root() && fs::read_dir("/proc/1/fd").is_ok() {
         return;
     }
-    let error = without_rights(|| Watcher::start(Whom::Program { pid: 1 }, Options::default()).unwrap_err());
+    let error = without_rights(|| {
+        Watcher::start(Whom::Program { pid: 1 }, Options::default()).unwrap_err()
+    });
     assert!(matches!(error, Error::NotAllowed { pid: 1, .. }), "{error}");
     assert!(error.to_string().contains("do it as root"), "{error}");
 }

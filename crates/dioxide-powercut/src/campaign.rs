@@ -80,7 +80,8 @@ impl Tally {
     }
 
     fn is_of(&self, plan: &Plan) -> bool {
-        (self.fs, self.workload.name, self.flushes_were) == (plan.fs, plan.workload.name, plan.flushes)
+        (self.fs, self.workload.name, self.flushes_were)
+            == (plan.fs, plan.workload.name, plan.flushes)
     }
 
     /// Whether it is a control, which must lose.
@@ -155,7 +156,8 @@ pub fn run(settings: &Settings, stop: &AtomicBool, advance: impl Fn() + Sync) ->
             if let Err(e) = perform(task, settings, stop, &results, &advance)
                 && !stop.load(Ordering::Relaxed)
             {
-                let name = format!("{} {} seed {}", task.plan.fs, task.plan.workload.name, task.plan.seed);
+                let name =
+                    format!("{} {} seed {}", task.plan.fs, task.plan.workload.name, task.plan.seed);
                 let failure = io::Error::new(e.kind(), format!("{name}: {e}"));
                 results.lock().expect("nobody panics").failure.get_or_insert(failure);
                 next.store(tasks.len(), Ordering::Relaxed);
@@ -182,8 +184,10 @@ fn tasks(settings: &Settings) -> Vec<Task> {
     });
     let controls = controls.map(|(fs, control, flushes)| plan(fs, control, flushes, settings.seed));
     let mut tasks: Vec<_> = controls.map(|plan| Task { plan, cuts: CONTROL_CUTS }).collect();
-    let everything = settings.file_systems.iter().flat_map(|&fs| WORKLOADS.iter().map(move |w| (fs, w)));
-    let applicable: Vec<_> = everything.filter(|(fs, workload)| (workload.applies)(*fs).is_ok()).collect();
+    let everything =
+        settings.file_systems.iter().flat_map(|&fs| WORKLOADS.iter().map(move |w| (fs, w)));
+    let applicable: Vec<_> =
+        everything.filter(|(fs, workload)| (workload.applies)(*fs).is_ok()).collect();
     let mut left = settings.cuts;
     for (number, &(fs, workload)) in (0..).zip(applicable.iter().cycle()) {
         if left == 0 {
@@ -219,7 +223,8 @@ fn perform(
         }
         let mut seen = recording.replay(cut)?;
         let is_honest = !Tally::of(plan).is_control();
-        let checks = is_honest && seen.losses.is_empty() && (n % FSCK_EVERY == 0 || n == cuts.len());
+        let checks =
+            is_honest && seen.losses.is_empty() && (n % FSCK_EVERY == 0 || n == cuts.len());
         if checks && let Err(e) = recording.fsck() {
             seen.losses.push(e.to_string());
         }
@@ -233,7 +238,8 @@ fn perform(
             if is_honest && tally.lossy <= FINDINGS_MAX {
                 let log = save(&recording, plan, settings)?;
                 let Plan { fs, workload, seed, .. } = *plan;
-                let finding = Finding { fs, workload: workload.name, seed, cut, losses: seen.losses, log };
+                let finding =
+                    Finding { fs, workload: workload.name, seed, cut, losses: seen.losses, log };
                 results.findings.push(finding);
             }
         }

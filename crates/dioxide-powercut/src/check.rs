@@ -62,7 +62,8 @@ impl Losses {
 fn find(dir: &Path, number: u64) -> io::Result<Option<PathBuf>> {
     let life_0 = path_of(dir, number, 0);
     let stem = life_0.file_stem();
-    let paths = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    let paths =
+        fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
     Ok(paths.into_iter().find(|path| path.file_stem() == stem))
 }
 
@@ -74,7 +75,7 @@ fn recover(path: &Path, history: &History, losses: &mut Losses) -> dioxide::Resu
     losses.add_unless(found_end == end, || format!("{found_end} bytes are read, of {end}"));
     let (floor, ceiling) = (history.floor, history.ceiling);
     let within = |end| (floor..=ceiling).contains(&end);
-    let undecided = file.recovery().filter(|found| found.verdict == Verdict::Undecided);
+    let undecided = file.recovery().filter(|found| found.verdict == Verdict::EndUnknown);
     losses.add_unless(undecided.is_some() || within(end), || {
         format!("ends at {end}, not between {floor} and {ceiling}; {:?}", file.recovery())
     });
@@ -158,7 +159,8 @@ impl Content {
     }
 
     fn check_kept(&self, history: &History, losses: &mut Losses) {
-        for (name, record) in history.records.iter().filter(|(_, record)| record.fate == Fate::Kept) {
+        for (name, record) in history.records.iter().filter(|(_, record)| record.fate == Fate::Kept)
+        {
             let offset = record.offset.expect("a durable record has a place");
             let first = offset as usize / SECTOR;
             let lost = (0..record.bytes / SECTOR as u64).find(|&part| {
@@ -186,7 +188,12 @@ fn name_of(stamp: Stamp) -> Name {
     Name { writer: stamp.writer, number: stamp.number }
 }
 
-fn wrong_with(stamp: Stamp, at: u64, history: &History, places: &mut HashMap<Name, u64>) -> Option<Loss> {
+fn wrong_with(
+    stamp: Stamp,
+    at: u64,
+    history: &History,
+    places: &mut HashMap<Name, u64>,
+) -> Option<Loss> {
     let name = name_of(stamp);
     let Some(record) = history.records.get(&name) else {
         return Some(format!("a record that nobody had begun: {stamp:?}"));

@@ -140,7 +140,9 @@ mod tests {
     }
 
     fn fates(history: &History) -> Vec<Fate> {
-        (0..history.records.len() as u64).map(|number| history.records[&name(number)].fate).collect()
+        (0..history.records.len() as u64)
+            .map(|number| history.records[&name(number)].fate)
+            .collect()
     }
 
     #[test]
@@ -156,7 +158,8 @@ mod tests {
 
     #[test]
     fn a_write_may_leave_gaps() {
-        let written = History::of([Act::WriteAt(name(0), 4096, 1 << 20), Act::Durable(name(0), 1 << 20)]);
+        let written =
+            History::of([Act::WriteAt(name(0), 4096, 1 << 20), Act::Durable(name(0), 1 << 20)]);
         assert_eq!(
             (written.floor, written.ceiling, written.is_gapless),
             ((1 << 20) + 4096, (1 << 20) + 4096, false)
@@ -185,7 +188,10 @@ mod tests {
     fn the_old_life_is_whole_until_the_file_is_recycled() {
         let mut acts = vec![Act::Append(name(0), 4096), Act::Durable(name(0), 0), Act::Recycle(1)];
         let recycling = History::of(acts.clone());
-        assert_eq!((recycling.floor, recycling.ceiling, fates(&recycling)), (0, 4096, vec![Fate::Kept]));
+        assert_eq!(
+            (recycling.floor, recycling.ceiling, fates(&recycling)),
+            (0, 4096, vec![Fate::Kept])
+        );
         acts.push(Act::WasRecycled(1));
         let recycled = History::of(acts);
         assert_eq!((recycled.floor, recycled.ceiling, fates(&recycled)), (0, 0, vec![Fate::Open]));
@@ -193,7 +199,11 @@ mod tests {
 
     #[test]
     fn frames_end_with_a_block_and_what_is_acknowledged_later_has_a_place() {
-        let acts = [Act::AppendFrame(name(0), 90), Act::Durable(name(0), 0), Act::AppendFrame(name(1), 5000)];
+        let acts = [
+            Act::AppendFrame(name(0), 90),
+            Act::Durable(name(0), 0),
+            Act::AppendFrame(name(1), 5000),
+        ];
         let history = History::foreseeing(acts, [Act::Durable(name(1), 90)]);
         assert_eq!((history.floor, history.ceiling, history.is_framed), (90, 12288, true));
         assert_eq!(fates(&history), [Fate::Kept, Fate::Open]);

@@ -119,7 +119,8 @@ fn run(args: RunArgs) -> Result<bool> {
     };
     let stop = listen()?;
     let bar = ProgressBar::new(campaign::total(&settings));
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} cuts, {per_sec}, {elapsed}, {eta} left");
+    let style =
+        ProgressStyle::with_template("{bar:30} {pos}/{len} cuts, {per_sec}, {elapsed}, {eta} left");
     bar.set_style(style.expect("the template is valid"));
     let begin = Instant::now();
     let results = campaign::run(&settings, &stop, || bar.inc(1));
@@ -143,7 +144,17 @@ fn listen() -> Result<Arc<AtomicBool>> {
 fn report(results: &Results, time: Duration) {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["fs", "workload", "recordings", "flushes", "cuts", "records", "fsck", "losses", ""]);
+    table.set_header([
+        "fs",
+        "workload",
+        "recordings",
+        "flushes",
+        "cuts",
+        "records",
+        "fsck",
+        "losses",
+        "",
+    ]);
     table
         .column_iter_mut()
         .skip(2)
@@ -171,9 +182,21 @@ fn row(tally: &Tally) -> [String; 9] {
         (true, true) => "control, must lose",
         (true, false) => "CONTROL LOST NOTHING",
     };
-    let numbers = [tally.recordings, tally.flushes, tally.cuts, tally.records, tally.fscks, tally.lossy];
-    let [recordings, flushes, cuts, records, fscks, lossy] = numbers.map(|number| number.to_string());
-    [tally.fs.to_string(), workload, recordings, flushes, cuts, records, fscks, lossy, verdict.to_owned()]
+    let numbers =
+        [tally.recordings, tally.flushes, tally.cuts, tally.records, tally.fscks, tally.lossy];
+    let [recordings, flushes, cuts, records, fscks, lossy] =
+        numbers.map(|number| number.to_string());
+    [
+        tally.fs.to_string(),
+        workload,
+        recordings,
+        flushes,
+        cuts,
+        records,
+        fscks,
+        lossy,
+        verdict.to_owned(),
+    ]
 }
 
 fn tell(finding: &Finding) {

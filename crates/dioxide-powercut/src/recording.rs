@@ -178,7 +178,8 @@ impl Recording {
             _ => whole_writes(random),
         };
         let goes_again = random.below(4) == 0;
-        let again = goes_again.then(|| Again { part: random.below(1025), keep: whole_writes(random) });
+        let again =
+            goes_again.then(|| Again { part: random.below(1025), keep: whole_writes(random) });
         Cut { after, keep, again }
     }
 
@@ -199,7 +200,9 @@ impl Recording {
             let mounted = self.volume.replay_again(since * again.part / 1024, again.keep);
             let after = self.look(mounted, &histories)?;
             seen.records += after.records;
-            seen.losses.extend(after.losses.iter().map(|loss| format!("after one more power cut: {loss}")));
+            seen.losses.extend(
+                after.losses.iter().map(|loss| format!("after one more power cut: {loss}")),
+            );
         }
         Ok(seen)
     }
@@ -263,9 +266,14 @@ fn read_marks(disk: &FuseDisk) -> io::Result<Vec<(u64, Mark)>> {
 
 fn play(plan: &Plan, dir: &Path, marks: &Path) -> io::Result<()> {
     let (dir, marks) = (dir.to_string_lossy(), marks.to_string_lossy());
-    let args = [plan.workload.name, &dir, &marks, &plan.seed.to_string(), &plan.records.to_string()];
+    let args =
+        [plan.workload.name, &dir, &marks, &plan.seed.to_string(), &plan.records.to_string()];
     let (status, _) = child::spawn(SCENARIO, &args)?.wait(LIMIT)?;
-    if status.success() { Ok(()) } else { Err(io::Error::other(format!("{}: {status}", plan.workload.name))) }
+    if status.success() {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("{}: {status}", plan.workload.name)))
+    }
 }
 
 #[cfg(test)]

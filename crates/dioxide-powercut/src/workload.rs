@@ -238,7 +238,8 @@ fn append_by_queues(player: &Player) {
                 continue;
             }
             player.queue_append(&queue, &file, name, blocks);
-            let wanted = if queue.outstanding() == DEPTH { 1 + random.below(3) } else { random.below(2) };
+            let wanted =
+                if queue.outstanding() == DEPTH { 1 + random.below(3) } else { random.below(2) };
             player.reap_durable(&queue, writer, wanted as usize);
         }
         player.reap_durable(&queue, writer, DEPTH);
@@ -265,7 +266,9 @@ fn append_by_queues_then_sync(player: &Player) {
                 for done in queue.reap(1) {
                     let offset = done.result.expect("there is space, and no flush fails");
                     match done.tag {
-                        FLUSH => covered.iter().for_each(|&(name, at)| player.mark(Act::Durable(name, at))),
+                        FLUSH => covered
+                            .iter()
+                            .for_each(|&(name, at)| player.mark(Act::Durable(name, at))),
                         number => written.push((Name { writer, number }, offset)),
                     }
                     poison(done.buffer);
@@ -376,8 +379,11 @@ fn recycle(player: &Player) {
     for life in 0..=player.records / 8 {
         let path = path_of(player.dir, player.file, life);
         if life > 0 {
-            std::fs::rename(path_of(player.dir, player.file, life - 1), &path).expect("it can be renamed");
-            std::fs::File::open(player.dir).and_then(|dir| dir.sync_all()).expect("the name can be synced");
+            std::fs::rename(path_of(player.dir, player.file, life - 1), &path)
+                .expect("it can be renamed");
+            std::fs::File::open(player.dir)
+                .and_then(|dir| dir.sync_all())
+                .expect("the name can be synced");
         }
         let mut options = player.options(Durability::EveryWrite, Growth::Unwritten);
         let file = options.capacity(SEGMENT_BLOCKS * BLOCK as u64).open(path).expect("it opens");
@@ -402,8 +408,9 @@ fn recycle(player: &Player) {
 fn append_frames(player: &Player, growth: Growth) {
     let tail = if player.file == 0 { Tail::Rewrite } else { Tail::Pad };
     for part in 0..2 {
-        let open =
-            |durability| player.options(durability, growth).tail(tail).open(player.path()).expect("it opens");
+        let open = |durability| {
+            player.options(durability, growth).tail(tail).open(player.path()).expect("it opens")
+        };
         let (file, lazy) = (open(Durability::EveryWrite), open(Durability::OnSync));
         player.together(|thread| {
             let writer = part * THREADS_OF_A_FILE + thread;
@@ -455,8 +462,9 @@ impl Player<'_> {
         let mut random = self.random(writer);
         for first in (0..self.records).step_by(4) {
             let names = (first..self.records.min(first + 4)).map(|number| Name { writer, number });
-            let placed: Vec<_> =
-                names.map(|name| (name, self.append_frame(file, name, frame_len(&mut random)))).collect();
+            let placed: Vec<_> = names
+                .map(|name| (name, self.append_frame(file, name, frame_len(&mut random))))
+                .collect();
             file.sync_data().expect("it syncs");
             placed.iter().for_each(|&(name, offset)| self.mark(Act::Durable(name, offset)));
         }
@@ -467,7 +475,8 @@ impl Player<'_> {
         for number in 0..self.records {
             let frame = self.frame(Name { writer, number }, frame_len(&mut random));
             queue.append(file, frame, number).expect("there is room");
-            let wanted = if queue.outstanding() == DEPTH { 1 + random.below(3) } else { random.below(2) };
+            let wanted =
+                if queue.outstanding() == DEPTH { 1 + random.below(3) } else { random.below(2) };
             self.reap_durable(&queue, writer, wanted as usize);
         }
         self.reap_durable(&queue, writer, DEPTH);
@@ -477,8 +486,12 @@ impl Player<'_> {
 /// One record at a time, by plain system calls.
 fn append_behind_zeros(player: &Player) {
     let mut options = std::fs::OpenOptions::new();
-    let file =
-        options.write(true).create(true).custom_flags(libc::O_DIRECT).open(player.path()).expect("it opens");
+    let file = options
+        .write(true)
+        .create(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(player.path())
+        .expect("it opens");
     let (mut random, mut log) = (player.random(0), Vec::new());
     for number in 0..player.records * THREADS_OF_A_FILE {
         let (name, offset) = (Name { writer: 0, number }, log.len());

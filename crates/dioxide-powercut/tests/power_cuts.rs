@@ -82,16 +82,22 @@ fn a_saved_recording_shows_the_same_losses() -> TrialResult {
     let log = dir.join("log");
     let mut recording = Recording::new(&plan(Fs::Ext4, &UNSYNCED, Flushes::Kept))?;
     let cuts = recording.cuts(CUTS, 3);
-    let lossy = |seen: Vec<Seen>| seen.iter().map(|seen| !seen.losses.is_empty()).collect::<Vec<_>>();
+    let lossy =
+        |seen: Vec<Seen>| seen.iter().map(|seen| !seen.losses.is_empty()).collect::<Vec<_>>();
     let seen = lossy(cut_all(&mut recording, &cuts)?);
     recording.save(&log)?;
     drop(recording);
     let mut loaded = Recording::load(Fs::Ext4, &log)?;
     assert_eq!(lossy(cut_all(&mut loaded, &cuts)?), seen);
     drop(loaded);
-    let cut = cuts.iter().zip(&seen).find_map(|(cut, is_lossy)| is_lossy.then_some(cut)).ok_or("no loss")?;
+    let cut = cuts
+        .iter()
+        .zip(&seen)
+        .find_map(|(cut, is_lossy)| is_lossy.then_some(cut))
+        .ok_or("no loss")?;
     let (after, keep) = (cut.after.to_string(), cut.keep.to_string());
-    let replay = ["replay", &log.to_string_lossy(), "--fs", "ext4", "--after", &after, "--keep", &keep];
+    let replay =
+        ["replay", &log.to_string_lossy(), "--fs", "ext4", "--after", &after, "--keep", &keep];
     let replayed = command().args(replay).output()?;
     assert_eq!(replayed.status.code(), Some(1), "{replayed:?}");
     assert!(String::from_utf8(replayed.stdout)?.contains("lost from sector"));
@@ -117,7 +123,10 @@ fn the_command_takes_everything_down_when_it_is_interrupted() -> TrialResult {
     let prefix = format!("{}-", running.id());
     let volumes = || -> std::io::Result<usize> {
         let entries = fs::read_dir(lab::dir()?.join("volumes"))?;
-        Ok(entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count())
+        Ok(entries
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+            .count())
     };
     let deadline = Instant::now() + Duration::from_secs(240);
     while !volumes().is_ok_and(|count| count > 0) {

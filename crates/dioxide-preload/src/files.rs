@@ -1,19 +1,22 @@
 //! The files that are known, and how each comes to be served by the engine and by the kernel again.
 //!
-//! A file opened O_DIRECT is *watched*: the kernel serves it, and the writes in flight are counted. When a write that
-//! the engine is good for begins beside another one, the file is *taken over*, under a write lease on the program's own
-//! open file description; from then on its descriptors are served by the engine, which works on a copy of one of them.
-//! So the file has one opener. What the engine cannot carry, and every other opener, *hands it back*: the engine drains
-//! and closes it, which truncates it to its length, the lease ends, and the kernel serves it for as long as the program
-//! has it open. So whatever goes wrong here, the answer is the kernel's.
+//! A file opened O_DIRECT is *watched*: the kernel serves it, and the writes in flight are counted.
+//! When a write that the engine is good for begins beside another one, the file is *taken over*,
+//! under a write lease on the program's own open file description; from then on its descriptors are
+//! served by the engine, which works on a copy of one of them. So the file has one opener. What the
+//! engine cannot carry, and every other opener, *hands it back*: the engine drains and closes it,
+//! which truncates it to its length, the lease ends, and the kernel serves it for as long as the
+//! program has it open. So whatever goes wrong here, the answer is the kernel's.
 //!
-//! A keeper ([`keeper`]) does all of that, while the thread that asked for it waits. That thread holds no lock, so that
-//! a keeper can always hand back a file whose next opener waits in the kernel. And no file is opened with a lock held.
-//! Each job has a keeper of its own: a file that does not answer delays no other one.
+//! A keeper ([`keeper`]) does all of that, while the thread that asked for it waits. That thread
+//! holds no lock, so that a keeper can always hand back a file whose next opener waits in the
+//! kernel. And no file is opened with a lock held. Each job has a keeper of its own: a file that
+//! does not answer delays no other one.
 //!
-//! Locks, in this order: a file's `changes`, for a change of how it is served; its slots, in the order of their
-//! numbers; NUMBERS; KNOWN, and what a file has `taken` or for `descriptors`, for a moment. No two files are changed at the same
-//! time by one thread. The engine's threads call libc as well, and never wait for a change.
+//! Locks, in this order: a file's `changes`, for a change of how it is served; its slots, in the
+//! order of their numbers; NUMBERS; KNOWN, and what a file has `taken` or for `descriptors`, for a
+//! moment. No two files are changed at the same time by one thread. The engine's threads call libc
+//! as well, and never wait for a change.
 
 use crate::keeper;
 use crate::lease::{self, Ended};
@@ -35,7 +38,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    TryLockError,
 };
 use std::thread;
 use std::time::{Duration, Instant};
@@ -91,8 +95,8 @@ pub struct Description {
     pub durable: bool,
     /// O_APPEND, which can change.
     pub append: AtomicBool,
-    /// Held by whoever uses the position, which the kernel keeps with the program's descriptor: the end of the last append
-    /// that moved it, and how often the file had been cut then.
+    /// Held by whoever uses the position, which the kernel keeps with the program's descriptor: the
+    /// end of the last append that moved it, and how often the file had been cut then.
     pub position: Mutex<(u64, u64)>,
 }
 
@@ -111,7 +115,8 @@ pub struct Inode {
     /// Transfers in flight while it is watched, and writes among them.
     transfers: AtomicUsize,
     writers: AtomicUsize,
-    /// When it may be tried again to take it over, in milliseconds since the first file was known, and how often it was.
+    /// When it may be tried again to take it over, in milliseconds since the first file was known,
+    /// and how often it was.
     try_again: AtomicU64,
     tries: AtomicU32,
     /// How often its length was set.
@@ -139,7 +144,8 @@ pub struct Taken {
 /// The lease under which a file is taken.
 #[derive(Debug)]
 struct Lease {
-    /// A copy of the program's descriptor, by which the lease ends when the engine has closed the file.
+    /// A copy of the program's descriptor, by which the lease ends when the engine has closed the
+    /// file.
     held: OwnedFd,
     /// The one description that the file has.
     description: Arc<Description>,
@@ -164,8 +170,9 @@ impl Taken {
 }
 
 static KNOWN: RwLock<BTreeMap<Key, Arc<Inode>>> = RwLock::new(BTreeMap::new());
-/// Held for reading while the engine has descriptors that their slots do not tell: until a take-over has put them there,
-/// and from when they leave until they are closed. Held for writing while many numbers are closed.
+/// Held for reading while the engine has descriptors that their slots do not tell: until a
+/// take-over has put them there, and from when they leave until they are closed. Held for writing
+/// while many numbers are closed.
 static NUMBERS: RwLock<()> = RwLock::new(());
 /// How many are taken: most calls need not look further.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
@@ -236,8 +243,8 @@ pub fn any_known() -> bool {
     SEEN.load(Ordering::Relaxed) && !is_inside()
 }
 
-/// Asks the kernel for something that only the engine knows of a file that is taken, and lets `correct` mend the answer: again,
-/// if a file went back to the kernel meanwhile.
+/// Asks the kernel for something that only the engine knows of a file that is taken, and lets
+/// `correct` mend the answer: again, if a file went back to the kernel meanwhile.
 pub fn ask(kernel: impl Fn() -> c_int, correct: impl Fn()) -> c_int {
     loop {
         let before = HANDED_BACK.load(Ordering::Acquire);
@@ -288,15 +295,16 @@ impl Inode {
         self.key.inode.is_none()
     }
 
-    /// Counts a transfer while the file is watched, until the count is dropped; and tells whether it is a write beside another one.
+    /// Counts a transfer while the file is watched, until the count is dropped; and tells whether
+    /// it is a write beside another one.
     pub fn count(self: &Arc<Self>, is_write: bool) -> (Counted, bool) {
         self.transfers.fetch_add(1, Ordering::SeqCst);
         let beside = is_write && self.writers.fetch_add(1, Ordering::Relaxed) > 0;
         (Counted { inode: self.clone(), is_write }, beside)
     }
 
-    /// Whether the file, as the kernel knows it by `fd`, ends below `end`. If it was cut since the kernel was asked last, that
-    /// may be missed.
+    /// Whether the file, as the kernel knows it by `fd`, ends below `end`. If it was cut since the
+    /// kernel was asked last, that may be missed.
     pub fn ends_below(&self, fd: c_int, end: u64) -> bool {
         if end <= self.len_told.load(Ordering::Relaxed) {
             return false;
@@ -329,7 +337,8 @@ impl Inode {
         self.is_taken()
     }
 
-    /// Waits for the kernel's transfers, when nobody can begin one. Not for ever: a signal handler may have left one behind.
+    /// Waits for the kernel's transfers, when nobody can begin one. Not for ever: a signal handler
+    /// may have left one behind.
     fn kernel_is_done(&self) -> bool {
         let deadline = Instant::now() + TRANSFER_PATIENCE;
         while self.transfers.load(Ordering::SeqCst) > 0 {
@@ -341,15 +350,17 @@ impl Inode {
         true
     }
 
-    /// The kernel serves it for good. A refusal that was to be tried again becomes final, so the summary has it.
+    /// The kernel serves it for good. A refusal that was to be tried again becomes final, so the
+    /// summary has it.
     fn leave_to_kernel(&self) {
-        if !self.kernel_only.swap(true, Ordering::AcqRel) && self.tries.load(Ordering::Relaxed) > 0 {
+        if !self.kernel_only.swap(true, Ordering::AcqRel) && self.tries.load(Ordering::Relaxed) > 0
+        {
             summary::note(Event::LeftAlone(Refusal::OtherOpener.to_string()));
         }
     }
 
-    /// Whether another opener waits for the lease, or has got it. It does not wait: a file that is just being put away
-    /// has this locked.
+    /// Whether another opener waits for the lease, or has got it. It does not wait: a file that is
+    /// just being put away has this locked.
     fn has_broken_lease(&self) -> bool {
         let Ok(taken) = self.taken.try_read() else { return false };
         let lease = taken.as_ref().and_then(|taken| taken.lease.as_ref());
@@ -382,11 +393,14 @@ impl Drop for Counted {
     }
 }
 
-// --- coming to know a file ---------------------------------------------------------------------------
+// --- coming to know a file -----------------------------------------------------------------------
 
 /// The kernel has opened a file.
 pub fn opened(fd: c_int, flags: c_int) {
-    let Some(settings) = settings().filter(|_| !is_inside() && !OVER.load(Ordering::Relaxed)) else { return };
+    let Some(settings) = settings().filter(|_| !is_inside() && !OVER.load(Ordering::Relaxed))
+    else {
+        return;
+    };
     let is_direct = flags & libc::O_DIRECT != 0 && flags & libc::O_PATH == 0;
     if slots::find(fd).is_some() {
         // Should the number have been closed where nobody is told.
@@ -426,18 +440,21 @@ pub fn opened(fd: c_int, flags: c_int) {
     }
 }
 
-/// A second descriptor of a device was opened, whose cache does not know what the engine writes. That of a regular file
-/// waits in the kernel until the file was handed back.
+/// A second descriptor of a device was opened, whose cache does not know what the engine writes.
+/// That of a regular file waits in the kernel until the file was handed back.
 fn opened_beside(key: Key) {
     let inode = known().get(&key).cloned();
-    if let Some(inode) = inode.filter(|inode| !inode.is_kernel_only() && inode.is_taken_or_about_to_be()) {
+    if let Some(inode) =
+        inode.filter(|inode| !inode.is_kernel_only() && inode.is_taken_or_about_to_be())
+    {
         hand_back(&inode, "it was opened without O_DIRECT as well");
     }
 }
 
 fn is_wanted(settings: &Settings, key: Key, fd: c_int) -> bool {
     (key.inode.is_some() || settings.devices)
-        && (!settings.has_globs() || surroundings::path_of(fd).is_ok_and(|path| settings.wants(&path)))
+        && (!settings.has_globs()
+            || surroundings::path_of(fd).is_ok_and(|path| settings.wants(&path)))
 }
 
 fn has_marker(fd: c_int) -> bool {
@@ -473,7 +490,7 @@ fn register(fd: c_int, description: Arc<Description>) {
     }
 }
 
-// --- to the engine and back --------------------------------------------------------------------------
+// --- to the engine and back ----------------------------------------------------------------------
 
 /// Lets the engine serve the file, unless something speaks against it. The caller holds no lock.
 pub fn take_over(inode: &Arc<Inode>) {
@@ -505,7 +522,8 @@ fn take_over_now(inode: &Arc<Inode>) {
         inode.kernel_only.store(true, Ordering::Release);
         return summary::note(Event::LeftAlone("there is no thread to be had".into()));
     };
-    // Before the look: a thread that opens the file in another way from now on sees this, and waits for `changes`.
+    // Before the look: a thread that opens the file in another way from now on sees this, and waits
+    // for `changes`.
     TAKEN.fetch_add(1, Ordering::SeqCst);
     // A fork that begins after this look waits for `changes`.
     let may = FORKS.load(Ordering::SeqCst) == 0 && !OVER.load(Ordering::SeqCst);
@@ -573,26 +591,33 @@ impl From<lease::Refusal> for Refusal {
     }
 }
 
-/// Under the lease, which is taken first: without it the file is not touched. A block device has none, nor does it need
-/// one: its length does not change, and the engine leaves no marker on it. So the engine may have a description of its
-/// own there, without the program's O_DSYNC.
+/// Under the lease, which is taken first: without it the file is not touched. A block device has
+/// none, nor does it need one: its length does not change, and the engine leaves no marker on it.
+/// So the engine may have a description of its own there, without the program's O_DSYNC.
 fn open_engine(inode: &Inode, drained: &[Drained], listener: c_int) -> Result<Taken, Refusal> {
     let writing = drained.iter().find_map(|(fd, state)| {
         let description = state.description().filter(|description| description.writes)?;
         Some((*fd, description.clone()))
     });
     // libc may have closed the number by itself, and another file have it.
-    let is_same = |fd| rustix::fs::fstat(borrowed(fd)).is_ok_and(|stat| Key::of(&stat) == Some(inode.key));
-    let (fd, description) = writing.filter(|(fd, _)| is_same(*fd)).ok_or_else(|| failed("it is closed"))?;
+    let is_same =
+        |fd| rustix::fs::fstat(borrowed(fd)).is_ok_and(|stat| Key::of(&stat) == Some(inode.key));
+    let (fd, description) =
+        writing.filter(|(fd, _)| is_same(*fd)).ok_or_else(|| failed("it is closed"))?;
     if inode.is_device() {
         is_alone(inode)?;
         let open = |options: &mut OpenOptions, _| {
             Ok(options.descriptor_min(high_numbers()).open(format!("/proc/self/fd/{fd}"))?)
         };
-        return open_handles(fd, open).map(|[plain, durable]| Taken { plain, durable, lease: None });
+        return open_handles(fd, open).map(|[plain, durable]| Taken {
+            plain,
+            durable,
+            lease: None,
+        });
     }
     lease::take(fd, listener)?;
-    let copy = || rustix::io::fcntl_dupfd_cloexec(borrowed(fd), high_numbers() as c_int).map_err(failed);
+    let copy =
+        || rustix::io::fcntl_dupfd_cloexec(borrowed(fd), high_numbers() as c_int).map_err(failed);
     let open = |options: &mut OpenOptions, name| Ok(options.open_descriptor(copy()?, name)?);
     let take = || {
         let [plain, durable] = open_handles(fd, open)?;
@@ -605,10 +630,13 @@ fn open_engine(inode: &Inode, drained: &[Drained], listener: c_int) -> Result<Ta
     opened
 }
 
-/// Clears O_APPEND for as long as the file is taken: with it the kernel writes at the end that it knows, wherever the
-/// engine wants to write. The program still sees the flag. The kernel has no write of the program in flight, which
-/// needs the flag.
-fn without_append(fd: c_int, open: impl FnOnce() -> Result<Taken, Refusal>) -> Result<Taken, Refusal> {
+/// Clears O_APPEND for as long as the file is taken: with it the kernel writes at the end that it
+/// knows, wherever the engine wants to write. The program still sees the flag. The kernel has no
+/// write of the program in flight, which needs the flag.
+fn without_append(
+    fd: c_int,
+    open: impl FnOnce() -> Result<Taken, Refusal>,
+) -> Result<Taken, Refusal> {
     let failed = |errno: rustix::io::Errno| failed(format!("O_APPEND cannot be cleared: {errno}"));
     let fd = borrowed(fd);
     let flags = rustix::fs::fcntl_getfl(fd).map_err(failed)?;
@@ -624,13 +652,15 @@ fn without_append(fd: c_int, open: impl FnOnce() -> Result<Taken, Refusal>) -> R
     opened
 }
 
-/// The kernel has no transfer in flight, and this process reaches the file in no way that is not seen.
+/// The kernel has no transfer in flight, and this process reaches the file in no way that is not
+/// seen.
 fn is_alone(inode: &Inode) -> Result<(), Refusal> {
     if !inode.kernel_is_done() {
         return Err(Refusal::Busy);
     }
     let descriptors = inode.descriptors().clone();
-    // Asked for descriptors of this file only: the slots of another file may be locked for as long as that is stuck.
+    // Asked for descriptors of this file only: the slots of another file may be locked for as long
+    // as that is stuck.
     let is_known = |fd: c_int| descriptors.contains(&fd) || is_engines(fd);
     match surroundings::look(inode.key, is_known).map_err(failed)? {
         Some(Found::Descriptor) => Err(Refusal::OtherOpener),
@@ -670,7 +700,8 @@ pub fn high_numbers() -> u32 {
     u32::try_from(limit / 2).unwrap_or(NUMBERS_HIGH).min(NUMBERS_HIGH)
 }
 
-/// Lets the kernel serve the file from now on, which is truncated to its length first. The caller holds no lock.
+/// Lets the kernel serve the file from now on, which is truncated to its length first. The caller
+/// holds no lock.
 pub fn hand_back(inode: &Arc<Inode>, why: &str) {
     let _inside = Inside::begin();
     {
@@ -689,7 +720,8 @@ fn hand_back_now(inode: &Inode, why: &str) {
         return inode.leave_to_kernel();
     }
     let mut drained = inode.drained();
-    // Only now: a close of a descriptor of a file that the kernel has for good does not wait for a change.
+    // Only now: a close of a descriptor of a file that the kernel has for good does not wait for a
+    // change.
     inode.kernel_only.store(true, Ordering::Release);
     for (_, state) in &mut drained {
         if let State::Taken(description, _) = &**state {
@@ -701,12 +733,14 @@ fn hand_back_now(inode: &Inode, why: &str) {
     }
 }
 
-/// Closes the engine's file, which is not in use any more. Returns whether there was one. Under `changes`.
+/// Closes the engine's file, which is not in use any more. Returns whether there was one. Under
+/// `changes`.
 ///
-/// The order matters to an opener that waits: the file is exact and without a marker, and has its flags, before the
-/// lease ends. If the engine cannot put it away, the lease ends nevertheless.
+/// The order matters to an opener that waits: the file is exact and without a marker, and has its
+/// flags, before the lease ends. If the engine cannot put it away, the lease ends nevertheless.
 fn put_away(inode: &Inode) -> bool {
-    // The child of a fork that the library did not see has a copy. The file, its flags and its lease are the parent's.
+    // The child of a fork that the library did not see has a copy. The file, its flags and its
+    // lease are the parent's.
     if !is_own() {
         return false;
     }
@@ -717,7 +751,8 @@ fn put_away(inode: &Inode) -> bool {
     for slot in engine.descriptors().filter_map(slots::find) {
         *slot.write() = State::Empty;
     }
-    let Taken { plain, durable, lease } = Arc::into_inner(engine).expect("all slots have let go of it");
+    let Taken { plain, durable, lease } =
+        Arc::into_inner(engine).expect("all slots have let go of it");
     summary::add(&plain.stats());
     let results = [durable.close(), plain.close()];
     if let Some(Lease { held, description }) = lease {
@@ -728,12 +763,12 @@ fn put_away(inode: &Inode) -> bool {
         }
         let wrong = match lease::release(held.as_raw_fd()) {
             Ended::Now => None,
-            Ended::Earlier => {
-                Some("another process has opened it before it was handed back, which took longer than")
-            }
-            Ended::NotYet => {
-                Some("the process has lost the right to end its lease, so other openers wait as long as")
-            }
+            Ended::Earlier => Some(
+                "another process has opened it before it was handed back, which took longer than",
+            ),
+            Ended::NotYet => Some(
+                "the process has lost the right to end its lease, so other openers wait as long as",
+            ),
         };
         if let Some(wrong) = wrong {
             let name = surroundings::path_of(held.as_raw_fd()).unwrap_or_default();
@@ -750,8 +785,9 @@ fn put_away(inode: &Inode) -> bool {
     true
 }
 
-/// Has each file handed back that another opener waits for, or has open after the lease-break time. It does not wait for
-/// that: one file may be stuck, while the lease-break time of another one runs.
+/// Has each file handed back that another opener waits for, or has open after the lease-break time.
+/// It does not wait for that: one file may be stuck, while the lease-break time of another one
+/// runs.
 pub fn hand_back_broken() {
     if !any_taken() {
         return;
@@ -774,8 +810,9 @@ pub fn handed_back() -> u64 {
     HANDED_BACK.load(Ordering::Acquire)
 }
 
-/// Lets the kernel serve every file for which `concerns` holds, which is asked with a descriptor of it. A file whose last
-/// descriptor is just being closed may still be grown, and the descriptor open: so it is waited for.
+/// Lets the kernel serve every file for which `concerns` holds, which is asked with a descriptor of
+/// it. A file whose last descriptor is just being closed may still be grown, and the descriptor
+/// open: so it is waited for.
 pub fn hand_back_those(why: &str, concerns: impl Fn(c_int) -> bool) {
     let _inside = Inside::begin();
     let inodes: Vec<_> = known().values().cloned().collect();
@@ -841,15 +878,15 @@ pub fn len_of(key: Key) -> Option<u64> {
     taken.as_ref().filter(|_| !inode.is_device()).map(|taken| taken.len())
 }
 
-// --- descriptors that come and go --------------------------------------------------------------------
+// --- descriptors that come and go ----------------------------------------------------------------
 
 /// Whether the number is one that the engine uses, which is closed to the program.
 pub fn is_engines(fd: c_int) -> bool {
     slots::find(fd).is_some_and(Slot::is_engines)
 }
 
-/// Closes a descriptor that is known: the last one of a file that is taken puts it away first. `close` is the kernel's.
-/// Returns what the program is told.
+/// Closes a descriptor that is known: the last one of a file that is taken puts it away first.
+/// `close` is the kernel's. Returns what the program is told.
 pub fn close(fd: c_int, close: impl FnOnce() -> c_int) -> Result<c_int, c_int> {
     let _inside = Inside::begin();
     let failed = release(fd);
@@ -868,7 +905,8 @@ fn release(fd: c_int) -> bool {
         let inode = {
             let mut state = slot.write();
             let inode = state.description().map(|description| description.inode.clone());
-            // Under the lock: its share of what the engine has goes before a keeper has drained the slot.
+            // Under the lock: its share of what the engine has goes before a keeper has drained the
+            // slot.
             *state = State::Empty;
             inode?
         };
@@ -885,7 +923,8 @@ fn release(fd: c_int) -> bool {
             let inode = inode.clone();
             keeper::run(move || {
                 let _changes = inode.changes();
-                // A device was opened again meanwhile, or another thread had copied the descriptor: it is in use.
+                // A device was opened again meanwhile, or another thread had copied the descriptor:
+                // it is in use.
                 if inode.descriptors().is_empty() {
                     put_away(&inode);
                 }
@@ -904,8 +943,8 @@ fn release(fd: c_int) -> bool {
     inode.take_failure()
 }
 
-/// Makes a descriptor from another one by `make`, which is the kernel's and returns its number, and knows it as well.
-/// What had the number `over` before is closed by that.
+/// Makes a descriptor from another one by `make`, which is the kernel's and returns its number, and
+/// knows it as well. What had the number `over` before is closed by that.
 pub fn duplicate(from: c_int, over: Option<c_int>, make: impl FnOnce() -> c_int) -> c_int {
     let _inside = Inside::begin();
     if let Some(over) = over {
@@ -954,7 +993,9 @@ pub fn flags_of(fd: c_int, ask: impl FnOnce() -> c_int) -> c_int {
     let flags = ask();
     match &*state {
         State::Taken(description, taken)
-            if flags >= 0 && taken.lease.is_some() && description.append.load(Ordering::Relaxed) =>
+            if flags >= 0
+                && taken.lease.is_some()
+                && description.append.load(Ordering::Relaxed) =>
         {
             flags | libc::O_APPEND
         }
@@ -962,7 +1003,7 @@ pub fn flags_of(fd: c_int, ask: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
-// --- processes ---------------------------------------------------------------------------------------
+// --- processes -----------------------------------------------------------------------------------
 
 /// While it lives, no file is taken over.
 pub struct Still(());
@@ -989,8 +1030,8 @@ pub struct Divided {
     _inside: Inside,
 }
 
-/// Before a fork: the child has copies of all descriptors, so the kernel serves all files from now on, in both. Nothing
-/// is taken over until the process has divided.
+/// Before a fork: the child has copies of all descriptors, so the kernel serves all files from now
+/// on, in both. Nothing is taken over until the process has divided.
 pub fn before_fork() -> Divided {
     let (inside, still) = (Inside::begin(), Still::begin());
     hand_back_those("the process forked", |_| true);

@@ -1,13 +1,14 @@
 //! The kernel's own flushes: syncs and durable writes that the engine does not perform.
 //!
-//! A flush that fails may lose what any file of the file system has in the cache of the disk, and the kernel says
-//! so once. So the flushes of known files are in the ledger of the engine's ([`dioxide::ledger`]): a failure wedges
-//! the file system, and a success is believed only if no flush beside it failed. On a wedged file system the
-//! library refuses every sync and durable write, and every write of a file that is known or O_DIRECT, whether the
-//! engine has the file or the kernel does.
+//! A flush that fails may lose what any file of the file system has in the cache of the disk, and
+//! the kernel says so once. So the flushes of known files are in the ledger of the engine's
+//! ([`dioxide::ledger`]): a failure wedges the file system, and a success is believed only if no
+//! flush beside it failed. On a wedged file system the library refuses every sync and durable
+//! write, and every write of a file that is known or O_DIRECT, whether the engine has the file or
+//! the kernel does.
 //!
-//! Other descriptors cost nothing until a file system was wedged. Only their failures are noted, and only in a
-//! program that has opened files O_DIRECT.
+//! Other descriptors cost nothing until a file system was wedged. Only their failures are noted,
+//! and only in a program that has opened files O_DIRECT.
 
 use crate::files::{self, Description, borrowed};
 use crate::process::{Inside, is_elsewhere, is_inside, uncancelled};
@@ -58,7 +59,9 @@ impl How {
             return Self::Refused;
         }
         let flushes = match effect {
-            Effect::Write(flags) => description.writes && (description.durable || flags & RWF_DURABLE != 0),
+            Effect::Write(flags) => {
+                description.writes && (description.durable || flags & RWF_DURABLE != 0)
+            }
             Effect::Flush => true,
             Effect::None | Effect::FlushUnseen => false,
         };
@@ -89,7 +92,8 @@ impl How {
             Effect::Write(flags) => {
                 // SAFETY: it only asks; a number that is not open is an error, which is -1.
                 let of_file = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-                of_file >= 0 && (flags & RWF_DURABLE != 0 || of_file & (libc::O_DIRECT | libc::O_DSYNC) != 0)
+                of_file >= 0
+                    && (flags & RWF_DURABLE != 0 || of_file & (libc::O_DIRECT | libc::O_DSYNC) != 0)
             }
             _ => true,
         };
@@ -119,7 +123,8 @@ impl How {
         Self::of_unknown(fd, effect)
     }
 
-    /// Has it performed. The caller may hold the locks of a transfer, so no thread is cancelled here.
+    /// Has it performed. The caller may hold the locks of a transfer, so no thread is cancelled
+    /// here.
     #[inline]
     pub fn perform(self, kernel: impl Fn() -> isize) -> isize {
         match self {
@@ -132,8 +137,12 @@ impl How {
             Self::WithFailureNoted(fd) => {
                 let result = kernel();
                 if result < 0 {
-                    let below =
-                        || FileSystem::of(borrowed(fd)).map(|fs| (name_of(fd), fs)).into_iter().collect();
+                    let below = || {
+                        FileSystem::of(borrowed(fd))
+                            .map(|fs| (name_of(fd), fs))
+                            .into_iter()
+                            .collect()
+                    };
                     note_failure(Call::Sync, below, || kernel() >= 0);
                 }
                 result
@@ -168,21 +177,27 @@ fn in_the_ledger(fd: c_int, fs: &FileSystem, call: Call, kernel: impl FnOnce() -
     }
 }
 
-/// What was refused before it flushed anything wedges nothing. `again` makes the call once more, and returns whether it
-/// succeeds.
+/// What was refused before it flushed anything wedges nothing. `again` makes the call once more,
+/// and returns whether it succeeds.
 #[cold]
-fn note_failure(call: Call, of: impl FnOnce() -> Vec<(PathBuf, FileSystem)>, again: impl Fn() -> bool) {
+fn note_failure(
+    call: Call,
+    of: impl FnOnce() -> Vec<(PathBuf, FileSystem)>,
+    again: impl Fn() -> bool,
+) {
     let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
     if !(is_inside() || is_elsewhere()) {
         let error = || io::Error::from_raw_os_error(errno);
         let again = || if again() { Ok(()) } else { Err(io::Error::last_os_error()) };
-        undisturbed(|| of().into_iter().for_each(|(name, fs)| fs.blame(call, || name, error(), again)));
+        undisturbed(|| {
+            of().into_iter().for_each(|(name, fs)| fs.blame(call, || name, error(), again))
+        });
     }
     set_errno(errno);
 }
 
-/// Makes stable what was written to memory that files are mapped to. The kernel serves those; but one that was
-/// known before it was mapped may be among them.
+/// Makes stable what was written to memory that files are mapped to. The kernel serves those; but
+/// one that was known before it was mapped may be among them.
 pub fn sync_mapping(start: usize, len: usize, kernel: impl Fn() -> c_int) -> c_int {
     if !files::any_known() || is_elsewhere() {
         return kernel();
@@ -213,9 +228,9 @@ fn name_of(fd: c_int) -> PathBuf {
     surroundings::path_of(fd).unwrap_or_default()
 }
 
-/// The thread comes to the end of `work`: every other flush waits for that. So no handler may leave it by a jump or
-/// end the process in it, and no cancellation may end the thread. Both come right afterwards. The kernel ends no
-/// flush for a signal either.
+/// The thread comes to the end of `work`: every other flush waits for that. So no handler may leave
+/// it by a jump or end the process in it, and no cancellation may end the thread. Both come right
+/// afterwards. The kernel ends no flush for a signal either.
 fn undisturbed<R>(work: impl FnOnce() -> R) -> R {
     dioxide::with_signals_blocked(|| {
         let _inside = Inside::begin();
@@ -223,7 +238,8 @@ fn undisturbed<R>(work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// `sync` reports no failure, so a sync that does comes before it, for each file system of a known file.
+/// `sync` reports no failure, so a sync that does comes before it, for each file system of a known
+/// file.
 pub fn before_sync_of_all() {
     if !files::any_known() || is_elsewhere() {
         return;

@@ -1,22 +1,26 @@
-//! The threads that take files over, hand them back and put them away: when a call of the program asks for it, when
-//! another opener waits for the end of a lease, at Ctrl-C and its like, and when the program ends or executes another
-//! one.
+//! The threads that take files over, hand them back and put them away: when a call of the program
+//! asks for it, when another opener waits for the end of a lease, at Ctrl-C and its like, and when
+//! the program ends or executes another one.
 //!
-//! Each such job has a thread of its own, a *keeper*, which ends with the job. It has a large stack, which the thread
-//! that calls may not have. A file whose device or file system does not answer delays only its own job. A thread that
-//! waits for a keeper holds no lock of this library, so no keeper waits for it.
+//! Each such job has a thread of its own, a *keeper*, which ends with the job. It has a large
+//! stack, which the thread that calls may not have. A file whose device or file system does not
+//! answer delays only its own job. A thread that waits for a keeper holds no lock of this library,
+//! so no keeper waits for it.
 //!
-//! The program may hold a lock of the dynamic loader while it waits: a constructor in `dlopen` may open a file. A new
-//! thread needs that lock for its thread-local destructors. So a caller waits only [`PATIENCE`] for its keeper to begin,
-//! and then takes the job back. A job that has begun is waited for without a limit.
+//! The program may hold a lock of the dynamic loader while it waits: a constructor in `dlopen` may
+//! open a file. A new thread needs that lock for its thread-local destructors. So a caller waits
+//! only [`PATIENCE`] for its keeper to begin, and then takes the job back. A job that has begun is
+//! waited for without a limit.
 //!
-//! One more thread, the *listener*, hears the signals of leases and the wishes of signal handlers, and starts keepers
-//! for them. It does no I/O of a file itself, so that no file delays the break of another one. It uses no descriptor,
-//! which the program could close by number. It lives from when the first file is to be taken over.
+//! One more thread, the *listener*, hears the signals of leases and the wishes of signal handlers,
+//! and starts keepers for them. It does no I/O of a file itself, so that no file delays the break
+//! of another one. It uses no descriptor, which the program could close by number. It lives from
+//! when the first file is to be taken over.
 //!
-//! Signals that would end the program get a handler once a file is taken. The handler wakes the listener, whose keeper
-//! hands all files back and lets the signal do what it does by default. The program does not see the handler. A second
-//! signal does not wait, nor does a signal handler wait longer than [`PATIENCE`]: then files stay grown as after a crash.
+//! Signals that would end the program get a handler once a file is taken. The handler wakes the
+//! listener, whose keeper hands all files back and lets the signal do what it does by default. The
+//! program does not see the handler. A second signal does not wait, nor does a signal handler wait
+//! longer than [`PATIENCE`]: then files stay grown as after a crash.
 
 use crate::files;
 use crate::lease;
@@ -34,8 +38,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Those that end a program in ordinary life, where it has no handler for them. What a program does wrong itself (SIGSEGV, SIGABRT)
-/// is a crash: nothing in its memory is to be trusted then.
+/// Those that end a program in ordinary life, where it has no handler for them. What a program does
+/// wrong itself (SIGSEGV, SIGABRT) is a crash: nothing in its memory is to be trusted then.
 const ENDING: [c_int; 13] = [
     libc::SIGINT,
     libc::SIGTERM,
@@ -102,8 +106,8 @@ pub fn is_keeper() -> bool {
     IS_KEEPER.get()
 }
 
-/// Has a keeper do something, and waits for that. The caller holds no lock. A thread of ours does it at once, and so does
-/// the caller where there is no keeper to be had in time.
+/// Has a keeper do something, and waits for that. The caller holds no lock. A thread of ours does
+/// it at once, and so does the caller where there is no keeper to be had in time.
 pub fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let _inside = Inside::begin();
     // The keeper is the parent's where the process divided without a word.
@@ -140,7 +144,8 @@ pub fn run<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     }
 }
 
-/// Has a keeper do something, and does not wait. The caller does it where there is no keeper to be had.
+/// Has a keeper do something, and does not wait. The caller does it where there is no keeper to be
+/// had.
 pub fn run_apart(work: impl FnOnce() + Send + 'static) {
     let (ours, theirs) = offer(work);
     if spawn(move || take(&theirs).into_iter().for_each(|work| work())).is_err() {
@@ -160,8 +165,8 @@ fn take<W>(offer: &Offer<W>) -> Option<W> {
     offer.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Others wait for what a thread of ours has locked and for its answer. So a panic there ends the process, as a crash
-/// does, instead of a wait without an end.
+/// Others wait for what a thread of ours has locked and for its answer. So a panic there ends the
+/// process, as a crash does, instead of a wait without an end.
 struct EndsOnPanic;
 
 impl Drop for EndsOnPanic {
@@ -179,11 +184,14 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         IS_KEEPER.set(true);
         work();
     };
-    dioxide::with_signals_blocked(|| thread::Builder::new().name("dioxide-keeper".into()).spawn(ours))
-        .map(drop)
+    dioxide::with_signals_blocked(|| {
+        thread::Builder::new().name("dioxide-keeper".into()).spawn(ours)
+    })
+    .map(drop)
 }
 
-/// The thread that gets the signals of leases, started if there is none; none if it is not there in time.
+/// The thread that gets the signals of leases, started if there is none; none if it is not there in
+/// time.
 pub fn listener() -> Option<c_int> {
     if !STARTED.swap(true, Ordering::SeqCst) && spawn(listen).is_err() {
         STARTED.store(false, Ordering::SeqCst);
@@ -257,13 +265,15 @@ fn listen() {
     }
 }
 
-/// Waits for a signal, and takes it. Returns whether a lease may have sent it. One that the program sent was meant for
-/// the program, where all threads block it just now: it is sent again.
+/// Waits for a signal, and takes it. Returns whether a lease may have sent it. One that the program
+/// sent was meant for the program, where all threads block it just now: it is sent again.
 fn take_signal(timeout: Duration) -> bool {
     const POLL_MSG: c_int = 3;
     const KERNEL_SET_BYTES: usize = 8;
-    let timeout =
-        libc::timespec { tv_sec: timeout.as_secs() as libc::time_t, tv_nsec: timeout.subsec_nanos().into() };
+    let timeout = libc::timespec {
+        tv_sec: timeout.as_secs() as libc::time_t,
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
     let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
     // SAFETY: what is filled is read only then; the signal is sent to this very process.
     unsafe {
@@ -296,7 +306,8 @@ fn take_signal(timeout: Duration) -> bool {
     false
 }
 
-/// The process ends with the last of the program's threads, or would: this one is not the program's.
+/// The process ends with the last of the program's threads, or would: this one is not the
+/// program's.
 fn end_if_alone() {
     if fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() <= THREADS_LEFT) {
         // SAFETY: as libc does when the last thread ends.
@@ -304,19 +315,21 @@ fn end_if_alone() {
     }
 }
 
-/// Has the listener look at what is asked for. Returns whether it will. A wake needs no descriptor, which the program may
-/// close. The queue of signals may be full: the listener looks once in [`LOOK`] nevertheless.
+/// Has the listener look at what is asked for. Returns whether it will. A wake needs no descriptor,
+/// which the program may close. The queue of signals may be full: the listener looks once in
+/// [`LOOK`] nevertheless.
 fn wake() -> bool {
     let listener = LISTENER.load(Ordering::SeqCst);
     if listener != 0 {
-        // SAFETY: the thread is of this process, and never ends; it takes the signal from its queue.
+        // SAFETY: the thread is of this process, and never ends; it takes the signal from its
+        // queue.
         unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), listener, lease::signal()) };
     }
     listener != 0
 }
 
-/// Has it done by a keeper, and waits for that. Returns whether there is a listener to ask. Only what may be called in a
-/// signal handler.
+/// Has it done by a keeper, and waits for that. Returns whether there is a listener to ask. Only
+/// what may be called in a signal handler.
 pub fn ask(wish: Wish) -> bool {
     WISHES.fetch_or(wish as u32, Ordering::AcqRel);
     let is_asked = wake();
@@ -354,7 +367,8 @@ extern "C" fn came(signal: c_int) {
     if !(is_first && process::is_own() && wake()) {
         return end_by(signal);
     }
-    // What the engine does in this thread must come to its end. The program must not go on behind `raise`.
+    // What the engine does in this thread must come to its end. The program must not go on behind
+    // `raise`.
     if !process::is_inside() {
         let_through(signal);
         wait_until(|| false);
@@ -370,7 +384,8 @@ fn let_through(signal: c_int) {
 
 /// libc's own.
 fn behind_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) {
-    type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+    type Sigaction =
+        unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
     // SAFETY: that is its type.
     static NEXT: Next<Sigaction> = unsafe { Next::new(c"sigaction") };
     if let Some(next) = NEXT.find() {

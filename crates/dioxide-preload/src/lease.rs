@@ -1,13 +1,16 @@
-//! The write lease on an open file description of the program: while it lasts, the file has no other opener.
+//! The write lease on an open file description of the program: while it lasts, the file has no
+//! other opener.
 //!
-//! The kernel grants F_WRLCK only if the description is the one that has the file open, in all processes. From then on
-//! `open` and `truncate` of the file by its path wait, for reading too, until the lease ends; at most for the time of
-//! `/proc/sys/fs/lease-break-time`, 45 s by default. So the next opener finds the file as it was handed back.
+//! The kernel grants F_WRLCK only if the description is the one that has the file open, in all
+//! processes. From then on `open` and `truncate` of the file by its path wait, for reading too,
+//! until the lease ends; at most for the time of `/proc/sys/fs/lease-break-time`, 45 s by default.
+//! So the next opener finds the file as it was handed back.
 //!
-//! The kernel announces such an opener by a signal. It goes to the listener alone, which blocks it and waits for it: no
-//! handler of the program runs, and no default action. The signal is only a hint, because it can be lost: the queue of
-//! signals may be full (then the kernel sends SIGIO, which stays pending in the listener), and a program that ignores
-//! the signal empties the queue. The state of the lease decides, so the listener also looks at it once a second.
+//! The kernel announces such an opener by a signal. It goes to the listener alone, which blocks it
+//! and waits for it: no handler of the program runs, and no default action. The signal is only a
+//! hint, because it can be lost: the queue of signals may be full (then the kernel sends SIGIO,
+//! which stays pending in the listener), and a program that ignores the signal empties the queue.
+//! The state of the lease decides, so the listener also looks at it once a second.
 
 use std::ffi::c_int;
 use std::io;

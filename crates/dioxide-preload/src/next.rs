@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The definition of a symbol that would be used without this library: libc's, most often. `F` is its type.
+/// The definition of a symbol that would be used without this library: libc's, most often. `F` is
+/// its type.
 pub struct Next<F> {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -82,10 +83,12 @@ impl<T> Missing for *mut T {
     }
 }
 
-/// Defines functions before those of the same names: `next` is the one behind, and the body answers.
+/// Defines functions before those of the same names: `next` is the one behind, and the body
+/// answers.
 ///
-/// The variable arguments of `open` and its like are named as if they were fixed: all ABIs that this library is made
-/// for hand over the first few in the same registers, and whoever is behind gets them on as they came.
+/// The variable arguments of `open` and its like are named as if they were fixed: all ABIs that
+/// this library is made for hand over the first few in the same registers, and whoever is behind
+/// gets them on as they came.
 ///
 /// A thread may be cancelled in the function behind, which unwinds it through here.
 macro_rules! interpose {

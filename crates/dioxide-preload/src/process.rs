@@ -10,7 +10,8 @@ use crate::settings::Settings;
 use crate::summary;
 use dioxide::text::shown;
 
-/// The process whose memory this is. The child of a vfork runs in it for a while, with descriptors of its own.
+/// The process whose memory this is. The child of a vfork runs in it for a while, with descriptors
+/// of its own.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
 thread_local! {
@@ -49,8 +50,8 @@ pub fn is_inside() -> bool {
     INSIDE.get()
 }
 
-/// While it lives, this thread does what this library wants: what it calls goes straight to libc, and a signal handler that ends
-/// the process does not wait for it.
+/// While it lives, this thread does what this library wants: what it calls goes straight to libc,
+/// and a signal handler that ends the process does not wait for it.
 pub struct Inside {
     before: bool,
 }
@@ -94,9 +95,10 @@ pub fn cancel_here() {
 /// What is held from before a fork until after it, by the thread that forks.
 struct Held(UnsafeCell<Option<Divided>>);
 
-// SAFETY: only the thread that has the locks of `Divided` touches it: `before_fork` has them when it writes, and they
-// are given back by what is taken out. A fork that did not get them, in a handler inside, is counted and takes nothing:
-// forks of one thread end in the order in which they are nested.
+// SAFETY: only the thread that has the locks of `Divided` touches it: `before_fork` has them when
+// it writes, and they are given back by what is taken out. A fork that did not get them, in a
+// handler inside, is counted and takes nothing: forks of one thread end in the order in which they
+// are nested.
 unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));
@@ -133,15 +135,15 @@ extern "C" fn in_child() {
     files::in_child(divided, takes_files);
 }
 
-/// Before a call that divides the process without running what is registered for that. The child must have no file
-/// that another thread had taken over meanwhile.
+/// Before a call that divides the process without running what is registered for that. The child
+/// must have no file that another thread had taken over meanwhile.
 pub fn before_raw_fork() -> Option<Still> {
     hand_back_and_hold(|| files::hand_back_those("the process divides", |_| true))
 }
 
-/// Divides the process by such a call. In the child nothing is taken over: locks of other libraries may stay held
-/// there. But those of this library must not, nor may the child wait for its parent's keeper. So they are held
-/// meanwhile, as for a fork.
+/// Divides the process by such a call. In the child nothing is taken over: locks of other libraries
+/// may stay held there. But those of this library must not, nor may the child wait for its parent's
+/// keeper. So they are held meanwhile, as for a fork.
 pub fn raw_fork(divide: impl FnOnce() -> i32) -> i32 {
     let divided = (files::any_known() && is_own()).then(files::before_fork);
     let child = divide();
@@ -154,8 +156,8 @@ pub fn raw_fork(divide: impl FnOnce() -> i32) -> i32 {
     child
 }
 
-/// Hands files back by `hand_back`. None is taken over until the answer is dropped. Where no file is known, and in a
-/// handler that interrupted the engine, nothing is done.
+/// Hands files back by `hand_back`. None is taken over until the answer is dropped. Where no file
+/// is known, and in a handler that interrupted the engine, nothing is done.
 pub fn hand_back_and_hold(hand_back: impl FnOnce()) -> Option<Still> {
     if !files::any_known() || !is_own() {
         return None;
@@ -165,15 +167,18 @@ pub fn hand_back_and_hold(hand_back: impl FnOnce()) -> Option<Still> {
     Some(still)
 }
 
-/// Before the process changes who it is, or what it may do. Afterwards a marker might not come off, nor a lease end: for
-/// that the process owns the file or has CAP_LEASE.
+/// Before the process changes who it is, or what it may do. Afterwards a marker might not come off,
+/// nor a lease end: for that the process owns the file or has CAP_LEASE.
 pub fn before_own_rights_change() -> Option<Still> {
     hand_back_and_hold(|| files::hand_back_those("the program changes its rights", |_| true))
 }
 
-/// Before the process gets another root directory, where there may be no /proc: it tells whether a lease lasts.
+/// Before the process gets another root directory, where there may be no /proc: it tells whether a
+/// lease lasts.
 pub fn before_root_changes() -> Option<Still> {
-    hand_back_and_hold(|| files::hand_back_those("the program changes its root directory", |_| true))
+    hand_back_and_hold(|| {
+        files::hand_back_those("the program changes its root directory", |_| true)
+    })
 }
 
 /// Before vfork: the child has the descriptors, and the memory, of its parent.
@@ -202,8 +207,9 @@ pub fn before_raw_end() {
     }
 }
 
-/// These calls are made in signal handlers as well, whatever the thread was doing: memory may be locked, and the thread may be
-/// in the engine. The file that it holds there stays grown, and the next to open it puts it in order.
+/// These calls are made in signal handlers as well, whatever the thread was doing: memory may be
+/// locked, and the thread may be in the engine. The file that it holds there stays grown, and the
+/// next to open it puts it in order.
 fn by_the_keeper(wish: Wish) {
     if files::any_taken_even_inside() && is_own() && !keeper::ask(wish) && !is_inside() {
         grant(wish);
@@ -226,7 +232,8 @@ pub fn before_end() {
     }
 }
 
-/// Without a wish to be told anything, nothing is locked or allocated: a signal handler may be what ends the process.
+/// Without a wish to be told anything, nothing is locked or allocated: a signal handler may be what
+/// ends the process.
 fn tell() {
     let Some(settings) = files::settings() else { return };
     if settings.stats
@@ -237,7 +244,9 @@ fn tell() {
     if settings.has_globs()
         && let Some(count) = summary::nothing_matched()
     {
-        say::say(&format!("DIOXIDE_MATCH matched none of {count} files opened O_DIRECT for writing"));
+        say::say(&format!(
+            "DIOXIDE_MATCH matched none of {count} files opened O_DIRECT for writing"
+        ));
     }
 }
 
@@ -265,13 +274,16 @@ extern "C" fn begin() {
     if is_too_old(&release) {
         let (major, minor) = LINUX_MIN;
         return say::say(&format!(
-            "Linux {release} is too old ({major}.{minor} is needed); this program runs without dioxide"
+            "Linux {release} is too old ({major}.{minor} is needed); this program runs without \
+             dioxide"
         ));
     }
     let settings = match Settings::from_environment() {
         Ok(settings) => settings,
         // It quotes the environment.
-        Err(why) => return say::say(&format!("{}; this program runs without dioxide", shown(&why))),
+        Err(why) => {
+            return say::say(&format!("{}; this program runs without dioxide", shown(&why)));
+        }
     };
     // SAFETY: the handlers are functions of this library, which is never unloaded.
     let registered =

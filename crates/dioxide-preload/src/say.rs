@@ -3,7 +3,8 @@
 use rustix::fs::Stat;
 use std::sync::OnceLock;
 
-/// The descriptor of the standard error output, as the program began with it. It may close it, and open a file in its place.
+/// The descriptor of the standard error output, as the program began with it. It may close it, and
+/// open a file in its place.
 static AT_START: OnceLock<Option<(u64, u64)>> = OnceLock::new();
 
 fn now() -> Option<(u64, u64)> {

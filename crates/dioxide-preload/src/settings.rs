@@ -29,7 +29,9 @@ impl Settings {
         })
     }
 
-    fn from_variables(variable: impl Fn(&str) -> Result<Option<String>, String>) -> Result<Self, String> {
+    fn from_variables(
+        variable: impl Fn(&str) -> Result<Option<String>, String>,
+    ) -> Result<Self, String> {
         let is_set = |name: &str| match variable(name)?.as_deref() {
             None | Some("" | "0") => Ok(false),
             Some("1") => Ok(true),
@@ -37,7 +39,8 @@ impl Settings {
         };
         let globs = variable("DIOXIDE_MATCH")?.unwrap_or_default();
         let globs = globs.split(':').filter(|glob| !glob.is_empty()).map(|glob| {
-            Pattern::new(glob).map_err(|error| format!("DIOXIDE_MATCH: {glob} is no pattern: {}", error.msg))
+            Pattern::new(glob)
+                .map_err(|error| format!("DIOXIDE_MATCH: {glob} is no pattern: {}", error.msg))
         });
         let growth_cap = match variable("DIOXIDE_GROWTH_CAP")? {
             Some(size) if !size.is_empty() => Some(bytes(&size).ok_or_else(|| {
@@ -89,7 +92,10 @@ mod tests {
 
     fn of(variables: &[(&str, &str)]) -> Result<Settings, String> {
         Settings::from_variables(|name| {
-            Ok(variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string()))
+            Ok(variables
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| value.to_string()))
         })
     }
 

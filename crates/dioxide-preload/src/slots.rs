@@ -1,8 +1,9 @@
 //! What is known of each descriptor, by its number.
 //!
-//! Every call looks here first, so that costs two loads where nothing is known. Whoever transfers holds the slot's lock for
-//! reading meanwhile; whoever changes how a file is served takes all slots of the file for writing, and so waits for every
-//! transfer. Threads that read a slot write to different cache lines.
+//! Every call looks here first, so that costs two loads where nothing is known. Whoever transfers
+//! holds the slot's lock for reading meanwhile; whoever changes how a file is served takes all
+//! slots of the file for writing, and so waits for every transfer. Threads that read a slot write
+//! to different cache lines.
 
 use crate::files::{Description, Taken};
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
@@ -43,10 +44,12 @@ impl State {
 #[derive(Default)]
 pub struct Slot {
     state: ShardedLock<State>,
-    /// The kernel may not know of the program's O_APPEND. A signal handler that interrupted the engine in this thread
-    /// reads it: the handler cannot wait for the lock, which its own thread may hold.
+    /// The kernel may not know of the program's O_APPEND. A signal handler that interrupted the
+    /// engine in this thread reads it: the handler cannot wait for the lock, which its own thread
+    /// may hold.
     hides_append: AtomicBool,
-    /// The [`Kind`] of the state, for what needs no more: it waits for no lock, so a signal handler may ask.
+    /// The [`Kind`] of the state, for what needs no more: it waits for no lock, so a signal handler
+    /// may ask.
     kind: AtomicU8,
 }
 
@@ -67,11 +70,12 @@ pub struct Changing {
 }
 
 impl Changing {
-    /// The kernel's O_APPEND of the description is about to change. Until this ends, an append says so itself, which
-    /// does no harm where the description has the flag.
+    /// The kernel's O_APPEND of the description is about to change. Until this ends, an append says
+    /// so itself, which does no harm where the description has the flag.
     pub fn hide_append(&self) {
-        let appends =
-            self.description().is_some_and(|description| description.append.load(Ordering::Relaxed));
+        let appends = self
+            .description()
+            .is_some_and(|description| description.append.load(Ordering::Relaxed));
         self.slot.hides_append.store(appends, Ordering::Relaxed);
     }
 }
@@ -171,7 +175,12 @@ fn get_or_leak<T>(pointer: &AtomicPtr<T>, make: impl FnOnce() -> T) -> &'static 
     let mut found = pointer.load(Ordering::Acquire);
     if found.is_null() {
         let made = Box::into_raw(Box::new(make()));
-        found = match pointer.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+        found = match pointer.compare_exchange(
+            ptr::null_mut(),
+            made,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
             Ok(_) => made,
             Err(other) => {
                 // SAFETY: it was made here, and nobody else has seen it.
@@ -194,13 +203,15 @@ pub fn keep(fd: c_int) {
 /// Numbers from `first` to `last` that mean something here, in order.
 pub fn numbers_between(first: c_int, last: c_int) -> Vec<c_int> {
     let pages = (0..PAGES).filter(|page| !TABLE[*page].load(Ordering::Acquire).is_null());
-    let numbers =
-        pages.flat_map(|page| page * PAGE..(page + 1) * PAGE).filter_map(|n| c_int::try_from(n).ok());
+    let numbers = pages
+        .flat_map(|page| page * PAGE..(page + 1) * PAGE)
+        .filter_map(|n| c_int::try_from(n).ok());
     let means_something = |fd: &c_int| find(*fd).is_some_and(Slot::is_known);
     numbers.filter(|fd| (first..=last).contains(fd)).filter(means_something).collect()
 }
 
-/// In the child of a fork: locks that threads of the parent held would stay so, and nothing that was known holds any more.
+/// In the child of a fork: locks that threads of the parent held would stay so, and nothing that
+/// was known holds any more.
 pub fn forget_all() {
     for page in &TABLE {
         page.store(ptr::null_mut(), Ordering::Release);

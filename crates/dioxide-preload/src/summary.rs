@@ -54,7 +54,9 @@ pub fn note(event: Event) {
         Event::Seen => summary.seen += 1,
         Event::Unmatched => summary.unmatched += 1,
         Event::TakenOver => summary.taken_over += 1,
-        Event::LeftAlone(why) => *summary.reasons.entry(format!("not taken over: {why}")).or_default() += 1,
+        Event::LeftAlone(why) => {
+            *summary.reasons.entry(format!("not taken over: {why}")).or_default() += 1
+        }
         Event::HandedBack(why) => {
             *summary.reasons.entry(format!("handed back to the kernel: {why}")).or_default() += 1;
         }
@@ -83,8 +85,8 @@ pub fn hold() -> Held {
 }
 
 impl Held {
-    /// In the child, whose parent tells what was before. It is not freed: where the process divided without libc's
-    /// knowledge, another thread of the parent may have locked the memory for ever.
+    /// In the child, whose parent tells what was before. It is not freed: where the process divided
+    /// without libc's knowledge, another thread of the parent may have locked the memory for ever.
     pub fn forget(&mut self) {
         std::mem::forget(self.0.take());
     }
@@ -92,14 +94,19 @@ impl Held {
 
 /// Whether files were opened that the patterns could have matched, and none was.
 pub fn nothing_matched() -> Option<u64> {
-    summary().as_ref().filter(|summary| summary.seen == 0).map(|summary| summary.unmatched).filter(|n| *n > 0)
+    summary()
+        .as_ref()
+        .filter(|summary| summary.seen == 0)
+        .map(|summary| summary.unmatched)
+        .filter(|n| *n > 0)
 }
 
 /// All of it, in lines; nothing in a process that has opened no such file.
 pub fn text() -> Option<String> {
     let summary = summary();
     let Summary { seen, unmatched, taken_over, reasons, totals } = summary.as_ref()?;
-    let mut text = format!("{seen} files opened O_DIRECT for writing, {taken_over} of them taken over");
+    let mut text =
+        format!("{seen} files opened O_DIRECT for writing, {taken_over} of them taken over");
     if *unmatched > 0 {
         let _ = write!(text, "; {unmatched} not matched by DIOXIDE_MATCH");
     }
@@ -107,11 +114,13 @@ pub fn text() -> Option<String> {
         let _ = write!(text, "\ndioxide: {count} {reason}");
     }
     if *taken_over > 0 {
-        let Totals { requests, request_bytes, merged, flushes, growths, grown_bytes, growth_waits } = totals;
+        let Totals { requests, request_bytes, merged, flushes, growths, grown_bytes, growth_waits } =
+            totals;
         let mib = |bytes: &u64| bytes >> 20;
         let _ = write!(
             text,
-            "\ndioxide: {requests} write requests ({} MiB); {merged} writes shared one with others; {flushes} flushes\n\
+            "\ndioxide: {requests} write requests ({} MiB); {merged} writes shared one with \
+             others; {flushes} flushes\n\
              dioxide: grown ahead {growths} times ({} MiB); {growth_waits} writes waited for that",
             mib(request_bytes),
             mib(grown_bytes),

@@ -1,4 +1,5 @@
-//! What else of this process reaches a file: what cannot be seen at work must not be there when a file is taken over.
+//! What else of this process reaches a file: what cannot be seen at work must not be there when a
+//! file is taken over.
 
 use rustix::fs::{CWD, FileType};
 use std::ffi::c_int;
@@ -18,11 +19,12 @@ pub enum Found {
     Other(&'static str),
 }
 
-/// Looks for what stands in the way. `is_known` are the descriptors that are watched; asked for those of the file only,
-/// and for rings.
+/// Looks for what stands in the way. `is_known` are the descriptors that are watched; asked for
+/// those of the file only, and for rings.
 pub fn look(key: Key, is_known: impl Fn(c_int) -> bool) -> io::Result<Option<Found>> {
     for entry in fs::read_dir("/proc/self/fd")? {
-        let Some(fd) = entry?.file_name().to_str().and_then(|name| name.parse::<c_int>().ok()) else {
+        let Some(fd) = entry?.file_name().to_str().and_then(|name| name.parse::<c_int>().ok())
+        else {
             continue;
         };
         // SAFETY: only looked at; a number that was closed meanwhile is an error.
@@ -92,8 +94,10 @@ pub fn path_of(fd: c_int) -> io::Result<PathBuf> {
 
 /// The file of a path, if it is one that can be known.
 pub fn key_of_path(dir: c_int, path: &std::ffi::CStr, follow: bool) -> Option<Key> {
-    let flags = if follow { rustix::fs::AtFlags::empty() } else { rustix::fs::AtFlags::SYMLINK_NOFOLLOW };
-    // SAFETY: only looked at; a number that is not open is an error. What is none at all matters for no absolute path.
+    let flags =
+        if follow { rustix::fs::AtFlags::empty() } else { rustix::fs::AtFlags::SYMLINK_NOFOLLOW };
+    // SAFETY: only looked at; a number that is not open is an error. What is none at all matters
+    // for no absolute path.
     let dir = unsafe { if dir < 0 { CWD } else { BorrowedFd::borrow_raw(dir) } };
     Key::of(&rustix::fs::statat(dir, path, flags).ok()?)
 }
@@ -123,14 +127,20 @@ mod tests {
     #[test]
     fn the_files_of_a_range_of_addresses_are_found() {
         assert_eq!(paths_at(0x7f01..0x7f02, MAPS), [Path::new("/mnt/data")]);
-        assert_eq!(paths_at(0x7f00..0x7f03, MAPS), [Path::new("/usr/lib/libc.so"), Path::new("/mnt/data")]);
+        assert_eq!(
+            paths_at(0x7f00..0x7f03, MAPS),
+            [Path::new("/usr/lib/libc.so"), Path::new("/mnt/data")]
+        );
         assert_eq!(paths_at(0x7f02..0x7f09, MAPS), [] as [PathBuf; 0]);
     }
 
     #[test]
     fn an_aio_context_is_found() {
         let maps = format!("{MAPS}7f03-7f04 rw-s 00000000 00:11 12345 /[aio] (deleted)\n");
-        assert_eq!(mapped(key(rustix::fs::makedev(8, 3), 1), &maps), Some("the program uses libaio"));
+        assert_eq!(
+            mapped(key(rustix::fs::makedev(8, 3), 1), &maps),
+            Some("the program uses libaio")
+        );
         assert_eq!(mapped(key(rustix::fs::makedev(8, 3), 1), MAPS), None);
     }
 }

@@ -1,4 +1,5 @@
-//! Reads and writes of descriptors that are known: by the engine, or else by the kernel, which is `kernel()` in all of these.
+//! Reads and writes of descriptors that are known: by the engine, or else by the kernel, which is
+//! `kernel()` in all of these.
 
 use crate::files::{self, Description, Taken, borrowed};
 use crate::flushes::{Effect, How, RWF_DURABLE};
@@ -70,11 +71,13 @@ impl From<dioxide::Error> for Instead {
             // The program opened it O_WRONLY, and so did the engine.
             ErrorKind::Os(libc::EBADF) => Self::HandBack("the engine must read it"),
             // It may be another part of the request that the kernel does not take.
-            ErrorKind::Os(libc::EINVAL) => Self::HandBack("the kernel refused a request of the engine"),
+            ErrorKind::Os(libc::EINVAL) => {
+                Self::HandBack("the kernel refused a request of the engine")
+            }
             ErrorKind::Os(errno) => Self::Errno(*errno),
             ErrorKind::NoSpace(_) => Self::HandBack("there was no space"),
             ErrorKind::AppendEnded(_) => Self::HandBack("an earlier write failed"),
-            ErrorKind::Doubtful(_) => Self::HandBack("another program changed it"),
+            ErrorKind::ModifiedExternally(_) => Self::HandBack("another program changed it"),
             ErrorKind::Misaligned { .. } | ErrorKind::Unsupported(_) => {
                 Self::HandBack("the engine cannot write so")
             }
@@ -89,8 +92,9 @@ type Outcome = Result<usize, Instead>;
 /// Whether a write that begins beside another one is a reason to take the file over.
 type Gains<'a> = &'a dyn Fn(&Description) -> bool;
 
-/// Serves one call: by `engine` if the file is taken, by `kernel` otherwise. While it is watched, the kernel's transfers are
-/// counted, and nobody takes it over before they end; no lock is held, since a signal handler may do anything meanwhile.
+/// Serves one call: by `engine` if the file is taken, by `kernel` otherwise. While it is watched,
+/// the kernel's transfers are counted, and nobody takes it over before they end; no lock is held,
+/// since a signal handler may do anything meanwhile.
 fn serve(
     fd: c_int,
     effect: Effect,
@@ -127,19 +131,21 @@ fn serve(
                 }
                 (description.inode.clone(), None)
             }
-            State::Taken(description, taken) => match process::uncancelled(|| engine(description, taken)) {
-                Ok(done) => return done as isize,
-                Err(Instead::Errno(errno)) => {
-                    set_errno(errno);
-                    return -1;
+            State::Taken(description, taken) => {
+                match process::uncancelled(|| engine(description, taken)) {
+                    Ok(done) => return done as isize,
+                    Err(Instead::Errno(errno)) => {
+                        set_errno(errno);
+                        return -1;
+                    }
+                    Err(Instead::Kernel) => return kernel(),
+                    Err(Instead::HandBack(why)) => (description.inode.clone(), Some(why)),
+                    Err(Instead::Done(bytes, why)) => {
+                        done = Some(bytes);
+                        (description.inode.clone(), Some(why))
+                    }
                 }
-                Err(Instead::Kernel) => return kernel(),
-                Err(Instead::HandBack(why)) => (description.inode.clone(), Some(why)),
-                Err(Instead::Done(bytes, why)) => {
-                    done = Some(bytes);
-                    (description.inode.clone(), Some(why))
-                }
-            },
+            }
         };
         drop((state, inside));
         match instead {
@@ -158,7 +164,13 @@ fn serve(
 
 /// Writes `data`, with the flags of `pwritev2`.
 #[inline(always)]
-pub fn write(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl Fn() -> isize) -> isize {
+pub fn write(
+    fd: c_int,
+    data: &[iovec],
+    place: Place,
+    flags: c_int,
+    kernel: impl Fn() -> isize,
+) -> isize {
     match slots::find(fd) {
         None if !ledger::any_was_wedged() => kernel(),
         _ => write_known(fd, data, place, flags, kernel),
@@ -166,18 +178,27 @@ pub fn write(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl
 }
 
 #[inline(never)]
-fn write_known(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: impl Fn() -> isize) -> isize {
+fn write_known(
+    fd: c_int,
+    data: &[iovec],
+    place: Place,
+    flags: c_int,
+    kernel: impl Fn() -> isize,
+) -> isize {
     if process::is_inside() && slots::find(fd).is_some_and(Slot::hides_append) {
         return append_past_the_engine(fd, data, place, flags);
     }
     let is_durable = |description: &Description| description.durable || flags & RWF_DURABLE != 0;
     let gains = |description: &Description| {
         // A file's O_DSYNC acts on the engine as well, so overwrites have no flush to share.
-        let shares = flags & RWF_DURABLE != 0 || description.durable && description.inode.is_device();
+        let shares =
+            flags & RWF_DURABLE != 0 || description.durable && description.inode.is_device();
         description.writes && (shares || extends(fd, description, place, total(data).unwrap_or(0)))
     };
     let engine = |description: &Description, taken: &Taken| {
-        let Some(len) = total(data).filter(|_| description.writes) else { return Err(Instead::Kernel) };
+        let Some(len) = total(data).filter(|_| description.writes) else {
+            return Err(Instead::Kernel);
+        };
         let append = description.append.load(Ordering::Relaxed) || flags & libc::RWF_APPEND != 0;
         if flags & !(RWF_DURABLE | libc::RWF_APPEND | RWF_IGNORED) != 0 {
             return Err(Instead::HandBack("a write had flags that only the kernel knows"));
@@ -191,7 +212,8 @@ fn write_known(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: im
         let file = taken.handle(is_durable(description));
         let put = |offset: u64| {
             if is_aligned(taken, data, len, offset) {
-                return with_one_piece(data, len, |bytes| Ok(file.write_at(bytes, offset)?)).map(|()| len);
+                return with_one_piece(data, len, |bytes| Ok(file.write_at(bytes, offset)?))
+                    .map(|()| len);
             }
             let how = How::of_known(fd, description, Effect::Write(flags));
             write_misaligned(taken, len, offset, || how.perform(&kernel))
@@ -202,7 +224,10 @@ fn write_known(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: im
                 let cuts = description.inode.cuts.load(Ordering::Acquire);
                 // XFS looks at an offset that means nothing, ext4 does not.
                 let given = if let Place::At(offset) = place { offset } else { 0 };
-                if ![taken.len(), given].into_iter().all(|offset| is_aligned(taken, data, len, offset)) {
+                if ![taken.len(), given]
+                    .into_iter()
+                    .all(|offset| is_aligned(taken, data, len, offset))
+                {
                     return Err(Instead::HandBack("an append was not aligned"));
                 }
                 let offset = with_one_piece(data, len, |bytes| Ok(file.append(bytes)?))?;
@@ -218,12 +243,14 @@ fn write_known(fd: c_int, data: &[iovec], place: Place, flags: c_int, kernel: im
     serve(fd, Effect::Write(flags), Some(&gains), engine, &kernel)
 }
 
-/// A signal handler has interrupted the engine in this thread, and writes to a file with O_APPEND. Its write is the
-/// kernel's, whose description has lost the flag while the file is taken: so the write has it.
+/// A signal handler has interrupted the engine in this thread, and writes to a file with O_APPEND.
+/// Its write is the kernel's, whose description has lost the flag while the file is taken: so the
+/// write has it.
 #[cold]
 fn append_past_the_engine(fd: c_int, data: &[iovec], place: Place, flags: c_int) -> isize {
     let offset = if let Place::At(offset) = place { offset as i64 } else { -1 };
-    // SAFETY: the pieces are the program's. By number, since the function of libc is this library's own.
+    // SAFETY: the pieces are the program's. By number, since the function of libc is this library's
+    // own.
     let written = unsafe {
         let (at, count) = (data.as_ptr(), data.len());
         libc::syscall(libc::SYS_pwritev2, fd, at, count, offset, 0_i64, flags | libc::RWF_APPEND)
@@ -233,14 +260,28 @@ fn append_past_the_engine(fd: c_int, data: &[iovec], place: Place, flags: c_int)
 
 /// Reads into `into`, with the flags of `preadv2`.
 #[inline(always)]
-pub fn read(fd: c_int, into: &[iovec], place: Place, flags: c_int, kernel: impl Fn() -> isize) -> isize {
+pub fn read(
+    fd: c_int,
+    into: &[iovec],
+    place: Place,
+    flags: c_int,
+    kernel: impl Fn() -> isize,
+) -> isize {
     if slots::find(fd).is_none() { kernel() } else { read_known(fd, into, place, flags, kernel) }
 }
 
 #[inline(never)]
-fn read_known(fd: c_int, into: &[iovec], place: Place, flags: c_int, kernel: impl Fn() -> isize) -> isize {
+fn read_known(
+    fd: c_int,
+    into: &[iovec],
+    place: Place,
+    flags: c_int,
+    kernel: impl Fn() -> isize,
+) -> isize {
     let engine = |description: &Description, taken: &Taken| {
-        let Some(len) = total(into).filter(|_| description.reads) else { return Err(Instead::Kernel) };
+        let Some(len) = total(into).filter(|_| description.reads) else {
+            return Err(Instead::Kernel);
+        };
         if flags & !RWF_IGNORED != 0 {
             return Err(Instead::HandBack("a read had flags that only the kernel knows"));
         }
@@ -258,7 +299,9 @@ fn read_known(fd: c_int, into: &[iovec], place: Place, flags: c_int, kernel: imp
             let mut done = 0;
             for piece in into.iter().filter(|piece| piece.iov_len > 0) {
                 // SAFETY: the program gives this memory to be filled, and waits.
-                let bytes = unsafe { slice::from_raw_parts_mut(piece.iov_base.cast::<u8>(), piece.iov_len) };
+                let bytes = unsafe {
+                    slice::from_raw_parts_mut(piece.iov_base.cast::<u8>(), piece.iov_len)
+                };
                 let wanted = bytes.len().min(CALL_MAX_BYTES - done);
                 let read = taken.plain.read_at(&mut bytes[..wanted], offset + done as u64)?;
                 done += read;
@@ -279,7 +322,8 @@ fn read_known(fd: c_int, into: &[iovec], place: Place, flags: c_int, kernel: imp
 
 /// Makes stable what was written, as `fdatasync`.
 pub fn sync_data(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
-    // A flush of the kernel's may take long, and covers what was written whoever has the file meanwhile.
+    // A flush of the kernel's may take long, and covers what was written whoever has the file
+    // meanwhile.
     if !slots::find(fd).is_some_and(Slot::is_taken) {
         return sync_by_kernel(fd, kernel);
     }
@@ -304,12 +348,14 @@ pub fn sync_by_kernel(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
 /// Whether the engine has failed to put the file away; the program is told so once, by `errno`.
 pub fn failed_before(fd: c_int) -> bool {
     let Some(slot) = slots::find(fd) else { return false };
-    // A handler may have interrupted the engine in this thread, and another thread may wait to change the slot.
+    // A handler may have interrupted the engine in this thread, and another thread may wait to
+    // change the slot.
     if process::is_inside() || process::is_elsewhere() {
         return false;
     }
     let _inside = Inside::begin();
-    let failed = slot.read().description().is_some_and(|description| description.inode.take_failure());
+    let failed =
+        slot.read().description().is_some_and(|description| description.inode.take_failure());
     if failed {
         set_errno(libc::EIO);
     }
@@ -391,21 +437,28 @@ fn extends(fd: c_int, description: &Description, place: Place, len: usize) -> bo
     description.inode.ends_below(fd, start.saturating_add(len as u64))
 }
 
-/// Whether the engine can transfer so. If not, the kernel decides: what it reports of the alignment of a file
-/// (`statx`) is not all that it takes. XFS reports its blocks for a reflinked file, and takes sectors, through its
-/// cache where it must; btrfs takes everything. So the library makes up no EINVAL.
+/// Whether the engine can transfer so. If not, the kernel decides: what it reports of the alignment
+/// of a file (`statx`) is not all that it takes. XFS reports its blocks for a reflinked file, and
+/// takes sectors, through its cache where it must; btrfs takes everything. So the library makes up
+/// no EINVAL.
 fn is_aligned(taken: &Taken, pieces: &[iovec], len: usize, offset: u64) -> bool {
     let alignment = taken.plain.alignment();
-    let in_memory =
-        |piece: &iovec| (piece.iov_base as u64 | piece.iov_len as u64).is_multiple_of(alignment.memory);
+    let in_memory = |piece: &iovec| {
+        (piece.iov_base as u64 | piece.iov_len as u64).is_multiple_of(alignment.memory)
+    };
     (offset | len as u64).is_multiple_of(alignment.offset) && pieces.iter().all(in_memory)
 }
 
-/// An overwrite is the kernel's at once: if it is refused, as most often, the engine keeps the file. One that the
-/// kernel takes may be in its cache, of which the engine knows nothing, so the file is handed back. Elsewhere the
-/// kernel would find the end of what was grown, or the last block, which the engine may be writing: the file is
-/// handed back before.
-fn write_misaligned(taken: &Taken, len: usize, offset: u64, kernel: impl FnOnce() -> isize) -> Outcome {
+/// An overwrite is the kernel's at once: if it is refused, as most often, the engine keeps the
+/// file. One that the kernel takes may be in its cache, of which the engine knows nothing, so the
+/// file is handed back. Elsewhere the kernel would find the end of what was grown, or the last
+/// block, which the engine may be writing: the file is handed back before.
+fn write_misaligned(
+    taken: &Taken,
+    len: usize,
+    offset: u64,
+    kernel: impl FnOnce() -> isize,
+) -> Outcome {
     const WHY: &str = "a write was not aligned";
     let full_blocks = taken.len() / taken.plain.alignment().append * taken.plain.alignment().append;
     if offset.saturating_add(len as u64) > full_blocks {
@@ -416,8 +469,9 @@ fn write_misaligned(taken: &Taken, len: usize, offset: u64, kernel: impl FnOnce(
 
 /// What a call of the kernel returned.
 fn answered(returned: isize) -> Outcome {
-    usize::try_from(returned)
-        .map_err(|_| Instead::Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)))
+    usize::try_from(returned).map_err(|_| {
+        Instead::Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))
+    })
 }
 
 /// Several pieces are put together, so that they go out as one write.
@@ -427,7 +481,9 @@ fn with_one_piece<T>(
     write: impl FnOnce(&[u8]) -> Result<T, Instead>,
 ) -> Result<T, Instead> {
     // SAFETY: the program gives this memory to be written, and waits.
-    let bytes = |piece: &iovec| unsafe { slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
+    let bytes = |piece: &iovec| unsafe {
+        slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len)
+    };
     let mut filled = pieces.iter().filter(|piece| piece.iov_len > 0);
     if let (Some(piece), None) = (filled.next(), filled.next()) {
         return write(bytes(piece));
@@ -450,14 +506,15 @@ fn at_position(fd: c_int, description: &Description, transfer: impl Fn(u64) -> O
     let mut last_append = description.position.lock().unwrap_or_else(PoisonError::into_inner);
     *last_append = (0, 0);
     let start = position(fd)?;
-    // A transfer that is an error here moves nothing, or the kernel has done it and moved the position.
+    // A transfer that is an error here moves nothing, or the kernel has done it and moved the
+    // position.
     let done = transfer(start)?;
     let moved = rustix::fs::seek(borrowed(fd), SeekFrom::Start(start + done as u64));
     moved.map(|_| done).map_err(|errno| Instead::Errno(errno.raw_os_error()))
 }
 
-/// The position is behind what was appended: of those who append at the same time, behind the last. `cuts` is how often
-/// the file had been cut before.
+/// The position is behind what was appended: of those who append at the same time, behind the last.
+/// `cuts` is how often the file had been cut before.
 fn appended(fd: c_int, description: &Description, end: u64, cuts: u64) -> Result<(), Instead> {
     let mut last_append = description.position.lock().unwrap_or_else(PoisonError::into_inner);
     let (last_end, last_cuts) = *last_append;

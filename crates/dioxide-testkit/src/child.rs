@@ -73,7 +73,9 @@ pub(crate) fn allow_reexec() {
 /// run all tests, which would start children again.
 pub(crate) fn reexec(variable: &str, value: &str) -> io::Result<Command> {
     if !REEXEC_ALLOWED.load(Ordering::Relaxed) {
-        return Err(io::Error::other("the main must begin with dioxide_testkit::run or serve_if_asked"));
+        return Err(io::Error::other(
+            "the main must begin with dioxide_testkit::run or serve_if_asked",
+        ));
     }
     // Not by path: a build may have replaced the file since.
     let mut command = Command::new("/proc/self/exe");
@@ -98,7 +100,8 @@ pub fn spawn<S: AsRef<str>>(scenario: &str, args: &[S]) -> io::Result<Child> {
 fn read_acks(mut pipe: impl Read, mut take: impl FnMut(Ack) -> bool) {
     let mut record = [0; 24];
     while pipe.read_exact(&mut record).is_ok() {
-        let number = |i: usize| u64::from_le_bytes(record[i * 8..][..8].try_into().expect("eight bytes"));
+        let number =
+            |i: usize| u64::from_le_bytes(record[i * 8..][..8].try_into().expect("eight bytes"));
         if !take([number(0), number(1), number(2)]) {
             return;
         }
@@ -128,7 +131,9 @@ impl Child {
                 Ok(ack) => self.acks.push(ack),
                 Err(e) => {
                     let had = self.acks.len();
-                    return Err(io::Error::other(format!("{had} of {count} acknowledgements: {e}")));
+                    return Err(io::Error::other(format!(
+                        "{had} of {count} acknowledgements: {e}"
+                    )));
                 }
             }
         }
@@ -156,7 +161,10 @@ impl Child {
                 return Ok((status, self.drain()));
             }
             if Instant::now() > deadline {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("child runs after {limit:?}")));
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("child runs after {limit:?}"),
+                ));
             }
             thread::sleep(Duration::from_millis(2));
         }
@@ -166,7 +174,9 @@ impl Child {
     /// open.
     fn drain(&mut self) -> Vec<Ack> {
         let deadline = Instant::now() + PATIENCE;
-        while let Ok(ack) = self.incoming.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        while let Ok(ack) =
+            self.incoming.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
             self.acks.push(ack);
         }
         std::mem::take(&mut self.acks)

@@ -44,7 +44,10 @@ pub(crate) fn output<A: AsRef<OsStr>>(
         Ok(output) => output,
         Err(_) => {
             let _ = kill_process(pid, Signal::KILL);
-            Err(io::Error::new(io::ErrorKind::TimedOut, format!("{program}: not done after {limit:?}")))
+            Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("{program}: not done after {limit:?}"),
+            ))
         }
     }
 }

@@ -48,11 +48,17 @@ impl DioTrace {
         let name = format!("dioxide-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let instance = Path::new("/sys/kernel/tracing/instances").join(name);
         fs::create_dir(&instance)?;
-        let trace = DioTrace { instance, file: format!(": dev {major}:{minor} ino {:#x} ", metadata.ino()) };
+        let trace = DioTrace {
+            instance,
+            file: format!(": dev {major}:{minor} ino {:#x} ", metadata.ino()),
+        };
         // One order for the events of all processors.
         trace.set("trace_clock", "counter")?;
         for event in EVENTS {
-            trace.set(&format!("events/iomap/{event}/filter"), &format!("ino == {}", metadata.ino()))?;
+            trace.set(
+                &format!("events/iomap/{event}/filter"),
+                &format!("ino == {}", metadata.ino()),
+            )?;
             trace.set(&format!("events/iomap/{event}/enable"), "1")?;
         }
         Ok(trace)
@@ -83,7 +89,8 @@ impl Drop for DioTrace {
 
 /// Whether the buffer holds all that was written to it.
 fn is_complete(text: &str) -> bool {
-    let counts = text.lines().find_map(|line| line.split_once("entries-in-buffer/entries-written:"));
+    let counts =
+        text.lines().find_map(|line| line.split_once("entries-in-buffer/entries-written:"));
     let counts = counts.and_then(|(_, rest)| rest.split_whitespace().next()?.split_once('/'));
     counts.is_some_and(|(there, written)| there == written)
 }
@@ -92,7 +99,8 @@ fn is_complete(text: &str) -> bool {
 fn dios(text: &str, file: &str) -> Vec<Dio> {
     let mut begun: HashMap<u64, Vec<(usize, u64)>> = HashMap::new();
     let mut dios = Vec::new();
-    for (time, line) in text.lines().filter(|line| !line.starts_with('#') && line.contains(file)).enumerate()
+    for (time, line) in
+        text.lines().filter(|line| !line.starts_with('#') && line.contains(file)).enumerate()
     {
         let (at, moved) = (number(line, "offset"), number(line, "ret"));
         match (line.contains(EVENTS[0]), at, moved) {
@@ -126,14 +134,22 @@ mod tests {
 
     const TEXT: &str = "\
 # entries-in-buffer/entries-written: 7/7   #P:2
-a-1 [001] ..... 2: iomap_dio_rw_begin: dev 7:14 ino 0xe size 0x0 offset 0x0 length 0x2000 done_before 0x0 flags DIRECT aio 0
-a-1 [001] ..... 3: iomap_dio_rw_begin: dev 7:15 ino 0xe size 0x0 offset 0x0 length 0x1000 done_before 0x0 flags DIRECT aio 0
-b-2 [000] ..... 4: iomap_dio_rw_begin: dev 7:14 ino 0xe size 0x0 offset 0x1000 length 0x1000 done_before 0x0 flags DIRECT|NOWAIT aio 1
-b-2 [000] ..... 5: iomap_dio_rw_begin: dev 7:14 ino 0xe size 0x0 offset 0x1000 length 0x1000 done_before 0x0 flags DIRECT aio 1
-a-1 [001] ..... 6: iomap_dio_complete: dev 7:14 ino 0xe size 0x2000 offset 0x2000 flags DIRECT aio 0 error 0 ret 8192
-b-2 [000] ..... 7: iomap_dio_complete: dev 7:14 ino 0xe size 0x2000 offset 0x2000 flags DIRECT aio 1 error 0 ret 4096
-a-1 [001] ..... 8: iomap_dio_rw_begin: dev 7:14 ino 0xe size 0x0 offset 0x1000 length 0x1000 done_before 0x0 flags DIRECT aio 0
-a-1 [001] ..... 9: iomap_dio_complete: dev 7:14 ino 0xe size 0x2000 offset 0x2000 flags DIRECT aio 0 error 0 ret 4096
+a-1 [001] ..... 2: iomap_dio_rw_begin: dev 7:14 ino 0xe size 0x0 offset 0x0 length 0x2000 \
+done_before 0x0 flags DIRECT aio 0
+a-1 [001] ..... 3: iomap_dio_rw_begin: dev 7:15 ino 0xe size 0x0 offset 0x0 length 0x1000 \
+done_before 0x0 flags DIRECT aio 0
+b-2 [000] ..... 4: iomap_dio_rw_begin: dev 7:14 ino 0xe size 0x0 offset 0x1000 length 0x1000 \
+done_before 0x0 flags DIRECT|NOWAIT aio 1
+b-2 [000] ..... 5: iomap_dio_rw_begin: dev 7:14 ino 0xe size 0x0 offset 0x1000 length 0x1000 \
+done_before 0x0 flags DIRECT aio 1
+a-1 [001] ..... 6: iomap_dio_complete: dev 7:14 ino 0xe size 0x2000 offset 0x2000 flags DIRECT aio \
+0 error 0 ret 8192
+b-2 [000] ..... 7: iomap_dio_complete: dev 7:14 ino 0xe size 0x2000 offset 0x2000 flags DIRECT aio \
+1 error 0 ret 4096
+a-1 [001] ..... 8: iomap_dio_rw_begin: dev 7:14 ino 0xe size 0x0 offset 0x1000 length 0x1000 \
+done_before 0x0 flags DIRECT aio 0
+a-1 [001] ..... 9: iomap_dio_complete: dev 7:14 ino 0xe size 0x2000 offset 0x2000 flags DIRECT aio \
+0 error 0 ret 4096
 ";
 
     #[test]
@@ -148,6 +164,8 @@ a-1 [001] ..... 9: iomap_dio_complete: dev 7:14 ino 0xe size 0x2000 offset 0x200
     #[test]
     fn lost_events_are_noticed() {
         assert!(is_complete(TEXT));
-        assert!(!is_complete("# entries-in-buffer/entries-written: 7/9   #P:2\n") && !is_complete(""));
+        assert!(
+            !is_complete("# entries-in-buffer/entries-written: 7/9   #P:2\n") && !is_complete("")
+        );
     }
 }

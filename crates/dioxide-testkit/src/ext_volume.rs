@@ -104,12 +104,20 @@ impl ExtVolume {
     /// Like [`ExtVolume::make`], in an existing file or device of at least this size.
     pub fn format(path: &Path, shape: &Shape, tree: &Path) -> io::Result<ExtVolume> {
         let (block, inode) = (shape.block.to_string(), shape.inode.to_string());
-        let (reserved, size) = (shape.reserved_percent.to_string(), format!("{}k", shape.size >> 10));
-        let mut args: Vec<OsString> = ["-q", "-F", "-t", shape.kind.name(), "-b", &block, "-I", &inode]
-            .into_iter()
-            .chain(["-m", &reserved, "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0", "-d"])
-            .map(OsString::from)
-            .collect();
+        let (reserved, size) =
+            (shape.reserved_percent.to_string(), format!("{}k", shape.size >> 10));
+        let mut args: Vec<OsString> =
+            ["-q", "-F", "-t", shape.kind.name(), "-b", &block, "-I", &inode]
+                .into_iter()
+                .chain([
+                    "-m",
+                    &reserved,
+                    "-E",
+                    "nodiscard,lazy_itable_init=0,lazy_journal_init=0",
+                    "-d",
+                ])
+                .map(OsString::from)
+                .collect();
         args.push(tree.into());
         if !shape.features.is_empty() {
             args.extend(["-O".into(), shape.features.into()]);
@@ -197,7 +205,8 @@ impl ExtVolume {
     fn debugfs(&self, args: &[&str]) -> io::Result<String> {
         let output = self.run("debugfs", args)?;
         let complaints = String::from_utf8_lossy(&output.stderr);
-        let complaints: Vec<_> = complaints.lines().filter(|line| !line.starts_with("debugfs ")).collect();
+        let complaints: Vec<_> =
+            complaints.lines().filter(|line| !line.starts_with("debugfs ")).collect();
         if complaints.is_empty() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
@@ -373,8 +382,13 @@ impl Tree {
             }
             let target = meta.is_symlink().then(|| fs::read_link(&path)).transpose()?;
             let content = meta.is_file().then(|| Pieces::read(&path)).transpose()?;
-            let identity =
-                [meta.ino(), meta.mode().into(), meta.nlink(), meta.uid().into(), meta.gid().into()];
+            let identity = [
+                meta.ino(),
+                meta.mode().into(),
+                meta.nlink(),
+                meta.uid().into(),
+                meta.gid().into(),
+            ];
             self.0.insert(name, Entry { identity, target, content });
         }
         Ok(())

@@ -147,7 +147,10 @@ pub fn fresh_dir(fs: Fs, test: &str) -> io::Result<TestDir> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let root = dir()?.join(fs.name());
     if !is_mount_point(&root)? {
-        return Err(io::Error::other(format!("{}: no file system is mounted there", root.display())));
+        return Err(io::Error::other(format!(
+            "{}: no file system is mounted there",
+            root.display()
+        )));
     }
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = root.join(format!("{}-{}-{number}", test.replace([':', '/'], "-"), process::id()));
@@ -169,7 +172,9 @@ pub fn disk() -> io::Result<Disk> {
 }
 
 fn variable(name: &str) -> io::Result<PathBuf> {
-    env::var_os(name).map(PathBuf::from).ok_or_else(|| io::Error::other(format!("{name} is not set")))
+    env::var_os(name)
+        .map(PathBuf::from)
+        .ok_or_else(|| io::Error::other(format!("{name} is not set")))
 }
 
 fn is_mount_point(dir: &Path) -> io::Result<bool> {

@@ -55,7 +55,10 @@ pub fn run(scenarios: &[child::Scenario], trials: fn() -> Vec<trials::Trial>) ->
 
 /// The same with several suites. A suite begins when the one before it has ended. All but the first
 /// run one trial at a time.
-pub fn run_in_turn(scenarios: &[child::Scenario], suites: &[fn() -> Vec<trials::Trial>]) -> ExitCode {
+pub fn run_in_turn(
+    scenarios: &[child::Scenario],
+    suites: &[fn() -> Vec<trials::Trial>],
+) -> ExitCode {
     if let Some(code) = serve_if_asked(scenarios) {
         return code;
     }

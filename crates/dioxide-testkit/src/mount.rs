@@ -13,8 +13,14 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    pub(crate) fn new(fs_type: &str, source: &Path, dir: &Path, options: &str) -> io::Result<Mount> {
-        let args = [Path::new("-t"), Path::new(fs_type), Path::new("-o"), Path::new(options), source, dir];
+    pub(crate) fn new(
+        fs_type: &str,
+        source: &Path,
+        dir: &Path,
+        options: &str,
+    ) -> io::Result<Mount> {
+        let args =
+            [Path::new("-t"), Path::new(fs_type), Path::new("-o"), Path::new(options), source, dir];
         command::run(PATIENCE, "mount", args)?;
         Ok(Mount { dir: dir.to_owned() })
     }

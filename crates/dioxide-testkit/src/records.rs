@@ -19,7 +19,8 @@ impl Stamp {
     fn words(self, unit_len: usize) -> impl Iterator<Item = u64> {
         let parts = scramble(self.part + 7) ^ scramble(unit_len as u64);
         let key = scramble(self.writer) ^ scramble(self.number).rotate_left(21) ^ parts;
-        let filler = (3..unit_len as u64 / 8).map(move |i| key.wrapping_mul(2 * i + 1) ^ (key >> (i % 32)));
+        let filler =
+            (3..unit_len as u64 / 8).map(move |i| key.wrapping_mul(2 * i + 1) ^ (key >> (i % 32)));
         [self.writer, self.number, self.part].into_iter().chain(filler)
     }
 
@@ -34,9 +35,11 @@ impl Stamp {
     /// The stamp of a unit if every byte of it is right. Zeros, old content and partial units have
     /// none.
     pub fn of(unit: &[u8]) -> Option<Stamp> {
-        let word = |i: usize| Some(u64::from_le_bytes(unit.get(i * 8..i * 8 + 8)?.try_into().ok()?));
+        let word =
+            |i: usize| Some(u64::from_le_bytes(unit.get(i * 8..i * 8 + 8)?.try_into().ok()?));
         let stamp = Stamp { writer: word(0)?, number: word(1)?, part: word(2)? };
-        let whole = || unit.chunks_exact(8).zip(stamp.words(unit.len())).all(|(b, w)| b == w.to_le_bytes());
+        let whole =
+            || unit.chunks_exact(8).zip(stamp.words(unit.len())).all(|(b, w)| b == w.to_le_bytes());
         (stamp.part < PARTS_MAX && whole()).then_some(stamp)
     }
 }
@@ -59,7 +62,8 @@ impl Frame {
 
     /// Its bytes in the file.
     pub fn bytes(self) -> Vec<u8> {
-        let key = scramble(self.writer) ^ scramble(self.number).rotate_left(21) ^ scramble(self.len);
+        let key =
+            scramble(self.writer) ^ scramble(self.number).rotate_left(21) ^ scramble(self.len);
         let mut bytes = vec![0; self.len as usize];
         for (bytes, i) in bytes.chunks_mut(8).zip(3..) {
             let word: u64 = key.wrapping_mul(2 * i + 1) ^ (key >> (i % 32));
@@ -78,9 +82,12 @@ impl Frame {
     /// The record at the start of `bytes` if it is whole, found by length and checksum as a log
     /// does after a crash.
     pub fn of(bytes: &[u8]) -> Option<Frame> {
-        let word = |i: usize| Some(u32::from_le_bytes(bytes.get(i * 4..i * 4 + 4)?.try_into().ok()?));
-        let frame = Frame { writer: word(2)?.into(), number: word(3)?.into(), len: word(0)?.into() };
-        let rest = bytes.get(8..frame.len as usize).filter(|rest| rest.len() + 8 >= Self::HEADER)?;
+        let word =
+            |i: usize| Some(u32::from_le_bytes(bytes.get(i * 4..i * 4 + 4)?.try_into().ok()?));
+        let frame =
+            Frame { writer: word(2)?.into(), number: word(3)?.into(), len: word(0)?.into() };
+        let rest =
+            bytes.get(8..frame.len as usize).filter(|rest| rest.len() + 8 >= Self::HEADER)?;
         (crc32fast::hash(rest) == word(1)?).then_some(frame)
     }
 

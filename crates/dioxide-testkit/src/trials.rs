@@ -21,7 +21,11 @@ pub use libtest_mimic::{Failed, Trial};
 pub type TrialResult = Result<(), Failed>;
 
 /// A test that needs a fresh directory on the lab's `fs`; named `fs::name`.
-pub fn lab_trial(name: &str, fs: Fs, test: impl FnOnce(TestDir) -> TrialResult + Send + 'static) -> Trial {
+pub fn lab_trial(
+    name: &str,
+    fs: Fs,
+    test: impl FnOnce(TestDir) -> TrialResult + Send + 'static,
+) -> Trial {
     let full_name = format!("{fs}::{name}");
     let label = full_name.clone();
     trial(full_name, skipped(lab_has(fs)), move || test(lab::fresh_dir(fs, &label)?))
@@ -92,8 +96,9 @@ pub fn trials_with(tool: &str, trials: impl IntoIterator<Item = Vec<Trial>>) -> 
     match Command::new(tool).arg("--version").output() {
         Ok(_) => trials.collect(),
         Err(why) => {
-            let skipped =
-                |trial: Trial| trial.with_kind(format!("skipped: {tool}: {why}")).with_ignored_flag(true);
+            let skipped = |trial: Trial| {
+                trial.with_kind(format!("skipped: {tool}: {why}")).with_ignored_flag(true)
+            };
             trials.map(skipped).collect()
         }
     }

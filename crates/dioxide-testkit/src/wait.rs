@@ -11,7 +11,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Retries until `attempt` succeeds. After `limit`, returns its last error.
-pub(crate) fn retry<T>(limit: Duration, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+pub(crate) fn retry<T>(
+    limit: Duration,
+    mut attempt: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
     let start = Instant::now();
     loop {
         match attempt() {

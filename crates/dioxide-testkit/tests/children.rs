@@ -36,7 +36,8 @@ fn killed_child_has_whole_records_without_gaps() -> TrialResult {
     assert!(acks.len() >= 1000);
     for thread in 0..8 {
         let of_thread: Vec<Ack> = acks.iter().copied().filter(|ack| ack[0] == thread).collect();
-        let expected: Vec<Ack> = (0..of_thread.len() as u64).map(|n| [thread, n, thread ^ n]).collect();
+        let expected: Vec<Ack> =
+            (0..of_thread.len() as u64).map(|n| [thread, n, thread ^ n]).collect();
         assert_eq!(of_thread, expected);
     }
     Ok(())
@@ -84,5 +85,8 @@ fn trials() -> Vec<Trial> {
 }
 
 fn main() -> ExitCode {
-    dioxide_testkit::run(&[("count", count), ("print-and-end", print_and_end), ("fail", fail)], trials)
+    dioxide_testkit::run(
+        &[("count", count), ("print-and-end", print_and_end), ("fail", fail)],
+        trials,
+    )
 }

@@ -71,8 +71,9 @@ fn fail_one_flush(fs: Fs) -> io::Result<FailedFlush> {
     write_block(&second, 1, 2)?;
     disk.fail_flush(1, libc::EIO)?;
     let (first_said, second_said) = (first.sync_data(), second.sync_data());
-    let looked_written = files::extents(&second_path)
-        .is_ok_and(|extents| matches!(extents[..], [extent] if !extent.unwritten && extent.len == 8192));
+    let looked_written = files::extents(&second_path).is_ok_and(
+        |extents| matches!(extents[..], [extent] if !extent.unwritten && extent.len == 8192),
+    );
     assert_eq!(disk.stats()?.failed_flushes, 1);
     drop((first, second));
     volume.remount()?;
@@ -339,7 +340,10 @@ fn trials() -> Vec<Trial> {
             "a_replay_has_what_was_flushed_before_the_cut",
             a_replay_has_what_was_flushed_before_the_cut,
         ),
-        fuse_trial("xfs_tells_both_files_of_a_failed_flush", xfs_tells_both_files_of_a_failed_flush),
+        fuse_trial(
+            "xfs_tells_both_files_of_a_failed_flush",
+            xfs_tells_both_files_of_a_failed_flush,
+        ),
         fuse_trial(
             "every_flush_of_the_loop_device_reaches_the_disk",
             every_flush_of_the_loop_device_reaches_the_disk,
@@ -352,7 +356,10 @@ fn trials() -> Vec<Trial> {
         ("lying_disk_loses_acknowledged_data", lying_disk_loses_acknowledged_data),
         ("dead_disk_fails_everything_at_once", dead_disk_fails_everything_at_once),
         ("cut_off_disk_fails_even_while_stalled", cut_off_disk_fails_even_while_stalled),
-        ("stalled_disk_holds_a_write_until_it_goes_on", stalled_disk_holds_a_write_until_it_goes_on),
+        (
+            "stalled_disk_holds_a_write_until_it_goes_on",
+            stalled_disk_holds_a_write_until_it_goes_on,
+        ),
         ("stalled_volume_is_cleaned_up", stalled_volume_is_cleaned_up),
     ];
     trials.extend(on_each.into_iter().flat_map(|(name, test)| fuse_trials(name, test)));

@@ -11,7 +11,8 @@ use std::time::Duration;
 use dioxide_testkit::files::{self, Extent};
 use dioxide_testkit::lab::{self, Disk, Fs, TestDir};
 use dioxide_testkit::trials::{
-    Trial, TrialResult, disk_trial, lab_trials, lab_trials_where, volume_trials, volume_trials_where,
+    Trial, TrialResult, disk_trial, lab_trials, lab_trials_where, volume_trials,
+    volume_trials_where,
 };
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 
@@ -34,8 +35,12 @@ fn extents_tell_written_from_unwritten(dir: TestDir) -> TrialResult {
     assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, 1 << 20) }, 0);
     file.write_all_at(&[1; 16 << 10], 64 * KIB)?;
     file.sync_all()?;
-    let extent = |start, end, unwritten| Extent { start: start * KIB, len: (end - start) * KIB, unwritten };
-    assert_eq!(files::extents(&path)?, [extent(0, 64, true), extent(64, 80, false), extent(80, 1024, true)]);
+    let extent =
+        |start, end, unwritten| Extent { start: start * KIB, len: (end - start) * KIB, unwritten };
+    assert_eq!(
+        files::extents(&path)?,
+        [extent(0, 64, true), extent(64, 80, false), extent(80, 1024, true)]
+    );
     Ok(())
 }
 
@@ -77,7 +82,10 @@ fn shutdown_loses_what_was_not_synced(fs_type: Fs) -> TrialResult {
     write_synced(&volume.path().join("synced"))?;
     fs::write(volume.path().join("not-synced"), "y")?;
     volume.shutdown()?;
-    assert!(fs::write(volume.path().join("after"), "z").is_err(), "a file system that is shut down");
+    assert!(
+        fs::write(volume.path().join("after"), "z").is_err(),
+        "a file system that is shut down"
+    );
     volume.remount()?;
     assert_eq!(fs::read_to_string(volume.path().join("synced"))?, "x");
     assert!(!volume.path().join("not-synced").exists());
@@ -96,8 +104,11 @@ fn dropped_volume_leaves_nothing(fs_type: Fs) -> TrialResult {
     let (mount_point, device) = (volume.path().to_owned(), volume.device().to_owned());
     drop(volume);
     assert!(!mount_point.parent().expect("the site").exists());
-    assert!(fs::read_to_string("/proc/self/mounts")?.find(&*mount_point.to_string_lossy()).is_none());
-    let backing = Path::new("/sys/block").join(device.file_name().unwrap()).join("loop/backing_file");
+    assert!(
+        fs::read_to_string("/proc/self/mounts")?.find(&*mount_point.to_string_lossy()).is_none()
+    );
+    let backing =
+        Path::new("/sys/block").join(device.file_name().unwrap()).join("loop/backing_file");
     let site = mount_point.parent().unwrap().to_string_lossy().into_owned();
     assert!(!fs::read_to_string(backing).is_ok_and(|backing| backing.starts_with(&site)));
     Ok(())

@@ -1,8 +1,10 @@
-//! Queues on the simulated disk: what comes back when something goes wrong, and that calls and queues make the same
-//! file.
+//! Queues on the simulated disk: what comes back when something goes wrong, and that calls and
+//! queues make the same file.
 
 use crate::api::sim::{self, Call, Disk, Settings};
-use crate::{Buffer, Completion, Durability, ErrorKind, File, OpenOptions, Operation, Queue, QueueOptions};
+use crate::{
+    Buffer, Completion, Durability, ErrorKind, File, OpenOptions, Operation, Queue, QueueOptions,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -116,8 +118,10 @@ fn a_durable_operation_comes_back_when_it_is_stable() {
             let done: Vec<_> = queue.reap(1).collect();
             let after = disk.crash().open(&log(Durability::OnSync), "log").unwrap();
             let mut found = vec![Buffer::zeroed(BLOCK); 5];
-            let read = |(n, into): (usize, &mut Buffer)| after.read_at(into, (n * BLOCK) as u64).unwrap();
-            let there = found.iter_mut().enumerate().map(read).filter(|read| *read == BLOCK).count();
+            let read =
+                |(n, into): (usize, &mut Buffer)| after.read_at(into, (n * BLOCK) as u64).unwrap();
+            let there =
+                found.iter_mut().enumerate().map(read).filter(|read| *read == BLOCK).count();
             for done in done {
                 let place = if done.tag == 6 { 0 } else { done.result.unwrap() as usize / BLOCK };
                 let expected = if done.tag == 6 { 9 } else { done.tag as u8 };
@@ -169,7 +173,8 @@ fn whoever_cuts_the_file_waits_for_what_a_queue_has_in_flight() {
     });
 }
 
-/// What some operations came to, each when the one before has finished; and the file that they made.
+/// What some operations came to, each when the one before has finished; and the file that they
+/// made.
 fn outcomes(seed: u64, by_queue: Option<bool>) -> (Vec<String>, Option<Vec<u8>>) {
     let live = || {
         let mut random = fastrand::Rng::with_seed(seed);

@@ -1,4 +1,5 @@
-//! One state of a simulated file system: names, sizes, markers, and blocks with what is written in them.
+//! One state of a simulated file system: names, sizes, markers, and blocks with what is written in
+//! them.
 
 use crate::rules::recovery::Extent;
 use std::collections::{BTreeMap, BTreeSet};
@@ -110,7 +111,8 @@ impl Image {
     /// Of files that have a name, or are open.
     pub fn allocated_blocks(&self, is_open: impl Fn(u64) -> bool) -> u64 {
         let named: BTreeSet<_> = self.names.values().copied().collect();
-        let kept = self.inodes.iter().filter(|(number, _)| named.contains(number) || is_open(**number));
+        let kept =
+            self.inodes.iter().filter(|(number, _)| named.contains(number) || is_open(**number));
         kept.map(|(_, inode)| inode.blocks.len() as u64).sum()
     }
 }
@@ -126,7 +128,8 @@ impl Inode {
         self.size = len;
     }
 
-    /// The last block of a file of `len` bytes, without what lies beyond; None if there is nothing to zero.
+    /// The last block of a file of `len` bytes, without what lies beyond; None if there is nothing
+    /// to zero.
     pub fn zeroed_tail(&self, len: u64) -> Option<Page> {
         let keep = (len % BLOCK_BYTES) as usize;
         let page = self.blocks.get(&(len / BLOCK_BYTES))?.page.as_ref().filter(|_| keep > 0)?;
@@ -161,7 +164,9 @@ impl Inode {
         for (number, block) in &self.blocks {
             let (start, written) = (number * BLOCK_BYTES, block.page.is_some());
             match extents.last_mut() {
-                Some(last) if last.end == start && last.written == written => last.end += BLOCK_BYTES,
+                Some(last) if last.end == start && last.written == written => {
+                    last.end += BLOCK_BYTES
+                }
                 _ => extents.push(Extent { start, end: start + BLOCK_BYTES, written }),
             }
         }

@@ -1,14 +1,14 @@
-//! The backend of a simulated disk with a small file system: a volatile cache and a stable image, a journal, sectors
-//! that are written in any order, faults, and power cuts.
+//! The backend of a simulated disk with a small file system: a volatile cache and a stable image, a
+//! journal, sectors that are written in any order, faults, and power cuts.
 //!
-//! What it keeps of a crash is what a journaling file system keeps: of the changes of metadata (names, sizes,
-//! allocation, markers) the first so and so many; of a block that was allocated and not written before, nothing or one
-//! whole write, since the file system notes it as written only afterwards; of any other block, and of what is written
-//! over that one, sector by sector, what is stable or what was written since. fdatasync covers metadata only as far as
-//! data needs it.
+//! What it keeps of a crash is what a journaling file system keeps: of the changes of metadata
+//! (names, sizes, allocation, markers) the first so and so many; of a block that was allocated and
+//! not written before, nothing or one whole write, since the file system notes it as written only
+//! afterwards; of any other block, and of what is written over that one, sector by sector, what is
+//! stable or what was written since. fdatasync covers metadata only as far as data needs it.
 //!
-//! In the threads of a simulation each call takes simulated time, so that calls end in any order; elsewhere it ends at
-//! once. What a ring begins ends by the same rules.
+//! In the threads of a simulation each call takes simulated time, so that calls end in any order;
+//! elsewhere it ends at once. What a ring begins ends by the same rules.
 
 mod image;
 pub(crate) mod ring;
@@ -53,7 +53,8 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// 1 GiB that can be allocated, 10 to 200 microseconds for each call, and nothing that goes wrong.
+    /// 1 GiB that can be allocated, 10 to 200 microseconds for each call, and nothing that goes
+    /// wrong.
     fn default() -> Self {
         Self {
             capacity_bytes: 1 << 30,
@@ -183,8 +184,8 @@ impl Device {
         *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = watcher;
     }
 
-    /// The disk after a power cut now. `choose` picks one of so many ways, from 0 (what is stable) to the number it is
-    /// given (the newest).
+    /// The disk after a power cut now. `choose` picks one of so many ways, from 0 (what is stable)
+    /// to the number it is given (the newest).
     pub fn crash(&self, choose: &mut dyn FnMut(Piece, u64) -> u64) -> Arc<Self> {
         let state = self.state();
         let faults = Faults { stalled_until: Duration::ZERO, ..state.faults.clone() };
@@ -359,7 +360,11 @@ impl Sim {
     }
 
     /// A change of metadata: at once, when the call ends.
-    fn change(&self, call: Call, change: impl FnOnce(&mut State) -> io::Result<()>) -> io::Result<()> {
+    fn change(
+        &self,
+        call: Call,
+        change: impl FnOnce(&mut State) -> io::Result<()>,
+    ) -> io::Result<()> {
         let begun = self.device.begin(call, |_| ()).wait();
         self.device.end(begun, |state, (), fate| {
             fate?;
@@ -402,7 +407,9 @@ impl Sim {
     fn end_read(&self, begun: Begun<()>, into: &[Segment], offset: u64) -> io::Result<u64> {
         self.device.end(begun, |state, (), fate| {
             fate?;
-            let memory = into.iter().flat_map(|segment| [segment.addresses().start, segment.addresses().end]);
+            let memory = into
+                .iter()
+                .flat_map(|segment| [segment.addresses().start, segment.addresses().end]);
             if memory.chain([offset as usize]).any(|number| !number.is_multiple_of(SECTOR_BYTES)) {
                 return Err(io::Error::from_raw_os_error(libc::EINVAL));
             }

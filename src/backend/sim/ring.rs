@@ -1,9 +1,11 @@
-//! A ring on simulated files. A request begins when it is pushed, and ends when its ring is entered after its simulated
-//! time has passed: until then any part of it may survive a crash. Requests come back in the order of their times,
-//! which is any. Outside of a simulation all that are in flight come back with the next `enter`.
+//! A ring on simulated files. A request begins when it is pushed, and ends when its ring is entered
+//! after its simulated time has passed: until then any part of it may survive a crash. Requests
+//! come back in the order of their times, which is any. Outside of a simulation all that are in
+//! flight come back with the next `enter`.
 //!
-//! A device may look at the memory of a write, and change that of a read, as long as it is in flight. So each is looked
-//! at when it ends, too: whoever gave it back or wrote to it meanwhile is found.
+//! A device may look at the memory of a write, and change that of a read, as long as it is in
+//! flight. So each is looked at when it ends, too: whoever gave it back or wrote to it meanwhile is
+//! found.
 
 use super::state::Snapshot;
 use super::{Begun, Sim, copy_of, now};
@@ -53,7 +55,8 @@ impl SimRing {
 
     /// Ends what is due by `time`, one after the other.
     fn end_due(&mut self, time: Duration) {
-        while let Some(index) = self.first_due().filter(|index| self.in_flight[*index].due <= time) {
+        while let Some(index) = self.first_due().filter(|index| self.in_flight[*index].due <= time)
+        {
             let InFlight { file, id, request, .. } = self.in_flight.remove(index);
             let result = request.end(&self.files[file as usize]);
             self.back.push_back((id, result));
@@ -93,7 +96,8 @@ impl Request {
     fn end(self, file: &Sim) -> io::Result<u64> {
         match self {
             Self::Write { segments, dsync, begun } => {
-                let unchanged = copy_of(&segments).starts_with(file.device.state().sent(begun.prepared));
+                let unchanged =
+                    copy_of(&segments).starts_with(file.device.state().sent(begun.prepared));
                 assert!(unchanged, "the memory of a write was changed while it was in flight");
                 file.end_write(begun, dsync)
             }
@@ -116,7 +120,10 @@ impl Ring for SimRing {
     }
 
     fn detach(&mut self, file: u32) {
-        assert!(self.in_flight.iter().all(|request| request.file != file), "something is in flight");
+        assert!(
+            self.in_flight.iter().all(|request| request.file != file),
+            "something is in flight"
+        );
         self.files.remove(file as usize);
     }
 
@@ -252,7 +259,11 @@ mod tests {
         assert_eq!(back.iter().map(|(id, _)| *id).collect::<HashSet<_>>(), (0..8).collect());
 
         let mut into = Buffer::zeroed(2 * BLOCK);
-        ring.push(0, 9, Io::Read { into: smallvec![Segment::of_mut(&mut into)], offset: 7 * BLOCK_BYTES });
+        ring.push(
+            0,
+            9,
+            Io::Read { into: smallvec![Segment::of_mut(&mut into)], offset: 7 * BLOCK_BYTES },
+        );
         ring.enter(1).unwrap();
         assert!(matches!(ring.next(), Some((9, Ok(BLOCK_BYTES)))), "the file ends");
         assert_eq!(into[..BLOCK], [7; BLOCK]);
@@ -298,7 +309,8 @@ mod tests {
             assert_eq!(order.iter().copied().collect::<HashSet<_>>(), (0..8).collect());
             // Beside one another: no longer than the slowest.
             assert!(
-                times[0] >= Duration::from_micros(10) && times[times.len() - 1] < Duration::from_micros(250),
+                times[0] >= Duration::from_micros(10)
+                    && times[times.len() - 1] < Duration::from_micros(250),
                 "{times:?}"
             );
             assert_eq!(eight_writes(seed as u64), *run);
@@ -383,7 +395,12 @@ mod tests {
     }
 
     /// What a request came to, as a call or through a ring.
-    fn perform(file: &Sim, ring: Option<&mut SimRing>, n: u64, random: &mut fastrand::Rng) -> String {
+    fn perform(
+        file: &Sim,
+        ring: Option<&mut SimRing>,
+        n: u64,
+        random: &mut fastrand::Rng,
+    ) -> String {
         let (offset, dsync) = (random.u64(..8) * BLOCK_BYTES, random.bool());
         let data = Buffer::from(&vec![n as u8 + 1; random.usize(1..4) * BLOCK][..]);
         let mut into = Buffer::zeroed(2 * BLOCK);
@@ -448,7 +465,11 @@ mod tests {
         ring.push(0, 1, write(&block, 0, false));
         ring.push(0, 2, Io::Flush);
         ring.enter(2).unwrap();
-        assert_eq!((ids(&mut ring).len(), first_after()), (2, None), "it was in flight beside the flush");
+        assert_eq!(
+            (ids(&mut ring).len(), first_after()),
+            (2, None),
+            "it was in flight beside the flush"
+        );
         ring.push(0, 3, Io::Flush);
         ring.enter(1).unwrap();
         assert_eq!((ids(&mut ring), first_after()), (vec![3], Some(1)));

@@ -1,5 +1,5 @@
-//! What the simulated disk keeps: a live image, as programs see it; a stable one, as a power cut would leave it; and
-//! between them a journal, a volatile cache, and requests in flight.
+//! What the simulated disk keeps: a live image, as programs see it; a stable one, as a power cut
+//! would leave it; and between them a journal, a volatile cache, and requests in flight.
 
 use super::Faults;
 use super::image::{BLOCK_BYTES, Change, Image, Page, SECTOR_BYTES};
@@ -13,8 +13,8 @@ use std::time::Duration;
 pub(crate) enum Piece {
     /// How many changes of the journal survive.
     Metadata,
-    /// What an allocated block holds that was not written yet: nothing, or one of the writes to it, whole. Of those
-    /// that follow, any sector may be there.
+    /// What an allocated block holds that was not written yet: nothing, or one of the writes to it,
+    /// whole. Of those that follow, any sector may be there.
     Block(u64),
     /// Which write a sector holds: the stable one, or a later one.
     Sector(u64),
@@ -92,7 +92,7 @@ impl State {
         self.journal.push_back(change);
     }
 
-    // --- space --------------------------------------------------------------------------------------
+    // --- space -----------------------------------------------------------------------------------
 
     pub fn free_blocks(&self) -> u64 {
         let is_open = |inode| self.open.get(&inode).is_some_and(|handle| handle.strong_count() > 0);
@@ -125,7 +125,8 @@ impl State {
         taken_to
     }
 
-    /// Allocates, and moves the size; as real file systems do, what there is is taken before there is no more.
+    /// Allocates, and moves the size; as real file systems do, what there is is taken before there
+    /// is no more.
     pub fn allocate(&mut self, inode: u64, start: u64, end: u64) -> io::Result<()> {
         let wanted = end.div_ceil(BLOCK_BYTES);
         let taken_to = self.take(inode, start / BLOCK_BYTES, wanted);
@@ -148,7 +149,7 @@ impl State {
         }
     }
 
-    // --- writes -------------------------------------------------------------------------------------
+    // --- writes ----------------------------------------------------------------------------------
 
     /// A write begins: from now on a crash may leave any part of it.
     pub fn send(&mut self, inode: u64, offset: u64, bytes: Vec<u8>) -> u64 {
@@ -164,7 +165,8 @@ impl State {
 
     /// A write ends: its bytes are what programs read. Short where there is no space.
     pub fn land(&mut self, ticket: u64, dsync: bool) -> io::Result<u64> {
-        let InFlight { inode, offset, bytes } = self.in_flight.remove(&ticket).expect("it was sent");
+        let InFlight { inode, offset, bytes } =
+            self.in_flight.remove(&ticket).expect("it was sent");
         let end = offset + bytes.len() as u64;
         let taken_to = self.take(inode, offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
         let end = end.min(taken_to * BLOCK_BYTES);
@@ -192,7 +194,8 @@ impl State {
 
     /// A write ends in an error: any of its blocks may have been written.
     pub fn fail(&mut self, ticket: u64) {
-        let InFlight { inode, offset, bytes } = self.in_flight.remove(&ticket).expect("it was sent");
+        let InFlight { inode, offset, bytes } =
+            self.in_flight.remove(&ticket).expect("it was sent");
         for (block, page) in self.pages(inode, offset, &bytes) {
             if self.live.inode(inode).blocks.contains_key(&block) && self.faults.random.bool() {
                 self.remember(inode, block, page);
@@ -226,7 +229,7 @@ impl State {
         self.cache.entry((inode, block)).or_default().push(version);
     }
 
-    // --- flushes ------------------------------------------------------------------------------------
+    // --- flushes ---------------------------------------------------------------------------------
 
     /// What a flush that begins now will cover: all of the metadata, or what finds data.
     pub fn snapshot(&self, all: bool) -> Snapshot {
@@ -243,7 +246,8 @@ impl State {
         cached.into_iter().for_each(|key| self.settle(key, snapshot.number));
     }
 
-    /// A flush failed: some of what it should have covered never becomes stable, whoever flushes again.
+    /// A flush failed: some of what it should have covered never becomes stable, whoever flushes
+    /// again.
     pub fn lose(&mut self, snapshot: Snapshot) {
         for versions in self.cache.values_mut() {
             if self.faults.random.bool() {
@@ -265,30 +269,37 @@ impl State {
     /// Makes a block stable as it was at the time of `number`.
     fn settle(&mut self, key: (u64, u64), number: u64) {
         let Some(versions) = self.cache.get_mut(&key) else { return };
-        let Some(last) = versions.iter().rposition(|version| version.number <= number) else { return };
+        let Some(last) = versions.iter().rposition(|version| version.number <= number) else {
+            return;
+        };
         let version = versions.drain(..=last).next_back().expect("at least one");
         if versions.is_empty() {
             self.cache.remove(&key);
         }
-        let block = self.stable.inodes.get_mut(&key.0).and_then(|inode| inode.blocks.get_mut(&key.1));
+        let block =
+            self.stable.inodes.get_mut(&key.0).and_then(|inode| inode.blocks.get_mut(&key.1));
         if let Some(block) = block.filter(|block| block.life == version.life) {
             block.page = Some(version.page);
         }
     }
 
-    // --- crashes ------------------------------------------------------------------------------------
+    // --- crashes ---------------------------------------------------------------------------------
 
-    /// What a power cut now leaves. `choose` picks one of so many ways, from 0 (what is stable) to the number it is
-    /// given (the newest).
+    /// What a power cut now leaves. `choose` picks one of so many ways, from 0 (what is stable) to
+    /// the number it is given (the newest).
     pub fn crash(&self, choose: &mut dyn FnMut(Piece, u64) -> u64) -> Image {
         let mut image = self.stable.clone();
         let survive = choose(Piece::Metadata, self.journal.len() as u64) as usize;
         self.journal.iter().take(survive).for_each(|change| image.apply(change));
         for ((inode, number), pages) in self.unstable() {
-            let block = image.inodes.get_mut(&inode).and_then(|inode| inode.blocks.get_mut(&number));
+            let block =
+                image.inodes.get_mut(&inode).and_then(|inode| inode.blocks.get_mut(&number));
             let Some(block) = block else { continue };
-            let pages: Vec<_> =
-                pages.into_iter().filter(|(life, _)| *life == block.life).map(|(_, page)| page).collect();
+            let pages: Vec<_> = pages
+                .into_iter()
+                .filter(|(life, _)| *life == block.life)
+                .map(|(_, page)| page)
+                .collect();
             if pages.is_empty() {
                 continue;
             }
@@ -299,23 +310,34 @@ impl State {
                     nth => (*pages[nth - 1], &pages[nth..]),
                 },
             };
-            for (sector, bytes) in page.chunks_mut(SECTOR_BYTES).enumerate().filter(|_| !later.is_empty()) {
+            for (sector, bytes) in
+                page.chunks_mut(SECTOR_BYTES).enumerate().filter(|_| !later.is_empty())
+            {
                 if let Some(n) = choose(Piece::Sector(number), later.len() as u64).checked_sub(1) {
-                    bytes.copy_from_slice(&later[n as usize][sector * SECTOR_BYTES..][..SECTOR_BYTES]);
+                    bytes.copy_from_slice(
+                        &later[n as usize][sector * SECTOR_BYTES..][..SECTOR_BYTES],
+                    );
                 }
             }
             block.page = Some(Arc::new(page));
         }
-        // What was taken for a write whose size did not make it is given back when the file system is mounted.
+        // What was taken for a write whose size did not make it is given back when the file system
+        // is mounted.
         image.inodes.values_mut().for_each(|inode| inode.truncate(inode.size));
         image
     }
 
-    /// What each block may hold beside what is stable, oldest first, with the life of the block: what is in the cache,
-    /// and what is in flight.
+    /// What each block may hold beside what is stable, oldest first, with the life of the block:
+    /// what is in the cache, and what is in flight.
     fn unstable(&self) -> BTreeMap<(u64, u64), Vec<(u64, Page)>> {
         let cached = self.cache.iter().map(|(key, versions)| {
-            (*key, versions.iter().map(|version| (version.life, version.page.clone())).collect::<Vec<_>>())
+            (
+                *key,
+                versions
+                    .iter()
+                    .map(|version| (version.life, version.page.clone()))
+                    .collect::<Vec<_>>(),
+            )
         });
         let mut unstable: BTreeMap<_, _> = cached.collect();
         for InFlight { inode, offset, bytes } in self.in_flight.values() {
@@ -328,8 +350,8 @@ impl State {
         unstable
     }
 
-    /// What the next program finds when this one is killed now: nothing is stable that was not, and what is in flight
-    /// may end or not.
+    /// What the next program finds when this one is killed now: nothing is stable that was not, and
+    /// what is in flight may end or not.
     pub fn abandoned(&self) -> Self {
         let mut state = Self {
             live: self.live.clone(),
@@ -355,7 +377,14 @@ impl State {
 
     /// A disk that holds just this.
     pub fn with(image: Image, capacity_blocks: u64, number: u64, faults: Faults) -> Self {
-        Self { live: image.clone(), stable: image, capacity_blocks, number, faults, ..Self::default() }
+        Self {
+            live: image.clone(),
+            stable: image,
+            capacity_blocks,
+            number,
+            faults,
+            ..Self::default()
+        }
     }
 
     pub fn number(&self) -> u64 {

@@ -1,13 +1,15 @@
-//! Writes that extend the file: grouped while they wait, sent out below `physical`, answered in the order of
-//! their offsets.
+//! Writes that extend the file: grouped while they wait, sent out below `physical`, answered in the
+//! order of their offsets.
 //!
-//! Positional writes that wait together have no order, whoever came first, and so go out by their offsets: threads that
-//! take the next offset from one counter come a little out of order, and yet become one request. Where a gap is left
-//! between them it is meant, and nobody waits for it to be filled. Who comes to fill it too late, with those beyond it
-//! on their way, waits aside until they have come back.
+//! Positional writes that wait together have no order, whoever came first, and so go out by their
+//! offsets: threads that take the next offset from one counter come a little out of order, and yet
+//! become one request. Where a gap is left between them it is meant, and nobody waits for it to be
+//! filled. Who comes to fill it too late, with those beyond it on their way, waits aside until they
+//! have come back.
 
 use super::{
-    Call, Core, Failure, Member, Outbox, Outcome, Place, Request, Reserved, SmallVec1, State, Waiting, Work,
+    Call, Core, Failure, Member, Outbox, Outcome, Place, Request, Reserved, SmallVec1, State,
+    Waiting, Work,
 };
 use crate::error::ErrorKind;
 use crate::rules::flush::{self, FlushContext, SyncMethod};
@@ -45,7 +47,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.pump(out);
     }
 
-    /// Lets an operation wait with the others, or refuses it. Returns whether nobody waited before it.
+    /// Lets an operation wait with the others, or refuses it. Returns whether nobody waited before
+    /// it.
     pub(super) fn join(&mut self, place: Place, member: Member<T>, out: &mut Outbox<T>) -> bool {
         if let Some(stopped) = &self.stopped {
             out.answer(member.token, Err(stopped.clone()));
@@ -63,7 +66,8 @@ impl<T: Clone + PartialEq> Core<T> {
             },
         };
         refusal.into_iter().for_each(|refusal| self.refusals.count(refusal));
-        let mut group = Waiting { members: SmallVec1::new(), bytes: 0, begun: false, held_up: false };
+        let mut group =
+            Waiting { members: SmallVec1::new(), bytes: 0, begun: false, held_up: false };
         group.push(place, member);
         self.waiting.push_back(group);
         alone
@@ -99,21 +103,23 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// One group at a time, so that the others wait and are merged; or a few appends side by side; or a few groups that
-    /// nobody can join any more.
+    /// One group at a time, so that the others wait and are merged; or a few appends side by side;
+    /// or a few groups that nobody can join any more.
     fn may_send(&self) -> bool {
         let is_full = self.waiting.len() > 1;
         let is_begun = self.waiting.front().is_some_and(|group| group.begun);
         if is_begun || is_full && self.in_flight < merge::FULL_REQUESTS_MAX {
             return true;
         }
-        let in_flight = self.reserved.iter().filter(|part| matches!(part.state, State::InFlight(_)));
+        let in_flight =
+            self.reserved.iter().filter(|part| matches!(part.state, State::InFlight(_)));
         let appends = || in_flight.map(|part| part.members.len()).sum::<usize>();
         self.in_flight == 0 || !merge::gathers(self.cohort, false) && appends() < SINGLE_APPENDS_MAX
     }
 
-    /// Prepares the oldest group to be sent: reroutes, refuses or holds up members before it, and asks for space.
-    /// Returns the offset to which it can be sent now, and how many of its members stand side by side there and fit.
+    /// Prepares the oldest group to be sent: reroutes, refuses or holds up members before it, and
+    /// asks for space. Returns the offset to which it can be sent now, and how many of its members
+    /// stand side by side there and fit.
     pub(super) fn prepare_oldest(&mut self, out: &mut Outbox<T>) -> Option<(u64, usize)> {
         loop {
             match self.oldest() {
@@ -143,7 +149,9 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// What can be done with the oldest waiting group. Changes nothing.
     fn oldest(&self) -> Oldest {
-        let Some(group) = self.waiting.front().filter(|_| !self.space.ends) else { return Oldest::Waits };
+        let Some(group) = self.waiting.front().filter(|_| !self.space.ends) else {
+            return Oldest::Waits;
+        };
         let place = group.place();
         let offset = match place {
             Place::End => self.end_of_file(),
@@ -178,7 +186,8 @@ impl<T: Clone + PartialEq> Core<T> {
         Oldest::Fits(offset, fitting)
     }
 
-    /// A positional write beyond the end changes what recovery must look for in a file that grows ahead.
+    /// A positional write beyond the end changes what recovery must look for in a file that grows
+    /// ahead.
     fn set_mode_of_oldest(&mut self) {
         let is_positional = self.waiting.front().is_some_and(|group| group.place() != Place::End);
         if is_positional && self.space.prepared.is_some() {
@@ -195,13 +204,14 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// Whether a write that ends here extends nothing, and shares no block with an append in flight or yet to come.
+    /// Whether a write that ends here extends nothing, and shares no block with an append in flight
+    /// or yet to come.
     pub(super) fn is_inside(&self, end: u64) -> bool {
         end <= self.full_blocks() || end <= self.sizes.written && self.in_flight == 0
     }
 
-    /// Whether such a write may go out before those who wait to extend the file: not if they may wait for its block, or
-    /// they would for ever.
+    /// Whether such a write may go out before those who wait to extend the file: not if they may
+    /// wait for its block, or they would for ever.
     pub(super) fn may_overwrite(&self, end: u64) -> bool {
         let nobody_waits = self.waiting.is_empty() && self.called.is_none();
         end <= self.full_blocks() || nobody_waits && self.is_inside(end)
@@ -213,7 +223,8 @@ impl<T: Clone + PartialEq> Core<T> {
         if self.props.is_device { written } else { written - written % self.props.append_unit }
     }
 
-    /// Whether what begins at `offset`, at the end of the file or beyond, begins in a block that is being written.
+    /// Whether what begins at `offset`, at the end of the file or beyond, begins in a block that is
+    /// being written.
     fn shares_a_block(&self, offset: u64) -> bool {
         let unit = self.props.append_unit;
         let reserved = self.sizes.reserved;
@@ -221,7 +232,8 @@ impl<T: Clone + PartialEq> Core<T> {
         offset < last.end && (self.in_flight > 0 || self.positional.touches(last))
     }
 
-    /// The oldest group shares bytes or a block with what is in flight: it waits, which is counted once.
+    /// The oldest group shares bytes or a block with what is in flight: it waits, which is counted
+    /// once.
     fn hold_up_oldest(&mut self) {
         let group = self.waiting.front_mut().expect("the caller looked at it");
         if !std::mem::replace(&mut group.held_up, true) {
@@ -245,8 +257,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.late.push((offset, member));
     }
 
-    /// A request came back. Those whom it was in the way of go as overwrites; or extend the file, if what had jumped
-    /// over them was taken back.
+    /// A request came back. Those whom it was in the way of go as overwrites; or extend the file,
+    /// if what had jumped over them was taken back.
     pub(super) fn let_late_ones_go(&mut self, out: &mut Outbox<T>) {
         for (offset, member) in std::mem::take(&mut self.late) {
             let end = offset + member.segment.len();
@@ -270,7 +282,8 @@ impl<T: Clone + PartialEq> Core<T> {
         member
     }
 
-    /// Reserves space at `offset` for the first `count` members of the oldest group, and sends them out.
+    /// Reserves space at `offset` for the first `count` members of the oldest group, and sends them
+    /// out.
     pub(super) fn send(&mut self, offset: u64, count: usize, out: &mut Outbox<T>) {
         let group = self.waiting.front_mut().expect("the caller looked at it");
         let count = count.min(group.members.len());
@@ -305,18 +318,25 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.zeros_to = self.space.zeros_to.max(blocks_end);
         let head = if records { self.head(offset, end) } else { 0 };
         let allocates = self.space.prepared.is_none();
-        let sync_method =
-            durable.then(|| if head > 0 { SyncMethod::SharedFlush } else { self.sync_method(allocates) });
+        let sync_method = durable
+            .then(|| if head > 0 { SyncMethod::SharedFlush } else { self.sync_method(allocates) });
         let id = self.next_id();
         let owner = members[0].0.clone();
-        let work = Work::Write { segments, offset, head, sync_method, extends, records, composed: None };
+        let work =
+            Work::Write { segments, offset, head, sync_method, extends, records, composed: None };
         out.requests.push(Request { id, owner, work });
-        self.reserved.push_back(Reserved { id, span, members, durable, state: State::InFlight(sync_method) });
+        self.reserved.push_back(Reserved {
+            id,
+            span,
+            members,
+            durable,
+            state: State::InFlight(sync_method),
+        });
         self.in_flight += 1;
     }
 
-    /// How much of a request of records goes out by itself, first: a block that was begun, so that no call crosses from
-    /// written to unwritten space. Zeros are written, too.
+    /// How much of a request of records goes out by itself, first: a block that was begun, so that
+    /// no call crosses from written to unwritten space. Zeros are written, too.
     fn head(&self, offset: u64, end: u64) -> u64 {
         let unit = self.props.append_unit;
         let begun_to = offset.next_multiple_of(unit);
@@ -328,7 +348,9 @@ impl<T: Clone + PartialEq> Core<T> {
         flush::sync_method(FlushContext {
             writes_through: self.props.writes_through,
             is_device: self.props.is_device,
-            others_in_flight: self.in_flight > 0 || self.positional.in_flight() > 0 || self.flushes.running(),
+            others_in_flight: self.in_flight > 0
+                || self.positional.in_flight() > 0
+                || self.flushes.running(),
             unstable_below: self.sizes.durable < self.sizes.written || !self.waiting.is_empty(),
             allocates: allocates && !self.props.without_journal,
         })
@@ -339,7 +361,9 @@ impl<T: Clone + PartialEq> Core<T> {
         self.in_flight -= 1;
         let grows_ahead = self.space.prepared.is_some();
         let part = &mut self.reserved[index];
-        let State::InFlight(sync_method) = part.state else { unreachable!("a request comes back once") };
+        let State::InFlight(sync_method) = part.state else {
+            unreachable!("a request comes back once")
+        };
         let Err(failure) = result else {
             part.state = State::Written { synced: sync_method == Some(SyncMethod::Dsync) };
             return;
@@ -359,10 +383,12 @@ impl<T: Clone + PartialEq> Core<T> {
         matches!(self.stopped, Some(ErrorKind::Wedged(_)))
     }
 
-    /// Moves `written` and `durable` as far as finished requests allow, and answers whom that satisfies.
+    /// Moves `written` and `durable` as far as finished requests allow, and answers whom that
+    /// satisfies.
     pub(super) fn settle(&mut self, out: &mut Outbox<T>) {
         for part in &self.reserved {
-            if !matches!(part.state, State::Written { .. }) || part.span.start > self.sizes.written {
+            if !matches!(part.state, State::Written { .. }) || part.span.start > self.sizes.written
+            {
                 break;
             }
             // Those that wait for a flush were counted before.
@@ -374,7 +400,9 @@ impl<T: Clone + PartialEq> Core<T> {
                 self.sizes.durable_to(part.span.end);
             }
         }
-        while !self.wedged() && self.reserved.front().is_some_and(|part| part.is_complete(&self.sizes)) {
+        while !self.wedged()
+            && self.reserved.front().is_some_and(|part| part.is_complete(&self.sizes))
+        {
             let part = self.reserved.pop_front().expect("just seen");
             part.answer(Ok, out);
         }
@@ -385,15 +413,17 @@ impl<T: Clone + PartialEq> Core<T> {
     }
 
     pub(super) fn fail_the_failed(&mut self, out: &mut Outbox<T>) {
-        while let Some(index) = self.reserved.iter().position(|part| matches!(part.state, State::Failed(_))) {
+        while let Some(index) =
+            self.reserved.iter().position(|part| matches!(part.state, State::Failed(_)))
+        {
             let part = self.reserved.remove(index).expect("just seen");
             let State::Failed(kind) = part.state.clone() else { unreachable!("just seen") };
             part.answer(|_| Err(kind.clone()), out);
         }
     }
 
-    /// After a failure: nobody behind it is acknowledged, and nobody who waits goes out. Those in flight
-    /// are answered when they come back, since the kernel still reads their memory.
+    /// After a failure: nobody behind it is acknowledged, and nobody who waits goes out. Those in
+    /// flight are answered when they come back, since the kernel still reads their memory.
     pub(super) fn fail_the_rest(&mut self, out: &mut Outbox<T>) {
         let stopped = self.stopped.clone().expect("the caller looked at it");
         self.space.need = None;
@@ -404,8 +434,9 @@ impl<T: Clone + PartialEq> Core<T> {
         }
         let wedged = self.wedged();
         let flush_called = self.flush_called.clone();
-        let is_called =
-            |part: &Reserved<T>| part.members.iter().any(|(token, _)| flush_called.as_ref() == Some(token));
+        let is_called = |part: &Reserved<T>| {
+            part.members.iter().any(|(token, _)| flush_called.as_ref() == Some(token))
+        };
         let mut end = self.sizes.written;
         for part in std::mem::take(&mut self.reserved) {
             let behind_a_gap = part.span.start > end;
@@ -442,7 +473,8 @@ impl<T> Waiting<T> {
         self.members.insert(before.map_or(0, |index| index + 1), (place, member));
     }
 
-    /// Where each of those ends that stand side by side from the first on, when that is written at `offset`.
+    /// Where each of those ends that stand side by side from the first on, when that is written at
+    /// `offset`.
     fn ends(&self, offset: u64) -> impl Iterator<Item = u64> {
         self.members.iter().scan(offset, |end, (place, member)| {
             let is_next = matches!(place, Place::End) || *place == Place::At(*end);

@@ -16,8 +16,8 @@ impl<T: Clone + PartialEq> Core<T> {
             return;
         }
         let Some(owner) = self.flush_owner() else { return };
-        // Whoever is in flight by now can share this flush if it waits for them, and it would be in their way
-        // on the device. Those who come later cannot hold it up.
+        // Whoever is in flight by now can share this flush if it waits for them, and it would be in
+        // their way on the device. Those who come later cannot hold it up.
         let last = *self.flush_after.get_or_insert(self.next_id);
         if self.oldest_in_flight().is_some_and(|oldest| oldest <= last) {
             return;
@@ -26,7 +26,8 @@ impl<T: Clone + PartialEq> Core<T> {
         out.calls.push((owner, Call::Flush));
     }
 
-    /// Begins the flush, unless others are in flight by now whom it can take along. That it does once.
+    /// Begins the flush, unless others are in flight by now whom it can take along. That it does
+    /// once.
     pub(super) fn begin_flush(&mut self, out: &mut Outbox<T>) {
         let owner = self.flush_called.take().expect("a call is answered once");
         if self.wedged() {
@@ -46,8 +47,14 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// The oldest request that writes, if any is in flight.
     pub(super) fn oldest_in_flight(&self) -> Option<u64> {
-        let extending = self.reserved.iter().filter(|part| matches!(part.state, State::InFlight(_)));
-        extending.map(|part| part.id).min().into_iter().chain(self.positional.oldest_in_flight()).min()
+        let extending =
+            self.reserved.iter().filter(|part| matches!(part.state, State::InFlight(_)));
+        extending
+            .map(|part| part.id)
+            .min()
+            .into_iter()
+            .chain(self.positional.oldest_in_flight())
+            .min()
     }
 
     /// Somebody whom a flush that begins now would satisfy.

@@ -1,18 +1,20 @@
-//! The life of every dio that others must know of, as a state machine without I/O: appends, writes that extend
-//! the file, durable writes, flushes and growth. The engine holds it under one lock.
+//! The life of every dio that others must know of, as a state machine without I/O: appends, writes
+//! that extend the file, durable writes, flushes and growth. The engine holds it under one lock.
 //!
-//! Operations go in by `append`, `write` and `sync`; out come requests to perform (each with an owner, one
-//! of those who wait for it), and outcomes. Whoever performed a request reports it by `on_completed`. Everything
-//! between is decided here, by the leaf modules and these rules:
+//! Operations go in by `append`, `write` and `sync`; out come requests to perform (each with an
+//! owner, one of those who wait for it), and outcomes. Whoever performed a request reports it by
+//! `on_completed`. Everything between is decided here, by the leaf modules and these rules:
 //!
-//! 1. Space before offset: an extending write gets its offset only below `physical`, so a full disk is
-//!    an error without a hole.
+//! 1. Space before offset: an extending write gets its offset only below `physical`, so a full disk
+//!    is an error without a hole.
 //! 2. Extending writes are acknowledged in the order of their offsets: never above a gap.
-//! 3. A plain one is acknowledged when everything below its end is written, a durable one when everything
-//!    below its end is durable.
-//! 4. After a failure above `written` nothing can extend the file any more: it would lie behind a gap.
-//! 5. A block is written by one request at a time: an append that begins in a block goes out when nothing that extends
-//!    the file is in flight, nor a positional write of that block, and such a write waits for what extends the file.
+//! 3. A plain one is acknowledged when everything below its end is written, a durable one when
+//!    everything below its end is durable.
+//! 4. After a failure above `written` nothing can extend the file any more: it would lie behind a
+//!    gap.
+//! 5. A block is written by one request at a time: an append that begins in a block goes out when
+//!    nothing that extends the file is in flight, nor a positional write of that block, and such a
+//!    write waits for what extends the file.
 
 mod extending;
 mod flushes;
@@ -55,10 +57,12 @@ pub enum Work {
     Write {
         segments: SmallVec1<Segment>,
         offset: u64,
-        /// So many bytes go out by a call of their own, before the others; of records, of the blocks that they become.
+        /// So many bytes go out by a call of their own, before the others; of records, of the
+        /// blocks that they become.
         head: u64,
         sync_method: Option<SyncMethod>,
-        /// The end of the file, if the write itself moves i_size: to be restored if the write fails.
+        /// The end of the file, if the write itself moves i_size: to be restored if the write
+        /// fails.
         extends: Option<u64>,
         /// The segments are records of any length, to be packed into blocks before they go out.
         records: bool,
@@ -84,7 +88,8 @@ impl Work {
     }
 }
 
-/// Something to do next, put together only when its owner is awake for it: whoever came meanwhile goes with it.
+/// Something to do next, put together only when its owner is awake for it: whoever came meanwhile
+/// goes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// Send out those who wait to extend the file.
@@ -117,7 +122,8 @@ pub enum Dio {
     Sync,
 }
 
-/// What a step of the machine gave: requests to perform, outcomes to hand back, and whether to start the grower.
+/// What a step of the machine gave: requests to perform, outcomes to hand back, and whether to
+/// start the grower.
 #[derive(Debug)]
 pub struct Outbox<T> {
     pub requests: SmallVec1<Request<T>>,
@@ -154,12 +160,13 @@ pub struct FileProps {
     /// What becomes of a last block that is not full.
     pub tail: Tail,
     pub is_device: bool,
-    /// Each write is durable when it returns (see `Facts`), so that a durable write has no flush to share.
+    /// Each write is durable when it returns (see `Facts`), so that a durable write has no flush to
+    /// share.
     pub writes_through: bool,
     /// ext4 without a journal, where a write and a flush of its own lost more than a durable write.
     pub without_journal: bool,
-    /// What was written once is written over where it lies, and so needs no space again. Known of files that grow
-    /// ahead.
+    /// What was written once is written over where it lies, and so needs no space again. Known of
+    /// files that grow ahead.
     pub overwrites_in_place: bool,
     /// How space ahead is prepared; nothing where it is not.
     pub prepared: Option<Prepared>,
@@ -205,11 +212,12 @@ pub(in crate::engine) struct Member<T> {
     pub durable: bool,
 }
 
-/// Extending operations that will go out together: appends, without an offset yet, or positional writes.
+/// Extending operations that will go out together: appends, without an offset yet, or positional
+/// writes.
 #[derive(Debug)]
 struct Waiting<T> {
-    /// Appends in the order in which they came. Positional writes have none among each other, and stand by their
-    /// offsets.
+    /// Appends in the order in which they came. Positional writes have none among each other, and
+    /// stand by their offsets.
     members: SmallVec1<(Place, Member<T>)>,
     bytes: u64,
     /// Some of them have gone already: only those that stand side by side share a request.
@@ -249,7 +257,8 @@ struct Space {
     planner: Planner,
     /// As it is on disk, if it is there.
     marker: Option<Marker>,
-    /// Counts markers that announce that the file becomes shorter, or begins anew; and what came of the former.
+    /// Counts markers that announce that the file becomes shorter, or begins anew; and what came of
+    /// the former.
     truncations: u8,
     /// The next step, if the marker on disk announces it.
     announced: Option<Plan>,
@@ -258,7 +267,8 @@ struct Space {
     /// A positional write past the end went out, in this life of the file or an earlier one.
     jumped: bool,
     prepared: Option<Prepared>,
-    /// Recovery left it to the caller to cut; until then the next markers keep its base, and why it is not known.
+    /// Recovery left it to the caller to cut; until then the next markers keep its base, and why it
+    /// is not known.
     held: Option<Marker>,
     /// What the file held before it was recycled reaches to here; 0 if it was not.
     old_to: u64,
@@ -269,8 +279,8 @@ struct Space {
     paused: bool,
     /// No space was left when growing ahead: wait for somebody who needs it.
     exhausted: bool,
-    /// Growth was refused for good, and the marker still stands. Nothing that extends the file goes out until it is
-    /// away.
+    /// Growth was refused for good, and the marker still stands. Nothing that extends the file goes
+    /// out until it is away.
     ends: bool,
 }
 
@@ -283,13 +293,14 @@ pub struct Core<T> {
     /// Those whose first member is called to send them out. They are before all in `waiting`.
     called: Option<Waiting<T>>,
     reserved: VecDeque<Reserved<T>>,
-    /// Those whom others have jumped over while they were on their way: each waits until the file is written beyond it,
-    /// since what is above `written` is neither seen nor acknowledged.
+    /// Those whom others have jumped over while they were on their way: each waits until the file
+    /// is written beyond it, since what is above `written` is neither seen nor acknowledged.
     late: Vec<(u64, Member<T>)>,
     in_flight: usize,
     positional: Positional<T>,
     flushes: Flushes,
-    /// The flush in flight: its request, its number, and how far the file was written when it began.
+    /// The flush in flight: its request, its number, and how far the file was written when it
+    /// began.
     flushing: Option<(u64, Generation, u64)>,
     /// The next flush waits for the requests up to this one that are in flight.
     flush_after: Option<u64>,
@@ -367,12 +378,13 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Whether the file can begin anew over its own space: or in words, why not.
     pub fn can_recycle(&self) -> Result<(), &'static str> {
         match self.space.prepared {
-            None => {
-                Err("it does not grow ahead (asked not to, a block device, or the log says why), so a crash \
-                         could not be recovered from")
-            }
+            None => Err(
+                "it does not grow ahead (asked not to, a block device, or the log says why), so a \
+                 crash could not be recovered from",
+            ),
             Some(_) if !self.props.overwrites_in_place => Err(
-                "this file system would write elsewhere (btrfs does without `chattr +C`), so there is nothing to reuse",
+                "this file system would write elsewhere (btrfs does without `chattr +C`), so there \
+                 is nothing to reuse",
             ),
             Some(_) => Ok(()),
         }
@@ -398,9 +410,16 @@ impl<T: Clone + PartialEq> Core<T> {
         self.extend(Place::End, Member { token, segment, durable }, out);
     }
 
-    /// Writes `segment` at `offset`, for `token`. Only for writes that extend the file or are durable: others
-    /// need no order.
-    pub fn write(&mut self, token: T, segment: Segment, offset: u64, durable: bool, out: &mut Outbox<T>) {
+    /// Writes `segment` at `offset`, for `token`. Only for writes that extend the file or are
+    /// durable: others need no order.
+    pub fn write(
+        &mut self,
+        token: T,
+        segment: Segment,
+        offset: u64,
+        durable: bool,
+        out: &mut Outbox<T>,
+    ) {
         let member = Member { token, segment, durable };
         if self.may_overwrite(offset + segment.len()) {
             self.overwrite(offset, member, out);
@@ -418,8 +437,8 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// Takes operations that were submitted together, each with whether it is durable: they go out together, as few
-    /// requests. Whoever submitted them is awake.
+    /// Takes operations that were submitted together, each with whether it is durable: they go out
+    /// together, as few requests. Whoever submitted them is awake.
     pub fn submit(&mut self, batch: impl IntoIterator<Item = (T, Dio, bool)>, out: &mut Outbox<T>) {
         let mut overwrites = SmallVec1::new();
         let is_idle = self.in_flight == 0;
@@ -538,7 +557,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.begin_anew(0);
     }
 
-    /// With nothing in flight, and a marker on disk that says so, the file begins anew over the space that it has.
+    /// With nothing in flight, and a marker on disk that says so, the file begins anew over the
+    /// space that it has.
     pub fn recycle(&mut self) {
         self.sizes.recycle();
         self.begin_anew(self.sizes.physical);

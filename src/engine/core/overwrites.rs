@@ -30,7 +30,9 @@ impl<T: Clone + PartialEq> Core<T> {
         out: &mut Outbox<T>,
     ) {
         if let Some(stopped @ ErrorKind::Wedged(_)) = &self.stopped {
-            writes.into_iter().for_each(|(_, member)| out.answer(member.token, Err(stopped.clone())));
+            writes
+                .into_iter()
+                .for_each(|(_, member)| out.answer(member.token, Err(stopped.clone())));
             return;
         }
         if writes.len() > 1 {
@@ -51,7 +53,8 @@ impl<T: Clone + PartialEq> Core<T> {
             self.refusals.count(Refusal::Order);
             return self.positional.hold_up(offset, member);
         }
-        // Below the end it may be a hole, or shared with another file; the repeated write finds out (`Transfer`).
+        // Below the end it may be a hole, or shared with another file; the repeated write finds out
+        // (`Transfer`).
         let sync_method = member.durable.then(|| self.sync_method(false));
         let id = self.next_id();
         self.positional.send(id, vec![(span, member)], sync_method, out);
@@ -66,11 +69,17 @@ impl<T: Clone + PartialEq> Core<T> {
         self.release_overwrites(out);
     }
 
-    pub(super) fn on_overwritten(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {
+    pub(super) fn on_overwritten(
+        &mut self,
+        id: u64,
+        result: Result<(), Failure>,
+        out: &mut Outbox<T>,
+    ) {
         let done = self.positional.complete(id);
         match result {
             Err(_) if done.members.len() > 1 && !self.wedged() => {
-                // One of them failed, the kernel does not say which: each goes again, to fail alone.
+                // One of them failed, the kernel does not say which: each goes again, to fail
+                // alone.
                 for (span, member) in done.members {
                     let id = self.next_id();
                     self.positional.send(id, vec![(span, member)], done.sync_method, out);
@@ -96,7 +105,9 @@ impl<T: Clone + PartialEq> Core<T> {
     ) {
         match (result, &self.stopped) {
             (Err(failure), _) => out.answer(member.token, Err(failure.kind.clone())),
-            (_, Some(stopped @ ErrorKind::Wedged(_))) => out.answer(member.token, Err(stopped.clone())),
+            (_, Some(stopped @ ErrorKind::Wedged(_))) => {
+                out.answer(member.token, Err(stopped.clone()))
+            }
             _ if member.durable && !synced => {
                 self.awaiting_flush.push_back((self.flushes.ticket(), member.token));
             }

@@ -1,8 +1,9 @@
 //! Durable overwrites on their way: which may go out at once, and which wait.
 //!
-//! A write waits while it overlaps one that is in flight or waits itself, so two overlapping writes are never in flight
-//! together; and with the others of its cohort, so that those that stand side by side go out as one. What waits goes
-//! out, lowest offset first, whenever a request comes back or the one who was called for it is awake.
+//! A write waits while it overlaps one that is in flight or waits itself, so two overlapping writes
+//! are never in flight together; and with the others of its cohort, so that those that stand side
+//! by side go out as one. What waits goes out, lowest offset first, whenever a request comes back
+//! or the one who was called for it is awake.
 
 use super::{Member, Outbox, Request, Work};
 use crate::error::ErrorKind;
@@ -127,10 +128,14 @@ impl<T: Clone> Positional<T> {
         let mut waiting = std::mem::take(&mut self.waiting).into_iter();
         for (count, refusal) in merge::runs(&spans, limits) {
             let run: Vec<_> = waiting.by_ref().take(count).collect();
-            let crossed = |other: &InFlight<T>| run.iter().any(|write| write.span.overlaps(&other.span));
+            let crossed =
+                |other: &InFlight<T>| run.iter().any(|write| write.span.overlaps(&other.span));
             if self.in_flight.iter().any(crossed) {
-                run.iter().filter(|write| !write.held_up).for_each(|_| refusals.count(Refusal::Order));
-                self.waiting.extend(run.into_iter().map(|write| Waiting { held_up: true, ..write }));
+                run.iter()
+                    .filter(|write| !write.held_up)
+                    .for_each(|_| refusals.count(Refusal::Order));
+                self.waiting
+                    .extend(run.into_iter().map(|write| Waiting { held_up: true, ..write }));
                 continue;
             }
             refusal.into_iter().for_each(|refusal| refusals.count(refusal));

@@ -1,15 +1,18 @@
-//! The space ahead of the writers: when to grow, what the marker says, and who fails when there is no space.
+//! The space ahead of the writers: when to grow, what the marker says, and who fails when there is
+//! no space.
 //!
 //! A recycled file has old content ahead, up to `old_to`. Three rules keep it out of sight:
-//! 1. Nothing jumps over it: below `old_to` the file is extended without a gap, but for the zeros behind a record.
-//! 2. Markers say `recycled` until their base has passed `old_to`; then what is ahead was grown, and they say as much
-//!    as those of any other file.
-//! 3. It is no growth: it is not charged to the budget, and growth beyond it waits until somebody needs it.
+//! 1. Nothing jumps over it: below `old_to` the file is extended without a gap, but for the zeros
+//!    behind a record.
+//! 2. Markers say `recycled` until their base has passed `old_to`; then what is ahead was grown,
+//!    and they say as much as those of any other file.
+//! 3. It is no growth: it is not charged to the budget, and growth beyond it waits until somebody
+//!    needs it.
 //!
-//! Growth that is refused for good (no fallocate, no attributes) is no error: the file goes on as one that never grows,
-//! and the kernel decides on each write. Where a marker stands already, it must go first: recovery would take what the
-//! kernel then extends for another program's. So nothing that extends the file goes out until the space ahead is given
-//! up, and the marker away.
+//! Growth that is refused for good (no fallocate, no attributes) is no error: the file goes on as
+//! one that never grows, and the kernel decides on each write. Where a marker stands already, it
+//! must go first: recovery would take what the kernel then extends for another program's. So
+//! nothing that extends the file goes out until the space ahead is given up, and the marker away.
 
 use super::{Core, Failure, GrowthJob, Outbox, Place, SmallVec1};
 use crate::error::ErrorKind;
@@ -28,8 +31,9 @@ impl<T: Clone + PartialEq> Core<T> {
 
     pub(super) fn wants_growth(&self) -> bool {
         let space = &self.space;
-        let low =
-            !space.exhausted && !self.is_sufficient() && space.planner.below_low_water(self.sizes.ahead());
+        let low = !space.exhausted
+            && !self.is_sufficient()
+            && space.planner.below_low_water(self.sizes.ahead());
         let extending = space.marker.is_some() || space.need.is_some();
         let has_cause = match space.ends {
             true => self.in_flight == 0,
@@ -46,11 +50,12 @@ impl<T: Clone + PartialEq> Core<T> {
 
     /// Whether a write that begins at `offset` would leave out space that does not read as zeros.
     pub(super) fn would_show_old_content(&self, offset: u64) -> bool {
-        offset > self.sizes.reserved.max(self.space.zeros_to) && self.sizes.reserved < self.space.old_to
+        offset > self.sizes.reserved.max(self.space.zeros_to)
+            && self.sizes.reserved < self.space.old_to
     }
 
-    /// Whether the marker must change before a write at `place` goes out: recovery looks for other things after a
-    /// positional write beyond the end.
+    /// Whether the marker must change before a write at `place` goes out: recovery looks for other
+    /// things after a positional write beyond the end.
     pub(super) fn marker_must_change(&self, place: Place) -> bool {
         let mode = if place == Place::End { self.space.mode } else { Mode::Positional };
         self.space.marker.is_some_and(|marker| marker.mode != mode)
@@ -88,7 +93,12 @@ impl<T: Clone + PartialEq> Core<T> {
             let sizes = self.sizes;
             if self.space.ends {
                 let marker = self.space.marker.expect("growth ends when it is away");
-                return Some(GrowthJob { marker, announced: true, plan: None, ends: Some(sizes.reserved) });
+                return Some(GrowthJob {
+                    marker,
+                    announced: true,
+                    plan: None,
+                    ends: Some(sizes.reserved),
+                });
             }
             let missing = self.space.need.filter(|need| need.least > sizes.physical);
             // Space that is there must not wait for space that may not be.
@@ -104,7 +114,12 @@ impl<T: Clone + PartialEq> Core<T> {
             match self.space.planner.plan(sizes.physical, sizes.reserved, missing, room) {
                 Some(plan) => {
                     let marker = self.next_marker(sizes.physical, plan.to);
-                    return Some(GrowthJob { marker, announced: false, plan: Some(plan), ends: None });
+                    return Some(GrowthJob {
+                        marker,
+                        announced: false,
+                        plan: Some(plan),
+                        ends: None,
+                    });
                 }
                 None => self.on_grown(Err(ErrorKind::NoSpace(libc::EFBIG)), out),
             }
@@ -129,8 +144,9 @@ impl<T: Clone + PartialEq> Core<T> {
         (serves && affordable && plan.from == self.sizes.physical).then_some((marker, plan))
     }
 
-    /// The file was grown to `physical`: the marker to stand while writers use that space. It announces the next step
-    /// as well, so that one sync makes this growth durable and the next one possible.
+    /// The file was grown to `physical`: the marker to stand while writers use that space. It
+    /// announces the next step as well, so that one sync makes this growth durable and the next one
+    /// possible.
     pub fn announce(&mut self, done: Plan, physical: u64, room: SpaceLimits) -> Marker {
         self.space.planner.carried_out(done, physical);
         let Some(plan) = self.space.planner.plan(physical, physical, None, room) else {
@@ -164,9 +180,10 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// The marker to stand before a file with this marker becomes shorter, with `base` as its floor. Each counts, so
-    /// that readers in other processes read again. The next marker counts once more: a reader may know the length
-    /// from before the truncate by this one. Each count takes an epoch (see `Marker::only_grew_until`).
+    /// The marker to stand before a file with this marker becomes shorter, with `base` as its
+    /// floor. Each counts, so that readers in other processes read again. The next marker counts
+    /// once more: a reader may know the length from before the truncate by this one. Each count
+    /// takes an epoch (see `Marker::only_grew_until`).
     pub fn truncating_marker(&mut self, marker: Marker, base: u64) -> Marker {
         let grown_to = marker.grown_to;
         let (truncations, epoch) = (Some(self.next_truncation()), self.next_epoch());
@@ -175,8 +192,8 @@ impl<T: Clone + PartialEq> Core<T> {
         Marker { base, grown_from: grown_to, grown_to, epoch, truncations, ..marker }
     }
 
-    /// The marker of a file that did not become shorter after all. It counts as the next one does: readers read once
-    /// more, and no count comes back.
+    /// The marker of a file that did not become shorter after all. It counts as the next one does:
+    /// readers read once more, and no count comes back.
     pub fn restored_marker(&mut self, marker: Marker) -> Marker {
         Marker { epoch: self.next_epoch(), truncations: Some(self.space.truncations), ..marker }
     }
@@ -186,7 +203,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.truncations
     }
 
-    /// The marker to stand before the file begins anew over the space that it has. To readers that is a truncation.
+    /// The marker to stand before the file begins anew over the space that it has. To readers that
+    /// is a truncation.
     pub fn recycling_marker(&mut self) -> Marker {
         let physical = self.sizes.physical;
         self.next_truncation();
@@ -213,7 +231,9 @@ impl<T: Clone + PartialEq> Core<T> {
                 self.sizes.grow_to(physical);
                 self.space.exhausted = false;
             }
-            (Err(kind), Some(need)) if need.least > self.sizes.physical => self.refuse(need, kind, out),
+            (Err(kind), Some(need)) if need.least > self.sizes.physical => {
+                self.refuse(need, kind, out)
+            }
             (Err(_), _) => self.space.exhausted = true,
         }
         self.pump(out);
@@ -231,7 +251,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.old_to = 0;
     }
 
-    /// What was ahead is given up, and the marker away: from now on the kernel moves the end of the file.
+    /// What was ahead is given up, and the marker away: from now on the kernel moves the end of the
+    /// file.
     pub fn on_growth_ended(&mut self, out: &mut Outbox<T>) {
         self.give_up_ahead();
         self.space.need = None;
@@ -239,12 +260,14 @@ impl<T: Clone + PartialEq> Core<T> {
         self.pump(out);
     }
 
-    /// Marking or growing failed. What was refused for good ends growth; anything else fails those who wait for it.
+    /// Marking or growing failed. What was refused for good ends growth; anything else fails those
+    /// who wait for it.
     pub fn on_growth_failed(&mut self, failure: Failure, out: &mut Outbox<T>) {
         let is_needed = self.space.need.take().is_some();
         let was_ending = std::mem::take(&mut self.space.ends);
         // A file whose end is not known must not change but as its marker announces.
-        let may_end = !was_ending && self.space.held.is_none() && os_error::is_refusal(&failure.kind);
+        let may_end =
+            !was_ending && self.space.held.is_none() && os_error::is_refusal(&failure.kind);
         if failure.wedges {
             self.wedge(failure.cause, out);
         } else if may_end && self.space.marker.is_none() {
@@ -276,8 +299,10 @@ impl<T: Clone + PartialEq> Core<T> {
             Place::At(offset) => offset + len >= need.least,
         };
         for group in &mut self.waiting {
-            let (refused, kept): (SmallVec1<_>, _) =
-                group.members.drain(..).partition(|(place, member)| is_refused(*place, member.segment.len()));
+            let (refused, kept): (SmallVec1<_>, _) = group
+                .members
+                .drain(..)
+                .partition(|(place, member)| is_refused(*place, member.segment.len()));
             group.members = kept;
             group.bytes = group.members.iter().map(|(_, member)| member.segment.len()).sum();
             for (_, member) in refused {

@@ -21,7 +21,8 @@ pub(super) struct Attached {
     pub shuts_out: bool,
 }
 
-/// See the module. It keeps files until they are closed: to take a share of one writes what others write, too.
+/// See the module. It keeps files until they are closed: to take a share of one writes what others
+/// write, too.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     attached: Slab<Attached>,
@@ -47,8 +48,14 @@ impl Files {
             if let Some(reactor) = &self.reactor {
                 engine.attach(reactor);
             }
-            let slots = ring.as_mut().map(|ring| slots(&mut **ring, &*engine.backend)).unwrap_or_default();
-            self.attached.insert(Attached { engine: engine.clone(), slots, outstanding: 0, shuts_out: false })
+            let slots =
+                ring.as_mut().map(|ring| slots(&mut **ring, &*engine.backend)).unwrap_or_default();
+            self.attached.insert(Attached {
+                engine: engine.clone(),
+                slots,
+                outstanding: 0,
+                shuts_out: false,
+            })
         });
         self.last
     }

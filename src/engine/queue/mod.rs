@@ -1,12 +1,14 @@
-//! The operations of a queue: what a thread does for many at once, where a blocking caller does it for one.
+//! The operations of a queue: what a thread does for many at once, where a blocking caller does it
+//! for one.
 //!
-//! An operation is queued, submitted, and finished. Once it is submitted it either waits until nobody has its file
-//! alone, or has a transfer of its own, or is with the core of its file, which knows it by a `Token`. What the core
-//! asks of the queue for it (requests, calls) is done here, when the thread comes to it: a request becomes a transfer,
-//! which goes through the ring, or where there is none is performed at once by the backend's own calls.
+//! An operation is queued, submitted, and finished. Once it is submitted it either waits until
+//! nobody has its file alone, or has a transfer of its own, or is with the core of its file, which
+//! knows it by a `Token`. What the core asks of the queue for it (requests, calls) is done here,
+//! when the thread comes to it: a request becomes a transfer, which goes through the ring, or where
+//! there is none is performed at once by the backend's own calls.
 //!
-//! Nothing here waits but [`Driver::sleep`]. So a thread that is about to wait elsewhere in the library first
-//! [settles](settle_own) its queues: whoever it waits for may wait for them.
+//! Nothing here waits but [`Driver::sleep`]. So a thread that is about to wait elsewhere in the
+//! library first [settles](settle_own) its queues: whoever it waits for may wait for them.
 //!
 //! # The life of 64 appends
 //!
@@ -89,7 +91,11 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    pub fn new(process: &'static Process, settings: &Settings, pool: Option<Arc<Pool>>) -> Rc<RefCell<Self>> {
+    pub fn new(
+        process: &'static Process,
+        settings: &Settings,
+        pool: Option<Arc<Pool>>,
+    ) -> Rc<RefCell<Self>> {
         let depth = settings.depth;
         let (ring, bell) = transfers::ring(depth, pool.as_ref(), settings.io_uring);
         let driver = Rc::new(RefCell::new(Self {
@@ -168,14 +174,23 @@ impl Driver {
                 }
             },
         };
-        let operation =
-            Pending { tag, what, file, durable, buffer, bytes: 0, reading: None, stay: None, reader };
+        let operation = Pending {
+            tag,
+            what,
+            file,
+            durable,
+            buffer,
+            bytes: 0,
+            reading: None,
+            stay: None,
+            reader,
+        };
         self.operations.queue(operation);
         Ok(())
     }
 
-    /// Reads through a read-only handle where no engine of this process is: at once, since others may cut the file
-    /// meanwhile, which only looking before and after can find.
+    /// Reads through a read-only handle where no engine of this process is: at once, since others
+    /// may cut the file meanwhile, which only looking before and after can find.
     fn read_beside(&mut self, reader: &Reader, what: OpKind, mut buffer: Option<Memory>, tag: u64) {
         let OpKind::Read(offset) = what else { unreachable!("only reads come here") };
         let into = buffer.as_deref_mut().expect("a read has a buffer");
@@ -203,7 +218,8 @@ impl Driver {
             self.work();
         }
         loop {
-            let missing = min.saturating_sub(self.operations.finished()).min(self.operations.pending.len());
+            let missing =
+                min.saturating_sub(self.operations.finished()).min(self.operations.pending.len());
             if missing == 0 {
                 break;
             }
@@ -213,8 +229,8 @@ impl Driver {
         self.hand_over();
     }
 
-    /// Begins everything that is queued, and waits until something has finished, or the bell rang since it last
-    /// waited, whoever heard it meanwhile.
+    /// Begins everything that is queued, and waits until something has finished, or the bell rang
+    /// since it last waited, whoever heard it meanwhile.
     pub fn wait(&mut self) {
         self.start();
         if !self.process.is_current() {
@@ -272,15 +288,20 @@ impl Driver {
         self.work();
     }
 
-    /// In the child of a fork: its parent goes on with what was submitted, and with what it had pushed.
+    /// In the child of a fork: its parent goes on with what was submitted, and with what it had
+    /// pushed.
     fn disown(&mut self) {
         self.transfers.disown();
         for operation in self.operations.disown() {
             // The parent's operation, which ends there.
             std::mem::forget(operation.stay);
-            let error =
-                self.files[operation.file].engine.error(operation.what.operation(), None, ErrorKind::Forked);
-            let completion = Completion::new(operation.tag, operation.what, operation.buffer, Err(error));
+            let error = self.files[operation.file].engine.error(
+                operation.what.operation(),
+                None,
+                ErrorKind::Forked,
+            );
+            let completion =
+                Completion::new(operation.tag, operation.what, operation.buffer, Err(error));
             self.operations.complete(completion);
         }
     }
@@ -293,8 +314,8 @@ impl Driver {
         }
     }
 
-    /// Waits for something to do: for `missing` operations if nothing else can become of them than that their
-    /// transfers come back.
+    /// Waits for something to do: for `missing` operations if nothing else can become of them than
+    /// that their transfers come back.
     fn sleep(&mut self, missing: usize) {
         let alone = self.operations.wait_for_transfers() && missing <= self.transfers.len();
         let wanted = if alone { missing } else { 1 };
@@ -307,7 +328,7 @@ impl Driver {
         }
     }
 
-    // --- what there is to do ------------------------------------------------------------------------
+    // --- what there is to do ---------------------------------------------------------------------
 
     /// Does all that can be done without waiting, also in the kernel. False if that was nothing.
     fn turn(&mut self) -> bool {
@@ -317,7 +338,8 @@ impl Driver {
         self.work()
     }
 
-    /// Whether something was begun and has not finished. A wedge answers operations whose flush is still in flight.
+    /// Whether something was begun and has not finished. A wedge answers operations whose flush is
+    /// still in flight.
     fn is_busy(&self) -> bool {
         self.operations.begun() > 0 || !self.transfers.is_empty() || self.tasks.any_settling()
     }
@@ -396,7 +418,8 @@ impl Drop for Driver {
             self.files[operation.file].outstanding -= 1;
         }
         self.settle_while(|driver| driver.is_busy() || !driver.operations.pending.is_empty());
-        // The kernel takes a ring apart later than it is closed, and devices let nobody in until their files are.
+        // The kernel takes a ring apart later than it is closed, and devices let nobody in until
+        // their files are.
         self.files.let_go_of_all(self.transfers.ring());
     }
 }

@@ -124,7 +124,8 @@ impl Operations {
 }
 
 impl Driver {
-    /// Begins operations, in their order: those of one file that its core is to know of go there together.
+    /// Begins operations, in their order: those of one file that its core is to know of go there
+    /// together.
     pub(super) fn begin(&mut self, numbers: &[usize]) {
         let mut batch = std::mem::take(&mut self.operations.spare_batch);
         let mut of = None;
@@ -145,7 +146,8 @@ impl Driver {
         self.operations.spare_batch = batch;
     }
 
-    /// Begins an operation, unless it is one for the core of its file: then it says what to ask of it.
+    /// Begins an operation, unless it is one for the core of its file: then it says what to ask of
+    /// it.
     fn begin_one(&mut self, number: usize) -> Option<Dio> {
         if !self.find_writer(number) {
             return None;
@@ -168,7 +170,9 @@ impl Driver {
         let data = operation.buffer.as_deref();
         let course = match (operation.what, data) {
             (OpKind::Append, Some(data)) => engine.course_of_append(data),
-            (OpKind::Write(offset), Some(data)) => engine.course_of_write(data, offset, operation.durable),
+            (OpKind::Write(offset), Some(data)) => {
+                engine.course_of_write(data, offset, operation.durable)
+            }
             (OpKind::Read(offset), Some(data)) => Ok(engine.course_of_read(data, offset)),
             (OpKind::Sync, _) => Ok(Course::Core(Dio::Sync)),
             (_, None) => unreachable!("only a sync has no buffer"),
@@ -184,7 +188,8 @@ impl Driver {
                         let reading = Reading::of(into, offset, bytes, engine.alignment);
                         operation.reading.insert(reading).transfer()
                     }
-                    _ => Transfer::of_write(bytes, engine.alignment.offset).with_flush(operation.durable),
+                    _ => Transfer::of_write(bytes, engine.alignment.offset)
+                        .with_flush(operation.durable),
                 };
                 let file = operation.file;
                 self.run(Running::new(file, Purpose::Operation(number), transfer));
@@ -193,8 +198,8 @@ impl Driver {
         None
     }
 
-    /// Counts an operation in. False if somebody has its file alone, or others wait for that who came before: then the
-    /// bell rings when it is over.
+    /// Counts an operation in. False if somebody has its file alone, or others wait for that who
+    /// came before: then the bell rings when it is over.
     fn count_in(&mut self, number: usize) -> bool {
         let operation = &mut self.operations.pending[number];
         let file = &mut self.files[operation.file];
@@ -212,8 +217,8 @@ impl Driver {
         false
     }
 
-    /// A read through a read-only handle goes by the engine of whoever writes the file by now. False if that is nobody:
-    /// then it was performed.
+    /// A read through a read-only handle goes by the engine of whoever writes the file by now.
+    /// False if that is nobody: then it was performed.
     fn find_writer(&mut self, number: usize) -> bool {
         let Some(reader) = &self.operations.pending[number].reader else { return true };
         let Some(engine) = reader.engine() else {
@@ -257,7 +262,9 @@ impl Driver {
         let fail = |kind| engine.error(what.operation(), what.offset(), kind);
         let result = match (what, &operation.reader) {
             // It was closed meanwhile, so what it thought to be there may have been cut.
-            (_, Some(reader)) if !reader.is_beside(engine) => return self.read_without_writer(number),
+            (_, Some(reader)) if !reader.is_beside(engine) => {
+                return self.read_without_writer(number);
+            }
             (OpKind::Read(_), _) => {
                 let reading = operation.reading.as_mut().expect("it was begun");
                 let into = operation.buffer.as_deref_mut().expect("a read has a buffer");
@@ -269,8 +276,11 @@ impl Driver {
             }
             _ => {
                 let written = operation.bytes;
-                let judged =
-                    engine.judge_write(result.map(drop), Operation::Write, what.offset().unwrap_or(0));
+                let judged = engine.judge_write(
+                    result.map(drop),
+                    Operation::Write,
+                    what.offset().unwrap_or(0),
+                );
                 judged.map(|()| written).map_err(|failure| fail(failure.kind))
             }
         };

@@ -14,8 +14,13 @@ use std::io;
 use std::ops::Range;
 
 impl Driver {
-    /// Changes the core of a file, and hands out what came of it: here, where it is for an operation of this queue.
-    pub(super) fn change(&mut self, file: usize, change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>)) {
+    /// Changes the core of a file, and hands out what came of it: here, where it is for an
+    /// operation of this queue.
+    pub(super) fn change(
+        &mut self,
+        file: usize,
+        change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>),
+    ) {
         let engine = self.files[file].engine.clone();
         let ((), out) = engine.change(change);
         for request in out.requests {
@@ -50,7 +55,9 @@ impl Driver {
                 let transfer = engine.transfer_of(&request.work);
                 self.run(Running::new(file, Purpose::Request(request, flush), transfer));
             }
-            Err(failure) => self.change(file, |core, out| core.on_completed(request.id, Err(failure), out)),
+            Err(failure) => {
+                self.change(file, |core, out| core.on_completed(request.id, Err(failure), out))
+            }
         }
     }
 

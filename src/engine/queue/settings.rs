@@ -9,7 +9,8 @@ const REACTOR_DEPTH: usize = 1024;
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The largest number of operations that are queued, in flight, or finished and not reaped; at least 1.
+    /// The largest number of operations that are queued, in flight, or finished and not reaped; at
+    /// least 1.
     pub depth: usize,
     /// The number of registered buffers.
     pub buffers: usize,

@@ -39,7 +39,8 @@ impl Tasks {
         }
     }
 
-    /// Puts a call aside if such are held and others may come to join it. Gives back what is to be done now.
+    /// Puts a call aside if such are held and others may come to join it. Gives back what is to be
+    /// done now.
     pub fn hold(&mut self, file: usize, task: Task, others_may_come: bool) -> Option<Task> {
         if self.holds_calls && others_may_come && matches!(task, Task::Call(Call::Extend)) {
             self.held_calls.push_back((file, task));

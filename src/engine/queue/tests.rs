@@ -29,7 +29,8 @@ fn a_flush_came_back_to_a_file_that_was_let_go() {
     for seed in 0..100 {
         sim::run(seed, || {
             let disk = Disk::new(seed);
-            let (file, other) = (disk.open(&log(), "log").unwrap(), disk.open(&log(), "other").unwrap());
+            let (file, other) =
+                (disk.open(&log(), "log").unwrap(), disk.open(&log(), "other").unwrap());
             let queue = Queue::new(8);
             queue.append(&file, Buffer::zeroed(BLOCK), 0).unwrap();
             assert_eq!(reap_all(&queue), 1);
@@ -54,8 +55,8 @@ fn a_flush_came_back_to_a_file_that_was_let_go() {
     }
 }
 
-/// A blocking call is counted in while it settles the queues of its thread, and those may be shut out by whoever waits
-/// for it.
+/// A blocking call is counted in while it settles the queues of its thread, and those may be shut
+/// out by whoever waits for it.
 #[test]
 fn a_blocking_call_waited_for_what_was_shut_out_by_who_waits_for_it() {
     sim::run(1, || {

@@ -99,7 +99,8 @@ impl Transfers {
         self.running.iter().any(|(_, running)| flushes(running))
     }
 
-    /// Hands over what was pushed, and waits until so many requests came back; with 1, or until the bell rings.
+    /// Hands over what was pushed, and waits until so many requests came back; with 1, or until the
+    /// bell rings.
     pub fn enter(&mut self, wanted: usize) {
         if let Some(ring) = &mut self.ring {
             // The kernel would have the buffers that unwinding gives back.
@@ -121,7 +122,8 @@ impl Transfers {
         self.running.remove(id)
     }
 
-    /// The call of a transfer came back. Returns what the transfer came to, or nothing if the rest is to be moved.
+    /// The call of a transfer came back. Returns what the transfer came to, or nothing if the rest
+    /// is to be moved.
     pub fn on_result(&mut self, id: usize, result: io::Result<u64>) -> Option<io::Result<u64>> {
         self.running[id].transfer.on_result(result)
     }
@@ -181,8 +183,8 @@ impl Transfers {
     }
 }
 
-/// The kernel's ring if it may be used (in a simulation, a simulated one), or the reason in the log, once; and the bell
-/// to wake the queue with.
+/// The kernel's ring if it may be used (in a simulation, a simulated one), or the reason in the
+/// log, once; and the bell to wake the queue with.
 pub(super) fn ring(
     depth: usize,
     pool: Option<&Arc<Pool>>,
@@ -201,7 +203,9 @@ pub(super) fn ring(
         Ok((ring, bell)) => (Some(Box::new(ring)), bell),
         Err(error) => {
             SAID.call_once(|| {
-                log::warn!("dioxide: no io_uring here ({error}); queues make plain calls, one at a time")
+                log::warn!(
+                    "dioxide: no io_uring here ({error}); queues make plain calls, one at a time"
+                )
             });
             (None, Arc::default())
         }

@@ -21,7 +21,13 @@ pub(super) struct Wakeup {
 impl Wakeup {
     pub fn new(bell: Arc<Bell>) -> Self {
         let waker = Waker::from(bell.clone());
-        Self { inbox: Arc::new(Inbox::new(bell.clone())), bell, rang: false, waker, spare_mail: Vec::new() }
+        Self {
+            inbox: Arc::new(Inbox::new(bell.clone())),
+            bell,
+            rang: false,
+            waker,
+            spare_mail: Vec::new(),
+        }
     }
 
     pub fn bell(&self) -> &Arc<Bell> {

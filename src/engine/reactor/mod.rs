@@ -1,24 +1,24 @@
-//! What futures wait with: a list of operations that have not begun, and a [`Worker`] that takes them from there into a
-//! queue of its own. Shared by all who poll, and by the worker, which has a thread of its own or lives in one of the
-//! program's.
+//! What futures wait with: a list of operations that have not begun, and a [`Worker`] that takes
+//! them from there into a queue of its own. Shared by all who poll, and by the worker, which has a
+//! thread of its own or lives in one of the program's.
 //!
-//! A future lists its operation when it is first polled. If it is dropped before the worker came to it, it takes its
-//! memory along and the operation never happens; so no more is listed than there are futures. The worker takes as much
-//! as its queue has room for.
+//! A future lists its operation when it is first polled. If it is dropped before the worker came to
+//! it, it takes its memory along and the operation never happens; so no more is listed than there
+//! are futures. The worker takes as much as its queue has room for.
 //!
 //! # Who waits for whom
 //!
 //! - Futures wait for nobody: polling and dropping take a lock for a moment.
-//! - The worker's thread waits in its ring only. Its operations may wait for those of other threads (an append for one
-//!   below it, a flush for one beside it), which never wait for a future.
-//! - A blocking call in another thread may wait for operations that the worker has begun. Those go on by themselves,
-//!   since the worker waits for nothing else.
-//! - Whoever closes a file waits for the worker to let go of it, unless it is on a worker's thread itself: two of those
-//!   could wait for one another.
-//! - Tasks are woken with no lock and no borrow of the queue held. So a waker may list more, drop files and make
-//!   blocking calls: what such a call waits for may be in the worker's own queue, which it
-//!   [settles](super::queue::settle_own) first. What it may not do is wait for a future of the same reactor, nor for a
-//!   lock of somebody who does.
+//! - The worker's thread waits in its ring only. Its operations may wait for those of other threads
+//!   (an append for one below it, a flush for one beside it), which never wait for a future.
+//! - A blocking call in another thread may wait for operations that the worker has begun. Those go
+//!   on by themselves, since the worker waits for nothing else.
+//! - Whoever closes a file waits for the worker to let go of it, unless it is on a worker's thread
+//!   itself: two of those could wait for one another.
+//! - Tasks are woken with no lock and no borrow of the queue held. So a waker may list more, drop
+//!   files and make blocking calls: what such a call waits for may be in the worker's own queue,
+//!   which it [settles](super::queue::settle_own) first. What it may not do is wait for a future of
+//!   the same reactor, nor for a lock of somebody who does.
 //!
 //! # The life of a future
 //!

@@ -1,8 +1,8 @@
-//! One operation of a future: what it is to do, how far it got, and the memory it is to do it with. Shared by the
-//! future and the worker of its reactor, which may each be the last to have it.
+//! One operation of a future: what it is to do, how far it got, and the memory it is to do it with.
+//! Shared by the future and the worker of its reactor, which may each be the last to have it.
 //!
-//! The memory stays in it, and in its place, from the first poll on. Only the future takes it out: when the operation
-//! has finished, or when it is certain that it never begins.
+//! The memory stays in it, and in its place, from the first poll on. Only the future takes it out:
+//! when the operation has finished, or when it is certain that it never begins.
 
 use crate::buffer::{Kept, Segment};
 use crate::engine::handle::FileHandle;
@@ -132,6 +132,9 @@ impl<K: ?Sized> Slot<K> {
 
 impl<K: ?Sized> fmt::Debug for Slot<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Slot").field("what", &self.what).field("stage", &self.stage).finish_non_exhaustive()
+        f.debug_struct("Slot")
+            .field("what", &self.what)
+            .field("stage", &self.stage)
+            .finish_non_exhaustive()
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::api::sim::{self, Call, Disk};
 use crate::sync::{Condvar, Mutex};
-use crate::{AsyncFile, Buffer, Durability, ErrorKind, LocalReactor, OpenOptions, QueueOptions, Reactor};
+use crate::{
+    AsyncFile, Buffer, Durability, ErrorKind, LocalReactor, OpenOptions, QueueOptions, Reactor,
+};
 use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +16,8 @@ const BLOCK: usize = 4096;
 /// What no record holds.
 pub(in crate::engine) const POISON: u8 = 0xFF;
 
-/// Memory that is counted, and poisoned when it is dropped. The bytes themselves are left to whoever may still look.
+/// Memory that is counted, and poisoned when it is dropped. The bytes themselves are left to
+/// whoever may still look.
 pub(in crate::engine) struct Counted {
     pub bytes: ManuallyDrop<Box<[u8]>>,
     _count: Arc<()>,
@@ -22,7 +25,10 @@ pub(in crate::engine) struct Counted {
 
 impl Counted {
     pub fn of(count: &Arc<()>, number: u8, len: usize) -> Self {
-        Self { bytes: ManuallyDrop::new(vec![number; len].into_boxed_slice()), _count: count.clone() }
+        Self {
+            bytes: ManuallyDrop::new(vec![number; len].into_boxed_slice()),
+            _count: count.clone(),
+        }
     }
 }
 
@@ -91,7 +97,8 @@ enum Known {
     At(u64),
 }
 
-/// Appends records of a writer, some of which it drops at any moment. Tells of each that is acknowledged.
+/// Appends records of a writer, some of which it drops at any moment. Tells of each that is
+/// acknowledged.
 fn append_and_drop(
     file: &AsyncFile,
     first: u8,
@@ -147,24 +154,33 @@ fn dropped_appends_are_wholly_there_or_not_at_all() {
     let mut counts = [0; 3];
     for seed in 0..150 {
         let durability = if seed % 3 == 0 { Durability::OnSync } else { Durability::EveryWrite };
-        let options = QueueOptions::new().depth(1 + seed as usize % 9).io_uring(seed % 4 > 0).clone();
+        let options =
+            QueueOptions::new().depth(1 + seed as usize % 9).io_uring(seed % 4 > 0).clone();
         let (known, content, told, after) = sim::run(seed, || {
             let disk = Disk::new(seed);
             let reactor = Reactor::start(&options).expect("a thread");
-            let file = Arc::new(reactor.attach(disk.open(&log(durability), "log").expect("it opens")));
+            let file =
+                Arc::new(reactor.attach(disk.open(&log(durability), "log").expect("it opens")));
             drop(reactor);
             let (count, told) = (Arc::new(()), Arc::<Mutex<Vec<(u8, u64)>>>::default());
             let writers: Vec<_> = (0..4u8)
                 .map(|writer| {
                     let (file, count, told) = (file.clone(), count.clone(), told.clone());
                     sim::spawn(move || {
-                        append_and_drop(&file, 1 + 6 * writer, seed ^ u64::from(writer) << 32, &count, &told)
+                        append_and_drop(
+                            &file,
+                            1 + 6 * writer,
+                            seed ^ u64::from(writer) << 32,
+                            &count,
+                            &told,
+                        )
                     })
                 })
                 .collect();
             sim::sleep(Duration::from_micros(20 * (seed % 40)));
             let cut = (told.lock().clone(), disk.crash());
-            let known: Vec<_> = writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect();
+            let known: Vec<_> =
+                writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect();
             let file = Arc::into_inner(file).expect("the writers have ended");
             match seed % 2 {
                 0 => block_on(file.close()).expect("it closes"),
@@ -190,7 +206,11 @@ fn dropped_appends_are_wholly_there_or_not_at_all() {
             let file = after.open(&log(durability), "log").expect("it recovers");
             for (number, offset) in told {
                 let mut block = Buffer::zeroed(BLOCK);
-                assert_eq!(file.read_at(&mut block, offset).expect("it is there"), BLOCK, "seed {seed}");
+                assert_eq!(
+                    file.read_at(&mut block, offset).expect("it is there"),
+                    BLOCK,
+                    "seed {seed}"
+                );
                 assert!(block.iter().all(|byte| *byte == number), "seed {seed}: {number} was told");
             }
         }
@@ -203,10 +223,12 @@ fn memory_comes_back_from_a_disk_that_fails() {
     for seed in 0..60 {
         sim::run(seed, || {
             let disk = Disk::new(seed);
-            let file = Reactor::shared().attach(disk.open(&log(Durability::EveryWrite), "log").unwrap());
+            let file =
+                Reactor::shared().attach(disk.open(&log(Durability::EveryWrite), "log").unwrap());
             let count = Arc::new(());
             disk.fail(if seed % 2 == 0 { Call::Write } else { Call::Flush }, seed % 3, libc::EIO);
-            let mut appends: Vec<_> = (1..9).map(|n| file.append(Counted::of(&count, n, BLOCK))).collect();
+            let mut appends: Vec<_> =
+                (1..9).map(|n| file.append(Counted::of(&count, n, BLOCK))).collect();
             appends.iter_mut().for_each(|append| assert!(!poll_once(append)));
             if seed % 5 == 0 {
                 appends.truncate(4);
@@ -227,7 +249,8 @@ fn a_thread_drives_its_own_futures_beside_blocking_calls() {
         sim::run(seed, || {
             let file = Disk::new(seed).open(&log(Durability::EveryWrite), "log").unwrap();
             let other = file.try_clone().unwrap();
-            let writer = sim::spawn(move || (0..8).for_each(|_| assert!(other.append(&[7; BLOCK]).is_ok())));
+            let writer =
+                sim::spawn(move || (0..8).for_each(|_| assert!(other.append(&[7; BLOCK]).is_ok())));
             let local = LocalReactor::new(QueueOptions::new().depth(3).io_uring(seed % 2 == 0));
             let file = local.attach(file);
             for round in 0..4 {

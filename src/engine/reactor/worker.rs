@@ -15,11 +15,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// If nobody comes back for so long, what has come begins: little against what a flush takes, and long enough for a
-/// thread to wake.
+/// If nobody comes back for so long, what has come begins: little against what a flush takes, and
+/// long enough for a thread to wake.
 const STRAGGLE_MAX: Duration = Duration::from_micros(if cfg!(loom) { 0 } else { 20 });
 
-/// See the module. What is borrowed is given back before anybody is told anything: a waker may come back here.
+/// See the module. What is borrowed is given back before anybody is told anything: a waker may come
+/// back here.
 #[derive(Debug)]
 pub(crate) struct Worker {
     driver: Rc<RefCell<Driver>>,
@@ -62,8 +63,8 @@ impl Worker {
         self.driver.borrow().bell().clone()
     }
 
-    /// Begins what is listed, waits until something has finished or the bell rings, and tells who waits. False if
-    /// nobody will list anything any more, and all has finished.
+    /// Begins what is listed, waits until something has finished or the bell rings, and tells who
+    /// waits. False if nobody will list anything any more, and all has finished.
     pub fn turn(&self) -> bool {
         self.gather();
         if !self.take_up() {
@@ -77,7 +78,8 @@ impl Worker {
         true
     }
 
-    /// Lets go of closed files. What was taken up of them meanwhile, and kept out, is refused first.
+    /// Lets go of closed files. What was taken up of them meanwhile, and kept out, is refused
+    /// first.
     pub fn let_go_of_closed(&self) {
         // In the child of a fork the lock may be held for ever.
         if self.reactor.is_current() {
@@ -105,8 +107,8 @@ impl Worker {
         }
     }
 
-    /// Gives way to those who were told together, as long as more and more of them come back: what begins together goes
-    /// out in one request and shares a flush.
+    /// Gives way to those who were told together, as long as more and more of them come back: what
+    /// begins together goes out in one request and shares a flush.
     fn gather(&self) {
         let told = self.told.replace(0);
         let (mut came, mut last) = (0, now());
@@ -119,7 +121,8 @@ impl Worker {
         }
     }
 
-    /// Queues what is listed, as far as there is room. False if there is nothing left to be done, ever.
+    /// Queues what is listed, as far as there is room. False if there is nothing left to be done,
+    /// ever.
     fn take_up(&self) -> bool {
         loop {
             let outstanding = self.driver.borrow().outstanding();
@@ -176,7 +179,8 @@ impl Worker {
     }
 }
 
-/// Nothing of the worker is borrowed here: what wakers and memory do as they are woken and dropped is theirs.
+/// Nothing of the worker is borrowed here: what wakers and memory do as they are woken and dropped
+/// is theirs.
 fn tell(slot: Arc<Listed>, result: Result<u64>) {
     let telling = move || {
         if let Some(waker) = slot.finish(result) {
@@ -214,7 +218,8 @@ impl Drop for Place {
         };
         self.let_go.notify_all();
         for slot in left.into_iter().filter(|slot| slot.begin()) {
-            let error = slot.target.error(slot.what.operation(), None, ErrorKind::Os(libc::ECANCELED));
+            let error =
+                slot.target.error(slot.what.operation(), None, ErrorKind::Os(libc::ECANCELED));
             tell(slot, Err(error));
         }
     }

@@ -48,10 +48,16 @@ impl std::fmt::Debug for Beside {
 
 impl Beside {
     fn new(disk: &Disk) -> Self {
-        Self { disk: disk.clone(), deeds: Arc::default(), writer: Arc::default(), flushes_each_write: false }
+        Self {
+            disk: disk.clone(),
+            deeds: Arc::default(),
+            writer: Arc::default(),
+            flushes_each_write: false,
+        }
     }
 
-    /// Somebody does this before the next such call; deeds come in the order in which they were given.
+    /// Somebody does this before the next such call; deeds come in the order in which they were
+    /// given.
     fn before(&self, call: Before, deed: impl FnOnce(&Disk) + Send + 'static) {
         self.deeds.lock().unwrap().push_back((call, Box::new(deed)));
     }
@@ -105,7 +111,13 @@ impl Beside {
             part: Part::Whole,
         };
         let key = Key::of(&facts);
-        Reader::new(Arc::new(self.clone()), Path::new("beside").into(), facts, key, Process::current())
+        Reader::new(
+            Arc::new(self.clone()),
+            Path::new("beside").into(),
+            facts,
+            key,
+            Process::current(),
+        )
     }
 }
 
@@ -252,7 +264,10 @@ fn a_marker_that_is_not_of_this_file_proves_no_growth() {
     };
     for marker in [&foreign.encode()[..], b"no marker"] {
         let read = read_beside_a_rewrite(marker);
-        assert!(!read.is_empty() && read.iter().all(|byte| *byte == 0xFF), "old and new content is mixed");
+        assert!(
+            !read.is_empty() && read.iter().all(|byte| *byte == 0xFF),
+            "old and new content is mixed"
+        );
     }
 }
 
@@ -310,7 +325,7 @@ fn close_without_a_marker_keeps_what_another_program_appended() {
     let file = with_a_begun_block(&beside);
     beside.before(Before::Exclude, |disk| disk.append_behind_our_back(1));
     let error = file.finish().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Doubtful(_)), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::ModifiedExternally(_)), "{error}");
     assert_eq!(beside.disk.content(1), Some(u64::MAX));
 }
 
@@ -360,14 +375,19 @@ fn synchronous() -> (Arc<Engine>, SimFile, Disk, FileSystems) {
 
 type Write = Box<dyn Fn(&Arc<Engine>) -> Result<()>>;
 
-/// What a handle of an O_DSYNC description can write: below the end and at it, by calls and by a queue, durably or not.
+/// What a handle of an O_DSYNC description can write: below the end and at it, by calls and by a
+/// queue, durably or not.
 fn ways_to_write(durable: bool) -> [Write; 4] {
     let queued = move |file: &Arc<Engine>, submit: fn(&Queue, &File) -> bool| {
         let (engine, process) = (file.clone(), Process::current());
         let key = Key { dev: 0, inode: Some(0), part: Part::Whole };
         // Nothing of it is registered, so it is not to be closed.
-        let file =
-            std::mem::ManuallyDrop::new(File::of(FileHandle::Shared { engine, key, process, durable }));
+        let file = std::mem::ManuallyDrop::new(File::of(FileHandle::Shared {
+            engine,
+            key,
+            process,
+            durable,
+        }));
         let queue = Queue::new(1);
         assert!(submit(&queue, &file));
         let done = queue.reap(1).next().expect("it was submitted");
@@ -379,7 +399,9 @@ fn ways_to_write(durable: bool) -> [Write; 4] {
         Box::new(move |file| {
             queued(file, |queue, file| queue.write_at(file, record(7, 1), BLOCK_BYTES, 0).is_ok())
         }),
-        Box::new(move |file| queued(file, |queue, file| queue.append(file, record(7, 1), 0).is_ok())),
+        Box::new(move |file| {
+            queued(file, |queue, file| queue.append(file, record(7, 1), 0).is_ok())
+        }),
     ]
 }
 
@@ -435,7 +457,8 @@ fn a_write_of_an_o_dsync_file_is_not_believed_beside_a_flush_that_fails() {
         std::thread::sleep(std::time::Duration::from_millis(50));
         assert!(!writing.is_finished(), "the other flush may fail");
         let failed = crate::os_error::of_flush(io::Error::from_raw_os_error(libc::EIO));
-        let cause = |_: &io::Error| Arc::new(other.error(Operation::Flush, None, ErrorKind::Os(libc::EIO)));
+        let cause =
+            |_: &io::Error| Arc::new(other.error(Operation::Flush, None, ErrorKind::Os(libc::EIO)));
         let _ = fs.end_flush(flush, &Err(failed), cause);
         writing.join().unwrap().unwrap_err();
     }

@@ -1,5 +1,5 @@
-//! The orders that matter in a crash, and in what other processes and threads see, on disks less kind than the
-//! simulated one by itself.
+//! The orders that matter in a crash, and in what other processes and threads see, on disks less
+//! kind than the simulated one by itself.
 
 use super::*;
 use crate::backend::Job;
@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// The two ways in which a crash can keep only one of the size and the marker. File systems that keep them in one
-/// journal do not, but no kernel promises an order where no sync lies between.
+/// The two ways in which a crash can keep only one of the size and the marker. File systems that
+/// keep them in one journal do not, but no kernel promises an order where no sync lies between.
 fn crashes_apart(disk: &Disk) -> [Disk; 2] {
     [true, false].map(|keep_size| {
         let image = disk.crash(|_| keep_size);
@@ -52,7 +52,7 @@ fn check_apart(disk: &Disk, durable: u64, prepared: Prepared, at: &str) {
     for again in 0.. {
         let image = disk.crash(|_| true);
         image.die_after(again);
-        let died = bring_into_order(&image.0, SELF, Recover::Cut).is_err();
+        let died = bring_into_order(&image.0, SELF, Recover::Truncate).is_err();
         for image in crashes_apart(&image) {
             check_after_crash(&image, durable, prepared, at);
         }
@@ -76,9 +76,9 @@ fn a_crash_while_a_file_is_cut_by_force_leaves_it_as_it_was_or_in_order() {
         let died = bring_into_order(&disk.0, SELF, Recover::Force).is_err();
         for keep in [false, true] {
             let after = disk.crash(|_| keep);
-            let (found, _) = bring_into_order(&after.0, SELF, Recover::Cut).unwrap();
+            let (found, _) = bring_into_order(&after.0, SELF, Recover::Truncate).unwrap();
             match found.verdict {
-                Verdict::Doubtful(_) => {
+                Verdict::ModifiedExternally(_) => {
                     assert_eq!(found.physical_size, end + 8 * BLOCK_BYTES, "{calls} calls")
                 }
                 _ => assert_eq!((found.ceiling, after.is_marked()), (end, false), "{calls} calls"),
@@ -95,8 +95,9 @@ fn what_a_killed_process_left_is_stable_once_it_is_shown() {
     for prepared in [None, Some(Prepared::Unwritten), Some(Prepared::Zeroed)] {
         let killed = open_on(Disk::new(DISK_BYTES), prepared, FileSystems::default()).unwrap();
         killed.append(&record(1, 3), false).unwrap();
-        bring_into_order(&killed.backend.0, SELF, Recover::Cut).unwrap();
-        let after = open_on(killed.backend.crash(|_| false), prepared, FileSystems::default()).unwrap();
+        bring_into_order(&killed.backend.0, SELF, Recover::Truncate).unwrap();
+        let after =
+            open_on(killed.backend.crash(|_| false), prepared, FileSystems::default()).unwrap();
         assert_eq!(contents(&after)[..3], [1, 2, 3], "{prepared:?}");
     }
 }
@@ -115,7 +116,8 @@ fn after_a_failed_flush_the_other_files_take_nothing() {
     for (n, change) in changes.iter().enumerate() {
         let fs = FileSystems::default();
         let [one, other] = [(); 2].map(|()| {
-            let file = open_on(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), fs.clone()).unwrap();
+            let file =
+                open_on(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), fs.clone()).unwrap();
             file.append(&record(1, 1), false).unwrap();
             file
         });
@@ -132,7 +134,8 @@ fn the_markers_of_a_file_differ() {
     let mut core = bare_core();
     let data = record(1, 1);
     core.append(1, Segment::of(&data), false, &mut Outbox::default());
-    let first = core.next_growth(SPACE_LIMITS, &mut Outbox::default()).expect("there is no space yet");
+    let first =
+        core.next_growth(SPACE_LIMITS, &mut Outbox::default()).expect("there is no space yet");
     let plan = first.plan.expect("space is asked for");
     let second = core.announce(plan, plan.to, SPACE_LIMITS);
     let third = core.recycling_marker();
@@ -145,7 +148,8 @@ fn markers_count_truncations_and_no_growth() {
     let mut core = bare_core();
     let data = record(1, 1);
     core.append(1, Segment::of(&data), false, &mut Outbox::default());
-    let first = core.next_growth(SPACE_LIMITS, &mut Outbox::default()).expect("there is no space yet");
+    let first =
+        core.next_growth(SPACE_LIMITS, &mut Outbox::default()).expect("there is no space yet");
     let plan = first.plan.expect("space is asked for");
     let second = core.announce(plan, plan.to, SPACE_LIMITS);
     assert!(first.marker.only_grew_until(&second));
@@ -161,7 +165,8 @@ fn markers_count_truncations_and_no_growth() {
     assert!(!fourth.only_grew_until(&fifth));
 }
 
-/// The simulated disk where writes stop inside a block, and nobody may change anything once others are let in.
+/// The simulated disk where writes stop inside a block, and nobody may change anything once others
+/// are let in.
 #[derive(Debug)]
 struct Watched {
     disk: Disk,

@@ -24,7 +24,9 @@ fn records_stand_byte_to_byte_with_zeros_behind_the_last() {
     for prepared in [Some(Prepared::Unwritten), Some(Prepared::Zeroed), None] {
         let file = open_with(Disk::new(DISK_BYTES), prepared, Tail::Rewrite);
         let mut expected = Vec::new();
-        for (n, len) in [1, 100, BLOCK - 101, 7, BLOCK, 3 * BLOCK + 5, 512, 1].into_iter().enumerate() {
+        for (n, len) in
+            [1, 100, BLOCK - 101, 7, BLOCK, 3 * BLOCK + 5, 512, 1].into_iter().enumerate()
+        {
             let record = vec![n as u8 + 1; len];
             assert_eq!(file.append(&record, n % 2 == 0), Ok(expected.len() as u64));
             expected.extend(record);
@@ -67,7 +69,10 @@ fn a_file_of_odd_length_is_appended_to_after_it_was_opened_again() {
         assert_eq!(offset, if tail == Tail::Rewrite { 5000 } else { 2 * BLOCK_BYTES });
         assert_eq!(bytes(&again, 0, 5000), [1; 5000]);
         assert_eq!(bytes(&again, offset as usize, 11), [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0]);
-        assert_eq!(bytes(&again, 5000, (offset - 5000) as usize), vec![0; (offset - 5000) as usize]);
+        assert_eq!(
+            bytes(&again, 5000, (offset - 5000) as usize),
+            vec![0; (offset - 5000) as usize]
+        );
     }
 }
 
@@ -157,7 +162,11 @@ fn recycled_space_shows_zeros_behind_records_and_nothing_else() {
         }
         // Beyond, there is old content that a gap would show.
         let sector = Buffer::zeroed(512);
-        let gap = file.write_at(&sector, (file.len() + 2 * BLOCK_BYTES) / BLOCK_BYTES * BLOCK_BYTES, false);
+        let gap = file.write_at(
+            &sector,
+            (file.len() + 2 * BLOCK_BYTES) / BLOCK_BYTES * BLOCK_BYTES,
+            false,
+        );
         match tail {
             Tail::Rewrite => assert!(matches!(gap.unwrap_err().kind(), ErrorKind::Unsupported(_))),
             Tail::Pad => gap.unwrap(),
@@ -238,6 +247,9 @@ fn padding_begins_inside_a_block_that_holds_old_content() {
     file.recycle().unwrap();
     file.write_at(&Buffer::zeroed(512), 0, true).unwrap();
     assert_eq!(file.append(&[1; 100], true), Ok(512));
-    assert_eq!(bytes(&file, 0, 4 * BLOCK)[..BLOCK], [&[0; 512][..], &[1; 100], &[0; BLOCK - 612]].concat());
+    assert_eq!(
+        bytes(&file, 0, 4 * BLOCK)[..BLOCK],
+        [&[0; 512][..], &[1; 100], &[0; BLOCK - 612]].concat()
+    );
     assert_eq!(file.append(&[2; 100], true), Ok(BLOCK_BYTES), "what lies behind is zeros by now");
 }

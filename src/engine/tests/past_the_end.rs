@@ -1,4 +1,5 @@
-//! Positional writes past the end that come out of their order, as those of many threads do that share one counter.
+//! Positional writes past the end that come out of their order, as those of many threads do that
+//! share one counter.
 
 use super::*;
 use crate::engine::core::{Dio, Outcome, Request, Work};
@@ -14,7 +15,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// An empty file; a write of its first block is in flight, and there is space for more if it grows ahead.
+    /// An empty file; a write of its first block is in flight, and there is space for more if it
+    /// grows ahead.
     fn new(prepared: Option<Prepared>) -> Self {
         let core = Core::new(0, props(prepared), Planner::new(GROWTH_CONFIG), None);
         let mut bench = Self { core, out: Outbox::default(), data: record(1, BLOCKS) };
@@ -72,7 +74,8 @@ impl Bench {
     }
 
     fn acknowledged(&mut self) -> Vec<u32> {
-        let each = |(token, outcome): (u32, Outcome)| outcome.map(|_| token).expect("nothing fails");
+        let each =
+            |(token, outcome): (u32, Outcome)| outcome.map(|_| token).expect("nothing fails");
         self.outcomes().into_iter().map(each).collect()
     }
 }

@@ -29,11 +29,15 @@ fn check(queue: Option<&Queue>, file: &File, content: &[u8], into: &mut [u8], of
     let read = read(queue, file, into, offset as u64).expect("nothing fails");
     let at = || format!("{} bytes at {offset} of {}", into.len(), content.len());
     assert!(read == there.len() && into[..read] == *there, "{}: {read}", at());
-    assert!(into[read..].iter().all(|byte| [0, UNTOUCHED].contains(byte)), "{}: above the end", at());
+    assert!(
+        into[read..].iter().all(|byte| [0, UNTOUCHED].contains(byte)),
+        "{}: above the end",
+        at()
+    );
 }
 
-/// A file of this content, with a handle that writes it, for which more than that is on disk, as when the last block is
-/// just being written anew; and a file with a handle beside other processes.
+/// A file of this content, with a handle that writes it, for which more than that is on disk, as
+/// when the last block is just being written anew; and a file with a handle beside other processes.
 fn with_files(seed: u64, content: &[u8], test: impl FnOnce(&Disk, [&File; 2])) {
     sim::run(seed, || {
         let settings = Settings { short_one_in: 3, interrupted_one_in: 7, ..Settings::default() };
@@ -59,10 +63,16 @@ fn every_border_of_a_block_and_the_end() {
         with_files(len as u64, &content, |_, files| {
             let mut memory = Buffer::zeroed(3 * 4096);
             let near = [0, 1, 511, 512, 513, 4095, 4096, 4097, 8192, 9000];
-            for (queue, offset) in queues().iter().flat_map(|queue| near.map(|offset| (queue, offset))) {
-                for (room, skip) in near.iter().flat_map(|room| [(*room, 0), (*room, 1), (*room, 512)]) {
+            for (queue, offset) in
+                queues().iter().flat_map(|queue| near.map(|offset| (queue, offset)))
+            {
+                for (room, skip) in
+                    near.iter().flat_map(|room| [(*room, 0), (*room, 1), (*room, 512)])
+                {
                     let into = &mut memory[skip..][..room];
-                    files.iter().for_each(|file| check(queue.as_ref(), file, &content, into, offset));
+                    files
+                        .iter()
+                        .for_each(|file| check(queue.as_ref(), file, &content, into, offset));
                 }
             }
         });
@@ -93,15 +103,18 @@ fn a_read_that_fails_in_part_is_an_error() {
             let file = disk.open(OpenOptions::new().write(true), "log").unwrap();
             let queue = &queues()[way];
             let mut memory = Buffer::zeroed(content.len() + 1);
-            // Straight but for the ends, or by bounces alone, as into the buffer of a queue, which is aligned at its
-            // start.
+            // Straight but for the ends, or by bounces alone, as into the buffer of a queue, which
+            // is aligned at its start.
             let straight = if queue.is_some() { 6 } else { 3 };
             for (skip, pieces) in [(100, straight), (1, 6)] {
                 let into = &mut memory[skip..][..content.len() - 100];
                 for nth in 0..pieces {
                     disk.fail(Call::Read, nth, libc::EIO);
                     let failed = read(queue.as_ref(), &file, into, 100).unwrap_err();
-                    assert_eq!((failed.kind(), failed.offset()), (&ErrorKind::Os(libc::EIO), Some(100)));
+                    assert_eq!(
+                        (failed.kind(), failed.offset()),
+                        (&ErrorKind::Os(libc::EIO), Some(100))
+                    );
                 }
                 disk.fail(Call::Read, pieces, libc::EIO);
                 check(queue.as_ref(), &file, &content, into, 100);
@@ -123,7 +136,11 @@ fn a_file_that_is_cut_behind_our_back_has_no_bytes_there() {
                 [(0, 8192, 0), (0, 100, 4950), (1, 8000, 1000), (0, 90, 6000), (0, 512, 8192)]
             {
                 let result = read(queue.as_ref(), file, &mut memory[skip..][..room], offset);
-                assert_eq!(result.map_err(|error| error.errno()), Err(libc::EIO), "{room} bytes at {offset}");
+                assert_eq!(
+                    result.map_err(|error| error.errno()),
+                    Err(libc::EIO),
+                    "{room} bytes at {offset}"
+                );
             }
             check(queue.as_ref(), file, &content[..5000], &mut memory[..4000], 1000);
         }

@@ -1,5 +1,5 @@
-//! Records of any length in any order of operations: what is on the disk, byte by byte, after each of them and after
-//! every crash.
+//! Records of any length in any order of operations: what is on the disk, byte by byte, after each
+//! of them and after every crash.
 
 use super::*;
 use std::ops::Range;
@@ -16,7 +16,9 @@ struct Way {
 
 fn ways() -> impl Iterator<Item = Way> {
     let prepared = [Some(Prepared::Unwritten), Some(Prepared::Zeroed), None];
-    prepared.into_iter().flat_map(|prepared| [Tail::Rewrite, Tail::Pad].map(|tail| Way { prepared, tail }))
+    prepared
+        .into_iter()
+        .flat_map(|prepared| [Tail::Rewrite, Tail::Pad].map(|tail| Way { prepared, tail }))
 }
 
 impl Way {
@@ -114,7 +116,8 @@ fn a_last_block_whose_rewrite_fails_keeps_what_it_held() {
     }
 }
 
-/// What may be in a file after a crash: each operation that writes has a number, and so have its bytes.
+/// What may be in a file after a crash: each operation that writes has a number, and so have its
+/// bytes.
 #[derive(Clone, Debug, Default)]
 struct Model {
     next: u8,
@@ -157,12 +160,14 @@ impl Model {
 
     /// The end of the block of the last record.
     fn most(&self) -> u64 {
-        let since = self.since.iter().map(|(_, range)| range.end).chain(self.becoming).max().unwrap_or(0);
+        let since =
+            self.since.iter().map(|(_, range)| range.end).chain(self.becoming).max().unwrap_or(0);
         since.max(self.stable.len() as u64).next_multiple_of(BLOCK)
     }
 
     fn allows(&self, at: u64, found: u8) -> bool {
-        let since = self.since.iter().any(|(number, range)| *number == found && range.contains(&at));
+        let since =
+            self.since.iter().any(|(number, range)| *number == found && range.contains(&at));
         let given_up = self.becoming.is_some_and(|to| to <= at);
         match self.stable.get(at as usize) {
             Some(stable) => *stable == found || since || given_up && found == 0,
@@ -178,7 +183,7 @@ impl Model {
 
     fn check(&self, way: Way, disk: Disk, at: &str) {
         let file = way.open(disk).unwrap_or_else(|kind| panic!("{at}: {kind}"));
-        if file.recovery.verdict == Verdict::Undecided {
+        if file.recovery.verdict == Verdict::EndUnknown {
             let end = self.end_of_records(&all_bytes(&file, file.len().min(self.most())));
             let floor = file.recovery.floor;
             assert!(floor <= self.most(), "{at}: {:?}", file.recovery);
@@ -204,7 +209,8 @@ const LENS: [u64; 12] =
     [0, 1, 100, 511, 512, 513, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5, 2 * BLOCK, 700];
 
 impl Life {
-    /// Does so many things, or fewer if one fails, as it does when the disk dies. Returns whether the disk lived.
+    /// Does so many things, or fewer if one fails, as it does when the disk dies. Returns whether
+    /// the disk lived.
     fn live(&mut self, steps: u64) -> bool {
         (0..steps).all(|_| self.step().is_ok())
     }
@@ -222,7 +228,10 @@ impl Life {
                 };
                 let range = expected..expected + record.len() as u64;
                 self.model.since.push((number, range.clone()));
-                assert_eq!(file.append(&record, durable).map_err(|error| error.kind().clone())?, expected);
+                assert_eq!(
+                    file.append(&record, durable).map_err(|error| error.kind().clone())?,
+                    expected
+                );
                 self.model.write(number, range);
                 if durable && !record.is_empty() {
                     self.model.extension_is_stable();
@@ -264,7 +273,11 @@ impl Life {
             15 => {
                 file.finish().map_err(|error| error.kind().clone())?;
                 self.model.all_is_stable();
-                assert_eq!(file.backend.0.physical_size().unwrap(), len, "exact after a clean close");
+                assert_eq!(
+                    file.backend.0.physical_size().unwrap(),
+                    len,
+                    "exact after a clean close"
+                );
                 self.file = Some(self.way.open(file.backend)?);
             }
             _ => {
@@ -292,14 +305,18 @@ impl Life {
 
 const STEPS: u64 = 14;
 
-/// Lives on a disk that dies after so many calls. Returns what the disk made of it, or nothing if it died before the
-/// file was open; and whether it lived.
+/// Lives on a disk that dies after so many calls. Returns what the disk made of it, or nothing if
+/// it died before the file was open; and whether it lived.
 fn live_until(way: Way, seed: u64, calls: u64) -> Option<(Life, Disk, bool)> {
     let disk = Disk::new(DISK_BYTES);
     disk.die_after(calls);
     let file = way.open(disk.clone()).ok()?;
-    let mut life =
-        Life { way, file: Some(file), model: Model::default(), random: fastrand::Rng::with_seed(seed) };
+    let mut life = Life {
+        way,
+        file: Some(file),
+        model: Model::default(),
+        random: fastrand::Rng::with_seed(seed),
+    };
     let lived = life.live(STEPS);
     Some((life, disk, lived))
 }
@@ -333,8 +350,8 @@ fn a_crash_in_any_window_loses_no_byte_of_a_record() {
     }
 }
 
-/// The model must be able to fail: somebody writes a last block behind our back, so what is kept of it is not what it
-/// holds.
+/// The model must be able to fail: somebody writes a last block behind our back, so what is kept of
+/// it is not what it holds.
 #[test]
 #[should_panic(expected = "bytes before")]
 fn a_last_block_that_is_written_again_as_it_was_is_found() {

@@ -35,7 +35,8 @@ fn a_reader_beside_the_writer_of_a_volume_sees_what_was_appended() {
     assert!(into.iter().all(|byte| *byte == 2));
 }
 
-/// A cut that a crash kept from being noted is finished by recovery, and that may be cut off as well.
+/// A cut that a crash kept from being noted is finished by recovery, and that may be cut off as
+/// well.
 #[test]
 fn a_crash_while_recovery_cuts_below_what_there_was_leaves_a_volume() {
     for seed in 0..4 {
@@ -75,7 +76,8 @@ fn a_flush_of_the_state_that_fails_wedges() {
     assert!(matches!(file.sync_data().unwrap_err().kind(), ErrorKind::Wedged(_)));
 }
 
-/// The file system has a largest file, and no space for more: both are errors that leave everything as it was.
+/// The file system has a largest file, and no space for more: both are errors that leave everything
+/// as it was.
 #[test]
 fn a_length_that_a_member_cannot_have_is_an_error_and_no_more() {
     let disk = Disk::new(1);
@@ -95,7 +97,8 @@ fn a_length_that_a_member_cannot_have_is_an_error_and_no_more() {
     file.close().unwrap();
 }
 
-/// One of several writes that carry a flush fails of space, which says nothing of another that fails of its flush.
+/// One of several writes that carry a flush fails of space, which says nothing of another that
+/// fails of its flush.
 #[test]
 fn a_flush_that_failed_beside_a_full_member_wedges() {
     let disk = Disk::new(1);
@@ -145,6 +148,9 @@ fn a_write_that_could_not_be_taken_back_ends_the_volume() {
     disk.fail(Call::Write, 1, libc::EIO);
     disk.fail(Call::Allocate, 0, libc::EIO);
     file.append(&filled(2, 3 * CHUNK)).unwrap_err();
-    assert!(matches!(file.write_at(&filled(3, CHUNK), 9 * CHUNK).unwrap_err().kind(), ErrorKind::Wedged(_)));
+    assert!(matches!(
+        file.write_at(&filled(3, CHUNK), 9 * CHUNK).unwrap_err().kind(),
+        ErrorKind::Wedged(_)
+    ));
     assert!(matches!(file.sync_data().unwrap_err().kind(), ErrorKind::Wedged(_)));
 }

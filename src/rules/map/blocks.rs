@@ -32,7 +32,9 @@ impl Blocks {
             return Ok(());
         }
         let Range { mut start, mut end } = range;
-        if let Some((before, _)) = self.ranges.range(..start).next_back().filter(|(_, end)| **end == start) {
+        if let Some((before, _)) =
+            self.ranges.range(..start).next_back().filter(|(_, end)| **end == start)
+        {
             start = *before;
         }
         if let Some(behind) = self.ranges.remove(&end) {
@@ -45,8 +47,12 @@ impl Blocks {
     /// Takes a range out, as far as it is in the set.
     pub fn remove(&mut self, range: Range<u64>) {
         while let Some(block) = self.first_in(&range) {
-            let (start, end) =
-                self.ranges.range(..=block).next_back().map(|(s, e)| (*s, *e)).expect("it has the block");
+            let (start, end) = self
+                .ranges
+                .range(..=block)
+                .next_back()
+                .map(|(s, e)| (*s, *e))
+                .expect("it has the block");
             self.ranges.remove(&start);
             if start < block {
                 self.ranges.insert(start, block);
@@ -106,7 +112,8 @@ mod tests {
                 prop_assert_eq!(blocks.iter().flatten().collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
                 prop_assert_eq!(blocks.len(), model.len() as u64);
                 let ends: Vec<_> = blocks.iter().collect();
-                prop_assert!(ends.windows(2).all(|pair| pair[0].end < pair[1].start), "two touch: {:?}", ends);
+                prop_assert!(ends.windows(2).all(|pair| pair[0].end < pair[1].start), "two touch: \
+                    {:?}", ends);
             }
         }
     }

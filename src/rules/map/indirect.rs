@@ -1,11 +1,13 @@
-//! The map of a file by direct and indirect blocks, as ext2 and ext3 keep it. Values only: where it needs a table (an
-//! indirect block) that it does not know, it says which, and whoever does I/O reads it.
+//! The map of a file by direct and indirect blocks, as ext2 and ext3 keep it. Values only: where it
+//! needs a table (an indirect block) that it does not know, it says which, and whoever does I/O
+//! reads it.
 //!
-//! A file has 15 pointers: 12 to blocks, one to a table of pointers, one to a table of tables, and one to a table of
-//! these. A pointer of 0 is a hole, as long as all that it would lead to.
+//! A file has 15 pointers: 12 to blocks, one to a table of pointers, one to a table of tables, and
+//! one to a table of these. A pointer of 0 is a hole, as long as all that it would lead to.
 //!
-//! No block is anything twice: whatever a pointer names that is known belongs to the file once, as data or as a table.
-//! So a table that leads to itself is found when it is read, and nothing written as data is ever a table.
+//! No block is anything twice: whatever a pointer names that is known belongs to the file once, as
+//! data or as a table. So a table that leads to itself is found when it is read, and nothing
+//! written as data is ever a table.
 
 use super::blocks::{Blocks, ranges};
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,7 +67,8 @@ pub struct Map {
 /// Tables to be written, each with its pointers.
 pub type Tables = Vec<(u32, Vec<u32>)>;
 
-/// The way to a block: the root, how many tables lie behind it, and which of the root's blocks it is.
+/// The way to a block: the root, how many tables lie behind it, and which of the root's blocks it
+/// is.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     root: usize,
@@ -74,8 +77,8 @@ struct Way {
 }
 
 impl Map {
-    /// A file of these pointers, on a volume whose tables have so many (at least 2). `others` are blocks that belong to
-    /// the file otherwise. Fails with a block that is named twice.
+    /// A file of these pointers, on a volume whose tables have so many (at least 2). `others` are
+    /// blocks that belong to the file otherwise. Fails with a block that is named twice.
     pub fn new(roots: [u32; ROOTS], fanout: u64, others: &[u32]) -> Result<Self, u32> {
         let mut map = Self { roots, tables: BTreeMap::new(), fanout, owned: Blocks::default() };
         for pointers in [others, &roots] {
@@ -99,7 +102,8 @@ impl Map {
         DIRECT as u64 + (1..=DEPTH_MAX).map(|depth| fanout.pow(depth)).sum::<u64>()
     }
 
-    /// What a table holds that was needed. Fails with a block that is named twice; then nothing has changed.
+    /// What a table holds that was needed. Fails with a block that is named twice; then nothing has
+    /// changed.
     pub fn learn(&mut self, table: u32, pointers: Vec<u32>) -> Result<(), u32> {
         assert_eq!(pointers.len() as u64, self.fanout);
         self.reserve(&ranges(named(&pointers))).map_err(|block| block as u32)?;
@@ -107,7 +111,8 @@ impl Map {
         Ok(())
     }
 
-    /// These blocks are about to become part of the file. Fails with one that is named twice; then nothing has changed.
+    /// These blocks are about to become part of the file. Fails with one that is named twice; then
+    /// nothing has changed.
     pub fn reserve(&mut self, blocks: &[Range<u64>]) -> Result<(), u64> {
         for (index, range) in blocks.iter().enumerate() {
             if let Err(twice) = self.owned.insert(range.clone()) {
@@ -144,8 +149,8 @@ impl Map {
         self.fanout.pow(depth)
     }
 
-    /// What the range of blocks `start..end` of the file begins with. It is not empty, and ends within
-    /// [`blocks_max`](Self::blocks_max).
+    /// What the range of blocks `start..end` of the file begins with. It is not empty, and ends
+    /// within [`blocks_max`](Self::blocks_max).
     pub fn run(&self, start: u64, end: u64) -> Found {
         let Way { root, depth, index } = self.way(start);
         let most = end - start;
@@ -168,8 +173,8 @@ impl Map {
         unreachable!("the last level returns")
     }
 
-    /// How many tables there must be more before the blocks `start..end` of the file can be mapped. All that lead there
-    /// are known.
+    /// How many tables there must be more before the blocks `start..end` of the file can be mapped.
+    /// All that lead there are known.
     pub fn tables_missing(&self, start: u64, end: u64) -> u64 {
         let mut missing = BTreeSet::new();
         let mut block = start;
@@ -189,8 +194,8 @@ impl Map {
         missing.len() as u64
     }
 
-    /// Maps what is a hole in `start..end` of the file to `data`, in order, with `tables` for those that are missing.
-    /// Both are just enough, and reserved.
+    /// Maps what is a hole in `start..end` of the file to `data`, in order, with `tables` for those
+    /// that are missing. Both are just enough, and reserved.
     pub fn fill(
         &mut self,
         start: u64,
@@ -221,7 +226,13 @@ impl Map {
     }
 
     /// The table that holds the pointer to a block, made if it is missing.
-    fn leaf(&mut self, root: usize, depth: u32, index: u64, tables: &mut impl Iterator<Item = u32>) -> u32 {
+    fn leaf(
+        &mut self,
+        root: usize,
+        depth: u32,
+        index: u64,
+        tables: &mut impl Iterator<Item = u32>,
+    ) -> u32 {
         let mut parent: Option<(u32, usize)> = None;
         let mut pointer = self.roots[root];
         for level in (0..depth).rev() {
@@ -251,7 +262,8 @@ impl Map {
         block
     }
 
-    /// The tables that must be read before the file can be cut to `keep` blocks; those behind them may be more.
+    /// The tables that must be read before the file can be cut to `keep` blocks; those behind them
+    /// may be more.
     pub fn unknown_from(&self, keep: u64) -> Vec<u32> {
         let mut unknown = Vec::new();
         for (root, depth, kept) in self.cuts(keep) {
@@ -272,7 +284,8 @@ impl Map {
         }
     }
 
-    /// Cuts the file to `keep` blocks. Returns what it had behind, tables too. All of those are known.
+    /// Cuts the file to `keep` blocks. Returns what it had behind, tables too. All of those are
+    /// known.
     pub fn cut(&mut self, keep: u64) -> Blocks {
         let mut freed = Blocks::default();
         for (root, depth, kept) in self.cuts(keep) {
@@ -320,8 +333,8 @@ impl Map {
         })
     }
 
-    /// The tables to be written: those to which nothing on disk leads yet, and those that are part of the file already.
-    /// From now on they count as written.
+    /// The tables to be written: those to which nothing on disk leads yet, and those that are part
+    /// of the file already. From now on they count as written.
     pub fn take_changed(&mut self) -> (Tables, Tables) {
         let (mut new, mut changed) = (Vec::new(), Vec::new());
         for (block, table) in &mut self.tables {
@@ -367,7 +380,8 @@ fn leading(pointers: &[u32], most: u64) -> Run {
         0 => pointer == 0,
         _ => u64::from(pointer) == u64::from(first) + index as u64,
     };
-    let blocks = pointers.iter().copied().enumerate().take_while(|next| follows(*next)).count() as u64;
+    let blocks =
+        pointers.iter().copied().enumerate().take_while(|next| follows(*next)).count() as u64;
     Run { at: (first != 0).then_some(first.into()), blocks }
 }
 
@@ -375,7 +389,9 @@ fn leading(pointers: &[u32], most: u64) -> Run {
 pub fn push(runs: &mut Vec<Run>, run: Run) {
     match runs.last_mut() {
         Some(last) if last.at.is_none() && run.at.is_none() => last.blocks += run.blocks,
-        Some(last) if last.at.is_some_and(|at| run.at == Some(at + last.blocks)) => last.blocks += run.blocks,
+        Some(last) if last.at.is_some_and(|at| run.at == Some(at + last.blocks)) => {
+            last.blocks += run.blocks
+        }
         _ => runs.push(run),
     }
 }

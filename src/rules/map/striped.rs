@@ -1,9 +1,9 @@
 //! The map of a striped volume: a file cut into chunks, dealt out to its members one by one.
 //!
-//! Chunk `c` of the file is in row `c / members` of member `c % members`. Each member begins with a chunk of its own,
-//! which holds its header, so the row `r` of every member starts at `(r + 1) * chunk_bytes`. Whatever range of the file
-//! is looked at, what a member has of it is one run: that is why a request of any length becomes at most one for each
-//! member.
+//! Chunk `c` of the file is in row `c / members` of member `c % members`. Each member begins with a
+//! chunk of its own, which holds its header, so the row `r` of every member starts at
+//! `(r + 1) * chunk_bytes`. Whatever range of the file is looked at, what a member has of it is one
+//! run: that is why a request of any length becomes at most one for each member.
 
 use crate::rules::merge::Run;
 use crate::rules::recovery::Extent;
@@ -36,7 +36,8 @@ impl Striped {
 
     /// The longest file of which members of these sizes hold everything, at most so many bytes.
     pub fn len_of(&self, sizes: impl IntoIterator<Item = u64>) -> u64 {
-        let lens = sizes.into_iter().enumerate().map(|(member, size)| self.first_missing(member, size));
+        let lens =
+            sizes.into_iter().enumerate().map(|(member, size)| self.first_missing(member, size));
         lens.min().unwrap_or(0)
     }
 
@@ -63,7 +64,11 @@ impl Striped {
             let len = left.min(this.chunk_bytes - inside);
             start += len;
             let (row, member) = (chunk / this.members as u64, chunk % this.members as u64);
-            Some(Run { member: member as usize, offset: (row + 1) * this.chunk_bytes + inside, len })
+            Some(Run {
+                member: member as usize,
+                offset: (row + 1) * this.chunk_bytes + inside,
+                len,
+            })
         })
     }
 
@@ -73,7 +78,8 @@ impl Striped {
         (part.start < part.end).then_some(part)
     }
 
-    /// The extents of the file, from those of each member, each in order; adjacent ones that are alike are one.
+    /// The extents of the file, from those of each member, each in order; adjacent ones that are
+    /// alike are one.
     pub fn extents(&self, members: &[Vec<Extent>]) -> Vec<Extent> {
         let mut extents: Vec<Extent> = Vec::new();
         let mut next = vec![0; self.members];
@@ -91,10 +97,14 @@ impl Striped {
                 Rows::Mixed => {
                     for (member, spaces) in members.iter().enumerate() {
                         let chunk = base + member as u64 * self.chunk_bytes;
-                        for space in within(&spaces[next[member]..], row_start..row_start + self.chunk_bytes)
+                        for space in
+                            within(&spaces[next[member]..], row_start..row_start + self.chunk_bytes)
                         {
                             let at = |place: u64| chunk + place - row_start;
-                            add(&mut extents, Extent { start: at(space.start), end: at(space.end), ..space });
+                            add(
+                                &mut extents,
+                                Extent { start: at(space.start), end: at(space.end), ..space },
+                            );
                         }
                     }
                     row_start += self.chunk_bytes;
@@ -105,7 +115,12 @@ impl Striped {
     }
 
     /// What the rows from this one on are like, on all members: as many as are the same throughout.
-    fn like_rows(&self, members: &[Vec<Extent>], next: &mut [usize], row_start: u64) -> Option<Rows> {
+    fn like_rows(
+        &self,
+        members: &[Vec<Extent>],
+        next: &mut [usize],
+        row_start: u64,
+    ) -> Option<Rows> {
         let mut end = u64::MAX;
         let mut states = Vec::with_capacity(self.members);
         for (spaces, next) in members.iter().zip(next) {
@@ -149,7 +164,9 @@ fn within(spaces: &[Extent], range: Range<u64>) -> impl Iterator<Item = Extent> 
 
 fn add(extents: &mut Vec<Extent>, space: Extent) {
     match extents.last_mut() {
-        Some(last) if last.end == space.start && last.written == space.written => last.end = space.end,
+        Some(last) if last.end == space.start && last.written == space.written => {
+            last.end = space.end
+        }
         _ => extents.push(space),
     }
 }
@@ -183,22 +200,34 @@ mod tests {
             let map = Striped::new(members, CHUNK);
             let len_max = map.row_bytes() * 5 / 2;
             for len in 0..=len_max {
-                let bytes =
-                    |member| (0..len).filter(move |byte| place_of(map, *byte).0 == member).count() as u64;
+                let bytes = |member| {
+                    (0..len).filter(move |byte| place_of(map, *byte).0 == member).count() as u64
+                };
                 let sizes: Vec<_> = (0..members).map(|member| map.size_of(member, len)).collect();
-                assert_eq!(sizes, (0..members).map(|member| CHUNK + bytes(member)).collect::<Vec<_>>());
+                assert_eq!(
+                    sizes,
+                    (0..members).map(|member| CHUNK + bytes(member)).collect::<Vec<_>>()
+                );
                 assert_eq!(map.len_of(sizes.iter().copied()), len);
                 for start in 0..=len {
                     let places = map.runs(start..len).flat_map(|run| {
                         (run.offset..run.offset + run.len).map(move |offset| (run.member, offset))
                     });
-                    assert!(places.eq((start..len).map(|byte| place_of(map, byte))), "{start}..{len}");
+                    assert!(
+                        places.eq((start..len).map(|byte| place_of(map, byte))),
+                        "{start}..{len}"
+                    );
                     for member in 0..members {
-                        let mut here =
-                            (start..len).map(|byte| place_of(map, byte)).filter(|place| place.0 == member);
+                        let mut here = (start..len)
+                            .map(|byte| place_of(map, byte))
+                            .filter(|place| place.0 == member);
                         let (first, last) = (here.next(), here.next_back());
                         let part = first.map(|first| first.1..last.unwrap_or(first).1 + 1);
-                        assert_eq!(map.part_of(member, start..len), part, "{start}..{len} of {member}");
+                        assert_eq!(
+                            map.part_of(member, start..len),
+                            part,
+                            "{start}..{len} of {member}"
+                        );
                     }
                 }
             }
@@ -249,7 +278,8 @@ mod tests {
             }
             for byte in 0..map.row_bytes() * 32 {
                 let (member, place) = place_of(map, byte);
-                prop_assert_eq!(state_at(&found, byte), state_at(&lists[member], place), "byte {}", byte);
+                prop_assert_eq!(state_at(&found, byte), state_at(&lists[member], place), "byte \
+                    {}", byte);
             }
         }
     }

@@ -30,7 +30,8 @@ pub struct Crew<F> {
 
 impl<F: AsyncFile> Crew<F> {
     pub fn new(task: &Task<'_>, file: F, tickets: &Arc<Tickets>) -> Rc<Self> {
-        let shares = task.case.durability == Durability::EveryWrite && task.case.flush == Flush::Shared;
+        let shares =
+            task.case.durability == Durability::EveryWrite && task.case.flush == Flush::Shared;
         let flush = shares.then(SharedFlush::default);
         Rc::new(Self { file, tickets: tickets.clone(), bs_bytes: task.bs_bytes, flush })
     }

@@ -26,7 +26,8 @@ pub fn run(task: &Task<'_>) -> Result<Figures> {
     let depth = task.case.iodepth;
     let mut ring = io_uring::IoUring::builder();
     ring.setup_single_issuer().setup_defer_taskrun();
-    let builder = RuntimeBuilder::<IoUringDriver>::new().with_entries(depth as u32).uring_builder(ring);
+    let builder =
+        RuntimeBuilder::<IoUringDriver>::new().with_entries(depth as u32).uring_builder(ring);
     builder.build()?.block_on(async {
         let blocks: Vec<_> = (0..depth).map(|job| Block::of_job(job, task.bs_bytes)).collect();
         let file = Peer(File::from_std(task.open()?)?);

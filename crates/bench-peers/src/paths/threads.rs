@@ -14,8 +14,12 @@ pub fn run(task: &Task<'_>) -> Result<Figures> {
 }
 
 /// Every thread writes its block until the tickets run out. The clock still runs on return.
-pub fn crew<'a>(task: &Task<'a>, write: impl Fn(&Block, u64) -> Result<()> + Sync) -> Result<Clock<'a>> {
-    let blocks: Vec<_> = (0..task.case.iodepth).map(|job| Block::of_job(job, task.bs_bytes)).collect();
+pub fn crew<'a>(
+    task: &Task<'a>,
+    write: impl Fn(&Block, u64) -> Result<()> + Sync,
+) -> Result<Clock<'a>> {
+    let blocks: Vec<_> =
+        (0..task.case.iodepth).map(|job| Block::of_job(job, task.bs_bytes)).collect();
     let mut clock = task.start();
     let (tickets, write) = (&clock.tickets, &write);
     std::thread::scope(|scope| {

@@ -28,9 +28,11 @@ pub fn run(task: &Task<'_>) -> Result<Figures> {
     // Not DEFER_TASKRUN, which requires waiting in the ring. Here epoll waits for completions.
     ring.setup_single_issuer().setup_coop_taskrun();
     tokio_uring::builder().entries(depth as u32).uring_builder(&ring).start(async {
-        let registry = FixedBufRegistry::new((0..depth).map(|job| Block::of_job(job, task.bs_bytes)));
+        let registry =
+            FixedBufRegistry::new((0..depth).map(|job| Block::of_job(job, task.bs_bytes)));
         registry.register().context("register the blocks")?;
-        let blocks: Vec<_> = (0..depth).map(|job| registry.check_out(job).expect("it is free")).collect();
+        let blocks: Vec<_> =
+            (0..depth).map(|job| registry.check_out(job).expect("it is free")).collect();
         let file = Peer(File::from_std(task.open()?));
         let mut clock = task.start();
         let crew = Crew::new(task, file, &clock.tickets);

@@ -90,7 +90,7 @@ static void what_the_kernel_says(void)
     EXPECT(dioxide_close(fresh("there")), 0);
     FAILS(dioxide_open("there", O_RDWR | O_CREAT | O_EXCL, 0644, NULL, &file), EEXIST, "there");
     struct dioxide_recovery found = {.size = sizeof found};
-    FAILS(dioxide_recover("missing", DIOXIDE_CUT, &found), ENOENT, "recover missing");
+    FAILS(dioxide_recover("missing", DIOXIDE_TRUNCATE, &found), ENOENT, "recover missing");
 }
 
 static void what_the_file_says(void)
@@ -111,7 +111,7 @@ static void what_the_file_says(void)
     EXPECT(dioxide_growth(reader), DIOXIDE_NOT_AHEAD);
     EXPECT(dioxide_close(reader), 0);
     struct dioxide_recovery found = {.size = sizeof found};
-    FAILS(dioxide_recover("said", DIOXIDE_CUT, &found), EAGAIN, "recover said");
+    FAILS(dioxide_recover("said", DIOXIDE_TRUNCATE, &found), EAGAIN, "recover said");
     EXPECT(dioxide_close(file), 0);
 
     struct dioxide_options options = {0};
@@ -150,7 +150,7 @@ static void others_are_in_the_way(void)
     FAILS(dioxide_open("shared", O_RDWR, 0, NULL, &file), EUCLEAN, "open");
     struct dioxide_recovery found = {.size = sizeof found};
     EXPECT(dioxide_recover("shared", DIOXIDE_FORCE, &found), 0);
-    EXPECT(found.verdict, DIOXIDE_DOUBTFUL);
+    EXPECT(found.verdict, DIOXIDE_MODIFIED_EXTERNALLY);
     EXPECT(found.physical_size, 1 << 30);
     CHECK(strstr(found.text, "changed since") != NULL);
     file = fresh("shared");

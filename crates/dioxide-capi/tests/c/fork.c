@@ -44,21 +44,21 @@ static void a_crash_is_recovered_from(void)
     CHECK(size_of("crashed") > BLOCK);
     struct dioxide_recovery found = {.size = sizeof found}, again = {.size = sizeof again};
     EXPECT(dioxide_recover("crashed", DIOXIDE_INSPECT, &found), 0);
-    EXPECT(found.verdict, DIOXIDE_KNOWN);
+    EXPECT(found.verdict, DIOXIDE_END_KNOWN);
     EXPECT(found.floor, BLOCK);
     EXPECT(found.ceiling, BLOCK);
     CHECK(strstr(found.text, "crash") != NULL);
     struct dioxide_options options = {0};
     struct dioxide_file *file = opened("crashed", O_RDWR, options);
     EXPECT(dioxide_recovery(file, &again), 1);
-    EXPECT(again.verdict, DIOXIDE_KNOWN);
+    EXPECT(again.verdict, DIOXIDE_END_KNOWN);
     EXPECT(dioxide_size(file), BLOCK);
     char back[8];
     EXPECT(dioxide_pread(file, back, 8, 0), 8);
     CHECK(memcmp(back, "durable", 8) == 0);
     EXPECT(dioxide_close(file), 0);
     EXPECT(size_of("crashed"), BLOCK);
-    EXPECT(dioxide_recover("crashed", DIOXIDE_CUT, &found), 0);
+    EXPECT(dioxide_recover("crashed", DIOXIDE_TRUNCATE, &found), 0);
     EXPECT(found.verdict, DIOXIDE_CLEAN);
 }
 

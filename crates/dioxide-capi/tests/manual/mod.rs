@@ -32,7 +32,8 @@ impl Header {
             } else {
                 format!("{};", code.trim_end_matches(';'))
             };
-            let comment = comment.lines().map(|line| line.trim_start_matches(" *").trim_start_matches(' '));
+            let comment =
+                comment.lines().map(|line| line.trim_start_matches(" *").trim_start_matches(' '));
             let comment = comment.collect::<Vec<_>>().join("\n");
             items.push(Item { name: name_of(&code), comment, code });
         }
@@ -53,7 +54,8 @@ impl Header {
         page += &code(&function.code);
         let declared = self.mentioned_by(function);
         page += ".SH DESCRIPTION\n";
-        let (text, sections) = function.comment.split_once("\n\n# ").unwrap_or((&function.comment, ""));
+        let (text, sections) =
+            function.comment.split_once("\n\n# ").unwrap_or((&function.comment, ""));
         page += &markdown(text);
         for section in sections.split("\n\n# ").filter(|section| !section.starts_with(NOT_FOR_C)) {
             let (title, text) = section.split_once('\n').unwrap_or((section, ""));
@@ -87,7 +89,8 @@ impl Item {
 
     /// Whether it has a visible definition.
     fn is_type(&self) -> bool {
-        self.code.starts_with("typedef") || self.code.starts_with("struct") && self.code.ends_with("};")
+        self.code.starts_with("typedef")
+            || self.code.starts_with("struct") && self.code.ends_with("};")
     }
 
     fn is_function(&self) -> bool {
@@ -108,13 +111,17 @@ impl Item {
 
 /// The comments of members, in the usual C style.
 fn plain_comments(code: &str) -> String {
-    code.replace("/**\n     * ", "/* ").replace("\n     */\n", " */\n").replace("\n     * ", "\n       ")
+    code.replace("/**\n     * ", "/* ")
+        .replace("\n     */\n", " */\n")
+        .replace("\n     * ", "\n       ")
 }
 
 fn name_of(code: &str) -> String {
     let before = match code.strip_prefix("#define ") {
         Some(constant) => constant.split(' ').next(),
-        None => code.split(['(', '{', ';']).find(|part| !part.trim().is_empty() && *part != "typedef void "),
+        None => code
+            .split(['(', '{', ';'])
+            .find(|part| !part.trim().is_empty() && *part != "typedef void "),
     };
     words(before.unwrap_or_default()).last().expect("a declaration has a name").to_owned()
 }
@@ -123,12 +130,20 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
-fn overview<'a>(functions: impl Iterator<Item = &'a Item>, document: &str, version: &str) -> String {
-    let mut page = head("dioxide", "concurrent, durable, safe direct I/O (O_DIRECT)".into(), version);
-    page += ".P\nBuilt with\n.BR \"cc program.c $(pkg-config \\-\\-cflags \\-\\-libs dioxide)\" .\n.SH DESCRIPTION\n";
+fn overview<'a>(
+    functions: impl Iterator<Item = &'a Item>,
+    document: &str,
+    version: &str,
+) -> String {
+    let mut page =
+        head("dioxide", "concurrent, durable, safe direct I/O (O_DIRECT)".into(), version);
+    page += ".P\nBuilt with\n.BR \"cc program.c $(pkg-config \\-\\-cflags \\-\\-libs dioxide)\" \
+        .\n.SH DESCRIPTION\n";
     let mut sections = document.split("\n## ");
-    let (_, first) =
-        sections.next().and_then(|first| first.split_once("\n\n")).expect("a title, and what it is");
+    let (_, first) = sections
+        .next()
+        .and_then(|first| first.split_once("\n\n"))
+        .expect("a title, and what it is");
     page += &markdown(first.trim());
     for section in sections.filter(|section| !section.starts_with(NOT_IN_THE_MANUAL)) {
         let (title, text) = section.split_once("\n\n").expect("a title, and its text");
@@ -136,14 +151,19 @@ fn overview<'a>(functions: impl Iterator<Item = &'a Item>, document: &str, versi
     }
     page += ".SH FUNCTIONS\n";
     for function in functions {
-        write!(page, ".TP\n.BR {} (3)\n{}\n", function.name, escaped(&function.sentence())).unwrap();
+        write!(page, ".TP\n.BR {} (3)\n{}\n", function.name, escaped(&function.sentence()))
+            .unwrap();
     }
     page
 }
 
 fn head(name: &str, sentence: String, version: &str) -> String {
-    let what =
-        sentence.chars().next().into_iter().flat_map(char::to_lowercase).chain(sentence.chars().skip(1));
+    let what = sentence
+        .chars()
+        .next()
+        .into_iter()
+        .flat_map(char::to_lowercase)
+        .chain(sentence.chars().skip(1));
     format!(
         ".\\\" Generated: see scripts/capi.\n.TH {name} 3 \"\" \"dioxide {version}\" \"dioxide\"\n.SH NAME\n{name} \\- {}\n\
          .SH SYNOPSIS\n.nf\n.B #include <dioxide.h>\n.fi\n",
@@ -152,7 +172,8 @@ fn head(name: &str, sentence: String, version: &str) -> String {
 }
 
 fn code(text: &str) -> String {
-    let lines = text.lines().map(|line| format!("{}\n", guarded(&escaped(line).replace('-', "\\-"))));
+    let lines =
+        text.lines().map(|line| format!("{}\n", guarded(&escaped(line).replace('-', "\\-"))));
     format!(".P\n.nf\n{}.fi\n", lines.collect::<String>())
 }
 
@@ -163,7 +184,8 @@ fn markdown(text: &str) -> String {
     let mut begins = true;
     while let Some(line) = lines.next() {
         if line.starts_with("```") {
-            let inside: Vec<_> = lines.by_ref().take_while(|line| !line.starts_with("```")).collect();
+            let inside: Vec<_> =
+                lines.by_ref().take_while(|line| !line.starts_with("```")).collect();
             page += &code(&inside.join("\n"));
             begins = true;
         } else if line.is_empty() {

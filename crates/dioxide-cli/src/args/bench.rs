@@ -152,7 +152,7 @@ pub enum Scenario {
     /// `kernel` is a pwrite with O_DIRECT through a mount of the image, by a loop device with
     /// direct I/O. Only for root, and invisible to other processes.
     ///
-    /// `dioxide` is File::write_at of a file that OpenOptions::open_within has opened in the
+    /// `dioxide` is File::write_at of a file that OpenOptions::open_in_image has opened in the
     /// unmounted image.
     ///
     /// `serialised` is the same with a call, and so a request, for each block of 4 KiB.
@@ -238,7 +238,13 @@ pub struct Sync {
     /// Members of a striped volume to run on instead of one file: directories, for a scratch file
     /// in each, or block devices. --overwrite-device must name the devices again. THEIR CONTENTS
     /// ARE DESTROYED.
-    #[arg(long, value_name = "MEMBER", value_delimiter = ',', group = "devices", conflicts_with = "dir")]
+    #[arg(
+        long,
+        value_name = "MEMBER",
+        value_delimiter = ',',
+        group = "devices",
+        conflicts_with = "dir"
+    )]
     pub stripe: Vec<PathBuf>,
     /// Chunk size: the bytes on one member before the next one follows.
     #[arg(long, value_name = "BYTES", default_value = "64k", requires = "stripe", value_parser = chunk)]

@@ -158,7 +158,12 @@ pub struct Run {
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
     /// The program, and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
@@ -215,7 +220,8 @@ mod tests {
     fn examples_can_be_typed() {
         fn check(command: &clap::Command) -> usize {
             let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
-            let lines: Vec<_> = help.lines().filter(|line| line.starts_with("  dioxide ")).collect();
+            let lines: Vec<_> =
+                help.lines().filter(|line| line.starts_with("  dioxide ")).collect();
             for line in &lines {
                 let typed = line.split(['|', '>']).next().unwrap();
                 assert!(parse(typed).is_ok(), "{line}");
@@ -228,7 +234,8 @@ mod tests {
 
     #[test]
     fn append_lists_and_defaults() {
-        let Scenario::Append(append) = scenario("dioxide bench append --bs 4k,16k --numjobs 1,128") else {
+        let Scenario::Append(append) = scenario("dioxide bench append --bs 4k,16k --numjobs 1,128")
+        else {
             panic!("append")
         };
         assert_eq!(append.bs, [Sizes::one(4096), Sizes::one(16384)]);
@@ -239,12 +246,15 @@ mod tests {
         assert_eq!((append.growth_cap, append.pace.rate), (None, None));
         assert_eq!(append.iodepth, [64]);
         assert!(matches!(append.backend, Backend::System));
-        assert!(matches!(append.tail, Tail::Rewrite) && !append.buffered_group && !append.positional);
+        assert!(
+            matches!(append.tail, Tail::Rewrite) && !append.buffered_group && !append.positional
+        );
     }
 
     #[test]
     fn records_of_any_length() {
-        let Scenario::Append(append) = scenario("dioxide bench append --bs 100,512-4k --tail pad") else {
+        let Scenario::Append(append) = scenario("dioxide bench append --bs 100,512-4k --tail pad")
+        else {
             panic!("append")
         };
         assert_eq!(append.bs, [Sizes::one(100), Sizes { min_bytes: 512, max_bytes: 4096 }]);
@@ -275,7 +285,10 @@ mod tests {
     #[test]
     fn mixed_on_a_directory_or_a_device() {
         let Scenario::Mixed(mixed) = scenario("dioxide bench mixed") else { panic!("mixed") };
-        assert_eq!((mixed.bs, mixed.numjobs, mixed.rwmixread), (vec![Sizes::one(4096)], vec![1, 2], 50));
+        assert_eq!(
+            (mixed.bs, mixed.numjobs, mixed.rwmixread),
+            (vec![Sizes::one(4096)], vec![1, 2], 50)
+        );
         assert_eq!(mixed.place.device, None);
         let line = "dioxide bench mixed --device /dev/x --overwrite-device /dev/x --rwmixread 100";
         let Scenario::Mixed(mixed) = scenario(line) else { panic!("mixed") };
@@ -284,22 +297,29 @@ mod tests {
 
     #[test]
     fn sync_on_a_stripe() {
-        let line = "dioxide bench sync --stripe /dev/x,/dev/y --chunk 128k --overwrite-device /dev/x,/dev/y";
+        let line = "dioxide bench sync --stripe /dev/x,/dev/y --chunk 128k --overwrite-device \
+            /dev/x,/dev/y";
         let Scenario::Sync(sync) = scenario(line) else { panic!("sync") };
         assert_eq!((&sync.stripe, sync.chunk), (&sync.place.overwrite_device, 128 << 10));
         assert_eq!(sync.stripe, [PathBuf::from("/dev/x"), "/dev/y".into()]);
-        let Scenario::Sync(sync) = scenario("dioxide bench sync --stripe .,.") else { panic!("sync") };
+        let Scenario::Sync(sync) = scenario("dioxide bench sync --stripe .,.") else {
+            panic!("sync")
+        };
         assert_eq!((sync.stripe.len(), sync.chunk), (2, 64 << 10));
     }
 
     #[test]
     fn indirect_is_the_seeds_workload() {
-        let Scenario::Indirect(indirect) = scenario("dioxide bench indirect") else { panic!("indirect") };
+        let Scenario::Indirect(indirect) = scenario("dioxide bench indirect") else {
+            panic!("indirect")
+        };
         assert_eq!((indirect.count, indirect.rounds, indirect.fresh), (1000, 5, false));
     }
 
     fn diagnose(line: &str) -> Diagnose {
-        let Command::Diagnose(diagnose) = parse(line).expect(line) else { panic!("{line} is a diagnosis") };
+        let Command::Diagnose(diagnose) = parse(line).expect(line) else {
+            panic!("{line} is a diagnosis")
+        };
         *diagnose
     }
 
@@ -309,11 +329,17 @@ mod tests {
         assert_eq!((place.path, place.pid), (Some("/data".into()), None));
         assert_eq!(place.workload.rw, [Rw::Hole, Rw::Sync]);
         assert_eq!(place.workload.numjobs, [1, 2, 4, 8, 16, 32, 64], "enough for a fit");
-        assert_eq!((place.workload.runtime, place.workload.rounds), (Some(Duration::from_millis(50)), None));
+        assert_eq!(
+            (place.workload.runtime, place.workload.rounds),
+            (Some(Duration::from_millis(50)), None)
+        );
         let program = diagnose("dioxide diagnose --pid 17 --no-trace");
         assert_eq!((program.path, program.pid, program.no_trace), (None, Some(17), true));
         assert_eq!(program.seconds, Duration::from_secs(10));
-        assert_eq!(diagnose("dioxide diagnose --pid 17 --seconds 1m").seconds, Duration::from_secs(60));
+        assert_eq!(
+            diagnose("dioxide diagnose --pid 17 --seconds 1m").seconds,
+            Duration::from_secs(60)
+        );
     }
 
     #[test]
@@ -326,11 +352,15 @@ mod tests {
 
     #[test]
     fn a_limit_is_a_percentage() {
-        let limit = |text: &str| match parse(&format!("dioxide compare a b --fail-on-regression {text}")) {
-            Ok(Command::Compare(compare)) => compare.fail_on_regression,
-            _ => None,
-        };
-        assert_eq!(["10%", "10", "0.5%", "0"].map(limit), [Some(10.0), Some(10.0), Some(0.5), Some(0.0)]);
+        let limit =
+            |text: &str| match parse(&format!("dioxide compare a b --fail-on-regression {text}")) {
+                Ok(Command::Compare(compare)) => compare.fail_on_regression,
+                _ => None,
+            };
+        assert_eq!(
+            ["10%", "10", "0.5%", "0"].map(limit),
+            [Some(10.0), Some(10.0), Some(0.5), Some(0.0)]
+        );
         assert_eq!(["100%", "1000", "-1%", "much"].map(limit), [None; 4]);
     }
 

@@ -48,7 +48,12 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
 }
 
 /// Appends as programs do it themselves: the ticket is the offset.
-fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
+fn through_kernel(
+    task: &Task<'_>,
+    ground: &Ground,
+    ledger: &Ledger,
+    tickets: &Tickets<'_>,
+) -> Result<Run> {
     let file = ground.open(task.flags())?;
     let shift = task.crew(ledger).work(
         |_, _| tickets.take(),
@@ -72,21 +77,33 @@ fn through_a_tail_block(
     let (durability, unit, max) =
         (task.point.durability, task.units.append_bytes, task.point.sizes.max_bytes);
     let log = TailBlock::new(file, durability, unit, max);
-    let shift = task.crew(ledger).work(|_, _| tickets.take(), |_, record| Ok(log.append(record)?))?;
+    let shift =
+        task.crew(ledger).work(|_, _| tickets.take(), |_, record| Ok(log.append(record)?))?;
     log.finish()?;
     Ok(shift.clock_out())
 }
 
 /// The best known way without direct I/O.
-fn through_groups(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
+fn through_groups(
+    task: &Task<'_>,
+    ground: &Ground,
+    ledger: &Ledger,
+    tickets: &Tickets<'_>,
+) -> Result<Run> {
     let log = GroupCommit::new(ground.open_cached()?, task.point.durability);
-    let shift = task.crew(ledger).work(|_, _| tickets.take(), |_, record| Ok(log.append(record)?))?;
+    let shift =
+        task.crew(ledger).work(|_, _| tickets.take(), |_, record| Ok(log.append(record)?))?;
     log.finish()?;
     Ok(shift.clock_out())
 }
 
 /// The ticket only permits an append; the library chooses the offset.
-fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
+fn through_dioxide(
+    task: &Task<'_>,
+    ground: &Ground,
+    ledger: &Ledger,
+    tickets: &Tickets<'_>,
+) -> Result<Run> {
     let file = ground.open_with(&options(task))?;
     if task.point.backend == Backend::Sim {
         return one_by_one(task, file, ledger, tickets);
@@ -100,7 +117,12 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &
 }
 
 /// The ticket is the offset, as for the kernel.
-fn past_the_end(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
+fn past_the_end(
+    task: &Task<'_>,
+    ground: &Ground,
+    ledger: &Ledger,
+    tickets: &Tickets<'_>,
+) -> Result<Run> {
     let file = ground.open_with(&options(task))?;
     let shift = task.crew(ledger).work(
         |_, _| tickets.take(),
@@ -129,21 +151,35 @@ fn through_a_queue(
 }
 
 /// The file was filled beforehand and is recycled.
-fn over_an_old_file(task: &Task<'_>, ground: &Ground, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
+fn over_an_old_file(
+    task: &Task<'_>,
+    ground: &Ground,
+    ledger: &Ledger,
+    tickets: &Tickets<'_>,
+) -> Result<Run> {
     ground.fill(task.whole_blocks_bytes()).context("fill the file to be recycled")?;
     let file = ground.open_with(&options(task))?;
     file.recycle()?;
     one_by_one(task, file, ledger, tickets)
 }
 
-fn one_by_one(task: &Task<'_>, file: dioxide::File, ledger: &Ledger, tickets: &Tickets<'_>) -> Result<Run> {
-    let shift = task.crew(ledger).work(|_, _| tickets.take(), |_, block| Ok(file.append(block)?))?;
+fn one_by_one(
+    task: &Task<'_>,
+    file: dioxide::File,
+    ledger: &Ledger,
+    tickets: &Tickets<'_>,
+) -> Result<Run> {
+    let shift =
+        task.crew(ledger).work(|_, _| tickets.take(), |_, block| Ok(file.append(block)?))?;
     shift.close(file)
 }
 
 fn options(task: &Task<'_>) -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.write(true).durability(task.point.durability).growth(task.point.growth.unwrap_or(Growth::None));
+    options
+        .write(true)
+        .durability(task.point.durability)
+        .growth(task.point.growth.unwrap_or(Growth::None));
     options.tail(task.point.tail.unwrap_or_default());
     if let Some(bytes) = task.growth_cap_bytes {
         options.growth_cap(bytes);

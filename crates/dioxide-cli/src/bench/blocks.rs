@@ -50,7 +50,8 @@ impl Blocks {
     pub fn acknowledge(&self, stamp: Stamp, offset: u64) -> Result<()> {
         let slot = self.slots.get((offset / self.bs_bytes) as usize);
         let slot = slot.filter(|_| offset.is_multiple_of(self.bs_bytes));
-        let slot = slot.with_context(|| wrong(&format!("offset {offset} is no place for a block")))?;
+        let slot =
+            slot.with_context(|| wrong(&format!("offset {offset} is no place for a block")))?;
         let earlier = slot.swap(pack(stamp), Relaxed);
         if earlier != 0 && self.places == Places::OnceEach {
             bail!(wrong(&format!("offset {offset} was given to two appends")));
@@ -76,7 +77,10 @@ impl Blocks {
         let blocks = self.acknowledged_blocks()?;
         if end == End::AtLast {
             let (wanted, found) = (blocks * self.bs_bytes, file.len()?);
-            ensure!(found == wanted, wrong(&format!("the file ends at {found}, its last block at {wanted}")));
+            ensure!(
+                found == wanted,
+                wrong(&format!("the file ends at {found}, its last block at {wanted}"))
+            );
         }
         let per_chunk = (CHUNK_BYTES / self.bs_bytes).max(1);
         let mut chunk = Buffer::zeroed((per_chunk * self.bs_bytes) as usize);
@@ -98,7 +102,10 @@ impl Blocks {
         if self.places == Places::OnceEach
             && let Some(gap) = self.slots[..end].iter().position(|slot| !filled(slot))
         {
-            bail!(wrong(&format!("nothing was appended at {}, below others", gap as u64 * self.bs_bytes)));
+            bail!(wrong(&format!(
+                "nothing was appended at {}, below others",
+                gap as u64 * self.bs_bytes
+            )));
         }
         Ok(end as u64)
     }
@@ -218,10 +225,16 @@ mod tests {
         ledger.check(&block, BS).unwrap();
         ledger.check(&block, 5 * BS).unwrap();
         block[1024] ^= 1;
-        assert!(complaint(ledger.check(&block, BS)).contains("write 1 of thread 1"), "another sector");
+        assert!(
+            complaint(ledger.check(&block, BS)).contains("write 1 of thread 1"),
+            "another sector"
+        );
         block[1024] ^= 1;
         ledger.acknowledge(stamp(1, 2), BS).unwrap();
-        assert!(complaint(ledger.check(&block, BS)).contains("write 2 of thread 1"), "an earlier write");
+        assert!(
+            complaint(ledger.check(&block, BS)).contains("write 2 of thread 1"),
+            "an earlier write"
+        );
     }
 
     #[test]
@@ -242,7 +255,9 @@ mod tests {
     fn gap() {
         let (ledger, file) = written(Places::OnceEach, 2);
         write(&ledger, &file, stamp(5, 1), 4);
-        assert!(complaint(ledger.verify(&file, End::AtLast)).contains("nothing was appended at 8192"));
+        assert!(
+            complaint(ledger.verify(&file, End::AtLast)).contains("nothing was appended at 8192")
+        );
     }
 
     #[test]

@@ -108,7 +108,14 @@ impl<'a> Crew<'a> {
             jobs.iter().for_each(|job| job.thread().unpark());
             let done: Result<Vec<Done>> = jobs.into_iter().map(join).collect();
             let evidence = evidence?;
-            Ok(Shift { began, meter, runtime: self.runtime, schedule: self.schedule, done: done?, evidence })
+            Ok(Shift {
+                began,
+                meter,
+                runtime: self.runtime,
+                schedule: self.schedule,
+                done: done?,
+                evidence,
+            })
         })
     }
 
@@ -177,7 +184,8 @@ impl Shift<'_> {
         };
         let (reads, writes) = (sum(|done| &done.reads), sum(|done| &done.writes));
         let bytes = self.done.iter().map(|done| done.bytes).sum();
-        let mut run = Run { evidence: self.evidence, ..Run::new(elapsed, reads, writes, bytes, usage) };
+        let mut run =
+            Run { evidence: self.evidence, ..Run::new(elapsed, reads, writes, bytes, usage) };
         if let Some(schedule) = self.schedule {
             let missed = missed(schedule, &self.done, elapsed.min(self.runtime));
             missed.for_each(|due| run.timings.miss(elapsed - due));
@@ -213,7 +221,15 @@ mod tests {
     }
 
     fn crew(ledger: &Ledger, runtime: Duration) -> Crew<'_> {
-        Crew { threads: 8, bs_max_bytes: BS, runtime, schedule: None, ledger, disk: None, watching: None }
+        Crew {
+            threads: 8,
+            bs_max_bytes: BS,
+            runtime,
+            schedule: None,
+            ledger,
+            disk: None,
+            watching: None,
+        }
     }
 
     #[test]

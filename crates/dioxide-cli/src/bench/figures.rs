@@ -61,14 +61,21 @@ pub struct Figures {
 }
 
 impl Run {
-    pub fn new(elapsed: Duration, reads: Timings, writes: Timings, bytes: u64, usage: Usage) -> Self {
+    pub fn new(
+        elapsed: Duration,
+        reads: Timings,
+        writes: Timings,
+        bytes: u64,
+        usage: Usage,
+    ) -> Self {
         let mut timings = reads.clone();
         timings.add(&writes);
         let ops = timings.clat.len();
         let seconds = elapsed.as_secs_f64();
         let rate = |timings: &Timings| timings.clat.len() as f64 / seconds;
         let cpu = usage.cpu.user + usage.cpu.system;
-        let per_mib = |time: Duration| time.as_secs_f64() * 1e6 / (bytes.max(1) as f64 / f64::from(1 << 20));
+        let per_mib =
+            |time: Duration| time.as_secs_f64() * 1e6 / (bytes.max(1) as f64 / f64::from(1 << 20));
         let figures = Figures {
             ops,
             iops: rate(&timings),
@@ -301,11 +308,18 @@ pub mod examples {
         let up_to = |microseconds| {
             let mut timings = Timings::new(point.rate_iops.is_some());
             for latencies in [Some(&mut timings.clat), timings.lat.as_mut()].into_iter().flatten() {
-                (1..=microseconds).for_each(|microsecond| latencies.saturating_record(microsecond * 1000));
+                (1..=microseconds)
+                    .for_each(|microsecond| latencies.saturating_record(microsecond * 1000));
             }
             timings
         };
-        Run { figures, timings: up_to(1000), reads: up_to(500), writes: up_to(1000), evidence: None }
+        Run {
+            figures,
+            timings: up_to(1000),
+            reads: up_to(500),
+            writes: up_to(1000),
+            evidence: None,
+        }
     }
 }
 

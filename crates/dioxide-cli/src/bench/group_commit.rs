@@ -197,7 +197,8 @@ mod tests {
             records.map(append).sum::<u64>()
         };
         scope(|scope| {
-            let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
+            let threads: Vec<_> =
+                (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         })
     }
@@ -248,6 +249,9 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         let state = file.state();
-        assert_eq!((state.flushes, good * 10), (3, state.stable.iter().filter(|byte| **byte == 7).count()));
+        assert_eq!(
+            (state.flushes, good * 10),
+            (3, state.stable.iter().filter(|byte| **byte == 7).count())
+        );
     }
 }

@@ -155,7 +155,9 @@ impl Blocks {
     fn of(&mut self, target: Target) -> &mut [u8] {
         let block = match target.direction {
             Direction::Write => &mut self.outgoing,
-            Direction::Read => self.incoming.get_or_insert_with(|| Buffer::zeroed(self.outgoing.len())),
+            Direction::Read => {
+                self.incoming.get_or_insert_with(|| Buffer::zeroed(self.outgoing.len()))
+            }
         };
         &mut block[..target.bytes as usize]
     }

@@ -116,7 +116,9 @@ impl Expected {
 }
 
 pub fn is_not_there(Stamp { job, sequence }: Stamp, offset: u64) -> String {
-    wrong(&format!("write {sequence} of thread {job} was acknowledged at {offset} and is not there"))
+    wrong(&format!(
+        "write {sequence} of thread {job} was acknowledged at {offset} and is not there"
+    ))
 }
 
 pub fn wrong(what: &str) -> String {

@@ -29,9 +29,10 @@ impl Members {
     pub fn len(&self) -> io::Result<u64> {
         match self.chunk_bytes {
             None => Ok(self.files[0].metadata()?.len()),
-            Some(_) => {
-                Err(io::Error::new(io::ErrorKind::Unsupported, "members do not tell where their volume ends"))
-            }
+            Some(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "members do not tell where their volume ends",
+            )),
         }
     }
 

@@ -37,7 +37,8 @@ pub fn run(task: &Task<'_>) -> Result<Run> {
 
 fn through_kernel(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<Run> {
     let file = ground.open(task.flags())?;
-    let shift = task.crew(ledger).work(aim(task), |target, block| transfer(&file, target, block))?;
+    let shift =
+        task.crew(ledger).work(aim(task), |target, block| transfer(&file, target, block))?;
     file.sync_data().context("fdatasync")?;
     Ok(shift.clock_out())
 }
@@ -71,7 +72,12 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<
     shift.close(file)
 }
 
-fn through_queues(task: &Task<'_>, iodepth: usize, ground: &Ground, ledger: &Ledger) -> Result<Run> {
+fn through_queues(
+    task: &Task<'_>,
+    iodepth: usize,
+    ground: &Ground,
+    ledger: &Ledger,
+) -> Result<Run> {
     let file = open(task, ground)?;
     let queue_it = |queue: &Queue, Target { direction, offset, .. }, block, tag| match direction {
         Direction::Write => queue.write_at(&file, block, offset, tag),
@@ -103,7 +109,8 @@ fn aim(task: &Task<'_>) -> impl Fn(usize, &mut Rng) -> Option<Target> {
     let own_blocks = task.size_bytes / bs_bytes / lanes;
     let rwmixread = task.point.rwmixread.unwrap_or(0);
     move |lane, dice| {
-        let direction = if dice.u32(0..100) < rwmixread { Direction::Read } else { Direction::Write };
+        let direction =
+            if dice.u32(0..100) < rwmixread { Direction::Read } else { Direction::Write };
         let block = dice.u64(0..own_blocks) * lanes + lane as u64;
         Some(Target::block(direction, block * bs_bytes, bs_bytes))
     }
@@ -115,7 +122,9 @@ fn transfer(file: &File, target: Target, block: &mut [u8]) -> Result<u64> {
         Direction::Write => {
             file.write_all_at(block, offset).with_context(|| format!("pwrite at {offset}"))?
         }
-        Direction::Read => file.read_exact_at(block, offset).with_context(|| format!("pread at {offset}"))?,
+        Direction::Read => {
+            file.read_exact_at(block, offset).with_context(|| format!("pread at {offset}"))?
+        }
     }
     Ok(offset)
 }

@@ -57,7 +57,8 @@ impl Place {
             bail!("{} is not a directory", path.display());
         }
         let disk = Disk::find(metadata.dev());
-        let place = Self { path: path.to_owned(), kind: Kind::Directory(directory), fs: None, disk };
+        let place =
+            Self { path: path.to_owned(), kind: Kind::Directory(directory), fs: None, disk };
         let fs = FileSystem::of(&place.scratch()?);
         Ok(Self { fs, ..place })
     }
@@ -70,8 +71,9 @@ impl Place {
 
     /// A member in each directory, which may repeat; or unused devices.
     pub fn stripe(paths: &[PathBuf], chunk_bytes: u64) -> Result<Self> {
-        let members =
-            paths.iter().map(|path| if path.is_dir() { Self::directory(path) } else { Self::device(path) });
+        let members = paths
+            .iter()
+            .map(|path| if path.is_dir() { Self::directory(path) } else { Self::device(path) });
         let members = members.collect::<Result<Vec<_>>>()?;
         let devices = members.iter().filter(|member| member.is_device()).count();
         ensure!(
@@ -123,10 +125,14 @@ impl Place {
     /// not disturb this one.
     pub fn prepare(&self) -> Result<Ground> {
         match &self.kind {
-            Kind::Device => Ok(Ground { path: self.path.clone(), flags: OFlags::EXCL, below: Below::Device }),
-            Kind::Nothing => {
-                Ok(Ground { path: self.path.clone(), flags: OFlags::empty(), below: Below::Nothing })
+            Kind::Device => {
+                Ok(Ground { path: self.path.clone(), flags: OFlags::EXCL, below: Below::Device })
             }
+            Kind::Nothing => Ok(Ground {
+                path: self.path.clone(),
+                flags: OFlags::empty(),
+                below: Below::Nothing,
+            }),
             Kind::Directory(directory) => {
                 let scratch = self.scratch()?;
                 syncfs(directory).with_context(|| self.name())?;
@@ -153,7 +159,9 @@ impl Place {
             Ok(file) => Ok(file.into()),
             // The directory exists, so the file system cannot store files (/proc).
             Err(Errno::NOENT) => bail!("{}: this file system stores no files", self.name()),
-            Err(errno) => Err(errno).with_context(|| format!("create a scratch file in {}", self.name())),
+            Err(errno) => {
+                Err(errno).with_context(|| format!("create a scratch file in {}", self.name()))
+            }
         }
     }
 
@@ -185,7 +193,11 @@ struct Name {
 }
 
 impl Name {
-    fn make(directory: &Path, flags: OFlags, mode: Mode) -> rustix::io::Result<(rustix::fd::OwnedFd, Self)> {
+    fn make(
+        directory: &Path,
+        flags: OFlags,
+        mode: Mode,
+    ) -> rustix::io::Result<(rustix::fd::OwnedFd, Self)> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Relaxed);
         let path = directory.join(format!(".dioxide-bench-{}-{number}", std::process::id()));
@@ -294,7 +306,8 @@ impl Ground {
     pub fn open_members(&self, flags: OFlags) -> Result<Members> {
         match &self.below {
             Below::Stripe { members, chunk_bytes } => {
-                let files = members.iter().map(|member| member.open(flags)).collect::<Result<_>>()?;
+                let files =
+                    members.iter().map(|member| member.open(flags)).collect::<Result<_>>()?;
                 Ok(Members::striped(files, *chunk_bytes))
             }
             _ => Ok(Members::one(self.open(flags)?)),
@@ -379,8 +392,9 @@ impl Ground {
         }
         let mut old = Buffer::zeroed(FILL_BYTES);
         fill_as_old(&mut old);
-        let parts =
-            (0..bytes).step_by(FILL_BYTES).map(|offset| (offset, (bytes - offset).min(FILL_BYTES as u64)));
+        let parts = (0..bytes)
+            .step_by(FILL_BYTES)
+            .map(|offset| (offset, (bytes - offset).min(FILL_BYTES as u64)));
         if matches!(self.below, Below::Stripe { .. }) {
             // Only the library knows the length of a volume.
             let file = self.open_with(OpenOptions::new().write(true).growth(Growth::None))?;

@@ -68,14 +68,17 @@ impl Plan {
         let pace = args::Pace { runtime: Duration::from_millis(700), rounds: 3, rate: None };
         let durabilities = [Durability::OnSync, Durability::EveryWrite];
         let crews = Crews::new(&[1, 64], &[64]);
-        let append = append_points(&[Sizes::one(4096)], &crews, &durabilities, Growth::Unwritten, None);
+        let append =
+            append_points(&[Sizes::one(4096)], &crews, &durabilities, Growth::Unwritten, None);
         let append = append_work(&place, crews.rows(append), pace, size_bytes, false)?;
         let crews = Crews::new(&[64], &[64]);
-        let sync = sync_work(&place, crews.rows(sync_points(&[Sizes::one(65536)], &crews, None)), pace)?;
+        let sync =
+            sync_work(&place, crews.rows(sync_points(&[Sizes::one(65536)], &crews, None)), pace)?;
         let crews = Crews::new(&[2], &[64]);
         let mixed = crews.rows(mixed_points(&[Sizes::one(4096)], &crews, 50, None));
         let mixed = mixed_work(&place, mixed, pace, size_bytes.min(TOUR_MIXED_SIZE_BYTES))?;
-        let mut budgets = vec![(append, TOUR_APPEND_MAX), (sync, TOUR_SYNC_MAX), (mixed, TOUR_MIXED_MAX)];
+        let mut budgets =
+            vec![(append, TOUR_APPEND_MAX), (sync, TOUR_SYNC_MAX), (mixed, TOUR_MIXED_MAX)];
         match indirect_work(&place, TOUR_INDIRECT_COUNT, pace.rounds) {
             Ok(indirect) => budgets.push((indirect, TOUR_INDIRECT_MAX)),
             Err(why) => say(&format!("{why:#}, so `bench indirect` is left out")),
@@ -99,7 +102,8 @@ impl Plan {
         let crews = Crews::new(&args.numjobs, &args.iodepth);
         let points = append_points(&args.bs, &crews, &durability, growth, args.pace.rate);
         let points = with_tail(args.tail.into(), on(backend, points));
-        let work = append_work(&place, crews.rows(points), args.pace, size_bytes, args.buffered_group)?;
+        let work =
+            append_work(&place, crews.rows(points), args.pace, size_bytes, args.buffered_group)?;
         let mut work = Work { growth_cap_bytes: args.growth_cap, ..work };
         if args.positional {
             work.rows = with_positional(work.rows);
@@ -159,10 +163,14 @@ fn stripe(args: &args::Sync) -> Result<Place> {
     if place.is_device() {
         ensure!(
             *named_again == args.stripe,
-            "--stripe names devices, and --overwrite-device does not name the same ones; nothing was touched"
+            "--stripe names devices, and --overwrite-device does not name the same ones; nothing \
+             was touched"
         );
     } else {
-        ensure!(named_again.is_empty(), "--overwrite-device names devices, and --stripe directories");
+        ensure!(
+            named_again.is_empty(),
+            "--overwrite-device names devices, and --stripe directories"
+        );
     }
     Ok(place)
 }
@@ -247,7 +255,12 @@ pub fn sync_points(bs: &[Sizes], crews: &Crews, rate_iops: Option<u64>) -> Vec<P
     points
 }
 
-pub fn mixed_points(bs: &[Sizes], crews: &Crews, rwmixread: u32, rate_iops: Option<u64>) -> Vec<Point> {
+pub fn mixed_points(
+    bs: &[Sizes],
+    crews: &Crews,
+    rwmixread: u32,
+    rate_iops: Option<u64>,
+) -> Vec<Point> {
     let mut points = points(bs, &crews.numjobs, &[Durability::OnSync], Growth::None, rate_iops);
     for point in &mut points {
         (point.scenario, point.growth, point.rwmixread) = (Scenario::Mixed, None, Some(rwmixread));
@@ -256,7 +269,8 @@ pub fn mixed_points(bs: &[Sizes], crews: &Crews, rwmixread: u32, rate_iops: Opti
 }
 
 fn indirect_point() -> Point {
-    let mut points = points(&[Sizes::one(WRITE_BYTES)], &[1], &[Durability::OnSync], Growth::None, None);
+    let mut points =
+        points(&[Sizes::one(WRITE_BYTES)], &[1], &[Durability::OnSync], Growth::None, None);
     let point = points.remove(0);
     Point { scenario: Scenario::Indirect, growth: None, ..point }
 }
@@ -350,7 +364,10 @@ fn check_space(place: &Place, needed: u64) -> Result<()> {
 
 /// The maximum memory for one block per outstanding operation.
 fn one_block_each(rows: &[(Point, Route)]) -> u64 {
-    rows.iter().map(|(point, route)| point.sizes.max_bytes * point.lanes(*route) as u64).max().unwrap_or(0)
+    rows.iter()
+        .map(|(point, route)| point.sizes.max_bytes * point.lanes(*route) as u64)
+        .max()
+        .unwrap_or(0)
 }
 
 /// Checks that each outstanding operation has space in a file of this size, and that the ledger
@@ -386,7 +403,8 @@ fn check_ledger(rows: &[(Point, Route)], size_bytes: u64, memory_bytes: u64) -> 
     let ledger = Ledger::memory_bytes(size_bytes / smallest);
     ensure!(
         ledger <= memory_bytes / LEDGER_FRACTION,
-        "to note every write of {} in a file of {} takes {} of memory, over a quarter of it: lower --size or raise --bs",
+        "to note every write of {} in a file of {} takes {} of memory, over a quarter of it: lower \
+         --size or raise --bs",
         units::size(smallest),
         units::about_bytes(size_bytes),
         units::about_bytes(ledger)
@@ -420,7 +438,9 @@ fn with_recycled(rows: Rows) -> Rows {
 /// Adds a group commit to points with a tail, and to others if requested, for threads only.
 fn with_buffered_group(rows: Rows, is_wanted: bool) -> Rows {
     let both = |(point, route): (Point, Route)| match route {
-        Route::Dioxide if point.backend == Backend::System && (is_wanted || point.tail.is_some()) => {
+        Route::Dioxide
+            if point.backend == Backend::System && (is_wanted || point.tail.is_some()) =>
+        {
             vec![(point, Route::BufferedGroup), (point, route)]
         }
         _ => vec![(point, route)],
@@ -459,7 +479,8 @@ impl Abilities {
             drop(ground.open_members(OFlags::empty()).with_context(|| place.name())?);
         }
         let mut options = OpenOptions::new();
-        let file = ground.open_with(options.write(true).growth(growth)).with_context(|| place.name())?;
+        let file =
+            ground.open_with(options.write(true).growth(growth)).with_context(|| place.name())?;
         let dioxide::Alignment { offset, append, .. } = file.alignment();
         let units = Units { write_bytes: offset.max(1), append_bytes: append.max(1) };
         let abilities = Self { units, growth: file.growth() };
@@ -539,7 +560,8 @@ mod tests {
     #[test]
     fn points_by_durability_block_size_and_threads() {
         let durabilities = [Durability::OnSync, Durability::EveryWrite];
-        let points = points(&[4096, 8192].map(Sizes::one), &[1, 64], &durabilities, Growth::Zeroed, None);
+        let points =
+            points(&[4096, 8192].map(Sizes::one), &[1, 64], &durabilities, Growth::Zeroed, None);
         assert_eq!(points.len(), 8);
         assert_eq!((points[1].sizes, points[1].numjobs), (Sizes::one(4096), 64));
         assert_eq!((points[2].sizes, points[2].numjobs), (Sizes::one(8192), 1));
@@ -557,27 +579,39 @@ mod tests {
             Growth::None,
             None,
         );
-        let points: Vec<_> = points.iter().map(|point| (point.sizes.max_bytes, point.numjobs)).collect();
+        let points: Vec<_> =
+            points.iter().map(|point| (point.sizes.max_bytes, point.numjobs)).collect();
         assert_eq!(points, [(8192, 4), (8192, 1), (8192, 2), (4096, 4), (4096, 1), (4096, 2)]);
     }
 
     #[test]
     fn a_queue_stands_beside_as_many_threads() {
-        let routes =
-            |rows: Rows| rows.into_iter().map(|(point, route)| (point.numjobs, route)).collect::<Vec<_>>();
+        let routes = |rows: Rows| {
+            rows.into_iter().map(|(point, route)| (point.numjobs, route)).collect::<Vec<_>>()
+        };
         let (dioxide, queue) = (Route::Dioxide, |iodepth| Route::Queue { iodepth });
         let crews = Crews::new(&[1, 4], &[4, 64]);
         let append = on(
             Backend::Sim,
             append_points(&[Sizes::one(4096)], &crews, &[Durability::OnSync], Growth::None, None),
         );
-        assert_eq!(routes(crews.rows(append)), [(1, dioxide), (4, dioxide), (4, queue(4)), (64, queue(64))]);
+        assert_eq!(
+            routes(crews.rows(append)),
+            [(1, dioxide), (4, dioxide), (4, queue(4)), (64, queue(64))]
+        );
         let sync = sync_points(&[Sizes::one(4096)], &Crews::new(&[4], &[4]), None);
         assert_eq!(routes(Crews::new(&[4], &[4]).rows(sync)).len(), 4);
         let mixed = on(Backend::Sim, mixed_points(&[Sizes::one(4096)], &crews, 50, None));
         assert_eq!(
             routes(crews.rows(mixed)),
-            [(1, dioxide), (1, queue(4)), (1, queue(64)), (4, dioxide), (4, queue(4)), (4, queue(64))]
+            [
+                (1, dioxide),
+                (1, queue(4)),
+                (1, queue(64)),
+                (4, dioxide),
+                (4, queue(4)),
+                (4, queue(64))
+            ]
         );
     }
 
@@ -588,16 +622,23 @@ mod tests {
             one_block_each(&crews.rows(mixed_points(&[Sizes::one(4096)], &crews, 50, None))),
             128 * 4096
         );
-        assert_eq!(one_block_each(&crews.rows(sync_points(&[Sizes::one(4096)], &crews, None))), 64 * 4096);
+        assert_eq!(
+            one_block_each(&crews.rows(sync_points(&[Sizes::one(4096)], &crews, None))),
+            64 * 4096
+        );
     }
 
     #[test]
     fn a_full_disk_is_called_so() {
         assert_eq!(
             no_room("/full", 4096, 1024, 8192),
-            "a file of 1.0k has no room for one block of each thread or queued operation: /full has 4.0k free, and this needs 8.0k"
+            "a file of 1.0k has no room for one block of each thread or queued operation: /full \
+             has 4.0k free, and this needs 8.0k"
         );
-        assert!(no_room("/large", 1 << 30, 1024, 8192).ends_with("or queued operation (8.0k); see --size"));
+        assert!(
+            no_room("/large", 1 << 30, 1024, 8192)
+                .ends_with("or queued operation (8.0k); see --size")
+        );
     }
 
     #[test]
@@ -607,8 +648,8 @@ mod tests {
         let refusal = check_ledger(&rows, (128 << 20) + 512, 8 << 20).unwrap_err().to_string();
         assert_eq!(
             refusal,
-            "to note every write of 512 B in a file of 128.0m takes 2.0m of memory, over a quarter of it: lower --size \
-             or raise --bs"
+            "to note every write of 512 B in a file of 128.0m takes 2.0m of memory, over a quarter \
+             of it: lower --size or raise --bs"
         );
         assert!(memory_bytes() > 64 << 20);
     }
@@ -637,7 +678,8 @@ mod tests {
     fn blocks_must_fit_the_unit() {
         let units = |write_bytes| Units { write_bytes, append_bytes: 4096 };
         let abilities = |write_unit| Abilities { units: units(write_unit), growth: Growth::None };
-        let refusal = abilities(4096).check_writes(&simple_rows(&[4096, 512])).unwrap_err().to_string();
+        let refusal =
+            abilities(4096).check_writes(&simple_rows(&[4096, 512])).unwrap_err().to_string();
         assert_eq!(refusal, "--bs 512: direct writes come in multiples of 4k here");
         abilities(512).check_writes(&simple_rows(&[4096, 512])).unwrap();
     }
@@ -646,12 +688,17 @@ mod tests {
     fn a_tail_brings_a_group_commit() {
         let routes = |rows: Rows| rows.into_iter().map(|(_, route)| route).collect::<Vec<_>>();
         let whole = simple_rows(&[4096]);
-        let packed: Rows =
-            whole.iter().map(|&(point, route)| (Point { tail: Some(Tail::Pad), ..point }, route)).collect();
+        let packed: Rows = whole
+            .iter()
+            .map(|&(point, route)| (Point { tail: Some(Tail::Pad), ..point }, route))
+            .collect();
         let plain = [Route::Kernel, Route::Preallocated, Route::Dioxide];
         let all = [Route::Kernel, Route::Preallocated, Route::BufferedGroup, Route::Dioxide];
         assert_eq!(routes(with_buffered_group(whole.clone(), false)), plain);
-        assert_eq!(routes(with_positional(whole.clone())), [&plain[..], &[Route::Positional]].concat());
+        assert_eq!(
+            routes(with_positional(whole.clone())),
+            [&plain[..], &[Route::Positional]].concat()
+        );
         assert_eq!(routes(with_buffered_group(whole, true)), all);
         assert_eq!(routes(with_buffered_group(packed.clone(), false)), all);
         assert_eq!(routes(with_positional(packed)), plain, "positional writes are of whole blocks");

@@ -21,8 +21,11 @@ impl Progress {
     }
 
     fn new(len: u64, template: &str) -> Self {
-        let target =
-            if stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let target = if stderr().is_terminal() {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
         let bar = ProgressBar::with_draw_target(Some(len), target);
         let style = ProgressStyle::with_template(template);
         bar.set_style(style.expect("the template is valid"));

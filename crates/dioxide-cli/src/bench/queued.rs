@@ -47,10 +47,13 @@ impl Job<'_> {
         queue_it: impl Fn(&Queue, Target, Buffer, u64) -> Result<(), Full>,
     ) -> Result<Done> {
         // Buffers that are adjacent in memory and in the file form one segment.
-        let queue =
-            QueueOptions::new().depth(iodepth).buffers(iodepth, self.crew.bs_max_bytes as usize).open();
+        let queue = QueueOptions::new()
+            .depth(iodepth)
+            .buffers(iodepth, self.crew.bs_max_bytes as usize)
+            .open();
         let first = self.number * iodepth;
-        let mut lanes: Vec<Lane> = (first..first + iodepth).map(|lane| Lane::new(lane, &queue)).collect();
+        let mut lanes: Vec<Lane> =
+            (first..first + iodepth).map(|lane| Lane::new(lane, &queue)).collect();
         let mut idle: VecDeque<usize> = (0..iodepth).collect();
         let mut done = Done::new(self.crew.schedule.is_some());
         let mut dice = Rng::with_seed(self.number as u64);
@@ -72,7 +75,8 @@ impl Job<'_> {
                     break;
                 };
                 let block = lane.begin(target, sequence, due, self);
-                queue_it(&queue, target, block, nth as u64).expect("the queue has room for each lane");
+                queue_it(&queue, target, block, nth as u64)
+                    .expect("the queue has room for each lane");
                 (_, next) = (idle.pop_front(), Some(sequence + 1));
             }
             if queue.outstanding() == 0 {
@@ -104,7 +108,13 @@ impl Lane {
     }
 
     /// Begins the next operation, and returns its block.
-    fn begin(&mut self, target: Target, sequence: u64, due: Option<Instant>, job: &Job<'_>) -> Buffer {
+    fn begin(
+        &mut self,
+        target: Target,
+        sequence: u64,
+        due: Option<Instant>,
+        job: &Job<'_>,
+    ) -> Buffer {
         let stamp = target.stamp(self.number, sequence);
         let block = match target.direction {
             Direction::Write => {
@@ -145,7 +155,11 @@ impl Lane {
                 ledger.acknowledge(stamp, if is_append { result } else { offset })
             }
             Direction::Read => {
-                ensure!(result == block.len() as u64, "{result} of {} bytes read at {offset}", block.len());
+                ensure!(
+                    result == block.len() as u64,
+                    "{result} of {} bytes read at {offset}",
+                    block.len()
+                );
                 ledger.check(&block, offset)?;
                 self.incoming = Some(block);
                 Ok(())

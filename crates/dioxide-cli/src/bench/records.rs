@@ -68,9 +68,14 @@ impl Records {
 
     /// Records that the record with this stamp was acknowledged at `offset`.
     pub fn acknowledge(&self, stamp: Stamp, offset: u64) -> Result<()> {
-        let slot =
-            self.slots.get(stamp.sequence as usize - 1).context("more records than there is room for")?;
-        ensure!(offset < (1 << PLACE_BITS) - 1, wrong(&format!("offset {offset} is no place for a record")));
+        let slot = self
+            .slots
+            .get(stamp.sequence as usize - 1)
+            .context("more records than there is room for")?;
+        ensure!(
+            offset < (1 << PLACE_BITS) - 1,
+            wrong(&format!("offset {offset} is no place for a record"))
+        );
         slot.store(u64::from(stamp.job) << PLACE_BITS | (offset + 1), Relaxed);
         if self.gaps != Gaps::None {
             self.end.fetch_max(offset + self.sizes.of(stamp.sequence), Relaxed);
@@ -89,7 +94,10 @@ impl Records {
         let last = order.last().map_or(0, |&number| self.record(number).end());
         if end == End::AtLast {
             let found = file.len()?;
-            ensure!(found == last, wrong(&format!("the file ends at {found}, its last record at {last}")));
+            ensure!(
+                found == last,
+                wrong(&format!("the file ends at {found}, its last record at {last}"))
+            );
         }
         let mut window = Window::new(file, self.sizes.max_bytes);
         let mut expected = Expected::new(self.salt, self.sizes.max_bytes);
@@ -125,7 +133,10 @@ impl Records {
     /// Checks the bytes between the end of a record and the next one.
     fn check_gap(&self, end: u64, next: Record, window: &mut Window<'_>) -> Result<()> {
         let found = next.offset;
-        ensure!(found >= end, wrong(&format!("offset {found} was given to an append, within another one's")));
+        ensure!(
+            found >= end,
+            wrong(&format!("offset {found} was given to an append, within another one's"))
+        );
         match self.gaps {
             _ if found == end => Ok(()),
             Gaps::Padding { unit_bytes } if found == end.next_multiple_of(unit_bytes) => {
@@ -149,7 +160,8 @@ struct Window<'a> {
 impl<'a> Window<'a> {
     /// Large enough for `max_bytes` at any offset.
     fn new(file: &'a dyn Written, max_bytes: u64) -> Self {
-        let buffer = Buffer::zeroed((CHUNK_BYTES + max_bytes.next_multiple_of(BLOCK_BYTES)) as usize);
+        let buffer =
+            Buffer::zeroed((CHUNK_BYTES + max_bytes.next_multiple_of(BLOCK_BYTES)) as usize);
         Self { file, buffer, start: 0, filled: 0 }
     }
 
@@ -157,8 +169,8 @@ impl<'a> Window<'a> {
         if offset < self.start || offset + count > self.start + self.filled as u64 {
             interrupt::check()?;
             self.start = offset - offset % BLOCK_BYTES;
-            self.filled =
-                read_up_to(self.file, &mut self.buffer, self.start).context("read the records back")?;
+            self.filled = read_up_to(self.file, &mut self.buffer, self.start)
+                .context("read the records back")?;
         }
         let from = (offset - self.start) as usize;
         let end = wrong(&format!("the file ends within what was acknowledged at {offset}"));
@@ -197,7 +209,8 @@ mod tests {
         let mut places = Vec::new();
         let mut end: u64 = 0;
         for number in (1..=count).rev() {
-            let offset = if gaps == PADDED && number % 3 == 0 { end.next_multiple_of(512) } else { end };
+            let offset =
+                if gaps == PADDED && number % 3 == 0 { end.next_multiple_of(512) } else { end };
             write(&ledger, &file, number, offset);
             end = offset + SIZES.of(number);
             places.push(offset);
@@ -279,7 +292,10 @@ mod tests {
         assert!(complaint(ledger.verify(&file, End::AtLast)).contains("its last record at"));
         ledger.verify(&file, End::Anywhere).unwrap();
         file.set_len(end - 1).unwrap();
-        assert!(complaint(ledger.verify(&file, End::Anywhere)).contains("ends within what was acknowledged"));
+        assert!(
+            complaint(ledger.verify(&file, End::Anywhere))
+                .contains("ends within what was acknowledged")
+        );
     }
 
     #[test]

@@ -66,11 +66,18 @@ fn through_dioxide(task: &Task<'_>, ground: &Ground, ledger: &Ledger) -> Result<
     shift.close(file)
 }
 
-fn through_a_queue(task: &Task<'_>, iodepth: usize, ground: &Ground, ledger: &Ledger) -> Result<Run> {
+fn through_a_queue(
+    task: &Task<'_>,
+    iodepth: usize,
+    ground: &Ground,
+    ledger: &Ledger,
+) -> Result<Run> {
     let file = ground.open_with(&options())?;
-    let shift = task.crew(ledger).work_through_queues(iodepth, aim(task), |queue, target, block, tag| {
-        queue.write_at(&file, block, target.offset, tag)
-    })?;
+    let shift = task.crew(ledger).work_through_queues(
+        iodepth,
+        aim(task),
+        |queue, target, block, tag| queue.write_at(&file, block, target.offset, tag),
+    )?;
     shift.close(file)
 }
 

@@ -77,13 +77,16 @@ mod tests {
         let file = Notes::default();
         let log = log(&file, Durability::OnSync);
         let append = |value: u8, len| log.append(&vec![value; len]).unwrap();
-        let offsets = [append(1, 100), append(2, 412), append(3, 700), append(4, 1300), append(5, 1)];
+        let offsets =
+            [append(1, 100), append(2, 412), append(3, 700), append(4, 1300), append(5, 1)];
         assert_eq!(offsets, [0, 100, 512, 1212, 2512]);
         let state = file.state();
         // The tail block is rewritten each time, unless it is full.
         assert_eq!(state.writes, [(0, 512), (0, 512), (512, 1024), (1024, 1536), (2048, 512)]);
         assert_eq!(state.flushes, 0);
-        for (range, value) in [(0..100, 1), (100..512, 2), (512..1212, 3), (1212..2512, 4), (2512..2513, 5)] {
+        for (range, value) in
+            [(0..100, 1), (100..512, 2), (512..1212, 3), (1212..2512, 4), (2512..2513, 5)]
+        {
             assert!(state.bytes[range].iter().all(|byte| *byte == value), "record {value}");
         }
         assert!(state.bytes[2513..].iter().all(|byte| *byte == 0), "padding is zero");

@@ -58,7 +58,10 @@ impl<'a> Task<'a> {
         let what = || {
             let (scenario, route) = (self.point.scenario.name(), self.route.name());
             let (numjobs, iodepth) = (self.threads(), self.route.iodepth());
-            format!("{scenario}, {route}, numjobs {numjobs}, iodepth {iodepth}, on {}", self.place.name())
+            format!(
+                "{scenario}, {route}, numjobs {numjobs}, iodepth {iodepth}, on {}",
+                self.place.name()
+            )
         };
         outcome.with_context(what)
     }
@@ -76,7 +79,9 @@ impl<'a> Task<'a> {
 
     fn gaps(&self, tail: Tail) -> Gaps {
         match tail {
-            Tail::Pad if self.route.is_dioxide() => Gaps::Padding { unit_bytes: self.units.append_bytes },
+            Tail::Pad if self.route.is_dioxide() => {
+                Gaps::Padding { unit_bytes: self.units.append_bytes }
+            }
             _ => Gaps::None,
         }
     }
@@ -124,7 +129,13 @@ impl<'a> Task<'a> {
     }
 
     /// After the clock: verifies what was acknowledged, and counts extents.
-    pub fn conclude(&self, mut run: Run, ground: &Ground, ledger: &Ledger, end: End) -> Result<Run> {
+    pub fn conclude(
+        &self,
+        mut run: Run,
+        ground: &Ground,
+        ledger: &Ledger,
+        end: End,
+    ) -> Result<Run> {
         if self.point.backend == Backend::System {
             ledger.verify(&ground.open_to_verify()?, end)?;
         }

@@ -45,7 +45,9 @@ impl<'a> Tickets<'a> {
 
     fn has_room_for_padding(&self) -> bool {
         match self.ledger {
-            Ledger::Records(records) => records.padded_bytes() + self.padding_max_bytes <= self.size_bytes,
+            Ledger::Records(records) => {
+                records.padded_bytes() + self.padding_max_bytes <= self.size_bytes
+            }
             _ => true,
         }
     }
@@ -66,7 +68,10 @@ mod tests {
     fn tickets_end_at_the_cap() {
         let tickets = tickets(Sizes::one(4096), &Ledger::Nothing);
         let taken = [tickets.take(), tickets.take(), tickets.take()];
-        assert_eq!(taken, [Some(Target::append(1, 0, 4096)), Some(Target::append(2, 4096, 4096)), None]);
+        assert_eq!(
+            taken,
+            [Some(Target::append(1, 0, 4096)), Some(Target::append(2, 4096, 4096)), None]
+        );
         assert_eq!(tickets.take(), None);
     }
 
@@ -85,7 +90,8 @@ mod tests {
     #[test]
     fn padding_takes_room() {
         let sizes = Sizes::one(100);
-        let ledger = Ledger::Records(Records::new(1, sizes, 100, Gaps::Padding { unit_bytes: 4096 }));
+        let ledger =
+            Ledger::Records(Records::new(1, sizes, 100, Gaps::Padding { unit_bytes: 4096 }));
         let tickets = Tickets { padding_max_bytes: 4096, ..tickets(sizes, &ledger) };
         assert!(tickets.take().is_some());
         ledger.acknowledge(Stamp { job: 0, sequence: 1 }, 4096).unwrap();

@@ -13,7 +13,8 @@ use anyhow::{Context, Result, ensure};
 use dioxide::{Buffer, OpenOptions};
 use rustix::fs::{Advice, Mode, OFlags, fadvise, openat, stat};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
+    fsopen,
 };
 use std::fs::File;
 use std::io::{self, Write};
@@ -64,7 +65,7 @@ impl Volume {
 
     /// Opens the file in it with dioxide.
     pub fn open_with(&self, options: &OpenOptions) -> dioxide::Result<dioxide::File> {
-        options.open_within(path_of(&self.image), FILE_NAME)
+        options.open_in_image(path_of(&self.image), FILE_NAME)
     }
 
     /// The content of the file after its head, read by a third program. The head must be unchanged.
@@ -91,7 +92,8 @@ impl Volume {
         let held = held.with_context(|| format!("open {path}"))?;
         let root = mount(path).with_context(|| format!("mount {path}"))?;
         drop(held);
-        let disk = Disk::find(stat(path)?.st_rdev).with_context(|| format!("{path}: not in sysfs"))?;
+        let disk =
+            Disk::find(stat(path)?.st_rdev).with_context(|| format!("{path}: not in sysfs"))?;
         let name = Path::new(path).file_name().unwrap_or_default();
         let backing = Path::new("/sys/block").join(name).join("loop/backing_file");
         Ok(Mounted { root, disk, backing })
@@ -131,7 +133,9 @@ impl Mounted {
     /// Opens the file in it for direct writes.
     pub fn open(&self) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
-        Ok(openat(&self.root, FILE_NAME, flags, Mode::empty()).context("open the file in the volume")?.into())
+        Ok(openat(&self.root, FILE_NAME, flags, Mode::empty())
+            .context("open the file in the volume")?
+            .into())
     }
 
     /// Unmounts it, and waits until everything is in the image.

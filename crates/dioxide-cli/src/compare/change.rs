@@ -95,8 +95,10 @@ mod tests {
 
     #[test]
     fn exchanged_it_is_turned_around() {
-        let (there, back) = (Change::of(&OLD, &NEW[..6]).unwrap(), Change::of(&NEW[..6], &OLD).unwrap());
-        let is_inverse = |one: f64, other: f64| assert!((one * other - 1.0).abs() < 1e-12, "{one} {other}");
+        let (there, back) =
+            (Change::of(&OLD, &NEW[..6]).unwrap(), Change::of(&NEW[..6], &OLD).unwrap());
+        let is_inverse =
+            |one: f64, other: f64| assert!((one * other - 1.0).abs() < 1e-12, "{one} {other}");
         is_inverse(there.ratio, back.ratio);
         is_inverse(there.low, back.high);
         is_inverse(there.high, back.low);
@@ -114,7 +116,8 @@ mod tests {
     #[test]
     fn the_interval_has_the_ratio_in_it_about_as_often_as_it_says() {
         let mut rng = Rng::with_seed(7);
-        let mut sample = || (0..9).map(|_| 100.0 + 20.0 * rng.f64() + 20.0 * rng.f64()).collect::<Vec<f64>>();
+        let mut sample =
+            || (0..9).map(|_| 100.0 + 20.0 * rng.f64() + 20.0 * rng.f64()).collect::<Vec<f64>>();
         let hits = (0..400).filter(|_| {
             let change = Change::of(&sample(), &sample()).unwrap();
             !change.is_loss() && !change.is_gain()

@@ -128,8 +128,15 @@ fn compared<'a>(old: &'a Row, new: &'a Row, by: By) -> Compared<'a> {
         (By::Ratio, Some(_)) => Basis::RatioToKernel,
         _ => Basis::Iops,
     };
-    let mut row =
-        Compared { old, new, iops, ratio_to_kernel, basis, p_adjusted: None, verdict: Verdict::NoDifference };
+    let mut row = Compared {
+        old,
+        new,
+        iops,
+        ratio_to_kernel,
+        basis,
+        p_adjusted: None,
+        verdict: Verdict::NoDifference,
+    };
     let is_one_sided = old.rounds_ratio_to_kernel.is_some() != new.rounds_ratio_to_kernel.is_some();
     let [old_rounds, new_rounds] = row.rounds().map(<[f64]>::len);
     row.verdict = match row.change() {
@@ -143,7 +150,9 @@ fn compared<'a>(old: &'a Row, new: &'a Row, by: By) -> Compared<'a> {
 }
 
 fn verdict(change: Option<&Change>, p_adjusted: f64, limit_percent: Option<f64>) -> Verdict {
-    let Some(change) = change.filter(|_| p_adjusted < CHANCE_MAX) else { return Verdict::NoDifference };
+    let Some(change) = change.filter(|_| p_adjusted < CHANCE_MAX) else {
+        return Verdict::NoDifference;
+    };
     let is_regression = limit_percent.is_some_and(|percent| change.loses_more_than(percent));
     match () {
         () if is_regression => Verdict::Regression,
@@ -178,7 +187,8 @@ mod tests {
 
     /// Noise with a long tail on one side, as on a shared machine. Its mean is 0 in the logarithm.
     fn noise(rng: &mut Rng, size: f64) -> f64 {
-        (size * (rng.f64() + rng.f64() + rng.f64() - 1.5)).exp() * if rng.u32(..50) == 0 { 0.7 } else { 1.0 }
+        (size * (rng.f64() + rng.f64() + rng.f64() - 1.5)).exp()
+            * if rng.u32(..50) == 0 { 0.7 } else { 1.0 }
     }
 
     /// Six numbers of threads on two paths. The speed of the whole machine varies from round to
@@ -207,8 +217,12 @@ mod tests {
         for rounds in 4..24 {
             let document = run(&mut rng, rounds, |_| 5.0);
             for by in [By::Ratio, By::Ops] {
-                let verdicts = verdicts(&document, &document, Rules { by, limit_percent: Some(0.0) });
-                assert!(verdicts.iter().all(|verdict| *verdict == Verdict::NoDifference), "{verdicts:?}");
+                let verdicts =
+                    verdicts(&document, &document, Rules { by, limit_percent: Some(0.0) });
+                assert!(
+                    verdicts.iter().all(|verdict| *verdict == Verdict::NoDifference),
+                    "{verdicts:?}"
+                );
             }
         }
     }
@@ -217,8 +231,10 @@ mod tests {
     fn to_exchange_old_and_new_inverts() {
         let mut rng = Rng::with_seed(2);
         for _ in 0..20 {
-            let (old, new) =
-                (run(&mut rng, 9, |_| 5.0), run(&mut rng, 7, |numjobs| 5.0 - 0.04 * numjobs as f64));
+            let (old, new) = (
+                run(&mut rng, 9, |_| 5.0),
+                run(&mut rng, 7, |numjobs| 5.0 - 0.04 * numjobs as f64),
+            );
             let rules = Rules { limit_percent: None, ..TEN_PERCENT };
             let inverted = verdicts(&new, &old, rules).into_iter().map(|verdict| match verdict {
                 Verdict::Slower => Verdict::Faster,
@@ -237,7 +253,8 @@ mod tests {
         for _ in 0..RUNS {
             let (old, new) = (run(&mut rng, 9, |_| 5.0), run(&mut rng, 9, |_| 5.0));
             let verdicts = verdicts(&old, &new, TEN_PERCENT);
-            differences += usize::from(verdicts.iter().any(|verdict| *verdict != Verdict::NoDifference));
+            differences +=
+                usize::from(verdicts.iter().any(|verdict| *verdict != Verdict::NoDifference));
             regressions += usize::from(verdicts.contains(&Verdict::Regression));
         }
         assert!(differences * 20 < RUNS, "{differences} of {RUNS} comparisons of six rows each");
@@ -268,7 +285,11 @@ mod tests {
         let (old, new) = (at(1.0, 5.0), at(0.5, 5.0));
         assert_eq!(verdicts(&old, &new, TEN_PERCENT), [Verdict::NoDifference]);
         let by_ops = Rules { by: By::Ops, ..TEN_PERCENT };
-        assert_eq!(verdicts(&old, &new, by_ops), [Verdict::Regression; 2], "every path, if asked for");
+        assert_eq!(
+            verdicts(&old, &new, by_ops),
+            [Verdict::Regression; 2],
+            "every path, if asked for"
+        );
     }
 
     #[test]
@@ -307,7 +328,8 @@ mod tests {
     fn rows_meet_by_what_they_are() {
         let old = document(vec![row("kernel", 1, &[1.0], None), row("dioxide", 1, &[1.0], None)]);
         let new = document(vec![row("dioxide", 2, &[1.0], None), row("dioxide", 1, &[1.0], None)]);
-        let numjobs = |rows: Vec<&Row>| rows.iter().map(|row| row.key.to_string()).collect::<Vec<_>>();
+        let numjobs =
+            |rows: Vec<&Row>| rows.iter().map(|row| row.key.to_string()).collect::<Vec<_>>();
         assert_eq!(pairs(&old, &new).len(), 1);
         assert!(numjobs(missing(&old, &new))[0].contains("kernel numjobs=1"));
         assert!(numjobs(missing(&new, &old))[0].contains("dioxide numjobs=2"));

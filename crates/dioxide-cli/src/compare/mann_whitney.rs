@@ -71,7 +71,10 @@ impl Ranks {
         let distance = |sum: usize| sum.abs_diff(self.sum_expected());
         let all = ways[self.chosen].iter().sum::<f64>();
         let as_far = ways[self.chosen].iter().enumerate();
-        as_far.filter(|(sum, _)| distance(*sum) >= distance(self.sum)).map(|(_, ways)| ways).sum::<f64>()
+        as_far
+            .filter(|(sum, _)| distance(*sum) >= distance(self.sum))
+            .map(|(_, ways)| ways)
+            .sum::<f64>()
             / all
     }
 
@@ -80,7 +83,8 @@ impl Ranks {
     fn normal(&self) -> f64 {
         let (chosen, count) = (self.chosen as f64, self.doubled.len() as f64);
         let ties = self.ties.iter().map(|ties| (ties.pow(3) - ties) as f64).sum::<f64>();
-        let variance = chosen * (count - chosen) / 12.0 * (count + 1.0 - ties / (count * (count - 1.0)));
+        let variance =
+            chosen * (count - chosen) / 12.0 * (count + 1.0 - ties / (count * (count - 1.0)));
         let distance = self.sum.abs_diff(self.sum_expected()) as f64 / 2.0;
         if variance <= 0.0 {
             return 1.0;
@@ -113,7 +117,11 @@ mod tests {
         let new = [88.0, 91.0, 100.0, 85.0, 94.0, 90.0, 96.0, 87.0, 92.0];
         is_near(p_value(&old, &new), 0.0007815713698066638, 1e-12);
         is_near(p_value(&[1.0, 2.0, 3.0, 4.0], &[5.0, 6.0, 7.0, 8.0]), 0.02857142857142857, 1e-12);
-        is_near(p_value(&[1.1, 2.2, 3.3, 9.9], &[4.4, 5.5, 6.6, 7.7, 8.8]), 0.2857142857142857, 1e-12);
+        is_near(
+            p_value(&[1.1, 2.2, 3.3, 9.9], &[4.4, 5.5, 6.6, 7.7, 8.8]),
+            0.2857142857142857,
+            1e-12,
+        );
         is_near(p_value(&[1.0, 2.0, 3.0], &[4.0, 5.0, 6.0]), 0.1, 1e-12);
     }
 
@@ -143,14 +151,17 @@ mod tests {
             let step = u.min(count);
             (*rank, u) = (*rank + step, u - step);
         }
-        let others = (1..=2 * count).filter(|rank| !chosen.contains(rank)).map(|rank| rank as f64).collect();
+        let others =
+            (1..=2 * count).filter(|rank| !chosen.contains(rank)).map(|rank| rank as f64).collect();
         (chosen.iter().map(|rank| *rank as f64).collect(), others)
     }
 
     /// The table of textbooks, two-sided at 5 %: the largest significant U.
     #[test]
     fn as_the_table_of_critical_values() {
-        for (count, critical) in [(4, 0), (5, 2), (6, 5), (7, 8), (8, 13), (9, 17), (10, 23), (20, 127)] {
+        for (count, critical) in
+            [(4, 0), (5, 2), (6, 5), (7, 8), (8, 13), (9, 17), (10, 23), (20, 127)]
+        {
             let p = |u| {
                 let (one, other) = with_u(count, u);
                 p_value(&one, &other)

@@ -78,7 +78,8 @@ fn check(comparison: &Comparison<'_>, is_unlike_allowed: bool) -> Result<()> {
     ensure!(!comparison.rows.is_empty(), "no row is in both: they are of different work");
     ensure!(
         is_unlike_allowed || comparison.unlike.is_empty(),
-        "not alike, so what differs says nothing about dioxide: {}. Measure both in the same way, or give --allow-unlike",
+        "not alike, so what differs says nothing about dioxide: {}. Measure both in the same way, \
+         or give --allow-unlike",
         comparison.unlike.join("; ")
     );
     Ok(())
@@ -90,9 +91,10 @@ fn conclude(comparison: &Comparison<'_>) -> Result<()> {
     let regressions = comparison.count(|row| row.verdict == Verdict::Regression);
     if regressions > 0 {
         let judged = comparison.count(|row| row.verdict.is_judged());
-        return Err(
-            Regression(format!("{regressions} of {judged} rows are slower by more than {limit} %")).into()
-        );
+        return Err(Regression(format!(
+            "{regressions} of {judged} rows are slower by more than {limit} %"
+        ))
+        .into());
     }
     if let Some(why) = text::open(comparison).or_else(|| text::blind(comparison)) {
         bail!("{}", why.trim_end_matches('.'));

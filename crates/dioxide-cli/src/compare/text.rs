@@ -67,7 +67,9 @@ pub fn print(comparison: &Comparison<'_>, out: &mut dyn Write) -> anyhow::Result
 fn origin(machine: &Machine) -> String {
     let Machine { dioxide_version, kernel_release, cpus, target, device, date, .. } = machine;
     let device = device.as_ref().map(|device| format!(" on {device}")).unwrap_or_default();
-    format!("{date}, dioxide {dioxide_version}, {target}{device}, kernel {kernel_release}, {cpus} CPUs")
+    format!(
+        "{date}, dioxide {dioxide_version}, {target}{device}, kernel {kernel_release}, {cpus} CPUs"
+    )
 }
 
 fn table(rows: &[Compared<'_>]) -> Grid {
@@ -134,19 +136,22 @@ fn finding(row: &Compared<'_>, by: By) -> Option<String> {
         _ => return None,
     };
     let change = row.change()?;
-    let [size, one, other] = [change.ratio, change.low, change.high].map(|ratio| percent(ratio).abs());
+    let [size, one, other] =
+        [change.ratio, change.low, change.high].map(|ratio| percent(ratio).abs());
     let (least, most) = (one.min(other), one.max(other));
     let (old, new) = (change.old, change.new);
     let figures = match (row.basis, row.iops) {
         (Basis::RatioToKernel, iops) => {
             let iops = known(iops, |iops| format!("{:+.1} %", percent(iops.ratio)));
             format!(
-                "relative to the kernel path: {old:.2} times as fast before, {new:.2} now (ops/s: {iops})"
+                "relative to the kernel path: {old:.2} times as fast before, {new:.2} now (ops/s: \
+                 {iops})"
             )
         }
         _ if by == By::Ratio => {
             format!(
-                "in ops/s: {old:.0} before, {new:.0} now; without a kernel path beside it the machine may be why"
+                "in ops/s: {old:.0} before, {new:.0} now; without a kernel path beside it the \
+                 machine may be why"
             )
         }
         _ => format!("in ops/s: {old:.0} before, {new:.0} now"),
@@ -158,7 +163,8 @@ fn summary(comparison: &Comparison<'_>) -> String {
     let count = |verdict| comparison.count(|row| row.verdict == verdict);
     let judged = comparison.count(|row| row.verdict.is_judged());
     if judged == 0 {
-        return "None of the rows that both have is dioxide's, so none is judged; see --by ops.".into();
+        return "None of the rows that both have is dioxide's, so none is judged; see --by ops."
+            .into();
     }
     let regressions = comparison
         .rules
@@ -166,7 +172,8 @@ fn summary(comparison: &Comparison<'_>) -> String {
         .map(|limit| format!("{} slower by more than {limit} %, ", count(Verdict::Regression)));
     let otherwise = if regressions.is_some() { "otherwise slower" } else { "slower" };
     format!(
-        "Rows judged: {judged}, of which {}{} {otherwise}, {} faster, {} without a difference that chance does not explain.",
+        "Rows judged: {judged}, of which {}{} {otherwise}, {} faster, {} without a difference that \
+         chance does not explain.",
         regressions.unwrap_or_default(),
         count(Verdict::Slower),
         count(Verdict::Faster),
@@ -180,24 +187,26 @@ pub fn open(comparison: &Comparison<'_>) -> Option<String> {
     let stuck = comparison.count(|row| row.verdict == Verdict::NoProgress);
     let few = (few > 0).then(|| {
         format!(
-            "{few} of the rows cannot be judged: with fewer than {ROUNDS_MIN} rounds everything may be chance. Measure with \
-             more of them (bench --rounds)."
+            "{few} of the rows cannot be judged: with fewer than {ROUNDS_MIN} rounds everything \
+             may be chance. Measure with more of them (bench --rounds)."
         )
     });
     let stuck = (stuck > 0).then(|| {
         format!(
-            "{stuck} of the rows cannot be judged: nothing was done in one of the rounds. Measure longer ones (bench \
+            "{stuck} of the rows cannot be judged: nothing was done in one of the rounds. Measure \
+             longer ones (bench \
              --runtime)."
         )
     });
     let one_sided = comparison.count(|row| row.verdict == Verdict::NoCommonFigure);
     let one_sided = (one_sided > 0).then(|| {
         format!(
-            "{one_sided} of the rows cannot be judged: one run only has a kernel path beside them. Measure both with the same \
-             --numjobs, or compare --by ops."
+            "{one_sided} of the rows cannot be judged: one run only has a kernel path beside them. \
+             Measure both with the same --numjobs, or compare --by ops."
         )
     });
-    let gone = comparison.only_in_old.iter().filter(|row| is_judged(row, comparison.rules.by)).count();
+    let gone =
+        comparison.only_in_old.iter().filter(|row| is_judged(row, comparison.rules.by)).count();
     let gone = (gone > 0).then(|| format!("{gone} of the rows to judge are not in the new run."));
     let all: Vec<_> = few.into_iter().chain(stuck).chain(one_sided).chain(gone).collect();
     (!all.is_empty()).then(|| all.join(" "))
@@ -210,8 +219,8 @@ pub fn blind(comparison: &Comparison<'_>) -> Option<String> {
     let blind = tested().filter(|row| row.p_min() * count >= CHANCE_MAX).count();
     (blind > 0).then(|| {
         format!(
-            "With so few rounds, {blind} of the rows could differ alone among {count} and it would be put down to chance: \
-             measure with more (bench --rounds), or fewer rows."
+            "With so few rounds, {blind} of the rows could differ alone among {count} and it would \
+             be put down to chance: measure with more (bench --rounds), or fewer rows."
         )
     })
 }
@@ -219,13 +228,15 @@ pub fn blind(comparison: &Comparison<'_>) -> Option<String> {
 /// The smallest change that would be noticed.
 fn resolution(comparison: &Comparison<'_>) -> Option<String> {
     let tested = comparison.rows.iter().filter(|row| row.p_adjusted.is_some());
-    let widths = tested.filter_map(|row| row.change().map(|change| (change.high / change.low).sqrt()));
+    let widths =
+        tested.filter_map(|row| row.change().map(|change| (change.high / change.low).sqrt()));
     let width = percent(median(widths.collect())?);
     let scatter = format!("Typical uncertainty: ±{width:.1} %");
     Some(match comparison.rules.limit_percent {
         Some(limit) if limit < width => {
             format!(
-                "{scatter}. A loss above the limit of {limit} % could go unnoticed: measure with more rounds, or longer ones."
+                "{scatter}. A loss above the limit of {limit} % could go unnoticed: measure with \
+                 more rounds, or longer ones."
             )
         }
         _ => format!("{scatter}. Smaller changes could go unnoticed."),
@@ -237,14 +248,16 @@ fn machine(comparison: &Comparison<'_>) -> Option<String> {
     let kernel = comparison.rows.iter().filter(|row| row.old.key.path == "kernel");
     let changed = percent(median(kernel.filter_map(|row| Some(row.iops?.ratio)).collect())?);
     Some(format!(
-        "The kernel's own path changed by {changed:+.1} % (median of its rows): as much of what ops/s changed is the \
+        "The kernel's own path changed by {changed:+.1} % (median of its rows): as much of what \
+         ops/s changed is the \
          machine's."
     ))
 }
 
 fn unlike(comparison: &Comparison<'_>) -> Option<String> {
     let all = comparison.unlike.join("; ");
-    (!all.is_empty()).then(|| format!("The runs are not alike: {all}. What differs may be due to that."))
+    (!all.is_empty())
+        .then(|| format!("The runs are not alike: {all}. What differs may be due to that."))
 }
 
 fn missing(run: &str, rows: &[&Row]) -> Option<String> {
@@ -263,8 +276,11 @@ mod tests {
 
     fn run(factor: f64, rounds: usize) -> Document {
         let kernel = &KERNEL[..rounds];
-        let own: Vec<f64> =
-            kernel.iter().enumerate().map(|(nth, iops)| iops * (factor + nth as f64 / 1e3)).collect();
+        let own: Vec<f64> = kernel
+            .iter()
+            .enumerate()
+            .map(|(nth, iops)| iops * (factor + nth as f64 / 1e3))
+            .collect();
         document(vec![row("kernel", 64, kernel, None), row("dioxide", 64, &own, Some(kernel))])
     }
 
@@ -283,15 +299,19 @@ mod tests {
         assert!(line.contains("-30.0 % (-30.0..-29.9)") && line.contains("3.50"), "{text}");
         assert_eq!(
             sentences[0],
-            "append bs=4 KiB on-sync, growth unwritten: dioxide numjobs=64 iodepth=1: 30.0 % slower, a regression (29.9 to \
-             30.0 %), relative to the kernel path: 5.00 times as fast before, 3.50 now (ops/s: -30.0 %)."
+            "append bs=4 KiB on-sync, growth unwritten: dioxide numjobs=64 iodepth=1: 30.0 % \
+             slower, a regression (29.9 to 30.0 %), relative to the kernel path: 5.00 times as \
+             fast before, 3.50 now (ops/s: -30.0 %)."
         );
         assert_eq!(
             sentences[1],
-            "Rows judged: 1, of which 1 slower by more than 10 %, 0 otherwise slower, 0 faster, 0 without a difference that \
-             chance does not explain."
+            "Rows judged: 1, of which 1 slower by more than 10 %, 0 otherwise slower, 0 faster, 0 \
+             without a difference that chance does not explain."
         );
-        assert!(sentences.iter().any(|sentence| sentence.contains("changed by +0.0 %")), "{sentences:?}");
+        assert!(
+            sentences.iter().any(|sentence| sentence.contains("changed by +0.0 %")),
+            "{sentences:?}"
+        );
     }
 
     #[test]
@@ -305,12 +325,14 @@ mod tests {
     #[test]
     fn a_row_that_would_be_overlooked_is_said() {
         let many = |factor: f64| {
-            let rows =
-                (1..=8).map(|numjobs| row("dioxide", numjobs, &KERNEL.map(|iops| factor * iops)[..4], None));
+            let rows = (1..=8).map(|numjobs| {
+                row("dioxide", numjobs, &KERNEL.map(|iops| factor * iops)[..4], None)
+            });
             document(rows.collect())
         };
-        let is_said =
-            |sentences: &[String]| sentences.iter().any(|sentence| sentence.contains("put down to chance"));
+        let is_said = |sentences: &[String]| {
+            sentences.iter().any(|sentence| sentence.contains("put down to chance"))
+        };
         let (_, sentences) = texts(&many(1.0), &many(1.0), None);
         assert!(is_said(&sentences), "{sentences:?}");
         let (_, sentences) = texts(&run(5.0, 9), &run(5.0, 9), None);
@@ -323,9 +345,11 @@ mod tests {
         new.results.pop();
         new.machine.kernel_release = "6.19".into();
         let (text, _) = texts(&old, &new, None);
-        for words in
-            ["Only in the old run: append bs=4 KiB", "not alike: kernel: 6.18.0 and 6.19.", "none is judged"]
-        {
+        for words in [
+            "Only in the old run: append bs=4 KiB",
+            "not alike: kernel: 6.18.0 and 6.19.",
+            "none is judged",
+        ] {
             assert!(text.contains(words), "{words} in {text}");
         }
     }

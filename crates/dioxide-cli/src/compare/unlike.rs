@@ -47,7 +47,8 @@ fn terms(old: &Row, new: &Row) -> Vec<String> {
         let is_far = (old.abs_diff(new) as f64) > DIFFERENCE_MAX * old.max(new) as f64;
         differ(name, &old, &new).filter(|_| is_far)
     };
-    let (Asked { runtime_ms, count, size_bytes, growth_cap_bytes, fresh }, asked) = (old.asked, new.asked);
+    let (Asked { runtime_ms, count, size_bytes, growth_cap_bytes, fresh }, asked) =
+        (old.asked, new.asked);
     let facts = [
         differ("file system", &place(old), &place(new)),
         about("ms in a round", runtime_ms.unwrap_or(0), asked.runtime_ms.unwrap_or(0)),
@@ -88,13 +89,20 @@ mod tests {
             differences_after(|new| new.machine.kernel_release = "6.19".into()),
             ["kernel: 6.18.0 and 6.19"]
         );
-        assert_eq!(differences_after(|new| new.machine.cpus = 0), [format!("number of CPUs: {cpus} and 0")]);
-        assert_eq!(differences_after(|new| new.machine.device = None), ["device: nvme0n1 and unknown"]);
+        assert_eq!(
+            differences_after(|new| new.machine.cpus = 0),
+            [format!("number of CPUs: {cpus} and 0")]
+        );
+        assert_eq!(
+            differences_after(|new| new.machine.device = None),
+            ["device: nvme0n1 and unknown"]
+        );
         assert_eq!(
             differences_after(|new| new.machine.build = "other".into()),
             [format!("build of dioxide: {build} and other")]
         );
-        let on_xfs = |new: &mut Document| new.results.iter_mut().for_each(|row| row.fs = Some("xfs".into()));
+        let on_xfs =
+            |new: &mut Document| new.results.iter_mut().for_each(|row| row.fs = Some("xfs".into()));
         assert_eq!(differences_after(on_xfs), ["file system: ext4 and xfs"]);
     }
 
@@ -102,7 +110,8 @@ mod tests {
     fn another_dioxide_or_directory_is_no_difference() {
         let differences = differences_after(|new| {
             let Machine { dioxide_version, target, date, .. } = &mut new.machine;
-            (*dioxide_version, *target, *date) = ("0.2.0".into(), "/elsewhere".into(), "later".into());
+            (*dioxide_version, *target, *date) =
+                ("0.2.0".into(), "/elsewhere".into(), "later".into());
         });
         assert_eq!(differences, [""; 0]);
     }

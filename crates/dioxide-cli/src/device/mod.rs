@@ -16,7 +16,10 @@ use std::path::{Path, PathBuf};
 pub fn check_free(path: &Path) -> Result<u64> {
     let name = path.display();
     let status = stat(path).with_context(|| name.to_string())?;
-    ensure!(FileType::from_raw_mode(status.st_mode).is_block_device(), "{name} is not a block device");
+    ensure!(
+        FileType::from_raw_mode(status.st_mode).is_block_device(),
+        "{name} is not a block device"
+    );
     let number = status.st_rdev;
     if let Some(user) = user_of(number)? {
         bail!("{name} is in use: {user}; nothing was touched");
@@ -26,7 +29,8 @@ pub fn check_free(path: &Path) -> Result<u64> {
     let content = signature::find(&device, size).with_context(|| format!("read {name}"))?;
     if let Some(content) = content {
         bail!(
-            "{name} holds {content}; wipe it first if that is not needed (`wipefs`; a member of dioxide's, by zeros over its first 4096 bytes); nothing was touched"
+            "{name} holds {content}; wipe it first if that is not needed (`wipefs`; a member of \
+             dioxide's, by zeros over its first 4096 bytes); nothing was touched"
         );
     }
     Ok(number)
@@ -44,7 +48,9 @@ fn open_alone(path: &Path) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
     match open(path, flags, Mode::empty()) {
         Ok(file) => Ok(file.into()),
-        Err(Errno::BUSY) => bail!("{} is in use by the kernel; nothing was touched", path.display()),
+        Err(Errno::BUSY) => {
+            bail!("{} is in use by the kernel; nothing was touched", path.display())
+        }
         Err(errno) => Err(errno).with_context(|| format!("open {}", path.display())),
     }
 }
@@ -52,8 +58,10 @@ fn open_alone(path: &Path) -> Result<File> {
 /// The user of the device, of a part of it, or of its disk; in words.
 fn user_of(number: u64) -> Result<Option<String>> {
     for relative in relatives(number) {
-        let user =
-            mounted_at(relative)?.or(swapped_to(relative)).or(held_by(relative)).or(looped_by(relative));
+        let user = mounted_at(relative)?
+            .or(swapped_to(relative))
+            .or(held_by(relative))
+            .or(looped_by(relative));
         if user.is_some() {
             return Ok(user);
         }
@@ -90,7 +98,8 @@ fn number_in(sysfs: &Path) -> Option<u64> {
 /// By number, and by source for file systems with device numbers of their own (btrfs).
 fn mounted_at(number: u64) -> Result<Option<String>> {
     let mounts = mounts().context("read the table of mounts")?;
-    let mount = mounts.into_iter().find(|mount| mount.device == number || is_device(&mount.source, number));
+    let mount =
+        mounts.into_iter().find(|mount| mount.device == number || is_device(&mount.source, number));
     Ok(mount.map(|mount| format!("mounted at {}", mount.point)))
 }
 
@@ -119,8 +128,10 @@ fn looped_by(number: u64) -> Option<String> {
 }
 
 fn is_device(path: &str, number: u64) -> bool {
-    let is_block = |status: &rustix::fs::Stat| FileType::from_raw_mode(status.st_mode).is_block_device();
-    path.starts_with("/dev/") && stat(path).is_ok_and(|status| is_block(&status) && status.st_rdev == number)
+    let is_block =
+        |status: &rustix::fs::Stat| FileType::from_raw_mode(status.st_mode).is_block_device();
+    path.starts_with("/dev/")
+        && stat(path).is_ok_and(|status| is_block(&status) && status.st_rdev == number)
 }
 
 #[cfg(test)]
@@ -141,7 +152,8 @@ mod tests {
 
     #[test]
     fn mounted_devices_are_in_use() {
-        let mounted = mounts().unwrap().into_iter().find(|mount| is_device(&mount.source, mount.device));
+        let mounted =
+            mounts().unwrap().into_iter().find(|mount| is_device(&mount.source, mount.device));
         let Some(mount) = mounted else { return };
         assert!(user_of(mount.device).unwrap().unwrap().starts_with("mounted at"));
     }

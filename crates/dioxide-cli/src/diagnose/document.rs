@@ -56,7 +56,14 @@ impl Document {
     pub fn new(machine: Machine, fs: Option<FileSystem>, diagnoses: Vec<Diagnosis>) -> Self {
         let fs_remark = fs.as_ref().and_then(|fs| fs.remark).map(str::to_owned);
         let fs = fs.map(|fs| fs.name);
-        Self { schema_version: SCHEMA_VERSION, kind: KIND.into(), machine, fs, fs_remark, diagnoses }
+        Self {
+            schema_version: SCHEMA_VERSION,
+            kind: KIND.into(),
+            machine,
+            fs,
+            fs_remark,
+            diagnoses,
+        }
     }
 }
 
@@ -99,7 +106,10 @@ pub mod examples {
     /// Appends of which most wait for the lock of the inode, with a curve of this number of steps.
     pub fn appends(steps: usize) -> Diagnosis {
         let curve: Vec<_> = (0..steps)
-            .map(|nth| Step { numjobs: 1 << nth, iops: vec![7000.0, 8000.0 / (1.0 + nth as f64), 7500.0] })
+            .map(|nth| Step {
+                numjobs: 1 << nth,
+                iops: vec![7000.0, 8000.0 / (1.0 + nth as f64), 7500.0],
+            })
             .collect();
         let numjobs = curve.last().map_or(1, |step| step.numjobs);
         let workload = Workload {
@@ -119,7 +129,8 @@ pub mod examples {
             channel: channel.map(str::to_owned),
             stack: vec![],
         };
-        let others = vec![OtherWay { path: "preallocated".into(), numjobs, iops: vec![80_000.0, 90_000.0] }];
+        let others =
+            vec![OtherWay { path: "preallocated".into(), numjobs, iops: vec![80_000.0, 90_000.0] }];
         let evidence = Evidence {
             subject: Subject::Workload(workload),
             kernel_release: "6.18.0".into(),
@@ -127,7 +138,10 @@ pub mod examples {
             watched_ns: 2_000_000_000,
             looks: 100,
             threads: numjobs as u64,
-            sightings: vec![sighting(5900, 'D', Some("ext4_file_write_iter")), sighting(500, 'R', None)],
+            sightings: vec![
+                sighting(5900, 'D', Some("ext4_file_write_iter")),
+                sighting(500, 'R', None),
+            ],
             files: vec![],
             direct: None,
             locks: None,

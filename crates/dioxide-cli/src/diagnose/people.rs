@@ -47,7 +47,11 @@ pub fn print(document: &Document, verbose: bool, out: &mut dyn Write) -> Result<
             page.paragraph("With --verbose: the curves as tables, and the law that they follow.")
         )?;
     }
-    Ok(write!(out, "{}", unseen(diagnoses).iter().map(|text| page.paragraph(text)).collect::<String>())?)
+    Ok(write!(
+        out,
+        "{}",
+        unseen(diagnoses).iter().map(|text| page.paragraph(text)).collect::<String>()
+    )?)
 }
 
 fn width() -> usize {
@@ -90,7 +94,8 @@ impl Page {
 
     fn hanging(&self, name: &str, text: &str) -> String {
         let indent = " ".repeat(name.len());
-        let options = textwrap::Options::new(self.width).initial_indent(name).subsequent_indent(&indent);
+        let options =
+            textwrap::Options::new(self.width).initial_indent(name).subsequent_indent(&indent);
         textwrap::fill(&text::shown(text).to_string(), options) + "\n"
     }
 }
@@ -105,18 +110,24 @@ fn waits(diagnosis: &Diagnosis) -> String {
     let columns = &COLUMNS[..if is_of_program { COLUMNS.len() } else { COLUMNS.len() - 1 }];
     let (shown, hidden) = shown(&diagnosis.waits);
     let header = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
-    let rows = shown.iter().map(|wait| columns.iter().map(|(_, cell)| cell(wait)).collect()).collect();
+    let rows =
+        shown.iter().map(|wait| columns.iter().map(|(_, cell)| cell(wait)).collect()).collect();
     let table = Grid::new(header, rows, |column| column < 2);
-    let rest =
-        if hidden.is_empty() { String::new() } else { format!("({} more in the JSON)\n", hidden.len()) };
+    let rest = if hidden.is_empty() {
+        String::new()
+    } else {
+        format!("({} more in the JSON)\n", hidden.len())
+    };
     format!("{table}\n{rest}")
 }
 
 /// The scalability law, and the cost of the observation.
 pub fn law(diagnosis: &Diagnosis) -> Vec<String> {
     let law = diagnosis.usl.iter().map(|law| law.sentences.join(" "));
-    let refusal =
-        diagnosis.usl_refusal.iter().map(|why| format!("No fit of the Universal Scalability Law: {why}."));
+    let refusal = diagnosis
+        .usl_refusal
+        .iter()
+        .map(|why| format!("No fit of the Universal Scalability Law: {why}."));
     law.chain(refusal).chain(cost(diagnosis)).collect()
 }
 
@@ -160,7 +171,8 @@ pub fn title(document: &Document, diagnosis: &Diagnosis) -> String {
     let evidence = &diagnosis.evidence;
     match &evidence.subject {
         Subject::Workload(workload) => {
-            let steps: Vec<_> = evidence.curve.iter().map(|step| step.numjobs.to_string()).collect();
+            let steps: Vec<_> =
+                evidence.curve.iter().map(|step| step.numjobs.to_string()).collect();
             let rounds = evidence.curve.first().map_or(0, |step| step.iops.len());
             let runtime = diagnosis.asked.and_then(|asked| asked.runtime_ms).unwrap_or(0);
             format!(
@@ -173,8 +185,11 @@ pub fn title(document: &Document, diagnosis: &Diagnosis) -> String {
             )
         }
         Subject::Program { pid, command, processes } => {
-            let processes =
-                if *processes == 1 { String::new() } else { format!(" and {} more", processes - 1) };
+            let processes = if *processes == 1 {
+                String::new()
+            } else {
+                format!(" and {} more", processes - 1)
+            };
             format!(
                 "Process {pid}{processes} ({command}): {} threads, watched for {:.1} s",
                 evidence.threads,
@@ -215,8 +230,9 @@ pub fn curve(diagnosis: &Diagnosis) -> Grid {
     let others = evidence.others.iter().map(|other| (&*other.path, other.numjobs, &other.iops));
     let row = |(path, numjobs, iops): (&str, usize, &Vec<f64>)| {
         let middle = median(iops.clone());
-        let by_law =
-            |law: &Fit| if path == KERNEL { format!("{:.0}", law.at(numjobs as f64)) } else { "-".into() };
+        let by_law = |law: &Fit| {
+            if path == KERNEL { format!("{:.0}", law.at(numjobs as f64)) } else { "-".into() }
+        };
         let cells = [
             path.into(),
             numjobs.to_string(),
@@ -233,7 +249,8 @@ pub fn curve(diagnosis: &Diagnosis) -> Grid {
 fn curve_in_a_line(diagnosis: &Diagnosis) -> String {
     let evidence = &diagnosis.evidence;
     let rate = |iops: &[f64]| median(iops.to_vec()).map_or("-".into(), rate);
-    let steps = evidence.curve.iter().map(|step| format!("{} with {}", rate(&step.iops), step.numjobs));
+    let steps =
+        evidence.curve.iter().map(|step| format!("{} with {}", rate(&step.iops), step.numjobs));
     let others = evidence
         .others
         .iter()
@@ -331,7 +348,8 @@ mod tests {
         expect_in_order(
             &text,
             &[
-                "Appends of 4 KiB: durable at the end, ext4; 1, 2, 4, 8, 16, 32, 64 threads, 3 rounds of 200 ms each",
+                "Appends of 4 KiB: durable at the end, ext4; 1, 2, 4, 8, 16, 32, 64 threads, 3 \
+                 rounds of 200 ms each",
                 "lock of the inode",
                 "\n  seen: ",
                 "\n  advice: ",
@@ -353,14 +371,20 @@ mod tests {
         let text = printed(vec![appends(2), appends(7)], false);
         let two = text.lines().nth(1).unwrap();
         let wall = appends(2).findings[0].wall.name();
-        expect_in_order(two, &["Appends of 4 KiB", "1 thread", "7500/s", "2 threads", "0.93", wall]);
+        expect_in_order(
+            two,
+            &["Appends of 4 KiB", "1 thread", "7500/s", "2 threads", "0.93", wall],
+        );
         assert_eq!(text.matches("By threads: 7500/s with 1, 7000/s with 2").count(), 2, "{text}");
         assert!(!text.contains("range"), "{text}");
         assert_eq!(text.matches("Not seen: ").count(), 1, "{text}");
 
         let text = printed(vec![appends(2), appends(7)], true);
         assert_eq!(text.matches("range").count(), 2, "{text}");
-        assert!(text.contains("No fit of the Universal Scalability Law: 2 different numbers"), "{text}");
+        assert!(
+            text.contains("No fit of the Universal Scalability Law: 2 different numbers"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -373,8 +397,13 @@ mod tests {
     #[test]
     fn idle_threads_of_many_kinds_are_left_out() {
         let wait = |share, threads| Wait { share, threads, ..appends(2).waits[0].clone() };
-        let waits =
-            [wait(Some(0.9), 3.0), wait(Some(0.001), 0.1), wait(None, 5.0), wait(None, 4.0), wait(None, 3.0)];
+        let waits = [
+            wait(Some(0.9), 3.0),
+            wait(Some(0.001), 0.1),
+            wait(None, 5.0),
+            wait(None, 4.0),
+            wait(None, 3.0),
+        ];
         let waits = [&waits[..], &[wait(None, 2.0)]].concat();
         let (shown, hidden) = shown(&waits);
         assert_eq!((shown.len(), hidden.len()), (4, 2));

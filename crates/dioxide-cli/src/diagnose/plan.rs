@@ -66,7 +66,8 @@ impl Inquiry {
                 plan::mixed_work(place, rows, pace.bench, size(FILLED_SIZE_DEFAULT_MAX_BYTES)?)
             }
         }?;
-        let watched = *work.rows.iter().rfind(|row| row.1 == route).expect("the curve is never left out");
+        let watched =
+            *work.rows.iter().rfind(|row| row.1 == route).expect("the curve is never left out");
         Ok(Self {
             rw,
             work: Work { budget: pace.budget, ..work },
@@ -112,7 +113,10 @@ impl Pace {
         let runtime = args.runtime.unwrap_or(Duration::from_millis(runtime_ms));
         let is_told = args.runtime.is_some() || args.rounds.is_some();
         let budget = (!is_told).then(|| CURVES_MAX / kinds as u32);
-        Self { bench: args::Pace { runtime, rounds: args.rounds.unwrap_or(rounds), rate: None }, budget }
+        Self {
+            bench: args::Pace { runtime, rounds: args.rounds.unwrap_or(rounds), rate: None },
+            budget,
+        }
     }
 }
 
@@ -130,7 +134,8 @@ fn place(path: &Path, overwrite_device: Option<&Path>) -> Result<Place> {
         }
         None if is_device(path) => {
             bail!(
-                "{name} is a block device: --overwrite-device {name} confirms that its contents may be destroyed"
+                "{name} is a block device: --overwrite-device {name} confirms that its contents \
+                 may be destroyed"
             )
         }
         None => Place::directory(path),
@@ -161,7 +166,8 @@ fn kinds(place: &Place, typed: &[args::Rw]) -> Result<Vec<Rw>> {
 
 /// The steps of the curve, from few threads to many.
 fn points(rw: Rw, args: &args::Workload) -> Vec<Point> {
-    let numjobs: Vec<u32> = args.numjobs.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
+    let numjobs: Vec<u32> =
+        args.numjobs.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
     let crews = Crews::new(&numjobs, &[]);
     let bs = [args.bs.unwrap_or(Sizes::one(if rw == Rw::Sync { 64 << 10 } else { 4 << 10 }))];
     let durability = args.durability.into();
@@ -170,7 +176,9 @@ fn points(rw: Rw, args: &args::Workload) -> Vec<Point> {
         points.into_iter().map(|point| Point { durability, ..point }).collect()
     };
     match rw {
-        Rw::Append | Rw::Hole => plan::append_points(&bs, &crews, &[durability], Growth::Unwritten, None),
+        Rw::Append | Rw::Hole => {
+            plan::append_points(&bs, &crews, &[durability], Growth::Unwritten, None)
+        }
         Rw::Sync => plan::sync_points(&bs, &crews, None),
         Rw::Overwrite => mixed(0),
         Rw::Mixed => mixed(50),
@@ -180,9 +188,10 @@ fn points(rw: Rw, args: &args::Workload) -> Vec<Point> {
 /// The other paths for the last step.
 fn others(rw: Rw, last: Point) -> Vec<Route> {
     match rw {
-        Rw::Append => {
-            [Route::Preallocated, Route::Dioxide].into_iter().chain(last.queue(last.numjobs)).collect()
-        }
+        Rw::Append => [Route::Preallocated, Route::Dioxide]
+            .into_iter()
+            .chain(last.queue(last.numjobs))
+            .collect(),
         // Holes are filled in order here, for which dioxide has appends. dioxide leaves other holes
         // as they are.
         Rw::Hole => vec![Route::Preallocated],
@@ -236,19 +245,24 @@ mod tests {
         let inquiries = plan("--rw append,sync,append --numjobs 4,1,4").unwrap().inquiries;
         let [append, sync] = &inquiries[..] else { panic!("each kind once") };
         // Without fallocate there is no preallocated file.
-        let rows: Vec<_> = routes(append).into_iter().filter(|row| row.1 != Route::Preallocated).collect();
+        let rows: Vec<_> =
+            routes(append).into_iter().filter(|row| row.1 != Route::Preallocated).collect();
         let queue = Route::Queue { iodepth: 4 };
         assert_eq!(rows, [(1, Route::Kernel), (4, Route::Kernel), (4, Route::Dioxide), (4, queue)]);
         assert_eq!(routes(sync), [(1, Route::Kernel), (4, Route::Kernel), (4, Route::Dioxide)]);
         assert_eq!((append.watched.0.numjobs, append.watched.1), (4, Route::Kernel));
-        assert_eq!((append.watched.0.sizes, sync.watched.0.sizes), (Sizes::one(4096), Sizes::one(65536)));
+        assert_eq!(
+            (append.watched.0.sizes, sync.watched.0.sizes),
+            (Sizes::one(4096), Sizes::one(65536))
+        );
         let Subject::Workload(workload) = sync.subject() else { panic!("work") };
         assert!(workload.is_durable && workload.rw == Rw::Sync);
     }
 
     #[test]
     fn whoever_says_how_long_is_obeyed() {
-        let inquiries = plan("--rw hole --runtime 5s --rounds 9 --durability every-write").unwrap().inquiries;
+        let inquiries =
+            plan("--rw hole --runtime 5s --rounds 9 --durability every-write").unwrap().inquiries;
         let hole = &inquiries[0];
         assert_eq!((hole.work.runtime, hole.work.rounds), (Duration::from_secs(5), 9));
         assert_eq!((hole.work.budget, hole.watched_runtime), (None, Duration::from_secs(5)));

@@ -42,7 +42,11 @@ fn step(row: &Row) -> Step {
 }
 
 fn other_way(row: &Row) -> OtherWay {
-    OtherWay { path: row.route.name().into(), numjobs: row.point.threads(row.route), iops: rates(row) }
+    OtherWay {
+        path: row.route.name().into(),
+        numjobs: row.point.threads(row.route),
+        iops: rates(row),
+    }
 }
 
 fn rates(row: &Row) -> Vec<f64> {

@@ -32,9 +32,12 @@ fn remark(name: &str, options: &str, flags: IFlags) -> Option<&'static str> {
         flags.contains(IFlags::NOCOW) || options.split(',').any(off)
     };
     match name {
-        "ext2" | "ext3" | "ext4" if !flags.contains(EXTENT) => Some("mapped block by block, without extents"),
+        "ext2" | "ext3" | "ext4" if !flags.contains(EXTENT) => {
+            Some("mapped block by block, without extents")
+        }
         "btrfs" if !has_no_checksums() => Some(
-            "with checksums, for which recent kernels buffer O_DIRECT; not so after chattr +C of the directory",
+            "with checksums, for which recent kernels buffer O_DIRECT; not so after chattr +C of \
+             the directory",
         ),
         _ => None,
     }

@@ -53,7 +53,9 @@ impl<'a> Meter<'a> {
 
     /// Called repeatedly during the run, for values without counters.
     pub fn sample(&mut self) {
-        let Some((Reading { blocked, .. }, memory)) = vmstat::read().zip(memory::read()) else { return };
+        let Some((Reading { blocked, .. }, memory)) = vmstat::read().zip(memory::read()) else {
+            return;
+        };
         self.samples += 1;
         self.blocked += blocked;
         self.memory.used_percent += memory.used_percent;
@@ -62,7 +64,8 @@ impl<'a> Meter<'a> {
 
     pub fn stop(mut self) -> Usage {
         let cpu = cpu_time();
-        let counts = self.disk.and_then(Disk::read).zip(self.counts).map(|(end, start)| end.since(start));
+        let counts =
+            self.disk.and_then(Disk::read).zip(self.counts).map(|(end, start)| end.since(start));
         let machine = vmstat::read().zip(self.machine);
         let machine_cpu = machine.map(|(end, start)| end.busy_since(&start));
         let machine = machine.and_then(|(end, start)| end.shares_since(&start));

@@ -55,7 +55,8 @@ impl Reading {
     /// None if no tick has passed.
     pub fn shares_since(&self, earlier: &Self) -> Option<Shares> {
         // Idle and waiting time may decrease slightly.
-        let since = |field: fn(&Ticks) -> u64| field(&self.cpu).saturating_sub(field(&earlier.cpu)) as f64;
+        let since =
+            |field: fn(&Ticks) -> u64| field(&self.cpu).saturating_sub(field(&earlier.cpu)) as f64;
         let fields: [fn(&Ticks) -> u64; 5] =
             [|cpu| cpu.user, |cpu| cpu.system, |cpu| cpu.idle, |cpu| cpu.wait, |cpu| cpu.steal];
         let spent = fields.map(since);
@@ -67,8 +68,10 @@ impl Reading {
 
 /// `cpu user nice system idle iowait irq softirq steal ...` and `procs_blocked N`, among others.
 pub fn parse(text: &str) -> Option<Reading> {
-    let rest = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    let cpu: Vec<u64> = rest("cpu")?.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    let rest =
+        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let cpu: Vec<u64> =
+        rest("cpu")?.split_whitespace().map_while(|field| field.parse().ok()).collect();
     let [user, nice, system, idle, wait, irq, softirq, steal, ..] = cpu[..] else { return None };
     let cpu = Ticks { user: user + nice, system: system + irq + softirq, idle, wait, steal };
     Some(Reading { cpu, blocked: rest("procs_blocked")?.trim().parse().ok()? })
@@ -96,7 +99,10 @@ mod tests {
         let expected = Shares { usr: 20.0, sys: 40.0, idle: 10.0, wait: 30.0, steal: 0.0 };
         assert_eq!(later.shares_since(&earlier), Some(expected));
         assert_eq!(earlier.shares_since(&earlier), None);
-        assert_eq!(later.busy_since(&earlier).as_secs_f64(), 60.0 / clock_ticks_per_second() as f64);
+        assert_eq!(
+            later.busy_since(&earlier).as_secs_f64(),
+            60.0 / clock_ticks_per_second() as f64
+        );
         assert_eq!(earlier.busy_since(&later), Duration::ZERO);
     }
 

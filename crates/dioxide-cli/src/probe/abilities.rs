@@ -23,7 +23,12 @@ const MARKER_BYTES: usize = 64;
 const MODES: &[(&str, &str, FallocateFlags, u64)] = &[
     ("fallocate", "allocate", FallocateFlags::empty(), 0),
     ("fallocate_keep_size", "allocate beyond the end", FallocateFlags::KEEP_SIZE, 32),
-    ("fallocate_punch_hole", "punch a hole", FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE), 1),
+    (
+        "fallocate_punch_hole",
+        "punch a hole",
+        FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE),
+        1,
+    ),
     ("fallocate_zero_range", "zero a range", FallocateFlags::ZERO_RANGE, 2),
     // FALLOC_FL_WRITE_ZEROES, Linux 6.17.
     ("fallocate_write_zeroes", "write zeroes", FallocateFlags::from_bits_retain(0x80), 3),
@@ -53,7 +58,9 @@ pub fn look(place: &Place, directory: &Path, facts: &mut Facts) -> Result<()> {
 fn worked<T>(outcome: Result<T, Errno>) -> Result<bool, Errno> {
     match outcome {
         Ok(_) => Ok(true),
-        Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::NOTTY | Errno::XDEV) => Ok(false),
+        Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::NOTTY | Errno::XDEV) => {
+            Ok(false)
+        }
         Err(errno) => Err(errno),
     }
 }
@@ -64,7 +71,13 @@ fn allocate(ground: &Ground, facts: &mut Facts) -> Result<()> {
     file.write_all_at(&vec![1; 16 * UNIT as usize], 0)?;
     for &(key, name, mode, at) in MODES {
         let outcome = worked(fallocate(&file, mode, at * UNIT, UNIT));
-        facts.tell(Topic::Abilities, key, name, outcome, format!("fallocate, mode {:#x}", mode.bits()));
+        facts.tell(
+            Topic::Abilities,
+            key,
+            name,
+            outcome,
+            format!("fallocate, mode {:#x}", mode.bits()),
+        );
     }
     Ok(())
 }
@@ -76,7 +89,13 @@ fn map(ground: &Ground, facts: &mut Facts) -> Result<()> {
     file.set_len(8 * UNIT)?;
     file.write_all_at(&vec![1; UNIT as usize], 4 * UNIT)?;
     let found = seek(&file, SeekFrom::Data(0)).map(|offset| offset == 4 * UNIT);
-    facts.tell(topic, "seek_hole", "tells holes from data", found, "lseek, SEEK_DATA in a file with a hole");
+    facts.tell(
+        topic,
+        "seek_hole",
+        "tells holes from data",
+        found,
+        "lseek, SEEK_DATA in a file with a hole",
+    );
     file.set_len(0)?;
     let has_space = fallocate(&file, FallocateFlags::empty(), 0, UNIT).is_ok();
     let flags = extent_flags(&file);
@@ -89,7 +108,9 @@ fn map(ground: &Ground, facts: &mut Facts) -> Result<()> {
     );
     let unwritten = match flags {
         Ok(_) if !has_space => Err("nothing can be allocated".to_owned()),
-        Ok(flags) => Ok(!flags.is_empty() && flags.iter().all(|flags| flags & EXTENT_UNWRITTEN != 0)),
+        Ok(flags) => {
+            Ok(!flags.is_empty() && flags.iter().all(|flags| flags & EXTENT_UNWRITTEN != 0))
+        }
         Err(_) => Err("extents are not mapped".to_owned()),
     };
     facts.tell(
@@ -134,7 +155,8 @@ pub fn write_flags(ground: &Ground, facts: &mut Facts) -> Result<()> {
     let (direct, cached) = (ground.open(OFlags::empty())?, ground.open_cached()?);
     direct.set_len(0)?;
     direct.write_all_at(&block, 0)?;
-    let atomic_bytes = facts.number("atomic_write_unit_min_bytes").filter(|bytes| *bytes > 0).unwrap_or(4096);
+    let atomic_bytes =
+        facts.number("atomic_write_unit_min_bytes").filter(|bytes| *bytes > 0).unwrap_or(4096);
     for &(key, name, flag) in WRITE_FLAGS {
         let (file, bytes) = match key {
             "rwf_atomic" => (&direct, &block[..atomic_bytes as usize]),
@@ -146,7 +168,11 @@ pub fn write_flags(ground: &Ground, facts: &mut Facts) -> Result<()> {
             Err(Errno::AGAIN) => Ok(true),
             outcome => worked(outcome),
         };
-        let how = format!("pwritev2 of {} bytes over written blocks, flag {:#x}", bytes.len(), flag.bits());
+        let how = format!(
+            "pwritev2 of {} bytes over written blocks, flag {:#x}",
+            bytes.len(),
+            flag.bits()
+        );
         facts.tell(Topic::IoUring, key, name, outcome, how);
     }
     Ok(())

@@ -26,7 +26,8 @@ fn sizes() -> impl Iterator<Item = usize> {
 }
 
 fn ask(file: &File) -> rustix::io::Result<Statx> {
-    let more = StatxFlags::from_bits_retain(STATX_DIOALIGN | STATX_WRITE_ATOMIC | STATX_DIO_READ_ALIGN);
+    let more =
+        StatxFlags::from_bits_retain(STATX_DIOALIGN | STATX_WRITE_ATOMIC | STATX_DIO_READ_ALIGN);
     statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | more)
 }
 
@@ -100,8 +101,9 @@ pub fn of_writes(ground: &Ground, facts: &mut Facts) -> Result<()> {
         offset,
         "direct writes of 1, 2, 4, ... bytes at such an offset",
     );
-    let address =
-        smallest(|bytes| is_taken(file.write_at(&memory[bytes..][..TRIED_MAX_BYTES], 0), TRIED_MAX_BYTES));
+    let address = smallest(|bytes| {
+        is_taken(file.write_at(&memory[bytes..][..TRIED_MAX_BYTES], 0), TRIED_MAX_BYTES)
+    });
     facts.tell(
         topic,
         "write_taken_memory_bytes",
@@ -109,8 +111,9 @@ pub fn of_writes(ground: &Ground, facts: &mut Facts) -> Result<()> {
         address,
         "direct writes from memory at 1, 2, 4, ... bytes behind a page",
     );
-    let shared =
-        smallest(|bytes| is_done_at_once(&file, &memory[..bytes], bytes as u64, &memory[..TRIED_MAX_BYTES]));
+    let shared = smallest(|bytes| {
+        is_done_at_once(&file, &memory[..bytes], bytes as u64, &memory[..TRIED_MAX_BYTES])
+    });
     facts.tell(
         topic,
         "overwrite_bytes",
@@ -125,7 +128,8 @@ pub fn of_writes(ground: &Ground, facts: &mut Facts) -> Result<()> {
 pub fn of_reads(file: &File, facts: &mut Facts) {
     let mut memory = Buffer::zeroed(2 * TRIED_MAX_BYTES);
     let topic = Topic::Alignment;
-    let offset = smallest(|bytes| is_taken(file.read_at(&mut memory[..bytes], bytes as u64), bytes));
+    let offset =
+        smallest(|bytes| is_taken(file.read_at(&mut memory[..bytes], bytes as u64), bytes));
     facts.tell(
         topic,
         "read_taken_offset_bytes",
@@ -133,8 +137,9 @@ pub fn of_reads(file: &File, facts: &mut Facts) {
         offset,
         "direct reads of 1, 2, 4, ... bytes at such an offset",
     );
-    let address =
-        smallest(|bytes| is_taken(file.read_at(&mut memory[bytes..][..TRIED_MAX_BYTES], 0), TRIED_MAX_BYTES));
+    let address = smallest(|bytes| {
+        is_taken(file.read_at(&mut memory[bytes..][..TRIED_MAX_BYTES], 0), TRIED_MAX_BYTES)
+    });
     facts.tell(
         topic,
         "read_taken_memory_bytes",

@@ -34,7 +34,9 @@ struct Crew<'a> {
 
 /// Compares 1, 2 and 8 threads at each of the sites.
 pub fn of(sites: &[Site], progress: &Progress) -> Result<Vec<Concurrency>> {
-    let crews = |site| CREWS.map(|threads| Crew { site, threads, iops: Vec::new(), looks: Looks::default() });
+    let crews = |site| {
+        CREWS.map(|threads| Crew { site, threads, iops: Vec::new(), looks: Looks::default() })
+    };
     let mut all: Vec<_> = sites.iter().flat_map(crews).collect();
     in_turn(&mut all, ROUNDS, |crew| {
         progress.tell("writers side by side");
@@ -50,7 +52,8 @@ impl Crew<'_> {
     /// Operations per second of all threads together.
     fn slice(&mut self) -> Result<f64> {
         self.site.lay_out()?;
-        let shift = Shift { site: self.site, start: Barrier::new(self.threads + 1), is_over: false.into() };
+        let shift =
+            Shift { site: self.site, start: Barrier::new(self.threads + 1), is_over: false.into() };
         let (shift, (sender, receiver)) = (&shift, mpsc::channel());
         let done = thread::scope(|scope| {
             let start = |number| {
@@ -73,7 +76,8 @@ impl Crew<'_> {
             let done = workers.into_iter().map(|worker| worker.join().expect("no worker panics"));
             done.collect::<Result<Vec<_>>>()
         })?;
-        let longest = done.iter().map(|(_, elapsed)| *elapsed).max().context("a crew has threads")?;
+        let longest =
+            done.iter().map(|(_, elapsed)| *elapsed).max().context("a crew has threads")?;
         let count: u64 = done.iter().map(|(count, _)| count).sum();
         Ok(count as f64 / longest.as_secs_f64())
     }

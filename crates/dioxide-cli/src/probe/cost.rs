@@ -34,7 +34,12 @@ struct Seen<'a> {
 /// Times each kind in turn, durable and not.
 pub fn of_writes(place: &Place, sites: &[Site], progress: &Progress) -> Result<Vec<Cost>> {
     let sites = sites.iter().filter(|site| TARGETS.contains(&site.target));
-    let new = |site, is_durable| Seen { site, is_durable, timings: Timings::new(false), counts: Vec::new() };
+    let new = |site, is_durable| Seen {
+        site,
+        is_durable,
+        timings: Timings::new(false),
+        counts: Vec::new(),
+    };
     let mut all: Vec<_> = sites.flat_map(|site| [new(site, false), new(site, true)]).collect();
     in_turn(&mut all, ROUNDS, |seen| {
         progress.tell("cost of a write");
@@ -70,8 +75,9 @@ impl Seen<'_> {
 
     fn cost(&self) -> Cost {
         let clat = &self.timings.clat;
-        let per_op =
-            |of: fn(&Counts) -> u64| median(self.counts.iter().map(|counts| of(counts) as f64).collect());
+        let per_op = |of: fn(&Counts) -> u64| {
+            median(self.counts.iter().map(|counts| of(counts) as f64).collect())
+        };
         Cost {
             target: self.site.target,
             is_durable: self.is_durable,
@@ -91,7 +97,9 @@ pub fn of_flushes(site: &Site, progress: &Progress) -> Result<Flush> {
     let mut opened = site.open(OFlags::empty(), 0)?;
     let (mut dirty, mut clean) = (Timings::new(false), Timings::new(false));
     let begun = Instant::now();
-    while begun.elapsed() < FLUSH_SLICE || (dirty.clat.len() < COUNT_MIN && begun.elapsed() < 3 * SLICE_MAX) {
+    while begun.elapsed() < FLUSH_SLICE
+        || (dirty.clat.len() < COUNT_MIN && begun.elapsed() < 3 * SLICE_MAX)
+    {
         opened.step()?;
         for timings in [&mut dirty, &mut clean] {
             let submitted = Instant::now();

@@ -35,7 +35,9 @@ fn pages_seen(ground: &Ground) -> Result<Result<u64, String>> {
     match pages_of_a_cached_write(ground) {
         Err(error) => return Ok(Err(format!("{error} (needs Linux 6.5)"))),
         // On overlayfs the pages belong to another file.
-        Ok(0) => return Ok(Err("the pages of files of this file system are not to be seen".into())),
+        Ok(0) => {
+            return Ok(Err("the pages of files of this file system are not to be seen".into()));
+        }
         Ok(_) => {}
     }
     let file = ground.open(OFlags::empty())?;
@@ -55,7 +57,8 @@ fn pages_seen(ground: &Ground) -> Result<Result<u64, String>> {
             }
         });
         let block = Buffer::zeroed(WRITE_BYTES);
-        let written = (0..WRITES).try_for_each(|nth| file.write_all_at(&block, nth * WRITE_BYTES as u64));
+        let written =
+            (0..WRITES).try_for_each(|nth| file.write_all_at(&block, nth * WRITE_BYTES as u64));
         is_over.store(true, Relaxed);
         (written, watcher.join().expect("the watcher does not panic"))
     });

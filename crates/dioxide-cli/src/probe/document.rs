@@ -153,10 +153,22 @@ pub mod examples {
     pub fn document() -> Document {
         let mut facts = Facts::default();
         facts.know(Topic::FileSystem, "file_system", "kind", "ext4", "/proc/self/mountinfo");
-        facts.know(Topic::FileSystem, "grows_unwritten", "grows ahead, unwritten", "yes", "File::growth");
+        facts.know(
+            Topic::FileSystem,
+            "grows_unwritten",
+            "grows ahead, unwritten",
+            "yes",
+            "File::growth",
+        );
         facts.know(Topic::FileSystem, "is_direct", "O_DIRECT is direct", "yes", "cachestat");
         facts.know(Topic::Alignment, "offset_bytes", "offset and length", 512u64, "statx");
-        facts.know(Topic::Durability, "has_volatile_cache", "volatile cache", true, "queue/write_cache");
+        facts.know(
+            Topic::Durability,
+            "has_volatile_cache",
+            "volatile cache",
+            true,
+            "queue/write_cache",
+        );
         facts.know(Topic::Durability, "has_fua", "FUA", false, "queue/fua");
         facts.know(Topic::Abilities, "fallocate", "allocate", true, "fallocate");
         facts.know(Topic::IoUring, "io_uring", "io_uring", "yes", "io_uring_setup");

@@ -225,7 +225,12 @@ mod tests {
         let untold: Vec<_> = facts.untold().map(|(fact, why)| (fact.key.as_str(), why)).collect();
         assert_eq!(untold, [("journal", "for root only")]);
         let json = serde_json::to_value(&facts).unwrap();
-        assert_eq!((&json["offset_bytes"]["value"], &json["reflink"]["value"]), (&512.into(), &false.into()));
-        assert!(json["journal"]["value"].is_null() && json["journal"]["unknown"] == "for root only");
+        assert_eq!(
+            (&json["offset_bytes"]["value"], &json["reflink"]["value"]),
+            (&512.into(), &false.into())
+        );
+        assert!(
+            json["journal"]["value"].is_null() && json["journal"]["unknown"] == "for root only"
+        );
     }
 }

@@ -83,16 +83,20 @@ pub fn look(subject: &Subject, facts: &mut Facts) {
 
 /// All options, with the defaults if the driver lists them, and their source.
 fn options(mount: &Mount) -> (Vec<String>, String) {
-    let device = sysfs(mount.device).and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    let device =
+        sysfs(mount.device).and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
     let listed = device.map(|device| format!("/proc/fs/ext4/{device}/options"));
-    if let Some((path, text)) = listed.and_then(|path| Some((path.clone(), fs::read_to_string(path).ok()?))) {
+    if let Some((path, text)) =
+        listed.and_then(|path| Some((path.clone(), fs::read_to_string(path).ok()?)))
+    {
         return (text.lines().map(str::to_owned).collect(), path);
     }
     (mount.options.split(',').map(str::to_owned).collect(), "/proc/self/mountinfo".into())
 }
 
 fn that_matter(options: &[String]) -> String {
-    let matters = |option: &&String| OPTIONS_THAT_MATTER.iter().any(|name| option.starts_with(name));
+    let matters =
+        |option: &&String| OPTIONS_THAT_MATTER.iter().any(|name| option.starts_with(name));
     // Disabled options, and the number 0, which means the same.
     let idle = |option: &&String| option.ends_with("=0") && !option.starts_with("barrier");
     let found: Vec<_> =
@@ -171,7 +175,13 @@ pub fn ask_the_library(place: &Place, facts: &mut Facts) -> Result<Option<String
         "an open for writing by the library takes one",
     );
     let append = file.as_ref().map(|file| file.alignment().append);
-    facts.tell(Topic::Alignment, "append_bytes", "appends are packed into", append, "File::alignment");
+    facts.tell(
+        Topic::Alignment,
+        "append_bytes",
+        "appends are packed into",
+        append,
+        "File::alignment",
+    );
     if let Ok(file) = file {
         file.close()?;
     }
@@ -223,7 +233,10 @@ mod tests {
 
     #[test]
     fn options_without_consequence_are_left_out() {
-        assert_eq!(that_matter(&words("rw,noatime,data=ordered,barrier,stripe=0")), "data=ordered,barrier");
+        assert_eq!(
+            that_matter(&words("rw,noatime,data=ordered,barrier,stripe=0")),
+            "data=ordered,barrier"
+        );
         assert_eq!(that_matter(&words("rw,barrier=0,sync")), "barrier=0,sync");
         assert_eq!(that_matter(&words("rw,relatime")), "none");
     }

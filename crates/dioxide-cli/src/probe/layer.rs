@@ -123,7 +123,10 @@ fn describe(sysfs: &Path, number: u64) -> Layer {
 
 fn kind(sysfs: &Path) -> (&'static str, Option<String>) {
     if sysfs.join("partition").exists() {
-        return ("partition", read(&sysfs.join("partition")).map(|number| format!("number {number}")));
+        return (
+            "partition",
+            read(&sysfs.join("partition")).map(|number| format!("number {number}")),
+        );
     }
     if sysfs.join("loop").exists() {
         return ("loop", backing_file(sysfs).map(|file| file.display().to_string()));
@@ -194,7 +197,10 @@ mod tests {
             let layers = chain(number);
             assert_eq!(layers[0].name, disk.file_name().to_string_lossy().replace('/', "!"));
             let last = layers.last().unwrap();
-            assert!(layers[0].logical_block_bytes.is_some() && last.kind != "partition", "{layers:?}");
+            assert!(
+                layers[0].logical_block_bytes.is_some() && last.kind != "partition",
+                "{layers:?}"
+            );
         }
     }
 }

@@ -42,7 +42,9 @@ fn concurrency(document: &Document, target: Target) -> Option<String> {
     let (who, waits) = (plural(target), waits(one));
     Some(match one.verdict {
         Verdict::RunsConcurrently => format!("{who} run side by side here: {waits}."),
-        Verdict::OneAtATime => format!("{who} run one at a time here: {waits}.{}", advice(document, target)),
+        Verdict::OneAtATime => {
+            format!("{who} run one at a time here: {waits}.{}", advice(document, target))
+        }
         Verdict::Undecided => {
             format!("Whether {} run side by side here cannot be told: {waits}.", lower(who))
         }
@@ -54,7 +56,9 @@ fn waits(one: &Concurrency) -> String {
     let times = format!("8 threads do {:.1} times what one does", one.ratio_8.median);
     match one.lock_waiters_8.zip(one.device_waiters_8) {
         Some((lock, device)) => {
-            format!("of 8 threads {lock:.1} wait for a lock and {device:.1} for the device; {times}")
+            format!(
+                "of 8 threads {lock:.1} wait for a lock and {device:.1} for the device; {times}"
+            )
         }
         None => times,
     }
@@ -77,7 +81,8 @@ fn plural(target: Target) -> &'static str {
 }
 
 fn advice(document: &Document, target: Target) -> &'static str {
-    let is_no_better = |other| found(document, other).is_none_or(|it| it.verdict == Verdict::OneAtATime);
+    let is_no_better =
+        |other| found(document, other).is_none_or(|it| it.verdict == Verdict::OneAtATime);
     let grows = document.facts.text("grows_unwritten") == Some("yes");
     match target {
         Target::Append if is_no_better(Target::Unwritten) => "",
@@ -97,8 +102,8 @@ fn holes(document: &Document) -> Option<String> {
     let beside = unwritten.filter(|it| it.verdict == Verdict::RunsConcurrently);
     match (hole.verdict, beside) {
         (Verdict::OneAtATime, Some(unwritten)) => Some(format!(
-            "Writes into holes run one at a time here ({}), into unwritten space side by side ({}): fallocate a file, rather \
-             than truncate it, to a length.",
+            "Writes into holes run one at a time here ({}), into unwritten space side by side \
+             ({}): fallocate a file, rather than truncate it, to a length.",
             waits(hole),
             waits(unwritten)
         )),
@@ -108,7 +113,8 @@ fn holes(document: &Document) -> Option<String> {
 
 /// Of appends compared with overwrites.
 fn durable_costs(document: &Document) -> Option<String> {
-    let durable = |target| document.costs.iter().find(|cost| cost.target == target && cost.is_durable);
+    let durable =
+        |target| document.costs.iter().find(|cost| cost.target == target && cost.is_durable);
     let words = |cost: &Cost| {
         let requests = cost.requests_per_op.zip(cost.flushes_per_op).map(|(requests, flushes)| {
             format!(
@@ -124,16 +130,21 @@ fn durable_costs(document: &Document) -> Option<String> {
 
 fn cache(document: &Document) -> Option<String> {
     match (document.facts.is("has_volatile_cache")?, document.facts.is("has_fua")) {
-        (false, _) => Some("The device says that it has no volatile cache: flushes cost it nothing.".into()),
-        (true, Some(false)) => {
-            Some("The device has a volatile cache and no FUA: every durable write needs a flush.".into())
+        (false, _) => {
+            Some("The device says that it has no volatile cache: flushes cost it nothing.".into())
         }
+        (true, Some(false)) => Some(
+            "The device has a volatile cache and no FUA: every durable write needs a flush.".into(),
+        ),
         (true, _) => None,
     }
 }
 
 fn fastest_sync(document: &Document) -> Option<String> {
-    let one = document.sync_methods.iter().filter(|it| it.is_durable && it.writes == 1 && it.ops_per_s > 0.0);
+    let one = document
+        .sync_methods
+        .iter()
+        .filter(|it| it.is_durable && it.writes == 1 && it.ops_per_s > 0.0);
     let fastest = one.clone().max_by(|one, other| one.ops_per_s.total_cmp(&other.ops_per_s))?;
     let as_good: Vec<_> = one
         .filter(|it| it.method != fastest.method && it.ops_per_s >= AS_GOOD * fastest.ops_per_s)
@@ -144,7 +155,8 @@ fn fastest_sync(document: &Document) -> Option<String> {
         false => format!("; as good: {}", as_good.join(", ")),
     };
     Some(format!(
-        "The fastest way for one thread to make 8 KiB durable is {}, {:.0} times a second on this machine now{others}.",
+        "The fastest way for one thread to make 8 KiB durable is {}, {:.0} times a second on this \
+         machine now{others}.",
         fastest.method, fastest.ops_per_s
     ))
 }
@@ -162,7 +174,8 @@ fn io_uring(document: &Document) -> Option<String> {
 
 /// Facts that need root.
 fn root(document: &Document) -> Option<String> {
-    let forbidden = |why: &str| why.contains("Permission denied") || why.contains("Operation not permitted");
+    let forbidden =
+        |why: &str| why.contains("Permission denied") || why.contains("Operation not permitted");
     let names: Vec<_> = document
         .facts
         .untold()
@@ -190,13 +203,14 @@ mod tests {
     fn an_ordinary_place() {
         let text = said(&examples::document());
         for words in [
-            "Appends to one file run one at a time here: of 8 threads 6.5 wait for a lock and 1.0 for the device; \
-             8 threads do 0.5 times what one does. Allocate the file before it is written, or use dioxide",
+            "Appends to one file run one at a time here: of 8 threads 6.5 wait for a lock and 1.0 \
+             for the device; 8 threads do 0.5 times what one does. Allocate the file before it is \
+             written, or use dioxide",
             "Writes into holes run one at a time here",
             "fallocate a file, rather than truncate it",
             "Overwrites in one file run side by side here",
-            "A durable append of 4 KiB takes 1.00 ms and 3 requests, with 2 flushes; an overwrite takes 200.0 us and 2 \
-             requests, with 1 flush.",
+            "A durable append of 4 KiB takes 1.00 ms and 3 requests, with 2 flushes; an overwrite \
+             takes 200.0 us and 2 requests, with 1 flush.",
             "no FUA: every durable write needs a flush",
             "is open_datasync, 1000 times a second on this machine now; as good: fdatasync.",
         ] {
@@ -210,7 +224,8 @@ mod tests {
     #[test]
     fn nothing_is_advised_that_does_not_help() {
         let mut document = examples::document();
-        document.concurrency[2] = examples::concurrency(Target::Unwritten, Verdict::OneAtATime, 1.0);
+        document.concurrency[2] =
+            examples::concurrency(Target::Unwritten, Verdict::OneAtATime, 1.0);
         let text = said(&document);
         assert!(text.contains("what one does.\n") && !text.contains("Allocate"), "{text}");
     }
@@ -219,13 +234,21 @@ mod tests {
     fn an_odd_place() {
         let mut document = examples::document();
         let mut facts = super::super::facts::Facts::default();
-        facts.know(Topic::FileSystem, "is_direct", "", "no, 7 pages in the cache: with checksums", "");
+        facts.know(
+            Topic::FileSystem,
+            "is_direct",
+            "",
+            "no, 7 pages in the cache: with checksums",
+            "",
+        );
         facts.know(Topic::FileSystem, "grows_unwritten", "", "no: without a journal", "");
         facts.know(Topic::IoUring, "io_uring", "", "no: Operation not permitted", "");
         facts.tell(Topic::FileSystem, "journal", "journal", Err::<u64, _>("Permission denied"), "");
         document.facts = facts;
         document.concurrency[3].verdict = Verdict::Undecided;
-        document.unmeasured.push("Nothing was tried or measured: this user may not write here.".into());
+        document
+            .unmeasured
+            .push("Nothing was tried or measured: this user may not write here.".into());
         let text = said(&document);
         for words in [
             "O_DIRECT is not direct here: 7 pages in the cache: with checksums.",

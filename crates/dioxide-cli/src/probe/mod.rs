@@ -74,12 +74,16 @@ fn probe(subject: &Subject, is_quick: bool) -> Result<Document> {
                 named::look(file, &mut document.facts);
             }
             match place {
-                Ok(place) => match on_a_file_system(place, subject.directory(), is_quick, &mut document) {
-                    Err(error) if is_for_want_of_space(&error) => {
-                        document.unmeasured.push("The rest was not tried: the file system is full.".into());
+                Ok(place) => {
+                    match on_a_file_system(place, subject.directory(), is_quick, &mut document) {
+                        Err(error) if is_for_want_of_space(&error) => {
+                            document
+                                .unmeasured
+                                .push("The rest was not tried: the file system is full.".into());
+                        }
+                        outcome => outcome?,
                     }
-                    outcome => outcome?,
-                },
+                }
                 Err(why) => {
                     document.unmeasured.push(format!("Nothing was tried or measured: {why}."));
                     file.iter().for_each(|file| alignment::as_stated(file, &mut document.facts));
@@ -87,7 +91,9 @@ fn probe(subject: &Subject, is_quick: bool) -> Result<Document> {
             }
         }
         Kind::Device(Ok(device)) => on_a_device(device, subject, is_quick, &mut document)?,
-        Kind::Device(Err(why)) => document.unmeasured.push(format!("The device was not read: {why}.")),
+        Kind::Device(Err(why)) => {
+            document.unmeasured.push(format!("The device was not read: {why}."))
+        }
     }
     document.meaning = meaning::of(&document);
     Ok(document)
@@ -161,7 +167,9 @@ fn on_a_file_system(
     let (room, needed) = (place.room_bytes()?, site::ROOM_BYTES);
     if room < needed {
         let (room, needed) = (units::about_bytes(room), units::about_bytes(needed));
-        document.unmeasured.push(format!("Nothing was measured: {room} are free, and {needed} are needed."));
+        document
+            .unmeasured
+            .push(format!("Nothing was measured: {room} are free, and {needed} are needed."));
         return Ok(());
     }
     measure(place, document)
@@ -172,9 +180,9 @@ fn takes_blocks(document: &mut Document) -> bool {
     let unit = document.facts.number("offset_bytes").unwrap_or(site::BLOCK_BYTES);
     if unit > site::BLOCK_BYTES {
         let unit = units::size(unit);
-        document
-            .unmeasured
-            .push(format!("Nothing was measured: 4 KiB are, and direct I/O is in multiples of {unit} here."));
+        document.unmeasured.push(format!(
+            "Nothing was measured: 4 KiB are, and direct I/O is in multiples of {unit} here."
+        ));
     }
     unit <= site::BLOCK_BYTES
 }
@@ -183,8 +191,9 @@ fn measure(place: &Place, document: &mut Document) -> Result<()> {
     let unit = document.facts.number("offset_bytes").unwrap_or(site::BLOCK_BYTES);
     let site = |target| Site::new(place, target, unit).transpose();
     let sites = concurrency::TARGETS.into_iter().filter_map(site).collect::<Result<Vec<_>>>()?;
-    let progress =
-        Progress::of(cost::turns(&sites) + sites.len() as u64 * concurrency::TURNS + sync_methods::TURNS);
+    let progress = Progress::of(
+        cost::turns(&sites) + sites.len() as u64 * concurrency::TURNS + sync_methods::TURNS,
+    );
     if let Some(written) = sites.iter().find(|site| site.target == Target::Overwrite) {
         document.flush = Some(cost::of_flushes(written, &progress)?);
     }
@@ -195,7 +204,12 @@ fn measure(place: &Place, document: &mut Document) -> Result<()> {
 }
 
 /// A device is read, and never written.
-fn on_a_device(device: &File, subject: &Subject, is_quick: bool, document: &mut Document) -> Result<()> {
+fn on_a_device(
+    device: &File,
+    subject: &Subject,
+    is_quick: bool,
+    document: &mut Document,
+) -> Result<()> {
     alignment::as_stated(device, &mut document.facts);
     alignment::of_reads(device, &mut document.facts);
     document.unmeasured.push("Writes and flushes were not measured: a device is only read.".into());

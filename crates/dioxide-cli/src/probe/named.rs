@@ -20,7 +20,13 @@ pub fn look(file: &File, facts: &mut Facts) {
     facts.tell(topic, "file_extents", "extents", count_extents(file), "FS_IOC_FIEMAP");
     let flags = ioctl_getflags(file);
     let has = |flag: IFlags| flags.as_ref().map(|flags| flags.contains(flag));
-    facts.tell(topic, "file_has_extents", "mapped by extents", has(EXTENT), "FS_IOC_GETFLAGS, FS_EXTENT_FL");
+    facts.tell(
+        topic,
+        "file_has_extents",
+        "mapped by extents",
+        has(EXTENT),
+        "FS_IOC_GETFLAGS, FS_EXTENT_FL",
+    );
     facts.tell(
         topic,
         "file_is_nocow",

@@ -52,9 +52,15 @@ fn sysctl() -> Option<u64> {
 fn why(errno: Option<i32>) -> String {
     match (errno, sysctl()) {
         (Some(libc::EPERM), Some(2)) => "; kernel.io_uring_disabled is 2".into(),
-        (Some(libc::EPERM), Some(1)) => "; kernel.io_uring_disabled is 1: for root and a group only".into(),
-        (Some(libc::EPERM), _) if is_filtered() => "; a seccomp filter of this process forbids it".into(),
-        (Some(libc::ENOSYS), _) => "; the kernel was built without it, or a seccomp filter hides it".into(),
+        (Some(libc::EPERM), Some(1)) => {
+            "; kernel.io_uring_disabled is 1: for root and a group only".into()
+        }
+        (Some(libc::EPERM), _) if is_filtered() => {
+            "; a seccomp filter of this process forbids it".into()
+        }
+        (Some(libc::ENOSYS), _) => {
+            "; the kernel was built without it, or a seccomp filter hides it".into()
+        }
         (Some(libc::ENOMEM), _) => "; see ulimit -l".into(),
         _ => String::new(),
     }

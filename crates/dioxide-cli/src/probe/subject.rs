@@ -41,12 +41,19 @@ impl Subject {
             }
             FileType::Directory => Self::in_directory(&path, None),
             FileType::RegularFile => {
-                let file = open(&path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
+                let file =
+                    open(&path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
                 if let Err(errno) = file {
-                    say(&format!("{}: {errno}; its directory is probed, the file is not looked at", name()));
+                    say(&format!(
+                        "{}: {errno}; its directory is probed, the file is not looked at",
+                        name()
+                    ));
                 }
                 let directory = path.parent().context("a file is in a directory")?;
-                Ok(Self { path: path.clone(), ..Self::in_directory(directory, file.ok().map(File::from))? })
+                Ok(Self {
+                    path: path.clone(),
+                    ..Self::in_directory(directory, file.ok().map(File::from))?
+                })
             }
             _ => bail!("{} is no directory, file or block device; name one of these", name()),
         }
@@ -74,9 +81,9 @@ fn why_nothing_is_written(error: anyhow::Error) -> Result<String> {
         Some(&Errno::ROFS) => Ok("the file system is mounted read-only".into()),
         Some(&(Errno::ACCESS | Errno::PERM)) => Ok("this user may not write here".into()),
         Some(&(Errno::NOSPC | Errno::DQUOT)) => Ok("there is no space left".into()),
-        _ => {
-            Err(error.context("nothing can be tried here; name a directory on the file system that is meant"))
-        }
+        _ => Err(error.context(
+            "nothing can be tried here; name a directory on the file system that is meant",
+        )),
     }
 }
 
@@ -92,7 +99,10 @@ mod tests {
     #[test]
     fn what_stores_no_files_is_refused_with_advice() {
         let refusal = format!("{:#}", Subject::of(Path::new("/proc")).err().unwrap());
-        assert!(refusal.contains("stores no files") && refusal.contains("name a directory"), "{refusal}");
+        assert!(
+            refusal.contains("stores no files") && refusal.contains("name a directory"),
+            "{refusal}"
+        );
         let refusal = format!("{:#}", Subject::of(Path::new("/dev/null")).err().unwrap());
         assert!(refusal.contains("name one of these"), "{refusal}");
         assert!(Subject::of(Path::new("/no/such/place")).is_err());

@@ -47,7 +47,10 @@ const METHODS: [Method; 9] = [
     method("RWF_DSYNC", OFlags::empty(), Make::Dsync),
     method("io_uring, linked fdatasync", OFlags::empty(), Make::Ring(Sync::LinkedFdatasync)),
     method("io_uring, RWF_DSYNC", OFlags::empty(), Make::Ring(Sync::RwfDsync)),
-    Method { is_durable: false, ..method("sync_file_range", OFlags::empty(), Make::Then(sync_file_range)) },
+    Method {
+        is_durable: false,
+        ..method("sync_file_range", OFlags::empty(), Make::Then(sync_file_range))
+    },
     Method { is_durable: false, ..method("no sync", OFlags::empty(), Make::Then(|_| Ok(()))) },
 ];
 
@@ -69,7 +72,8 @@ struct Contender {
 pub fn compare(place: &Place, progress: &Progress) -> Result<Vec<SyncMethod>> {
     let ground = place.prepare()?;
     ground.fill(FILE_BYTES)?;
-    let contender = |writes, method| Contender { method, writes, ops_per_s: Vec::new(), unavailable: None };
+    let contender =
+        |writes, method| Contender { method, writes, ops_per_s: Vec::new(), unavailable: None };
     let mut all: Vec<_> =
         [1, 2].into_iter().flat_map(|writes| METHODS.map(|it| contender(writes, it))).collect();
     in_turn(&mut all, ROUNDS, |contender| {
@@ -87,7 +91,8 @@ impl Contender {
     fn slice(&mut self, ground: &Ground) -> Result<()> {
         let file = ground.open(self.method.flags)?;
         let block = Buffer::zeroed(WRITE_BYTES);
-        let offsets: Vec<u64> = (0..self.writes).map(|nth| u64::from(nth) * WRITE_BYTES as u64).collect();
+        let offsets: Vec<u64> =
+            (0..self.writes).map(|nth| u64::from(nth) * WRITE_BYTES as u64).collect();
         let outcome = match self.method.make {
             Make::Then(sync) => self.timed(|| {
                 offsets.iter().try_for_each(|offset| file.write_all_at(&block, *offset))?;
@@ -95,12 +100,18 @@ impl Contender {
             }),
             Make::Dsync => self.timed(|| {
                 offsets.iter().try_for_each(|offset| {
-                    let written = pwritev2(&file, &[IoSlice::new(&block)], *offset, ReadWriteFlags::DSYNC)?;
-                    if written == block.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+                    let written =
+                        pwritev2(&file, &[IoSlice::new(&block)], *offset, ReadWriteFlags::DSYNC)?;
+                    if written == block.len() {
+                        Ok(())
+                    } else {
+                        Err(io::ErrorKind::WriteZero.into())
+                    }
                 })
             }),
-            Make::Ring(sync) => Ring::new()
-                .and_then(|mut ring| self.timed(|| ring.write_durably(&file, &block, &offsets, sync))),
+            Make::Ring(sync) => Ring::new().and_then(|mut ring| {
+                self.timed(|| ring.write_durably(&file, &block, &offsets, sync))
+            }),
         };
         match outcome {
             Err(error) if is_unavailable(&error) => self.unavailable = Some(error.to_string()),

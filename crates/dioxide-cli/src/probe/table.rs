@@ -129,7 +129,11 @@ const ATTRIBUTES: [Attribute; 17] = [
         "queue/atomic_write_unit_max_bytes",
     ),
     ("discards up to", |it| it.discard_max_bytes.map(size), "queue/discard_max_bytes"),
-    ("writes zeroes up to", |it| it.write_zeroes_max_bytes.map(size), "queue/write_zeroes_max_bytes"),
+    (
+        "writes zeroes up to",
+        |it| it.write_zeroes_max_bytes.map(size),
+        "queue/write_zeroes_max_bytes",
+    ),
     (
         "and unmaps up to",
         |it| it.write_zeroes_unmap_max_hw_bytes.map(size),
@@ -164,7 +168,8 @@ fn time(ns: u64) -> String {
 }
 
 pub fn of_flush(flush: &Flush) -> Grid {
-    let row = |name: &str, p50, p99| vec![name.to_owned(), time(p50), time(p99), flush.count.to_string()];
+    let row =
+        |name: &str, p50, p99| vec![name.to_owned(), time(p50), time(p99), flush.count.to_string()];
     let rows = vec![
         row("after a write", flush.flush_ns_p50, flush.flush_ns_p99),
         row("with nothing written", flush.flush_clean_ns_p50, flush.flush_clean_ns_p99),
@@ -211,7 +216,8 @@ pub fn verdict(verdict: Verdict) -> &'static str {
 }
 
 pub fn of_concurrency(all: &[Concurrency]) -> Grid {
-    let waiters = |threads: Option<f64>| threads.map_or("-".into(), |threads| format!("{threads:.1} of 8"));
+    let waiters =
+        |threads: Option<f64>| threads.map_or("-".into(), |threads| format!("{threads:.1} of 8"));
     let row = |one: &Concurrency| {
         vec![
             target(one.target).to_owned(),
@@ -229,7 +235,8 @@ pub fn of_concurrency(all: &[Concurrency]) -> Grid {
     };
     let rates = ["", "1: iops", "2: iops", "8: iops", "2 x 1", "8 x 1"];
     let header =
-        [&rates[..], &["wait for a lock", "for the device", "two or more", "", "most wait in"]].concat();
+        [&rates[..], &["wait for a lock", "for the device", "two or more", "", "most wait in"]]
+            .concat();
     table(&header, all.iter().map(row).collect(), |column| (1..=8).contains(&column))
 }
 
@@ -237,7 +244,9 @@ pub fn of_sync_methods(methods: &[SyncMethod]) -> Grid {
     let row = |one: &SyncMethod| {
         let figures = match &one.unavailable {
             Some(why) => ["-".into(), "-".into(), why.clone()],
-            None => [format!("{:.0}", one.ops_per_s), format!("{:.1}", one.us_per_op), String::new()],
+            None => {
+                [format!("{:.0}", one.ops_per_s), format!("{:.1}", one.us_per_op), String::new()]
+            }
         };
         let first = [one.method.clone(), format!("{} x 8 KiB", one.writes)];
         let remark = if one.is_durable { figures[2].clone() } else { "NOT durable".into() };

@@ -9,7 +9,11 @@ use anyhow::Result;
 pub const ROUNDS: u32 = 5;
 
 /// Gives each one a turn in every round, in a rotating order.
-pub fn in_turn<T>(all: &mut [T], rounds: u32, mut act: impl FnMut(&mut T) -> Result<()>) -> Result<()> {
+pub fn in_turn<T>(
+    all: &mut [T],
+    rounds: u32,
+    mut act: impl FnMut(&mut T) -> Result<()>,
+) -> Result<()> {
     for round in 0..rounds as usize {
         for turn in order(round, all.len()) {
             interrupt::check()?;

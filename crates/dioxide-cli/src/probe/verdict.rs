@@ -68,7 +68,11 @@ mod tests {
     fn where_threads_wait_decides_whatever_the_rates() {
         for ratios in [SCATTERED, GAIN, [1.0; 5]] {
             assert_eq!(verdict(&ratios, waiters(6.8, 1.0, 0.1)), OneAtATime);
-            assert_eq!(verdict(&ratios, waiters(3.5, 0.4, 0.0)), OneAtATime, "others had no processor");
+            assert_eq!(
+                verdict(&ratios, waiters(3.5, 0.4, 0.0)),
+                OneAtATime,
+                "others had no processor"
+            );
             assert_eq!(verdict(&ratios, waiters(0.0, 7.5, 1.0)), RunsConcurrently);
             assert_eq!(verdict(&ratios, waiters(0.3, 0.9, 0.2)), RunsConcurrently);
             assert_eq!(verdict(&ratios, waiters(3.5, 3.5, 0.8)), Undecided, "some of both");
@@ -81,7 +85,11 @@ mod tests {
         assert_eq!(verdict(&GAIN, waiters(0.0, 0.2, 0.0)), RunsConcurrently);
         assert_eq!(verdict(&GAIN, waiters(0.6, 0.0, 0.0)), Undecided, "they do wait");
         assert_eq!(verdict(&SCATTERED, waiters(0.0, 0.2, 0.0)), Undecided);
-        assert_eq!(verdict(&[1.0; 5], waiters(0.0, 0.0, 0.0)), Undecided, "it may be the processors");
+        assert_eq!(
+            verdict(&[1.0; 5], waiters(0.0, 0.0, 0.0)),
+            Undecided,
+            "it may be the processors"
+        );
     }
 
     #[test]

@@ -53,7 +53,8 @@ impl Looks {
     /// None if not visible.
     pub fn waiters(&self) -> Option<Waiters> {
         let mean = |kinds: &[Kind]| {
-            let of_kinds = self.channels.iter().filter(|(channel, _)| kinds.contains(&kind(channel)));
+            let of_kinds =
+                self.channels.iter().filter(|(channel, _)| kinds.contains(&kind(channel)));
             of_kinds.map(|(_, count)| count).sum::<u64>() as f64 / self.count as f64
         };
         let is_seen = !self.channels.is_empty();
@@ -67,7 +68,9 @@ impl Looks {
     /// The most frequent function of waits. None if the threads did not wait.
     pub fn most_frequent(&self) -> Option<String> {
         let waits = self.channels.iter().filter(|(channel, _)| *channel != "0");
-        waits.max_by_key(|(channel, count)| (**count, (*channel).clone())).map(|(channel, _)| channel.clone())
+        waits
+            .max_by_key(|(channel, count)| (**count, (*channel).clone()))
+            .map(|(channel, _)| channel.clone())
     }
 }
 
@@ -83,7 +86,8 @@ mod tests {
     #[test]
     fn means_are_over_the_looks() {
         let mut looks = Looks::default();
-        let mut note = |channels: &[&str]| looks.note(channels.iter().map(|&it| it.to_owned()).collect());
+        let mut note =
+            |channels: &[&str]| looks.note(channels.iter().map(|&it| it.to_owned()).collect());
         note(&["ext4_file_write_iter", "ext4_file_write_iter", "__iomap_dio_rw", "0"]);
         note(&["ext4_file_write_iter", "odd_function", "__iomap_dio_rw", "__iomap_dio_rw"]);
         assert_eq!(looks.waiters(), Some(Waiters { lock: 1.5, device: 1.5, overlap: 0.5 }));

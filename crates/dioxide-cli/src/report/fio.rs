@@ -138,7 +138,11 @@ pub fn document(report: &Report) -> Document {
 }
 
 fn global_options(machine: &Machine) -> Pairs<String> {
-    pairs([("directory", machine.target.clone()), ("direct", "1".into()), ("group_reporting", "1".into())])
+    pairs([
+        ("directory", machine.target.clone()),
+        ("direct", "1".into()),
+        ("group_reporting", "1".into()),
+    ])
 }
 
 fn pairs<T, const N: usize>(pairs: [(&str, T); N]) -> Pairs<T> {
@@ -281,7 +285,15 @@ impl Samples {
 
 fn latency(all: &Latencies) -> Latency {
     let (mean, stddev) = (all.mean(), all.stdev());
-    Latency { min: all.min(), max: all.max(), mean, stddev, count: all.len(), percentile: None, bins: None }
+    Latency {
+        min: all.min(),
+        max: all.max(),
+        mean,
+        stddev,
+        count: all.len(),
+        percentile: None,
+        bins: None,
+    }
 }
 
 fn percentiles(all: &Latencies) -> Pairs<u64> {
@@ -296,7 +308,8 @@ const BIN_LAST_NS: u64 = 17_112_760_320;
 fn bins(all: &Latencies) -> Pairs<u64> {
     let mut bins = BTreeMap::<u64, u64>::new();
     for value in all.iter_recorded() {
-        *bins.entry(bin_ns(value.value_iterated_to())).or_default() += value.count_since_last_iteration();
+        *bins.entry(bin_ns(value.value_iterated_to())).or_default() +=
+            value.count_since_last_iteration();
     }
     Pairs(bins.into_iter().map(|(ns, count)| (ns.to_string(), count)).collect())
 }
@@ -318,7 +331,8 @@ fn shares(all: &Latencies, unit_ns: u64, bounds: &[u64]) -> Pairs<f64> {
     let mut low = if unit_ns == 1 { 0 } else { unit_ns };
     let share = |bound: &u64| {
         let high = bound.saturating_mul(unit_ns);
-        let within = all.iter_recorded().filter(|value| (low..high).contains(&value.value_iterated_to()));
+        let within =
+            all.iter_recorded().filter(|value| (low..high).contains(&value.value_iterated_to()));
         let count: u64 = within.map(|value| value.count_since_last_iteration()).sum();
         low = high;
         let name = if *bound == u64::MAX { ">=2000".into() } else { bound.to_string() };
@@ -390,8 +404,14 @@ mod tests {
             (&job["job options"]["rw"], &job["job options"]["rwmixread"]),
             (&json!("randrw"), &json!("70"))
         );
-        assert_eq!((&job["read"]["total_ios"], &job["write"]["total_ios"]), (&json!(500), &json!(1000)));
-        assert_eq!((&job["read"]["iops_mean"], &job["write"]["iops_mean"]), (&json!(700.0), &json!(300.0)));
+        assert_eq!(
+            (&job["read"]["total_ios"], &job["write"]["total_ios"]),
+            (&json!(500), &json!(1000))
+        );
+        assert_eq!(
+            (&job["read"]["iops_mean"], &job["write"]["iops_mean"]),
+            (&json!(700.0), &json!(300.0))
+        );
     }
 
     #[test]
@@ -405,7 +425,8 @@ mod tests {
     fn every_operation_is_in_one_bin_and_one_share() {
         let job = &jobs(vec![row(append_point(1), Route::Kernel, &[10])])[0];
         let clat = &job["write"]["clat_ns"];
-        let bins: u64 = clat["bins"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
+        let bins: u64 =
+            clat["bins"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
         assert_eq!(bins, clat["N"].as_u64().unwrap());
         let shares: f64 = ["latency_ns", "latency_us", "latency_ms"]
             .iter()

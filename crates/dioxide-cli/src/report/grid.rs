@@ -15,7 +15,11 @@ pub struct Grid {
 
 impl Grid {
     /// `is_number` gets the index of each column.
-    pub fn new(header: Vec<String>, rows: Vec<Vec<String>>, is_number: impl Fn(usize) -> bool) -> Self {
+    pub fn new(
+        header: Vec<String>,
+        rows: Vec<Vec<String>>,
+        is_number: impl Fn(usize) -> bool,
+    ) -> Self {
         let numbers = (0..header.len()).map(is_number).collect();
         Self { header, rows, numbers }
     }
@@ -34,7 +38,11 @@ impl fmt::Display for Grid {
         }
         for column in table.column_iter_mut() {
             let is_number = self.numbers[column.index];
-            column.set_cell_alignment(if is_number { CellAlignment::Right } else { CellAlignment::Left });
+            column.set_cell_alignment(if is_number {
+                CellAlignment::Right
+            } else {
+                CellAlignment::Left
+            });
         }
         f.write_str(&table.trim_fmt())
     }

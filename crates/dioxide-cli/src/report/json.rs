@@ -261,7 +261,15 @@ mod tests {
     #[test]
     fn machine_facts_are_at_the_top() {
         let document = parsed();
-        for key in ["dioxide_version", "kernel_release", "cpus", "command_line", "date", "target", "device"] {
+        for key in [
+            "dioxide_version",
+            "kernel_release",
+            "cpus",
+            "command_line",
+            "date",
+            "target",
+            "device",
+        ] {
             assert!(document.get(key).is_some(), "{key}");
         }
         assert_eq!(document["target"], "/somewhere");
@@ -279,7 +287,10 @@ mod tests {
         assert_eq!(dioxide["bw_bytes"], 1300.0 * 4096.0);
         assert_eq!(dioxide["requests"], 2600);
         assert_eq!(dioxide["ratio_to_kernel"], json!({"min": 8.0, "median": 9.0, "max": 10.0}));
-        assert_eq!(dioxide["ratio_to_preallocated"], json!({"min": 2.5, "median": 3.25, "max": 4.0}));
+        assert_eq!(
+            dioxide["ratio_to_preallocated"],
+            json!({"min": 2.5, "median": 3.25, "max": 4.0})
+        );
     }
 
     #[test]
@@ -290,7 +301,8 @@ mod tests {
         assert_eq!(results[2]["rounds_p99_ns"], json!([990_000, 990_000]));
         assert_eq!(results[2]["rounds_cpu_us_per_op"], json!([600.0, 375.0]));
         assert!(
-            results[0]["rounds_ratio_to_kernel"].is_null() && results[4]["rounds_ratio_to_kernel"].is_null()
+            results[0]["rounds_ratio_to_kernel"].is_null()
+                && results[4]["rounds_ratio_to_kernel"].is_null()
         );
     }
 
@@ -311,7 +323,10 @@ mod tests {
     #[test]
     fn one_queue_is_one_thread() {
         let queue = &parsed()["results"][5];
-        assert_eq!((&queue["path"], &queue["backend"]), (&json!("dioxide-queue"), &json!("system")));
+        assert_eq!(
+            (&queue["path"], &queue["backend"]),
+            (&json!("dioxide-queue"), &json!("system"))
+        );
         assert_eq!((&queue["numjobs"], &queue["iodepth"]), (&json!(1), &json!(64)));
         assert_eq!(queue["ratio_to_preallocated"]["median"], 6.25);
     }
@@ -326,7 +341,9 @@ mod tests {
         assert_eq!(read["bw_bytes"], 700.0 * 4096.0);
         let median = |way: &Value| way["clat_ns"]["percentile"]["50.000000"].as_u64().unwrap();
         assert!(median(read) < 251_000 && median(write) > 499_000, "{mixed}");
-        assert!(read["lat_ns"].is_null() && append["read"].is_null() && append["rwmixread"].is_null());
+        assert!(
+            read["lat_ns"].is_null() && append["read"].is_null() && append["rwmixread"].is_null()
+        );
     }
 
     #[test]

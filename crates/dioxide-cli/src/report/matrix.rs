@@ -52,7 +52,9 @@ pub fn descents(rows: &[Row]) -> Vec<String> {
 /// The name of a matrix. Queues of several depths have one each, compared with the same threads.
 pub fn path_of(row: &Row) -> String {
     match (row.route, row.point.scenario) {
-        (Route::Queue { iodepth }, Scenario::Mixed) => format!("{} iodepth={iodepth}", row.route.name()),
+        (Route::Queue { iodepth }, Scenario::Mixed) => {
+            format!("{} iodepth={iodepth}", row.route.name())
+        }
         _ => row.route.name().into(),
     }
 }
@@ -82,14 +84,16 @@ fn matrix(rows: &[Row], title: &str, cell: impl Fn(&Row) -> Option<String>) -> G
     let numjobs: BTreeSet<usize> = rows.iter().map(|row| row.point.numjobs).collect();
     let all: BTreeSet<Sizes> = rows.iter().map(|row| row.point.sizes).collect();
     let at = |sizes, numjobs| {
-        let here = rows.iter().filter(|row| (row.point.sizes, row.point.numjobs) == (sizes, numjobs));
+        let here =
+            rows.iter().filter(|row| (row.point.sizes, row.point.numjobs) == (sizes, numjobs));
         here.filter_map(&cell).next().unwrap_or("-".into())
     };
     let line = |sizes: Sizes| {
         let name = [sizes.to_string()];
         name.into_iter().chain(numjobs.iter().map(|&numjobs| at(sizes, numjobs))).collect()
     };
-    let header = [title.to_owned()].into_iter().chain(numjobs.iter().map(usize::to_string)).collect();
+    let header =
+        [title.to_owned()].into_iter().chain(numjobs.iter().map(usize::to_string)).collect();
     Grid::new(header, all.iter().rev().map(|sizes| line(*sizes)).collect(), |column| column > 0)
 }
 
@@ -121,8 +125,8 @@ fn descent(rows: &[Row], path: &str) -> String {
     };
     let certainty = if is_certain(ratio.rounds) { "" } else { "perhaps " };
     format!(
-        "{path}: {certainty}at {} of its points more {what} get over 5 % less done than some fewer, in every round; \
-         the deepest: bs={}, where {} {what} reach {} the rate of {}.",
+        "{path}: {certainty}at {} of its points more {what} get over 5 % less done than some \
+         fewer, in every round; the deepest: bs={}, where {} {what} reach {} the rate of {}.",
         falls.len(),
         row.point.sizes,
         row.point.numjobs,
@@ -175,11 +179,16 @@ mod tests {
 
     #[test]
     fn sizes_by_threads() {
-        let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows: rows() };
+        let report =
+            Report { machine: Machine::describe("/x".into(), None), fs: None, rows: rows() };
         let text = of(&report, &report.rows);
         assert_eq!(
             words(&text, "kernel iops"),
-            [vec!["kernel", "iops", "1", "8"], vec!["4", "KiB", "100", "55"], vec!["512", "B", "350", "350"]]
+            [
+                vec!["kernel", "iops", "1", "8"],
+                vec!["4", "KiB", "100", "55"],
+                vec!["512", "B", "350", "350"]
+            ]
         );
         assert_eq!(
             words(&text, "dioxide iops")[1..],
@@ -187,7 +196,10 @@ mod tests {
         );
         assert_eq!(
             words(&text, "dioxide / kernel")[1..],
-            [vec!["4", "KiB", "0.90", "(0.90..0.90)", "10.50", "(10.00..11.00)"], vec!["512", "B", "-", "-"]]
+            [
+                vec!["4", "KiB", "0.90", "(0.90..0.90)", "10.50", "(10.00..11.00)"],
+                vec!["512", "B", "-", "-"]
+            ]
         );
     }
 
@@ -201,8 +213,9 @@ mod tests {
         ];
         assert_eq!(
             descent(&rows, "kernel"),
-            "kernel: at 1 of its points more threads get over 5 % less done than some fewer, in every round; the \
-             deepest: bs=4 KiB, where 8 threads reach 0.55x (0.50..0.60) the rate of 1."
+            "kernel: at 1 of its points more threads get over 5 % less done than some fewer, in \
+             every round; the deepest: bs=4 KiB, where 8 threads reach 0.55x (0.50..0.60) the rate \
+             of 1."
         );
         assert_eq!(
             descent(&rows, "dioxide"),
@@ -223,8 +236,10 @@ mod tests {
 
     #[test]
     fn a_few_percent_are_no_fall() {
-        let rows =
-            vec![row(point(4096, 1), Route::Kernel, &[100; 5]), row(point(4096, 8), Route::Kernel, &[96; 5])];
+        let rows = vec![
+            row(point(4096, 1), Route::Kernel, &[100; 5]),
+            row(point(4096, 8), Route::Kernel, &[96; 5]),
+        ];
         assert!(descent(&rows, "kernel").starts_with("kernel: at no block size"));
     }
 
@@ -252,8 +267,14 @@ mod tests {
         rows.push(row(point(4096, 8), Route::Queue { iodepth: 8 }, &[1000, 1200]));
         let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
         let text = of(&report, &report.rows);
-        assert_eq!(words(&text, "dioxide-queue / kernel")[1], ["4", "KiB", "-", "20.00", "(20.00..20.00)"]);
-        assert!(text.contains("dioxide-queue: at no block size do more outstanding operations"), "{text}");
+        assert_eq!(
+            words(&text, "dioxide-queue / kernel")[1],
+            ["4", "KiB", "-", "20.00", "(20.00..20.00)"]
+        );
+        assert!(
+            text.contains("dioxide-queue: at no block size do more outstanding operations"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -263,6 +284,9 @@ mod tests {
         let report = Report { machine: Machine::describe("/x".into(), None), fs: None, rows };
         let text = of(&report, &report.rows);
         assert_eq!(words(&text, "dioxide-queue iodepth=16 iops")[1], ["4", "KiB", "16"]);
-        assert_eq!(words(&text, "dioxide-queue iodepth=4 / kernel")[1], ["4", "KiB", "4.00", "(4.00..4.00)"]);
+        assert_eq!(
+            words(&text, "dioxide-queue iodepth=4 / kernel")[1],
+            ["4", "KiB", "4.00", "(4.00..4.00)"]
+        );
     }
 }

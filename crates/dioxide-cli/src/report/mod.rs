@@ -51,7 +51,9 @@ fn rivals(rows: &[Row]) -> Vec<Route> {
     let rivals: &[Route] = match (point.backend, point.scenario) {
         (Backend::Sim, _) => &[Route::Dioxide],
         (_, Scenario::Append) => &[Route::Kernel, Route::Preallocated, Route::BufferedGroup],
-        (_, Scenario::Sync | Scenario::Mixed | Scenario::Indirect) => &[Route::Kernel, Route::Serialised],
+        (_, Scenario::Sync | Scenario::Mixed | Scenario::Indirect) => {
+            &[Route::Kernel, Route::Serialised]
+        }
     };
     let is_there = |route: &Route| rows.iter().any(|row| row.route == *route);
     rivals.iter().copied().filter(is_there).collect()
@@ -64,13 +66,15 @@ fn rival(rows: &[Row], row: &Row, route: Route) -> Option<Ratio> {
 
 /// The row of another route at the same point.
 fn beside<'a>(rows: &'a [Row], row: &Row, route: Route) -> Option<&'a Row> {
-    let is_beside = |other: &&Row| other.point == row.point && other.route == route && route != row.route;
+    let is_beside =
+        |other: &&Row| other.point == row.point && other.route == route && route != row.route;
     rows.iter().find(is_beside)
 }
 
 /// Writes the requested outputs, and prints the report.
 pub fn print(report: &Report, outputs: &Outputs) -> Result<()> {
-    let mut texts = output::texts(&outputs.common, &json::document(report), || html::bench::page(report))?;
+    let mut texts =
+        output::texts(&outputs.common, &json::document(report), || html::bench::page(report))?;
     if let Some(wanted) = outputs.wanted_fio() {
         texts.push(Text { wanted, text: output::json(&fio::document(report))? });
     }
@@ -84,7 +88,8 @@ fn print_for_people(report: &Report, verbose: bool, out: &mut dyn Write) -> Resu
     for rows in &matrices {
         writeln!(out, "{}", matrix::of(report, rows))?;
     }
-    let tables: Vec<_> = if verbose { report.groups().flat_map(by_block_size).collect() } else { singles };
+    let tables: Vec<_> =
+        if verbose { report.groups().flat_map(by_block_size).collect() } else { singles };
     for rows in &tables {
         writeln!(out, "{}\n{}", table::title(report, rows), table::of(rows))?;
         writeln!(out, "{}", refusals::of(rows))?;

@@ -24,12 +24,14 @@ fn line(row: &Row) -> Option<String> {
     let reasons: Vec<String> = REASONS
         .iter()
         .filter_map(|(name, of)| {
-            let per_op = row.median_per_op(|run| run.stats.as_ref().map(|stats| of(stats) as f64))?;
+            let per_op =
+                row.median_per_op(|run| run.stats.as_ref().map(|stats| of(stats) as f64))?;
             (per_op > 0.0).then(|| format!("{name} {per_op:.3}"))
         })
         .collect();
     let (path, crew) = (row.route.name(), crew(row));
-    (!reasons.is_empty()).then(|| format!("not merged/op, {path} with {crew}: {}\n", reasons.join(", ")))
+    (!reasons.is_empty())
+        .then(|| format!("not merged/op, {path} with {crew}: {}\n", reasons.join(", ")))
 }
 
 #[cfg(test)]

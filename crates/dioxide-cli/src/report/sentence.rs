@@ -23,7 +23,8 @@ pub fn of(rows: &[Row]) -> String {
 fn given_load(rows: &[Row], rate_iops: u64) -> String {
     let subject = subject(rows[0].point);
     let most = rows.iter().map(|row| row.point.numjobs).max().unwrap_or_default();
-    let mut text = format!("{subject}, {rate_iops} a second offered by {}: p99 and p99.9 are", threads(most));
+    let mut text =
+        format!("{subject}, {rate_iops} a second offered by {}: p99 and p99.9 are", threads(most));
     let paths: Vec<String> = rows
         .iter()
         .filter(|row| row.point.numjobs == most)
@@ -43,11 +44,16 @@ fn subject(point: Point) -> String {
     let bs = point.sizes;
     match (point.scenario, point.durability) {
         (Scenario::Append, Durability::OnSync) => format!("Appends of {bs}"),
-        (Scenario::Append, Durability::EveryWrite) => format!("Appends of {bs}, durable when acknowledged"),
+        (Scenario::Append, Durability::EveryWrite) => {
+            format!("Appends of {bs}, durable when acknowledged")
+        }
         (Scenario::Sync, _) => format!("Sync writes of {bs}"),
         (Scenario::Indirect, _) => format!("Writes of {bs} through indirect blocks"),
         (Scenario::Mixed, _) => {
-            format!("Mixed reads and writes of {bs}, {} % reads", point.rwmixread.unwrap_or_default())
+            format!(
+                "Mixed reads and writes of {bs}, {} % reads",
+                point.rwmixread.unwrap_or_default()
+            )
         }
     }
 }
@@ -77,7 +83,8 @@ fn by_threads(rows: &[Row]) -> String {
 
 /// How long growth delayed an append, compared with the slowest append without growth.
 fn growth_stall(rows: &[Row], dioxide: &Row) -> String {
-    let preallocated = rows.iter().find(|row| row.route == Route::Preallocated && row.point == dioxide.point);
+    let preallocated =
+        rows.iter().find(|row| row.route == Route::Preallocated && row.point == dioxide.point);
     // Packing without dioxide is slow even without growth.
     let preallocated = preallocated.filter(|row| row.point.tail.is_none());
     let Some((stall_ns, other)) = dioxide.growing_clat_max_ns().zip(preallocated) else {
@@ -85,13 +92,17 @@ fn growth_stall(rows: &[Row], dioxide: &Row) -> String {
     };
     let slow_ns = other.timings.seen().value_at_percentile(99.9) as f64;
     let (stall, times) = (nanoseconds(stall_ns), stall_ns / slow_ns);
-    format!(" The longest append during growth took {stall}, {times:.1}x the p99.9 of a preallocated file.")
+    format!(
+        " The longest append during growth took {stall}, {times:.1}x the p99.9 of a preallocated \
+         file."
+    )
 }
 
 /// How the kernel and dioxide scale with threads.
 fn scaling(rows: &[Row], fewest: &Row, most: &Row) -> String {
-    let kernel =
-        |row: &Row| rows.iter().find(|other| other.route == Route::Kernel && other.point == row.point);
+    let kernel = |row: &Row| {
+        rows.iter().find(|other| other.route == Route::Kernel && other.point == row.point)
+    };
     let Some((one, many)) = kernel(fewest).zip(kernel(most)) else { return String::new() };
     let Some(ratio) = many.ratio_to(one) else { return String::new() };
     let (few, many) = (threads(fewest.point.numjobs), threads(most.point.numjobs));
@@ -103,7 +114,12 @@ fn comparison(rows: &[Row], dioxide: &Row) -> String {
     let phrases = verdicts(rows, dioxide);
     match phrases.is_empty() {
         true => String::new(),
-        false => format!(" With {}, {} is {}.", crew(dioxide), dioxide.route.name(), phrases.join(", and ")),
+        false => format!(
+            " With {}, {} is {}.",
+            crew(dioxide),
+            dioxide.route.name(),
+            phrases.join(", and ")
+        ),
     }
 }
 
@@ -125,7 +141,11 @@ fn own_cost(rows: &[Row]) -> String {
         format!(" {ns:.0} ns through {} with {}", row.route.name(), crew(row))
     };
     let costs: Vec<String> = rows.iter().map(cost).collect();
-    format!("{} that keep nothing: CPU time for each is{}.", subject(rows[0].point), costs.join(","))
+    format!(
+        "{} that keep nothing: CPU time for each is{}.",
+        subject(rows[0].point),
+        costs.join(",")
+    )
 }
 
 /// dioxide against each of its rivals.
@@ -154,7 +174,8 @@ fn sync_writers(rows: &[Row]) -> String {
     let (numjobs, bs) = (dioxide.point.numjobs, dioxide.point.sizes);
     let rates: Vec<String> =
         rows.iter().filter(|row| row.point == dioxide.point).map(rate_of_sync_writers).collect();
-    let mut text = format!("Sync writers, {} of {bs} each: {}.", threads(numjobs), rates.join(", "));
+    let mut text =
+        format!("Sync writers, {} of {bs} each: {}.", threads(numjobs), rates.join(", "));
     for row in rows.iter().filter(|row| row.point == dioxide.point && row.route.is_dioxide()) {
         text += &format!(" {} is {}.", row.route.name(), verdicts(rows, row).join(", and "));
     }
@@ -173,8 +194,10 @@ fn rate_of_sync_writers(row: &Row) -> String {
 fn indirect(rows: &[Row]) -> String {
     let needs = rows.iter().map(|row| {
         let requests = row.median_per_op(|run| run.requests).unwrap_or_default();
-        let (name, seconds) =
-            (rival_name(row.point.scenario, row.route), row.median(|run| run.elapsed.as_secs_f64()));
+        let (name, seconds) = (
+            rival_name(row.point.scenario, row.route),
+            row.median(|run| run.elapsed.as_secs_f64()),
+        );
         format!("{name} {seconds:.2} s with {requests:.1} requests each")
     });
     let mut text = format!("{}: {}.", subject(rows[0].point), needs.collect::<Vec<_>>().join(", "));
@@ -184,9 +207,13 @@ fn indirect(rows: &[Row]) -> String {
         text += &format!(" dioxide is {}.", verdicts.join(", and "));
     }
     let serialised = rows.iter().find(|row| row.route == Route::Serialised);
-    if let Some(ratio) = serialised.and_then(|row| dioxide.ratio_of(row, |run| Some(run.cpu_us_per_mib))) {
-        text +=
-            &format!(" Its CPU time for each MiB is {} that of one request for each block.", times(ratio));
+    if let Some(ratio) =
+        serialised.and_then(|row| dioxide.ratio_of(row, |run| Some(run.cpu_us_per_mib)))
+    {
+        text += &format!(
+            " Its CPU time for each MiB is {} that of one request for each block.",
+            times(ratio)
+        );
     }
     text
 }
@@ -236,7 +263,9 @@ fn threads(count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::examples::{append_point, indirect_point, mixed_point, row, sync_point};
+    use crate::bench::figures::examples::{
+        append_point, indirect_point, mixed_point, row, sync_point,
+    };
     use crate::bench::growing::Growing;
     use std::time::Duration;
 
@@ -259,23 +288,29 @@ mod tests {
         assert_eq!(
             of(&appends_with(1000, 1200)),
             "Appends of 4 KiB: 64 threads through the kernel reach 0.50x the rate of one thread. \
-             With 64 threads, dioxide is 22x (20..24) as fast as the kernel, and 1.83x (1.67..2.00) as \
-             fast as a preallocated file. \
-             With one thread, dioxide is level with the kernel at 1.00x (0.95..1.05) its rate, and level \
-             with a preallocated file at 1.00x (0.95..1.05) its rate."
+             With 64 threads, dioxide is 22x (20..24) as fast as the kernel, and 1.83x \
+             (1.67..2.00) as fast as a preallocated file. With one thread, dioxide is level with \
+             the kernel at 1.00x (0.95..1.05) its rate, and level with a preallocated file at \
+             1.00x (0.95..1.05) its rate."
         );
     }
 
     #[test]
     fn slower_is_said_too() {
         let text = of(&appends_with(400, 500));
-        assert!(text.contains("slower than a preallocated file at 0.75x (0.67..0.83) its rate"), "{text}");
+        assert!(
+            text.contains("slower than a preallocated file at 0.75x (0.67..0.83) its rate"),
+            "{text}"
+        );
     }
 
     #[test]
     fn doubt_is_said_too() {
         let text = of(&appends_with(300, 660));
-        assert!(text.contains("perhaps slower than a preallocated file at 0.80x (0.50..1.10)"), "{text}");
+        assert!(
+            text.contains("perhaps slower than a preallocated file at 0.80x (0.50..1.10)"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -284,11 +319,11 @@ mod tests {
         rows.iter_mut().for_each(|row| row.runs.truncate(3));
         assert_eq!(
             of(&rows),
-            "Appends of 4 KiB: 64 threads through the kernel reach about 0.50x (3 rounds) the rate of one thread. \
-             With 64 threads, dioxide is at about 22x (3 rounds) the rate of the kernel, and at about 1.83x (3 rounds) \
-             the rate of a preallocated file. \
-             With one thread, dioxide is at about 1.00x (3 rounds) the rate of the kernel, and at about 1.00x (3 \
-             rounds) the rate of a preallocated file."
+            "Appends of 4 KiB: 64 threads through the kernel reach about 0.50x (3 rounds) the rate \
+             of one thread. With 64 threads, dioxide is at about 22x (3 rounds) the rate of the \
+             kernel, and at about 1.83x (3 rounds) the rate of a preallocated file. With one \
+             thread, dioxide is at about 1.00x (3 rounds) the rate of the kernel, and at about \
+             1.00x (3 rounds) the rate of a preallocated file."
         );
     }
 
@@ -297,7 +332,10 @@ mod tests {
         let ratio = |min, median, max| times(Ratio { min, median, max, rounds: 9 });
         assert_eq!(ratio(8.5, 12.25, 15.0), "12.25x (8.50..15.00)");
         assert_eq!(ratio(10.4, 12.25, 15.0), "12x (10..15)");
-        assert_eq!(times(Ratio { min: 1.0, median: 1.0, max: 1.0, rounds: 1 }), "about 1.00x (1 round)");
+        assert_eq!(
+            times(Ratio { min: 1.0, median: 1.0, max: 1.0, rounds: 1 }),
+            "about 1.00x (1 round)"
+        );
     }
 
     #[test]
@@ -317,8 +355,8 @@ mod tests {
         let rows = [row(point, Route::Kernel, &[60]), row(point, Route::Dioxide, &[99])];
         assert_eq!(
             of(&rows),
-            "Appends of 4 KiB, 100 a second offered by 8 threads: p99 and p99.9 are kernel 990.2 us and 1.00 ms \
-             (does not keep up: 60 a second), dioxide 990.2 us and 1.00 ms."
+            "Appends of 4 KiB, 100 a second offered by 8 threads: p99 and p99.9 are kernel 990.2 \
+             us and 1.00 ms (does not keep up: 60 a second), dioxide 990.2 us and 1.00 ms."
         );
     }
 
@@ -327,8 +365,8 @@ mod tests {
         let rows = appends_with(1000, 1000).split_off(3);
         assert_eq!(
             of(&rows),
-            "Appends of 4 KiB: With 64 threads, dioxide is 20x as fast as the kernel, and 1.67x as fast as a \
-             preallocated file."
+            "Appends of 4 KiB: With 64 threads, dioxide is 20x as fast as the kernel, and 1.67x as \
+             fast as a preallocated file."
         );
     }
 
@@ -343,9 +381,10 @@ mod tests {
         ];
         assert_eq!(
             of(&rows),
-            "Mixed reads and writes of 4 KiB, 70 % reads: 2 threads through the kernel reach 2.00x the rate of one thread. \
-             With 2 threads, dioxide is level with the kernel at 1.00x its rate, and 2.00x as fast as the kernel with \
-             a shared count. With one thread, dioxide is 1.20x as fast as the kernel."
+            "Mixed reads and writes of 4 KiB, 70 % reads: 2 threads through the kernel reach 2.00x \
+             the rate of one thread. With 2 threads, dioxide is level with the kernel at 1.00x its \
+             rate, and 2.00x as fast as the kernel with a shared count. With one thread, dioxide \
+             is 1.20x as fast as the kernel."
         );
     }
 
@@ -360,10 +399,11 @@ mod tests {
         rows[2].runs.iter_mut().for_each(|run| run.requests = Some(run.ops as f64));
         assert_eq!(
             of(&rows),
-            "Writes of 4 MiB through indirect blocks: one request for each block 1.00 s with 1024.0 requests each, \
-             the loop mount 1.00 s with 2.0 requests each, dioxide 1.00 s with 1.0 requests each. dioxide is level \
-             with the loop mount at 1.00x its rate, and 4.00x as fast as one request for each block. Its CPU time for \
-             each MiB is 0.25x that of one request for each block."
+            "Writes of 4 MiB through indirect blocks: one request for each block 1.00 s with \
+             1024.0 requests each, the loop mount 1.00 s with 2.0 requests each, dioxide 1.00 s \
+             with 1.0 requests each. dioxide is level with the loop mount at 1.00x its rate, and \
+             4.00x as fast as one request for each block. Its CPU time for each MiB is 0.25x that \
+             of one request for each block."
         );
         let alone = [row(indirect_point(), Route::Dioxide, &[400; 5])];
         assert!(of(&alone).ends_with("1.00 s with 2.0 requests each."), "{}", of(&alone));
@@ -375,8 +415,8 @@ mod tests {
         rows.push(row(append_point(64), Route::Queue { iodepth: 64 }, &[1500; 5]));
         assert!(
             of(&rows).ends_with(
-                "a preallocated file. With one thread with 64 outstanding, dioxide-queue is 30x as fast as the \
-                 kernel, and 2.50x as fast as a preallocated file."
+                "a preallocated file. With one thread with 64 outstanding, dioxide-queue is 30x as \
+                 fast as the kernel, and 2.50x as fast as a preallocated file."
             ),
             "{}",
             of(&rows)
@@ -401,8 +441,8 @@ mod tests {
         ];
         assert_eq!(
             of(&rows),
-            "Appends of 4 KiB that keep nothing: CPU time for each is 300 ns through dioxide with 64 threads, 150 ns \
-             through dioxide-queue with one thread with 64 outstanding."
+            "Appends of 4 KiB that keep nothing: CPU time for each is 300 ns through dioxide with \
+             64 threads, 150 ns through dioxide-queue with one thread with 64 outstanding."
         );
     }
 
@@ -415,9 +455,9 @@ mod tests {
         ];
         assert_eq!(
             of(&rows),
-            "Sync writers, 64 threads of 64 KiB each: flushing under a lock 66 MB/s, the kernel's O_SYNC \
-             328 MB/s, dioxide 393 MB/s. dioxide is 1.20x as fast as the kernel, and 6.00x as fast as \
-             flushing under a lock."
+            "Sync writers, 64 threads of 64 KiB each: flushing under a lock 66 MB/s, the kernel's \
+             O_SYNC 328 MB/s, dioxide 393 MB/s. dioxide is 1.20x as fast as the kernel, and 6.00x \
+             as fast as flushing under a lock."
         );
     }
 }

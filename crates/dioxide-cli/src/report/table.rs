@@ -31,10 +31,14 @@ pub fn scenario(scenario: Scenario) -> &'static str {
 pub fn conditions(report: &Report, rows: &[Row]) -> String {
     let point = rows[0].point;
     let growth = point.growth.map(|growth| format!(", growth {}", growth_name(growth)));
-    let tail = rows.iter().find_map(|row| row.point.tail).map(|tail| format!(", tail {}", tail_name(tail)));
+    let tail = rows
+        .iter()
+        .find_map(|row| row.point.tail)
+        .map(|tail| format!(", tail {}", tail_name(tail)));
     let reads = point.rwmixread.map(|percent| format!(", {percent} % reads"));
-    let rate =
-        point.rate_iops.map(|rate| format!(", {rate} iops offered (lat counts from when each was due)"));
+    let rate = point
+        .rate_iops
+        .map(|rate| format!(", {rate} iops offered (lat counts from when each was due)"));
     let length = match point.scenario {
         Scenario::Indirect => format!("{:.0} writes", rows[0].median(|run| run.ops as f64)),
         _ => format!("{:.1} s", rows[0].median(|run| run.elapsed.as_secs_f64())),
@@ -64,14 +68,15 @@ pub fn place(report: &Report, point: Point) -> String {
 fn remarks(rows: &[Row]) -> String {
     let mut runs = rows.iter().flat_map(|row| &row.runs);
     let is_cut_short = runs.clone().any(|run| run.is_cut_short);
-    let grows_little = runs.any(|run| run.growing.is_some_and(|growing| growing.growths < GROWTHS_MIN));
+    let grows_little =
+        runs.any(|run| run.growing.is_some_and(|growing| growing.growths < GROWTHS_MIN));
     let mut text = String::new();
     if is_cut_short {
         text += "; some runs filled their file and ended early (see bench append --size)";
     }
     if grows_little {
-        text += "; dioxide grew less than ten times in some runs, so `max growing` is partly chance \
-                 (see bench append --runtime, --growth-cap)";
+        text += "; dioxide grew less than ten times in some runs, so `max growing` is partly \
+            chance (see bench append --runtime, --growth-cap)";
     }
     text
 }
@@ -118,7 +123,8 @@ const CPU: [Column; 2] = [
     ("usr %", |row| format!("{:.0}", row.median(|run| run.usr_cpu))),
     ("sys %", |row| format!("{:.0}", row.median(|run| run.sys_cpu))),
 ];
-const CPU_PER_OP: Column = ("cpu us/op", |row| format!("{:.1}", row.median(|run| run.cpu_us_per_op)));
+const CPU_PER_OP: Column =
+    ("cpu us/op", |row| format!("{:.1}", row.median(|run| run.cpu_us_per_op)));
 /// For storage that takes no time, which leaves only this cost.
 const CPU_NS_PER_OP: Column =
     ("cpu ns/op", |row| format!("{:.0}", row.median(|run| run.cpu_us_per_op) * 1e3));
@@ -138,7 +144,8 @@ const INDIRECT: [Column; 11] = [
     ("cpu us/MiB", |row| format!("{:.1}", row.median(|run| run.cpu_us_per_mib))),
     ("machine us/MiB", |row| known(row.median_known(|run| run.machine_cpu_us_per_mib), 0)),
 ];
-const REQUESTS_PER_WRITE: Column = ("requests/write", |row| known(row.median_per_op(|run| run.requests), 2));
+const REQUESTS_PER_WRITE: Column =
+    ("requests/write", |row| known(row.median_per_op(|run| run.requests), 2));
 /// Of writes.
 const COSTS: [Column; 2] = [
     ("requests/op", |row| known(row.median_per_op(|run| run.requests), 3)),
@@ -157,10 +164,12 @@ fn columns(point: Point) -> Vec<Column> {
             [&NAMES[..], rates, &LATENCIES, &GROWTH, &CPU, &[CPU_PER_OP], &COSTS, &EXTENTS].concat()
         }
         (_, Scenario::Sync) => {
-            [&NAMES[..], &[BANDWIDTH, IN_FLIGHT], &MACHINE, &LATENCIES, &[CPU_PER_OP], &COSTS].concat()
+            [&NAMES[..], &[BANDWIDTH, IN_FLIGHT], &MACHINE, &LATENCIES, &[CPU_PER_OP], &COSTS]
+                .concat()
         }
         (_, Scenario::Mixed) => {
-            [&NAMES[..], &[IOPS], &DIRECTIONS, &LATENCIES, &[IN_FLIGHT], &CPU, &[CPU_PER_OP]].concat()
+            [&NAMES[..], &[IOPS], &DIRECTIONS, &LATENCIES, &[IN_FLIGHT], &CPU, &[CPU_PER_OP]]
+                .concat()
         }
         (_, Scenario::Indirect) => [&INDIRECT[..], &[REQUESTS_PER_WRITE]].concat(),
     }
@@ -178,7 +187,9 @@ pub fn of(rows: &[Row]) -> Grid {
         cells.chain(rivals.iter().map(|route| ratio(rival(rows, row, *route)))).collect()
     };
     let path = columns.iter().position(|(name, _)| *name == PATH);
-    Grid::new(names.chain(ratios).collect(), rows.iter().map(cells).collect(), |column| Some(column) != path)
+    Grid::new(names.chain(ratios).collect(), rows.iter().map(cells).collect(), |column| {
+        Some(column) != path
+    })
 }
 
 fn percentile(row: &Row, percent: f64) -> String {
@@ -201,7 +212,9 @@ pub fn ratio(ratio: Option<Ratio>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::figures::examples::{append_point, indirect_point, mixed_point, row, sync_point};
+    use crate::bench::figures::examples::{
+        append_point, indirect_point, mixed_point, row, sync_point,
+    };
     use crate::bench::growing::Growing;
     use crate::bench::work::Route;
     use crate::meter::filesystem::FileSystem;
@@ -210,7 +223,8 @@ mod tests {
 
     fn title_of(rows: Vec<Row>) -> String {
         let machine = Machine::describe("/somewhere".into(), None);
-        let report = Report { machine, fs: Some(FileSystem { name: "ext4".into(), remark: None }), rows };
+        let report =
+            Report { machine, fs: Some(FileSystem { name: "ext4".into(), remark: None }), rows };
         title(&report, &report.rows)
     }
 
@@ -248,8 +262,8 @@ mod tests {
         let report = Report { machine, fs, rows: vec![row(point, Route::Kernel, &[100])] };
         assert_eq!(
             title(&report, &report.rows),
-            "Appends: bs=4 KiB on-sync, growth unwritten, 5000 iops offered (lat counts from when each was due), \
-             ext3 (without extents); medians of 1 rounds of 1.0 s"
+            "Appends: bs=4 KiB on-sync, growth unwritten, 5000 iops offered (lat counts from when \
+             each was due), ext3 (without extents); medians of 1 rounds of 1.0 s"
         );
         let text = of(&report.rows).to_string();
         assert!(text.contains("lat p50") && !text.contains("clat"));
@@ -270,8 +284,11 @@ mod tests {
     #[test]
     fn one_queue_is_one_thread() {
         let queue = Route::Queue { iodepth: 64 };
-        let text = of(&[row(append_point(64), Route::Kernel, &[100]), row(append_point(64), queue, &[300])])
-            .to_string();
+        let text = of(&[
+            row(append_point(64), Route::Kernel, &[100]),
+            row(append_point(64), queue, &[300]),
+        ])
+        .to_string();
         let words: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(words[..4], ["1", "dioxide-queue", "64", "300"], "{text}");
         assert_eq!(words[words.len() - 3..], ["-", "3.00", "(3.00..3.00)"], "{text}");
@@ -280,10 +297,13 @@ mod tests {
     #[test]
     fn what_the_engine_costs_is_in_nanoseconds() {
         let point = Point { backend: Backend::Sim, ..append_point(1) };
-        let rows =
-            [row(point, Route::Dioxide, &[2_000_000]), row(point, Route::Queue { iodepth: 1 }, &[4_000_000])];
+        let rows = [
+            row(point, Route::Dioxide, &[2_000_000]),
+            row(point, Route::Queue { iodepth: 1 }, &[4_000_000]),
+        ];
         let text = of(&rows).to_string();
-        let words = |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
+        let words =
+            |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
         assert!(text.contains("cpu ns/op") && !text.contains("requests"), "{text}");
         assert!(words(1).contains(&"300") && words(2).contains(&"150"), "{text}");
         assert!(text.contains("x dioxide") && text.contains("2.00 (2.00..2.00)"), "{text}");
@@ -291,13 +311,18 @@ mod tests {
 
     #[test]
     fn a_mix_shows_both_directions() {
-        let rows =
-            vec![row(mixed_point(2), Route::Serialised, &[100]), row(mixed_point(2), Route::Kernel, &[200])];
+        let rows = vec![
+            row(mixed_point(2), Route::Serialised, &[100]),
+            row(mixed_point(2), Route::Kernel, &[200]),
+        ];
         let text = of(&rows).to_string();
         let words: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
         assert_eq!(words[..6], ["2", "kernel", "1", "200", "140", "60"], "{text}");
         assert_eq!(words[words.len() - 2..], ["2.00", "(2.00..2.00)"], "{text}");
-        assert!(title_of(rows).starts_with("Mixed reads and writes: bs=4 KiB on-sync, 70 % reads, ext4;"));
+        assert!(
+            title_of(rows)
+                .starts_with("Mixed reads and writes: bs=4 KiB on-sync, 70 % reads, ext4;")
+        );
     }
 
     #[test]
@@ -308,20 +333,24 @@ mod tests {
         ];
         let text = of(&rows).to_string();
         let words = text.lines().last().unwrap().split_whitespace().collect::<Vec<_>>();
-        let figures =
-            ["dioxide", "1.000", "1258.3", "10", "50", "5", "25", "21.5", "9.0", "500000.0", "1000000"];
+        let figures = [
+            "dioxide", "1.000", "1258.3", "10", "50", "5", "25", "21.5", "9.0", "500000.0",
+            "1000000",
+        ];
         assert_eq!(words[..11], figures, "{text}");
         assert_eq!(words[11..], ["2.00", "3.00", "(3.00..3.00)"], "{text}");
         assert_eq!(
             title_of(rows),
-            "Writes through indirect blocks: bs=4 MiB on-sync, an image on ext4; medians of 1 rounds of 100 writes"
+            "Writes through indirect blocks: bs=4 MiB on-sync, an image on ext4; medians of 1 \
+             rounds of 100 writes"
         );
     }
 
     #[test]
     fn sync_writers_show_the_machine() {
         let text = of(&[row(sync_point(), Route::Kernel, &[100])]).to_string();
-        let words = |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
+        let words =
+            |line: usize| text.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
         assert_eq!(words(0)[4..12], ["in", "flight", "blocked", "us", "sy", "id", "wa", "st"]);
         assert_eq!(words(1)[4..11], ["1.5", "-", "5", "25", "50", "20", "0"]);
     }

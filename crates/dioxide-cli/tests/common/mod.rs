@@ -48,7 +48,8 @@ pub fn expect_refusal(output: &Output, words: &str) {
 pub fn short_append(dir: &Path, more: &str) -> Output {
     let dir = dir.display();
     run(&format!(
-        "bench append --dir {dir} --numjobs 1,4 --iodepth 4 --runtime 50ms --rounds 2 --size 16m {more}"
+        "bench append --dir {dir} --numjobs 1,4 --iodepth 4 --runtime 50ms --rounds 2 --size 16m \
+         {more}"
     ))
 }
 

@@ -20,7 +20,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The object of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// The lock of an inode, or direct I/O in flight that its holder excludes.
@@ -52,8 +54,9 @@ pub enum Kind {
 
 impl Surroundings<'_> {
     fn hold(&self, place: Place) -> bool {
-        let is_on =
-            |fs: &str| self.outer.is_empty() && self.file.is_some_and(|file| file.fs.as_deref() == Some(fs));
+        let is_on = |fs: &str| {
+            self.outer.is_empty() && self.file.is_some_and(|file| file.fs.as_deref() == Some(fs))
+        };
         let is_durable = || {
             self.file.is_some_and(|file| file.is_durable)
                 && self.call.is_some_and(|call| does(&call.name) == Some(Does::Writes))
@@ -62,7 +65,9 @@ impl Surroundings<'_> {
             Place::Anywhere => true,
             Place::Within(outer) => self.outer.iter().any(|frame| plain(frame) == outer),
             Place::Unseen => self.outer.is_empty(),
-            Place::InSync => self.outer.is_empty() && self.call.is_some_and(|call| syncs(&call.name)),
+            Place::InSync => {
+                self.outer.is_empty() && self.call.is_some_and(|call| syncs(&call.name))
+            }
             Place::On(fs) => is_on(fs),
             Place::DurableOn(fs) => is_on(fs) && is_durable(),
         }

@@ -106,8 +106,8 @@ pub const CHANNELS: &[Channel] = &[
     any(
         "ext4_file_write_iter",
         InodeLock,
-        "ext4_dio_write_iter, compiled into it, takes i_rwsem: shared, or exclusively for a direct write that extends the file, \
-         fills a hole (through 6.18) or is no whole blocks (seen)",
+        "ext4_dio_write_iter, compiled into it, takes i_rwsem: shared, or exclusively for a direct \
+         write that extends the file, fills a hole (through 6.18) or is no whole blocks (seen)",
     ),
     any("ext4_dio_write_iter", InodeLock, "takes i_rwsem for a direct write"),
     any(
@@ -120,7 +120,11 @@ pub const CHANNELS: &[Channel] = &[
         InodeLock,
         "takes i_rwsem exclusively for a write through the cache (seen)",
     ),
-    any("ext4_file_read_iter", InodeLock, "ext4_dio_read_iter, compiled into it, takes i_rwsem shared"),
+    any(
+        "ext4_file_read_iter",
+        InodeLock,
+        "ext4_dio_read_iter, compiled into it, takes i_rwsem shared",
+    ),
     any("ext4_dio_read_iter", InodeLock, "takes i_rwsem shared for a direct read"),
     any("ext4_fallocate", InodeLock, "takes i_rwsem exclusively to allocate space"),
     any("ext4_setattr", InodeLock, "waits for direct I/O in flight before it truncates"),
@@ -137,14 +141,20 @@ pub const CHANNELS: &[Channel] = &[
         meaning: "takes ILOCK, to see what is to be logged (through 6.17)",
     },
     within("xfs_ilock", "xfs_iomap_write_direct", FileSystemLock, "takes ILOCK, to allocate space"),
-    within("xfs_ilock", "xfs_iomap_write_unwritten", FileSystemLock, "takes ILOCK, to mark space as written"),
+    within(
+        "xfs_ilock",
+        "xfs_iomap_write_unwritten",
+        FileSystemLock,
+        "takes ILOCK, to mark space as written",
+    ),
     within("xfs_ilock", "xfs_trans_alloc_inode", FileSystemLock, "takes ILOCK for a transaction"),
     within("xfs_ilock", "xfs_bmapi_read", FileSystemLock, "takes ILOCK to map the file"),
     any(
         "xfs_ilock",
         InodeLock,
-        "takes i_rwsem (IOLOCK): exclusively for a write through the cache, for a direct write that begins beyond the end of the \
-         file (from xfs_file_write_checks) or that is no whole blocks; else shared (seen)",
+        "takes i_rwsem (IOLOCK): exclusively for a write through the cache, for a direct write \
+         that begins beyond the end of the file (from xfs_file_write_checks) or that is no whole \
+         blocks; else shared (seen)",
     ),
     any("xfs_ilock_iocb", InodeLock, "takes i_rwsem (IOLOCK) for a read or write (since 5.11)"),
     any("xfs_ilock_iocb_for_write", InodeLock, "takes i_rwsem (IOLOCK) for a write (since 6.5)"),
@@ -190,7 +200,11 @@ pub const CHANNELS: &[Channel] = &[
     any("generic_file_llseek_size", InodeLock, "takes i_rwsem to seek"),
     // The lock of a descriptor's position (f_pos_lock).
     any("fdget_pos", PositionLock, "read and write without an offset take f_pos_lock"),
-    any("__fdget_pos", PositionLock, "read and write without an offset take f_pos_lock (through 6.12)"),
+    any(
+        "__fdget_pos",
+        PositionLock,
+        "read and write without an offset take f_pos_lock (through 6.12)",
+    ),
     any("ksys_write", PositionLock, "fdget_pos, compiled into it, takes f_pos_lock"),
     any("ksys_read", PositionLock, "fdget_pos, compiled into it, takes f_pos_lock"),
     any("do_writev", PositionLock, "fdget_pos, compiled into it, takes f_pos_lock"),
@@ -204,7 +218,11 @@ pub const CHANNELS: &[Channel] = &[
     any("__do_sys_flock", ProgramLock, "waits for a lock of a file, by flock"),
     any("__x64_sys_flock", ProgramLock, "waits for a lock of a file, by flock"),
     // Other locks of file systems.
-    any("ext4_map_blocks", FileSystemLock, "takes i_data_sem to map, allocate or mark blocks (seen)"),
+    any(
+        "ext4_map_blocks",
+        FileSystemLock,
+        "takes i_data_sem to map, allocate or mark blocks (seen)",
+    ),
     any(
         "ext4_orphan_add",
         FileSystemLock,
@@ -224,7 +242,11 @@ pub const CHANNELS: &[Channel] = &[
     any("xfs_ilock_for_iomap", FileSystemLock, "takes ILOCK to map a write"),
     any("xfs_ilock_data_map_shared", FileSystemLock, "takes ILOCK to read the map"),
     any("xfs_read_iomap_begin", FileSystemLock, "takes ILOCK to read the map"),
-    any("xfs_buffered_write_iomap_begin", FileSystemLock, "takes ILOCK to map a write through the cache"),
+    any(
+        "xfs_buffered_write_iomap_begin",
+        FileSystemLock,
+        "takes ILOCK to map a write through the cache",
+    ),
     any(
         "xfs_trans_alloc_inode",
         FileSystemLock,
@@ -233,17 +255,33 @@ pub const CHANNELS: &[Channel] = &[
     any("xfs_vn_update_time", FileSystemLock, "takes ILOCK to log the time of a write (seen)"),
     any("xfs_iomap_write_direct", FileSystemLock, "takes ILOCK to allocate space"),
     any("xfs_iomap_write_unwritten", FileSystemLock, "takes ILOCK to mark space as written"),
-    any("xfs_btree_split", FileSystemLock, "waits for a worker that splits a node of the file's map (seen)"),
+    any(
+        "xfs_btree_split",
+        FileSystemLock,
+        "waits for a worker that splits a node of the file's map (seen)",
+    ),
     any("xfs_buf_lock", FileSystemLock, "waits for a buffer of metadata that another holds"),
-    any("xfs_buf_find_lock", FileSystemLock, "waits for a buffer of metadata that another holds (since 6.6)"),
+    any(
+        "xfs_buf_find_lock",
+        FileSystemLock,
+        "waits for a buffer of metadata that another holds (since 6.6)",
+    ),
     any("btrfs_tree_read_lock_nested", FileSystemLock, "takes the lock of a tree's node (seen)"),
     any("__btrfs_tree_read_lock", FileSystemLock, "takes the lock of a tree's node (through 6.12)"),
     any("btrfs_tree_read_lock", FileSystemLock, "takes the lock of a tree's node"),
     any("btrfs_tree_lock_nested", FileSystemLock, "takes the lock of a tree's node"),
     any("__btrfs_tree_lock", FileSystemLock, "takes the lock of a tree's node (through 6.12)"),
     any("btrfs_tree_lock", FileSystemLock, "takes the lock of a tree's node"),
-    any("__reserve_bytes", FileSystemLock, "btrfs waits for space to be reserved for metadata (seen)"),
-    any("handle_reserve_ticket", FileSystemLock, "btrfs waits for space to be reserved for metadata"),
+    any(
+        "__reserve_bytes",
+        FileSystemLock,
+        "btrfs waits for space to be reserved for metadata (seen)",
+    ),
+    any(
+        "handle_reserve_ticket",
+        FileSystemLock,
+        "btrfs waits for space to be reserved for metadata",
+    ),
     any("btrfs_start_ordered_extent", Device, "waits for an extent that is being written"),
     any(
         "btrfs_start_ordered_extent_nowriteback",
@@ -251,9 +289,17 @@ pub const CHANNELS: &[Channel] = &[
         "waits for an extent that is being written (since 6.14)",
     ),
     any("btrfs_wait_ordered_range", Device, "waits for extents that are being written"),
-    any("lock_extent_bits", FileSystemLock, "btrfs takes the lock of a range of the file (through 6.0)"),
+    any(
+        "lock_extent_bits",
+        FileSystemLock,
+        "btrfs takes the lock of a range of the file (through 6.0)",
+    ),
     any("lock_extent", FileSystemLock, "btrfs takes the lock of a range of the file"),
-    any("btrfs_lock_extent_bits", FileSystemLock, "takes the lock of a range of the file (since 6.16)"),
+    any(
+        "btrfs_lock_extent_bits",
+        FileSystemLock,
+        "takes the lock of a range of the file (since 6.16)",
+    ),
     any("wait_extent_bit", FileSystemLock, "btrfs takes the lock of a range of the file"),
     // Journals and logs.
     any("jbd2_log_wait_commit", JournalCommit, "waits until the transaction is committed (seen)"),
@@ -263,11 +309,19 @@ pub const CHANNELS: &[Channel] = &[
         JournalCommit,
         "waits until the running transaction is closed, to begin a change (seen)",
     ),
-    any("wait_transaction_switching", JournalCommit, "waits until a commit has switched transactions"),
+    any(
+        "wait_transaction_switching",
+        JournalCommit,
+        "waits until a commit has switched transactions",
+    ),
     any("add_transaction_credits", JournalCommit, "waits for room in the running transaction"),
     any("start_this_handle", JournalCommit, "waits to begin a change"),
     any("__jbd2_log_wait_for_space", JournalCommit, "waits for room in the journal"),
-    any("do_get_write_access", JournalCommit, "waits for a block that the commit is writing (seen)"),
+    any(
+        "do_get_write_access",
+        JournalCommit,
+        "waits for a block that the commit is writing (seen)",
+    ),
     any("jbd2_journal_lock_updates", JournalCommit, "waits until all changes have ended"),
     any("ext4_fc_commit", JournalCommit, "waits for a fast commit"),
     any("jbd2_fc_begin_commit", JournalCommit, "waits for another fast commit or a full one"),
@@ -285,7 +339,11 @@ pub const CHANNELS: &[Channel] = &[
     ),
     any("xlog_force_lsn", JournalCommit, "waits until the log is on the disk up to a point"),
     any("xfs_log_force", JournalCommit, "waits until the log is on the disk"),
-    any("xlog_cil_force_seq", JournalCommit, "waits until the changes of a checkpoint are in the log"),
+    any(
+        "xlog_cil_force_seq",
+        JournalCommit,
+        "waits until the changes of a checkpoint are in the log",
+    ),
     any(
         "xlog_cil_force_lsn",
         JournalCommit,
@@ -314,10 +372,18 @@ pub const CHANNELS: &[Channel] = &[
     any("xfs_iunpin_wait", JournalCommit, "waits until the inode's changes are in the log"),
     any("xfs_iunpin", JournalCommit, "waits until the inode's changes are in the log"),
     any("xfs_buf_wait_unpin", JournalCommit, "waits until a buffer's changes are in the log"),
-    any("wait_log_commit", JournalCommit, "btrfs waits for another's commit of the log tree (seen)"),
+    any(
+        "wait_log_commit",
+        JournalCommit,
+        "btrfs waits for another's commit of the log tree (seen)",
+    ),
     any("btrfs_sync_log", JournalCommit, "waits for the log tree, to commit it (seen)"),
     any("wait_for_writer", JournalCommit, "btrfs waits for writers of the log tree"),
-    any("write_all_supers", JournalCommit, "btrfs waits for its super blocks, at the end of a commit (seen)"),
+    any(
+        "write_all_supers",
+        JournalCommit,
+        "btrfs waits for its super blocks, at the end of a commit (seen)",
+    ),
     any("barrier_all_devices", JournalCommit, "btrfs waits for flushes, in a commit"),
     any(
         "btrfs_btree_wait_writeback_range",
@@ -325,7 +391,11 @@ pub const CHANNELS: &[Channel] = &[
         "waits for nodes of the log tree to be written (seen)",
     ),
     any("btrfs_commit_transaction", JournalCommit, "waits for a commit of all trees"),
-    any("wait_current_trans", JournalCommit, "btrfs waits for a commit of all trees, to begin a change"),
+    any(
+        "wait_current_trans",
+        JournalCommit,
+        "btrfs waits for a commit of all trees, to begin a change",
+    ),
     any("btrfs_wait_for_commit", JournalCommit, "waits for a commit of all trees"),
     any("wait_for_commit", JournalCommit, "btrfs waits for a commit of all trees"),
     within(
@@ -334,7 +404,12 @@ pub const CHANNELS: &[Channel] = &[
         JournalCommit,
         "waits for a page of the log tree or a super block (seen)",
     ),
-    within("folio_wait_bit", "jbd2_journal_commit_transaction", JournalCommit, "waits for data, in a commit"),
+    within(
+        "folio_wait_bit",
+        "jbd2_journal_commit_transaction",
+        JournalCommit,
+        "waits for data, in a commit",
+    ),
     // Flushes.
     within("submit_bio_wait", "blkdev_issue_flush", Flush, "waits for a flush (seen)"),
     within(
@@ -353,7 +428,8 @@ pub const CHANNELS: &[Channel] = &[
         function: "submit_bio_wait",
         place: DurableOn("device"),
         kind: Flush,
-        meaning: "a durable write of a device waits for its data once and for flushes twice: most of it is flushes (seen)",
+        meaning: "a durable write of a device waits for its data once and for flushes twice: most \
+            of it is flushes (seen)",
     },
     Channel {
         function: "submit_bio_wait",
@@ -365,16 +441,25 @@ pub const CHANNELS: &[Channel] = &[
         function: "submit_bio_wait",
         place: Unseen,
         kind: Flush,
-        meaning: "blkdev_issue_flush waits for a flush: files hardly have another use for it (seen)",
+        meaning: "blkdev_issue_flush waits for a flush: files hardly have another use for it \
+            (seen)",
     },
-    any("submit_bio_wait", Device, "waits for a request of its own: zeros, a discard, a page from swap"),
+    any(
+        "submit_bio_wait",
+        Device,
+        "waits for a request of its own: zeros, a discard, a page from swap",
+    ),
     any("blkdev_issue_flush", Flush, "waits for a flush"),
     any("__blkdev_issue_flush", Flush, "waits for a flush"),
     any("md_flush_request", Flush, "waits for another flush of an array"),
     // The device.
     any("__iomap_dio_rw", Device, "waits for a direct read or write (seen)"),
     any("iomap_dio_rw", Device, "waits for a direct read or write"),
-    any("__blkdev_direct_IO_simple", Device, "waits for a direct read or write of a device (through 5.17)"),
+    any(
+        "__blkdev_direct_IO_simple",
+        Device,
+        "waits for a direct read or write of a device (through 5.17)",
+    ),
     any(
         "__blkdev_direct_IO",
         Device,
@@ -401,15 +486,27 @@ pub const CHANNELS: &[Channel] = &[
     any("__folio_lock_killable", PageCache, "waits for a page that another holds"),
     any("folio_lock", PageCache, "waits for a page that another holds"),
     any("wait_on_page_bit", PageCache, "waits for a page that is read or written (through 5.15)"),
-    any("wait_on_page_bit_common", PageCache, "waits for a page that is read or written (through 5.15)"),
+    any(
+        "wait_on_page_bit_common",
+        PageCache,
+        "waits for a page that is read or written (through 5.15)",
+    ),
     any("wait_on_page_writeback", PageCache, "waits for a page that is written (through 5.15)"),
     any("__lock_page", PageCache, "waits for a page that another holds (through 5.15)"),
     any("filemap_update_page", PageCache, "waits for a page to be read"),
     any("filemap_read_folio", PageCache, "waits for a page to be read"),
     any("__lru_add_drain_all", PageCache, "posix_fadvise waits to drop pages (seen)"),
     any("balance_dirty_pages", PageCache, "held back: too many pages wait to be written"),
-    any("balance_dirty_pages_ratelimited_flags", PageCache, "held back: too many pages wait to be written"),
-    any("balance_dirty_pages_ratelimited", PageCache, "held back: too many pages wait to be written"),
+    any(
+        "balance_dirty_pages_ratelimited_flags",
+        PageCache,
+        "held back: too many pages wait to be written",
+    ),
+    any(
+        "balance_dirty_pages_ratelimited",
+        PageCache,
+        "held back: too many pages wait to be written",
+    ),
     // Completions.
     any("io_cqring_wait", Completions, "waits for completions of io_uring (seen)"),
     any("io_cqring_wait_schedule", Completions, "waits for completions of io_uring"),
@@ -480,6 +577,11 @@ const fn any(function: &'static str, kind: Kind, meaning: &'static str) -> Chann
     Channel { function, place: Anywhere, kind, meaning }
 }
 
-const fn within(function: &'static str, outer: &'static str, kind: Kind, meaning: &'static str) -> Channel {
+const fn within(
+    function: &'static str,
+    outer: &'static str,
+    kind: Kind,
+    meaning: &'static str,
+) -> Channel {
     Channel { function, place: Within(outer), kind, meaning }
 }

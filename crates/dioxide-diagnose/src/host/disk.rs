@@ -70,13 +70,15 @@ impl Disk {
 
     /// The kernel's name: `sda1`, `loop0`, `dm-3`; `sda+sdb` for two.
     pub fn name(&self) -> String {
-        let name = |sysfs: &PathBuf| sysfs.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name =
+            |sysfs: &PathBuf| sysfs.file_name().unwrap_or_default().to_string_lossy().into_owned();
         self.sysfs.iter().map(name).collect::<Vec<_>>().join("+")
     }
 
     /// `write back` or `write through`. None if they differ.
     pub fn write_cache(&self) -> Option<String> {
-        let cache = |sysfs: &PathBuf| fs::read_to_string(whole(sysfs).join("queue/write_cache")).ok();
+        let cache =
+            |sysfs: &PathBuf| fs::read_to_string(whole(sysfs).join("queue/write_cache")).ok();
         let first = cache(&self.sysfs[0])?;
         let are_alike = self.sysfs.iter().all(|sysfs| cache(sysfs).as_ref() == Some(&first));
         are_alike.then(|| first.trim().to_owned())
@@ -84,8 +86,9 @@ impl Disk {
 
     /// Whether it supports FUA; of several, whether all do. None if the kernel does not report it.
     pub fn has_fua(&self) -> Option<bool> {
-        let fua =
-            |sysfs: &PathBuf| Some(fs::read_to_string(whole(sysfs).join("queue/fua")).ok()?.trim() == "1");
+        let fua = |sysfs: &PathBuf| {
+            Some(fs::read_to_string(whole(sysfs).join("queue/fua")).ok()?.trim() == "1")
+        };
         self.sysfs.iter().map(fua).try_fold(true, |all, one| Some(all & one?))
     }
 

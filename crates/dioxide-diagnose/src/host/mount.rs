@@ -72,8 +72,10 @@ mod tests {
 
     #[test]
     fn line_with_and_without_optional_fields() {
-        let mount = parse_line("36 35 98:1 / /my\\040disk rw,noatime master:1 - ext3 /dev/root rw,nobarrier")
-            .unwrap();
+        let mount = parse_line(
+            "36 35 98:1 / /my\\040disk rw,noatime master:1 - ext3 /dev/root rw,nobarrier",
+        )
+        .unwrap();
         let expected = Mount {
             id: 36,
             device: makedev(98, 1),

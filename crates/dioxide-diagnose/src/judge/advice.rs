@@ -7,46 +7,59 @@ use super::curve;
 /// The cause, as the end of a sentence.
 pub fn why(case: &Case<'_>, cause: Cause, fs: Option<&str>) -> String {
     let why = match (cause, fs) {
-        (Cause::Extends, Some("ext4")) => "a direct write past the end of the file is exclusive on ext4",
+        (Cause::Extends, Some("ext4")) => {
+            "a direct write past the end of the file is exclusive on ext4"
+        }
         (Cause::Extends, Some("xfs")) => {
-            "a direct write that begins beyond the end of the file is exclusive on XFS, and waits until all direct I/O in \
-             flight is done; appends in flight together are such writes to each other"
+            "a direct write that begins beyond the end of the file is exclusive on XFS, and waits \
+             until all direct I/O in flight is done; appends in flight together are such writes to \
+             each other"
         }
         (Cause::Extends, Some("btrfs")) => "a write past the end of the file is exclusive on btrfs",
         (Cause::Extends, _) => "a write that moves the end of a file is exclusive",
-        (Cause::Holes, Some("ext4")) => "a direct write into a hole is exclusive on ext4, up to Linux 7.2",
+        (Cause::Holes, Some("ext4")) => {
+            "a direct write into a hole is exclusive on ext4, up to Linux 7.2"
+        }
         (Cause::Holes, _) => "a direct write that allocates space is exclusive here",
         (Cause::HolesThroughCache, _) => {
-            "direct writes of this file go through the page cache, one at a time: so it is for holes in a file without extents (ext3), \
-             and for all of a file with data=journal or encryption"
+            "direct writes of this file go through the page cache, one at a time: so it is for \
+             holes in a file without extents (ext3), and for all of a file with data=journal or \
+             encryption"
         }
         (Cause::Unaligned, Some("ext4")) => {
-            "a direct write that is no whole blocks is exclusive on ext4, unless it is over written space, and waits until all \
-             direct I/O in flight is done"
+            "a direct write that is no whole blocks is exclusive on ext4, unless it is over \
+             written space, and waits until all direct I/O in flight is done"
         }
         (Cause::Unaligned, Some("xfs")) => {
-            "a direct write that is no whole blocks is exclusive on XFS where it meets unwritten space or a hole, and waits until \
-             all direct I/O in flight is done"
+            "a direct write that is no whole blocks is exclusive on XFS where it meets unwritten \
+             space or a hole, and waits until all direct I/O in flight is done"
         }
         (Cause::Unaligned, Some("btrfs")) => {
-            "a write that is no whole blocks goes through the page cache on btrfs, O_DIRECT or not, one at a time"
+            "a write that is no whole blocks goes through the page cache on btrfs, O_DIRECT or \
+             not, one at a time"
         }
         (Cause::Unaligned, _) => "a direct write that is no whole blocks is exclusive",
-        (Cause::Buffered, _) => "a write through the page cache holds the lock alone, from beginning to end",
-        (Cause::Checksums, _) => {
-            "btrfs writes files with checksums through the page cache, O_DIRECT or not, one write at a time"
+        (Cause::Buffered, _) => {
+            "a write through the page cache holds the lock alone, from beginning to end"
         }
-        (Cause::Syncs, Some("btrfs")) => "a sync takes it exclusively on btrfs, and keeps writers out",
+        (Cause::Checksums, _) => {
+            "btrfs writes files with checksums through the page cache, O_DIRECT or not, one write \
+             at a time"
+        }
+        (Cause::Syncs, Some("btrfs")) => {
+            "a sync takes it exclusively on btrfs, and keeps writers out"
+        }
         (Cause::Syncs, _) => "a sync takes it",
         (Cause::Shapes, _) => {
-            "fallocate and truncate take it exclusively, and wait until all direct I/O in flight is done"
+            "fallocate and truncate take it exclusively, and wait until all direct I/O in flight \
+             is done"
         }
         (Cause::Any, Some("tmpfs")) => "tmpfs performs every write of a file alone",
         (Cause::Any, Some("overlay")) => "overlayfs performs every write of a file alone",
         (Cause::Any, _) => "this file system performs every write of a file alone",
         (Cause::Other, Some("ext4")) if is_before(&case.evidence.kernel_release, (6, 3)) => {
-            "what makes it exclusive was not seen; before Linux 6.3 ext4 takes it exclusively also for space that is allocated \
-             and not yet written"
+            "what makes it exclusive was not seen; before Linux 6.3 ext4 takes it exclusively also \
+             for space that is allocated and not yet written"
         }
         (Cause::Other, _) => "what makes it exclusive was not seen",
     };
@@ -66,33 +79,40 @@ pub fn lines(case: &Case<'_>, cause: Cause, fs: Option<&str>, has_ring: bool) ->
     let is_old_ext4 = fs == Some("ext4") && is_before(&case.evidence.kernel_release, (6, 3));
     let (with, without) = match (cause, fs) {
         (Cause::Extends, _) if is_old_ext4 => (
-            format!("With dioxide: File::append with Growth::Zeroed{dioxide}, which fills the space ahead of the writers with zeros.{as_it_is}"),
-            "Without dioxide: fill the file with zeros first, write inside of it, and cut it with ftruncate at the end. Allocated space alone \
-             (posix_fallocate) does not help before Linux 6.3: ext4 takes the lock exclusively for it until it has been written."
+            format!("With dioxide: File::append with Growth::Zeroed{dioxide}, which fills the \
+                space ahead of the writers with zeros.{as_it_is}"),
+            "Without dioxide: fill the file with zeros first, write inside of it, and cut it with \
+             ftruncate at the end. Allocated space alone (posix_fallocate) does not help before \
+             Linux 6.3: ext4 takes the lock exclusively for it until it has been written."
                 .to_owned(),
         ),
         (Cause::Extends, Some("btrfs")) => (
             format!(
-                "With dioxide: File::append or Queue::append{dioxide}. It grows the file ahead of its writers, and merges appends that wait \
+                "With dioxide: File::append or Queue::append{dioxide}. It grows the file ahead of \
+                 its writers, and merges appends that wait \
                  together.{as_it_is}"
             ),
             format!(
-                "Without dioxide: create the file in a directory with chattr +C, so that it has no checksums and is written directly, and \
-                 allocate it first, posix_fallocate or fallocate with mode 0{}.",
+                "Without dioxide: create the file in a directory with chattr +C, so that it has no \
+                 checksums and is written directly, and allocate it first, posix_fallocate or \
+                 fallocate with mode 0{}.",
                 measured("preallocated")
             ),
         ),
         (Cause::Any, _) => {
-            return vec!["Nothing helps within one file there: give each writer a file of its own.".to_owned()];
+            return vec!["Nothing helps within one file there: give each writer a file of its \
+                own.".to_owned()];
         }
         (Cause::Extends, _) => (
             format!(
-                "With dioxide: File::append or Queue::append{dioxide}. It grows the file ahead of its writers, so that no write moves \
-                 the end, and merges appends that wait together.{as_it_is}"
+                "With dioxide: File::append or Queue::append{dioxide}. It grows the file ahead of \
+                 its writers, so that no write moves the end, and merges appends that wait \
+                 together.{as_it_is}"
             ),
             format!(
-                "Without dioxide: allocate the file first, posix_fallocate or fallocate with mode 0{}, write inside of it, and cut \
-                 it with ftruncate at the end. FALLOC_FL_KEEP_SIZE does not help: it leaves the end where it is.{}",
+                "Without dioxide: allocate the file first, posix_fallocate or fallocate with mode \
+                 0{}, write inside of it, and cut it with ftruncate at the end. \
+                 FALLOC_FL_KEEP_SIZE does not help: it leaves the end where it is.{}",
                 measured("preallocated"),
                 if matches!(fs, Some("ext4" | "ext3" | "ext2") | None) {
                     " A file without extents (ext3) refuses fallocate: fill it with zeros."
@@ -103,51 +123,60 @@ pub fn lines(case: &Case<'_>, cause: Cause, fs: Option<&str>, has_ring: bool) ->
         ),
         (Cause::Holes, _) => (
             format!(
-                "With dioxide: where the writes are appends or go on beyond the end, File::append and File::write_at{dioxide}, which \
-                 write into space that is allocated ahead."
+                "With dioxide: where the writes are appends or go on beyond the end, File::append \
+                 and File::write_at{dioxide}, which write into space that is allocated ahead."
             ),
             format!(
-                "Without dioxide: allocate the space before it is written, posix_fallocate or fallocate with mode 0{}. Since Linux \
-                 6.3 writes into it run side by side on ext4; before, only over written space, so fill it with zeros.",
+                "Without dioxide: allocate the space before it is written, posix_fallocate or \
+                 fallocate with mode 0{}. Since Linux 6.3 writes into it run side by side on ext4; \
+                 before, only over written space, so fill it with zeros.",
                 measured("preallocated")
             ),
         ),
         (Cause::HolesThroughCache, _) => (
-            format!("With dioxide: Growth::Zeroed, which fills the space ahead with zeros{dioxide}."),
-            "Without dioxide: fill the file with zeros first (fallocate is refused there), or make the file system with extents \
-             (ext4, XFS)."
+            format!("With dioxide: Growth::Zeroed, which fills the space ahead with \
+                zeros{dioxide}."),
+            "Without dioxide: fill the file with zeros first (fallocate is refused there), or make \
+             the file system with extents (ext4, XFS)."
                 .to_owned(),
         ),
         (Cause::Unaligned, _) => (
             format!(
-                "With dioxide: File::append takes records of any length, and packs them into whole blocks{dioxide}."
+                "With dioxide: File::append takes records of any length, and packs them into whole \
+                 blocks{dioxide}."
             ),
-            "Without dioxide: write whole blocks of the file system at multiples of its block, mostly 4096 bytes.".to_owned(),
+            "Without dioxide: write whole blocks of the file system at multiples of its block, \
+             mostly 4096 bytes.".to_owned(),
         ),
         (Cause::Buffered, _) => (
             format!(
-                "With dioxide: File::append and File::write_at are direct, and run side by side{dioxide}. dioxide run leaves files alone \
-                 that are opened without O_DIRECT."
+                "With dioxide: File::append and File::write_at are direct, and run side by \
+                 side{dioxide}. dioxide run leaves files alone that are opened without O_DIRECT."
             ),
-            "Without dioxide: open the file O_DIRECT and write whole blocks inside of its end, or give each writer a file of its \
+            "Without dioxide: open the file O_DIRECT and write whole blocks inside of its end, or \
+             give each writer a file of its \
              own."
                 .to_owned(),
         ),
         (Cause::Checksums, _) => (
-            format!("With dioxide: appends that wait together are merged into one write{dioxide}.{as_it_is}"),
-            "Without dioxide: create the file in a directory with chattr +C. It then has no checksums, and is written directly, \
-             side by side inside of its end."
+            format!("With dioxide: appends that wait together are merged into one \
+                write{dioxide}.{as_it_is}"),
+            "Without dioxide: create the file in a directory with chattr +C. It then has no \
+             checksums, and is written directly, side by side inside of its end."
                 .to_owned(),
         ),
         (Cause::Syncs, _) => (
-            format!("With dioxide: Durability::EveryWrite, where writers share syncs{dioxide}.{as_it_is}"),
-            "Without dioxide: let one thread sync for all that wait, or write with RWF_DSYNC where the file system has no lock \
-             there (ext4, XFS)."
+            format!("With dioxide: Durability::EveryWrite, where writers share \
+                syncs{dioxide}.{as_it_is}"),
+            "Without dioxide: let one thread sync for all that wait, or write with RWF_DSYNC where \
+             the file system has no lock there (ext4, XFS)."
                 .to_owned(),
         ),
         (Cause::Shapes, _) => (
-            format!("With dioxide: it grows files in large steps, early, beside the writers{dioxide}."),
-            "Without dioxide: allocate and truncate in large steps, early, or while nothing is written.".to_owned(),
+            format!("With dioxide: it grows files in large steps, early, beside the \
+                writers{dioxide}."),
+            "Without dioxide: allocate and truncate in large steps, early, or while nothing is \
+             written.".to_owned(),
         ),
         (Cause::Other, _) => return unseen(case),
     };
@@ -159,7 +188,8 @@ fn unseen(case: &Case<'_>) -> Vec<String> {
         return Vec::new();
     }
     vec![
-        "As root, the same command traces the writes, and shows which of them need the lock exclusively."
+        "As root, the same command traces the writes, and shows which of them need the lock \
+         exclusively."
             .to_owned(),
     ]
 }

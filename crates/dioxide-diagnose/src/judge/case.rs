@@ -36,10 +36,15 @@ impl<'a> Case<'a> {
     /// Samples in I/O, and runnable samples of threads that also do I/O. A running thread's system
     /// call is seldom visible.
     pub fn active(&self) -> u64 {
-        let tasks: BTreeSet<&str> =
-            self.seen.iter().filter(|seen| seen.is_io).map(|seen| seen.sighting.task.as_str()).collect();
+        let tasks: BTreeSet<&str> = self
+            .seen
+            .iter()
+            .filter(|seen| seen.is_io)
+            .map(|seen| seen.sighting.task.as_str())
+            .collect();
         self.count(|seen| {
-            seen.is_io || seen.kind == Kind::Processor && tasks.contains(seen.sighting.task.as_str())
+            seen.is_io
+                || seen.kind == Kind::Processor && tasks.contains(seen.sighting.task.as_str())
         })
     }
 
@@ -72,7 +77,8 @@ impl<'a> Case<'a> {
         let files = &self.evidence.files;
         let place = files.iter().position(|other| std::ptr::eq(other, file));
         let direct = self.evidence.direct.iter().flatten();
-        direct.filter(move |direct| direct.is_write && direct.file.is_some() && direct.file == place)
+        direct
+            .filter(move |direct| direct.is_write && direct.file.is_some() && direct.file == place)
     }
 
     /// The busiest device of the threads.
@@ -103,8 +109,10 @@ impl<'a> Case<'a> {
                 *count = count.saturating_add(seen.sighting.count);
             }
         }
-        let mut shares: Vec<_> =
-            counts.into_iter().map(|(name, count)| (name, waits::part(count, self.in_io))).collect();
+        let mut shares: Vec<_> = counts
+            .into_iter()
+            .map(|(name, count)| (name, waits::part(count, self.in_io)))
+            .collect();
         shares.sort_by(|one, other| other.1.total_cmp(&one.1));
         shares
     }

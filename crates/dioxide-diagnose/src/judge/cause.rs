@@ -70,7 +70,8 @@ pub fn told_by(seen: &Seen<'_>) -> Option<Cause> {
     };
     let is_aligned = seen.sighting.call.as_ref().and_then(|call| call.is_aligned) != Some(false);
     let is_only_direct = seen.file.is_some_and(|file| file.is_direct && !file.is_buffered);
-    let is_alone = seen.file.is_some_and(|file| matches!(file.fs.as_deref(), Some("tmpfs" | "overlay")));
+    let is_alone =
+        seen.file.is_some_and(|file| matches!(file.fs.as_deref(), Some("tmpfs" | "overlay")));
     if is_alone || is_within("shmem_file_write_iter") || is_within("ovl_write_iter") {
         return Some(Cause::Any);
     }
@@ -126,14 +127,17 @@ fn through_cache(case: &Case<'_>, file: &SeenFile) -> Option<Ground> {
     if file.is_buffered {
         return None;
     }
-    let is_its = |seen: &Seen<'_>| seen.is_io && seen.file.is_some_and(|its| std::ptr::eq(its, file));
-    let writes = |seen: &Seen<'_>| is_its(seen) && matches!(doing(seen), Some(Does::Writes | Does::Submits));
+    let is_its =
+        |seen: &Seen<'_>| seen.is_io && seen.file.is_some_and(|its| std::ptr::eq(its, file));
+    let writes =
+        |seen: &Seen<'_>| is_its(seen) && matches!(doing(seen), Some(Does::Writes | Does::Submits));
     let is_told = |seen: &Seen<'_>| told_by(seen) == Some(cause);
     let cached = case.count(|seen| writes(seen) && (seen.kind == Kind::PageCache || is_told(seen)));
     let share = waits::part(cached, case.count(is_its));
     let because = || {
         format!(
-            "{} of the time in I/O on {} is spent on writing through the cache, although it is open O_DIRECT.",
+            "{} of the time in I/O on {} is spent on writing through the cache, although it is \
+             open O_DIRECT.",
             percent(share),
             file.path
         )
@@ -218,7 +222,11 @@ fn holes(file: &SeenFile) -> Option<Ground> {
     let (first, last) = file.allocated_bytes?;
     let is_sparse = file.size_bytes.is_some_and(|(size, _)| first < size);
     let because = || {
-        format!("{} was given {} of space meanwhile, inside of it.", file.path, counted(last - first, "byte"))
+        format!(
+            "{} was given {} of space meanwhile, inside of it.",
+            file.path,
+            counted(last - first, "byte")
+        )
     };
     (is_sparse && last > first).then(|| Ground { cause: Cause::Holes, because: because() })
 }

@@ -19,7 +19,11 @@ pub enum Shape {
 pub fn ends(case: &Case<'_>) -> Option<String> {
     let (fewest, most) = (fewest(case)?, most(case)?);
     let first = format!("{} with {}", rate(fewest.1), threads(fewest.0));
-    Some(if fewest.0 == most.0 { first } else { format!("{first}, {} with {}", rate(most.1), most.0) })
+    Some(if fewest.0 == most.0 {
+        first
+    } else {
+        format!("{first}, {} with {}", rate(most.1), most.0)
+    })
 }
 
 pub fn shape(case: &Case<'_>) -> Option<Shape> {
@@ -40,7 +44,9 @@ pub fn way(case: &Case<'_>, path: &str) -> Option<String> {
     let way = case.evidence.others.iter().find(|other| other.path == path)?;
     let here = median(&way.iops)?;
     Some(match ratio(case, way) {
-        Some(ratio) if ratio >= GROWS_MIN => format!("{} here, {} as much", rate(here), times(ratio)),
+        Some(ratio) if ratio >= GROWS_MIN => {
+            format!("{} here, {} as much", rate(here), times(ratio))
+        }
         Some(ratio) if ratio * GROWS_MIN > 1.0 => format!("{} here, which is no gain", rate(here)),
         Some(_) => format!("{} here, which is less", rate(here)),
         None => format!("{} here", rate(here)),

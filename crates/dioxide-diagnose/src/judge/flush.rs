@@ -55,8 +55,11 @@ pub fn journal(case: &Case<'_>) -> Finding {
     let fs = fs(case);
     let share = case.share_of(Kind::JournalCommit);
     let is_any_change = case.share(is_any_change) * 2.0 > share;
-    let (why, advice) =
-        if is_any_change { (WHY_ANY_CHANGE, change_advice(fs)) } else { (why(fs), journal_advice(case, fs)) };
+    let (why, advice) = if is_any_change {
+        (WHY_ANY_CHANGE, change_advice(fs))
+    } else {
+        (why(fs), journal_advice(case, fs))
+    };
     Finding {
         wall: Wall::JournalCommit,
         share,
@@ -88,13 +91,14 @@ fn is_any_change(seen: &Seen<'_>) -> bool {
         && seen.function.is_some_and(|function| ANY_CHANGE.contains(&plain(function)))
 }
 
-const WHY_ANY_CHANGE: &str = "calls that change names, sizes, space or times, durable or not, wait for room there, or until the commit under way has \
-                              let go of what they change";
+const WHY_ANY_CHANGE: &str = "calls that change names, sizes, space or times, durable or not, wait \
+    for room there, or until the commit under way has let go of what they change";
 
 fn change_advice(fs: Option<&str>) -> Vec<String> {
     let (more, place) = match fs {
         Some("ext4") => (
-            "; a larger journal has more room (mke2fs -J size=), and each fsync less, of any program, is a commit less",
+            "; a larger journal has more room (mke2fs -J size=), and each fsync less, of any \
+             program, is a commit less",
             "",
         ),
         Some("xfs") => ("; a larger log has more room (mkfs.xfs -l size=)", ""),
@@ -105,12 +109,12 @@ fn change_advice(fs: Option<&str>) -> Vec<String> {
         _ => ("", ""),
     };
     vec![
-        "With dioxide: it grows files in large steps, so that few writes change metadata, and File::recycle writes over an old log where \
-         others remove it and make a new one."
+        "With dioxide: it grows files in large steps, so that few writes change metadata, and \
+         File::recycle writes over an old log where others remove it and make a new one."
             .into(),
         format!(
-            "Without dioxide: allocate in large steps{place}, and write over old files (rename them) in place of making and removing \
-             some{more}. Where reads wait: mount -o noatime."
+            "Without dioxide: allocate in large steps{place}, and write over old files (rename \
+             them) in place of making and removing some{more}. Where reads wait: mount -o noatime."
         ),
     ]
 }
@@ -119,14 +123,17 @@ fn change_advice(fs: Option<&str>) -> Vec<String> {
 fn why(fs: Option<&str>) -> &'static str {
     match fs {
         Some("ext4") => {
-            "a durable write that changes metadata (the size, space that was not yet written) waits on ext4 for the commit of all that \
-             the file system has changed meanwhile, and its two flushes"
+            "a durable write that changes metadata (the size, space that was not yet written) \
+             waits on ext4 for the commit of all that the file system has changed meanwhile, and \
+             its two flushes"
         }
         Some("xfs") => {
-            "a durable write that changes metadata (the size, space that was not yet written) waits on XFS until the log is on the disk"
+            "a durable write that changes metadata (the size, space that was not yet written) \
+             waits on XFS until the log is on the disk"
         }
         Some("btrfs") => {
-            "a durable write changes trees on btrfs, and waits until the log tree and a super block are on the disk"
+            "a durable write changes trees on btrfs, and waits until the log tree and a super \
+             block are on the disk"
         }
         _ => "a durable write that changes metadata waits until the journal is on the disk",
     }
@@ -156,15 +163,27 @@ fn fs(case: &Case<'_>) -> Option<&'static str> {
             ],
         ),
         ("xfs", &["xfs", "xlog", "__flush_workqueue"]),
-        ("btrfs", &["btrfs", "wait_log_commit", "wait_for_writer", "write_all_supers", "wait_current_trans"]),
+        (
+            "btrfs",
+            &[
+                "btrfs",
+                "wait_log_commit",
+                "wait_for_writer",
+                "write_all_supers",
+                "wait_current_trans",
+            ],
+        ),
     ];
     let functions = case.functions(|seen| seen.kind == Kind::JournalCommit);
     let (function, _) = functions.first()?;
-    OF.into_iter().find(|(_, parts)| parts.iter().any(|part| function.contains(part))).map(|(fs, _)| fs)
+    OF.into_iter()
+        .find(|(_, parts)| parts.iter().any(|part| function.contains(part)))
+        .map(|(fs, _)| fs)
 }
 
 fn evidence(case: &Case<'_>, kind: Kind) -> Vec<String> {
-    let mut lines = vec![format!("{} wait there, on average.", mean(case.threads_in(kind), "thread"))];
+    let mut lines =
+        vec![format!("{} wait there, on average.", mean(case.threads_in(kind), "thread"))];
     let calls = case.calls(|seen| seen.kind == kind);
     if !calls.is_empty() {
         let calls: Vec<String> =
@@ -188,7 +207,10 @@ fn evidence(case: &Case<'_>, kind: Kind) -> Vec<String> {
         .filter(|direct| direct.is_write && direct.is_durable)
         .fold(0, |sum, direct| sum.saturating_add(direct.count));
     if durable > 0 {
-        lines.push(format!("{} direct writes were durable ones (O_DSYNC).", rate(case.per_second(durable))));
+        lines.push(format!(
+            "{} direct writes were durable ones (O_DSYNC).",
+            rate(case.per_second(durable))
+        ));
     }
     for device in &case.evidence.devices {
         lines.extend(cache(device));
@@ -226,29 +248,35 @@ fn dioxide(case: &Case<'_>) -> String {
 }
 
 fn flush_advice(case: &Case<'_>, waiting: f64) -> Vec<String> {
-    let has_syncs = case.share(|seen| seen.kind == Kind::Flush && doing(seen) == Some(Does::Syncs)) > 0.0;
+    let has_syncs =
+        case.share(|seen| seen.kind == Kind::Flush && doing(seen) == Some(Does::Syncs)) > 0.0;
     let mut lines = vec![format!(
-        "With dioxide: Durability::EveryWrite{}. Writers share flushes: one in flight covers every write that was finished before it \
-         began. A program that stays as it is, and writes O_DIRECT: dioxide run PROGRAM.",
+        "With dioxide: Durability::EveryWrite{}. Writers share flushes: one in flight covers every \
+         write that was finished before it began. A program that stays as it is, and writes \
+         O_DIRECT: dioxide run PROGRAM.",
         dioxide(case)
     )];
     lines.push(if waiting <= ALONE_MAX {
-        "Without dioxide: make more writes durable with each flush (group commit), or do not sync data that can wait.".into()
+        "Without dioxide: make more writes durable with each flush (group commit), or do not sync \
+         data that can wait."
+            .into()
     } else {
-        "Without dioxide: let one thread flush for all that have finished a write by then, the others wait for the next flush; on \
-         devices io_uring writes with RWF_DSYNC that are submitted together share one."
+        "Without dioxide: let one thread flush for all that have finished a write by then, the \
+         others wait for the next flush; on devices io_uring writes with RWF_DSYNC that are \
+         submitted together share one."
             .to_owned()
     });
     if has_syncs {
         lines.push(
-            "Where each write is synced by itself: O_DSYNC or RWF_DSYNC on the write saves a call, and uses FUA where the device \
-             has it and the space is written already."
+            "Where each write is synced by itself: O_DSYNC or RWF_DSYNC on the write saves a call, \
+             and uses FUA where the device has it and the space is written already."
                 .into(),
         );
     }
     if case.evidence.devices.iter().any(|device| device.has_volatile_cache == Some(true)) {
         lines.push(
-            "A power-loss-protected drive reports no volatile cache, and its flushes cost nothing.".into(),
+            "A power-loss-protected drive reports no volatile cache, and its flushes cost nothing."
+                .into(),
         );
     }
     lines
@@ -262,7 +290,9 @@ fn commits_times(case: &Case<'_>) -> bool {
     let stays = |bytes: Option<(u64, u64)>| bytes.is_some_and(|(first, last)| first == last);
     files.peek().is_some()
         && files.all(|file| {
-            file.is_some_and(|file| file.is_sync && stays(file.size_bytes) && stays(file.allocated_bytes))
+            file.is_some_and(|file| {
+                file.is_sync && stays(file.size_bytes) && stays(file.allocated_bytes)
+            })
         })
 }
 
@@ -272,11 +302,13 @@ fn journal_advice(case: &Case<'_>, fs: Option<&str>) -> Vec<String> {
     }
     vec![
         format!(
-            "With dioxide: Durability::EveryWrite{}. It promises what O_DSYNC does, and writers share flushes.",
+            "With dioxide: Durability::EveryWrite{}. It promises what O_DSYNC does, and writers \
+             share flushes.",
             dioxide(case)
         ),
-        "Without dioxide: open the file with O_DSYNC in place of O_SYNC, or use fdatasync or RWF_DSYNC: the size and the space of the file \
-         stay as they are, and what O_SYNC commits beside the data is the time of each write."
+        "Without dioxide: open the file with O_DSYNC in place of O_SYNC, or use fdatasync or \
+         RWF_DSYNC: the size and the space of the file stay as they are, and what O_SYNC commits \
+         beside the data is the time of each write."
             .into(),
     ]
 }
@@ -285,24 +317,26 @@ fn metadata_advice(case: &Case<'_>, fs: Option<&str>) -> Vec<String> {
     if fs == Some("btrfs") {
         return vec![
             format!(
-                "With dioxide: Durability::EveryWrite{}: writers share commits. A program that stays as it is, and writes O_DIRECT: \
-                 dioxide run PROGRAM.",
+                "With dioxide: Durability::EveryWrite{}: writers share commits. A program that \
+                 stays as it is, and writes O_DIRECT: dioxide run PROGRAM.",
                 dioxide(case)
             ),
-            "Without dioxide: let one thread sync for all that wait. In a directory with chattr +C durable writes over written space \
-             leave the trees as they are."
+            "Without dioxide: let one thread sync for all that wait. In a directory with chattr +C \
+             durable writes over written space leave the trees as they are."
                 .into(),
         ];
     }
     vec![
         format!(
-            "With dioxide: Durability::EveryWrite, where writers share commits, and Growth::Zeroed or File::recycle{}: a durable write \
-             over space that was written before needs no commit, only a flush.",
+            "With dioxide: Durability::EveryWrite, where writers share commits, and Growth::Zeroed \
+             or File::recycle{}: a durable write over space that was written before needs no \
+             commit, only a flush.",
             dioxide(case)
         ),
-        "Without dioxide: fill the file with zeros first, or write over an old one: the size and the map of the file then stay as they \
-         are. Allocated space alone (fallocate) does not help: to mark it as written is a change as well. Use fdatasync or O_DSYNC, \
-         not fsync or O_SYNC, which commit times too."
+        "Without dioxide: fill the file with zeros first, or write over an old one: the size and \
+         the map of the file then stay as they are. Allocated space alone (fallocate) does not \
+         help: to mark it as written is a change as well. Use fdatasync or O_DSYNC, not fsync or \
+         O_SYNC, which commit times too."
             .into(),
     ]
 }

@@ -30,7 +30,9 @@ pub fn findings(case: &Case<'_>) -> Vec<Finding> {
         let file = cause::file_of(case, seen);
         let ground = match (cause::told_by(seen), file) {
             (Some(cause), _) => Ground { cause, because: String::new() },
-            (None, Some(file)) => of_files.entry(file).or_insert_with(|| cause::of_file(case, file)).clone(),
+            (None, Some(file)) => {
+                of_files.entry(file).or_insert_with(|| cause::of_file(case, file)).clone()
+            }
             (None, None) => Ground { cause: Cause::Other, because: String::new() },
         };
         groups.entry(ground.cause).or_default().add(seen, file, ground.because);
@@ -86,9 +88,11 @@ impl<'a> Group<'a> {
     fn finding(self, case: &Case<'_>, cause: Cause) -> Finding {
         let share = waits::part(self.count, case.in_io);
         let fs = if self.fs.len() == 1 { self.fs.first().copied() } else { None };
-        let function = self.function().map(|function| format!(" in {function}")).unwrap_or_default();
+        let function =
+            self.function().map(|function| format!(" in {function}")).unwrap_or_default();
         let why = advice::why(case, cause, fs);
-        let measured = curve::ends(case).map(|ends| format!(" Measured: {ends}.")).unwrap_or_default();
+        let measured =
+            curve::ends(case).map(|ends| format!(" Measured: {ends}.")).unwrap_or_default();
         Finding {
             wall: cause.wall(),
             share,
@@ -114,8 +118,10 @@ impl<'a> Group<'a> {
     fn evidence(&self, case: &Case<'_>) -> Vec<String> {
         let waiting = waits::per_look(self.count, case.evidence);
         let all = waits::per_look(case.in_io, case.evidence);
-        let mut lines =
-            vec![format!("{waiting:.2} of {} in I/O wait for it, on average.", mean(all, "thread"))];
+        let mut lines = vec![format!(
+            "{waiting:.2} of {} in I/O wait for it, on average.",
+            mean(all, "thread")
+        )];
         if self.files.len() > 1 {
             let names: Vec<String> = self.files.keys().map(ToString::to_string).collect();
             lines.push(format!("On {}.", list(&names)));
@@ -135,7 +141,9 @@ fn fs_of(function: &str) -> Option<&'static str> {
 fn timed(case: &Case<'_>) -> Option<String> {
     let (mut count, mut wait_ns, mut wait_max_ns) = (0_u64, 0_u64, 0);
     for wait in case.evidence.locks.iter().flatten() {
-        let Some((function, outer)) = channels::innermost(&wait.stack).split_first() else { continue };
+        let Some((function, outer)) = channels::innermost(&wait.stack).split_first() else {
+            continue;
+        };
         let entry = channels::entry(function, Surroundings { outer, call: None, file: None });
         if entry.is_some_and(|entry| entry.kind == Kind::InodeLock) {
             count = count.saturating_add(wait.count);

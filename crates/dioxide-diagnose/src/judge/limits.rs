@@ -38,7 +38,8 @@ pub fn nothing(case: &Case<'_>, walls: f64) -> Finding {
     let traced = traced(case);
     let why = if case.in_io == 0 && traced >= TRACED_MIN {
         format!(
-            "no thread was seen to wait in I/O: {} direct reads and writes were traced, each too short to be seen",
+            "no thread was seen to wait in I/O: {} direct reads and writes were traced, each too \
+             short to be seen",
             rate(traced)
         )
     } else if case.in_io == 0 {
@@ -52,7 +53,10 @@ pub fn nothing(case: &Case<'_>, walls: f64) -> Finding {
         match (curve::shape(case), curve::ends(case)) {
             (Some(Shape::Grows), Some(ends)) => format!("more threads get more done, {ends}"),
             (_, Some(ends)) => {
-                format!("no lock, flush or commit takes much of the time. Measured: {ends}; {}", limit(case))
+                format!(
+                    "no lock, flush or commit takes much of the time. Measured: {ends}; {}",
+                    limit(case)
+                )
             }
             (_, None) => "no lock, flush or commit takes much of the time".to_owned(),
         }
@@ -64,12 +68,17 @@ pub fn nothing(case: &Case<'_>, walls: f64) -> Finding {
     let share = if case.in_io == 0 { 0.0 } else { (1.0 - walls).clamp(0.0, 1.0) };
     let unknown = strangers(case);
     evidence.extend(
-        unknown.iter().map(|function| format!("Not known here, and no I/O that is known: {function}.")),
+        unknown
+            .iter()
+            .map(|function| format!("Not known here, and no I/O that is known: {function}.")),
     );
     let in_io = waits::per_look(case.in_io, case.evidence);
     let is_most_unknown = case.threads(is_stranger) > in_io.max(1.0);
-    let nothing =
-        if is_most_unknown { "Nothing that is known here serialises" } else { "Nothing serialises" };
+    let nothing = if is_most_unknown {
+        "Nothing that is known here serialises"
+    } else {
+        "Nothing serialises"
+    };
     let verdict = format!("{nothing}: {why}. {does}");
     Finding { wall: Wall::Nothing, share, file: None, verdict, evidence, advice: Vec::new() }
 }
@@ -120,29 +129,44 @@ fn strangers(case: &Case<'_>) -> Vec<String> {
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_key(|(_, count)| Reverse(*count));
     let threads = |count| mean(waits::per_look(count, case.evidence), "thread");
-    counts.into_iter().take(5).map(|(function, count)| format!("{function}, {}", threads(count))).collect()
+    counts
+        .into_iter()
+        .take(5)
+        .map(|(function, count)| format!("{function}, {}", threads(count)))
+        .collect()
 }
 
 fn is_locked(seen: &Seen<'_>) -> bool {
     use Kind::*;
-    matches!(seen.kind, InodeLock | PositionLock | FileSystemLock | JournalCommit | Flush | ProgramLock)
+    matches!(
+        seen.kind,
+        InodeLock | PositionLock | FileSystemLock | JournalCommit | Flush | ProgramLock
+    )
 }
 
 fn kinds(case: &Case<'_>) -> Vec<String> {
     let kinds: BTreeSet<Kind> = case.seen.iter().map(|seen| seen.kind).collect();
-    let mut shares: Vec<(Kind, f64)> = kinds.into_iter().map(|kind| (kind, case.share_of(kind))).collect();
+    let mut shares: Vec<(Kind, f64)> =
+        kinds.into_iter().map(|kind| (kind, case.share_of(kind))).collect();
     shares.retain(|(_, share)| *share > 0.0);
     shares.sort_by(|one, other| other.1.total_cmp(&one.1));
-    let shares: Vec<String> =
-        shares.into_iter().map(|(kind, share)| format!("{} {}", percent(share), kind.name())).collect();
-    if shares.is_empty() { Vec::new() } else { vec![format!("Of the time in I/O: {}.", shares.join(", "))] }
+    let shares: Vec<String> = shares
+        .into_iter()
+        .map(|(kind, share)| format!("{} {}", percent(share), kind.name()))
+        .collect();
+    if shares.is_empty() {
+        Vec::new()
+    } else {
+        vec![format!("Of the time in I/O: {}.", shares.join(", "))]
+    }
 }
 
 /// The device, where it is busy.
 pub fn device(case: &Case<'_>) -> Option<Finding> {
     let device = case.busiest()?;
     let busy = busy(case, device);
-    let share = case.share(|seen| matches!(seen.kind, Kind::Device | Kind::PageCache | Kind::Completions));
+    let share =
+        case.share(|seen| matches!(seen.kind, Kind::Device | Kind::PageCache | Kind::Completions));
     (busy >= BUSY_MIN && device.inflight >= 1.0 && share > 0.0).then(|| Finding {
         wall: Wall::Device,
         share,
@@ -168,7 +192,8 @@ pub fn processor(case: &Case<'_>) -> Option<Finding> {
         share: case.share_of(Kind::Processor),
         file: None,
         verdict: format!(
-            "The processors are busy: {} of the program are running or runnable, on average, on {}.",
+            "The processors are busy: {} of the program are running or runnable, on average, on \
+             {}.",
             mean(running, "thread"),
             counted(cpus as u64, "processor")
         ),
@@ -205,7 +230,8 @@ pub fn unknown(case: &Case<'_>) -> Finding {
 }
 
 fn device_line(case: &Case<'_>, device: &SeenDevice) -> String {
-    let flushes = device.flushes.map(|flushes| format!(", {} flushes", rate(case.per_second(flushes))));
+    let flushes =
+        device.flushes.map(|flushes| format!(", {} flushes", rate(case.per_second(flushes))));
     format!(
         "{}: {} reads, {} writes{}; {} in flight on average, busy for {} of the time.",
         device.name,

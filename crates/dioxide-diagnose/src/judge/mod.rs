@@ -95,7 +95,8 @@ fn warn_if_thin(case: &Case<'_>, main: &mut Finding) {
     let looks = case.evidence.looks;
     if looks < LOOKS_THIN || case.in_io < SIGHTINGS_THIN && main.wall != Wall::Nothing {
         let seen = counted(case.in_io, "sighting");
-        main.verdict += &format!(" The evidence is thin: {seen} in I/O, in {}.", counted(looks, "look"));
+        main.verdict +=
+            &format!(" The evidence is thin: {seen} in I/O, in {}.", counted(looks, "look"));
     }
 }
 

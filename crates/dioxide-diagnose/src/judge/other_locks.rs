@@ -15,11 +15,12 @@ pub fn position(case: &Case<'_>) -> Finding {
     finding(
         case,
         |seen| seen.kind == Kind::PositionLock,
-        "the lock of the descriptor's position: read and write without an offset take it, so threads that share a descriptor wait for \
-         each other",
+        "the lock of the descriptor's position: read and write without an offset take it, so \
+         threads that share a descriptor wait for each other",
         vec![
             "With dioxide: File::append and File::write_at have no position.".into(),
-            "Without dioxide: pwrite and pread, with offsets that the program counts; or a descriptor for each thread, opened by \
+            "Without dioxide: pwrite and pread, with offsets that the program counts; or a \
+             descriptor for each thread, opened by \
              itself."
                 .into(),
         ],
@@ -31,8 +32,13 @@ pub fn of_times(case: &Case<'_>) -> Finding {
     finding(
         case,
         |seen| seen.kind == Kind::FileSystemLock && is_of_times(seen),
-        "the file's time of change to be written down, which takes a lock and a change of the inode with each tick of the clock",
-        vec!["Larger writes, or fewer, change it less often; so does mount -o lazytime where only times are to be written.".into()],
+        "the file's time of change to be written down, which takes a lock and a change of the \
+         inode with each tick of the clock",
+        vec![
+            "Larger writes, or fewer, change it less often; so does mount -o lazytime where only \
+            times are to be written."
+                .into(),
+        ],
     )
 }
 
@@ -50,10 +56,14 @@ pub fn of_file_system(case: &Case<'_>) -> Finding {
         return finding(
             case,
             |seen| seen.kind == Kind::FileSystemLock && !is_of_times(seen),
-            "locks of the trees of btrfs, and for space in them: each write that goes to another place changes them",
+            "locks of the trees of btrfs, and for space in them: each write that goes to another \
+             place changes them",
             vec![
-                "With dioxide: appends that wait together are merged, and change the trees once.".into(),
-                "Without dioxide: in a directory with chattr +C writes over written space leave the trees as they are; else write in larger \
+                "With dioxide: appends that wait together are merged, and change the trees \
+                 once."
+                    .into(),
+                "Without dioxide: in a directory with chattr +C writes over written space leave \
+                 the trees as they are; else write in larger \
                  pieces."
                     .into(),
             ],
@@ -62,17 +72,26 @@ pub fn of_file_system(case: &Case<'_>) -> Finding {
     finding(
         case,
         |seen| seen.kind == Kind::FileSystemLock && !is_of_times(seen),
-        "locks inside of the file system: space is allocated, marked as written or mapped, one thread at a time",
+        "locks inside of the file system: space is allocated, marked as written or mapped, one \
+         thread at a time",
         vec![
-            "With dioxide: it allocates ahead of the writers, in large steps, and merges appends that wait together.".into(),
-            "Without dioxide: allocate the space first, in large steps (posix_fallocate), or fill it with zeros, so that nothing is left \
-             to be marked; on XFS an extent size hint makes the steps larger (xfs_io -c 'extsize 16m' DIRECTORY)."
+            "With dioxide: it allocates ahead of the writers, in large steps, and merges appends \
+             that wait together."
+                .into(),
+            "Without dioxide: allocate the space first, in large steps (posix_fallocate), or fill \
+             it with zeros, so that nothing is left to be marked; on XFS an extent size hint makes \
+             the steps larger (xfs_io -c 'extsize 16m' DIRECTORY)."
                 .into(),
         ],
     )
 }
 
-fn finding(case: &Case<'_>, which: impl Fn(&Seen<'_>) -> bool, what: &str, advice: Vec<String>) -> Finding {
+fn finding(
+    case: &Case<'_>,
+    which: impl Fn(&Seen<'_>) -> bool,
+    what: &str,
+    advice: Vec<String>,
+) -> Finding {
     let share = case.share(&which);
     let functions: Vec<String> = case
         .functions(&which)

@@ -17,15 +17,17 @@ pub fn held_over_io(case: &Case<'_>) -> Finding {
     if case.share(is_of_file_lock) * 2.0 > share {
         return of_file(case, share);
     }
-    let held: Vec<String> = case.calls(is_held).into_iter().map(|(call, _)| call.to_owned()).collect();
+    let held: Vec<String> =
+        case.calls(is_held).into_iter().map(|(call, _)| call.to_owned()).collect();
     let waiting = case.threads_in(Kind::ProgramLock);
     Finding {
         wall: Wall::ProgramLock,
         share,
         file: only(&case.files(is_held)).map(str::to_owned),
         verdict: format!(
-            "{} of the time in I/O waits for a lock of the program itself: {} wait for one futex, while {} are in {}. It is the \
-             program that lets only one do so at a time, not the kernel.{}",
+            "{} of the time in I/O waits for a lock of the program itself: {} wait for one futex, \
+             while {} are in {}. It is the program that lets only one do so at a time, not the \
+             kernel.{}",
             percent(share),
             mean(waiting, "thread"),
             mean(case.threads(is_held), "thread"),
@@ -34,11 +36,12 @@ pub fn held_over_io(case: &Case<'_>) -> Finding {
         ),
         evidence: evidence(case),
         advice: vec![
-            "With dioxide: let all threads write and sync without a lock; Durability::EveryWrite and File::sync_data share flushes by \
+            "With dioxide: let all threads write and sync without a lock; Durability::EveryWrite \
+             and File::sync_data share flushes by \
              themselves."
                 .into(),
-            "Without dioxide: release the lock before the write or sync; let one thread sync for all that have written by then, and \
-             the others sleep until it is done."
+            "Without dioxide: release the lock before the write or sync; let one thread sync for \
+             all that have written by then, and the others sleep until it is done."
                 .into(),
         ],
     }
@@ -46,7 +49,8 @@ pub fn held_over_io(case: &Case<'_>) -> Finding {
 
 /// Whether the wait is for a file lock (flock or fcntl), not a futex.
 fn is_of_file_lock(seen: &Seen<'_>) -> bool {
-    seen.kind == Kind::ProgramLock && seen.sighting.call.as_ref().is_none_or(|call| call.futex.is_none())
+    seen.kind == Kind::ProgramLock
+        && seen.sighting.call.as_ref().is_none_or(|call| call.futex.is_none())
 }
 
 fn of_file(case: &Case<'_>, share: f64) -> Finding {
@@ -55,14 +59,17 @@ fn of_file(case: &Case<'_>, share: f64) -> Finding {
         share,
         file: only(&case.files(is_of_file_lock)).map(str::to_owned),
         verdict: format!(
-            "{} of the time in I/O waits for locks that the program takes of a file (flock, fcntl): {} wait, on average. It is the program \
-             that lets only one in at a time, not the kernel.",
+            "{} of the time in I/O waits for locks that the program takes of a file (flock, \
+             fcntl): {} wait, on average. It is the program that lets only one in at a time, not \
+             the kernel.",
             percent(share),
             mean(case.threads(is_of_file_lock), "thread")
         ),
         evidence: Vec::new(),
         advice: vec![
-            "Hold the lock for less: not over a sync or a write, or for a range of the file (fcntl) in place of all of it.".into(),
+            "Hold the lock for less: not over a sync or a write, or for a range of the file \
+             (fcntl) in place of all of it."
+                .into(),
         ],
     }
 }

@@ -9,10 +9,14 @@ pub fn workers(case: &Case<'_>) -> Finding {
     let share = case.share(is_worker);
     let where_ = kinds(case);
     let verdict = format!(
-        "{} of the time in I/O is spent by workers of io_uring{}: the ring hands over what would have to wait, and each worker waits \
-         like a thread.",
+        "{} of the time in I/O is spent by workers of io_uring{}: the ring hands over what would \
+         have to wait, and each worker waits like a thread.",
         percent(share),
-        if where_.is_empty() { String::new() } else { format!(", which wait for {}", list(&where_)) },
+        if where_.is_empty() {
+            String::new()
+        } else {
+            format!(", which wait for {}", list(&where_))
+        },
     );
     let busy = case.threads(|seen| seen.is_io && is_worker(seen));
     let mut evidence = vec![format!("{} are busy, on average.", mean(busy, "worker"))];
@@ -24,10 +28,12 @@ pub fn workers(case: &Case<'_>) -> Finding {
         verdict,
         evidence,
         advice: vec![
-            "With dioxide: a Queue submits writes that need not wait: into space that is allocated ahead, merged, and durable by themselves."
+            "With dioxide: a Queue submits writes that need not wait: into space that is allocated \
+             ahead, merged, and durable by themselves."
                 .into(),
-            "Without dioxide: write into allocated space inside the end of the file; make writes durable by RWF_DSYNC rather than \
-             by an fsync of their own, which always goes to a worker, as does fallocate."
+            "Without dioxide: write into allocated space inside the end of the file; make writes \
+             durable by RWF_DSYNC rather than by an fsync of their own, which always goes to a \
+             worker, as does fallocate."
                 .into(),
         ],
     }
@@ -43,15 +49,21 @@ fn kinds(case: &Case<'_>) -> Vec<String> {
         .filter(|(_, share)| *share >= 0.01)
         .collect();
     shares.sort_by(|one, other| other.1.total_cmp(&one.1));
-    shares.into_iter().map(|(kind, share)| format!("{} ({})", kind.name(), percent(share))).collect()
+    shares
+        .into_iter()
+        .map(|(kind, share)| format!("{} ({})", kind.name(), percent(share)))
+        .collect()
 }
 
 fn punts(case: &Case<'_>) -> Vec<String> {
     let punts = case.evidence.punts.iter().flatten();
     punts
         .map(|punt| {
-            let hashed =
-                if punt.is_hashed { ", which wait for each other where they are on one file" } else { "" };
+            let hashed = if punt.is_hashed {
+                ", which wait for each other where they are on one file"
+            } else {
+                ""
+            };
             format!(
                 "{} {} operations were handed to workers{hashed}.",
                 rate(case.per_second(punt.count)),

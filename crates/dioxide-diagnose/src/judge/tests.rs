@@ -4,7 +4,8 @@
 use super::*;
 use crate::channels::Kind;
 use crate::evidence::{
-    Call, DirectIo, LockWait, OtherWay, Punt, Rw, SeenDevice, SeenFile, Sighting, Step, Subject, Workload,
+    Call, DirectIo, LockWait, OtherWay, Punt, Rw, SeenDevice, SeenFile, Sighting, Step, Subject,
+    Workload,
 };
 use crate::waits;
 use proptest::prelude::*;
@@ -119,8 +120,10 @@ fn workload(rw: Rw) -> Subject {
 
 /// Fifteen threads wait for the lock of the inode, and one writes.
 fn locked(fs: &str, channel: &str) -> Evidence {
-    let sightings =
-        vec![waiting(15 * LOOKS, "pwrite64", channel), waiting(LOOKS, "pwrite64", "__iomap_dio_rw")];
+    let sightings = vec![
+        waiting(15 * LOOKS, "pwrite64", channel),
+        waiting(LOOKS, "pwrite64", "__iomap_dio_rw"),
+    ];
     evidence(vec![file(fs)], sightings)
 }
 
@@ -137,8 +140,8 @@ fn writes_that_were_traced_say_why_the_lock_is_exclusive() {
     assert_eq!(main.wall, Wall::ExtendingWrites);
     assert_eq!(main.file.as_deref(), Some("/ext4/file"));
     assert!(main.verdict.starts_with(
-        "94 % of the time in I/O waits for the lock of the inode in ext4_file_write_iter: a direct write past the end of the file \
-         is exclusive on ext4."
+        "94 % of the time in I/O waits for the lock of the inode in ext4_file_write_iter: a direct \
+         write past the end of the file is exclusive on ext4."
     ));
     assert!(main.evidence.iter().any(|line| line.contains("40 % ended beyond the end")));
     evidence.direct = Some(vec![direct(60), DirectIo { is_aligned: false, ..direct(40) }]);
@@ -192,9 +195,11 @@ fn holes_are_a_wall_of_ext4_alone() {
 
 #[test]
 fn a_workload_says_what_it_does() {
-    for (rw, wall) in
-        [(Rw::Append, Wall::ExtendingWrites), (Rw::Hole, Wall::Holes), (Rw::Overwrite, Wall::FileLock)]
-    {
+    for (rw, wall) in [
+        (Rw::Append, Wall::ExtendingWrites),
+        (Rw::Hole, Wall::Holes),
+        (Rw::Overwrite, Wall::FileLock),
+    ] {
         let mut evidence = locked("ext4", "ext4_file_write_iter");
         evidence.subject = workload(rw);
         assert_eq!(main_wall(&evidence), wall, "{rw:?}");
@@ -241,11 +246,13 @@ fn files_without_extents_fill_holes_through_the_cache() {
 
 #[test]
 fn syncs_and_truncation_hold_the_lock_as_well() {
-    let syncs = evidence(vec![file("btrfs")], vec![waiting(15 * LOOKS, "fdatasync", "btrfs_inode_lock")]);
+    let syncs =
+        evidence(vec![file("btrfs")], vec![waiting(15 * LOOKS, "fdatasync", "btrfs_inode_lock")]);
     let main = &judge(&syncs)[0];
     assert_eq!(main.wall, Wall::FileLock);
     assert!(main.verdict.contains("a sync takes it exclusively on btrfs"), "{}", main.verdict);
-    let shapes = evidence(vec![file("ext4")], vec![waiting(15 * LOOKS, "fallocate", "ext4_fallocate")]);
+    let shapes =
+        evidence(vec![file("ext4")], vec![waiting(15 * LOOKS, "fallocate", "ext4_fallocate")]);
     assert!(judge(&shapes)[0].verdict.contains("fallocate and truncate take it exclusively"));
 }
 
@@ -268,10 +275,15 @@ fn allocation_is_a_lock() {
 
 #[test]
 fn flushes_are_a_wall() {
-    let mut evidence = evidence(vec![file("ext4")], vec![waiting(8 * LOOKS, "fdatasync", "submit_bio_wait")]);
+    let mut evidence =
+        evidence(vec![file("ext4")], vec![waiting(8 * LOOKS, "fdatasync", "submit_bio_wait")]);
     let main = &judge(&evidence)[0];
     assert_eq!(main.wall, Wall::Flush);
-    assert!(main.verdict.contains("loop0 did 1000/s flushes and 10.0k/s writes"), "{}", main.verdict);
+    assert!(
+        main.verdict.contains("loop0 did 1000/s flushes and 10.0k/s writes"),
+        "{}",
+        main.verdict
+    );
     assert!(main.verdict.contains("each durable write waits"));
     evidence.sightings[0].count = LOOKS;
     assert!(judge(&evidence)[0].verdict.contains("one thread at a time flushes"));
@@ -384,7 +396,11 @@ fn a_mutex_around_a_flush_is_the_programs_own_wall() {
     for is_lock in [Some(true), None] {
         let findings = judge(&mutex_around_a_flush(is_lock));
         assert_eq!(findings[0].wall, Wall::ProgramLock);
-        assert!(findings[0].verdict.contains("15.0 threads wait for one futex"), "{}", findings[0].verdict);
+        assert!(
+            findings[0].verdict.contains("15.0 threads wait for one futex"),
+            "{}",
+            findings[0].verdict
+        );
         assert!(findings[0].verdict.contains("fdatasync"));
         assert!((findings[0].share - 15.0 / 16.0).abs() < 1e-9);
     }
@@ -418,7 +434,8 @@ fn threads_that_wait_for_work_or_for_a_leader_wait_for_no_lock() {
 
 #[test]
 fn threads_that_wait_for_the_device_are_serialised_by_nothing() {
-    let mut evidence = evidence(vec![file("ext4")], vec![waiting(15 * LOOKS, "pwrite64", "__iomap_dio_rw")]);
+    let mut evidence =
+        evidence(vec![file("ext4")], vec![waiting(15 * LOOKS, "pwrite64", "__iomap_dio_rw")]);
     evidence.devices[0].inflight = 15.2;
     let findings = judge(&evidence);
     assert_eq!([findings[0].wall, findings[1].wall], [Wall::Nothing, Wall::Device]);
@@ -440,8 +457,11 @@ fn threads_that_run_are_serialised_by_nothing() {
 
 #[test]
 fn a_program_without_io_is_told_so() {
-    let sleeping =
-        Sighting { state: 'S', call: None, ..waiting(64 * LOOKS, "", "poll_schedule_timeout.constprop.0") };
+    let sleeping = Sighting {
+        state: 'S',
+        call: None,
+        ..waiting(64 * LOOKS, "", "poll_schedule_timeout.constprop.0")
+    };
     let mut evidence = evidence(vec![file("ext4")], vec![sleeping]);
     assert!(judge(&evidence)[0].verdict.contains("no thread was seen to wait in I/O"));
     evidence.direct = Some(vec![direct(5000)]);
@@ -451,7 +471,9 @@ fn a_program_without_io_is_told_so() {
     let findings = judge(&evidence);
     assert_eq!([findings[0].wall, findings[1].wall], [Wall::Nothing, Wall::Flush]);
     assert!(findings[0].verdict.contains("next to no I/O"), "{}", findings[0].verdict);
-    assert!(judge(&self::evidence(vec![], vec![]))[0].verdict.contains("No thread was seen at all"));
+    assert!(
+        judge(&self::evidence(vec![], vec![]))[0].verdict.contains("No thread was seen at all")
+    );
 }
 
 #[test]
@@ -477,10 +499,17 @@ fn the_curve_and_the_other_ways_are_told() {
     evidence.subject = workload(Rw::Append);
     let step = |numjobs, iops: &[f64]| Step { numjobs, iops: iops.to_vec() };
     evidence.curve = vec![step(64, &[3000.0, 3216.0, 9000.0]), step(1, &[7292.0])];
-    evidence.others =
-        vec![OtherWay { path: "dioxide".into(), numjobs: 64, iops: vec![163_000.0, 1.0, 170_000.0] }];
+    evidence.others = vec![OtherWay {
+        path: "dioxide".into(),
+        numjobs: 64,
+        iops: vec![163_000.0, 1.0, 170_000.0],
+    }];
     let main = &judge(&evidence)[0];
-    assert!(main.verdict.contains("Measured: 7292/s with 1 thread, 3216/s with 64."), "{}", main.verdict);
+    assert!(
+        main.verdict.contains("Measured: 7292/s with 1 thread, 3216/s with 64."),
+        "{}",
+        main.verdict
+    );
     assert!(main.advice[0].contains("(163k/s here, 51 times as much)"), "{}", main.advice[0]);
     assert!(!main.advice[1].contains(" here"), "nothing was measured: {}", main.advice[1]);
     evidence.others[0].iops = vec![3300.0];
@@ -489,15 +518,14 @@ fn the_curve_and_the_other_ways_are_told() {
 
 #[test]
 fn a_curve_without_a_wall_is_told() {
-    let mut evidence = evidence(vec![file("ext4")], vec![waiting(15 * LOOKS, "pwrite64", "__iomap_dio_rw")]);
+    let mut evidence =
+        evidence(vec![file("ext4")], vec![waiting(15 * LOOKS, "pwrite64", "__iomap_dio_rw")]);
     let step = |numjobs, iops| Step { numjobs, iops: vec![iops] };
     evidence.curve = vec![step(1, 1000.0), step(64, 9000.0)];
     let verdict = |evidence: &Evidence| judge(evidence)[0].verdict.clone();
-    assert!(
-        verdict(&evidence).starts_with(
-            "Nothing serialises: more threads get more done, 1000/s with 1 thread, 9000/s with 64"
-        )
-    );
+    assert!(verdict(&evidence).starts_with(
+        "Nothing serialises: more threads get more done, 1000/s with 1 thread, 9000/s with 64"
+    ));
     evidence.curve[1].iops = vec![1050.0];
     assert!(verdict(&evidence).contains("; the device is busy"), "{}", verdict(&evidence));
     evidence.devices[0].busy_ns = 0;
@@ -519,8 +547,12 @@ fn few_sightings_are_thin_evidence() {
 #[test]
 fn locks_that_were_traced_are_timed() {
     let mut evidence = locked("ext4", "ext4_file_write_iter");
-    let stack =
-        ["__traceiter_contention_begin", "rwsem_down_write_slowpath", "down_write", "ext4_file_write_iter"];
+    let stack = [
+        "__traceiter_contention_begin",
+        "rwsem_down_write_slowpath",
+        "down_write",
+        "ext4_file_write_iter",
+    ];
     let wait = |stack: &[&str]| LockWait {
         count: 10,
         wait_ns: 20_000_000,
@@ -530,10 +562,8 @@ fn locks_that_were_traced_are_timed() {
         stack: stack.iter().map(ToString::to_string).collect(),
     };
     evidence.locks = Some(vec![wait(&stack), wait(&["mutex_lock", "pipe_read"])]);
-    assert!(
-        judge(&evidence)[0].evidence.iter().any(|line| line
-            == "10 waits for locks of inodes were traced: 2.00 ms on average, 7.00 ms the longest.")
-    );
+    assert!(judge(&evidence)[0].evidence.iter().any(|line| line
+        == "10 waits for locks of inodes were traced: 2.00 ms on average, 7.00 ms the longest."));
 }
 
 /// None alone is a bottleneck, but all of them together are.
@@ -574,11 +604,16 @@ fn who_waits_for_a_lock_waits_for_its_holders() {
 
 #[test]
 fn some_file_systems_perform_every_write_alone() {
-    for (fs, channel) in [("tmpfs", "generic_file_write_iter"), ("tmpfs", "shmem_file_write_iter")] {
+    for (fs, channel) in [("tmpfs", "generic_file_write_iter"), ("tmpfs", "shmem_file_write_iter")]
+    {
         let mut evidence = locked(fs, channel);
         evidence.files[0].size_bytes = Some((1 << 20, 1 << 21));
         let main = &judge(&evidence)[0];
-        assert!(main.verdict.contains("tmpfs performs every write of a file alone"), "{}", main.verdict);
+        assert!(
+            main.verdict.contains("tmpfs performs every write of a file alone"),
+            "{}",
+            main.verdict
+        );
     }
 }
 
@@ -591,7 +626,8 @@ fn requests_that_are_no_flushes_are_told_from_them() {
 
 #[test]
 fn the_time_of_change_is_no_allocation() {
-    let evidence = evidence(vec![file("xfs")], vec![waiting(8 * LOOKS, "pwrite64", "xfs_vn_update_time")]);
+    let evidence =
+        evidence(vec![file("xfs")], vec![waiting(8 * LOOKS, "pwrite64", "xfs_vn_update_time")]);
     let findings = judge(&evidence);
     assert_eq!(findings.len(), 1);
     assert!(findings[0].verdict.contains("time of change"), "{}", findings[0].verdict);
@@ -609,7 +645,8 @@ fn allocated_space_does_not_help_on_old_kernels() {
 
 #[test]
 fn locks_of_files_are_locks_of_the_program() {
-    let evidence = evidence(vec![file("ext4")], vec![waiting(8 * LOOKS, "flock", "locks_lock_inode_wait")]);
+    let evidence =
+        evidence(vec![file("ext4")], vec![waiting(8 * LOOKS, "flock", "locks_lock_inode_wait")]);
     let main = &judge(&evidence)[0];
     assert_eq!(main.wall, Wall::ProgramLock);
     assert!(main.verdict.contains("flock"), "{}", main.verdict);
@@ -644,16 +681,24 @@ fn changes_of_names_are_no_durable_writes() {
         let unseen = Call { file: None, ..call(name) };
         assert!(!of(unseen, "wait_transaction_locked", file("ext4")), "{name} begins a change");
     }
-    assert!(!of(call("pwrite64"), "start_this_handle", file("ext4")), "an allocating write begins a change");
+    assert!(
+        !of(call("pwrite64"), "start_this_handle", file("ext4")),
+        "an allocating write begins a change"
+    );
     assert!(!of(call("ftruncate"), "xlog_grant_head_wait.isra.0", file("xfs")));
     let durable = SeenFile { is_durable: true, ..file("ext4") };
     assert!(of(call("pwrite64"), "start_this_handle", durable.clone()), "and this one is durable");
     assert!(of(call("pwritev2"), "start_this_handle", file("ext4")), "its flags are not seen");
     assert!(of(call("fdatasync"), "wait_transaction_locked", file("ext4")));
     assert!(of(call("fallocate"), "start_this_handle", durable));
-    assert!(of(call("unlink"), "jbd2_log_wait_commit", file("ext4")), "in a directory that is synchronous");
-    let worker =
-        Sighting { task: "iou-wrk".into(), ..waiting(8 * LOOKS, "io_uring_setup", "start_this_handle") };
+    assert!(
+        of(call("unlink"), "jbd2_log_wait_commit", file("ext4")),
+        "in a directory that is synchronous"
+    );
+    let worker = Sighting {
+        task: "iou-wrk".into(),
+        ..waiting(8 * LOOKS, "io_uring_setup", "start_this_handle")
+    };
     let main = judge(&evidence(vec![file("ext4")], vec![worker])).swap_remove(0);
     assert!(main.verdict.contains("durable write"), "{}", main.verdict);
 }
@@ -736,20 +781,22 @@ fn any_evidence() -> impl Strategy<Value = Evidence> {
         proptest::option::of((count(), count())),
         proptest::option::of((count(), count())),
     )
-        .prop_map(|(fs, [is_direct, is_buffered, is_durable, is_sync], size_bytes, allocated_bytes)| {
-            SeenFile {
-                path: "é".into(),
-                fs: fs.map(str::to_owned),
-                device: (0, 0),
-                inode: 1,
-                is_direct,
-                is_buffered,
-                is_durable,
-                is_sync,
-                size_bytes,
-                allocated_bytes,
-            }
-        });
+        .prop_map(
+            |(fs, [is_direct, is_buffered, is_durable, is_sync], size_bytes, allocated_bytes)| {
+                SeenFile {
+                    path: "é".into(),
+                    fs: fs.map(str::to_owned),
+                    device: (0, 0),
+                    inode: 1,
+                    is_direct,
+                    is_buffered,
+                    is_durable,
+                    is_sync,
+                    size_bytes,
+                    allocated_bytes,
+                }
+            },
+        );
     let direct = (proptest::option::of(0..4_usize), count(), any::<[bool; 5]>()).prop_map(
         |(file, count, [is_write, extends, begins_beyond, is_durable, is_aligned])| DirectIo {
             file,
@@ -794,7 +841,16 @@ fn any_evidence() -> impl Strategy<Value = Evidence> {
         (steps(), steps()),
     )
         .prop_map(
-            |(rw, (watched_ns, looks, cpus), sightings, files, direct, locks, devices, (curve, others))| {
+            |(
+                rw,
+                (watched_ns, looks, cpus),
+                sightings,
+                files,
+                direct,
+                locks,
+                devices,
+                (curve, others),
+            )| {
                 let mut evidence = evidence(files, sightings);
                 if let Some(rw) = rw {
                     evidence.subject = workload(rw);
@@ -810,7 +866,11 @@ fn any_evidence() -> impl Strategy<Value = Evidence> {
                     devices,
                     curve: curve.into_iter().map(step).collect(),
                     others: others.into_iter().map(other).collect(),
-                    punts: Some(vec![Punt { opcode: "WRITE".into(), is_hashed: true, count: looks }]),
+                    punts: Some(vec![Punt {
+                        opcode: "WRITE".into(),
+                        is_hashed: true,
+                        count: looks,
+                    }]),
                     ..evidence
                 }
             },

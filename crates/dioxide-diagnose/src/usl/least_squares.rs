@@ -51,7 +51,8 @@ fn row(point: &Point, scale: f64) -> Coefficients {
 }
 
 fn squares(rows: &[Coefficients], coefficients: &Coefficients) -> f64 {
-    let off = |row: &Coefficients| row.iter().zip(coefficients).map(|(x, by)| x * by).sum::<f64>() - 1.0;
+    let off =
+        |row: &Coefficients| row.iter().zip(coefficients).map(|(x, by)| x * by).sum::<f64>() - 1.0;
     rows.iter().map(|row| off(row).powi(2)).sum()
 }
 
@@ -59,8 +60,9 @@ fn squares(rows: &[Coefficients], coefficients: &Coefficients) -> f64 {
 fn solve(rows: &[Coefficients], allowed: [bool; 3]) -> Option<Coefficients> {
     // Columns differ by powers of the number of threads. Scaling each to length one gives the best
     // conditioned equations.
-    let length =
-        |column: usize| rows.iter().map(|row| row[column].powi(2)).sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
+    let length = |column: usize| {
+        rows.iter().map(|row| row[column].powi(2)).sum::<f64>().sqrt().max(f64::MIN_POSITIVE)
+    };
     let lengths = [length(0), length(1), length(2)];
     let mut matrix = [[0.0; 4]; 3];
     for (i, line) in matrix.iter_mut().enumerate() {
@@ -81,8 +83,9 @@ fn solve(rows: &[Coefficients], allowed: [bool; 3]) -> Option<Coefficients> {
 fn eliminate(mut matrix: [[f64; 4]; 3]) -> Option<[f64; 3]> {
     const PIVOT_MIN: f64 = 1e-12;
     for column in 0..3 {
-        let pivot = (column..3)
-            .max_by(|one, other| matrix[*one][column].abs().total_cmp(&matrix[*other][column].abs()))?;
+        let pivot = (column..3).max_by(|one, other| {
+            matrix[*one][column].abs().total_cmp(&matrix[*other][column].abs())
+        })?;
         matrix.swap(column, pivot);
         let line = matrix[column];
         if line[column].abs() < PIVOT_MIN {

@@ -84,7 +84,8 @@ pub struct Fit {
 impl Fit {
     /// Operations per second at this number of threads, by the law.
     pub fn at(&self, numjobs: f64) -> f64 {
-        let law = Law { lambda: self.lambda.value, sigma: self.sigma.value, kappa: self.kappa.value };
+        let law =
+            Law { lambda: self.lambda.value, sigma: self.sigma.value, kappa: self.kappa.value };
         law.at(numjobs)
     }
 }
@@ -129,7 +130,8 @@ pub fn fit(steps: &[Step]) -> Result<Fit, Refusal> {
     let law = Law::through(&points);
     let scatter = Scatter::of(&rounds, law);
     let mut rng = Rng::with_seed(SEED);
-    let laws: Vec<Law> = (0..RESAMPLES).map(|_| Law::through(&scatter.again(law, &mut rng))).collect();
+    let laws: Vec<Law> =
+        (0..RESAMPLES).map(|_| Law::through(&scatter.again(law, &mut rng))).collect();
     let estimate = |of: &dyn Fn(&Law) -> f64| Estimate::of(of(&law), laws.iter().map(of).collect());
     let numjobs_max = rounds.keys().copied().max().unwrap_or_default();
     let error = scatter.error();
@@ -247,8 +249,9 @@ impl Estimate {
 
 fn r_squared(points: &[Point], law: Law) -> f64 {
     let mean = points.iter().map(|point| point.iops).sum::<f64>() / points.len() as f64;
-    let squares =
-        |of: &dyn Fn(&Point) -> f64| points.iter().map(|point| (point.iops - of(point)).powi(2)).sum::<f64>();
+    let squares = |of: &dyn Fn(&Point) -> f64| {
+        points.iter().map(|point| (point.iops - of(point)).powi(2)).sum::<f64>()
+    };
     match squares(&|_| mean) {
         all if all > 0.0 => 1.0 - squares(&|point| law.at(point.numjobs)) / all,
         _ => 1.0,

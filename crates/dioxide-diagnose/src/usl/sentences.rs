@@ -10,8 +10,8 @@ pub fn of(fit: &Fit) -> Vec<String> {
     let mut sentences = Vec::new();
     if fit.is_poor {
         sentences.push(format!(
-            "The law describes this curve badly: the steps are off by {} on average, and it explains {} of the variation. What follows \
-             means little.",
+            "The law describes this curve badly: the steps are off by {} on average, and it \
+             explains {} of the variation. What follows means little.",
             percent(fit.error),
             percent(fit.r_squared.max(0.0))
         ));
@@ -32,7 +32,8 @@ fn contention(fit: &Fit) -> String {
         }
         all if all >= 1.0 => "all of each operation is done by one thread at a time".to_owned(),
         part => format!(
-            "{} of each operation is done by one thread at a time, so no number of threads gets more done than {:.1} times as much as one",
+            "{} of each operation is done by one thread at a time, so no number of threads gets \
+             more done than {:.1} times as much as one",
             percent(part),
             1.0 / part
         ),
@@ -45,7 +46,8 @@ fn coherency(fit: &Fit) -> String {
     let meaning = if fit.kappa.value > 0.0 && fit.kappa.low <= 0.0 {
         "it cannot be told from none, and so not whether throughput falls in the end"
     } else if fit.kappa.value > 0.0 {
-        "threads make each other slower the more of them there are, so that throughput falls in the end"
+        "threads make each other slower the more of them there are, so that throughput falls in \
+         the end"
     } else {
         "more threads do not make throughput fall"
     };
@@ -56,7 +58,8 @@ fn peak(fit: &Fit) -> String {
     match fit.peak {
         Some(peak) if peak < 1.5 => "Throughput is highest with one thread.".into(),
         Some(peak) if peak > fit.numjobs_max as f64 => format!(
-            "Throughput is highest with about {peak:.0} threads by the law, which is more than were measured."
+            "Throughput is highest with about {peak:.0} threads by the law, which is more than \
+             were measured."
         ),
         Some(peak) if fit.kappa.low <= 0.0 => {
             format!("Throughput is perhaps highest with about {peak:.0} threads, or has no peak.")
@@ -71,8 +74,8 @@ fn predictions(fit: &Fit) -> String {
     let predicted: Vec<String> =
         fit.predictions.iter().map(|prediction| of(prediction.numjobs, prediction.iops)).collect();
     format!(
-        "By the law: {} threads. It is a model: what more than {} threads get done, the most that were tried, or more processors, only \
-         a measurement tells.",
+        "By the law: {} threads. It is a model: what more than {} threads get done, the most that \
+         were tried, or more processors, only a measurement tells.",
         predicted.join(", "),
         fit.numjobs_max
     )

@@ -78,20 +78,26 @@ fn a_curve_that_falls_has_its_peak() {
     assert!(at(128).iops.value < at(64).iops.value && at(64).iops.value < at(16).iops.value);
     assert!(at(128).is_beyond && !at(64).is_beyond);
     let sentences = fit.sentences.join(" ");
-    assert!(sentences.contains("highest with about 2") && sentences.contains("It is a model"), "{sentences}");
+    assert!(
+        sentences.contains("highest with about 2") && sentences.contains("It is a model"),
+        "{sentences}"
+    );
 }
 
 #[test]
 fn what_falls_from_the_first_has_its_peak_there() {
     let fit = fit(&curve(law(7292.0, 1.5, 0.01), &THREADS, 3, 0.0, 7)).unwrap();
     assert_eq!(fit.peak, Some(1.0));
-    assert!(fit.sentences.iter().any(|sentence| sentence == "Throughput is highest with one thread."));
+    assert!(
+        fit.sentences.iter().any(|sentence| sentence == "Throughput is highest with one thread.")
+    );
 }
 
 #[test]
 fn a_curve_of_another_shape_is_poor() {
     let step = |(n, iops): (usize, f64)| Step { numjobs: n, iops: vec![iops, iops * 1.01] };
-    let zigzag = [(1, 100.0), (2, 900.0), (4, 120.0), (8, 950.0), (16, 90.0), (32, 800.0)].map(step);
+    let zigzag =
+        [(1, 100.0), (2, 900.0), (4, 120.0), (8, 950.0), (16, 90.0), (32, 800.0)].map(step);
     let fit = fit(&zigzag).unwrap();
     assert!(fit.is_poor, "{fit:?}");
     assert!(fit.sentences[0].contains("badly"), "{:?}", fit.sentences);
@@ -118,7 +124,8 @@ fn the_same_curve_has_the_same_fit() {
 /// How often the intervals contain the true values: at least nine times of ten, for 95 %.
 #[test]
 fn ranges_hold_what_curves_are_made_of() {
-    let laws = [(1000.0, 0.0, 0.0), (7292.0, 0.05, 0.002), (500.0, 0.3, 0.0), (40_000.0, 0.8, 0.0005)];
+    let laws =
+        [(1000.0, 0.0, 0.0), (7292.0, 0.05, 0.002), (500.0, 0.3, 0.0), (40_000.0, 0.8, 0.0005)];
     let (mut held, mut all) = ([0; 4], 0);
     for (lambda, sigma, kappa) in laws {
         let law = law(lambda, sigma, kappa);
@@ -127,8 +134,12 @@ fn ranges_hold_what_curves_are_made_of() {
                 let fit = fit(&curve(law, &THREADS, rounds, 0.1, seed)).unwrap();
                 all += 1;
                 let at_64 = fit.predictions[1].iops;
-                let estimates =
-                    [(fit.lambda, lambda), (fit.sigma, sigma), (fit.kappa, kappa), (at_64, law.at(64.0))];
+                let estimates = [
+                    (fit.lambda, lambda),
+                    (fit.sigma, sigma),
+                    (fit.kappa, kappa),
+                    (at_64, law.at(64.0)),
+                ];
                 for (held, (estimate, value)) in held.iter_mut().zip(estimates) {
                     *held += usize::from(holds(estimate, value));
                 }

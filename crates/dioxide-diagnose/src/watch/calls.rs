@@ -54,25 +54,31 @@ impl RawCall {
     /// then most likely one call.
     pub fn has_offset(&self) -> bool {
         use Sysno::{pread64, preadv, preadv2, pwrite64, pwritev, pwritev2};
-        matches!(Sysno::new(self.number), Some(pread64 | preadv | preadv2 | pwrite64 | pwritev | pwritev2))
+        matches!(
+            Sysno::new(self.number),
+            Some(pread64 | preadv | preadv2 | pwrite64 | pwritev | pwritev2)
+        )
     }
 
     pub fn about(&self, read: &ReadMemory) -> About {
         use Sysno::{
-            copy_file_range, fallocate, fdatasync, flock, fsync, ftruncate, futex, io_submit, pread64,
-            preadv, preadv2, pwrite64, pwritev, pwritev2, read as read_, readv, sendfile, sync_file_range,
-            syncfs, write, writev,
+            copy_file_range, fallocate, fdatasync, flock, fsync, ftruncate, futex, io_submit,
+            pread64, preadv, preadv2, pwrite64, pwritev, pwritev2, read as read_, readv, sendfile,
+            sync_file_range, syncfs, write, writev,
         };
         let descriptor = self.arguments[0] as i32;
-        let transfer =
-            |offset, length, is_write| About::Transfer(Transfer { descriptor, offset, length, is_write });
+        let transfer = |offset, length, is_write| {
+            About::Transfer(Transfer { descriptor, offset, length, is_write })
+        };
         let [_, second, third, fourth, ..] = self.arguments;
         match Sysno::new(self.number) {
             Some(call @ (read_ | write)) => transfer(None, Some(third), call == write),
             Some(call @ (readv | writev)) => {
                 transfer(None, vector_length(second, third, read), call == writev)
             }
-            Some(call @ (pread64 | pwrite64)) => transfer(Some(fourth), Some(third), call == pwrite64),
+            Some(call @ (pread64 | pwrite64)) => {
+                transfer(Some(fourth), Some(third), call == pwrite64)
+            }
             Some(call @ (preadv | pwritev)) => {
                 transfer(Some(fourth), vector_length(second, third, read), call == pwritev)
             }
@@ -81,11 +87,14 @@ impl RawCall {
                 let offset = (fourth != u64::MAX).then_some(fourth);
                 transfer(offset, vector_length(second, third, read), call == pwritev2)
             }
-            Some(flock | fsync | fdatasync | sync_file_range | syncfs | fallocate | ftruncate | sendfile) => {
-                About::Descriptor(descriptor)
-            }
+            Some(
+                flock | fsync | fdatasync | sync_file_range | syncfs | fallocate | ftruncate
+                | sendfile,
+            ) => About::Descriptor(descriptor),
             Some(copy_file_range) => About::Descriptor(third as i32),
-            Some(futex) => About::Futex { address: self.arguments[0], is_lock: is_lock(second, third) },
+            Some(futex) => {
+                About::Futex { address: self.arguments[0], is_lock: is_lock(second, third) }
+            }
             Some(io_submit) => first_of_submitted(third, read).unwrap_or(About::Nothing),
             _ => About::Nothing,
         }
@@ -108,7 +117,9 @@ fn vector_length(address: u64, entries: u64, read: &ReadMemory) -> Option<u64> {
     let mut vector = [0; VECTOR_MAX as usize * IOVEC_BYTES];
     let vector = &mut vector[..entries.min(VECTOR_MAX) as usize * IOVEC_BYTES];
     let is_whole = entries <= VECTOR_MAX && read(address, vector);
-    is_whole.then(|| vector.chunks(IOVEC_BYTES).map(|entry| word(entry, 8)).fold(0, u64::saturating_add))
+    is_whole.then(|| {
+        vector.chunks(IOVEC_BYTES).map(|entry| word(entry, 8)).fold(0, u64::saturating_add)
+    })
 }
 
 /// The first request of an io_submit; the others are mostly of the same kind.
@@ -160,19 +171,26 @@ mod tests {
 
     #[test]
     fn calls_have_names() {
-        assert_eq!(RawCall { number: Sysno::pwritev2.id() as usize, arguments: [0; 6] }.name(), "pwritev2");
+        assert_eq!(
+            RawCall { number: Sysno::pwritev2.id() as usize, arguments: [0; 6] }.name(),
+            "pwritev2"
+        );
         assert_eq!(RawCall { number: 5000, arguments: [0; 6] }.name(), "syscall 5000");
     }
 
     #[test]
     fn places_of_transfers() {
-        let transfer =
-            |offset, length, is_write| About::Transfer(Transfer { descriptor: 3, offset, length, is_write });
+        let transfer = |offset, length, is_write| {
+            About::Transfer(Transfer { descriptor: 3, offset, length, is_write })
+        };
         let at_8192 = [3, 0x7000, 4096, 8192, 0, 0];
         assert_eq!(about(Sysno::pwrite64, at_8192), transfer(Some(8192), Some(4096), true));
         assert_eq!(about(Sysno::pread64, at_8192), transfer(Some(8192), Some(4096), false));
         assert_eq!(about(Sysno::write, at_8192), transfer(None, Some(4096), true));
-        assert_eq!(about(Sysno::pwritev2, [3, 0x7000, 1, u64::MAX, 0, 2]), transfer(None, None, true));
+        assert_eq!(
+            about(Sysno::pwritev2, [3, 0x7000, 1, u64::MAX, 0, 2]),
+            transfer(None, None, true)
+        );
         assert_eq!(about(Sysno::fdatasync, [3, 0, 0, 0, 0, 0]), About::Descriptor(3));
         assert_eq!(about(Sysno::nanosleep, at_8192), About::Nothing);
         assert_eq!(about(Sysno::io_submit, at_8192), About::Nothing);
@@ -181,9 +199,13 @@ mod tests {
     #[test]
     fn locks_among_futexes() {
         // With the private flag, for both waits: the value decides.
-        for (operation, value, is_lock) in
-            [(128, 2, true), (128, 1, false), (128 | 256 | 9, 2, true), (6, 0, true), (129, 2, false)]
-        {
+        for (operation, value, is_lock) in [
+            (128, 2, true),
+            (128, 1, false),
+            (128 | 256 | 9, 2, true),
+            (6, 0, true),
+            (129, 2, false),
+        ] {
             let expected = About::Futex { address: 0x5000, is_lock };
             assert_eq!(about(Sysno::futex, [0x5000, operation, value, 0, 0, 0]), expected);
         }
@@ -215,8 +237,10 @@ mod tests {
             }
             true
         };
-        let call = RawCall { number: Sysno::io_submit.id() as usize, arguments: [9, 1, 0x100, 0, 0, 0] };
-        let write = Transfer { descriptor: 7, offset: Some(65536), length: Some(4096), is_write: true };
+        let call =
+            RawCall { number: Sysno::io_submit.id() as usize, arguments: [9, 1, 0x100, 0, 0, 0] };
+        let write =
+            Transfer { descriptor: 7, offset: Some(65536), length: Some(4096), is_write: true };
         assert_eq!(call.about(&read), About::Transfer(write));
     }
 }

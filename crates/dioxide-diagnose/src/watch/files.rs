@@ -3,7 +3,9 @@
 use super::process::Process;
 use crate::evidence::SeenFile;
 use crate::host::mount::{Mount, mounts_of};
-use rustix::fs::{AtFlags, FileType, OFlags, Stat, major, makedev, minor, readlinkat, stat, statat};
+use rustix::fs::{
+    AtFlags, FileType, OFlags, Stat, major, makedev, minor, readlinkat, stat, statat,
+};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 
@@ -132,16 +134,21 @@ impl Files {
         let nothing = Descriptor { identity, file: None, appends: false };
         let Some(file_identity) = identity else { return nothing };
         let Some(info) = process.read(&format!("fdinfo/{number}")) else { return nothing };
-        let flags = field(&info, "flags:").and_then(|flags| u32::from_str_radix(flags, 8).ok()).unwrap_or(0);
+        let flags = field(&info, "flags:")
+            .and_then(|flags| u32::from_str_radix(flags, 8).ok())
+            .unwrap_or(0);
         let flags = OFlags::from_bits_retain(flags);
         // An O_PATH descriptor allows no I/O.
         if flags.contains(OFlags::PATH) {
             return nothing;
         }
-        let Ok(path) = readlinkat(&process.dir, format!("fd/{number}"), Vec::new()) else { return nothing };
+        let Ok(path) = readlinkat(&process.dir, format!("fd/{number}"), Vec::new()) else {
+            return nothing;
+        };
         let path = path.to_string_lossy().into_owned();
         let file = self.known(file_identity, &path).or_else(|| {
-            let mount = field(&info, "mnt_id:").and_then(|id| self.mount(process, id.parse().ok()?));
+            let mount =
+                field(&info, "mnt_id:").and_then(|id| self.mount(process, id.parse().ok()?));
             self.add(Seen::new(path, file_identity, stat, mount.as_ref()))
         });
         let Some(index) = file else { return nothing };
@@ -218,7 +225,9 @@ impl Seen {
     fn new(path: String, identity: Identity, stat: &Stat, mount: Option<&Mount>) -> Self {
         let (disk, fs) = match identity {
             Identity::Device(number) => (number, Some("device".to_owned())),
-            Identity::File { device, .. } => (disk_of(device, mount), mount.map(|mount| mount.fs.clone())),
+            Identity::File { device, .. } => {
+                (disk_of(device, mount), mount.map(|mount| mount.fs.clone()))
+            }
         };
         let size = matches!(identity, Identity::Device(_)).then(|| device_size(disk)).flatten();
         let file = SeenFile {
@@ -270,14 +279,16 @@ impl Seen {
         }
         (self.looked_at, self.size_bytes) = (look, size);
         self.file.size_bytes = Some((first(self.file.size_bytes).unwrap_or(size), size));
-        self.file.allocated_bytes = Some((first(self.file.allocated_bytes).unwrap_or(allocated), allocated));
+        self.file.allocated_bytes =
+            Some((first(self.file.allocated_bytes).unwrap_or(allocated), allocated));
     }
 }
 
 /// The size of a device is constant.
 fn device_size(number: u64) -> Option<u64> {
     let sectors =
-        fs::read_to_string(format!("/sys/dev/block/{}:{}/size", major(number), minor(number))).ok()?;
+        fs::read_to_string(format!("/sys/dev/block/{}:{}/size", major(number), minor(number)))
+            .ok()?;
     Some(sectors.trim().parse::<u64>().ok()? * 512)
 }
 

@@ -80,7 +80,8 @@ pub fn parse_wchan(text: &[u8]) -> Option<String> {
 /// `iou-wrk`.
 pub fn normalised(name: &str) -> String {
     let letters: String = name.chars().filter(|letter| !letter.is_ascii_digit()).collect();
-    let letters = letters.trim_matches(|letter: char| !letter.is_alphabetic() && !"()[]".contains(letter));
+    let letters =
+        letters.trim_matches(|letter: char| !letter.is_alphabetic() && !"()[]".contains(letter));
     if letters.is_empty() { name.to_owned() } else { letters.to_owned() }
 }
 
@@ -122,7 +123,8 @@ mod tests {
 
     #[test]
     fn numbers_are_no_names() {
-        let names = [("iou-wrk-1234", "iou-wrk"), ("fio", "fio"), ("worker/3:1", "worker"), ("12", "12")];
+        let names =
+            [("iou-wrk-1234", "iou-wrk"), ("fio", "fio"), ("worker/3:1", "worker"), ("12", "12")];
         for (name, expected) in names {
             assert_eq!(normalised(name), expected);
         }

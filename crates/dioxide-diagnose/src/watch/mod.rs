@@ -118,7 +118,10 @@ pub enum Error {
         pid: u32,
     },
     /// Not permitted.
-    #[error("process {pid} of user {uid} may not be watched by this user: do it as root, or as that user")]
+    #[error(
+        "process {pid} of user {uid} may not be watched by this user: do it as root, or as that \
+         user"
+    )]
     NotAllowed {
         /// The process ID.
         pid: u32,
@@ -158,8 +161,10 @@ impl Watcher {
             gathering.watch(&stopped);
             gathering
         };
-        let thread =
-            thread::Builder::new().name("dioxide-watch".into()).spawn(work).map_err(Error::Thread)?;
+        let thread = thread::Builder::new()
+            .name("dioxide-watch".into())
+            .spawn(work)
+            .map_err(Error::Thread)?;
         Ok(Self { stop: Some(stop), is_over, thread: Some(thread) })
     }
 
@@ -207,7 +212,8 @@ struct Gathering {
 impl Gathering {
     fn new(mut watched: Watched, options: Options, is_over: Arc<AtomicBool>) -> Self {
         let now = Instant::now();
-        let tracer = if options.may_trace { Tracer::start() } else { Err(io::Error::other("not wanted")) };
+        let tracer =
+            if options.may_trace { Tracer::start() } else { Err(io::Error::other("not wanted")) };
         let no_tracer = tracer.as_ref().err().map(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => "for root only".to_owned(),
             _ => error.to_string(),
@@ -280,14 +286,19 @@ impl Gathering {
         self.calls.next_look();
         for process in self.watched.processes.values_mut() {
             for (tid, name, look) in process.look(|name| self.watched.whom.includes(name)) {
-                let mut call = look
-                    .call
-                    .map(|call| self.calls.describe(tid, call, || describe(&mut self.files, process, call)));
+                let mut call = look.call.map(|call| {
+                    self.calls.describe(tid, call, || describe(&mut self.files, process, call))
+                });
                 if let (Some(call), Some(tracer)) = (&mut call, &self.tracer) {
                     name_file_of_ring(call, tid, tracer, &self.files);
                 }
-                let place =
-                    Place { task: name, state: look.state, call, channel: look.channel, stack: look.stack };
+                let place = Place {
+                    task: name,
+                    state: look.state,
+                    call,
+                    channel: look.channel,
+                    stack: look.stack,
+                };
                 self.tally.add((process.pid, tid), place);
             }
         }
@@ -305,13 +316,15 @@ impl Gathering {
             *processes = self.tally.processes();
         }
         let threads = self.tally.threads();
-        let traced = self.tracer.map(|tracer| tracer.stop(&self.files, watched)).unwrap_or_default();
+        let traced =
+            self.tracer.map(|tracer| tracer.stop(&self.files, watched)).unwrap_or_default();
         unseen.extend(traced.unseen);
         if self.files.is_full() {
             unseen.insert(format!("files: there are more than {}", files::FILES_MAX));
         }
         let (sightings, files) = (self.tally.finish(), self.files.finish());
-        let devices = of_work(devices, &sightings, &files, traced.direct.as_deref().unwrap_or_default());
+        let devices =
+            of_work(devices, &sightings, &files, traced.direct.as_deref().unwrap_or_default());
         Evidence {
             subject,
             kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),
@@ -367,7 +380,8 @@ impl Calls {
     }
 
     fn describe(&mut self, tid: u32, call: RawCall, describe: impl FnOnce() -> Call) -> Call {
-        let before = self.before.remove(&tid).filter(|(before, _)| *before == call && call.has_offset());
+        let before =
+            self.before.remove(&tid).filter(|(before, _)| *before == call && call.has_offset());
         let described = before.map_or_else(describe, |(_, described)| described);
         self.now.insert(tid, (call, described.clone()));
         described
@@ -416,7 +430,8 @@ fn place(call: &mut Call, transfer: Transfer, files: &mut Files, process: &Proce
     let offset = transfer.offset.or_else(|| Files::position(process, transfer.descriptor));
     let (Some(offset), Some(length)) = (offset, transfer.length) else { return };
     call.extends = transfer.is_write.then(|| offset.saturating_add(length) > open.size_before);
-    call.is_aligned = Some(offset.is_multiple_of(block_bytes) && length.is_multiple_of(block_bytes));
+    call.is_aligned =
+        Some(offset.is_multiple_of(block_bytes) && length.is_multiple_of(block_bytes));
 }
 
 /// CPU time of the calling thread.

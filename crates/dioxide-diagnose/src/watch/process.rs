@@ -73,8 +73,12 @@ fn open_read(dir: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
 
 /// The numeric names in a directory of /proc.
 fn numbers(dir: &OwnedFd, path: &str) -> Result<Vec<u32>, Errno> {
-    let entries =
-        Dir::new(openat(dir, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)?;
+    let entries = Dir::new(openat(
+        dir,
+        path,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)?;
     let name = |entry: rustix::fs::DirEntry| entry.file_name().to_str().ok()?.parse().ok();
     Ok(entries.filter_map(Result::ok).filter_map(name).collect())
 }
@@ -139,8 +143,9 @@ impl Process {
     /// The child processes of its threads.
     pub fn children(&self) -> Vec<u32> {
         let of_thread = |tid| self.read(&format!("task/{tid}/children")).unwrap_or_default();
-        let pids =
-            |text: String| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>();
+        let pids = |text: String| {
+            text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()
+        };
         self.threads.keys().flat_map(|tid| pids(of_thread(tid))).collect()
     }
 
@@ -149,8 +154,9 @@ impl Process {
         const PF_KTHREAD: u64 = 0x0020_0000;
         let stat = self.read("stat").unwrap_or_default();
         // The ninth field; two precede the end of the name.
-        let flags =
-            stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(6)?.parse::<u64>().ok());
+        let flags = stat
+            .rsplit_once(") ")
+            .and_then(|(_, fields)| fields.split(' ').nth(6)?.parse::<u64>().ok());
         flags.is_some_and(|flags| flags & PF_KTHREAD != 0)
     }
 

@@ -67,8 +67,8 @@ impl Watched {
         }
         if !process.rights.calls {
             self.unseen.insert(
-                "system calls, and which files they are on: the right to trace the program is missing; root has it, and where \
-                 /proc/sys/kernel/yama/ptrace_scope is 0 its owner"
+                "system calls, and which files they are on: the right to trace the program is \
+                 missing; root has it, and where /proc/sys/kernel/yama/ptrace_scope is 0 its owner"
                     .into(),
             );
         }
@@ -101,8 +101,9 @@ impl Watched {
 
     fn find_children(&mut self) {
         if !Path::new("/proc/thread-self/children").exists() {
-            self.unseen
-                .insert("child processes: this kernel does not name them (CONFIG_PROC_CHILDREN)".into());
+            self.unseen.insert(
+                "child processes: this kernel does not name them (CONFIG_PROC_CHILDREN)".into(),
+            );
             return;
         }
         let mut parents: Vec<u32> = self.processes.keys().copied().collect();
@@ -121,8 +122,9 @@ impl Watched {
         let mut child = match Process::open(pid) {
             Ok(child) => child,
             Err(Errno::MFILE) => {
-                self.unseen
-                    .insert("some child processes: more than may be kept open here (ulimit -n)".into());
+                self.unseen.insert(
+                    "some child processes: more than may be kept open here (ulimit -n)".into(),
+                );
                 return false;
             }
             // It has ended.

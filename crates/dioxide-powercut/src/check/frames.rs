@@ -72,8 +72,11 @@ mod tests {
 
     /// Two frames of 1000 bytes: one durable at 0, the next one acknowledged later.
     fn history() -> History {
-        let before =
-            [Act::AppendFrame(name(0), 1000), Act::Durable(name(0), 0), Act::AppendFrame(name(1), 1000)];
+        let before = [
+            Act::AppendFrame(name(0), 1000),
+            Act::Durable(name(0), 0),
+            Act::AppendFrame(name(1), 1000),
+        ];
         History::foreseeing(before, [Act::Durable(name(1), 1000)])
     }
 

@@ -10,7 +10,8 @@ use libc::{c_int, c_long, c_uint};
 
 /// Whether anything is known of a number.
 fn is_known(fd: c_int) -> bool {
-    slots::find(fd).is_some_and(|slot| !process::is_inside() && slot.is_known()) && !process::is_elsewhere()
+    slots::find(fd).is_some_and(|slot| !process::is_inside() && slot.is_known())
+        && !process::is_elsewhere()
 }
 
 fn bad_number() -> c_int {
@@ -33,7 +34,8 @@ fn dup_to(from: c_int, to: c_int, make: impl Fn() -> c_int) -> c_int {
     files::duplicate(from, Some(to), make)
 }
 
-/// Closes all from `first` to `last` by `close`, which is the kernel's, but for what is not the program's.
+/// Closes all from `first` to `last` by `close`, which is the kernel's, but for what is not the
+/// program's.
 fn close_all(first: c_int, last: c_int, close: impl Fn(c_int, c_int) -> c_int) -> c_int {
     let close_unknown = || {
         let known = slots::numbers_between(first, last);
@@ -66,7 +68,9 @@ pub fn close_range_by(
         return kernel(first, last, flags);
     }
     let Ok(first) = c_int::try_from(first) else { return kernel(first, last, flags) };
-    close_all(first, last_number(last), |first, last| kernel(first as c_uint, last as c_uint, flags))
+    close_all(first, last_number(last), |first, last| {
+        kernel(first as c_uint, last as c_uint, flags)
+    })
 }
 
 /// The last number that there can be.
@@ -110,7 +114,8 @@ interpose! {
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => files::duplicate(fd, None, kernel),
             libc::F_SETFL => files::set_flags(fd, argument as c_int, |flags| next(fd, command, flags.into())),
             libc::F_GETFL => files::flags_of(fd, kernel),
-            // The engine's own lock must not be in the way, nor may its descriptor's end be the end of the program's locks.
+            // The engine's own lock must not be in the way, nor may its descriptor's end be the end
+            // of the program's locks.
             libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK
             | libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK
             | libc::F_SETLEASE | libc::F_GETLEASE => {

@@ -7,7 +7,8 @@ use crate::next::interpose;
 use crate::process;
 use crate::transfer;
 use libc::{
-    aiocb, c_int, c_long, c_uint, c_ulong, c_void, mmsghdr, msghdr, off64_t, sigevent, size_t, ssize_t,
+    aiocb, c_int, c_long, c_uint, c_ulong, c_void, mmsghdr, msghdr, off64_t, sigevent, size_t,
+    ssize_t,
 };
 
 /// What the program's asynchronous I/O may reach.
@@ -74,7 +75,8 @@ const BLKGETSIZE64: c_ulong = 0x8008_1272;
 const BLKBSZGET: c_ulong = 0x8008_1270;
 const FSGETXATTR: c_ulong = 0x801c_581f;
 
-/// The second files of requests that have two. The kernel would share what was only grown, or write past the engine.
+/// The second files of requests that have two. The kernel would share what was only grown, or write
+/// past the engine.
 fn second_files(request: c_ulong, argument: c_long) {
     const WHY: &str = "it was cloned";
     const WHY_LOOP: &str = "a loop device was made of it";
@@ -110,7 +112,8 @@ fn second_files(request: c_ulong, argument: c_long) {
         }
         EXT4_IOC_MOVE_EXT => {
             let descriptors = std::ptr::with_exposed_provenance::<[u32; 2]>(argument as usize);
-            // SAFETY: null, or the program says that it is a `struct move_extent`, which begins with a reserved number.
+            // SAFETY: null, or the program says that it is a `struct move_extent`, which begins
+            // with a reserved number.
             if let Some([_, donor]) = unsafe { descriptors.as_ref() } {
                 files::hand_back_descriptor(*donor as c_int, "its blocks were moved");
             }
@@ -165,7 +168,8 @@ fn passed_on(message: *const msghdr) {
         while !header.is_null() {
             if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
                 let data = libc::CMSG_DATA(header);
-                let bytes = ((*header).cmsg_len as usize).saturating_sub(data.addr() - header.addr());
+                let bytes =
+                    ((*header).cmsg_len as usize).saturating_sub(data.addr() - header.addr());
                 for index in 0..bytes / size_of::<c_int>() {
                     let fd = data.cast::<c_int>().add(index).read_unaligned();
                     files::hand_back_descriptor(fd, "it was given to another process");
@@ -183,7 +187,8 @@ fn replaced(from: c_long, to: c_long, why: &str) {
     let _ = files::close(to as c_int, || 0);
 }
 
-/// Calls made by number, of which the first argument is a descriptor, and whose effect would not be seen.
+/// Calls made by number, of which the first argument is a descriptor, and whose effect would not be
+/// seen.
 fn by_number(number: c_long, [first, second, third, fifth]: [c_long; 4]) {
     let why = "the program makes system calls by number";
     match number {
@@ -396,7 +401,8 @@ interpose! {
                 let flush = || kernel() as c_int;
                 c_long::from(transfer::sync_by_kernel(first as c_int, flush))
             }
-            // A file may be taken between the hand-back and this: its descriptors in the engine stay open.
+            // A file may be taken between the hand-back and this: its descriptors in the engine
+            // stay open.
             libc::SYS_close_range => {
                 let by_kernel = |first: c_uint, last: c_uint, flags: c_int| {
                     next(number, first.into(), last.into(), flags.into(), fourth, fifth, sixth) as c_int

@@ -14,7 +14,9 @@ fn told(into: *mut Stat, kernel: impl Fn() -> c_int) -> c_int {
         // SAFETY: the kernel has filled it.
         let stat = unsafe { &mut *into };
         let key = Key { dev: stat.st_dev, inode: Some(stat.st_ino) };
-        if let Some(len) = files::len_of(key).filter(|_| stat.st_mode & libc::S_IFMT == libc::S_IFREG) {
+        if let Some(len) =
+            files::len_of(key).filter(|_| stat.st_mode & libc::S_IFMT == libc::S_IFREG)
+        {
             stat.st_size = len as i64;
         }
     })
@@ -68,7 +70,8 @@ interpose! {
         if files::any_taken() && !path.is_null() {
             // SAFETY: the program says that it is a path.
             let path = unsafe { CStr::from_ptr(path) };
-            files::hand_back_path(key_of_path(libc::AT_FDCWD, path, true), "it was truncated by its path");
+            files::hand_back_path(key_of_path(libc::AT_FDCWD, path, true), "it was truncated by \
+                its path");
         }
         next(path, len)
     }

@@ -7,8 +7,8 @@ use crate::surroundings::key_of_path;
 use libc::{FILE, c_char, c_int, mode_t};
 use std::ffi::CStr;
 
-/// An open of a file that is taken would wait for its lease. So it is handed back first: the process does not wait for
-/// itself. A block device has no lease.
+/// An open of a file that is taken would wait for its lease. So it is handed back first: the
+/// process does not wait for itself. A block device has no lease.
 fn before(dir: c_int, path: *const c_char, flags: c_int) {
     const NEW: c_int = libc::O_CREAT | libc::O_EXCL;
     let opens_none = flags & libc::O_PATH != 0 || flags & NEW == NEW;
@@ -24,17 +24,22 @@ fn hand_back(dir: c_int, path: *const c_char, flags: c_int) -> bool {
     }
     // SAFETY: the program says that it is a path.
     let path = unsafe { CStr::from_ptr(path) };
-    let key = key_of_path(dir, path, flags & libc::O_NOFOLLOW == 0).filter(|key| key.inode.is_some());
+    let key =
+        key_of_path(dir, path, flags & libc::O_NOFOLLOW == 0).filter(|key| key.inode.is_some());
     let truncated = flags & libc::O_TRUNC != 0;
-    files::hand_back_path(key, if truncated { "it was opened with O_TRUNC" } else { "it was opened again" })
+    files::hand_back_path(
+        key,
+        if truncated { "it was opened with O_TRUNC" } else { "it was opened again" },
+    )
 }
 
 /// Each round another thread must have taken the file meanwhile.
 const ROUNDS_MAX: u32 = 100;
 
-/// Opens a file by `kernel`. Without O_NONBLOCK the kernel waits for the end of a lease. With it the kernel refuses the
-/// open, also if another thread had the file taken over after the look before. The program has no lease there, so it is
-/// not told of ours: the open is made again. A lease of another process, on a file that is not known, is its answer.
+/// Opens a file by `kernel`. Without O_NONBLOCK the kernel waits for the end of a lease. With it
+/// the kernel refuses the open, also if another thread had the file taken over after the look
+/// before. The program has no lease there, so it is not told of ours: the open is made again. A
+/// lease of another process, on a file that is not known, is its answer.
 fn open_by(dir: c_int, path: *const c_char, flags: c_int, kernel: impl Fn() -> c_int) -> c_int {
     before(dir, path, flags);
     let mut rounds = 0;

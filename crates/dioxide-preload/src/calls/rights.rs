@@ -1,4 +1,5 @@
-//! Who the process is, what it may do, and who may change a file: the files go back to the kernel before.
+//! Who the process is, what it may do, and who may change a file: the files go back to the kernel
+//! before.
 
 use crate::files::{self, Still};
 use crate::next::interpose;

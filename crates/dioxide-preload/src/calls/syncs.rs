@@ -1,5 +1,5 @@
-//! Making stable. Only `fdatasync` of a file that the engine has is the engine's; all else is the kernel's, in the
-//! ledger of flushes.
+//! Making stable. Only `fdatasync` of a file that the engine has is the engine's; all else is the
+//! kernel's, in the ledger of flushes.
 
 use crate::flushes::{self, Effect, How};
 use crate::next::interpose;

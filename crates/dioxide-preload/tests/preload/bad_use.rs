@@ -1,4 +1,5 @@
-//! Settings that cannot be understood, programs that cannot be helped, and processes that were killed.
+//! Settings that cannot be understood, programs that cannot be helped, and processes that were
+//! killed.
 
 use super::rig::*;
 use dioxide_testkit::files;
@@ -20,7 +21,9 @@ fn write_with(
     with: With,
 ) -> Result<Finished, dioxide_testkit::trials::Failed> {
     let mut command = Command::new(c_program("threads", COMPILED[0]));
-    command.args(["write", "file", "acks", "threads=8", "blocks=400", "end=close"]).current_dir(dir);
+    command
+        .args(["write", "file", "acks", "threads=8", "blocks=400", "end=close"])
+        .current_dir(dir);
     with.set(&mut command);
     run(command.env(name, value), LIMIT)?.well()
 }
@@ -36,7 +39,10 @@ fn what_is_not_understood_is_said_once_and_the_program_runs(dir: TestDir) -> Tri
         let dir = empty(&dir, "run")?;
         let finished = write_with(&dir, name, value, With::Preload)?;
         let said: Vec<_> = finished.stderr.lines().collect();
-        assert!(said.len() == 1 && said[0].starts_with("dioxide: ") && said[0].contains(name), "{said:?}");
+        assert!(
+            said.len() == 1 && said[0].starts_with("dioxide: ") && said[0].contains(name),
+            "{said:?}"
+        );
         assert!(!said[0].contains('\u{1b}'), "{said:?}");
         assert_eq!(fs::metadata(dir.join("file"))?.len(), 400 * 4096);
     }
@@ -70,7 +76,8 @@ fn a_static_program_runs_as_without(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// What a killed process leaves is brought into order by the next one that opens it for direct writes under the library.
+/// What a killed process leaves is brought into order by the next one that opens it for direct
+/// writes under the library.
 fn the_next_open_brings_a_killed_programs_file_into_order(dir: TestDir) -> TrialResult {
     for with in With::LIBRARY {
         let dir = empty(&dir, &format!("{with:?}"))?;
@@ -85,8 +92,14 @@ fn the_next_open_brings_a_killed_programs_file_into_order(dir: TestDir) -> Trial
         with.set(&mut write);
         assert_eq!(run(&mut write, LIMIT)?.status.signal(), Some(libc::SIGKILL));
         let mut next = Command::new("dd");
-        next.args(["if=/dev/null", "of=file", "oflag=direct,append", "conv=notrunc", "status=none"])
-            .current_dir(&dir);
+        next.args([
+            "if=/dev/null",
+            "of=file",
+            "oflag=direct,append",
+            "conv=notrunc",
+            "status=none",
+        ])
+        .current_dir(&dir);
         with.set(&mut next);
         run(&mut next, LIMIT)?.well()?;
         let file = dir.join("file");
@@ -123,7 +136,11 @@ pub fn trials() -> Vec<Trial> {
             on_ext4,
             a_program_without_direct_files_hears_nothing,
         ),
-        lab_trials_where("a_static_program_runs_as_without", on_ext4, a_static_program_runs_as_without),
+        lab_trials_where(
+            "a_static_program_runs_as_without",
+            on_ext4,
+            a_static_program_runs_as_without,
+        ),
         lab_trials_where(
             "the_next_open_brings_a_killed_programs_file_into_order",
             where_files_grow,

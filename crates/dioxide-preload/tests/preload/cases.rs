@@ -1,5 +1,6 @@
-//! What was found to go wrong once, each by its name: `c/cases.c` does the same with the library and without, and must tell
-//! the same, end the same way, and leave files of the same lengths, without markers.
+//! What was found to go wrong once, each by its name: `c/cases.c` does the same with the library
+//! and without, and must tell the same, end the same way, and leave files of the same lengths,
+//! without markers.
 
 use super::rig::*;
 use dioxide_testkit::files;
@@ -62,7 +63,8 @@ const CASES: [&str; 43] = [
     "a_fork_beside_the_last_close",
 ];
 
-/// Handlers that leave a call of a file for good, which can be carried only while the kernel serves it.
+/// Handlers that leave a call of a file for good, which can be carried only while the kernel serves
+/// it.
 const LEAVE: [&str; 4] = [
     "exit_in_a_handler_that_interrupts_a_write",
     "jump_out_of_a_write",
@@ -133,7 +135,9 @@ fn outcome(dir: &Path, case: &str, with: With) -> Result<Outcome, Failed> {
     let begun = Instant::now();
     let finished = run(&mut cases(&dir, case, with), LIMIT)?;
     // The library waits for nothing longer than 5 s, and in an ordinary end for nothing.
-    if SIGNALS.iter().any(|begin| case.starts_with(begin)) && begun.elapsed() > Duration::from_secs(4) {
+    if SIGNALS.iter().any(|begin| case.starts_with(begin))
+        && begun.elapsed() > Duration::from_secs(4)
+    {
         return Err(failed(format!("{with:?}: it ended only after {:?}", begun.elapsed())));
     }
     if finished.status.code() == Some(2) {
@@ -165,7 +169,8 @@ fn a_full_disk() -> TrialResult {
     for with in With::ALL {
         let volume = Volume::new(Fs::Ext4, 32 << 20)?;
         let finished = run(&mut cases(volume.path(), "a_full_disk", with), LIMIT)?.well()?;
-        let told = "other errors: 0\nlength without what was acknowledged: 0\nagain: 1\nlength: 69632\n";
+        let told =
+            "other errors: 0\nlength without what was acknowledged: 0\nagain: 1\nlength: 69632\n";
         assert_eq!(finished.stdout, told, "{with:?}");
         assert_eq!(fs::metadata(volume.path().join("file"))?.len(), 69632, "{with:?}");
         assert_eq!(files::marker(volume.path().join("file"))?, None, "{with:?}");
@@ -180,7 +185,8 @@ fn on_a_device(dir: &Path, case: &str, with: With) -> Result<(Finished, Vec<u8>)
     let device = AttachedFile::new(&backing)?;
     let case = format!("{case} {}", device.path().display());
     let mut command = cases(dir, &case, with);
-    let finished = run(command.env("DIOXIDE_DEVICES", "1").env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
+    let finished =
+        run(command.env("DIOXIDE_DEVICES", "1").env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
     drop(device);
     Ok((finished, fs::read(&backing)?))
 }
@@ -213,7 +219,8 @@ fn misaligned_calls_by_mistake(dir: TestDir) -> TrialResult {
     tells_the_same(&dir, case, &With::LIBRARY)?;
     let mut command = cases(&empty(&dir, "told")?, case, With::Eager);
     let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
-    let stays = finished.stderr.contains("1 of them taken over") && !finished.stderr.contains("handed back");
+    let stays = finished.stderr.contains("1 of them taken over")
+        && !finished.stderr.contains("handed back");
     if stays { Ok(()) } else { Err(failed(finished.stderr)) }
 }
 
@@ -228,8 +235,9 @@ fn rights_that_change_after_the_open(dir: &Path, way: &str) -> TrialResult {
         "the rights to it change",
         "the program changes its root directory",
     ];
-    let handed_back =
-        reasons.iter().any(|why| finished.stderr.contains(&format!("handed back to the kernel: {why}")));
+    let handed_back = reasons
+        .iter()
+        .any(|why| finished.stderr.contains(&format!("handed back to the kernel: {why}")));
     if handed_back { Ok(()) } else { Err(failed(finished.stderr)) }
 }
 
@@ -271,7 +279,9 @@ pub fn trials() -> Vec<Trial> {
     let each = |case: &'static str| {
         let ways = if LEAVE.contains(&case) { &With::LIBRARY[..1] } else { &With::LIBRARY };
         let name = format!("cases {case}").replace(' ', "_");
-        lab_trials_where(&name, where_the_end_matters, move |dir: TestDir| tells_the_same(&dir, case, ways))
+        lab_trials_where(&name, where_the_end_matters, move |dir: TestDir| {
+            tells_the_same(&dir, case, ways)
+        })
     };
     let mut trials: Vec<_> = CASES.into_iter().flat_map(each).collect();
     for case in OF_CLONES {

@@ -1,5 +1,6 @@
-//! The preload library under programs: C programs of our own that know what must be so (`tests/c`), and programs that nobody
-//! here wrote. Every test runs without the library too: what fails there is the test's own fault.
+//! The preload library under programs: C programs of our own that know what must be so (`tests/c`),
+//! and programs that nobody here wrote. Every test runs without the library too: what fails there
+//! is the test's own fault.
 
 mod bad_use;
 mod cases;

@@ -1,5 +1,5 @@
-//! Other processes that open the file which the library has: what they write stays, they find it as it is without the
-//! library, and the program hears nothing of it (`c/neighbours.c`).
+//! Other processes that open the file which the library has: what they write stays, they find it as
+//! it is without the library, and the program hears nothing of it (`c/neighbours.c`).
 
 use super::rig::*;
 use dioxide_testkit::files;
@@ -45,7 +45,9 @@ fn is_exact(file: &Path) -> TrialResult {
     assert_eq!(files::marker(file)?, None, "the marker is still there");
     let size = fs::metadata(file)?.len();
     match files::extents(file)?.last() {
-        Some(last) if last.start >= size => Err(failed(format!("{size} bytes, and space behind: {last:?}"))),
+        Some(last) if last.start >= size => {
+            Err(failed(format!("{size} bytes, and space behind: {last:?}")))
+        }
         _ => Ok(()),
     }
 }
@@ -81,7 +83,8 @@ fn a_file_of_another_owner_is_taken_without_a_lease(dir: TestDir) -> TrialResult
         let dir = empty(&dir, &format!("{with:?}"))?;
         let mut command = neighbours(&dir, &["not_the_owner", "file"], with);
         let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
-        let why = "0 of them taken over\ndioxide: 1 not taken over: no write lease: it has another owner";
+        let why =
+            "0 of them taken over\ndioxide: 1 not taken over: no write lease: it has another owner";
         assert!(with != With::Eager || finished.stderr.contains(why), "{}", finished.stderr);
         is_exact(&dir.join("file"))?;
     }
@@ -93,13 +96,15 @@ fn a_lease_that_cannot_be_released_is_not_mentioned(dir: TestDir) -> TrialResult
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
         let finished = run(&mut neighbours(&dir, &["rights_lost", "file"], with), LIMIT)?.well()?;
-        let said = finished.stderr.matches("the process has lost the right to end its lease").count();
+        let said =
+            finished.stderr.matches("the process has lost the right to end its lease").count();
         assert_eq!(said, usize::from(with == With::Eager), "{with:?}: {}", finished.stderr);
     }
     Ok(())
 }
 
-/// The library tried the lock of a file 50 times, 5 ms apart. The file is opened 600 times, which took 150 s.
+/// The library tried the lock of a file 50 times, 5 ms apart. The file is opened 600 times, which
+/// took 150 s.
 fn a_refused_take_over_stalls_the_open(dir: TestDir) -> TrialResult {
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
@@ -124,7 +129,7 @@ fn a_crash_destroys_what_another_process_synced(dir: TestDir) -> TrialResult {
         let finished = run(&mut neighbours(&dir, &["crash", "file"], with), LIMIT)?;
         assert_eq!(finished.status.signal(), Some(libc::SIGKILL), "{}", finished.stderr);
         assert_eq!(finished.stdout, told_of_a_lease(with));
-        dioxide::recover(dir.join("file"), dioxide::Recover::Cut)?;
+        dioxide::recover(dir.join("file"), dioxide::Recover::Truncate)?;
         run(&mut neighbours(&dir, &["check", "file"], With::Nothing), LIMIT)?.well()?;
         is_exact(&dir.join("file"))?;
     }
@@ -137,7 +142,8 @@ fn a_file_opened_for_writing_only(dir: TestDir) -> TrialResult {
         let dir = empty(&dir, &format!("{with:?}"))?;
         let mut command = neighbours(&dir, &["write_only", "file"], with);
         let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
-        let is_taken = finished.stderr.contains("4 files opened O_DIRECT for writing, 4 of them taken over");
+        let is_taken =
+            finished.stderr.contains("4 files opened O_DIRECT for writing, 4 of them taken over");
         assert!(with != With::Eager || is_taken, "{}", finished.stderr);
         is_exact(&dir.join("file"))?;
         Ok(fs::metadata(dir.join("file"))?.len())
@@ -148,32 +154,42 @@ fn a_file_opened_for_writing_only(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// The lease of a file that threads write to at the time, taken when it was opened or when writes met.
+/// The lease of a file that threads write to at the time, taken when it was opened or when writes
+/// met.
 fn a_break_beside_writers_loses_what_the_other_process_synced(dir: TestDir) -> TrialResult {
     for with in With::ALL {
         let dir = empty(&dir, &format!("{with:?}"))?;
         let mut command = neighbours(&dir, &["beside_writers", "file"], with);
         let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT)?.well()?;
-        assert!(with == With::Nothing || finished.stderr.contains(HANDED_BACK), "{}", finished.stderr);
+        assert!(
+            with == With::Nothing || finished.stderr.contains(HANDED_BACK),
+            "{}",
+            finished.stderr
+        );
         is_exact(&dir.join("file"))?;
     }
     Ok(())
 }
 
-/// Many rounds, so only where they are quick. In each the library takes the file over and hands it back for `why`, but in
-/// the few where something stands in its way: the other process has it open, or the last close comes first.
+/// Many rounds, so only where they are quick. In each the library takes the file over and hands it
+/// back for `why`, but in the few where something stands in its way: the other process has it open,
+/// or the last close comes first.
 fn others_lose_nothing_in_rounds(dir: TestDir, mode: &str, rounds: u64, why: &str) -> TrialResult {
     for with in [With::Nothing, With::Eager] {
         let dir = empty(&dir, &format!("{with:?}"))?;
         let mut command = neighbours(&dir, &[mode, "file"], with);
         let finished = run(command.env("DIOXIDE_STATS", "1"), 2 * LIMIT)?.well()?;
         let said = |before: &str, after: &str| -> u64 {
-            let counts =
-                finished.stderr.lines().filter_map(|line| line.split_once(after)?.0.split_once(before));
+            let counts = finished
+                .stderr
+                .lines()
+                .filter_map(|line| line.split_once(after)?.0.split_once(before));
             counts.map(|(_, count)| count.parse::<u64>().expect("a number")).sum()
         };
-        let counts =
-            [said("writing, ", " of them taken over"), said("dioxide: ", &format!(" {HANDED_BACK}{why}"))];
+        let counts = [
+            said("writing, ", " of them taken over"),
+            said("dioxide: ", &format!(" {HANDED_BACK}{why}")),
+        ];
         let is_taken = counts.iter().all(|count| *count >= rounds);
         assert!(with != With::Eager || is_taken, "{counts:?} of {rounds}: {}", finished.stderr);
         is_exact(&dir.join("file"))?;
@@ -214,7 +230,8 @@ fn a_stuck_file_delays_the_break_of_another_one() -> TrialResult {
     let spawned = command.arg(&stuck).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut ours = Stopped(spawned);
     let (stdin, stdout) = (ours.0.stdin.take(), ours.0.stdout.take());
-    let (mut stdin, mut lines) = (stdin.expect("piped"), BufReader::new(stdout.expect("piped")).lines());
+    let (mut stdin, mut lines) =
+        (stdin.expect("piped"), BufReader::new(stdout.expect("piped")).lines());
     let mut line = || lines.next().transpose().map(Option::unwrap_or_default);
     assert_eq!(line()?, "ready");
     let frozen = Frozen::begin(volume.path())?;
@@ -244,7 +261,8 @@ fn a_stuck_file_delays_the_break_of_another_one() -> TrialResult {
     is_exact(&dir.join("file"))
 }
 
-/// The thread that loads a library holds the loader's lock. A keeper needs it to begin, and the thread waited for that.
+/// The thread that loads a library holds the loader's lock. A keeper needs it to begin, and the
+/// thread waited for that.
 fn an_open_in_a_constructor_of_a_loaded_library_hangs(dir: TestDir) -> TrialResult {
     let library = c_program("plugin", ("so", &["-shared", "-fPIC"]));
     for with in With::ALL {
@@ -259,8 +277,8 @@ fn an_open_in_a_constructor_of_a_loaded_library_hangs(dir: TestDir) -> TrialResu
     Ok(())
 }
 
-/// How long a holder of a lease has, in seconds, for the whole machine. The drop restores it; if the tests are killed,
-/// `scripts/with-lab` does.
+/// How long a holder of a lease has, in seconds, for the whole machine. The drop restores it; if
+/// the tests are killed, `scripts/with-lab` does.
 struct BreakTime {
     before: String,
 }
@@ -309,7 +327,8 @@ impl Drop for Stopped {
     }
 }
 
-/// A process that is stopped loses its lease after a time. Then the other one opens the file as it is, grown.
+/// A process that is stopped loses its lease after a time. Then the other one opens the file as it
+/// is, grown.
 fn a_stopped_process_destroys_what_another_one_synced(dir: TestDir) -> TrialResult {
     let _short = BreakTime::set(2)?;
     for with in With::ALL {
@@ -322,7 +341,7 @@ fn a_stopped_process_destroys_what_another_one_synced(dir: TestDir) -> TrialResu
         let ended = ours.go_on()?;
         assert!(ended.success(), "{with:?}: {ended}");
         // What was left grown is found by its marker, and nothing of the other one's is truncated.
-        dioxide::recover(dir.join("file"), dioxide::Recover::Cut)?;
+        dioxide::recover(dir.join("file"), dioxide::Recover::Truncate)?;
         run(&mut neighbours(&dir, &["check", "file"], With::Nothing), LIMIT)?.well()?;
     }
     Ok(())
@@ -423,16 +442,24 @@ pub fn trials() -> Vec<Trial> {
                 where_writes_meet,
                 a_break_beside_writers_loses_what_the_other_process_synced,
             ),
-            lab_trials_where("locks_of_others_hide_a_lease_that_breaks", on_ext4, |dir: TestDir| {
-                others_lose_nothing_in_rounds(dir, "among_locks", 40, ELSEWHERE)
-            }),
-            lab_trials_where("an_open_in_a_handler_waits_for_its_own_thread", on_ext4, |dir: TestDir| {
-                others_lose_nothing_in_rounds(dir, "open_in_a_handler", 400, "it was opened")
-            }),
+            lab_trials_where(
+                "locks_of_others_hide_a_lease_that_breaks",
+                on_ext4,
+                |dir: TestDir| others_lose_nothing_in_rounds(dir, "among_locks", 40, ELSEWHERE),
+            ),
+            lab_trials_where(
+                "an_open_in_a_handler_waits_for_its_own_thread",
+                on_ext4,
+                |dir: TestDir| {
+                    others_lose_nothing_in_rounds(dir, "open_in_a_handler", 400, "it was opened")
+                },
+            ),
             lab_trials_where(
                 "an_open_during_a_take_over_waits_for_the_next_look",
                 on_ext4,
-                |dir: TestDir| others_lose_nothing_in_rounds(dir, "open_during_a_take_over", 20, ELSEWHERE),
+                |dir: TestDir| {
+                    others_lose_nothing_in_rounds(dir, "open_during_a_take_over", 20, ELSEWHERE)
+                },
             ),
             lab_trials_where("a_break_during_a_close_ends_the_keeper", on_ext4, |dir: TestDir| {
                 others_lose_nothing_in_rounds(dir, "close_meanwhile", 200, ELSEWHERE)
@@ -446,7 +473,11 @@ pub fn trials() -> Vec<Trial> {
                 "ext4::a_stuck_file_delays_the_break_of_another_one",
                 a_stuck_file_delays_the_break_of_another_one,
             )],
-            lab_trials_where("a_file_opened_for_writing_only", everywhere, a_file_opened_for_writing_only),
+            lab_trials_where(
+                "a_file_opened_for_writing_only",
+                everywhere,
+                a_file_opened_for_writing_only,
+            ),
             lab_trials_where(
                 "a_call_needs_more_stack_than_a_small_thread_has",
                 on_ext4,

@@ -1,4 +1,5 @@
-//! The same random program with and without the library: every call must answer the same, and every file be the same in the end.
+//! The same random program with and without the library: every call must answer the same, and every
+//! file be the same in the end.
 //!
 //! `DIOXIDE_POSIX_SEEDS=1-500` runs other programs than the few that every run of the tests tries.
 
@@ -37,7 +38,12 @@ impl Program {
     }
 
     /// What it prints, and the files that it leaves.
-    fn lines(&self, dir: &Path, operations: &Operations, with: With) -> Result<Vec<String>, Failed> {
+    fn lines(
+        &self,
+        dir: &Path,
+        operations: &Operations,
+        with: With,
+    ) -> Result<Vec<String>, Failed> {
         let dir = empty(dir, &format!("{with:?}"))?;
         let mut command = self.command(operations);
         with.set(&mut command);
@@ -50,7 +56,12 @@ impl Program {
     }
 
     /// A line for each difference with its place, if there is one.
-    fn differs(&self, dir: &Path, operations: &Operations, with: With) -> Result<Option<Difference>, Failed> {
+    fn differs(
+        &self,
+        dir: &Path,
+        operations: &Operations,
+        with: With,
+    ) -> Result<Option<Difference>, Failed> {
         let (plain, other) =
             (self.lines(dir, operations, With::Nothing)?, self.lines(dir, operations, with)?);
         Ok(Difference::between(plain, other))
@@ -145,7 +156,8 @@ impl Difference {
 
 fn seeds() -> Vec<u64> {
     let Ok(range) = std::env::var("DIOXIDE_POSIX_SEEDS") else { return (1..=6).collect() };
-    let number = |text: &str| text.parse().expect("DIOXIDE_POSIX_SEEDS is a number or a range as in 1-500");
+    let number =
+        |text: &str| text.parse().expect("DIOXIDE_POSIX_SEEDS is a number or a range as in 1-500");
     match range.split_once('-') {
         Some((first, last)) => (number(first)..=number(last)).collect(),
         None => vec![number(&range)],
@@ -158,7 +170,9 @@ fn every_call_answers_as_without_the_library(dir: TestDir) -> TrialResult {
         let all: Operations = (1..=OPERATIONS).collect();
         let plain = program.lines(&dir, &all, With::Nothing)?;
         for with in With::LIBRARY {
-            if let Some(difference) = Difference::between(plain.clone(), program.lines(&dir, &all, with)?) {
+            if let Some(difference) =
+                Difference::between(plain.clone(), program.lines(&dir, &all, with)?)
+            {
                 return Err(explain(&program, &dir, all, with, difference)?);
             }
         }
@@ -178,13 +192,16 @@ fn explain(
         Difference::between(difference.plain.clone(), program.lines(dir, &all, With::Nothing)?)
     {
         let text = unsteady.text();
-        return Ok(failed(format!("seed {}: two runs without the library differ:\n{text}", program.seed)));
+        return Ok(failed(format!(
+            "seed {}: two runs without the library differ:\n{text}",
+            program.seed
+        )));
     }
     let fewer = program.shrink(dir, all, with);
     let shrunk = program.differs(dir, &fewer, with)?.unwrap_or(difference);
     Ok(failed(format!(
-        "seed {} on {}, {with:?}:\n{}\nagain, in two empty directories of {}:\n  {} {} {} {}\nthe whole: \
-         DIOXIDE_POSIX_SEEDS={} cargo test -p dioxide-preload --test preload {}::every_call",
+        "seed {} on {}, {with:?}:\n{}\nagain, in two empty directories of {}:\n  {} {} {} {}\nthe \
+         whole: DIOXIDE_POSIX_SEEDS={} cargo test -p dioxide-preload --test preload {}::every_call",
         program.seed,
         dir.fs(),
         shrunk.text(),
@@ -199,5 +216,8 @@ fn explain(
 }
 
 pub fn trials() -> Vec<Trial> {
-    lab_trials("every_call_answers_as_without_the_library", every_call_answers_as_without_the_library)
+    lab_trials(
+        "every_call_answers_as_without_the_library",
+        every_call_answers_as_without_the_library,
+    )
 }

@@ -1,5 +1,6 @@
-//! Programs that nobody here wrote, from Debian packages (`scripts/lab deps` installs them). Each checks its own data or is
-//! checked here; without the library, with it, and with every file taken when it is opened. docs/preload.md has the outcome.
+//! Programs that nobody here wrote, from Debian packages (`scripts/lab deps` installs them). Each
+//! checks its own data or is checked here; without the library, with it, and with every file taken
+//! when it is opened. docs/preload.md has the outcome.
 
 use super::rig::*;
 use dioxide_testkit::files;
@@ -12,7 +13,8 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// A program's name, what bash runs, and what `DIOXIDE_STATS` must then say with [`With::Preload`] and [`With::Eager`].
+/// A program's name, what bash runs, and what `DIOXIDE_STATS` must then say with [`With::Preload`]
+/// and [`With::Eager`].
 struct Program {
     name: &'static str,
     script: &'static str,
@@ -21,7 +23,8 @@ struct Program {
 
 const NOTHING: [&str; 2] = ["", ""];
 const TAKEN: [&str; 2] = [REQUESTS; 2];
-/// Said of a file that each thread opens for itself: the first open may find it open elsewhere, or take it and lose it again.
+/// Said of a file that each thread opens for itself: the first open may find it open elsewhere, or
+/// take it and lose it again.
 const OPEN_TWICE: &str =
     "not taken over: it is open elsewhere too|handed back to the kernel: it was opened again";
 /// Said where something was taken over.
@@ -30,116 +33,129 @@ const REQUESTS: &str = " write requests (";
 const PROGRAMS: [Program; 22] = [
     Program {
         name: "sysbench_seqwr",
-        script: "sysbench fileio --file-total-size=64M --file-test-mode=seqwr --file-num=1 --file-block-size=16384 \
-                 --file-extra-flags=direct --file-fsync-freq=0 --threads=16 --time=2 --validate run",
+        script: "sysbench fileio --file-total-size=64M --file-test-mode=seqwr --file-num=1 \
+            --file-block-size=16384 --file-extra-flags=direct --file-fsync-freq=0 --threads=16 \
+            --time=2 --validate run",
         says: TAKEN,
     },
     Program {
         name: "sysbench_rndwr",
-        script: "o='--file-total-size=16M --file-num=4 --file-extra-flags=direct --validate'; sysbench fileio $o prepare && \
-                 sysbench fileio $o --file-test-mode=rndwr --threads=16 --time=1 run",
+        script: "o='--file-total-size=16M --file-num=4 --file-extra-flags=direct --validate'; \
+            sysbench fileio $o prepare && sysbench fileio $o --file-test-mode=rndwr --threads=16 \
+            --time=1 run",
         says: ["", REQUESTS],
     },
     Program {
         name: "sysbench_rndrw",
-        script: "o='--file-total-size=16M --file-num=4 --file-extra-flags=direct --validate'; sysbench fileio $o prepare && \
-                 sysbench fileio $o --file-test-mode=rndrw --threads=16 --time=1 run",
+        script: "o='--file-total-size=16M --file-num=4 --file-extra-flags=direct --validate'; \
+            sysbench fileio $o prepare && sysbench fileio $o --file-test-mode=rndrw --threads=16 \
+            --time=1 run",
         says: ["", REQUESTS],
     },
     Program {
         name: "fio_psync_threads",
-        script: "fio --name=a --filename=f --rw=write --bs=4k --ioengine=psync --direct=1 --verify=crc32c --thread --numjobs=8 \
-                 --offset_increment=4M --size=4M --fallocate=none",
+        script: "fio --name=a --filename=f --rw=write --bs=4k --ioengine=psync --direct=1 \
+            --verify=crc32c --thread --numjobs=8 --offset_increment=4M --size=4M --fallocate=none",
         says: ["", OPEN_TWICE],
     },
     Program {
         name: "fio_pvsync_threads_random_fdatasync",
-        script: "fio --name=a --filename=f --rw=randwrite --bs=4k --ioengine=pvsync --direct=1 --verify=crc32c --thread \
-                 --numjobs=8 --offset_increment=2M --size=2M --fallocate=none --fdatasync=16",
+        script: "fio --name=a --filename=f --rw=randwrite --bs=4k --ioengine=pvsync --direct=1 \
+            --verify=crc32c --thread --numjobs=8 --offset_increment=2M --size=2M --fallocate=none \
+            --fdatasync=16",
         says: ["", OPEN_TWICE],
     },
     Program {
         name: "fio_pvsync2_processes",
-        script: "fio --name=a --size=4M --rw=randwrite --bs=4k --ioengine=pvsync2 --direct=1 --verify=crc32c --numjobs=4 \
+        script: "fio --name=a --size=4M --rw=randwrite --bs=4k --ioengine=pvsync2 --direct=1 \
+            --verify=crc32c --numjobs=4 \
                  --fallocate=none",
         says: NOTHING,
     },
     Program {
         name: "fio_psync_processes_on_one_file",
-        script: "fio --name=a --filename=f --rw=write --bs=4k --ioengine=psync --direct=1 --verify=crc32c --numjobs=4 \
-                 --offset_increment=4M --size=4M --fallocate=none",
+        script: "fio --name=a --filename=f --rw=write --bs=4k --ioengine=psync --direct=1 \
+            --verify=crc32c --numjobs=4 --offset_increment=4M --size=4M --fallocate=none",
         says: NOTHING,
     },
     Program {
         name: "fio_sync",
-        script: "fio --name=a --filename=f --rw=write --bs=4k --ioengine=sync --direct=1 --verify=crc32c --size=8M \
+        script: "fio --name=a --filename=f --rw=write --bs=4k --ioengine=sync --direct=1 \
+            --verify=crc32c --size=8M \
                  --fallocate=none",
         says: ["0 of them taken over", REQUESTS],
     },
     Program {
         name: "fio_libaio",
-        script: "fio --name=a --filename=f --rw=write --bs=4k --ioengine=libaio --iodepth=16 --direct=1 --verify=crc32c \
-                 --size=8M --fallocate=none",
+        script: "fio --name=a --filename=f --rw=write --bs=4k --ioengine=libaio --iodepth=16 \
+            --direct=1 --verify=crc32c --size=8M --fallocate=none",
         says: ["0 of them taken over", "the program uses libaio"],
     },
     Program {
         name: "fio_io_uring",
-        script: "fio --name=a --filename=f --rw=write --bs=4k --ioengine=io_uring --iodepth=16 --direct=1 --verify=crc32c \
-                 --size=8M --fallocate=none",
+        script: "fio --name=a --filename=f --rw=write --bs=4k --ioengine=io_uring --iodepth=16 \
+            --direct=1 --verify=crc32c --size=8M --fallocate=none",
         says: ["0 of them taken over", "the program uses io_uring"],
     },
     Program {
         name: "fio_posixaio",
-        script: "fio --name=a --filename=f --rw=write --bs=4k --ioengine=posixaio --iodepth=16 --direct=1 --verify=crc32c \
-                 --size=4M --fallocate=none",
+        script: "fio --name=a --filename=f --rw=write --bs=4k --ioengine=posixaio --iodepth=16 \
+            --direct=1 --verify=crc32c --size=4M --fallocate=none",
         says: ["0 of them taken over", "the program uses POSIX AIO"],
     },
     Program {
         name: "fio_mmap",
-        script: "fio --name=a --filename=f --rw=write --bs=4k --ioengine=mmap --verify=crc32c --size=1M",
+        script: "fio --name=a --filename=f --rw=write --bs=4k --ioengine=mmap --verify=crc32c \
+            --size=1M",
         says: NOTHING,
     },
     Program {
         name: "dd",
-        script: "dd if=/dev/urandom of=src bs=1M count=4 status=none && dd if=src of=f bs=64k oflag=direct status=none && \
-                 cmp src f && dd if=src of=f bs=64k oflag=direct,append conv=notrunc,fsync status=none && cat src src | cmp - f",
+        script: "dd if=/dev/urandom of=src bs=1M count=4 status=none && dd if=src of=f bs=64k \
+            oflag=direct status=none && cmp src f && dd if=src of=f bs=64k oflag=direct,append \
+            conv=notrunc,fsync status=none && cat src src | cmp - f",
         says: NOTHING,
     },
     Program {
         name: "dd_with_an_odd_end",
-        script: "head -c 1000000 /dev/urandom > src && dd if=src of=f bs=64k oflag=direct status=none && cmp src f",
+        script: "head -c 1000000 /dev/urandom > src && dd if=src of=f bs=64k oflag=direct \
+            status=none && cmp src f",
         says: NOTHING,
     },
     Program {
         name: "stress_ng",
-        script: "stress-ng --hdd 2 --hdd-opts direct,wr-seq,rd-seq --hdd-bytes 8M --hdd-write-size 64k -t 2 --verify --temp-path . \
-                 && stress-ng --hdd 2 --hdd-opts direct,dsync,wr-rnd,rd-rnd --hdd-bytes 4M --hdd-write-size 4k -t 2 --verify \
-                 --temp-path .",
+        script: "stress-ng --hdd 2 --hdd-opts direct,wr-seq,rd-seq --hdd-bytes 8M --hdd-write-size \
+            64k -t 2 --verify --temp-path . && stress-ng --hdd 2 --hdd-opts \
+            direct,dsync,wr-rnd,rd-rnd --hdd-bytes 4M --hdd-write-size 4k -t 2 --verify \
+            --temp-path .",
         says: NOTHING,
     },
     Program {
         name: "qemu_img",
-        script: "head -c 8388608 /dev/urandom > src && qemu-img convert -q -t none -T none -f raw -O qcow2 src b.qcow2 && \
-                 qemu-img compare -T none -f raw -F qcow2 src b.qcow2 && qemu-img check -q b.qcow2 && \
-                 qemu-img convert -t none -W -m 8 -f qcow2 -O raw b.qcow2 c && cmp src c",
+        script: "head -c 8388608 /dev/urandom > src && qemu-img convert -q -t none -T none -f raw \
+            -O qcow2 src b.qcow2 && qemu-img compare -T none -f raw -F qcow2 src b.qcow2 && \
+            qemu-img check -q b.qcow2 && qemu-img convert -t none -W -m 8 -f qcow2 -O raw b.qcow2 \
+            c && cmp src c",
         says: NOTHING,
     },
     Program {
         name: "qemu_io",
-        script: "truncate -s 16M f && qemu-io -f raw -t none -c 'write -P 7 0 64k' -c 'write -P 8 1M 1M' -c 'read -P 7 0 64k' \
-                 -c flush -c 'aio_write -P 9 4M 64k' -c aio_flush -c 'read -P 9 4M 64k' f",
+        script: "truncate -s 16M f && qemu-io -f raw -t none -c 'write -P 7 0 64k' -c 'write -P 8 \
+            1M 1M' -c 'read -P 7 0 64k' -c flush -c 'aio_write -P 9 4M 64k' -c aio_flush -c 'read \
+            -P 9 4M 64k' f",
         says: NOTHING,
     },
     Program {
         name: "rocksdb",
-        script: "db_bench --benchmarks=fillrandom,readrandom,compact --db=db --num=20000 --value_size=400 --threads=4 \
-                 --use_direct_io_for_flush_and_compaction=1 --use_direct_reads=1 2>/dev/null && ldb --db=db checkconsistency",
+        script: "db_bench --benchmarks=fillrandom,readrandom,compact --db=db --num=20000 \
+            --value_size=400 --threads=4 --use_direct_io_for_flush_and_compaction=1 \
+            --use_direct_reads=1 2>/dev/null && ldb --db=db checkconsistency",
         says: NOTHING,
     },
     Program {
         name: "xfs_io",
-        script: "xfs_io -d -f -c 'pwrite -S 7 0 1m' -c 'pwrite -S 8 -b 4k 1m 64k' -c 'pread 1m 4k' -c fsync -c stat f && \
-                 test $(stat -c %s f) = 1114112",
+        script: "xfs_io -d -f -c 'pwrite -S 7 0 1m' -c 'pwrite -S 8 -b 4k 1m 64k' -c 'pread 1m 4k' \
+            -c fsync -c stat f && test $(stat -c %s f) = 1114112",
         says: ["0 of them taken over", REQUESTS],
     },
     Program {
@@ -161,16 +177,16 @@ assert open('f', 'rb').read() == b'x' * (8 * 200 * 4096)
     },
     Program {
         name: "sqlite",
-        script: "sqlite3 db 'create table t(a, b); pragma journal_mode=wal; with recursive n(i) as (select 1 union all select \
-                 i + 1 from n where i < 5000) insert into t select i, randomblob(100) from n; pragma integrity_check;' | \
-                 grep -qx ok",
+        script: "sqlite3 db 'create table t(a, b); pragma journal_mode=wal; with recursive n(i) as \
+            (select 1 union all select i + 1 from n where i < 5000) insert into t select i, \
+            randomblob(100) from n; pragma integrity_check;' | grep -qx ok",
         says: NOTHING,
     },
     Program {
         name: "git_and_a_shell",
-        script: "git init -q r && cd r && for i in 1 2 3; do head -c 100000 /dev/urandom > f$i; done && git add . && \
-                 git -c user.name=a -c user.email=a@b commit -qm x && git fsck --no-progress && git gc -q && \
-                 tar cf ../x.tar . && tar tf ../x.tar | sort | tail -1",
+        script: "git init -q r && cd r && for i in 1 2 3; do head -c 100000 /dev/urandom > f$i; \
+            done && git add . && git -c user.name=a -c user.email=a@b commit -qm x && git fsck \
+            --no-progress && git gc -q && tar cf ../x.tar . && tar tf ../x.tar | sort | tail -1",
         says: NOTHING,
     },
 ];
@@ -181,7 +197,9 @@ fn marked(dir: &Path) -> Result<Option<String>, Failed> {
         let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
         let found = match kind {
             kind if kind.is_dir() => marked(&path)?,
-            kind if kind.is_file() && files::marker(&path)?.is_some() => Some(path.display().to_string()),
+            kind if kind.is_file() && files::marker(&path)?.is_some() => {
+                Some(path.display().to_string())
+            }
             _ => None,
         };
         if found.is_some() {
@@ -204,14 +222,18 @@ fn try_program(dir: &TestDir, program: &Program, with: With) -> TrialResult {
         ))
     };
     with.set(&mut command);
-    let finished = run(command.env("DIOXIDE_STATS", "1"), LIMIT).and_then(Finished::well).map_err(again)?;
+    let finished =
+        run(command.env("DIOXIDE_STATS", "1"), LIMIT).and_then(Finished::well).map_err(again)?;
     let says = match with {
         With::Nothing => "",
         With::Preload => program.says[0],
         With::Eager => program.says[1],
     };
     if !says.split('|').any(|one| finished.stderr.contains(one)) {
-        return Err(again(failed(format!("{with:?} does not say {says:?}, but:\n{}", finished.stderr))));
+        return Err(again(failed(format!(
+            "{with:?} does not say {says:?}, but:\n{}",
+            finished.stderr
+        ))));
     }
     match marked(&dir)? {
         Some(path) => Err(again(failed(format!("{with:?}: {path} has a marker still")))),
@@ -230,7 +252,8 @@ fn on_some(fs: Fs) -> Applies {
 pub fn trials() -> Vec<Trial> {
     let each = |program: &'static Program| {
         lab_trials_where(program.name, on_some, move |dir| {
-            // tmpfs tells the engine nothing that it could gain, so what is said is not of interest there.
+            // tmpfs tells the engine nothing that it could gain, so what is said is not of interest
+            // there.
             let program = match dir.fs() {
                 Fs::Tmpfs => &Program { says: NOTHING, ..*program },
                 _ => program,

@@ -63,7 +63,8 @@ impl With {
         }
     }
 
-    /// The same, with the library as programs use it: how much stack a function takes is the compiler's choice.
+    /// The same, with the library as programs use it: how much stack a function takes is the
+    /// compiler's choice.
     pub fn set_optimised(self, command: &mut Command) {
         self.set(command);
         if self != With::Nothing && std::env::var_os("DIOXIDE_PRELOAD_LIBRARY").is_none() {
@@ -73,7 +74,8 @@ impl With {
     }
 }
 
-/// The library, built if that is not done: cargo builds none of this kind for a test. `DIOXIDE_PRELOAD_LIBRARY` names another.
+/// The library, built if that is not done: cargo builds none of this kind for a test.
+/// `DIOXIDE_PRELOAD_LIBRARY` names another.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| match std::env::var_os("DIOXIDE_PRELOAD_LIBRARY") {
@@ -93,13 +95,17 @@ fn build_library(profile: &str) -> io::Result<PathBuf> {
     assert!(built.success(), "{built}");
     // Beside the directory of the tests, or of the other profile.
     let dir = if profile == "dev" { "debug" } else { profile };
-    let path = std::env::current_exe()?.with_file_name(format!("../../{dir}/libdioxide_preload.so"));
+    let path =
+        std::env::current_exe()?.with_file_name(format!("../../{dir}/libdioxide_preload.so"));
     path.canonicalize()
 }
 
 /// How a C program is compiled: by other names of the same calls.
-pub const COMPILED: [(&str, &[&str]); 3] =
-    [("plain", &[]), ("fortified", &["-O2", "-D_FORTIFY_SOURCE=2"]), ("64", &["-D_FILE_OFFSET_BITS=64"])];
+pub const COMPILED: [(&str, &[&str]); 3] = [
+    ("plain", &[]),
+    ("fortified", &["-O2", "-D_FORTIFY_SOURCE=2"]),
+    ("64", &["-D_FILE_OFFSET_BITS=64"]),
+];
 
 /// A program of `tests/c`, compiled in one of the ways of [`COMPILED`].
 pub fn c_program(name: &str, (way, options): (&str, &[&str])) -> PathBuf {
@@ -108,7 +114,8 @@ pub fn c_program(name: &str, (way, options): (&str, &[&str])) -> PathBuf {
     let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{way}"));
     if !done.contains(&path) {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
+        let source =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
         let compiled = Command::new("cc")
             .args(["-Wall", "-Wextra", "-Werror", "-g", "-pthread"])
             .args(options)
@@ -137,7 +144,12 @@ impl Finished {
         if self.status.success() {
             return Ok(self);
         }
-        Err(failed(format!("{}\n{}{}", self.status, last_lines(&self.stdout), last_lines(&self.stderr))))
+        Err(failed(format!(
+            "{}\n{}{}",
+            self.status,
+            last_lines(&self.stdout),
+            last_lines(&self.stderr)
+        )))
     }
 }
 
@@ -149,8 +161,8 @@ fn last_lines(text: &str) -> String {
     last
 }
 
-/// Runs a program until it ends, and ends it and its children when `limit` has passed. Children that it leaves behind are not
-/// waited for.
+/// Runs a program until it ends, and ends it and its children when `limit` has passed. Children
+/// that it leaves behind are not waited for.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Finished, Failed> {
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let mut child = command

@@ -1,5 +1,5 @@
-//! Many threads on one file: what they acknowledged is there, whatever happens beside them and however the process ends, the
-//! length is exact, and nothing of ours is left.
+//! Many threads on one file: what they acknowledged is there, whatever happens beside them and
+//! however the process ends, the length is exact, and nothing of ours is left.
 
 use super::rig::*;
 use dioxide_testkit::files;
@@ -49,23 +49,28 @@ fn threads(dir: &Path, verb: &str, plan: &str, with: With) -> (Command, String) 
     let mut command = Command::new(c_program("threads", COMPILED[plan.len() % 3]));
     command.arg(verb).arg("file").arg("acks").args(plan.split(' ')).current_dir(dir);
     with.set(&mut command);
-    let shown = format!("{} {} {verb} file acks {plan}", with.words(), command.get_program().display());
+    let shown =
+        format!("{} {} {verb} file acks {plan}", with.words(), command.get_program().display());
     (command, shown)
 }
 
 fn try_plan(dir: &Path, plan: &str, signal: Option<i32>, with: With) -> TrialResult {
     let dir = empty(dir, &format!("{with:?}"))?;
     let (mut command, shown) = threads(&dir, "write", plan, with);
-    let again = |error: Failed| failed(format!("{}\nagain, in an empty directory: {shown}", message(&error)));
+    let again = |error: Failed| {
+        failed(format!("{}\nagain, in an empty directory: {shown}", message(&error)))
+    };
     let finished = run(&mut command, LIMIT).map_err(again)?;
     if finished.status.signal() != signal {
         return Err(finished.well().err().map_or_else(|| failed("it was to be killed"), again));
     }
     let file = dir.join("file");
     if signal == Some(libc::SIGKILL) {
-        dioxide::recover(&file, dioxide::Recover::Cut)?;
+        dioxide::recover(&file, dioxide::Recover::Truncate)?;
     }
-    run(&mut threads(&dir, "check", plan, With::Nothing).0, LIMIT).and_then(Finished::well).map_err(again)?;
+    run(&mut threads(&dir, "check", plan, With::Nothing).0, LIMIT)
+        .and_then(Finished::well)
+        .map_err(again)?;
     if files::marker(&file)?.is_some() {
         return Err(again(failed("the marker is still there")));
     }
@@ -84,7 +89,9 @@ pub fn trials() -> Vec<Trial> {
         lab_trials_where(
             &name,
             |_| Ok(()),
-            move |dir: TestDir| With::ALL.into_iter().try_for_each(|with| try_plan(&dir, plan, signal, with)),
+            move |dir: TestDir| {
+                With::ALL.into_iter().try_for_each(|with| try_plan(&dir, plan, signal, with))
+            },
         )
     };
     PLANS.into_iter().flat_map(each).collect()

@@ -1,5 +1,6 @@
-//! A flush that fails, in the engine or in the kernel's own sync: nothing of the file system is acknowledged any
-//! more, by whatever call, also after the kernel got the file back, and in children; until it is mounted anew.
+//! A flush that fails, in the engine or in the kernel's own sync: nothing of the file system is
+//! acknowledged any more, by whatever call, also after the kernel got the file back, and in
+//! children; until it is mounted anew.
 
 use super::rig::*;
 use dioxide_testkit::fuse_disk::FuseDisk;
@@ -10,7 +11,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What fails first, or how the file goes back to the kernel then. Of a watched file all flushes are the kernel's.
+/// What fails first, or how the file goes back to the kernel then. Of a watched file all flushes
+/// are the kernel's.
 const ON_A_FILE_SYSTEM: [&str; 11] = [
     "fdatasync",
     "fsync",

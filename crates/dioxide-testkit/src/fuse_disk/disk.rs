@@ -191,7 +191,8 @@ impl Disk {
             Command::GoOn => self.faults.stalled_until = None,
             Command::Heal => self.faults = Faults::default(),
             Command::Delay { max_us, seed } => {
-                self.delays = Some(Delays { max: Duration::from_micros(max_us), random: Random(seed) });
+                self.delays =
+                    Some(Delays { max: Duration::from_micros(max_us), random: Random(seed) });
             }
             Command::Record => self.record()?,
             Command::Replay { cut, keep } => self.replay(cut as usize, keep)?,
@@ -372,7 +373,9 @@ mod tests {
         assert!((0..8).any(|seed| torn(seed) != FLUSHED && torn(seed) != CACHED), "never torn");
         let whole = |seed| cut(Keep::Writes { seed });
         assert!((0..8).all(|seed| whole(seed) == FLUSHED || whole(seed) == CACHED), "torn");
-        assert!((0..8).any(|seed| whole(seed) == FLUSHED) && (0..8).any(|seed| whole(seed) == CACHED));
+        assert!(
+            (0..8).any(|seed| whole(seed) == FLUSHED) && (0..8).any(|seed| whole(seed) == CACHED)
+        );
     }
 
     #[test]
@@ -388,7 +391,10 @@ mod tests {
     #[test]
     fn writes_fail_only_in_the_broken_range_and_as_often_as_asked() {
         let mut disk = Disk::new(16 * BLOCK);
-        order(&mut disk, Command::FailWriteRange { range: 100..200, times: 1, errno: libc::ENOSPC });
+        order(
+            &mut disk,
+            Command::FailWriteRange { range: 100..200, times: 1, errno: libc::ENOSPC },
+        );
         assert_eq!(disk.write(200, &[0; 10]), Ok(10));
         assert_eq!(disk.write(90, &[0; 11]), Err(libc::ENOSPC));
         assert_eq!(disk.write(90, &[0; 11]), Ok(11));
@@ -422,13 +428,15 @@ mod tests {
     #[test]
     fn a_recording_is_replayed_to_any_cut_and_in_any_order() {
         let mut disk = recorded();
-        let with =
-            |disk: &mut Disk, keep| -> Vec<u8> { (0..=8).map(|cut| replayed(disk, cut, keep)).collect() };
+        let with = |disk: &mut Disk, keep| -> Vec<u8> {
+            (0..=8).map(|cut| replayed(disk, cut, keep)).collect()
+        };
         for _ in 0..2 {
             assert_eq!(with(&mut disk, Keep::Nothing), [0xA5, 0xA5, 0xA5, 2, 2, 2, 2, 0, 0]);
             assert_eq!(with(&mut disk, Keep::All), [0xA5, 1, 2, 2, 2, 3, 0, 0, 4]);
         }
-        let mut seen: Vec<_> = (0..20).map(|seed| replayed(&mut disk, 6, Keep::Writes { seed })).collect();
+        let mut seen: Vec<_> =
+            (0..20).map(|seed| replayed(&mut disk, 6, Keep::Writes { seed })).collect();
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen, [0, 2, 3], "of two writes, either, both or none");

@@ -112,7 +112,10 @@ pub(super) fn marks(log: &[Entry]) -> Vec<u8> {
         Entry::Mark(mark) => Some((place, mark)),
         _ => None,
     });
-    marks.flat_map(|(place, mark)| std::iter::once(place).chain(*mark)).flat_map(u64::to_le_bytes).collect()
+    marks
+        .flat_map(|(place, mark)| std::iter::once(place).chain(*mark))
+        .flat_map(u64::to_le_bytes)
+        .collect()
 }
 
 const WRITE: u64 = 0;
@@ -177,7 +180,9 @@ pub(super) fn mark_of(bytes: &[u8; MARK_BYTES]) -> Mark {
 
 /// Decodes `N` little-endian numbers.
 pub(super) fn numbers<const N: usize>(bytes: &[u8]) -> [u64; N] {
-    std::array::from_fn(|i| u64::from_le_bytes(bytes[i * 8..][..8].try_into().expect("eight bytes")))
+    std::array::from_fn(|i| {
+        u64::from_le_bytes(bytes[i * 8..][..8].try_into().expect("eight bytes"))
+    })
 }
 
 #[cfg(test)]

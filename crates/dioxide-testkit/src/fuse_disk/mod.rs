@@ -289,7 +289,9 @@ impl Server {
             let stat = fs::read_to_string(thread?.path().join("stat"))?;
             Ok::<_, io::Error>(stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T')))
         });
-        states.collect::<Result<Vec<_>, _>>().map(|stopped| stopped.into_iter().all(|stopped| stopped))
+        states
+            .collect::<Result<Vec<_>, _>>()
+            .map(|stopped| stopped.into_iter().all(|stopped| stopped))
     }
 
     fn ask(&self, command: &Command) -> io::Result<Stats> {

@@ -142,10 +142,10 @@ pub(super) enum Command {
 }
 
 /// The commands, for running the disk by hand.
-pub(super) const USAGE: &str = "commands: fail-flush TIMES ERRNO | fail-write-range START END TIMES ERRNO | \
-                                lie | power-cut KEEP | stall | go-on | heal | delay MAX_US SEED | record | \
-                                replay CUT KEEP | replay-again CUT KEEP | save FILE | load FILE | stats; \
-                                KEEP: nothing | all | sectors:SEED | writes:SEED";
+pub(super) const USAGE: &str = "commands: fail-flush TIMES ERRNO | fail-write-range START END \
+    TIMES ERRNO | lie | power-cut KEEP | stall | go-on | heal | delay MAX_US SEED | record | \
+    replay CUT KEEP | replay-again CUT KEEP | save FILE | load FILE | stats; KEEP: nothing | all | \
+    sectors:SEED | writes:SEED";
 
 impl Command {
     pub(super) fn to_line(&self) -> String {
@@ -172,7 +172,9 @@ impl Command {
     pub(super) fn from_line(line: &str) -> Option<Command> {
         let words: Vec<&str> = line.split_whitespace().collect();
         Some(match words[..] {
-            ["fail-flush", times, errno] => Command::FailFlush { times: value(times)?, errno: value(errno)? },
+            ["fail-flush", times, errno] => {
+                Command::FailFlush { times: value(times)?, errno: value(errno)? }
+            }
             ["fail-write-range", start, end, times, errno] => Command::FailWriteRange {
                 range: value(start)?..value(end)?,
                 times: value(times)?,
@@ -183,10 +185,14 @@ impl Command {
             ["stall"] => Command::Stall,
             ["go-on"] => Command::GoOn,
             ["heal"] => Command::Heal,
-            ["delay", max_us, seed] => Command::Delay { max_us: value(max_us)?, seed: value(seed)? },
+            ["delay", max_us, seed] => {
+                Command::Delay { max_us: value(max_us)?, seed: value(seed)? }
+            }
             ["record"] => Command::Record,
             ["replay", cut, keep] => Command::Replay { cut: value(cut)?, keep: value(keep)? },
-            ["replay-again", cut, keep] => Command::ReplayAgain { cut: value(cut)?, keep: value(keep)? },
+            ["replay-again", cut, keep] => {
+                Command::ReplayAgain { cut: value(cut)?, keep: value(keep)? }
+            }
             ["save", path] => Command::Save(path.into()),
             ["load", path] => Command::Load(path.into()),
             ["stats"] => Command::Stats,

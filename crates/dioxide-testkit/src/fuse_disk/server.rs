@@ -87,7 +87,9 @@ fn say(line: &str) -> io::Result<()> {
 fn stay_out_of_reclaim() {
     // From linux/prctl.h; the libc crate lacks it.
     const PR_SET_IO_FLUSHER: libc::c_int = 57;
-    let _ = rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT);
+    let _ = rustix::mm::mlockall(
+        MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT,
+    );
     // SAFETY: sets a flag of this process and touches no memory.
     unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
 }

@@ -78,8 +78,10 @@ fn scaling(rows: &[Row]) -> Markup {
             Series { name, style, points, is_marked: true }
         })
         .collect();
-    let values =
-        series.iter().flat_map(|series| &series.points).flat_map(|point| [point.range.0, point.range.1]);
+    let values = series
+        .iter()
+        .flat_map(|series| &series.points)
+        .flat_map(|point| [point.range.0, point.range.1]);
     let y = Axis::fitting("operations a second", values, short_count);
     let curves = Curves {
         title: "Rate by threads; bands are the range of the rounds".into(),
@@ -146,7 +148,8 @@ fn latencies(rows: &[Row]) -> Markup {
         at_most().map(percentile_curve).filter(|series| !series.points.is_empty()).collect();
     let values = series.iter().flat_map(|series| &series.points).map(|point| point.y);
     let y = Axis::fitting("latency", values, short_time);
-    let marks = [50.0, 90.0, 99.0, 99.9, 99.99].map(|percent| (nines(percent), format!("p{percent}")));
+    let marks =
+        [50.0, 90.0, 99.0, 99.9, 99.99].map(|percent| (nines(percent), format!("p{percent}")));
     let curves = Curves {
         title: format!("Latency by percentile, {crew}"),
         description: series.iter().map(in_words).collect::<Vec<_>>().join(" "),

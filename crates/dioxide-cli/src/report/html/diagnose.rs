@@ -117,8 +117,12 @@ fn style(kind: Kind) -> Style {
 fn scaling(diagnosis: &Diagnosis) -> Markup {
     let evidence = &diagnosis.evidence;
     let measured = evidence.curve.iter().filter_map(measured).collect();
-    let mut series =
-        vec![Series { name: "measured".into(), style: MEASURED, points: measured, is_marked: true }];
+    let mut series = vec![Series {
+        name: "measured".into(),
+        style: MEASURED,
+        points: measured,
+        is_marked: true,
+    }];
     series.extend(diagnosis.usl.iter().map(fitted));
     series.extend(evidence.others.iter().filter_map(other_way));
     series.retain(|series| !series.points.is_empty());
@@ -136,7 +140,8 @@ fn scaling(diagnosis: &Diagnosis) -> Markup {
 /// The median of the rounds, and their range.
 fn point(what: &str, numjobs: usize, iops: &[f64]) -> Option<Point> {
     let y = median(iops.to_vec())?;
-    let (low, high) = (iops.iter().copied().fold(y, f64::min), iops.iter().copied().fold(y, f64::max));
+    let (low, high) =
+        (iops.iter().copied().fold(y, f64::min), iops.iter().copied().fold(y, f64::max));
     let note = format!("{what} {y:.0} a second with {numjobs} threads");
     Some(Point { x: numjobs as f64, y, range: (low, high), note })
 }
@@ -153,7 +158,12 @@ fn other_way(way: &OtherWay) -> Option<Series> {
         _ => 5,
     };
     let point = point(&way.path, way.numjobs, &way.iops)?;
-    Some(Series { name: way.path.clone(), style: Style(style), points: vec![point], is_marked: true })
+    Some(Series {
+        name: way.path.clone(),
+        style: Style(style),
+        points: vec![point],
+        is_marked: true,
+    })
 }
 
 /// With its confidence interval, also beyond the measured range.
@@ -162,5 +172,10 @@ fn fitted(law: &Fit) -> Series {
         let note = format!("by the law {:.0} a second with {} threads", at.iops.value, at.numjobs);
         Point { x: at.numjobs as f64, y: at.iops.value, range: (at.iops.low, at.iops.high), note }
     };
-    Series { name: "law".into(), style: LAW, points: law.band.iter().map(point).collect(), is_marked: false }
+    Series {
+        name: "law".into(),
+        style: LAW,
+        points: law.band.iter().map(point).collect(),
+        is_marked: false,
+    }
 }

@@ -56,7 +56,8 @@ fn notes(panels: &[Panel<'_>]) -> Vec<String> {
     let mut notes = vec!["Lines are medians of the rounds, bands their range.".to_string()];
     for Panel { machine, .. } in panels {
         let Machine { cpus, kernel_release, dioxide_version, build, date, .. } = machine;
-        let device = machine.device.as_ref().map(|device| format!(", {device}")).unwrap_or_default();
+        let device =
+            machine.device.as_ref().map(|device| format!(", {device}")).unwrap_or_default();
         let day = date.split('T').next().unwrap_or_default();
         let note = format!(
             "{day}: {cpus} CPUs, Linux {kernel_release}{device}, dioxide {dioxide_version}, {build} build."
@@ -119,7 +120,8 @@ fn point(row: &Row) -> Point {
     let mut rounds = row.rounds_iops.clone();
     rounds.sort_by(f64::total_cmp);
     let iops = median(&rounds);
-    let note = format!("{iops:.0} a second, {} threads, iodepth {}", row.key.numjobs, row.key.iodepth);
+    let note =
+        format!("{iops:.0} a second, {} threads, iodepth {}", row.key.numjobs, row.key.iodepth);
     Point { x: in_flight(row) as f64, y: iops, range: (rounds[0], rounds[rounds.len() - 1]), note }
 }
 
@@ -144,7 +146,8 @@ mod tests {
         ];
         let document = examples::document(rows);
         let work = &document.results[0].key.work;
-        let panel = || Panel { machine: &document.machine, work, rows: document.results.iter().collect() };
+        let panel =
+            || Panel { machine: &document.machine, work, rows: document.results.iter().collect() };
         let text = picture(&[panel(), panel()]);
         assert_eq!(text.matches("class=\"curve\"").count(), 2 * 2);
         assert_eq!(text.matches("ext4: append bs=4 KiB on-sync, growth unwritten").count(), 2);

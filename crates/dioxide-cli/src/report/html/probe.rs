@@ -51,7 +51,8 @@ fn measured(title: &str, grid: &Grid) -> Markup {
 /// Side by side, for one write and for two.
 fn sync_methods(methods: &[SyncMethod]) -> Markup {
     let bars = |writes| {
-        let those = methods.iter().filter(|method| method.writes == writes && method.unavailable.is_none());
+        let those =
+            methods.iter().filter(|method| method.writes == writes && method.unavailable.is_none());
         those.map(bar).collect::<Vec<Bar>>()
     };
     html! {

@@ -110,15 +110,20 @@ impl Account {
                     waiting.insert((*tid, *lock), Waiting { since_ns: *at_ns, key });
                 }
                 What::Stack(stack) => {
-                    let begun = last_begun.remove(tid).and_then(|lock| waiting.get_mut(&(*tid, lock)));
+                    let begun =
+                        last_begun.remove(tid).and_then(|lock| waiting.get_mut(&(*tid, lock)));
                     if let Some(begun) = begun {
                         begun.key.stack.clone_from(stack);
                     }
                 }
                 What::LockEnd { lock } => match waiting.remove(&(*tid, *lock)) {
-                    Some(begun) => {
-                        self.waited(*lock, begun.key, at_ns.saturating_sub(begun.since_ns), 1.0, weight)
-                    }
+                    Some(begun) => self.waited(
+                        *lock,
+                        begun.key,
+                        at_ns.saturating_sub(begun.since_ns),
+                        1.0,
+                        weight,
+                    ),
                     // It began before this slice, which counted it already if it was traced.
                     None => {
                         if let Some(key) = self.known_locks.get(lock).cloned() {
@@ -131,7 +136,10 @@ impl Account {
                     if let Some((direct, since)) = unmapped.insert(*tid, (*direct, since)) {
                         self.direct(*tid, direct, since, false, weight);
                     }
-                    self.files.entry((direct.device, direct.inode)).or_default().push(*at_ns, direct.size);
+                    self.files
+                        .entry((direct.device, direct.inode))
+                        .or_default()
+                        .push(*at_ns, direct.size);
                 }
                 What::Mapping { is_write } => {
                     if let Some((direct, since)) = unmapped.remove(tid) {
@@ -166,7 +174,8 @@ impl Account {
     fn direct(&mut self, tid: u32, direct: Direct, since_ns: u64, is_write: bool, weight: f64) {
         let file = (direct.device, direct.inode);
         // The end may have moved while the operation waited for the file's lock.
-        let size = self.files.get(&file).and_then(|sizes| sizes.at(since_ns)).unwrap_or(direct.size);
+        let size =
+            self.files.get(&file).and_then(|sizes| sizes.at(since_ns)).unwrap_or(direct.size);
         let extends = is_write && direct.offset + direct.length > size;
         let key = DirectKey {
             file,

@@ -73,7 +73,8 @@ impl Instance {
             }
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        self.pipe = Some(rustix::fs::open(self.dir.join("trace_pipe"), flags, Mode::empty())?.into());
+        self.pipe =
+            Some(rustix::fs::open(self.dir.join("trace_pipe"), flags, Mode::empty())?.into());
         Ok(())
     }
 
@@ -128,8 +129,9 @@ impl Drop for Instance {
 /// The mount point of tracefs. Does not mount it.
 fn find_tracefs() -> io::Result<PathBuf> {
     let mount = mounts()?.into_iter().find(|mount| mount.fs == "tracefs");
-    let not_there =
-        || io::Error::other("tracefs is not mounted (mount -t tracefs tracefs /sys/kernel/tracing)");
+    let not_there = || {
+        io::Error::other("tracefs is not mounted (mount -t tracefs tracefs /sys/kernel/tracing)")
+    };
     mount.map(|mount| PathBuf::from(mount.point)).ok_or_else(not_there)
 }
 

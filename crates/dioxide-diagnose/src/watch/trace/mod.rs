@@ -89,9 +89,9 @@ impl Tracer {
             Ok((account, covered)) => {
                 let mut traced = self.traced(account, files);
                 if covered < watched / 2 {
-                    traced
-                        .unseen
-                        .push(format!("tracing: it took until {covered:.1?} before the end to begin"));
+                    traced.unseen.push(format!(
+                        "tracing: it took until {covered:.1?} before the end to begin"
+                    ));
                 }
                 traced
             }
@@ -108,7 +108,8 @@ impl Tracer {
 
     fn traced(&self, account: Account, files: &Files) -> Traced {
         let has = |event: &str| !self.missing.iter().any(|missing| missing.starts_with(event));
-        let unseen = self.missing.iter().map(|event| format!("{event}: this kernel does not trace it"));
+        let unseen =
+            self.missing.iter().map(|event| format!("{event}: this kernel does not trace it"));
         Traced {
             unseen: unseen.collect(),
             direct: has("iomap/").then(|| direct(&account, files)),

@@ -132,26 +132,32 @@ mod tests {
     use super::*;
 
     const TEXT: &str = concat!(
-        "     iou-wrk-2-3-2511    [001]  81441.980995: contention_begin: 000000007b77c0f7 (flags=WRITE)\n",
+        "     iou-wrk-2-3-2511    [001]  81441.980995: contention_begin: 000000007b77c0f7 \
+         (flags=WRITE)\n",
         "     iou-wrk-2-3-2511    [001]  81441.980997: <stack trace>\n",
         " => trace_event_raw_event_contention_begin\n",
         " => rwsem_down_write_slowpath.constprop.0\n",
         " => ext4_file_write_iter\n",
         "            a [b-25      [000]  81441.981043: contention_end: 000000007b77c0f7 (ret=0)\n",
         "CPU:0 [LOST 12 EVENTS]\n",
-        "             fio-30028   [000]  81573.598169: iomap_dio_rw_begin: dev 7:6 ino 0xc size 0x4000 offset 0x3000 ",
+        "             fio-30028   [000]  81573.598169: iomap_dio_rw_begin: dev 7:6 ino 0xc size \
+         0x4000 offset 0x3000 ",
         "length 0x1000 done_before 0x0 flags DSYNC|DIRECT dio_flags DIO_FORCE_WAIT aio 0\n",
-        "             fio-30028   [000]  81573.598171: iomap_iter: dev 7:6 ino 0xc pos 0xc9e000 length 0x1000 status 0 ",
+        "             fio-30028   [000]  81573.598171: iomap_iter: dev 7:6 ino 0xc pos 0xc9e000 \
+         length 0x1000 status 0 ",
         "flags WRITE|DIRECT (0x11) ops 0xffffffff8245a750 caller __iomap_dio_rw+0x1fb/0x8d0\n",
-        "             fio-30028   [000]  81573.598172: io_uring_queue_async_work: ring 00000000e5f822bf, request ",
-        "00000000e5f822c0, user_data 0x1, opcode WRITE, flags 0x10, hashed queue, work 00000000e5f822c8\n",
+        "             fio-30028   [000]  81573.598172: io_uring_queue_async_work: ring \
+         00000000e5f822bf, request ",
+        "00000000e5f822c0, user_data 0x1, opcode WRITE, flags 0x10, hashed queue, work \
+         00000000e5f822c8\n",
     );
 
     #[test]
     fn every_event() {
         let event = |tid, at_us: u64, what| Event { tid, at_ns: at_us * 1000, what };
         let lock = 0x7b77_c0f7;
-        let stack = ["rwsem_down_write_slowpath", "ext4_file_write_iter"].map(String::from).to_vec();
+        let stack =
+            ["rwsem_down_write_slowpath", "ext4_file_write_iter"].map(String::from).to_vec();
         let direct = Direct {
             device: makedev(7, 6),
             inode: 12,

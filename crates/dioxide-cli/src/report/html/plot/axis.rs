@@ -22,10 +22,14 @@ const POWERS_MAX: usize = 7;
 
 impl Axis {
     /// For rates and times: linear from zero for similar values, logarithmic otherwise.
-    pub fn fitting(title: &str, values: impl Iterator<Item = f64>, text: impl Fn(f64) -> String) -> Self {
+    pub fn fitting(
+        title: &str,
+        values: impl Iterator<Item = f64>,
+        text: impl Fn(f64) -> String,
+    ) -> Self {
         let positive = values.filter(|value| *value > 0.0 && value.is_finite());
-        let (low, high) =
-            positive.fold((f64::INFINITY, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
+        let (low, high) = positive
+            .fold((f64::INFINITY, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
         if low > high {
             Self::from_zero(title, 1.0, text)
         } else if high / low > LINEAR_FACTOR_MAX {
@@ -38,8 +42,15 @@ impl Axis {
     fn from_zero(title: &str, high: f64, text: impl Fn(f64) -> String) -> Self {
         let step = round_up(high / STEPS);
         let steps = (high / step).ceil();
-        let ticks = (0..=steps as u64).map(|nth| nth as f64 * step).map(|value| (value, text(value)));
-        Self { title: title.into(), is_log: false, low: 0.0, high: steps * step, ticks: ticks.collect() }
+        let ticks =
+            (0..=steps as u64).map(|nth| nth as f64 * step).map(|value| (value, text(value)));
+        Self {
+            title: title.into(),
+            is_log: false,
+            low: 0.0,
+            high: steps * step,
+            ticks: ticks.collect(),
+        }
     }
 
     fn magnitudes(title: &str, low: f64, high: f64, text: impl Fn(f64) -> String) -> Self {
@@ -47,12 +58,20 @@ impl Axis {
         let is_fine = (high / low).log10() <= FINE_DECADES_MAX;
         let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
         let digits: &[f64] = if is_fine { &[1.0, 2.0, 5.0] } else { &[1.0] };
-        let values = (first..=last).flat_map(|power| digits.iter().map(move |digit| digit * ten_to(power)));
+        let values =
+            (first..=last).flat_map(|power| digits.iter().map(move |digit| digit * ten_to(power)));
         // A margin for rounding errors.
-        let shown: Vec<f64> = values.filter(|value| (low * 0.999..=high * 1.001).contains(value)).collect();
+        let shown: Vec<f64> =
+            values.filter(|value| (low * 0.999..=high * 1.001).contains(value)).collect();
         let every = shown.len().div_ceil(if is_fine { usize::MAX } else { POWERS_MAX });
         let ticks = shown.into_iter().step_by(every).map(|value| (value, text(value)));
-        Self { title: format!("{title}, log scale"), is_log: true, low, high, ticks: ticks.collect() }
+        Self {
+            title: format!("{title}, log scale"),
+            is_log: true,
+            low,
+            high,
+            ticks: ticks.collect(),
+        }
     }
 
     /// For numbers of threads: doublings have equal distances, and the numbers themselves are
@@ -172,7 +191,9 @@ mod tests {
 
     #[test]
     fn rounding_is_to_numbers_people_use() {
-        for (value, down, up) in [(1.0, 1.0, 1.0), (3.0, 2.0, 5.0), (7.0, 5.0, 10.0), (0.012, 0.01, 0.02)] {
+        for (value, down, up) in
+            [(1.0, 1.0, 1.0), (3.0, 2.0, 5.0), (7.0, 5.0, 10.0), (0.012, 0.01, 0.02)]
+        {
             let near = |one: f64, other: f64| (one - other).abs() < other * 1e-6;
             assert!(near(round_down(value), down) && near(round_up(value), up), "{value}");
         }
@@ -180,7 +201,10 @@ mod tests {
 
     #[test]
     fn short_texts() {
-        assert_eq!([0.0, 0.5, 1500.0, 163_000.0, 2e6].map(short_count), ["0", "0.5", "1.5k", "163k", "2M"]);
+        assert_eq!(
+            [0.0, 0.5, 1500.0, 163_000.0, 2e6].map(short_count),
+            ["0", "0.5", "1.5k", "163k", "2M"]
+        );
         assert_eq!([200.0, 5e4, 1e10].map(short_time), ["200 ns", "50 us", "10 s"]);
     }
 }

@@ -65,7 +65,9 @@ impl Curves {
         };
         let field = Field {
             left: 8.0 + widest(&mut self.y.ticks.iter().map(|(_, text)| text)),
-            right: WIDTH - NAME_DISTANCE - BOLD * widest(&mut self.series.iter().map(|series| &series.name)),
+            right: WIDTH
+                - NAME_DISTANCE
+                - BOLD * widest(&mut self.series.iter().map(|series| &series.name)),
         };
         html! {
             (self.grid(&field))
@@ -140,7 +142,11 @@ impl Curves {
     /// At the ends of the curves.
     fn names(&self, field: &Field) -> Markup {
         let end = |series: &Series| {
-            series.points.last().map(|point| self.place(field, point.x, point.y)).unwrap_or_default()
+            series
+                .points
+                .last()
+                .map(|point| self.place(field, point.x, point.y))
+                .unwrap_or_default()
         };
         let wanted: Vec<f64> = self.series.iter().map(|series| end(series).1).collect();
         let heights = apart(&wanted, NAME_HEIGHT, TOP, BOTTOM);

@@ -14,7 +14,8 @@ pub fn apart(wanted: &[f64], gap: f64, low: f64, high: f64) -> Vec<f64> {
             blocks.pop_if(|before| bottom(before, gap, low, high) > top(&block, gap, low, high))
         {
             let labels = [before.1, block.1].concat();
-            let middle = labels.iter().map(|label| wanted[*label]).sum::<f64>() / labels.len() as f64;
+            let middle =
+                labels.iter().map(|label| wanted[*label]).sum::<f64>() / labels.len() as f64;
             block = (middle, labels);
         }
         blocks.push(block);
