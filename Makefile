@@ -59,7 +59,7 @@ check:
 	scripts/mutate --check
 	scripts/prose --self-test
 	scripts/prose
-	cargo package --quiet --allow-dirty --package dioxide-io --package dioxide-diagnose
+	cargo package --quiet --allow-dirty --package dioxide-io --package dioxide-diagnose --package dioxide-ext
 
 # Known bugs, one at a time: a test must fail for each.
 mutants:

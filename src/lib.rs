@@ -39,7 +39,6 @@ mod backend;
 mod buffer;
 mod engine;
 mod error;
-mod ext;
 #[doc(hidden)]
 pub mod ledger;
 mod open;
@@ -54,7 +53,10 @@ mod sys;
 pub mod text;
 
 pub use api::file::File;
+// For dioxide-ext.
 pub use api::future::{AsyncFile, Blocking, SyncData, Transfer};
+#[doc(hidden)]
+pub use api::image;
 pub use api::options::OpenOptions;
 pub use api::queue::{Full, Queue, QueueOptions, Reaped};
 pub use api::reactor::{LocalReactor, Reactor};

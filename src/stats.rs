@@ -72,6 +72,6 @@ counters! {
 }
 
 /// Adds to a counter.
-pub(crate) fn count(counter: &AtomicU64, by: u64) {
+pub fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Relaxed);
 }

@@ -5,6 +5,7 @@ mod common;
 
 use common::*;
 use dioxide::{Buffer, File, OpenOptions, Recover};
+use dioxide_ext::OpenInImage;
 use dioxide_testkit::child::{self, Acks};
 use dioxide_testkit::lab::{Fs, TestDir};
 use dioxide_testkit::trials::{Trial, TrialResult, lab_trial, lab_trials, lab_trials_where};

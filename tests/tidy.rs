@@ -16,7 +16,6 @@ const COLUMNS_MAX: usize = 120;
 /// The modules of the crate, from the top.
 const ROWS: &[&[&str]] = &[
     &["api", "ledger"],
-    &["ext"],
     &["open"],
     &["engine"],
     &["backend"],

@@ -6,6 +6,7 @@
 #![no_main]
 
 use dioxide::{Buffer, Error, ErrorKind, File, OpenOptions};
+use dioxide_ext::OpenInImage;
 use dioxide_testkit::ext_volume::{ExtKind, ExtVolume, Shape};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;

@@ -4,12 +4,12 @@ use crate::api::options::OpenOptions;
 use crate::engine::Engine;
 use crate::engine::handle::FileHandle;
 use crate::error::{ErrorKind, Operation, Result};
+use crate::open;
 use crate::rules::policy::Durability;
 use crate::rules::policy::Growth;
 use crate::rules::recovery::Recovery;
 use crate::stats::Stats;
 use crate::sys::probe::Alignment;
-use crate::{ext, open};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -62,7 +62,6 @@ impl File {
         OpenOptions::new().write(true).create(true).truncate(true).open(path)
     }
 
-    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn of(inner: FileHandle) -> Self {
         Self(Some(inner))
     }
@@ -73,10 +72,6 @@ impl File {
 
     pub(crate) fn open_descriptor(options: &OpenOptions, fd: OwnedFd, path: &Path) -> Result<Self> {
         open::descriptor(options.request(), fd, path).map(|inner| Self(Some(inner)))
-    }
-
-    pub(crate) fn open_in_image(options: &OpenOptions, volume: &Path, path: &Path) -> Result<Self> {
-        ext::open_in_image(options.request(), volume, path).map(|inner| Self(Some(inner)))
     }
 
     pub(crate) fn open_striped(

@@ -2,6 +2,7 @@
 
 pub mod file;
 pub mod future;
+pub mod image;
 pub mod options;
 pub mod queue;
 pub mod reactor;

@@ -160,40 +160,6 @@ impl OpenOptions {
         File::open_descriptor(self, fd, path.as_ref())
     }
 
-    /// Opens the regular file `path` inside of a volume of ext2 or ext3, which is not mounted: an
-    /// image file, or a block device. `path` begins at the root of the volume, with a slash or
-    /// without; symbolic links are followed within it. No rights but those on the volume are
-    /// needed, and none of the file are looked at.
-    ///
-    /// The file is a [`File`] as any other: `append`, `write_at`, `read_at`, `set_len`,
-    /// `sync_data`. It is exact to the byte when it is closed, and every program that mounts the
-    /// volume then finds it so; `e2fsck` finds nothing. It does not grow ahead ([`File::growth`] is
-    /// [`Growth::None`]), and the space of its blocks is taken as it is written. Blocks that the
-    /// volume keeps for root are left alone, unless this process is root's. Offsets and lengths of
-    /// [`write_at`](File::write_at) are multiples of the volume's block.
-    ///
-    /// Files of one volume may be open at the same time in one process. Another process is refused
-    /// while one has any open for writing, and while others read none may write. A volume that is
-    /// mounted is refused, and so is an image that a loop device is made of; that somebody mounts
-    /// an image later cannot be prevented.
-    ///
-    /// # After a crash
-    ///
-    /// The volume is marked as not cleanly unmounted, durably, before the first write, and as clean
-    /// when its last file is closed. Until `e2fsck -p` has been there, it is refused, and what was
-    /// durable is there afterwards: no inode ever refers to a block that is not stable.
-    ///
-    /// # Errors
-    ///
-    /// As [`open`](Self::open), for the volume. [`Unsupported`](crate::ErrorKind::Unsupported): no
-    /// ext2 or ext3, a feature beyond these (named), a volume that must be checked or whose journal
-    /// must be recovered, a path that names no regular file, and [`create`](Self::create) (files
-    /// are not made, but mount the volume, or `debugfs -w -R 'write …'`).
-    /// [`Corrupt`](crate::ErrorKind::Corrupt): the volume contradicts itself; `e2fsck` may help.
-    pub fn open_in_image(&self, volume: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<File> {
-        File::open_in_image(self, volume.as_ref(), path.as_ref())
-    }
-
     /// Opens a striped volume: several files, or several block devices, as one. Chunks of
     /// `chunk_bytes` bytes of it lie on the members in turn, so that all of them work at the same
     /// time. The paths are given in the same order each time.

@@ -45,9 +45,9 @@ use crate::engine::queue::settle_own;
 use crate::engine::reader::Reader;
 use crate::engine::registry::Key;
 use crate::error::{Error, ErrorKind, Operation, Result};
-use crate::ext;
 use crate::open;
 use crate::open::build::{Ahead, Build};
+use crate::open::image::Image;
 use crate::open::request::OpenRequest;
 use crate::open::striped::{self, BringUp, Member};
 use crate::rules::marker::{Identity, Prepared};
@@ -176,26 +176,15 @@ impl Disk {
         Ok(self.backend(inode))
     }
 
-    /// Opens the file `path` inside of a volume of ext2 or ext3, whose image is the file `image` of
-    /// the disk, as [`OpenOptions::open_in_image`] does on the system.
-    ///
-    /// # Errors
-    ///
-    /// As [`OpenOptions::open_in_image`].
-    pub fn open_in_image(
-        &self,
-        options: &OpenOptions,
-        image: &str,
-        path: impl AsRef<Path>,
-    ) -> Result<File> {
-        let name: Arc<Path> = Path::new(image).into();
-        self.check_usable(&name)?;
-        let inode = self.device.find(image, false);
+    /// The file `name` of the disk as the image of a volume.
+    pub(super) fn image(&self, name: &str) -> Result<Image> {
+        let path: Arc<Path> = Path::new(name).into();
+        self.check_usable(&path)?;
+        let inode = self.device.find(name, false);
         let inode = inode
-            .ok_or_else(|| Error::new(Operation::Open, &name, None, ErrorKind::Os(libc::ENOENT)))?;
+            .ok_or_else(|| Error::new(Operation::Open, &path, None, ErrorKind::Os(libc::ENOENT)))?;
         let (backend, facts) = self.backend(inode);
-        let image = ext::Image { backend: Arc::new(backend), facts, fs: self.fs.clone() };
-        ext::open_within_image(options.request(), &name, path.as_ref(), image).map(File::of)
+        Ok(Image::new(Arc::new(backend), facts, self.fs.clone()))
     }
 
     fn check_usable(&self, path: &Arc<Path>) -> Result<()> {

@@ -2,6 +2,7 @@
 
 pub(crate) mod build;
 pub(crate) mod found;
+pub(crate) mod image;
 pub(crate) mod request;
 pub(crate) mod striped;
 

@@ -19,13 +19,13 @@ mod system;
 pub(crate) mod world;
 
 #[cfg(loom)]
-pub(crate) use model::*;
+pub use model::*;
 #[cfg(not(loom))]
 pub(crate) use number::thread_number;
 #[cfg(not(loom))]
 pub(crate) use std::{sync::OnceLock, thread_local};
 #[cfg(not(loom))]
-pub(crate) use system::*;
+pub use system::*;
 
 use std::ops::Deref;
 

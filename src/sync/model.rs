@@ -117,10 +117,10 @@ pub(crate) mod atomic {
 
 /// Mutual exclusion.
 #[derive(Default)]
-pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+pub struct Mutex<T>(loom::sync::Mutex<T>);
 
 /// The value of a [`Mutex`], until dropped.
-pub(crate) struct MutexGuard<'a, T>(loom::sync::MutexGuard<'a, T>);
+pub struct MutexGuard<'a, T>(loom::sync::MutexGuard<'a, T>);
 
 impl<T> Mutex<T> {
     pub fn new(value: T) -> Self {

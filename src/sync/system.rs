@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 /// Mutual exclusion.
 #[derive(Default)]
-pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
+pub struct Mutex<T>(std::sync::Mutex<T>);
 
 /// The value of a [`Mutex`], until dropped.
-pub(crate) struct MutexGuard<'a, T> {
+pub struct MutexGuard<'a, T> {
     /// There until it is dropped.
     value: Option<std::sync::MutexGuard<'a, T>>,
     /// The task that holds it, and what it holds.
@@ -26,10 +26,12 @@ pub(crate) struct MutexGuard<'a, T> {
 }
 
 impl<T> Mutex<T> {
+    /// A lock of `value`.
     pub fn new(value: T) -> Self {
         Self(std::sync::Mutex::new(value))
     }
 
+    /// Takes the lock, and waits for it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         #[cfg(any(test, feature = "sim"))]
         if let Some(task) = world::current() {

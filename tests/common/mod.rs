@@ -17,12 +17,10 @@ use std::time::{Duration, Instant};
 
 mod frames;
 mod way;
-mod within;
 
 pub use dioxide_testkit::records::{Frame, Random, Stamp};
 pub use frames::*;
 pub use way::*;
-pub use within::*;
 
 pub type LabTest = (&'static str, fn(TestDir) -> TrialResult);
 /// Tests that are given a way.

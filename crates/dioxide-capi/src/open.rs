@@ -5,6 +5,7 @@ use crate::error::{Result, answer, invalid};
 use crate::file::dioxide_file;
 use crate::options::{Wanted, dioxide_options, wanted};
 use dioxide::OpenOptions;
+use dioxide_ext::OpenInImage;
 use std::ffi::{c_char, c_int};
 
 /// Opens `path`, a regular file or a block device, for direct I/O.

@@ -11,6 +11,7 @@ use crate::meter::disk::Disk;
 use crate::tools::Tool;
 use anyhow::{Context, Result, ensure};
 use dioxide::{Buffer, OpenOptions};
+use dioxide_ext::OpenInImage;
 use rustix::fs::{Advice, Mode, OFlags, fadvise, openat, stat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,

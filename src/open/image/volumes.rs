@@ -1,6 +1,6 @@
-//! The volumes that this process has open: one for all files of it, however many.
+//! The volumes that this process has open. All open files of a volume share it.
 
-use super::volume::Volume;
+use super::Volume;
 use crate::engine::process::Process;
 use crate::engine::registry::Key;
 use crate::error::ErrorKind;
@@ -10,46 +10,51 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// See the module. The lock is held while one is opened or put away, so that nobody finds it half
-/// so.
+/// The open volumes of a process. The lock is held while a volume is opened or put away, so that no
+/// thread finds one half open.
 #[derive(Debug, Default)]
 pub(crate) struct Volumes(Mutex<HashMap<Key, Open>>);
 
 #[derive(Debug)]
 struct Open {
-    volume: Arc<Volume>,
+    volume: Arc<dyn Volume>,
+    /// Open files.
     users: usize,
-    /// Those of them that write.
+    /// Open files that are open for writing.
     writers: usize,
+    /// Whether the image is open for writing.
+    write: bool,
 }
 
-/// A volume that somebody uses.
+/// The use of a volume by one open file.
 #[derive(Debug)]
 pub(crate) struct Held {
-    pub volume: Arc<Volume>,
+    pub volume: Arc<dyn Volume>,
+    pub process: &'static Process,
     key: Key,
     write: bool,
     is_put_away: bool,
 }
 
 impl Volumes {
-    /// Those of the process.
+    /// The volumes of a process.
     pub fn of(process: &Process) -> &Self {
         process.attached()
     }
 
-    /// One more user of a volume, which is opened by `open` unless it is by now: then `admit` says
-    /// whether the caller may use it, which the kernel was not asked for.
+    /// Adds a user of a volume. Opens it by `open`, or, if it is open, checks by `admit` that the
+    /// caller may use it.
     pub fn hold<E: From<ErrorKind>>(
         &self,
+        process: &'static Process,
         key: Key,
         write: bool,
         admit: impl FnOnce() -> Result<(), E>,
-        open: impl FnOnce() -> Result<Arc<Volume>, E>,
+        open: impl FnOnce() -> Result<Arc<dyn Volume>, E>,
     ) -> Result<Held, E> {
         let mut volumes = self.0.lock();
         let volume = match volumes.get_mut(&key) {
-            Some(open) if write && !open.volume.write => {
+            Some(open) if write && !open.write => {
                 admit()?;
                 let why = "this process has files of the volume open read-only; close those first";
                 return Err(ErrorKind::Busy(why.into()).into());
@@ -62,47 +67,46 @@ impl Volumes {
             }
             None => {
                 let volume = open()?;
-                let open = Open { volume: volume.clone(), users: 1, writers: usize::from(write) };
-                volumes.insert(key, open);
+                let writers = usize::from(write);
+                volumes.insert(key, Open { volume: volume.clone(), users: 1, writers, write });
                 volume
             }
         };
-        Ok(Held { volume, key, write, is_put_away: false })
+        Ok(Held { volume, process, key, write, is_put_away: false })
     }
 
-    /// One user less. With the last one that writes, the volume is brought into order; with the
-    /// last one, it is given back.
+    /// Removes a user. Puts the volume away with the last writer, and unlocks it with the last
+    /// user.
     fn let_go(&self, held: &Held, requests: &AtomicU64) -> io::Result<()> {
         let mut volumes = self.0.lock();
-        let open = volumes.get_mut(&held.key).expect("held by this one");
+        let open = volumes.get_mut(&held.key).expect("this user holds it");
         let last_writer = held.write && open.writers == 1;
         let result = if last_writer { held.volume.put_away(requests) } else { Ok(()) };
         open.users -= 1;
         open.writers -= usize::from(held.write);
         if open.users == 0 {
             volumes.remove(&held.key);
-            held.volume.image().unlock();
+            held.volume.image().backend().unlock();
         }
         result
     }
 }
 
 impl Held {
-    /// It is not used any more. Counts the requests.
+    /// Ends the use. Counts the requests.
     pub fn put_away(mut self, requests: &AtomicU64) -> io::Result<()> {
         self.is_put_away = true;
-        Volumes::of(self.volume.process).let_go(&self, requests)
+        Volumes::of(self.process).let_go(&self, requests)
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // The child of a fork has none of it, and must not unlock what its parent has.
-        if self.is_put_away || !self.volume.process.is_current() {
+        // The child of a fork does not hold it, and must not unlock it for its parent.
+        if self.is_put_away || !self.process.is_current() {
             return;
         }
-        let process: &'static Process = self.volume.process;
-        if let Err(error) = Volumes::of(process).let_go(self, &AtomicU64::new(0)) {
+        if let Err(error) = Volumes::of(self.process).let_go(self, &AtomicU64::new(0)) {
             log::error!("dioxide: a volume could not be put away: {error}");
         }
     }

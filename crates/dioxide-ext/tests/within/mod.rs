@@ -1,8 +1,10 @@
 //! Volumes of ext2 and ext3 with files in them, and what must be in those: kept in memory, and
 //! compared in the end with what dioxide, debugfs and the kernel read there.
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
-use super::Random;
+use crate::common::Random;
 use dioxide::{Buffer, File, OpenOptions, Result};
+use dioxide_ext::OpenInImage;
 use dioxide_testkit::ext_volume::{Entry, ExtKind, ExtVolume, Pieces, Shape, Tree};
 use dioxide_testkit::lab::{Fs, TestDir};
 use dioxide_testkit::records::Frame;

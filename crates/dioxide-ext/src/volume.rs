@@ -16,55 +16,41 @@
 //! After a failure in one of these steps, memory and disk may differ: nothing is written any more,
 //! and the mark stays.
 
-use super::Image;
-use super::allocation::{self, Bitmap};
-use super::bytes::u32_at;
-use super::format::{
-    Descriptor, Geometry, Inode, Refusal, SUPERBLOCK_AT, SUPERBLOCK_BYTES, Superblock,
+use crate::allocation::{self, Bitmap};
+use crate::blocks::Blocks;
+use crate::bytes::u32_at;
+use crate::file::ExtFile;
+use crate::format::{
+    Descriptor, Geometry, Inode, Kind, Refusal, SUPERBLOCK_AT, SUPERBLOCK_BYTES, Superblock,
 };
-use super::node::Node;
-use crate::backend::Backend;
-use crate::buffer::{Buffer, Segment};
-use crate::engine::process::{FileSystems, Process};
-use crate::engine::{Transfer, read_fully, write_fully};
-use crate::error::ErrorKind;
-use crate::os_error::flushed;
-use crate::rules::map::blocks::Blocks;
-use crate::rules::map::indirect::Tables;
-use crate::rules::marker::Identity;
-use crate::rules::merge::{self, Span};
-use crate::stats::count;
-use crate::sync::{self, Mutex, MutexGuard, OnceLock};
-use crate::sys::probe::{Alignment, Facts, Part};
-use rustix::fs::OFlags;
+use crate::indirect::Tables;
+use crate::lookup;
+use crate::node::Node;
+use dioxide::image::{self, Image, Mutex, MutexGuard, Segment, VolumeFile, clock, count};
+use dioxide::{Buffer, ErrorKind};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, OnceLock, Weak};
 
-/// So many bytes of blocks are kept that are as on disk. Few volumes of tests have so many.
-const KEPT_BYTES_MAX: usize = if cfg!(test) { 8 << 10 } else { 16 << 20 };
+/// So many bytes of blocks are kept that are as on disk. A simulation keeps few, so that it
+/// reads them again.
+const KEPT_BYTES_MAX: usize = if cfg!(feature = "sim") { 8 << 10 } else { 16 << 20 };
 
 /// A multiple of every block that direct I/O wants, and enough for a superblock.
 const FIRST_READ_BYTES: usize = 4096;
 
-/// See the module.
+/// An open volume of ext2 or ext3.
 #[derive(Debug)]
 pub(crate) struct Volume {
-    image: Arc<dyn Backend>,
-    facts: Facts,
-    pub fs: FileSystems,
-    /// What transfers to it are multiples of.
-    unit: u64,
+    image: Image,
     pub geometry: Geometry,
-    pub process: &'static Process,
-    pub write: bool,
+    write: bool,
     /// Whether the blocks that are kept for one user are for this process.
     may_use_reserved: bool,
     metadata: Mutex<Metadata>,
-    /// One file at a time is made stable: of what all share, the newest must be written last.
+    /// Serializes syncs: the newest state of shared blocks must be written last.
     syncing: Mutex<()>,
     /// Why nothing is written any more.
     broken: OnceLock<String>,
@@ -124,39 +110,25 @@ pub(super) fn corrupt(why: impl Into<String>) -> io::Error {
     Refusal::Corrupt(why.into()).into()
 }
 
-/// The time for inodes and the superblock.
-fn clock() -> Duration {
-    if sync::is_simulated() {
-        return sync::now();
-    }
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
-}
-
 impl Volume {
-    /// Reads what there is on an image. Nothing is written yet.
-    pub fn open(image: Image, process: &'static Process, write: bool) -> io::Result<Arc<Self>> {
-        let Image { backend: image, facts, fs } = image;
-        let unit = facts.alignment.offset;
+    /// Reads the volume on an image. Writes nothing.
+    pub fn open(mut image: Image, write: bool) -> io::Result<Arc<Self>> {
         let mut first = Buffer::zeroed(FIRST_READ_BYTES);
-        let read = read_fully(&*image, &mut first, 0, unit)?;
+        let read = image.read(&mut first, 0)?;
         if read < SUPERBLOCK_AT + SUPERBLOCK_BYTES as u64 {
             return Err(Refusal::Unsupported("too short to be a volume".into()).into());
         }
         let superblock = &mut first[SUPERBLOCK_AT as usize..][..SUPERBLOCK_BYTES];
-        let geometry = Geometry::parse(superblock, image.physical_size()?)?;
+        let geometry = Geometry::parse(superblock, image.bytes()?)?;
         Superblock(superblock).check_state()?;
-        if write && image.size_max() < geometry.blocks * geometry.block_bytes {
+        if write && image.bytes_max() < geometry.blocks * geometry.block_bytes {
             // The kernel would end the process by SIGXFSZ.
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
         }
-        let unit = unit_for(&*image, &facts, geometry.block_bytes)?;
+        image.set_block(geometry.block_bytes)?;
         let user = rustix::process::geteuid().as_raw();
         let volume = Arc::new(Self {
             image,
-            facts,
-            fs,
-            unit,
-            process,
             write,
             may_use_reserved: user == 0 || user == u32::from(geometry.reserved_for),
             geometry,
@@ -173,24 +145,6 @@ impl Volume {
         Ok(volume)
     }
 
-    /// What a file of it is like.
-    pub fn facts_of(&self, node: &Node) -> Facts {
-        let Facts { identity, alignment, is_device, .. } = self.facts;
-        let block = self.geometry.block_bytes;
-        Facts {
-            identity: Identity { inode: if is_device { 0 } else { identity.inode }, ..identity },
-            is_device: false,
-            alignment: Alignment { offset: block, append: block, ..alignment },
-            len: node.size(),
-            part: Part::Within(node.number),
-            ..self.facts.clone()
-        }
-    }
-
-    pub fn image(&self) -> &dyn Backend {
-        &*self.image
-    }
-
     /// Whether it can still be changed.
     pub fn check_usable(&self) -> io::Result<()> {
         match self.broken.get() {
@@ -199,7 +153,7 @@ impl Volume {
         }
     }
 
-    /// From now on nothing is written, and the mark stays.
+    /// Refuses every later write, and keeps the mark on disk.
     pub fn give_up(&self, why: impl Into<String>) {
         let why = why.into();
         log::error!(
@@ -222,23 +176,22 @@ impl Volume {
 
     // --- transfers -------------------------------------------------------------------------------
 
-    /// Reads blocks, whole.
+    /// Reads whole blocks.
     pub fn read(&self, into: &mut [u8], block: u64) -> io::Result<()> {
         let len = into.len() as u64;
-        match read_fully(&*self.image, into, block * self.geometry.block_bytes, self.unit)? {
+        match self.image.read(into, block * self.geometry.block_bytes)? {
             read if read < len => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
         }
     }
 
-    /// Writes blocks, whole.
+    /// Writes whole blocks.
     pub fn write(&self, segments: &[Segment], block: u64) -> io::Result<()> {
-        let transfer = Transfer::of_write(segments.iter().map(Segment::len).sum(), self.unit);
-        write_fully(&*self.image, segments, block * self.geometry.block_bytes, transfer)
+        self.image.write(segments, block * self.geometry.block_bytes)
     }
 
     pub fn flush(&self) -> io::Result<()> {
-        flushed(|| self.image.flush())
+        self.image.flush()
     }
 
     /// The pointers of a table.
@@ -299,12 +252,6 @@ impl Volume {
         Ok(())
     }
 
-    /// Free bytes, for this user.
-    pub fn free_bytes(&self) -> io::Result<u64> {
-        let free = self.metadata().superblock(self, |superblock| superblock.free_blocks())?;
-        Ok(free.saturating_sub(self.reserved()) * self.geometry.block_bytes)
-    }
-
     fn reserved(&self) -> u64 {
         if self.may_use_reserved { 0 } else { self.geometry.reserved_blocks }
     }
@@ -346,13 +293,6 @@ impl Volume {
             return Ok(());
         }
         metadata.change_superblock(self, |superblock| superblock.allow_large_files())
-    }
-
-    /// The largest size of a file, in bytes.
-    pub fn file_bytes_max(&self) -> u64 {
-        let max = self.geometry.file_bytes_max();
-        // The oldest revision has no features, and so none for large files.
-        if self.geometry.revision == 0 { max.min(i32::MAX as u64) } else { max }
     }
 
     // --- durability ------------------------------------------------------------------------------
@@ -406,10 +346,10 @@ impl Volume {
     fn write_all(&self, mut blocks: Vec<(u64, Buffer)>, requests: &AtomicU64) -> io::Result<()> {
         blocks.sort_by_key(|(block, _)| *block);
         let block_bytes = self.geometry.block_bytes;
-        let spans: Vec<_> =
-            blocks.iter().map(|(block, _)| Span::at(block * block_bytes, block_bytes)).collect();
+        let range = |block: u64| block * block_bytes..(block + 1) * block_bytes;
+        let ranges: Vec<_> = blocks.iter().map(|(block, _)| range(*block)).collect();
         let mut rest = &blocks[..];
-        for (run, _) in merge::runs(&spans, self.facts.limits) {
+        for run in self.image.runs(&ranges) {
             let (now, later) = rest.split_at(run);
             let segments: Vec<_> = now.iter().map(|(_, bytes)| Segment::of(bytes)).collect();
             count(requests, 1);
@@ -419,8 +359,52 @@ impl Volume {
         Ok(())
     }
 
-    /// Says on disk that it is in use, unless it says so already.
-    pub fn mark_in_use(&self) -> io::Result<()> {
+    fn mark(&self, metadata: &mut Metadata, clean: bool) -> io::Result<()> {
+        metadata.change_superblock(self, |superblock| superblock.mark(clean, clock()))?;
+        let (block, _) = self.geometry.superblock();
+        let kept = metadata.block(self, block)?;
+        self.write(&[Segment::of(&kept.bytes)], block)?;
+        kept.changed = None;
+        self.flush()
+    }
+}
+
+impl image::Volume for Volume {
+    fn image(&self) -> &Image {
+        &self.image
+    }
+
+    fn block_bytes(&self) -> u64 {
+        self.geometry.block_bytes
+    }
+
+    fn file_bytes_max(&self) -> u64 {
+        let max = self.geometry.file_bytes_max();
+        // The oldest revision has no features, and so none for large files.
+        if self.geometry.revision == 0 { max.min(i32::MAX as u64) } else { max }
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let free = self.metadata().superblock(self, |superblock| superblock.free_blocks())?;
+        Ok(free.saturating_sub(self.reserved()) * self.geometry.block_bytes)
+    }
+
+    fn file(self: Arc<Self>, path: &[u8], write: bool) -> io::Result<Arc<dyn VolumeFile>> {
+        let node = self.node(lookup::find(&self, path)?)?;
+        let inode = node.inode();
+        let kind = match inode.kind {
+            Kind::Regular => {
+                inode.refusal(write)?;
+                return Ok(Arc::new(ExtFile(node)));
+            }
+            Kind::Directory => "a directory",
+            Kind::Link => "a symbolic link",
+            Kind::Other(kind) => kind,
+        };
+        Err(Refusal::Unsupported(format!("it is {kind}, and no regular file")).into())
+    }
+
+    fn mark_in_use(&self) -> io::Result<()> {
         let mut metadata = self.metadata();
         if metadata.in_use {
             return Ok(());
@@ -430,8 +414,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes what is left, and says on disk that it was put away properly.
-    pub fn put_away(&self, requests: &AtomicU64) -> io::Result<()> {
+    fn put_away(&self, requests: &AtomicU64) -> io::Result<()> {
         if !self.metadata().in_use {
             return Ok(());
         }
@@ -444,13 +427,8 @@ impl Volume {
         Ok(())
     }
 
-    fn mark(&self, metadata: &mut Metadata, clean: bool) -> io::Result<()> {
-        metadata.change_superblock(self, |superblock| superblock.mark(clean, clock()))?;
-        let (block, _) = self.geometry.superblock();
-        let kept = metadata.block(self, block)?;
-        self.write(&[Segment::of(&kept.bytes)], block)?;
-        kept.changed = None;
-        self.flush()
+    fn give_up(&self, why: String) {
+        self.give_up(why);
     }
 }
 
@@ -624,23 +602,6 @@ impl Metadata {
         );
         self.change_superblock(volume, |superblock| superblock.set_free_blocks(free))
     }
-}
-
-/// What transfers to an image are multiples of, for a volume of such blocks. Where direct I/O wants
-/// more, a file is used without it.
-fn unit_for(image: &dyn Backend, facts: &Facts, block_bytes: u64) -> io::Result<u64> {
-    let unit = facts.alignment.offset;
-    if block_bytes.is_multiple_of(unit) {
-        return Ok(unit);
-    }
-    let why = format!("blocks of {block_bytes} bytes, where direct I/O takes multiples of {unit}");
-    if facts.is_device {
-        return Err(Refusal::Unsupported(why).into());
-    }
-    log::warn!("dioxide: a volume has {why}: it goes through the page cache");
-    let flags = rustix::fs::fcntl_getfl(image.descriptor())?;
-    rustix::fs::fcntl_setfl(image.descriptor(), flags - OFlags::DIRECT)?;
-    Ok(block_bytes)
 }
 
 /// Blocks of a group, by their number in it.

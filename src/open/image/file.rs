@@ -1,37 +1,42 @@
 //! The backend of one file of a volume.
 
-use super::node::Node;
 use super::volumes::Held;
+use super::{Volume, VolumeFile};
 use crate::backend::{Backend, Job, RequestCounts};
 use crate::buffer::Segment;
+use crate::engine::process::Process;
 use crate::os_error;
 use crate::rules::merge::Refusals;
 use crate::rules::recovery::Extent;
 use crate::stats::count;
-use crate::sync::Mutex;
-use crate::sync::{self, JoinHandle};
+use crate::sync::{self, JoinHandle, Mutex};
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// See the module.
+/// A file of a volume, as an engine uses it.
 #[derive(Debug)]
-pub(crate) struct Within {
-    node: Arc<Node>,
-    /// Until it is put away.
+pub(crate) struct InVolume {
+    file: Arc<dyn VolumeFile>,
+    /// Holds the volume until the file is closed.
     held: Mutex<Option<Held>>,
-    /// Those that came so far, and the requests that they became.
+    volume: Arc<dyn Volume>,
     writes: AtomicU64,
     data_requests: AtomicU64,
     metadata_requests: AtomicU64,
+    block_bytes: u64,
+    process: &'static Process,
 }
 
-impl Within {
-    pub fn new(node: Arc<Node>, held: Held) -> Self {
+impl InVolume {
+    pub fn new(file: Arc<dyn VolumeFile>, held: Held) -> Self {
         Self {
-            node,
+            file,
+            volume: held.volume.clone(),
+            block_bytes: held.volume.block_bytes(),
+            process: held.process,
             held: Mutex::new(Some(held)),
             writes: AtomicU64::new(0),
             data_requests: AtomicU64::new(0),
@@ -39,45 +44,41 @@ impl Within {
         }
     }
 
-    /// The blocks of the file at these bytes, which are whole ones.
-    fn blocks(&self, offset: u64, bytes: u64) -> io::Result<Range<u64>> {
-        let block_bytes = self.node.volume.geometry.block_bytes;
-        if !offset.is_multiple_of(block_bytes) || !bytes.is_multiple_of(block_bytes) {
+    /// Checks that the bytes are whole blocks of a file of at most the largest size.
+    fn check(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        if !offset.is_multiple_of(self.block_bytes) || !bytes.is_multiple_of(self.block_bytes) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        // A file of the largest size may end in a block that goes beyond.
-        let max = self.size_max().next_multiple_of(block_bytes);
-        let end = offset.checked_add(bytes).filter(|end| *end <= max);
-        let end = end.ok_or_else(|| io::Error::from_raw_os_error(libc::EFBIG))?;
-        Ok(offset / block_bytes..end / block_bytes)
+        // The last block of a file of the largest size may end beyond.
+        let max = self.size_max().next_multiple_of(self.block_bytes);
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= max);
+        if fits { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFBIG)) }
     }
 
     fn read_part(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
-        let block_bytes = self.node.volume.geometry.block_bytes;
-        let end = self.node.size().next_multiple_of(block_bytes);
+        let end = self.file.size().next_multiple_of(self.block_bytes);
         let bytes = end.saturating_sub(offset).min(into.len() as u64);
-        let blocks = self.blocks(offset, bytes)?;
-        self.node.read(&mut into[..bytes as usize], blocks.start)?;
+        self.check(offset, bytes)?;
+        self.file.read(&mut into[..bytes as usize], offset)?;
         Ok(bytes)
     }
 
-    /// In the child of a fork, a thread that is not there may hold the locks for ever.
+    /// Refuses the child of a fork: a thread that it does not have may hold the locks for ever.
     fn check_process(&self) -> io::Result<()> {
-        match self.node.volume.process.is_current() {
+        match self.process.is_current() {
             true => Ok(()),
             false => Err(io::Error::from_raw_os_error(libc::EBADF)),
         }
     }
 }
 
-impl Backend for Within {
+impl Backend for InVolume {
     fn write(&self, segments: &[Segment], offset: u64, dsync: bool) -> io::Result<u64> {
-        self.node.volume.check_usable()?;
         let bytes = segments.iter().map(Segment::len).sum();
-        let blocks = self.blocks(offset, bytes)?;
+        self.check(offset, bytes)?;
         count(&self.writes, 1);
-        // It carries no flush of the image: that is a step of its own.
-        self.node.write(segments, blocks, &self.data_requests).map_err(os_error::of_step)?;
+        // Never durable by itself: the flush of the image is a step of its own.
+        self.file.write(segments, offset, &self.data_requests).map_err(os_error::of_step)?;
         if dsync {
             self.flush()?;
         }
@@ -98,16 +99,16 @@ impl Backend for Within {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.node.sync(false, &self.metadata_requests).map_err(os_error::of_step)
+        self.file.sync(false, &self.metadata_requests).map_err(os_error::of_step)
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.node.sync(true, &self.metadata_requests).map_err(os_error::of_step)
+        self.file.sync(true, &self.metadata_requests).map_err(os_error::of_step)
     }
 
     fn physical_size(&self) -> io::Result<u64> {
         self.check_process()?;
-        Ok(self.node.size())
+        Ok(self.file.size())
     }
 
     fn allocate(&self, _start: u64, _end: u64) -> io::Result<()> {
@@ -119,22 +120,13 @@ impl Backend for Within {
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {
-        self.node.volume.check_usable()?;
-        self.node.truncate(len)
+        self.file.truncate(len)
     }
 
     fn extents(&self, _from: u64) -> io::Result<Vec<Extent>> {
-        let block_bytes = self.node.volume.geometry.block_bytes;
-        let mut start = 0;
-        let mut extents = Vec::new();
-        for run in self.node.runs(0..self.node.size().div_ceil(block_bytes))? {
-            let end = start + run.blocks * block_bytes;
-            if run.at.is_some() {
-                extents.push(Extent { start, end, written: true });
-            }
-            start = end;
-        }
-        Ok(extents)
+        let extent =
+            |range: Range<u64>| Extent { start: range.start, end: range.end, written: true };
+        Ok(self.file.allocated()?.into_iter().map(extent).collect())
     }
 
     fn read_marker(&self) -> io::Result<Option<Vec<u8>>> {
@@ -150,11 +142,11 @@ impl Backend for Within {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        self.node.volume.free_bytes()
+        self.volume.free_bytes()
     }
 
     fn size_max(&self) -> u64 {
-        self.node.volume.file_bytes_max()
+        self.volume.file_bytes_max()
     }
 
     fn spawn(&self, job: Job) -> io::Result<Option<JoinHandle>> {
@@ -173,15 +165,15 @@ impl Backend for Within {
     }
 
     fn unlock(&self) {
-        // Still there: it was not put away, so the volume cannot be, either.
+        // A file that was not closed leaves the volume in doubt.
         if let Some(held) = self.held.lock().take() {
-            self.node.volume.give_up(format!("inode {} could not be closed", self.node.number));
+            self.volume.give_up(format!("inode {} could not be closed", self.file.number()));
             drop(held);
         }
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.node.volume.image().descriptor()
+        self.volume.image().backend().descriptor()
     }
 
     fn request_counts(&self) -> RequestCounts {

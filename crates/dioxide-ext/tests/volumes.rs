@@ -2,13 +2,16 @@
 //! finds nothing, debugfs and the kernel read what was written, and nothing else in the volume has
 //! changed.
 
+#[path = "../../../tests/common/mod.rs"]
 mod common;
+mod within;
 
 use common::*;
 use dioxide::{
     AsyncFile, Buffer, Durability, ErrorKind, Growth, LocalReactor, OpenOptions, Operation, Queue,
     QueueOptions,
 };
+use dioxide_ext::OpenInImage;
 use dioxide_testkit::child::{self, Acks, Child};
 use dioxide_testkit::ext_volume::{ExtKind, ExtVolume, Shape};
 use dioxide_testkit::fuse_disk::{FuseDisk, Keep};
@@ -21,6 +24,7 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use within::*;
 
 /// What a disk that loses power keeps or loses as a whole, in bytes.
 const SECTOR: usize = 512;

@@ -1,8 +1,9 @@
 //! Files inside of volumes, in short: of what is written there `e2fsck` has nothing to say, and
 //! `debugfs` reads the same bytes.
 
-use crate::api::sim::{self, Call, Disk};
-use crate::{Buffer, Durability, ErrorKind, File, OpenOptions};
+use dioxide::sim::{self, Call, Disk};
+use dioxide::{Buffer, Durability, ErrorKind, File, OpenOptions};
+use dioxide_ext::{OpenInImage, OpenInSimulatedImage};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -204,7 +205,7 @@ fn small_volume(dir: &Path, options: &[&str], random: &mut fastrand::Rng) -> Pat
 
 fn step(file: &File, model: &mut Vec<u8>, Block(block): Block, random: &mut fastrand::Rng) {
     let len = random.usize(1..40) * block;
-    let no_space = |result: crate::Result<()>| match result {
+    let no_space = |result: dioxide::Result<()>| match result {
         Ok(()) => true,
         Err(error) if matches!(error.kind(), ErrorKind::NoSpace(_)) => false,
         Err(error) => panic!("{error}"),
@@ -500,7 +501,7 @@ fn a_corrupt_volume_gives_an_error_or_works() {
     );
 }
 
-fn use_file(disk: &Disk, random: &mut fastrand::Rng) -> crate::Result<()> {
+fn use_file(disk: &Disk, random: &mut fastrand::Rng) -> dioxide::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true);
     let file = disk.open_in_image(&options, "volume", "link")?;

@@ -5,15 +5,12 @@
 //! extends or cuts the file is alone in that (`filling`): a block is part of the file only when it
 //! is written whole, so nobody ever reads what it held before.
 
-use super::format::{Inode, Kind};
-use super::volume::{Batch, Volume, corrupt};
-use crate::buffer::{Buffer, Segment};
-use crate::engine::part_of;
-use crate::rules::map::blocks::{Blocks, ranges};
-use crate::rules::map::indirect::{Found, Map, ROOTS, Run, filled, named, push};
-use crate::stats::count;
-use crate::sync::Mutex;
-use crate::sync::inflight::DrainGate;
+use crate::blocks::{Blocks, ranges};
+use crate::format::{Inode, Kind};
+use crate::indirect::{Found, Map, ROOTS, Run, filled, named, push};
+use crate::volume::{Batch, Volume, corrupt};
+use dioxide::Buffer;
+use dioxide::image::{DrainGate, Mutex, Segment, Volume as _, count, part_of};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;

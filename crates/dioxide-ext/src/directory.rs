@@ -1,7 +1,7 @@
 //! The entries of a directory. Values only. The blocks of an index (dir_index) look like blocks
 //! without entries, so an indexed directory is read as any other.
 
-use super::bytes::{u16_at, u32_at};
+use crate::bytes::{u16_at, u32_at};
 
 /// The shortest entry, in bytes: inode, lengths, kind.
 const ENTRY_BYTES_MIN: usize = 8;
@@ -42,7 +42,7 @@ pub fn find(block: &[u8], name: &[u8], has_kinds: bool) -> Result<Option<u32>, &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ext::bytes::{set_u16, set_u32};
+    use crate::bytes::{set_u16, set_u32};
     use proptest::prelude::*;
 
     fn block(entries: &[(u32, &str)]) -> Vec<u8> {

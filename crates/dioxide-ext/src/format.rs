@@ -2,9 +2,9 @@
 //! whatever bytes come in, every number that goes out is within the bounds of the volume, or there
 //! is an error that says what is wrong.
 
-use super::bytes::{set_u16, set_u32, u16_at, u32_at};
-use super::features::{Features, HAS_JOURNAL, RESIZE_INODE, SPARSE_SUPER};
-use crate::rules::map::indirect::ROOTS;
+use crate::bytes::{set_u16, set_u32, u16_at, u32_at};
+use crate::features::{Features, HAS_JOURNAL, RESIZE_INODE, SPARSE_SUPER};
+use crate::indirect::ROOTS;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -244,7 +244,7 @@ impl Geometry {
         let fanout = self.fanout();
         let tables = 3 + 2 * fanout + fanout * fanout;
         let counted = (u64::from(u32::MAX) / self.sectors_per_block()).saturating_sub(tables);
-        crate::rules::map::indirect::Map::blocks_max(fanout).min(counted) * self.block_bytes
+        crate::indirect::Map::blocks_max(fanout).min(counted) * self.block_bytes
     }
 
     /// Sectors are of 512 bytes, as inodes count.
@@ -291,11 +291,11 @@ impl Superblock<'_> {
     }
 
     pub fn has_large_files(&self) -> bool {
-        u32_at(self.0, RO_COMPAT) & super::features::LARGE_FILE != 0
+        u32_at(self.0, RO_COMPAT) & crate::features::LARGE_FILE != 0
     }
 
     pub fn allow_large_files(&mut self) {
-        let features = u32_at(self.0, RO_COMPAT) | super::features::LARGE_FILE;
+        let features = u32_at(self.0, RO_COMPAT) | crate::features::LARGE_FILE;
         set_u32(self.0, RO_COMPAT, features);
     }
 }
@@ -437,9 +437,7 @@ impl Inode {
         if inode.links == 0 || inode.deleted != 0 {
             return corrupt(format!("inode {number} has a name, but was deleted"));
         }
-        if inode.size
-            > crate::rules::map::indirect::Map::blocks_max(geometry.fanout()) * geometry.block_bytes
-        {
+        if inode.size > crate::indirect::Map::blocks_max(geometry.fanout()) * geometry.block_bytes {
             return corrupt(format!(
                 "inode {number} has {} bytes, more than a file can have",
                 inode.size

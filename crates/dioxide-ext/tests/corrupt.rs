@@ -7,10 +7,13 @@
 //! What a pointer into another file's data claims cannot be known without a look at every inode:
 //! such a block is written as if it were the file's own. e2fsck finds it.
 
+#[path = "../../../tests/common/mod.rs"]
 mod common;
+mod within;
 
 use common::*;
 use dioxide::{Buffer, File, OpenOptions};
+use dioxide_ext::OpenInImage;
 use dioxide_testkit::ext_volume::{ExtKind, ExtVolume, Shape};
 use dioxide_testkit::lab::{Fs, TestDir};
 use dioxide_testkit::trials::{Failed, Trial, TrialResult, lab_trial};
@@ -23,6 +26,7 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
+use within::*;
 
 /// What a case may take, on a machine that is busy.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -1,11 +1,11 @@
 //! Finding a file by its path, from the root of the volume. Symbolic links are followed within it.
 
-use super::directory;
-use super::features::FILETYPE;
-use super::format::{Inode, Kind, ROOT_INODE};
-use super::node::Node;
-use super::volume::{Volume, corrupt};
-use crate::buffer::Buffer;
+use crate::directory;
+use crate::features::FILETYPE;
+use crate::format::{Inode, Kind, ROOT_INODE};
+use crate::node::Node;
+use crate::volume::{Volume, corrupt};
+use dioxide::Buffer;
 use std::io;
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@
 //! data or as a table. So a table that leads to itself is found when it is read, and nothing
 //! written as data is ever a table.
 
-use super::blocks::{Blocks, ranges};
+use crate::blocks::{Blocks, ranges};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
