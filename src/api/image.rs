@@ -8,7 +8,10 @@ pub use crate::stats::count;
 pub use crate::sync::inflight::{DrainGate, ExclusiveGuard, InFlightGuard};
 pub use crate::sync::{Mutex, MutexGuard};
 
-use crate::{File, OpenOptions, Result, open, sync};
+use crate::api::file::File;
+use crate::api::options::OpenOptions;
+use crate::error::Result;
+use crate::{open, sync};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 

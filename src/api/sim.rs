@@ -42,11 +42,10 @@ use crate::engine::Engine;
 use crate::engine::handle::FileHandle;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
-use crate::engine::reader::Reader;
 use crate::engine::registry::Key;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::open;
-use crate::open::build::{Ahead, Build};
+use crate::open::build::{self, Ahead, Build};
 use crate::open::image::Image;
 use crate::open::request::OpenRequest;
 use crate::open::striped::{self, BringUp, Member};
@@ -348,7 +347,7 @@ impl<B: Backend> Below<B> {
         let (request, process) = (options.request(), Process::current());
         if !request.write {
             let key = Key::of(&self.facts);
-            let reader = Reader::new(Arc::new(self.backend), path, self.facts, key, process);
+            let reader = build::reader(Arc::new(self.backend), path, self.facts, key, process);
             return Ok(File::of(FileHandle::Reader(reader)));
         }
         settle_own();

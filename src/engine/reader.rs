@@ -2,16 +2,14 @@
 //! another one, or nobody, and that may change at any time: each call finds out.
 
 use crate::backend::{Backend, Stamps};
-use crate::engine::process::{FileSystems, Process};
+use crate::engine::process::Process;
 use crate::engine::registry::Key;
-use crate::engine::{self, Engine, FileProps, Parts, recover};
+use crate::engine::{self, Engine, recover};
 use crate::error::{Error, Operation, Result};
 use crate::os_error;
-use crate::rules::growth::GrowthConfig;
 use crate::rules::marker::Marker;
-use crate::rules::policy::GROWTH_CAP_DEFAULT_BYTES;
-use crate::rules::recovery::{Recovery, Verdict};
-use crate::sync::{Mutex, OnceLock};
+use crate::rules::recovery::Verdict;
+use crate::sync::Mutex;
 use crate::sys::probe::{Alignment, Facts};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -57,37 +55,27 @@ pub(crate) struct Reader {
     /// The length last found, and the marker it was found with: as long as that one stands, the
     /// file only grows.
     known: Mutex<Option<(Vec<u8>, u64)>>,
-    /// What queues read a device by.
-    of_device: OnceLock<Arc<Engine>>,
+    /// Reads a device for queues.
+    of_device: Option<Arc<Engine>>,
 }
 
 impl Reader {
+    /// `of_device` is an engine for the queues that read a device; a file has none.
     pub fn new(
         backend: Arc<dyn Backend>,
         path: Arc<Path>,
         facts: Facts,
         key: Key,
+        of_device: Option<Arc<Engine>>,
         process: &'static Process,
     ) -> Self {
-        Self {
-            backend,
-            path,
-            facts,
-            key,
-            process,
-            known: Mutex::default(),
-            of_device: OnceLock::default(),
-        }
+        Self { backend, path, facts, key, process, known: Mutex::default(), of_device }
     }
 
+    /// Another handle of the same file.
     pub fn another(&self) -> Self {
-        Self::new(
-            self.backend.clone(),
-            self.path.clone(),
-            self.facts.clone(),
-            self.key,
-            self.process,
-        )
+        let (backend, path) = (self.backend.clone(), self.path.clone());
+        Self::new(backend, path, self.facts.clone(), self.key, None, self.process)
     }
 
     pub fn alignment(&self) -> Alignment {
@@ -136,29 +124,9 @@ impl Reader {
         writable_here.then(|| self.process.registry.find(self.key)).flatten()
     }
 
-    /// An engine that does nothing but read, if this is a device: whoever writes it, its length is
-    /// fixed.
+    /// The engine that reads a device: its length is fixed, so no other process matters.
     pub fn engine_of_device(&self) -> Option<Arc<Engine>> {
-        let alignment = self.facts.alignment;
-        let parts = || Parts {
-            backend: self.backend.clone(),
-            path: self.path.clone(),
-            process: self.process,
-            fs: FileSystems::default(),
-            props: FileProps::of(&self.facts),
-            alignment,
-            // A device does not grow.
-            growth_config: GrowthConfig::new(
-                GROWTH_CAP_DEFAULT_BYTES,
-                None,
-                alignment.append,
-                false,
-            ),
-            recovery: Recovery::clean(self.facts.len),
-            held: None,
-        };
-        let readable_here = self.process.is_current() && self.facts.is_device;
-        readable_here.then(|| self.of_device.get_or_init(|| Arc::new(Engine::new(parts()))).clone())
+        self.of_device.clone().filter(|_| self.process.is_current())
     }
 
     /// Reads what another process may be writing, and even truncating. A read under which the file
@@ -283,7 +251,8 @@ fn only_grew(before: &[u8], now: &[u8]) -> bool {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        if let Some(engine) = self.of_device.get() {
+        // In the child of a fork, operations of the parent's threads would be in flight for ever.
+        if let Some(engine) = self.engine_of_device() {
             engine.close();
         }
     }

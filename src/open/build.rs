@@ -1,8 +1,10 @@
-//! The one builder from a file that is open, locked and in order to its engine.
+//! The one builder from a file that is open, locked and recovered to its engine, or its reader.
 
 use super::request::OpenRequest;
 use crate::backend::Backend;
 use crate::engine::process::{FileSystems, Process};
+use crate::engine::reader::Reader;
+use crate::engine::registry::Key;
 use crate::engine::{Engine, FileProps, Parts};
 use crate::rules::growth::GrowthConfig;
 use crate::rules::marker::{Marker, Prepared};
@@ -79,4 +81,30 @@ impl Build<'_> {
             held: self.held,
         })
     }
+}
+
+/// The read-only handle of an open file or device.
+pub(crate) fn reader(
+    backend: Arc<dyn Backend>,
+    path: Arc<Path>,
+    facts: Facts,
+    key: Key,
+    process: &'static Process,
+) -> Reader {
+    let of_device = facts.is_device.then(|| {
+        let build = Build {
+            request: &OpenRequest::default(),
+            process,
+            path: &path,
+            // It flushes nothing.
+            fs: FileSystems::default(),
+            facts: &facts,
+            ahead: Ahead::NONE,
+            epoch: 0,
+            recovery: Recovery::clean(facts.len),
+            held: None,
+        };
+        Arc::new(build.engine(backend.clone()))
+    });
+    Reader::new(backend, path, facts, key, of_device, process)
 }

@@ -12,7 +12,6 @@ use crate::engine::Engine;
 use crate::engine::handle::FileHandle;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
-use crate::engine::reader::Reader;
 use crate::engine::recover::{Recover, bring_into_order};
 use crate::engine::registry::{Key, Opening};
 use crate::error::{Error, ErrorKind, Operation, Result};
@@ -102,14 +101,9 @@ fn open_read_only(request: &OpenRequest, path: &Arc<Path>) -> Result<FileHandle>
         .open(DIRECT | OFlags::RDONLY, request.descriptor_min)
         .map_err(|errno| fail(refusal(errno)))?;
     let facts = facts(path, &fd)?;
+    let backend = Arc::new(Syscall::new(fd));
     let key = Key::of(&facts);
-    Ok(FileHandle::Reader(Reader::new(
-        Arc::new(Syscall::new(fd)),
-        path.clone(),
-        facts,
-        key,
-        Process::current(),
-    )))
+    Ok(FileHandle::Reader(build::reader(backend, path.clone(), facts, key, Process::current())))
 }
 
 type Joined = (Key, Arc<Engine>);

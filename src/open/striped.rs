@@ -1,7 +1,7 @@
 //! Opening striped volumes: every member is opened as a file is, then they are known by their
 //! headers, and brought into order as one file.
 
-use super::build::{Ahead, Build};
+use super::build::{self, Ahead, Build};
 use super::found::{There, key_of_stat};
 use super::request::OpenRequest;
 use super::{
@@ -15,7 +15,6 @@ use crate::buffer::Buffer;
 use crate::engine::handle::FileHandle;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
-use crate::engine::reader::Reader;
 use crate::engine::recover::{Recover, bring_into_order};
 use crate::engine::registry::{Key, Opening};
 use crate::engine::{Engine, read_fully};
@@ -516,7 +515,7 @@ pub(crate) fn reader(
     }
     let len = striped.physical_size().map_err(|error| fail(os_error::kind(&error)))?;
     let facts = Facts { len, ..facts };
-    let reader = Reader::new(Arc::new(striped), name.clone(), facts, key, process);
+    let reader = build::reader(Arc::new(striped), name.clone(), facts, key, process);
     Ok(FileHandle::Reader(reader))
 }
 

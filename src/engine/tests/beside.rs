@@ -116,6 +116,7 @@ impl Beside {
             Path::new("beside").into(),
             facts,
             key,
+            None,
             Process::current(),
         )
     }

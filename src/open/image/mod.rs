@@ -7,7 +7,7 @@
 pub(crate) mod file;
 pub(crate) mod volumes;
 
-use super::build::{Ahead, Build};
+use super::build::{self, Ahead, Build};
 use super::found::Found;
 use super::request::OpenRequest;
 use crate::backend::Backend;
@@ -16,7 +16,6 @@ use crate::buffer::Segment;
 use crate::engine::handle::FileHandle;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
-use crate::engine::reader::Reader;
 use crate::engine::registry::Key;
 use crate::engine::{Engine, Transfer, read_fully, write_fully};
 use crate::error::{Error, ErrorKind, Operation, Result};
@@ -276,8 +275,7 @@ impl<'a> Opening<'a> {
         let key = Key::of(&facts);
         if !write {
             let (backend, name) = (Arc::new(InVolume::new(file, held)), self.name.clone());
-            let reader = Reader::new(backend, name, facts, key, self.process);
-            return Ok(FileHandle::Reader(reader));
+            return Ok(FileHandle::Reader(build::reader(backend, name, facts, key, self.process)));
         }
         let engine = self.process.registry.open(key, || self.engine(file, held, facts))?;
         super::shared(self.request, self.process, key, engine)
