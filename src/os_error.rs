@@ -7,7 +7,7 @@
 //! Two kinds of call flush. One is fdatasync or fsync. The other is a write with RWF_DSYNC, which
 //! begins its flush (`generic_write_sync`) only after all of its bytes are written. A call that may
 //! have failed in its flush returns an error that is [marked](is_failed_flush). All other calls
-//! wedge nothing, such as a getxattr, FIEMAP or truncate that fails with EIO. One exception is a
+//! wedge nothing, such as a getxattr, FIEMAP or truncate that fails with EIO. The exception is a
 //! write, growth, truncate or close of a file system or device that [is gone](is_gone).
 
 use crate::error::ErrorKind;
