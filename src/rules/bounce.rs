@@ -206,10 +206,19 @@ mod tests {
         #[test]
         fn pieces_cover_a_read_and_bounce_only_where_they_must(
             address in (0u64..1 << 20, 0u64..1024).prop_map(|(page, off)| page * 4096 + off),
-            offset in (0u64..1 << 20, prop_oneof![Just(0), 0u64..4096]).prop_map(|(block, off)| block * 4096 + off),
-            bytes in prop_oneof![1u64..20000, 1u64..8 << 20, (1u64..2048).prop_map(|blocks| blocks * 4096)],
+            offset in (0u64..1 << 20, prop_oneof![Just(0), 0u64..4096])
+                .prop_map(|(block, off)| block * 4096 + off),
+            bytes in prop_oneof![
+                1u64..20000,
+                1u64..8 << 20,
+                (1u64..2048).prop_map(|blocks| blocks * 4096)
+            ],
             more in prop_oneof![Just(0u64), 0u64..10000],
-            aligned in prop_oneof![Just(SECTORS), Just(BLOCKS), Just(Aligned { memory: 4096, block: 4096 })],
+            aligned in prop_oneof![
+                Just(SECTORS),
+                Just(BLOCKS),
+                Just(Aligned { memory: 4096, block: 4096 })
+            ],
         ) {
             let pieces = pieces(Left { address, offset, bytes, room: bytes + more }, aligned);
             let bounced: Vec<_> = pieces.iter().filter(|piece| piece.bounces).collect();
@@ -218,7 +227,10 @@ mod tests {
             let head = offset.next_multiple_of(aligned.block) - offset;
             if (address + head).is_multiple_of(aligned.memory) {
                 let most = 2 * MIDDLE_MIN_BYTES;
-                prop_assert!(bounced.iter().map(|piece| piece.len).sum::<u64>() <= most, "{pieces:?}");
+                prop_assert!(
+                    bounced.iter().map(|piece| piece.len).sum::<u64>() <= most,
+                    "{pieces:?}"
+                );
             } else {
                 let least = (bytes / BOUNCE_MAX_BYTES + 2) as usize;
                 prop_assert!(bounced.len() == pieces.len() && pieces.len() <= least, "{pieces:?}");

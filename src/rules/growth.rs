@@ -348,13 +348,15 @@ mod tests {
             physical in 0u64..1000, reserved in 0u64..1000, start in 0u64..2000, len in 1u64..50,
             free in 0u64..(1 << 30), granted in 0u64..(1 << 30)
         ) {
-            let (physical, reserved) = (physical.max(reserved) * 4096, reserved.min(physical) * 4096);
+            let (physical, reserved) =
+                (physical.max(reserved) * 4096, reserved.min(physical) * 4096);
             let start = (start * 4096).max(reserved);
             let least = start + len * 4096;
             let need = Need { start, least, end: least + 8192 };
             prop_assume!(least > physical);
             let room = SpaceLimits { free_bytes: free, size_max: u64::MAX, granted_bytes: granted };
-            let plan = Planner::new(GROWTH_CONFIG).plan(physical, reserved, Some(need), room).unwrap();
+            let plan =
+                Planner::new(GROWTH_CONFIG).plan(physical, reserved, Some(need), room).unwrap();
             prop_assert!(plan.from >= physical && plan.from <= start.max(physical));
             prop_assert!(plan.to >= plan.least && plan.least >= least);
             let mut next = Some(plan);

@@ -263,7 +263,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_refused_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn garbage_is_refused_without_a_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..100)
+        ) {
             prop_assert!(Marker::decode(&bytes).is_err());
         }
     }

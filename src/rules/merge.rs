@@ -284,7 +284,9 @@ mod tests {
                 rest = tail;
                 prop_assert!(run.windows(2).all(|pair| pair[0].end == pair[1].start));
                 prop_assert!(count <= LIMITS.segments_max);
-                prop_assert!(count == 1 || run.iter().map(Span::len).sum::<u64>() <= LIMITS.bytes_max);
+                prop_assert!(
+                    count == 1 || run.iter().map(Span::len).sum::<u64>() <= LIMITS.bytes_max
+                );
             }
         }
     }
@@ -423,7 +425,10 @@ mod tests {
     proptest! {
         #[test]
         fn requests_cover_all_once_and_are_as_few_as_can_be(
-            places in proptest::collection::vec((0usize..3, 0u64..12, 1u64..5, any::<bool>()), 0..24),
+            places in proptest::collection::vec(
+                (0usize..3, 0u64..12, 1u64..5, any::<bool>()),
+                0..24
+            ),
             blocks_max in 1u64..6,
             segments_max in 1usize..5,
         ) {
@@ -449,10 +454,16 @@ mod tests {
             }
             let mut carried = vec![None; wanted.len()];
             for request in &list {
-                prop_assert!(request.len <= limits.bytes_max && request.pieces.len() <= segments_max);
+                prop_assert!(
+                    request.len <= limits.bytes_max && request.pieces.len() <= segments_max
+                );
                 prop_assert_eq!(request.len, request.pieces.iter().map(Span::len).sum::<u64>());
                 let mut offset = request.offset;
-                for block in request.pieces.iter().flat_map(|piece| (piece.start..piece.end).step_by(4096)) {
+                for block in request
+                    .pieces
+                    .iter()
+                    .flat_map(|piece| (piece.start..piece.end).step_by(4096))
+                {
                     let before = carried[(block / 4096) as usize].replace((request.member, offset));
                     prop_assert_eq!(before, None);
                     offset += 4096;
@@ -462,7 +473,10 @@ mod tests {
             let fewest: usize = blocks.iter().map(|blocks| fewest_for_member(blocks, limits)).sum();
             prop_assert_eq!(list.len(), fewest);
             let Refusals { gap, bytes, segments, member, order } = refusals;
-            prop_assert_eq!(gap + bytes + segments + member + order, list.len().saturating_sub(1) as u64);
+            prop_assert_eq!(
+                gap + bytes + segments + member + order,
+                list.len().saturating_sub(1) as u64
+            );
             prop_assert!(list.is_sorted_by_key(|request| request.pieces[0].start));
         }
     }

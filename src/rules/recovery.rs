@@ -60,7 +60,7 @@ impl fmt::Display for Recovery {
                 )
             }
             Verdict::EndKnown if ceiling == physical_size => {
-                write!(f, "left open by a crash; nothing to cut, {physical_size} bytes")
+                write!(f, "left open by a crash; nothing to truncate, {physical_size} bytes")
             }
             Verdict::EndKnown => write!(
                 f,
@@ -322,7 +322,7 @@ mod tests {
         for (found, words) in [
             (left(Verdict::Foreign, 8192), "left alone"),
             (left(Verdict::EndKnown, 4096), "what was written ends at 4096"),
-            (left(Verdict::EndKnown, 8192), "nothing to cut"),
+            (left(Verdict::EndKnown, 8192), "nothing to truncate"),
             (left(Verdict::EndUnknown, 8192), "the end lies between 4096 and 8192"),
             (left(Verdict::ModifiedExternally("by whom?".into()), 4096), "(by whom?)"),
         ] {
@@ -389,7 +389,11 @@ mod tests {
                 .map(|(n, w)| extent(w[0] * 4096, w[1] * 4096, written >> n & 1 == 1)).collect();
             let marker = Marker {
                 mode: if positional { Mode::Positional } else { Mode::AppendOnly },
-                recycled, base: base * 4096, grown_from: to.max(base) * 4096, grown_to: to.max(base) * 4096, ..MARKER
+                recycled,
+                base: base * 4096,
+                grown_from: to.max(base) * 4096,
+                grown_to: to.max(base) * 4096,
+                ..MARKER
             };
             let size = size * 4096;
             let found = judge(&marker, SELF, size, &extents);

@@ -302,7 +302,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_no_member(block in proptest::collection::vec(any::<u8>(), 0..HEADER_BYTES + 1)) {
+        fn garbage_is_no_member(
+            block in proptest::collection::vec(any::<u8>(), 0..HEADER_BYTES + 1)
+        ) {
             prop_assert!(!matches!(parse(&block), Found::Member(..)));
         }
     }

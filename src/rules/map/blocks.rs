@@ -94,7 +94,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set(steps in proptest::collection::vec((any::<bool>(), 0u64..30, 0u64..6), 0..60)) {
+        fn it_is_a_set(
+            steps in proptest::collection::vec((any::<bool>(), 0u64..30, 0u64..6), 0..60)
+        ) {
             let (mut blocks, mut model) = (Blocks::default(), BTreeSet::new());
             for (insert, start, len) in steps {
                 let range = start..start + len;
@@ -109,7 +111,10 @@ mod tests {
                         model.extend(range);
                     }
                 }
-                prop_assert_eq!(blocks.iter().flatten().collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
+                prop_assert_eq!(
+                    blocks.iter().flatten().collect::<Vec<_>>(),
+                    model.iter().copied().collect::<Vec<_>>()
+                );
                 prop_assert_eq!(blocks.len(), model.len() as u64);
                 let ends: Vec<_> = blocks.iter().collect();
                 prop_assert!(ends.windows(2).all(|pair| pair[0].end < pair[1].start), "two touch: \

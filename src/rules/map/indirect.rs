@@ -505,7 +505,10 @@ mod tests {
     proptest! {
         #[test]
         fn a_map_is_its_blocks(
-            steps in proptest::collection::vec((any::<bool>(), 0u64..Map::blocks_max(FANOUT), 1u64..12), 1..30)
+            steps in proptest::collection::vec(
+                (any::<bool>(), 0u64..Map::blocks_max(FANOUT), 1u64..12),
+                1..30
+            )
         ) {
             let max = Map::blocks_max(FANOUT);
             let mut map = empty();
@@ -514,7 +517,8 @@ mod tests {
             for (fills, start, len) in steps {
                 let end = (start + len).min(max);
                 if fills {
-                    let holes = (start..end).filter(|n| model[*n as usize].is_none()).count() as u32;
+                    let holes =
+                        (start..end).filter(|n| model[*n as usize].is_none()).count() as u32;
                     let tables = map.tables_missing(start, end) as u32;
                     let (first, data) = (next, next + tables);
                     next = data + holes;
@@ -529,7 +533,10 @@ mod tests {
                     map.reserve(std::slice::from_ref(&(first.into()..next.into()))).unwrap();
                     map.fill(start, end, first..data, data..next);
                     let mut new = u64::from(data)..;
-                    for hole in model[start as usize..end as usize].iter_mut().filter(|block| block.is_none()) {
+                    for hole in model[start as usize..end as usize]
+                        .iter_mut()
+                        .filter(|block| block.is_none())
+                    {
                         *hole = new.next();
                     }
                     let planned: Vec<_> = planned

@@ -272,7 +272,10 @@ mod tests {
                 }).collect()
             }).collect();
             let state_at = |spaces: &[Extent], place: u64| {
-                spaces.iter().find(|space| (space.start..space.end).contains(&place)).map(|space| space.written)
+                spaces
+                    .iter()
+                    .find(|space| (space.start..space.end).contains(&place))
+                    .map(|space| space.written)
             };
             let found = map.extents(&lists);
             for pair in found.windows(2) {
