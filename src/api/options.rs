@@ -175,10 +175,10 @@ impl OpenOptions {
     /// are used only if this process is root's. Offsets and lengths of [`write_at`](File::write_at)
     /// are multiples of the volume's block size.
     ///
-    /// One process may have several files of a volume open. While it has one open for writing,
-    /// other processes are refused. While others only read, no process may write. A mounted volume
-    /// is refused, and so is the image behind a loop device. The library cannot prevent a later
-    /// mount of an image.
+    /// One process may have several files of a volume open. While it has one open for writing, the
+    /// volume is refused to other processes. While it only reads, other processes may read, but not
+    /// write. A mounted volume is refused, and so is the image behind a loop device. The library
+    /// cannot prevent a later mount of an image.
     ///
     /// # After a crash
     ///
@@ -196,8 +196,8 @@ impl OpenOptions {
     /// - [`Unsupported`](crate::ErrorKind::Unsupported): the volume needs a check, or its journal
     ///   needs recovery.
     /// - [`Unsupported`](crate::ErrorKind::Unsupported): the path names no regular file; or
-    ///   [`create`](Self::create) is set. To create a file, mount the volume, or use `debugfs -w -R
-    ///   'write …'`.
+    ///   [`create`](Self::create) is set. To create a file, mount the volume, or use
+    ///   `debugfs -w -R 'write …'`.
     /// - [`Corrupt`](crate::ErrorKind::Corrupt): the volume contradicts itself; `e2fsck` may help.
     pub fn open_in_image(&self, volume: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<File> {
         File::open_in_image(self, volume.as_ref(), path.as_ref())
