@@ -1,12 +1,12 @@
-//! What the engine itself takes for an operation, on a file that takes no time and keeps nothing:
-//! `cargo bench --features sim --bench engine`. Each rate is one of operations of 4 KiB.
+//! Measures the engine's own cost of an operation, on a file that takes no time and keeps nothing:
+//! `cargo bench --features sim --bench engine`. Each operation has 4 KiB.
 #![allow(missing_docs, reason = "the functions that criterion makes have none")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use dioxide::{Buffer, Durability, File, OpenOptions, Queue, QueueOptions, sim};
 
 const BLOCK_BYTES: usize = 4096;
-/// The file begins anew when it is so long: there is no longer one.
+/// The file is truncated at this length: files cannot grow much further.
 const LEN_MAX_BYTES: u64 = 1 << 60;
 
 fn file(durability: Durability) -> File {
@@ -38,7 +38,7 @@ fn blocking(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// How an operation is queued: with its file, its buffer, and a number.
+/// Queues an operation: with its file, its buffer, and a number.
 type Queued = fn(&Queue, &File, Buffer, u64);
 
 const APPEND: Queued = |queue, file, buffer, tag| {
@@ -71,7 +71,7 @@ fn queued(criterion: &mut Criterion) {
     }
 }
 
-/// A turn queues as many operations as there may be, and reaps them.
+/// Each iteration fills the queue with operations, and reaps them.
 fn turns(bencher: &mut criterion::Bencher<'_>, file: &File, depth: usize, queued: Queued) {
     let queue = QueueOptions::new().depth(depth).open();
     let mut buffers: Vec<_> = (0..depth).map(|_| Buffer::zeroed(BLOCK_BYTES)).collect();

@@ -1,4 +1,4 @@
-//! One thread has 64 durable appends in flight: `cargo run --example queue`.
+//! Keeps 64 durable appends of one thread in flight: `cargo run --example queue`.
 
 use dioxide::{Buffer, Durability, OpenOptions, Queue};
 

@@ -4,7 +4,8 @@ use dioxide::Recover;
 
 fn main() -> dioxide::Result<()> {
     let path = std::env::args_os().nth(1).expect("usage: recover FILE");
-    let found = dioxide::recover(&path, Recover::Inspect)?; // changes nothing; Recover::Truncate truncates
+    // Changes nothing. Recover::Truncate would truncate the file.
+    let found = dioxide::recover(&path, Recover::Inspect)?;
     println!("{:?}: the end lies between {} and {}", found.verdict, found.floor, found.ceiling);
     Ok(())
 }

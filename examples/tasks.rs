@@ -1,6 +1,7 @@
-//! How fast tasks append, beside one queue with as many appends in flight:
-//! `tasks DIR [TASKS] [SECONDS] [ROUNDS]`. 4 KiB each, every one durable, to a scratch file without
-//! a name. The two take turns, and ratios are of the same round.
+//! Compares the append rate of tasks with that of one queue with as many appends in flight.
+//!
+//! Run `tasks DIR [TASKS] [SECONDS] [ROUNDS]`. Appends are durable, of 4 KiB, to a scratch file
+//! without a name. The two take turns, and each ratio is of one round.
 
 use dioxide::{AsyncFile, Buffer, Durability, File, Growth, OpenOptions, Queue};
 use std::error::Error;
@@ -21,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for round in 0..rounds {
         let rate_of_queue = || queue(Path::new(dir), tasks, time);
         let rate_of_tasks = || tokio(Path::new(dir), tasks, time);
-        // In turn, so that neither always comes first.
+        // In turn, so that neither always runs first.
         let (queue, tasks) = match round % 2 {
             0 => (rate_of_queue()?, rate_of_tasks()?),
             _ => {
@@ -45,7 +46,7 @@ fn open(dir: &Path) -> dioxide::Result<File> {
     OpenOptions::new().durability(Durability::EveryWrite).growth(growth).open_temporary(dir)
 }
 
-/// Appends for so long, and the whole time with the close.
+/// Appends per second, with the time of the close.
 fn rate(began: Instant, appends: u64) -> f64 {
     appends as f64 / began.elapsed().as_secs_f64()
 }

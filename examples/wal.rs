@@ -1,13 +1,13 @@
-//! A write-ahead log in one file: records of any length, appended durably by many threads, and
-//! found again after a crash.
+//! A write-ahead log in one file: many threads append records of any length durably, and recovery
+//! finds them after a crash.
 //!
 //! ```sh
 //! cargo run --release --example wal -- crash [FILE]
 //! ```
 //!
-//! starts itself again as a writer with 64 threads, kills that in the middle, opens the log and
-//! looks for every record that was acknowledged; six times. Ctrl-C ends it after the round. It
-//! removes the file at the end.
+//! This runs six rounds. Each starts a writer process with 64 threads, kills it, opens the log and
+//! looks for every acknowledged record. Ctrl-C stops after the current round. The file is removed
+//! at the end.
 
 use dioxide::{Durability, File, Growth, OpenOptions};
 use std::io::{self, Read, Write};
@@ -20,12 +20,12 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 
 // --- the log -------------------------------------------------------------------------------------
 
-/// Of a file that is recycled into one log after the other, each has another number (that of the
-/// segment, for instance).
+/// The life of the log. A file that is recycled as several logs needs another number for each, for
+/// instance that of the segment.
 const LIFE: u32 = 1;
 
-/// What stands before a record: its length and a checksum, in which is also the life of the log, so
-/// that no record of an old life is taken for one of this. No record is empty: zeros are none.
+/// The header of a record: its length and a checksum. The checksum includes the life of the log, so
+/// that records of an old life are invalid. Records are never empty, so zeros are no record.
 fn frame(record: &[u8]) -> [u8; 8] {
     let len = (record.len() as u32).to_le_bytes();
     let mut crc = crc32fast::Hasher::new_with_initial(LIFE);
@@ -34,13 +34,13 @@ fn frame(record: &[u8]) -> [u8; 8] {
     [len, crc.finalize().to_le_bytes()].concat().try_into().expect("4 and 4 bytes")
 }
 
-/// Appends a record. When it returns the record is stable, and so are all that stand before it.
+/// Appends a record. On return the record and all records before it are stable.
 fn append(log: &File, record: &[u8]) -> dioxide::Result<u64> {
     log.append(&[&frame(record), record].concat())
 }
 
-/// Shows each record from the start up to the first that is not whole, and returns where the last
-/// whole one ends.
+/// Passes each record from the start up to the first invalid one to `see`, and returns the end of
+/// the last valid one.
 fn scan(content: &[u8], mut see: impl FnMut(&[u8])) -> u64 {
     let mut rest = content;
     while let Some((head, behind)) = rest.split_first_chunk::<8>() {
@@ -54,7 +54,7 @@ fn scan(content: &[u8], mut see: impl FnMut(&[u8])) -> u64 {
     (content.len() - rest.len()) as u64
 }
 
-/// Opens a log, shows the records that it holds, and cuts off what a crash left behind the last.
+/// Opens a log, passes its records to `see`, and truncates behind the last valid one.
 fn open(path: &Path, growth: Growth, see: impl FnMut(&[u8])) -> Result<File> {
     let durable = Durability::EveryWrite;
     let log = OpenOptions::new()
@@ -67,9 +67,10 @@ fn open(path: &Path, growth: Growth, see: impl FnMut(&[u8])) -> Result<File> {
     let read = log.read_at(&mut content, 0)?;
     let end = scan(&content[..read], see);
     if end < log.len()? {
-        // A crash leaves zeros up to the end of the block, records in part, whole ones above a gap:
-        // none was acknowledged. With Growth::Zeroed and after File::recycle (Verdict::EndUnknown:
-        // the end lies from `floor` to `ceiling`, the length) zeros or the old life follow.
+        // After a crash zeros up to the end of the block, partial records, or whole ones above a
+        // gap may follow. None of them was acknowledged. With Growth::Zeroed and after
+        // File::recycle, zeros or the old life follow. Then the verdict is EndUnknown: the end lies
+        // from `floor` to `ceiling`, the length.
         log.set_len(end)?;
     }
     Ok(log)
@@ -80,10 +81,10 @@ fn open(path: &Path, growth: Growth, see: impl FnMut(&[u8])) -> Result<File> {
 const WRITERS: u64 = 64;
 const ROUNDS: u64 = 6;
 const GROWTH: [Growth; 2] = [Growth::Unwritten, Growth::Zeroed]; // by turns
-/// What a record begins with, and what its writer tells: round, thread, number.
+/// The start of a record, which its writer reports: round, thread, number.
 const NAME: usize = 24;
 
-/// Appends by many threads until it is killed, and tells of each record when it is stable.
+/// Appends with many threads until it is killed, and reports each record once it is stable.
 fn write(path: &Path, round: u64) -> Result<()> {
     let log = open(path, GROWTH[round as usize % 2], |_| {})?;
     let told = fs::File::from(io::stdout().as_fd().try_clone_to_owned()?);
@@ -105,7 +106,7 @@ fn write(path: &Path, round: u64) -> Result<()> {
     })
 }
 
-/// Kills a writer again and again. An error if a record is missing.
+/// Kills a writer repeatedly. Fails if a record is missing.
 pub fn crash(path: &Path, stop: &AtomicBool) -> Result<()> {
     let mut acknowledged = HashSet::new();
     for round in (0..ROUNDS).take_while(|_| !stop.load(Relaxed)) {
@@ -124,7 +125,7 @@ pub fn crash(path: &Path, stop: &AtomicBool) -> Result<()> {
 
         let size = fs::metadata(path)?.len();
         if round % 4 > 1 {
-            // The first who finds it so has no time to cut it.
+            // The first opener after the crash closes the file without a truncate of its own.
             OpenOptions::new().write(true).open(path)?.close()?;
         }
         let mut found = HashSet::new();
@@ -145,7 +146,7 @@ pub fn crash(path: &Path, stop: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Plays one of its parts.
+/// Runs the writer or the test.
 pub fn main() -> Result<()> {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {

@@ -1,4 +1,4 @@
-//! The one error type: what was attempted, on which file, where, and what stood in the way.
+//! The error type of the crate: the operation, its file and offset, and the reason.
 
 use crate::text::shown;
 use std::{fmt, io, path::Path, sync::Arc};
@@ -6,13 +6,13 @@ use std::{fmt, io, path::Path, sync::Arc};
 /// The result of every operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What was being done when an error occurred.
+/// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Operation {
     /// Opening, locking or inspecting a file.
     Open,
-    /// Bringing a file into order after a crash.
+    /// Recovering a file after a crash.
     Recover,
     /// [`File::append`](crate::File::append).
     Append,
@@ -28,7 +28,7 @@ pub enum Operation {
     Recycle,
     /// [`File::len`](crate::File::len).
     Len,
-    /// Preparing space ahead of the end.
+    /// Growing the file ahead of its end.
     Grow,
     /// [`File::close`](crate::File::close).
     Close,
@@ -52,7 +52,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// What stood in the way.
+/// The reason of an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -64,63 +64,65 @@ pub enum ErrorKind {
         what: &'static str,
         /// The value given.
         value: u64,
-        /// The alignment wanted, in bytes.
+        /// The required alignment, in bytes.
         required: u64,
     },
     /// The kernel refused with this errno.
     #[error("{}", io::Error::from_raw_os_error(*.0))]
     Os(i32),
-    /// No space (ENOSPC, EDQUOT or EFBIG, the errno is given), found before any offset was handed
-    /// out: the file is as before, and the same call works once there is space.
+    /// No space (ENOSPC, EDQUOT or EFBIG, the errno is given), detected before an offset was
+    /// assigned. The file is unchanged, and the same call succeeds once there is space.
     #[error("no space: {}; free some and try again", io::Error::from_raw_os_error(*.0))]
     NoSpace(i32),
     /// Another process has the file open for writing.
     #[error("another process has it open for writing; one writer process per file")]
     Locked,
-    /// The block device is in use; or another process has the file open for writing, so that a
-    /// truncate could destroy what it wrote. The reason names what holds it.
+    /// The block device is in use. Or another process has the file open for writing, so that a
+    /// truncate could destroy its data. The message names the holder.
     #[error("in use: {0}")]
     Busy(String),
-    /// A flush failed on this file system or device, so nothing on it can be trusted to be stable
-    /// until it is mounted (or the device opened) anew. Mounts in other mount namespaces are not
-    /// seen: unmount it there as well. The children of a fork inherit this. Before Linux 6.8 mounts
-    /// cannot be told apart, and only a process that is no child may open it again; so with a
-    /// device in a child, whose parent may have it open.
+    /// A flush failed on this file system or device. None of its data counts as stable until it is
+    /// mounted (or the device opened) anew. The check does not see mounts in other mount
+    /// namespaces: unmount it there as well. The children of a fork inherit this.
+    ///
+    /// Before Linux 6.8 mounts cannot be distinguished, and only a process that is no child may
+    /// open it again. The same holds for a device in a child, whose parent may have it open.
     #[error(
         "a flush failed here before ({0}); mount the file system (or open the device) anew, then \
          recover"
     )]
     Wedged(Arc<Error>),
-    /// An earlier write past the end failed after its offset was handed out, so the file ends at
-    /// that gap. `set_len(len())` gives up what lies beyond and allows appending again.
+    /// An earlier write past EOF failed after its offset was assigned, so the file ends at that
+    /// gap. `set_len(len())` discards the data beyond and allows appends again.
     #[error("appending ended with an earlier failure ({0}); set_len(len()) to go on from there")]
     AppendEnded(Arc<Error>),
-    /// This process is a fork of the one that opened the file.
+    /// A fork of the process that opened the file made the call.
     #[error("opened by the parent process; open it again in this one")]
     Forked,
     /// The handle was opened read-only.
     #[error("opened read-only")]
     ReadOnly,
-    /// Not possible on this kind of file; the reason is given.
+    /// Not possible on this kind of file; the message gives the reason.
     #[error("not supported: {0}")]
     Unsupported(String),
-    /// A crash left the file grown ahead, but it is no longer as it was left, so cutting it could
-    /// destroy data. It can be opened read-only, or recovered by force.
+    /// A crash left the file grown ahead, and it changed since, so a truncate could destroy data.
+    /// It can be opened read-only, or recovered by force.
     #[error(
         "changed by another program while it was grown ahead, or since a crash left it so ({0}); \
-         open read-only to look; where it is still marked, `dioxide recover --force` cuts it"
+         open read-only to look; where it is still marked, `dioxide recover --force` truncates \
+         it"
     )]
     ModifiedExternally(String),
-    /// These paths are not the members of one striped volume, in this order; or not those that it
-    /// was closed with.
+    /// The paths are not the members of one striped volume in this order, or not those of its last
+    /// close.
     #[error("not this striped volume: {0}")]
     Members(String),
-    /// The volume that holds the file contradicts itself; the contradiction is given.
+    /// The volume that holds the file contradicts itself; the message gives the contradiction.
     #[error("the volume is corrupt: {0}; run e2fsck on it")]
     Corrupt(String),
 }
 
-/// An operation, its file and offset, and what stood in the way.
+/// An operation, its file and offset, and the reason of its failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<Inner>);
 
@@ -142,27 +144,27 @@ impl Error {
         Self(Box::new(Inner { operation, path: path.clone(), offset, kind }))
     }
 
-    /// What was attempted.
+    /// Returns the operation that failed.
     pub fn operation(&self) -> Operation {
         self.0.operation
     }
 
-    /// The file, as it was named when opened.
+    /// Returns the path of the file, as given at open.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// The file offset in bytes, where there is one.
+    /// Returns the file offset in bytes, if the operation has one.
     pub fn offset(&self) -> Option<u64> {
         self.0.offset
     }
 
-    /// What stood in the way.
+    /// Returns the reason.
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
     }
 
-    /// The kernel's error number, where the kernel had a say, or the one that fits best.
+    /// Returns the kernel's errno, or the closest one for an error of this library.
     pub fn errno(&self) -> i32 {
         match &self.0.kind {
             ErrorKind::Os(errno) | ErrorKind::NoSpace(errno) => *errno,
@@ -179,7 +181,7 @@ impl Error {
     }
 }
 
-/// The path is [shown](crate::text::shown): it does nothing to a terminal or a log.
+/// The path is [escaped](crate::text::shown) for terminals and logs.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { operation, path, offset, kind } = &*self.0;

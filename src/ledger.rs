@@ -1,7 +1,8 @@
-//! For `dioxide-preload` only: flushes of the kernel's own calls, in the ledger of the engine's.
+//! For `dioxide-preload` only: enters flushes of the program's own system calls in the engine's
+//! ledger.
 //!
-//! A program under the preload library syncs some files by the engine and others by the kernel.
-//! Both lie on the same disks, so a flush that fails in one loses what the other wrote.
+//! Under the preload library, a program syncs some files through the engine and others through the
+//! kernel. Both lie on the same disks, so a failed flush of one may lose data of the other.
 
 use crate::engine::process::{self, FileSystems, Process};
 use crate::error::{Error, Operation};
@@ -24,8 +25,8 @@ pub enum Call {
 }
 
 impl Call {
-    /// The error, which says whether a flush may have failed. A program makes wrong calls as well,
-    /// and may be interrupted.
+    /// Marks the error if a flush may have failed. The program's calls can also be invalid, or be
+    /// interrupted.
     fn judged(self, error: io::Error) -> io::Error {
         let refused =
             |errnos: &[i32]| error.raw_os_error().is_some_and(|errno| errnos.contains(&errno));
@@ -34,8 +35,7 @@ impl Call {
             // Memory that is not mapped, locked or not aligned.
             Self::SyncMapping if refused(&[libc::ENOMEM, libc::EBUSY, libc::EINVAL]) => error,
             Self::Sync | Self::SyncMapping => os_error::of_flush(error),
-            // The program's write is made once: most often it is the allocation that found no
-            // space.
+            // The program's write is made only once: most often the allocation found no space.
             Self::Write => match os_error::of_durable_write(error) {
                 OfWrite::Judged(error) | OfWrite::Unclear(error) => error,
             },
@@ -43,24 +43,25 @@ impl Call {
     }
 }
 
-/// The file system of an open file or directory; or the device that it is.
+/// The file system of an open file or directory, or an open block device.
 #[derive(Clone, Debug)]
 pub struct FileSystem(FileSystems);
 
 impl FileSystem {
-    /// Of a regular file, a directory or a block device.
+    /// Finds the file system of a regular file, a directory or a block device.
     pub fn of(fd: BorrowedFd<'_>) -> io::Result<Self> {
         let (dev, through) = sys::probe::place_of(fd)?;
         Ok(Self(Process::current().file_system_as_it_is(dev, through).into()))
     }
 
-    /// Whether a flush failed here, and it was not mounted anew since.
+    /// Returns whether a flush failed here, without a new mount since.
     pub fn is_wedged(&self) -> bool {
         self.0.wedged().is_some()
     }
 
-    /// Performs a call that flushes. EIO if it succeeds and a flush beside it failed, or one before
-    /// it. A failure of its own wedges the file system; `name` names the file then.
+    /// Performs a call that flushes. Returns EIO if the call succeeds, but a flush before or beside
+    /// it failed. A failure of its own wedges the file system, with the `name` of the file as the
+    /// cause.
     pub fn flushing(
         &self,
         call: Call,
@@ -71,9 +72,8 @@ impl FileSystem {
             .flushing(|| perform().map_err(|error| call.judged(error)), |error| cause(name, error))
     }
 
-    /// A call that flushes has failed, and was not performed by [`flushing`](Self::flushing), so
-    /// nothing is known of the file. `again` makes the call once more, where the answer depends on
-    /// that.
+    /// Records a failed flush of a call that [`flushing`](Self::flushing) did not perform, on an
+    /// unknown file. `again` repeats the call, where the decision depends on it.
     pub fn blame(
         &self,
         call: Call,
@@ -97,8 +97,8 @@ impl PartialEq for FileSystem {
     }
 }
 
-/// Whether a file system was ever wedged in this process, or in its parent before the fork. One
-/// load.
+/// Returns whether a file system was ever wedged in this process, or in its parent before the fork.
+/// Costs one load.
 pub fn any_was_wedged() -> bool {
     process::any_was_wedged()
 }

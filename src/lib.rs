@@ -1,10 +1,9 @@
 //! Concurrent, durable, safe direct I/O (O_DIRECT) for Linux.
 //!
-//! On ext4 and XFS, many threads that append to one file opened O_DIRECT wait for each other in the
-//! kernel, and many durable writers wait for each other's flushes. dioxide grows the file ahead of
-//! its writers, so that no write moves the end of file; merges appends that wait together into one
-//! request; and lets writers share flushes. What it does to a file is undone at close, or after a
-//! crash at the next open.
+//! On ext4 and XFS, appends to an O_DIRECT file serialize on the inode lock, and durable writers
+//! wait for each other's flushes. dioxide grows the file ahead of its writers, so that no write
+//! moves EOF. It merges concurrent appends into one request, and lets writers share flushes.
+//! Closing the file undoes the growth; after a crash the next open does.
 //!
 //! ```no_run
 //! use dioxide::{Durability, OpenOptions};
@@ -15,7 +14,8 @@
 //!     .durability(Durability::EveryWrite)
 //!     .open("records.log")?;
 //! std::thread::scope(|scope| {
-//!     let append = |n| log.append(format!("record {n}\n").as_bytes()); // stable when it returns, with its offset
+//!     // Stable when it returns, with its offset.
+//!     let append = |n| log.append(format!("record {n}\n").as_bytes());
 //!     let writers: Vec<_> = (0..64).map(|n| scope.spawn(move || append(n))).collect();
 //!     for writer in writers {
 //!         let offset = writer.join().expect("no writer panics")?;
@@ -27,9 +27,9 @@
 //! # Ok::<(), dioxide::Error>(())
 //! ```
 //!
-//! Start with [`OpenOptions`] and [`File`]; with [`AsyncFile`] for futures, and [`Queue`] for many
-//! operations of one thread. What is promised when a call returns and after a crash stands with
-//! each call.
+//! Start with [`OpenOptions`] and [`File`]. [`AsyncFile`] has futures, and [`Queue`] many
+//! operations of one thread. The documentation of each call states its guarantees on return and
+//! after a crash.
 
 #![deny(unsafe_code)]
 
@@ -48,7 +48,7 @@ mod stats;
 mod sync;
 #[allow(unsafe_code)]
 mod sys;
-// For the command line, which shows names as errors do.
+// For the command line, which escapes names as errors do.
 #[doc(hidden)]
 pub mod text;
 
@@ -71,12 +71,12 @@ pub use open::striped::recover_striped;
 pub use rules::policy::{Durability, GROWTH_CAP_DEFAULT_BYTES, Growth, Tail};
 pub use rules::recovery::{Recovery, Verdict};
 pub use stats::Stats;
-// For the preload library, whose threads run no handlers of the program either.
+// For the preload library: signal handlers of the program must not run on its threads either.
 #[doc(hidden)]
 pub use sync::signals::with_signals_blocked;
 pub use sys::probe::Alignment;
 
-/// What takes bytes from outside, for `fuzz/`.
+/// The parsers of untrusted bytes, for `fuzz/`.
 #[cfg(fuzzing)]
 #[allow(missing_docs)]
 pub mod fuzzing {
@@ -84,8 +84,9 @@ pub mod fuzzing {
     pub use crate::rules::recovery::{Extent, judge};
 }
 
-/// Sets what all files of the process together may have grown ahead, in bytes; 2 GiB by default. An
-/// append that needs more gets just what it needs. What [`File::recycle`] keeps is not counted.
+/// Sets how many bytes all files of the process together may grow ahead; 2 GiB by default. Beyond
+/// it, an append gets only the space that it needs. The space that [`File::recycle`] keeps is not
+/// counted.
 pub fn set_growth_budget(bytes: u64) {
     engine::process::Process::current().budget().set_limit(bytes);
 }

@@ -1,50 +1,51 @@
-//! What an errno means: one table for the whole crate.
+//! The meaning of each errno: one table for the whole crate.
 //!
-//! A flush that failed may have lost data of every file of its file system, and the kernel reports
-//! that once. So only a call that flushes can be blamed for it, and it is blamed for everything but
-//! what the kernel answers before it flushes. Two kinds of call flush: fdatasync or fsync, and a
-//! write with RWF_DSYNC, which begins its flush (`generic_write_sync`) only after all of its bytes
-//! are written. A call that may have failed in its flush returns an error that [says
-//! so](is_failed_flush). All others wedge nothing (a getxattr, FIEMAP or truncate that fails with
-//! EIO, for example), but for one case: a write, growth, cut or close of a file system or device
-//! that [is gone](is_gone).
+//! A failed flush may have lost data of every file of its file system, and the kernel reports that
+//! only once. So the table blames each call that flushes for every errno, except those that the
+//! kernel returns before the flush.
+//!
+//! Two kinds of call flush. One is fdatasync or fsync. The other is a write with RWF_DSYNC, which
+//! begins its flush (`generic_write_sync`) only after all of its bytes are written. A call that may
+//! have failed in its flush returns an error that is [marked](is_failed_flush). All other calls
+//! wedge nothing, such as a getxattr, FIEMAP or truncate that fails with EIO. The exception is a
+//! write, growth, truncate or close of a file system or device that [is gone](is_gone).
 
 use crate::error::ErrorKind;
 use std::{fmt, io};
 
-/// What the failure of a call that flushes says of its flush.
+/// The state of the flush after a call that flushes has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flush {
     /// The kernel refused the call before the flush began, or the device has dropped nothing.
     Harmless,
-    /// The write failed, or its flush: the same write without a flush shows which.
+    /// The write failed, or its flush. The same write without a flush shows which.
     Unclear,
     /// The flush may have failed.
     Doubtful,
 }
 use Flush::{Doubtful, Harmless, Unclear};
 
-/// What else an errno says.
+/// The class of an errno, apart from flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     /// There is no space, or none for this user or file.
     NoSpace,
-    /// The file system or device is not there any more, or no longer takes writes.
+    /// The file system or device is gone, or no longer takes writes.
     Gone,
     /// The kernel, the file system or a sandbox does not have the call.
     Missing,
     /// The process may not make the call.
     Denied,
-    /// Nothing that matters here.
+    /// Not relevant here.
     Other,
 }
 
 struct Row {
     errno: i32,
     class: Class,
-    /// Of a write with RWF_DSYNC.
+    /// For a write with RWF_DSYNC.
     write: Flush,
-    /// Of fdatasync and fsync.
+    /// For fdatasync and fsync.
     flush: Flush,
 }
 
@@ -52,60 +53,61 @@ const fn row(errno: i32, class: Class, write: Flush, flush: Flush) -> Row {
     Row { errno, class, write, flush }
 }
 
-/// Each errno of which more is known than that a call failed; and where the kernel returns it. Read
-/// in Linux 6.12 to 6.18. A flush returns what the block layer made of the device's answer
-/// (`blk_status_to_errno`), and what an earlier writeback of the file left
-/// (`file_check_and_advance_wb_err`, any errno): so nearly everything that it returns is doubtful.
+/// Each errno of which more is known than that the call failed, and its origin in the kernel. From
+/// the sources of Linux 6.12 to 6.18. A flush returns the block layer's translation of the device's
+/// answer (`blk_status_to_errno`), or the errno of an earlier writeback of the file. The latter
+/// (`file_check_and_advance_wb_err`) may be any errno, so nearly every errno of a flush is
+/// doubtful.
 const TABLE: &[Row] = &[
-    // Write: `iomap_begin` finds no block, or the device none (a thin pool, BLK_STS_NOSPC); its
-    // flush may say the same. Flush: a thin pool has no block for data that was acknowledged, so
-    // data may be lost.
+    // Write: `iomap_begin` finds no block, or the device none (a thin pool, BLK_STS_NOSPC). Its
+    // flush may return the same. Flush: a thin pool has no block for acknowledged data, so data may
+    // be lost.
     row(libc::ENOSPC, Class::NoSpace, Unclear, Doubtful),
     row(libc::EDQUOT, Class::NoSpace, Unclear, Doubtful),
     // Write: `generic_write_checks`, before any I/O. A flush checks no size.
     row(libc::EFBIG, Class::NoSpace, Harmless, Doubtful),
-    // Write: seccomp, or a kernel before 4.6; glibc makes EOPNOTSUPP of it. Flush: seccomp. No file
-    // system returns it.
+    // Write: seccomp, or a kernel before 4.6; glibc turns it into EOPNOTSUPP. Flush: seccomp. No
+    // file system returns it.
     row(libc::ENOSYS, Class::Missing, Harmless, Harmless),
-    // Write: `kiocb_set_rw_flags` does not know the flag. A device that answers a flush so
-    // (BLK_STS_NOTSUPP) has dropped nothing, and refuses the next one as well; `sys::write` makes
-    // that one at once. Flush: nothing is stable.
+    // Write: `kiocb_set_rw_flags` does not know the flag. A device that rejects a flush with this
+    // errno (BLK_STS_NOTSUPP) has dropped nothing, and rejects the next one as well. `sys::write`
+    // makes that one at once. Flush: nothing is stable.
     row(libc::EOPNOTSUPP, Class::Missing, Harmless, Doubtful),
-    // Write: an immutable file (`ext4_write_checks`), a security module or seccomp. Flush: a server
-    // of a network file system may refuse what it was given before.
+    // Write: an immutable file (`ext4_write_checks`), a security module or seccomp. Flush: the
+    // server of a network file system may reject earlier data.
     row(libc::EPERM, Class::Denied, Harmless, Doubtful),
     row(libc::EACCES, Class::Denied, Harmless, Doubtful),
     // Write: `import_iovec`, `__iomap_dio_rw` or a journal handle has no memory, before any I/O. A
     // flush request without memory (BLK_STS_RESOURCE) never reached the device, which has dropped
-    // nothing; a journal without memory for its commit aborts, and the next flush returns EIO.
-    // Flush: an earlier writeback may have had none, and its data is lost.
+    // nothing. A journal without memory for its commit aborts, and the next flush returns EIO.
+    // Flush: an earlier writeback may have failed so, and its data is lost.
     row(libc::ENOMEM, Class::Other, Harmless, Doubtful),
-    // Write: `generic_write_checks`, `iomap_dio_bio_iter` (alignment), `import_iovec`. No flush of
-    // a device is invalid. Flush: an earlier writeback may have been (BLK_STS_INVAL).
+    // Write: `generic_write_checks`, `iomap_dio_bio_iter` (alignment), `import_iovec`. A flush of a
+    // device is never invalid. Flush: an earlier writeback may have been (BLK_STS_INVAL).
     row(libc::EINVAL, Class::Other, Harmless, Doubtful),
     // Write: the memory of the caller cannot be read.
     row(libc::EFAULT, Class::Other, Harmless, Doubtful),
-    // Write: put off before any I/O (RWF_NOWAIT inside io_uring, a busy swap-in).
+    // Write: deferred before any I/O (RWF_NOWAIT inside io_uring, a busy swap-in).
     row(libc::EAGAIN, Class::Other, Harmless, Doubtful),
     // Write: the file became a swap file (`generic_write_checks`).
     row(libc::ETXTBSY, Class::Other, Harmless, Doubtful),
-    // Both: the descriptor is not open, or not for writing: another part of the program closed it.
+    // Both: the descriptor is not open, or not for writing: other code of the program closed it.
     row(libc::EBADF, Class::Other, Harmless, Harmless),
-    // Both: the file system was made read-only after an error (`ext4_emergency_state`), or the
-    // device went away.
+    // Both: the file system became read-only after an error (`ext4_emergency_state`), or the device
+    // is gone.
     row(libc::EROFS, Class::Gone, Doubtful, Doubtful),
     row(libc::ENODEV, Class::Gone, Doubtful, Doubtful),
     row(libc::ENXIO, Class::Gone, Doubtful, Doubtful),
-    // Both: the file system was shut down; and what a striped volume answers that cannot be used
-    // any more.
+    // Both: the file system was shut down. A striped volume that is no longer usable returns it
+    // too.
     row(libc::ESHUTDOWN, Class::Gone, Doubtful, Doubtful),
 ];
 
-/// Of every other errno: EIO, EUCLEAN, ETIMEDOUT, ENODATA, EREMOTEIO, ENOLINK, EILSEQ, EBUSY and
-/// what is yet to come.
+/// For every other errno: EIO, EUCLEAN, ETIMEDOUT, ENODATA, EREMOTEIO, ENOLINK, EILSEQ, EBUSY and
+/// future ones.
 const ANY_OTHER: Row = row(0, Class::Other, Doubtful, Doubtful);
 
-/// The call that failed may have failed in its flush.
+/// Marks an error of a call that may have failed in its flush.
 #[derive(Debug)]
 struct FailedFlush(io::Error);
 
@@ -117,37 +119,35 @@ impl fmt::Display for FailedFlush {
 
 impl std::error::Error for FailedFlush {}
 
-/// An error of a durable write, judged.
+/// A classified error of a durable write.
 #[derive(Debug)]
 pub(crate) enum OfWrite {
-    /// It says whether its flush may have failed.
+    /// The error is marked if its flush may have failed.
     Judged(io::Error),
-    /// The same write without a flush is to be made: if that is refused in the same way, no flush
-    /// was.
+    /// The caller repeats the write without a flush. If that fails in the same way, no flush has
+    /// failed.
     Unclear(io::Error),
 }
 
-/// Of fdatasync, fsync, or another call that does nothing but flush: says whether the flush may
-/// have failed.
+/// Marks the error of fdatasync, fsync, or another pure flush, if the flush may have failed.
 pub(crate) fn of_flush(error: io::Error) -> io::Error {
     match found(&error).map(|row| row.flush) {
         Some(Doubtful | Unclear) => failed_flush(error),
-        // Found by the library itself, or judged before.
+        // Detected by the library itself, or marked before.
         Some(Harmless) | None => error,
     }
 }
 
-/// Of fdatasync, fsync or syncfs on a file of which nothing is known: whether there is no such call
-/// of that file. The kernel answers EINVAL where the file has no method (`vfs_fsync_range`), as in
-/// procfs and sysfs, and answers so each time. The errno that an earlier writeback left may be
-/// EINVAL, too, but is reported once. So `again`, which makes the call a second time, decides. Of a
-/// file that the engine or the ledger knows there is a method, and EINVAL is doubtful.
+/// Returns whether an unknown file has no fdatasync, fsync or syncfs at all. The kernel then
+/// returns EINVAL each time (`vfs_fsync_range`), as in procfs and sysfs. The errno of an earlier
+/// writeback may be EINVAL too, but is reported once. So `again`, which repeats the call, decides.
+/// A file that the engine or the ledger knows has the method, and its EINVAL is doubtful.
 pub(crate) fn is_no_flush(error: &io::Error, again: impl FnOnce() -> io::Result<()>) -> bool {
     let is_invalid = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
     is_invalid(error) && again().is_err_and(|error| is_invalid(&error))
 }
 
-/// Of a write with RWF_DSYNC.
+/// Classifies the error of a write with RWF_DSYNC.
 pub(crate) fn of_durable_write(error: io::Error) -> OfWrite {
     match found(&error).map(|row| row.write) {
         Some(Doubtful) => OfWrite::Judged(failed_flush(error)),
@@ -156,8 +156,8 @@ pub(crate) fn of_durable_write(error: io::Error) -> OfWrite {
     }
 }
 
-/// Of a step of a durable operation that does not flush: what flushes in another step cannot be
-/// blamed for it.
+/// Converts the error of a step that does not flush, in a durable operation whose other steps do.
+/// Such an error blames no flush.
 pub(crate) fn of_step(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => error,
@@ -166,33 +166,34 @@ pub(crate) fn of_step(error: io::Error) -> io::Error {
     }
 }
 
-/// It is the flush that may have failed. Never of the kind that is tried again: the next flush
-/// would be a success.
+/// Marks an error: the flush may have failed. Its kind is never one that is retried, since the next
+/// flush would succeed.
 pub(crate) fn failed_flush(error: io::Error) -> io::Error {
     io::Error::other(FailedFlush(error))
 }
 
-/// A flush may have failed: nothing on its file system can be trusted any more.
+/// Returns whether a flush may have failed: no data of its file system is then known to be stable.
 pub(crate) fn is_failed_flush(error: &io::Error) -> bool {
     inside(error).is_some()
 }
 
-/// There is no space, and the same call can succeed later. Never of a flush: that has failed.
+/// Returns whether there is no space, so that the same call can succeed later. False for a flush,
+/// which has failed.
 pub(crate) fn is_no_space(error: &io::Error) -> bool {
     matches!(kind(error), ErrorKind::NoSpace(_))
 }
 
-/// The file system or device is not there any more, or no longer takes writes.
+/// Returns whether the file system or device is gone, or no longer takes writes.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     class(error) == Some(Class::Gone)
 }
 
-/// There is no such call here; another one does the same.
+/// Returns whether the call is missing here; another one does the same.
 pub(crate) fn is_missing(error: &io::Error) -> bool {
     class(error) == Some(Class::Missing)
 }
 
-/// The kernel, the file system or a sandbox does not do this here, nor will it later.
+/// Returns whether the kernel, the file system or a sandbox permanently refuses the call.
 pub(crate) fn is_refusal(kind: &ErrorKind) -> bool {
     match kind {
         ErrorKind::Os(errno) => matches!(row_of(*errno).class, Class::Missing | Class::Denied),
@@ -201,7 +202,7 @@ pub(crate) fn is_refusal(kind: &ErrorKind) -> bool {
     }
 }
 
-/// As the caller of the library is given it.
+/// Returns the error kind for the caller of the library.
 pub(crate) fn kind(error: &io::Error) -> ErrorKind {
     match (found_kind(error), errno(error), class(error)) {
         (Some(kind), ..) => kind.clone(),
@@ -213,12 +214,12 @@ pub(crate) fn kind(error: &io::Error) -> ErrorKind {
     }
 }
 
-/// Of a backend that finds out more than the kernel.
+/// Returns the kind of a backend that detects more than the kernel.
 fn found_kind(error: &io::Error) -> Option<&ErrorKind> {
     error.get_ref().and_then(|error| error.downcast_ref::<ErrorKind>())
 }
 
-/// What the kernel answered, if it was asked.
+/// Returns the kernel's errno, if the kernel returned one.
 fn errno(error: &io::Error) -> Option<i32> {
     match found_kind(error) {
         Some(ErrorKind::Os(errno) | ErrorKind::NoSpace(errno)) => Some(*errno),
@@ -230,7 +231,7 @@ fn class(error: &io::Error) -> Option<Class> {
     errno(error).map(|errno| row_of(errno).class)
 }
 
-/// What is known of an error that was not judged before. None if the kernel had no part in it.
+/// Finds the row of an unmarked error. None if the kernel did not return it.
 fn found(error: &io::Error) -> Option<&'static Row> {
     error.raw_os_error().map(row_of)
 }
@@ -239,7 +240,7 @@ fn row_of(errno: i32) -> &'static Row {
     TABLE.iter().find(|row| row.errno == errno).unwrap_or(&ANY_OTHER)
 }
 
-/// The error of a flush that may have failed.
+/// Returns the error inside the mark of a failed flush.
 fn inside(error: &io::Error) -> Option<&io::Error> {
     error
         .get_ref()
@@ -247,7 +248,7 @@ fn inside(error: &io::Error) -> Option<&io::Error> {
         .map(|FailedFlush(error)| error)
 }
 
-/// Calls until the kernel is not interrupted.
+/// Repeats a call until it returns no EINTR.
 pub(crate) fn uninterrupted<R>(mut call: impl FnMut() -> io::Result<R>) -> io::Result<R> {
     loop {
         match call() {
@@ -257,7 +258,7 @@ pub(crate) fn uninterrupted<R>(mut call: impl FnMut() -> io::Result<R>) -> io::R
     }
 }
 
-/// Flushes, until the kernel is not interrupted. An error says whether the flush may have failed.
+/// Flushes, and repeats after EINTR. The error is marked if the flush may have failed.
 pub(crate) fn flushed<R>(call: impl FnMut() -> io::Result<R>) -> io::Result<R> {
     uninterrupted(call).map_err(of_flush)
 }

@@ -1,11 +1,10 @@
-//! What a file has done so far, counted where it happens.
+//! The counters of a file.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What was done on a file, through all its handles, since its first writing handle was
-        /// opened.
+        /// Counters of a file, over all its handles, since its first writing handle was opened.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
@@ -29,45 +28,44 @@ macro_rules! counters {
 counters! {
     /// Appends acknowledged.
     appends,
-    /// Bytes of these.
+    /// Bytes of these appends.
     append_bytes,
-    /// Write requests sent to the kernel for appends, and for positional writes that are durable or
-    /// extend the file. Others go straight out and are not counted. Of a file inside of a volume,
-    /// all requests that wrote data to the volume, since a write there may be several.
+    /// Write requests for appends, and for positional writes that are durable or extend the file.
+    /// Other positional writes are not counted. For a file inside an ext2 or ext3 volume: all
+    /// requests that wrote data to the volume. One write there may be several.
     requests,
-    /// Bytes of these.
+    /// Bytes of these requests.
     request_bytes,
     /// Requests that carried RWF_DSYNC.
     dsync_requests,
-    /// Operations that shared their request with another one.
+    /// Operations that shared their request with another operation.
     merged,
-    /// Bytes that were copied to be packed into blocks, with the zeros behind them: records that
-    /// are not aligned.
+    /// Bytes copied to pack unaligned records into blocks, with the zeros behind them.
     copied_bytes,
-    /// Requests that wrote the last block again, since it was not full.
+    /// Requests that rewrote the partial last block.
     tail_rewrites,
-    /// Flushes sent, those behind RWF_DSYNC not included.
+    /// Flushes, without those of RWF_DSYNC.
     flushes,
-    /// Growth steps done.
+    /// Completed growth steps.
     growths,
-    /// Bytes of these.
+    /// Bytes of these steps.
     grown_bytes,
-    /// Times that an operation had to wait because the space ahead was used up.
+    /// Operations that waited because the space ahead was used up.
     growth_waits,
-    /// Requests that wrote what a volume itself consists of, for a file inside of it.
+    /// Requests that wrote metadata of an ext2 or ext3 volume, for a file inside it.
     metadata_requests,
-    /// Times that an operation did not join the request that waited, because the two are not
-    /// adjacent: each is a request of its own.
+    /// Refused merges with the waiting request: the two are not adjacent, so each is its own
+    /// request.
     refused_gap,
-    /// Times that one did not because the request would be longer than the device's largest, or the
-    /// operation is long enough to be one by itself.
+    /// Refused merges: the request would exceed the device's largest, or the operation is long
+    /// enough to be its own request.
     refused_bytes,
-    /// Times that one did not because the request would have more segments than one call takes.
+    /// Refused merges: the request would have more segments than one call takes.
     refused_segments,
-    /// Times that one did not because it lies on another member of a striped volume.
+    /// Refused merges: the operation lies on another member of a striped volume.
     refused_member,
-    /// Times that a write had to wait because it shares bytes, or a block, with another one that
-    /// was in flight or waited.
+    /// Delayed writes: the write shares bytes, or a block, with another one that was in flight or
+    /// waited.
     refused_order,
 }
 

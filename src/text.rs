@@ -1,17 +1,16 @@
-//! Text of others on its way to people. Names of files, threads and programs may hold anything: a
-//! terminal acts on control characters, a line break forges a line, and characters that turn the
-//! direction of text disguise a name.
+//! Safe display of foreign text. Names of files, threads and programs may hold any characters. A
+//! terminal acts on control characters, and a line break forges a line. Bidirectional control
+//! characters disguise a name.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt::{self, Write};
 
-/// A text as it can be shown on a terminal and in a log: what could act there stands as an escape
-/// sequence of Rust.
+/// A text for terminals and logs: active characters are escaped as in Rust.
 #[derive(Clone, Debug)]
 pub struct Shown<'a>(Cow<'a, str>);
 
-/// Shows a text or a path. What is not UTF-8 is replaced by U+FFFD.
+/// Escapes a text or a path. U+FFFD replaces invalid UTF-8.
 pub fn shown<'a>(text: &'a (impl AsRef<OsStr> + ?Sized)) -> Shown<'a> {
     Shown(text.as_ref().to_string_lossy())
 }
@@ -25,7 +24,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Control characters, and those of the bidirectional algorithm and line separators beyond them.
+/// Returns whether a character is a control character, a bidirectional control or a line separator.
 fn acts(c: char) -> bool {
     let turns = [
         '\u{61C}'..='\u{61C}',

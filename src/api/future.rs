@@ -17,8 +17,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// A [`File`] whose operations are futures. They need no particular executor: a [`Reactor`] drives
-/// them, by default one that the process shares.
+/// A [`File`] whose operations are futures, for any executor. A [`Reactor`] drives them; by default
+/// the one that the process shares.
 ///
 /// ```no_run
 /// use dioxide::{AsyncFile, Buffer, Durability, OpenOptions};
@@ -27,7 +27,8 @@ use std::task::{Context, Poll, Waker};
 /// options.write(true).create(true).durability(Durability::EveryWrite);
 /// let log = AsyncFile::open(&options, "records.log").await?;
 ///
-/// let (appended, block) = log.append(Buffer::zeroed(4096)).await; // stable now, and the memory is back
+/// // When it is ready, the append is stable, and the memory is back.
+/// let (appended, block) = log.append(Buffer::zeroed(4096)).await;
 /// let offset = appended?;
 /// let (read, block) = log.read_at(block, offset).await;
 /// assert_eq!(read?, block.len() as u64);
@@ -35,37 +36,35 @@ use std::task::{Context, Poll, Waker};
 /// # }
 /// ```
 ///
-/// Tasks share it in an [`Arc`]. Operations that are under way together, of any number of tasks,
-/// are merged as far as they are adjacent, and durable ones share a flush. What holds when a future
-/// is ready is what holds when the call of the same name of [`File`] returns. Appends stand in the
-/// order in which their futures were first polled, if one thread polled them.
+/// Tasks share the file in an [`Arc`]. Adjacent operations in flight, of any number of tasks, are
+/// merged, and durable ones share a flush. A ready future gives the same guarantees as the call of
+/// the same name of [`File`] on return. Appends get offsets in the order in which their futures
+/// were first polled, if one thread polled them.
 ///
 /// # Memory
 ///
-/// An operation takes what it writes from, or reads into, and gives it back with the result, also
-/// with an error. Any owned bytes will do, and stay where they are while the operation is under
-/// way: [`Buffer`](crate::Buffer), `Vec<u8>`, `Box<[u8]>`, `bytes::Bytes`, for writes also
-/// `Arc<[u8]>` or `&'static [u8]`. A read fills the length that they have. Those of a
-/// [`write_at`](Self::write_at) must be [aligned](File::alignment), as a `Buffer` is; of others,
-/// what is not goes through memory of the library's.
+/// An operation takes ownership of its memory, and returns it with the result, also with an error.
+/// It accepts any owned bytes with a stable address: [`Buffer`](crate::Buffer), `Vec<u8>`,
+/// `Box<[u8]>`, `bytes::Bytes`; for writes also `Arc<[u8]>` or `&'static [u8]`. A read fills their
+/// length. The memory of a [`write_at`](Self::write_at) must be [aligned](File::alignment), as a
+/// `Buffer` is. The other operations copy unaligned parts through memory of the library.
 ///
 /// # Dropping
 ///
-/// Nothing begins before the first poll. A future that is dropped later takes its operation back if
-/// that has not been begun, and then nothing of it ever happens; otherwise it goes on, and is
-/// wholly there or failed, without anybody being told. Its memory is freed, or goes back to its
-/// pool, when the kernel no longer has it. Nothing of this waits. One that is leaked
-/// (`mem::forget`) leaks its memory and a descriptor of the file.
+/// Nothing begins before the first poll. Dropping a future later cancels its operation if that has
+/// not begun. A begun operation continues, completes or fails as a whole, and reports to no caller.
+/// Its memory is freed, or returns to its pool, when the kernel has released it. None of this
+/// waits. A leaked future (`mem::forget`) leaks its memory and a descriptor of the file.
 ///
-/// Dropping the file itself without [`close`](Self::close) closes it as dropping a [`File`] does:
-/// waiting for what is under way.
+/// Dropping the file without [`close`](Self::close) closes it as dropping a [`File`] does: it waits
+/// for operations in flight.
 ///
-/// After a fork the operations of the child fail with [`Forked`](ErrorKind::Forked), also those
-/// that were under way, whose memory may have been read into in part. A [`Blocking`] call that was
-/// under way never ends in the child.
+/// After a fork, the operations of the child fail with [`Forked`](ErrorKind::Forked). This includes
+/// those in flight, whose memory may hold a part of a read. A [`Blocking`] call that was running
+/// never ends in the child.
 #[derive(Debug)]
 pub struct AsyncFile {
-    // The file is closed last, but while there is a reactor that lets go of it.
+    // Field order: the file closes after `target`, while the reactor can still let go of it.
     target: Arc<FileHandle>,
     file: File,
     reactor: Reactor,
@@ -77,24 +76,25 @@ impl AsyncFile {
         if let FileHandle::Shared { engine, process, .. } = &target
             && process.is_current()
         {
-            // Before the reactor takes anything up, so that nobody closes the file behind its back.
+            // Before the reactor begins an operation, so that no close of the file misses the
+            // reactor.
             engine.attach(reactor.handle());
         }
         Self { target: Arc::new(target), file, reactor }
     }
 
     /// Opens a file, as [`OpenOptions::open`], for futures that the [shared](Reactor::shared)
-    /// reactor drives. See [`Reactor::open`] for another.
+    /// reactor drives. For another reactor see [`Reactor::open`].
     pub fn open(options: &OpenOptions, path: impl AsRef<Path>) -> Blocking<'static, Result<Self>> {
         Reactor::shared().open(options, path)
     }
 
-    /// Appends `data`, as [`File::append`]; ready with the offset at which it stands.
+    /// Appends `data`, as [`File::append`]; ready with its offset in bytes.
     pub fn append<M: AsRef<[u8]> + Send + 'static>(&self, data: M) -> Transfer<'_, M> {
         Transfer::new(self, OpKind::Append, data, Some(|data| Segment::of(data.as_ref())))
     }
 
-    /// Writes `data` at `offset`, as [`File::write_at`]; ready with its length.
+    /// Writes `data` at `offset`, as [`File::write_at`]; ready with its length in bytes.
     pub fn write_at<M: AsRef<[u8]> + Send + 'static>(
         &self,
         data: M,
@@ -103,9 +103,9 @@ impl AsyncFile {
         Transfer::new(self, OpKind::Write(offset), data, Some(|data| Segment::of(data.as_ref())))
     }
 
-    /// Reads at `offset` into `into`, as [`File::read_at`]; ready with the number of bytes read.
-    /// One through a read-only handle of a file (not a device) that this process does not write
-    /// holds up the reactor until it is done.
+    /// Reads at `offset` into `into`, as [`File::read_at`]; ready with the number of bytes read. A
+    /// read through a read-only handle of a file (not a device) that this process does not write
+    /// blocks the reactor until it is done.
     pub fn read_at<M: AsMut<[u8]> + Send + 'static>(
         &self,
         into: M,
@@ -114,19 +114,17 @@ impl AsyncFile {
         Transfer::new(self, OpKind::Read(offset), into, Some(|into| Segment::of_mut(into.as_mut())))
     }
 
-    /// Makes everything stable that was finished before it was first polled, as
-    /// [`File::sync_data`].
+    /// Makes everything stable that finished before the first poll, as [`File::sync_data`].
     pub fn sync_data(&self) -> SyncData<'_> {
         SyncData(Transfer::new(self, OpKind::Sync, (), None))
     }
 
-    /// Sets the length, as [`File::set_len`], in a thread that ends then.
+    /// Sets the length, as [`File::set_len`], in a temporary thread.
     pub fn set_len(&self, len: u64) -> Blocking<'_, Result<()>> {
         self.beside(move |file| file.set_len(len))
     }
 
-    /// Makes an empty file of it that keeps its space, as [`File::recycle`], in a thread that ends
-    /// then.
+    /// Resets the length to 0 and keeps the space, as [`File::recycle`], in a temporary thread.
     pub fn recycle(&self) -> Blocking<'_, Result<()>> {
         self.beside(File::recycle)
     }
@@ -135,13 +133,13 @@ impl AsyncFile {
         &self,
         work: impl FnOnce(&File) -> Result<T> + Send + 'static,
     ) -> Blocking<'_, Result<T>> {
-        // Of its own: the future may be forgotten, and the file closed.
+        // A handle of its own: the future may be leaked, and the file closed.
         let file = self.file.try_clone();
         Blocking::new(move || work(&file?))
     }
 
-    /// The length in bytes, as [`File::len`]; it waits only for a read-only handle beside another
-    /// process.
+    /// Returns the length in bytes, as [`File::len`]. It blocks only for a read-only handle beside
+    /// another process.
     ///
     /// # Errors
     ///
@@ -150,7 +148,7 @@ impl AsyncFile {
         self.file.len()
     }
 
-    /// Whether [`len`](Self::len) is 0.
+    /// Returns whether [`len`](Self::len) is 0.
     ///
     /// # Errors
     ///
@@ -159,17 +157,17 @@ impl AsyncFile {
         self.file.is_empty()
     }
 
-    /// The file, for blocking calls and questions.
+    /// Returns the file, for blocking calls and queries.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The file alone. What was begun for futures that were dropped goes on.
+    /// Returns the file without the reactor. Operations of dropped futures continue.
     pub fn into_inner(self) -> File {
         self.file
     }
 
-    /// Closes it, as [`File::close`], in a thread that ends then.
+    /// Closes the file, as [`File::close`], in a temporary thread.
     pub fn close(self) -> Blocking<'static, Result<()>> {
         Blocking::new(move || {
             let Self { target, file, reactor: _reactor } = self;
@@ -184,19 +182,19 @@ impl AsyncFile {
 }
 
 impl From<File> for AsyncFile {
-    /// For futures that the [shared](Reactor::shared) reactor drives.
+    /// Uses the [shared](Reactor::shared) reactor.
     fn from(file: File) -> Self {
         Reactor::shared().attach(file)
     }
 }
 
-/// An append, a write or a read of an [`AsyncFile`]: ready with what came of it, as
-/// [`Completion`](crate::Completion) has it, and the memory. See there for what dropping it does.
+/// An append, a write or a read of an [`AsyncFile`]. Ready with the result, as in
+/// [`Completion`](crate::Completion), and the memory. See [`AsyncFile`] for the effect of a drop.
 #[must_use = "nothing begins before it is polled"]
 pub struct Transfer<'a, M> {
     file: &'a AsyncFile,
     what: OpKind,
-    /// What of the memory it uses.
+    /// Returns the bytes of the memory that the operation uses.
     bytes: Option<fn(&mut M) -> Segment>,
     progress: Progress<M>,
 }
@@ -237,10 +235,10 @@ impl<'a, M: Send + 'static> Transfer<'a, M> {
     }
 }
 
-/// The memory of an operation that has finished or never begins.
+/// Takes the memory of an operation that has finished or never begins.
 #[allow(unsafe_code)]
 fn take_memory<M>(slot: &Slot<Kept<M>>) -> M {
-    // SAFETY: so it is wherever this is called, and a future calls it once.
+    // SAFETY: each caller has such an operation, and a future calls this once.
     unsafe { slot.take_memory() }
 }
 
@@ -250,8 +248,7 @@ impl<M: Send + 'static> Future for Transfer<'_, M> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match std::mem::replace(&mut self.progress, Progress::Over) {
             Progress::Unpolled(memory) => self.begin(memory, context.waker()),
-            // The worker is the parent's. It has left the memory in its place, whatever it was
-            // doing.
+            // The worker is the parent's. The memory is still in the slot, whatever the worker did.
             Progress::Listed(slot) if !self.file.handle().is_current() => {
                 Poll::Ready((Err(self.error(ErrorKind::Forked)), take_memory(&slot)))
             }
@@ -267,7 +264,7 @@ impl<M: Send + 'static> Future for Transfer<'_, M> {
     }
 }
 
-// Nothing of it is pinned: memory that is lent stands elsewhere.
+// Nothing in it is pinned: lent memory lies elsewhere.
 impl<M> Unpin for Transfer<'_, M> {}
 
 impl<M> Drop for Transfer<'_, M> {
@@ -286,7 +283,7 @@ impl<M> fmt::Debug for Transfer<'_, M> {
     }
 }
 
-/// A flush of an [`AsyncFile`]. Dropped, it may still happen.
+/// A flush of an [`AsyncFile`]. After a drop the flush may still happen.
 #[derive(Debug)]
 #[must_use = "nothing begins before it is polled"]
 pub struct SyncData<'a>(Transfer<'a, ()>);
@@ -299,13 +296,13 @@ impl Future for SyncData<'_> {
     }
 }
 
-/// A call that waits, in a thread of its own that begins with the first poll; in the polling one if
-/// there is none to be had. Dropped before that it does nothing (but a file that was to be closed
-/// is dropped with it), later it goes on.
+/// A blocking call in its own thread, which begins with the first poll. If no thread can be
+/// started, the polling thread runs it. Dropped before the first poll, it does nothing, except that
+/// a file that it was to close is dropped. Dropped later, the call continues.
 #[must_use = "nothing begins before it is polled"]
 pub struct Blocking<'a, T> {
     progress: Calling<T>,
-    /// The file that it works on is not closed under it.
+    /// Keeps its file from being closed meanwhile.
     file: PhantomData<&'a ()>,
 }
 
@@ -356,7 +353,7 @@ impl<T: Send + 'static> Call<T> {
         }
     }
 
-    /// What came of it, once; until then `waker` is woken when it ends.
+    /// Returns the result, once. Before, it registers `waker`, to be woken at the end.
     fn poll(&self, waker: &Waker) -> Poll<std::thread::Result<T>> {
         let mut stage = self.stage.lock();
         let before = std::mem::replace(&mut *stage, Stage::Running(Some(waker.clone())));
@@ -387,7 +384,7 @@ impl<T: Send + 'static> Future for Blocking<'_, T> {
     }
 }
 
-// Nothing of it is pinned.
+// Nothing in it is pinned.
 impl<T> Unpin for Blocking<'_, T> {}
 
 impl<T> fmt::Debug for Blocking<'_, T> {

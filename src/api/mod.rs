@@ -1,4 +1,4 @@
-//! What users see: files, queues, futures and the options that open them.
+//! The public API: files, queues, futures and the options that open them.
 
 pub mod file;
 pub mod future;

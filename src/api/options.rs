@@ -1,4 +1,4 @@
-//! The public builder of what a file is opened with.
+//! The public builder of the options that a file is opened with.
 
 use crate::api::file::File;
 use crate::error::Result;
@@ -32,85 +32,86 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Read-only, nothing created; [`Durability::OnSync`], [`Growth::Unwritten`] and
+    /// Read-only, creates nothing, with [`Durability::OnSync`], [`Growth::Unwritten`] and
     /// [`Tail::Rewrite`].
     pub fn new() -> Self {
         Self(OpenRequest::default())
     }
 
-    /// Allow writing (and reading: recovery must read). One process at a time can hold a file so.
+    /// Allows writing, and reading: recovery must read. Only one process at a time can open a file
+    /// for writing.
     pub fn write(&mut self, write: bool) -> &mut Self {
         self.0.write = write;
         self
     }
 
-    /// Create the file if it is missing. The new name is durable when `open` returns.
+    /// Creates the file if it is missing. The new name is durable when `open` returns.
     pub fn create(&mut self, create: bool) -> &mut Self {
         self.0.create = create;
         self
     }
 
-    /// Create the file; an existing one is an error.
+    /// Creates the file; fails if it exists.
     pub fn create_new(&mut self, create_new: bool) -> &mut Self {
         self.0.create_new = create_new;
         self
     }
 
-    /// Cut an existing file to length 0, once the file is locked against other writers.
+    /// Truncates an existing file to length 0, once the file is locked against other writers.
     pub fn truncate(&mut self, truncate: bool) -> &mut Self {
         self.0.truncate = truncate;
         self
     }
 
-    /// Permission bits of a created file, before the umask. 0o666 by default.
+    /// Sets the permission bits of a created file, before the umask. 0o666 by default.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.0.mode = mode;
         self
     }
 
-    /// When writes through this handle are stable. Handles of one file may differ.
+    /// Sets when writes through this handle are stable. Handles of one file may differ.
     pub fn durability(&mut self, durability: Durability) -> &mut Self {
         self.0.durability = durability;
         self
     }
 
-    /// How space is prepared ahead of the end. The first writing handle of a file decides.
+    /// Sets how space is prepared ahead of the end. The first writing handle of a file decides.
     pub fn growth(&mut self, growth: Growth) -> &mut Self {
         self.0.growth = growth;
         self
     }
 
-    /// The largest step of growth, in bytes; 64 MiB by default. A step is never more than an eighth
-    /// of the free space either, unless an append needs more, and one of [`Growth::Zeroed`] never
-    /// more than 8 MiB. Larger steps are fewer, smaller ones hold up writers less.
+    /// Sets the largest step of growth, in bytes; 64 MiB by default. A step is at most an eighth of
+    /// the free space, unless an append needs more. A step of [`Growth::Zeroed`] is at most 8 MiB.
+    /// Larger steps are fewer, and smaller ones delay writers less.
     pub fn growth_cap(&mut self, bytes: u64) -> &mut Self {
         self.0.growth_cap_bytes = bytes;
         self
     }
 
-    /// The length that the file is expected to reach, in bytes: the first step of growth goes there
-    /// at once, beyond the cap too, and the next begins only when more is needed. A hint, never a
+    /// Sets the expected length of the file, in bytes. The first step of growth allocates up to it,
+    /// even beyond the cap, and the next step begins only when more is needed. A hint, never a
     /// limit.
     pub fn capacity(&mut self, bytes: u64) -> &mut Self {
         self.0.capacity_bytes = Some(bytes);
         self
     }
 
-    /// What becomes of a last block that is not full. The first writing handle of a file decides.
+    /// Sets how appends treat a partial last block. The first writing handle of a file decides.
     pub fn tail(&mut self, tail: Tail) -> &mut Self {
         self.0.tail = tail;
         self
     }
 
-    /// The descriptors that a file is opened with get numbers of at least this; 0 by default. For
-    /// libraries inside of a program that expects the lowest free number for what it opens itself,
-    /// or that closes numbers it does not know.
+    /// Sets the smallest number of the file's descriptors; 0 by default. For libraries inside a
+    /// program that expects the lowest free number for its own opens, or that closes numbers it
+    /// does not know.
     ///
-    /// A lower number is taken for a moment nevertheless, while the file is being opened, and given
-    /// back: which ends POSIX locks (`F_SETLK`) that this process has on the file, as each close
-    /// does. Handles that join a file that is open already open nothing, and the rings of a
-    /// [`Queue`](crate::Queue) are no descriptors of files. Opening fails with `EMFILE` where the
-    /// process may have no number this high (`RLIMIT_NOFILE`).
+    /// Opening briefly uses a lower number nevertheless, and closes it. This ends the POSIX locks
+    /// (`F_SETLK`) that the process has on the file, as each close does. A handle that joins an
+    /// open file opens nothing. The rings of a [`Queue`](crate::Queue) are not descriptors of
+    /// files. Opening fails with `EMFILE` where the process may have no number this high
+    /// (`RLIMIT_NOFILE`).
     pub fn descriptor_min(&mut self, number: u32) -> &mut Self {
         self.0.descriptor_min = number;
         self
@@ -120,37 +121,39 @@ impl OpenOptions {
         &self.0
     }
 
-    /// Opens `path`: a regular file or a block device. Anything else is refused and not opened.
+    /// Opens `path`, a regular file or a block device. Refuses anything else without opening it.
     ///
-    /// A file that this process has open for writing already is shared, by threads that the kernel
-    /// would let open it: it decides by the user, groups and capabilities of the calling thread,
-    /// and by mounts and flags of the file. Landlock rules are not asked then. Sharing opens no
-    /// further descriptor, so the program keeps its POSIX locks.
+    /// If this process has the file open for writing already, the handles share it. The calling
+    /// thread needs the rights to open the file: its user, groups and capabilities, and the mounts
+    /// and flags of the file decide. Landlock rules are not checked then. Sharing opens no
+    /// descriptor, so the program keeps its POSIX locks.
     ///
-    /// Opening for writing takes a lock against other writers, recovers what a crash left behind
-    /// (see [`File::recovery`]) and makes what it found durable. Where O_DIRECT is not direct
-    /// (btrfs with checksums, tmpfs) the log says so.
+    /// Opening for writing takes a lock against other writers, recovers the file after a crash (see
+    /// [`File::recovery`]) and makes the recovered data durable. Where O_DIRECT is not direct
+    /// (btrfs with checksums, tmpfs), the log has a warning.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) when another process has the file open for
-    /// writing, [`Busy`](crate::ErrorKind::Busy) for a block device in use, or a file that a crash
-    /// left grown and another process has open for writing,
-    /// [`ModifiedExternally`](crate::ErrorKind::ModifiedExternally) when another program changed
-    /// the length of a file that a crash left grown, [`Wedged`](crate::ErrorKind::Wedged) after a
-    /// failed flush on that file system, [`Unsupported`](crate::ErrorKind::Unsupported) where there
-    /// is no O_DIRECT and for a FIFO, a character device or a socket, and whatever the kernel
-    /// answers (`EACCES` also where the file would be shared).
+    /// - [`Locked`](crate::ErrorKind::Locked): another process has the file open for writing.
+    /// - [`Busy`](crate::ErrorKind::Busy): the block device is in use; or a crash left the file
+    ///   grown, and another process has it open for writing.
+    /// - [`ModifiedExternally`](crate::ErrorKind::ModifiedExternally): another program changed the
+    ///   length of a file that a crash left grown.
+    /// - [`Wedged`](crate::ErrorKind::Wedged): a flush failed on that file system.
+    /// - [`Unsupported`](crate::ErrorKind::Unsupported): no O_DIRECT; or a FIFO, a character device
+    ///   or a socket.
+    ///
+    /// Or the kernel's error (`EACCES` also where the file would be shared).
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         File::open_with(self, path.as_ref())
     }
 
-    /// Makes a file of `fd`, a copy of a descriptor that the caller has open O_DIRECT for reading
+    /// Makes a file of `fd`, a copy of the caller's descriptor, which is open O_DIRECT for reading
     /// and writing, or only for writing. For the preload library. `path` is for messages only.
     ///
-    /// The caller holds a write lease on the description of a regular file until the last handle is
-    /// closed. So the file has no other opener. If the lease is lost, the file is not truncated any
-    /// more. O_APPEND is not set.
+    /// For a regular file, the caller holds a write lease on the description until the last handle
+    /// is closed. So the file has no other opener. If the lease is lost, the file is no longer
+    /// truncated. O_APPEND is not set.
     ///
     /// # Errors
     ///
@@ -160,38 +163,41 @@ impl OpenOptions {
         File::open_descriptor(self, fd, path.as_ref())
     }
 
-    /// Opens a striped volume: several files, or several block devices, as one. Chunks of
-    /// `chunk_bytes` bytes of it lie on the members in turn, so that all of them work at the same
-    /// time. The paths are given in the same order each time.
+    /// Opens a striped volume: several files, or several block devices, as one. Its chunks of
+    /// `chunk_bytes` bytes lie on the members in turn, so that all members work in parallel. The
+    /// order of the paths is the same at each open.
     ///
-    /// The volume is a [`File`] as any other. Of files it grows, with [`Growth`] on each member,
-    /// and [`File::append`] extends it; of devices it has the size of as many chunks as the
-    /// smallest of them has room for, times their number. A flush is one of all members, and if it
-    /// fails on one of them it has failed for all, and for every file of this process beside any of
-    /// them. Several files of one file system may be members as well: on ext4 and XFS each has
-    /// locks of its own. Requests are divided at chunks, and what is adjacent on a member goes out
-    /// as one request.
+    /// The volume supports the calls of any [`File`]. A volume of files grows, with [`Growth`] on
+    /// each member, and [`File::append`] extends it. A volume of devices has a fixed size: the
+    /// chunks that fit on the smallest device, times the number of devices.
     ///
-    /// With [`create`](Self::create), files that do not exist or are empty become a volume, and
-    /// devices whose first 4096 bytes are zeros; what holds anything else is refused. Each member
-    /// begins with a chunk of its own that holds a header, by which members that are missing, in
-    /// the wrong place, of another volume or of another time are found. `chunk_bytes` is a multiple
-    /// of 4096 and of the file systems' blocks; 64 KiB to 1 MiB are usual.
+    /// A flush covers all members. If it fails on one member, it fails for all, and for every file
+    /// of this process on the file system of any of them. Several files of one file system may be
+    /// members: on ext4 and XFS each has its own locks. Requests are split at chunks, and the
+    /// adjacent pieces on a member are one request.
     ///
-    /// The members are not for other programs to change, nor to be opened as files of their own for
-    /// writing.
+    /// [`create`](Self::create) makes a volume of missing or empty files, or of devices whose first
+    /// 4096 bytes are zeros, and refuses other content. Each member begins with one chunk for its
+    /// header. The headers identify members that are missing, in the wrong order, of another volume
+    /// or of another time. `chunk_bytes` is a multiple of 4096 and of the file systems' block
+    /// sizes; 64 KiB to 1 MiB are usual.
+    ///
+    /// Other programs must not change the members. No program may open them for writing as single
+    /// files.
     ///
     /// # After a crash
     ///
-    /// As for a single file: every durable byte is there, and [`File::recovery`] tells what was
-    /// found. A volume in which a member lacks what was there when it was opened last is refused.
+    /// As for a single file: every durable byte is there, and [`File::recovery`] reports the state.
+    /// A volume is refused if a member lacks data that it had at the last open.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open) for each member, and [`Members`](crate::ErrorKind::Members): what is
-    /// given is not one volume in its order; which of the members is wrong, and why.
-    /// [`Unsupported`](crate::ErrorKind::Unsupported): files and devices mixed, a chunk that does
-    /// not fit, or more than 64 members.
+    /// As [`open`](Self::open) for each member, and:
+    ///
+    /// - [`Members`](crate::ErrorKind::Members): the paths are not one volume in its order. The
+    ///   error names the wrong member, and the reason.
+    /// - [`Unsupported`](crate::ErrorKind::Unsupported): files mixed with devices, a chunk size
+    ///   that does not fit, or more than 64 members.
     pub fn open_striped(&self, paths: &[impl AsRef<Path>], chunk_bytes: u64) -> Result<File> {
         File::open_striped(
             self,
@@ -200,8 +206,8 @@ impl OpenOptions {
         )
     }
 
-    /// Opens a new file without a name in the directory `dir` (O_TMPFILE): it vanishes with its
-    /// last handle, however the process ends. Always writable.
+    /// Opens a new file without a name in the directory `dir` (O_TMPFILE). It is always writable,
+    /// and vanishes with its last handle, even if the process is killed.
     pub fn open_temporary(&self, dir: impl AsRef<Path>) -> Result<File> {
         File::open_temporary(self, dir.as_ref())
     }

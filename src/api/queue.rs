@@ -11,11 +11,10 @@ use std::rc::Rc;
 
 /// Operations of one thread on any number of files, many in flight at a time, on io_uring.
 ///
-/// Queue operations, [`submit`](Self::submit) them, and [`reap`](Self::reap) what has finished.
-/// Buffers move in and come back with the [`Completion`], also when the operation failed.
-/// Operations that are submitted together are merged as far as they are adjacent, and durable ones
-/// share a flush. What holds when one has finished is what holds when the call of the same name of
-/// [`File`] returns.
+/// Queue operations, [`submit`](Self::submit) them, and [`reap`](Self::reap) the finished ones. The
+/// queue takes ownership of buffers, and returns them with the [`Completion`], also after an error.
+/// Adjacent operations that are submitted together are merged, and durable ones share a flush. A
+/// finished operation gives the same guarantees as the call of the same name of [`File`] on return.
 ///
 /// ```no_run
 /// use dioxide::{Buffer, Durability, OpenOptions, Queue};
@@ -42,48 +41,50 @@ use std::rc::Rc;
 /// # Other queues and threads
 ///
 /// Several queues and blocking threads may use one file at the same time. An append is finished
-/// only when all below its end is written, whoever writes it, and a flush is believed only when
-/// those beside it on the same file system have ended, so others may wait for what a queue has in
-/// flight, also on other files: come back to it (`submit`, `reap`) as long as that is so. When the
-/// thread of a queue makes a blocking call that may have to wait for others (append, a durable
-/// write or one past the end, `sync_data`, `set_len`, `recycle`, close, opening a file for writing,
-/// recovery), what its queues have submitted is finished first (but for what waits itself, until a
-/// `set_len` or `recycle` of another thread is done).
+/// only when all bytes below its end are written, by any thread. A flush counts only when the
+/// flushes beside it on the same file system have ended. So other threads may wait for operations
+/// in flight of a queue, also on other files. Call `submit` or `reap` regularly while operations
+/// are in flight.
 ///
-/// The appends of a queue to one file stand there in the order in which they were queued.
+/// Before some blocking calls, a thread finishes the submitted operations of all its queues,
+/// because the call may wait for other threads. These calls are append, a durable write or one past
+/// the end, `sync_data`, `set_len`, `recycle`, close, opening for writing, and recovery. It skips
+/// operations that themselves wait for a `set_len` or `recycle` of another thread.
 ///
-/// A thread needs one queue only. Of several that wait at the same time none can sleep: they take
-/// turns, with naps of 50 microseconds between.
+/// The appends of a queue to one file get offsets in the order in which they were queued.
 ///
-/// A file may be closed while operations on it are in flight: closing waits for those that were
-/// submitted (on a device it does not); those that were only queued fail with `EBADF`. A queue of
-/// another thread keeps the descriptor of a closed file until it is used again or dropped.
+/// A thread needs only one queue. If several queues of a thread wait at the same time, none can
+/// sleep until an event: they take turns, with naps of 50 microseconds.
+///
+/// A file may be closed while operations on it are in flight. Closing waits for the submitted ones
+/// (not on a device), and those only queued fail with `EBADF`. A queue of another thread keeps the
+/// descriptor of a closed file until the queue is used again or dropped.
 ///
 /// # Without io_uring
 ///
-/// Where the kernel has no io_uring, or lets this process not use it (`kernel.io_uring_disabled`,
-/// seccomp), a queue makes plain calls, one at a time, with the same results; the log says so,
-/// once. Linux 6.1 and later have all that makes it fast.
+/// If the kernel has no io_uring, or denies it to the process (`kernel.io_uring_disabled`,
+/// seccomp), a queue makes plain calls. It makes one call at a time, with the same results, and the
+/// log says so, once. Linux 6.1 and later have all features that make it fast.
 ///
 /// # Dropping
 ///
-/// Dropping a queue waits until what was submitted is finished, since the kernel has the buffers
-/// until then; what was only queued never happens. A queue that is leaked (`mem::forget`) leaks its
-/// buffers, and whoever waits for its operations waits for ever. After a fork the child's
-/// operations fail with [`Forked`](crate::ErrorKind::Forked).
+/// Dropping a queue waits until its submitted operations are finished, since the kernel uses the
+/// buffers until then. Operations that are only queued never happen. A leaked queue (`mem::forget`)
+/// leaks its buffers, and every thread that waits for its operations waits for ever. After a fork
+/// the child's operations fail with [`Forked`](crate::ErrorKind::Forked).
 #[derive(Debug)]
 pub struct Queue(Rc<RefCell<Driver>>);
 
-/// As many operations are queued, in flight or finished and not reaped as the queue takes: reap
-/// some. The buffer comes back.
+/// The queue is full: `depth` operations are queued, in flight, or finished and not reaped. Reap
+/// some of them. The buffer is returned.
 #[derive(Debug, thiserror::Error)]
 #[error("the queue is full: reap some of its operations first")]
 pub struct Full {
-    /// That of the operation; none for `sync_data`.
+    /// The buffer of the operation; none for `sync_data`.
     pub buffer: Option<Buffer>,
 }
 
-/// How a [`Queue`] is made.
+/// The options that a [`Queue`] is made with.
 #[derive(Clone, Debug)]
 pub struct QueueOptions(Settings);
 
@@ -94,26 +95,28 @@ impl Default for QueueOptions {
 }
 
 impl QueueOptions {
-    /// 64 operations, no buffers of its own, on io_uring where there is one.
+    /// 64 operations, no registered buffers, on io_uring where available.
     pub fn new() -> Self {
         Self(Settings::default())
     }
 
-    /// How many operations may be queued, in flight, or finished and not reaped; at least 1.
+    /// Sets the number of operations that may be queued, in flight, or finished and not reaped; at
+    /// least 1.
     pub fn depth(&mut self, depth: usize) -> &mut Self {
         self.0.depth = depth.max(1);
         self
     }
 
-    /// So many buffers of `len` bytes, to be had by [`Queue::buffer`]: the kernel maps their memory
-    /// once instead of for every operation (registered buffers). They count against the limit of
-    /// locked memory (RLIMIT_MEMLOCK); beyond it they are ordinary ones, and the log says so.
+    /// Sets the number of buffers that [`Queue::buffer`] hands out, and their length in bytes. The
+    /// kernel maps their memory once instead of for every operation (registered buffers). They
+    /// count against the limit of locked memory (RLIMIT_MEMLOCK). Beyond it they are ordinary
+    /// buffers, and the log says so.
     pub fn buffers(&mut self, count: usize, len: usize) -> &mut Self {
         (self.0.buffers, self.0.buffer_bytes) = (count, len);
         self
     }
 
-    /// Whether io_uring may be used; it is by default.
+    /// Sets whether io_uring may be used; it is by default.
     pub fn io_uring(&mut self, may_be_used: bool) -> &mut Self {
         self.0.io_uring = may_be_used;
         self
@@ -134,13 +137,14 @@ impl QueueOptions {
 }
 
 impl Queue {
-    /// A queue for `depth` operations, for the calling thread.
+    /// Makes a queue for `depth` operations, for the calling thread.
     pub fn new(depth: usize) -> Self {
         QueueOptions::new().depth(depth).open()
     }
 
-    /// A buffer of the queue's own that nobody has, with any content; none if all are in use, or
-    /// there are none (see [`QueueOptions::buffers`]). It goes back when it is dropped.
+    /// Takes a free buffer of the queue, with arbitrary content. None if all are in use, or if the
+    /// queue has none (see [`QueueOptions::buffers`]). The buffer returns to the queue when it is
+    /// dropped.
     pub fn buffer(&self) -> Option<Buffer> {
         self.0.borrow().buffer()
     }
@@ -163,10 +167,10 @@ impl Queue {
         self.queue(file, OpKind::Write(offset), Some(data.into()), tag)
     }
 
-    /// Queues a read at `offset` into `into`, as [`File::read_at`]. One through a read-only handle
-    /// of a file (not a device) that this process does not write is performed at once. One that is
-    /// not aligned may take several transfers, one after the other. Buffers begin aligned, so an
-    /// aligned `offset` and a length of whole blocks make a single one.
+    /// Queues a read at `offset` into `into`, as [`File::read_at`]. A read through a read-only
+    /// handle of a file (not a device) that this process does not write runs at once. An unaligned
+    /// read may take several transfers, one after the other. Buffers start aligned, so an aligned
+    /// `offset` and a length of whole blocks need one transfer.
     ///
     /// # Errors
     ///
@@ -175,8 +179,9 @@ impl Queue {
         self.queue(file, OpKind::Read(offset), Some(into.into()), tag)
     }
 
-    /// Queues an append of memory that stays the caller's, as [`append`](Self::append): no buffer
-    /// comes back with [`Full`] or the completion. For languages whose programs keep their memory.
+    /// Queues an append of memory that the caller keeps, as [`append`](Self::append): no buffer
+    /// comes back with [`Full`] or the completion. For bindings to languages whose programs keep
+    /// their memory.
     ///
     /// # Errors
     ///
@@ -184,14 +189,14 @@ impl Queue {
     ///
     /// # Safety
     ///
-    /// The bytes of `data` stay where they are, and unchanged, until the completion is reaped or
-    /// dropping the queue has returned; for ever if the queue is leaked.
+    /// The bytes of `data` stay at their address, and unchanged, until the completion is reaped or
+    /// dropping the queue has returned. If the queue is leaked, they stay for ever.
     #[allow(unsafe_code)]
     pub unsafe fn append_lent(&self, file: &File, data: *const [u8], tag: u64) -> Result<(), Full> {
         self.queue(file, OpKind::Append, Some(Memory::Lent(Segment::lent(data))), tag)
     }
 
-    /// Queues a write of memory that stays the caller's, as [`write_at`](Self::write_at): no buffer
+    /// Queues a write of memory that the caller keeps, as [`write_at`](Self::write_at): no buffer
     /// comes back with [`Full`] or the completion.
     ///
     /// # Errors
@@ -212,7 +217,7 @@ impl Queue {
         self.queue(file, OpKind::Write(offset), Some(Memory::Lent(Segment::lent(data))), tag)
     }
 
-    /// Queues a read into memory that stays the caller's, as [`read_at`](Self::read_at): no buffer
+    /// Queues a read into memory that the caller keeps, as [`read_at`](Self::read_at): no buffer
     /// comes back with [`Full`] or the completion.
     ///
     /// # Errors
@@ -221,8 +226,9 @@ impl Queue {
     ///
     /// # Safety
     ///
-    /// The bytes of `into` stay where they are, and nobody else reads or writes them, until the
-    /// completion is reaped or dropping the queue has returned; for ever if the queue is leaked.
+    /// The bytes of `into` stay at their address until the completion is reaped or dropping the
+    /// queue has returned. If the queue is leaked, they stay for ever. Until then no other code
+    /// reads or writes them.
     #[allow(unsafe_code)]
     pub unsafe fn read_lent_at(
         &self,
@@ -234,8 +240,8 @@ impl Queue {
         self.queue(file, OpKind::Read(offset), Some(Memory::Lent(Segment::lent(into))), tag)
     }
 
-    /// Queues a flush, as [`File::sync_data`]: it covers the writes that had finished when it was
-    /// submitted, and none that are in flight with it.
+    /// Queues a flush, as [`File::sync_data`]. It covers the writes that had finished when it was
+    /// submitted, and no write that is in flight with it.
     ///
     /// # Errors
     ///
@@ -255,41 +261,41 @@ impl Queue {
         queued.map_err(|memory| Full { buffer: memory.and_then(Memory::into_buffer) })
     }
 
-    /// Begins all that is queued. Does not wait, unless without io_uring.
+    /// Submits all queued operations. Returns without waiting, except without io_uring.
     pub fn submit(&self) {
         self.0.borrow_mut().submit();
     }
 
-    /// Begins all that is queued, waits until at least `min` operations have finished, or all there
-    /// are if those are fewer, and gives what has finished. It sleeps while it waits; with 0 it
-    /// does not wait.
+    /// Submits all queued operations, and waits until at least `min` operations have finished, or
+    /// all outstanding ones if those are fewer. Returns the finished ones. It sleeps while it
+    /// waits; with 0 it does not wait.
     ///
-    /// What the iterator does not give before it is dropped is given by the next one.
+    /// Operations left in the iterator when it is dropped come with the next one.
     pub fn reap(&self, min: usize) -> Reaped<'_> {
         let mut driver = self.0.borrow_mut();
         driver.reap(min);
         Reaped { queue: self, left: driver.finished() }
     }
 
-    /// How many operations are queued, in flight, or finished and not reaped.
+    /// Returns the number of operations that are queued, in flight, or finished and not reaped.
     pub fn outstanding(&self) -> usize {
         self.0.borrow().outstanding()
     }
 
-    /// How many operations there may be.
+    /// Returns the largest number of outstanding operations.
     pub fn depth(&self) -> usize {
         self.0.borrow().depth()
     }
 
-    /// Whether it works on io_uring. It stops when the kernel takes no requests any more; plain
-    /// calls follow.
+    /// Returns whether the queue uses io_uring. When the kernel accepts no more requests, the queue
+    /// changes to plain calls.
     pub fn uses_io_uring(&self) -> bool {
         self.0.borrow().uses_io_uring()
     }
 }
 
-/// Finished operations of a queue, oldest first: those that had finished when they were
-/// [reaped](Queue::reap), so that what is queued meanwhile waits for the next time.
+/// The finished operations of a queue, oldest first. It holds those that had finished at the
+/// [reap](Queue::reap); operations queued meanwhile come with the next one.
 #[derive(Debug)]
 pub struct Reaped<'a> {
     queue: &'a Queue,
@@ -321,7 +327,7 @@ mod tests {
     use crate::{Durability, ErrorKind, OpenOptions};
     use std::time::Duration;
 
-    /// On the simulated disk, which calls end in any order.
+    /// On the simulated disk, which completes calls in any order.
     #[test]
     fn two_queues_of_one_thread_deadlocked() {
         for seed in 0..50 {
@@ -334,7 +340,7 @@ mod tests {
                 for tag in 0..8 {
                     queues[tag % 2].append(&file, Buffer::zeroed(4096), tag as u64).unwrap();
                 }
-                // The first waits for what the second has.
+                // The first queue waits for operations of the second.
                 queues[1].submit();
                 assert_eq!(queues[0].reap(4).filter(|done| done.result.is_ok()).count(), 4);
                 file.append(&Buffer::zeroed(4096)).unwrap();

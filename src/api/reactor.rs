@@ -1,4 +1,4 @@
-//! The public [`Reactor`] and [`LocalReactor`]: what drives the operations of [`AsyncFile`]s.
+//! The public [`Reactor`] and [`LocalReactor`], which drive the operations of [`AsyncFile`]s.
 
 use crate::api::file::File;
 use crate::api::future::{AsyncFile, Blocking};
@@ -17,25 +17,25 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-/// What drives the operations of [`AsyncFile`]s: a [`Queue`](crate::Queue) in a thread of its own,
-/// asleep while there is nothing to do. Clones are the same reactor.
+/// Drives the operations of [`AsyncFile`]s: a [`Queue`](crate::Queue) in its own thread, which
+/// sleeps while there is no work. Clones are the same reactor.
 ///
-/// One for all is enough for most programs: the [shared](Self::shared) one, which is what
-/// [`AsyncFile::from`] uses. Operations that are under way together are merged as far as they are
-/// adjacent, and durable ones share a flush.
+/// One reactor is enough for most programs: the [shared](Self::shared) one, which
+/// [`AsyncFile::from`] uses. Adjacent operations in flight are merged, and durable ones share a
+/// flush.
 ///
-/// Tasks are woken on its thread. Wakers may do what they like there: run a task, drop a file, make
-/// blocking calls. While they do, no operation of this reactor goes on, except that a blocking call
-/// first finishes what was begun. So a waker must not wait for a future of the same reactor, nor
-/// for a lock of somebody who waits for one or who closes a file; nor open a file whose last handle
-/// another thread may be closing.
+/// The reactor wakes tasks on its own thread. A waker may run a task, drop a file or make blocking
+/// calls there. Meanwhile no operation of this reactor proceeds, except that a blocking call first
+/// finishes the begun ones. So a waker must not wait for a future of the same reactor. It must not
+/// wait for a lock of a thread that waits for such a future or closes a file. It must not open a
+/// file whose last handle another thread may be closing.
 #[derive(Clone, Debug)]
 pub struct Reactor(Handle);
 
 impl Reactor {
-    /// The one of this process, with up to 1024 operations in flight. Its thread,
-    /// `dioxide-reactor`, begins with the first operation and lives as long as the process. The
-    /// child of a fork has its own. In a simulation (`dioxide::sim`) each call gives another one.
+    /// Returns the reactor of this process, with up to 1024 operations in flight. Its thread,
+    /// `dioxide-reactor`, starts with the first operation and lives as long as the process. The
+    /// child of a fork has its own. In a simulation (`dioxide::sim`) each call returns another one.
     pub fn shared() -> Self {
         let process = Process::current();
         match is_simulated() {
@@ -44,20 +44,20 @@ impl Reactor {
         }
     }
 
-    /// Another one, with a thread of its own, which ends when its last handle and its last file are
-    /// dropped. It has as many operations in flight as a queue of these options; more wait their
-    /// turn.
+    /// Starts another reactor with its own thread, which ends when the last handle and the last
+    /// file of the reactor are dropped. It has as many operations in flight as a queue of these
+    /// options; more wait their turn.
     ///
     /// # Errors
     ///
-    /// What the system answers if it has no thread.
+    /// The system's error if it cannot start a thread.
     pub fn start(options: &QueueOptions) -> io::Result<Self> {
         let handle = Handle::with_thread(Process::current(), options.settings());
         handle.start()?;
         Ok(Self(handle))
     }
 
-    /// Opens a file, as [`OpenOptions::open`], in a thread that ends then.
+    /// Opens a file, as [`OpenOptions::open`], in a temporary thread.
     pub fn open(
         &self,
         options: &OpenOptions,
@@ -67,12 +67,12 @@ impl Reactor {
         Blocking::new(move || options.open(path).map(|file| reactor.attach(file)))
     }
 
-    /// The file, for futures that this reactor drives.
+    /// Returns the file for futures that this reactor drives.
     pub fn attach(&self, file: File) -> AsyncFile {
         AsyncFile::new(file, self.clone())
     }
 
-    /// One of its own buffers that nobody has, as [`Queue::buffer`](crate::Queue::buffer).
+    /// Takes a free buffer of this reactor, as [`Queue::buffer`](crate::Queue::buffer).
     pub fn buffer(&self) -> Option<Buffer> {
         self.0.buffer()
     }
@@ -87,8 +87,8 @@ impl Reactor {
     }
 }
 
-/// A reactor without a thread of its own: the thread that made it drives the operations, in
-/// [`block_on`](Self::block_on) or [`turn`](Self::turn). For programs of a single thread, and for
+/// A reactor without a thread: the thread that made it drives the operations, in
+/// [`block_on`](Self::block_on) or [`turn`](Self::turn). For single-threaded programs, and for
 /// executors.
 ///
 /// ```no_run
@@ -101,40 +101,41 @@ impl Reactor {
 /// # Ok::<(), dioxide::Error>(())
 /// ```
 ///
-/// While its thread does something else, nothing of it goes on, and whoever waits for what it has
-/// begun waits: a `set_len`, or a blocking append above one of its own. A blocking call of this
-/// thread itself finishes first what was begun.
+/// While its thread does something else, none of its operations proceeds. Other threads that depend
+/// on a begun one wait: in a `set_len`, or in a blocking append above it. A blocking call of the
+/// reactor's own thread first finishes the begun operations.
 ///
-/// Its files may go to other threads, which poll and are woken as those of any reactor. Operations
-/// that are listed when it is dropped, and later ones, fail with `ECANCELED`; what was begun is
-/// waited for. A file that another thread closes keeps its descriptor until the next turn, or the
-/// end of the `block_on`. One that is leaked (`mem::forget`) leaves its futures waiting for ever.
+/// Files may move to other threads, whose futures work as with any reactor. Dropping the reactor
+/// waits for begun operations. Operations that have not begun, and later ones, fail with
+/// `ECANCELED`. A file that another thread closes keeps its descriptor until the next turn, or the
+/// end of the `block_on`. A leaked reactor (`mem::forget`) leaves its futures waiting for ever.
 #[derive(Debug)]
 pub struct LocalReactor {
-    // First: what it has begun is finished before the handle goes.
+    // First: its drop finishes begun operations before the handle is dropped.
     worker: Worker,
     reactor: Reactor,
 }
 
 impl LocalReactor {
-    /// One for the calling thread, with as many operations in flight as a queue of these options.
+    /// Makes a reactor for the calling thread, with as many operations in flight as a queue of
+    /// these options.
     pub fn new(options: &QueueOptions) -> Self {
         let (handle, worker) = Handle::with_worker(Process::current(), options.settings());
         Self { worker, reactor: Reactor(handle) }
     }
 
-    /// The handle, to [open](Reactor::open) files with.
+    /// Returns the handle, to [open](Reactor::open) files with.
     pub fn reactor(&self) -> &Reactor {
         &self.reactor
     }
 
-    /// The file, for futures that this reactor drives.
+    /// Returns the file for futures that this reactor drives.
     pub fn attach(&self, file: File) -> AsyncFile {
         self.reactor.attach(file)
     }
 
-    /// Runs a future to its end, and all operations of this reactor meanwhile. Asleep while there
-    /// is nothing to do.
+    /// Runs a future to its end, and all operations of this reactor meanwhile. Sleeps while there
+    /// is no work.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let main = Arc::new(Main { is_woken: AtomicBool::new(true), bell: self.worker.bell() });
@@ -143,7 +144,7 @@ impl LocalReactor {
             if main.is_woken.swap(false, Ordering::AcqRel)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
             {
-                // Another thread may have closed a file for it.
+                // Another thread may have closed a file meanwhile.
                 self.worker.let_go_of_closed();
                 return output;
             }
@@ -154,18 +155,20 @@ impl LocalReactor {
         }
     }
 
-    /// Begins what was polled, and sleeps until an operation has finished or somebody wakes
-    /// [`waker`](Self::waker), or for a shorter time. Wakes the tasks of what has finished.
+    /// Begins the polled operations, and sleeps until an operation has finished or
+    /// [`waker`](Self::waker) is woken; it may return earlier. Wakes the tasks of finished
+    /// operations.
     pub fn turn(&self) {
         self.worker.turn();
     }
 
-    /// The same without sleeping.
+    /// As [`turn`](Self::turn), without sleeping.
     pub fn try_turn(&self) {
         self.worker.try_turn();
     }
 
-    /// Ends the sleep of a [`turn`](Self::turn), the next one if there is none.
+    /// Returns a waker that ends the sleep of a [`turn`](Self::turn), or of the next one if none
+    /// sleeps.
     pub fn waker(&self) -> Waker {
         Waker::from(self.worker.bell())
     }

@@ -1,12 +1,11 @@
-//! A simulated disk, and threads in simulated time, to test a program's own use of [`File`] on:
-//! what is on the disk after a power cut at any moment, when a flush fails, when there is no space.
+//! A simulated disk, and threads in simulated time, for tests of a program's own use of [`File`].
+//! They show the disk after a power cut at any moment, after a failed flush, or without space.
 //! Behind the feature `sim`, meant for tests.
 //!
-//! The whole engine runs as it does elsewhere; only what it asks of the system is answered by a
-//! [`Disk`] in memory. A disk alone makes faults and power cuts repeatable for a single thread.
-//! [`run`] makes them so for any number: its threads run one at a time, in an order drawn from a
-//! seed, and the calls of the disk take simulated time, so that they end in any order. The same
-//! seed gives the same run.
+//! The whole engine runs as elsewhere; a [`Disk`] in memory answers its system calls. A disk alone
+//! makes faults and power cuts repeatable for a single thread. [`run`] makes them repeatable for
+//! any number of threads. They run one at a time, in an order drawn from a seed. The calls of the
+//! disk take simulated time, so they end in any order. The same seed gives the same run.
 //!
 //! ```
 //! use dioxide::sim::{self, Disk};
@@ -64,7 +63,7 @@ use std::time::Duration;
 
 pub use crate::backend::sim::{Call, Settings};
 
-/// The largest request of a simulated disk, in bytes: small, so that merging meets it.
+/// The largest request of a simulated disk, in bytes: small, so that merging reaches it.
 const REQUEST_MAX_BYTES: u64 = 256 << 10;
 const SEGMENTS_MAX: usize = 64;
 
@@ -73,9 +72,9 @@ const NULL_REQUEST_MAX_BYTES: u64 = 1 << 20;
 
 /// A disk with a journaling file system. Clones are the same disk.
 ///
-/// A power cut leaves what such a file system can leave: of the changes of names, sizes and
-/// allocation, the first so and so many; of data that no flush has covered, any subset of sectors
-/// (512 bytes), but of a block that was never written before all or nothing of a write.
+/// A power cut leaves a state that such a file system can leave. Of the changes of names, sizes and
+/// allocation, a prefix survives. Of data that no flush has covered, any subset of sectors (512
+/// bytes) survives. In a block that was never written before, all or nothing of a write survives.
 #[derive(Clone, Debug)]
 pub struct Disk {
     device: Arc<Device>,
@@ -84,7 +83,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An empty disk of 1 GiB. The seed decides how long calls take, and what power cuts leave.
+    /// An empty disk of 1 GiB. The seed decides how long calls take, and the states after power
+    /// cuts.
     pub fn new(seed: u64) -> Self {
         Self::with(seed, Settings::default())
     }
@@ -98,8 +98,8 @@ impl Disk {
         Self { device, fs: FileSystems::default(), dev: next_dev() }
     }
 
-    /// Opens a file of the disk, as [`OpenOptions::open`] does one of the system. `name` is only a
-    /// name: there are no directories. The descriptor of the file is one of `/dev/null`.
+    /// Opens a file of the disk, as [`OpenOptions::open`]. `name` is a flat name: there are no
+    /// directories. The descriptor of the file is one of `/dev/null`.
     ///
     /// # Errors
     ///
@@ -112,8 +112,7 @@ impl Disk {
         below.open(options, path, || self.device.draw() as u32)
     }
 
-    /// Opens a striped volume of files of the disk, as [`OpenOptions::open_striped`] does one of
-    /// the system.
+    /// Opens a striped volume of files of the disk, as [`OpenOptions::open_striped`].
     ///
     /// # Errors
     ///
@@ -148,7 +147,7 @@ impl Disk {
                 overwrites_in_place: true,
                 epoch: self.device.draw() as u32,
                 id: u128::from(self.device.draw()).to_le_bytes(),
-                // Threads that no scheduler knows would make no two runs alike.
+                // Threads outside the scheduler would make runs differ.
                 threads_max: if is_simulated() { names.len() - 1 } else { 0 },
             };
             bring_up.engine(members, chunk_bytes)
@@ -202,90 +201,90 @@ impl Disk {
         (backend, facts(identity, self.dev, limits))
     }
 
-    /// The disk as a power cut now leaves it, one of all the ways that are possible; this one goes
-    /// on. Files that are open belong to this one.
+    /// Returns the disk after a power cut now, in one of all possible states. This disk continues,
+    /// and open files belong to it.
     pub fn crash(&self) -> Self {
         Self::of(self.device.crash_at_random())
     }
 
-    /// The disk as the next program finds it if this one is killed now, with the power on: all that
-    /// was written is there, but no more of it stable than was, so that a power cut may still take
-    /// it. This disk goes on. Files that are open belong to this one.
+    /// Returns the disk after a kill of the program now, with the power on. All written data is
+    /// there, but no more of it is stable than before, so a power cut may still lose it. This disk
+    /// continues, and open files belong to it.
     pub fn kill(&self) -> Self {
         Self::of(self.device.kill())
     }
 
-    /// The `nth` next call of a kind (from 0), on any file, fails with `errno`.
+    /// Makes the `nth` next call of a kind (from 0), on any file, fail with `errno`.
     ///
-    /// A flush that fails loses some of what it should have covered, whatever later flushes say, as
-    /// file systems do. So may a write that carries one, by EIO.
+    /// A failed flush loses some of the data that it should have covered, whatever later flushes
+    /// return, as in real file systems. So may a write that carries a flush and fails with EIO.
     pub fn fail(&self, call: Call, nth: u64, errno: i32) {
         self.device.fail(call, nth, errno);
     }
 
-    /// Takes back what [`fail`](Self::fail) and [`stall`](Self::stall) still have in store.
+    /// Cancels the pending faults of [`fail`](Self::fail) and [`stall`](Self::stall).
     pub fn heal(&self) {
         self.device.heal();
     }
 
-    /// After so many more calls that change something, every call fails, as if the device, or the
-    /// program, were gone.
+    /// After `calls` more calls that change something, every call fails, as if the device or the
+    /// program were gone.
     pub fn die_after(&self, calls: u64) {
         self.device.die_after(calls);
     }
 
-    /// Nothing that begins from now on ends for so long, in simulated time. Only for threads of
-    /// [`run`].
+    /// Delays the end of every call that begins from now on by `time`, in simulated time. Only for
+    /// threads of [`run`].
     pub fn stall(&self, time: Duration) {
         self.device.stall(time);
     }
 
-    /// How many calls have changed something, or failed to.
+    /// Returns the number of calls that changed something, or failed to.
     pub fn calls(&self) -> u64 {
         self.device.calls()
     }
 
     /// Calls `watcher` whenever a call of the disk begins or ends, for instance to
-    /// [`crash`](Self::crash) a copy there. What the watcher does takes no simulated time; it must
-    /// not wait for threads of the simulation, and so must use no file of this disk. Its panic ends
-    /// it, and becomes that of [`run`]. `None` ends it, too, but not from within.
+    /// [`crash`](Self::crash) a copy there. The watcher takes no simulated time. It must not wait
+    /// for threads of the simulation, and so must not use a file of this disk. Its panic ends it,
+    /// and becomes the panic of [`run`]. `None` ends it too, but not from within the watcher.
     pub fn watch(&self, watcher: Option<Box<dyn FnMut() + Send>>) {
         self.device.watch(watcher);
     }
 
-    /// The files there are.
+    /// Returns the names of all files.
     pub fn names(&self) -> Vec<String> {
         self.device.names()
     }
 
-    /// Gives a file another name, stable with the next flush of any file. Nothing if there is no
-    /// such file.
+    /// Renames a file. The new name is stable with the next flush of any file. Does nothing if
+    /// there is no such file.
     pub fn rename(&self, from: &str, to: &str) {
         self.device.rename(from, to);
     }
 
-    /// Removes a name, stable with the next flush of any file. Whoever has the file open goes on;
-    /// its space is free then.
+    /// Removes a name, stable with the next flush of any file. Open handles continue; closing the
+    /// last one frees the space.
     pub fn remove(&self, name: &str) {
         self.device.remove(name);
     }
 
-    /// What other programs find in a file: also space that was only grown. None if there is no such
-    /// file.
+    /// Returns the content that other programs find in a file, including space that is only grown.
+    /// None if there is no such file.
     pub fn content(&self, name: &str) -> Option<Vec<u8>> {
         self.device.find(name, false).map(|inode| self.device.content(inode))
     }
 
-    /// Another program makes this the content of a file, durably.
+    /// Sets the content of a file durably, as another program.
     pub fn put(&self, name: &str, content: &[u8]) {
         self.device.put(name, content);
     }
 }
 
-/// A regular file on a device of its own that takes no time and keeps nothing, to measure what a
-/// program and the engine cost by themselves. Every call succeeds, with any number of threads, in a
-/// simulation or not; what is read leaves the memory as it is. The file begins empty, and is gone
-/// when its last handle is. Its descriptor is one of `/dev/null`.
+/// A regular file on its own device that takes no time and keeps nothing, to measure the overhead
+/// of a program and the engine. Every call succeeds, with any number of threads, in a simulation or
+/// not. Reads leave the memory as it is. The file begins empty, and vanishes with its last handle.
+/// Its descriptor is one of `/dev/null`.
 ///
 /// # Errors
 ///
@@ -303,7 +302,7 @@ pub fn null(options: &OpenOptions) -> Result<File> {
     below.open(options, path, sys::epoch)
 }
 
-/// As no real device is numbered.
+/// Returns a device number that no real device has.
 fn next_dev() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1 << 63);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -328,7 +327,7 @@ fn facts(identity: Identity, dev: u64, limits: Limits) -> Facts {
     }
 }
 
-/// What is below a file.
+/// The layer below a file.
 struct Below<B> {
     backend: B,
     facts: Facts,
@@ -391,23 +390,23 @@ fn prepared(growth: Growth, allocates: bool) -> Option<Prepared> {
     }
 }
 
-/// What a simulation came to.
+/// The outcome of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Simulated time.
     pub elapsed: Duration,
-    /// Of all that happened, in its order: two runs with the same digest were the same.
+    /// Digest of all events in their order: two runs with the same digest were the same.
     pub digest: u64,
 }
 
-/// Runs `main` in simulated time, and waits for the threads it [spawned](spawn). Threads that are
-/// started otherwise take no part: they must not wait for these, nor these for them.
+/// Runs `main` in simulated time, and waits for the threads it [spawned](spawn). Other threads do
+/// not take part: they and the simulated ones must not wait for each other.
 ///
 /// # Panics
 ///
-/// With the panic of a [watcher](Disk::watch), or of `main`; if all threads wait for one another (a
-/// file that `main` drops as it unwinds may wait then, too: that ends the process); and inside of
-/// another simulation.
+/// With the panic of a [watcher](Disk::watch), or of `main`. If all threads wait for one another.
+/// Inside another simulation. If `main` unwinds and drops a file that waits for the others, the
+/// process ends.
 pub fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Run) {
     let (result, ended) = world::run(seed, main);
     (result, Run { elapsed: ended.elapsed, digest: ended.digest })
@@ -422,7 +421,7 @@ fn task() -> world::Task {
 pub struct JoinHandle<T>(world::Handle<T>);
 
 impl<T> JoinHandle<T> {
-    /// Waits until the thread has ended, and gives what it returned.
+    /// Waits until the thread has ended, and returns its result.
     ///
     /// # Errors
     ///
@@ -430,7 +429,7 @@ impl<T> JoinHandle<T> {
     ///
     /// # Panics
     ///
-    /// Outside of the simulation.
+    /// Outside the simulation.
     pub fn join(self) -> std::result::Result<T, Box<dyn Any + Send>> {
         self.0.join()
     }
@@ -489,7 +488,7 @@ mod tests {
             run(7, || {
                 let disk = Disk::new(7);
                 let file = disk.open(&log(), "log").unwrap();
-                // It waits for the space.
+                // It waits for growth.
                 file.append(&Buffer::zeroed(4096)).unwrap();
                 file.close().unwrap();
             })
@@ -523,7 +522,7 @@ mod tests {
         let disk = Disk::new(1);
         let same = disk.clone();
         let keep = move || {
-            // So that the simulation's own is destroyed first.
+            // So that the simulation's own thread-local is destroyed first.
             KEPT.set(None);
             KEPT.set(Some(same.open(&log(), "log").unwrap()));
         };
@@ -621,7 +620,7 @@ mod tests {
             let queue = Queue::new(8);
             (0..8).for_each(|tag| queue.append(&file, Buffer::zeroed(4096), tag).unwrap());
             queue.submit();
-            // Ends, and is seen by the watcher, with the appends in flight.
+            // Ends while the appends are in flight, and the watcher sees it.
             file.read_at(&mut Buffer::zeroed(4096), 0).unwrap();
             assert!(queue.reap(8).all(|done| done.result.is_ok()));
             disk.watch(None);
@@ -711,8 +710,8 @@ mod tests {
         }
     }
 
-    /// Space ahead begins at the next block, which lies on another member than the last byte; and
-    /// there is too little of it to come round to that one again.
+    /// Space ahead begins at the next block, which lies on another member than the last byte. There
+    /// is too little of it to reach that member again.
     #[test]
     fn a_striped_volume_that_ends_inside_a_block_grows_without_a_gap() {
         const NAMES: [&str; 3] = ["log.0", "log.1", "log.2"];

@@ -1,4 +1,4 @@
-//! The one builder from a file that is open, locked and recovered to its engine, or its reader.
+//! Makes the engine or the reader of a file that is open, locked and recovered.
 
 use super::request::OpenRequest;
 use crate::backend::Backend;
@@ -13,7 +13,7 @@ use crate::sys::probe::Facts;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How the space ahead of the end is prepared.
+/// How space ahead of the end is prepared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead {
     prepared: Option<Prepared>,
@@ -21,12 +21,12 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// A file that does not grow ahead.
+    /// No growth ahead.
     pub const NONE: Self = Self { prepared: None, overwrites_in_place: false };
 
-    /// A held marker decides, whatever is asked for: the file must not grow but as it announces.
-    /// Without one `possible` says what was asked for and can be done. `overwrites_in_place` is
-    /// asked with the result.
+    /// A held marker decides, whatever the request: the file must grow only as the marker
+    /// announces. Without one, `possible` returns the requested growth, if it is possible.
+    /// `overwrites_in_place` receives the result.
     pub fn new(
         held: Option<&Marker>,
         possible: impl FnOnce() -> Option<Prepared>,
@@ -37,7 +37,7 @@ impl Ahead {
     }
 }
 
-/// See the module.
+/// The inputs of an engine.
 pub(crate) struct Build<'a> {
     pub request: &'a OpenRequest,
     pub process: &'static Process,
@@ -48,7 +48,7 @@ pub(crate) struct Build<'a> {
     /// The first epoch of markers.
     pub epoch: u32,
     pub recovery: Recovery,
-    /// The marker that stays, when only the caller can tell where the file ends.
+    /// The marker that stays because only the program can find the end.
     pub held: Option<Marker>,
 }
 

@@ -1,8 +1,8 @@
-//! A path that was looked up once. Its kind, its key, the caller's rights and the descriptor that
-//! is used are all those of one inode, whatever becomes of the name meanwhile.
+//! A path that was looked up once. Its kind, its key, the caller's rights and the opened descriptor
+//! all belong to one inode, even if the name changes meanwhile.
 //!
-//! The look-up is by an O_PATH descriptor. It opens nothing: a FIFO does not block, a device does
-//! nothing, and no lease is broken. Its close leaves the POSIX locks of the program alone.
+//! The look-up uses an O_PATH descriptor, which opens nothing: a FIFO does not block, a device does
+//! nothing, and no lease breaks. Its close leaves the POSIX locks of the program alone.
 
 use crate::engine::registry::Key;
 use crate::error::ErrorKind;
@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a path named when it was looked up.
+/// The inode that a path named when it was looked up.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// O_PATH.
@@ -24,7 +24,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// What `path` names. Follows symbolic links.
+    /// Looks `path` up, and follows symbolic links.
     pub fn at(path: &Arc<Path>) -> rustix::io::Result<Self> {
         let fd = rustix::fs::open(&**path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let stat = fstat(&fd)?;
@@ -43,8 +43,8 @@ impl Found {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 
-    /// Refuses what must not even be opened: a FIFO would block, and a character device may act.
-    /// The kernel itself refuses to write a directory.
+    /// Refuses kinds that must not even be opened: a FIFO would block, and a character device may
+    /// act. The kernel itself refuses to open a directory for writing.
     pub fn check_kind(&self) -> Result<(), ErrorKind> {
         let kind = match self.kind() {
             FileType::Fifo => "a FIFO",
@@ -57,8 +57,8 @@ impl Found {
         )))
     }
 
-    /// Whether the kernel would let the calling thread open this for reading, and for writing as
-    /// well if `write`. For those who share a descriptor that is open already: to open and close
+    /// Checks whether the kernel would let the calling thread open this for reading, and for
+    /// writing as well if `write`. For handles that share an open descriptor: opening and closing
     /// another one would end the POSIX locks of the program.
     pub fn admit(&self, write: bool) -> rustix::io::Result<()> {
         sys::access::may_open(self.fd.as_fd(), write)
@@ -66,11 +66,11 @@ impl Found {
 
     /// Opens it.
     pub fn open(&self, flags: OFlags, descriptor_min: u32) -> rustix::io::Result<OwnedFd> {
-        // That of the thread: threads may have descriptors of their own.
+        // The thread's own directory: threads may have separate descriptor tables.
         let name = format!("/proc/thread-self/fd/{}", self.fd.as_raw_fd());
         match sys::open(Path::new(&name), flags, Mode::empty(), descriptor_min) {
             Ok(fd) if self.is(&fd)? => Ok(fd),
-            // No /proc, or none that this thread may use. A refusal by the file itself comes again.
+            // No usable /proc. The second attempt repeats a refusal by the file itself.
             Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {
                 self.open_by_name(flags, descriptor_min)
             }
@@ -78,8 +78,8 @@ impl Found {
         }
     }
 
-    /// The name may have become another file's. A FIFO must not block then; what opening a device
-    /// does cannot be helped.
+    /// The name may belong to another file now. A FIFO must not block then. A side effect of
+    /// opening a device cannot be prevented.
     fn open_by_name(&self, flags: OFlags, descriptor_min: u32) -> rustix::io::Result<OwnedFd> {
         let fd = sys::open(&self.path, flags | OFlags::NONBLOCK, Mode::empty(), descriptor_min)?;
         if !self.is(&fd)? {
@@ -96,8 +96,7 @@ impl Found {
     }
 }
 
-/// What was found for opening to begin with: something that is there, or that was just created, and
-/// is open.
+/// The file to open: an existing one, or a descriptor that was just created.
 #[derive(Debug)]
 pub(crate) enum There {
     Found(Found),
@@ -112,7 +111,7 @@ impl There {
         }
     }
 
-    /// As [`Found::admit`]. Who created a file may write it.
+    /// As [`Found::admit`]. The creator of a file may write it.
     pub fn admit(&self) -> rustix::io::Result<()> {
         match self {
             Self::Found(found) => found.admit(true),

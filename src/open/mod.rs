@@ -1,4 +1,4 @@
-//! Opening: find out what the path is, lock it, bring it into order, and only then let it be used.
+//! Opening: look the path up, lock the file, recover it, and only then make its engine.
 
 pub(crate) mod build;
 pub(crate) mod found;
@@ -39,7 +39,7 @@ const PATIENCE_NAPS: u32 = 50;
 
 pub(crate) const DIRECT: OFlags = OFlags::DIRECT.union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
 
-/// Opens `path` as `request` says.
+/// Opens `path` with the options of `request`.
 pub(crate) fn open(request: &OpenRequest, path: &Path) -> Result<FileHandle> {
     let path: Arc<Path> = path.into();
     if !request.write {
@@ -73,8 +73,8 @@ pub(crate) fn temporary(request: &OpenRequest, dir: &Path) -> Result<FileHandle>
     shared(request, process, key, engine)
 }
 
-/// Makes a file of a copy of the caller's descriptor, whose description has the caller's write
-/// lease unless it is a device.
+/// Makes a file of a copy of the caller's descriptor. Unless it is a device, the caller holds a
+/// write lease on the description.
 pub(crate) fn descriptor(request: &OpenRequest, fd: OwnedFd, path: &Path) -> Result<FileHandle> {
     let path: Arc<Path> = path.into();
     settle_own();
@@ -90,7 +90,8 @@ pub(crate) fn descriptor(request: &OpenRequest, fd: OwnedFd, path: &Path) -> Res
     shared(request, process, key, engine)
 }
 
-/// Beside the handles that write: the last of those puts the file away, whoever still reads it.
+/// Read-only handles are independent of the writing ones: the last of those truncates the file even
+/// while readers have it open.
 fn open_read_only(request: &OpenRequest, path: &Arc<Path>) -> Result<FileHandle> {
     let fail = |kind| Error::new(Operation::Open, path, None, kind);
     if request.create || request.create_new || request.truncate {
@@ -108,7 +109,7 @@ fn open_read_only(request: &OpenRequest, path: &Arc<Path>) -> Result<FileHandle>
 
 type Joined = (Key, Arc<Engine>);
 
-/// Joins the handles of a file that is open already, or opens it.
+/// Joins the handles of an open file, or opens it.
 fn open_writing(
     request: &OpenRequest,
     process: &'static Process,
@@ -133,13 +134,13 @@ fn share_or_open(
     Ok((key, engine))
 }
 
-/// What a path names, if it may be opened.
+/// Looks a path up, and refuses a file that must not be opened.
 pub(crate) fn find(path: &Arc<Path>) -> Result<Found, ErrorKind> {
     let found = Found::at(path).map_err(refusal)?;
     found.check_kind().map(|()| found)
 }
 
-/// What a path names; nothing where that is to be created.
+/// Looks a path up; None if the file is to be created.
 fn look_up(request: &OpenRequest, path: &Arc<Path>) -> Result<Option<Found>> {
     if request.create_new {
         return Ok(None);
@@ -150,8 +151,8 @@ fn look_up(request: &OpenRequest, path: &Arc<Path>) -> Result<Option<Found>> {
     }
 }
 
-/// Creates a file under a name that is stable on return; or finds the one that another opener has
-/// just created.
+/// Creates a file whose name is stable on return, or finds the one that another opener has just
+/// created.
 fn create(request: &OpenRequest, process: &Process, path: &Arc<Path>) -> Result<There> {
     let fail = |kind| Error::new(Operation::Open, path, None, kind);
     refuse_if_wedged(process, path, sys::probe::parent(path))?;
@@ -194,7 +195,7 @@ fn admit(path: &Arc<Path>, there: &There) -> Result<()> {
     there.admit().map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))
 }
 
-/// Opens for writing what was found.
+/// Opens an existing file for writing.
 fn open_there(
     request: &OpenRequest,
     process: &'static Process,
@@ -211,22 +212,22 @@ fn open_there(
     let fd = open_alone(&found, OFlags::RDWR, request.descriptor_min)
         .map_err(|errno| Error::new(Operation::Open, path, None, refusal(errno)))?;
     let facts = facts(path, &fd)?;
-    // An empty file may be one that another opener has created and not yet made stable.
+    // Another opener may have created an empty file and not yet made it stable.
     if request.create && !facts.is_device && facts.len == 0 {
         make_name_stable(process, path, &facts, &fd)?;
     }
     Ok((fd, facts))
 }
 
-/// Opens what may be a device. One that is mounted, or otherwise held, is refused: that is O_EXCL
-/// without O_CREAT.
+/// Opens a file or device. Refuses a device that is mounted or otherwise held: O_EXCL without
+/// O_CREAT.
 pub(crate) fn open_alone(
     found: &Found,
     access: OFlags,
     descriptor_min: u32,
 ) -> rustix::io::Result<OwnedFd> {
     let alone = if found.is_device() { OFlags::EXCL } else { OFlags::empty() };
-    // A program that is gone may still keep it busy.
+    // The kernel may keep it busy for a moment after a program ended.
     let opened = patiently(|| match found.open(DIRECT | access | alone, descriptor_min) {
         Err(Errno::BUSY) => None,
         result => Some(result),
@@ -234,8 +235,8 @@ pub(crate) fn open_alone(
     opened.unwrap_or(Err(Errno::BUSY))
 }
 
-/// A wedged file system takes no new files: before one is created in `dir`. Where nothing can be
-/// asked, creating will fail as well.
+/// Refuses to create a file in `dir` on a wedged file system. If the probe fails, creating fails as
+/// well.
 fn refuse_if_wedged(process: &Process, path: &Arc<Path>, dir: &Path) -> Result<()> {
     let Ok((fs, through)) = sys::probe::place(dir) else { return Ok(()) };
     file_system(process, path, Operation::Open, fs, through).map(drop)
@@ -264,7 +265,7 @@ pub(crate) fn refusal(errno: Errno) -> ErrorKind {
     }
 }
 
-/// A new file survives a crash once its directory does.
+/// A new file survives a crash once its directory is synced.
 fn make_name_stable(
     process: &Process,
     path: &Arc<Path>,
@@ -280,8 +281,8 @@ fn make_name_stable(
     })
 }
 
-/// Performs steps of which some flush; the error of one that did says so ([`flushed`]). Fails if a
-/// step does, or a flush that ran beside it.
+/// Performs steps of which some flush, and mark their errors ([`flushed`]). Fails if a step fails,
+/// or a flush that ran beside it.
 pub(crate) fn flushing<R>(
     fs: &FileSystems,
     path: &Arc<Path>,
@@ -296,7 +297,7 @@ pub(crate) fn flushing<R>(
     );
     match (result, done, fs.wedged()) {
         (Ok(()), Some(done), _) => Ok(done),
-        // Ours succeeded, one beside it did not.
+        // Ours succeeded, a concurrent one failed.
         (Err(_), Some(_), Some(cause)) => Err(error(ErrorKind::Wedged(cause.clone()))),
         (Err(failure), _, _) => Err(error(os_error::kind(&failure))),
         (Ok(()), None, _) => unreachable!("a success has a result"),
@@ -322,8 +323,8 @@ pub(crate) fn facts(path: &Arc<Path>, fd: &OwnedFd) -> Result<Facts> {
     })
 }
 
-/// A handle of a file that was opened or joined; which is cut to nothing first, if that is asked
-/// for.
+/// Makes a handle of a file that was opened or joined, and truncates the file to length 0 first if
+/// requested.
 pub(crate) fn shared(
     request: &OpenRequest,
     process: &'static Process,
@@ -344,7 +345,7 @@ fn make_engine(
     file: impl FnOnce() -> Result<Locked>,
     facts: Facts,
 ) -> Result<Engine> {
-    // Before the lock: a child of a fork learns of a wedge also while its parent has the file open.
+    // Before the lock: a child of a fork detects a wedge even while its parent has the file open.
     let fs = file_system(process, path, Operation::Open, facts.fs, facts.through)?;
     let file = file()?;
     let (recovery, held) = match facts.is_device {
@@ -352,7 +353,7 @@ fn make_engine(
         false => recovered(file.backend(), &fs, path, &facts)?,
     };
     let possible = || prepared(request.growth, path, &[(file.as_fd(), &facts)]);
-    // What zeros need, old content needs too.
+    // Old content needs the same as zeros.
     let overwrites_in_place = |prepared: Option<Prepared>| {
         prepared.is_some()
             && sys::probe::can_grow_ahead(file.as_fd(), &facts, Prepared::Zeroed).is_ok()
@@ -375,8 +376,8 @@ fn make_engine(
     Ok(build.engine(Arc::new(file.keep())))
 }
 
-/// Sees to it that nobody else has a file, by the lock that `try_lock` takes; and that it is none
-/// that the kernel itself writes. A device is its opener's already.
+/// Excludes other writers of a file, by the lock that `try_lock` takes, and refuses a file that the
+/// kernel itself writes. The opener of a device has it exclusively already.
 pub(crate) fn claim(
     fd: BorrowedFd<'_>,
     is_device: bool,
@@ -401,11 +402,11 @@ fn refuse_image(fd: BorrowedFd<'_>) -> Result<(), ErrorKind> {
     Ok(())
 }
 
-/// Tries until it succeeds, a little longer than a program that is gone keeps a file or device: the
-/// kernel takes the rings of its queues apart some time after it ended (measured: 30 to 60 ms).
+/// Retries until success, for a little longer than the kernel keeps a file or device of an ended
+/// program. It dismantles the rings of its queues some time after the end (measured: 30 to 60 ms).
 fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     let began = Instant::now();
-    // An attempt may take long itself.
+    // An attempt itself may take long.
     for _ in 0..PATIENCE_NAPS {
         if let Some(done) = attempt() {
             return Some(done);
@@ -418,19 +419,19 @@ fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     attempt()
 }
 
-/// A file or device that we may write. Gives a file back when it is dropped: closing alone does
-/// not, while a program that is just being started has a copy of the descriptor.
+/// A file or device that we may write. A drop unlocks a file. Closing alone does not, while a
+/// program that is just starting has a copy of the descriptor.
 struct Locked(Option<Syscall>);
 
 impl Locked {
-    /// One writer process per file; and no file that the kernel itself writes.
+    /// Allows one writer process per file, and refuses a file that the kernel itself writes.
     fn new(fd: OwnedFd, facts: &Facts) -> Result<Self, ErrorKind> {
         claim(fd.as_fd(), facts.is_device, sys::try_lock)?;
         Ok(Self(Some(Syscall::new(fd))))
     }
 
-    /// The same, where the caller's lease shows that there is no other opener. The lock is tried
-    /// once: only a lock of the program itself can be in its way, and that one stays.
+    /// As `new`, where the caller's lease proves that there is no other opener. It tries the lock
+    /// once: only a lock of the program itself can conflict, and that one stays.
     fn with_lease(fd: OwnedFd, facts: &Facts) -> Result<Self, ErrorKind> {
         refuse_image(fd.as_fd())?;
         if facts.is_device {
@@ -447,7 +448,7 @@ impl Locked {
         self.0.as_ref().expect("only keep and drop take it")
     }
 
-    /// From now on the caller gives it back.
+    /// Hands the duty to unlock over to the caller.
     fn keep(mut self) -> Syscall {
         self.0.take().expect("only keep and drop take it")
     }
@@ -467,7 +468,7 @@ impl Drop for Locked {
     }
 }
 
-/// Brings a file into order before anybody uses it.
+/// Recovers a file before its first use.
 pub(crate) fn recovered(
     file: &dyn Backend,
     fs: &FileSystems,
@@ -498,8 +499,8 @@ fn in_order(
 ) -> Result<(Recovery, Option<Marker>)> {
     let once =
         || flushing(fs, path, Operation::Recover, || bring_into_order(file, facts.identity, how));
-    // A program that is just being killed or executed keeps its descriptors for a moment. No flush
-    // of others waits meanwhile.
+    // A program that is being killed or executed keeps its descriptors for a moment. No flush of
+    // other files waits meanwhile.
     let unless_busy =
         || Some(once()).filter(|result| !matches!(result, Err(error) if is_busy(error)));
     patiently(unless_busy).unwrap_or_else(once)
@@ -509,7 +510,7 @@ fn is_busy(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Busy(_))
 }
 
-/// What the space ahead will be, as far as that is possible. Never another kind than was asked for:
+/// Returns how the space ahead is prepared, if that is possible. Never another kind than requested:
 /// after a crash the program would have to know that.
 fn prepared(
     growth: Growth,
@@ -534,17 +535,21 @@ fn prepared(
     None
 }
 
-/// Looks at a file that a crash may have left grown, and does what `how` allows. See [`Recovery`].
+/// Inspects a file that a crash may have left grown, and recovers it as far as `how` allows. See
+/// [`Recovery`].
 ///
 /// It opens and closes the file, which ends the POSIX locks (`F_SETLK`) that this process has on
-/// it, as with any program: also with [`Recover::Inspect`].
+/// it, even with [`Recover::Inspect`].
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Locked`] when a process has it open for writing and `how` is not
-/// [`Recover::Inspect`], and what the kernel answers; [`ErrorKind::Wedged`] after a failed flush on
-/// that file system. With [`Recover::Inspect`], `EAGAIN` if a process changes the file so fast that
-/// no two looks agree. A doubtful file is no error: see the verdict.
+/// - [`ErrorKind::Locked`]: a process has the file open for writing, and `how` is not
+///   [`Recover::Inspect`].
+/// - [`ErrorKind::Wedged`]: a flush failed on that file system.
+/// - `EAGAIN`, with [`Recover::Inspect`]: a process changes the file so fast that no two looks
+///   agree.
+///
+/// Or the kernel's error. A file that another program changed is no error: see the verdict.
 pub fn recover(path: impl AsRef<Path>, how: Recover) -> Result<Recovery> {
     let path: Arc<Path> = path.as_ref().into();
     settle_own();

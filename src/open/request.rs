@@ -1,9 +1,9 @@
-//! What a file is to be opened with: access, durability and growth. Plain values; the public
-//! builder is `api::options::OpenOptions`, which documents each.
+//! The options of an open: access, durability and growth. Plain values; the public builder
+//! `api::options::OpenOptions` documents each.
 
 use crate::rules::policy::{Durability, GROWTH_CAP_DEFAULT_BYTES, Growth, Tail};
 
-/// See the module.
+/// The values of [`OpenOptions`](crate::OpenOptions).
 #[derive(Clone, Debug)]
 pub(crate) struct OpenRequest {
     pub write: bool,

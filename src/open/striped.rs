@@ -1,5 +1,5 @@
-//! Opening striped volumes: every member is opened as a file is, then they are known by their
-//! headers, and brought into order as one file.
+//! Opening striped volumes: opens every member as a file, identifies them by their headers, and
+//! recovers them as one file.
 
 use super::build::{self, Ahead, Build};
 use super::found::{There, key_of_stat};
@@ -38,7 +38,7 @@ use std::sync::Arc;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-/// The volume that these paths are.
+/// Opens the volume of these paths.
 pub(crate) fn open(
     request: &OpenRequest,
     paths: Vec<Arc<Path>>,
@@ -55,18 +55,18 @@ pub(crate) fn open(
     shared(request, process, key, engine)
 }
 
-/// What errors call it.
+/// Returns the name of a volume in errors.
 pub(crate) fn name_of(paths: &[Arc<Path>]) -> Arc<Path> {
     let names: Vec<_> = paths.iter().map(|path| path.to_string_lossy()).collect();
     PathBuf::from(names.join(",")).into()
 }
 
-/// By what a volume is known in this process: that of its first member, but as a volume.
+/// Returns the key of a volume in this process: that of its first member, marked as a volume.
 pub(crate) fn key_of(first: Key) -> Key {
     Key { part: Part::Stripe, ..first }
 }
 
-/// The paths that are to be one volume.
+/// The paths of the members.
 struct Volume {
     name: Arc<Path>,
     paths: Vec<Arc<Path>>,
@@ -111,7 +111,7 @@ impl Volume {
     fn open_writing(&self, request: &OpenRequest, process: &'static Process) -> Result<Joined> {
         let found: Vec<_> =
             self.paths.iter().map(|path| look_up(request, path)).collect::<Result<_>>()?;
-        // Nothing is created beside a volume that is open.
+        // No member is created beside an open volume.
         if let Some(first) = &found[0]
             && process.registry.find(key_of(first.key())).is_some()
             && found.iter().any(Option::is_none)
@@ -129,11 +129,11 @@ impl Volume {
         let engine = process
             .registry
             .open(key, OpeningVolume { volume: self, request, process, members })?;
-        // Somebody may have been first.
+        // Another thread may have opened it first.
         self.joined(process, key, engine, &keys)
     }
 
-    /// It is open already: these must be the same members.
+    /// Joins an open volume, which must have the same members.
     fn joined(
         &self,
         process: &'static Process,
@@ -191,16 +191,16 @@ impl Volume {
             overwrites_in_place,
             epoch: sys::epoch(),
             id,
-            // Callers work as well: one is enough for each other member.
+            // Callers do I/O as well: one thread for each other member is enough.
             threads_max: self.paths.len() - 1,
         };
-        // From here on nobody gives them back but the engine, if there is one.
+        // From here on only the engine unlocks them, if there is one.
         bring_up
             .engine(members, self.chunk_bytes)
             .inspect_err(|_| kept.iter().for_each(|file| file.unlock()))
     }
 
-    /// Locks all members, and what they lie on.
+    /// Locks all members, and finds their file systems.
     fn claim(
         &self,
         process: &'static Process,
@@ -251,15 +251,15 @@ impl Opening for OpeningVolume<'_> {
     }
 }
 
-/// Looks at a striped volume of files that a crash may have left open, and does what `how` allows:
-/// as [`recover`](crate::recover()) does for a file. A volume whose members lack something is
-/// [`ModifiedExternally`](crate::Verdict::ModifiedExternally), too; with [`Recover::Force`] it
-/// becomes what they hold without a gap.
+/// Inspects a striped volume of files that a crash may have left open, and recovers it as far as
+/// `how` allows. The counterpart of [`recover`](crate::recover()) for a file. A volume whose
+/// members lack data is [`ModifiedExternally`](crate::Verdict::ModifiedExternally), too.
+/// [`Recover::Force`] truncates it to the data that its members hold without a gap.
 ///
 /// # Errors
 ///
-/// As [`recover`](crate::recover()), and [`Members`](ErrorKind::Members) where the paths are not
-/// one volume in their order.
+/// As [`recover`](crate::recover()), and [`Members`](ErrorKind::Members) if the paths are not one
+/// volume in their order.
 pub fn recover_striped(
     paths: &[impl AsRef<Path>],
     chunk_bytes: u64,
@@ -337,7 +337,7 @@ impl Volume {
     }
 }
 
-/// A member, open.
+/// An open member.
 pub(crate) struct Member {
     pub backend: Arc<dyn Backend>,
     pub facts: Facts,
@@ -349,7 +349,7 @@ impl Member {
     }
 }
 
-/// What it takes to make a file of members that are open and locked.
+/// The inputs to make a file of members that are open and locked.
 pub(crate) struct BringUp<'a> {
     pub request: &'a OpenRequest,
     pub process: &'static Process,
@@ -358,7 +358,7 @@ pub(crate) struct BringUp<'a> {
     pub prepared: Option<Prepared>,
     pub overwrites_in_place: bool,
     pub epoch: u32,
-    /// Of the volume, if it is to be created.
+    /// The id of the volume, if it is to be created.
     pub id: [u8; 16],
     pub threads_max: usize,
 }
@@ -368,7 +368,7 @@ impl BringUp<'_> {
         Error::new(Operation::Open, self.name, None, kind)
     }
 
-    /// Creates the volume if there is none and it may be, and brings it into order.
+    /// Creates the volume if it is missing and may be created, recovers it, and makes its engine.
     pub fn engine(self, members: Vec<Member>, chunk_bytes: u64) -> Result<Engine> {
         let (header, state, is_new) = match verdict(&members, chunk_bytes)
             .map_err(|kind| self.fail(kind))?
@@ -415,7 +415,7 @@ impl BringUp<'_> {
     }
 }
 
-/// What is known of all members together.
+/// Returns the facts of all members together.
 fn joint_facts(members: &[Member], header: Header) -> Facts {
     let first = &members[0].facts;
     let alignments = || members.iter().map(|member| member.facts.alignment);
@@ -429,7 +429,7 @@ fn joint_facts(members: &[Member], header: Header) -> Facts {
     Facts {
         identity: joint_identity(members, header),
         alignment,
-        // What is adjacent on the members fills a request to each.
+        // Adjacent ranges of the members fill one request to each.
         limits: Limits {
             bytes_max: limits.bytes_max.saturating_mul(members.len() as u64),
             ..limits
@@ -439,7 +439,8 @@ fn joint_facts(members: &[Member], header: Header) -> Facts {
     }
 }
 
-/// Of one request to a member: as the least of them has it, in whole chunks if it has room for one.
+/// Returns the limits of a request to a member: the smallest of all members, in whole chunks if one
+/// fits.
 fn member_limits(members: &[Member], chunk_bytes: u64, alignment: Alignment) -> Limits {
     let limits = || members.iter().map(|member| member.facts.limits);
     let bytes_max = limits().map(|limits| limits.bytes_max).min().expect("a volume has members");
@@ -453,7 +454,8 @@ fn member_limits(members: &[Member], chunk_bytes: u64, alignment: Alignment) -> 
     }
 }
 
-/// What tells a volume from a copy of it, of which not even one member is the original.
+/// Returns the identity of a volume. A copy of the volume that contains no original member has
+/// another.
 fn joint_identity(members: &[Member], header: Header) -> Identity {
     let sum = |field: fn(Identity) -> u64| {
         let mut hasher = crc32fast::Hasher::new();
@@ -462,7 +464,7 @@ fn joint_identity(members: &[Member], header: Header) -> Identity {
             .for_each(|member| hasher.update(&field(member.facts.identity).to_le_bytes()));
         hasher.finalize()
     };
-    // Checksums of the same bytes would tell no more than one: each has others.
+    // Several checksums of the same bytes are worth no more than one, so each covers other bytes.
     let volume = crc32fast::hash(&header.volume);
     Identity {
         inode: u64::from(volume) << 32 | u64::from(sum(|member| member.inode)),
@@ -492,7 +494,7 @@ fn check_kinds(members: &[Member]) -> Result<(), ErrorKind> {
     Err(ErrorKind::Unsupported("the members of a volume are all files or all devices".into()))
 }
 
-/// A read-only handle of a volume.
+/// Makes a read-only handle of a volume.
 pub(crate) fn reader(
     members: Vec<Member>,
     name: &Arc<Path>,
@@ -503,10 +505,10 @@ pub(crate) fn reader(
     let (header, mut state) = volume_of(&members, chunk_bytes).map_err(fail)?;
     let key = key_of(Key::of(&members[0].facts));
     let facts = joint_facts(&members, header);
-    // Nobody beside the callers: they may be those of a forked child.
+    // Without threads of its own: the process may be a forked child.
     let striped = Striped::new(parts_of(&members, header, &facts, 0));
     while let Err(why) = striped.find_length(state).map_err(|error| fail(os_error::kind(&error)))? {
-        // Whoever writes it notes a state before the members change.
+        // A writer records a state before the members change.
         let (_, now) = volume_of(&members, chunk_bytes).map_err(fail)?;
         if now == state {
             return Err(fail(ErrorKind::Members(advised(&why))));
@@ -523,7 +525,7 @@ fn advised(why: &str) -> String {
     format!("{why}; `dioxide recover --stripe --force` takes what there is")
 }
 
-/// The volume that the members are.
+/// Returns the volume of the members.
 fn volume_of(members: &[Member], chunk_bytes: u64) -> Result<(Header, Option<State>), ErrorKind> {
     match verdict(members, chunk_bytes)? {
         Verdict::Volume(header, state) => Ok((header, state)),
@@ -535,7 +537,7 @@ fn nothing_there() -> ErrorKind {
     ErrorKind::Members("there is none yet; create(true) makes one".into())
 }
 
-/// What the members say.
+/// Judges the headers of the members.
 fn verdict(members: &[Member], chunk_bytes: u64) -> Result<Verdict, ErrorKind> {
     check_kinds(members)?;
     let found: Vec<_> = members
@@ -546,7 +548,7 @@ fn verdict(members: &[Member], chunk_bytes: u64) -> Result<Verdict, ErrorKind> {
     stripe::judge(&found, chunk_bytes).map_err(ErrorKind::Members)
 }
 
-/// What a member says. A file that is longer than a header, and has none, holds data.
+/// Reads the header of a member. A file that is longer than a header, and has none, holds data.
 fn look_at(Member { backend, facts }: &Member) -> io::Result<Found> {
     let mut block = Buffer::zeroed(HEADER_BYTES);
     let read = read_fully(&**backend, &mut block, 0, facts.alignment.offset)?;

@@ -1,18 +1,18 @@
-//! Reads of any range into any memory, as transfers of whole blocks: which part goes straight into
-//! the caller's memory, and which through memory of ours, a bounce buffer, from which it is copied.
-//! Values only.
+//! Splits reads of any range into any memory into transfers of whole blocks. A transfer goes
+//! directly into the caller's memory, or into a bounce buffer, from which it is copied. Values
+//! only.
 //!
-//! What is aligned goes straight, in one transfer. So does an aligned middle that is long; the rest
-//! bounces, and so does a middle that would cost a transfer of its own for less than a copy costs.
+//! An aligned read goes directly, in one transfer. So does a long aligned middle. The rest bounces,
+//! and so does a middle whose transfer would cost more than a copy.
 
-/// The most that bounces at a time: a multiple of every block, and all the memory that a read takes
-/// however long it is.
+/// The largest bounce transfer: a multiple of every block size, and all the memory that a read
+/// takes, however long it is.
 pub const BOUNCE_MAX_BYTES: u64 = 1 << 20;
 
-/// A shorter middle bounces with what is around it: a copy of it costs less than another transfer.
+/// A shorter middle bounces with its surroundings: copying it costs less than another transfer.
 const MIDDLE_MIN_BYTES: u64 = 64 << 10;
 
-/// What direct reads must be multiples of, in bytes.
+/// The alignment of direct reads, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aligned {
     /// Memory addresses.
@@ -21,41 +21,41 @@ pub struct Aligned {
     pub block: u64,
 }
 
-/// What is left of a read.
+/// The rest of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Where the next byte goes.
+    /// The address for the next byte.
     pub address: u64,
-    /// Where it stands in the file.
+    /// The file offset of the next byte.
     pub offset: u64,
-    /// How many there are, up to the end of the file; at least 1.
+    /// Bytes to read, up to EOF; at least 1.
     pub bytes: u64,
-    /// How many the memory has room for: as many, or more.
+    /// Bytes that fit into the memory: as many, or more.
     pub room: u64,
 }
 
 /// The next transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Of the file: the first byte of a block.
+    /// File offset: the first byte of a block.
     pub start: u64,
-    /// Whole blocks.
+    /// Length in bytes: whole blocks.
     pub len: u64,
-    /// Bytes of the first block below those that are wanted. None unless it bounces.
+    /// Unwanted bytes at the start of the first block. 0 unless it bounces.
     pub skip: u64,
-    /// How many bytes are wanted of it.
+    /// Wanted bytes.
     pub bytes: u64,
-    /// Not into the caller's memory.
+    /// Goes into the bounce buffer.
     pub bounces: bool,
 }
 
-/// The piece that a read begins or goes on with. The first of a read that bounces is the longest.
+/// Returns the next transfer of a read. The first one of a read that bounces is the longest.
 pub fn next(left: Left, aligned: Aligned) -> Piece {
     let Left { address, offset, bytes, room } = left;
     let block = aligned.block;
     let head = offset.next_multiple_of(block) - offset;
     let middle = match address.wrapping_add(head).is_multiple_of(aligned.memory) {
-        // The last block is read whole, where there is room for it.
+        // The last block is read whole, if it fits.
         true => bytes
             .saturating_sub(head)
             .next_multiple_of(block)
@@ -89,7 +89,7 @@ mod tests {
     const SECTORS: Aligned = Aligned { memory: 4, block: 512 };
     const BLOCKS: Aligned = Aligned { memory: 512, block: 4096 };
 
-    /// All the pieces of a read, each checked.
+    /// Returns all pieces of a read, and checks each.
     fn pieces(mut left: Left, aligned: Aligned) -> Vec<Piece> {
         let mut pieces = Vec::new();
         while left.bytes > 0 {
@@ -206,10 +206,19 @@ mod tests {
         #[test]
         fn pieces_cover_a_read_and_bounce_only_where_they_must(
             address in (0u64..1 << 20, 0u64..1024).prop_map(|(page, off)| page * 4096 + off),
-            offset in (0u64..1 << 20, prop_oneof![Just(0), 0u64..4096]).prop_map(|(block, off)| block * 4096 + off),
-            bytes in prop_oneof![1u64..20000, 1u64..8 << 20, (1u64..2048).prop_map(|blocks| blocks * 4096)],
+            offset in (0u64..1 << 20, prop_oneof![Just(0), 0u64..4096])
+                .prop_map(|(block, off)| block * 4096 + off),
+            bytes in prop_oneof![
+                1u64..20000,
+                1u64..8 << 20,
+                (1u64..2048).prop_map(|blocks| blocks * 4096)
+            ],
             more in prop_oneof![Just(0u64), 0u64..10000],
-            aligned in prop_oneof![Just(SECTORS), Just(BLOCKS), Just(Aligned { memory: 4096, block: 4096 })],
+            aligned in prop_oneof![
+                Just(SECTORS),
+                Just(BLOCKS),
+                Just(Aligned { memory: 4096, block: 4096 })
+            ],
         ) {
             let pieces = pieces(Left { address, offset, bytes, room: bytes + more }, aligned);
             let bounced: Vec<_> = pieces.iter().filter(|piece| piece.bounces).collect();
@@ -218,7 +227,10 @@ mod tests {
             let head = offset.next_multiple_of(aligned.block) - offset;
             if (address + head).is_multiple_of(aligned.memory) {
                 let most = 2 * MIDDLE_MIN_BYTES;
-                prop_assert!(bounced.iter().map(|piece| piece.len).sum::<u64>() <= most, "{pieces:?}");
+                prop_assert!(
+                    bounced.iter().map(|piece| piece.len).sum::<u64>() <= most,
+                    "{pieces:?}"
+                );
             } else {
                 let least = (bytes / BOUNCE_MAX_BYTES + 2) as usize;
                 prop_assert!(bounced.len() == pieces.len() && pieces.len() <= least, "{pieces:?}");

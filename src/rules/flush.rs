@@ -1,11 +1,10 @@
 //! Flush tickets: which flush makes which writes stable. Values only; the engine owns them under
 //! its lock.
 //!
-//! A flush covers the writes that finished before it was submitted, and no others: a flush that is
-//! already running may have passed the device by the time a later write finishes. So a finished
-//! write takes the number of the next flush to *begin* as its ticket, and is stable when the flush
-//! of that number has succeeded. One flush per file is in flight; everybody who comes meanwhile
-//! shares the next.
+//! A flush covers only the writes that finished before it was submitted. A flush in flight may have
+//! passed the device by the time a later write finishes. So the ticket of a finished write is the
+//! number of the next flush to *begin*. The write is stable when that flush has succeeded. One
+//! flush per file is in flight; writes that finish meanwhile share the next.
 
 use std::collections::BTreeSet;
 
@@ -23,22 +22,22 @@ pub struct Flushes {
 }
 
 impl Flushes {
-    /// The flush that will cover everything finished by now.
+    /// Returns the number of the flush that will cover everything finished by now.
     pub fn ticket(&self) -> Generation {
         Generation(self.begun + 1)
     }
 
-    /// Whether everything that holds `ticket` is stable.
+    /// Returns whether everything with this ticket is stable.
     pub fn covers(&self, ticket: Generation) -> bool {
         ticket.0 <= self.succeeded
     }
 
-    /// Whether a flush is in flight.
+    /// Returns whether a flush is in flight.
     pub fn running(&self) -> bool {
         self.running
     }
 
-    /// A flush is submitted now.
+    /// Records the submission of a flush.
     pub fn begin(&mut self) -> Generation {
         assert!(!self.running, "one flush at a time");
         self.running = true;
@@ -46,8 +45,8 @@ impl Flushes {
         Generation(self.begun)
     }
 
-    /// The flush in flight ended. Once one has failed nothing more is covered: what it was to make
-    /// stable may be lost, whatever the kernel says of later ones.
+    /// Records the end of the flush in flight. After a failed one nothing more is covered: its data
+    /// may be lost, whatever the kernel returns for later ones.
     pub fn end(&mut self, generation: Generation, succeeded: bool) {
         assert!(self.running && generation.0 == self.begun);
         self.running = false;
@@ -67,27 +66,27 @@ pub enum SyncMethod {
     SharedFlush,
 }
 
-/// What decides between the two.
+/// The inputs of the choice between the two.
 #[derive(Clone, Copy, Debug)]
 pub struct FlushContext {
-    /// Each write is durable when it returns, whatever its flags, and so is what is written below.
-    /// A flush would be one more.
+    /// Each write is durable when it returns, whatever its flags, and so is the data below. A flush
+    /// would be superfluous.
     pub writes_through: bool,
-    /// The kernel's RWF_DSYNC costs a block device two flushes (the write path syncs, then syncs
-    /// again); a write and one flush is cheaper even for a lone writer.
+    /// RWF_DSYNC costs a block device two flushes, since the write path syncs twice. A write and
+    /// one flush is cheaper even for a lone writer.
     pub is_device: bool,
-    /// Other requests of this file are in flight, or a flush is.
+    /// Other requests, or a flush, of this file are in flight.
     pub others_in_flight: bool,
-    /// Something below is written but not stable, so that this write alone would not be enough.
+    /// Data below is written but not stable, so that this write alone would not suffice.
     pub unstable_below: bool,
-    /// The write takes space. If there is none, a plain write fails and can be tried again; of one
-    /// with RWF_DSYNC the kernel does not say whether its flush failed.
+    /// The write allocates space. A plain write without space fails and can be retried. With
+    /// RWF_DSYNC the kernel does not report whether the flush failed.
     pub allocates: bool,
 }
 
-/// A lone writer saves a call (and on a device with FUA the flush) by RWF_DSYNC. Writers in company
-/// each leave their request plain and share one flush: N requests with RWF_DSYNC are N flushes and,
-/// into unwritten space, N journal commits.
+/// Chooses the method of a durable write. A lone writer saves a call by RWF_DSYNC, and on a device
+/// with FUA the flush. Concurrent writers share one flush after plain requests. N requests with
+/// RWF_DSYNC would be N flushes and, into unwritten space, N journal commits.
 pub fn sync_method(company: FlushContext) -> SyncMethod {
     let FlushContext { writes_through, is_device, others_in_flight, unstable_below, allocates } =
         company;
@@ -97,9 +96,9 @@ pub fn sync_method(company: FlushContext) -> SyncMethod {
 
 /// The flushes in flight on one file system or device, of all files of the process.
 ///
-/// When a flush fails, the device may have dropped what *other* files wrote as well, and the kernel
-/// may tell those files that all is well. So a success is believed only when no flush that ran
-/// beside it is still out: that one might have failed first.
+/// After a failed flush, the device may have dropped writes of *other* files as well, and the
+/// kernel may report success to those. So a success counts only when no concurrent flush is still
+/// in flight: that one might have failed first.
 #[derive(Debug, Default)]
 pub struct Ledger {
     next: u64,
@@ -107,20 +106,21 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A flush is submitted.
+    /// Records the submission of a flush, and returns its number.
     pub fn begin(&mut self) -> u64 {
         self.next += 1;
         self.running.insert(self.next);
         self.next
     }
 
-    /// It came back, with whatever result. Returns the number up to which flushes ran beside it.
+    /// Records the end of a flush, with any result. Returns the number up to which flushes ran
+    /// beside it.
     pub fn end(&mut self, flush: u64) -> u64 {
         self.running.remove(&flush);
         self.next
     }
 
-    /// Whether a flush up to `last` is still out.
+    /// Returns whether a flush up to `last` is still in flight.
     pub fn any_out_up_to(&self, last: u64) -> bool {
         self.running.first().is_some_and(|&oldest| oldest <= last)
     }
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(sync_method(beside), SyncMethod::Dsync);
     }
 
-    /// What is known of one file's flushes: of each write its ticket, when it finished, and whether
+    /// The history of one file's flushes: for each write its ticket, when it finished, and whether
     /// it is stable.
     #[derive(Default)]
     struct History {
@@ -223,8 +223,8 @@ mod tests {
     }
 
     impl History {
-        /// The next thing happens: a write finishes, or a flush begins, or succeeds, or fails.
-        /// False if it cannot.
+        /// Applies the next event: a write finishes, or a flush begins, or succeeds, or fails.
+        /// Returns false if it cannot happen.
         fn happens(&mut self, what: u32) -> bool {
             self.now += 1;
             match (what, self.running) {
@@ -244,8 +244,8 @@ mod tests {
         }
     }
 
-    /// Every history of up to nine things that happen. A write is stable once a flush that began
-    /// after it has succeeded, unless one failed before that.
+    /// Every history of up to nine events. A write is stable once a flush that began after it has
+    /// succeeded, unless one failed before that.
     #[test]
     fn a_ticket_is_covered_when_its_write_is_stable() {
         for number in 0..4u32.pow(9) {
@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    /// Every history of seven flushes that begin or end. One that ended waits for those that began
+    /// Every history of seven flushes that begin or end. An ended one waits for those that began
     /// before its end.
     #[test]
     fn a_flush_is_believed_when_nobody_is_out_who_ran_beside_it() {

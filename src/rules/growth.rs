@@ -1,44 +1,44 @@
 //! How far a file grows ahead, and when. Values only; the engine owns them under its lock.
 //!
-//! Growing takes the inode lock exclusively and waits for every write in flight, so it happens
-//! seldom, in large steps, and early: in a steady stream no append waits for it.
+//! Growth takes the inode lock exclusively and waits for every write in flight. So it happens
+//! rarely, in large steps, and early: in a steady stream no append waits for it.
 
-/// The first step. Each step costs a sync of the file, so it should not be too small for a fast
-/// writer; a small file gives it back at close.
+/// The first step. Each step costs a sync of the file, so small steps would slow a fast writer. A
+/// small file frees the rest at close.
 const STEP_FIRST_BYTES: u64 = 32 << 20;
 
-/// No step takes more than this fraction of the free space, unless an operation needs more.
+/// The largest fraction of the free space in a step, unless an operation needs more.
 const FREE_SPACE_FRACTION: u64 = 8;
 
-/// What may be grown ahead by all files of the process together, unless set otherwise: 2 GiB.
+/// How much all files of the process together may grow ahead by default: 2 GiB.
 pub const BUDGET_DEFAULT_BYTES: u64 = 2 << 30;
 
-/// The largest step of zeros, so that writers never wait long behind one.
+/// The largest step of zeros, so that writers never wait long for one.
 const ZEROED_STEP_MAX_BYTES: u64 = 8 << 20;
 
-/// The wishes of whoever opened the file.
+/// The growth options of an open.
 #[derive(Clone, Copy, Debug)]
 pub struct GrowthConfig {
     /// The largest step, in bytes.
     pub cap_bytes: u64,
-    /// The length the file is expected to reach.
+    /// The expected length of the file, in bytes.
     pub capacity_bytes: Option<u64>,
     /// Growth ends at a multiple of this: the append unit.
     pub unit_bytes: u64,
-    /// How much of the last step is to be left when the next begins, in quarters: filling space
-    /// with zeros takes as long as writing it, so it begins earlier than a mere allocation.
+    /// The next step begins when this many quarters of the last one are left. Writing zeros takes
+    /// as long as writing data, so it begins earlier than a mere allocation.
     pub low_water_quarters: u64,
 }
 
 impl GrowthConfig {
-    /// Of a file whose space ahead is filled with zeros, or only allocated.
+    /// For space ahead that is filled with zeros, or only allocated.
     pub fn new(
         cap_bytes: u64,
         capacity_bytes: Option<u64>,
         unit_bytes: u64,
         is_zeroed: bool,
     ) -> Self {
-        // Zeros are written like data, and pile up before the sync that ends the step.
+        // Zeros are written like data, and accumulate before the sync that ends the step.
         let step_max = if is_zeroed { ZEROED_STEP_MAX_BYTES } else { u64::MAX };
         Self {
             cap_bytes: cap_bytes.min(step_max).max(unit_bytes),
@@ -52,29 +52,29 @@ impl GrowthConfig {
 /// The space that waiting operations need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// Where the first of them begins. Beyond the physical size, what lies between is left a hole.
+    /// The start of the first of them. If it is beyond the physical size, the gap stays a hole.
     pub start: u64,
-    /// The end of the first of them: with less, it fails.
+    /// The end of the first of them: it fails with less.
     pub least: u64,
     /// The end of all of them.
     pub end: u64,
 }
 
-/// What the file system and the process have to give.
+/// The limits of the file system and the process.
 #[derive(Clone, Copy, Debug)]
 pub struct SpaceLimits {
     /// Free bytes on the file system.
     pub free_bytes: u64,
-    /// The largest size that this process may give a file (RLIMIT_FSIZE).
+    /// The largest file size for this process (RLIMIT_FSIZE).
     pub size_max: u64,
-    /// What the process-wide budget grants.
+    /// The grant of the process-wide budget.
     pub granted_bytes: u64,
 }
 
 /// One step of growth: allocate `from..to`, or less, but at least up to `least`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Where allocation begins: the physical size, or further if a hole is meant.
+    /// Start of the allocation: the physical size, or further if the gap stays a hole.
     pub from: u64,
     /// The new physical size.
     pub to: u64,
@@ -84,7 +84,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The next smaller step after "no space": half the way, and at last just what is needed.
+    /// Returns the next smaller step after "no space": half of it, and at last only the needed
+    /// space.
     pub fn smaller(self) -> Option<Self> {
         let half = (self.from + (self.to - self.from) / 2) / self.unit * self.unit;
         let to = half.max(self.least);
@@ -102,23 +103,23 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// Nothing grown yet.
+    /// A planner of a file without growth.
     pub fn new(growth_config: GrowthConfig) -> Self {
         let next_step = STEP_FIRST_BYTES.min(growth_config.cap_bytes);
         Self { growth_config, next_step, last_step: next_step, first: true }
     }
 
-    /// Whether so little is left ahead that the next step should begin.
+    /// Returns whether so little is left ahead that the next step should begin.
     pub fn below_low_water(&self, ahead: u64) -> bool {
         ahead < self.last_step / 4 * self.growth_config.low_water_quarters
     }
 
-    /// The length the file is expected to reach; 0 if nobody said.
+    /// Returns the expected length of the file; 0 if unknown.
     pub fn capacity(&self) -> u64 {
         self.growth_config.capacity_bytes.unwrap_or(0)
     }
 
-    /// How much the next step would like to take.
+    /// Returns the preferred size of the next step.
     pub fn wanted(&self) -> u64 {
         self.next_step.max(if self.first {
             self.growth_config.capacity_bytes.unwrap_or(0)
@@ -127,8 +128,8 @@ impl Planner {
         })
     }
 
-    /// The next step, or nothing if there is no room for a useful one. `physical` and `reserved`
-    /// are the sizes now.
+    /// Returns the next step, or None if there is no room for a useful one. `physical` and
+    /// `reserved` are the current sizes.
     pub fn plan(
         &self,
         physical: u64,
@@ -155,21 +156,21 @@ impl Planner {
         (least <= to && to > physical).then_some(Plan { from, to, least, unit })
     }
 
-    /// A step was carried out, and the file is now grown to `physical`: the next one is twice as
-    /// large.
+    /// Records a completed step, after which the file is grown to `physical`. The next step
+    /// doubles.
     pub fn carried_out(&mut self, plan: Plan, physical: u64) {
         self.first = false;
         self.last_step = (physical - plan.from).min(self.growth_config.cap_bytes);
         self.next_step = self.next_step.saturating_mul(2).min(self.growth_config.cap_bytes);
     }
 
-    /// The file was cut to its logical size: start small again.
+    /// Starts small again, after the file was truncated to its logical size.
     pub fn reset(&mut self) {
         *self = Self::new(self.growth_config);
     }
 }
 
-/// What all files of the process may have grown ahead, together.
+/// Limits the growth ahead of all files of the process together.
 #[derive(Debug)]
 pub struct Budget {
     limit: u64,
@@ -177,20 +178,20 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// `limit` bytes.
+    /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Self {
         Self { limit, taken: 0 }
     }
 
-    /// Sets a new limit; what is taken already stays.
+    /// Sets a new limit; granted space stays.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
     }
 
-    /// Asks for `wanted` bytes for a file that was charged with `charged` before and still has
-    /// `ahead` of them; for none, to give back the rest. Grants at most a quarter of what is left,
-    /// so that many files starting at once all find some, and returns the file's new charge with
-    /// the grant in it.
+    /// Requests `wanted` bytes for a file with the charge `charged`, of which `ahead` bytes are
+    /// still unused. Frees the rest of the charge; `wanted` of 0 only does that. Grants at most a
+    /// quarter of the remaining budget, so that many files that start at once all get some. Returns
+    /// the file's new charge, which includes the grant, and the grant.
     pub fn grant(&mut self, charged: u64, ahead: u64, wanted: u64) -> (u64, u64) {
         self.give_back(charged);
         self.taken += ahead;
@@ -347,13 +348,15 @@ mod tests {
             physical in 0u64..1000, reserved in 0u64..1000, start in 0u64..2000, len in 1u64..50,
             free in 0u64..(1 << 30), granted in 0u64..(1 << 30)
         ) {
-            let (physical, reserved) = (physical.max(reserved) * 4096, reserved.min(physical) * 4096);
+            let (physical, reserved) =
+                (physical.max(reserved) * 4096, reserved.min(physical) * 4096);
             let start = (start * 4096).max(reserved);
             let least = start + len * 4096;
             let need = Need { start, least, end: least + 8192 };
             prop_assume!(least > physical);
             let room = SpaceLimits { free_bytes: free, size_max: u64::MAX, granted_bytes: granted };
-            let plan = Planner::new(GROWTH_CONFIG).plan(physical, reserved, Some(need), room).unwrap();
+            let plan =
+                Planner::new(GROWTH_CONFIG).plan(physical, reserved, Some(need), room).unwrap();
             prop_assert!(plan.from >= physical && plan.from <= start.max(physical));
             prop_assert!(plan.to >= plan.least && plan.least >= least);
             let mut next = Some(plan);
@@ -366,7 +369,7 @@ mod tests {
 
     const UNIT: u64 = 4;
 
-    /// Every planner of small wishes, before its first step and after it.
+    /// Every planner with small options, before its first step and after it.
     fn planners() -> impl Iterator<Item = Planner> {
         let caps = [0, 3, 4, 8, 12].into_iter();
         let growth_config = caps.flat_map(|cap_bytes| {
@@ -384,7 +387,7 @@ mod tests {
     }
 
     /// Every need of at least up to five bytes, perhaps with others behind it, that the size does
-    /// not meet.
+    /// not satisfy.
     fn needs(physical: u64) -> impl Iterator<Item = Option<Need>> {
         let starts_and_lens = (0..=18).flat_map(|start| [1, 4, 5].map(|len| (start, start + len)));
         let unmet = starts_and_lens.filter(move |(_, least)| *least > physical);
@@ -406,7 +409,7 @@ mod tests {
         })
     }
 
-    /// The rule, said of the outcome: `plan` for a file of `physical` bytes.
+    /// The specification of the result: `plan` for a file of `physical` bytes.
     fn is_right(
         planner: &Planner,
         physical: u64,
@@ -418,7 +421,7 @@ mod tests {
         let step = planner.wanted().min(room.free_bytes / 8).min(room.granted_bytes);
         let ceiling = room.size_max.min(i64::MAX as u64) / UNIT * UNIT;
         let Some(plan) = plan else {
-            // There is nothing to gain, or no way to it.
+            // A step is useless or impossible.
             return match need {
                 None => {
                     step < UNIT || whole(physical + UNIT) > ceiling || planner.capacity() > physical
@@ -432,7 +435,7 @@ mod tests {
         let within = plan.to > physical && plan.to <= ceiling && plan.to.is_multiple_of(UNIT);
         let serves = need
             .is_none_or(|need| plan.least >= need.least && plan.to >= whole(need.end).min(ceiling));
-        // Beyond what is needed, no more than the step.
+        // Beyond the need, no more than the step.
         let needed = need.map_or(physical, |need| physical.max(need.end));
         let modest = plan.to <= whole(needed + step).max(plan.least);
         from && within
@@ -442,8 +445,8 @@ mod tests {
             && plan.least.is_multiple_of(UNIT)
     }
 
-    /// Every small planner, size, need and room: the plan, and all that follow it when there is no
-    /// space.
+    /// Every small planner, size, need and room: the plan, and its smaller successors after "no
+    /// space".
     #[test]
     fn every_small_plan_is_right() {
         for planner in planners() {
@@ -481,8 +484,8 @@ mod tests {
         }
     }
 
-    /// Every three grants to two files, of every small budget: what one has is taken from what the
-    /// other may get.
+    /// Every three grants to two files, of every small budget: the charge of one reduces the grants
+    /// of the other.
     #[test]
     fn every_small_budget_is_kept() {
         let asks: Vec<_> = (0..2)

@@ -1,23 +1,32 @@
-//! The marker: what a file that grew ahead says of itself, so that a crash can be undone. Encoding
-//! only.
+//! The marker: an attribute of a grown file, by which recovery undoes growth after a crash.
+//! Encoding only.
 //!
-//! It stands in the extended attribute `user.dioxide` from before the first growth until after the
-//! cut at close. 64 bytes, little-endian: magic `dioxide`, version u8; growth u8, mode u8, recycled
-//! u8, truncations u8 (version 2; zero in version 1), birth time nanoseconds u32; inode u64; birth
-//! time seconds i64; base u64; grown_from u64; grown_to u64; epoch u32, CRC-32 of the 60 bytes
-//! before it. 64 is the most that fits beside an ext4 inode of 256 bytes, so writing the marker
-//! needs no block, even on a full disk.
+//! The extended attribute `user.dioxide` holds it, from before the first growth until after the
+//! truncate at close. Its 64 bytes, little-endian:
+//!
+//! ```text
+//! magic `dioxide`, version u8
+//! growth u8, mode u8, recycled u8, truncations u8 (version 2; zero in version 1),
+//! birth time nanoseconds u32
+//! inode u64
+//! birth time seconds i64
+//! base u64, grown_from u64, grown_to u64
+//! epoch u32, CRC-32 of the 60 bytes before it
+//! ```
+//!
+//! The attribute fits beside an ext4 inode of 256 bytes, and a larger one would not. So a write of
+//! the marker needs no block, even on a full disk.
 
 /// The name of the extended attribute.
 pub const NAME: &str = "user.dioxide";
 
 const MAGIC: &[u8; 7] = b"dioxide";
-/// The first one, without a count of truncations.
+/// The first version, without a count of truncations.
 const VERSION_UNCOUNTED: u8 = 1;
 const VERSION: u8 = 2;
 const LEN: usize = 64;
 
-/// What tells a file from a copy of it.
+/// Distinguishes a file from a copy of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Inode number.
@@ -26,64 +35,64 @@ pub struct Identity {
     pub birth_time: (i64, u32),
 }
 
-/// What the space ahead looks like on disk before anything is written to it.
+/// The state of space ahead before anything is written to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prepared {
-    /// Allocated: the file system knows which blocks were written.
+    /// Allocated: the file system knows the written blocks.
     Unwritten,
-    /// Filled with zeros: the file system knows nothing.
+    /// Filled with zeros: to the file system all blocks are written.
     Zeroed,
 }
 
-/// What kinds of write have extended the file.
+/// The kinds of write that extended the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Appends only: the written part is contiguous, and ends at the first gap.
     AppendOnly,
-    /// Positional writes too: holes are meant, and the last written extent is the end.
+    /// Positional writes too: holes are intended, and the end is that of the last written extent.
     Positional,
 }
 
-/// See the module.
+/// The content of the attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marker {
-    /// The file that it speaks of.
+    /// The file that it describes.
     pub identity: Identity,
     /// How the space ahead was prepared.
     pub prepared: Prepared,
-    /// What extended the file.
+    /// The kinds of write that extended the file.
     pub mode: Mode,
-    /// Part of what lies above the base is what the file held before it was recycled.
+    /// Data from before the recycle may remain above `base`.
     pub recycled: bool,
-    /// Recovery never cuts below this end.
+    /// Recovery never truncates below this end.
     pub base: u64,
-    /// The physical size before the growth that this marker announces, rounded up to a block.
-    /// Nobody of ours writes above it while this marker stands.
+    /// The physical size before the growth that this marker announces, rounded up to a block. The
+    /// engine does not write above it while this marker stands.
     pub grown_from: u64,
-    /// The physical size after it.
+    /// The physical size after the growth.
     pub grown_to: u64,
-    /// Different for each marker of a file. Markers that one writer sets in one life of the file
-    /// count up.
+    /// Different for each marker of a file. Successive markers of one writer in one life of the
+    /// file count up.
     pub epoch: u32,
-    /// Counted in that life, modulo 256: markers that announce that the file begins anew, and,
-    /// twice each, those that announce that it becomes shorter. Readers tell growth from truncation
-    /// by it. Not counted in markers of version 1.
+    /// A count in that life, modulo 256. A marker that announces a new life of the file adds 1, and
+    /// one that announces a truncate adds 2. Readers distinguish growth from truncation by it.
+    /// Absent in markers of version 1.
     pub truncations: Option<u8>,
 }
 
-/// As many epochs after a marker, the count of truncations may have come round.
+/// The count of truncations may wrap after this many epochs.
 const COUNT_MODULUS: u32 = 1 << 8;
 
 impl Marker {
-    /// Whether the extents of the file tell what was written above the base. Zeros and old content
-    /// look written as well.
+    /// Returns whether the extents of the file show the data written above the base. Zeros and old
+    /// content look written as well.
     pub fn extents_tell(&self) -> bool {
         self.prepared == Prepared::Unwritten && !self.recycled
     }
 
-    /// Whether the file certainly only grew from the time of this marker to that of a later one.
-    /// Each count takes an epoch of its own, so it is believed over fewer epochs than it takes to
-    /// come round. Another life of the file has epochs anywhere else.
+    /// Returns whether the file certainly only grew from this marker to a later one. Each count
+    /// takes its own epoch, so the count is reliable over fewer epochs than its modulus. Another
+    /// life of the file has unrelated epochs.
     pub fn only_grew_until(&self, later: &Self) -> bool {
         let is_near = later.epoch.wrapping_sub(self.epoch) < COUNT_MODULUS;
         is_near
@@ -92,13 +101,13 @@ impl Marker {
             && self.truncations == later.truncations
     }
 
-    /// The same marker as the next one, to announce a truncation.
+    /// Returns the next marker, which announces a truncate.
     pub fn before_truncation(self) -> Self {
         let truncations = self.truncations.map(|count| count.wrapping_add(1));
         Self { epoch: self.epoch.wrapping_add(1), truncations, ..self }
     }
 
-    /// The bytes of the attribute.
+    /// Returns the bytes of the attribute.
     pub fn encode(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[0..7].copy_from_slice(MAGIC);
@@ -119,7 +128,7 @@ impl Marker {
         bytes
     }
 
-    /// What the bytes of an attribute say, or in words why they say nothing.
+    /// Decodes the bytes of an attribute. The error gives the reason in words.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let bytes: &[u8; LEN] =
             bytes.try_into().map_err(|_| format!("marker of {} bytes, not {LEN}", bytes.len()))?;
@@ -200,8 +209,8 @@ mod tests {
         assert_eq!(why, "marker of version 3, this is version 2");
     }
 
-    /// Every history of up to 600 markers in which the truncations come at equal distances, and
-    /// each pair of its markers.
+    /// Every history of up to 600 markers with truncations at equal distances, and each pair of its
+    /// markers.
     #[test]
     fn truncation_is_never_taken_for_growth() {
         for (distance, first_epoch) in
@@ -254,7 +263,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_refused_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn garbage_is_refused_without_a_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..100)
+        ) {
             prop_assert!(Marker::decode(&bytes).is_err());
         }
     }

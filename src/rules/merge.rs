@@ -1,12 +1,12 @@
-//! Which operations that wait together go out as one request, and which parts of one operation do
-//! that lie in several places. Values only.
+//! Which concurrent operations go out as one request, and which parts of one operation do that lie
+//! at several offsets. Values only.
 
 use std::cmp::Ordering;
 
-/// What one request may carry.
+/// The limits of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes: the device's largest request; beyond it the kernel would split again.
+    /// Bytes: the device's largest request. The kernel would split a larger one.
     pub bytes_max: u64,
     /// Segments of one vectored write.
     pub segments_max: usize,
@@ -15,27 +15,29 @@ pub struct Limits {
 /// The kernel's UIO_MAXIOV.
 pub const SEGMENTS_MAX: usize = 1024;
 
-/// So many plain appends go out side by side: a few writers gain nothing by waiting for each other.
+/// The number of plain appends in flight side by side: a few writers gain nothing by waiting for
+/// each other.
 pub const SINGLE_APPENDS_MAX: usize = 4;
 
-/// So many requests go out side by side whose group nobody can join any more: enough to keep a
+/// The number of full requests, which no operation can join, in flight side by side. They keep a
 /// device busy while the next ones gather.
 pub const FULL_REQUESTS_MAX: usize = 4;
 
-/// A write as long as this fills a request by itself: the device would lose more by waiting for
-/// others to be merged with it than it saves.
+/// A write of this length is a request by itself: the device would lose more by waiting for a merge
+/// than the merge saves.
 pub const WORTH_MERGING_BYTES: u64 = 32 << 10;
 
-/// Whether an operation waits for the rest of its cohort, those that were answered together: they
-/// may come back together as well, and then share a request. A durable one costs a flush, so it
-/// waits for one other already; a plain one costs so little that only a crowd is worth it.
+/// Whether to delay an operation so that it batches with the last cohort, the operations that
+/// completed together. They may return together, and then share a request. A durable operation
+/// costs a flush, so it waits for one other. A plain one costs so little that only a large cohort
+/// is worth it.
 pub fn gathers(cohort: usize, durable: bool) -> bool {
     cohort > if durable { 1 } else { SINGLE_APPENDS_MAX }
 }
 
 impl Limits {
-    /// Whether an operation of `len` bytes may join a request of `bytes` and `segments`, or why
-    /// not. One operation alone is never refused, however long.
+    /// Checks whether an operation of `len` bytes may join a request of `bytes` and `segments`; the
+    /// error is the reason. A single operation is never refused, however long.
     pub fn admit(&self, bytes: u64, segments: usize, len: u64) -> Result<(), Refusal> {
         if segments >= self.segments_max {
             return Err(Refusal::Segments);
@@ -47,7 +49,7 @@ impl Limits {
     }
 }
 
-/// Why something went out as a request of its own, although it stood beside another.
+/// Why an operation is its own request, although it was queued beside another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// It is not adjacent on the device, or in the file.
@@ -58,12 +60,11 @@ pub enum Refusal {
     Segments,
     /// It lies on another member.
     Member,
-    /// It writes what another one writes that is in flight, or waits itself; requests have no
-    /// order.
+    /// It shares bytes with a write that is in flight or waits; requests have no order.
     Order,
 }
 
-/// How often, by reason.
+/// The number of refusals, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refusals {
     pub gap: u64,
@@ -74,7 +75,7 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// Counts one.
+    /// Counts a refusal.
     pub fn count(&mut self, refusal: Refusal) {
         *match refusal {
             Refusal::Gap => &mut self.gap,
@@ -85,7 +86,7 @@ impl Refusals {
         } += 1;
     }
 
-    /// Adds those of another.
+    /// Adds the counts of another.
     pub fn add(&mut self, other: Self) {
         self.gap += other.gap;
         self.bytes += other.bytes;
@@ -110,12 +111,12 @@ impl Span {
         Self { start, end: start + len }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.end - self.start
     }
 
-    /// Whether the next one by start begins where this one ends, or why they cannot be one.
+    /// Checks whether the next span begins where this one ends; the error is the reason.
     fn is_followed_by(&self, next: &Span) -> Result<(), Refusal> {
         match next.start.cmp(&self.end) {
             Ordering::Equal => Ok(()),
@@ -124,15 +125,15 @@ impl Span {
         }
     }
 
-    /// Whether the two share a byte.
+    /// Returns whether the two share a byte.
     pub fn overlaps(&self, other: &Span) -> bool {
         self.start < other.end && other.start < self.end
     }
 }
 
-/// Splits spans, sorted by start, into runs in which each begins exactly where the one before ends,
-/// within the limits. Returns the length of each run, and why it is not part of the one before.
-/// Overlapping spans never share a run: one request has no order inside.
+/// Splits spans, sorted by start, into runs within the limits. In a run each span begins exactly
+/// where the one before ends. Returns the length of each run, and why it is not part of the one
+/// before. Overlapping spans never share a run: the parts of a request have no order.
 pub fn runs(spans: &[Span], limits: Limits) -> Vec<(usize, Option<Refusal>)> {
     let mut runs: Vec<(usize, Option<Refusal>)> = Vec::new();
     let mut bytes = 0;
@@ -152,13 +153,13 @@ pub fn runs(spans: &[Span], limits: Limits) -> Vec<(usize, Option<Refusal>)> {
     runs
 }
 
-/// Part of an operation that lies in one piece, on the device and in memory. Where a map says so in
-/// file order, each begins in the operation where the one before ends.
+/// A part of an operation that is contiguous on the device and in memory. In a list in file order,
+/// each begins in the operation where the one before ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The file or device that it lies on, by number.
+    /// The number of the file or device.
     pub member: usize,
-    /// Where it begins there.
+    /// Its offset there, in bytes.
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
@@ -167,29 +168,28 @@ pub struct Run {
 /// One request to a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberRequest {
-    /// The file or device that it goes to, by number.
+    /// The number of the file or device.
     pub member: usize,
-    /// Where it begins there.
+    /// Its offset there, in bytes.
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
-    /// What it carries, one behind the other: bytes of the operation, counted from its beginning.
+    /// Its content in order: bytes of the operation, counted from its beginning.
     pub pieces: Vec<Span>,
 }
 
 /// The requests that an operation becomes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// In the order in which the first byte of each stands in the operation.
+    /// In the order of the first byte of each in the operation.
     pub list: Vec<MemberRequest>,
-    /// Why there are so many: one reason for each but the first.
+    /// Why there are several: one reason for each but the first.
     pub refusals: Refusals,
 }
 
-/// The fewest requests that carry runs in their order, within the limits. A run goes with the last
-/// request of its member if it begins exactly where that ends, whatever of other members lies
-/// between. It is cut where a request is full, so the most bytes of one must be a multiple of what
-/// its members align to.
+/// Returns the fewest requests that carry runs in their order, within the limits. A run joins the
+/// last request of its member if it begins exactly where that ends, whatever lies between on other
+/// members. A full request splits it, so `bytes_max` must be a multiple of the members' alignment.
 pub fn requests(runs: impl IntoIterator<Item = Run>, limits: Limits) -> Requests {
     let mut requests = Requests::default();
     let mut start = 0;
@@ -205,8 +205,8 @@ pub fn requests(runs: impl IntoIterator<Item = Run>, limits: Limits) -> Requests
 }
 
 impl Requests {
-    /// Takes as much of a run as goes into one request; the run begins at `start` in the operation.
-    /// Returns how many bytes that is.
+    /// Moves the beginning of a run into one request; the run begins at `start` in the operation.
+    /// Returns the number of bytes moved.
     fn put(&mut self, run: Run, start: u64, limits: Limits) -> u64 {
         let is_first = self.list.is_empty();
         let refusal = match self.list.iter_mut().rfind(|request| request.member == run.member) {
@@ -227,7 +227,7 @@ impl Requests {
 }
 
 impl MemberRequest {
-    /// How many bytes of a run of its member may join it, or why none.
+    /// Returns how many bytes of a run of its member may join it; the error is the reason for none.
     fn room_for(&self, run: Run, limits: Limits) -> Result<u64, Refusal> {
         if self.offset + self.len != run.offset {
             return Err(Refusal::Gap);
@@ -284,7 +284,9 @@ mod tests {
                 rest = tail;
                 prop_assert!(run.windows(2).all(|pair| pair[0].end == pair[1].start));
                 prop_assert!(count <= LIMITS.segments_max);
-                prop_assert!(count == 1 || run.iter().map(Span::len).sum::<u64>() <= LIMITS.bytes_max);
+                prop_assert!(
+                    count == 1 || run.iter().map(Span::len).sum::<u64>() <= LIMITS.bytes_max
+                );
             }
         }
     }
@@ -296,15 +298,15 @@ mod tests {
         more.map(|span| [spans, &[span]].concat()).collect()
     }
 
-    /// Whether one request may carry all of them.
+    /// Returns whether one request may carry all of them.
     fn is_a_request(run: &[Span], limits: Limits) -> bool {
         let adjacent = run.windows(2).all(|pair| pair[0].end == pair[1].start);
         let bytes: u64 = run.iter().map(Span::len).sum();
         run.len() == 1 || adjacent && run.len() <= limits.segments_max && bytes <= limits.bytes_max
     }
 
-    /// The fewest requests that carry all of them in their order, by trying every way to cut the
-    /// list.
+    /// Returns the fewest requests that carry all of them in their order, by trying every way to
+    /// split the list.
     fn fewest(spans: &[Span], limits: Limits) -> usize {
         let cuts = 0..1u32 << spans.len().saturating_sub(1);
         let requests = cuts.filter_map(|cuts| {
@@ -400,8 +402,8 @@ mod tests {
         }
     }
 
-    /// The fewest requests for the blocks of one member, each with its place there and the run that
-    /// it belongs to, by trying every first one.
+    /// Returns the fewest requests for the blocks of one member, by trying every first one. Each
+    /// block has its offset there and the run that it belongs to.
     fn fewest_for_member(blocks: &[(u64, usize)], limits: Limits) -> usize {
         let mut fewest = vec![0; blocks.len() + 1];
         for first in (0..blocks.len()).rev() {
@@ -423,12 +425,15 @@ mod tests {
     proptest! {
         #[test]
         fn requests_cover_all_once_and_are_as_few_as_can_be(
-            places in proptest::collection::vec((0usize..3, 0u64..12, 1u64..5, any::<bool>()), 0..24),
+            places in proptest::collection::vec(
+                (0usize..3, 0u64..12, 1u64..5, any::<bool>()),
+                0..24
+            ),
             blocks_max in 1u64..6,
             segments_max in 1usize..5,
         ) {
             let limits = Limits { bytes_max: blocks_max * 4096, segments_max };
-            // Most go on where their member was left.
+            // Most continue where their member's last run ended.
             let mut left = [0; 3];
             let runs = places.iter().map(|&(member, anywhere, len, jumps)| {
                 let offset = if jumps { anywhere } else { left[member] };
@@ -449,10 +454,16 @@ mod tests {
             }
             let mut carried = vec![None; wanted.len()];
             for request in &list {
-                prop_assert!(request.len <= limits.bytes_max && request.pieces.len() <= segments_max);
+                prop_assert!(
+                    request.len <= limits.bytes_max && request.pieces.len() <= segments_max
+                );
                 prop_assert_eq!(request.len, request.pieces.iter().map(Span::len).sum::<u64>());
                 let mut offset = request.offset;
-                for block in request.pieces.iter().flat_map(|piece| (piece.start..piece.end).step_by(4096)) {
+                for block in request
+                    .pieces
+                    .iter()
+                    .flat_map(|piece| (piece.start..piece.end).step_by(4096))
+                {
                     let before = carried[(block / 4096) as usize].replace((request.member, offset));
                     prop_assert_eq!(before, None);
                     offset += 4096;
@@ -462,7 +473,10 @@ mod tests {
             let fewest: usize = blocks.iter().map(|blocks| fewest_for_member(blocks, limits)).sum();
             prop_assert_eq!(list.len(), fewest);
             let Refusals { gap, bytes, segments, member, order } = refusals;
-            prop_assert_eq!(gap + bytes + segments + member + order, list.len().saturating_sub(1) as u64);
+            prop_assert_eq!(
+                gap + bytes + segments + member + order,
+                list.len().saturating_sub(1) as u64
+            );
             prop_assert!(list.is_sorted_by_key(|request| request.pieces[0].start));
         }
     }

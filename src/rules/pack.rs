@@ -1,34 +1,34 @@
-//! How records of any length become what direct I/O takes: whole blocks, from aligned memory.
-//! Values only.
+//! Packs records of any length into whole blocks of aligned memory, as direct I/O needs. Values
+//! only.
 //!
-//! A request writes one stretch of the file, from the start of the block in which its first record
-//! begins to the end of the block in which its last one ends. What of a record fills blocks by
-//! itself, and is aligned in memory, goes out from where it is. All else is put together in memory
-//! of our own: what the first block held before, the ends and beginnings of records, and zeros
-//! behind the last.
+//! A request writes one range of the file. It starts with the block in which its first record
+//! begins, and ends with the block in which its last one ends. The parts of a record that fill
+//! blocks by themselves, and are aligned in memory, are written from where they are. The rest is
+//! composed in memory of the engine. It consists of the old content of the first block, the ends
+//! and beginnings of records, and zeros.
 
 use smallvec::SmallVec;
 
-/// What direct I/O asks for.
+/// The units of direct I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Bytes of a block of the file.
+    /// The block size of the file, in bytes.
     pub block: u64,
-    /// What addresses are multiples of.
+    /// The alignment of memory addresses, in bytes.
     pub memory: u64,
 }
 
-/// A part of the stretch, in whole blocks.
+/// A part of the range, in whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Run {
-    /// So many bytes of one record, from where they are.
+    /// This many bytes of one record, from where they are.
     Direct(u64),
-    /// So many bytes that are put together.
+    /// This many composed bytes.
     Composed(u64),
 }
 
-/// Whether records of these addresses and lengths, written from `offset` on, can go out as they
-/// are.
+/// Returns whether records of these addresses and lengths, written from `offset` on, need no
+/// packing.
 pub fn fits(offset: u64, records: impl IntoIterator<Item = (usize, u64)>, shape: Shape) -> bool {
     let is_whole = |(address, len): (usize, u64)| {
         len.is_multiple_of(shape.block) && (address as u64).is_multiple_of(shape.memory)
@@ -36,9 +36,9 @@ pub fn fits(offset: u64, records: impl IntoIterator<Item = (usize, u64)>, shape:
     offset.is_multiple_of(shape.block) && records.into_iter().all(is_whole)
 }
 
-/// Lays out records of these addresses and lengths, written from `offset` on, as runs that follow
-/// each other from the start of the first block. There are no more than `runs_max`: beyond, whole
-/// blocks are put together as well.
+/// Lays out records of these addresses and lengths, written from `offset` on, as consecutive runs
+/// from the start of the first block. Returns at most `runs_max` runs: beyond, whole blocks are
+/// composed as well.
 pub fn runs(
     offset: u64,
     records: impl IntoIterator<Item = (usize, u64)>,
@@ -53,7 +53,7 @@ pub fn runs(
         let first = start.next_multiple_of(block);
         let last = end / block * block;
         let is_aligned = || (address as u64 + (first - start)).is_multiple_of(memory);
-        // With what is put together before it, and behind.
+        // With the composed parts before and behind it.
         if first < last && is_aligned() && runs.list.len() + 3 <= runs_max {
             runs.compose_to(first);
             runs.list.push(Run::Direct(last - first));
@@ -67,7 +67,7 @@ pub fn runs(
 
 struct Runs {
     list: SmallVec<[Run; 4]>,
-    /// Where in the file the last one ends.
+    /// The end of the last run in the file.
     end: u64,
 }
 
@@ -98,11 +98,10 @@ mod tests {
     const SHAPE: Shape = Shape { block: 4, memory: 2 };
     const RUNS_MAX: usize = 8;
 
-    /// What goes to the disk, byte by byte: of which record it is and where it stands there, or
-    /// what it is else.
+    /// One byte of the request: the record and its index there, or its other origin.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Byte {
-        /// What the first block held before.
+        /// Old content of the first block.
         Before,
         Record(usize, u64),
         Zero,
@@ -166,7 +165,7 @@ mod tests {
         assert_eq!(fits, offset.is_multiple_of(4) && records.iter().all(is_whole));
     }
 
-    /// Up to three records of up to nine bytes, from every place of a block, at even and odd
+    /// Up to three records of up to nine bytes, at every offset in a block, at even and odd
     /// addresses.
     #[test]
     fn every_small_group_is_laid_out_byte_for_byte() {

@@ -1,17 +1,18 @@
-//! What a crash left of a file, and where it may be cut. Decisions only; the engine does the I/O.
+//! Judges the state in which a crash left a file, and where to truncate it. Decisions only; the
+//! engine does the I/O.
 
 use crate::rules::marker::{Identity, Marker, Mode};
 use std::fmt;
 use std::ops::Range;
 
-/// Allocated space of a file, as FIEMAP tells.
+/// Allocated space of a file, as FIEMAP reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The first byte.
     pub start: u64,
     /// The byte after the last.
     pub end: u64,
-    /// Holds data, rather than being merely allocated.
+    /// Holds data, and is not only allocated.
     pub written: bool,
 }
 
@@ -19,31 +20,31 @@ pub struct Extent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// It was closed, or never grew ahead: nothing to do.
+    /// It was closed, or never grew ahead: no recovery is needed.
     Clean,
-    /// It carries the marker of the file that it was copied from: left alone.
+    /// It is a copy that carries the marker of another file. Recovery leaves it alone.
     Foreign,
-    /// It was left grown; the end of what was written is known.
+    /// A crash left it grown; the end of the written data is known.
     EndKnown,
-    /// It was left with zeros, or what it held before it was recycled, behind its records; the end
-    /// lies between `floor` and `ceiling`, and only the owner of the records can tell where.
+    /// A crash left it with zeros, or content from before a recycle, behind its records. The end
+    /// lies between `floor` and `ceiling`, and only the program can find it.
     EndUnknown,
-    /// It was left grown, and is not as it was left. Nothing is cut, except by force; and not even
-    /// then if `floor` and `ceiling` differ: force makes it [`EndUnknown`](Verdict::EndUnknown).
+    /// A crash left it grown, and it changed since. Only force truncates it. If `floor` and
+    /// `ceiling` differ, force keeps the size, but makes it [`EndUnknown`](Verdict::EndUnknown).
     ModifiedExternally(String),
 }
 
-/// What opening found, and what it did.
+/// The state that recovery found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// The file's size as found, in bytes.
+    /// The size of the file before recovery, in bytes.
     pub physical_size: u64,
-    /// Everything below was certainly meant to be kept.
+    /// All data below this offset is certainly part of the file.
     pub floor: u64,
-    /// Nothing above was written. Equal to `floor` when the end is known.
+    /// No data was written above this offset. Equal to `floor` when the end is known.
     pub ceiling: u64,
-    /// The state found.
+    /// The state of the file.
     pub verdict: Verdict,
 }
 
@@ -59,7 +60,7 @@ impl fmt::Display for Recovery {
                 )
             }
             Verdict::EndKnown if ceiling == physical_size => {
-                write!(f, "left open by a crash; nothing to cut, {physical_size} bytes")
+                write!(f, "left open by a crash; nothing to truncate, {physical_size} bytes")
             }
             Verdict::EndKnown => write!(
                 f,
@@ -82,12 +83,12 @@ impl fmt::Display for Recovery {
 }
 
 impl Recovery {
-    /// Whether there is anything to say about it.
+    /// Returns whether the state is worth a report.
     pub(crate) fn needs_attention(&self) -> bool {
         self.verdict != Verdict::Clean
     }
 
-    /// A file without a marker.
+    /// The state of a file without a marker.
     pub(crate) fn clean(physical_size: u64) -> Self {
         Self {
             physical_size,
@@ -98,8 +99,8 @@ impl Recovery {
     }
 }
 
-/// What to make of a file of `physical_size` bytes that is `identity` and carries `marker`.
-/// `extents` are those of the whole file, by start, read after a sync.
+/// Judges a file of `physical_size` bytes with this `identity` and `marker`. `extents` are those of
+/// the whole file, by start, read after a sync.
 pub fn judge(
     marker: &Marker,
     identity: Identity,
@@ -110,7 +111,7 @@ pub fn judge(
     if marker.identity != identity {
         return Recovery { verdict: Verdict::Foreign, ..clean };
     }
-    // Somebody cut it shorter than we ever would: there is nothing of ours left to cut.
+    // Another program truncated it further than the engine ever would: no space of ours is left.
     if physical_size < marker.base {
         return Recovery { verdict: Verdict::EndKnown, ..clean };
     }
@@ -133,8 +134,8 @@ pub fn judge(
     Recovery { physical_size, floor: marker.base, ceiling: physical_size, verdict }
 }
 
-/// Append-only: the end of the contiguous written part. Positional: holes may be meant, so the end
-/// of the last written extent.
+/// Append-only: returns the end of the contiguous written part. Positional: holes may be intended,
+/// so returns the end of the last written extent.
 fn end_of_written(marker: &Marker, extents: &[Extent]) -> u64 {
     match marker.mode {
         Mode::Positional => last_written(extents),
@@ -150,14 +151,14 @@ fn last_written(extents: &[Extent]) -> u64 {
     extents.iter().filter(|extent| extent.written).map(|extent| extent.end).max().unwrap_or(0)
 }
 
-/// Where that ends which is written above `from` in a file of `physical_size` bytes, if anything
-/// is.
+/// Returns the end of the last written extent above `from` in a file of `physical_size` bytes, if
+/// there is one.
 pub fn written_above(from: u64, physical_size: u64, extents: &[Extent]) -> Option<u64> {
     let end = last_written(extents).min(physical_size);
     (end > from).then_some(end)
 }
 
-/// The written ranges above `from`, however the file system divides them into extents.
+/// Returns the written ranges above `from`, however the file system divides them into extents.
 pub fn written_ranges(from: u64, extents: &[Extent]) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for extent in extents.iter().filter(|extent| extent.written && extent.end > from) {
@@ -169,7 +170,7 @@ pub fn written_ranges(from: u64, extents: &[Extent]) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Signs that someone else changed the file after the crash.
+/// Returns a sign that another program changed the file after the crash.
 fn doubt(marker: &Marker, physical_size: u64, extents: &[Extent]) -> Option<String> {
     let Marker { grown_from, grown_to, .. } = *marker;
     if physical_size > grown_to {
@@ -178,8 +179,8 @@ fn doubt(marker: &Marker, physical_size: u64, extents: &[Extent]) -> Option<Stri
     if physical_size <= grown_from || !marker.extents_tell() {
         return None;
     }
-    // The growth that the marker announces was under way: none of our writers had that space yet,
-    // so it is allocated and unwritten.
+    // The crash came during the growth that the marker announces. No writer of ours had that space
+    // yet, so it is allocated and unwritten.
     let above = || extents.iter().filter(|extent| extent.end > grown_from);
     if let Some(extent) = above().find(|extent| extent.written) {
         return Some(format!("something was written at {}", extent.start.max(grown_from)));
@@ -321,7 +322,7 @@ mod tests {
         for (found, words) in [
             (left(Verdict::Foreign, 8192), "left alone"),
             (left(Verdict::EndKnown, 4096), "what was written ends at 4096"),
-            (left(Verdict::EndKnown, 8192), "nothing to cut"),
+            (left(Verdict::EndKnown, 8192), "nothing to truncate"),
             (left(Verdict::EndUnknown, 8192), "the end lies between 4096 and 8192"),
             (left(Verdict::ModifiedExternally("by whom?".into()), 4096), "(by whom?)"),
         ] {
@@ -388,7 +389,11 @@ mod tests {
                 .map(|(n, w)| extent(w[0] * 4096, w[1] * 4096, written >> n & 1 == 1)).collect();
             let marker = Marker {
                 mode: if positional { Mode::Positional } else { Mode::AppendOnly },
-                recycled, base: base * 4096, grown_from: to.max(base) * 4096, grown_to: to.max(base) * 4096, ..MARKER
+                recycled,
+                base: base * 4096,
+                grown_from: to.max(base) * 4096,
+                grown_to: to.max(base) * 4096,
+                ..MARKER
             };
             let size = size * 4096;
             let found = judge(&marker, SELF, size, &extents);
@@ -401,7 +406,7 @@ mod tests {
     const HALVES: u64 = 2;
     const BLOCKS: u64 = 4;
 
-    /// What a block of the file holds.
+    /// The content of a block.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Block {
         Hole,
@@ -415,7 +420,7 @@ mod tests {
             .map(move |map| (0..BLOCKS as u32).map(|n| kinds[map / 3usize.pow(n) % 3]).collect())
     }
 
-    /// One extent for each block, or as few as can be.
+    /// Makes one extent for each block, or as few as possible.
     fn extents(map: &[Block], merged: bool) -> Vec<Extent> {
         let mut extents: Vec<Extent> = Vec::new();
         for (n, &block) in map.iter().enumerate().filter(|(_, block)| **block != Block::Hole) {
@@ -430,7 +435,7 @@ mod tests {
         extents
     }
 
-    /// The rule, block by block: what is found of a file of `size` bytes that carries `marker`.
+    /// The specification, block by block: `found` for a file of `size` bytes that carries `marker`.
     fn is_right(marker: &Marker, size: u64, map: &[Block], found: &Recovery) -> bool {
         let Marker { base, grown_from, grown_to, .. } = *marker;
         let (floor, ceiling) = (found.floor, found.ceiling);

@@ -1,17 +1,17 @@
 //! The four sizes of a file that grows ahead of its writers. Values only; the engine owns them
 //! under its lock.
 //!
-//! `physical >= reserved >= written >= durable`. They speak of extension only (an overwrite in
-//! flight lowers none of them), and only [`Sizes::cut`] and [`Sizes::recycle`] lower them.
+//! `physical >= reserved >= written >= durable`. They describe extension only: an overwrite in
+//! flight lowers none of them. Only [`Sizes::cut`] and [`Sizes::recycle`] lower them.
 
-/// See the module. All in bytes from the start of the file.
+/// The sizes of a file, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// The kernel's i_size after growing ahead.
+    /// The kernel's i_size, including growth.
     pub physical: u64,
-    /// Handed out to extending writes.
+    /// The end of the space assigned to extending writes.
     pub reserved: u64,
-    /// Below it no extending write is in flight or failed. What callers see as the length.
+    /// Below it no extending write is in flight or failed. The length for callers.
     pub written: u64,
     /// Covered by a flush that began after the writes finished.
     pub durable: u64,
@@ -23,51 +23,51 @@ impl Sizes {
         Self { physical: len, reserved: len, written: len, durable: len }
     }
 
-    /// Space already grown and not yet handed out.
+    /// Returns the space that is grown and not yet reserved.
     pub fn ahead(&self) -> u64 {
         self.physical - self.reserved
     }
 
-    /// The file was grown; other programs see the new size from now on.
+    /// Records growth; other programs see the new size from now on.
     pub fn grow_to(&mut self, physical: u64) {
         self.physical = self.physical.max(physical);
     }
 
-    /// Hands out everything up to `end`, which must have been grown: space before offset, so that
-    /// a full disk can never leave a hole.
+    /// Reserves everything up to `end`, which must have been grown. Space comes before the offset,
+    /// so that a full disk can never leave a hole.
     pub fn reserve_to(&mut self, end: u64) {
         assert!(self.reserved <= end && end <= self.physical);
         self.reserved = end;
     }
 
-    /// Every extending write below `end` has finished.
+    /// Records that every extending write below `end` has finished.
     pub fn written_to(&mut self, end: u64) {
         assert!(self.written <= end && end <= self.reserved);
         self.written = end;
     }
 
-    /// A flush that began when everything below `end` was written succeeded.
+    /// Records the success of a flush that began when everything below `end` was written.
     pub fn durable_to(&mut self, end: u64) {
         assert!(end <= self.written);
         self.durable = self.durable.max(end);
     }
 
-    /// The kernel's i_size was set to `len` durably, with nothing in flight.
+    /// Records that i_size was set to `len` durably, with nothing in flight.
     pub fn cut(&mut self, len: u64) {
         *self = Self::settled(len);
     }
 
-    /// The file begins anew over the space that it has, with nothing in flight.
+    /// Records a recycle: the length is 0 and the space stays, with nothing in flight.
     pub fn recycle(&mut self) {
         *self = Self { physical: self.physical, ..Self::settled(0) };
     }
 
-    /// With nothing in flight, the space ahead was given up.
+    /// Records that the space ahead was freed, with nothing in flight.
     pub fn give_up_ahead(&mut self) {
         self.physical = self.reserved;
     }
 
-    /// The only write in flight was to move i_size itself, failed, and was taken back.
+    /// Records the failure of the only write in flight, which was to move i_size, and was undone.
     pub fn take_back_to(&mut self, end: u64) {
         assert!(self.written <= end && end <= self.reserved);
         self.reserved = end;
@@ -109,7 +109,7 @@ mod tests {
 
     const BLOCKS: usize = 4;
 
-    /// A file block by block: what is true of each.
+    /// A file block by block, with the properties of each.
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Blocks {
         exists: [bool; BLOCKS],
@@ -155,7 +155,7 @@ mod tests {
             }
         }
 
-        /// What is left of the file, or nothing if the change must not be.
+        /// Returns the file after the change, or None if the change is invalid.
         fn after(mut self, change: Change) -> Option<Self> {
             let allowed = match change {
                 Change::Reserve(end) => {

@@ -1,24 +1,37 @@
-//! What the members of a striped volume say of themselves. Encoding and judgement only.
+//! The headers of the members of a striped volume. Encoding and judgement only.
 //!
-//! The first sector (512 bytes) of a member, little-endian: magic `dioxide stripe`, version u8,
-//! unfinished u8 (0 or 1); id of the volume, 16 bytes; number of members u32, which of them this is
-//! u32; chunk_bytes u64; CRC-32 of the 48 bytes before it. It is written once, but for that of the
-//! first member. The second sector of the first member tells whether somebody writes the volume:
-//! magic `dioxlen`, state u8 (0 closed, 1 open); a length u64; CRC-32 of the 16 bytes before it. It
-//! is written whenever a volume of files is opened for writing and closed; being one sector, it is
-//! the old one or the new one after a crash.
+//! The first sector (512 bytes) of a member, little-endian, is written once (twice on the first
+//! member):
 //!
-//! The first member of a volume is written first, as that of an unfinished one, and again when all
-//! others are written. So what a creation that was cut off left is told from a volume of which a
-//! member is missing.
+//! ```text
+//! magic `dioxide stripe`, version u8, unfinished u8 (0 or 1)
+//! id of the volume, 16 bytes
+//! number of members u32, index of this member u32
+//! chunk_bytes u64
+//! CRC-32 of the 48 bytes before it
+//! ```
+//!
+//! The second sector of the first member records whether a process writes the volume:
+//!
+//! ```text
+//! magic `dioxlen`, state u8 (0 closed, 1 open)
+//! length u64
+//! CRC-32 of the 16 bytes before it
+//! ```
+//!
+//! It is written whenever a volume of files is opened for writing and closed. As a single sector it
+//! is the old one or the new one after a crash.
+//!
+//! Creation writes the first member twice: first of all, as unfinished, and again after all others.
+//! So an interrupted creation differs from a volume that lacks a member.
 
-/// What is read and written of a member to know it: its first block.
+/// The bytes that a member's header takes: its first block.
 pub const HEADER_BYTES: usize = 4096;
 
-/// Volumes of more members are refused.
+/// The largest number of members of a volume.
 pub const MEMBERS_MAX: usize = 64;
 
-/// Longer chunks are refused, so that no place on a member is beyond what a number holds.
+/// The largest chunk, so that no offset on a member overflows.
 pub const CHUNK_BYTES_MAX: u64 = 1 << 40;
 
 const SECTOR_BYTES: usize = 512;
@@ -28,53 +41,53 @@ const HEADER_CRC_AT: usize = 48;
 const STATE_MAGIC: &[u8; 7] = b"dioxlen";
 const STATE_CRC_AT: usize = 16;
 
-/// Who a member is.
+/// The identity of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The same for all members of a volume, and of no other volume.
     pub volume: [u8; 16],
-    /// How many there are.
+    /// The number of members.
     pub members: u32,
-    /// Which of them, from 0.
+    /// The index of this member, from 0.
     pub member: u32,
-    /// The chunk, in bytes.
+    /// The chunk size, in bytes.
     pub chunk_bytes: u64,
-    /// The volume was not complete when this was written, and nobody has used it. Only of the first
+    /// The volume was not complete when this was written, and is unused. Only set on the first
     /// member.
     pub unfinished: bool,
 }
 
-/// How a volume of files was left.
+/// The state of a volume of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It was closed, with this length.
+    /// The last writer closed it, with this length.
     Closed(u64),
-    /// Somebody writes it, or did when it was cut off. Nothing was cut below this length since.
+    /// A writer has it open, or was interrupted. No truncate went below this length since.
     Open(u64),
 }
 
-/// What a path holds that is to be a member.
+/// The content of a path that is to be a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Nothing: a file of no more than zeros where a header would be, or a device with zeros there.
+    /// Nothing: a file with at most zeros in place of a header, or a device with zeros there.
     Blank,
     /// A member. The first has a state, if the members are files.
     Member(Header, Option<State>),
-    /// Something else, in words.
+    /// Other content, in words.
     Other(String),
 }
 
-/// What to make of all of them.
+/// The judgement of all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// They are a volume.
     Volume(Header, Option<State>),
-    /// They are to become one; with this id, if somebody has begun to make it.
+    /// They may become a volume, with this id if an earlier creation began.
     Create(Option<[u8; 16]>),
 }
 
 impl Header {
-    /// The first block of the member; with the state, if it has one.
+    /// Returns the first block of the member, with the state if it has one.
     pub fn encode(&self, state: Option<State>) -> [u8; HEADER_BYTES] {
         let mut block = [0; HEADER_BYTES];
         block[..14].copy_from_slice(MAGIC);
@@ -120,7 +133,7 @@ impl State {
     }
 }
 
-/// What the first block of a member says; less than a block if there is no more of it.
+/// Parses the first block of a member. It is shorter if the member is.
 pub fn parse(block: &[u8]) -> Found {
     if block.iter().all(|byte| *byte == 0) {
         return Found::Blank;
@@ -147,7 +160,7 @@ pub fn parse(block: &[u8]) -> Found {
     Found::Member(header, State::decode(&block[SECTOR_BYTES..2 * SECTOR_BYTES]))
 }
 
-/// What these paths are together, in their order; or in words why they are no volume.
+/// Judges these members in their order. The error gives in words why they are no volume.
 pub fn judge(found: &[Found], chunk_bytes: u64) -> Result<Verdict, String> {
     let count = found.len();
     for (place, found) in found.iter().enumerate() {
@@ -289,7 +302,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_no_member(block in proptest::collection::vec(any::<u8>(), 0..HEADER_BYTES + 1)) {
+        fn garbage_is_no_member(
+            block in proptest::collection::vec(any::<u8>(), 0..HEADER_BYTES + 1)
+        ) {
             prop_assert!(!matches!(parse(&block), Found::Member(..)));
         }
     }

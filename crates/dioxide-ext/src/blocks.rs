@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// See the module.
+/// A set of blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocks {
     /// The end of each range, by its start. No two touch.
@@ -11,7 +11,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// The first block that is in the set and in the range.
+    /// Returns the first block that is in the set and in the range.
     pub fn first_in(&self, range: &Range<u64>) -> Option<u64> {
         if range.is_empty() {
             return None;
@@ -23,7 +23,7 @@ impl Blocks {
         self.ranges.range(range.clone()).next().map(|(start, _)| *start)
     }
 
-    /// Adds a range. Fails with the first block of it that is in the set; then nothing has changed.
+    /// Adds a range. Fails with the first block of it that is in the set; then nothing changes.
     pub fn insert(&mut self, range: Range<u64>) -> Result<(), u64> {
         if let Some(block) = self.first_in(&range) {
             return Err(block);
@@ -44,7 +44,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Takes a range out, as far as it is in the set.
+    /// Removes a range, as far as it is in the set.
     pub fn remove(&mut self, range: Range<u64>) {
         while let Some(block) = self.first_in(&range) {
             let (start, end) = self
@@ -63,18 +63,18 @@ impl Blocks {
         }
     }
 
-    /// The ranges, in order.
+    /// Returns the ranges, in order.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.ranges.iter().map(|(start, end)| *start..*end)
     }
 
-    /// How many there are.
+    /// Returns the number of blocks.
     pub fn len(&self) -> u64 {
         self.iter().map(|range| range.end - range.start).sum()
     }
 }
 
-/// What stands side by side, as ranges in the order given.
+/// Joins consecutive blocks into ranges, in the order given.
 pub fn ranges(blocks: impl IntoIterator<Item = u64>) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for block in blocks {
@@ -94,7 +94,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set(steps in proptest::collection::vec((any::<bool>(), 0u64..30, 0u64..6), 0..60)) {
+        fn it_is_a_set(
+            steps in proptest::collection::vec((any::<bool>(), 0u64..30, 0u64..6), 0..60)
+        ) {
             let (mut blocks, mut model) = (Blocks::default(), BTreeSet::new());
             for (insert, start, len) in steps {
                 let range = start..start + len;
@@ -109,7 +111,10 @@ mod tests {
                         model.extend(range);
                     }
                 }
-                prop_assert_eq!(blocks.iter().flatten().collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
+                prop_assert_eq!(
+                    blocks.iter().flatten().collect::<Vec<_>>(),
+                    model.iter().copied().collect::<Vec<_>>()
+                );
                 prop_assert_eq!(blocks.len(), model.len() as u64);
                 let ends: Vec<_> = blocks.iter().collect();
                 prop_assert!(ends.windows(2).all(|pair| pair[0].end < pair[1].start), "two touch: \

@@ -1,13 +1,12 @@
-//! The map of a file by direct and indirect blocks, as ext2 and ext3 keep it. Values only: where it
-//! needs a table (an indirect block) that it does not know, it says which, and whoever does I/O
-//! reads it.
+//! The map of a file by direct and indirect blocks, as in ext2 and ext3. Values only. If it needs
+//! an unknown table (an indirect block), it returns the number, and the caller reads the table.
 //!
-//! A file has 15 pointers: 12 to blocks, one to a table of pointers, one to a table of tables, and
-//! one to a table of these. A pointer of 0 is a hole, as long as all that it would lead to.
+//! A file has 15 pointers: 12 to blocks, and three to tables of one, two and three levels. A
+//! pointer of 0 is a hole of the whole range below it.
 //!
-//! No block is anything twice: whatever a pointer names that is known belongs to the file once, as
-//! data or as a table. So a table that leads to itself is found when it is read, and nothing
-//! written as data is ever a table.
+//! No block is used twice: each known pointer names a block of its own, as data or as a table. So a
+//! table that refers to itself is found when it is read, and no table is ever overwritten with
+//! data.
 
 use crate::blocks::{Blocks, ranges};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,32 +17,32 @@ pub const ROOTS: usize = 15;
 const DIRECT: usize = 12;
 const DEPTH_MAX: u32 = (ROOTS - DIRECT) as u32;
 
-/// Blocks of the file, one behind the other, that lie so below; or a hole.
+/// Consecutive blocks of the file that are consecutive on the volume; or a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The first block on the volume. None for a hole.
     pub at: Option<u64>,
-    /// How many there are.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
-/// What is known of the beginning of a range.
+/// The known mapping of the beginning of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It begins with this.
+    /// It begins with this run.
     Run(Run),
     /// This table must be read first.
     Needs(u32),
 }
 
-/// What is on disk of a table.
+/// The state of a table on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The same.
+    /// The same pointers.
     Stored,
-    /// Other pointers: the table is part of the file already.
+    /// Other pointers: the table is already part of the file.
     Changed,
-    /// Nothing, and nothing on disk leads to it.
+    /// Absent, and nothing on disk refers to it.
     New,
 }
 
@@ -53,22 +52,22 @@ struct Table {
     state: State,
 }
 
-/// See the module.
+/// The known part of a file's map.
 #[derive(Clone, Debug)]
 pub struct Map {
     roots: [u32; ROOTS],
     tables: BTreeMap<u32, Table>,
-    /// Pointers in a table.
+    /// The number of pointers in a table.
     fanout: u64,
-    /// All that known pointers name.
+    /// The blocks that known pointers name.
     owned: Blocks,
 }
 
-/// Tables to be written, each with its pointers.
+/// Tables to write, each with its pointers.
 pub type Tables = Vec<(u32, Vec<u32>)>;
 
-/// The way to a block: the root, how many tables lie behind it, and which of the root's blocks it
-/// is.
+/// The path to a block: the root, the number of tables behind it, and the index of the block below
+/// the root.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     root: usize,
@@ -77,8 +76,8 @@ struct Way {
 }
 
 impl Map {
-    /// A file of these pointers, on a volume whose tables have so many (at least 2). `others` are
-    /// blocks that belong to the file otherwise. Fails with a block that is named twice.
+    /// The map of a file with these pointers, and `fanout` pointers in a table (at least 2).
+    /// `others` are further blocks of the file. Fails with a block that is named twice.
     pub fn new(roots: [u32; ROOTS], fanout: u64, others: &[u32]) -> Result<Self, u32> {
         let mut map = Self { roots, tables: BTreeMap::new(), fanout, owned: Blocks::default() };
         for pointers in [others, &roots] {
@@ -87,23 +86,23 @@ impl Map {
         Ok(map)
     }
 
-    /// The pointers of the inode.
+    /// Returns the pointers of the inode.
     pub fn roots(&self) -> &[u32; ROOTS] {
         &self.roots
     }
 
-    /// All that known pointers name.
+    /// Returns the blocks that known pointers name.
     pub fn owned(&self) -> &Blocks {
         &self.owned
     }
 
-    /// How many blocks a file can have.
+    /// Returns the largest number of blocks of a file.
     pub fn blocks_max(fanout: u64) -> u64 {
         DIRECT as u64 + (1..=DEPTH_MAX).map(|depth| fanout.pow(depth)).sum::<u64>()
     }
 
-    /// What a table holds that was needed. Fails with a block that is named twice; then nothing has
-    /// changed.
+    /// Adds the content of a needed table. Fails with a block that is named twice; then nothing
+    /// changes.
     pub fn learn(&mut self, table: u32, pointers: Vec<u32>) -> Result<(), u32> {
         assert_eq!(pointers.len() as u64, self.fanout);
         self.reserve(&ranges(named(&pointers))).map_err(|block| block as u32)?;
@@ -111,8 +110,8 @@ impl Map {
         Ok(())
     }
 
-    /// These blocks are about to become part of the file. Fails with one that is named twice; then
-    /// nothing has changed.
+    /// Reserves blocks that are about to become part of the file. Fails with one that is named
+    /// twice; then nothing changes.
     pub fn reserve(&mut self, blocks: &[Range<u64>]) -> Result<(), u64> {
         for (index, range) in blocks.iter().enumerate() {
             if let Err(twice) = self.owned.insert(range.clone()) {
@@ -123,7 +122,7 @@ impl Map {
         Ok(())
     }
 
-    /// These blocks, which were reserved, do not become part of it.
+    /// Releases reserved blocks that do not become part of the file.
     pub fn give_back(&mut self, blocks: &[Range<u64>]) {
         blocks.iter().for_each(|range| self.owned.remove(range.clone()));
     }
@@ -144,12 +143,12 @@ impl Map {
         unreachable!("no file is so long")
     }
 
-    /// How many blocks a pointer leads to that has so many tables behind it.
+    /// Returns the number of blocks below a pointer with `depth` levels of tables behind it.
     fn span(&self, depth: u32) -> u64 {
         self.fanout.pow(depth)
     }
 
-    /// What the range of blocks `start..end` of the file begins with. It is not empty, and ends
+    /// Maps the beginning of the blocks `start..end` of the file. The range is not empty, and ends
     /// within [`blocks_max`](Self::blocks_max).
     pub fn run(&self, start: u64, end: u64) -> Found {
         let Way { root, depth, index } = self.way(start);
@@ -173,8 +172,8 @@ impl Map {
         unreachable!("the last level returns")
     }
 
-    /// How many tables there must be more before the blocks `start..end` of the file can be mapped.
-    /// All that lead there are known.
+    /// Returns how many tables are missing to map the blocks `start..end` of the file. All existing
+    /// ones on the way are known.
     pub fn tables_missing(&self, start: u64, end: u64) -> u64 {
         let mut missing = BTreeSet::new();
         let mut block = start;
@@ -194,8 +193,8 @@ impl Map {
         missing.len() as u64
     }
 
-    /// Maps what is a hole in `start..end` of the file to `data`, in order, with `tables` for those
-    /// that are missing. Both are just enough, and reserved.
+    /// Maps the holes in `start..end` of the file to `data`, in order, with `tables` as the missing
+    /// tables. Both have exactly the needed number of blocks, and are reserved.
     pub fn fill(
         &mut self,
         start: u64,
@@ -225,7 +224,7 @@ impl Map {
         }
     }
 
-    /// The table that holds the pointer to a block, made if it is missing.
+    /// Returns the table that holds the pointer to a block, and makes it if it is missing.
     fn leaf(
         &mut self,
         root: usize,
@@ -262,8 +261,8 @@ impl Map {
         block
     }
 
-    /// The tables that must be read before the file can be cut to `keep` blocks; those behind them
-    /// may be more.
+    /// Returns the tables that must be read before the file can be truncated to `keep` blocks.
+    /// There may be more behind them.
     pub fn unknown_from(&self, keep: u64) -> Vec<u32> {
         let mut unknown = Vec::new();
         for (root, depth, kept) in self.cuts(keep) {
@@ -284,8 +283,8 @@ impl Map {
         }
     }
 
-    /// Cuts the file to `keep` blocks. Returns what it had behind, tables too. All of those are
-    /// known.
+    /// Truncates the file to `keep` blocks. Returns the freed blocks, including tables. All of
+    /// those are known.
     pub fn cut(&mut self, keep: u64) -> Blocks {
         let mut freed = Blocks::default();
         for (root, depth, kept) in self.cuts(keep) {
@@ -321,7 +320,8 @@ impl Map {
         0
     }
 
-    /// What a cut to `keep` blocks leaves of each root.
+    /// Returns for each root its depth, and how many of its blocks a truncate to `keep` blocks
+    /// leaves.
     fn cuts(&self, keep: u64) -> impl Iterator<Item = (usize, u32, u64)> + use<> {
         let fanout = self.fanout;
         let mut first = 0;
@@ -333,8 +333,8 @@ impl Map {
         })
     }
 
-    /// The tables to be written: those to which nothing on disk leads yet, and those that are part
-    /// of the file already. From now on they count as written.
+    /// Takes the tables to write: those to which nothing on disk refers yet, and those that are
+    /// already part of the file. From now on they count as written.
     pub fn take_changed(&mut self) -> (Tables, Tables) {
         let (mut new, mut changed) = (Vec::new(), Vec::new());
         for (block, table) in &mut self.tables {
@@ -357,12 +357,12 @@ impl Table {
     }
 }
 
-/// What pointers name.
+/// Returns the blocks that pointers name.
 pub fn named(pointers: &[u32]) -> impl Iterator<Item = u64> {
     pointers.iter().filter(|pointer| **pointer != 0).map(|pointer| u64::from(*pointer))
 }
 
-/// Gives each pointer that is a hole the next block. Returns whether there was one.
+/// Fills each hole with the next block. Returns whether there was a hole.
 fn fill_holes(pointers: &mut [u32], data: &mut impl Iterator<Item = u32>) -> bool {
     let mut any = false;
     for hole in pointers.iter_mut().filter(|pointer| **pointer == 0) {
@@ -372,7 +372,7 @@ fn fill_holes(pointers: &mut [u32], data: &mut impl Iterator<Item = u32>) -> boo
     any
 }
 
-/// What the pointers, which are not empty, begin with: at most so many blocks.
+/// Returns the first run of the pointers, which are not empty: at most `most` blocks.
 fn leading(pointers: &[u32], most: u64) -> Run {
     let pointers = &pointers[..pointers.len().min(usize::try_from(most).unwrap_or(usize::MAX))];
     let first = pointers[0];
@@ -385,7 +385,7 @@ fn leading(pointers: &[u32], most: u64) -> Run {
     Run { at: (first != 0).then_some(first.into()), blocks }
 }
 
-/// Adds a run to those before it: what lies side by side below is one.
+/// Adds a run, and joins it to the last one if they are adjacent on the volume.
 pub fn push(runs: &mut Vec<Run>, run: Run) {
     match runs.last_mut() {
         Some(last) if last.at.is_none() && run.at.is_none() => last.blocks += run.blocks,
@@ -396,7 +396,7 @@ pub fn push(runs: &mut Vec<Run>, run: Run) {
     }
 }
 
-/// The runs with their holes filled by `data`, which is just enough, in order.
+/// Returns the runs with their holes filled by `data`, which fits exactly, in order.
 pub fn filled(runs: &[Run], data: &[Range<u64>]) -> Vec<Run> {
     let mut data = data.iter().cloned();
     let mut part = 0..0;
@@ -425,7 +425,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Few enough that three levels are small.
+    /// Small, so that three levels stay small.
     const FANOUT: u64 = 3;
 
     fn empty() -> Map {
@@ -445,7 +445,7 @@ mod tests {
         all
     }
 
-    /// What a map is when all its tables are on disk, and it is read again.
+    /// Returns the map that is read again after all tables were written.
     fn read_again(map: &Map) -> Map {
         let mut again = Map::new(map.roots, FANOUT, &[]).unwrap();
         loop {
@@ -505,7 +505,10 @@ mod tests {
     proptest! {
         #[test]
         fn a_map_is_its_blocks(
-            steps in proptest::collection::vec((any::<bool>(), 0u64..Map::blocks_max(FANOUT), 1u64..12), 1..30)
+            steps in proptest::collection::vec(
+                (any::<bool>(), 0u64..Map::blocks_max(FANOUT), 1u64..12),
+                1..30
+            )
         ) {
             let max = Map::blocks_max(FANOUT);
             let mut map = empty();
@@ -514,7 +517,8 @@ mod tests {
             for (fills, start, len) in steps {
                 let end = (start + len).min(max);
                 if fills {
-                    let holes = (start..end).filter(|n| model[*n as usize].is_none()).count() as u32;
+                    let holes =
+                        (start..end).filter(|n| model[*n as usize].is_none()).count() as u32;
                     let tables = map.tables_missing(start, end) as u32;
                     let (first, data) = (next, next + tables);
                     next = data + holes;
@@ -529,7 +533,10 @@ mod tests {
                     map.reserve(std::slice::from_ref(&(first.into()..next.into()))).unwrap();
                     map.fill(start, end, first..data, data..next);
                     let mut new = u64::from(data)..;
-                    for hole in model[start as usize..end as usize].iter_mut().filter(|block| block.is_none()) {
+                    for hole in model[start as usize..end as usize]
+                        .iter_mut()
+                        .filter(|block| block.is_none())
+                    {
                         *hole = new.next();
                     }
                     let planned: Vec<_> = planned

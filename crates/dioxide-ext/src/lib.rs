@@ -67,36 +67,42 @@ const OPEN_VOLUME: OpenVolume = |image, write| Ok(Volume::open(image, write)?);
 
 /// Opens files inside of volumes, by the options of dioxide.
 pub trait OpenInImage {
-    /// Opens the regular file `path` inside of a volume of ext2 or ext3, which is not mounted: an
-    /// image file, or a block device. `path` begins at the root of the volume, with a slash or
-    /// without; symbolic links are followed within it. No rights but those on the volume are
-    /// needed, and none of the file are looked at.
+    /// Opens the regular file `path` inside an unmounted ext2 or ext3 volume, which is an image
+    /// file or a block device. `path` begins at the root of the volume, with or without a slash.
+    /// Symbolic links are resolved within the volume. The caller needs rights on the volume only;
+    /// those of the file are ignored.
     ///
-    /// The file is a [`File`] as any other: `append`, `write_at`, `read_at`, `set_len`,
-    /// `sync_data`. It is exact to the byte when it is closed, and every program that mounts the
-    /// volume then finds it so; `e2fsck` finds nothing. It does not grow ahead ([`File::growth`] is
-    /// [`Growth::None`](dioxide::Growth::None)), and the space of its blocks is taken as it is written. Blocks that the
-    /// volume keeps for root are left alone, unless this process is root's. Offsets and lengths of
-    /// [`write_at`](File::write_at) are multiples of the volume's block.
+    /// The file supports the calls of any [`File`]: `append`, `write_at`, `read_at`, `set_len`,
+    /// `sync_data`. After close its size is exact to the byte for every program that mounts the
+    /// volume, and `e2fsck` finds no fault. It does not grow ahead ([`File::growth`] is
+    /// [`Growth::None`](dioxide::Growth::None)): writes allocate their blocks. Blocks that the volume reserves for root
+    /// are used only if this process is root's. Offsets and lengths of [`write_at`](File::write_at)
+    /// are multiples of the volume's block size.
     ///
-    /// Files of one volume may be open at the same time in one process. Another process is refused
-    /// while one has any open for writing, and while others read none may write. A volume that is
-    /// mounted is refused, and so is an image that a loop device is made of; that somebody mounts
-    /// an image later cannot be prevented.
+    /// One process may have several files of a volume open. While it has one open for writing, the
+    /// volume is refused to other processes. While it only reads, other processes may read, but not
+    /// write. A mounted volume is refused, and so is the image behind a loop device. The library
+    /// cannot prevent a later mount of an image.
     ///
     /// # After a crash
     ///
-    /// The volume is marked as not cleanly unmounted, durably, before the first write, and as clean
-    /// when its last file is closed. Until `e2fsck -p` has been there, it is refused, and what was
-    /// durable is there afterwards: no inode ever refers to a block that is not stable.
+    /// Before the first write, the volume is durably marked as not cleanly unmounted. The close of
+    /// the last file marks it clean. After a crash, `open_in_image` refuses the volume until
+    /// `e2fsck -p` has checked it. Durable data survives the check: no inode ever refers to a block
+    /// that is not stable.
     ///
     /// # Errors
     ///
-    /// As [`OpenOptions::open`], for the volume. [`Unsupported`](dioxide::ErrorKind::Unsupported): no
-    /// ext2 or ext3, a feature beyond these (named), a volume that must be checked or whose journal
-    /// must be recovered, a path that names no regular file, and [`create`](OpenOptions::create) (files
-    /// are not made, but mount the volume, or `debugfs -w -R 'write …'`).
-    /// [`Corrupt`](dioxide::ErrorKind::Corrupt): the volume contradicts itself; `e2fsck` may help.
+    /// As [`OpenOptions::open`], for the volume, and:
+    ///
+    /// - [`Unsupported`](dioxide::ErrorKind::Unsupported): the volume is not ext2 or ext3, or has a
+    ///   feature beyond these (named).
+    /// - [`Unsupported`](dioxide::ErrorKind::Unsupported): the volume needs a check, or its journal
+    ///   needs recovery.
+    /// - [`Unsupported`](dioxide::ErrorKind::Unsupported): the path names no regular file; or
+    ///   [`create`](OpenOptions::create) is set. To create a file, mount the volume, or use
+    ///   `debugfs -w -R 'write …'`.
+    /// - [`Corrupt`](dioxide::ErrorKind::Corrupt): the volume contradicts itself; `e2fsck` may help.
     fn open_in_image(&self, volume: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<File>;
 }
 

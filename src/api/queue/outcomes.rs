@@ -1,5 +1,5 @@
-//! Queues on the simulated disk: what comes back when something goes wrong, and that calls and
-//! queues make the same file.
+//! Queues on the simulated disk: results of failed operations, and the same file by calls and by
+//! queues.
 
 use crate::api::sim::{self, Call, Disk, Settings};
 use crate::{
@@ -17,19 +17,19 @@ fn log(durability: Durability) -> OpenOptions {
     options
 }
 
-/// A block that tells which it is.
+/// A block whose bytes are its number.
 fn block(number: u8) -> Buffer {
     Buffer::from(&[number; BLOCK][..])
 }
 
-/// All that is outstanding, in the order of the tags.
+/// Reaps all outstanding operations, sorted by tag.
 fn all(queue: &Queue) -> Vec<Completion> {
     let mut all: Vec<_> = queue.reap(usize::MAX).collect();
     all.sort_by_key(|done| done.tag);
     all
 }
 
-/// A log of one durable block, and a queue, with and without a ring.
+/// Runs `test` with a log of one durable block and a queue, with and without a ring.
 fn with_a_queue(test: impl Fn(&Disk, &File, &Queue)) {
     for (seed, io_uring) in (0..20).flat_map(|seed| [(seed, false), (seed, true)]) {
         sim::run(seed, || {
@@ -151,7 +151,7 @@ fn a_queue_that_is_dropped_waits_for_what_it_submitted_and_forgets_the_rest() {
 #[test]
 fn whoever_cuts_the_file_waits_for_what_a_queue_has_in_flight() {
     with_a_queue(|disk, file, queue| {
-        // Durable ones would be waited for as flushes are.
+        // `set_len` would wait for durable appends as it waits for flushes.
         let plain = disk.open(&log(Durability::OnSync), "log").unwrap();
         for tag in 0..4 {
             queue.append(&plain, block(2), tag).unwrap();
@@ -173,8 +173,7 @@ fn whoever_cuts_the_file_waits_for_what_a_queue_has_in_flight() {
     });
 }
 
-/// What some operations came to, each when the one before has finished; and the file that they
-/// made.
+/// The results of some operations, one at a time, and the content of the file.
 fn outcomes(seed: u64, by_queue: Option<bool>) -> (Vec<String>, Option<Vec<u8>>) {
     let live = || {
         let mut random = fastrand::Rng::with_seed(seed);

@@ -1,4 +1,4 @@
-//! Striped volumes on the simulated disk, one thread: what went wrong once.
+//! Regression tests of striped volumes on the simulated disk, with one thread.
 
 use crate::api::sim::{Call, Disk};
 use crate::{Buffer, Durability, ErrorKind, File, Growth, OpenOptions};
@@ -35,8 +35,8 @@ fn a_reader_beside_the_writer_of_a_volume_sees_what_was_appended() {
     assert!(into.iter().all(|byte| *byte == 2));
 }
 
-/// A cut that a crash kept from being noted is finished by recovery, and that may be cut off as
-/// well.
+/// Recovery completes a truncate that a crash left unrecorded, and a second crash may interrupt
+/// that recovery.
 #[test]
 fn a_crash_while_recovery_cuts_below_what_there_was_leaves_a_volume() {
     for seed in 0..4 {
@@ -62,7 +62,7 @@ fn a_crash_while_recovery_cuts_below_what_there_was_leaves_a_volume() {
     }
 }
 
-/// What the flush was to cover is lost, whatever a later one says.
+/// Data that the failed flush should have covered is lost, whatever a later one returns.
 #[test]
 fn a_flush_of_the_state_that_fails_wedges() {
     let disk = Disk::new(1);
@@ -76,8 +76,8 @@ fn a_flush_of_the_state_that_fails_wedges() {
     assert!(matches!(file.sync_data().unwrap_err().kind(), ErrorKind::Wedged(_)));
 }
 
-/// The file system has a largest file, and no space for more: both are errors that leave everything
-/// as it was.
+/// The file exceeds the largest size of the file system, or there is no space. Both errors change
+/// nothing.
 #[test]
 fn a_length_that_a_member_cannot_have_is_an_error_and_no_more() {
     let disk = Disk::new(1);
@@ -97,8 +97,7 @@ fn a_length_that_a_member_cannot_have_is_an_error_and_no_more() {
     file.close().unwrap();
 }
 
-/// One of several writes that carry a flush fails of space, which says nothing of another that
-/// fails of its flush.
+/// One of several writes that carry a flush fails with ENOSPC, while another fails in its flush.
 #[test]
 fn a_flush_that_failed_beside_a_full_member_wedges() {
     let disk = Disk::new(1);
@@ -115,7 +114,7 @@ fn a_flush_that_failed_beside_a_full_member_wedges() {
     assert!(matches!(file.sync_data().unwrap_err().kind(), ErrorKind::Wedged(_)));
 }
 
-/// A row of them would be longer than the largest number.
+/// A row of such chunks would overflow a u64.
 #[test]
 fn a_chunk_beyond_all_sizes_is_refused() {
     let dir = std::env::temp_dir();
@@ -127,7 +126,7 @@ fn a_chunk_beyond_all_sizes_is_refused() {
     assert!(paths.iter().all(|path| !path.exists()));
 }
 
-/// What the other members have beyond is left alone.
+/// Data beyond on the other members stays.
 #[test]
 fn a_member_that_was_cut_while_open_is_not_taken_for_the_length_by_close() {
     let disk = Disk::new(1);
@@ -139,7 +138,7 @@ fn a_member_that_was_cut_while_open_is_not_taken_for_the_length_by_close() {
     assert_eq!(disk.content(NAMES[0]).unwrap().len() as u64, 3 * CHUNK);
 }
 
-/// What it wrote above the end would be seen behind the next hole.
+/// Its data above the end would show behind the next hole.
 #[test]
 fn a_write_that_could_not_be_taken_back_ends_the_volume() {
     let disk = Disk::new(1);

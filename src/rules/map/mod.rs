@@ -1,4 +1,4 @@
-//! Where the bytes of a file lie below: a closed set of maps, each of which turns a range of the
-//! file into runs on what holds it. Values only, no I/O.
+//! Maps of a file to its storage: a closed set of maps. Each turns a range of the file into runs on
+//! the layer below. Values only, no I/O.
 
 pub(crate) mod striped;

@@ -1,15 +1,15 @@
-//! The map of a striped volume: a file cut into chunks, dealt out to its members one by one.
+//! The map of a striped volume: the chunks of a file are distributed to its members in turn.
 //!
 //! Chunk `c` of the file is in row `c / members` of member `c % members`. Each member begins with a
-//! chunk of its own, which holds its header, so the row `r` of every member starts at
-//! `(r + 1) * chunk_bytes`. Whatever range of the file is looked at, what a member has of it is one
-//! run: that is why a request of any length becomes at most one for each member.
+//! chunk for its header, so row `r` of every member starts at `(r + 1) * chunk_bytes`. The part of
+//! any range of the file on one member is a single run. So a request of any length becomes at most
+//! one per member.
 
 use crate::rules::merge::Run;
 use crate::rules::recovery::Extent;
 use std::ops::Range;
 
-/// See the module.
+/// The shape of a striped volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Striped {
     members: usize,
@@ -17,44 +17,46 @@ pub struct Striped {
 }
 
 impl Striped {
-    /// So many members, with chunks of so many bytes. Both above zero.
+    /// A volume of `members` members, with chunks of `chunk_bytes` bytes. Both above zero.
     pub fn new(members: usize, chunk_bytes: u64) -> Self {
         Self { members, chunk_bytes }
     }
 
-    /// The bytes of a row: a chunk of each member.
+    /// Returns the bytes of a row: a chunk of each member.
     pub fn row_bytes(&self) -> u64 {
         self.members as u64 * self.chunk_bytes
     }
 
-    /// The size of a member when the file is so long: its header's chunk, and its part of the file.
+    /// Returns the size of a member for a file of `len` bytes: the header's chunk, and its part of
+    /// the file.
     pub fn size_of(&self, member: usize, len: u64) -> u64 {
         let before = member as u64 * self.chunk_bytes;
         let in_last_row = (len % self.row_bytes()).saturating_sub(before).min(self.chunk_bytes);
         (len / self.row_bytes() + 1).saturating_mul(self.chunk_bytes).saturating_add(in_last_row)
     }
 
-    /// The longest file of which members of these sizes hold everything, at most so many bytes.
+    /// Returns the length of the longest file that fits completely on members of these sizes, all
+    /// in bytes.
     pub fn len_of(&self, sizes: impl IntoIterator<Item = u64>) -> u64 {
         let lens =
             sizes.into_iter().enumerate().map(|(member, size)| self.first_missing(member, size));
         lens.min().unwrap_or(0)
     }
 
-    /// The first byte of the file that a member of this size should have and has not.
+    /// Returns the first byte of the file that is missing on a member of this size.
     fn first_missing(&self, member: usize, size: u64) -> u64 {
         let part = size.saturating_sub(self.chunk_bytes);
         let row = (part / self.chunk_bytes).saturating_mul(self.row_bytes());
         row.saturating_add(member as u64 * self.chunk_bytes + part % self.chunk_bytes)
     }
 
-    /// The bytes of devices of these sizes that are used: whole rows.
+    /// Returns the length of a volume on devices of these sizes, in bytes: whole rows.
     pub fn len_of_devices(&self, sizes: impl IntoIterator<Item = u64>) -> u64 {
         let rows = sizes.into_iter().map(|size| (size / self.chunk_bytes).saturating_sub(1)).min();
         rows.unwrap_or(0).saturating_mul(self.row_bytes())
     }
 
-    /// The runs of a range, in the order of the file: chunk by chunk.
+    /// Returns the runs of a range, in the order of the file: chunk by chunk.
     pub fn runs(&self, range: Range<u64>) -> impl Iterator<Item = Run> + use<> {
         let this = *self;
         let mut start = range.start;
@@ -72,14 +74,14 @@ impl Striped {
         })
     }
 
-    /// What a member has of a range, if it has any: one run.
+    /// Returns the part of a range on a member, if it has any: one run.
     pub fn part_of(&self, member: usize, range: Range<u64>) -> Option<Range<u64>> {
         let part = self.size_of(member, range.start)..self.size_of(member, range.end);
         (part.start < part.end).then_some(part)
     }
 
-    /// The extents of the file, from those of each member, each in order; adjacent ones that are
-    /// alike are one.
+    /// Returns the extents of the file, from those of each member in order. Adjacent extents in the
+    /// same state are joined.
     pub fn extents(&self, members: &[Vec<Extent>]) -> Vec<Extent> {
         let mut extents: Vec<Extent> = Vec::new();
         let mut next = vec![0; self.members];
@@ -114,7 +116,8 @@ impl Striped {
         extents
     }
 
-    /// What the rows from this one on are like, on all members: as many as are the same throughout.
+    /// Classifies the rows from this one on over all members: as many as are in the same state
+    /// throughout.
     fn like_rows(
         &self,
         members: &[Vec<Extent>],
@@ -147,13 +150,13 @@ impl Striped {
 }
 
 enum Rows {
-    /// On every member, up to this place, the same: written, merely allocated, or nothing.
+    /// On every member, up to this offset, the same state: written, only allocated, or a hole.
     Alike(u64, Option<bool>),
-    /// This row is to be looked at in detail.
+    /// The members differ in this row.
     Mixed,
 }
 
-/// What of these lies in a range, cut to it.
+/// Returns the parts of these extents inside a range.
 fn within(spaces: &[Extent], range: Range<u64>) -> impl Iterator<Item = Extent> + '_ {
     let inside = spaces.iter().take_while(move |space| space.start < range.end);
     inside.filter_map(move |space| {
@@ -178,7 +181,7 @@ mod tests {
 
     const CHUNK: u64 = 8;
 
-    /// Where each byte of a file lies, one by one.
+    /// Returns the member and offset of one byte of a file.
     fn place_of(map: Striped, byte: u64) -> (usize, u64) {
         let chunk = byte / CHUNK;
         let member = (chunk % map.members as u64) as usize;
@@ -193,7 +196,7 @@ mod tests {
         assert_eq!(runs, [run(0, 12, 4), run(1, 8, 8), run(2, 8, 8), run(0, 16, 8), run(1, 16, 4)]);
     }
 
-    /// Every length and every range of two rows and a half.
+    /// Every length and every range of two and a half rows.
     #[test]
     fn sizes_lengths_and_runs_are_those_of_the_single_bytes() {
         for members in 1..=3 {
@@ -269,7 +272,10 @@ mod tests {
                 }).collect()
             }).collect();
             let state_at = |spaces: &[Extent], place: u64| {
-                spaces.iter().find(|space| (space.start..space.end).contains(&place)).map(|space| space.written)
+                spaces
+                    .iter()
+                    .find(|space| (space.start..space.end).contains(&place))
+                    .map(|space| space.written)
             };
             let found = map.extents(&lists);
             for pair in found.windows(2) {
