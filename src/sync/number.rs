@@ -113,7 +113,7 @@ mod tests {
         }
         std::thread_local!(static FIRST: AtTheEnd = const { AtTheEnd });
         let thread = std::thread::spawn(|| {
-            // Tests both drop orders: a panic in one would end the process.
+            // The drop order is unspecified: a panic in the last drop would end the process.
             FIRST.with(|_| thread_number());
         });
         thread.join().unwrap();
