@@ -1,6 +1,6 @@
 //! The life of a file with records of any length. Several writers use calls, queues, and positional
-//! writes around the last block. The power is cut at any event, and the model checks each byte
-//! after recovery.
+//! writes around the last block. The power fails at any event, and the model checks each byte after
+//! recovery.
 
 use crate::layout::Layout;
 use crate::life::{Crashes, Outcome, drawn, join, lock};

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const ORDINARY: &str = "ordinary";
 
-/// When the power is cut while writers work, each time on a copy of the disk.
+/// When the power fails while writers work, each time on a copy of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crashes {
     Never,
@@ -277,7 +277,7 @@ impl Life {
         lock(&self.shared.phase).faulty = true;
     }
 
-    /// Cuts the power at events of the phase, on copies of the disk.
+    /// Checks a power cut at events of the phase, on copies of the disk.
     fn watch(&mut self, growth: Growth) {
         let one_in = match self.crashes {
             Crashes::Never => return,
@@ -400,7 +400,7 @@ impl Life {
         false
     }
 
-    /// Runs an exclusive operation, and cuts the power at its events.
+    /// Runs an exclusive operation, and checks power cuts at its events.
     fn watched(&mut self, file: &File, change: impl FnOnce(&File) -> dioxide::Result<()>) {
         self.watch(file.growth());
         change(file).unwrap_or_else(|error| panic!("{}: {error}", self.at()));
