@@ -639,7 +639,7 @@ fn fill_as_nobody(acks: &Acks, args: &[String]) {
     acks.send([inside.model.len(), 0, 0]);
 }
 
-/// The lab's parent directory may be private, so the files are in a public directory.
+/// The lab's parent directory may be closed to other users, so all files are in one that is open.
 fn reserved_blocks_are_for_root(dir: TestDir, shape: Shape) -> TrialResult {
     use std::os::unix::fs::PermissionsExt;
     let shape = Shape { size: 16 << 20, reserved_percent: 20, ..shape };
