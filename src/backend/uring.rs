@@ -527,7 +527,10 @@ mod tests {
             assert!(!ring.is_usable());
             let came: Vec<_> = std::iter::from_fn(|| ring.next()).collect();
             assert!(
-                matches!(&came[..], [(1, Ok(0)), (2, Err(error))] if error.kind() == io::ErrorKind::Interrupted)
+                matches!(
+                    &came[..],
+                    [(1, Ok(0)), (2, Err(error))] if error.kind() == io::ErrorKind::Interrupted
+                )
             );
             assert!(bell.may_sleep());
             let other = std::thread::spawn(move || bell.ring());

@@ -445,7 +445,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_mount_point_of_any_name_is_recognised(name in "[^/\0]{1,12}", below in "[^/\0]{1,12}") {
+        fn a_mount_point_of_any_name_is_recognised(
+            name in "[^/\0]{1,12}",
+            below in "[^/\0]{1,12}",
+        ) {
             let escaped = |c: char| match c {
                 ' ' | '\t' | '\n' | '\\' => format!("\\{:03o}", c as u32),
                 _ => c.to_string(),
@@ -455,11 +458,17 @@ mod tests {
                 fuse x rw\n");
             let path = format!("/mnt/{name}/{below}");
             prop_assume!(name != "." && name != ".." && below != "..");
-            prop_assert_eq!(device_of_mount(&mount_points(&mounts), &path), Some(rustix::fs::makedev(0, 50)));
+            prop_assert_eq!(
+                device_of_mount(&mount_points(&mounts), &path),
+                Some(rustix::fs::makedev(0, 50))
+            );
         }
 
         #[test]
-        fn any_table_of_mounts_is_read_without_a_panic(mounts in "(?s).{0,200}", path in "(?s).{0,20}") {
+        fn any_table_of_mounts_is_read_without_a_panic(
+            mounts in "(?s).{0,200}",
+            path in "(?s).{0,20}",
+        ) {
             let _ = device_of_mount(&mount_points(&mounts), &path);
         }
     }

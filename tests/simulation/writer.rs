@@ -211,7 +211,10 @@ impl Writer {
                 }
                 Some(_) => {}
                 None => {
-                    let recent = matches!(sector, Sector::Of { write, .. } if self.oracle().is_recent(write));
+                    let recent = matches!(
+                        sector,
+                        Sector::Of { write, .. } if self.oracle().is_recent(write)
+                    );
                     assert!(recent, "{}: {sector:?} at {place}, below the end", self.at);
                 }
             }
