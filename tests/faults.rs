@@ -324,12 +324,10 @@ fn append_beside_a_write_put_off(acks: &Acks, args: &[String]) {
         put_off.join().expect("it is told so")
     });
     assert_is_of(&error, Operation::Append, path, libc::EAGAIN);
-    assert!(
-        matches!(
-            refusal(append(&file, 2, 0, 1)),
-            ErrorKind::AppendEnded(cause) if cause.errno() == libc::EAGAIN
-        )
-    );
+    assert!(matches!(
+        refusal(append(&file, 2, 0, 1)),
+        ErrorKind::AppendEnded(cause) if cause.errno() == libc::EAGAIN
+    ));
     file.sync_data().expect("no flush failed");
     assert_eq!(file.len().expect("a writer knows"), end);
     file.set_len(end).expect("it gives up what failed");

@@ -123,7 +123,8 @@ pub trait Backend: Debug + Send + Sync + 'static {
     fn needs_close(&self) -> bool {
         false
     }
-    /// Closes the recovered file durably, after its last use.
+    /// Durably closes the members or the volume that hold the file, after its last use. The file
+    /// itself is already truncated to its length.
     fn close(&self) -> io::Result<()> {
         Ok(())
     }

@@ -526,12 +526,10 @@ mod tests {
             ring.end(&io::Error::from_raw_os_error(libc::ENOMEM));
             assert!(!ring.is_usable());
             let came: Vec<_> = std::iter::from_fn(|| ring.next()).collect();
-            assert!(
-                matches!(
-                    &came[..],
-                    [(1, Ok(0)), (2, Err(error))] if error.kind() == io::ErrorKind::Interrupted
-                )
-            );
+            assert!(matches!(
+                &came[..],
+                [(1, Ok(0)), (2, Err(error))] if error.kind() == io::ErrorKind::Interrupted
+            ));
             assert!(bell.may_sleep());
             let other = std::thread::spawn(move || bell.ring());
             ring.enter(1).unwrap();
