@@ -1,5 +1,4 @@
-//! Owned memory aligned for direct I/O, and the raw view of a caller's bytes that a request
-//! carries.
+//! Owned memory aligned for direct I/O, and segments: raw views of a caller's bytes.
 
 use crate::sync::Mutex;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -8,13 +7,13 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Enough for every file system and device: direct I/O never needs more than a page.
+/// Enough for every file system and device: direct I/O never requires more than a page.
 const ALIGN: usize = 4096;
 
-/// Zero-filled memory of fixed length that starts at a multiple of 4096 bytes, which every device
-/// and file system accepts for direct I/O. Dereferences to `[u8]`.
+/// Zero-filled memory of fixed length, aligned to 4096 bytes, which every device and file system
+/// accepts for direct I/O. Dereferences to `[u8]`.
 ///
-/// A buffer from the pool of a [`Queue`](crate::Queue) returns to the pool when it is dropped.
+/// A buffer from the pool of a [`Queue`](crate::Queue) returns to it on drop.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
@@ -22,13 +21,13 @@ pub struct Buffer {
     pool: Option<Arc<Pool>>,
 }
 
-// SAFETY: the buffer alone has its memory, and lends it only as `&[u8]` and `&mut [u8]`.
+// SAFETY: the buffer owns its memory, and exposes it only as `&[u8]` and `&mut [u8]`.
 unsafe impl Send for Buffer {}
 // SAFETY: as above; shared access is read-only.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Allocates `len` bytes of zeros.
+    /// `len` bytes of zeros.
     ///
     /// # Panics
     ///
@@ -47,7 +46,7 @@ impl Buffer {
 }
 
 impl From<&[u8]> for Buffer {
-    /// Makes an aligned copy.
+    /// An aligned copy.
     fn from(bytes: &[u8]) -> Self {
         let mut buffer = Self::zeroed(bytes.len());
         buffer.copy_from_slice(bytes);
@@ -66,7 +65,7 @@ impl Drop for Buffer {
         if let Some(pool) = &self.pool {
             return pool.take_back(self.start);
         }
-        // SAFETY: allocated in `zeroed` with this very layout, and freed once.
+        // SAFETY: allocated in `zeroed` with this layout, and freed once.
         unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
     }
 }
@@ -104,28 +103,27 @@ impl std::fmt::Debug for Buffer {
     }
 }
 
-/// Memory for buffers of one length, in one allocation, so that it can be registered with the
-/// kernel once.
+/// Buffers of one length in one allocation, so that the kernel can register it once.
 pub(crate) struct Pool {
     memory: Buffer,
     buffer_bytes: usize,
-    /// Distance in bytes from the start of a buffer to that of the next.
+    /// The distance in bytes from the start of one buffer to the next.
     stride: usize,
     /// The numbers of the free buffers.
     free: Mutex<Vec<usize>>,
 }
 
 impl Pool {
-    /// Allocates `count` buffers of `len` bytes of zeros.
+    /// Zeroed memory for `count` buffers of `len` bytes.
     pub fn new(count: usize, len: usize) -> Arc<Self> {
         let stride = len.max(1).next_multiple_of(ALIGN);
         let bytes = count.checked_mul(stride).expect("pool length overflows");
-        // The lowest number first, so that buffers taken in succession are adjacent.
+        // The first one first, so that consecutive buffers are adjacent.
         let free = Mutex::new((0..count).rev().collect());
         Arc::new(Self { memory: Buffer::zeroed(bytes), buffer_bytes: len, stride, free })
     }
 
-    /// Takes a free buffer, with the content that its last user left.
+    /// Takes a free buffer, with the content of its last use.
     pub fn take(self: &Arc<Self>) -> Option<Buffer> {
         let number = self.free.lock().pop()?;
         // SAFETY: below `count`, so the sum stays within the memory.
@@ -138,8 +136,8 @@ impl Pool {
         self.free.lock().push(number);
     }
 
-    /// Returns the range of all memory, including taken buffers. Those are borrowed mutably
-    /// elsewhere, so no reference to the whole is ever made: this is an address and a length.
+    /// The address and length of the whole memory, including taken buffers. Those are mutably
+    /// borrowed, so a reference to the whole must never exist.
     pub fn memory(&self) -> Segment {
         Segment::lent(std::ptr::slice_from_raw_parts(self.memory.start.as_ptr(), self.memory.len))
     }
@@ -151,17 +149,17 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-/// The memory of an operation of a queue.
+/// The memory of an operation in a queue.
 #[derive(Debug)]
 pub(crate) enum Memory {
     /// It came with the operation, and returns with its completion.
     Own(Buffer),
-    /// The caller keeps it in place until the operation is complete.
+    /// Its owner keeps it in place until the operation completes.
     Lent(Segment),
 }
 
 impl Memory {
-    /// The buffer that came with the operation.
+    /// Returns the buffer that came with the operation.
     pub fn into_buffer(self) -> Option<Buffer> {
         match self {
             Self::Own(buffer) => Some(buffer),
@@ -181,8 +179,8 @@ impl Deref for Memory {
     fn deref(&self) -> &[u8] {
         match self {
             Self::Own(buffer) => buffer,
-            // SAFETY: the bytes stay in place until the operation is complete, and it holds this
-            // value until then.
+            // SAFETY: the bytes stay in place until the operation completes, and the operation has
+            // this value until then.
             Self::Lent(segment) => unsafe {
                 std::slice::from_raw_parts(segment.start(), segment.0.iov_len)
             },
@@ -190,12 +188,12 @@ impl Deref for Memory {
     }
 }
 
-/// Only for operations that read into their memory: these may write to lent memory.
+/// Only for operations that read into their memory: lent memory is writable for them.
 impl DerefMut for Memory {
     fn deref_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Own(buffer) => buffer,
-            // SAFETY: as in `deref`; the lender leaves the bytes to the operation alone.
+            // SAFETY: as in `deref`; the owner of the bytes gives the operation exclusive access.
             Self::Lent(segment) => unsafe {
                 std::slice::from_raw_parts_mut(segment.start(), segment.0.iov_len)
             },
@@ -203,21 +201,20 @@ impl DerefMut for Memory {
     }
 }
 
-/// A value that does not move while its bytes are lent.
+/// A value that stays in place while its bytes are lent.
 pub(crate) struct Kept<M>(UnsafeCell<Option<M>>);
 
-// SAFETY: a shared `Kept` gives access to its value only by `take`, whose caller then has exclusive
-// access.
+// SAFETY: a shared `Kept` gives access to its value only by `take`, whose caller then has it alone.
 unsafe impl<M: Send> Sync for Kept<M> {}
 
 impl<M> Kept<M> {
-    /// Keeps a value.
+    /// Stores a value.
     pub fn new(value: M) -> Self {
         Self(UnsafeCell::new(Some(value)))
     }
 
-    /// Lends bytes of the value, at its final address: no other code accesses it until it is taken
-    /// out. None if it was taken.
+    /// Lends bytes of the value at its final address: until `take`, nothing else accesses it. None
+    /// if it was taken.
     pub fn lend(&mut self, bytes: fn(&mut M) -> Segment) -> Option<Segment> {
         self.0.get_mut().as_mut().map(bytes)
     }
@@ -226,66 +223,66 @@ impl<M> Kept<M> {
     ///
     /// # Safety
     ///
-    /// The loan has ended, and no other thread takes the value at the same time.
+    /// The lent bytes are no longer in use, and no other thread calls `take` at the same time.
     pub unsafe fn take(&self) -> Option<M> {
         // SAFETY: as the caller promises.
         unsafe { (*self.0.get()).take() }
     }
 }
 
-/// The bytes of one dio as a request carries them: a view without a lifetime. Its maker keeps the
-/// bytes in place, and unchanged, until the operation is complete. A blocking caller does so by not
+/// The bytes of one operation as a request carries them: a view without a lifetime. Its maker keeps
+/// the bytes in place and unchanged until the operation completes. A blocking caller does so by not
 /// returning.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Segment(libc::iovec);
 
-// SAFETY: only a backend dereferences the address, while the owner of the bytes is blocked or has
-// given them away. A segment has no affinity to a thread.
+// SAFETY: a segment is an address without affinity to a thread. Only a backend dereferences it,
+// while the owner of the bytes is blocked or has given them away.
 unsafe impl Send for Segment {}
 // SAFETY: as above; only the backend that performs the operation writes through one.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Makes a view of `bytes`.
+    /// A read-only view of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self::lent(bytes)
     }
 
-    /// Makes a writable view of `bytes`.
+    /// A writable view of `bytes`.
     pub fn of_mut(bytes: &mut [u8]) -> Self {
         Self(libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() })
     }
 
-    /// Makes a view of bytes whose owner knows only the address; writable if the owner may write.
+    /// A view of bytes given by address; writable if the owner may write.
     pub(crate) fn lent(bytes: *const [u8]) -> Self {
         Self(libc::iovec { iov_base: bytes.cast_mut().cast(), iov_len: bytes.len() })
     }
 
-    /// Returns the addresses of the bytes.
+    /// The address range of the bytes.
     pub(crate) fn addresses(&self) -> Range<usize> {
         let start = self.0.iov_base.addr();
         start..start + self.0.iov_len
     }
 
-    /// Returns the address of the first byte, for the kernel.
+    /// The first byte, for the kernel.
     pub(crate) fn start(&self) -> *mut u8 {
         self.0.iov_base.cast()
     }
 
-    /// Joins both into one view, if `next` follows in memory.
+    /// Joins both views, if `next` follows in memory.
     pub(crate) fn joined(&self, next: &Segment) -> Option<Self> {
         let follows = self.addresses().end == next.addresses().start;
         follows.then_some(Self(libc::iovec { iov_len: self.0.iov_len + next.0.iov_len, ..self.0 }))
     }
 
-    /// Returns the length in bytes.
+    /// Length in bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
         self.0.iov_len as u64
     }
 
-    /// Returns a view of a part of the bytes.
+    /// A view of a range of the bytes.
     pub fn part(&self, part: Range<u64>) -> Self {
         assert!(part.start <= part.end && part.end <= self.len());
         Self(libc::iovec {
@@ -294,24 +291,23 @@ impl Segment {
         })
     }
 
-    /// Returns the segments in the kernel's form.
+    /// The segments as iovecs for the kernel.
     pub(crate) fn as_iovecs(segments: &[Segment]) -> &[libc::iovec] {
         // SAFETY: `Segment` is a transparent wrapper of `iovec`.
         unsafe { std::slice::from_raw_parts(segments.as_ptr().cast(), segments.len()) }
     }
 
-    /// Passes the bytes behind the view to `look`, which copies them. Only while the operation is
-    /// being performed.
+    /// Passes the bytes to `look`, which copies them, while the operation is being performed.
     pub(crate) fn show<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
         // SAFETY: the maker of the segment keeps the bytes in place and unchanged until the
-        // operation is complete. They are read only while it is being performed.
+        // operation completes. They are read only while it is being performed.
         let bytes =
             unsafe { std::slice::from_raw_parts(self.0.iov_base.cast::<u8>(), self.0.iov_len) };
         look(bytes)
     }
 
-    /// Copies bytes into segments made by [`of_mut`](Self::of_mut), one after the other. They have
-    /// enough room.
+    /// Copies bytes into segments made by [`of_mut`](Self::of_mut), in order. The segments have
+    /// room for them.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn scatter(into: &[Segment], mut from: &[u8]) {
         for segment in into {
@@ -322,12 +318,12 @@ impl Segment {
         assert!(from.is_empty(), "there is no room for it");
     }
 
-    /// Passes the bytes behind the view to `fill`, which writes them. For backends that copy, and
-    /// only for a view made by [`of_mut`](Self::of_mut). The owner reads the bytes only when the
-    /// operation is complete.
+    /// Passes the bytes to `fill`, which writes them. For backends that copy, and only for a view
+    /// made by [`of_mut`](Self::of_mut). Its owner reads the bytes only after the operation
+    /// completes.
     pub(crate) fn fill<R>(&self, fill: impl FnOnce(&mut [u8]) -> R) -> R {
         // SAFETY: as in `show`. The view was made of an exclusive borrow, and its maker gave the
-        // bytes away until the operation is complete. So this is the only access.
+        // bytes away until the operation completes, so this is the only access.
         let bytes =
             unsafe { std::slice::from_raw_parts_mut(self.0.iov_base.cast::<u8>(), self.0.iov_len) };
         fill(bytes)
@@ -338,8 +334,8 @@ impl Segment {
 mod tests {
     use super::*;
 
-    /// Under Miri this fails if a reference to the whole memory is made meanwhile, since it would
-    /// end the borrows.
+    /// Fails under Miri if a reference to the whole memory is made meanwhile: it would end the
+    /// borrows of the buffers.
     #[test]
     fn the_memory_of_a_pool_is_told_while_its_buffers_are_borrowed() {
         let pool = Pool::new(2, 5000);

@@ -1,6 +1,5 @@
-//! Threads that read and write one file, or one device, below its end write no cache line that
-//! another one touches: everything that two of them do in user space is traced, access by access,
-//! by valgrind's lackey.
+//! Threads that read and write one file or device below EOF write no cache line that another thread
+//! touches. valgrind's lackey traces all user-space accesses of two threads.
 
 mod common;
 
@@ -19,14 +18,14 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 const LINE_BYTES: u64 = 64;
 const THREADS: u64 = 2;
 
-/// The blocks of a thread, and how many a queue has in flight.
+/// The blocks of a thread, and the iodepth of a queue.
 const BLOCKS: u64 = 4;
 
-/// Before a thread is traced, everything that is made once is made.
+/// Rounds before the trace, for all one-time initialization.
 const WARM_UP_ROUNDS: usize = 4;
 const ROUNDS: usize = 8;
 
-// --- what is traced -----------------------------------------------------------------------------
+// --- the traced work ----------------------------------------------------------------------------
 
 /// A word on a cache line of its own.
 #[repr(align(128))]
@@ -38,16 +37,16 @@ impl Word {
     }
 }
 
-/// A thread that writes to its mark is traced from now on, and then not any more.
+/// The trace of a thread begins when it writes to its mark, and ends at the next write.
 static MARKS: [Word; THREADS as usize] = [const { Word(AtomicU64::new(0)) }; THREADS as usize];
 
-/// What everybody counts in who wants to be found.
+/// A counter that all threads share in the control.
 static COUNTER: Word = Word(AtomicU64::new(0));
 
-/// What a thread does again and again: it writes its blocks and reads them back.
+/// The repeated work of a thread: it writes its blocks and reads them back.
 type Round<'a> = Box<dyn FnMut() + 'a>;
 
-/// How a thread does so on a file, and what children call it.
+/// The name of a way for children, and its round on a file.
 type Way = (&'static str, fn(&File, u64) -> Round<'_>);
 
 const WAYS: &[Way] = named![blocking, queued, queued_without_a_ring, counted];
@@ -88,7 +87,7 @@ fn in_queue(queue: Queue, file: &File, thread: u64) -> Round<'_> {
     })
 }
 
-/// The wall: whoever has something in flight is counted where everybody is.
+/// Control: each operation updates one shared counter.
 fn counted(file: &File, thread: u64) -> Round<'_> {
     let mut round = blocking(file, thread);
     Box::new(move || {
@@ -108,7 +107,7 @@ fn submit(_: &Acks, args: &[String]) {
     let file = writable().open(&args[0]).expect("it is there");
     let maps = std::fs::read_to_string("/proc/self/maps").expect("there is memory");
     let start = maps.split('-').next().expect("of the program");
-    // In one write, since what valgrind prints goes to standard error as well.
+    // In one write, since valgrind prints to standard error as well.
     let [a, b] = MARKS.each_ref().map(Word::address);
     let layout = format!("{LAYOUT}{a:x} {b:x} {:x} {start}\n", COUNTER.address());
     io::stderr().write_all(layout.as_bytes()).expect("somebody reads it");
@@ -121,20 +120,20 @@ fn submit(_: &Acks, args: &[String]) {
         mark.store(1, SeqCst);
         (0..ROUNDS).for_each(|_| round());
         mark.store(2, SeqCst);
-        // No other thread gets what this one gives back while that one is traced.
+        // Keeps this thread's freed memory from other threads until their traces end.
         all.wait();
     });
 }
 
 // --- the trace ----------------------------------------------------------------------------------
 
-/// With what the child says where things are.
+/// Starts the line in which the child prints its addresses.
 const LAYOUT: &str = "layout: ";
 
-/// Addresses of lines that were touched, each with an instruction that did.
+/// Addresses of touched lines, each with an instruction.
 type Lines = BTreeMap<u64, u64>;
 
-/// What a thread touched between its marks.
+/// The lines that a thread touched between its marks.
 #[derive(Default)]
 struct Touched {
     loaded: Lines,
@@ -153,31 +152,31 @@ impl Touched {
     }
 }
 
-/// Where the child has things.
+/// The addresses in the child.
 struct Layout {
     marks: [u64; THREADS as usize],
     counter: u64,
     program: u64,
 }
 
-/// What valgrind prints, as far as it was read.
+/// The state of the parser of valgrind's output.
 #[derive(Default)]
 struct Trace {
     layout: Option<Layout>,
-    /// By valgrind's number. One runs at a time.
+    /// valgrind's number of the running thread. One runs at a time.
     running: u64,
     instruction: u64,
-    /// Which of the threads one of valgrind's is, while that is between its marks.
+    /// The traced threads, by valgrind's number.
     traced: BTreeMap<u64, usize>,
     touched: [Touched; THREADS as usize],
-    /// What belongs to no trace.
+    /// Output outside of traces.
     said: String,
 }
 
 impl Trace {
     fn read(&mut self, line: &str) {
         match (line.get(..3), &self.layout) {
-            // Nobody is traced before the child has said where things are.
+            // No trace begins before the child has printed its addresses.
             (Some("I  " | " L " | " S " | " M "), None) => {}
             (Some(kind @ ("I  " | " L " | " S " | " M ")), Some(layout)) => {
                 let (address, bytes) = line[3..].split_once(',').expect("ADDRESS,BYTES");
@@ -189,7 +188,7 @@ impl Trace {
         }
     }
 
-    /// An instruction (I); behind it come its loads (L) and stores (S, or M for both).
+    /// Reads an instruction (I); its loads (L) and stores (S, or M for both) follow it.
     fn read_access(&mut self, kind: &str, address: u64, bytes: &str, mark: Option<usize>) {
         let traced = self.traced.get(&self.running).copied();
         match (kind, mark, traced) {
@@ -226,7 +225,7 @@ impl Trace {
         }
     }
 
-    /// The lines that one thread wrote and the other one touched, each with an instruction of both.
+    /// The lines that one thread wrote and the other touched, each with an instruction of both.
     fn shared(&self) -> BTreeMap<u64, [u64; 2]> {
         let [a, b] = &self.touched;
         assert!(self.traced.is_empty(), "a thread without an end");
@@ -235,7 +234,7 @@ impl Trace {
         written.filter_map(|line| Some((*line, [a.by(*line)?, b.by(*line)?]))).collect()
     }
 
-    /// The instruction as a place in the source, if the tools to tell are there.
+    /// The source line of an instruction, if the tools for that are installed.
     fn place(&self, instruction: u64) -> String {
         let program = self.layout.as_ref().map_or(0, |layout| layout.program);
         let address = format!("{:#x}", instruction - program);
@@ -246,7 +245,7 @@ impl Trace {
     }
 }
 
-/// This program. Not its path: a build may have replaced the file since.
+/// This program, by descriptor: a build may have replaced the file at its path.
 fn exe() -> String {
     format!("/proc/{}/exe", std::process::id())
 }
@@ -262,7 +261,7 @@ fn trace(path: &Path, way: &str) -> Result<Trace, Failed> {
         .arg(exe())
         .args([path.as_os_str(), way.as_ref()])
         .env("DIOXIDE_CHILD", "submit")
-        // It would be found out under valgrind.
+        // A backtrace would be slow under valgrind.
         .env("RUST_BACKTRACE", "0")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -293,7 +292,7 @@ fn no_line_is_shared(path: &Path, way: &str) -> TrialResult {
     if found.is_empty() { Ok(()) } else { Err(found.into()) }
 }
 
-/// Without this the others would prove nothing.
+/// Control: the test must find a shared line.
 fn a_shared_counter_is_found(path: &Path) -> TrialResult {
     let trace = trace(path, "counted")?;
     let shared: Vec<_> = trace.shared().into_keys().collect();
@@ -301,7 +300,7 @@ fn a_shared_counter_is_found(path: &Path) -> TrialResult {
     Ok(())
 }
 
-/// A file of the lab that has the blocks of all threads.
+/// A file of the lab with the blocks of all threads.
 fn file_trial(name: &str, test: impl FnOnce(&Path) -> TrialResult + Send + 'static) -> Trial {
     lab_trial(name, Fs::Ext4, move |dir| {
         let path = dir.join("file");

@@ -1,5 +1,5 @@
-//! Killed processes, power cuts and what others did to a file meanwhile: nothing acknowledged is
-//! lost, nothing of others is cut.
+//! Killed processes, power cuts and changes by other programs. No acknowledged data is lost, and no
+//! data of others is truncated.
 
 mod common;
 
@@ -29,8 +29,8 @@ fn open_durable(path: &str, growth: &str) -> File {
     options.open(path).expect("it opens")
 }
 
-/// A child: args are path, growth, threads, a number that tells its records from those of others,
-/// and by which ways its threads append, in turn; by calls if there is none.
+/// A child. The args are path, growth, threads, a number that identifies its records, and the ways
+/// of its threads in turn. Without a way they use calls.
 fn append_durably(acks: &Acks, args: &[String]) {
     let first = args[3].parse::<u64>().expect("a number") << 16;
     let ways: Vec<_> = args[4..].iter().map(|arg| Way::of_arg(arg)).collect();
@@ -47,8 +47,8 @@ fn append_durably(acks: &Acks, args: &[String]) {
     });
 }
 
-/// A child that appends records of any length; args are path, growth, tail, and a number that tells
-/// its records from those of others. Its threads make calls and have queues of both kinds.
+/// A child that appends records of any length. The args are path, growth, tail, and a number that
+/// identifies its records. Its threads use calls and queues of both kinds.
 fn append_frames_durably(acks: &Acks, args: &[String]) {
     let first = args[3].parse::<u64>().expect("a number") << 16;
     let mut options = writable();
@@ -65,7 +65,7 @@ fn append_frames_durably(acks: &Acks, args: &[String]) {
     });
 }
 
-/// A child: each thread appends some, then flushes, then acknowledges them all.
+/// A child: each thread appends some records, then flushes, then acknowledges them all.
 fn append_then_sync(acks: &Acks, args: &[String]) {
     let mut options = writable();
     let file =
@@ -83,7 +83,7 @@ fn append_then_sync(acks: &Acks, args: &[String]) {
     });
 }
 
-/// A child: durable writes at places of each thread's own, most of them beyond the end.
+/// A child: durable writes, at offsets of each thread's own, most of them beyond EOF.
 fn write_durably_with_holes(acks: &Acks, args: &[String]) {
     let file = open_durable(&args[0], &args[1]);
     let threads = args[2].parse().expect("a number");
@@ -107,7 +107,7 @@ fn write_durably_with_holes(acks: &Acks, args: &[String]) {
     });
 }
 
-/// A child: opens, appends and closes for ever.
+/// A child: opens, appends and closes forever.
 fn open_append_close(acks: &Acks, args: &[String]) {
     for number in 0.. {
         let file = open_durable(&args[0], &args[1]);
@@ -134,7 +134,7 @@ fn start(
     child::spawn(scenario, &args)
 }
 
-/// A child whose threads append in these ways.
+/// Starts a child whose threads append in these ways.
 fn start_in(
     ways: &[Way],
     path: &Path,
@@ -160,15 +160,15 @@ fn end_of(placed: &[Placed]) -> u64 {
     placed.iter().map(Placed::end).max().unwrap_or(0)
 }
 
-/// Opens after a crash, without growing anything.
+/// Opens after a crash, without growth.
 fn reopen(path: &Path) -> dioxide::Result<File> {
     OpenOptions::new().write(true).open(path)
 }
 
 // --- kills ---------------------------------------------------------------------------------------
 
-/// Lets a child acknowledge a random number of records, sometimes none, and work on for a random
-/// while.
+/// Lets a child acknowledge a random number of records, sometimes none, and run on for a random
+/// time.
 fn kill_at_random(mut child: Child, random: &mut Random) -> std::io::Result<Vec<Placed>> {
     if random.below(5) > 0 {
         child.wait_for_acks(1 + random.below(150) as usize, PATIENCE)?;
@@ -176,14 +176,14 @@ fn kill_at_random(mut child: Child, random: &mut Random) -> std::io::Result<Vec<
     Ok(placed(child.kill_after(Duration::from_micros(random.below(30_000)))?))
 }
 
-/// A file that is written by children that are killed, one after the other.
+/// A file whose writers are killed, one after the other.
 struct Killed {
     path: PathBuf,
     acknowledged: Vec<Placed>,
-    /// Where it ended after the last recovery.
+    /// Its end after the last recovery.
     len: u64,
-    /// What the rings of a process had in flight lands after it is gone, until the lock of the file
-    /// is: so one that only looks may see another end.
+    /// Requests in the rings of a killed process land until the lock of the file is released. So
+    /// `Inspect` may see another end.
     has_rings: bool,
 }
 
@@ -192,8 +192,7 @@ impl Killed {
         Self { path, acknowledged: Vec::new(), len: 0, has_rings: false }
     }
 
-    /// One more child was killed that acknowledged these: opens the file and checks what recovery
-    /// made of it.
+    /// Checks recovery after one more child was killed that acknowledged `new`.
     fn check(&mut self, new: Vec<Placed>, zeroed: bool) -> TrialResult {
         assert!(
             new.iter().all(|record| record.offset >= self.len),
@@ -233,7 +232,7 @@ impl Killed {
         Ok(len)
     }
 
-    /// Does what the owner of the records has to do after a crash over zeros.
+    /// Finishes the recovery over zeros, as the owner of the records does.
     fn settle(&self, file: &File) -> Result<u64, Failed> {
         let Some(found) = file.recovery() else { return Ok(file.len()?) };
         let acknowledged = end_of(&self.acknowledged);
@@ -331,7 +330,7 @@ fn a_killed_process_loses_no_acknowledged_record_of_any_length(dir: TestDir) -> 
     Ok(())
 }
 
-/// What the owner of a log has to do after a crash. Returns where it ends then, to the byte.
+/// Finishes the recovery as the owner of a log does. Returns the exact end.
 fn go_on_behind_the_last_whole_record(
     path: &Path,
     laid: &[Laid],
@@ -391,7 +390,7 @@ fn a_killed_process_loses_no_positional_write(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Checks that every block is a hole, or a record of the thread that this place belongs to.
+/// Checks that every block is a hole, or a record of the thread that owns this offset.
 fn assert_own_places_or_zeros(content: &[u8], threads: u64) {
     for (block, n) in content.chunks(BLOCK).zip(0u64..) {
         match Stamp::of(block) {
@@ -406,8 +405,7 @@ fn assert_own_places_or_zeros(content: &[u8], threads: u64) {
     }
 }
 
-/// Most of these kills hit the opening (with the recovery after the kill before) or the closing of
-/// the file.
+/// Most of these kills hit the open (with the recovery from the last kill) or the close.
 fn a_process_killed_while_opening_or_closing_loses_nothing(dir: TestDir) -> TrialResult {
     let mut random = Random::new(5);
     let mut file = Killed::new(dir.join("log"));
@@ -418,7 +416,7 @@ fn a_process_killed_while_opening_or_closing_loses_nothing(dir: TestDir) -> Tria
         child.wait_for_acks(1 + random.below(4) as usize, PATIENCE)?;
         let new = placed(child.kill_after(Duration::from_micros(random.below(4_000)))?);
         file.acknowledged.extend(new);
-        // Two of three are left to the next child to recover.
+        // The next child recovers two of three.
         if round % 3 == 2 {
             file.check(Vec::new(), false)?;
         }
@@ -446,8 +444,8 @@ fn without_an_answer_the_question_comes_again(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Its marker stays until the owner says where the file ends: whatever growth is asked for, it must
-/// go on to tell how far the file may have grown.
+/// The marker stays until the owner sets the end. With any growth option it must still show how far
+/// the file may have grown.
 fn a_file_with_an_open_question_grows_as_its_marker_says(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let records = leave_grown(&path, "zeroed")?;
@@ -472,7 +470,7 @@ fn a_file_with_an_open_question_grows_as_its_marker_says(dir: TestDir) -> TrialR
 
 // --- power ---------------------------------------------------------------------------------------
 
-/// Checks what a crash left of the file of a child that appended durably.
+/// Checks the file of a child that appended durably, after a crash.
 fn check_after_crash(fs: Fs, path: &Path, records: &[Placed], growth: &str) -> TrialResult {
     let file = reopen(path)?;
     let len = file.len()?;
@@ -494,7 +492,7 @@ fn check_after_crash(fs: Fs, path: &Path, records: &[Placed], growth: &str) -> T
     Ok(())
 }
 
-/// What was never acknowledged may be torn, but nobody else's old content may show.
+/// Unacknowledged records may be torn, but must not show the old content of other files.
 fn assert_records_or_lost(unacknowledged: &[u8]) {
     for block in unacknowledged.chunks(BLOCK) {
         let sectors = block.chunks(512);
@@ -536,7 +534,7 @@ fn flushed_records_survive_power_cuts(fs: Fs) -> TrialResult {
     )
 }
 
-/// The control: if this disk could not lose anything, the tests above would prove nothing.
+/// Control: the tests above would prove nothing if this disk could not lose data.
 fn a_disk_that_lies_about_flushes_loses_records(fs: Fs) -> TrialResult {
     let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let path = volume.path().join("log");
@@ -547,7 +545,7 @@ fn a_disk_that_lies_about_flushes_loses_records(fs: Fs) -> TrialResult {
     child.wait_for_acks(400, PATIENCE)?;
     disk.power_cut(Keep::Nothing)?;
     let (_, acks) = child.wait(PATIENCE)?;
-    // What cannot even be mounted is lost.
+    // A volume that cannot be mounted has lost its records.
     if volume.power_cut(Keep::Nothing).is_err() {
         return Ok(());
     }
@@ -561,8 +559,8 @@ fn acknowledged_records_survive_a_shutdown_of_the_file_system(fs: Fs) -> TrialRe
     for (round, growth) in (0..).zip(["unwritten", "zeroed", "none", "unwritten"]) {
         let path = volume.path().join(format!("log-{round}"));
         let mut child = start("append_durably", &path, growth, 16, round)?;
-        // While XFS shuts down, an fdatasync may find nothing left to wait for and say OK: what
-        // counts is what was acknowledged before.
+        // While XFS shuts down, an fdatasync may have nothing to wait for and succeed. Only
+        // acknowledgements before that count.
         let acks = child.wait_for_acks(100 + 100 * round as usize, PATIENCE)?.to_vec();
         volume.shutdown()?;
         child.wait(PATIENCE)?;
@@ -575,7 +573,7 @@ fn acknowledged_records_survive_a_shutdown_of_the_file_system(fs: Fs) -> TrialRe
 
 // --- snapshots -----------------------------------------------------------------------------------
 
-/// A snapshot of btrfs has files with the same inode numbers, birth times and markers.
+/// Files in a snapshot of btrfs have the same inode numbers, birth times and markers.
 fn a_snapshot_of_a_file_in_use_is_recovered_as_after_a_crash(dir: TestDir) -> TrialResult {
     let (used, snapshot) = (dir.join("used"), dir.join("snapshot"));
     subvolume(&["create", &used.to_string_lossy()])?;
@@ -615,7 +613,7 @@ fn subvolume(args: &[&str]) -> TrialResult {
 
 // --- files of others -----------------------------------------------------------------------------
 
-/// Leaves a file as a killed appender does: grown, with a marker. Returns what it must hold.
+/// Leaves a file as a killed appender does: grown, with a marker. Returns its expected records.
 fn leave_grown(path: &Path, growth: &str) -> std::io::Result<Vec<Placed>> {
     let mut child = start("append_durably", path, growth, 1, 1)?;
     child.wait_for_acks(20, PATIENCE)?;
@@ -624,7 +622,7 @@ fn leave_grown(path: &Path, growth: &str) -> std::io::Result<Vec<Placed>> {
     Ok(records)
 }
 
-/// A program's own file with its own ideas of space, and what its content is.
+/// Makes another program's file with its own space, and returns its content.
 type Own = fn(&Path) -> std::io::Result<Vec<u8>>;
 
 fn preallocated_inside(path: &Path) -> std::io::Result<Vec<u8>> {
@@ -655,7 +653,7 @@ fn sparse(path: &Path) -> std::io::Result<Vec<u8>> {
 const OWN: [(&str, Own); 3] =
     [("sparse", sparse), ("inside", preallocated_inside), ("beyond", preallocated_beyond)];
 
-/// Those that can be made on `fs`.
+/// The kinds of files that `fs` supports.
 fn own_on(fs: Fs) -> &'static [(&'static str, Own)] {
     // Indirect blocks cannot be preallocated.
     if fs == Fs::Ext3 { &OWN[..1] } else { &OWN }
@@ -703,7 +701,7 @@ fn a_kill_does_not_cut_what_was_there_before(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// A child: durable positional writes, a little further out each.
+/// A child: durable positional writes, each a little further out.
 fn write_durably_beyond(acks: &Acks, args: &[String]) {
     let file = open_durable(&args[0], &args[1]);
     let start = file.len().expect("a writer knows");
@@ -745,7 +743,7 @@ fn a_copy_with_the_marker_is_left_alone(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// A file that a crash left grown, that another program appended to since.
+/// A grown file from a crash, to which another program appended afterwards.
 fn grown_by_another_since(path: &Path) -> Result<(Vec<Placed>, Vec<u8>), Failed> {
     let records = leave_grown(path, "unwritten")?;
     let mut other = fs::OpenOptions::new().append(true).open(path)?;
@@ -773,7 +771,7 @@ fn a_file_that_another_program_appended_to_is_doubtful(dir: TestDir) -> TrialRes
     let forced = dioxide::recover(&path, Recover::Force)?;
     assert!(matches!(forced.verdict, Verdict::ModifiedExternally(_)), "{forced:?}");
     assert_eq!(forced.ceiling, content.len() as u64, "the end of what is written, by whomever");
-    // What XFS has put by for the other program beyond the end stays.
+    // The space that XFS preallocated beyond EOF for the other program stays.
     assert_eq!((fs::metadata(&path)?.len(), files::marker(&path)?), (forced.ceiling, None));
     let file = reopen(&path)?;
     assert_eq!(file.recovery(), None);
@@ -783,7 +781,7 @@ fn a_file_that_another_program_appended_to_is_doubtful(dir: TestDir) -> TrialRes
     Ok(())
 }
 
-/// The marker announces how far the file was to grow next; another program may end just there.
+/// The marker announces the next step of growth; another program may end exactly there.
 fn a_file_that_another_program_filled_up_to_the_announced_size_is_doubtful(
     dir: TestDir,
 ) -> TrialResult {
@@ -842,7 +840,7 @@ fn a_file_that_another_program_made_shorter_is_left_as_it_is(dir: TestDir) -> Tr
     Ok(())
 }
 
-/// What another program wrote behind the gap that the crash left.
+/// Another program wrote behind the gap from the crash.
 fn a_write_of_another_program_inside_the_grown_space_is_not_destroyed_silently(
     dir: TestDir,
 ) -> TrialResult {
@@ -853,7 +851,8 @@ fn a_write_of_another_program_inside_the_grown_space_is_not_destroyed_silently(
     let other = fs::OpenOptions::new().write(true).open(&path)?;
     other.write_all_at(&record(9, 9, 1), size - BLOCK_BYTES)?;
     other.sync_all()?;
-    // It cannot be told from an unacknowledged record behind a gap. What was acknowledged stays.
+    // Recovery cannot distinguish it from an unacknowledged record behind a gap. Acknowledged data
+    // stays.
     let file = reopen(&path);
     if let Ok(file) = file {
         file.close()?;
@@ -862,7 +861,7 @@ fn a_write_of_another_program_inside_the_grown_space_is_not_destroyed_silently(
     Ok(())
 }
 
-/// Makes something else of a marker.
+/// Damages a marker.
 type Damage = fn(Vec<u8>) -> Vec<u8>;
 
 const DAMAGES: [(&str, Damage); 5] = [
@@ -883,8 +882,7 @@ fn a_damaged_marker_is_doubtful_and_nothing_is_cut(dir: TestDir) -> TrialResult 
         let path = dir.join(name.replace(' ', "-"));
         let records = leave_grown(&path, "unwritten")?;
         let marker = files::marker(&path)?.expect("just left");
-        // ext4 has room for one block of attributes; what it does not take cannot be found there
-        // either.
+        // ext4 has one block for attributes. A value that does not fit cannot occur there either.
         if files::set_marker(&path, &damage(marker)).is_err() {
             continue;
         }
@@ -908,7 +906,7 @@ fn a_damaged_marker_is_doubtful_and_nothing_is_cut(dir: TestDir) -> TrialResult 
     Ok(())
 }
 
-/// A marker is what src/rules/marker.rs says: three ends at 32, 40 and 48, then a checksum of the
+/// Rewrites a marker as in src/rules/marker.rs: three ends at 32, 40 and 48, then a checksum of the
 /// first 60 bytes.
 fn remark(path: &Path, base: u64, from: u64, to: u64) -> std::io::Result<()> {
     let mut marker = files::marker(path)?.expect("there is one");
@@ -920,7 +918,7 @@ fn remark(path: &Path, base: u64, from: u64, to: u64) -> std::io::Result<()> {
     files::set_marker(path, &marker)
 }
 
-/// Brings a grown file of this end and size into the state that a crash leaves between two steps.
+/// Brings a grown file of this end and size into the state of a crash between two steps.
 type Window = fn(&Path, u64, u64) -> std::io::Result<()>;
 
 const WINDOWS: [(&str, Window); 4] = [
@@ -953,8 +951,8 @@ fn a_crash_in_each_window_of_the_markers_life_is_recovered_from(dir: TestDir) ->
     Ok(())
 }
 
-/// As after a crash between the growth and the first append: the block of the odd end may hold
-/// records, as far as the file system can tell.
+/// As after a crash between the growth and the first append: for the file system, the partial last
+/// block may hold records.
 fn a_file_of_odd_length_that_was_only_grown_gets_zeros_to_the_end_of_its_block(
     dir: TestDir,
 ) -> TrialResult {
@@ -963,7 +961,7 @@ fn a_file_of_odd_length_that_was_only_grown_gets_zeros_to_the_end_of_its_block(
     let file = fs::OpenOptions::new().write(true).open(&path)?;
     file.set_len(5000)?;
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 5000, MIB - 5000)?;
-    // The block of the odd end is its own already.
+    // The partial last block belongs to the file already.
     remark(&path, 5000, 2 * BLOCK_BYTES, MIB)?;
     let content = fs::read(&path)?;
     let reader = File::open(&path)?;

@@ -1,6 +1,5 @@
-//! What goes wrong around a file: attributes that cannot be written, file systems that turn
-//! read-only, other programs that interfere, signals, and limits of the process. Errors say what
-//! they are of, and nothing acknowledged is lost.
+//! Failures around a file: refused attributes, read-only file systems, other programs, signals, and
+//! limits of the process. Each error names its cause, and no acknowledged data is lost.
 
 mod common;
 
@@ -27,7 +26,7 @@ use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Plays a scenario in a child that must survive it. Returns what it acknowledged.
+/// Runs a scenario in a child that must survive it. Returns its acknowledgements.
 fn played(scenario: &str, path: &Path, more: &[&str]) -> Result<Vec<[u64; 3]>, Failed> {
     let path = path.to_string_lossy();
     let args: Vec<&str> = [&*path].into_iter().chain(more.iter().copied()).collect();
@@ -60,9 +59,9 @@ fn assert_is_of(error: &Error, operation: Operation, path: &Path, errno: i32) {
     );
 }
 
-// --- what the log says ---------------------------------------------------------------------------
+// --- the log -------------------------------------------------------------------------------------
 
-/// Everything that was logged, by all tests of this process.
+/// All log messages of this process.
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 struct Listener;
@@ -79,7 +78,7 @@ impl log::Log for Listener {
     fn flush(&self) {}
 }
 
-/// How often something was said of `path` that contains `text`.
+/// Counts the log messages about `path` that contain `text`.
 fn times_said(path: &Path, text: &str) -> usize {
     let path = path.to_string_lossy();
     let said = SAID.lock().expect("listeners do not panic");
@@ -88,7 +87,8 @@ fn times_said(path: &Path, text: &str) -> usize {
 
 // --- attributes ----------------------------------------------------------------------------------
 
-/// Works on a file that can keep no marker: it does not grow, says so once, and is right.
+/// Works on a file that cannot keep a marker: it does not grow, logs that once, and keeps all
+/// records.
 fn works_without_growth(path: &Path, options: &OpenOptions) -> Result<Vec<Placed>, Failed> {
     let file = options.open(path)?;
     let placed = use_without_growth(&file);
@@ -108,8 +108,8 @@ fn use_without_growth(file: &File) -> Vec<Placed> {
     placed
 }
 
-/// From now on the kernel answers this system call of this thread, and of those that it starts,
-/// with `errno`. For good.
+/// Makes this system call fail with `errno` in this thread, and in threads that it starts.
+/// Permanent.
 fn refuse(system_call: libc::c_long, errno: i32) {
     filter(&mut [
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
@@ -123,15 +123,16 @@ fn step(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt, jf, k }
 }
 
-/// Puts all system calls of this thread, and of those that it starts, through these steps.
+/// Installs a filter for the system calls of this thread, and of threads that it starts.
 fn filter(steps: &mut [libc::sock_filter]) {
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    // SAFETY: the filter outlives the call, and only changes what this thread is answered.
+    // SAFETY: the filter outlives the call, and only changes results of system calls in this
+    // thread.
     let result = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) };
     assert_eq!(result, 0, "root may do that: {}", io::Error::last_os_error());
 }
 
-/// A child on a file system that has no attributes.
+/// A child on a file system without attributes.
 fn append_without_attributes(acks: &Acks, args: &[String]) {
     refuse(libc::SYS_fsetxattr, libc::EOPNOTSUPP);
     let path = Path::new(&args[0]);
@@ -140,7 +141,8 @@ fn append_without_attributes(acks: &Acks, args: &[String]) {
     placed.into_iter().for_each(|placed| acks.send(placed.to_ack()));
 }
 
-/// No kernel of today mounts without attributes what files grow on, so the answer is made up.
+/// No current kernel mounts a file system with growth but without attributes, so a filter refuses
+/// them.
 fn without_attributes_nothing_grows(dir: TestDir) -> TrialResult {
     for growth in ["unwritten", "zeroed"] {
         if growth_on(dir.fs(), growth_named(growth)) != Growth::None {
@@ -153,7 +155,7 @@ fn without_attributes_nothing_grows(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// A child that may not allocate, from the beginning.
+/// A child that may never allocate.
 fn append_without_fallocate(acks: &Acks, args: &[String]) {
     refuse(libc::SYS_fallocate, args[2].parse().expect("a number"));
     let path = Path::new(&args[0]);
@@ -162,7 +164,7 @@ fn append_without_fallocate(acks: &Acks, args: &[String]) {
     placed.into_iter().for_each(|placed| acks.send(placed.to_ack()));
 }
 
-/// Where zeros are asked for and no call allocates them, they are written.
+/// Without a call that allocates zeros, the engine writes them.
 fn refusals_of_fallocate(fs: Fs) -> Vec<(&'static str, i32)> {
     let unwritten = [libc::EOPNOTSUPP, libc::ENOSYS, libc::EPERM].map(|errno| ("unwritten", errno));
     let all = unwritten.into_iter().chain([("zeroed", libc::EPERM)]);
@@ -180,8 +182,8 @@ fn where_fallocate_is_refused_appends_go_on(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// A child that may not allocate any more, or not set its marker, once its file has grown, and then
-/// is gone as by a crash.
+/// A child that may no longer allocate, or set its marker, once its file has grown. It ends as in a
+/// crash.
 fn append_beyond_the_last_growth(acks: &Acks, args: &[String]) {
     let (path, errno) = (Path::new(&args[0]), args[2].parse().expect("a number"));
     let mut options = writable();
@@ -201,8 +203,8 @@ fn append_beyond_the_last_growth(acks: &Acks, args: &[String]) {
     std::mem::forget(file);
 }
 
-/// The marker that announced a growth is away before the kernel moves the end, so nothing is
-/// doubtful after a crash.
+/// The marker of a growth is removed before the kernel moves EOF, so the end is known after a
+/// crash.
 fn where_fallocate_is_refused_after_a_growth_appends_go_on(dir: TestDir) -> TrialResult {
     for (growth, errno) in refusals_of_fallocate(dir.fs()) {
         appends_go_on_beyond_the_last_growth(&dir, growth, errno, "fallocate")?;
@@ -210,7 +212,7 @@ fn where_fallocate_is_refused_after_a_growth_appends_go_on(dir: TestDir) -> Tria
     Ok(())
 }
 
-/// As in a sandbox. Every append failed for ever, and so did close.
+/// As in a sandbox. Regression: every append failed forever, and so did close.
 fn where_the_marker_is_refused_after_a_growth_appends_go_on(dir: TestDir) -> TrialResult {
     for errno in [libc::EPERM, libc::EACCES, libc::EOPNOTSUPP] {
         appends_go_on_beyond_the_last_growth(&dir, some_growth(dir.fs()), errno, "fsetxattr")?;
@@ -257,7 +259,8 @@ fn fail_beside_an_appender(acks: &Acks, args: &[String]) {
     drop(file);
 }
 
-/// All up to where the failed write would have ended counted as its own, and was truncated.
+/// Regression: all data up to the intended end of the failed write counted as its own, and was
+/// truncated.
 fn a_failed_write_destroys_nothing_that_another_program_appended(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let placed = placed(&played("fail_beside_an_appender", &path, &[])?);
@@ -266,7 +269,7 @@ fn a_failed_write_destroys_nothing_that_another_program_appended(dir: TestDir) -
     Ok(())
 }
 
-/// Takes all the place that a file has for attributes.
+/// Fills the space that a file has for attributes.
 fn fill_attributes(path: &Path) -> io::Result<()> {
     let mut len = 3900;
     for number in 0.. {
@@ -281,7 +284,7 @@ fn fill_attributes(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// That is no space only for the attribute, on a disk that has much.
+/// The attribute alone finds no space, on a disk with much free space.
 fn a_file_without_place_for_an_attribute_is_appended_to_without_growth(
     dir: TestDir,
 ) -> TrialResult {
@@ -303,8 +306,8 @@ fn has_little_place_for_attributes(fs: Fs) -> Applies {
     }
 }
 
-/// A child with a thread whose writes are always put off. That thread alone fails, and not before
-/// it has tried again.
+/// A child with a thread whose writes always fail with EAGAIN. Only that thread fails, after
+/// retries.
 fn append_beside_a_write_put_off(acks: &Acks, args: &[String]) {
     let path = Path::new(&args[0]);
     let file =
@@ -321,9 +324,10 @@ fn append_beside_a_write_put_off(acks: &Acks, args: &[String]) {
         put_off.join().expect("it is told so")
     });
     assert_is_of(&error, Operation::Append, path, libc::EAGAIN);
-    assert!(
-        matches!(refusal(append(&file, 2, 0, 1)), ErrorKind::AppendEnded(cause) if cause.errno() == libc::EAGAIN)
-    );
+    assert!(matches!(
+        refusal(append(&file, 2, 0, 1)),
+        ErrorKind::AppendEnded(cause) if cause.errno() == libc::EAGAIN
+    ));
     file.sync_data().expect("no flush failed");
     assert_eq!(file.len().expect("a writer knows"), end);
     file.set_len(end).expect("it gives up what failed");
@@ -344,24 +348,24 @@ fn grows_somehow(fs: Fs) -> Applies {
     fs.grows_unwritten().or(fs.grows_zeroed())
 }
 
-/// How a file grows there.
+/// A growth that works on `fs`.
 fn some_growth(fs: Fs) -> &'static str {
     if fs.grows_unwritten().is_ok() { "unwritten" } else { "zeroed" }
 }
 
-/// The user and group of nobody.
+/// The user and group `nobody`.
 const NOBODY: u32 = 65534;
 
 fn give_up_rights() {
-    // SAFETY: changes the ids of this process, a child of its own.
+    // SAFETY: changes the ids of this process, which is a child process.
     let changed = unsafe {
         libc::setresgid(NOBODY, NOBODY, NOBODY) == 0 && libc::setresuid(NOBODY, NOBODY, NOBODY) == 0
     };
     assert!(changed, "root may do that");
 }
 
-/// A child that opens as root and works as nobody: setting an attribute is a matter of the file's
-/// mode and owner, also for a descriptor that is open for writing.
+/// A child that opens as root and works as `nobody`. The permission to set an attribute depends on
+/// the file's mode and owner, even with a descriptor that is open for writing.
 fn open_then_give_up_rights(acks: &Acks, args: &[String]) {
     let path = Path::new(&args[0]);
     let file = writable().growth(growth_named(&args[1])).mode(0o644).open(path).expect("it opens");
@@ -383,7 +387,7 @@ fn a_program_that_gives_up_its_rights_appends_without_growth(dir: TestDir) -> Tr
     Ok(())
 }
 
-/// A child whose file has grown, and cannot grow again nor be cut.
+/// A child whose file has grown, and can no longer grow or be truncated.
 fn grow_then_give_up_rights(acks: &Acks, args: &[String]) {
     let path = Path::new(&args[0]);
     let mut options = writable();
@@ -428,7 +432,7 @@ fn a_program_that_gives_up_its_rights_after_growth_loses_nothing(dir: TestDir) -
     Ok(())
 }
 
-/// The flags of chattr forbid changes also to who has the file open; which ones is up to the file
+/// The flags of chattr also forbid changes by open descriptors. Which changes depends on the file
 /// system.
 fn a_flag_set_meanwhile_loses_nothing(dir: &Path, flag: &str) -> TrialResult {
     for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
@@ -472,7 +476,7 @@ fn work_while_forbidden(file: &File, path: &Path, placed: &mut Vec<Placed>) -> T
     assert_eq!(file.len()?, end_of(placed));
     let mut into = Buffer::zeroed(BLOCK);
     assert_eq!(file.read_at(&mut into, 0)?, BLOCK);
-    // Not a failed flush, whatever else is forbidden.
+    // Other operations may be forbidden, but no flush failed.
     file.sync_data()?;
     Ok(())
 }
@@ -548,7 +552,7 @@ fn turns_read_only(fs: Fs) -> Applies {
     }
 }
 
-/// What `errors=remount-ro` does when the file system finds itself damaged.
+/// The effect of `errors=remount-ro` when the file system finds itself damaged.
 fn a_file_system_that_turns_read_only_meanwhile_wedges(fs: Fs) -> TrialResult {
     for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
         let mut volume = Volume::new(fs, SIZE_MIN)?;
@@ -584,8 +588,7 @@ fn a_file_system_that_turns_read_only_meanwhile_wedges(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-/// Eight threads append while the file system finds its error. Returns what they were told is
-/// there.
+/// Eight threads append while the file system finds its error. Returns the acknowledged records.
 fn append_until_read_only(volume: &Volume, file: &File) -> Result<Vec<Placed>, Failed> {
     let device = volume.device().file_name().expect("a device has a name");
     let trigger = Path::new("/sys/fs/ext4").join(device).join("trigger_fs_error");
@@ -617,12 +620,12 @@ fn append_until_read_only(volume: &Volume, file: &File) -> Result<Vec<Placed>, F
     Ok(acknowledged)
 }
 
-/// What a file system that has turned read-only answers; or its journal, which ends first.
+/// Errors of a file system that has turned read-only, or of its journal, which aborts first.
 fn is_end(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Os(libc::EROFS | libc::EIO))
 }
 
-/// Sets or ends the write protection of a block device.
+/// Sets or clears the write protection of a block device.
 fn protect(disk: &Disk, protected: bool) -> io::Result<()> {
     const BLKROSET: libc::c_ulong = 0x125D;
     let device = fs::File::open(&**disk)?;
@@ -661,7 +664,7 @@ fn a_removed_file_works_to_its_end(dir: TestDir) -> TrialResult {
     let file = writable().durability(Durability::EveryWrite).growth_cap(MIB).open(&path)?;
     let mut placed = append_many(&file, 1, 10);
     fs::remove_file(&path)?;
-    // Another file of this name is another file.
+    // A new file of this name is independent.
     let other = writable().open(&path)?;
     let elsewhere = append_many(&other, 7, 5);
     placed.extend(together(4, |writer| append_many(&file, 2 + writer, 200)).concat());
@@ -703,8 +706,8 @@ fn other_handle(path: &Path) -> io::Result<fs::File> {
     fs::OpenOptions::new().read(true).write(true).open(path)
 }
 
-/// Cut into what was written: nothing can bring that back, but nothing else is harmed, and nothing
-/// is made up.
+/// A truncate of written data: nothing restores it, but no other record is lost, and none is
+/// invented.
 fn a_file_cut_by_another_program_is_said_to_be_so(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let file = writable().growth_cap(MIB).open(&path)?;
@@ -786,19 +789,19 @@ mod short {
     use std::io;
     use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-    /// In an argument that the call does not look at: let it pass.
+    /// Marks a call that must pass, in an argument that the call ignores.
     const PASS: u32 = 0x5_0A55;
 
-    /// How many writes were to be cut short.
+    /// Counts the writes that may be short.
     pub static COUNT: AtomicU64 = AtomicU64::new(0);
 
-    /// What files are written in, at least.
+    /// The unit of short writes.
     pub static UNIT: AtomicUsize = AtomicUsize::new(BLOCK);
 
-    /// From now on most writes of this thread, and of those that it starts, only move some of their
-    /// units. For good.
+    /// Makes most writes of this thread, and of threads that it starts, short by whole units.
+    /// Permanent.
     pub fn write_short() {
-        // SAFETY: the handler is of the form that SA_SIGINFO asks for.
+        // SAFETY: the handler has the signature that SA_SIGINFO requires.
         let result = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = cut_short as *const () as usize;
@@ -812,11 +815,11 @@ mod short {
         filter(&mut [
             load(0),
             is(0, 2, libc::SYS_pwrite64 as u32),
-            // The sixth argument, of four.
+            // The sixth argument of a call with four.
             load(56),
             step(libc::BPF_JMP | libc::BPF_JA, 0, 0, 2),
             is(0, 3, libc::SYS_pwritev2 as u32),
-            // The fifth, the upper half of the offset: on 64 bits there is none.
+            // The fifth, the upper half of the offset, which 64-bit systems ignore.
             load(48),
             is(1, 0, PASS),
             answer(libc::SECCOMP_RET_TRAP),
@@ -830,10 +833,10 @@ mod short {
         if units < 2 { len } else { (1 + COUNT.fetch_add(1, SeqCst) as usize * 7 % units) * unit }
     }
 
-    /// Does in place of the call what it is to do.
+    /// Makes the trapped call with a shorter length.
     extern "C" fn cut_short(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-        // SAFETY: the kernel gives the handler the thread's context, which has the call and its
-        // arguments in registers; the arguments are passed on, but for lengths that are shorter.
+        // SAFETY: the kernel passes the thread's context to the handler, with the call and its
+        // arguments in registers. The handler passes the arguments on, with shorter lengths.
         unsafe {
             let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
             let [call, fd, data, len, offset, flags] = [
@@ -858,8 +861,8 @@ mod short {
     }
 }
 
-/// A child under a kernel that writes short; the memory of each record is overwritten as soon as
-/// its call has returned.
+/// A child whose writes are short. The memory of each record is overwritten as soon as its call has
+/// returned.
 #[cfg(target_arch = "x86_64")]
 fn append_frames_in_short_writes(acks: &Acks, args: &[String]) {
     short::write_short();
@@ -897,10 +900,10 @@ fn records_that_are_written_bit_by_bit_are_as_they_were_given(dir: TestDir) -> T
 
 extern "C" fn ignore_signal(_: libc::c_int) {}
 
-/// Interrupts every thread of this process, as fast as it can, until `done`. Returns how often.
+/// Interrupts every thread of this process at full speed until `done`. Returns the number of
+/// signals.
 fn storm(done: &AtomicBool) -> u64 {
-    // SAFETY: an all-zero sigaction is valid, with no flags: nothing is restarted. The handler does
-    // nothing.
+    // SAFETY: an all-zero sigaction is valid, without SA_RESTART. The handler does nothing.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = ignore_signal as *const () as usize;
@@ -910,7 +913,7 @@ fn storm(done: &AtomicBool) -> u64 {
     while !done.load(SeqCst) {
         for thread in fs::read_dir("/proc/self/task").expect("there is /proc").flatten() {
             let id: i32 = thread.file_name().to_string_lossy().parse().expect("a number");
-            // SAFETY: a thread that has ended makes it fail, which is no matter.
+            // SAFETY: the call fails for a thread that has ended, which is harmless.
             let result =
                 unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), id, libc::SIGUSR1) };
             sent += u64::from(result == 0);
@@ -920,7 +923,7 @@ fn storm(done: &AtomicBool) -> u64 {
     sent
 }
 
-/// A child that does all it can in a storm of signals.
+/// A child that performs all operations in a storm of signals.
 fn work_in_a_storm(acks: &Acks, args: &[String]) {
     let dir = Path::new(&args[0]);
     let done = AtomicBool::new(false);
@@ -957,7 +960,7 @@ fn open_and_close_in_a_storm(dir: &Path) {
         file.sync_data().expect("it syncs");
         file.set_len(BLOCK_BYTES).expect("it cuts");
         if file.growth() != Growth::None {
-            // Where blocks are not written over in place it is refused.
+            // Refused without overwrites in place.
             let _ = file.recycle();
             file.set_len(BLOCK_BYTES).expect("it extends");
         }
@@ -986,21 +989,20 @@ fn a_storm_of_signals_is_not_noticed(dir: TestDir) -> TrialResult {
 
 // --- limits of the process -----------------------------------------------------------------------
 
-/// Sets a limit; without a value, to the most that is allowed.
+/// Sets a limit; without a value, to the maximum.
 fn limit(resource: Resource, value: Option<u64>) {
     let maximum = rustix::process::getrlimit(resource).maximum;
     let limit = Rlimit { current: value.or(maximum), maximum };
     rustix::process::setrlimit(resource, limit).expect("lowering is allowed");
 }
 
-/// The number that the next descriptor gets.
+/// The number of the next descriptor.
 fn next_descriptor() -> u64 {
     let probe = fs::File::open("/dev/null").expect("there is a descriptor left");
     probe.as_raw_fd() as u64
 }
 
-/// A child that opens args[0] with few descriptors left, one more each time. Tells how it went each
-/// time.
+/// A child that opens args[0] with few descriptors left, one more each time. Reports each result.
 fn open_with_few_descriptors(acks: &Acks, args: &[String]) {
     let path = Path::new(&args[0]);
     for left in 0..6 {
@@ -1044,8 +1046,7 @@ fn an_image_is_refused_with_however_few_descriptors(dir: TestDir) -> TrialResult
     Ok(())
 }
 
-/// The numbers of the descriptors that are open below a directory, whatever names they were opened
-/// by.
+/// The numbers of the open descriptors of files below a directory, under any name.
 fn descriptors_in(dir: &Path) -> Vec<u32> {
     let open = fs::read_dir("/proc/self/fd").expect("it is there").flatten();
     let numbers = open
@@ -1053,7 +1054,7 @@ fn descriptors_in(dir: &Path) -> Vec<u32> {
     numbers.map(|entry| entry.file_name().to_string_lossy().parse().expect("a number")).collect()
 }
 
-/// A child that opens files in every way in args[0], by high descriptors.
+/// A child that opens files in every way in args[0], with high descriptor numbers.
 fn open_by_high_descriptors(_: &Acks, args: &[String]) {
     const MIN: u32 = 600;
     let dir = Path::new(&args[0]);
@@ -1084,12 +1085,12 @@ fn low_descriptors_stay_the_programs(dir: TestDir) -> TrialResult {
     played("open_by_high_descriptors", &dir, &[]).map(drop)
 }
 
-/// A child that may start no thread after its first few.
+/// A child that may start only a few threads.
 fn append_without_threads(acks: &Acks, args: &[String]) {
     let path = Path::new(&args[0]);
     let mut options = writable();
     let options = options.growth(growth_named(&args[1])).growth_cap(MIB).mode(0o666);
-    // So that markers can be written by nobody as well.
+    // `nobody` must be able to write markers.
     fs::File::create(path).expect("it is created");
     std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).expect("root may do that");
     let file = options.open(path).expect("it opens");
@@ -1135,12 +1136,12 @@ fn without_threads_a_writer_grows_the_file(dir: TestDir) -> TrialResult {
 
 // --- queues --------------------------------------------------------------------------------------
 
-/// How often something was said that names no file.
+/// Counts the log messages with `text` that name no file.
 fn times_said_of_none(text: &str) -> usize {
     times_said(Path::new(""), text)
 }
 
-/// A child whose kernel refuses io_uring, by this errno.
+/// A child whose kernel refuses io_uring with this errno.
 fn append_without_io_uring(acks: &Acks, args: &[String]) {
     let errno = args[1].parse().expect("a number");
     refuse(libc::SYS_io_uring_setup, errno);
@@ -1181,8 +1182,7 @@ fn without_io_uring_queues_make_plain_calls(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// From now on the kernel takes no more than so many requests of a ring at a time in this thread,
-/// and answers `errno`.
+/// Makes each submission of more than `count` requests fail with `errno` in this thread.
 fn refuse_to_submit_more_than(count: u32, errno: i32) {
     filter(&mut [
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
@@ -1195,8 +1195,8 @@ fn refuse_to_submit_more_than(count: u32, errno: i32) {
     ]);
 }
 
-/// A child whose kernel has no memory for what its queues submit: for more than one request at a
-/// time, or for any, from the second round on.
+/// A child whose kernel lacks memory for submissions, from the second round on. It refuses more
+/// than one request at a time, or all.
 fn queue_where_requests_are_refused(acks: &Acks, args: &[String]) {
     let (count, errno) = (args[1].parse().expect("a number"), args[2].parse().expect("a number"));
     let file = writable()
@@ -1226,7 +1226,7 @@ fn queue_where_requests_are_refused(acks: &Acks, args: &[String]) {
                 refuse_to_submit_more_than(count, errno);
             }
         }
-        // One at a time it goes on; where none is taken, plain calls do.
+        // With one at a time the ring goes on; with none the queue uses plain calls.
         assert!(count > 0 || !queue.uses_io_uring());
     };
     thread::scope(|scope| (0..3).for_each(|writer| drop(scope.spawn(move || works(writer)))));
@@ -1251,7 +1251,7 @@ fn a_ring_that_the_kernel_has_no_memory_for_loses_and_doubles_nothing(dir: TestD
     Ok(())
 }
 
-/// A child that may lock less memory than its queue's buffers have.
+/// A child that may lock less memory than the buffers of its queue need.
 fn append_with_little_locked_memory(acks: &Acks, args: &[String]) {
     let file = writable().growth(Growth::None).open(&args[0]).expect("it opens");
     limit(Resource::Memlock, Some(64 << 10));
@@ -1348,7 +1348,7 @@ fn operations_of_length_zero_do_nothing(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Every way to be misaligned, for every kind of handle: an error, and nothing has changed.
+/// Every kind of misalignment, for every kind of handle: an error, and no change.
 fn misaligned_operations_change_nothing(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
@@ -1401,7 +1401,7 @@ fn misaligned_operations_change_nothing_on_a_device(disk: Disk) -> TrialResult {
 
 // --- threads -------------------------------------------------------------------------------------
 
-/// The handle goes down with a thread that panics, whose panic goes on as it was.
+/// A panic drops the handle with its thread, and continues unchanged.
 fn a_file_dropped_by_a_panic_is_put_away(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let file = writable().growth_cap(MIB).open(&path)?;
@@ -1420,7 +1420,7 @@ fn a_file_dropped_by_a_panic_is_put_away(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// The others go on.
+/// The other threads go on.
 fn a_thread_that_panics_between_appends_harms_nobody(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let file = writable().durability(Durability::EveryWrite).growth_cap(MIB).open(&path)?;
@@ -1464,7 +1464,7 @@ fn a_thousand_threads_share_a_file(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Every thread opens the file itself, so it is opened, shared and put away in any order.
+/// Every thread opens the file itself, so opens, shared use and closes occur in any order.
 fn many_threads_open_and_close_a_file_at_once(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let placed = together(16, |writer| {
@@ -1488,9 +1488,9 @@ fn many_threads_open_and_close_a_file_at_once(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-// --- what is blamed for a failed flush -----------------------------------------------------------
+// --- the cause of a failed flush -----------------------------------------------------------------
 
-/// From now on pwritev2 with RWF_DSYNC answers this in this thread.
+/// Makes pwritev2 with RWF_DSYNC fail with `errno` in this thread.
 fn refuse_durable_writes(errno: i32) {
     filter(&mut [
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
@@ -1513,12 +1513,12 @@ fn two_durable_files(dir: &Path) -> [File; 2] {
     })
 }
 
-/// Does something in a thread of its own, whose system calls it may restrict for good.
+/// Runs `act` in its own thread, whose system calls it may restrict permanently.
 fn in_a_sandbox<R: Send>(act: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| scope.spawn(act).join().expect("it ends"))
 }
 
-/// A child of which one thread may make no durable write by RWF_DSYNC.
+/// A child in which one thread may not write with RWF_DSYNC.
 fn write_where_dsync_is_refused(acks: &Acks, args: &[String]) {
     let (dir, errno) = (Path::new(&args[0]), args[1].parse().expect("a number"));
     let [one, other] = two_durable_files(dir);
@@ -1531,7 +1531,7 @@ fn write_where_dsync_is_refused(acks: &Acks, args: &[String]) {
         Ok(()) => assert!(is_missing, "it was refused"),
         Err(error) => assert!(!is_missing && error.errno() == errno, "{error}"),
     }
-    // These threads are refused nothing.
+    // These threads have no restriction.
     for file in [one, other] {
         acks.send(append(&file, 3, 0, 1).expect("nothing was flushed").to_ack());
         file.sync_data().expect("nothing failed");
@@ -1552,7 +1552,7 @@ fn a_durable_write_refused_before_any_io_wedges_nothing(dir: TestDir) -> TrialRe
     Ok(())
 }
 
-/// A child whose durable writes find neither RWF_DSYNC nor a flush that succeeds.
+/// A child whose durable writes have no RWF_DSYNC, and whose flushes fail.
 fn write_where_dsync_is_missing_and_flushes_fail(_: &Acks, args: &[String]) {
     let [one, other] = two_durable_files(Path::new(&args[0]));
     let error = in_a_sandbox(|| {
@@ -1564,7 +1564,7 @@ fn write_where_dsync_is_missing_and_flushes_fail(_: &Acks, args: &[String]) {
     assert_wedged(&other, libc::EIO);
 }
 
-/// The flush behind the write is part of it.
+/// The flush after the write is part of it.
 fn a_failed_flush_behind_a_write_without_dsync_wedges(dir: TestDir) -> TrialResult {
     played("write_where_dsync_is_missing_and_flushes_fail", &dir, &[]).map(drop)
 }
@@ -1578,7 +1578,7 @@ fn assert_wedged(file: &File, errno: i32) {
     }
 }
 
-/// A child of which one thread is told by a flush that there is no space.
+/// A child in which a flush fails for lack of space in one thread.
 fn flush_where_there_is_no_space(_: &Acks, args: &[String]) {
     let (dir, errno) = (Path::new(&args[0]), args[1].parse().expect("a number"));
     let [one, other] = two_durable_files(dir);
@@ -1591,7 +1591,7 @@ fn flush_where_there_is_no_space(_: &Acks, args: &[String]) {
     assert!(matches!(refusal(one.close()), ErrorKind::Wedged(_)));
 }
 
-/// As of a thin pool that has no block for what was acknowledged.
+/// As with a thin pool that has no block for acknowledged data.
 fn no_space_of_a_flush_wedges(dir: TestDir) -> TrialResult {
     for errno in [libc::ENOSPC, libc::EDQUOT] {
         played("flush_where_there_is_no_space", &dir, &[&errno.to_string()])?;
@@ -1608,7 +1608,7 @@ fn leave_a_file_grown(acks: &Acks, args: &[String]) {
     std::mem::forget(file);
 }
 
-/// A child that opens a file of which a system call fails, beside one that is in use.
+/// A child in which a system call fails at the open of a file, while other files are in use.
 fn open_what_cannot_be_looked_at(_: &Acks, args: &[String]) {
     let path = Path::new(&args[0]);
     let number = |nth: usize| args[nth].parse::<i32>().expect("a number");
@@ -1626,7 +1626,7 @@ fn open_what_cannot_be_looked_at(_: &Acks, args: &[String]) {
     reopen(path).and_then(File::close).expect("nothing is wrong with it");
 }
 
-/// Only a call that flushes can be blamed for a flush.
+/// Only calls that flush can mean a failed flush.
 fn eio_of_an_attribute_or_of_extents_at_open_wedges_nothing(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     for (call, errno) in [(libc::SYS_fgetxattr, libc::EIO), (libc::SYS_ioctl, libc::EUCLEAN)] {

@@ -57,13 +57,13 @@ fn grown_space_is_never_seen(dir: TestDir, way: Way) -> TrialResult {
     Ok(())
 }
 
-/// Checks the length and the last blocks below it again and again. Returns whether the file was
-/// ever larger than it said.
+/// Checks the length and the last blocks below it repeatedly. Returns whether the file was ever
+/// larger than its length.
 fn watch_until(file: &Used, path: &Path, done: &AtomicBool) -> bool {
     let mut last = 0;
     let mut grown_seen = false;
     loop {
-        // The last look is at what the writers have left.
+        // The last check comes after all writers.
         let is_last = done.load(SeqCst);
         let len = file.len().expect("a handle of the writer knows");
         assert!(len >= last, "the length went from {last} to {len}");
@@ -76,7 +76,7 @@ fn watch_until(file: &Used, path: &Path, done: &AtomicBool) -> bool {
     }
 }
 
-/// Reads from `offset` on, also beyond `len`, and checks that only records come.
+/// Reads from `offset` on, also beyond `len`, and checks that it finds only records.
 fn assert_only_records_at(file: &impl Transfers, offset: u64, len: u64) {
     let mut into = Buffer::zeroed(64 * BLOCK);
     let read = file.read_at(&mut into, offset).expect("reading works");
@@ -120,8 +120,8 @@ fn growths_and_tails() -> impl Iterator<Item = (Growth, Tail)> {
     GROWTHS.into_iter().flat_map(|growth| TAILS.map(move |tail| (growth, tail)))
 }
 
-/// Two rounds: the second one begins at the odd end that the first one left, with the other kind of
-/// tail.
+/// Two rounds: the second one begins at the partial last block of the first one, with the other
+/// kind of tail.
 fn records_of_any_length_stand_where_they_were_said_to(dir: TestDir, way: Way) -> TrialResult {
     for (growth, tail) in GROWTHS.into_iter().zip(TAILS.into_iter().cycle()) {
         let path = dir.join(format!("{growth:?}"));
@@ -165,21 +165,20 @@ fn other(tail: Tail) -> Tail {
     if tail == Tail::Pad { Tail::Rewrite } else { Tail::Pad }
 }
 
-/// What came of appends with somebody who looks on.
+/// Appended records, and the observations of a concurrent reader.
 struct Watched {
     laid: Vec<Laid>,
     seen: Vec<SeenTail>,
 }
 
-/// A length, and what was read around it just then.
+/// A length, and the bytes around it at that time.
 struct SeenTail {
     len: u64,
     offset: u64,
     bytes: Vec<u8>,
 }
 
-/// Appends from 16 threads, half of them by calls whatever the way is, and looks at the end of the
-/// file again and again.
+/// Appends from 16 threads, half of them always by calls, and watches the end of the file.
 fn append_and_watch(file: &Used, first_writer: u64) -> Watched {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -256,13 +255,13 @@ fn a_file_is_what_a_list_of_bytes_is(dir: TestDir, way: Way) -> TrialResult {
     Ok(())
 }
 
-/// A file and what it must be.
+/// A file and its expected content.
 struct Twin {
     file: Option<Used>,
     bytes: Vec<u8>,
     tail: Tail,
     number: u64,
-    /// It was recycled: gaps may be refused.
+    /// After a recycle: the engine may refuse gaps.
     has_old_content: bool,
 }
 
@@ -292,7 +291,7 @@ impl Twin {
                 file.set_len(extended)?;
                 bytes.resize(extended as usize, 0);
             }
-            // Inside, across the end, and somewhat beyond it.
+            // Below EOF, across it, and somewhat beyond it.
             2..5 => {
                 let offset = random.below(len / align + 20) * align;
                 let data = Buffer::from(&frame((1 + random.below(20)) * align).bytes()[..]);
@@ -326,7 +325,8 @@ impl Twin {
                 let next = len.next_multiple_of(BLOCK_BYTES);
                 let laid = append_frame(file, frame(any_len(random, 1)))?;
                 let begin = laid.offset;
-                // What a positional write left of a block of a recycled file may be used up.
+                // In a recycled file, a padded append may continue a block after a positional
+                // write.
                 let is_right = match self.tail {
                     Tail::Rewrite => begin == len,
                     Tail::Pad => begin == next || begin == len && self.has_old_content,
@@ -339,7 +339,7 @@ impl Twin {
         Ok(())
     }
 
-    /// Another program finds the same, to the byte.
+    /// Checks that another program finds the same bytes.
     fn close(&mut self, path: &Path) -> TrialResult {
         let Some(file) = self.file.take() else { return Ok(()) };
         self.has_old_content = false;
@@ -353,8 +353,8 @@ impl Twin {
     }
 }
 
-/// Threads append short records, and each then writes over sectors inside its own, most of which
-/// lie in the last block.
+/// Threads append short records. Each then overwrites sectors inside its own records, mostly in the
+/// last block.
 fn writes_of_the_last_block_and_appends_exclude_each_other(dir: TestDir, way: Way) -> TrialResult {
     for durability in [Durability::OnSync, Durability::EveryWrite] {
         let path = dir.join(format!("{durability:?}"));
@@ -392,12 +392,12 @@ fn writes_of_the_last_block_and_appends_exclude_each_other(dir: TestDir, way: Wa
     Ok(())
 }
 
-/// What is written over a part of a record.
+/// The data that overwrites a part of a record.
 fn over_of(laid: &Laid, len: u64) -> Buffer {
     Buffer::from(&Frame { len, number: laid.frame.number + 1_000_000, ..laid.frame }.bytes()[..])
 }
 
-/// Writes over all aligned parts of a record; returns where.
+/// Overwrites all aligned parts of a record. Returns their offsets.
 fn write_inside(file: &Used, laid: &Laid, align: u64) -> Vec<u64> {
     let first = laid.offset.next_multiple_of(align);
     let over: Vec<_> =
@@ -407,7 +407,7 @@ fn write_inside(file: &Used, laid: &Laid, align: u64) -> Vec<u64> {
     over
 }
 
-/// While others never cease to write over a part of it.
+/// While other threads overwrite a part of it without pause.
 fn appends_into_a_block_that_is_always_written_go_on(dir: TestDir) -> TrialResult {
     for durability in [Durability::OnSync, Durability::EveryWrite] {
         let path = dir.join(format!("{durability:?}"));
@@ -440,8 +440,7 @@ fn appends_into_a_block_that_is_always_written_go_on(dir: TestDir) -> TrialResul
     Ok(())
 }
 
-/// A write that begins in the last block and ends beyond it moves the end; the next record stands
-/// behind it.
+/// A write from the last block across EOF moves EOF; the next record follows it.
 fn a_write_across_an_odd_end_is_kept_by_the_next_append(dir: TestDir, way: Way) -> TrialResult {
     for (growth, tail) in growths_and_tails() {
         let path = dir.join(format!("{growth:?}-{tail:?}"));
@@ -460,7 +459,7 @@ fn a_write_across_an_odd_end_is_kept_by_the_next_append(dir: TestDir, way: Way) 
     Ok(())
 }
 
-// --- as the kernel sees it -----------------------------------------------------------------------
+// --- kernel traces -------------------------------------------------------------------------------
 
 /// Threads append short and long records, by calls and by queues.
 fn the_last_block_is_written_by_one_request_at_a_time_and_alone(
@@ -491,8 +490,9 @@ fn the_last_block_is_written_by_one_request_at_a_time_and_alone(
     Ok(())
 }
 
-/// Checks that no two writes of one block are in flight together, and none goes on from a written
-/// block into unwritten space. Returns how many begin in a block that was written before.
+/// Checks that no two writes of one block are in flight together. Also checks that none continues
+/// from a written block into unwritten space. Returns how many begin in a block that was written
+/// before.
 fn assert_in_order(dios: &[Dio], zeros_are_written: bool) -> usize {
     assert!(dios.len() > 5, "too little was traced: {}", dios.len());
     let mut rewrites = 0;
@@ -509,7 +509,7 @@ fn assert_in_order(dios: &[Dio], zeros_are_written: bool) -> usize {
     rewrites
 }
 
-/// The control: writes of one block that go out together are seen to.
+/// Control: the trace shows concurrent writes of one block.
 fn writes_in_flight_together_are_seen(dir: TestDir) -> TrialResult {
     use std::os::unix::fs::{FileExt, OpenOptionsExt};
     let path = dir.join("file");
@@ -528,7 +528,7 @@ fn writes_in_flight_together_are_seen(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Whole blocks of a record go out from where they are, if its memory is aligned there.
+/// Whole blocks of a record are written without a copy, if their memory is aligned.
 fn aligned_pieces_of_long_records_are_not_copied(dir: TestDir, way: Way) -> TrialResult {
     let file = way.open(writable().growth_cap(8 * MIB), dir.join("log"))?;
     let memory = file.alignment().memory as usize;
@@ -540,7 +540,7 @@ fn aligned_pieces_of_long_records_are_not_copied(dir: TestDir, way: Way) -> Tria
     let data = Buffer::zeroed(MIB as usize + BLOCK);
     assert_eq!(append(&data[..1 << 20])?, 0, "at the start of a block");
     assert_eq!(append(&data[..100])?, BLOCK_BYTES);
-    // A queue is given a copy that begins at the start of a page.
+    // A queue gets a copy that begins at the start of a page.
     let skew = if way == Way::Calls { (100 + memory * 8 - BLOCK % memory) % memory } else { 0 };
     let is_aligned = (BLOCK - 100 + skew).is_multiple_of(memory);
     let expected = if is_aligned { 2 * BLOCK_BYTES } else { MIB + BLOCK_BYTES };
@@ -599,7 +599,7 @@ fn a_file_of_odd_length_is_appended_to(dir: TestDir, way: Way) -> TrialResult {
     Ok(())
 }
 
-/// Growth begins at the odd end, and what stands before it stays.
+/// Growth begins at the partial last block, and keeps its content.
 fn a_file_of_odd_length_takes_positional_writes(dir: TestDir, way: Way) -> TrialResult {
     for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
         let path = dir.join(format!("{growth:?}"));
@@ -713,8 +713,8 @@ fn a_write_far_past_the_end_leaves_a_hole(dir: TestDir, way: Way) -> TrialResult
     assert_hole(&path, 16 * MIB, 64 * MIB)
 }
 
-/// Checks that nothing is allocated between. (Nearer to the first record, space may have been
-/// grown.)
+/// Checks that the range is not allocated. (Nearer to the first record, growth may have allocated
+/// space.)
 fn assert_hole(path: &Path, start: u64, end: u64) -> TrialResult {
     for extent in files::extents(path)? {
         assert!(
@@ -764,7 +764,7 @@ fn overwrites_and_appends_go_side_by_side(dir: TestDir, way: Way) -> TrialResult
     Ok(())
 }
 
-/// Writes another record over this one, and reads it back.
+/// Overwrites a record with another one, and reads it back.
 fn rewrite(file: &Used, placed: &mut Placed) {
     placed.number += 1_000_000;
     let data = record(placed.writer, placed.number, placed.blocks);
@@ -774,7 +774,7 @@ fn rewrite(file: &Used, placed: &mut Placed) {
     assert!(into[..] == data[..], "what was just written is not read");
 }
 
-/// Half of the threads append, half write some way beyond the end.
+/// Half of the threads append, half write some distance beyond EOF.
 fn extending_writes_of_both_kinds_mix(dir: TestDir, way: Way) -> TrialResult {
     for durability in [Durability::OnSync, Durability::EveryWrite] {
         let path = dir.join(format!("{durability:?}"));
@@ -810,7 +810,7 @@ fn extending_writes_of_both_kinds_mix(dir: TestDir, way: Way) -> TrialResult {
     Ok(())
 }
 
-/// Writes records at places that only ever lie further out, some beyond the end.
+/// Writes records at increasing offsets, some beyond EOF.
 fn leap(file: &Used, writer: u64, count: u64, next: &AtomicU64) -> Vec<Placed> {
     (0..count)
         .map(|number| {
@@ -860,12 +860,12 @@ fn set_len_shows_zeros_where_something_was_cut(dir: TestDir, way: Way) -> TrialR
 
 const CUTS: u64 = 30;
 
-/// What the appenders of a truncated file know.
+/// The shared state of the appenders to a truncated file.
 struct Truncated {
     file: Used,
-    /// How many cuts have returned.
+    /// How many truncates have returned.
     cuts: AtomicU64,
-    /// How many appends have begun and returned after the last.
+    /// How many appends have begun and returned after the last one.
     after_all: AtomicU64,
     done: AtomicBool,
 }
@@ -902,7 +902,7 @@ fn appends_and_cuts_in_one_file_agree(dir: TestDir, way: Way) -> TrialResult {
     Ok(())
 }
 
-/// Each record with the number of cuts that had returned before it was appended.
+/// Returns each record with the number of truncates that had returned before its append.
 fn append_between_cuts(shared: &Truncated, writer: u64) -> Vec<(u64, Placed)> {
     let mut noted = Vec::new();
     for number in 0.. {
@@ -919,7 +919,7 @@ fn append_between_cuts(shared: &Truncated, writer: u64) -> Vec<(u64, Placed)> {
     noted
 }
 
-/// Checks that the file consists of acknowledged records, each where it was acknowledged.
+/// Checks that the file consists of acknowledged records at their acknowledged offsets.
 fn assert_only_acknowledged(content: &[u8], noted: &[(u64, Placed)]) {
     let offsets: HashMap<_, _> =
         noted.iter().map(|(_, p)| ((p.writer, p.number), p.offset)).collect();
@@ -988,7 +988,7 @@ fn closing_the_last_writer_tidies_up_beside_a_reader(dir: TestDir, way: Way) -> 
     Ok(())
 }
 
-/// While threads of this process append, cut, close and open it again.
+/// While threads of this process append, truncate, close and reopen it.
 fn a_reader_sees_only_records_while_the_file_is_closed_and_opened(
     dir: TestDir,
     way: Way,
@@ -1093,7 +1093,7 @@ fn dropping_the_last_handle_tidies_up(dir: TestDir, way: Way) -> TrialResult {
 
 // --- readers in other processes ------------------------------------------------------------------
 
-/// A child that appends durably for ever.
+/// A child that appends durably forever.
 fn append_for_ever(acks: &Acks, args: &[String]) {
     let mut options = writable();
     let file = options
@@ -1106,7 +1106,7 @@ fn append_for_ever(acks: &Acks, args: &[String]) {
     }
 }
 
-/// A child that opens, appends and closes for ever.
+/// A child that opens, appends and closes forever.
 fn open_and_close_for_ever(acks: &Acks, args: &[String]) {
     for number in 0.. {
         let file = writable().growth_cap(MIB).open(&args[0]).expect("it opens");
@@ -1126,14 +1126,14 @@ fn a_reader_never_sees_grown_space_while_the_file_is_opened_and_closed(
     follow(dir.join("log"), "open_and_close_for_ever")
 }
 
-/// Reads what a child appends, and checks that all that was acknowledged is seen, and nothing else.
+/// Reads the appends of a child. Checks that all acknowledged data is visible, and nothing else.
 fn follow(path: PathBuf, scenario: &str) -> TrialResult {
     let mut writer = child::spawn(scenario, &[&path.to_string_lossy()])?;
     let mut acknowledged = writer.wait_for_acks(1, PATIENCE)?.to_vec();
     let reader = File::open(&path)?;
     let mut known = 0;
     let start = Instant::now();
-    // btrfs syncs one file after the other, and other tests sync there as well.
+    // btrfs syncs files one after the other, and other tests sync there as well.
     let enough = |known| known > 20 * BLOCK_BYTES || start.elapsed() > PATIENCE;
     while start.elapsed() < Duration::from_millis(1500) || !enough(known) {
         if let Ok(acks) = writer.wait_for_acks(acknowledged.len() + 1, Duration::ZERO) {
@@ -1154,7 +1154,7 @@ fn follow(path: PathBuf, scenario: &str) -> TrialResult {
     Ok(())
 }
 
-/// Checks that from `known` to `len` there are only records.
+/// Checks that there are only records from `known` to `len`.
 fn check_new_records(reader: &File, known: u64, len: u64) -> dioxide::Result<u64> {
     let mut into = Buffer::zeroed((len - known) as usize);
     let read = reader.read_at(&mut into, known)?;
@@ -1196,7 +1196,7 @@ fn without_growth_the_file_is_never_larger_than_its_length(dir: TestDir, way: Wa
     Ok(())
 }
 
-/// A sync proves nothing there, so neither would a marker.
+/// Without barriers a sync proves nothing, so neither would a marker.
 fn without_barriers_nothing_grows(fs: Fs) -> TrialResult {
     let volume = Volume::new(fs, SIZE_MIN)?;
     let status =
@@ -1241,8 +1241,8 @@ fn the_capacity_is_reached_in_one_step(dir: TestDir, way: Way) -> TrialResult {
     Ok(())
 }
 
-/// A step of growth begins when less than half of the last is left. The stream gives it time there,
-/// however much it needs.
+/// A growth step begins when less than half of the last one is left. The stream gives it the time
+/// that it needs.
 fn in_a_steady_stream_only_the_first_append_waits_for_growth(dir: TestDir) -> TrialResult {
     let file = writable().growth_cap(8 * MIB).open(dir.join("log"))?;
     let data = record(1, 1, 2);
@@ -1262,7 +1262,7 @@ fn in_a_steady_stream_only_the_first_append_waits_for_growth(dir: TestDir) -> Tr
 
 const BUDGET: u64 = 24 * MIB;
 
-/// A child (the budget is its process's own) with 100 files. Tells how far they grew together.
+/// A child (each process has its own budget) with 100 files. Reports their total growth.
 fn open_a_hundred_files(acks: &Acks, args: &[String]) {
     dioxide::set_growth_budget(BUDGET);
     let paths: Vec<_> = (0..100).map(|n| Path::new(&args[0]).join(n.to_string())).collect();
@@ -1290,7 +1290,7 @@ fn a_hundred_files_stay_within_the_budget(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Whether direct I/O takes less than a block.
+/// Whether direct I/O accepts parts of blocks.
 fn writes_parts_of_blocks(fs: Fs) -> Applies {
     match fs {
         Fs::Ext4 | Fs::Ext4NoJournal | Fs::Ext3 | Fs::Xfs => Ok(()),
@@ -1298,7 +1298,7 @@ fn writes_parts_of_blocks(fs: Fs) -> Applies {
     }
 }
 
-/// Whether the kernel's trace events tell all that is done to a file.
+/// Whether the kernel's trace events show all I/O of a file.
 fn tells_of_direct_io(fs: Fs) -> Applies {
     match fs {
         Fs::Ext4 | Fs::Xfs => Ok(()),

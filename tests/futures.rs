@@ -1,5 +1,5 @@
-//! Futures under executors of several kinds: what is acknowledged is there, what is dropped is
-//! wholly there or not at all, and memory comes back, is neither freed early nor lost.
+//! Futures under several kinds of executors. Acknowledged data is there. A dropped operation has
+//! its whole effect or none. Its memory is neither freed early nor lost.
 
 mod common;
 
@@ -25,7 +25,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// Something that runs futures.
+/// An executor of futures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Executor {
     Tokio,
@@ -33,7 +33,7 @@ enum Executor {
     Smol,
     /// A thread and a `block_on` for each task.
     Threads,
-    /// The reactor's own, in the thread of the tasks.
+    /// The executor of a local reactor, on the thread of the tasks.
     Local,
 }
 
@@ -41,7 +41,7 @@ impl Executor {
     const ALL: [Self; 5] =
         [Self::Tokio, Self::TokioInOneThread, Self::Smol, Self::Threads, Self::Local];
 
-    /// Runs `count` tasks on the file, each with its number, and closes it.
+    /// Runs `count` tasks on the file, each with its number, and closes the file.
     fn run<T, F>(
         self,
         file: File,
@@ -113,7 +113,7 @@ where
     })
 }
 
-/// The simplest there is.
+/// The simplest executor.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
@@ -160,7 +160,7 @@ impl<F: Future> Polled<F> {
     }
 }
 
-/// All of them, each polled when it was woken.
+/// A join of futures, each polled when it is woken.
 struct All<F: Future>(Vec<Polled<F>>);
 
 impl<F: Future> Unpin for All<F> {}
@@ -190,7 +190,7 @@ impl<F: Future> Future for All<F> {
     }
 }
 
-/// Polls a future, and so many times more whenever the executor comes around; then drops it.
+/// Polls a future a limited number of times, then drops it.
 struct Fickle<F> {
     future: Option<F>,
     patience: u64,
@@ -214,7 +214,7 @@ impl<F: Future + Unpin> Future for Fickle<F> {
     }
 }
 
-/// Memory that is counted, and poisoned when it is dropped.
+/// Counted memory, poisoned when it is dropped.
 struct Counted {
     bytes: Buffer,
     _count: Arc<()>,
@@ -248,12 +248,12 @@ fn log(durability: Durability) -> OpenOptions {
     writable().durability(durability).growth_cap(MIB).clone()
 }
 
-/// Polls it once, with a waker that does nothing.
+/// Polls a future once, with a waker that does nothing.
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Ends the test instead of letting it hang.
+/// Panics instead of a hang.
 fn within_patience<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = mpsc::channel();
     let thread = thread::spawn(move || done.send(work()));
@@ -266,8 +266,8 @@ fn within_patience<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
     }
 }
 
-/// The records of a file, by writer and number, with their offsets. Each is there once and whole,
-/// and nothing else is.
+/// The records of a file, by writer and number, with their offsets. Checks that each is there once
+/// and whole, and nothing else.
 fn records_in(content: &[u8]) -> HashMap<(u64, u64), (u64, u64)> {
     let mut found: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
     for (block, offset) in content.chunks(BLOCK).zip((0..).step_by(BLOCK)) {
@@ -343,7 +343,7 @@ fn a_thousand_tasks_append(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// In batches: tasks that come back together share a flush.
+/// In batches: tasks whose appends complete together share a flush.
 fn tasks_share_flushes(dir: TestDir) -> TrialResult {
     let file = Arc::new(AsyncFile::from(log(Durability::EveryWrite).open(dir.join("log"))?));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?;
@@ -368,17 +368,17 @@ fn tasks_share_flushes(dir: TestDir) -> TrialResult {
 
 // --- drops ---------------------------------------------------------------------------------------
 
-/// What a task that drops some of its appends knows of them.
+/// What a task knows of an append.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Known {
-    /// Nothing of it may be there.
+    /// It must have no effect.
     Never,
-    /// It is wholly there or not at all.
+    /// It has its whole effect or none.
     Maybe,
     At(u64),
 }
 
-/// Appends, of which it drops some at any moment.
+/// Appends, and drops some of the futures at random.
 async fn append_and_drop(
     file: Arc<AsyncFile>,
     writer: u64,
@@ -451,8 +451,8 @@ fn dropped_appends_are_wholly_there_or_not_at_all(dir: TestDir, executor: Execut
     Ok(())
 }
 
-/// More than the reactor takes at once are polled, and dropped: those that it has not come to never
-/// happen, and take no place.
+/// More appends than the reactor takes at once are polled and dropped. Those that it has not begun
+/// have no effect, and take no space.
 fn what_the_reactor_has_not_come_to_is_taken_back(dir: TestDir) -> TrialResult {
     let local = LocalReactor::new(QueueOptions::new().depth(4));
     let path = dir.join("log");
@@ -472,7 +472,7 @@ fn what_the_reactor_has_not_come_to_is_taken_back(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Nobody rings for those that are listed behind them.
+/// No dropped append wakes the reactor for those behind it.
 fn given_up_appends_do_not_hold_up_the_one_behind_them(dir: TestDir) -> TrialResult {
     for depth in [1, 3] {
         let path = dir.join(format!("log{depth}"));
@@ -491,7 +491,7 @@ fn given_up_appends_do_not_hold_up_the_one_behind_them(dir: TestDir) -> TrialRes
     Ok(())
 }
 
-/// The memory of dropped reads is not given to others while the kernel fills it.
+/// The memory of dropped reads has no other use while the kernel fills it.
 fn dropped_reads_leave_other_memory_alone(dir: TestDir, executor: Executor) -> TrialResult {
     let file = log(Durability::OnSync).open(dir.join("log"))?;
     append(&file, 1, 0, 256)?;
@@ -506,7 +506,7 @@ fn dropped_reads_leave_other_memory_alone(dir: TestDir, executor: Executor) -> T
                 let _ = poll_once(&mut read);
                 drop(read);
             }
-            // As much as was just given up.
+            // As much as was just dropped.
             let mine = Buffer::zeroed(64 * BLOCK);
             let (read, data) = file.read_at(Buffer::zeroed(BLOCK), block * BLOCK_BYTES).await;
             assert_eq!(read, Ok(BLOCK_BYTES));
@@ -547,7 +547,7 @@ fn a_runtime_ends_with_operations_in_flight(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Closing waits for what goes on without its future.
+/// A close waits for operations whose futures were dropped.
 fn a_file_is_closed_with_abandoned_operations_in_flight(dir: TestDir) -> TrialResult {
     for round in 0..20 {
         let path = dir.join(format!("log{round}"));
@@ -563,7 +563,7 @@ fn a_file_is_closed_with_abandoned_operations_in_flight(dir: TestDir) -> TrialRe
             1 => file.into_inner().close()?,
             _ => drop(file),
         }
-        // Whoever closes a file has waited for the reactor, too.
+        // The close has also waited for the reactor.
         assert_eq!(Arc::strong_count(&count), 1, "round {round}: memory was not freed");
         let found = records_in(&fs::read(&path)?);
         assert!(found.values().all(|(_, blocks)| *blocks == 2), "{found:?}");
@@ -572,7 +572,7 @@ fn a_file_is_closed_with_abandoned_operations_in_flight(dir: TestDir) -> TrialRe
     Ok(())
 }
 
-/// A future that is forgotten is never polled and never dropped.
+/// A forgotten future is never polled again, and never dropped.
 fn a_forgotten_future_keeps_its_memory_and_no_one_waiting(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let file = AsyncFile::from(log(Durability::EveryWrite).open(&path)?);
@@ -588,7 +588,7 @@ fn a_forgotten_future_keeps_its_memory_and_no_one_waiting(dir: TestDir) -> Trial
 
 // --- wakers --------------------------------------------------------------------------------------
 
-/// Does something as it is woken, on the reactor's thread.
+/// Runs a function in its wake, on the reactor's thread.
 struct OnWake<F: FnOnce() + Send>(Mutex<Option<F>>);
 
 impl<F: FnOnce() + Send + 'static> OnWake<F> {
@@ -604,14 +604,14 @@ impl<F: FnOnce() + Send> Wake for OnWake<F> {
     }
 }
 
-/// Begins an append of whose end this waker is told. The future is forgotten.
+/// Begins an append with this waker, and forgets the future.
 fn append_and_forget(file: &AsyncFile, data: Buffer, waker: &Waker) {
     let mut append = file.append(data);
     assert!(Pin::new(&mut append).poll(&mut Context::from_waker(waker)).is_pending());
     std::mem::forget(append);
 }
 
-/// What a waker does meanwhile must not wait for the reactor, whose thread it is on.
+/// Calls in a waker must not wait for the reactor: they are on its thread.
 fn a_waker_makes_blocking_calls_and_drops_files(dir: TestDir) -> TrialResult {
     let reactor = Reactor::start(&QueueOptions::new())?;
     let path = dir.join("log");
@@ -621,7 +621,7 @@ fn a_waker_makes_blocking_calls_and_drops_files(dir: TestDir) -> TrialResult {
     let waker = OnWake::waker({
         let (file, path) = (file.clone(), dir.join("other"));
         move || {
-            // In flight on the queue of this very thread.
+            // In flight on the queue of this thread.
             for number in 1..20 {
                 append_and_forget(&file, record(1, number, 1), Waker::noop());
             }
@@ -674,7 +674,7 @@ fn a_waker_that_panics_takes_nobody_along(dir: TestDir) -> TrialResult {
     let file = AsyncFile::from(log(Durability::EveryWrite).open(dir.join("log"))?);
     for round in 0..10 {
         for number in 0..10 {
-            // Without the words of a panic.
+            // A panic without a message.
             let waker = OnWake::waker(|| resume_unwind(Box::new(())));
             append_and_forget(&file, record(round, number, 1), &waker);
         }
@@ -685,7 +685,7 @@ fn a_waker_that_panics_takes_nobody_along(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// A waker that runs its task at once lets it begin more from there.
+/// A waker that polls its task at once lets it begin more operations from there.
 fn a_task_goes_on_inside_its_waker(dir: TestDir) -> TrialResult {
     struct Inline {
         task: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
@@ -693,7 +693,7 @@ fn a_task_goes_on_inside_its_waker(dir: TestDir) -> TrialResult {
     }
     impl Wake for Inline {
         fn wake(self: Arc<Self>) {
-            // Nobody else polls it: one operation is in flight at a time.
+            // No other thread polls it: one operation is in flight at a time.
             let Some(mut task) = self.task.lock().unwrap().take() else { return };
             let waker = Waker::from(self.clone());
             let mut context = Context::from_waker(&waker);
@@ -761,12 +761,12 @@ fn a_reactor_of_plain_calls_does_the_same(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Its thread begins with the first operation, sleeps when there is none, and ends with the last
-/// who could give it one.
+/// The reactor's thread starts with the first operation, sleeps without operations, and ends with
+/// the last owner.
 fn a_reactor_sleeps_and_ends(dir: TestDir) -> TrialResult {
     let reactor = Reactor::start(&QueueOptions::new())?;
     let file = reactor.attach(log(Durability::EveryWrite).open(dir.join("log"))?);
-    // Wakers are on its thread, of which the system says how long it was on a processor.
+    // Wakers run on its thread. schedstat shows the CPU time of that thread.
     let (tell, told) = mpsc::channel();
     let waker = OnWake::waker(move || tell.send(fs::read_link("/proc/thread-self")).unwrap());
     append_and_forget(&file, record(1, 0, 1), &waker);
@@ -845,7 +845,7 @@ fn a_local_reactor_serves_other_threads(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Whatever its thread does between the waking and the turn.
+/// Its thread may do anything between the wake and the turn.
 fn a_turn_ends_when_it_was_woken_before(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     within_patience(move || {
@@ -860,8 +860,7 @@ fn a_turn_ends_when_it_was_woken_before(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// A blocking call in another thread may wait for what the reactor has begun, and the other way
-/// around.
+/// A blocking call in another thread may wait for operations of the reactor, and the reverse.
 fn tasks_and_blocking_threads_append_to_one_file(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let file = log(Durability::EveryWrite).open(&path)?;
@@ -910,7 +909,7 @@ fn memory_comes_back_with_errors(dir: TestDir) -> TrialResult {
     let (read, data) = block_on(reader.read_at(Buffer::zeroed(2 * BLOCK), 0));
     assert!(read == Ok(BLOCK_BYTES) && Stamp::of(&data[..BLOCK]).is_some());
     block_on(reader.close())?;
-    // Another process's, as it were: nobody writes it here any more.
+    // As in another process: this process no longer writes the file.
     block_on(file.close())?;
     let reader = AsyncFile::from(File::open(&path)?);
     let (read, data) = block_on(reader.read_at(Buffer::zeroed(2 * BLOCK), 0));
@@ -918,7 +917,7 @@ fn memory_comes_back_with_errors(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// In threads of their own.
+/// On threads of their own.
 fn calls_that_wait(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     block_on(async {
@@ -949,7 +948,7 @@ fn it_panics_when_polled_again(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// A device that is in use cannot be opened by anybody else.
+/// A device in use has no second opener.
 fn a_device_is_free_when_it_is_closed(disk: Disk) -> TrialResult {
     for round in 0..6 {
         let file = AsyncFile::from(OpenOptions::new().write(true).open(&*disk)?);
@@ -967,7 +966,7 @@ fn a_device_is_free_when_it_is_closed(disk: Disk) -> TrialResult {
     Ok(())
 }
 
-/// Though another thread closes it, and the reactor only turns.
+/// Even if another thread closes it, and the reactor only turns.
 fn a_device_is_free_when_it_is_closed_under_a_local_reactor(disk: Disk) -> TrialResult {
     let local = LocalReactor::new(&QueueOptions::new());
     for round in 0..5 {
@@ -979,7 +978,7 @@ fn a_device_is_free_when_it_is_closed_under_a_local_reactor(disk: Disk) -> Trial
     Ok(())
 }
 
-/// Whoever drops it waits for the reactor, but not with its lock.
+/// The drop waits for the reactor, but not while it holds its lock.
 fn the_last_handle_of_a_device_goes_with_reads_that_were_given_up(disk: Disk) -> TrialResult {
     let reactor = Reactor::start(QueueOptions::new().depth(64))?;
     let other = reactor.attach(OpenOptions::new().write(true).open(&*disk)?);
@@ -993,7 +992,7 @@ fn the_last_handle_of_a_device_goes_with_reads_that_were_given_up(disk: Disk) ->
     let mut busy = other.read_at(Buffer::zeroed(BLOCK), 0);
     assert!(Pin::new(&mut busy).poll(&mut Context::from_waker(&waker)).is_pending());
     in_waker.recv_timeout(PATIENCE)?;
-    // Forgotten, it would keep the device open.
+    // A forgotten future would keep the device open.
     drop(busy);
     within_patience(move || {
         let mut read = reader.read_at(Buffer::zeroed(BLOCK), 0);
@@ -1042,7 +1041,7 @@ fn a_forked_child_is_told_at_once_and_has_its_own_reactor(dir: TestDir) -> Trial
     Ok(())
 }
 
-/// What its queues and reactors begin would wait for ever for somebody who is not there.
+/// The child's queues and reactors would wait forever for a thread that the child does not have.
 fn a_forked_child_is_told_though_its_parent_has_the_file_alone(dir: TestDir) -> TrialResult {
     let local = LocalReactor::new(&QueueOptions::new());
     let file = log(Durability::EveryWrite).open(dir.join("log"))?;
@@ -1051,7 +1050,7 @@ fn a_forked_child_is_told_though_its_parent_has_the_file_alone(dir: TestDir) -> 
     let mut append = file.append(record(1, 0, 1));
     assert!(poll_once(&mut append).is_pending());
     local.try_turn();
-    // Waits for the append, and keeps others out.
+    // Waits for the append, and holds the file exclusively.
     let cutting = thread::spawn(move || cut.set_len(0));
     thread::sleep(Duration::from_millis(100));
     assert!(holds_in_a_fork(|| {
@@ -1091,7 +1090,7 @@ fn trials() -> Vec<Trial> {
         calls_that_wait,
         a_forked_child_is_told_at_once_and_has_its_own_reactor,
     ];
-    // What they are about is not the file system's.
+    // These tests do not depend on the file system.
     let once: &[LabTest] = named![
         tasks_share_flushes,
         a_reactor_sleeps_and_ends,

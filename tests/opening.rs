@@ -1,5 +1,5 @@
-//! What opening asks of the kernel: who may share a file that is open already, and what is never
-//! opened.
+//! How `open` behaves: which callers may share an open file, and which kinds of files it never
+//! opens.
 
 mod common;
 
@@ -23,12 +23,12 @@ use std::thread;
 const NOBODY: u32 = 65534;
 const GROUP: u32 = 4242;
 
-/// Credentials of one thread: as servers have them that work for many users.
+/// Credentials of one thread, as in servers that work for many users.
 #[derive(Clone, Copy, Debug)]
 enum As {
     Root,
     Nobody,
-    /// Nobody, with one more group.
+    /// `Nobody` with one more group.
     Member,
 }
 
@@ -36,8 +36,8 @@ impl As {
     fn take_on(self) {
         let groups: &[u32] = if let As::Member = self { &[GROUP] } else { &[] };
         if !matches!(self, As::Root) {
-            // SAFETY: these concern the calling thread alone; the kernel reads as many groups as
-            // there are.
+            // SAFETY: affects the calling thread alone; the kernel reads as many groups as there
+            // are.
             unsafe {
                 assert_eq!(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()), 0);
                 libc::setfsgid(NOBODY);
@@ -47,11 +47,11 @@ impl As {
     }
 }
 
-/// Runs `work` in a thread with these credentials and a working directory of its own: the lab may
-/// lie where others than root do not get.
+/// Runs `work` in a thread with these credentials and its own working directory. Only root may be
+/// able to reach the lab by path.
 fn run_as<R: Send>(who: As, dir: &Path, work: impl FnOnce() -> R + Send) -> R {
     let in_dir = || {
-        // SAFETY: what is unshared is neither this thread's memory nor its descriptors.
+        // SAFETY: unshares neither the memory of this thread nor its descriptors.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }.expect("a thread may");
         rustix::process::chdir(dir).expect("root may");
         who.take_on();
@@ -60,14 +60,15 @@ fn run_as<R: Send>(who: As, dir: &Path, work: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| scope.spawn(in_dir).join().expect("it ends"))
 }
 
-/// What open(2) says, and what it comes to here.
+/// The errnos of open(2) and of this library.
 fn both_opened(path: &Path) -> (Option<i32>, Option<i32>) {
     let kernel = fs::OpenOptions::new().read(true).write(true).open(path);
     let ours = OpenOptions::new().write(true).open(path).and_then(File::close);
     (kernel.err().and_then(|error| error.raw_os_error()), ours.err().map(|error| error.errno()))
 }
 
-/// The defect: who could name a file that was open in the process got a handle that writes it.
+/// Regression: a caller without write permission got a writing handle of a file that the process
+/// had open.
 fn a_file_is_joined_by_who_may_write_it_only(dir: TestDir) -> TrialResult {
     fs::set_permissions(&*dir, fs::Permissions::from_mode(0o755))?;
     let path = dir.join("log");
@@ -134,7 +135,7 @@ fn a_volume_of_ext_is_joined_by_who_may_use_it_only(dir: TestDir) -> TrialResult
     Ok(())
 }
 
-/// A volume of ext2 that holds one file.
+/// An ext2 volume with one file.
 fn image_with(image: &Path, content: &[u8]) -> TrialResult {
     let tree = image.with_extension("tree");
     fs::create_dir(&tree)?;
@@ -145,7 +146,7 @@ fn image_with(image: &Path, content: &[u8]) -> TrialResult {
     if made.success() { Ok(()) } else { Err(format!("mkfs.ext2: {made}").into()) }
 }
 
-/// Root as well: what forbids it is no permission.
+/// For root as well: permissions do not matter here.
 fn a_file_that_may_not_be_written_is_not_joined(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let owner = writable().open(&path)?;
@@ -155,7 +156,7 @@ fn a_file_that_may_not_be_written_is_not_joined(dir: TestDir) -> TrialResult {
         chattr(&format!("-{flag}"), &path)?;
         assert_eq!((kernel, ours), (Some(libc::EPERM), Some(libc::EPERM)), "{flag}");
     }
-    // In a mount namespace of its own, through a mount that is read-only.
+    // In its own mount namespace, through a read-only mount.
     let on_read_only_mount = || {
         // SAFETY: as in `run_as`.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.expect("root may");
@@ -174,7 +175,7 @@ fn a_file_that_may_not_be_written_is_not_joined(dir: TestDir) -> TrialResult {
 fn mount(source: Option<&CStr>, target: &CStr, flags: libc::c_ulong) {
     let source = source.map_or(std::ptr::null(), CStr::as_ptr);
     let none = std::ptr::null();
-    // SAFETY: the kernel reads strings that end.
+    // SAFETY: the kernel reads NUL-terminated strings.
     let result = unsafe { libc::mount(source, target.as_ptr(), none, flags, none.cast()) };
     assert_eq!(result, 0, "{}", io::Error::last_os_error());
 }
@@ -184,8 +185,8 @@ fn chattr(flag: &str, path: &Path) -> TrialResult {
     if status.success() { Ok(()) } else { Err(format!("chattr {flag}: {status}").into()) }
 }
 
-/// The name passes from a file that the caller may write to one that it may not, and back, between
-/// any two steps.
+/// The name moves between a file that the caller may write and one that it may not, between any two
+/// steps.
 fn a_name_that_changes_meanwhile_gives_no_handle_of_another_file(dir: TestDir) -> TrialResult {
     const OPENS_MIN: usize = 300;
     fs::set_permissions(&*dir, fs::Permissions::from_mode(0o755))?;
@@ -228,9 +229,9 @@ fn a_name_that_changes_meanwhile_gives_no_handle_of_another_file(dir: TestDir) -
     Ok(())
 }
 
-// --- what is no file -----------------------------------------------------------------------------
+// --- other kinds of files ------------------------------------------------------------------------
 
-/// What is at each name, besides a symbolic link to it.
+/// The file type at each name. Each also has a symbolic link.
 const NO_FILES: [(&str, FileType, &str); 3] = [
     ("fifo", FileType::Fifo, "a FIFO"),
     ("device", FileType::CharacterDevice, "a character device"),
@@ -252,7 +253,7 @@ fn no_files_in(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A child that opens args[0] in every way. Each must fail at once, and say that it is args[1].
+/// A child that opens args[0] in every way. Each open must fail at once, with args[1] in the error.
 fn open_in_every_way(acks: &Acks, args: &[String]) {
     let path = &args[0];
     let other = format!("{path}-member");
@@ -281,8 +282,8 @@ fn open_in_every_way(acks: &Acks, args: &[String]) {
     }
 }
 
-/// The defect: a FIFO blocked for ever, and a device node was opened, which may do anything. An
-/// inotify watch sees each open.
+/// Regression: a FIFO blocked forever, and a device node was opened, which may have side effects.
+/// An inotify watch sees each open.
 fn what_is_no_file_is_refused_and_not_opened(dir: TestDir) -> TrialResult {
     use rustix::fs::inotify;
     no_files_in(&dir)?;
@@ -297,7 +298,7 @@ fn what_is_no_file_is_refused_and_not_opened(dir: TestDir) -> TrialResult {
     }
     let mut event = [std::mem::MaybeUninit::uninit(); 4096];
     assert!(inotify::Reader::new(&events, &mut event).next().is_err(), "one of them was opened");
-    // The watch works.
+    // Control: the watch works.
     fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(dir.join("fifo"))?;
     assert!(inotify::Reader::new(&events, &mut event).next().is_ok());
     Ok(())
@@ -305,8 +306,8 @@ fn what_is_no_file_is_refused_and_not_opened(dir: TestDir) -> TrialResult {
 
 // --- without /proc -------------------------------------------------------------------------------
 
-/// A descriptor is made of what was looked up by way of /proc. Where there is none, the name is
-/// used again.
+/// `open` turns the O_PATH descriptor into a usable one through /proc. Without /proc it uses the
+/// name again.
 fn without_proc_files_are_opened_all_the_same(dir: TestDir) -> TrialResult {
     no_files_in(&dir)?;
     let in_a_root_without_proc = || -> dioxide::Result<u64> {
@@ -334,8 +335,7 @@ fn without_proc_files_are_opened_all_the_same(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// The image that is used is the one whose volume is shared: the name passes from one to the other
-/// meanwhile.
+/// The volume is shared by the image that was opened. The name moves between two images meanwhile.
 fn a_volume_is_known_by_the_image_that_is_used(dir: TestDir) -> TrialResult {
     let paths = ["one", "two"].map(|name| dir.join(name));
     for (path, content) in paths.iter().zip([b"1", b"2"]) {

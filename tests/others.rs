@@ -1,5 +1,5 @@
-//! Programs without dioxide that write the same file: nothing that they wrote is destroyed without
-//! an error.
+//! Programs without dioxide that write the same file: none of their data is destroyed without an
+//! error.
 
 mod common;
 
@@ -15,11 +15,11 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The user and group of nobody, who owns no file of the lab and may take no lease of one.
+/// The user and group `nobody`, who owns no file of the lab and may not take leases.
 const NOBODY: u32 = 65534;
 
-/// Where the other program begins to write: above all that this one appends, within the first step
-/// of growth.
+/// The offset of the other program's writes: above all appends of this one, within the first growth
+/// step.
 const THEIRS: u64 = 512 << 10;
 const THEIR_WRITER: u64 = 99;
 
@@ -29,7 +29,7 @@ fn open_as_others_do(path: &str, flags: OFlags) -> OwnedFd {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).expect("it opens")
 }
 
-/// Writes one record there, which is stable when it returns.
+/// Writes one record there, durably.
 fn write_theirs(fd: &OwnedFd, number: u64) -> Placed {
     let offset = THEIRS + number * BLOCK_BYTES;
     let written =
@@ -39,8 +39,8 @@ fn write_theirs(fd: &OwnedFd, number: u64) -> Placed {
     Placed { offset, writer: THEIR_WRITER, number, blocks: 1 }
 }
 
-/// A child that writes args[1] records above this program's end, or goes on until it is killed, and
-/// keeps the file open.
+/// A child that writes args[1] records above this program's end, or until it is killed. It keeps
+/// the file open.
 fn write_and_stay(acks: &Acks, args: &[String]) {
     let fd = open_as_others_do(&args[0], OFlags::RDWR | OFlags::DIRECT);
     let count: u64 = args[1].parse().expect("a number");
@@ -49,7 +49,7 @@ fn write_and_stay(acks: &Acks, args: &[String]) {
     std::thread::park();
 }
 
-/// The same, but it ends.
+/// Like `write_and_stay`, but it ends.
 fn write_and_end(acks: &Acks, args: &[String]) {
     let fd = open_as_others_do(&args[0], OFlags::RDWR | OFlags::DIRECT);
     acks.send(write_theirs(&fd, args[1].parse().expect("a number")).to_ack());
@@ -70,16 +70,16 @@ fn append_and_die(acks: &Acks, args: &[String]) {
     std::process::abort();
 }
 
-/// A child that may take no lease of the file: it appends, lets args[2] records be written past its
-/// back, and reports its close.
+/// A child that may not take leases of the file. It appends, lets args[2] records be written behind
+/// its back, and reports its close.
 fn close_without_leases(acks: &Acks, args: &[String]) {
     let file = growing(growth_named(&args[1])).mode(0o666).open(&args[0]).expect("it opens");
-    // The mode is not what the umask leaves of it.
+    // The umask must not change the mode.
     rustix::fs::fchmod(&file, Mode::from_raw_mode(0o666)).expect("the owner may");
     append_many(&file, 1, 10).into_iter().for_each(|placed| acks.send(placed.to_ack()));
     wait_until_grown(Path::new(&args[0])).expect("it can be looked at");
     let other = open_as_others_do(&args[0], OFlags::RDWR | OFlags::DIRECT);
-    // SAFETY: changes the ids of this process, a child of its own.
+    // SAFETY: changes the ids of this process, which is a child process.
     let changed = unsafe {
         libc::setresgid(NOBODY, NOBODY, NOBODY) == 0 && libc::setresuid(NOBODY, NOBODY, NOBODY) == 0
     };
@@ -96,26 +96,26 @@ fn write_and_stay_without_first_thread(acks: &Acks, args: &[String]) {
     without_first_thread(|| write_and_stay(acks, args));
 }
 
-/// Does the rest of the process in another thread. What this thread has stays in place.
+/// Runs `rest` in another thread. The values of this thread stay in place.
 fn without_first_thread(rest: impl Fn() + Sync) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             rest();
             std::process::exit(0);
         });
-        // SAFETY: ends this thread only, without unwinding.
+        // SAFETY: ends only this thread, without unwinding.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
     });
 }
 
-/// A child that truncates the file while a fork of it has copies of its descriptors, and tells what
-/// came of it.
+/// A child that truncates the file while a fork of it has copies of its descriptors, and reports
+/// the result.
 fn truncate_beside_a_fork(acks: &Acks, args: &[String]) {
     let (file, _other) = open_twice(&args[0]);
     truncate_and_tell(acks, &file);
 }
 
-/// A file with records, and another descriptor of it, beside which there is no lease.
+/// A file with records, and a second description of it, which prevents a lease.
 fn open_twice(path: &str) -> (File, OwnedFd) {
     let file = writable().open(path).expect("it opens");
     append_many(&file, 1, 3);
@@ -123,7 +123,7 @@ fn open_twice(path: &str) -> (File, OwnedFd) {
 }
 
 fn truncate_and_tell(acks: &Acks, file: &File) {
-    // SAFETY: the fork does nothing but sleep.
+    // SAFETY: the fork only sleeps.
     let fork = unsafe { libc::fork() };
     if fork == 0 {
         loop {
@@ -140,14 +140,13 @@ fn truncate_and_tell(acks: &Acks, file: &File) {
     tell(acks, &result);
 }
 
-/// Where the file lies is asked of /proc/self when it is opened, which knows nothing once the first
-/// thread has ended.
+/// `open` finds the mount in /proc/self, which is empty once the first thread has ended.
 fn truncate_beside_a_fork_without_first_thread(acks: &Acks, args: &[String]) {
     let (file, _other) = open_twice(&args[0]);
     without_first_thread(|| truncate_and_tell(acks, &file));
 }
 
-/// The same where a sandbox refuses to compare descriptions.
+/// The same in a sandbox without kcmp.
 fn truncate_beside_a_fork_without_kcmp(acks: &Acks, args: &[String]) {
     let step = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let mut steps = [
@@ -157,15 +156,16 @@ fn truncate_beside_a_fork_without_kcmp(acks: &Acks, args: &[String]) {
         step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    // SAFETY: the filter outlives the call, and only changes what this process is answered.
+    // SAFETY: the filter outlives the call, and only changes results of system calls in this
+    // process.
     let result = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) };
     assert_eq!(result, 0, "root may do that");
     truncate_beside_a_fork(acks, args);
 }
 
-/// The same in a PID namespace of its own, whose /proc is that of another one.
+/// The same in a new PID namespace with the /proc of another one.
 fn truncate_beside_a_fork_with_a_foreign_proc(acks: &Acks, args: &[String]) {
-    // SAFETY: concerns children of this process only.
+    // SAFETY: affects only children of this process.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0, "root may do that");
     // SAFETY: this process has one thread.
     match unsafe { libc::fork() } {
@@ -235,7 +235,7 @@ fn assert_names(kind: &ErrorKind, child: &child::Child) {
     }
 }
 
-/// `set_len` truncated to the engine's end first, also to set a larger length.
+/// Regression: `set_len` first truncated to the engine's end, also for a larger length.
 fn set_len_destroys_nothing_of_another_process(dir: TestDir) -> TrialResult {
     for (name, growth) in growths(dir.fs()) {
         for len in [0, 8 * MIB] {
@@ -260,13 +260,13 @@ fn set_len_destroys_nothing_of_another_process(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// `close` looked first, flushed and truncated then: what another process wrote in between was lost
-/// in 198 of 200 closes.
+/// Regression: `close` checked, then flushed and truncated. Data that another process wrote in
+/// between was lost in 198 of 200 closes.
 fn close_beside_a_steady_writer_loses_nothing(dir: TestDir) -> TrialResult {
     for (name, growth) in growths(dir.fs()) {
         let path = dir.join(name);
         let (file, ours) = opened(&path, growth)?;
-        // Not to the end of the grown space, where nothing would be left to truncate.
+        // Not to the end of the grown space: then there would be no truncate.
         let args = [path.to_string_lossy().into_owned(), "700".into()];
         let mut child = child::spawn("write_and_stay", &args)?;
         child.wait_for_acks(5, PATIENCE)?;
@@ -294,8 +294,8 @@ fn close_beside_a_steady_writer_loses_nothing(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// It was doubtful afterwards, when the other writer had extended it; and of a zeroed one the known
-/// end was lost.
+/// Regression: the end was unknown after the other writer had extended the file. With zeroed space
+/// the known end was lost.
 fn a_file_left_grown_beside_an_appender_is_opened_again(dir: TestDir) -> TrialResult {
     for (name, growth) in growths(dir.fs()) {
         let path = dir.join(name);
@@ -326,7 +326,7 @@ fn end_of(placed: &[Placed]) -> u64 {
     placed.iter().map(Placed::end).max().expect("some")
 }
 
-/// Zeroed space ahead was not looked at.
+/// Regression: zeroed growth was not checked.
 fn zeroed_space_that_another_program_wrote_is_kept(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let (file, ours) = opened(&path, Growth::Zeroed)?;
@@ -355,7 +355,7 @@ fn recovery_beside_another_writer_truncates_nothing(dir: TestDir) -> TrialResult
     Ok(())
 }
 
-/// It had no descriptors, as it seemed.
+/// Regression: it seemed to have no descriptors.
 fn a_writer_whose_first_thread_has_ended_is_named(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let (file, _) = opened(&path, Growth::Unwritten)?;
@@ -366,8 +366,8 @@ fn a_writer_whose_first_thread_has_ended_is_named(dir: TestDir) -> TrialResult {
     theirs_is_there(&path, &[theirs])
 }
 
-/// What a child of ours has of us was another writer's, where our own descriptors could not be
-/// seen.
+/// Regression: where our own descriptors were not visible, the copies in our child counted as
+/// another writer.
 fn a_fork_is_no_other_writer_however_little_can_be_seen(dir: TestDir) -> TrialResult {
     for scenario in [
         "truncate_beside_a_fork",
@@ -382,7 +382,7 @@ fn a_fork_is_no_other_writer_however_little_can_be_seen(dir: TestDir) -> TrialRe
     Ok(())
 }
 
-/// Each descriptor of another process was taken for a copy of ours.
+/// Regression: each descriptor of another process counted as a copy of ours.
 fn without_kcmp_another_writer_is_named(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     fs::File::create(&path)?;
@@ -393,7 +393,7 @@ fn without_kcmp_another_writer_is_named(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// A reader does no harm, so it prevents nothing.
+/// A reader does no harm, so it blocks nothing.
 fn a_file_is_truncated_beside_a_reader(dir: TestDir) -> TrialResult {
     for (name, growth) in growths(dir.fs()) {
         let path = dir.join(name);
@@ -408,7 +408,7 @@ fn a_file_is_truncated_beside_a_reader(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Without a lease the look comes after the marker, immediately before the truncate.
+/// Without a lease the check follows the marker, immediately before the truncate.
 fn without_leases_what_another_program_wrote_is_kept(dir: TestDir) -> TrialResult {
     for (name, growth) in growths(dir.fs()) {
         for theirs in ["theirs", "none"] {
@@ -426,7 +426,7 @@ fn without_leases_what_another_program_wrote_is_kept(dir: TestDir) -> TrialResul
     Ok(())
 }
 
-/// What was grown between positional writes stayed allocated for good.
+/// Regression: growth between positional writes stayed allocated forever.
 fn holes_that_the_program_left_are_holes_after_close(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     fs::File::create(&path)?;

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What a child makes of the attempt to open `path` for writing.
+/// The result of a child that opens `path` for writing.
 fn opened_by_another(path: &Path) -> Result<u64, dioxide_testkit::trials::Failed> {
     let (status, acks) = child::spawn("try_to_open", &[path.to_string_lossy()])?.wait(PATIENCE)?;
     assert!(status.success(), "{status}");
@@ -64,7 +64,7 @@ fn a_locked_out_process_changes_nothing(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// A child that appends durably for ever.
+/// A child that appends durably forever.
 fn append_for_ever(acks: &Acks, args: &[String]) {
     let file = writable().durability(Durability::EveryWrite).open(&args[0]).expect("it opens");
     for number in 0.. {
@@ -72,7 +72,8 @@ fn append_for_ever(acks: &Acks, args: &[String]) {
     }
 }
 
-/// A lock of the calling process (not of the description) on `len` bytes from 0; all if that is 0.
+/// Takes a lock of the calling process (not of the description) on `len` bytes from 0; on all if
+/// `len` is 0.
 fn posix_lock(file: &fs::File, len: i64) -> std::io::Result<()> {
     let lock = libc::flock {
         l_type: libc::F_WRLCK as i16,
@@ -86,7 +87,7 @@ fn posix_lock(file: &fs::File, len: i64) -> std::io::Result<()> {
     if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// A child that says whether it can have the lock that `posix_lock` takes.
+/// A child that reports whether it can take the lock of `posix_lock`.
 fn try_posix_lock(acks: &Acks, args: &[String]) {
     let file = fs::OpenOptions::new().read(true).write(true).open(&args[0]).expect("it opens");
     let result = posix_lock(&file, args[1].parse().expect("a number"));
@@ -129,8 +130,7 @@ fn the_programs_own_lock_of_the_whole_file_works_beside_ours(dir: TestDir) -> Tr
     Ok(())
 }
 
-/// Length 0 means: to the largest offset, however long the file becomes. That is where our own lock
-/// lies.
+/// Length 0 means: to the largest offset, at any file length. Our own lock is in that range.
 fn the_programs_own_lock_with_length_0_is_refused_with_eagain(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let file = writable().open(&path)?;
@@ -143,8 +143,8 @@ fn the_programs_own_lock_with_length_0_is_refused_with_eagain(dir: TestDir) -> T
     Ok(())
 }
 
-/// Closing any descriptor of a file ends the POSIX locks that the process has on it. Runs `more`
-/// while it has one, and says whether the lock is still there before what it returned is dropped.
+/// A close of any descriptor of a file ends all POSIX locks of the process on it. Takes one, runs
+/// `more`, and returns whether the lock is still held while its result lives.
 fn the_programs_own_lock_outlives<T>(
     dir: &Path,
     more: impl FnOnce(&Path) -> dioxide::Result<T>,
@@ -166,13 +166,13 @@ fn a_second_writing_handle_does_not_end_the_programs_own_lock(dir: TestDir) -> T
     Ok(())
 }
 
-/// The right to share a file is asked of a descriptor that opens nothing.
+/// The permission check uses a descriptor that opens nothing.
 fn a_refused_handle_does_not_end_the_programs_own_lock(dir: TestDir) -> TrialResult {
     fs::set_permissions(&*dir, fs::Permissions::from_mode(0o755))?;
     let refused = |path: &Path| {
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("root may");
         let open_as_another = || {
-            // SAFETY: these concern this thread alone.
+            // SAFETY: affects this thread alone.
             unsafe {
                 rustix::thread::unshare_unsafe(UnshareFlags::FS).expect("a thread may");
                 rustix::process::chdir(&*dir).expect("root may");
@@ -202,7 +202,7 @@ fn an_open_reading_handle_does_not_end_the_programs_own_lock(dir: TestDir) -> Tr
     Ok(())
 }
 
-/// As POSIX has it, and `File` says.
+/// As in POSIX, and documented at `File`.
 fn closing_a_reading_handle_or_looking_ends_the_programs_own_lock(dir: TestDir) -> TrialResult {
     assert!(!the_programs_own_lock_outlives(&dir, |path| File::open(path)?.close())?);
     let look = |path: &Path| dioxide::recover(path, dioxide::Recover::Inspect);
@@ -212,7 +212,7 @@ fn closing_a_reading_handle_or_looking_ends_the_programs_own_lock(dir: TestDir) 
 
 // --- forks ---------------------------------------------------------------------------------------
 
-/// A forked child has copies of all descriptors for a moment, also of those that other tests have
+/// A forked child has copies of all descriptors for a moment, even of those that other tests
 /// closed.
 static NO_FORKS: Mutex<()> = Mutex::new(());
 
@@ -220,7 +220,7 @@ fn without_forks() -> MutexGuard<'static, ()> {
     NO_FORKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The same as `fork::holds_in_a_fork`, by one test at a time.
+/// Like `fork::holds_in_a_fork`, for one test at a time.
 fn holds_in_a_fork(work: impl FnOnce() -> bool) -> bool {
     let _mine = without_forks();
     fork::holds_in_a_fork(work)
@@ -260,7 +260,7 @@ fn a_forked_child_can_do_nothing_with_the_file(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Its memory of the last block is a copy.
+/// The child has a copy of the tail.
 fn a_forked_child_writes_nothing_to_the_last_block(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let file = writable().open(&path)?;
@@ -277,7 +277,7 @@ fn locked(path: &Path) -> bool {
     refusal(OpenOptions::new().write(true).open(path)) == ErrorKind::Locked
 }
 
-/// The ring stays with the parent: the kernel maps it there only.
+/// The ring stays with the parent: the kernel maps it only there.
 fn a_forked_child_touches_no_ring_of_its_parent(dir: TestDir) -> TrialResult {
     let file = writable().open(dir.join("log"))?;
     let queue = Queue::new(8);
@@ -298,7 +298,7 @@ fn a_forked_child_touches_no_ring_of_its_parent(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// It goes by the marker there, whatever locks the parent's threads held.
+/// The child's handle reads by the marker, whatever locks the parent's threads held.
 fn a_reading_handle_goes_on_in_a_forked_child(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let file = writable().growth_cap(MIB).open(&path)?;
@@ -355,7 +355,7 @@ fn writes_a_file_of_its_own(path: &Path) -> bool {
     file.close().is_ok()
 }
 
-/// What a child does with its copy of the handle before it ends.
+/// Runs `end` with the child's copy of the handle, before the child ends.
 fn the_parent_goes_on(dir: &Path, end: fn(File) -> bool) -> TrialResult {
     let path = dir.join("log");
     let file = writable().open(&path)?;
@@ -405,7 +405,7 @@ fn a_forked_child_is_not_stuck_by_the_parents_threads(dir: TestDir) -> TrialResu
     let placed = std::thread::scope(|scope| {
         let appenders = scope.spawn(|| {
             together(8, |writer| {
-                // No more than a file system of memory takes while the children are slow.
+                // A limit, so that tmpfs does not fill up while the children are slow.
                 let numbers = (0..20_000).take_while(|_| !done.load(SeqCst));
                 numbers
                     .map(|number| append(&file, writer, number, 1).expect("there is space"))
@@ -428,7 +428,7 @@ fn a_forked_child_is_not_stuck_by_the_parents_threads(dir: TestDir) -> TrialResu
     Ok(())
 }
 
-/// The child has a copy of the queue, whose ring is the parent's.
+/// The child has a copy of the queue, whose ring belongs to the parent.
 fn a_queue_in_a_forked_child_does_nothing_and_the_parents_goes_on(
     dir: TestDir,
     way: Way,
@@ -455,7 +455,7 @@ fn a_queue_in_a_forked_child_does_nothing_and_the_parents_goes_on(
                 && queue.read_at(&file, Buffer::zeroed(BLOCK), 0, 9002).is_ok()
                 && queue.append(&reader, record(9, 9, 1), 9000).is_ok();
             queue.submit();
-            // What had finished before may be told; nothing of the child's own may succeed.
+            // The child may reap earlier completions; none of its own operations may succeed.
             let finished_before =
                 |done: &dioxide::Completion| done.tag < 9000 && done.result.is_ok();
             let answered =
@@ -481,7 +481,7 @@ fn a_queue_in_a_forked_child_does_nothing_and_the_parents_goes_on(
     Ok(())
 }
 
-/// A child that opens the file and leaves behind a program that it has executed.
+/// A child that opens the file and leaves an executed program behind.
 fn leave_a_program_behind(acks: &Acks, args: &[String]) {
     let file = writable().open(&args[0]).expect("it opens");
     append(&file, 1, 0, 1).expect("there is space");
@@ -492,8 +492,7 @@ fn leave_a_program_behind(acks: &Acks, args: &[String]) {
     program.wait().expect("it ends, if nobody kills us before");
 }
 
-/// The kernel closes what an executed program does not inherit a moment after the program seems to
-/// run.
+/// The kernel closes the close-on-exec descriptors a moment after the program seems to run.
 fn open_soon(path: &Path) -> dioxide::Result<File> {
     for _ in 0..200 {
         match writable().open(path) {
@@ -514,7 +513,7 @@ fn an_executed_program_does_not_keep_the_lock(dir: TestDir) -> TrialResult {
     child.kill_9()?;
     let opened = open_soon(&path);
     let alive = Path::new(&format!("/proc/{program}")).exists();
-    // SAFETY: the program is the child's own, and was alive just now.
+    // SAFETY: the program belongs to the child, and was alive just now.
     unsafe { libc::kill(program as i32, libc::SIGKILL) };
     assert!(alive, "the program had ended: nothing was tested");
     opened?.close()?;
@@ -522,8 +521,7 @@ fn an_executed_program_does_not_keep_the_lock(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// A program that is being started has copies of all descriptors for a moment, so closing one is
-/// not unlocking.
+/// A starting program has copies of all descriptors for a moment, so a close does not unlock.
 fn a_recovered_file_is_free_while_programs_are_started(dir: TestDir) -> TrialResult {
     let _none = without_forks();
     let path = dir.join("log");
@@ -568,7 +566,7 @@ fn a_refused_file_is_free_while_programs_are_started(dir: TestDir) -> TrialResul
 
 // --- panics --------------------------------------------------------------------------------------
 
-/// Appends a last record when it is dropped, as a log may do.
+/// Appends a last record in its drop, as a log may do.
 struct LastWords<'a>(&'a File);
 
 impl Drop for LastWords<'_> {
@@ -628,7 +626,7 @@ fn a_device_is_read_and_written(disk: Disk) -> TrialResult {
 fn sixteen_durable_writers_share_a_device(disk: Disk) -> TrialResult {
     const EACH: u64 = 40;
     let file = OpenOptions::new().write(true).durability(Durability::EveryWrite).open(&*disk)?;
-    // Neighbours in turn: what may be merged is, and nobody's block ends up elsewhere.
+    // Adjacent blocks from different threads: writes may merge, but no block may land elsewhere.
     let place = |writer: u64, number: u64| (number * 16 + writer) * 2 * BLOCK_BYTES;
     together(16, |writer| {
         for number in 0..EACH {
@@ -710,8 +708,8 @@ fn image_behind(device: u64) -> std::io::Result<String> {
     Ok(path.trim_end().into())
 }
 
-/// Also where files have a device number that no mount has: on btrfs, and in a subvolume of it; and
-/// whatever its name.
+/// Even on btrfs and its subvolumes, whose files have device numbers without a mount; and under any
+/// name.
 fn an_image_is_refused_wherever_it_lies(dir: TestDir) -> TrialResult {
     let name = OsStr::from_bytes(b"im\xFFage ");
     let mut image = dir.join(name);

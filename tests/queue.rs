@@ -1,6 +1,6 @@
-//! What only a queue has, on io_uring and by plain calls: buffers that come back, many operations
-//! in flight beside other queues, threads and changes of the file, and a queue that ends before
-//! they do.
+//! Behaviour of queues only, on io_uring and by plain calls. Buffers come back. Many operations are
+//! in flight beside other queues, threads and changes of the file. Queues end before their
+//! operations.
 
 mod common;
 
@@ -24,14 +24,14 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Poisons what is freed of the size and alignment of buffers.
+/// Poisons freed memory that is aligned as buffers are.
 struct Poisoning;
 
 #[global_allocator]
 static ALLOCATOR: Poisoning = Poisoning;
 
-// SAFETY: the system's allocator does all of it; what is written to is whole, and nobody's any
-// more.
+// SAFETY: forwards to the system's allocator. It writes only to whole allocations that are being
+// freed.
 unsafe impl GlobalAlloc for Poisoning {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller promises.
@@ -45,7 +45,7 @@ unsafe impl GlobalAlloc for Poisoning {
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
         if layout.align() >= BLOCK {
-            // SAFETY: of this layout, and not freed yet.
+            // SAFETY: allocated with this layout, and not freed yet.
             unsafe { std::ptr::write_bytes(start, POISON, layout.size()) };
         }
         // SAFETY: as the caller promises.
@@ -53,7 +53,7 @@ unsafe impl GlobalAlloc for Poisoning {
     }
 }
 
-/// As often a power cut is tried again where the file system cannot be mounted afterwards.
+/// The number of attempts at a power cut after which the file system can be mounted.
 const ROUNDS_MAX: u32 = 4;
 
 fn queue(way: Way, depth: usize) -> Queue {
@@ -64,7 +64,7 @@ fn durable() -> OpenOptions {
     writable().durability(Durability::EveryWrite).growth_cap(MIB).clone()
 }
 
-/// All there is, by their tags.
+/// Reaps all completions, by tag.
 fn reap_all(queue: &Queue) -> HashMap<u64, Completion> {
     queue.reap(usize::MAX).map(|done| (done.tag, done)).collect()
 }
@@ -73,14 +73,14 @@ fn number(writer: u64, number: u64) -> u64 {
     writer << 32 | number
 }
 
-/// The record that a finished append of tag `number(writer, n)` stands for.
+/// The record of a completed append with the tag `number(writer, n)`.
 fn placed(done: &Completion) -> Option<Placed> {
     let offset = *done.result.as_ref().ok()?;
     let blocks = done.buffer.as_ref().expect("its buffer comes back").len() as u64 / BLOCK_BYTES;
     Some(Placed { offset, writer: done.tag >> 32, number: done.tag & 0xFFFF_FFFF, blocks })
 }
 
-/// Ends the test instead of letting it hang.
+/// Panics instead of a hang.
 fn within_patience<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -139,7 +139,7 @@ impl Lent {
         })
     }
 
-    /// The results by tag, once every buffer is back.
+    /// Reaps all. Returns the results by tag, once every buffer is back.
     fn take(&mut self) -> HashMap<u64, Result<u64>> {
         let mut results = HashMap::new();
         for done in self.queue.reap(usize::MAX) {
@@ -206,7 +206,7 @@ fn buffers_come_back_whatever_came_of_it(dir: TestDir, way: Way) -> TrialResult 
             assert_eq!(results[&tag].clone()?, bytes);
         }
 
-        // Closed while it is queued, and before it is.
+        // Closed while the operation is queued, and before.
         let begun = lent.append(&file, record(4, 0, 1));
         lent.queue.submit();
         let twin = file.try_clone()?;
@@ -263,7 +263,7 @@ fn a_device_takes_writes_and_no_appends(disk: Disk, way: Way) -> TrialResult {
     Ok(())
 }
 
-/// A device that is in use cannot be opened by anybody else.
+/// A device in use has no second opener.
 fn a_device_is_free_when_it_is_closed_though_its_queue_lives(disk: Disk, way: Way) -> TrialResult {
     let queue = queue(way, 8);
     for round in 0..10 {
@@ -273,7 +273,7 @@ fn a_device_is_free_when_it_is_closed_though_its_queue_lives(disk: Disk, way: Wa
             assert!(queue.reap(1).next().expect("one").result.is_ok());
             file.close()?;
         } else {
-            // Closing a device does not wait for what is in flight on it.
+            // The close of a device does not wait for its operations in flight.
             queue.submit();
             file.close()?;
             assert!(queue.reap(1).next().expect("one").result.is_ok());
@@ -312,7 +312,7 @@ fn a_queue_is_full_at_its_depth_and_goes_on_when_reaped(dir: TestDir, way: Way) 
         assert_eq!((queue.outstanding(), queue.depth()), (5, 5));
         let mut reaped = queue.reap(2);
         all.extend(reaped.next().as_ref().and_then(placed));
-        // What it does not give is given by the next.
+        // The next reap returns the rest.
         let _ = reaped;
         assert_eq!(queue.outstanding(), 4);
         all.extend(queue.reap(4).filter_map(|done| placed(&done)));
@@ -344,9 +344,9 @@ fn reaping_waits_for_what_is_asked_or_for_all_there_is(dir: TestDir, way: Way) -
     Ok(())
 }
 
-// --- side by side --------------------------------------------------------------------------------
+// --- in parallel ---------------------------------------------------------------------------------
 
-/// Appends by a queue of its own, in batches of any size.
+/// Appends by its own queue, in batches of any size.
 fn append_in_batches(file: &File, way: Way, writer: u64, count: u64) -> Vec<Placed> {
     let queue = queue(way, 16);
     let mut random = Random::new(writer);
@@ -387,7 +387,7 @@ fn queues_and_blocking_threads_append_to_one_file(dir: TestDir, _: Way) -> Trial
     Ok(())
 }
 
-/// Everything that a blocking call may wait for is in flight in the queue of its own thread, too.
+/// The operations for which a blocking call waits may be in flight in the queue of its own thread.
 fn a_thread_mixes_blocking_calls_with_what_its_queue_has_in_flight(
     dir: TestDir,
     way: Way,
@@ -432,7 +432,7 @@ impl<'a> Mixed<'a> {
         self.all.extend(self.queue.reap(count).map(|done| placed(&done).expect("there is space")));
     }
 
-    /// What is submitted is finished before the file is cut to where it ended.
+    /// Submitted operations finish before the truncate to the end that they had then.
     fn cut_off_what_is_in_flight(&mut self) {
         self.queue.submit();
         let len = self.files[0].len().expect("a writer knows");
@@ -459,7 +459,7 @@ impl<'a> Mixed<'a> {
                 7 => file.sync_data().expect("it syncs"),
                 8 => self.cut_off_what_is_in_flight(),
                 9 => {
-                    // With a handle left, what the queue has goes on.
+                    // With a handle left, queued operations go on.
                     self.open();
                     self.close(0);
                 }
@@ -472,7 +472,7 @@ impl<'a> Mixed<'a> {
                     }
                 }
                 _ => {
-                    // What is submitted has finished, and well, when the last handle is closed.
+                    // Submitted operations have succeeded when the last handle is closed.
                     self.queue.submit();
                     self.close(0);
                     self.close(0);
@@ -491,12 +491,12 @@ impl<'a> Mixed<'a> {
 
 const CUTS: u64 = 40;
 
-/// What the appenders know of a file that is cut.
+/// The shared state of the appenders to a truncated file.
 struct Cutting {
     file: File,
-    /// How many cuts have returned.
+    /// How many truncates have returned.
     cuts: AtomicU64,
-    /// How many appends have finished that were queued after the last.
+    /// How many appends have completed that were queued after the last one.
     after_all: AtomicU64,
 }
 
@@ -505,8 +505,8 @@ impl Cutting {
         self.after_all.load(SeqCst) < 20
     }
 
-    /// Appends by a queue; each record with the number of cuts that had returned before it was
-    /// queued.
+    /// Appends by a queue. Returns each record with the number of truncates that had returned
+    /// before it was queued.
     fn append(&self, way: Way, writer: u64) -> Vec<(u64, Placed)> {
         let queue = queue(way, 8);
         let (mut noted, mut before) = (Vec::new(), HashMap::new());
@@ -571,8 +571,7 @@ fn others_cut_the_file_while_queues_append_to_it(dir: TestDir, way: Way) -> Tria
     Ok(())
 }
 
-/// It is opened again and again, by one thread, while another queues operations on whatever handle
-/// there is.
+/// One thread closes and reopens the file, while another queues operations on the current handle.
 fn a_file_is_closed_and_opened_by_another_thread_while_a_queue_lives(
     dir: TestDir,
     way: Way,
@@ -624,7 +623,7 @@ fn a_file_is_closed_and_opened_by_another_thread_while_a_queue_lives(
 
 // --- many files ----------------------------------------------------------------------------------
 
-/// More than the kernel is told of once and for all.
+/// More than the ring registers.
 const FILES: u64 = 100;
 
 fn a_queue_works_on_more_files_than_it_registers(dir: TestDir, way: Way) -> TrialResult {
@@ -655,7 +654,7 @@ fn a_queue_works_on_more_files_than_it_registers(dir: TestDir, way: Way) -> Tria
     Ok(())
 }
 
-/// What a queue knows of a closed file must not keep its file system from being unmounted.
+/// A queue must not keep the file system of a closed file mounted.
 fn closed_files_are_closed_though_their_queue_lives(fs: Fs, way: Way) -> TrialResult {
     let mut volume = Volume::new(fs, SIZE_MIN)?;
     let path = volume.path().join("log");
@@ -686,7 +685,7 @@ fn buffers_of_the_pool_and_others_go_together(dir: TestDir, way: Way) -> TrialRe
     for round in 0..20 {
         let mut pool: Vec<_> = std::iter::from_fn(|| queue.buffer()).collect();
         assert_eq!(pool.len(), 16, "all came back, and there are no more");
-        // So that what lies side by side in memory does not in the file, but sometimes.
+        // So that buffers adjacent in memory are only sometimes adjacent in the file.
         let mut random = Random::new(round);
         (0..8).for_each(|_| pool.swap(random.below(16) as usize, random.below(16) as usize));
         for (mut buffer, n) in pool.into_iter().zip((round * 32..).step_by(2)) {
@@ -726,7 +725,7 @@ fn buffers_of_the_pool_and_others_go_together(dir: TestDir, way: Way) -> TrialRe
 
 // --- readers -------------------------------------------------------------------------------------
 
-/// Reads the last blocks below the length again and again, by a queue.
+/// Reads the last blocks below the length repeatedly, by a queue.
 fn read_ends(reader: &File, way: Way, done: impl Fn() -> bool) -> u64 {
     let queue = queue(way, 4);
     let mut known = 0;
@@ -757,7 +756,7 @@ fn a_queue_reads_beside_a_writer_of_its_process(dir: TestDir, way: Way) -> Trial
     let reader = File::open(&path)?;
     let known = thread::scope(|scope| {
         let reading = scope.spawn(|| read_ends(&reader, way, || done.load(SeqCst)));
-        // Where nobody writes it, it is read by marker; while it is open here, by its engine.
+        // While the file is closed the reader uses the marker; while it is open here, the engine.
         for round in 0..10 {
             let file = writable().growth_cap(MIB).open(&path).expect("it opens");
             append_many(&file, 2 + round, 30);
@@ -770,7 +769,7 @@ fn a_queue_reads_beside_a_writer_of_its_process(dir: TestDir, way: Way) -> Trial
     Ok(())
 }
 
-/// A child that appends durably for ever.
+/// A child that appends durably forever.
 fn append_for_ever(acks: &Acks, args: &[String]) {
     let file = durable().open(&args[0]).expect("it opens");
     for number in 0.. {
@@ -791,7 +790,7 @@ fn a_queue_reads_beside_a_writer_in_another_process(dir: TestDir, way: Way) -> T
 
 // --- the end of a queue --------------------------------------------------------------------------
 
-/// Checks that a file consists of whole records of two blocks, in their order. Returns how many.
+/// Checks that a file consists of whole records of two blocks, in order. Returns their number.
 fn assert_whole_and_in_order(content: &[u8]) -> u64 {
     for (block, n) in content.chunks(BLOCK).zip(0..) {
         assert_eq!(Stamp::of(block), Some(Stamp { writer: 1, number: n / 2, part: n % 2 }));
@@ -829,9 +828,11 @@ fn a_dropped_queue_leaves_whole_appends(dir: TestDir, way: Way) -> TrialResult {
     Ok(())
 }
 
-thread_local!(static LAST: std::cell::RefCell<Option<Queue>> = const { std::cell::RefCell::new(None) });
+thread_local!(
+    static LAST: std::cell::RefCell<Option<Queue>> = const { std::cell::RefCell::new(None) }
+);
 
-/// Its queue goes with what else is local to it.
+/// Its queue is dropped with its other thread-locals.
 fn a_thread_ends_with_operations_in_flight(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
     let file = durable().open(&path)?;
@@ -858,7 +859,7 @@ fn disk(volume: &Volume) -> &FuseDisk {
     volume.disk().expect("on a FUSE disk")
 }
 
-/// Lets a stopped disk go on, also when a test fails.
+/// Resumes a stopped disk, even when a test fails.
 struct GoesOn<'a>(&'a Volume);
 
 impl Drop for GoesOn<'_> {
@@ -867,14 +868,14 @@ impl Drop for GoesOn<'_> {
     }
 }
 
-/// By plain calls nothing is in flight when submitting has returned.
+/// With plain calls nothing is in flight after a submit.
 fn a_dropped_queue_keeps_its_buffers_until_the_disk_has_them(fs: Fs, _: Way) -> TrialResult {
     let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let path = volume.path().join("log");
     let file = writable().growth_cap(4 * MIB).open(&path)?;
     let before = append_many(&file, 9, 40);
     file.sync_data()?;
-    // Growth has what it needs before the disk stops.
+    // Growth finishes before the disk stops.
     thread::sleep(Duration::from_millis(300));
     let start = assert_gapless(&before, 0);
     let (submitted, told) = mpsc::channel();
@@ -910,14 +911,14 @@ fn a_dropped_queue_keeps_its_buffers_until_the_disk_has_them(fs: Fs, _: Way) -> 
     Ok(())
 }
 
-/// The clock ticks (10 ms each) that a thread has used.
+/// The clock ticks (10 ms each) of CPU time that a thread has used.
 fn ticks_of(thread: i32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).expect("it runs");
     let fields: Vec<_> = stat.rsplit(") ").next().expect("a state").split(' ').collect();
     [fields[11], fields[12]].iter().map(|field| field.parse::<u64>().expect("a number")).sum()
 }
 
-/// Waiting for its own transfers, and for those of others.
+/// It waits for its own operations, and for those of others.
 fn a_queue_that_waits_for_a_stopped_disk_uses_no_cpu(fs: Fs, way: Way) -> TrialResult {
     let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let file = writable().growth_cap(4 * MIB).open(volume.path().join("log"))?;
@@ -958,7 +959,7 @@ fn a_queue_that_waits_for_a_stopped_disk_uses_no_cpu(fs: Fs, way: Way) -> TrialR
 
 // --- disks that fail -----------------------------------------------------------------------------
 
-/// The buffers of what a failed flush or write refuses, and of what it was.
+/// Buffers come back from a failed flush or write, and from the operations refused after it.
 fn buffers_come_back_from_a_disk_that_fails(fs: Fs, way: Way) -> TrialResult {
     let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let file = writable().growth_cap(4 * MIB).open(volume.path().join("log"))?;
@@ -1002,7 +1003,7 @@ fn buffers_come_back_from_a_disk_that_fails(fs: Fs, way: Way) -> TrialResult {
     Ok(())
 }
 
-/// Power cut in the middle of durable appends by several queues: each reaped one is there.
+/// A power cut during durable appends by several queues: each reaped append survives.
 fn reaped_durable_appends_survive_a_power_cut(fs: Fs, way: Way) -> TrialResult {
     for keep in [Keep::Nothing, Keep::Random { seed: 3 }] {
         let mut rounds = (0..ROUNDS_MAX).map(|_| survives_a_power_cut(fs, way, keep));
@@ -1012,9 +1013,9 @@ fn reaped_durable_appends_survive_a_power_cut(fs: Fs, way: Way) -> TrialResult {
     Ok(())
 }
 
-/// Whether the file system can be mounted after the power cut. btrfs sometimes cannot replay what
-/// it logged itself (Linux 6.18: ENOENT out of its free space tree), and nothing of ours runs
-/// before that.
+/// Returns whether the file system can be mounted after the power cut. btrfs sometimes cannot
+/// replay its own log (Linux 6.18: ENOENT from its free space tree). No code of ours runs before
+/// that.
 fn survives_a_power_cut(fs: Fs, way: Way, keep: Keep) -> std::result::Result<bool, Failed> {
     let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let path = volume.path().join("log");

@@ -1,5 +1,5 @@
-//! Readers beside a writer in another process, at moments that the test chooses: this program has a
-//! pread(2) of its own, which the library calls, too.
+//! Readers beside a writer in another process, at chosen moments. This program replaces pread(2),
+//! which the library calls.
 
 mod common;
 
@@ -18,16 +18,16 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const BLOCKS: u64 = 16;
 
-/// What the writing process does next.
+/// The next step of the writing process.
 #[derive(Clone, Copy)]
 enum Order {
-    /// Truncate to nothing, and append one block: the space ahead is grown anew.
+    /// Truncate to 0, and append one block: the file grows again.
     Shorten = 0,
-    /// Append up to the length that the file had.
+    /// Append up to the previous length.
     Fill = 1,
-    /// Append a few blocks, so many that the file grows.
+    /// Append enough blocks for a growth.
     Grow = 2,
-    /// Begin anew over the old space, and append one block.
+    /// Recycle the file, and append one block.
     Recycle = 3,
     Close = 4,
     Open = 5,
@@ -38,7 +38,7 @@ impl Order {
         [Self::Shorten, Self::Fill, Self::Grow, Self::Recycle, Self::Close, Self::Open];
 }
 
-/// A child that writes args[0], as it is told by the bytes of the FIFO args[1].
+/// A child that writes args[0], with orders from the FIFO args[1].
 fn write_as_told(acks: &Acks, args: &[String]) {
     let options = writable().durability(Durability::EveryWrite).growth_cap(64 << 10).clone();
     let open = || options.open(&args[0]).expect("it opens");
@@ -70,7 +70,7 @@ fn write_as_told(acks: &Acks, args: &[String]) {
     }
 }
 
-/// The writing process, from the parent's side.
+/// The parent's side of the writing process.
 struct Writer {
     child: Child,
     orders: fs::File,
@@ -87,7 +87,7 @@ impl Writer {
             rustix::fs::Mode::RWXU,
             0,
         )?;
-        // For reading as well: it does not wait for the child then.
+        // For reading as well, so that the open does not wait for the child.
         let orders = fs::OpenOptions::new().read(true).write(true).open(&fifo)?;
         let mut child =
             child::spawn("write_as_told", &[path.to_string_lossy(), fifo.to_string_lossy()])?;
@@ -104,12 +104,12 @@ impl Writer {
     }
 }
 
-/// What happens around each pread(2) of this thread: orders before it, and orders behind it.
+/// Orders around each pread(2) of this thread: before it, and after it.
 struct Around {
     writer: Writer,
     before: Vec<Order>,
     behind: Vec<Order>,
-    /// How many calls it concerns.
+    /// The number of calls with orders.
     calls: usize,
 }
 
@@ -127,7 +127,7 @@ fn carry_out(of: fn(&Around) -> &Vec<Order>) {
     });
 }
 
-/// In place of the C library's.
+/// Replaces the function of the C library.
 ///
 /// # Safety
 ///
@@ -147,8 +147,8 @@ pub unsafe extern "C" fn pread(fd: i32, into: *mut libc::c_void, len: usize, off
     read
 }
 
-/// Reads all that was there at first, with these orders around the first `calls` calls of pread.
-/// Returns what came of it, how many calls it took, and how many blocks of it were never written.
+/// Reads the initial content, with these orders around the first `calls` calls of pread. Returns
+/// the result, the number of calls, and the number of blocks of zeros in it.
 fn read_with(
     dir: &Path,
     (before, behind): (&[Order], &[Order]),
@@ -169,10 +169,10 @@ fn read_with(
     Ok((read, CALLS.get(), zeros))
 }
 
-/// The file is shortened and filled again around every read: there is nothing that can be returned.
+/// Shortens and refills the file around every read: no result is valid.
 const SHORTENED: (&[Order], &[Order]) = (&[Order::Shorten], &[Order::Fill]);
 
-/// The defect: after three changes of the marker the read returned zeros of grown space.
+/// Regression: after three changes of the marker the read returned zeros of grown space.
 fn a_reader_returns_no_zeros_of_a_file_that_is_truncated_all_the_time(dir: TestDir) -> TrialResult {
     let (read, calls, zeros) = read_with(&dir, SHORTENED, usize::MAX)?;
     assert_eq!((read.map_err(|error| error.errno()), zeros), (Err(libc::EAGAIN), 0));
@@ -186,21 +186,21 @@ fn a_reader_goes_on_when_the_file_is_truncated_no_more(dir: TestDir) -> TrialRes
     Ok(())
 }
 
-/// Its marker promises nothing of the new life yet, and the old one is gone.
+/// Its marker promises nothing yet after the recycle, and the old content is gone.
 fn nothing_of_a_recycled_file_is_returned(dir: TestDir) -> TrialResult {
     let (read, ..) = read_with(&dir, (&[Order::Recycle], &[Order::Fill]), 1)?;
     assert_eq!(read?, 0);
     Ok(())
 }
 
-/// Growth changes the marker as well, and is no reason to read again.
+/// Growth also changes the marker, but needs no second read.
 fn a_file_that_only_grows_is_read_once(dir: TestDir) -> TrialResult {
     let (read, calls, zeros) = read_with(&dir, (&[Order::Grow], &[Order::Grow]), usize::MAX)?;
     assert_eq!((read?, zeros, calls), (BLOCKS as usize * BLOCK, 0, 1));
     Ok(())
 }
 
-/// With a marker before or behind the read, and with another life of the file between.
+/// With a marker only before or after the read, and a reopen in between.
 fn a_file_that_is_closed_and_opened_meanwhile_is_read_again(dir: TestDir) -> TrialResult {
     use Order::*;
     let lives: [(&[Order], &[Order]); 3] = [
@@ -217,8 +217,7 @@ fn a_file_that_is_closed_and_opened_meanwhile_is_read_again(dir: TestDir) -> Tri
     Ok(())
 }
 
-/// Neither before nor behind the read does the file have a marker: only the time of its last change
-/// shows that it had one.
+/// The file has no marker before or after the read: only its change time shows that it had one.
 fn a_whole_life_of_a_file_within_a_read_is_noticed(dir: TestDir) -> TrialResult {
     use Order::*;
     let path = dir.join("log");
@@ -239,7 +238,7 @@ fn a_whole_life_of_a_file_within_a_read_is_noticed(dir: TestDir) -> TrialResult 
     Ok(())
 }
 
-/// A program that writes without markers does not make a reader fail.
+/// A reader succeeds beside a program that writes without markers.
 fn a_file_that_is_written_without_growth_is_read(dir: TestDir) -> TrialResult {
     let path = dir.join("plain");
     fs::write(&path, vec![1; BLOCK])?;

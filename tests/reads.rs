@@ -15,13 +15,13 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// What lies in memory before it is read to, and nowhere in a file.
+/// Fills memory before a read; never in a file.
 const UNTOUCHED: u8 = 0xEE;
 
-/// What lies behind the bytes that were acknowledged.
+/// Bytes after the acknowledged ones.
 const NOT_YET: u8 = 0xDD;
 
-/// The byte at this place of a file: never one of the others, nor zero.
+/// The byte at this offset of a file: none of the others, nor zero.
 fn byte_at(place: u64) -> u8 {
     (place % 199 + place / BLOCK_BYTES % 7) as u8 + 1
 }
@@ -30,8 +30,8 @@ fn content(len: u64) -> Vec<u8> {
     (0..len).map(byte_at).collect()
 }
 
-/// Reads into `into`, and checks that it comes to what there is of a file of `len` bytes, and to
-/// nothing above.
+/// Reads into `into`, and checks the bytes of a file of `len` bytes. Nothing above EOF may be
+/// returned.
 fn check(file: &impl Transfers, len: u64, into: &mut [u8], offset: u64) {
     into.fill(UNTOUCHED);
     let read = file.read_at(into, offset).expect("reading works");
@@ -46,7 +46,7 @@ fn check(file: &impl Transfers, len: u64, into: &mut [u8], offset: u64) {
     );
 }
 
-/// All ranges that begin and end around the borders of blocks and sectors, into memory of each
+/// All ranges that begin and end near the borders of blocks and sectors, into memory of each
 /// alignment.
 fn check_borders(file: &impl Transfers, len: u64) {
     let mut memory = Buffer::zeroed(4 * BLOCK);
@@ -58,7 +58,7 @@ fn check_borders(file: &impl Transfers, len: u64) {
     }
 }
 
-/// Every handle there is for a file of `len` bytes that nobody writes.
+/// Checks every kind of handle for a file of `len` bytes without a writer.
 fn check_handles(path: &Path, len: u64, way: Way) -> TrialResult {
     fs::write(path, content(len))?;
     let reader = way.to(File::open(path)?);
@@ -114,7 +114,7 @@ fn any_range_of_a_device(disk: Disk, way: Way) -> TrialResult {
     Ok(())
 }
 
-/// Longer than what bounces at a time, and with a middle that goes straight or does not.
+/// Longer than one bounce, and with a middle that may or may not be read directly.
 fn a_long_read_of_an_odd_range(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
     let len = 5 * MIB + 77;
@@ -130,19 +130,19 @@ fn a_long_read_of_an_odd_range(dir: TestDir, way: Way) -> TrialResult {
     Ok(())
 }
 
-// --- beside who writes ---------------------------------------------------------------------------
+// --- beside writers ------------------------------------------------------------------------------
 
-/// So often at least a read and a write should meet.
+/// The minimum number of reads that overlap a write.
 const MET_MIN: u64 = 20;
 
-/// Whether readers are to go on that have met so many writes: for a while, and on a busy machine
-/// until they have met enough.
+/// Returns whether readers must go on: for a minimum time, and on a busy machine until they have
+/// overlapped enough writes.
 fn is_too_early(begun: Instant, met: u64) -> bool {
     let time = begun.elapsed();
     time < Duration::from_millis(700) || met <= MET_MIN && time < PATIENCE
 }
 
-/// Says that it is over, also by a panic.
+/// Sets the flag at the end, even after a panic.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -151,7 +151,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// The acknowledged bytes of the last block are the same before and after it is written anew.
+/// The acknowledged bytes of the last block are the same before and after its rewrite.
 fn what_was_acknowledged_is_read_while_the_last_block_is_rewritten(
     dir: TestDir,
     way: Way,
@@ -178,13 +178,13 @@ fn what_was_acknowledged_is_read_while_the_last_block_is_rewritten(
             });
         });
         assert!(rewrites.load(SeqCst) > MET_MIN, "it was hardly ever rewritten");
-        // Somebody else has made it longer, which closing finds.
+        // Another program has extended it, so a close would fail.
         drop(file);
     }
     Ok(())
 }
 
-/// Writes the last block of a file directly, again and again, with other bytes behind its end.
+/// Rewrites the last block of a file directly, with changing bytes after EOF.
 fn rewrite_last_block(path: &Path, len: u64, rewrites: &AtomicU64, done: &AtomicBool) {
     let start = len / BLOCK_BYTES * BLOCK_BYTES;
     let mut block = Buffer::zeroed(BLOCK);
@@ -202,8 +202,8 @@ fn rewrite_last_block(path: &Path, len: u64, rewrites: &AtomicU64, done: &Atomic
     }
 }
 
-/// Appends pieces of any length, with the bytes of their places, for as long as `told` wants; it is
-/// told where the file ends.
+/// Appends pieces of any length, with the bytes of their offsets, until `told` returns false.
+/// `told` gets the end of the file.
 fn append_content(file: &impl Transfers, mut told: impl FnMut(u64) -> bool) {
     let mut random = Random::new(1);
     let mut end = 0;
@@ -226,8 +226,8 @@ fn append_for_ever(acks: &Acks, args: &[String]) {
     });
 }
 
-/// Reads some range near `end`, up to which appends were acknowledged, and checks it. What is not
-/// acknowledged is either there or, `if_cleared`, zeros to the end of its block.
+/// Reads and checks a range near the acknowledged `end`. Bytes above it are already written or, if
+/// `if_cleared`, zeros to the end of the block.
 fn check_near(
     file: &impl Transfers,
     end: u64,
@@ -254,7 +254,7 @@ fn check_near(
     );
 }
 
-/// The last block is written again and again.
+/// The last block is rewritten again and again.
 fn any_range_beside_who_appends(dir: TestDir, way: Way) -> TrialResult {
     let file = way.open(writable().growth_cap(MIB), dir.join("log"))?;
     let (acknowledged, overtaken) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -285,8 +285,7 @@ fn any_range_beside_who_appends(dir: TestDir, way: Way) -> TrialResult {
     Ok(())
 }
 
-/// All that was acknowledged is read, and of what is not yet nothing but what stands there in the
-/// end.
+/// Reads return all acknowledged bytes. Others are final, or zeros to the end of the block.
 fn any_range_beside_another_process(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
     let mut writer = child::spawn("append_for_ever", &[&path.to_string_lossy()])?;
@@ -295,7 +294,7 @@ fn any_range_beside_another_process(dir: TestDir, way: Way) -> TrialResult {
     let (mut random, mut memory) = (Random::new(1), Buffer::zeroed(8 * BLOCK));
     let (begun, mut reads) = (Instant::now(), 0);
     while begun.elapsed() < Duration::from_millis(700) || reads < 20 {
-        // As many as there are.
+        // All acknowledgements so far.
         let _ = writer.wait_for_acks(usize::MAX, Duration::ZERO);
         end = writer.wait_for_acks(10, Duration::ZERO)?.last().map_or(end, |ack| ack[0]);
         check_near(&reader, end, true, &mut random, &mut memory);

@@ -1,5 +1,5 @@
-//! Old files as new logs, and many files at once: recycled space shows nothing old, a crash mixes
-//! no lives, and the growth budget holds.
+//! Old files as new logs, and many files together. Recycled space shows no old data, a crash mixes
+//! no lives, and growth stays within its budget.
 
 mod common;
 
@@ -20,18 +20,18 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What a segment is filled up to.
+/// The size of a filled segment.
 const SEGMENT_BYTES: u64 = 4 * MIB;
 
 /// The bits of a writer's number below that of the life.
 const LIFE_SHIFT: u64 = 16;
 
-/// A writer of one life of a segment: by this its records are told from those of other lives.
+/// The number of a writer in one life of a segment. It identifies the records of that life.
 fn writer_of(life: u64, thread: u64) -> u64 {
     life << LIFE_SHIFT | thread
 }
 
-/// Where the records of a life end: at the first block that is not one.
+/// The end of the records of a life: the first block that is not one.
 fn end_of_life(content: &[u8], life: u64) -> u64 {
     let of_this =
         |block: &[u8]| Stamp::of(block).is_some_and(|stamp| stamp.writer >> LIFE_SHIFT == life);
@@ -42,7 +42,7 @@ fn reopen(path: &Path) -> dioxide::Result<File> {
     OpenOptions::new().write(true).open(path)
 }
 
-/// Fills a segment up with records of this life, and closes it.
+/// Fills a segment with records of this life, and closes it.
 fn fill(path: &Path, life: u64) -> dioxide::Result<()> {
     let file = writable().open(path)?;
     for number in 1 << 20.. {
@@ -55,7 +55,7 @@ fn fill(path: &Path, life: u64) -> dioxide::Result<()> {
     file.close()
 }
 
-/// A segment full of records of life 0, to be used again.
+/// A recycled segment, full of records of life 0.
 fn recycled(path: &Path) -> dioxide::Result<File> {
     fill(path, 0)?;
     let file = reopen(path)?;
@@ -63,7 +63,7 @@ fn recycled(path: &Path) -> dioxide::Result<File> {
     Ok(file)
 }
 
-// --- what shows ----------------------------------------------------------------------------------
+// --- visible content -----------------------------------------------------------------------------
 
 fn a_recycled_file_is_empty_over_written_space(dir: TestDir) -> TrialResult {
     let (old, path) = (dir.join("old"), dir.join("new"));
@@ -117,7 +117,7 @@ fn a_recycled_file_grows_when_its_space_is_used_up(dir: TestDir) -> TrialResult 
     Ok(())
 }
 
-/// Its last block is cut off, and the file is extended over the rest of it.
+/// The engine truncates its last block, and extends the file over it again.
 fn a_file_of_odd_length_is_recycled(dir: TestDir) -> TrialResult {
     for growth in [Growth::Unwritten, Growth::Zeroed] {
         let path = dir.join(format!("{growth:?}"));
@@ -137,7 +137,7 @@ fn a_file_of_odd_length_is_recycled(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Old content stands right behind the last block, and in it until it is written.
+/// Old content follows the last block, and is in it until a write.
 fn records_of_any_length_show_nothing_of_the_life_before(dir: TestDir) -> TrialResult {
     for (growth, tail) in
         [Growth::Unwritten, Growth::Zeroed].into_iter().flat_map(|g| TAILS.map(|t| (g, t)))
@@ -161,7 +161,7 @@ fn records_of_any_length_show_nothing_of_the_life_before(dir: TestDir) -> TrialR
     Ok(())
 }
 
-/// A child: what a reader in another process sees.
+/// A child: reports the view of a reader in another process.
 fn look(acks: &Acks, args: &[String]) {
     let reader = File::open(&args[0]).expect("it opens");
     let len = reader.len().expect("it can be told");
@@ -229,10 +229,10 @@ fn a_device_is_not_recycled(disk: Disk) -> TrialResult {
 
 // --- crashes -------------------------------------------------------------------------------------
 
-/// How a child says that its file is recycled.
+/// Reports that a child has recycled its file.
 const BEGUN: [u64; 3] = [u64::MAX; 3];
 
-/// A child: recycles args[0], which grows as args[1] says, then appends durably in 16 threads, as
+/// A child: recycles args[0], with the growth args[1]. Then it appends durably in 16 threads, as
 /// life args[2].
 fn live_again(acks: &Acks, args: &[String]) {
     let mut options = OpenOptions::new();
@@ -258,8 +258,8 @@ fn start(path: &Path, growth: &str, life: u64) -> io::Result<child::Child> {
     child::spawn("live_again", &[&*path.to_string_lossy(), growth, &life.to_string()])
 }
 
-/// Checks what a crash left of a segment in this life, settles where it ends, and fills it up for
-/// the next. Returns how many records it had to hold.
+/// Checks a segment of this life after a crash, sets its end, and fills it for the next life.
+/// Returns the number of required records.
 fn check_life(
     path: &Path,
     life: u64,
@@ -307,13 +307,13 @@ fn kill_lives(path: &Path, growth: &str) -> TrialResult {
     let mut life = 1;
     for round in 0..10 {
         let mut child = start(path, growth, life)?;
-        // The first few die anywhere in opening and recycling.
+        // The first few die during the open or the recycle.
         if round > 2 {
             child.wait_for_acks(1 + random.below(900) as usize, PATIENCE)?;
         }
         let acks = child.kill_after(Duration::from_micros(random.below(20_000)))?;
         acknowledged += check_life(path, life, acks)?;
-        // A life that has not begun leaves the one before.
+        // Before the recycle the file still has the previous life.
         let content = fs::read(path)?;
         life += u64::from(end_of_life(&content, life) == SEGMENT_BYTES);
     }
@@ -341,7 +341,7 @@ fn power_cuts_mix_no_lives(fs: Fs) -> TrialResult {
         Keep::Nothing,
     ];
     for (life, keep) in (1..).zip(cuts) {
-        // The last of them grow beyond the space that the segment had.
+        // The last lives grow beyond the space of the segment.
         let wanted = if life < 4 { 100 } else { 700 };
         let mut child = start(&path, "unwritten", life)?;
         child.wait_for_acks(wanted, PATIENCE)?;
@@ -358,24 +358,24 @@ fn power_cuts_mix_no_lives(fs: Fs) -> TrialResult {
 
 const FILES: u64 = 200;
 
-/// The longest record that the many files get.
+/// The longest record in these files.
 const RECORD_BYTES: u64 = 4 * BLOCK_BYTES;
 
 fn path_of(dir: &Path, n: u64) -> PathBuf {
     dir.join(format!("log-{n}"))
 }
 
-/// How far the files reach beyond what is written, together.
+/// The grown space of all files, in bytes.
 fn grown_ahead(dir: &Path, files: &[File]) -> u64 {
     let ahead = |(file, n): (&File, u64)| {
-        // In this order: a size that is older than the length is no larger than it was.
+        // In this order: a size older than the length cannot be too large.
         let size = fs::metadata(path_of(dir, n)).expect("it is there").len();
         size.saturating_sub(file.len().expect("a writer knows"))
     };
     files.iter().zip(0..).map(ahead).sum()
 }
 
-/// A child: appends to many files at once in the directory args[0], with a budget of args[1] bytes.
+/// A child: appends to many files in the directory args[0], with a budget of args[1] bytes.
 fn share_a_budget(acks: &Acks, args: &[String]) {
     let dir = Path::new(&args[0]);
     let budget: u64 = args[1].parse().expect("a number");
@@ -383,7 +383,7 @@ fn share_a_budget(acks: &Acks, args: &[String]) {
     let open = |n| writable().open(path_of(dir, n)).expect("it opens");
     let mut files: Vec<_> = (0..FILES).map(open).collect();
     let done = AtomicBool::new(false);
-    // What is written without budget lies below the end once it is acknowledged.
+    // Writes without budget are below the end once they are acknowledged.
     let most = budget + FILES * RECORD_BYTES;
     let placed = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -413,7 +413,7 @@ fn share_a_budget(acks: &Acks, args: &[String]) {
         assert_tidy(&path_of(dir, n as u64), end).expect("it is tidy");
         assert_all_there(&fs::read(path_of(dir, n as u64)).expect("it reads"), &records);
     }
-    // The one that is left gets what the others gave back, when it needs space the next time.
+    // The last file gets the budget of the others at its next growth.
     let path = path_of(dir, FILES - 1);
     let grown = (0..100).map(|number| {
         append(&last, 90, number, 4).expect("there is space");
@@ -434,7 +434,7 @@ fn many_files_within(dir: &Path, budget: u64) -> Result<u64, dioxide_testkit::tr
 
 fn many_files_share_the_budget_and_give_it_back(dir: TestDir) -> TrialResult {
     let grown = many_files_within(&dir, 16 * MIB)?;
-    // A quarter of what is left, as a file on its own gets.
+    // A quarter of the rest, as for a single file.
     assert!((3 * MIB..=4 * MIB).contains(&grown), "{grown}");
     Ok(())
 }
@@ -444,7 +444,7 @@ fn many_files_without_a_budget_get_what_they_need(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Whether a file grows ahead, and yet what is written over goes elsewhere.
+/// Whether a file grows ahead, but its overwrites are not in place.
 fn grows_but_elsewhere(fs: Fs) -> Applies {
     if fs == Fs::Btrfs {
         Ok(())

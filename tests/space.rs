@@ -1,5 +1,5 @@
-//! Full disks, quotas and size limits: appends fail cleanly, leave no hole, and work again with
-//! space.
+//! Full disks, quotas and size limits: appends fail cleanly, leave no hole, and work again once
+//! space is free.
 
 mod common;
 
@@ -21,7 +21,7 @@ use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Takes all free space but `rest` bytes. Removed again, it gives it back.
+/// Takes all free space but `rest` bytes. Removing the file frees it.
 fn fill_up(volume: &Volume, rest: u64) -> io::Result<PathBuf> {
     let path = volume.path().join("filler");
     let filler = fs::File::create(&path)?;
@@ -35,7 +35,7 @@ fn fill_up(volume: &Volume, rest: u64) -> io::Result<PathBuf> {
             Err(error) => return Err(error),
         }
         step = if rest == 0 { step / 2 / BLOCK_BYTES * BLOCK_BYTES } else { 0 };
-        // What failed may have taken a part.
+        // A failed call may have allocated a part.
         len = len.max(filler.metadata()?.len());
     }
     while rest == 0 && take(&filler, len, BLOCK_BYTES).is_ok() {
@@ -45,7 +45,7 @@ fn fill_up(volume: &Volume, rest: u64) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Takes space for a part of a file, by writing where that is the only way.
+/// Allocates a range of a file, by writes where there is no other way.
 fn take(file: &fs::File, start: u64, len: u64) -> io::Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), start, len) {
         Err(rustix::io::Errno::OPNOTSUPP) => {
@@ -59,8 +59,7 @@ fn take(file: &fs::File, start: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// Appends until the kernel says that there is no space, by one of `errnos`; any other error is
-/// none of ours.
+/// Appends until the kernel reports no space by one of `errnos`. Any other error fails the test.
 fn append_until_full(file: &File, writer: u64, errnos: &[i32]) -> Vec<Placed> {
     let mut placed = Vec::new();
     for number in 0.. {
@@ -79,7 +78,7 @@ fn append_until_full(file: &File, writer: u64, errnos: &[i32]) -> Vec<Placed> {
     placed
 }
 
-/// What holds of a file that was appended to until there was no space, and after space was freed.
+/// Checks a file after appends until space ran out, and again after space is free.
 fn check_full(
     file: File,
     path: &Path,
@@ -131,9 +130,8 @@ fn a_full_disk_fails_appends_without_growth_cleanly(fs: Fs) -> TrialResult {
     fill_by_appends(fs, writable().growth(Growth::None), 4)
 }
 
-/// Those of them that fail leave the last block as it was. Where blocks are not written over where
-/// they lie, the last one may find no space when it is written again, after it had its offset: that
-/// ends appending.
+/// Failed appends leave the last block unchanged. Without overwrites in place, a rewrite of the
+/// last block may find no space after its append has an offset: that ends appending.
 fn a_full_disk_fails_records_of_any_length_cleanly(fs: Fs) -> TrialResult {
     let mut volume = Volume::new(fs, SIZE_MIN)?;
     for growth in [Growth::Unwritten, Growth::None] {
@@ -187,8 +185,8 @@ fn a_file_opened_on_a_full_disk_waits_for_space(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-/// Space is free when the last descriptor of a removed file is closed, which a program that is just
-/// being started may have a copy of, and when the journal has committed that.
+/// The space of a removed file is free after the close of its last descriptor and a journal commit.
+/// A starting program may have a copy of that descriptor.
 fn once_there_is_space<R>(attempt: impl Fn() -> dioxide::Result<R>) -> dioxide::Result<R> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -203,7 +201,7 @@ fn once_there_is_space<R>(attempt: impl Fn() -> dioxide::Result<R>) -> dioxide::
 
 /// Checks that neither appends nor positional writes extend the file. Returns its length.
 fn assert_full(file: &File) -> dioxide::Result<u64> {
-    // What the file system held back for itself may hold a few blocks yet.
+    // The file system's own reserve may still have a few blocks.
     let full = (0..1000).map(|_| file.append(&record(9, 9, 64))).find_map(Result::err);
     let full = full.expect("1000 records of 64 blocks do not fit");
     assert_eq!(full.kind(), &ErrorKind::NoSpace(libc::ENOSPC), "{full}");
@@ -218,7 +216,7 @@ fn assert_full(file: &File) -> dioxide::Result<u64> {
     Ok(len)
 }
 
-/// One write that begins well and ends in a full disk: the kernel answers with a short count first.
+/// One write that starts well and then fills the disk: the kernel first returns a short count.
 fn an_append_that_finds_space_for_a_part_is_taken_back(fs: Fs) -> TrialResult {
     let mut volume = Volume::new(fs, SIZE_MIN)?;
     let path = volume.path().join("log");
@@ -268,7 +266,7 @@ fn a_file_created_on_a_full_disk_is_made_or_refused(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-/// Closing gives space back, and must not need any for that.
+/// A close frees space, and must not need any.
 fn a_full_disk_does_not_keep_a_file_from_being_closed(fs: Fs) -> TrialResult {
     for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
         let mut volume = Volume::new(fs, SIZE_MIN)?;
@@ -284,7 +282,7 @@ fn a_full_disk_does_not_keep_a_file_from_being_closed(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-/// A child that appends durably for ever.
+/// A child that appends durably forever.
 fn append_for_ever(acks: &Acks, args: &[String]) {
     let mut options = writable();
     options.durability(Durability::EveryWrite).growth(growth_named(&args[1])).growth_cap(4 * MIB);
@@ -317,7 +315,7 @@ fn a_full_disk_does_not_keep_a_file_from_being_recovered(fs: Fs) -> TrialResult 
     Ok(())
 }
 
-/// The marker fits beside an inode; not where a program's own attribute takes that place.
+/// The marker fits into the inode, unless a program's own attribute takes that space.
 fn a_marker_that_finds_no_space_leaves_the_file_as_it_was() -> TrialResult {
     let mut volume = Volume::new(Fs::Ext4, SIZE_MIN)?;
     let path = volume.path().join("log");
@@ -353,7 +351,7 @@ fn set_ext4(volume: &Volume, name: &str, value: &str) -> io::Result<()> {
     fs::write(Path::new("/sys/fs/ext4").join(device).join(name), value)
 }
 
-/// To split an extent ext4 may need a block for its tree. It keeps some back for that.
+/// ext4 may need a block for its tree to split an extent. It keeps a reserve for that.
 fn a_full_disk_keeps_nothing_that_was_acknowledged_from_being_converted(
     prepare: impl Fn(&Volume) -> io::Result<()>,
     write: impl Fn(&File, &Path) -> Vec<Placed>,
@@ -398,8 +396,8 @@ fn volume_is_full(volume: &Volume) -> io::Result<bool> {
     Ok(result.is_err())
 }
 
-/// Leaves 32 MiB free, in pieces of two blocks, and takes away what ext4 keeps back: it fills what
-/// it cannot split with zeros then.
+/// Leaves 32 MiB free, in pieces of two blocks, and removes ext4's reserve. Then ext4 fills extents
+/// that it cannot split with zeros.
 fn fragment(volume: &Volume) -> io::Result<()> {
     let comb = volume.path().join("comb");
     fs::rename(fill_up(volume, 0)?, &comb)?;
@@ -412,7 +410,7 @@ fn fragment(volume: &Volume) -> io::Result<()> {
     set_ext4(volume, "reserved_clusters", "0")
 }
 
-/// Of how many pieces a file consists, unjoined.
+/// The number of extents of a file, not merged.
 fn pieces(path: &Path) -> Result<u64, dioxide_testkit::trials::Failed> {
     let output = Command::new("/usr/sbin/filefrag").arg(path).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -443,7 +441,7 @@ fn scattered_writes_on_a_full_disk_are_kept_or_refused() -> TrialResult {
     )
 }
 
-/// A file in small pieces, whose tree is full.
+/// A file of small extents, whose tree is full.
 fn appends_into_a_fragmented_file_on_a_full_disk_are_kept_or_refused() -> TrialResult {
     a_full_disk_keeps_nothing_that_was_acknowledged_from_being_converted(fragment, |file, path| {
         let end = fs::metadata(path).expect("it is there").len();
@@ -455,8 +453,8 @@ fn appends_into_a_fragmented_file_on_a_full_disk_are_kept_or_refused() -> TrialR
 
 // --- quotas --------------------------------------------------------------------------------------
 
-/// Of btrfs; the other quotas are not in every kernel. What is still being written may keep it from
-/// being changed.
+/// Sets the quota of btrfs; not every kernel has the other quotas. Writeback in progress may make
+/// the change fail.
 fn limit_volume(volume: &Volume, limit: &str) -> io::Result<()> {
     let start = Instant::now();
     loop {
@@ -465,7 +463,7 @@ fn limit_volume(volume: &Volume, limit: &str) -> io::Result<()> {
         if output.status.success() {
             return Ok(());
         }
-        // Also this needs quota; what is held in reserve is given back with a commit.
+        // This change itself needs quota; a commit releases reservations.
         if start.elapsed() > PATIENCE {
             return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
         }
@@ -475,7 +473,7 @@ fn limit_volume(volume: &Volume, limit: &str) -> io::Result<()> {
     }
 }
 
-/// btrfs takes an exhausted quota for a full disk where files are overwritten in place.
+/// On overwrites in place btrfs reports an exhausted quota as a full disk.
 const NO_QUOTA: &[i32] = &[libc::EDQUOT, libc::ENOSPC];
 
 fn limited(fs: Fs, limit: &str) -> Result<Volume, dioxide_testkit::trials::Failed> {
@@ -506,8 +504,8 @@ fn an_exhausted_quota_fails_appends_cleanly(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-/// btrfs does not even cut a file then. What closing could not do is said, and nothing acknowledged
-/// is lost.
+/// btrfs then refuses even a truncate. The close reports its failure, and no acknowledged data is
+/// lost.
 fn a_file_that_an_exhausted_quota_keeps_from_being_closed_loses_nothing(fs: Fs) -> TrialResult {
     for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
         let volume = limited(fs, "24M")?;
@@ -523,7 +521,7 @@ fn a_file_that_an_exhausted_quota_keeps_from_being_closed_loses_nothing(fs: Fs) 
                 limit_volume(&volume, "none")?;
                 let file = OpenOptions::new().write(true).open(&path)?;
                 assert!(file.len()? >= end);
-                // Without a marker nobody knows of the rest of a failed append.
+                // Without a marker the rest of a failed append is undetected.
                 file.set_len(end)?;
                 file.close()?;
             }
@@ -542,8 +540,8 @@ fn limit_size(bytes: &str) {
         .expect("lowering is allowed");
 }
 
-/// A child that may not write past args[2]: appends until it must not, then one block that fits,
-/// and closes.
+/// A child that may not write past args[2]. It appends until that fails, then appends one block
+/// that fits, and closes.
 fn append_to_the_limit(acks: &Acks, args: &[String]) {
     let file = writable().growth(growth_named(&args[1])).open(&args[0]).expect("it opens");
     limit_size(&args[2]);
@@ -554,8 +552,7 @@ fn append_to_the_limit(acks: &Acks, args: &[String]) {
     tell(acks, &file.close());
 }
 
-/// A child that may not write past args[1]: a write beyond it, then an append that fits into the
-/// space there is.
+/// A child that may not write past args[1]: a write beyond it, then an append that fits.
 fn write_past_the_limit(acks: &Acks, args: &[String]) {
     let file = writable().open(&args[0]).expect("it opens");
     limit_size(&args[1]);
@@ -565,7 +562,7 @@ fn write_past_the_limit(acks: &Acks, args: &[String]) {
     tell(acks, &file.close());
 }
 
-/// A child that may not write past args[1] and sets a length beyond it.
+/// A child that may not write past args[1], and sets a length beyond it.
 fn set_len_past_the_limit(acks: &Acks, args: &[String]) {
     let file = writable().open(&args[0]).expect("it opens");
     limit_size(&args[1]);
@@ -578,7 +575,7 @@ fn set_len_past_the_limit(acks: &Acks, args: &[String]) {
 const TOO_BIG: [u64; 3] = [NO_SPACE, libc::EFBIG as u64, 0];
 const DONE: [u64; 3] = [0; 3];
 
-/// What a child acknowledged that must survive: 25 is SIGXFSZ.
+/// The acknowledgements of a child that must survive: signal 25 is SIGXFSZ.
 fn outcome(scenario: &str, args: &[&str]) -> io::Result<Vec<[u64; 3]>> {
     let (status, acks) = child::spawn(scenario, args)?.wait(PATIENCE)?;
     assert!(status.success(), "the child did not survive: {status}, {acks:?}");

@@ -1,5 +1,5 @@
-//! Disks that stop and die under load: nothing is acknowledged that is not so, every caller gets an
-//! answer, files elsewhere go on, and no buffer is touched after its owner has it back.
+//! Disks that stop and fail under load. No data is falsely acknowledged, and every call returns.
+//! Files elsewhere go on. No buffer is accessed after its owner has it back.
 
 mod common;
 
@@ -22,21 +22,20 @@ use std::time::Duration;
 const APPENDERS: u64 = 16;
 const OVERWRITERS: u64 = 4;
 
-/// Each overwriter has as many places of its own.
+/// The number of blocks that each overwriter owns.
 const PLACES: u64 = 16;
 
-/// How many buffers the reader keeps, to look at them again.
+/// The number of buffers that the reader keeps for a second check.
 const KEPT_MAX: usize = 256;
 
-/// The number of the reader, which is the last of the callers: appenders come first, overwriters
-/// behind them.
+/// The number of the reader, which is the last of the callers, after appenders and overwriters.
 const READER: u64 = APPENDERS + OVERWRITERS;
 const CALLERS: u64 = READER + 1;
 
-/// How many calls of each caller return before something happens to the disk.
+/// The calls of each caller that return before the disk stops or fails.
 const ANSWERS: u64 = 10;
 
-/// How often a file system may fail to come back from a power cut for reasons of its own.
+/// The number of attempts at a power cut that the file system survives.
 const ROUNDS_MAX: u32 = 4;
 
 fn disk(volume: &Volume) -> &FuseDisk {
@@ -49,10 +48,10 @@ fn durable(path: &Path) -> File {
     options.open(path).expect("it opens")
 }
 
-/// What the callers do, and what they were told.
+/// The callers, and their results.
 struct Load {
     log: File,
-    /// Of records that are short, and of any length.
+    /// The file for short records, and for records of any length.
     frames: File,
     table: File,
     /// Ends the callers that no error ends.
@@ -64,7 +63,7 @@ struct Load {
     places: Mutex<HashMap<u64, Place>>,
 }
 
-/// Ends the callers.
+/// Ends the callers on drop.
 struct End(Arc<Load>);
 
 impl Drop for End {
@@ -73,11 +72,10 @@ impl Drop for End {
     }
 }
 
-/// The numbers of the records that a place has been given: the last acknowledged, and one that is
-/// not.
+/// The records of one block: the last acknowledged one, and one in flight.
 type Place = (u64, Option<u64>);
 
-/// What the callers have been told.
+/// The acknowledged results of the callers.
 struct Told {
     appended: Vec<Placed>,
     laid: Vec<Laid>,
@@ -88,7 +86,7 @@ impl Load {
     fn start(volume: &Volume) -> Self {
         let [log, frames, table] =
             ["log", "frames", "table"].map(|name| durable(&volume.path().join(name)));
-        // Places that exist are written over where they are.
+        // Existing blocks are overwritten in place.
         for place in 0..OVERWRITERS * PLACES {
             table.append(&record(APPENDERS + place / PLACES, 0, 1)).expect("there is space");
         }
@@ -110,8 +108,8 @@ impl Load {
         !self.over.load(Ordering::Relaxed)
     }
 
-    /// Runs the callers, and beside them `meanwhile`, which ends with a disk that is gone: then
-    /// each of them must end with an error, in bounded time.
+    /// Runs the callers, and beside them `meanwhile`, which ends with a dead disk. Then each caller
+    /// must end with an error, in bounded time.
     fn run(self, meanwhile: impl FnOnce(&Load) -> TrialResult) -> Result<Told, Failed> {
         let load = Arc::new(self);
         let caller = |number| {
@@ -119,7 +117,7 @@ impl Load {
             thread::spawn(move || load.call(number))
         };
         let callers: Vec<_> = (0..CALLERS).map(caller).collect();
-        // Also when it panics.
+        // Ends the callers even after a panic.
         let end = End(load.clone());
         meanwhile(&load)?;
         let left = || callers.iter().filter(|caller| !caller.is_finished()).count();
@@ -199,7 +197,7 @@ impl Load {
         Ok(())
     }
 
-    /// Reads what is acknowledged, and looks at what it has read again when all is over.
+    /// Reads acknowledged data, and checks its buffers again in the end.
     fn read(&self) -> dioxide::Result<()> {
         let mut random = Random::new(99);
         let mut kept: Vec<(Placed, Buffer)> = Vec::new();
@@ -223,7 +221,7 @@ impl Load {
                 break result.map(drop);
             }
         };
-        // A late answer of the disk would land here.
+        // A late write by the device would land here.
         thread::sleep(Duration::from_millis(300));
         let failed = result.is_err().then(|| kept.pop().expect("the one that failed").1);
         assert!(
@@ -250,8 +248,8 @@ impl Load {
         self.answers.each_ref().map(|answers| answers.load(Ordering::Relaxed))
     }
 
-    /// Waits until every caller has had as many more answers: together they would have them soon,
-    /// while some of them have none yet.
+    /// Waits until this many more calls of every caller have returned. All calls together would be
+    /// faster, but could leave some callers out.
     fn wait_for(&self, answers: u64) {
         let before = self.answers();
         let served = soon(|| {
@@ -281,7 +279,7 @@ fn assert_others_go_on(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-/// Checks that everything acknowledged is there, after the volume was mounted anew.
+/// Checks that all acknowledged data is there after a remount.
 fn assert_kept(volume: &Volume, told: &Told) -> TrialResult {
     let [log, frames, table] = ["log", "frames", "table"].map(|name| volume.path().join(name));
     for path in [&log, &frames, &table] {
@@ -312,16 +310,16 @@ fn a_stopped_disk_acknowledges_nothing_and_keeps_what_it_acknowledged(fs: Fs) ->
     Ok(())
 }
 
-/// Whether the file system can be mounted after the power cut. btrfs sometimes cannot replay what
-/// it logged itself (Linux 6.18: "write time tree block corruption detected", about overlapping
-/// extents), and nothing of ours runs before that.
+/// Returns whether the file system can be mounted after the power cut. btrfs sometimes cannot
+/// replay its own log (Linux 6.18: "write time tree block corruption detected", about overlapping
+/// extents). No code of ours runs before that.
 fn comes_back_from_a_stop(fs: Fs, keep: Keep) -> Result<bool, Failed> {
     let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     disk(&volume).delay(Duration::from_micros(500), 1)?;
     let told = Load::start(&volume).run(|load| {
         load.wait_for(ANSWERS);
         disk(&volume).stop()?;
-        // Answers that were under way arrive.
+        // Completions under way arrive.
         let is_quiet = || {
             let before = load.answers();
             thread::sleep(Duration::from_millis(300));
@@ -335,8 +333,7 @@ fn comes_back_from_a_stop(fs: Fs, keep: Keep) -> Result<bool, Failed> {
         disk(&volume).go_on()?;
         went_on?;
         assert!(gets_quiet, "answers without end while the disk stands still");
-        // Whoever has had no turn since may still have one to come, and nobody has a second without
-        // the disk.
+        // A caller without a turn since then may have one left. None has a second without the disk.
         let answers = after.into_iter().zip(before).map(|(after, before)| after - before);
         assert!(
             answers.max() <= Some(1),
@@ -359,7 +356,7 @@ fn comes_back_from_a_stop(fs: Fs, keep: Keep) -> Result<bool, Failed> {
     Ok(true)
 }
 
-/// Brings the power back, looks for poison and mounts the volume anew.
+/// Restores the power, looks for poison and remounts the volume.
 fn finds_poison_after(volume: &mut Volume, keep: Keep) -> std::io::Result<bool> {
     volume.unmount()?;
     disk(volume).heal()?;
@@ -379,8 +376,8 @@ fn a_killed_disk_fails_every_caller_in_bounded_time(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-/// The control: a buffer that is overwritten while the disk is stopped is found on the disk.
-/// The kernel may have read the buffer by then, all of it: so not each time.
+/// Control: a buffer that is overwritten while the disk is stopped is found on the disk. The kernel
+/// may have read all of the buffer by then, so not in every round.
 fn a_buffer_that_is_overwritten_too_early_is_found(fs: Fs) -> TrialResult {
     for _ in 0..ROUNDS_MAX {
         if finds_what_was_overwritten_too_early(fs)? {
@@ -402,8 +399,7 @@ fn finds_what_was_overwritten_too_early(fs: Fs) -> Result<bool, Failed> {
     let writer =
         thread::spawn(move || file.write_all_at(&buffer, 0).and_then(|()| file.sync_all()));
     thread::sleep(Duration::from_millis(100));
-    // SAFETY: the writer keeps the buffer and only hands it to the kernel, which reads whatever
-    // stands there.
+    // SAFETY: the writer keeps the buffer and only passes it to the kernel, which reads any bytes.
     unsafe { std::ptr::write_bytes(address as *mut u8, POISON, len) };
     disk(&volume).go_on()?;
     writer.join().expect("the writer does not panic")?;

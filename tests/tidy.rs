@@ -1,8 +1,8 @@
 //! The layout of `src`: a module imports only from its own row or from a row below, and no line is
 //! too long.
 //!
-//! `ROWS` is the table. A `use` or an inline path that names a module of a row above fails with its
-//! file and line, and so does a path through a re-export of `lib.rs`. Test modules may import
+//! `ROWS` is the table. A `use` or an inline path that names a module of a higher row fails with
+//! its file and line. A path through a re-export of `lib.rs` fails as well. Test modules may import
 //! anything.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 /// The longest line, in characters.
-const COLUMNS_MAX: usize = 120;
+const COLUMNS_MAX: usize = 100;
 
 /// The modules of the crate, from the top.
 const ROWS: &[&[&str]] = &[
@@ -20,7 +20,7 @@ const ROWS: &[&[&str]] = &[
     &["engine"],
     &["backend"],
     &["sys"],
-    // Below `backend`: backends and engine speak of extents, limits and refusals.
+    // Below `backend`: backends and engine use extents, limits and refusals.
     &["rules"],
     &["buffer"],
     &["sync"],
@@ -49,7 +49,7 @@ const ENGINE_ROWS: &[&[&str]] = &[
     &["abort"],
 ];
 
-/// The arrows of the engine that run up, and why.
+/// The allowed upward arrows of the engine, with their reasons.
 const ENGINE_UPWARD: &[(&str, &str, &str)] = &[
     ("waiter", "token", "a request that a waiter is given names its owner, which may be a waiter"),
     ("process", "registry", "the process has the open files, and each has its process"),
@@ -130,7 +130,7 @@ fn code_of(text: &str) -> String {
     code
 }
 
-/// Where the comment or literal ends that begins here; `at` if none does.
+/// The end of the comment or literal at `at`, or `at` if there is none.
 fn literal_end(chars: &[char], at: usize) -> usize {
     let is = |offset: usize, wanted: char| chars.get(at + offset) == Some(&wanted);
     let is_word = |index: usize| chars.get(index).is_some_and(|c| c.is_alphanumeric() || *c == '_');
@@ -200,7 +200,7 @@ fn without_tests(code: &str) -> (String, Vec<String>) {
     (rest, files)
 }
 
-/// Behind the brace that closes the one at `open`.
+/// The index after the brace that closes the one at `open`.
 fn closing(code: &str, open: usize) -> usize {
     let mut depth = 0;
     for (index, c) in code[open..].char_indices() {
@@ -216,8 +216,7 @@ fn closing(code: &str, open: usize) -> usize {
     code.len()
 }
 
-/// All paths that name a module or an item of the crate, in a file that is this module and has
-/// these children.
+/// All paths to a module or item of the crate, in the file of this module with these children.
 fn paths_of(code: &str, module: &[String], children: &BTreeSet<String>) -> Vec<Named> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -248,7 +247,7 @@ fn paths_of(code: &str, module: &[String], children: &BTreeSet<String>) -> Vec<N
     found
 }
 
-/// Reads the rest of a path, which may branch. Returns how much of the text it is.
+/// Parses the rest of a path, which may branch. Returns the length of that text.
 fn tree(text: &str, base: &[String], line: usize, found: &mut Vec<Named>) -> usize {
     let blank = text.len() - text.trim_start().len();
     let line = line + text[..blank].matches('\n').count();
@@ -289,12 +288,12 @@ fn row(rows: &[&[&str]], name: &str) -> Option<usize> {
     rows.iter().position(|row| row.contains(&name))
 }
 
-/// The part of the engine that a module is.
+/// The part of the engine to which a module belongs.
 fn engine_part<'a>(module: &'a [String], parts: &BTreeSet<String>) -> &'a str {
     module.get(1).filter(|name| parts.contains(*name)).map_or("mod", String::as_str)
 }
 
-/// What breaks the table; and which arrows of the engine run up by permission.
+/// The violations of the table, and the upward arrows of the engine that are allowed.
 fn broken_arrows(sources: &[Source]) -> (Vec<String>, BTreeSet<(String, String)>) {
     let modules: Vec<Vec<String>> = sources.iter().map(|source| module_of(&source.path)).collect();
     let mut children: BTreeMap<&[String], BTreeSet<String>> = BTreeMap::new();
@@ -388,7 +387,7 @@ fn no_line_is_too_long() {
     assert_none(&long_lines(sources()));
 }
 
-/// What the rules say of the sources with one more file.
+/// The violations in the sources with one more file.
 fn with_planted(path: &str, text: &str) -> Vec<String> {
     let mut sources: Vec<_> =
         sources().iter().filter(|source| source.path != path).cloned().collect();

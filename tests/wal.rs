@@ -13,7 +13,7 @@ fn a_killed_log_has_every_record_that_was_acknowledged(dir: TestDir) -> TrialRes
     Ok(wal::crash(&dir.join("log"), &AtomicBool::new(false))?)
 }
 
-/// Each line of code in docs/records.md stands in the example.
+/// Each line of code in docs/records.md is in the example.
 fn the_documentation_shows_the_example() {
     let example: Vec<_> = include_str!("../examples/wal.rs").lines().collect();
     let blocks = include_str!("../docs/records.md").split("```rust\n").skip(1);

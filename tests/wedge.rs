@@ -1,5 +1,5 @@
-//! Failed flushes, failed writes and stalled disks: what is lost is never acknowledged, and the
-//! damage stays where it is.
+//! Failed flushes, failed writes and stalled disks: lost data is never acknowledged, and other
+//! files are not affected.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn disk(volume: &Volume) -> &FuseDisk {
     volume.disk().expect("on a FUSE disk")
 }
 
-/// A file with ten durable records, grown ahead, so that appends only write.
+/// A grown file with ten durable records, so that appends only write.
 fn durable_file(path: &Path) -> dioxide::Result<(File, Vec<Placed>)> {
     let file = writable().open(path)?;
     let records = append_many(&file, 1, 10);
@@ -38,7 +38,7 @@ fn durable_file(path: &Path) -> dioxide::Result<(File, Vec<Placed>)> {
     Ok((file, records))
 }
 
-/// Why it is wedged; it must be.
+/// The cause of a wedge; panics without one.
 fn first_cause<T>(result: dioxide::Result<T>) -> Arc<Error> {
     match refusal(result) {
         ErrorKind::Wedged(cause) => cause,
@@ -46,8 +46,8 @@ fn first_cause<T>(result: dioxide::Result<T>) -> Arc<Error> {
     }
 }
 
-/// Two files of one file system with a record each that is not stable, one of which has seen a
-/// flush fail.
+/// Two files of one file system, each with a record that is not durable. A flush of one of them
+/// failed.
 struct Wedged {
     first: File,
     second: File,
@@ -78,7 +78,7 @@ fn a_failed_flush_wedges_every_file_of_its_file_system(fs: Fs) -> TrialResult {
         (cause.operation(), cause.path(), cause.errno()),
         (Operation::Flush, &*first_path, libc::EIO)
     );
-    // The disk is well again, and the kernel would say that all is stable.
+    // The disk works again, and a flush by the kernel would succeed.
     assert_eq!(first_cause(second.sync_data()), cause);
     for file in [&first, &second] {
         assert_eq!(first_cause(file.sync_data()), cause);
@@ -110,7 +110,7 @@ fn a_wedged_file_system_is_refused_until_it_is_mounted_anew(fs: Fs) -> TrialResu
         let file = OpenOptions::new().write(true).open(path)?;
         assert!(file.len()? >= end_of(&durable), "what was durable was cut");
         assert_all_there(&fs::read(path)?, &durable);
-        // What the failed flush lost may look written; whoever owns the records finds that out.
+        // Lost records may look written; only the owner of the records can detect that.
         file.set_len(end_of(&durable))?;
         let next = append(&file, 4, 0, 2)?;
         file.sync_data()?;
@@ -122,7 +122,8 @@ fn a_wedged_file_system_is_refused_until_it_is_mounted_anew(fs: Fs) -> TrialResu
     Ok(())
 }
 
-/// The child of a fork has the same caches as its parent, whatever the parent's locks were at.
+/// The child of a fork shares the page cache with its parent. The state of the parent's locks must
+/// not matter.
 fn a_forked_child_inherits_a_wedge_until_it_is_mounted_anew(fs: Fs) -> TrialResult {
     let Wedged { mut volume, first, second, first_path, durable, cause, .. } = wedge(fs)?;
     let is_refused = |path: &Path| {
@@ -152,7 +153,7 @@ fn a_forked_child_inherits_a_wedge_until_it_is_mounted_anew(fs: Fs) -> TrialResu
     Ok(())
 }
 
-/// One more mount of a volume, until it is dropped at the latest.
+/// A second mount of a volume, unmounted on drop at the latest.
 struct OtherMount(lab::TestDir);
 
 impl OtherMount {
@@ -173,7 +174,7 @@ impl Drop for OtherMount {
     }
 }
 
-/// Another mount keeps the file system, with what its failed flush has lost.
+/// The second mount keeps the file system, and with it the effects of its failed flush.
 fn a_wedged_file_system_is_refused_as_long_as_any_mount_of_it_is_left(fs: Fs) -> TrialResult {
     let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let other = OtherMount::of(&volume)?;
@@ -187,14 +188,14 @@ fn a_wedged_file_system_is_refused_as_long_as_any_mount_of_it_is_left(fs: Fs) ->
     volume.unmount()?;
     assert_refused(OpenOptions::new().write(true).open(other.0.join("log")), &cause);
     assert_eq!(first_cause(writable().open(other.0.join("new"))), cause);
-    // btrfs itself refuses to mount once more what it has made read-only.
+    // btrfs refuses a second mount after it turned itself read-only.
     let mounted_twice = volume.mount().is_ok();
     assert_eq!(mounted_twice, !matches!(fs, Fs::Btrfs | Fs::BtrfsNocow));
-    // What is refused is remembered.
+    // The library remembers the refusal.
     assert_refused(OpenOptions::new().write(true).open(other.0.join("log")), &cause);
     assert!(other.unmount()?);
     if mounted_twice {
-        // It was never away.
+        // It was always mounted.
         assert_refused(OpenOptions::new().write(true).open(&path), &cause);
     }
     volume.remount()?;
@@ -204,7 +205,7 @@ fn a_wedged_file_system_is_refused_as_long_as_any_mount_of_it_is_left(fs: Fs) ->
     Ok(())
 }
 
-/// A flush that carries no journal entry fails, so the file system itself notices nothing.
+/// A flush without a journal commit fails, so the file system itself notices nothing.
 fn a_wedged_file_system_takes_no_new_files(fs: Fs) -> TrialResult {
     let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let (file, _) = durable_file(&volume.path().join("log"))?;
@@ -219,7 +220,7 @@ fn a_wedged_file_system_takes_no_new_files(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-/// Refused by us, or by a file system that has shut itself down.
+/// Refused by the library, or by a file system that has shut itself down.
 fn assert_refused<T>(result: dioxide::Result<T>, cause: &Arc<Error>) {
     match refusal(result) {
         ErrorKind::Wedged(found) => assert_eq!(found, *cause),
@@ -228,7 +229,7 @@ fn assert_refused<T>(result: dioxide::Result<T>, cause: &Arc<Error>) {
     }
 }
 
-/// Whoever flushes: one failure wedges the file system.
+/// One failure wedges the file system, with any kind of flush.
 fn assert_wedges(fs: Fs, flush: fn(&Path) -> dioxide::Result<()>) -> TrialResult {
     let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let (file, _) = durable_file(&volume.path().join("log"))?;
@@ -293,7 +294,7 @@ fn a_durable_append_whose_flush_fails_is_not_acknowledged(fs: Fs) -> TrialResult
         assert!(results.iter().any(Result::is_err), "all acknowledged, though a flush failed");
         assert_eq!(disk(&volume).stats()?.failed_flushes, 1);
         let cause = first_cause(file.sync_data());
-        // ext4 may have told another thread first, by then read-only.
+        // ext4 may have reported it to another thread first, and be read-only by then.
         assert!([libc::EIO, libc::EROFS].contains(&cause.errno()), "{cause}");
         drop(file);
         check_after_remount(volume, &path, before, results)?;
@@ -301,7 +302,7 @@ fn a_durable_append_whose_flush_fails_is_not_acknowledged(fs: Fs) -> TrialResult
     Ok(())
 }
 
-/// Checks that everything acknowledged outlives the mount.
+/// Checks that all acknowledged data survives a remount.
 fn check_after_remount(
     mut volume: Volume,
     path: &Path,
@@ -317,8 +318,8 @@ fn check_after_remount(
     Ok(())
 }
 
-/// What 16 writers, given their number and that of the call, were acknowledged until a flush
-/// failed, which happened when all of them were at work.
+/// Returns the acknowledged results of 16 writers, each called with its number and that of the
+/// call. A flush fails once all of them are at work.
 fn until_a_flush_fails<T: Send>(
     volume: &Volume,
     append: impl Fn(u64, u64) -> dioxide::Result<T> + Sync,
@@ -341,7 +342,7 @@ fn until_a_flush_fails<T: Send>(
     })
 }
 
-/// Durable appends to several files while flushes fail: whoever was acknowledged is on disk after a
+/// Durable appends to several files while flushes fail: each acknowledged append is on disk after a
 /// remount.
 fn nothing_acknowledged_beside_a_failing_flush_is_lost(fs: Fs) -> TrialResult {
     let mut volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
@@ -389,7 +390,7 @@ fn no_short_record_beside_a_failing_flush_is_lost(fs: Fs) -> TrialResult {
 
 // --- failed writes -------------------------------------------------------------------------------
 
-/// A file whose last append failed at the disk, with what was acknowledged before.
+/// A file whose last append failed at the disk, with the acknowledged records before it.
 fn fail_an_append(
     volume: &Volume,
     growth: Growth,
@@ -442,7 +443,7 @@ fn give_up_a_failed_append(volume: &Volume, growth: Growth) -> TrialResult {
     Ok(())
 }
 
-/// What stands in the last block already is as it was, in the file and in memory.
+/// The data already in the last block is unchanged, in the file and in memory.
 fn a_failed_rewrite_of_the_last_block_harms_no_record(fs: Fs) -> TrialResult {
     let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     for (growth, len) in
@@ -499,7 +500,7 @@ fn appends_in_flight_beside_a_failed_one_leave_no_gap(fs: Fs) -> TrialResult {
             let appends =
                 scope.spawn(|| together(16, |writer| append_until_error(&file, 10 + writer)));
             thread::sleep(Duration::from_millis(10));
-            // Not a block of the journal, whose failure is that of a flush.
+            // Not a block of the journal, whose failure counts as that of a flush.
             let data = files::longest_piece(&path).expect("the file has grown");
             disk(&volume).fail_write_range(data, 1, libc::EIO).expect("the disk obeys");
             appends.join().expect("appenders end")
@@ -521,7 +522,7 @@ fn appends_in_flight_beside_a_failed_one_leave_no_gap(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-/// Whether FIEMAP tells where on the disk appends will go.
+/// Whether FIEMAP shows the location of future appends on the disk.
 fn tells_where_data_goes(fs: Fs) -> Applies {
     match fs {
         Fs::BtrfsNocow => Err("btrfs tells addresses of its own"),
@@ -564,8 +565,8 @@ fn a_failed_overwrite_fails_its_caller_only(fs: Fs) -> TrialResult {
 
 // --- btrfs ---------------------------------------------------------------------------------------
 
-/// btrfs writes files with checksums through its cache. What fails there fails the next flush as
-/// well, which is as good a reason to trust nothing as any failed flush.
+/// btrfs writes files with checksums through its cache. An error there also fails the next flush.
+/// That wedges like any failed flush.
 fn a_failed_write_through_the_cache_wedges() -> TrialResult {
     let mut volume = Volume::on_fuse_disk(Fs::Btrfs, SIZE_MIN)?;
     let (file, path, records) = fail_an_append(&volume, Growth::Unwritten)?;
@@ -583,7 +584,7 @@ fn a_failed_write_through_the_cache_wedges() -> TrialResult {
     Ok(())
 }
 
-/// Each subvolume has a device number of its own, but there is one disk and one journal below.
+/// Each subvolume has its own device number, but all share one disk and one journal.
 fn a_failed_flush_wedges_all_subvolumes() -> TrialResult {
     let volume = Volume::on_fuse_disk(Fs::Btrfs, SIZE_MIN)?;
     let subvolume = volume.path().join("subvolume");
@@ -623,7 +624,7 @@ fn a_stalled_disk_stops_only_its_own_files(fs: Fs) -> TrialResult {
         let _ = other_done.send(());
         result
     });
-    // The stall ends by itself, later than this.
+    // The stall ends by itself, but later.
     let went_on = other_result.recv_timeout(STALL_MAX - Duration::from_secs(10));
     let was_stuck = stuck_result.try_recv().is_err();
     disk(&volume).go_on()?;
@@ -636,7 +637,7 @@ fn a_stalled_disk_stops_only_its_own_files(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-/// Appends, flushes, opens, cuts and closes on a file system that does not stall.
+/// Appends, flushes, opens, truncates and closes on a file system that does not stall.
 fn work_beside(open: &File, new_path: &Path) -> dioxide::Result<()> {
     append_many(open, 2, 20);
     open.sync_data()?;
@@ -646,9 +647,9 @@ fn work_beside(open: &File, new_path: &Path) -> dioxide::Result<()> {
     new.close()
 }
 
-/// The errors beside an fdatasync that returned EIO: of a descriptor of the file that was open
-/// before, by a call that never flushes; and by syncfs, which looks at the error of the whole file
-/// system.
+/// Returns whether two calls fail beside an fdatasync that returned EIO. One reads the error of the
+/// file, from an earlier descriptor, and never flushes. The other is syncfs, which reads the error
+/// of the whole file system.
 fn seen_by_a_witness(witness: &fs::File) -> (bool, bool) {
     // SAFETY: the descriptor is open; no memory is passed.
     let result = unsafe {
@@ -670,18 +671,18 @@ impl Dirtied {
         let stopped = stops.clone();
         let thread = thread::spawn(move || {
             let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-            // SAFETY: a new mapping of whole pages that the file has.
+            // SAFETY: a new mapping of whole pages within the file.
             let map = unsafe {
                 libc::mmap(std::ptr::null_mut(), DIRTY_BYTES, prot, flags, file.as_raw_fd(), 0)
             };
             assert_ne!(map, libc::MAP_FAILED);
             while !stopped.load(Relaxed) {
                 for page in (0..DIRTY_BYTES).step_by(BLOCK) {
-                    // SAFETY: inside of the mapping, which only this thread uses.
+                    // SAFETY: inside the mapping, which only this thread uses.
                     unsafe { map.cast::<u8>().add(page).write_volatile(7) };
                 }
             }
-            // SAFETY: of this mapping nothing is used any more.
+            // SAFETY: the mapping is no longer in use.
             unsafe { libc::munmap(map, DIRTY_BYTES) };
         });
         Ok(Self { stops, thread: Some(thread) })
@@ -697,8 +698,8 @@ impl Drop for Dirtied {
 
 const DIRTY_BYTES: usize = 64 * BLOCK;
 
-/// The facts of docs/reliability.md. A stale page beside a failed flush looks as it does without
-/// one, so every EIO of a flush wedges.
+/// The facts of docs/reliability.md. With a failed flush, a stale page looks the same as without
+/// one. So every EIO of a flush wedges.
 fn a_stale_page_cache_and_a_failed_flush_differ_for_a_witness(fs: Fs) -> TrialResult {
     let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     let path = volume.path().join("file");
@@ -708,7 +709,7 @@ fn a_stale_page_cache_and_a_failed_flush_differ_for_a_witness(fs: Fs) -> TrialRe
     let witness = fs::File::open(&path)?;
     let block = record(1, 0, (DIRTY_BYTES / BLOCK) as u64);
     let dirtied = Dirtied::pages_of(&path)?;
-    // Reported once.
+    // The kernel reports the error once.
     let reported = AtomicBool::new(false);
     let stale = soon(|| {
         if !reported.load(Relaxed) {
@@ -721,7 +722,7 @@ fn a_stale_page_cache_and_a_failed_flush_differ_for_a_witness(fs: Fs) -> TrialRe
     assert!(stale, "no page was stale in time");
     assert_eq!(seen_by_a_witness(&witness), (true, false), "a stale page");
     assert_eq!(disk(&volume).stats()?.failed_flushes, 0);
-    // What the mapping left is written, and no page is dirty any more.
+    // Dirty pages of the mapping are written back.
     witness.sync_all()?;
     let _ = direct.sync_data();
     direct.write_all_at(&block, 0)?;

@@ -1,4 +1,4 @@
-//! The command line, as anybody may type it: sizes, durations, lists.
+//! The command line with any input: sizes, durations, lists.
 #![no_main]
 
 #[path = "../../crates/dioxide-cli/src/args/mod.rs"]

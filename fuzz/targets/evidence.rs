@@ -1,4 +1,4 @@
-//! Evidence from elsewhere: whatever reads back is judged, and shares stay within the whole.
+//! Evidence from elsewhere: any evidence that parses is judged, and shares stay within the whole.
 #![no_main]
 
 use dioxide_diagnose::evidence::Evidence;

@@ -1,5 +1,5 @@
-//! What the kernel tells as text: the table of mounts, the counters of a disk and of the machine,
-//! where threads are, and traces. The names in it come from whoever mounts, and from programs.
+//! Text of the kernel: the table of mounts, the counters of a disk and of the machine, thread
+//! states, and traces. The names in it come from mount paths and from programs.
 #![no_main]
 
 #[path = "../../crates/dioxide-diagnose/src/host/disk.rs"]

@@ -1,4 +1,4 @@
-//! The marker, as anybody may have written it.
+//! The marker, with any bytes.
 #![no_main]
 
 use dioxide::fuzzing::Marker;

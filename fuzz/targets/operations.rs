@@ -1,8 +1,8 @@
-//! What a program may do with a file, in any order, on the simulated disk: with faults, a full disk
+//! Operations of a program on a file, in any order, on the simulated disk: with faults, a full disk
 //! and power cuts.
 //!
-//! The model knows of every word of eight bytes what it may hold after a crash: what was stable,
-//! and what was written since.
+//! For every word of 8 bytes the model has the values that it may hold after a crash: the stable
+//! one, and later writes.
 #![no_main]
 
 use dioxide::sim::{Call, Disk, Settings};
@@ -10,11 +10,11 @@ use dioxide::{Buffer, Durability, ErrorKind, File, Growth, OpenOptions, Result, 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 
-/// Bytes of a word. All that follow are in words.
+/// Bytes of a word. The units below are words.
 const WORD: u64 = 8;
-/// What positional writes are multiples of.
+/// The alignment of positional writes.
 const SECTOR: u64 = 64;
-/// What direct I/O writes of appends.
+/// The unit of direct I/O for appends.
 const BLOCK: u64 = 8 * SECTOR;
 const DISK_BYTES: u64 = 512 << 10;
 /// The longest operation and the farthest offset.
@@ -46,21 +46,21 @@ enum Operation {
     Fail { call: u8, nth: u8, no_space: bool },
 }
 
-/// Each written word is a number of its own; zeros are 0.
+/// Each written word has its own number; zeros are 0.
 type Stamp = u64;
 
 struct Model {
     disk: Disk,
     growth: Growth,
     tail: Tail,
-    /// One that writes durably, and one that does not.
+    /// One handle with durable writes, and one without.
     files: Option<[File; 2]>,
-    /// What programs read.
+    /// The content that programs read.
     content: Vec<Stamp>,
-    /// What each word below the stable end may hold after a crash.
+    /// The possible values of each word below the stable end after a crash.
     stable: Vec<Vec<Stamp>>,
     next: Stamp,
-    /// A fault was asked for: from now on anything may fail.
+    /// A fault was planned: from now on any operation may fail.
     faulty: bool,
 }
 
@@ -231,7 +231,7 @@ impl Model {
         }
         self.all_is_stable();
         match self.open() {
-            // The question stays until somebody cuts.
+            // The end stays unknown until a truncate.
             Ok(()) => self.look(),
             Err(error) => {
                 assert!(self.faulty, "{error}");
@@ -253,7 +253,7 @@ impl Model {
         );
     }
 
-    /// The power fails. What is found then is what the file holds from now on.
+    /// Fails the power. The content after recovery becomes the model.
     fn crash(&mut self) {
         let disk = self.disk.crash();
         self.files = None;
@@ -264,7 +264,7 @@ impl Model {
         self.all_is_stable();
     }
 
-    /// Compares what is found after opening, and cuts where that is asked for.
+    /// Compares the content after an open, and truncates if the end is unknown.
     fn look(&mut self) {
         let content = self.found();
         assert!(
@@ -279,7 +279,7 @@ impl Model {
         let written_end = (self.len() * WORD).next_multiple_of(BLOCK * WORD);
         self.content = content;
         let Some(recovery) = self.file(false).recovery() else { return };
-        // What a flush for nobody made stable counts as well.
+        // Data may also be stable by a flush that no operation asked for.
         let end = recovery.floor.max(self.stable.len() as u64 * WORD);
         match recovery.verdict {
             Verdict::EndKnown => {}
@@ -302,7 +302,7 @@ impl Model {
         stamps(&into)
     }
 
-    /// Errors are of the kinds that may be; a file that takes nothing any more has met its crash.
+    /// Checks that the kind of an error is allowed; a file that accepts no more writes crashes.
     fn failed(&mut self, error: dioxide::Error) {
         match error.kind() {
             ErrorKind::NoSpace(_) | ErrorKind::Unsupported(_) | ErrorKind::Misaligned { .. } => {}
@@ -324,14 +324,14 @@ impl Model {
         (data, stamps)
     }
 
-    /// One word is stable as programs read it.
+    /// Marks one word as stable, as programs read it.
     fn is_stable(&mut self, n: usize) {
         if let Some(known) = self.stable.get_mut(n) {
             *known = vec![self.content[n]];
         }
     }
 
-    /// All up to the end is stable, but for overwrites that were not durable.
+    /// Marks all up to the end as stable, except for overwrites that were not durable.
     fn extension_is_stable(&mut self) {
         let known = self.stable.len();
         self.stable.extend(self.content[known..].iter().map(|stamp| vec![*stamp]));

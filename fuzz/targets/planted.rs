@@ -1,4 +1,4 @@
-//! A decoder that takes a marker with a wrong checksum: to be found.
+//! Control: a decoder that accepts a marker with a wrong checksum. The fuzzer must find it.
 #![no_main]
 
 use dioxide::fuzzing::Marker;

@@ -1,4 +1,4 @@
-//! What recovery makes of a file, whatever its marker says and its extents are.
+//! Recovery of a file with any marker and any extents.
 #![no_main]
 
 use dioxide::Verdict;
@@ -6,7 +6,7 @@ use dioxide::fuzzing::{Extent, Identity, Marker, Mode, Prepared, judge};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 
-/// No file system has blocks above this size.
+/// No file system has larger blocks.
 const BLOCK_BITS_MAX: u32 = 16;
 
 #[derive(Debug, Arbitrary)]
@@ -20,7 +20,7 @@ struct Left {
     grown_to: u64,
     size: u64,
     block_bits: u8,
-    /// Blocks that are skipped, blocks that follow, and whether those are written.
+    /// Skipped blocks, blocks that follow, and whether those are written.
     extents: Vec<(u16, u16, bool)>,
 }
 
@@ -28,7 +28,7 @@ fuzz_target!(|left: Left| check(&left));
 
 fn check(left: &Left) {
     let block = 1 << (9 + u32::from(left.block_bits) % (BLOCK_BITS_MAX - 8));
-    // Numbers that are near each other meet more often; far ones stay possible.
+    // Numbers near each other collide more often; distant ones stay possible.
     let place =
         |number: u64| if number % 8 == 0 { number } else { (number >> 3) % 256 * block / 2 };
     let this = Identity { inode: 1, birth_time: (1, 1) };
@@ -71,7 +71,7 @@ fn check(left: &Left) {
         let last = extents.iter().rfind(|one| one.written).map_or(0, |one| one.end);
         assert!(!left.positional || last <= end, "something written is cut: {found:?}");
     }
-    // A crash after the cut: the next recovery finds the same end.
+    // A crash after the truncate: the next recovery finds the same end.
     let extents: Vec<_> =
         extents.iter().map(|one| Extent { end: one.end.min(end), ..*one }).collect();
     let extents: Vec<_> = extents.into_iter().filter(|one| one.start < one.end).collect();

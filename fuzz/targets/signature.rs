@@ -1,4 +1,4 @@
-//! A device whose beginning and end are anything.
+//! A device with any bytes at its beginning and end.
 #![no_main]
 
 #[path = "../../crates/dioxide-cli/src/device/signature.rs"]

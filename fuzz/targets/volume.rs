@@ -1,8 +1,8 @@
-//! A volume of ext2 that somebody has tampered with, and what a program does with a file in it.
+//! A modified ext2 volume, and the operations of a program on a file in it.
 //!
-//! One that nobody has tampered with must hold what a model says. On any other one, each operation
-//! succeeds or is an error, and nothing is written but what the map of the file claims, free space,
-//! and what counts that.
+//! An unmodified volume must match a model. On any other one, each operation succeeds or fails.
+//! Writes touch only the blocks that the map of the file claims, free space, and the metadata that
+//! counts it.
 #![no_main]
 
 use dioxide::{Buffer, Error, ErrorKind, File, OpenOptions};
@@ -20,12 +20,12 @@ const BLOCK: usize = 1024;
 const SHAPE: Shape =
     Shape { group_blocks: 512, ..Shape::new(ExtKind::Ext2, BLOCK as u64, 128, 1 << 20) };
 const TARGET: &str = "target";
-/// The length of the target, in blocks, and then some.
+/// The length of the target, in bytes; no multiple of a block.
 const LEN: usize = 300 * BLOCK + 77;
 const OPERATIONS_MAX: usize = 24;
-/// The farthest offset, in blocks: a little beyond where triple indirect blocks begin.
+/// The farthest offset, in blocks: a little beyond the first triple indirect block.
 const END_MAX: u64 = 12 + 256 + 256 * 256 + 300;
-/// The same in a sound volume, of which every byte is compared.
+/// The same in an unmodified volume, whose bytes are all compared.
 const MODEL_END_MAX: u64 = 12 + 256 + 600;
 
 #[derive(Debug, Arbitrary)]
@@ -34,7 +34,7 @@ struct Program {
     operations: Vec<Operation>,
 }
 
-/// A number that is not what it should be.
+/// A modified number.
 #[derive(Clone, Copy, Debug, Arbitrary)]
 struct Tampering {
     area: u8,
@@ -44,13 +44,13 @@ struct Tampering {
 
 #[derive(Clone, Copy, Debug, Arbitrary)]
 enum Value {
-    /// As it is.
+    /// Any value.
     Any(u32),
     /// The number of a block of the volume.
     Block(u16),
-    /// The old one with a bit flipped.
+    /// The old value with one bit flipped.
     Flipped(u8),
-    /// A little more or less than the old one.
+    /// A little above or below the old value.
     Near(i8),
 }
 
@@ -66,7 +66,7 @@ enum Operation {
     CloseAndOpen,
 }
 
-/// The sound volume, and what is where in it.
+/// The unmodified volume, and its layout.
 struct Sound {
     image: Vec<u8>,
     inode: usize,
@@ -133,8 +133,7 @@ impl Sound {
         areas
     }
 
-    /// The image after somebody has tampered with it, and whether what says where things are was
-    /// changed.
+    /// The modified image, and whether the superblock, the groups or the directory changed.
     fn tampered(&self, tampering: &[Tampering]) -> (Vec<u8>, bool) {
         let mut image = self.image.clone();
         let areas = self.areas();
@@ -151,15 +150,14 @@ impl Sound {
                 Value::Near(by) => old.wrapping_add_signed(by.into()),
             };
             image[at..at + 4].copy_from_slice(&value.to_le_bytes());
-            // Where the superblock, the groups or the directory lead elsewhere, it is the file that
-            // they lead to.
+            // With these changed, another file may become the target.
             moved |= matches!(area, 0 | 1 | 3) && value != old;
         }
         (image, moved)
     }
 
-    /// What may be written: what the target's map claims, what the bitmaps say is free, and what
-    /// counts. A map that claims what the volume keeps for itself claims it in vain.
+    /// The blocks that may be written: those that the target's map claims, free ones, and counters.
+    /// A map cannot claim metadata of the volume.
     fn may_be_written(&self, image: &[u8]) -> BTreeSet<usize> {
         let blocks = image.len() / BLOCK;
         let mut claimed = BTreeSet::new();
@@ -228,7 +226,7 @@ fuzz_target!(|program: Program| {
     }
 });
 
-/// Writes what differs.
+/// Writes the blocks that differ.
 fn restore(path: &Path, image: &[u8]) {
     let found = fs::read(path).expect("it is there");
     let file = fs::File::options().write(true).open(path).expect("it is there");
@@ -244,7 +242,7 @@ fn open(path: &Path) -> dioxide::Result<File> {
     OpenOptions::new().write(true).open_in_image(path, TARGET)
 }
 
-/// Nothing need succeed.
+/// Performs operations, of which any may fail.
 fn use_it(path: &Path, operations: impl Iterator<Item = Operation>) {
     let Ok(mut file) = open(path) else { return };
     for operation in operations {
@@ -285,7 +283,7 @@ fn length(blocks: u64, odd: u8) -> u64 {
     blocks % END_MAX * BLOCK as u64 + u64::from(odd)
 }
 
-/// What a sound file must hold: the bytes up to some point, and zeros behind.
+/// The expected content of an unmodified file: bytes up to some offset, then zeros.
 struct Model<'a> {
     sound: &'a Sound,
     file: File,

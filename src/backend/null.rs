@@ -1,5 +1,5 @@
-//! The backend of a file that keeps nothing, on a device that takes no time: what is left of a
-//! program's time is its own, and the engine's. No call takes a lock.
+//! The backend of a file without data, on a device that takes no time. It leaves the time of the
+//! program and of the engine. No call takes a lock.
 
 use super::{Backend, Job};
 use crate::buffer::Segment;
@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// An open file; clones are the same. It has a size and nothing else: reads below it leave the
-/// memory as it is.
+/// An open file; clones are the same file. It has only a size: reads below it leave the memory as
+/// it is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Null {
     size: Arc<AtomicU64>,
@@ -23,7 +23,7 @@ impl Null {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Most writes move nothing, and then leave what all threads look at alone.
+    /// Most writes leave the size as it is. They then write no shared cache line.
     fn extend(&self, end: u64) {
         if end > self.size() {
             self.size.fetch_max(end, Ordering::Relaxed);
@@ -108,7 +108,7 @@ impl Backend for Null {
     }
 }
 
-/// For files that the system knows nothing of.
+/// A descriptor for files that the system does not know.
 pub(super) fn descriptor() -> BorrowedFd<'static> {
     static NOTHING: OnceLock<OwnedFd> = OnceLock::new();
     let open = || rustix::fs::open("/dev/null", OFlags::CLOEXEC, rustix::fs::Mode::empty());

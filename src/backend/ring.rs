@@ -1,5 +1,5 @@
-//! What a queue asks of the system below it: requests that are handed over together and come back
-//! whenever they end. Rings are as dumb as backends, and belong to one thread.
+//! The request ring below a queue: requests are submitted together and complete in any order. A
+//! ring has no logic beyond that, like a backend, and belongs to one thread.
 
 use super::Backend;
 #[cfg(any(test, feature = "sim"))]
@@ -15,19 +15,19 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Wake;
 
-/// What to do. The memory that it names stays in place until it came back.
+/// A request. The memory that it names stays valid and in place until the request completes.
 #[derive(Debug)]
 pub(crate) enum Io {
-    /// Write segments one behind the other, with O_DSYNC semantics if `dsync`. May be short.
+    /// Writes segments in order, with O_DSYNC semantics if `dsync`. May be short.
     Write { segments: SmallVec<[Segment; 1]>, offset: u64, dsync: bool },
-    /// Read into segments, which nobody else looks at, one after the other. May be short.
+    /// Reads into segments in order, with exclusive access to them. May be short.
     Read { into: SmallVec<[Segment; 1]>, offset: u64 },
-    /// Make the data written before stable (fdatasync).
+    /// Makes earlier writes durable (fdatasync).
     Flush,
 }
 
 impl Io {
-    /// Does it by a plain call.
+    /// Performs the request as a plain call.
     pub fn perform(self, backend: &dyn Backend) -> io::Result<u64> {
         match self {
             Self::Write { segments, offset, dsync } => backend.write(&segments, offset, dsync),
@@ -37,17 +37,17 @@ impl Io {
     }
 }
 
-/// A file that a ring works on.
+/// A file for a ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RingFile<'a> {
-    /// Of the kernel.
+    /// A descriptor of the kernel.
     Descriptor(BorrowedFd<'a>),
-    /// Of a simulation.
+    /// A file of the simulated disk.
     #[cfg(any(test, feature = "sim"))]
     Simulated(&'a Sim),
 }
 
-/// What a call becomes in a ring.
+/// The requests that replace a call in a ring.
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,
@@ -58,29 +58,29 @@ pub(crate) enum Division {
     Whole(Io),
     /// Requests to several files.
     Parts(Split),
-    /// No request: it is to be made as a call.
+    /// No request: the caller makes the call.
     Call(Io),
 }
 
-/// See the module.
+/// A queue of requests to attached files.
 pub(crate) trait Ring: Debug {
-    /// A number for a file, if the ring can work on such a one. It may be kept open until it is
-    /// detached.
+    /// Attaches a file and returns its number; `None` if the ring does not support it. The ring may
+    /// keep it open until `detach`.
     fn attach(&mut self, file: RingFile<'_>) -> Option<u32>;
-    /// Nothing is in flight on the file any more, nor will be.
+    /// Detaches a file, which has no more requests.
     fn detach(&mut self, file: u32);
-    /// Whether requests may be pushed. If not, the ring has ended for good; it still wakes who
-    /// sleeps in it.
+    /// Returns whether `push` is allowed. If not, the ring has ended for good; it still wakes a
+    /// sleeping queue.
     fn is_usable(&self) -> bool {
         true
     }
-    /// Takes a request for the next `enter`, or begins it. One that cannot be begun comes back as
+    /// Takes a request for the next `enter`, or starts it. A request that cannot start completes as
     /// interrupted.
     fn push(&mut self, file: u32, id: u64, io: Io);
-    /// Begins what was pushed, and waits until so many requests have come back; with 1, or until
-    /// the bell rings. With 0 it does not wait. An error if what was begun may never come back.
+    /// Starts the pushed requests and waits for `wanted` completions; with 1, the bell also ends
+    /// the wait. With 0 it does not wait. Returns an error if a started request may never complete.
     fn enter(&mut self, wanted: usize) -> io::Result<()>;
-    /// A request that came back, with the bytes moved (0 for a flush) or why none were.
+    /// Takes a completion: the bytes moved (0 for a flush) or the error.
     fn next(&mut self) -> Option<(u64, io::Result<u64>)>;
 }
 
@@ -88,12 +88,13 @@ const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 const RUNG: u32 = 2;
 
-/// Wakes a queue that sleeps: there is something for it to look at.
+/// Wakes a sleeping queue that has something to handle.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Bell {
     state: AtomicU32,
-    /// Readable once it has rung while the queue slept; for rings that sleep on descriptors.
+    /// Becomes readable when the bell rings while the queue sleeps. For rings that sleep on
+    /// descriptors.
     event: Option<OwnedFd>,
 }
 
@@ -103,7 +104,7 @@ impl Bell {
         Self { event: Some(event), ..Self::default() }
     }
 
-    /// After what is to be looked at is in its place.
+    /// Rings. The caller publishes the news before.
     pub fn ring(&self) {
         if self.state.swap(RUNG, Ordering::AcqRel) != ASLEEP {
             return;
@@ -117,12 +118,13 @@ impl Bell {
         }
     }
 
-    /// Whether it rang since this was last asked. What is to be looked at is looked at after this.
+    /// Clears the bell and returns whether it rang. The caller looks for news after this.
     pub fn has_rung(&self) -> bool {
         self.state.swap(AWAKE, Ordering::AcqRel) == RUNG
     }
 
-    /// From now on it wakes whoever sleeps; unless it rang since it was heard last.
+    /// Makes the next ring wake the sleeper. Returns false if the bell rang since the last
+    /// `has_rung`.
     pub fn may_sleep(&self) -> bool {
         self.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -134,7 +136,7 @@ impl Bell {
         }
     }
 
-    /// Whether somebody may go on sleeping.
+    /// Returns whether the sleeper may go on sleeping.
     #[cfg_attr(
         not(any(test, feature = "sim")),
         allow(dead_code, reason = "the simulated ring sleeps by itself")
@@ -143,14 +145,14 @@ impl Bell {
         self.state.load(Ordering::Acquire) == ASLEEP
     }
 
-    /// What a ring that sleeps by itself sleeps on.
+    /// The word on which a ring without a descriptor sleeps.
     #[cfg(any(test, feature = "sim"))]
     #[cfg_attr(loom, allow(dead_code))]
     pub fn word(&self) -> &AtomicU32 {
         &self.state
     }
 
-    /// What a ring that sleeps on descriptors looks at.
+    /// The descriptor on which other rings sleep.
     pub fn event(&self) -> Option<BorrowedFd<'_>> {
         self.event.as_ref().map(AsFd::as_fd)
     }

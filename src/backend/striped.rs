@@ -1,23 +1,24 @@
-//! A striped volume as one file: the calls on it become calls on its members, made at the same
-//! time. Shared by all who use the volume.
+//! A striped volume as one file: a call on it becomes calls on its members, made in parallel. All
+//! users of the volume share it.
 //!
-//! What the calls come to is put together again: a write or read has moved what is moved without a
-//! gap from its beginning, and anything that fails on one member fails. A flush is one of all
-//! members.
+//! It combines the results. A read or write has moved the bytes up to the first gap. Any error of a
+//! member fails the call. A flush flushes all members.
 //!
 //! # Members that are files
 //!
-//! Their sizes say together how long the file is: each has its header's chunk and exactly its part
-//! ([`Striped::size_of`](map::striped::Striped::size_of)). While the volume is open for writing
-//! they may disagree, since nothing changes several files at once; then the file ends at the first
-//! byte that is missing. The state in the header of the first member tells which of the two holds:
+//! Their sizes give the length of the file: each member has its header's chunk and exactly its part
+//! ([`Striped::size_of`](map::striped::Striped::size_of)). No call changes several files at once.
+//! So the sizes may disagree while the volume is open for writing, and the file ends at the first
+//! missing byte. The state in the header of the first member shows which case holds:
 //!
-//! 1. `Open`, durable, before anything is changed; with a length below which nothing is cut;
-//! 2. whenever the file is cut below that length: `Open` with the new one, durable, before the cut;
-//! 3. when everything is put away, durable, and the sizes agree: `Closed` with the length, durable.
+//! 1. Before the first change it becomes `Open`, durably, with a length that is a floor for the
+//!    file.
+//! 2. Before each truncate below the floor it becomes `Open` with the new length, durably.
+//! 3. At close, with the data durable and the sizes in agreement, it becomes `Closed` with the
+//!    length, durably.
 //!
-//! So a member that another program cut, or that is from another time, is found: what was closed
-//! must have the length it was closed with, and what was not, at least that of step 2.
+//! So `open` detects a member that another program truncated, or that comes from an older copy. A
+//! closed volume must have its length, and an open one at least its floor.
 //!
 //! # The life of a 1 MiB append
 //!
@@ -29,14 +30,14 @@
 //!    [`merge::requests`] combines adjacent runs of a member: three requests, of five or six
 //!    segments each. [`Refusals`] counts why there are three.
 //! 3. A blocking caller offers the requests to the threads of the volume ([`ThreadPool`]), and
-//!    performs those that no thread has begun. A queue pushes all three into its ring. Each has the
-//!    number of the transfer, and its own in the bits above.
+//!    performs those that no thread has begun. A queue pushes all three into its ring. The id of
+//!    each has the number of the transfer, and its own number in the bits above.
 //! 4. [`Gather`] makes one result of three. `engine/io.rs` resumes a short one, as for one file.
 //! 5. A flush goes the same way. `FileSystems` (`engine/process.rs`) registers it on the file
 //!    system of each member, and wedges all of them if it fails.
 //!
-//! A write that moves the end without growth ahead changes the sizes of several members. So it goes
-//! out alone ([`Striped::extend`]). The headers that identify the members are in `rules/stripe.rs`.
+//! A write that moves EOF without growth changes the sizes of several members. So it runs alone
+//! ([`Striped::extend`]). The headers that identify the members are in `rules/stripe.rs`.
 
 use super::ring::{Division, Io, RingFile};
 use super::thread_pool::{Call, ThreadPool};
@@ -57,28 +58,28 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Counter;
 
-/// How often a header is written again that was written in part, or not at all for the moment.
+/// The number of attempts to write a header that was short or must be retried.
 const TRIES_MAX: u32 = 100;
 
-/// See the module.
+/// An open striped volume.
 #[derive(Debug)]
 pub(crate) struct Striped {
     members: Vec<Arc<dyn Backend>>,
     map: map::striped::Striped,
     header: Header,
-    /// Of one request to a member.
+    /// The limits of one request to a member.
     limits: Limits,
     /// The file system of each member, by number.
     places: Vec<u64>,
-    /// None are needed to read, nor in the child of a fork.
+    /// Without threads in a reader and in the child of a fork.
     pool: CachePadded<ThreadPool>,
     /// None for devices, whose size is fixed.
     files: Option<Files>,
     divided: CachePadded<Divided>,
 }
 
-/// Operations that became more than one request: where each is one, nobody counts. Without a lock,
-/// which the child of a fork could find held for ever when it reads.
+/// Counts the operations that became more than one request. It has no lock: the child of a fork
+/// could find one held forever.
 #[derive(Debug, Default)]
 struct Divided {
     more_requests: Counter,
@@ -88,62 +89,62 @@ struct Divided {
     member: Counter,
 }
 
-/// What there is to know of members that are files.
+/// The state of members that are files.
 #[derive(Debug)]
 struct Files {
-    /// Nobody of ours writes above without `extending`.
+    /// The length of the file. Our writes above it hold `extending`.
     physical: AtomicU64,
-    /// Whoever changes the sizes of several members is alone with them.
+    /// Serializes changes of the sizes of several members.
     extending: Mutex<()>,
-    /// The length that the header says.
+    /// The length in the header.
     floor: Mutex<Option<u64>>,
 }
 
-/// What a striped volume is made of.
+/// The parts of a striped volume.
 #[derive(Debug)]
 pub(crate) struct Members {
-    /// In their order.
+    /// In member order.
     pub all: Vec<Arc<dyn Backend>>,
     pub header: Header,
     pub are_devices: bool,
-    /// Of one request to a member.
+    /// The limits of one request to a member.
     pub limits: Limits,
     /// The file system of each member, by number.
     pub places: Vec<u64>,
-    /// So many threads work beside the callers.
+    /// The size of the thread pool.
     pub threads_max: usize,
 }
 
-/// One call that became several.
+/// A call that became requests to members.
 #[derive(Debug)]
 pub(crate) struct Split {
-    /// What to do, and on which member.
+    /// The member and the request.
     pub parts: SmallVec<[(usize, Io); 4]>,
-    /// What to make of the results.
+    /// Combines the results.
     pub gather: Gather,
 }
 
-/// The results of the parts of a call, as they come.
+/// Collects the results of the parts of a call.
 #[derive(Debug)]
 pub(crate) struct Gather {
     total: u64,
-    /// How its calls flush, if they do.
+    /// How its requests flush, if they do.
     flushes: Option<Flushes>,
-    /// For each part, which bytes of the call it moves, one behind the other; none for flushes.
+    /// For each part, the bytes of the call that it moves, in order. Empty for flushes.
     pieces: SmallVec<[SmallVec<[merge::Span; 1]>; 4]>,
     results: SmallVec<[Option<io::Result<u64>>; 4]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flushes {
-    /// They are flushes.
+    /// Each part is a flush.
     Only,
-    /// Each is a write that carries one.
+    /// Each part is a write with an implied flush.
     AfterWrite,
 }
 
 impl Split {
-    /// Of a call that moves so many bytes, all on one member.
+    /// A call of `total` bytes, all on one member.
     fn of_one(member: usize, total: u64, io: Io) -> Self {
         let gather = Gather {
             total,
@@ -182,15 +183,15 @@ impl Divided {
 }
 
 impl Gather {
-    /// A part ended. Returns what the call came to, if it was the last.
+    /// Stores the result of a part. Returns the result of the call after the last part.
     pub fn on_result(&mut self, part: usize, result: io::Result<u64>) -> Option<io::Result<u64>> {
         self.results[part] = Some(result);
         self.results.iter().all(Option::is_some).then(|| self.outcome())
     }
 
-    /// What the parts came to, each error judged by what its call was. No space for a durable write
-    /// is left for the caller to judge where that can: by making the same call without a flush, if
-    /// only this part would do anything then.
+    /// The results of the parts, each error judged by its request. The error of a durable write may
+    /// leave the flush in doubt. The caller judges it, if only this part is left, by a retry
+    /// without a flush.
     fn judged(&mut self) -> SmallVec<[io::Result<u64>; 4]> {
         let results: SmallVec<[_; 4]> = self.results.drain(..).flatten().collect();
         let is_complete = |(pieces, result): (&SmallVec<[merge::Span; 1]>, &io::Result<u64>)| {
@@ -213,8 +214,8 @@ impl Gather {
         results.into_iter().map(|result| result.map_err(judge)).collect()
     }
 
-    /// An error that says more than that the call is to be made again counts, and first one by
-    /// which a flush may have failed; or else what was moved without a gap.
+    /// The result of the call: an error that is not a mere retry, a failed flush first. Otherwise
+    /// the bytes moved up to the first gap.
     fn outcome(&mut self) -> io::Result<u64> {
         let mut results = self.judged();
         let find = |counts: &dyn Fn(&io::Error) -> bool| {
@@ -238,7 +239,7 @@ impl Gather {
     }
 }
 
-/// The first byte of these pieces that was not among the first so many.
+/// The first byte of these pieces beyond the first `moved` bytes.
 fn first_missing(pieces: &[merge::Span], mut moved: u64) -> Option<u64> {
     for piece in pieces {
         if moved < piece.len() {
@@ -269,14 +270,14 @@ impl Striped {
         }
     }
 
-    /// Makes of the members' sizes what a crash left them to be, or says why that cannot be. Before
-    /// anything else is done.
+    /// Computes the length from the sizes that a crash left, or returns why it cannot. Must run
+    /// first.
     pub fn find_length(&self, state: Option<State>) -> io::Result<Result<(), String>> {
         let Some(files) = &self.files else { return Ok(Ok(())) };
         let sizes = self.sizes()?;
         let len = self.map.len_of(sizes.iter().copied());
         files.physical.store(len, Ordering::Release);
-        // What recovery cuts below is to be noted, too: it may be cut off itself.
+        // A truncate by recovery below this length must be recorded too: a crash may interrupt it.
         *files.floor.lock() = state.map(|(State::Closed(floor) | State::Open(floor))| floor);
         let odd = |len| {
             let size_of = |member| self.map.size_of(member, len);
@@ -300,7 +301,7 @@ impl Striped {
         })
     }
 
-    /// From now on it may be written. Durable on return.
+    /// Marks the volume as open for writing. Durable on return.
     pub fn begin_writing(&self) -> io::Result<()> {
         let Some(files) = &self.files else { return Ok(()) };
         let len = files.physical.load(Ordering::Acquire);
@@ -308,14 +309,14 @@ impl Striped {
         self.note(State::Open(len))
     }
 
-    /// Writes the headers of a volume that begins here, and makes it empty. Durable on return. The
-    /// first member says from the first step to the last that the volume is unfinished; and no
-    /// member is longer than a header before that is stable.
+    /// Creates an empty volume: writes all headers. Durable on return. The first member is marked
+    /// as unfinished until the last step. No member is longer than a header until that mark is
+    /// stable.
     pub fn create(&self) -> io::Result<()> {
         let state = self.files.is_some().then_some(State::Closed(0));
         let unfinished = Header { unfinished: true, ..self.header };
         if self.files.is_some() {
-            // Whatever a crash leaves of a header is then as long as one.
+            // A header torn by a crash then still has full length.
             for member in &self.members {
                 if member.physical_size()? < HEADER_BYTES as u64 {
                     uninterrupted(|| member.truncate(HEADER_BYTES as u64))?;
@@ -349,7 +350,7 @@ impl Striped {
         let block = Buffer::from(&header.encode(state)[..]);
         let member = &self.members[header.member as usize];
         for _ in 0..TRIES_MAX {
-            // The whole block each time: a part of it would not be aligned everywhere.
+            // A retry writes the whole block: a part of it might be unaligned.
             match member.write(&[Segment::of(&block)], 0, false) {
                 Ok(written) if written < HEADER_BYTES as u64 => {}
                 Err(error) if is_put_off(&error) => {}
@@ -363,7 +364,7 @@ impl Striped {
         self.members.iter().map(|member| member.physical_size()).collect()
     }
 
-    /// Gives each member the size that it has when the file is so long. False if they all have it.
+    /// Sets each member to its size in a file of `len` bytes. Returns whether a size changed.
     fn cut_members(&self, len: u64) -> io::Result<bool> {
         let mut changed = false;
         for (number, member) in self.members.iter().enumerate() {
@@ -376,7 +377,7 @@ impl Striped {
         Ok(changed)
     }
 
-    /// The same, and makes stable what changed.
+    /// Like `cut_members`, and makes the changes durable.
     fn cut_durably(&self, len: u64) -> io::Result<()> {
         if self.cut_members(len)? {
             self.on_all(|member| flushed(|| member.sync_all()))?;
@@ -386,8 +387,8 @@ impl Striped {
 
     // --- several calls at a time -----------------------------------------------------------------
 
-    /// Makes a call on every member at the same time. Of several errors that of a failed flush
-    /// counts.
+    /// Makes a call on every member in parallel. The error of a failed flush has priority over
+    /// others.
     fn on_all<R: Send + 'static>(
         &self,
         call: impl Fn(&dyn Backend) -> io::Result<R> + Copy + Send + 'static,
@@ -405,8 +406,8 @@ impl Striped {
         results.into_iter().collect()
     }
 
-    /// The calls on members that a call becomes; or the call, if it is to be made here as it is: it
-    /// moves the end of the file.
+    /// Divides a call into requests to members. Returns the call itself if it moves EOF and so must
+    /// run alone.
     fn split(&self, io: Io) -> Result<Split, Io> {
         match io {
             Io::Flush => Ok(self.split_flush()),
@@ -447,7 +448,7 @@ impl Striped {
         }
     }
 
-    /// The member, and the place on it, of what lies in one chunk.
+    /// The member and the offset on it, if the range lies in one chunk.
     fn alone(&self, segments: &[Segment], offset: u64) -> Option<(usize, u64)> {
         let len = segments.iter().map(Segment::len).sum::<u64>();
         let run = self.map.runs(offset..offset + len).next()?;
@@ -472,7 +473,7 @@ impl Striped {
             .iter()
             .scan(0, |end, segment| Some(std::mem::replace(end, *end + segment.len())))
             .collect();
-        // Each lies in one segment.
+        // Each piece lies in one segment.
         let segment_of = |piece: &merge::Span| {
             let nth = starts.partition_point(|start| *start <= piece.start) - 1;
             segments[nth].part(piece.start - starts[nth]..piece.end - starts[nth])
@@ -487,7 +488,7 @@ impl Striped {
 
     fn requests(&self, segments: &[Segment], offset: u64, total: u64) -> Vec<MemberRequest> {
         let runs = self.map.runs(offset..offset + total);
-        // So that no piece of a request is longer than one segment.
+        // No piece of a request spans two segments.
         let ends = segments.iter().scan(offset, |end, segment| {
             *end += segment.len();
             Some(*end)
@@ -519,7 +520,7 @@ impl Striped {
         self.files.as_ref().is_some_and(|files| end > files.physical.load(Ordering::Acquire))
     }
 
-    /// A write that moves the end of the file: one at a time, since it changes the sizes of several
+    /// Performs a write that moves EOF. One at a time, since it changes the sizes of several
     /// members.
     fn extend(
         &self,
@@ -538,7 +539,7 @@ impl Striped {
             Ok(moved)
         });
         if written.is_err() {
-            // What it left above the end would be seen behind the next hole.
+            // Data left above EOF would show behind the next hole.
             let left =
                 |error| gone("a failed write of a striped volume could not be taken back", &error);
             self.cut_members(physical).map_err(left)?;
@@ -546,7 +547,7 @@ impl Striped {
         written
     }
 
-    /// What a write past the end leaves out is a hole on the members, too.
+    /// Extends members that a write past EOF skips: they get a hole.
     fn fill_gap(&self, physical: u64, offset: u64, end: u64, dsync: bool) -> io::Result<()> {
         for (number, member) in self.members.iter().enumerate() {
             let size = self.map.size_of(number, end);
@@ -563,13 +564,13 @@ impl Striped {
     }
 }
 
-/// What is to be told of a volume that cannot be used any more.
+/// The error of a volume that is no longer usable.
 fn gone(what: &str, error: &io::Error) -> io::Error {
     log::error!("dioxide: {what}: {error}");
     io::Error::from_raw_os_error(libc::ESHUTDOWN)
 }
 
-/// Cuts runs where segments end, which begin at `offset` as the runs do.
+/// Splits runs where segments end. Both start at `offset`.
 fn cut_at(
     runs: impl Iterator<Item = Run>,
     offset: u64,
@@ -599,7 +600,7 @@ fn flushes_of(io: &Io) -> Option<Flushes> {
     }
 }
 
-/// Whether the call is merely to be made again.
+/// Returns whether the call only needs a retry.
 fn is_put_off(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
@@ -650,16 +651,16 @@ impl Backend for Striped {
     fn allocate(&self, start: u64, end: u64) -> io::Result<()> {
         let _alone = self.files.as_ref().map(|files| files.extending.lock());
         if let Some(files) = &self.files {
-            // What a failed growth could not take back of one member does not show in the length,
-            // until the members before it have grown as well: then the file would be longer than
-            // its marker announces.
+            // A failed growth may have left space on one member. The length does not show it until
+            // the members before it grow as well: then the file would be longer than its marker
+            // announces.
             self.cut_members(files.physical.load(Ordering::Acquire))?;
         }
         let before = self.sizes()?;
         let start = self.files.as_ref().map_or(start, |files| {
             let physical = files.physical.load(Ordering::Acquire);
-            // The member on which the file ends inside of a block gets the rest of it as well. A
-            // write further ahead leaves a hole, and a hole takes no space.
+            // A member on which the file ends inside a block gets the rest of that block as well. A
+            // range that starts further ahead leaves a hole, which takes no space.
             let is_hole = start >= physical.saturating_add(self.header.chunk_bytes);
             if is_hole { start } else { start.min(physical) }
         });
@@ -669,7 +670,7 @@ impl Backend for Striped {
                 Some(part) => {
                     Box::new(move || uninterrupted(|| member.allocate(part.start, part.end)))
                 }
-                // All that it has of the new length is hole.
+                // Its part of the new range is a hole.
                 None if before[number] < size => {
                     Box::new(move || uninterrupted(|| member.truncate(size)))
                 }
@@ -680,7 +681,7 @@ impl Backend for Striped {
         let result: io::Result<()> = self.pool.all(each.collect()).into_iter().collect();
         match &result {
             Ok(()) => self.grown(end),
-            // What some of them got is kept from others.
+            // Space that only some members got would be missing elsewhere.
             Err(_) => {
                 for (member, size) in self.members.iter().zip(before) {
                     if member.physical_size()? > size {
@@ -719,14 +720,14 @@ impl Backend for Striped {
         let sizes = self.sizes()?;
         if let Err(error) = self.cut_members(len) {
             let physical = files.physical.load(Ordering::Acquire);
-            // What was only extended can be taken back, what was cut cannot.
+            // An extension can be undone, a truncate cannot.
             let as_before = match len > physical {
                 true => self.cut_members(physical).is_ok(),
                 false => self.sizes().is_ok_and(|now| now == sizes),
             };
             return Err(match as_before {
                 true => error,
-                // Nobody may go on with members of which only some have changed.
+                // The volume is unusable if only some members changed.
                 false => gone("the members of a striped volume could not be cut as one", &error),
             });
         }
@@ -766,7 +767,7 @@ impl Backend for Striped {
         let count = self.members.len() as u64;
         let mut free = u64::MAX;
         for (number, member) in self.members.iter().enumerate() {
-            // Members beside each other share what is free there.
+            // Members on one file system share its free space.
             let beside =
                 self.places.iter().filter(|place| **place == self.places[number]).count() as u64;
             free = free.min(member.free_bytes()? / beside);
@@ -801,8 +802,8 @@ impl Backend for Striped {
     }
 
     fn unlock(&self) {
-        // Queues keep what was put away for a while, also in the child of a fork, which has no
-        // hands to wait for.
+        // A dropped file stays in the queues for a while, also in the child of a fork. The child
+        // has no threads to join.
         self.pool.end();
         self.members.iter().for_each(|member| member.unlock());
     }
@@ -822,7 +823,7 @@ impl Backend for Striped {
     fn ring_files(&self) -> SmallVec<[RingFile<'_>; 1]> {
         let files: SmallVec<[RingFile<'_>; 1]> =
             self.members.iter().flat_map(|member| member.ring_files()).collect();
-        // All of them, or the parts of a call could not go out together.
+        // Empty unless a ring accepts all members: the parts of a call must be submitted together.
         if files.len() == self.members.len() { files } else { SmallVec::new() }
     }
 
@@ -839,8 +840,7 @@ impl Backend for Striped {
     }
 }
 
-/// What is known of other openers of all members together. One that another process writes is
-/// enough to refuse.
+/// Combines the exclusion of all members. One member with another writer is enough for a refusal.
 fn excluded<'a>(
     each: impl Iterator<Item = io::Result<Exclusion<'a>>>,
 ) -> io::Result<Exclusion<'a>> {
@@ -848,7 +848,7 @@ fn excluded<'a>(
     let mut all_known = true;
     for exclusion in each {
         match exclusion? {
-            // The last one goes first: each gives back the signal mask that it found.
+            // The last lease is dropped first: each restores the signal mask that it found.
             Exclusion::Held(leases) => held.insert_many(0, leases),
             Exclusion::Unknown => all_known = false,
             refused @ Exclusion::Refused(_) => return Ok(refused),

@@ -13,15 +13,15 @@ use smallvec::{SmallVec, smallvec};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A regular file or block device, open O_DIRECT. Everybody reads the descriptor: nothing that
-/// somebody writes may lie beside it in memory.
+/// A regular file or block device, open with O_DIRECT. All threads read the descriptor: it is
+/// padded against false sharing.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Syscall {
     fd: OwnedFd,
-    /// The description is O_DSYNC, or O_SYNC. That cannot be changed.
+    /// The description is O_DSYNC or O_SYNC. That cannot change.
     flushes_each_write: bool,
-    /// The caller has a write lease on this very description, and ends it after the file is closed.
+    /// The caller holds a write lease on this description until after the file is closed.
     leased: bool,
 }
 
@@ -32,16 +32,16 @@ impl Syscall {
         Self { fd, flushes_each_write, leased: false }
     }
 
-    /// A copy of a descriptor of the caller's, who took a write lease on it: no other program has
-    /// the file open.
+    /// Wraps a copy of a descriptor whose owner holds a write lease on it: no other program has the
+    /// file open.
     pub fn with_lease_of_caller(fd: OwnedFd) -> Self {
         Self { leased: true, ..Self::new(fd) }
     }
 }
 
 impl Syscall {
-    /// A process that was stopped longer than the lease-break time has lost the lease. Another
-    /// program may have written since.
+    /// Checks the caller's lease. A process that was stopped longer than the lease-break time has
+    /// lost it, and another program may have written since.
     fn check_callers_lease(&self) -> io::Result<()> {
         match self.leased && !sys::callers_lease::is_held(self.fd.as_fd()) {
             true => Err(io::Error::from_raw_os_error(libc::EBUSY)),
@@ -86,7 +86,7 @@ impl Backend for Syscall {
     }
 
     fn write_zeroes(&self, start: u64, end: u64) -> io::Result<()> {
-        // FALLOC_FL_WRITE_ZEROES, Linux 6.17; rustix has no name for it yet.
+        // FALLOC_FL_WRITE_ZEROES (Linux 6.17); rustix has no name for it yet.
         let flags = FallocateFlags::from_bits_retain(0x80);
         Ok(rustix::fs::fallocate(&self.fd, flags, start, end - start)?)
     }
@@ -115,8 +115,7 @@ impl Backend for Syscall {
         }
         Ok(match Lease::take(self.fd.as_fd()) {
             Ok(lease) => Exclusion::Held(smallvec![lease]),
-            // A reader does no harm, and a descriptor of this process is the program's own
-            // business.
+            // A reader does no harm, and another descriptor of this process is up to the program.
             Err(Refused::OtherOpener) => match sys::openers::writer_elsewhere(self.fd.as_fd()) {
                 Some(who) => Exclusion::Refused(who),
                 None => Exclusion::Unknown,
@@ -169,7 +168,7 @@ impl Backend for Syscall {
     }
 
     fn ring_files(&self) -> SmallVec<[RingFile<'_>; 1]> {
-        // The kernel would hand each request to a worker, only to have the memory copied there.
+        // io_uring would pass each request to a worker thread, only for a copy in memory.
         let gains = !sys::probe::is_in_memory(self.fd.as_fd());
         gains.then(|| RingFile::Descriptor(self.descriptor())).into_iter().collect()
     }

@@ -1,9 +1,9 @@
-//! Threads that perform calls beside the caller, so that the members of a volume work at the same
-//! time. Shared by all who use the volume.
+//! Threads that perform calls beside the caller, so that the members of a volume work in parallel.
+//! Shared by all users of the volume.
 //!
-//! Whoever has several calls to make offers them to all hands, and makes them itself as well, one
-//! by one, as long as nobody else has taken them. So nobody waits for a call that has not begun,
-//! and without any hands everything is done in order.
+//! A caller with several calls offers them to all pool threads. It also performs them itself, one
+//! by one, while some are not taken. So no caller waits for a call that has not begun. Without pool
+//! threads the caller performs all calls in order.
 
 use crate::sync::{Condvar, JoinHandle, Mutex, spawn};
 use std::collections::VecDeque;
@@ -11,14 +11,14 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// See the module.
+/// A pool of threads.
 pub(super) struct ThreadPool {
     offers: Arc<Offers>,
     threads: Mutex<Vec<JoinHandle>>,
     threads_max: usize,
 }
 
-/// What any hand may take.
+/// The batches that pool threads may take.
 #[derive(Default)]
 struct Offers {
     open: Mutex<Open>,
@@ -31,9 +31,9 @@ struct Open {
     ends: bool,
 }
 
-/// Calls that somebody waits for.
+/// Calls for which a caller waits.
 trait Batch: Send + Sync {
-    /// Performs the next one that nobody has taken. False if there is none.
+    /// Performs the next call that no thread has taken. False if there is none.
     fn perform_next(&self) -> bool;
 }
 
@@ -45,13 +45,13 @@ struct Calls<R> {
 }
 
 struct State<R> {
-    /// From the last to the first, since they are taken from the end; each with its number.
+    /// The calls with their numbers, in reverse order, since threads take them from the end.
     left: Vec<(usize, Call<R>)>,
     results: Vec<Option<std::thread::Result<R>>>,
 }
 
 impl ThreadPool {
-    /// At most so many threads, started when they are needed.
+    /// A pool of at most `threads_max` threads, started on demand.
     pub fn new(threads_max: usize) -> Self {
         Self { offers: Arc::default(), threads: Mutex::new(Vec::new()), threads_max }
     }
@@ -78,7 +78,7 @@ impl ThreadPool {
             .collect()
     }
 
-    /// Lets the threads end, and waits for them. Nobody may have calls to make any more.
+    /// Ends the threads and joins them. No caller may have calls left.
     pub fn end(&self) {
         self.offers.open.lock().ends = true;
         self.offers.changed.notify_all();
@@ -101,7 +101,7 @@ impl ThreadPool {
             let offers = self.offers.clone();
             match spawn("dioxide-member", move || offers.serve()) {
                 Ok(thread) => threads.push(thread),
-                // Callers do what nobody else does.
+                // The callers perform the rest.
                 Err(_) => return,
             }
         }
@@ -130,7 +130,8 @@ impl Offers {
 }
 
 impl Offers {
-    /// All of it is taken: hands that a stalled member holds up would leave it here.
+    /// Removes a batch without calls left. Pool threads that a stalled member blocks would leave it
+    /// here.
     fn withdraw<R: Send + 'static>(&self, calls: &Arc<Calls<R>>) {
         let taken = Arc::as_ptr(calls).cast::<()>();
         self.open.lock().batches.retain(|batch| Arc::as_ptr(batch).cast() != taken);
@@ -197,7 +198,7 @@ mod tests {
                 barrier.wait();
             }) as Call<()>
         };
-        // It would hang if one waited for the other.
+        // It hangs if one call waits for the other.
         pool.all((0..3).map(|_| meet(barrier.clone())).collect());
     }
 
@@ -218,7 +219,7 @@ mod tests {
     #[test]
     fn nothing_is_left_on_offer_while_all_hands_are_held_up() {
         let pool = ThreadPool::new(1);
-        // For the caller, the hand, and whoever lets them go on; twice.
+        // For the caller, the pool thread and the test; twice.
         let barrier = Arc::new(Barrier::new(3));
         let meet = |barrier: Arc<Barrier>| {
             Box::new(move || {
@@ -238,8 +239,8 @@ mod tests {
         });
     }
 
-    /// The child of a fork would wait for them for ever when it drops what is left of a volume that
-    /// its parent closed.
+    /// Otherwise the child of a fork would wait forever when it drops a volume that its parent
+    /// closed.
     #[test]
     fn hands_that_have_ended_leave_no_thread_to_wait_for() {
         let pool = ThreadPool::new(2);
@@ -264,7 +265,7 @@ mod tests {
     }
 }
 
-/// Every order of the steps of callers and hands.
+/// Models: every interleaving of callers and pool threads.
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
@@ -283,7 +284,7 @@ mod models {
         (0..2usize).map(call).collect()
     }
 
-    /// Nobody waits for ever, nothing is done twice, and the hand ends with the last who needs it.
+    /// No thread waits forever, no call runs twice, and the pool thread ends with its last user.
     #[test]
     fn loom_two_callers_share_one_hand() {
         explore(2, || {
@@ -296,8 +297,7 @@ mod models {
         });
     }
 
-    /// What nobody took is withdrawn before the caller goes on, and a hand that comes late finds
-    /// nothing.
+    /// The caller withdraws its batch before it goes on. A late pool thread finds nothing.
     #[test]
     fn loom_hands_end_while_one_comes_late() {
         explore(2, || {

@@ -1,10 +1,9 @@
 //! The ring of the kernel: io_uring.
 //!
-//! The kernel may take a part of what is submitted, and answers with an error where it lacks memory
-//! for any of it. What it has taken comes back as a completion, once; what it has not taken stays
-//! in the submission queue, and is submitted again with fewer at a time. Where that does not help,
-//! the ring ends: what it still has is never submitted, and comes back as interrupted, which is
-//! tried again by plain calls.
+//! The kernel may accept only a part of the submissions, and returns an error when it lacks memory
+//! for any. Each accepted request completes once. The others stay in the submission queue, and the
+//! ring submits them again, one at a time. If that does not help, the ring ends: it never submits
+//! the rest, and reports them as interrupted. The engine then retries them by plain calls.
 
 use super::ring::{Bell, Io, Ring, RingFile};
 use crate::buffer::{Pool, Segment};
@@ -17,41 +16,41 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
-/// Files that the kernel is told of once, and not with every request. More than these work as well.
+/// The number of registered files. Others work as well, unregistered.
 const REGISTERED_MAX: u32 = 64;
 
-/// The kernel moves no more in one call (MAX_RW_COUNT).
+/// The most that the kernel moves in one call (MAX_RW_COUNT).
 const TRANSFER_MAX_BYTES: u64 = 0x7fff_f000;
 
-/// What the bell comes back as.
+/// The user data of the poll on the bell.
 const BELL: u64 = u64::MAX;
 
-/// How often the kernel is asked again that takes nothing, and how long it gets in between: a
-/// quarter of a second together.
+/// The number of attempts while the kernel accepts nothing, and the pause between them: 250 ms in
+/// total.
 const TRIES_MAX: u32 = 250;
 const BETWEEN_TRIES: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// See the module.
+/// A ring of the kernel.
 pub(crate) struct Uring {
-    // Before the pool: the kernel must not have its memory any more when that goes.
+    // Dropped before the pool: the kernel must have released its memory by then.
     ring: IoUring,
     bell: Arc<Bell>,
-    /// The kernel looks at the bell.
+    /// A poll on the bell is in flight.
     listening: bool,
     files: Slab<Target>,
     registers_files: bool,
     pool: Option<Arc<Pool>>,
-    /// Registered memory can be written from many places at once.
+    /// The kernel has vectored writes from registered memory.
     gathers_registered: bool,
-    /// Lists of segments that the kernel has not taken over yet.
+    /// Segment lists that the kernel has not copied yet.
     lent: Vec<Segments>,
-    /// In the submission queue, in its order.
+    /// The entries in the submission queue, in order.
     unsubmitted: VecDeque<u64>,
-    /// The kernel has them.
+    /// The number of requests that the kernel has.
     in_flight: usize,
-    /// Nothing is submitted any more.
+    /// The ring submits nothing more.
     ended: bool,
-    /// Why a completion was lost, until that is reported.
+    /// The error of a lost completion, until it is reported.
     lost: Option<io::Error>,
     came_back: VecDeque<(u64, io::Result<u64>)>,
 }
@@ -71,8 +70,8 @@ impl std::fmt::Debug for Uring {
 }
 
 impl Uring {
-    /// A ring for about so many requests at a time, and the bell that wakes who waits in it. An
-    /// error where the kernel has none, has no complete one, or lets nobody use it.
+    /// Creates a ring for about `depth` requests in flight, and the bell that wakes its sleeper.
+    /// Returns an error if io_uring is missing, incomplete or forbidden.
     pub fn new(depth: usize, pool: Option<Arc<Pool>>) -> io::Result<(Self, Arc<Bell>)> {
         let entries = u32::try_from(depth).unwrap_or(u32::MAX).clamp(8, 4096).next_power_of_two();
         let ring = set_up(entries)?;
@@ -86,8 +85,8 @@ impl Uring {
             opcode::Fsync::CODE,
             opcode::PollAdd::CODE,
         ];
-        // Lists of segments must be the kernel's own once they are submitted, and completions must
-        // not get lost.
+        // Requires that the kernel copies segment lists at submission, and does not drop
+        // completions.
         let complete =
             ring.params().is_feature_submit_stable() && ring.params().is_feature_nodrop();
         if !complete || needed.iter().any(|code| !probe.is_supported(*code)) {
@@ -146,7 +145,7 @@ impl Uring {
             };
         }
         let (start, len) = (Segment::as_iovecs(&segments).as_ptr(), segments.len() as u32);
-        // A list of more than one lies on the heap, and stays there.
+        // A list of more than one segment lies on the heap, so its address is stable.
         self.lent.push(segments);
         match registered && self.gathers_registered {
             true => {
@@ -170,8 +169,8 @@ impl Uring {
         opcode::Readv::new(file, start, len).offset(offset).build()
     }
 
-    /// Makes room for an entry. Before the entry is made: lists of segments that it names are kept
-    /// for what is in the ring.
+    /// Makes room for an entry. Must run before the entry is made: `lent` keeps its segment lists
+    /// only for entries in the ring.
     fn make_room(&mut self) {
         if self.ring.submission().is_full()
             && let Err(error) = self.cross(0)
@@ -182,19 +181,19 @@ impl Uring {
     }
 
     fn submit(&mut self, entry: &squeue::Entry) {
-        // SAFETY: what the entry names stays in place until it comes back (see `Io`); lists of
-        // segments do in `lent`, until the kernel has taken the entry, or the ring has ended.
+        // SAFETY: the memory that the entry names stays in place until it completes (see `Io`).
+        // Segment lists stay in `lent` until the kernel has taken the entry, or the ring has ended.
         unsafe { self.ring.submission().push(entry) }.expect("there is room");
         self.unsubmitted.push_back(entry.get_user_data());
     }
 
-    /// Hands over what was pushed, and takes what came back; waits until that is `wanted` of them,
-    /// what came back meanwhile counted. An error if a completion was lost (EBADR).
+    /// Submits the pushed entries and collects completions. Waits for `wanted` completions,
+    /// including those that arrive meanwhile. Returns an error if a completion was lost (EBADR).
     fn cross(&mut self, wanted: usize) -> io::Result<()> {
         let (mut taken, mut tries, mut at_once) = (0, 0, usize::MAX);
         loop {
             let pushed = self.unsubmitted.len().min(at_once);
-            // What the kernel takes in part it does not wait for, so the next call waits for the
+            // After a partial submission the kernel does not wait, so the next call waits for the
             // rest only.
             let is_all = pushed == self.unsubmitted.len();
             let missing = if is_all { wanted.saturating_sub(taken) } else { 0 };
@@ -226,15 +225,15 @@ impl Uring {
         }
     }
 
-    /// One call. Counts what the kernel has taken, whatever else it answers.
+    /// Makes one call. Counts the entries that the kernel accepted, whatever it returns.
     fn enter_once(&mut self, pushed: usize, wanted: usize) -> io::Result<usize> {
         let flags = EnterFlags::GETEVENTS.bits();
-        // SAFETY: no argument is given, and all entries are as `submit` says.
+        // SAFETY: the call has no argument, and `submit` justifies all entries.
         let entered = unsafe {
             self.ring.submitter().enter::<libc::sigset_t>(pushed as u32, wanted as u32, flags, None)
         };
         let left = self.ring.submission().len();
-        // A ring that has ended keeps what it was not allowed to submit.
+        // A ring that has ended keeps its unsubmitted entries.
         let submitted = if self.ended { 0 } else { self.unsubmitted.len() - left };
         self.unsubmitted.drain(..submitted);
         self.in_flight += submitted;
@@ -244,15 +243,14 @@ impl Uring {
         entered.map(|_| submitted)
     }
 
-    /// Until something comes back, or for a moment: then the kernel may have memory again.
+    /// Waits for a completion, or briefly: after that the kernel may have memory again.
     fn pause(&self) {
         // SAFETY: the ring keeps its descriptor open.
         let ring = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
         let _ = poll(&mut [PollFd::new(&ring, PollFlags::IN)], Some(&BETWEEN_TRIES));
     }
 
-    /// The kernel does not take what is left. It never will: nothing is submitted to this ring any
-    /// more.
+    /// Ends the ring, because the kernel does not accept the rest. It submits nothing more.
     fn end(&mut self, why: &io::Error) {
         log::warn!(
             "dioxide: the kernel takes nothing more by a ring ({why}); its queue makes plain calls \
@@ -271,7 +269,7 @@ impl Uring {
         }
     }
 
-    /// Waits on a ring that has ended: for what is still in flight, or for the bell.
+    /// Waits on a ring that has ended, for a request in flight or for the bell.
     fn wait_ended(&mut self, wanted: usize) -> io::Result<()> {
         if wanted > 0 && self.came_back.is_empty() {
             // SAFETY: the ring keeps its descriptor open.
@@ -285,14 +283,14 @@ impl Uring {
             && let Err(error) = self.enter_once(0, 0)
             && !is_for_the_moment(&error)
         {
-            // The kernel has memory of ours, and gives none back.
+            // The kernel still has our memory.
             return Err(error);
         }
         self.collect();
         Ok(())
     }
 
-    /// Takes what came back. Returns how many did, the bell included.
+    /// Collects completions. Returns their number, the bell included.
     fn collect(&mut self) -> usize {
         let mut rang = false;
         let mut came = 0;
@@ -311,7 +309,7 @@ impl Uring {
         came
     }
 
-    /// The bell rings anew from here on.
+    /// Resets the bell.
     fn hear(&self) {
         let _ = rustix::io::read(self.bell.event().expect("made with one"), &mut [0; 8]);
     }
@@ -384,7 +382,7 @@ impl Ring for Uring {
         if wanted > 0 {
             self.listen();
         }
-        // To make room in the queue, an earlier call may have taken what is waited for.
+        // A call that made room in the queue may have collected the wanted completions.
         let wanted = wanted.saturating_sub(self.came_back.len());
         match self.lost.take() {
             Some(error) => Err(error),
@@ -398,8 +396,9 @@ impl Ring for Uring {
     }
 }
 
-/// The newest kind of ring that the kernel has: completions in the context of their thread, which
-/// alone submits (6.1); at least without interrupting it (5.19); or any.
+/// Sets up the newest kind of ring that the kernel has. Best is a single issuer with completions in
+/// its own context (6.1). Next are completions without interrupts of the thread (5.19), then any
+/// ring.
 fn set_up(entries: u32) -> io::Result<IoUring> {
     let ring = |newer: fn(&mut io_uring::Builder) -> &mut io_uring::Builder| {
         newer(IoUring::builder().dontfork()).build(entries)
@@ -415,10 +414,10 @@ fn set_up(entries: u32) -> io::Result<IoUring> {
     }
 }
 
-/// Tells the kernel of the pool's memory. Without, it works as well.
+/// Registers the memory of the pool. Without that the ring works as well.
 fn register(ring: &IoUring, pool: &Arc<Pool>) -> bool {
     let memory = pool.memory();
-    // SAFETY: the ring has a share of the pool, and goes before that.
+    // SAFETY: the ring holds a reference to the pool, and is dropped first.
     let result = unsafe { ring.submitter().register_buffers(Segment::as_iovecs(&[memory])) };
     if let Err(error) = &result {
         log::warn!(
@@ -429,8 +428,7 @@ fn register(ring: &IoUring, pool: &Arc<Pool>) -> bool {
     result.is_ok()
 }
 
-/// Whether the kernel may take later what it does not take now: it lacks memory, or room for
-/// completions.
+/// Returns whether a retry may succeed: the kernel lacks memory, or room for completions.
 fn is_for_the_moment(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     matches!(errno, None | Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::EINTR))
@@ -440,12 +438,12 @@ fn outcome(entry: &cqueue::Entry) -> io::Result<u64> {
     u64::try_from(entry.result()).map_err(|_| io::Error::from_raw_os_error(-entry.result()))
 }
 
-/// What one call may move of it. The rest is a short transfer.
+/// The length that one call may move. The rest makes it a short transfer.
 fn transferable(segment: &Segment) -> u32 {
     segment.len().min(TRANSFER_MAX_BYTES) as u32
 }
 
-/// The same bytes, in one view where they follow in memory.
+/// The same segments, with adjacent ones joined.
 fn joined(segments: Segments) -> Segments {
     let mut joined = Segments::with_capacity(segments.len());
     for segment in segments {
@@ -465,10 +463,10 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    /// What anything gets to happen.
+    /// The timeout of a test.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Does something with a ring in a thread of its own. None if the kernel has no ring.
+    /// Runs a test with a ring in a thread of its own. None if the kernel has no ring.
     fn with_ring<R: Send + 'static>(
         act: impl FnOnce(&mut Uring, Arc<Bell>) -> R + Send + 'static,
     ) -> Option<R> {
@@ -480,8 +478,8 @@ mod tests {
         wait.recv_timeout(PATIENCE).expect("it does not sleep for ever")
     }
 
-    /// An entry that the kernel refuses while it submits, so that it leaves those behind it for
-    /// another call.
+    /// An entry that the kernel refuses at submission, so that the entries behind it need another
+    /// call.
     fn refused() -> squeue::Entry {
         opcode::Nop::new().build().flags(squeue::Flags::BUFFER_SELECT)
     }
@@ -491,13 +489,13 @@ mod tests {
         ring.submit(&entry.user_data(id));
     }
 
-    /// The rest of it never comes back by itself: nothing may wait for that.
+    /// The rest never completes by itself: the wait must not include it.
     #[test]
     fn what_came_back_before_a_partial_submission_went_on_is_not_waited_for_again() {
         let came = with_ring(|ring, bell| {
             push(ring, 1, opcode::Nop::new().build());
             push(ring, 2, refused());
-            // Readable when the bell rings, and it does not.
+            // Readable when the bell rings, and it does not ring.
             let event = types::Fd(bell.event().unwrap().as_fd().as_raw_fd());
             push(ring, 3, opcode::PollAdd::new(event, libc::POLLIN as u32).build());
             ring.cross(2).unwrap();
@@ -508,7 +506,7 @@ mod tests {
         assert!(came.is_none_or(|came| came == [(1, true), (2, false)]));
     }
 
-    /// The queue was full, so it was handed over before the bell was pushed.
+    /// The queue was full, so the ring submitted it before the bell was pushed.
     #[test]
     fn what_came_back_while_room_was_made_for_the_bell_is_not_waited_for_again() {
         let came = with_ring(|ring, _bell| {
@@ -528,9 +526,10 @@ mod tests {
             ring.end(&io::Error::from_raw_os_error(libc::ENOMEM));
             assert!(!ring.is_usable());
             let came: Vec<_> = std::iter::from_fn(|| ring.next()).collect();
-            assert!(
-                matches!(&came[..], [(1, Ok(0)), (2, Err(error))] if error.kind() == io::ErrorKind::Interrupted)
-            );
+            assert!(matches!(
+                &came[..],
+                [(1, Ok(0)), (2, Err(error))] if error.kind() == io::ErrorKind::Interrupted
+            ));
             assert!(bell.may_sleep());
             let other = std::thread::spawn(move || bell.ring());
             ring.enter(1).unwrap();

@@ -1,58 +1,57 @@
-//! Operations in flight, counted without a shared cache line. Shared by all threads of a file.
+//! Counts operations in flight without a shared cache line. All threads of a file share the gate.
 //!
-//! Whoever reads or writes counts itself in a counter of its own thread, on a cache line of its
-//! own; whoever needs the file to itself (`set_len`, `close`) shuts the gate and pays for adding
-//! them all up.
+//! Each operation increments a per-thread counter on its own cache line. An operation that needs
+//! the file alone (`set_len`, `close`) shuts the gate and sums all counters.
 //!
-//! The order that makes it safe: an operation first counts itself, then looks at the gate; the
-//! other side first shuts the gate, then looks at the counters. Both are sequentially consistent,
-//! so at least one of the two sees the other.
+//! Memory order: an operation increments its counter, then loads the gate. The exclusive side
+//! stores the gate, then loads the counters. Both are sequentially consistent, so at least one side
+//! sees the other.
 
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use crate::sync::{CachePadded, Condvar, Mutex, OnceLock, thread_number};
 use std::array;
 use std::task::Waker;
 
-/// Counters come in blocks, each made when the first thread needs it, so that a file of few threads
-/// stays small.
+/// The counters of a block. The first thread that needs a block makes it, so that a file of few
+/// threads stays small.
 const BLOCK: usize = if cfg!(loom) { 2 } else { 64 };
 
-/// As many as `DrainGate::made` has bits. Threads that run beside so many counters share some:
-/// correct, only slower.
+/// `DrainGate::made` has one bit for each block. Threads beyond all counters share some: correct,
+/// only slower.
 const BLOCKS: usize = if cfg!(loom) { 2 } else { 64 };
 
 type Shard = CachePadded<AtomicU64>;
 
-/// See the module.
+/// A gate that lets operations pass, and drains them for an exclusive one.
 #[derive(Debug)]
 pub struct DrainGate {
     blocks: [OnceLock<Box<[Shard; BLOCK]>>; BLOCKS],
-    /// Which blocks there are, a bit each. Whoever counts itself has seen the bit of its block
-    /// before it looks at the gate; so the other side, which looks here after it shut the gate,
-    /// misses no block that matters.
+    /// A bit for each block that exists. An operation has seen the bit of its block before it loads
+    /// the gate. The exclusive side loads the bits after it shut the gate, so it misses no relevant
+    /// block.
     made: AtomicU64,
     shut: AtomicBool,
-    /// With those who are to be woken when the gate opens.
+    /// The wakers to call when the gate opens.
     lock: Mutex<Vec<Waker>>,
     changed: Condvar,
 }
 
-/// An operation in flight; it ends when this is dropped.
+/// An operation in flight. It ends on drop.
 #[derive(Debug)]
 pub struct InFlightGuard<'a> {
     gate: &'a DrainGate,
     shard: &'a Shard,
 }
 
-/// An operation in flight; it ends when this is [given back](DrainGate::leave).
+/// An operation in flight. It ends when the caller [gives it back](DrainGate::leave).
 #[derive(Debug)]
 #[must_use = "the operation is in flight until it leaves"]
 pub struct InFlightTicket {
-    /// By which its counter is found.
+    /// Identifies its counter.
     number: usize,
 }
 
-/// The file to oneself; until dropped, no operation begins.
+/// Exclusive use of the file: no operation begins until it is dropped.
 #[derive(Debug)]
 pub struct ExclusiveGuard<'a>(&'a DrainGate);
 
@@ -69,7 +68,7 @@ impl Default for DrainGate {
 }
 
 impl DrainGate {
-    /// Begins an operation; waits while somebody has the file alone.
+    /// Begins an operation; waits while the gate is shut.
     pub fn enter(&self) -> InFlightGuard<'_> {
         let shard = self.shard(thread_number());
         while !self.count_in(shard) {
@@ -81,14 +80,14 @@ impl DrainGate {
         InFlightGuard { gate: self, shard }
     }
 
-    /// Begins an operation, unless somebody has the file alone.
+    /// Begins an operation, unless the gate is shut.
     pub fn try_pass(&self) -> Option<InFlightGuard<'_>> {
         let shard = self.shard(thread_number());
-        // Not made, and so not dropped, if it is refused.
+        // Lazy: a refused guard must not exist, since its drop would decrement.
         self.count_in(shard).then(|| InFlightGuard { gate: self, shard })
     }
 
-    /// The same, for one that ends in another place.
+    /// Like `try_pass`, for an operation that ends elsewhere.
     pub fn try_enter(&self) -> Option<InFlightTicket> {
         let number = thread_number();
         self.count_in(self.shard(number)).then(|| InFlightTicket { number })
@@ -100,10 +99,9 @@ impl DrainGate {
         std::mem::forget(stay);
     }
 
-    /// Wakes, once, when whoever has the file alone is done. False, and no waking, if nobody has
-    /// it.
+    /// Calls `waker` once, when the gate opens. Returns false, without a call, if the gate is open.
     pub fn wake_when_open(&self, waker: Waker) -> bool {
-        // Under the lock, so that the gate does not open in between.
+        // The lock keeps the gate from opening in between.
         let mut waiting = self.lock.lock();
         let is_shut = self.shut.load(SeqCst);
         if is_shut {
@@ -112,7 +110,7 @@ impl DrainGate {
         is_shut
     }
 
-    /// Waits until every operation has ended, and keeps new ones out. One at a time.
+    /// Shuts the gate and waits until every operation has ended. One caller at a time.
     pub fn shut(&self) -> ExclusiveGuard<'_> {
         let mut held = self.lock.lock();
         while self.shut.swap(true, SeqCst) {
@@ -124,7 +122,7 @@ impl DrainGate {
         ExclusiveGuard(self)
     }
 
-    /// Whether the gate was open.
+    /// Increments the counter. Returns whether the gate was open, and undoes it if not.
     fn count_in(&self, shard: &Shard) -> bool {
         shard.fetch_add(1, SeqCst);
         let is_open = !self.shut.load(SeqCst);
@@ -143,8 +141,8 @@ impl DrainGate {
     }
 
     fn in_flight(&self) -> u64 {
-        // Operations that come and go meanwhile found the gate shut, and did nothing. A sum may mix
-        // counts of different moments, but an operation that got through is in its counter until it
+        // Operations that come and go meanwhile found the gate shut, and did nothing. The sum may
+        // mix counts of different moments. An operation that passed stays in its counter until it
         // ends.
         let made = self.made.load(SeqCst);
         let blocks = self.blocks.iter().enumerate().filter(|(block, _)| made & (1 << block) != 0);
@@ -152,7 +150,7 @@ impl DrainGate {
         shards.map(|shard| shard.load(SeqCst)).sum()
     }
 
-    /// The counter of a thread. Finding it again writes nothing.
+    /// The counter of a thread. A lookup of an existing one writes nothing.
     fn shard(&self, number: usize) -> &Shard {
         let block = number / BLOCK % BLOCKS;
         let shards =
@@ -276,7 +274,7 @@ mod tests {
         assert_eq!(gate.in_flight(), 1);
     }
 
-    /// Counts how often it was woken.
+    /// Counts its wakes.
     #[derive(Default)]
     struct Bell(AtomicUsize);
 
@@ -341,7 +339,7 @@ mod tests {
     }
 }
 
-/// Every order of steps of a few threads (see `scripts/loom`).
+/// Models: every interleaving of a few threads (see `scripts/loom`).
 #[cfg(all(test, loom))]
 mod loom_models {
     use super::DrainGate;
@@ -351,8 +349,8 @@ mod loom_models {
     use std::sync::Arc;
     use std::task::Wake;
 
-    /// A file that many may look at, and one may change alone. Loom reports who does so beside
-    /// another.
+    /// A file with shared readers and one exclusive writer. Loom reports concurrent exclusive
+    /// access.
     #[derive(Default)]
     struct Guarded {
         gate: DrainGate,
@@ -365,7 +363,7 @@ mod loom_models {
             self.file.with(drop);
         }
 
-        /// Looks for so long that others come to run.
+        /// Reads long enough for other threads to run.
         fn enter_for_long(&self) {
             let _pass = self.gate.enter();
             let _looking = self.file.get();
@@ -379,7 +377,7 @@ mod loom_models {
             true
         }
 
-        /// Waits elsewhere than at the gate.
+        /// Waits for a wake, not at the gate.
         fn enter_when_woken(&self) {
             while !self.try_enter() {
                 let bell = Arc::<Bell>::default();
@@ -395,7 +393,7 @@ mod loom_models {
         }
     }
 
-    /// What a thread sleeps on until it is woken. Loom reports who sleeps for ever.
+    /// A sleeper's condition. Loom reports a thread that sleeps forever.
     #[derive(Default)]
     struct Bell {
         has_rung: Mutex<bool>,
@@ -423,7 +421,7 @@ mod loom_models {
         thread::spawn(move || act(&guarded))
     }
 
-    /// A gate whose counters are made.
+    /// A gate whose counters exist.
     fn used() -> Arc<Guarded> {
         let guarded = Arc::<Guarded>::default();
         guarded.enter();

@@ -1,7 +1,7 @@
-//! What threads wait with: every lock, condition, futex and thread of the library is made here, so
-//! that there is one place to put a scheduler under them.
+//! Synchronization for the whole library. Every lock, condition variable, futex and thread is made
+//! here, so that a scheduler can replace them.
 //!
-//! A lock is never poisoned: no state is left half changed by a panic, or the process ends (see the
+//! No lock is poisoned: a panic leaves no state half changed, or it ends the process (see the
 //! engine).
 
 pub(crate) mod inflight;
@@ -29,8 +29,7 @@ pub use system::*;
 
 use std::ops::Deref;
 
-/// A value that shares no cache line with another: what is written beside it slows down nobody who
-/// reads it. 128 bytes are two lines, since processors fetch them in pairs.
+/// Padded against false sharing. 128 bytes are two lines, since processors prefetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct CachePadded<T>(pub T);

@@ -1,7 +1,7 @@
-//! As the model checker has it: loom runs every order of steps that the memory model allows, one
-//! after the other.
+//! The primitives under the model checker: loom runs every interleaving that the memory model
+//! allows, one after the other.
 //!
-//! Nothing here may outlive one execution of a model, so nothing here is static.
+//! Nothing here may outlive one execution of a model, so nothing is static.
 
 pub(crate) use loom::thread_local;
 
@@ -10,11 +10,11 @@ use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 
-/// Values that several threads change without a lock.
+/// Atomics, with corrections for two errors of loom.
 ///
-/// Two things that loom gets wrong are put right here. It takes a sequentially consistent access
-/// for one that acquires and releases, but knows such fences: there is one on both sides. And it
-/// lets a plain store come between the two halves of another thread's swap: so a store is a swap.
+/// Loom treats a sequentially consistent access as acquire and release only, but supports such
+/// fences: so a fence stands on both sides. It also lets a plain store come between the two halves
+/// of another thread's swap: so a store is a swap.
 pub(crate) mod atomic {
     pub(crate) use loom::sync::atomic::Ordering;
 
@@ -80,7 +80,7 @@ pub(crate) mod atomic {
         }
     }
 
-    /// A word that threads sleep on, with the kernel's queue of those who do.
+    /// A futex word, with the kernel's queue of its sleepers.
     #[derive(Debug, Default)]
     pub(crate) struct AtomicU32 {
         value: loom::sync::atomic::AtomicU32,
@@ -115,11 +115,11 @@ pub(crate) mod atomic {
     }
 }
 
-/// Mutual exclusion.
+/// A mutex that is never poisoned.
 #[derive(Default)]
 pub struct Mutex<T>(loom::sync::Mutex<T>);
 
-/// The value of a [`Mutex`], until dropped.
+/// The guard of a [`Mutex`].
 pub struct MutexGuard<'a, T>(loom::sync::MutexGuard<'a, T>);
 
 impl<T> Mutex<T> {
@@ -152,12 +152,12 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// Something that changes under a [`Mutex`].
+/// A condition variable of a [`Mutex`].
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(loom::sync::Condvar);
 
 impl Condvar {
-    /// Gives the lock up until it is notified.
+    /// Releases the lock until it is notified.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         MutexGuard(self.0.wait(guard.0).expect("loom poisons nothing"))
     }
@@ -199,18 +199,18 @@ impl<T> OnceLock<T> {
 
     pub fn get_or_init(&self, value: impl FnOnce() -> T) -> &T {
         if self.get().is_none() {
-            // Another may have been faster.
+            // Another thread may have set it first.
             let _ = self.set(value());
         }
         self.get().expect("just set")
     }
 }
 
-/// Sleeping on a word of memory.
+/// Futex operations.
 pub(crate) mod futex {
     use super::{AtomicU32, Ordering};
 
-    /// Sleeps while the word has this value. The kernel looks at it under the lock of its queue.
+    /// Sleeps while the word has this value. The kernel compares it under the lock of its queue.
     pub fn wait(word: &AtomicU32, value: u32) {
         let queue = word.queue.lock().expect("loom poisons nothing");
         if word.load(Ordering::Acquire) == value {
@@ -218,24 +218,24 @@ pub(crate) mod futex {
         }
     }
 
-    /// Wakes one who sleeps on the word.
+    /// Wakes one sleeper of the word.
     pub fn wake(word: &AtomicU32) {
         let _queue = word.queue.lock();
         word.woken.notify_one();
     }
 }
 
-/// Lets others run.
+/// Lets other threads run.
 pub(crate) fn yield_now() {
     loom::thread::yield_now();
 }
 
-/// Sleeps for a while: time is nothing here.
+/// Yields: models have no time.
 pub(crate) fn nap(_time: std::time::Duration) {
     yield_now();
 }
 
-/// Time is nothing here.
+/// Returns 0: models have no time.
 pub(crate) fn now() -> std::time::Duration {
     std::time::Duration::ZERO
 }
@@ -248,12 +248,12 @@ pub(crate) fn thread_number() -> usize {
     MINE.with(|mine| *mine)
 }
 
-/// Whether the calling thread is one of a simulation.
+/// Returns whether the calling thread belongs to a simulation.
 pub(crate) fn is_simulated() -> bool {
     false
 }
 
-/// A thread that can be waited for.
+/// A thread that can be joined.
 #[derive(Debug)]
 pub(crate) struct JoinHandle(loom::thread::JoinHandle<()>);
 
@@ -269,9 +269,9 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
     loom::thread::Builder::new().name(name.into()).spawn(work).map(JoinHandle)
 }
 
-/// Runs a model in every order of its steps that has at most `preemptions` switches away from a
-/// thread that could go on, and says how many that were. `LOOM_MAX_PREEMPTIONS` overrides the
-/// limit, `LOOM_MAX_DURATION` ends the search after so many seconds.
+/// Runs a model in every interleaving with at most `preemptions` preemptions. Returns the number of
+/// interleavings. `LOOM_MAX_PREEMPTIONS` overrides the limit, `LOOM_MAX_DURATION` ends the search
+/// after that many seconds.
 #[cfg(test)]
 pub(crate) fn explore(
     preemptions: impl Into<Option<usize>>,

@@ -1,21 +1,20 @@
-//! Small numbers for threads, to give each a place of its own in what they share. Shared by all
-//! threads of the process.
+//! Small thread numbers, as indexes of per-thread data. All threads of the process share them.
 //!
-//! No lock: a child of a fork gives numbers back as well when it ends.
+//! No lock: a thread in the child of a fork also returns its number when it ends.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// A bit for each number that a live thread has.
+/// One bit for each number of a live thread.
 struct Numbers {
     taken: [AtomicU64; 64],
-    /// How many threads found all of them taken.
+    /// The number of threads that found all bits taken.
     without: AtomicUsize,
 }
 
 static NUMBERS: Numbers = Numbers::new();
 
-/// A number for the calling thread, the smallest that was free. No other thread has it at the same
-/// time, if it is below 4096; larger ones go to those who found none of these free.
+/// Returns the number of the calling thread, the smallest that was free. Below 4096 it is unique
+/// among live threads. Threads get larger numbers while these are all taken.
 pub(crate) fn thread_number() -> usize {
     struct Mine(usize);
     impl Drop for Mine {
@@ -24,8 +23,7 @@ pub(crate) fn thread_number() -> usize {
         }
     }
     std::thread_local!(static MINE: Mine = Mine(NUMBERS.take()));
-    // What a thread drops as it ends may come after its number: it shares the place of another
-    // then.
+    // Other thread-locals may be dropped after the number. They share an index with another thread.
     MINE.try_with(|mine| mine.0).unwrap_or(0)
 }
 
@@ -100,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_ends_gives_its_number_back() {
-        // Other tests have threads as well, but not so many.
+        // Other tests run threads too, but fewer.
         let largest = (0..5000).map(|_| std::thread::spawn(thread_number).join().unwrap()).max();
         assert!(largest < Some(4096), "{largest:?}");
     }
@@ -115,7 +113,7 @@ mod tests {
         }
         std::thread_local!(static FIRST: AtTheEnd = const { AtTheEnd });
         let thread = std::thread::spawn(|| {
-            // Dropped in this order or in the other: a panic there would end the process.
+            // The drop order is unspecified: a panic in the last drop would end the process.
             FIRST.with(|_| thread_number());
         });
         thread.join().unwrap();

@@ -2,8 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-/// Signals that a thread brings on itself: one that is blocked then ends the process without asking
-/// its handler.
+/// Signals that a thread raises by its own fault. If one is blocked, it ends the process without a
+/// call of its handler.
 const OF_THE_THREAD: [libc::c_int; 7] = [
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -14,12 +14,12 @@ const OF_THE_THREAD: [libc::c_int; 7] = [
     libc::SIGABRT,
 ];
 
-/// Does `work` while no signal from outside reaches this thread: threads that it starts inherit
-/// that.
+/// Runs `work` with signals from outside blocked in this thread. Threads that it starts inherit the
+/// mask.
 pub fn with_signals_blocked<R>(work: impl FnOnce() -> R) -> R {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
-    // SAFETY: both are filled before they are read, and this thread gets back what it had.
+    // SAFETY: both sets are written before they are read, and this thread gets its old mask back.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         for signal in OF_THE_THREAD {

@@ -1,4 +1,4 @@
-//! As the system has it; in the threads of a simulation, as its scheduler does.
+//! The primitives of the system. In a thread of a simulation they use its scheduler.
 
 pub(crate) use std::sync::atomic;
 
@@ -12,15 +12,15 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Mutual exclusion.
+/// A mutex that is never poisoned.
 #[derive(Default)]
 pub struct Mutex<T>(std::sync::Mutex<T>);
 
-/// The value of a [`Mutex`], until dropped.
+/// The guard of a [`Mutex`].
 pub struct MutexGuard<'a, T> {
-    /// There until it is dropped.
+    /// Some until the drop.
     value: Option<std::sync::MutexGuard<'a, T>>,
-    /// The task that holds it, and what it holds.
+    /// The task that holds the lock, and the lock.
     #[cfg(any(test, feature = "sim"))]
     held: Option<(world::Task, &'a Mutex<T>)>,
 }
@@ -56,7 +56,7 @@ impl<T> Mutex<T> {
                 Err(TryLockError::WouldBlock) if task.is_held(self.address()) => {
                     task.wait(self.address())
                 }
-                // A thread outside has it, for a moment that no scheduler can see.
+                // A thread outside the simulation holds it briefly, unseen by the scheduler.
                 Err(TryLockError::WouldBlock) => {
                     break self.0.lock().unwrap_or_else(PoisonError::into_inner);
                 }
@@ -102,16 +102,16 @@ impl<T> Drop for MutexGuard<'_, T> {
     }
 }
 
-/// Something that changes under a [`Mutex`].
+/// A condition variable of a [`Mutex`].
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(std::sync::Condvar);
 
 impl Condvar {
-    /// Gives the lock up until it is notified, or earlier.
+    /// Releases the lock until it is notified; may return early.
     pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         #[cfg(any(test, feature = "sim"))]
         if let Some((task, mutex)) = guard.held.clone() {
-            // Nobody else runs in between.
+            // No other task runs in between.
             drop(guard);
             task.wait(self.address());
             return mutex.lock();
@@ -135,28 +135,28 @@ impl Condvar {
     }
 }
 
-/// Sleeping on a word of memory.
+/// Futex operations.
 pub(crate) mod futex {
     use super::AtomicU32;
     #[cfg(any(test, feature = "sim"))]
     use super::world;
     use rustix::thread::futex;
 
-    /// Sleeps while the word has this value, or shorter.
+    /// Sleeps while the word has this value; may return early.
     pub fn wait(word: &AtomicU32, value: u32) {
         #[cfg(any(test, feature = "sim"))]
         if let Some(task) = world::current() {
-            // Nobody else runs in between.
+            // No other task runs in between.
             if word.load(super::atomic::Ordering::SeqCst) == value {
                 task.wait(word.as_ptr().addr());
             }
             return;
         }
-        // EINTR and EAGAIN both mean: look again.
+        // EINTR and EAGAIN both mean that the caller checks again.
         let _ = futex::wait(word, futex::Flags::PRIVATE, value, None);
     }
 
-    /// Wakes one who sleeps on the word.
+    /// Wakes one sleeper of the word.
     pub fn wake(word: &AtomicU32) {
         #[cfg(any(test, feature = "sim"))]
         if let Some(task) = world::current() {
@@ -167,7 +167,7 @@ pub(crate) mod futex {
     }
 }
 
-/// Lets others run.
+/// Lets other threads run.
 pub(crate) fn yield_now() {
     #[cfg(any(test, feature = "sim"))]
     if let Some(task) = world::current() {
@@ -176,7 +176,7 @@ pub(crate) fn yield_now() {
     std::thread::yield_now();
 }
 
-/// Whether the calling thread is one of a simulation.
+/// Returns whether the calling thread belongs to a simulation.
 pub(crate) fn is_simulated() -> bool {
     #[cfg(any(test, feature = "sim"))]
     return world::current().is_some();
@@ -184,7 +184,7 @@ pub(crate) fn is_simulated() -> bool {
     false
 }
 
-/// The time that has passed since some moment.
+/// The time since a fixed moment.
 pub(crate) fn now() -> Duration {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
     #[cfg(any(test, feature = "sim"))]
@@ -203,7 +203,7 @@ pub(crate) fn nap(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// A thread that can be waited for.
+/// A thread that can be joined.
 #[derive(Debug)]
 pub(crate) enum JoinHandle {
     System(std::thread::JoinHandle<()>),
@@ -212,7 +212,7 @@ pub(crate) enum JoinHandle {
 }
 
 impl JoinHandle {
-    /// Waits until the thread has ended, also by a panic.
+    /// Waits until the thread has ended, by a panic too.
     pub fn join(self) {
         let _ = match self {
             Self::System(thread) => thread.join(),
@@ -222,7 +222,7 @@ impl JoinHandle {
     }
 }
 
-/// Starts a thread, in which no signal handler of the program's runs.
+/// Starts a thread in which no signal handler of the program runs.
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle> {
     #[cfg(any(test, feature = "sim"))]
     if let Some(task) = world::current() {
@@ -234,8 +234,7 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
 
 #[cfg(test)]
 mod tests {
-    /// A handler may do anything: call the library, which waits for this thread, or leave by a
-    /// jump.
+    /// A handler may call the library, which waits for this thread, or leave by a longjmp.
     #[test]
     fn no_signal_handler_runs_in_a_thread_of_ours() {
         let blocked = || {

@@ -1,13 +1,13 @@
-//! Simulated time and a scheduler for the threads that share it: one runs at a time, and which one
-//! goes on when it gives way is drawn from a seed. So what they do is repeatable, however the
-//! system schedules them.
+//! Simulated time and a scheduler for the threads that share it. One thread runs at a time. When it
+//! yields, the scheduler draws the next one from a seed. So a run is repeatable, however the system
+//! schedules it.
 //!
-//! A thread gives way where it waits (for a lock, a condition, a futex, another thread, simulated
-//! time), where it yields, and now and then where it takes a lock. When nobody can go on, time
-//! jumps to where the first of those awakes who wait for a time.
+//! A thread yields where it waits: for a lock, a condition, a futex, another thread or simulated
+//! time. It also yields on request, and sometimes before it takes a lock. When no thread can run,
+//! time jumps to the earliest deadline.
 //!
-//! Threads that were not started here take no part: they wait as the system has it, for one another
-//! and for short locks that worlds share with them.
+//! Threads that were not started here take no part. They wait as the system does, for each other
+//! and for short locks that they share with worlds.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -17,10 +17,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often, of so many times, a thread gives way before it takes a lock.
+/// The rate of preemptions before a lock: one in this many.
 const PREEMPTED_ONE_IN: u64 = 4;
 
-/// Each turn takes up to this long, so that sleepers awake between the turns of others.
+/// The most simulated time of one turn, so that sleepers wake between the turns of others.
 const TURN_MAX_NANOS: u64 = 2_000;
 
 thread_local!(static HERE: RefCell<Option<Task>> = const { RefCell::new(None) });
@@ -32,7 +32,7 @@ pub(crate) struct Task {
     id: usize,
 }
 
-/// See the module.
+/// The state that the threads of a world share.
 #[derive(Debug)]
 struct World {
     state: Mutex<State>,
@@ -45,12 +45,12 @@ struct State {
     now_nanos: u64,
     tasks: Vec<Entry>,
     running: usize,
-    /// The locks that tasks hold, by address.
+    /// The addresses of the locks that tasks hold.
     held: HashSet<usize>,
     digest: u64,
-    /// The main thread has panicked: whoever waits, waits for ever.
+    /// The main thread has panicked: waiting threads wait forever.
     broken: bool,
-    /// What the run ends with, whatever else comes of it.
+    /// A panic with which the run ends, whatever else happens.
     found: Option<Box<dyn Any + Send>>,
 }
 
@@ -63,36 +63,36 @@ struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     Ready,
-    /// Until somebody wakes those who wait for this address.
+    /// Until a wake of this address.
     Waiting(usize),
     /// Until this time, in nanoseconds.
     Asleep(u64),
-    /// Until somebody wakes those who wait for this address, at most until this time.
+    /// Until a wake of this address, at most until this time.
     WaitingUntil(usize, u64),
     Ended,
 }
 
-/// What a world came to.
+/// The result of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub elapsed: Duration,
-    /// Of everything that happened, in its order.
+    /// A digest of all events, in order.
     pub digest: u64,
 }
 
-/// A thread of this world that can be waited for.
+/// A thread of this world that can be joined.
 #[derive(Debug)]
 pub(crate) struct Handle<T> {
     id: usize,
     result: Arc<Mutex<Option<std::thread::Result<T>>>>,
 }
 
-/// Runs `main`, and what it spawns, to their end.
+/// Runs `main`, and the threads that it spawns, to their end.
 ///
 /// # Panics
 ///
 /// With the first panic that was [found](Task::found), or that of `main`; and if all threads wait
-/// for one another.
+/// for each other.
 pub(crate) fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Ended) {
     assert!(current().is_none(), "a world inside a world");
     let state = State {
@@ -110,7 +110,7 @@ pub(crate) fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Ended) {
     HERE.set(Some(me.clone()));
     let result = catch_unwind(AssertUnwindSafe(|| {
         let result = main();
-        // Those that are left may spawn more.
+        // Remaining threads may spawn more.
         let mut id = 1;
         while id < me.tasks() {
             me.join(id);
@@ -133,13 +133,13 @@ pub(crate) fn run<R>(seed: u64, main: impl FnOnce() -> R) -> (R, Ended) {
     }
 }
 
-/// The calling thread, if it is one of a world.
+/// The task of the calling thread, if it belongs to a world.
 pub(crate) fn current() -> Option<Task> {
-    // What a thread drops as it ends may come after its place here.
+    // Other thread-locals may be dropped after `HERE`.
     HERE.try_with(|here| here.borrow().clone()).ok().flatten()
 }
 
-/// Does something as if the calling thread were in no world.
+/// Runs `work` as if the calling thread were in no world.
 pub(crate) fn outside<R>(work: impl FnOnce() -> R) -> R {
     struct Back(Option<Task>);
     impl Drop for Back {
@@ -156,7 +156,7 @@ impl Task {
         self.world.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many were started, with the main one.
+    /// The number of tasks started, the main one included.
     fn tasks(&self) -> usize {
         self.state().tasks.len()
     }
@@ -166,43 +166,43 @@ impl Task {
         Duration::from_nanos(self.state().now_nanos)
     }
 
-    /// Something happened that the same seed must make happen again.
+    /// Adds an event to the digest. The same seed must repeat it.
     pub fn note(&self, what: u64) {
         self.state().note(what);
     }
 
-    /// A panic that must not unwind what is at work here.
+    /// Records a panic that must not unwind the current code.
     pub fn found(&self, panic: Box<dyn Any + Send>) {
         self.state().found.get_or_insert(panic);
     }
 
-    /// Lets others run.
+    /// Lets other tasks run.
     pub fn yield_now(&self) {
         self.give_way(Status::Ready);
     }
 
-    /// Lets time pass.
+    /// Sleeps in simulated time.
     pub fn sleep(&self, nanos: u64) {
         let until = self.state().now_nanos + nanos;
         self.give_way(Status::Asleep(until));
     }
 
-    /// Waits until somebody wakes those who wait for `address`.
+    /// Waits for a wake of `address`.
     pub fn wait(&self, address: usize) {
         self.give_way(Status::Waiting(address));
     }
 
-    /// Waits until somebody wakes those who wait for `address`, at most until this time.
+    /// Waits for a wake of `address`, at most until this time.
     pub fn wait_until(&self, address: usize, until: Duration) {
         self.give_way(Status::WaitingUntil(address, until.as_nanos() as u64));
     }
 
-    /// Wakes those who wait for `address`.
+    /// Wakes the tasks that wait for `address`.
     pub fn wake(&self, address: usize) {
         self.state().wake(address);
     }
 
-    /// Gives way now and then, as any thread may have to.
+    /// Yields at random, like a preempted thread.
     pub fn may_be_preempted(&self) {
         let preempted = self.state().random.u64(..PREEMPTED_ONE_IN) == 0;
         if preempted {
@@ -210,19 +210,19 @@ impl Task {
         }
     }
 
-    /// A task has taken the lock at this address.
+    /// Records that a task took the lock at this address.
     pub fn took(&self, lock: usize) {
         self.state().held.insert(lock);
     }
 
-    /// A task has given the lock at this address back.
+    /// Records that a task released the lock at this address, and wakes its waiters.
     pub fn gave_back(&self, lock: usize) {
         let mut state = self.state();
         state.held.remove(&lock);
         state.wake(lock);
     }
 
-    /// Whether a task has the lock at this address.
+    /// Returns whether a task holds the lock at this address.
     pub fn is_held(&self, lock: usize) -> bool {
         self.state().held.contains(&lock)
     }
@@ -246,12 +246,12 @@ impl Task {
             new.await_turn(new.state());
             let result = catch_unwind(AssertUnwindSafe(work));
             *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-            // If nobody is going to join it, the result is dropped here, and not beside the others.
+            // Without a joiner the result is dropped here, and not in parallel with other tasks.
             drop(place);
             HERE.set(None);
             new.end();
         };
-        // Its end is told by its status: the thread itself may live a little longer.
+        // The status marks the end of the task: the thread itself may live a little longer.
         std::thread::Builder::new().name(name.into()).spawn(body).inspect_err(|_| {
             self.state().tasks[id].status = Status::Ended;
         })?;
@@ -272,7 +272,7 @@ impl Task {
         self.pass_on(&mut state);
     }
 
-    /// Gives the turn to another, and comes back when it is this one's again.
+    /// Passes the turn on, and returns when this task gets it back.
     fn give_way(&self, status: Status) {
         let mut state = self.state();
         state.tasks[self.id].status = status;
@@ -280,7 +280,7 @@ impl Task {
         self.await_turn(state);
     }
 
-    /// Draws whose turn it is.
+    /// Draws the next task to run.
     fn pass_on(&self, state: &mut State) {
         state.now_nanos += state.random.u64(..TURN_MAX_NANOS);
         let next = state.draw().or_else(|| {
@@ -317,10 +317,10 @@ impl Task {
         }
     }
 
-    /// Nobody can go on, ever: the main thread says so, the others stay where they are.
+    /// Reports a deadlock: the main thread panics, the others stay blocked.
     fn dead_lock(&self, state: &mut State) {
-        // The main thread may not come to say so: what it drops as it unwinds may have to wait,
-        // too.
+        // The main thread may not get to report it: the values that it drops while unwinding may
+        // also wait.
         eprintln!(
             "simulation of seed {}: all threads wait for one another: {:?}",
             state.seed, state.tasks
@@ -330,7 +330,7 @@ impl Task {
     }
 }
 
-/// Where those wait who wait for the end of a task: no address of a lock.
+/// The address on which joiners of a task wait. No lock has it.
 fn ended(id: usize) -> usize {
     usize::MAX - id
 }
@@ -368,7 +368,7 @@ impl State {
 }
 
 impl<T> Handle<T> {
-    /// Waits until the thread has ended, and gives what it returned, or its panic.
+    /// Waits until the thread has ended, and returns its result or its panic.
     ///
     /// # Panics
     ///
@@ -390,7 +390,7 @@ mod tests {
         current().expect("in a world").spawn("test", work).expect("a thread")
     }
 
-    /// What some threads that take a lock in turn saw, and the digest.
+    /// The observations of some threads that take a lock in turn, and the digest.
     fn race(seed: u64) -> (Vec<u64>, Ended) {
         run(seed, || {
             let seen = Arc::new(Mutex::new(Vec::new()));

@@ -1,4 +1,4 @@
-//! Whether the calling thread may open a file, asked without opening it.
+//! Checks whether the calling thread may open a file, without opening it.
 
 use rustix::fs::{AtFlags, FileType, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
@@ -9,20 +9,19 @@ const ATTRIBUTE_APPEND: u64 = 0x20;
 
 /// Fails as open(2) would, for O_RDWR if `write`, else for O_RDONLY. `fd` may be O_PATH.
 ///
-/// What open checks beyond it is not asked: Landlock, and what a security module makes of open
-/// alone.
+/// Does not check Landlock, nor the hooks of security modules that only open(2) runs.
 pub(crate) fn may_open(fd: BorrowedFd<'_>, write: bool) -> rustix::io::Result<()> {
     let mode = if write { libc::R_OK | libc::W_OK } else { libc::R_OK };
     match by_credentials_in_use(fd, mode) {
         Err(Errno::NOSYS) => by_real_ids(fd, mode)?,
-        // Sandboxes that know nothing of the call refuse it so, whatever is asked.
+        // Sandboxes that do not know the call refuse it with EPERM for any mode.
         Err(Errno::PERM) if by_credentials_in_use(fd, libc::F_OK) == Err(Errno::PERM) => {
             by_real_ids(fd, mode)?
         }
         answer => answer?,
     }
     let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
-    // Open refuses two things that permissions do not cover.
+    // open(2) refuses two cases beyond permissions.
     if write && stat.stx_attributes.bits() & ATTRIBUTE_APPEND != 0 {
         return Err(Errno::PERM);
     }
@@ -33,22 +32,21 @@ pub(crate) fn may_open(fd: BorrowedFd<'_>, write: bool) -> rustix::io::Result<()
     Ok(())
 }
 
-/// With AT_EACCESS the kernel decides by the credentials as the thread has them, which open does,
-/// too: fsuid, fsgid, groups and capabilities. The manual speaks of the effective ids, which fsuid
-/// and fsgid follow unless they are set. Also by read-only mounts, ids that a mount maps, and
-/// immutable files. Linux 5.8.
+/// With AT_EACCESS the kernel uses the credentials of the thread, as open(2) does: fsuid, fsgid,
+/// groups and capabilities. The manual says effective ids, which fsuid and fsgid follow unless they
+/// are set. The call respects read-only mounts, idmapped mounts, and immutable files. Linux 5.8.
 fn by_credentials_in_use(fd: BorrowedFd<'_>, mode: i32) -> rustix::io::Result<()> {
     let flags = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
-    // SAFETY: the kernel only reads the path, which is a string that ends.
+    // SAFETY: the kernel only reads the path, which is NUL-terminated.
     let result =
         unsafe { libc::syscall(libc::SYS_faccessat2, fd.as_raw_fd(), c"".as_ptr(), mode, flags) };
     answered(result)
 }
 
-/// Where that call is missing. access(2) decides by the real ids, and for all but root without
-/// capabilities: so it is believed only where the real ids are those in use.
+/// Fallback without that call. access(2) uses the real ids, and ignores the capabilities of all but
+/// root. So its result counts only where the real ids are those in use.
 fn by_real_ids(fd: BorrowedFd<'_>, mode: i32) -> rustix::io::Result<()> {
-    // SAFETY: an id that does not exist changes nothing; the answer is the one in use.
+    // SAFETY: an invalid id changes nothing; the call returns the id in use.
     let in_use = unsafe { (libc::setfsuid(u32::MAX) as u32, libc::setfsgid(u32::MAX) as u32) };
     let real = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     if in_use != real {

@@ -1,4 +1,4 @@
-//! The write lease that a caller holds on the description which the engine works on.
+//! The write lease that a caller holds on the description that the engine uses.
 
 use crate::sync::signals::with_signals_blocked;
 use rustix::fs::{Mode, OFlags};
@@ -11,20 +11,21 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// For a thread to look: it cannot begin while its starter has the lock of the dynamic loader.
+/// Timeout for the helper thread: it cannot start while its parent holds the lock of the dynamic
+/// loader.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Whether this process still has its write lease on the description, also while an opener waits
-/// for its end.
+/// Returns whether this process still has its write lease on the description, even while an opener
+/// waits for its end.
 ///
-/// F_GETLEASE cannot say that: beside a waiting opener it reports F_UNLCK, and so it does once the
-/// lease-break time has passed and the kernel has removed the lease. The description's fdinfo lists
-/// only the first, and no other description's lease. The kernel makes that text under one lock and
-/// keeps it for all reads of one open. /proc/locks is no source: the kernel builds it anew at each
-/// read, so locks of other processes shift lines past the reader.
+/// F_GETLEASE is not enough: with a waiting opener it reports F_UNLCK. It reports the same after
+/// the lease-break time, when the kernel has removed the lease. The description's fdinfo lists only
+/// the first, and no other description's lease. The kernel makes that text under one lock and keeps
+/// it for all reads of one open. /proc/locks is no source: the kernel rebuilds it at each read, so
+/// locks of other processes shift lines past the reader.
 ///
-/// The calling thread's directory is the right one: that of the process is empty once its first
-/// thread has ended.
+/// It reads the directory of the calling thread: that of the process is empty once its first thread
+/// has ended.
 pub(crate) fn is_held(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: F_GETLEASE takes no memory.
     let kind = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETLEASE) };
@@ -38,15 +39,15 @@ fn info(fd: RawFd) -> io::Result<String> {
     }
 }
 
-/// The process has no number left for one more descriptor. A thread with a table of descriptors of
-/// its own has, since what it closes there stays open for all others.
+/// Reads fdinfo when the process has no free descriptor number. A thread with its own descriptor
+/// table frees one there: the close does not affect other threads.
 fn info_without_a_number(fd: RawFd) -> io::Result<String> {
     let (tell, told) = mpsc::channel();
     let look = move || {
-        // SAFETY: the thread ends with this, and uses no descriptor but the one that is looked at,
-        // which its table has.
+        // SAFETY: the thread ends after this. It uses only the inspected descriptor, which its
+        // table has.
         let info = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES) }.and_then(|()| {
-            // SAFETY: only in the table of this thread, which does not use the number.
+            // SAFETY: closes only in the table of this thread, which does not use the number.
             unsafe { rustix::io::close(RawFd::from(fd == 0)) };
             read_info(fd)
         });
@@ -56,7 +57,8 @@ fn info_without_a_number(fd: RawFd) -> io::Result<String> {
     Ok(told.recv_timeout(PATIENCE).map_err(|_| io::ErrorKind::TimedOut)??)
 }
 
-/// Past libc: what stands before it would look at the thread's numbers as at those of the process.
+/// Bypasses libc: an interposer in front of it would take the thread's numbers for those of the
+/// process.
 fn read_info(fd: RawFd) -> rustix::io::Result<String> {
     let path = format!("/proc/thread-self/fdinfo/{fd}");
     let file =
@@ -70,12 +72,12 @@ fn read_info(fd: RawFd) -> rustix::io::Result<String> {
             Err(errno) => break Err(errno),
         }
     };
-    // SAFETY: it was opened here, and nothing uses it any more.
+    // SAFETY: it was opened here, and has no other user.
     unsafe { rustix::io::close(file.as_raw_fd()) };
     read
 }
 
-/// Whether the text of a description's fdinfo has a lease.
+/// Returns whether the text of a description's fdinfo lists a lease.
 fn lists_lease(info: &str) -> bool {
     info.lines().filter_map(|line| line.strip_prefix("lock:")).any(|lock| {
         let mut fields = lock.split_ascii_whitespace().skip(1);

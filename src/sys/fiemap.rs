@@ -1,4 +1,4 @@
-//! The extents of a file, by FIEMAP. Not SEEK_HOLE: that one takes cached pages for data.
+//! The extents of a file, by FIEMAP. SEEK_HOLE is unsuitable: it reports cached pages as data.
 
 use crate::rules::recovery::Extent;
 use std::io;
@@ -33,7 +33,7 @@ struct Request {
     extents: [RawExtent; BATCH],
 }
 
-/// The allocated extents that end above `from`, in order.
+/// Returns the allocated extents that end above `from`, in order.
 pub(crate) fn extents(fd: BorrowedFd<'_>, from: u64) -> io::Result<Vec<Extent>> {
     let mut found: Vec<Extent> = Vec::new();
     loop {
@@ -52,23 +52,23 @@ pub(crate) fn extents(fd: BorrowedFd<'_>, from: u64) -> io::Result<Vec<Extent>> 
 }
 
 fn map(fd: BorrowedFd<'_>, start: u64) -> io::Result<Box<Request>> {
-    // _IOWR('f', 11, struct fiemap); the size is that of the 32 bytes before the extents.
+    // _IOWR('f', 11, struct fiemap), with the size of the 32 bytes before the extents.
     const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
-    // 14 KiB, which a caller with a small stack does not have: it is never built there.
+    // 14 KiB, too large for a small stack: it is built on the heap.
     let mut request: Box<Request> = zeroed();
     request.start = start;
     request.length = u64::MAX - start;
     request.flags = FIEMAP_FLAG_SYNC;
     request.extent_count = BATCH as u32;
-    // SAFETY: the request has the kernel's layout, and says how many extents it has room for.
+    // SAFETY: the request has the kernel's layout, and contains the capacity of its extent array.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FIEMAP, &mut *request) };
     if result == 0 { Ok(request) } else { Err(io::Error::last_os_error()) }
 }
 
 fn zeroed() -> Box<Request> {
     let layout = std::alloc::Layout::new::<Request>();
-    // SAFETY: the layout is not empty. The memory is of it, of the global allocator, and zeros are
-    // a valid request: it has only numbers.
+    // SAFETY: the layout is not empty. The memory comes from the global allocator with that layout.
+    // Zeros are a valid request: it has only numbers.
     unsafe {
         let memory = std::alloc::alloc_zeroed(layout).cast::<Request>();
         if memory.is_null() {

@@ -1,10 +1,10 @@
 //! Write leases: they show that a file has no other opener, and delay the open of another one.
 //!
-//! The kernel grants F_WRLCK only to the one open file description of a file
-//! (`check_conflicting_open` in fs/locks.c), to the owner of the file or with CAP_LEASE. While it
-//! is held, an `open` or `truncate` of the file by path sleeps until the lease is released,
-//! `/proc/sys/fs/lease-break-time` seconds at most (45 by default). A copy of the descriptor, in a
-//! forked child too, is the same description and no other opener.
+//! The kernel grants F_WRLCK only if the file has no other open file description
+//! (`check_conflicting_open` in fs/locks.c). It requires the owner of the file or CAP_LEASE. While
+//! the lease is held, an `open` or `truncate` of the file by path sleeps until its release. The
+//! sleep lasts at most `/proc/sys/fs/lease-break-time` seconds (45 by default). A copy of the
+//! descriptor, in a forked child too, is the same description and no other opener.
 
 use std::io;
 use std::marker::PhantomData;
@@ -15,8 +15,8 @@ const F_SETSIG: libc::c_int = 10;
 const F_SETOWN_EX: libc::c_int = 15;
 const F_OWNER_TID: libc::c_int = 0;
 
-/// The signal that announces a break of the lease. Its default action is nothing, and the thread
-/// blocks it.
+/// The signal that announces a break of the lease. Its default action is to ignore it, and the
+/// thread blocks it.
 const SIGNAL: libc::c_int = libc::SIGURG;
 
 /// `struct f_owner_ex` of fcntl.h.
@@ -33,8 +33,7 @@ pub(crate) struct Lease<'a> {
     _blocked: Blocked,
 }
 
-/// What the kernel says of a signal of a descriptor: the `_sigpoll` of `siginfo_t`, as it stands
-/// there.
+/// The kernel's data for a signal of a descriptor: the `_sigpoll` of `siginfo_t`, in its layout.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct OfDescriptor {
@@ -45,31 +44,31 @@ struct OfDescriptor {
     fd: libc::c_int,
 }
 
-/// `siginfo_t`, and the part of it that is looked at.
+/// `siginfo_t`, and the part of it that is read.
 #[repr(C)]
 union Info {
     all: MaybeUninit<libc::siginfo_t>,
     of_descriptor: OfDescriptor,
 }
 
-/// The code of a lease that is being broken (`lease_break_callback` in fs/locks.c).
+/// The signal code of a lease break (`lease_break_callback` in fs/locks.c).
 const POLL_MSG: libc::c_int = 3;
 
 /// Why there is no lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// The file has another open file description, for reading or writing, in this process or in
-    /// another one.
+    /// The file has another open file description, for reading or writing, in this or another
+    /// process.
     OtherOpener,
-    /// This process may not take leases of the file, or its file system has none.
+    /// This process may not take leases of the file, or its file system does not support them.
     Unavailable,
 }
 
 impl<'a> Lease<'a> {
-    /// Takes the lease. The description must be private to this library: its owner and signal are
-    /// changed.
+    /// Takes the lease. The description must be private to this library: its owner and signal
+    /// change.
     pub fn take(fd: BorrowedFd<'a>) -> Result<Self, Refused> {
-        // The signal goes to this thread only, which takes it back before it can be delivered.
+        // The signal goes to this thread only, which consumes it before delivery.
         let mut blocked = Blocked::new();
         let owner =
             Owner { kind: F_OWNER_TID, id: rustix::thread::gettid().as_raw_nonzero().get() };
@@ -89,8 +88,8 @@ impl<'a> Lease<'a> {
         }
     }
 
-    /// Whether no opener waits for it. One that waited longer than the lease-break time has the
-    /// file open by now.
+    /// Returns whether no opener waits for its end. An opener that waited longer than the
+    /// lease-break time has the file open by now.
     pub fn is_whole(&self) -> bool {
         fcntl(self.fd, libc::F_GETLEASE, 0).is_ok_and(|kind| kind == libc::F_WRLCK)
     }
@@ -114,17 +113,16 @@ fn fcntl(
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The signal is blocked in this thread. When this is dropped a signal of ours is gone, and the
-/// mask is as before.
+/// Blocks the signal in this thread. On drop it consumes our pending signal, and restores the mask.
 #[derive(Debug)]
 struct Blocked {
-    /// The program blocks it itself.
+    /// The program itself blocks the signal.
     before: bool,
-    /// One was pending already, which is the program's.
+    /// A signal of the program was pending before.
     pending: bool,
-    /// The descriptor that has a lease: without one no signal of ours comes.
+    /// The descriptor with a lease: without one no signal of ours arrives.
     lease: Option<libc::c_int>,
-    /// The mask is that of one thread.
+    /// The mask belongs to one thread.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -132,7 +130,7 @@ impl Blocked {
     fn new() -> Self {
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
         let mut pending = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: each set is written by its call before it is read.
+        // SAFETY: the calls write the sets before they are read.
         let (before, pending) = unsafe {
             libc::pthread_sigmask(libc::SIG_BLOCK, &only_ours(), before.as_mut_ptr());
             libc::sigpending(pending.as_mut_ptr());
@@ -147,7 +145,7 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        // The lease has ended, so no other one comes.
+        // The lease has ended, so no further signal arrives.
         if let Some(fd) = self.lease.filter(|_| !self.pending) {
             take_signal(fd);
         }
@@ -158,22 +156,22 @@ impl Drop for Blocked {
     }
 }
 
-/// Takes the signal of the lease on `fd`, if it is pending. One of the program that came meanwhile
-/// is sent again.
+/// Consumes the pending signal of the lease on `fd`, if there is one. Sends a consumed signal of
+/// the program again.
 fn take_signal(fd: libc::c_int) {
-    /// Of the kernel's `sigset_t`.
+    /// The size of the kernel's `sigset_t`.
     const SET_BYTES: libc::c_long = 8;
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let mut info = Info { all: MaybeUninit::zeroed() };
-    // SAFETY: all structures outlive the call. glibc's function would say SI_USER of what a thread
-    // was sent.
+    // SAFETY: all structures outlive the call. glibc's function would report SI_USER for a signal
+    // sent to a thread.
     let taken = unsafe {
         libc::syscall(libc::SYS_rt_sigtimedwait, &only_ours(), &raw mut info, &now, SET_BYTES)
     };
     if taken < 0 {
         return;
     }
-    // SAFETY: the kernel filled it in, and any bytes are valid numbers.
+    // SAFETY: the kernel initialized it, and any bytes are valid numbers.
     let found = unsafe { info.of_descriptor };
     if found.code == POLL_MSG && found.fd == fd {
         return;
@@ -185,7 +183,7 @@ fn take_signal(fd: libc::c_int) {
             libc::SI_USER | libc::SI_QUEUE | libc::SI_KERNEL => {
                 libc::syscall(libc::SYS_rt_sigqueueinfo, process, SIGNAL, &raw const info)
             }
-            // That of another lease of this thread is one of them.
+            // The signal of another lease of this thread is such a case.
             _ => {
                 let thread = rustix::thread::gettid().as_raw_nonzero().get();
                 libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, SIGNAL, &raw const info)
@@ -193,7 +191,7 @@ fn take_signal(fd: libc::c_int) {
         }
     };
     if sent != 0 {
-        // Only the first thread may send its process what the kernel sent.
+        // Only the main thread may forward a signal with the kernel's code to its process.
         // SAFETY: kill touches no memory.
         unsafe { libc::kill(process as libc::pid_t, SIGNAL) };
     }
@@ -201,7 +199,7 @@ fn take_signal(fd: libc::c_int) {
 
 fn only_ours() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: sigemptyset initialises the whole set.
+    // SAFETY: sigemptyset initializes the whole set.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), SIGNAL);
@@ -235,7 +233,7 @@ mod tests {
         assert!(Lease::take(file.as_fd()).is_ok());
     }
 
-    /// Whether SIGURG is pending in this thread, which blocks it. It is taken.
+    /// Returns whether SIGURG is pending in this thread, which blocks it. Consumes it.
     fn was_pending() -> bool {
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the structures outlive the call.

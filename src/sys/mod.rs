@@ -1,5 +1,4 @@
-//! The system calls that no crate wraps as we need them. All unsafe code of the blocking path is
-//! here.
+//! System calls that no crate wraps as needed here. All unsafe code of the blocking path is here.
 
 pub(crate) mod access;
 pub(crate) mod callers_lease;
@@ -18,7 +17,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Opens `path`, by a descriptor whose number is `descriptor_min` or more.
+/// Opens `path`, with a descriptor number of `descriptor_min` or more.
 pub(crate) fn open(
     path: &Path,
     flags: OFlags,
@@ -30,16 +29,16 @@ pub(crate) fn open(
     if fd.as_raw_fd() >= descriptor_min {
         return Ok(fd);
     }
-    // The kernel says EINVAL of numbers that this process may not have.
+    // The kernel returns EINVAL for numbers above the limit of this process.
     rustix::io::fcntl_dupfd_cloexec(&fd, descriptor_min).map_err(|errno| match errno {
         Errno::INVAL => Errno::MFILE,
         other => other,
     })
 }
 
-/// Writes segments one behind the other, durably if `dsync`. May be short. Where RWF_DSYNC is
-/// missing (a sandbox without pwritev2, a kernel before 4.7) an fdatasync follows each write: found
-/// out once, and remembered.
+/// Writes segments in order, durably if `dsync`. May be short. Where RWF_DSYNC is missing (a
+/// sandbox without pwritev2, a kernel before 4.7) an fdatasync follows each write. The first
+/// failure is remembered.
 pub(crate) fn write(
     fd: BorrowedFd<'_>,
     segments: &[Segment],
@@ -49,8 +48,8 @@ pub(crate) fn write(
     static NO_DSYNC: AtomicBool = AtomicBool::new(false);
     let iovecs = Segment::as_iovecs(segments);
     if dsync && !NO_DSYNC.load(Ordering::Relaxed) {
-        // SAFETY: the iovecs point to bytes that their owners keep in place until the operation is
-        // complete (see `Segment`), which is after this call; the kernel only reads them.
+        // SAFETY: the iovecs point to bytes that their owners keep in place until the operation
+        // completes (see `Segment`), which is after this call. The kernel only reads them.
         let written = unsafe {
             let count = iovecs.len() as i32;
             libc::pwritev2(fd.as_raw_fd(), iovecs.as_ptr(), count, offset as i64, libc::RWF_DSYNC)
@@ -69,7 +68,7 @@ pub(crate) fn write(
     }
     let written = write_plainly(fd, iovecs, offset)?;
     if dsync {
-        // The write succeeded, so a failure is that of the flush. An interrupted one has reported
+        // The write succeeded, so an error is that of the flush. An interrupted flush has reported
         // nothing yet.
         rustix::io::retry_on_intr(|| flush(fd))
             .map_err(|errno| os_error::of_flush(errno.into()))?;
@@ -81,14 +80,14 @@ fn write_plainly(fd: BorrowedFd<'_>, iovecs: &[libc::iovec], offset: u64) -> io:
     // SAFETY: as in `write`.
     moved(unsafe {
         match iovecs {
-            // The kernel has less to do for it.
+            // The kernel's path for one segment is shorter.
             [one] => libc::pwrite(fd.as_raw_fd(), one.iov_base, one.iov_len, offset as i64),
             _ => libc::pwritev(fd.as_raw_fd(), iovecs.as_ptr(), iovecs.len() as i32, offset as i64),
         }
     })
 }
 
-/// Makes the data of a file stable. fsync does that as well where a sandbox lacks fdatasync.
+/// Makes the data of a file durable. Uses fsync where a sandbox lacks fdatasync.
 pub(crate) fn flush(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
     match rustix::fs::fdatasync(fd) {
         Err(Errno::NOSYS) => rustix::fs::fsync(fd),
@@ -100,11 +99,11 @@ fn moved(result: isize) -> io::Result<u64> {
     u64::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Reads into segments made by [`Segment::of_mut`], one behind the other. May be short.
+/// Reads into segments made by [`Segment::of_mut`], in order. May be short.
 pub(crate) fn read(fd: BorrowedFd<'_>, into: &[Segment], offset: u64) -> io::Result<u64> {
     let iovecs = Segment::as_iovecs(into);
-    // SAFETY: as in `write`; the bytes were given away to be written to, until the operation is
-    // complete.
+    // SAFETY: as in `write`; the owners gave the bytes away for writing until the operation
+    // completes.
     moved(unsafe {
         match iovecs {
             [one] => libc::pread(fd.as_raw_fd(), one.iov_base, one.iov_len, offset as i64),
@@ -113,7 +112,8 @@ pub(crate) fn read(fd: BorrowedFd<'_>, into: &[Segment], offset: u64) -> io::Res
     })
 }
 
-/// The size of a file or device. The position of the descriptor, which may be the program's, stays.
+/// Returns the size of a file or device. Does not move the file position, which may be the
+/// program's.
 pub(crate) fn size(fd: BorrowedFd<'_>) -> io::Result<u64> {
     const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
     let stat = rustix::fs::fstat(fd)?;
@@ -128,7 +128,7 @@ pub(crate) fn size(fd: BorrowedFd<'_>) -> io::Result<u64> {
     }
 }
 
-/// An extended attribute, if the file has it and the file system has any.
+/// Reads an extended attribute, if the file has it and the file system supports any.
 pub(crate) fn read_xattr(fd: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
     let mut value = vec![0u8; 4096];
     match rustix::fs::fgetxattr(fd, name, &mut value[..]) {
@@ -137,31 +137,31 @@ pub(crate) fn read_xattr(fd: BorrowedFd<'_>, name: &str) -> io::Result<Option<Ve
             Ok(Some(value))
         }
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Ok(None),
-        // Longer than any marker: present, and not ours to read.
+        // Longer than any marker: present, but not ours.
         Err(Errno::RANGE) => Ok(Some(Vec::new())),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// A number that is another one the next time a file is opened.
+/// A number that differs at the next open of a file.
 pub(crate) fn epoch() -> u32 {
     let now =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     now.subsec_nanos() ^ now.as_secs() as u32
 }
 
-/// Bytes that nobody else has.
+/// A unique id.
 pub(crate) fn random_id() -> io::Result<[u8; 16]> {
     let mut id = [0; 16];
     io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut id)?;
     Ok(id)
 }
 
-/// The byte that stands for the right to write: near the largest offset, where no program locks its
+/// The byte whose lock is the right to write: near the largest offset, where programs do not lock
 /// data. A lock of the whole file would make a program's own POSIX locks fail.
 const LOCK_BYTE: i64 = i64::MAX - 1;
 
-/// Takes the right to write for this open file description. False if another one has it.
+/// Takes the write lock for this open file description. False if another one holds it.
 pub(crate) fn try_lock(fd: BorrowedFd<'_>) -> io::Result<bool> {
     locked(fd, libc::F_WRLCK)
 }
@@ -176,12 +176,13 @@ fn locked(fd: BorrowedFd<'_>, kind: i32) -> io::Result<bool> {
     }
 }
 
-/// Takes the right to read what nobody writes meanwhile. False if another one has that to write.
+/// Takes the shared lock, which excludes writers. False if another description holds the write
+/// lock.
 pub(crate) fn try_lock_shared(fd: BorrowedFd<'_>) -> io::Result<bool> {
     locked(fd, libc::F_RDLCK)
 }
 
-/// Gives it back, also for copies of the descriptor that a forked child may still hold.
+/// Releases the lock, even if a forked child still holds copies of the descriptor.
 pub(crate) fn unlock(fd: BorrowedFd<'_>) {
     if let Err(error) = ofd_lock(fd, libc::F_UNLCK) {
         log::warn!("dioxide: unlocking failed: {error}");
@@ -216,15 +217,15 @@ impl MountRequest {
     }
 }
 
-/// The device of the file system that is mounted by the mount with this unique number (Linux 6.8).
+/// Returns the device of the file system of the mount with this unique id (Linux 6.8).
 pub(crate) fn statmount(mount: u64) -> io::Result<u64> {
     const SYS_STATMOUNT: libc::c_long = 457;
     const STATMOUNT_SB_BASIC: u64 = 1;
     let request = MountRequest::new(mount, STATMOUNT_SB_BASIC);
     // `struct statmount`: size and options, mask, then the device: major, minor.
     let mut answer = [0u64; 512];
-    // SAFETY: the request has the kernel's layout; the answer is as long as we say, and only the
-    // call writes it.
+    // SAFETY: the request has the kernel's layout. The call gets the length of the answer, and
+    // alone writes it.
     let result = unsafe {
         libc::syscall(SYS_STATMOUNT, &request, answer.as_mut_ptr(), size_of_val(&answer), 0)
     };
@@ -238,7 +239,7 @@ pub(crate) fn statmount(mount: u64) -> io::Result<u64> {
     Ok(rustix::fs::makedev(half(0), half(4)))
 }
 
-/// The unique numbers of all mounts that this process can reach (Linux 6.8).
+/// Returns the unique ids of all mounts that this process can reach (Linux 6.8).
 pub(crate) fn list_mounts() -> io::Result<Vec<u64>> {
     const SYS_LISTMOUNT: libc::c_long = 458;
     const LSMT_ROOT: u64 = u64::MAX;

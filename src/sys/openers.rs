@@ -1,4 +1,4 @@
-//! Which other processes have a file open for writing, as /proc shows it to this user.
+//! The other processes that have a file open for writing, as /proc shows them to this user.
 
 use rustix::fs::{AtFlags, StatxFlags};
 use std::fs;
@@ -8,14 +8,14 @@ use std::path::Path;
 const KCMP_FILE: libc::c_int = 0;
 const KCMP_FILES: libc::c_int = 2;
 
-/// How far the parents of a process are followed.
+/// The limit for the chain of parent processes.
 const ANCESTORS_MAX: usize = 1000;
 
 /// A descriptor: a thread that has it, and its number.
 type Descriptor = (u32, u32);
 
-/// Names another process that has the file of `fd` open for writing. `None` if there is none, or
-/// none that this user may see.
+/// Names another process that has the file of `fd` open for writing. `None` if this user can see
+/// none.
 pub(crate) fn writer_elsewhere(fd: BorrowedFd<'_>) -> Option<String> {
     let stat = rustix::fs::fstat(fd).ok()?;
     let file = (stat.st_dev, stat.st_ino);
@@ -24,7 +24,7 @@ pub(crate) fn writer_elsewhere(fd: BorrowedFd<'_>) -> Option<String> {
         return None;
     }
     let ours = descriptors_of(own, file);
-    // A child inherits copies of our descriptors, until it executes a program.
+    // A child inherits copies of our descriptors until its exec.
     let is_ours = |pid, theirs| {
         ours.iter().any(|our| is_same_description(*our, theirs, || is_descendant(pid, own)))
     };
@@ -36,8 +36,9 @@ pub(crate) fn writer_elsewhere(fd: BorrowedFd<'_>) -> Option<String> {
     others.find(|pid| writes(*pid)).map(name)
 }
 
-/// Whether /proc, where `link` is what /proc/self leads to, numbers processes as this one does.
-/// That of another PID namespace shows us under another number, like another program.
+/// Returns whether /proc uses the process ids of this PID namespace. `link` is the target of
+/// /proc/self. The /proc of another namespace shows this process under another id, like another
+/// program.
 fn numbers_are_ours(link: &Path, own: u32) -> bool {
     link.to_str().and_then(|number| number.parse().ok()) == Some(own)
 }
@@ -47,8 +48,8 @@ fn numbers_in(dir: &str) -> impl Iterator<Item = u32> + use<> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// A thread for each table of descriptors that a process has: for nearly all one. The first thread
-/// has none once it has ended, while others go on.
+/// Returns a thread for each descriptor table of a process: nearly always one. A first thread that
+/// has ended has none, while others go on.
 fn tables_of(pid: u32) -> Vec<u32> {
     let mut tables: Vec<u32> = Vec::new();
     for thread in numbers_in(&format!("/proc/{pid}/task")) {
@@ -60,8 +61,8 @@ fn tables_of(pid: u32) -> Vec<u32> {
     tables
 }
 
-/// The descriptors by which a process has the file open. The link and the number of the inode come
-/// first: to ask a file system that answers no more would wait for ever.
+/// Returns the descriptors by which a process has the file open. It compares the link and the inode
+/// number first: stat on a file system that no longer responds would block forever.
 fn descriptors_of(pid: u32, file: (u64, u64)) -> Vec<Descriptor> {
     let leads_there = |(thread, number): &Descriptor| {
         let path = format!("/proc/{thread}/fd/{number}");
@@ -77,13 +78,13 @@ fn descriptors_of(pid: u32, file: (u64, u64)) -> Vec<Descriptor> {
     all.filter(leads_there).collect()
 }
 
-/// The number of the inode, from Linux 5.14 on.
+/// The inode number, since Linux 5.14.
 fn inode_of((thread, number): Descriptor) -> Option<u64> {
     let info = fs::read_to_string(format!("/proc/{thread}/fdinfo/{number}")).ok()?;
     info.lines().find_map(|line| line.strip_prefix("ino:")?.trim().parse().ok())
 }
 
-/// What the kernel knows without asking a server.
+/// Device and inode numbers that the kernel has without a request to a server.
 fn identity(path: &str) -> Option<(u64, u64)> {
     let found =
         rustix::fs::statx(rustix::fs::CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
@@ -101,8 +102,8 @@ fn is_writable((thread, number): Descriptor) -> bool {
     })
 }
 
-/// Where that cannot be asked (a sandbox without kcmp), a child of ours must not count as another
-/// writer, and nothing else is taken for ours.
+/// Without kcmp (a sandbox), a child of ours must not count as another writer, and all others must
+/// count.
 fn is_same_description(
     (our_thread, our): Descriptor,
     (thread, number): Descriptor,
@@ -111,14 +112,14 @@ fn is_same_description(
     compared(our_thread, thread, KCMP_FILE, our, number).unwrap_or_else(is_child)
 }
 
-/// Threads of a process have one table, as long as nothing else can be found.
+/// Without kcmp, all threads of a process count as one table.
 fn is_same_table(one: u32, other: u32) -> bool {
     compared(one, other, KCMP_FILES, 0, 0).unwrap_or(true)
 }
 
-/// Whether two threads have the same; nothing where that cannot be asked.
+/// Compares a resource of two threads with kcmp; `None` where a sandbox forbids it.
 fn compared(one: u32, other: u32, kind: libc::c_int, of_one: u32, of_other: u32) -> Option<bool> {
-    // SAFETY: kcmp compares what two threads have, and touches no memory.
+    // SAFETY: kcmp compares resources of two threads, and touches no memory.
     let order = unsafe { libc::syscall(libc::SYS_kcmp, one, other, kind, of_one, of_other) };
     let refused = || {
         matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM | libc::ENOSYS))
@@ -126,14 +127,14 @@ fn compared(one: u32, other: u32, kind: libc::c_int, of_one: u32, of_other: u32)
     if order < 0 && refused() { None } else { Some(order == 0) }
 }
 
-/// Whether a process comes from another one by forks. One whose parents have ended does not show
-/// it.
+/// Returns whether a process descends from another one by forks. The chain breaks at a parent that
+/// has ended.
 fn is_descendant(pid: u32, of: u32) -> bool {
     let parent = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
     };
-    // Numbers may be given again meanwhile, so the chain is not believed to end.
+    // Process ids may be reused meanwhile, so the chain may have a cycle.
     std::iter::successors(parent(&pid), parent).take(ANCESTORS_MAX).any(|ancestor| ancestor == of)
 }
 

@@ -1,4 +1,4 @@
-//! What this file, on this file system, on this device is like. Asked once, at open.
+//! The properties of a file, its file system and its device. Read once, at open.
 
 use crate::rules::marker::{Identity, Prepared};
 use crate::rules::merge::{Limits, SEGMENTS_MAX};
@@ -9,74 +9,74 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The alignments that direct I/O wants on a file, in bytes.
+/// The alignments that direct I/O requires for a file, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Alignment {
-    /// Of memory addresses.
+    /// For memory addresses.
     pub memory: u64,
-    /// Of offsets and lengths of positional writes, and of reads that go straight into the caller's
+    /// For offsets and lengths of positional writes, and of reads directly into the caller's
     /// memory.
     pub offset: u64,
-    /// Appends are packed into blocks of this: `offset`, or the file system's block if that is
-    /// larger. One that begins and ends at multiples of it is written without a copy.
+    /// The unit of appends: `offset`, or the file system's block if that is larger. An append that
+    /// begins and ends at multiples of it is written without a copy.
     pub append: u64,
 }
 
-/// See the module.
+/// The properties of an open file or device.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     pub identity: Identity,
-    /// With the inode number it names the file; of a device, its own number.
+    /// Names the file together with the inode number. For a device, its own number.
     pub dev: u64,
-    /// The file system that holds the file, or the device that it is. On btrfs, where each
-    /// subvolume has a `dev` of its own, that of the whole.
+    /// The file system that holds the file, or the device itself. On btrfs, where each subvolume
+    /// has its own `dev`, the number of the whole file system.
     pub fs: u64,
     pub is_device: bool,
     pub alignment: Alignment,
     pub limits: Limits,
-    /// Each write is durable when it returns: the description is O_DSYNC (see
-    /// `Backend::flushes_each_write`), or it is a device without a volatile cache.
+    /// Each write is durable when it returns. The description is O_DSYNC (see
+    /// `Backend::flushes_each_write`), or the device has no volatile cache.
     pub writes_through: bool,
     pub len: u64,
     pub through: Through,
-    /// What of it is opened.
+    /// The part that is opened.
     pub part: Part,
 }
 
-/// What of a file or device is opened.
+/// The part of a file or device that is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Part {
-    /// All of it.
+    /// The whole file or device.
     Whole,
-    /// The striped volume whose first member it is.
+    /// The striped volume of which it is the first member.
     Stripe,
-    /// The file with this inode number inside of the ext2 or ext3 volume that it is.
+    /// The file with this inode number, inside the ext2 or ext3 volume.
     Within(u32),
 }
 
-/// By what way a file was reached.
+/// How a file was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Through {
-    /// It is a device, used without a file system.
+    /// A device, used without a file system.
     Device,
-    /// The mount with this number, which no other one ever gets (Linux 6.8).
+    /// The mount with this unique id, which is never reused (Linux 6.8).
     Mount(u64),
-    /// A mount on an older kernel, which gives numbers again.
+    /// A mount on an older kernel, which reuses ids.
     Unnumbered,
 }
 
-/// Where the kernel has no answer (before 6.1, or btrfs): right for every device in use.
+/// For kernels that do not report it (before 6.1, or btrfs): right for every device in use.
 const ALIGNMENT_FALLBACK: u64 = 4096;
 
-/// Where the device has no answer.
+/// For devices that do not report it.
 const REQUEST_FALLBACK_BYTES: u64 = 1 << 20;
 
 // linux/stat.h; rustix has no names for these yet.
 const STATX_DIOALIGN: u32 = 0x2000;
 const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
 
-/// Asks for everything. Fails with EINVAL for what is neither a regular file nor a block device.
+/// Reads all facts. Fails with EINVAL unless it is a regular file or a block device.
 pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
     let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted())?;
     let is_device = match FileType::from_raw_mode(stat.stx_mode.into()) {
@@ -130,9 +130,8 @@ fn wanted() -> StatxFlags {
     StatxFlags::BASIC_STATS | StatxFlags::BTIME | more
 }
 
-/// The device number of the whole file system. That of the file is another one on btrfs, for each
-/// subvolume; but the mount knows it. Kernels that cannot be asked (before 6.8) leave us with that
-/// of the file.
+/// The device number of the whole file system. On btrfs each subvolume has another number, but the
+/// mount has that of the whole. Without statmount (before 6.8) it is that of the file.
 fn file_system_of(stat: &rustix::fs::Statx) -> u64 {
     let of_file = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
     match through(stat) {
@@ -141,14 +140,14 @@ fn file_system_of(stat: &rustix::fs::Statx) -> u64 {
     }
 }
 
-/// The file system that the directory `dir` lies on, and by what way.
+/// The file system of the directory `dir`, and how it was reached.
 pub(crate) fn place(dir: &Path) -> io::Result<(u64, Through)> {
     let stat = rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::empty(), wanted())?;
     Ok((file_system_of(&stat), through(&stat)))
 }
 
-/// What an open file or directory lies on, or the device that it is. Fails with EINVAL for all
-/// else.
+/// The file system of an open file or directory, or the device itself. Fails with EINVAL for
+/// anything else.
 pub(crate) fn place_of(fd: BorrowedFd<'_>) -> io::Result<(u64, Through)> {
     let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted())?;
     match FileType::from_raw_mode(stat.stx_mode.into()) {
@@ -160,14 +159,14 @@ pub(crate) fn place_of(fd: BorrowedFd<'_>) -> io::Result<(u64, Through)> {
     }
 }
 
-/// The folder of a block device in sysfs; of the whole disk, for a partition.
+/// The sysfs directory of a block device; for a partition, of the whole disk.
 fn disk_folder(major: u32, minor: u32) -> Option<PathBuf> {
     let folder = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
     if folder.join("partition").exists() { folder.parent().map(Into::into) } else { Some(folder) }
 }
 
-/// Whether the device of a file, or the one that it is, does all there is to do within the call:
-/// one in memory.
+/// Returns whether the device completes each request within the call, as a device in memory does.
+/// `fd` is the device or a file on it.
 pub(crate) fn is_in_memory(fd: BorrowedFd<'_>) -> bool {
     let Ok(stat) = rustix::fs::fstat(fd) else { return false };
     let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
@@ -181,14 +180,14 @@ pub(crate) fn is_in_memory(fd: BorrowedFd<'_>) -> bool {
     ["zram", "ram", "pmem"].iter().any(|kind| name.starts_with(kind))
 }
 
-/// The largest request that the device takes.
+/// The largest request of the device, in bytes.
 fn request_max(major: u32, minor: u32) -> u64 {
     queue_attribute(major, minor, "max_sectors_kb")
         .and_then(|kib| kib.parse::<u64>().ok())
         .map_or(REQUEST_FALLBACK_BYTES, |kib| kib << 10)
 }
 
-/// What a block device says of the queue of its disk.
+/// Reads a queue attribute of the disk of a block device.
 fn queue_attribute(major: u32, minor: u32, name: &str) -> Option<String> {
     let path = disk_folder(major, minor)?.join("queue").join(name);
     Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
@@ -204,8 +203,7 @@ fn kind_of_file_system(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(rustix::fs::fstatfs(fd)?.f_type as u64)
 }
 
-/// Why the kernel keeps data of this file in its cache although it is open O_DIRECT, where it is
-/// known to.
+/// Returns the known reason why the kernel caches data of this file despite O_DIRECT.
 pub(crate) fn why_not_direct(fd: BorrowedFd<'_>, facts: &Facts) -> Option<&'static str> {
     match kind_of_file_system(fd).ok().filter(|_| !facts.is_device)? {
         BTRFS
@@ -222,18 +220,18 @@ pub(crate) fn why_not_direct(fd: BorrowedFd<'_>, facts: &Facts) -> Option<&'stat
     }
 }
 
-/// Whether btrfs overwrites the file in place (`chattr +C`), rather than writing elsewhere.
+/// Returns whether btrfs overwrites the file in place (`chattr +C`), without copy-on-write.
 fn overwrites_in_place(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::ioctl_getflags(fd).is_ok_and(|flags| flags.contains(IFlags::NOCOW))
 }
 
-/// Whether space may be grown ahead in this way on this file, and a crash be undone: or in words,
-/// why not.
+/// Checks whether growth of this kind is safe on this file, and a crash recoverable. If not,
+/// returns the reason in words.
 ///
-/// Any way needs syncs that are true, since the marker must be on disk before the space is. Beyond
-/// that, recovery of unwritten space needs a file system that brings back after a crash which
-/// blocks were written. Zeroed space is never cut by what the file system says, so it needs nothing
-/// more: neither unwritten extents nor a journal.
+/// Any kind needs syncs that reach the disk, since the marker must be on disk before the space is.
+/// Recovery of unwritten space also needs a file system that restores which blocks were written. No
+/// truncate of zeroed space depends on extents, so zeroed space needs neither unwritten extents nor
+/// a journal.
 pub(crate) fn can_grow_ahead(
     fd: BorrowedFd<'_>,
     facts: &Facts,
@@ -279,7 +277,7 @@ fn ext_keeps_unwritten(fd: BorrowedFd<'_>, facts: &Facts, options: &str) -> Resu
     }
 }
 
-/// Whether it is ext4 without a journal.
+/// Returns whether it is ext4 without a journal.
 pub(crate) fn is_without_journal(facts: &Facts) -> bool {
     !facts.is_device
         && has_journal(rustix::fs::major(facts.fs), rustix::fs::minor(facts.fs)) == Some(false)
@@ -293,8 +291,8 @@ fn has_journal(major: u32, minor: u32) -> Option<bool> {
     Some(task.trim().parse::<u64>().is_ok())
 }
 
-/// The options of the file's whole file system, as mounted. None where no mount of it is to be seen
-/// (in a chroot, or a subvolume of btrfs before Linux 6.8).
+/// The mount options of the whole file system. None if no mount of it is visible (in a chroot, or a
+/// subvolume of btrfs before Linux 6.8).
 fn mount_options(facts: &Facts) -> Option<String> {
     let device = format!("{}:{}", rustix::fs::major(facts.fs), rustix::fs::minor(facts.fs));
     let mounts = mountinfo().ok()?;
@@ -306,7 +304,8 @@ fn has_any(options: &str, wanted: &[&str]) -> bool {
     options.split(',').any(|option| wanted.contains(&option))
 }
 
-/// Whether the mount with this unique number still exists. Where the kernel cannot tell, it does.
+/// Returns whether the mount with this unique id still exists. True where the kernel cannot report
+/// it.
 pub(crate) fn mount_exists(mount: u64) -> bool {
     match super::statmount(mount) {
         Ok(_) => true,
@@ -314,15 +313,15 @@ pub(crate) fn mount_exists(mount: u64) -> bool {
     }
 }
 
-/// The unique numbers of the mounts of the file system `dev` that this process can see. None on
-/// older kernels. Looks at no path: one might lie on a server or disk that does not answer.
+/// Returns the unique ids of the mounts of the file system `dev` that this process can see. Empty
+/// on older kernels. It accesses no path: one might lie on a server or disk that does not respond.
 pub(crate) fn mounts_of(dev: u64) -> Vec<u64> {
     let is_of_dev = |mount: &u64| super::statmount(*mount).is_ok_and(|found| found == dev);
     super::list_mounts().unwrap_or_default().into_iter().filter(is_of_dev).collect()
 }
 
-/// The loop device that a file or device is the image of, if it is one. Fails where it could be
-/// told, and the process lacks the descriptors or the memory to ask.
+/// Returns the loop device whose image the file or device is, if there is one. Fails if the process
+/// lacks the descriptors or the memory for the check.
 pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> io::Result<Option<String>> {
     let this = rustix::fs::fstat(fd)?;
     let holder = file_system_of(&rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted())?);
@@ -333,8 +332,8 @@ pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> io::Result<Option<String>> {
         let image = if_there(std::fs::read(entry.path().join("loop/backing_file")))?;
         let Some(image) = image else { continue };
         let image = Path::new(OsStr::from_bytes(image.strip_suffix(b"\n").unwrap_or(&image)));
-        // Only an image beside our file is looked at: others may lie on a server or disk that does
-        // not answer.
+        // Only images on the file system of our file are checked: others may lie on a server or
+        // disk that does not respond.
         if device_of_mount(&mounts, &image.to_string_lossy()) != Some(holder) {
             continue;
         }
@@ -345,7 +344,7 @@ pub(crate) fn loop_device_on(fd: BorrowedFd<'_>) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// What was read, unless it is not there to be read.
+/// Returns the data, or `None` if it is unreadable. Fails without free descriptors or memory.
 fn if_there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Err(error)
@@ -367,13 +366,13 @@ fn same_file(one: &rustix::fs::Stat, other: &rustix::fs::Stat) -> bool {
     }
 }
 
-/// What the kernel says of mounts. Names that are no text are made such: also elsewhere, so that
-/// they can be compared.
+/// Reads the mounts. Names that are not UTF-8 are converted, as elsewhere, so that they are
+/// comparable.
 fn mountinfo() -> io::Result<String> {
     std::fs::read("/proc/self/mountinfo").map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The mounts of /proc/self/mountinfo: the device of each as it stands there, and where it is.
+/// Parses the mounts of /proc/self/mountinfo: the device of each, as text, and its mount point.
 fn mount_points(mounts: &str) -> Vec<(&str, String)> {
     let mounts = mounts.lines().filter_map(|line| {
         let mut fields = line.split(' ');
@@ -389,20 +388,20 @@ fn device_of_mount(mounts: &[(&str, String)], path: &str) -> Option<u64> {
     Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// A path of /proc/self/mountinfo, where the kernel writes what would part lines and fields in
-/// octal.
+/// Decodes a path of /proc/self/mountinfo, where the kernel writes separators of lines and fields
+/// in octal.
 fn unescaped(field: &str) -> String {
     // The backslash last: it may stand before digits of the path itself.
     let plain = field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n");
     plain.replace("\\134", "\\")
 }
 
-/// The directory that holds `path`, open to be synced.
+/// Opens the directory that holds `path`, for a sync.
 pub(crate) fn parent_directory(path: &Path) -> io::Result<std::fs::File> {
     std::fs::File::open(parent(path))
 }
 
-/// Its path.
+/// The path of that directory.
 pub(crate) fn parent(path: &Path) -> &Path {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     parent.unwrap_or(Path::new("."))
@@ -446,7 +445,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_mount_point_of_any_name_is_recognised(name in "[^/\0]{1,12}", below in "[^/\0]{1,12}") {
+        fn a_mount_point_of_any_name_is_recognised(
+            name in "[^/\0]{1,12}",
+            below in "[^/\0]{1,12}",
+        ) {
             let escaped = |c: char| match c {
                 ' ' | '\t' | '\n' | '\\' => format!("\\{:03o}", c as u32),
                 _ => c.to_string(),
@@ -456,11 +458,17 @@ mod tests {
                 fuse x rw\n");
             let path = format!("/mnt/{name}/{below}");
             prop_assume!(name != "." && name != ".." && below != "..");
-            prop_assert_eq!(device_of_mount(&mount_points(&mounts), &path), Some(rustix::fs::makedev(0, 50)));
+            prop_assert_eq!(
+                device_of_mount(&mount_points(&mounts), &path),
+                Some(rustix::fs::makedev(0, 50))
+            );
         }
 
         #[test]
-        fn any_table_of_mounts_is_read_without_a_panic(mounts in "(?s).{0,200}", path in "(?s).{0,20}") {
+        fn any_table_of_mounts_is_read_without_a_panic(
+            mounts in "(?s).{0,200}",
+            path in "(?s).{0,20}",
+        ) {
             let _ = device_of_mount(&mount_points(&mounts), &path);
         }
     }

@@ -1,38 +1,38 @@
-//! Which process we are: an address that changes in the child of a fork, without a system call. And
-//! what a child inherits.
+//! The identity of this process: an address that changes in the child of a fork, without a system
+//! call. And values that a child inherits.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A page that the kernel fills with zeros in the child of a fork (MADV_WIPEONFORK, Linux 4.14),
-/// however it was forked. It holds one pointer, which so becomes null there.
+/// A page that the kernel zeroes in the child of any fork (MADV_WIPEONFORK, Linux 4.14). It holds
+/// one pointer, which becomes null there.
 fn wiped_on_fork() -> &'static AtomicPtr<()> {
     static PAGE: OnceLock<&'static AtomicPtr<()>> = OnceLock::new();
     PAGE.get_or_init(|| {
         let size = rustix::param::page_size();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new private mapping at an address of the kernel's choice touches nothing else.
+        // SAFETY: a new private mapping at an address chosen by the kernel affects nothing else.
         let page = unsafe {
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), size, protection, MapFlags::PRIVATE)
         };
         let page = page.expect("one page of memory");
-        // SAFETY: the advice concerns only the page mapped above.
+        // SAFETY: the advice affects only the page mapped above.
         unsafe { rustix::mm::madvise(page, size, Advice::LinuxWipeOnFork) }
             .expect("Linux 4.14 or later");
-        // SAFETY: the page is never unmapped, aligned, and zero is a valid pointer value.
+        // SAFETY: the page is never unmapped and is aligned. Zero is a valid pointer value.
         unsafe { &*page.cast::<AtomicPtr<()>>() }
     })
 }
 
 /// The value of this process, made by `make` at the first call in it. A child of a fork gets its
-/// own: what its parent held, locks included, is of no use to it.
+/// own: the value of its parent, with its locks, is unusable there.
 pub(crate) fn of_this_process<T: Sync>(make: impl FnOnce() -> T) -> &'static T {
     let page = wiped_on_fork();
     let known = page.load(Ordering::Acquire);
     if !known.is_null() {
-        // SAFETY: only this function stores here, and always the same type: there is one caller.
+        // SAFETY: only this function stores here, and always the same type: it has one caller.
         return unsafe { &*known.cast::<T>() };
     }
     let made: *mut T = Box::into_raw(Box::new(make()));
@@ -45,7 +45,7 @@ pub(crate) fn of_this_process<T: Sync>(make: impl FnOnce() -> T) -> &'static T {
         // SAFETY: `made` is never freed.
         Ok(_) => unsafe { &*made },
         Err(other) => {
-            // SAFETY: another thread was first, so nobody else knows `made`.
+            // SAFETY: another thread was first, so no other code knows `made`.
             drop(unsafe { Box::from_raw(made) });
             // SAFETY: as above.
             unsafe { &*other.cast::<T>() }
@@ -53,13 +53,13 @@ pub(crate) fn of_this_process<T: Sync>(make: impl FnOnce() -> T) -> &'static T {
     }
 }
 
-/// Whether `value` is this process's, and not its parent's.
+/// Returns whether `value` belongs to this process, and not to its parent.
 pub(crate) fn is_of_this_process<T>(value: &'static T) -> bool {
     std::ptr::eq(wiped_on_fork().load(Ordering::Acquire).cast::<T>(), value)
 }
 
 /// Values that the child of a fork keeps. A fork may happen while any lock is held, so this has
-/// none: values are only added, and are never changed, moved or freed.
+/// none: values are only added, and never changed, moved or freed.
 #[derive(Debug)]
 pub(crate) struct Inherited<T: 'static> {
     newest: AtomicPtr<Node<T>>,
@@ -77,7 +77,7 @@ impl<T: Sync> Inherited<T> {
     }
 
     fn newest(&self) -> Option<&'static Node<T>> {
-        // SAFETY: null, or a node that is never freed, and never changed once it is here.
+        // SAFETY: null, or a node that is never freed, nor changed once it is in the list.
         unsafe { self.newest.load(Ordering::Acquire).as_ref() }
     }
 
@@ -89,7 +89,7 @@ impl<T: Sync> Inherited<T> {
         let node = Box::into_raw(Box::new(Node { value, older: None }));
         loop {
             let newest = self.newest.load(Ordering::Acquire);
-            // SAFETY: the list has not got the node yet, so this thread alone uses it. For `newest`
+            // SAFETY: the node is not in the list yet, so this thread alone uses it. For `newest`
             // see `newest()`.
             unsafe { (*node).older = newest.as_ref() };
             if self
@@ -102,7 +102,7 @@ impl<T: Sync> Inherited<T> {
         }
     }
 
-    /// The newest value first.
+    /// Iterates from the newest value to the oldest.
     pub fn iter(&self) -> impl Iterator<Item = &'static T> + use<T> {
         std::iter::successors(self.newest(), |node| node.older).map(|node| &node.value)
     }

@@ -1,11 +1,11 @@
-//! Records of any length, and where they were acknowledged to be.
+//! Records of any length, and their acknowledged offsets.
 
 use super::{BLOCK_BYTES, POISON, Random, Transfers};
 use dioxide::Buffer;
 use dioxide_testkit::records::Frame;
 use std::cell::Cell;
 
-/// A record of any length, and where it was acknowledged to be.
+/// A record of any length, and its acknowledged offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Laid {
     pub offset: u64,
@@ -25,22 +25,21 @@ impl Laid {
         Self { offset, frame: Frame { writer: name >> 32, number: name & 0xFFFF_FFFF, len } }
     }
 
-    /// Whether all of it stands in `content`, the file's bytes from 0.
+    /// Returns whether `content`, the bytes of the file from 0, has the whole record.
     pub fn is_in(&self, content: &[u8]) -> bool {
         content.get(self.offset as usize..self.end() as usize) == Some(&self.frame.bytes())
     }
 }
 
-/// A length as logs have them: most are short, some go over several blocks, a few are long. None is
-/// shorter than `min`.
+/// Draws a length as in a log: most are short, some span several blocks, a few are long. None is
+/// below `min`.
 pub fn any_len(random: &mut Random, min: u64) -> u64 {
     let max =
         [40, 200, 200, 600, 600, 5_000, 5_000, 12_000, 60_000, 200_000][random.below(10) as usize];
     min + random.below(max)
 }
 
-/// Appends a record from memory that begins nowhere in particular, and is overwritten as soon as
-/// the call returns.
+/// Appends a record from unaligned memory, which is overwritten after the call.
 pub fn append_frame(file: &impl Transfers, frame: Frame) -> dioxide::Result<Laid> {
     let bytes = frame.bytes();
     let skew = (frame.number % 5 * 3) as usize;
@@ -51,9 +50,9 @@ pub fn append_frame(file: &impl Transfers, frame: Frame) -> dioxide::Result<Laid
     Ok(Laid { offset: result?, frame })
 }
 
-/// Appends records of these lengths by their numbers, several at a time where that can be, until
-/// there are no more or `told` does not want any. It is told of those as well that were in flight
-/// by then.
+/// Appends records of these lengths in order, in parallel where the way allows it. Ends after the
+/// last length, or when `told` returns false. `told` also gets the results that were then in
+/// flight.
 pub fn append_frames_while(
     file: &impl Transfers,
     writer: u64,
@@ -79,7 +78,7 @@ pub fn append_frames_while(
     });
 }
 
-/// Appends `count` records of any length from `first` on.
+/// Appends `count` records of any length.
 pub fn append_frames(file: &impl Transfers, writer: u64, count: u64) -> Vec<Laid> {
     let mut random = Random::new(writer);
     let lens: Vec<_> = (0..count).map(|_| any_len(&mut random, 1)).collect();
@@ -94,9 +93,9 @@ pub fn append_frames(file: &impl Transfers, writer: u64, count: u64) -> Vec<Laid
     laid
 }
 
-/// Checks that these records and zeros are all that stands in a file from `start` on, and that it
-/// ends with the last of them. Records stand side by side, or at the next block where `gaps` are
-/// allowed. Returns how many gaps there are.
+/// Checks that a file has only these records and zeros from `start` on, and ends with the last
+/// record. Records are adjacent, or start at the next block where `gaps` are allowed. Returns the
+/// number of gaps.
 pub fn assert_laid_out(content: &[u8], start: u64, laid: &[Laid], gaps: bool) -> usize {
     let mut sorted = laid.to_vec();
     sorted.sort_unstable();
@@ -121,14 +120,14 @@ pub fn assert_laid_out(content: &[u8], start: u64, laid: &[Laid], gaps: bool) ->
     seen
 }
 
-/// Checks that each record stands where it was acknowledged.
+/// Checks that each record is at its acknowledged offset.
 pub fn assert_all_laid(content: &[u8], laid: &[Laid]) {
     for laid in laid {
         assert!(laid.is_in(content), "lost: {laid:?} in a file of {} bytes", content.len());
     }
 }
 
-/// Reads as much as there is of `len` bytes.
+/// Reads up to `len` bytes, until EOF.
 pub fn read_bytes(file: &impl Transfers, offset: u64, len: u64) -> dioxide::Result<Vec<u8>> {
     let mut bytes = vec![0; len as usize];
     let read = file.read_at(&mut bytes, offset)?;

@@ -1,4 +1,4 @@
-//! What the tests share: records that prove themselves, and small questions about files.
+//! Shared code of the tests: records that identify themselves, and small checks of files.
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of it")]
 
 use dioxide::{Buffer, Error, ErrorKind, Growth, OpenOptions, Tail};
@@ -23,13 +23,13 @@ pub use frames::*;
 pub use way::*;
 
 pub type LabTest = (&'static str, fn(TestDir) -> TrialResult);
-/// Tests that are given a way.
+/// Tests that take a way.
 pub type LabTestInAWay = (&'static str, fn(TestDir, Way) -> TrialResult);
 pub type VolumeTestInAWay = (&'static str, fn(Fs, Way) -> TrialResult);
 pub type VolumeTest = (&'static str, fn(Fs) -> TrialResult);
 pub type DiskTest = (&'static str, fn(Disk) -> TrialResult);
 
-/// How a file on `fs` grows that asks for `growth`.
+/// The growth of a file on `fs` that asks for `growth`.
 pub fn growth_on(fs: Fs, growth: Growth) -> Growth {
     let possible = match growth {
         Growth::Unwritten => fs.grows_unwritten().is_ok(),
@@ -39,12 +39,11 @@ pub fn growth_on(fs: Fs, growth: Growth) -> Growth {
     if possible { growth } else { Growth::None }
 }
 
-/// What anything gets to happen. On a busy machine what takes milliseconds may take seconds, and
-/// what hangs, hangs for good.
+/// The timeout of a wait. On a busy machine milliseconds may become seconds, but a hang lasts
+/// forever.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until something holds that another thread or process brings about. Returns whether it
-/// does.
+/// Waits until another thread or process makes `holds` true. Returns whether it is.
 pub fn soon(holds: impl Fn() -> bool) -> bool {
     let began = Instant::now();
     while !holds() && began.elapsed() < PATIENCE {
@@ -53,17 +52,17 @@ pub fn soon(holds: impl Fn() -> bool) -> bool {
     holds()
 }
 
-/// What buffers are overwritten with once nobody may look at them any more.
+/// Overwrites buffers once no operation may read them any more.
 pub const POISON: u8 = 0xDE;
 
-/// Whether somebody else can have a device alone, soon: a program that another test starts has
+/// Returns whether a device can be opened exclusively soon. A program that another test starts has
 /// copies of descriptors for a moment.
 pub fn can_be_taken(disk: &Path) -> bool {
     let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
     soon(|| rustix::fs::open(disk, flags, Mode::empty()).is_ok())
 }
 
-/// Waits until nothing is grown in the background any more.
+/// Waits until background growth ends.
 pub fn wait_until_grown(path: &Path) -> io::Result<()> {
     let mut size = 0;
     while size != fs::metadata(path)?.len() {
@@ -108,7 +107,7 @@ pub fn record(writer: u64, number: u64, blocks: u64) -> Buffer {
     buffer
 }
 
-/// A record, and where it was acknowledged to be.
+/// A record, and its acknowledged offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Placed {
     pub offset: u64,
@@ -130,7 +129,7 @@ impl Placed {
         Self { offset, writer: name >> 32, number: name & 0xFFFF_FFFF, blocks }
     }
 
-    /// Whether all of it stands in `content`, the file's bytes from 0.
+    /// Returns whether `content`, the bytes of the file from 0, has the whole record.
     pub fn is_in(&self, content: &[u8]) -> bool {
         let Some(bytes) = content.get(self.offset as usize..self.end() as usize) else {
             return false;
@@ -171,8 +170,8 @@ pub fn append_many(file: &impl Transfers, writer: u64, count: u64) -> Vec<Placed
     placed
 }
 
-/// Appends records of so many blocks by their numbers, until there are no more or `told` does not
-/// want any. It is told of those as well that were in flight by then.
+/// Appends records of these numbers of blocks in order. Ends after the last one, or when `told`
+/// returns false. `told` also gets the results that were then in flight.
 pub fn append_while(
     file: &impl Transfers,
     writer: u64,
@@ -192,8 +191,8 @@ pub fn append_while(
     });
 }
 
-/// Checks that the records are side by side from `start`, without a gap or an overlap. Returns
-/// their end.
+/// Checks that the records are adjacent from `start` on, without a gap or an overlap. Returns their
+/// end.
 pub fn assert_gapless(placed: &[Placed], start: u64) -> u64 {
     let mut sorted = placed.to_vec();
     sorted.sort_unstable();
@@ -203,14 +202,14 @@ pub fn assert_gapless(placed: &[Placed], start: u64) -> u64 {
     })
 }
 
-/// Checks that each record stands where it was acknowledged.
+/// Checks that each record is at its acknowledged offset.
 pub fn assert_all_there(content: &[u8], placed: &[Placed]) {
     for record in placed {
         assert!(record.is_in(content), "lost: {record:?} in a file of {} bytes", content.len());
     }
 }
 
-/// Where the records from `start` on end: the first block that is not one.
+/// The end of the records from `start` on: the first block that is not one.
 pub fn end_of_records(content: &[u8], start: u64) -> u64 {
     let whole = content[start as usize..]
         .chunks_exact(BLOCK)
@@ -218,7 +217,7 @@ pub fn end_of_records(content: &[u8], start: u64) -> u64 {
     start + whole.count() as u64 * BLOCK_BYTES
 }
 
-/// Checks that the file is as any other program would leave it.
+/// Checks that the file is as another program would leave it.
 pub fn assert_tidy(path: &Path, len: u64) -> io::Result<()> {
     assert_eq!(std::fs::metadata(path)?.len(), len, "size");
     assert_eq!(files::marker(path)?, None, "marker");
@@ -227,12 +226,12 @@ pub fn assert_tidy(path: &Path, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// To write, and to create if need be.
+/// Options that write, and create if needed.
 pub fn writable() -> OpenOptions {
     OpenOptions::new().write(true).create(true).clone()
 }
 
-/// Why it failed; it must have.
+/// Returns the error kind of a result that must have failed.
 pub fn refusal<T>(result: dioxide::Result<T>) -> ErrorKind {
     match result {
         Ok(_) => panic!("it should have failed"),
@@ -255,7 +254,7 @@ pub fn together<T: Send>(count: u64, work: impl Fn(u64) -> T + Sync) -> Vec<T> {
     })
 }
 
-/// The name of a growth, as an argument of a child.
+/// Parses the name of a growth, an argument of a child.
 pub fn growth_named(name: &str) -> Growth {
     match name {
         "unwritten" => Growth::Unwritten,
@@ -268,7 +267,7 @@ pub fn growth_named(name: &str) -> Growth {
 pub const GROWTHS: [Growth; 3] = [Growth::Unwritten, Growth::Zeroed, Growth::None];
 pub const TAILS: [Tail; 2] = [Tail::Rewrite, Tail::Pad];
 
-/// The name of a tail, as an argument of a child.
+/// Parses the name of a tail, an argument of a child.
 pub fn tail_named(name: &str) -> Tail {
     match name {
         "rewrite" => Tail::Rewrite,
@@ -277,7 +276,7 @@ pub fn tail_named(name: &str) -> Tail {
     }
 }
 
-/// How a child tells its parent what came of an operation: 0 for success.
+/// Reports the result of an operation to the parent: 0 for success.
 pub fn tell<T>(acks: &Acks, result: &dioxide::Result<T>) {
     let (code, errno) =
         result.as_ref().err().map_or((0, 0), |error| (code_of(error), error.errno()));
@@ -298,7 +297,7 @@ fn code_of(error: &Error) -> u64 {
     }
 }
 
-/// A scenario for children: opens args[0] for writing, and tells what came of it.
+/// A scenario for children: opens args[0] for writing, and reports the result.
 pub fn try_to_open(acks: &Acks, args: &[String]) {
     tell(acks, &OpenOptions::new().write(true).open(&args[0]));
 }

@@ -1,5 +1,5 @@
-//! The ways to a file: blocking calls, and queues. A test that is given a way must come to the same
-//! by each.
+//! The ways to a file: blocking calls, and queues. A test that takes a way must have the same
+//! result in each.
 
 use super::POISON;
 use dioxide::{
@@ -14,18 +14,18 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::path::Path;
 
-/// How operations get to a file.
+/// A way to submit operations to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     /// By blocking calls.
     Calls,
-    /// By a queue of each thread, on io_uring.
+    /// By a queue per thread, on io_uring.
     Queue,
-    /// By a queue of each thread that makes plain calls.
+    /// By a queue per thread that makes plain calls.
     QueueOfCalls,
 }
 
-/// How many appends a thread has in flight by a queue, if it has that many to make.
+/// The appends that a thread keeps in flight in a queue.
 const IN_FLIGHT: usize = 8;
 
 thread_local!(static QUEUES: RefCell<HashMap<Way, Queue>> = RefCell::default());
@@ -34,7 +34,7 @@ impl Way {
     pub const ALL: &[Way] = &[Way::Calls, Way::Queue, Way::QueueOfCalls];
     pub const QUEUES: &[Way] = &[Way::Queue, Way::QueueOfCalls];
 
-    /// Of a test that is named so by blocking calls.
+    /// The name of a test in this way; by calls it is the plain name.
     fn name(self, test: &str) -> String {
         match self {
             Way::Calls => test.to_owned(),
@@ -43,7 +43,7 @@ impl Way {
         }
     }
 
-    /// As an argument of a child, and back.
+    /// Parses a way, an argument of a child.
     pub fn of_arg(arg: &str) -> Way {
         *Way::ALL.iter().find(|way| way.arg() == arg).expect("a way")
     }
@@ -52,7 +52,7 @@ impl Way {
         format!("{self:?}")
     }
 
-    /// A file to be used in this way.
+    /// A file that is used in this way.
     pub fn to(self, file: File) -> Used {
         Used { file, way: self }
     }
@@ -61,14 +61,14 @@ impl Way {
         options.open(path).map(|file| self.to(file))
     }
 
-    /// A queue of this kind, if the way is by one.
+    /// A queue of this kind, if the way uses one.
     pub fn queue(self, options: &mut QueueOptions) -> Queue {
         let queue = options.io_uring(self == Way::Queue).open();
         assert_eq!(queue.uses_io_uring(), self == Way::Queue, "this kernel has io_uring");
         queue
     }
 
-    /// The calling thread's own queue.
+    /// Runs `act` with the calling thread's own queue.
     fn with_queue<R>(self, act: impl FnOnce(&Queue) -> R) -> R {
         QUEUES.with_borrow_mut(|queues| {
             let queue = queues
@@ -79,18 +79,18 @@ impl Way {
     }
 }
 
-/// What goes through a queue as well as by a call.
+/// Operations that work by queues and by calls.
 pub trait Transfers: Sync {
     fn append(&self, data: &[u8]) -> Result<u64>;
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()>;
     fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize>;
     fn sync_data(&self) -> Result<()>;
 
-    /// Whether [`append_all`](Self::append_all) has several in flight.
+    /// Returns whether [`append_all`](Self::append_all) keeps several in flight.
     fn has_many_in_flight(&self) -> bool;
 
-    /// Appends what `next` gives until it gives nothing, several at a time if it can, and tells the
-    /// results with the numbers from 0 on in which they were given.
+    /// Appends each buffer of `next`, in parallel if possible. Passes each result to `tell`, with
+    /// the number of its buffer, counted from 0.
     fn append_all(
         &self,
         next: &mut dyn FnMut() -> Option<Buffer>,
@@ -157,7 +157,7 @@ impl Used {
         self.file.try_clone().map(|file| self.way.to(file))
     }
 
-    /// Performs one operation by the queue of this thread, in which there is no other.
+    /// Performs one operation by the empty queue of this thread.
     fn perform(
         &self,
         operation: Operation,
@@ -250,8 +250,8 @@ impl Transfers for Used {
     }
 }
 
-/// What `make` makes for each way, under a name that tells it. What a queue does without a ring it
-/// does by the calls that threads make: one file system is enough for that.
+/// The trials of `make` for each way, under a name that shows the way. A queue without a ring makes
+/// the same calls as threads: one file system is enough for it.
 fn in_each(ways: &[Way], name: &str, make: impl Fn(&str, Way) -> Vec<Trial>) -> Vec<Trial> {
     let is_worth_it =
         |way, trial: &Trial| way != Way::QueueOfCalls || trial.name().starts_with("ext4::");
@@ -262,7 +262,7 @@ fn in_each(ways: &[Way], name: &str, make: impl Fn(&str, Way) -> Vec<Trial>) -> 
     ways.iter().flat_map(in_a_way).collect()
 }
 
-/// The same test in each of some ways, by calls under its own name.
+/// The same test in some ways; by calls it has its own name.
 pub fn lab_trials_in(
     ways: &[Way],
     name: &str,
@@ -272,7 +272,7 @@ pub fn lab_trials_in(
     in_each(ways, name, |name, way| lab_trials_where(name, applies, move |dir| test(dir, way)))
 }
 
-/// The same, for tests that make their file systems.
+/// As `lab_trials_in`, for tests that make their file systems.
 pub fn volume_trials_in(
     ways: &[Way],
     name: &str,
@@ -282,7 +282,7 @@ pub fn volume_trials_in(
     in_each(ways, name, |name, way| volume_trials_where(name, applies, move |fs| test(fs, way)))
 }
 
-/// The same, for tests that make their disks.
+/// As `lab_trials_in`, for tests that make their disks.
 pub fn fuse_trials_in(
     ways: &[Way],
     name: &str,
@@ -292,7 +292,7 @@ pub fn fuse_trials_in(
     in_each(ways, name, |name, way| fuse_trials_where(name, applies, move |fs| test(fs, way)))
 }
 
-/// The same, for tests on the lab's disk.
+/// As `lab_trials_in`, for tests on the lab's disk.
 pub fn disk_trials_in(ways: &[Way], name: &str, test: fn(Disk, Way) -> TrialResult) -> Vec<Trial> {
     ways.iter().map(|&way| disk_trial(&way.name(name), move |disk| test(disk, way))).collect()
 }

@@ -1,6 +1,6 @@
-//! The life of a file whose records have any length: several writers by calls and by queues,
-//! positional writes around the last block, power cuts at any event, and what recovery makes of
-//! them, byte by byte.
+//! The life of a file with records of any length. Several writers use calls, queues, and positional
+//! writes around the last block. The power fails at any event, and the model checks each byte after
+//! recovery.
 
 use crate::layout::Layout;
 use crate::life::{Crashes, Outcome, drawn, join, lock};
@@ -19,11 +19,11 @@ const SECTOR: u64 = SECTOR_BYTES as u64;
 #[derive(Clone, Debug)]
 struct Write {
     len: u64,
-    /// Appenders learn it when they are answered.
+    /// Its offset. Appends get it with their result.
     place: Option<u64>,
     appended: bool,
     begun: u64,
-    /// Answered, by whatever.
+    /// When it ended, with any result.
     ended: Option<u64>,
     acknowledged: bool,
     durable: bool,
@@ -35,20 +35,20 @@ impl Write {
     }
 }
 
-/// What may be in the file.
+/// The model of the file's content.
 #[derive(Clone, Debug, Default)]
 struct Bytes {
     writes: BTreeMap<Number, Write>,
     next: Number,
     clock: u64,
-    /// What the file held when nobody used it last, durably.
+    /// The durable content when the file last had no writer.
     base: Vec<u8>,
-    /// A length that the file is just being given.
+    /// The target length of a truncate or extension in progress.
     becoming: Option<u64>,
     pads: bool,
 }
 
-/// What writers write: no zeros, and hardly the same twice.
+/// The data of a write: no zeros, and almost unique.
 fn record(number: Number, range: Range<u64>) -> Vec<u8> {
     let byte = |n: u64| {
         let mixed = (number << 24 ^ n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -103,7 +103,7 @@ impl Bytes {
             .for_each(|number| self.writes.get_mut(number).expect("known").durable = true);
     }
 
-    /// A durable append promises everything below its end.
+    /// A durable append makes all appends below its end durable.
     fn promised_to(&self) -> u64 {
         let durable = self.writes.values().filter(|write| write.appended && write.durable);
         durable.filter_map(Write::range).map(|range| range.end).max().unwrap_or(0)
@@ -114,9 +114,9 @@ impl Bytes {
             || write.appended && write.range().is_some_and(|range| range.end <= promised_to)
     }
 
-    // --- what is checked -------------------------------------------------------------------------
+    // --- checks ----------------------------------------------------------------------------------
 
-    /// Appends that were answered stand side by side, in blocks of their own or not.
+    /// Acknowledged appends never overlap.
     fn check_appends(&self, at: &str) {
         let appended = self.writes.values().filter(|write| write.appended && write.acknowledged);
         let mut taken: Vec<_> =
@@ -134,7 +134,7 @@ impl Bytes {
         end.max(self.base.len() as u64).min(self.becoming.unwrap_or(u64::MAX))
     }
 
-    /// In whole blocks: so far a crash leaves it.
+    /// The largest possible length after a crash, in whole blocks.
     fn most(&self) -> u64 {
         let placed =
             self.writes.values().filter_map(Write::range).map(|range| range.end).max().unwrap_or(0);
@@ -145,7 +145,7 @@ impl Bytes {
         (start + pad + unplaced).next_multiple_of(BLOCK_BYTES)
     }
 
-    /// Cuts the content where a write begins or ends, and at each sector.
+    /// Splits the content at the edges of writes and at each sector.
     fn pieces(&self, content: &[u8], from: u64) -> Vec<Range<u64>> {
         let len = content.len() as u64;
         let edges = self
@@ -165,8 +165,8 @@ impl Bytes {
         edges.windows(2).map(|pair| pair[0]..pair[1]).collect()
     }
 
-    /// Whether a piece holds what somebody wrote there, and nothing that was over when something
-    /// began that `counts`.
+    /// Returns whether a piece holds data of a write there. That write must not have ended before
+    /// the latest write that `counts` began.
     fn explains(&self, piece: &Range<u64>, bytes: &[u8], counts: &dyn Fn(&Write) -> bool) -> bool {
         let covers = |write: &Write| {
             write.range().is_some_and(|it| it.start <= piece.start && piece.end <= it.end)
@@ -183,7 +183,7 @@ impl Bytes {
         {
             return true;
         }
-        // A cut that a crash undid may have left zeros behind it.
+        // A truncate that a crash undid may have left zeros.
         let given = self.becoming.is_some_and(|to| piece.start >= to.min(self.base.len() as u64));
         if given && bytes.iter().all(|byte| *byte == 0) {
             return true;
@@ -195,8 +195,7 @@ impl Bytes {
             let first = piece.start - write.place.unwrap_or(0);
             let whole = record(*number, first..first + bytes.len() as u64);
             let same = whole.iter().zip(bytes).take_while(|(one, other)| one == other).count();
-            // A write that failed was taken back from where the file ended, and others have
-            // appended there since.
+            // A failed write was truncated away, and later appends overwrote its range.
             let ends = same.saturating_sub(2).max(1)..=same;
             same == bytes.len()
                 || last == 0 && ends.rev().any(|end| self.is_of_unplaced(&bytes[end..], false))
@@ -204,8 +203,8 @@ impl Bytes {
         self.writes.iter().any(is_of) || last == 0 && self.is_of_unplaced(bytes, true)
     }
 
-    /// Whether these are records, one behind the other, of which nobody knows yet where they stand;
-    /// the first one may have begun before. Behind them are zeros.
+    /// Returns whether these are consecutive records of unknown offset, followed by zeros. If
+    /// `may_have_begun`, the first record may begin before the piece.
     fn is_of_unplaced(&self, bytes: &[u8], may_have_begun: bool) -> bool {
         if bytes.iter().all(|byte| *byte == 0) {
             return true;
@@ -239,7 +238,7 @@ impl Bytes {
         }
     }
 
-    /// For whoever looks for what went wrong: the writes there, and those that have no place yet.
+    /// For diagnosis: the writes there, and those without a known offset.
     fn around(&self, piece: &Range<u64>) -> impl Iterator<Item = (&Number, &Write)> {
         let (start, end) = (piece.start, piece.end);
         self.writes.iter().filter(move |(_, write)| {
@@ -247,7 +246,7 @@ impl Bytes {
         })
     }
 
-    /// For the same: which writes have such a byte, and where.
+    /// For diagnosis: the writes that contain these bytes, with the positions.
     fn of_whom(&self, bytes: &[u8]) -> Vec<(Number, u64)> {
         let some = &bytes[..bytes.len().min(8)];
         let writes = self.writes.iter().flat_map(|(number, write)| {
@@ -266,7 +265,7 @@ impl Bytes {
         self.check(content, &|write| self.is_durable(write, promised_to), "was durable", at);
     }
 
-    /// Where the records end that a program finds above `floor`.
+    /// The end of the records above `floor`, as a program finds it.
     fn end_of_records(&self, content: &[u8], floor: u64) -> u64 {
         let mut end = floor;
         for piece in self.pieces(content, floor) {
@@ -282,16 +281,16 @@ impl Bytes {
     }
 }
 
-/// What the writers share.
+/// The state that writers share.
 #[derive(Default)]
 struct Shared {
     bytes: Mutex<Bytes>,
     outcome: Mutex<Outcome>,
-    /// Something is to go wrong, or there is little space: calls may fail.
+    /// Calls may fail, by a fault or for lack of space.
     may_fail: Mutex<bool>,
 }
 
-/// See the module.
+/// The life of one file.
 pub struct Life {
     seed: u64,
     random: fastrand::Rng,
@@ -331,7 +330,7 @@ impl Life {
         format!("seed {}, {:?}, {:?}, {:?}", self.seed, self.layout, self.options, self.settings)
     }
 
-    /// The control: flushes do nothing.
+    /// Control: flushes do nothing.
     pub fn on_a_lying_disk(mut self) -> Self {
         self.settings.lies_about_flushes = true;
         self.disk = Disk::with(self.seed, self.settings.clone());
@@ -417,7 +416,7 @@ impl Life {
         }
     }
 
-    /// Cuts the power for good, or does what needs the file alone. Returns it if it stays open.
+    /// Crashes for good, or runs an exclusive operation. Returns the file if it stays open.
     fn between(&mut self, file: File) -> Option<File> {
         let at = self.at();
         let works = file.sync_data().is_ok();
@@ -446,7 +445,7 @@ impl Life {
                 lock(&self.shared.outcome).recycled += 1;
                 file.recycle()
             }
-            // After a failed append, this is what gives it up.
+            // This also ends the state of a failed append.
             false => {
                 lock(&self.shared.outcome).cut += 1;
                 file.set_len(to)
@@ -483,7 +482,7 @@ fn read(file: &File) -> Vec<u8> {
     content.to_vec()
 }
 
-/// Checks what a crash left.
+/// Checks the file after a crash.
 struct Checker {
     shared: Arc<Shared>,
     options: OpenOptions,
@@ -492,7 +491,7 @@ struct Checker {
 }
 
 impl Checker {
-    /// Opens the file as a program would after a crash, perhaps after a crash of the recovery.
+    /// Opens the file as a program does after a crash, at random after a crash during recovery.
     /// Returns its content.
     fn check(&self, crashed: &Disk, random: &mut fastrand::Rng) -> Vec<u8> {
         lock(&self.shared.outcome).crashes += 1;
@@ -537,7 +536,7 @@ struct Writer {
     at: String,
 }
 
-/// Something on its way.
+/// An operation in flight.
 enum What {
     Write { number: Number, durable: bool },
     Sync(Vec<Number>),
@@ -569,7 +568,7 @@ impl Writer {
         }
     }
 
-    /// Where a positional write may go: around the last block.
+    /// The range of a positional write: around the last block.
     fn place(&mut self) -> (u64, u64) {
         let len = self.handles[0].len().expect("no reader") / SECTOR;
         let beyond = if self.positional { self.random.u64(..12) } else { 0 };
@@ -627,7 +626,7 @@ impl Writer {
         }
     }
 
-    /// Nobody else may have overwritten it but by a positional write.
+    /// Reads an append back. Only a positional write may have overwritten it.
     fn read_back(&self, offset: u64, data: &[u8]) {
         let mut into = Buffer::zeroed(data.len());
         match self.handles[0].read_at(&mut into, offset) {

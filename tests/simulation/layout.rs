@@ -1,11 +1,11 @@
-//! What a life works on: a file, or a striped volume of several.
+//! The layout of a file in a simulation: plain or striped.
 
 use dioxide::sim::Disk;
 use dioxide::{File, OpenOptions};
 
 const NAMES: [&str; 4] = ["log", "log.1", "log.2", "log.3"];
 
-/// See the module.
+/// A plain file, or a striped volume.
 #[derive(Clone, Copy, Debug)]
 pub enum Layout {
     File,
@@ -13,7 +13,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// That of a seed.
+    /// Draws the layout of a seed.
     pub fn of(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x57_21_9E);
         match random.u8(..4) {
@@ -25,7 +25,7 @@ impl Layout {
         }
     }
 
-    /// 1 if it is one, to be counted.
+    /// 1 if it is striped, for counting.
     pub fn is_striped(self) -> u64 {
         u64::from(matches!(self, Self::Striped { .. }))
     }
@@ -39,8 +39,8 @@ impl Layout {
         }
     }
 
-    /// What is there when nobody has it open, found without the library; none if members have more
-    /// or less than their part.
+    /// The content on the disk while the file is closed, read without the library. None if a member
+    /// has more or less than its part.
     pub fn content(self, disk: &Disk) -> Option<Vec<u8>> {
         let Self::Striped { members, chunk_bytes } = self else { return disk.content(NAMES[0]) };
         let all: Option<Vec<_>> = NAMES[..members].iter().map(|name| disk.content(name)).collect();

@@ -1,4 +1,4 @@
-//! The life of one file: phases in which several writers use it at once, and what happens between
+//! The life of one file: phases in which several writers use it in parallel, and the steps between
 //! them.
 
 use crate::layout::Layout;
@@ -15,17 +15,17 @@ use std::time::Duration;
 
 const ORDINARY: &str = "ordinary";
 
-/// When the power is cut while writers are at work, each time on a copy of the disk.
+/// When the power fails while writers work, each time on a copy of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crashes {
     Never,
-    /// Once in so many events.
+    /// At one event in this many.
     OneIn(u64),
     /// At each event, and then at each event of the recovery.
     Every,
 }
 
-/// What happened in some lives.
+/// The counts of some lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub lives: u64,
@@ -40,8 +40,7 @@ pub struct Outcome {
     pub wedged: u64,
     pub recycled: u64,
     pub cut: u64,
-    /// Operations put into queues; those that were in queues that were dropped; those whose file
-    /// was closed before.
+    /// Operations put into queues; those in dropped queues; those whose file was closed before.
     pub queued: u64,
     pub dropped: u64,
     pub closed_before: u64,
@@ -73,7 +72,7 @@ impl Outcome {
     }
 }
 
-/// See the module.
+/// The life of one file.
 pub struct Life {
     seed: u64,
     random: fastrand::Rng,
@@ -81,16 +80,16 @@ pub struct Life {
     settings: Settings,
     options: OpenOptions,
     layout: Layout,
-    /// The control: what is only acknowledged is taken for durable.
+    /// Control: acknowledged writes count as durable.
     too_early: bool,
     disk: Disk,
-    /// Left open between two phases.
+    /// The file, if it stays open between two phases.
     open: Option<File>,
     shared: Arc<Shared>,
     ordinary: Vec<u8>,
 }
 
-/// What the writers of a phase share.
+/// The state that the writers of a phase share.
 pub struct Shared {
     pub oracle: Mutex<Oracle>,
     pub outcome: Mutex<Outcome>,
@@ -99,14 +98,14 @@ pub struct Shared {
 
 #[derive(Clone, Debug, Default)]
 pub struct Phase {
-    /// Something was made to go wrong.
+    /// A fault was planned.
     pub faulty: bool,
-    /// The disk ends.
+    /// The disk dies.
     pub dies: bool,
     /// There is little space.
     pub narrow: bool,
     pub positional: bool,
-    /// Somebody gives the file other lengths meanwhile.
+    /// A thread changes the length meanwhile.
     pub cut_beside: bool,
     /// The file may be closed while queues still have operations on it.
     pub closed_beside: bool,
@@ -119,7 +118,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Some disk, and how files grow on it.
+/// Draws the settings of a disk, and the growth.
 pub fn drawn(random: &mut fastrand::Rng) -> (Settings, Growth) {
     let mut settings = Settings::default();
     if random.u8(..4) == 0 {
@@ -167,14 +166,14 @@ impl Life {
         }
     }
 
-    /// The control: flushes do nothing.
+    /// Control: flushes do nothing.
     pub fn on_a_lying_disk(mut self) -> Self {
         self.settings.lies_about_flushes = true;
         self.disk = Disk::with(self.seed, self.settings.clone());
         self
     }
 
-    /// The control: plain appends are taken for durable.
+    /// Control: plain appends count as durable.
     pub fn acknowledging_too_early(mut self) -> Self {
         self.too_early = true;
         self
@@ -201,7 +200,7 @@ impl Life {
 
     // --- a phase ---------------------------------------------------------------------------------
 
-    /// Returns the file, which may have been closed and opened again.
+    /// Runs a phase. Returns the file, which may have been closed and reopened.
     fn phase(&mut self, mut file: File, recycled: bool) -> File {
         let growth = file.growth();
         let mut phase = Phase {
@@ -271,14 +270,14 @@ impl Life {
             let call = [Call::Write, Call::Write, Call::Flush, Call::Allocate, Call::Marker]
                 [self.random.usize(..5)];
             let errno = [5, 5, 28][self.random.usize(..3)];
-            // What a flush that finds no space means, nobody promises.
+            // The library does not define ENOSPC of a flush.
             let errno = if call == Call::Flush { 5 } else { errno };
             self.disk.fail(call, self.random.u64(..12), errno);
         }
         lock(&self.shared.phase).faulty = true;
     }
 
-    /// Cuts the power at events of the phase, on copies.
+    /// Checks a power cut at events of the phase, on copies of the disk.
     fn watch(&mut self, growth: Growth) {
         let one_in = match self.crashes {
             Crashes::Never => return,
@@ -294,8 +293,8 @@ impl Life {
                 return;
             }
             match random.u8(..4) {
-                // After a failed flush only another mount tells what is left, which a killed
-                // program needs not know of.
+                // After a failed flush only a new mount shows the stable content. A program that
+                // was killed does not know of the failure.
                 0 if !lock(&checker.shared.phase).faulty => checker.check_killed(&disk.kill()),
                 _ => drop(checker.check(&disk.crash(), &mut random)),
             }
@@ -316,22 +315,21 @@ impl Life {
 
     // --- between phases --------------------------------------------------------------------------
 
-    /// Cuts the power for good, or does what needs the file alone. Returns whether the next phase
-    /// is over old content.
+    /// Crashes for good, or runs an exclusive operation. Returns whether the next phase runs over
+    /// old content.
     fn between(&mut self, file: File) -> bool {
         let mut phase = lock(&self.shared.phase).clone();
         let growth = file.growth();
         if phase.faulty && !phase.dies {
-            // The caller of a durable write that failed learns only of that, and the next one why
-            // nothing works; and of a flush of the grower that failed at last, nobody has learned
-            // yet.
+            // A failed durable write reports only its own error, and the next call reports the
+            // wedge. A failed last flush of background growth is not reported yet.
             let wedged =
                 file.sync_data().is_err_and(|error| matches!(error.kind(), ErrorKind::Wedged(_)));
             assert!(wedged || !phase.wedged, "{}: wedged no more", self.at());
             phase.wedged = wedged;
         }
         if phase.dies {
-            // It may have been gone before it was of any use.
+            // The disk may have died before the first use.
             drop(file.close());
         } else if phase.wedged {
             assert!(file.close().is_err(), "{}: closed on a wedged file system", self.at());
@@ -356,7 +354,7 @@ impl Life {
         let at = self.at();
         let len = file.len().expect("no reader");
         if phase.broken {
-            // What was acknowledged stays; what failed is given up.
+            // Acknowledged data stays; the truncate ends the failed appends.
             self.watched(&file, |file| file.set_len(len));
         } else {
             let growth_none = file.growth() == Growth::None;
@@ -387,7 +385,7 @@ impl Life {
         let content = read(&file);
         lock(&self.shared.oracle).settle(content.clone());
         if recycled {
-            // The next phase finds the old content behind the end.
+            // The next phase finds the old content above EOF.
             self.open = Some(file);
             return true;
         }
@@ -402,14 +400,14 @@ impl Life {
         false
     }
 
-    /// Does what needs the file alone, and cuts the power at its events.
+    /// Runs an exclusive operation, and checks power cuts at its events.
     fn watched(&mut self, file: &File, change: impl FnOnce(&File) -> dioxide::Result<()>) {
         self.watch(file.growth());
         change(file).unwrap_or_else(|error| panic!("{}: {error}", self.at()));
         self.disk.watch(None);
     }
 
-    /// A file of somebody else is never changed.
+    /// Checks that recovery never changes another program's file.
     fn check_ordinary(&self, disk: &Disk) {
         let file = disk.open(OpenOptions::new().write(true), ORDINARY).expect("it is in order");
         assert!(file.recovery().is_none());
@@ -426,7 +424,7 @@ pub fn join(threads: Vec<sim::JoinHandle<()>>) {
     }
 }
 
-/// Gives the file other lengths while others use it.
+/// Changes the length while others use the file.
 fn cut_beside(mut writer: Writer) {
     for _ in 0..1 + writer.random.u64(..3) {
         sim::sleep(Duration::from_micros(writer.random.u64(..500)));
@@ -451,7 +449,7 @@ fn read(file: &File) -> Vec<u8> {
     content.to_vec()
 }
 
-/// Checks what a crash left.
+/// Checks the file after a crash.
 struct Checker {
     shared: Arc<Shared>,
     options: OpenOptions,
@@ -463,7 +461,7 @@ struct Checker {
 }
 
 impl Checker {
-    /// Opens the file as a program would after a crash, perhaps after crashes of the recovery.
+    /// Opens the file as a program does after a crash, at times after crashes during recovery.
     /// Returns its content.
     fn check(&self, crashed: &Disk, random: &mut fastrand::Rng) -> Vec<u8> {
         lock(&self.shared.outcome).crashes += 1;
@@ -483,7 +481,7 @@ impl Checker {
         self.recover(crashed, "after a crash")
     }
 
-    /// What a program finds after the last one was killed, no power cut may take from it.
+    /// A power cut keeps all content that `open` found after a kill.
     fn check_killed(&self, killed: &Disk) {
         lock(&self.shared.outcome).killed += 1;
         let file = self
@@ -506,7 +504,7 @@ impl Checker {
         self.recover(killed, "after a kill");
     }
 
-    /// Opens the file on a disk that goes away after some calls. Whether it did not need so many.
+    /// Opens the file on a disk that dies after some calls. Returns whether it needed no more.
     fn recover_dying(&self, dying: &Disk, calls: u64) -> bool {
         lock(&self.shared.outcome).recoveries_cut_short += 1;
         let before = dying.calls();
@@ -528,18 +526,17 @@ impl Checker {
             file.set_len(end).unwrap_or_else(|error| panic!("{at}: {error}"));
         }
         let len = file.len().expect("no reader");
-        // Where growth was refused for good, the kernel moves the end too, and no marker stands.
+        // Where growth was refused for good, the kernel moves EOF as well, and there is no marker.
         let kernel_extends = self.growth == Growth::None || file.recovery().is_none();
         if !len.is_multiple_of(BLOCK_BYTES) {
-            // Only a short write that moves the end itself can end so, and nothing can be appended
-            // to that.
+            // Only a short write that moves EOF can leave this length, and appends to it fail.
             assert!(self.short_writes && kernel_extends, "{at}: {len} bytes");
             file.set_len(len / BLOCK_BYTES * BLOCK_BYTES)
                 .unwrap_or_else(|error| panic!("{at}: {error}"));
         }
         let content = read(&file);
-        // What the system itself extends may be longer than what was written; and the rest of a
-        // block that a short write ends in is zeroed, until the write is resumed.
+        // A file that the kernel extends may be longer than its data. The rest of a block after a
+        // short write is zero until the write is resumed.
         let may_have_zeros = kernel_extends || self.short_writes;
         oracle.check_after_crash(&content, may_have_zeros, &at);
         file.close().unwrap_or_else(|error| panic!("{at}: {error}"));
@@ -552,8 +549,7 @@ impl Checker {
     }
 }
 
-/// Where the records end that were written since everything was settled, as far as whole blocks
-/// tell.
+/// The end of the records since the last `settle`, in whole blocks.
 fn end_of_records(oracle: &Oracle, content: &[u8], floor: u64) -> u64 {
     let floor = floor.max(oracle.base_len());
     let blocks: Vec<_> = sectors(content).collect();

@@ -1,9 +1,9 @@
-//! The whole library on the simulated disk, against a model: several writers by calls and by
-//! queues, cuts and closes beside them, faults, power cuts at any event, and what recovery makes of
-//! them. A run is told by its seed.
+//! The whole library on the simulated disk, against a model. Several writers use calls and queues,
+//! beside truncates and closes. There are faults, power cuts at any event, and recoveries. A seed
+//! determines a run.
 //!
-//! `DIOXIDE_SEED=n` repeats one run, `DIOXIDE_SEEDS=n` makes n runs, `DIOXIDE_SHARE=n` an n-th of
-//! the usual number, and `DIOXIDE_HOURS=h` goes on for h hours.
+//! `DIOXIDE_SEED=n` repeats one run, and `DIOXIDE_SEEDS=n` makes n runs. `DIOXIDE_SHARE=n` makes an
+//! n-th of the usual number, and `DIOXIDE_HOURS=h` runs for h hours.
 
 mod bytes;
 mod layout;
@@ -19,7 +19,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Enough that each kind of run comes often.
+/// Enough for each kind of run to occur often.
 const SEEDS: u64 = 20_000;
 const EXHAUSTIVE_SEEDS: u64 = 60;
 const REPEATED_SEEDS: u64 = 100;
@@ -40,12 +40,12 @@ fn run(seed: u64, crashes: Crashes) -> (Outcome, sim::Run) {
     (outcome.into_inner().unwrap(), run)
 }
 
-/// The part of `seeds` that was asked for.
+/// The part of `seeds` that DIOXIDE_SHARE asks for.
 fn share_of(seeds: u64) -> u64 {
     (seeds / number("DIOXIDE_SHARE").unwrap_or(1)).max(1)
 }
 
-/// Runs all seeds, on all processors, and says what they came to.
+/// Runs all seeds on all processors, and prints the sum of the outcomes.
 fn run_all(name: &str, seeds: u64, crashes: Crashes) -> Outcome {
     if let Some(seed) = number("DIOXIDE_SEED") {
         let (outcome, run) = run(seed, crashes);
@@ -93,7 +93,7 @@ fn nothing_acknowledged_is_lost_whatever_the_order_and_the_faults() {
     let seeds = share_of(SEEDS);
     let sum = run_all("random crashes", seeds, Crashes::OneIn(24));
     if number("DIOXIDE_SEED").is_none() && number("DIOXIDE_SEEDS").is_none() {
-        // What a run may meet, was met.
+        // The runs met each possible event.
         assert!(sum.operations > 20 * seeds && sum.crashes > 5 * seeds, "{sum:?}");
         assert!(
             sum.failed > seeds / 4 && sum.wedged > seeds / 50 && sum.full > seeds / 50,
@@ -130,7 +130,7 @@ fn the_same_seed_gives_the_same_run() {
     assert_eq!(digests.len() as u64, REPEATED_SEEDS);
 }
 
-/// The model must be able to fail: a disk that forgets what it said was stable.
+/// Control: the model must fail on a disk that loses flushed data.
 #[test]
 #[should_panic(expected = "was durable")]
 fn a_disk_that_lies_about_flushes_is_found() {
@@ -139,7 +139,7 @@ fn a_disk_that_lies_about_flushes_is_found() {
     }
 }
 
-/// And so must a program that acknowledges what is not stable.
+/// Control: the model must fail for a program that acknowledges unflushed data.
 #[test]
 #[should_panic(expected = "was durable")]
 fn a_program_that_acknowledges_without_flush_is_found() {
@@ -148,7 +148,7 @@ fn a_program_that_acknowledges_without_flush_is_found() {
     }
 }
 
-/// The same for records of any length.
+/// The same control for records of any length.
 #[test]
 #[should_panic(expected = "was durable")]
 fn a_disk_that_lies_about_flushes_is_found_by_records_of_any_length() {

@@ -1,5 +1,4 @@
-//! What may be in the file: every write that was begun, when it ended, and whether it was promised
-//! to stay.
+//! The model of the file's content: every write, when it ended, and whether it is durable.
 
 use crate::records::{BLOCK_BYTES, Number, SECTOR_BYTES, Sector, sectors};
 use std::collections::BTreeMap;
@@ -8,49 +7,49 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub struct Write {
     pub blocks: u64,
-    /// In blocks. Appenders learn it when they are answered.
+    /// In blocks. Appends get it with their result.
     pub place: Option<u64>,
     pub begun: u64,
-    /// Answered, by whatever.
+    /// When it ended, with any result.
     pub ended: Option<u64>,
     pub acknowledged: bool,
     pub durable: bool,
     pub appended: bool,
-    /// It was given up before it began.
+    /// It was dropped before it began.
     pub never: bool,
 }
 
-/// A length that somebody gave the file while others wrote.
+/// A change of the length while others write.
 #[derive(Clone, Debug)]
 struct Cut {
-    /// In blocks.
+    /// The new length in blocks.
     to: u64,
-    /// The file may have been shorter.
+    /// It may have extended the file.
     extends: bool,
     begun: u64,
-    /// Answered, by whatever.
+    /// When it ended, with any result.
     ended: Option<u64>,
     done: bool,
 }
 
-/// See the module.
+/// The model.
 #[derive(Clone, Debug, Default)]
 pub struct Oracle {
     pub writes: BTreeMap<Number, Write>,
     clock: u64,
-    /// What the file held when nobody used it last, durably.
+    /// The durable content when the file last had no writer.
     base: Vec<u8>,
-    /// Writes from before that.
+    /// The last write before that.
     before: Number,
-    /// A hole may have been left on purpose.
+    /// Writes beyond EOF may have left a hole.
     pub holes: bool,
-    /// A length, in bytes, that the file is just being given.
+    /// The target length, in bytes, of a truncate or extension in progress.
     pub becoming: Option<u64>,
     cuts: Vec<Cut>,
 }
 
 impl Oracle {
-    /// Nothing but this is in the file, and it is durable. Numbers of writes go on.
+    /// Sets the whole content, all durable. Numbers of writes go on.
     pub fn settle(&mut self, content: Vec<u8>) {
         self.before = self.last();
         self.base = content;
@@ -64,13 +63,13 @@ impl Oracle {
         self.writes.keys().next_back().copied().unwrap_or(self.before)
     }
 
-    /// What is left of what was settled, in bytes.
+    /// The rest of the settled content, in bytes.
     pub fn base_len(&self) -> u64 {
         let cut = self.cuts.iter().map(|cut| cut.to * BLOCK_BYTES).chain(self.becoming).min();
         (self.base.len() as u64).min(cut.unwrap_or(u64::MAX))
     }
 
-    /// Whether a write is of the time since everything was settled.
+    /// Returns whether a write began after the last `settle`.
     pub fn is_recent(&self, write: Number) -> bool {
         write > self.before
     }
@@ -98,7 +97,7 @@ impl Oracle {
         number
     }
 
-    /// An answer. A durable append promises everything below its end.
+    /// Ends a write. A durable append makes all appends below its end durable.
     pub fn end(&mut self, number: Number, result: Result<Option<u64>, ()>, durable: bool) {
         let ended = self.tick();
         let write = self.writes.get_mut(&number).expect("it was begun");
@@ -107,7 +106,7 @@ impl Oracle {
             write.place = offset.map(|offset| offset / BLOCK_BYTES).or(write.place);
             write.acknowledged = true;
             write.durable = durable;
-            // What is there now may be of another life than what was below it.
+            // After a truncate, appends below may belong to the time before it.
             let is_of_now = !self.cuts.iter().any(|cut| cut.is_after(write.begun));
             if write.appended && durable && is_of_now {
                 let end = write.end().expect("it has a place");
@@ -118,12 +117,12 @@ impl Oracle {
         }
     }
 
-    /// An answer that says that it was not even tried.
+    /// Records that a write was never submitted.
     pub fn never_was(&mut self, number: Number) {
         self.writes.get_mut(&number).expect("it was begun").never = true;
     }
 
-    /// Somebody gives the file this length, in blocks, while others write. One at a time.
+    /// Begins a change of the length, in blocks, while others write. One at a time.
     pub fn begin_cut(&mut self, to: u64, extends: bool) {
         let begun = self.tick();
         self.cuts.push(Cut { to, extends, begun, ended: None, done: false });
@@ -135,7 +134,7 @@ impl Oracle {
         (cut.ended, cut.done) = (Some(ended), done);
     }
 
-    /// What a flush that begins now promises if it succeeds.
+    /// The writes that a flush makes durable if it begins now and succeeds.
     pub fn acknowledged(&self) -> Vec<Number> {
         self.writes
             .iter()
@@ -150,9 +149,9 @@ impl Oracle {
             .for_each(|number| self.writes.get_mut(number).expect("known").durable = true);
     }
 
-    // --- what is checked -------------------------------------------------------------------------
+    // --- checks ----------------------------------------------------------------------------------
 
-    /// Appends that were answered stand side by side.
+    /// Appends never overlap.
     pub fn check_appends(&self, at: &str) {
         let mut taken: Vec<_> = self
             .writes
@@ -169,7 +168,7 @@ impl Oracle {
         }
     }
 
-    /// The length, in bytes, that the file has at least.
+    /// The smallest possible length in bytes.
     pub fn least(&self) -> u64 {
         let durable = self.writes.values().filter(|write| write.durable);
         let written = durable.filter_map(|write| Some(self.left_of(write.end()?, write.begun)));
@@ -180,13 +179,14 @@ impl Oracle {
         least.min(self.becoming.unwrap_or(u64::MAX))
     }
 
-    /// What cuts may have left of a length, in blocks, that was reached by what began then.
+    /// The part of a length in blocks that later truncates left. An operation that began at `begun`
+    /// reached it.
     fn left_of(&self, end: u64, begun: u64) -> u64 {
         let cuts = self.cuts.iter().filter(|cut| cut.begun != begun && cut.is_after(begun));
         cuts.map(|cut| cut.to).min().unwrap_or(end).min(end)
     }
 
-    /// And at most.
+    /// The largest possible length in bytes.
     pub fn most(&self) -> u64 {
         let placed = self.writes.values().filter(|write| !write.appended).filter_map(Write::end);
         let given = self.cuts.iter().map(|cut| cut.to);
@@ -197,7 +197,7 @@ impl Oracle {
         ((start + appended) * BLOCK_BYTES).max(self.becoming.unwrap_or(0))
     }
 
-    /// What a crash left, brought into order.
+    /// Checks the content after a crash and recovery.
     pub fn check_after_crash(&self, content: &[u8], may_have_zeros: bool, at: &str) {
         let len = content.len() as u64;
         assert!(len >= self.least(), "{at}: {} bytes, but {} was durable", len, self.least());
@@ -205,13 +205,13 @@ impl Oracle {
         self.check(content, may_have_zeros, |write| write.durable, "was durable", at);
     }
 
-    /// What is read while nobody writes.
+    /// Checks the content while no thread writes.
     pub fn check_live(&self, content: &[u8], may_have_zeros: bool, at: &str) {
         self.check(content, may_have_zeros, |write| write.acknowledged, "was acknowledged", at);
     }
 
-    /// Each sector holds what somebody wrote there, and nothing that was over when something began
-    /// that `counts`.
+    /// Checks that each sector holds data of a write there. That write must not have ended before a
+    /// later write that `counts` began.
     fn check(
         &self,
         content: &[u8],
@@ -228,7 +228,7 @@ impl Oracle {
             let base = self.base.get(n * SECTOR_BYTES..n * SECTOR_BYTES + bytes.len());
             let cuts = || self.cuts.iter().filter(|cut| cut.to <= block);
             let is_cut = |when: u64| cuts().any(|cut| cut.done && when < cut.begun);
-            // When what is found here had been written for good.
+            // When the write of this sector ended.
             let over = match sector {
                 Sector::Of { write, block: of } if self.is_recent(write) => {
                     let place = block.checked_sub(of);
@@ -283,7 +283,7 @@ impl Oracle {
 }
 
 impl Cut {
-    /// Whether what began then may have been cut.
+    /// Returns whether it may have truncated a write that began then.
     fn is_after(&self, begun: u64) -> bool {
         self.ended.is_none_or(|ended| begun < ended)
     }

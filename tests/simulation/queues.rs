@@ -1,4 +1,4 @@
-//! A thread of a phase that uses queues, one or several, and now and then a call.
+//! A thread of a phase that uses one or several queues, and sometimes a call.
 
 use crate::life::lock;
 use crate::records::{BLOCK_BYTES, Number, record};
@@ -7,16 +7,16 @@ use dioxide::{Buffer, Completion, Operation, Queue, QueueOptions, sim};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// See the module.
+/// A thread with queues.
 pub struct Queuer {
     writer: Writer,
     queues: Vec<Used>,
     next_tag: u64,
-    /// Lets go of the file while operations are queued and in flight, and comes back to them later.
+    /// Drops the file while operations are queued or in flight, and reaps them later.
     lingers: bool,
 }
 
-/// A queue, and what was put into it and has not come back.
+/// A queue with its pending operations.
 struct Used {
     queue: Queue,
     pending: BTreeMap<u64, Pending>,
@@ -28,13 +28,14 @@ struct Pending {
 }
 
 enum What {
-    /// Beside another to the same place: which is the last is not known.
+    /// With `beside`, another write of the same blocks runs in parallel, so the last one is
+    /// unknown.
     Write {
         asked: Asked,
         beside: bool,
     },
     Read(Read),
-    /// What it makes durable, once it was submitted.
+    /// The writes that it makes durable, known at submission.
     Sync(Vec<Number>),
 }
 
@@ -87,7 +88,7 @@ impl Queuer {
                 self.queue(which, What::Write { asked, beside: false });
             }
             Want::Write { place, blocks } => {
-                // Not known until it has come back.
+                // Unknown until it completes.
                 writer.own.remove(&place);
                 let beside = writer.random.u8(..4) == 0;
                 for _ in 0..1 + u8::from(beside) {
@@ -103,7 +104,7 @@ impl Queuer {
     fn queue(&mut self, which: usize, what: What) {
         lock(&self.writer.shared.outcome).queued += 1;
         self.next_tag += 1;
-        // Its number is in use, so it goes once there is room.
+        // Its write is already in the model, so it must be queued once there is room.
         while self.queues[which].is_refused(&self.writer, &what, self.next_tag) {
             self.reap(which);
         }
@@ -120,7 +121,7 @@ impl Queuer {
     }
 }
 
-/// Holds what came back against what was asked for.
+/// Compares a completion with its operation.
 fn judge(writer: &mut Writer, what: What, completion: Completion) {
     let Completion { operation, buffer, result, .. } = completion;
     match what {
@@ -147,7 +148,7 @@ fn judge(writer: &mut Writer, what: What, completion: Completion) {
         }
         What::Read(read) => {
             assert_eq!(operation, Operation::Read);
-            // Somebody may have written to it after the read was asked for.
+            // A write may have followed the request of the read.
             let known = |number: &Number| {
                 writer.own.get(&read.place).is_some_and(|(last, _)| last == number)
             };
@@ -180,7 +181,7 @@ impl Used {
         Self { queue: options.open(), pending: BTreeMap::new() }
     }
 
-    /// Memory of the queue's own, if it has some that fits.
+    /// A buffer of the queue's pool, if it has one that fits.
     fn buffer_for(&self, data: Buffer) -> Buffer {
         match self.queue.buffer() {
             Some(mut own) if own.len() == data.len() => {
@@ -191,7 +192,7 @@ impl Used {
         }
     }
 
-    /// Queues an operation, unless the queue is full.
+    /// Queues an operation. Returns whether the queue was full.
     fn is_refused(&mut self, writer: &Writer, what: &What, tag: u64) -> bool {
         let is_full = self.queue.outstanding() == self.queue.depth();
         let (result, len) = match what {
@@ -226,7 +227,7 @@ impl Used {
         })
     }
 
-    /// What is queued begins now.
+    /// Marks the queued operations as begun.
     fn is_submitted(&mut self, writer: &Writer) {
         for pending in self.pending.values_mut().filter(|pending| !pending.submitted) {
             pending.submitted = true;
@@ -241,11 +242,11 @@ impl Used {
         self.queue.submit();
     }
 
-    /// Takes what has come back.
+    /// Reaps completions.
     fn came_back(&mut self, writer: &mut Writer, min: usize) {
         self.is_submitted(writer);
         let outstanding = self.queue.outstanding();
-        // Some are left to the next time.
+        // Some remain for the next time.
         let most = if writer.random.bool() { usize::MAX } else { writer.random.usize(1..4) };
         let finished: Vec<_> = self.queue.reap(min).take(most).collect();
         let at_least = min.min(outstanding).min(most);
@@ -257,7 +258,7 @@ impl Used {
         }
     }
 
-    /// Drops the queue, whatever is on its way.
+    /// Drops the queue with its operations.
     fn end(self, writer: &Writer) {
         let Self { queue, pending } = self;
         drop(queue);

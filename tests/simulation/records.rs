@@ -1,4 +1,4 @@
-//! What writers write: sectors that tell of themselves.
+//! The data of writes: sectors that identify themselves.
 
 use dioxide::Buffer;
 
@@ -6,19 +6,19 @@ pub const BLOCK_BYTES: u64 = 4096;
 pub const SECTOR_BYTES: usize = 512;
 pub const SECTORS: usize = BLOCK_BYTES as usize / SECTOR_BYTES;
 
-/// One write of a run: counted from 1.
+/// The number of a write in a run, from 1.
 pub type Number = u64;
 
-/// What a sector holds.
+/// The content of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sector {
     Zero,
-    /// The block of a write that it is part of.
+    /// The block of its write.
     Of {
         write: Number,
         block: u64,
     },
-    /// Nothing that anybody wrote, or not at this place in a block.
+    /// Data of no write, or at the wrong position in a block.
     Garbage,
 }
 
@@ -38,7 +38,7 @@ fn fill(sector: &mut [u8], write: Number, block: u64, place: u64) {
     }
 }
 
-/// What the sector at this place in a block holds.
+/// Parses the sector at this position in a block.
 pub fn parse(bytes: &[u8], place: usize) -> Sector {
     if bytes.iter().all(|byte| *byte == 0) {
         return Sector::Zero;
@@ -50,7 +50,7 @@ pub fn parse(bytes: &[u8], place: usize) -> Sector {
     if write > 0 && expected == bytes { Sector::Of { write, block } } else { Sector::Garbage }
 }
 
-/// Each sector of a file, with its block and its place in it.
+/// Each sector of a file, with its block.
 pub fn sectors(content: &[u8]) -> impl Iterator<Item = (u64, Sector)> {
     content.chunks(SECTOR_BYTES).enumerate().map(|(n, bytes)| {
         let sector =

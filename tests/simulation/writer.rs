@@ -1,5 +1,4 @@
-//! What any thread of a phase does: it asks for something, and holds the answer against what it
-//! knows.
+//! A thread of a phase: it performs operations, and compares the results with the model.
 
 use crate::life::{Shared, lock};
 use crate::oracle::Oracle;
@@ -8,21 +7,21 @@ use dioxide::{Buffer, Error, ErrorKind, File};
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
 
-/// Of an operation on a file that was closed.
+/// The error of an operation on a closed file.
 pub const EBADF: i32 = 9;
 
-/// See the module.
+/// A writer.
 pub struct Writer {
     pub random: fastrand::Rng,
-    /// Plain and durable; none once it has let go of them.
+    /// Plain and durable; empty once it has dropped them.
     pub handles: Vec<File>,
     pub shared: Arc<Shared>,
-    /// What it wrote last at each place.
+    /// Its last write at each offset, in blocks.
     pub own: BTreeMap<u64, (Number, u64)>,
     pub at: String,
 }
 
-/// What it wants to do next, in blocks.
+/// The next operation, in blocks.
 #[derive(Clone, Copy, Debug)]
 pub enum Want {
     Append { blocks: u64 },
@@ -31,16 +30,16 @@ pub enum Want {
     Sync,
 }
 
-/// A read on its way.
+/// A read in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
     pub place: u64,
     pub blocks: u64,
-    /// What must be there, if that is known.
+    /// The expected write, if it is known.
     pub holds: Option<Number>,
 }
 
-/// A write on its way.
+/// A write in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub number: Number,
@@ -51,7 +50,7 @@ pub struct Asked {
 }
 
 impl Writer {
-    /// Does some things, one after the other.
+    /// Performs several operations, one after the other.
     pub fn work(&mut self) {
         for _ in 0..1 + self.random.u64(..12) {
             lock(&self.shared.outcome).operations += 1;
@@ -59,7 +58,7 @@ impl Writer {
         }
     }
 
-    /// Does one thing, and waits for it.
+    /// Performs one operation by a call.
     pub fn call(&mut self) {
         match self.want() {
             None => {}
@@ -104,12 +103,12 @@ impl Writer {
             }
             8..=10 => {
                 let (place, blocks) = self.one_of_mine()?;
-                // Somebody may have cut the file below it.
+                // A truncate may have removed it.
                 self.oracle().holes |= lock(&self.shared.phase).cut_beside;
                 Some(Want::Write { place, blocks })
             }
             11 | 12 if positional => {
-                // Beyond the end, perhaps with a hole before it.
+                // Beyond EOF, perhaps with a hole before it.
                 let place = self.handle(false).len().expect("no reader") / BLOCK_BYTES
                     + self.random.u64(..4);
                 self.oracle().holes = true;
@@ -119,7 +118,7 @@ impl Writer {
                 let (place, blocks) = self.one_of_mine()?;
                 Some(Want::Read(Read { place, blocks, holds: Some(self.own[&place].0) }))
             }
-            // The last block that there is: somebody has written it.
+            // The last block of the file, which some writer has written.
             14 => {
                 let end = self.handle(false).len().expect("no reader");
                 let place = end
@@ -144,7 +143,7 @@ impl Writer {
         self.own.iter().nth(nth).map(|(place, (_, blocks))| (*place, *blocks))
     }
 
-    /// A write is about to begin.
+    /// Begins a write in the model.
     pub fn ask(&mut self, place: Option<u64>, blocks: u64) -> Asked {
         let durable = self.random.bool();
         let was_wedged = lock(&self.shared.phase).wedged;
@@ -152,7 +151,7 @@ impl Writer {
         Asked { number, place, blocks, durable, was_wedged }
     }
 
-    /// A write came to an end; an append at this offset.
+    /// Ends a write in the model; `result` has the offset of an append.
     pub fn answered(&mut self, asked: &Asked, result: Result<Option<u64>, &Error>) {
         let Asked { number, place, blocks, durable, was_wedged } = *asked;
         assert!(!was_wedged || result.is_err(), "{}: written on a wedged file system", self.at);
@@ -174,7 +173,7 @@ impl Writer {
         }
     }
 
-    /// A flush came to an end, which was to make these durable.
+    /// Ends a flush that covers these writes.
     pub fn synced(&mut self, promised: &[Number], result: Result<(), &Error>) {
         match result {
             Ok(()) => self.oracle().promise(promised),
@@ -188,7 +187,7 @@ impl Writer {
         let read = match result {
             Ok(read) => read as usize,
             Err(error) => {
-                // A cut may have failed when the file was shorter already.
+                // A truncate may have failed after it shortened the file.
                 let half_cut = phase.cut_beside && phase.faulty;
                 let may_fail = phase.dies || half_cut || *error.kind() == ErrorKind::Os(EBADF);
                 assert!(may_fail, "{}: {error}", self.at);
@@ -201,7 +200,7 @@ impl Writer {
         assert_eq!(read, into.len(), "{}", self.at);
         for (block, sector) in sectors(into) {
             match holds {
-                // Positional writes of others may have been meant for the same place.
+                // Positional writes of other threads may have had the same range.
                 Some(number) if !self.oracle().holes => {
                     assert_eq!(
                         sector,
@@ -212,14 +211,17 @@ impl Writer {
                 }
                 Some(_) => {}
                 None => {
-                    let recent = matches!(sector, Sector::Of { write, .. } if self.oracle().is_recent(write));
+                    let recent = matches!(
+                        sector,
+                        Sector::Of { write, .. } if self.oracle().is_recent(write)
+                    );
                     assert!(recent, "{}: {sector:?} at {place}, below the end", self.at);
                 }
             }
         }
     }
 
-    /// An error must have a cause, and leaves its trace.
+    /// Checks that an error has a cause, and records it.
     pub fn judge(&self, error: &Error) {
         let mut phase = lock(&self.shared.phase);
         let mut outcome = lock(&self.shared.outcome);

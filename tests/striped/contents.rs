@@ -1,4 +1,4 @@
-//! What a striped volume of files holds, however it is used.
+//! The content of a striped volume of files, in all kinds of use.
 
 use crate::common::*;
 use crate::volume::{CHUNK, Paths};
@@ -11,11 +11,11 @@ use dioxide_testkit::trials::{
 use dioxide_testkit::volume::{SIZE_MIN, Volume};
 use std::fs;
 
-/// Members and chunk.
+/// Numbers of members and chunk sizes.
 const SHAPES: [(usize, u64); 6] =
     [(1, 4096), (2, 4096), (3, 8192), (4, 12_288), (5, 65_536), (2, MIB)];
 
-/// A volume, and what must be in it.
+/// A volume, and its expected content.
 struct Checked {
     paths: Paths,
     file: Used,
@@ -24,7 +24,7 @@ struct Checked {
 }
 
 impl Checked {
-    /// A place or length about a chunk's border, or a row's, or anywhere.
+    /// An offset or length near the border of a chunk or row, or anywhere.
     fn border(&mut self, step: u64) -> u64 {
         let (chunk, row) = (self.paths.chunk, self.paths.chunk * self.paths.members.len() as u64);
         let place = match self.random.below(3) {
@@ -95,8 +95,8 @@ impl Checked {
     }
 }
 
-/// Appends of blocks and of any length, positional writes, holes, cuts and growth at all borders,
-/// opened and closed.
+/// Appends of blocks and of any length, positional writes, holes, truncates and growth at all
+/// borders. The volume is closed and reopened.
 fn a_volume_holds_what_was_written(dir: TestDir, way: Way) -> TrialResult {
     for ((members, chunk), seed) in SHAPES.into_iter().zip(0u64..) {
         let growth = GROWTHS[(seed as usize + way as usize) % 3];
@@ -152,7 +152,7 @@ fn records_of_any_length_stand_side_by_side(dir: TestDir, way: Way) -> TrialResu
     Ok(())
 }
 
-/// Each length about each border, from both sides; what was cut off does not come back.
+/// Each length near each border, from both sides. Truncated data does not come back.
 fn every_border_can_be_cut_to_and_extended_from(dir: TestDir) -> TrialResult {
     for (growth, members) in [(Growth::Unwritten, 3), (Growth::None, 2)] {
         let paths = Paths::in_dir(&dir, &format!("{growth:?}"), members, CHUNK);
@@ -212,7 +212,7 @@ fn two_handles_are_one_file(dir: TestDir) -> TrialResult {
     second.close()?;
     paths.assert_tidy(end + BLOCK_BYTES)?;
     assert_all_there(&paths.content()?, &placed);
-    // The first may as well be closed last, and its volume opened anew.
+    // The volume can be opened again.
     let placed = append(&paths.reopen()?, 4, 0, 1)?;
     assert_eq!(placed.offset, end + BLOCK_BYTES);
     Ok(())
@@ -229,7 +229,7 @@ fn a_handle_that_is_dropped_puts_the_volume_away(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// Readers of this process know what its writers know.
+/// Readers of this process see the end that its writers see.
 fn a_reader_beside_a_writer_sees_what_is_written(dir: TestDir) -> TrialResult {
     let paths = Paths::in_dir(&dir, "log", 3, CHUNK);
     let file = paths.open(&writable())?;
@@ -263,7 +263,7 @@ pub fn append_for_ever(acks: &Acks, args: &[String]) {
     }
 }
 
-/// Those of another process see all that was acknowledged, and nothing that was only grown.
+/// A reader in another process sees all acknowledged records, and no grown space.
 fn a_reader_beside_another_process_sees_records_only(dir: TestDir) -> TrialResult {
     let paths = Paths::in_dir(&dir, "log", 3, CHUNK);
     let mut child = child::spawn("append_for_ever", &paths.to_args())?;
@@ -306,7 +306,7 @@ fn members_may_lie_on_different_file_systems(_: TestDir) -> TrialResult {
         paths.assert_tidy(end)?;
         assert_all_there(&paths.content()?, &placed);
     }
-    // Where one of them cannot grow ahead, none does.
+    // If one member cannot grow ahead, none does.
     let tmpfs = lab::fresh_dir(Fs::Tmpfs, label)?;
     let paths = Paths::in_dirs(&[&first, &tmpfs], "mixed", CHUNK);
     let file = paths.open(&writable())?;
@@ -344,8 +344,8 @@ fn the_capacity_is_reached_in_one_step(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// The defect: the hole was allocated, and at 8 TiB there was no space for it. It takes none, as in
-/// a plain file.
+/// Regression: the hole was allocated, and at 8 TiB there was no space for it. A hole takes no
+/// space, as in a plain file.
 fn a_hole_in_a_volume_takes_no_space(dir: TestDir) -> TrialResult {
     use std::os::unix::fs::MetadataExt;
     const FAR: [u64; 3] = [256 * MIB, 8 << 40, (8 << 40) + 5 * CHUNK];
@@ -425,8 +425,8 @@ fn the_alignment_is_that_of_the_strictest_member(_: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// One of them has less space than the other: nothing is torn, and the volume goes on when there is
-/// some.
+/// One member has less space than the other. No append is torn, and the volume goes on once space
+/// is free.
 fn a_full_member_fails_appends_cleanly(growth: Growth) -> TrialResult {
     let (small, large) = (Volume::new(Fs::Ext4, SIZE_MIN)?, lab::fresh_dir(Fs::Xfs, "large")?);
     let paths = Paths::in_dirs(&[&large, small.path()], "log", 65_536);
@@ -490,7 +490,7 @@ fn queues_and_calls_and_futures_mix(dir: TestDir) -> TrialResult {
         }
     }
     let end = assert_gapless(&placed, 0);
-    // One that reads over all borders at once.
+    // A read across all borders.
     queue.read_at(&file, Buffer::zeroed(end as usize), 0, 1).expect("there is room");
     let done = queue.reap(1).next().expect("it was waited for");
     assert_eq!(done.result?, end);
@@ -539,7 +539,7 @@ pub fn trials() -> Vec<Trial> {
         grows.iter().flat_map(|&(name, test)| lab_trials_where(name, Fs::grows_unwritten, test)),
     );
     let recycles: &[LabTest] = named![a_volume_that_is_recycled_keeps_its_space];
-    // What is recycled is written over where it lies, as zeros are.
+    // Recycled space is overwritten in place, as zeroed space is.
     let writes_over = |fs: Fs| fs.grows_unwritten().and(fs.grows_zeroed());
     trials.extend(
         recycles.iter().flat_map(|&(name, test)| lab_trials_where(name, writes_over, test)),

@@ -1,5 +1,5 @@
-//! Killed processes, power cuts and flushes that fail on one member: nothing acknowledged is lost,
-//! and what failed is not acknowledged.
+//! Kills, power cuts and failed flushes of one member. Acknowledged data is never lost, and failed
+//! data is never acknowledged.
 
 use crate::common::*;
 use crate::volume::Paths;
@@ -14,8 +14,8 @@ use std::time::Duration;
 
 const CHUNK: u64 = 16_384;
 
-/// A child of many threads that append durably; args are growth, a number that tells its records
-/// from those of others, and the volume.
+/// A child with many threads that append durably. The args are growth, a number that identifies its
+/// records, and the volume.
 pub fn append_striped_durably(acks: &Acks, args: &[String]) {
     let paths = Paths::of_args(&args[2..]);
     let mut options = writable();
@@ -39,7 +39,7 @@ fn start(paths: &Paths, growth: &str, round: u64) -> std::io::Result<child::Chil
     child::spawn("append_striped_durably", &args)
 }
 
-/// Opens what a crash left, checks that it is all there, and puts it in order as its owner does.
+/// Opens the volume after a crash, checks its content, and finishes the recovery as its owner does.
 fn check_after_crash(paths: &Paths, acknowledged: &[Placed]) -> TrialResult {
     let file = paths.reopen()?;
     let end = acknowledged.iter().map(Placed::end).max().unwrap_or(0);
@@ -76,7 +76,7 @@ fn disk(volume: &Volume) -> &FuseDisk {
     volume.disk().expect("on a FUSE disk")
 }
 
-/// Each member on a disk of its own, which lose power one after the other.
+/// Each member is on its own disk. The disks lose power one after the other.
 fn acknowledged_records_survive_power_cuts_of_all_members(fs: Fs) -> TrialResult {
     let mut volumes = [Volume::on_fuse_disk(fs, SIZE_MIN)?, Volume::on_fuse_disk(fs, SIZE_MIN)?];
     for (round, growth) in (0..).zip(["unwritten", "zeroed", "none"]) {
@@ -100,7 +100,7 @@ fn acknowledged_records_survive_power_cuts_of_all_members(fs: Fs) -> TrialResult
     Ok(())
 }
 
-/// One member's flush fails: nothing is acknowledged any more, beside any of them.
+/// The flush of one member fails: no write to any member is acknowledged any more.
 fn a_flush_that_fails_on_one_member_wedges_all(fs: Fs) -> TrialResult {
     for failing in 0..2 {
         let volumes = [Volume::on_fuse_disk(fs, SIZE_MIN)?, Volume::on_fuse_disk(fs, SIZE_MIN)?];

@@ -39,7 +39,7 @@ impl Devices {
 
 fn a_volume_of_devices_has_a_fixed_size() -> TrialResult {
     let rig = Devices::new("fixed_size", &[3 * MIB, 2 * MIB + 5 * 4096, 4 * MIB], 65_536)?;
-    // 2 MiB and a bit are 32 chunks, one of which holds the header.
+    // A little over 2 MiB is 32 chunks, one of which holds the header.
     let size = 31 * 3 * 65_536;
     let file = rig.paths.open(writable().growth(Growth::Zeroed))?;
     assert_eq!((file.len()?, file.growth(), file.recovery()), (size, Growth::None, None));
@@ -59,7 +59,7 @@ fn a_volume_of_devices_has_a_fixed_size() -> TrialResult {
     assert_eq!(reader.len()?, size);
     assert_eq!(reader.read_at(&mut into, 0)?, size as usize);
     assert!(into[..size as usize] == *whole);
-    // What is on the images, by the rule.
+    // The content of the images, computed by the layout rule.
     let images = Paths { members: rig.images.clone(), ..rig.paths.clone() };
     rig.devices.iter().for_each(drop);
     let content = images.content()?;
@@ -71,7 +71,7 @@ fn threads_and_queues_write_a_volume_of_devices(way: Way) -> TrialResult {
     const PLACES: u64 = 16;
     let rig = Devices::new("many_writers", &[MIB, MIB, MIB], CHUNK)?;
     let file = way.to(rig.paths.open(writable().durability(Durability::EveryWrite))?);
-    // Each place goes over a border.
+    // Each write crosses a border.
     let place = |thread, n| (thread * PLACES + n) * 3 * BLOCK_BYTES;
     together(8, |thread| {
         for number in 0..PLACES {
@@ -91,7 +91,7 @@ fn threads_and_queues_write_a_volume_of_devices(way: Way) -> TrialResult {
     Ok(())
 }
 
-/// Whatever was written, and wherever.
+/// Any write, anywhere.
 fn a_flush_is_one_of_all_members() -> TrialResult {
     let rig = Devices::new("flushes", &[MIB, MIB, MIB], CHUNK)?;
     let file = rig.paths.open(&writable())?;
@@ -103,7 +103,7 @@ fn a_flush_is_one_of_all_members() -> TrialResult {
         before.iter().zip(&after).all(|(before, after)| after > before),
         "{before:?}, then {after:?}"
     );
-    // And so does one by a queue.
+    // So does a flush by a queue.
     let by_queue = Way::Queue.to(file);
     by_queue.sync_data()?;
     let last = rig.flushes()?;
@@ -134,7 +134,7 @@ fn only_blank_devices_become_a_volume() -> TrialResult {
         device.read_exact_at(&mut first, 0)?;
         assert!(first.iter().all(|byte| *byte == 0), "what was refused was written to");
     }
-    // What lies behind the header's block is nobody's business.
+    // Bytes after the header's block have no effect.
     fs::File::options().write(true).open(&rig.paths.members[1])?.write_all_at(&[1; 512], 4096)?;
     rig.paths.open(&writable())?.close()?;
     let swapped =
@@ -146,7 +146,7 @@ fn only_blank_devices_become_a_volume() -> TrialResult {
     Ok(())
 }
 
-/// All data, up to the last byte, may be anything: no header is touched.
+/// Data may have any value up to the last byte: writes never touch a header.
 fn headers_survive_every_write() -> TrialResult {
     let rig = Devices::new("headers", &[MIB, MIB], 4096)?;
     let file = rig.paths.open(&writable())?;
@@ -171,7 +171,7 @@ fn devices_in_use_and_mixtures_are_refused() -> TrialResult {
         ..rig.paths.clone()
     };
     assert!(matches!(refusal(with(volume.device()).open(&writable())), ErrorKind::Busy(_)));
-    // The image behind a device; a file beside a device.
+    // The image of a device; a file next to a device.
     let beside =
         Paths { members: vec![rig.dir.join("file"), rig.images[1].clone()], ..rig.paths.clone() };
     assert!(matches!(refusal(beside.open(&writable())), ErrorKind::Busy(_)));
@@ -188,7 +188,7 @@ fn devices_in_use_and_mixtures_are_refused() -> TrialResult {
     let (_, acks) = child.wait(PATIENCE)?;
     assert_eq!(acks[0][0], BUSY);
     file.close()?;
-    // What was refused holds nothing.
+    // A refused open holds no device.
     rig.paths.reopen()?.close()?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What is no volume is refused, and left as it is.
+//! `open` refuses invalid volumes, and leaves them as they are.
 
 use crate::common::*;
 use crate::volume::{CHUNK, Paths};
@@ -9,7 +9,7 @@ use dioxide_testkit::lab::{Fs, TestDir};
 use dioxide_testkit::trials::{Trial, TrialResult, lab_trials_where};
 use std::fs;
 
-/// A volume of three members, closed, with a record in each chunk of three rows.
+/// A closed volume of three members, with a record in each chunk of three rows.
 fn volume(
     dir: &TestDir,
     name: &str,
@@ -22,8 +22,8 @@ fn volume(
     Ok((paths, placed))
 }
 
-/// Opened for writing, with and without creation, or only to read: refused in words with these in
-/// them, and not a byte of it changes.
+/// Checks that an open for writing, with or without creation, or for reading fails with these
+/// words. It changes no byte.
 #[track_caller]
 fn assert_refused(paths: &Paths, words: &str) -> TrialResult {
     let before = paths.snapshot()?;
@@ -72,7 +72,7 @@ fn what_is_no_volume_is_refused(dir: TestDir) -> TrialResult {
             fs::write(&plain.members[place], content)?;
             assert_refused(&plain, "holds something else")?;
         }
-        // Zeros where the header would be, and something behind.
+        // Zeros in place of the header, and data behind.
         let mut content = vec![0; 6000];
         content[5000] = 1;
         fs::write(&plain.members[place], &content)?;
@@ -91,7 +91,7 @@ fn what_is_no_volume_is_refused(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// As long as all that there is lies on the first member, too.
+/// Even if all data lies on the first member.
 fn a_wrong_first_member_makes_no_volume_of_the_others(dir: TestDir) -> TrialResult {
     let paths = Paths::in_dir(&dir, "log", 3, CHUNK);
     let file = paths.open(&writable())?;
@@ -129,7 +129,7 @@ fn no_shape_but_a_possible_one_is_taken(dir: TestDir) -> TrialResult {
         refusal(missing.open(OpenOptions::new().write(true).create_new(true))),
         ErrorKind::Os(libc::EEXIST)
     );
-    // Chunks so large that the first byte of the second row has no place are no reason to panic.
+    // Chunks so large that the second row has no valid offset must not cause a panic.
     let huge = Paths::in_dir(&dir, "huge", 3, 1 << 62);
     let _ = huge.open(&writable());
     let twice = Paths { members: vec![dir.join("one"), dir.join("one")], chunk: CHUNK };
@@ -147,7 +147,7 @@ fn no_shape_but_a_possible_one_is_taken(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// A member that was closed has its size, to the byte.
+/// A closed member has its exact size.
 fn a_member_that_was_changed_while_closed_is_refused(dir: TestDir) -> TrialResult {
     let (paths, placed) = volume(&dir, "log")?;
     for member in &paths.members {
@@ -160,7 +160,7 @@ fn a_member_that_was_changed_while_closed_is_refused(dir: TestDir) -> TrialResul
             fs::write(member, &whole)?;
         }
     }
-    // An older copy of any of them.
+    // An older copy of one of them.
     let older: Vec<_> = paths.members.iter().map(fs::read).collect::<Result<_, _>>()?;
     let file = paths.reopen()?;
     append_many(&file, 2, 20);
@@ -178,7 +178,7 @@ fn a_member_that_was_changed_while_closed_is_refused(dir: TestDir) -> TrialResul
     Ok(())
 }
 
-/// What was there when a volume was opened is looked for when it was not closed.
+/// Without a close, `open` requires the length from the last open.
 fn a_member_that_lost_something_since_a_crash_is_refused(dir: TestDir) -> TrialResult {
     let (paths, placed) = volume(&dir, "log")?;
     let mut child = child::spawn("append_for_ever", &paths.to_args())?;
@@ -194,8 +194,8 @@ fn a_member_that_lost_something_since_a_crash_is_refused(dir: TestDir) -> TrialR
             fs::write(member, &kept)?;
         }
     }
-    // Written back as they were, they have lost what tells of unwritten space: only what is below
-    // that is certain.
+    // Members that were written back have lost their unwritten extents: only the data below those
+    // is certain.
     let file = paths.reopen()?;
     assert!(file.len()? >= 18 * BLOCK_BYTES);
     file.close()?;
@@ -215,7 +215,7 @@ fn a_header_that_was_damaged_is_refused(dir: TestDir) -> TrialResult {
         }
         fs::write(member, &whole)?;
     }
-    // The state of the first.
+    // The state of the first member.
     let whole = fs::read(&paths.members[0])?;
     let mut damaged = whole.clone();
     damaged[520] ^= 1;
@@ -233,7 +233,7 @@ fn one_process_writes_a_volume_or_its_members(dir: TestDir) -> TrialResult {
         assert_eq!(refusal(OpenOptions::new().write(true).open(member)), ErrorKind::Locked);
         assert_eq!(refusal(dioxide::recover(member, Recover::Truncate)), ErrorKind::Locked);
     }
-    // Another volume that has one of them.
+    // Another volume with one of these members.
     let beside =
         Paths { members: vec![dir.join("beside"), paths.members[1].clone()], chunk: CHUNK };
     assert_eq!(refusal(beside.open(&writable())), ErrorKind::Locked);
@@ -243,18 +243,18 @@ fn one_process_writes_a_volume_or_its_members(dir: TestDir) -> TrialResult {
     file.close()?;
     let (_, acks) = child::spawn("try_to_open_striped", &paths.to_args())?.wait(PATIENCE)?;
     assert_eq!(acks[0][0], 0);
-    // A member that is a file of its own.
+    // A member as a file of its own.
     for member in &paths.members {
         let plain = OpenOptions::new().write(true).open(member)?;
         assert_eq!(refusal(paths.reopen()), ErrorKind::Locked);
         plain.close()?;
     }
-    // What was refused keeps no lock.
+    // A refused open keeps no lock.
     paths.reopen()?.close()?;
     Ok(())
 }
 
-/// The child of a fork has no hands, and none of its parent's to wait for.
+/// The child of a fork has no pool threads, and must not join those of its parent.
 fn a_fork_does_nothing_to_a_volume(dir: TestDir) -> TrialResult {
     let paths = Paths::in_dir(&dir, "log", 3, CHUNK);
     let file = paths.open(&writable())?;
@@ -280,7 +280,7 @@ fn a_fork_does_nothing_to_a_volume(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// One file system of each way to be is enough for what the library decides by itself.
+/// Decisions inside the library need one file system of each kind of growth.
 fn is_one_of_three(fs: Fs) -> dioxide_testkit::lab::Applies {
     match fs {
         Fs::Ext4 | Fs::Xfs | Fs::Btrfs => Ok(()),

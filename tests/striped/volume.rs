@@ -1,4 +1,4 @@
-//! What the tests of striped volumes share: the paths of one, and what its members hold, found out
+//! Shared code of the striped tests: the paths of a volume, and the content of its members, read
 //! without the library.
 
 use crate::common::*;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 pub const CHUNK: u64 = 8192;
 
-/// The paths of a volume and its chunk, in bytes.
+/// The paths of a volume, and its chunk in bytes.
 #[derive(Clone, Debug)]
 pub struct Paths {
     pub members: Vec<PathBuf>,
@@ -36,12 +36,12 @@ impl Paths {
         options.open_striped(&self.members, self.chunk)
     }
 
-    /// Opens without growing or creating anything.
+    /// Opens without growth and without creation.
     pub fn reopen(&self) -> dioxide::Result<File> {
         self.open(OpenOptions::new().write(true))
     }
 
-    /// Arguments for a child, and back.
+    /// Converts to arguments of a child, and back.
     pub fn to_args(&self) -> Vec<String> {
         let paths = self.members.iter().map(|path| path.to_string_lossy().into_owned());
         [self.chunk.to_string()].into_iter().chain(paths).collect()
@@ -54,14 +54,15 @@ impl Paths {
         }
     }
 
-    /// What a member has of a file of this length, with its header's chunk: counted chunk by chunk.
+    /// The size of a member in a file of this length, with its header's chunk, counted chunk by
+    /// chunk.
     pub fn size_of(&self, member: usize, len: u64) -> u64 {
         let chunks = (0..len.div_ceil(self.chunk))
             .filter(|chunk| *chunk as usize % self.members.len() == member);
         self.chunk + chunks.map(|chunk| (len - chunk * self.chunk).min(self.chunk)).sum::<u64>()
     }
 
-    /// The bytes of the file as they stand on the members, as far as there are any.
+    /// The bytes of the file on the members, up to the first gap.
     pub fn content(&self) -> io::Result<Vec<u8>> {
         let members = self.members.iter().map(fs::read).collect::<io::Result<Vec<_>>>()?;
         let mut content = Vec::new();
@@ -81,8 +82,7 @@ impl Paths {
         self.members.iter().map(|path| Ok(fs::metadata(path)?.len())).collect()
     }
 
-    /// Checks that every member is as a volume of this length is left: not a byte more, and no
-    /// marker.
+    /// Checks that every member is as after a close at this length: not a byte more, and no marker.
     pub fn assert_tidy(&self, len: u64) -> io::Result<()> {
         let expected: Vec<_> =
             (0..self.members.len()).map(|member| self.size_of(member, len)).collect();
@@ -98,13 +98,13 @@ impl Paths {
         Ok(())
     }
 
-    /// Everything that is on the members, to find out whether anything changed.
+    /// The bytes of all members, to detect any change.
     pub fn snapshot(&self) -> io::Result<Vec<Vec<u8>>> {
         self.members.iter().map(fs::read).collect()
     }
 }
 
-/// A child: opens a volume for writing, and tells what came of it.
+/// A child: opens a volume for writing, and reports the result.
 pub fn try_to_open_striped(acks: &Acks, args: &[String]) {
     tell(acks, &Paths::of_args(args).reopen());
 }

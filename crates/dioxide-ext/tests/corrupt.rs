@@ -1,11 +1,10 @@
-//! Volumes of ext2 and ext3 that contradict themselves. Every number in the superblock, the
-//! descriptors of groups, the inode, the map and the directory is replaced by hostile ones, and
-//! then everything is done with a file: each operation succeeds or is an error, in bounded time.
-//! Whatever happens, nothing is written but the file's own blocks and inode, free space, and what
-//! counts that.
+//! Volumes of ext2 and ext3 that contradict themselves. Hostile values replace every number in the
+//! superblock, the group descriptors, the inode, the map and the directory. Then the test performs
+//! all operations on a file. Each succeeds or fails, in bounded time. Writes touch only the file's
+//! own blocks and inode, free space, and the metadata that counts it.
 //!
-//! What a pointer into another file's data claims cannot be known without a look at every inode:
-//! such a block is written as if it were the file's own. e2fsck finds it.
+//! A pointer into another file's data is only detectable with a look at every inode. Such a block
+//! is written as the file's own. e2fsck finds it.
 
 #[path = "../../../tests/common/mod.rs"]
 mod common;
@@ -28,18 +27,17 @@ use std::thread;
 use std::time::Duration;
 use within::*;
 
-/// What a case may take, on a machine that is busy.
+/// The timeout of a case, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const TARGET: &str = "/target";
 
-/// How many of the hostile values of a number are tried, unless DIOXIDE_EXT_SHAPES=all asks for
-/// every one.
+/// The number of hostile values tried for each number, unless DIOXIDE_EXT_SHAPES=all.
 const VALUES_AT_A_TIME: usize = 2;
 
 // --- a volume and its layout ---------------------------------------------------------------------
 
-/// A small volume in memory, and what is where in it.
+/// A small volume in memory, and its layout.
 struct Specimen {
     image: Vec<u8>,
     shape: Shape,
@@ -47,7 +45,7 @@ struct Specimen {
     pointers: Vec<u64>,
     own: BTreeSet<u64>,
     victims: BTreeSet<u64>,
-    /// Where the target's inode lies, in bytes.
+    /// The offset of the target's inode, in bytes.
     inode: usize,
     other_inodes: Vec<usize>,
     groups: Vec<Group>,
@@ -136,7 +134,7 @@ impl Specimen {
         (0..count).map(group).collect()
     }
 
-    /// The target's blocks of pointers, from the inode down.
+    /// Finds the target's blocks of pointers, from the inode down.
     fn find_pointers(&self) -> Vec<u64> {
         let mut found = Vec::new();
         for depth in 1..=3 {
@@ -163,7 +161,7 @@ impl Specimen {
         self.image[byte as usize] & 1 << (bit % 8) == 0
     }
 
-    /// What no map and no descriptor of another kind may point to: where the volume keeps its own.
+    /// The metadata blocks of the volume, to which no map and no other descriptor may point.
     fn metadata(&self) -> Vec<u64> {
         let first = &self.groups[0];
         let last = &self.groups[self.groups.len() - 1];
@@ -181,7 +179,7 @@ impl Specimen {
         blocks
     }
 
-    /// What may stand in place of the number at this offset.
+    /// The values that replace the number at this offset.
     fn hostile_values(&self, at: usize) -> Vec<u32> {
         let old = self.word(at) as u32;
         let count = self.block_count() as u32;
@@ -212,7 +210,7 @@ impl Specimen {
     }
 }
 
-/// Data at the beginning, and at both sides of each border of the map.
+/// Data at the beginning, and on both sides of each border of the map.
 fn plant_target(path: &Path, block: u64) -> std::io::Result<()> {
     let per_block = block / 4;
     let double = 12 + per_block;
@@ -226,7 +224,7 @@ fn plant_target(path: &Path, block: u64) -> std::io::Result<()> {
 
 // --- one case ------------------------------------------------------------------------------------
 
-/// One number that is not what it should be.
+/// One number with a wrong value.
 #[derive(Clone, Copy)]
 struct Case {
     at: usize,
@@ -234,16 +232,16 @@ struct Case {
     claims: Claims,
 }
 
-/// What a file may seem to own, so that it is written.
+/// The blocks that a file claims, so that writes to them are allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Claims {
     Nothing,
     Block(u64),
-    /// All that another file has.
+    /// All blocks of another file.
     OtherFiles,
 }
 
-/// All that can be done with the file, on a volume at `path`. Nothing need succeed.
+/// Performs all operations on the file, on a volume at `path`. Any may fail.
 fn use_it(path: &Path, block: u64) -> bool {
     for name in ["/", "link", "long-link", "victim/x", "missing"] {
         let _ = OpenOptions::new().open_in_image(path, name).map(|file| read_ends(&file));
@@ -290,12 +288,12 @@ fn read_ends(file: &File) {
     }
 }
 
-/// Whether every value is tried, and not some.
+/// Returns whether every value is tried, and not some.
 fn everything() -> bool {
     std::env::var_os("DIOXIDE_EXT_SHAPES").is_some_and(|which| which == "all")
 }
 
-/// A place where cases are tried, one after the other.
+/// An image on which cases run one after the other.
 struct Bench<'a> {
     specimen: &'a Specimen,
     path: PathBuf,
@@ -323,7 +321,7 @@ impl<'a> Bench<'a> {
         self.tried += 1;
         let after = fs::read(&self.path)?;
         let wrong = self.wrong_writes(&after, case);
-        // As it was, for the next.
+        // Restores the image for the next case.
         for (n, (old, new)) in self.pieces(&after).enumerate() {
             if old != new {
                 image.write_all_at(old, n as u64 * self.specimen.shape.block)?;
@@ -332,8 +330,8 @@ impl<'a> Bench<'a> {
         if wrong.is_empty() { Ok(()) } else { Err(format!("{name}: written: {wrong:?}").into()) }
     }
 
-    /// In a thread of its own, whose name a panic tells. Returns whether the file was opened for
-    /// writing.
+    /// Runs a case in its own thread, named for the panic message. Returns whether the file was
+    /// opened for writing.
     fn run(&self, name: &str) -> Result<bool, Failed> {
         let (sender, receiver) = mpsc::channel();
         let (path, block) = (self.path.clone(), self.specimen.shape.block);
@@ -359,7 +357,7 @@ impl<'a> Bench<'a> {
         self.specimen.image.chunks(block).zip(after.chunks(block))
     }
 
-    /// What was written that is none of the file's business, in words.
+    /// Describes writes outside of the file's own blocks.
     fn wrong_writes(&self, after: &[u8], case: Case) -> Vec<String> {
         let specimen = self.specimen;
         let size = specimen.shape.block as usize;
@@ -387,7 +385,7 @@ impl<'a> Bench<'a> {
                 let range = inode - start..inode - start + specimen.shape.inode as usize;
                 old[range.clone()].copy_from_slice(&new[range]);
             }
-            // The superblock counts, whatever it lies beside.
+            // The superblock counts free space, whatever shares its block.
             if start == 0 || start == 1024 {
                 let range = 1024 - start..2048 - start;
                 old[range.clone()].copy_from_slice(&new[range]);
@@ -420,12 +418,12 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Every number of a range, with some of its hostile values, other ones for each.
+    /// Tries some hostile values for every number of a range, different ones for each.
     fn sweep(&mut self, name: &str, range: Range<usize>, claims: Claims) -> TrialResult {
         for (n, at) in range.step_by(4).enumerate() {
             let values = self.specimen.hostile_values(at);
             let some = if everything() { values.len() } else { VALUES_AT_A_TIME };
-            // A stride that has no factor in common with any count of them.
+            // The stride has no common factor with any number of values.
             let chosen = (0..some).map(|i| values[(n * 7 + i * 11) % values.len()]);
             for value in chosen.collect::<Vec<_>>() {
                 self.try_case(name, Case { at, value, claims })?;
@@ -438,7 +436,7 @@ impl<'a> Bench<'a> {
 // --- the tests -----------------------------------------------------------------------------------
 
 fn nothing_is_corrupt(bench: &mut Bench) -> TrialResult {
-    // The proof that the other cases try something: all of it works, and writes.
+    // Control: an unchanged volume passes all operations, and is written.
     let word = bench.specimen.word(0) as u32;
     bench.try_case("as it was made", Case { at: 0, value: word, claims: Claims::Nothing })?;
     assert_eq!(bench.opened, 1, "even the sound volume is refused");
@@ -468,7 +466,7 @@ fn any_number_of_the_inode(bench: &mut Bench) -> TrialResult {
 }
 
 fn any_number_of_the_inodes_before(bench: &mut Bench) -> TrialResult {
-    // The root's and the journal's.
+    // The inodes of the root and of the journal.
     let table = (bench.specimen.groups[0].inode_table * bench.specimen.shape.block) as usize;
     let size = bench.specimen.shape.inode as usize;
     bench.sweep("the root's inode", table + size..table + size + 100, Claims::Nothing)?;
@@ -477,16 +475,16 @@ fn any_number_of_the_inodes_before(bench: &mut Bench) -> TrialResult {
 
 fn any_number_of_the_directory(bench: &mut Bench) -> TrialResult {
     let start = (bench.specimen.directory * bench.specimen.shape.block) as usize;
-    // A name that leads to another file makes that the target.
+    // A name that leads to another file makes that file the target.
     bench.sweep("the directory", start..start + 140, Claims::OtherFiles)
 }
 
-/// Names lead to files alone, never to what the volume keeps in inodes for itself.
+/// Names lead to files only, never to reserved inodes.
 fn a_name_of_a_reserved_inode(bench: &mut Bench) -> TrialResult {
     let specimen = bench.specimen;
     let start = (specimen.directory * specimen.shape.block) as usize;
     let entry = specimen.image[start..].windows(6).position(|bytes| bytes == b"target");
-    // The inode, two lengths and the kind stand before the name.
+    // The inode number, two lengths and the type precede the name.
     let at = start + entry.expect("it has a name") - 8;
     let count = specimen.word(1024) as u32;
     let numbers = (0..11).chain([count + 1, count + 2, u32::MAX]);
@@ -497,7 +495,7 @@ fn a_name_of_a_reserved_inode(bench: &mut Bench) -> TrialResult {
     Ok(())
 }
 
-/// First, last and those in use of each block of pointers, and those of the inode.
+/// First, last and used pointers of each block of pointers, and those of the inode.
 fn any_pointer_of_the_map(bench: &mut Bench) -> TrialResult {
     let specimen = bench.specimen;
     let size = specimen.shape.block as usize;
@@ -518,7 +516,7 @@ fn any_pointer_of_the_map(bench: &mut Bench) -> TrialResult {
             bench
                 .try_case("a pointer", Case { at, value: value as u32, claims: Claims::Nothing })?;
         }
-        // What it claims cannot be known to be another file's.
+        // The engine cannot know that the block belongs to another file.
         for victim in [specimen.victims.first(), specimen.victims.last()] {
             let victim = *victim.expect("there are some");
             bench.try_case(
@@ -530,7 +528,7 @@ fn any_pointer_of_the_map(bench: &mut Bench) -> TrialResult {
     Ok(())
 }
 
-/// Bits that say that space is free where the volume keeps its own.
+/// Bitmaps that mark metadata blocks as free.
 fn bitmaps_that_free_metadata(bench: &mut Bench) -> TrialResult {
     let specimen = bench.specimen;
     for group in &specimen.groups {
@@ -554,7 +552,7 @@ fn bitmaps_that_free_metadata(bench: &mut Bench) -> TrialResult {
     Ok(())
 }
 
-/// A test by its name, with what has been made for it.
+/// A test with its name.
 type CorruptTest = (&'static str, fn(&mut Bench) -> TrialResult);
 
 fn run(dir: &TestDir, shape: Shape, test: fn(&mut Bench) -> TrialResult) -> TrialResult {

@@ -1,5 +1,5 @@
 //! Files inside volumes of ext2 and ext3, opened without mounting. After each test `e2fsck -fn`
-//! finds nothing, debugfs and the kernel read what was written, and nothing else in the volume has
+//! finds nothing, and debugfs and the kernel read the written data. Nothing else in the volume has
 //! changed.
 
 #[path = "../../../tests/common/mod.rs"]
@@ -26,13 +26,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use within::*;
 
-/// What a disk that loses power keeps or loses as a whole, in bytes.
+/// The unit that a disk keeps or loses whole in a power cut, in bytes.
 const SECTOR: usize = 512;
 
 // --- looking up ----------------------------------------------------------------------------------
 
-/// A path of many components, a directory with so many names that it has an index, and symbolic
-/// links of every kind.
+/// A path of many components, a directory large enough for an index, and symbolic links of every
+/// kind.
 fn plant_names(tree: &Path) -> std::io::Result<()> {
     let deep = (0..40).fold(tree.to_owned(), |path, n| path.join(format!("level-{n}")));
     fs::create_dir_all(&deep)?;
@@ -110,7 +110,7 @@ fn files_are_found_by_any_path(dir: TestDir, shape: Shape) -> TrialResult {
     volume.index_directories()?;
     assert!(volume.ask("stat /many")?.contains("Flags: 0x1000"), "an index was made");
     read_all_names(volume.path())?;
-    // The kernel makes an index as it goes.
+    // The kernel builds an index as the directory grows.
     let empty = dir.join("empty");
     fs::create_dir(&empty)?;
     let volume = ExtVolume::make(&dir.join("indexed.img"), &shape, &empty)?;
@@ -173,7 +173,7 @@ fn any_range_is_read(dir: TestDir, shape: Shape) -> TrialResult {
     bed.verify()
 }
 
-/// Data at both sides of every border of the map, and holes between.
+/// Data on both sides of every border of the map, and holes between.
 fn files_of_every_depth_are_read(dir: TestDir, shape: Shape) -> TrialResult {
     let tree = dir.join("tree");
     fs::create_dir(&tree)?;
@@ -213,7 +213,7 @@ fn what_is_opened_read_only_is_not_written(dir: TestDir, shape: Shape) -> TrialR
     }
     bed.close(file)?;
     assert!(fs::read(bed.volume.path())? == before, "something was written");
-    // Opened for writing and not written, it is as it was but for the time of that.
+    // An open for writing without a write changes only a timestamp.
     let file = bed.open("/odd")?;
     assert_eq!(file.file.growth(), Growth::None);
     bed.close(file)?;
@@ -353,7 +353,7 @@ fn lengths_are_exact_when_it_is_closed(dir: TestDir, shape: Shape) -> TrialResul
     bed.verify()
 }
 
-/// The steps of the mailing list's test: a file of 48 KiB, then 4096 KiB by one write behind it.
+/// The steps from the mailing list: a file of 48 KiB, then one write of 4096 KiB behind it.
 fn a_write_of_4096_kib_behind_48_kib_is_at_most_two_requests(
     dir: TestDir,
     shape: Shape,
@@ -380,7 +380,7 @@ fn a_write_of_4096_kib_behind_48_kib_is_at_most_two_requests(
         sorted.sort_unstable();
         let pieces = sorted.chunk_by(|block, next| block + 1 == *next).count();
         assert!(pieces <= 4, "{name} is in {pieces} pieces: {lies:?}");
-        // Over and over: no block is taken again, and none given back.
+        // Repeated overwrites allocate and free no block.
         let mut file = bed.open(name)?;
         for n in 0..5 {
             file.write(48 * KIB, &bytes(3 + n, 4096 * KIB))?;
@@ -405,10 +405,10 @@ fn writes_beyond_the_end_leave_holes(dir: TestDir, shape: Shape) -> TrialResult 
     }
     bed.close(file)?;
     bed.check()?;
-    // Six blocks of data, an indirect one, a double one, and one or two behind that.
+    // Six blocks of data, one indirect block, one double indirect block, and one or two below that.
     let taken = free - bed.volume.number("Free blocks")?;
     assert!((9..=10).contains(&taken), "{taken} blocks were taken");
-    // From an odd end: what is between is zeros, in its last block as well.
+    // From a partial last block: the gap reads as zeros, in that block as well.
     let mut file = bed.open("/odd")?;
     let end = file.model.len();
     file.write(end.next_multiple_of(block) + 7 * block, &bytes(1, 2 * block))?;
@@ -427,7 +427,7 @@ fn holes_are_filled(dir: TestDir, shape: Shape) -> TrialResult {
     }
     bed.close(file)?;
     bed.check()?;
-    // The first ones again, which lie between others.
+    // The first blocks again, which lie between others.
     let mut file = bed.open("/sparse")?;
     for place in [0, 3, 4, 6, 7, 10, 14] {
         file.write(place * block, &bytes(500 + place, block))?;
@@ -489,7 +489,7 @@ fn files_are_cut_and_extended_at_every_border(dir: TestDir, shape: Shape) -> Tri
             bed.close(file)?;
             bed.check()?;
             let mut file = bed.open("/log")?;
-            // What was cut off does not come back.
+            // Truncated data does not come back.
             file.set_len((border + 3) * block)?;
             file.look()?;
             file.set_len(cut * block - 100)?;
@@ -528,7 +528,7 @@ fn files_are_cut_and_extended_at_every_border(dir: TestDir, shape: Shape) -> Tri
 
 // --- space ---------------------------------------------------------------------------------------
 
-/// Once its files are empty, the volume has as many free blocks as before.
+/// Checks that the volume has its free blocks back once its files are empty.
 fn assert_gives_all_back(mut bed: Bed, free: u64) -> TrialResult {
     for name in ["/log", "/second"] {
         let mut file = bed.open(name)?;
@@ -540,7 +540,7 @@ fn assert_gives_all_back(mut bed: Bed, free: u64) -> TrialResult {
     Ok(())
 }
 
-/// Appends until there is no space, with less and less at a time.
+/// Appends until space runs out, with less and less at a time.
 fn fill(file: &mut Inside, block: u64) -> TrialResult {
     let mut blocks = 512;
     for number in 0.. {
@@ -571,14 +571,14 @@ fn a_full_volume_is_an_error_and_nothing_is_lost(dir: TestDir, shape: Shape) -> 
     assert!(matches!(refused.kind(), ErrorKind::NoSpace(libc::ENOSPC)), "{refused}");
     let refused = other.write(7 * block, &bytes(1, block)).expect_err("it is full");
     assert!(matches!(refused.kind(), ErrorKind::NoSpace(libc::ENOSPC)), "{refused}");
-    // What is there already can be written all the same.
+    // Overwrites of allocated blocks still work.
     file.write(0, &bytes(77, 20 * block))?;
     file.file.sync_data()?;
     bed.close(other)?;
     bed.close(file)?;
     bed.check()?;
     assert!(bed.volume.number("Free blocks")? <= 4, "it is not full");
-    // Space that is given back can be used, in the same opening and in the next.
+    // Freed space is usable, before and after a reopen.
     let mut file = bed.open("/log")?;
     file.set_len(20 * block)?;
     let mut other = bed.open("/second")?;
@@ -623,10 +623,10 @@ fn threads_fill_a_volume_together(dir: TestDir, shape: Shape) -> TrialResult {
     bed.verify()
 }
 
-/// A child without root's rights that fills a file; args are the volume and the file.
+/// A child without root's rights that fills a file. The args are the volume and the file.
 fn fill_as_nobody(acks: &Acks, args: &[String]) {
     const NOBODY: u32 = 65534;
-    // SAFETY: changes the ids of this process, a child of its own.
+    // SAFETY: changes the ids of this process, which is a child process.
     let changed = unsafe {
         libc::setgroups(0, std::ptr::null()) == 0
             && libc::setresgid(NOBODY, NOBODY, NOBODY) == 0
@@ -643,8 +643,7 @@ fn fill_as_nobody(acks: &Acks, args: &[String]) {
     acks.send([inside.model.len(), 0, 0]);
 }
 
-/// As a parent directory of the lab may not let anybody else in, what must be reached is in one
-/// that does.
+/// The lab's parent directory may be closed to other users, so all files are in one that is open.
 fn reserved_blocks_are_for_root(dir: TestDir, shape: Shape) -> TrialResult {
     use std::os::unix::fs::PermissionsExt;
     let shape = Shape { size: 16 << 20, reserved_percent: 20, ..shape };
@@ -666,7 +665,7 @@ fn reserved_blocks_are_for_root(dir: TestDir, shape: Shape) -> TrialResult {
     assert_eq!(file.len()?, acks[0][0]);
     file.set_len(0)?;
     file.close()?;
-    // Root takes them.
+    // Root may use the reserved blocks.
     let mut file = bed.open("/log")?;
     fill(&mut file, shape.block)?;
     bed.close(file)?;
@@ -684,7 +683,7 @@ fn scatter(volume: &ExtVolume, block: u64) -> TrialResult {
     while fs::write(name(count), bytes(count, block * (1 + count % 3))).is_ok() {
         count += 1;
     }
-    // Neither the name nor the file may have found space.
+    // The last create may have failed for the name or for the file.
     let _ = fs::remove_file(name(count));
     for n in (0..count).step_by(2) {
         fs::remove_file(name(n))?;
@@ -735,7 +734,7 @@ fn files_beyond_2_and_4_gib_are_sparse_and_right(dir: TestDir, shape: Shape) -> 
     bed.verify()
 }
 
-/// Without the feature, no file may reach 2 GiB: it is set, as the kernel does, or it is an error.
+/// A file of 2 GiB needs the large_file feature. The engine sets it, as the kernel does, or fails.
 fn the_volume_learns_of_its_first_large_file(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, Shape { features: "^large_file,^resize_inode", ..shape })?;
     assert!(!bed.volume.header("Filesystem features")?.contains("large_file"));
@@ -767,7 +766,7 @@ fn no_file_is_longer_than_its_map_can_tell(dir: TestDir, shape: Shape) -> TrialR
     let block = bed.block();
     let pointers = block / 4;
     let map_end = (12 + pointers + pointers * pointers + pointers * pointers * pointers) * block;
-    // Sectors are counted in 32 bits.
+    // The inode counts sectors in 32 bits.
     let end = map_end.min(((1 << 32) - 1) * 512 / block * block);
     let mut file = bed.open("/log")?;
     for at in [end, end + block, 1 << 45, 1 << 62, (i64::MAX as u64 - block) / block * block] {
@@ -837,8 +836,8 @@ fn handles_of_one_file_agree(dir: TestDir, shape: Shape) -> TrialResult {
     bed.verify()
 }
 
-/// Each thread writes places of its own, most of them holes, beside threads that append to another
-/// file and cut a third.
+/// Each thread writes at its own offsets, most of them holes. Other threads append to another file
+/// and truncate a third.
 fn threads_write_side_by_side(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
     let block = bed.block();
@@ -954,7 +953,7 @@ fn futures_work_inside(dir: TestDir, shape: Shape) -> TrialResult {
     let inside = Inside { name, file, model };
     bed.close(inside)?;
     bed.verify()?;
-    // By the reactor that the process shares, from many tasks.
+    // By the shared reactor of the process, from many tasks.
     let Inside { name, file, mut model } = bed.open("/log")?;
     let file = Arc::new(AsyncFile::from(file));
     let tasks: Vec<_> = (0..30u64)
@@ -992,7 +991,7 @@ fn create_is_refused_and_truncate_is_not(dir: TestDir, shape: Shape) -> TrialRes
 
 // --- volumes of other kinds ----------------------------------------------------------------------
 
-/// A little of everything, with one file.
+/// A few operations of each kind on one file.
 fn work_with(bed: &mut Bed, name: &str) -> TrialResult {
     let block = bed.block();
     let mut file = bed.open_with(writing().durability(Durability::EveryWrite), name)?;
@@ -1012,8 +1011,8 @@ fn work_with(bed: &mut Bed, name: &str) -> TrialResult {
     bed.verify()
 }
 
-/// No copies of the superblock are left out, entries of directories do not tell kinds, nothing is
-/// kept for more groups.
+/// All groups have copies of the superblock, directory entries have no file type, and no blocks are
+/// reserved for more groups.
 fn volumes_without_any_feature_work(dir: TestDir, shape: Shape) -> TrialResult {
     let features = "^sparse_super,^filetype,^resize_inode,^dir_index,^large_file,^ext_attr";
     let mut bed = Bed::new(&dir, Shape { features, ..shape })?;
@@ -1021,7 +1020,7 @@ fn volumes_without_any_feature_work(dir: TestDir, shape: Shape) -> TrialResult {
     work_with(&mut bed, "/others/deeper/large")
 }
 
-/// From before there were features.
+/// Revision 0, which has no features.
 fn volumes_of_the_first_revision_work(dir: TestDir, shape: Shape) -> TrialResult {
     let features = "^sparse_super,^filetype,^resize_inode,^dir_index,^large_file,^ext_attr";
     let shape = Shape { features, inode: 128, kind: ExtKind::Ext2, ..shape };
@@ -1037,7 +1036,7 @@ fn volumes_of_the_first_revision_work(dir: TestDir, shape: Shape) -> TrialResult
     bed.verify()
 }
 
-/// Attributes have a block of their own, which counts as one of the file's.
+/// Attributes have their own block, which counts as a block of the file.
 fn extended_attributes_stay(dir: TestDir, shape: Shape) -> TrialResult {
     let bed = Bed::new(&dir, shape)?;
     let value = vec![b'v'; shape.block as usize / 2];
@@ -1064,8 +1063,8 @@ fn extended_attributes_stay(dir: TestDir, shape: Shape) -> TrialResult {
     Ok(())
 }
 
-/// As images of firmware and of old systems have it: the kernel wrote the file a bit at a time,
-/// beside others.
+/// As in images of firmware and of old systems: the kernel wrote the file in small pieces, beside
+/// others.
 fn files_that_the_kernel_wrote_in_pieces_are_gone_on_with(
     dir: TestDir,
     shape: Shape,
@@ -1146,8 +1145,8 @@ fn a_mounted_volume_is_refused(dir: TestDir, shape: Shape) -> TrialResult {
     bed.verify()
 }
 
-/// A child that opens a file and keeps it until it is killed; args are the volume, the file, and
-/// "write" or "read".
+/// A child that opens a file and keeps it open until it is killed. The args are the volume, the
+/// file, and "write" or "read".
 fn keep_open(acks: &Acks, args: &[String]) {
     let file = OpenOptions::new().write(args[2] == "write").open_in_image(&args[0], &args[1]);
     tell(acks, &file);
@@ -1207,7 +1206,7 @@ fn volumes_that_must_be_checked_are_refused(dir: TestDir, shape: Shape) -> Trial
 
 fn journals_that_must_be_recovered_are_refused(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, Shape { kind: ExtKind::Ext3, ..shape })?;
-    // What a crash of the kernel leaves.
+    // The state after a crash of the kernel.
     let crashed = dir.join("crashed.img");
     {
         let mounted = bed.volume.mount("rw")?;
@@ -1234,7 +1233,7 @@ fn journals_that_must_be_recovered_are_refused(dir: TestDir, shape: Shape) -> Tr
     bed.verify()
 }
 
-/// What mke2fs can make that is beyond ext2 and ext3.
+/// Features of mke2fs beyond ext2 and ext3.
 const MADE: &[(&str, &str)] = &[
     ("extent", "extent"),
     ("64bit,extent", "64bit"),
@@ -1261,7 +1260,7 @@ fn features_beyond_are_refused_by_name(dir: TestDir, shape: Shape) -> TrialResul
     plant(&tree, shape.block)?;
     for (n, &(features, name)) in MADE.iter().enumerate() {
         let path = dir.join(format!("{n}.img"));
-        // Some of these need larger inodes.
+        // Some features need larger inodes.
         let shape = Shape { features, inode: 256, size: 16 << 20, ..shape };
         ExtVolume::make(&path, &shape, &tree)?;
         let before = fs::read(&path)?;
@@ -1275,7 +1274,7 @@ fn features_beyond_are_refused_by_name(dir: TestDir, shape: Shape) -> TrialResul
     Ok(())
 }
 
-/// The words of features in the superblock: where it lies, and the bits that ext2 and ext3 have.
+/// The feature words of the superblock: their offset, and the bits of ext2 and ext3.
 const INCOMPATIBLE: (u64, u32) = (96, 0x2);
 const READ_ONLY_COMPATIBLE: (u64, u32) = (100, 0x7);
 
@@ -1297,7 +1296,7 @@ fn every_unknown_feature_is_refused(dir: TestDir, shape: Shape) -> TrialResult {
     Ok(())
 }
 
-/// A file that the flags in its inode forbid to write or to map by blocks.
+/// A file whose inode flags forbid writes or the block map.
 fn inodes_with_flags_are_respected(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
     // Immutable, append-only, extents, inline data, encrypted, verity.
@@ -1353,7 +1352,7 @@ fn what_is_no_volume_is_refused(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-/// A volume whose image is shorter than it says.
+/// A volume whose image is shorter than its superblock says.
 fn an_image_cut_short_is_refused(dir: TestDir, shape: Shape) -> TrialResult {
     let bed = Bed::new(&dir, shape)?;
     fs::File::options().write(true).open(bed.volume.path())?.set_len(VOLUME_BYTES / 2)?;
@@ -1362,7 +1361,7 @@ fn an_image_cut_short_is_refused(dir: TestDir, shape: Shape) -> TrialResult {
     Ok(())
 }
 
-/// Blocks of a volume smaller than the sectors that direct I/O needs.
+/// Block sizes below the sector size that direct I/O needs.
 fn blocks_below_the_sector_are_refused_or_work(dir: TestDir) -> TrialResult {
     let host = dioxide_testkit::volume::Volume::with_large_sectors(
         Fs::Ext4,
@@ -1386,8 +1385,8 @@ fn blocks_below_the_sector_are_refused_or_work(dir: TestDir) -> TrialResult {
 
 // --- crashes -------------------------------------------------------------------------------------
 
-/// A child: threads append records durably; args are the volume, the file, and a number that tells
-/// its records from others.
+/// A child: threads append records durably. The args are the volume, the file, and a number that
+/// identifies its records.
 fn append_durably(acks: &Acks, args: &[String]) {
     let first = args[2].parse::<u64>().expect("a number") << 16;
     let file = writing()
@@ -1406,8 +1405,7 @@ fn append_durably(acks: &Acks, args: &[String]) {
     });
 }
 
-/// A child: one thread for each of 8 files' worth of places, durable writes over and between what
-/// is there.
+/// A child: each thread makes durable writes at its own offsets, over and between existing data.
 fn write_durably(acks: &Acks, args: &[String]) {
     let seed = args[2].parse::<u64>().expect("a number");
     let file = writing()
@@ -1428,8 +1426,8 @@ fn write_durably(acks: &Acks, args: &[String]) {
     });
 }
 
-/// What `write_durably` writes, a stamp in each sector: a disk that loses power keeps sectors
-/// whole, not blocks.
+/// The data of `write_durably`: a stamp in each sector, since a disk that loses power keeps whole
+/// sectors, not blocks.
 fn placed_bytes(seed: u64, place: u64, number: u64, block: u64) -> Vec<u8> {
     let mut data = vec![0; block as usize];
     for (sector, part) in data.chunks_exact_mut(SECTOR).zip(0..) {
@@ -1438,8 +1436,8 @@ fn placed_bytes(seed: u64, place: u64, number: u64, block: u64) -> Vec<u8> {
     data
 }
 
-/// What is wrong with the first place that lost a write: every sector of each acknowledged place
-/// must be one of this place, and none older than what was acknowledged.
+/// Describes the first lost write. Every sector of an acknowledged block must have its own stamp,
+/// not older than the acknowledged one.
 fn lost_write(content: &[u8], acks: &[[u64; 3]], block: u64) -> Option<String> {
     let mut last = std::collections::BTreeMap::new();
     for &[place, number, seed] in acks {
@@ -1470,7 +1468,7 @@ fn start(scenario: &str, volume: &Path, name: &str, round: u64) -> std::io::Resu
 fn refuses_until_it_is_checked(volume: &ExtVolume) -> TrialResult {
     let why = unsupported(volume.path(), true);
     assert!(why.contains("e2fsck"), "{why}");
-    // What a boot does, without asking.
+    // As at boot: e2fsck without questions.
     volume.preen()?;
     Ok(())
 }
@@ -1511,7 +1509,7 @@ fn a_killed_process_loses_no_positional_write(dir: TestDir, shape: Shape) -> Tri
     others_are_untouched(bed, "/second")
 }
 
-/// Whatever a crash made of the file itself, nothing else has changed.
+/// Checks that nothing else has changed, with any content of the file itself.
 fn others_are_untouched(mut bed: Bed, name: &str) -> TrialResult {
     let found = bed.volume.dump(name)?;
     let mut model = Model::default();
@@ -1520,9 +1518,8 @@ fn others_are_untouched(mut bed: Bed, name: &str) -> TrialResult {
     bed.verify()
 }
 
-/// What stands in the image at any moment is what a crash of the machine may leave of it, if all
-/// that was written stays: e2fsck brings it into order without asking, and what was synced is
-/// there.
+/// The image at any moment is a possible state after a machine crash that keeps all writes. e2fsck
+/// repairs it without questions, and synced data is there.
 fn an_image_copied_at_any_moment_can_be_repaired(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
     let block = bed.block();
@@ -1547,7 +1544,7 @@ fn an_image_copied_at_any_moment_can_be_repaired(dir: TestDir, shape: Shape) -> 
         assert_eq!(then.planted().0.len(), bed.planted().0.len());
         for inside in [&file, &other] {
             let found = then.open_with(&OpenOptions::new(), &inside.name)?;
-            // A file in use ends where a block does, with zeros.
+            // A file in use ends at a block, filled with zeros.
             let mut wanted = inside.model.clone();
             if found.model.len() == wanted.len().next_multiple_of(block) {
                 wanted.set_len(found.model.len());
@@ -1564,7 +1561,7 @@ fn an_image_copied_at_any_moment_can_be_repaired(dir: TestDir, shape: Shape) -> 
 
 // --- power cuts ----------------------------------------------------------------------------------
 
-/// A disk that fails on command, with a volume on it that nobody has mounted.
+/// A disk that fails on command, with an unmounted volume.
 fn bed_on_a_fuse_disk(dir: &Path, shape: Shape) -> Result<(Bed, FuseDisk), Failed> {
     let mut disk = FuseDisk::start(shape.size)?;
     let tree = dir.join("tree");
@@ -1580,8 +1577,8 @@ fn bed_on_a_fuse_disk(dir: &Path, shape: Shape) -> Result<(Bed, FuseDisk), Faile
 const KEEPS: [Keep; 4] =
     [Keep::Nothing, Keep::All, Keep::Random { seed: 7 }, Keep::Writes { seed: 8 }];
 
-/// Cuts the power under a child, which ends by itself when nothing works any more. Returns what it
-/// acknowledged.
+/// Makes a power cut under a child, which ends by itself when its operations fail. Returns its
+/// acknowledgements.
 fn cut_power_under(
     mut child: Child,
     disk: &FuseDisk,
@@ -1592,7 +1589,7 @@ fn cut_power_under(
     disk.power_cut(keep)?;
     let (_, acks) = child.wait(PATIENCE)?;
     disk.heal()?;
-    // What the kernel still has of the device in memory is not what is on it.
+    // The kernel's cache of the device differs from its content.
     dioxide_testkit::files::drop_caches()?;
     Ok(acks)
 }
@@ -1634,7 +1631,7 @@ fn what_was_acknowledged_survives_power_cuts(shape: Shape) -> TrialResult {
     power_cuts(shape, &KEEPS).map(drop)
 }
 
-/// Proves that these tests would see a loss.
+/// Control: these tests detect a loss.
 fn a_disk_that_lies_loses_records() -> TrialResult {
     let shape = Shape::new(ExtKind::Ext3, 4096, 256, VOLUME_BYTES);
     let dir = dioxide_testkit::lab::fresh_dir(Fs::Tmpfs, "lies")?;
@@ -1657,8 +1654,7 @@ fn a_disk_that_lies_loses_records() -> TrialResult {
     Ok(())
 }
 
-/// A disk keeps some sectors of a block that was being overwritten when the power failed, and not
-/// the others.
+/// In a power cut, a disk keeps some sectors of a block being overwritten, and not others.
 fn an_overwrite_torn_by_a_power_cut_is_no_lost_write() -> TrialResult {
     const PLACES: u64 = 40;
     let shape = Shape::new(ExtKind::Ext3, 4096, 256, VOLUME_BYTES);
@@ -1701,8 +1697,8 @@ fn an_overwrite_torn_by_a_power_cut_is_no_lost_write() -> TrialResult {
     Ok(())
 }
 
-/// A flush that fails: whoever waited is told, and nothing on the volume works until it is opened
-/// anew.
+/// After a failed flush all waiters get an error, and all operations on the volume fail until a
+/// reopen.
 fn a_failed_flush_ends_the_volume() -> TrialResult {
     let shape = Shape::new(ExtKind::Ext2, 1024, 128, VOLUME_BYTES);
     let dir = dioxide_testkit::lab::fresh_dir(Fs::Tmpfs, "flush")?;
@@ -1719,7 +1715,7 @@ fn a_failed_flush_ends_the_volume() -> TrialResult {
     );
     assert!(file.file.sync_data().is_err() && other.file.sync_data().is_err());
     drop((file, other));
-    // It must not look as if it had been closed in order.
+    // The volume must not look cleanly closed.
     disk.heal()?;
     dioxide_testkit::files::drop_caches()?;
     assert!(!bed.is_clean()?);
@@ -1734,7 +1730,7 @@ fn a_failed_flush_ends_the_volume() -> TrialResult {
 
 // --- anything in any order -----------------------------------------------------------------------
 
-/// How many sequences are tried, from which number on.
+/// The numbers of the sequences to try.
 fn seeds() -> std::ops::Range<u64> {
     let number =
         |name: &str| std::env::var(name).ok().map(|value| value.parse().expect("a number"));
@@ -1744,7 +1740,7 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
-/// One operation on one of the files, at places near the borders of the map as often as not.
+/// Performs one operation on one of the files, often near the borders of the map.
 fn any_operation(
     random: &mut Random,
     file: &mut Inside,

@@ -1,11 +1,11 @@
-//! What must hold of a decoder of markers, whatever the bytes.
+//! Checks of a marker decoder, for any bytes.
 
 use dioxide::fuzzing::Marker;
 
-/// Where the checksum of the bytes before it stands.
+/// The offset of the checksum of the bytes before it.
 const CHECKSUM: usize = 60;
 
-/// The same bytes, as long as they should be and with the checksum that they should have.
+/// The bytes with the marker's length and a valid checksum.
 pub fn sealed(bytes: &[u8]) -> Vec<u8> {
     let mut sealed = bytes.to_vec();
     sealed.resize(CHECKSUM, 0);
@@ -13,7 +13,7 @@ pub fn sealed(bytes: &[u8]) -> Vec<u8> {
     sealed
 }
 
-/// `bytes`, as they are and with a checksum that is right, in the hands of `decode`.
+/// Passes `bytes` to `decode`, unchanged and with a valid checksum.
 pub fn check(bytes: &[u8], decode: impl Fn(&[u8]) -> Result<Marker, String>) {
     if decode(bytes).is_ok() {
         assert_eq!(bytes, sealed(bytes), "a wrong checksum is believed");

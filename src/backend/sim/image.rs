@@ -1,23 +1,22 @@
-//! One state of a simulated file system: names, sizes, markers, and blocks with what is written in
-//! them.
+//! One state of a simulated file system: names, sizes, markers, and blocks with their content.
 
 use crate::rules::recovery::Extent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The block of the simulated file system, in bytes.
+/// The block size of the simulated file system, in bytes.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 
-/// What the device writes whole or not at all, in bytes.
+/// The sector size in bytes. The device writes sectors atomically.
 pub(crate) const SECTOR_BYTES: usize = 512;
 
 pub(super) type Page = Arc<[u8; BLOCK_BYTES as usize]>;
 
-/// A block that is allocated. It has another number after it was given back and taken again.
+/// An allocated block. A block that is freed and allocated again has another `life`.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     pub life: u64,
-    /// None if it was never written, and so reads as zeros.
+    /// None while unwritten: the block reads as zeros.
     pub page: Option<Page>,
 }
 
@@ -28,14 +27,14 @@ pub(super) struct Inode {
     pub blocks: BTreeMap<u64, Block>,
 }
 
-/// See the module.
+/// The state of a file system.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Image {
     pub names: BTreeMap<String, u64>,
     pub inodes: BTreeMap<u64, Inode>,
 }
 
-/// What a journal keeps: one after the other, each whole or not at all.
+/// A journal entry. Entries apply in order, each whole or not at all.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     Create {
@@ -53,7 +52,7 @@ pub(super) enum Change {
         inode: u64,
         size: u64,
     },
-    /// Takes those of these blocks that are not allocated.
+    /// Allocates the blocks of the range that are not allocated.
     Allocate {
         inode: u64,
         first: u64,
@@ -71,7 +70,7 @@ pub(super) enum Change {
 }
 
 impl Change {
-    /// Whether fdatasync must make it stable: without it data would not be found again.
+    /// Returns whether fdatasync must commit it, because data could not be found without it.
     pub fn finds_data(&self) -> bool {
         !matches!(self, Self::Marker { .. })
     }
@@ -108,7 +107,7 @@ impl Image {
         self.inodes.get_mut(&number).expect("an inode is created before it is used")
     }
 
-    /// Of files that have a name, or are open.
+    /// Counts the blocks of files that have a name or are open.
     pub fn allocated_blocks(&self, is_open: impl Fn(u64) -> bool) -> u64 {
         let named: BTreeSet<_> = self.names.values().copied().collect();
         let kept =
@@ -128,8 +127,8 @@ impl Inode {
         self.size = len;
     }
 
-    /// The last block of a file of `len` bytes, without what lies beyond; None if there is nothing
-    /// to zero.
+    /// The last block of a file of `len` bytes, with zeros beyond EOF. None if there is nothing to
+    /// zero.
     pub fn zeroed_tail(&self, len: u64) -> Option<Page> {
         let keep = (len % BLOCK_BYTES) as usize;
         let page = self.blocks.get(&(len / BLOCK_BYTES))?.page.as_ref().filter(|_| keep > 0)?;
@@ -142,7 +141,7 @@ impl Inode {
         self.blocks.get(&block)?.page.as_ref()
     }
 
-    /// Reads at `offset` what there is below the size.
+    /// Reads at `offset`, up to EOF.
     pub fn read(&self, into: &mut [u8], offset: u64) -> u64 {
         let read = (into.len() as u64).min(self.size.saturating_sub(offset));
         let (mut at, end) = (offset, offset + read);

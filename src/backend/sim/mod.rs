@@ -1,14 +1,18 @@
-//! The backend of a simulated disk with a small file system: a volatile cache and a stable image, a
-//! journal, sectors that are written in any order, faults, and power cuts.
+//! The backend of a simulated disk with a small file system. The disk has a volatile cache, a
+//! stable image, a journal, faults and power cuts. It writes sectors in any order.
 //!
-//! What it keeps of a crash is what a journaling file system keeps: of the changes of metadata
-//! (names, sizes, allocation, markers) the first so and so many; of a block that was allocated and
-//! not written before, nothing or one whole write, since the file system notes it as written only
-//! afterwards; of any other block, and of what is written over that one, sector by sector, what is
-//! stable or what was written since. fdatasync covers metadata only as far as data needs it.
+//! A crash keeps the same as with a journaling file system:
 //!
-//! In the threads of a simulation each call takes simulated time, so that calls end in any order;
-//! elsewhere it ends at once. What a ring begins ends by the same rules.
+//! - of metadata (names, sizes, allocation, markers): the changes up to some point of the journal;
+//! - of a block that was unwritten: nothing or one whole write, since the file system converts the
+//!   block only after the write;
+//! - of any other block, and of later writes to an unwritten one: for each sector, the stable
+//!   content or any later one.
+//!
+//! fdatasync commits metadata only as far as data needs it.
+//!
+//! In a simulated thread each call takes simulated time, so calls end in any order. In other
+//! threads it ends at once. Requests of a ring follow the same rules.
 
 mod image;
 pub(crate) mod ring;
@@ -34,27 +38,26 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What a simulated disk is like.
+/// The properties of a simulated disk.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Settings {
-    /// The space there is for data, in bytes.
+    /// The space for data, in bytes.
     pub capacity_bytes: u64,
-    /// Whether space can be allocated without writing it, as on ext4 or XFS, and not as on ext3.
+    /// Whether the file system has unwritten extents, as ext4 and XFS have and ext3 has not.
     pub allocates: bool,
-    /// How long a call takes, in simulated time.
+    /// The duration of a call, in simulated time.
     pub latency: RangeInclusive<Duration>,
-    /// One read or write in so many is short. 0 for none.
+    /// One read or write in this many is short. 0 for none.
     pub short_one_in: u64,
-    /// One call in so many is interrupted (EINTR) or put off (EAGAIN). 0 for none.
+    /// One call in this many fails with EINTR or EAGAIN. 0 for none.
     pub interrupted_one_in: u64,
-    /// Flushes say that they succeeded, and do nothing: to show that a test would notice.
+    /// Flushes succeed and do nothing. This shows that a test would notice.
     pub lies_about_flushes: bool,
 }
 
 impl Default for Settings {
-    /// 1 GiB that can be allocated, 10 to 200 microseconds for each call, and nothing that goes
-    /// wrong.
+    /// 1 GiB, unwritten extents, 10 to 200 microseconds for each call, and no faults.
     fn default() -> Self {
         Self {
             capacity_bytes: 1 << 30,
@@ -67,7 +70,7 @@ impl Default for Settings {
     }
 }
 
-/// What happens by chance.
+/// Random faults and latencies.
 #[derive(Clone, Debug, Default)]
 struct Faults {
     random: fastrand::Rng,
@@ -76,17 +79,17 @@ struct Faults {
     stalled_until: Duration,
 }
 
-/// A call on its way.
+/// A call in flight.
 #[derive(Debug)]
 struct Begun<P> {
     fate: io::Result<()>,
     prepared: P,
-    /// How long it takes.
+    /// The duration of the call.
     nanos: u64,
 }
 
 impl<P> Begun<P> {
-    /// Lets its time pass.
+    /// Sleeps for the duration of the call.
     fn wait(self) -> Self {
         if let Some(task) = world::current() {
             task.sleep(self.nanos);
@@ -97,7 +100,7 @@ impl<P> Begun<P> {
 
 type Watcher = Box<dyn FnMut() + Send>;
 
-/// See the module.
+/// A simulated disk.
 pub(crate) struct Device {
     state: Mutex<State>,
     watcher: Mutex<Option<Watcher>>,
@@ -125,7 +128,7 @@ impl Device {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The inode of a file, created if there is none and it may be.
+    /// Returns the inode of a file, which it creates if `create` and there is none.
     pub fn find(&self, name: &str, create: bool) -> Option<u64> {
         let mut state = self.state();
         if let Some(inode) = state.live.names.get(name) {
@@ -150,52 +153,52 @@ impl Device {
         self.state().live.names.keys().cloned().collect()
     }
 
-    /// The `nth` next call of this kind (from 0) fails with `errno`.
+    /// Makes the `nth` next call of this kind (from 0) fail with `errno`.
     pub fn fail(&self, call: Call, nth: u64, errno: i32) {
         self.state().planned.push((call, nth, errno));
     }
 
-    /// No more than has happened by now goes wrong on purpose.
+    /// Clears the planned faults and the stall.
     pub fn heal(&self) {
         let mut state = self.state();
         state.planned.clear();
         state.faults.stalled_until = Duration::ZERO;
     }
 
-    /// After so many more calls that change something every call fails: the device is gone.
+    /// After this many more changing calls the device is dead: every call fails.
     pub fn die_after(&self, calls: u64) {
         let mut state = self.state();
         state.dies_after = Some(state.calls + calls);
     }
 
-    /// Nothing ends for so long, in simulated time.
+    /// Lets no call end for this simulated time.
     pub fn stall(&self, time: Duration) {
         let until = now() + time;
         self.state().faults.stalled_until = until;
     }
 
-    /// How many calls changed something, or failed to.
+    /// Counts the calls that changed something or failed.
     pub fn calls(&self) -> u64 {
         self.state().calls
     }
 
-    /// Calls `watcher` whenever a call begins or ends.
+    /// Sets a function that runs whenever a call begins or ends.
     pub fn watch(&self, watcher: Option<Watcher>) {
         *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = watcher;
     }
 
-    /// The disk after a power cut now. `choose` picks one of so many ways, from 0 (what is stable)
-    /// to the number it is given (the newest).
+    /// The disk after a power cut now. `choose` picks one of the possible outcomes, from 0 (stable)
+    /// to the given number (newest).
     pub fn crash(&self, choose: &mut dyn FnMut(Piece, u64) -> u64) -> Arc<Self> {
         let state = self.state();
         let faults = Faults { stalled_until: Duration::ZERO, ..state.faults.clone() };
         Self::of(State::with(state.crash(choose), state.capacity_blocks, state.number(), faults))
     }
 
-    /// The disk after a power cut now, one of all that are possible by the seed.
+    /// The disk after a power cut now, with an outcome drawn from the seed.
     pub fn crash_at_random(&self) -> Arc<Self> {
         let mut random = self.state().faults.random.fork();
-        // Some cuts keep all or nothing of a kind: so the ends are tried, too.
+        // Some power cuts keep all or nothing of a kind, so that tests reach the extremes.
         let (whole, bias) = (random.u8(..4), random.u8(..3));
         self.crash(&mut |_, max| match (whole, bias) {
             (0, 0) => 0,
@@ -206,22 +209,22 @@ impl Device {
         })
     }
 
-    /// The disk as another program finds it when this one is killed now.
+    /// The disk after this process is killed now.
     pub fn kill(&self) -> Arc<Self> {
         Self::of(self.state().abandoned())
     }
 
-    /// Whether space can be allocated without writing it.
+    /// Returns whether the file system has unwritten extents.
     pub fn allocates(&self) -> bool {
         self.state().faults.settings.allocates
     }
 
-    /// A number of the seed.
+    /// Draws a random number.
     pub fn draw(&self) -> u64 {
         self.state().faults.random.u64(..)
     }
 
-    /// All that any program finds in a file.
+    /// Returns the content of a file as programs read it.
     pub fn content(&self, inode: u64) -> Vec<u8> {
         let mut state = self.state();
         let inode = state.live.inode(inode);
@@ -230,7 +233,7 @@ impl Device {
         content
     }
 
-    /// A program writes a file anew, and syncs it.
+    /// Replaces the content of a file, and syncs it.
     pub fn put(&self, name: &str, content: &[u8]) {
         let inode = self.find(name, true).expect("created");
         let mut state = self.state();
@@ -244,13 +247,13 @@ impl Device {
         state.flush(snapshot);
     }
 
-    /// What any program reads in a file, in no time.
+    /// Reads a file in no simulated time.
     #[cfg(test)]
     pub fn peek(&self, inode: u64, into: &mut [u8], offset: u64) -> u64 {
         self.state().live.inode(inode).read(into, offset)
     }
 
-    /// A call begins. It ends with [`end`](Self::end), after its time.
+    /// Begins a call. [`end`](Self::end) ends it after its duration.
     fn begin<P>(&self, call: Call, prepare: impl FnOnce(&mut State) -> P) -> Begun<P> {
         let begun = {
             let mut state = self.state();
@@ -264,7 +267,7 @@ impl Device {
         begun
     }
 
-    /// A call ends, with its effect.
+    /// Ends a call and applies its effect.
     fn end<P, R>(
         &self,
         begun: Begun<P>,
@@ -276,7 +279,7 @@ impl Device {
     }
 
     fn happened(&self) {
-        // Not while it watches.
+        // The watcher itself makes calls, which it does not watch.
         let Ok(mut watcher) = self.watcher.try_lock() else { return };
         let Some(watch) = &mut *watcher else { return };
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| world::outside(watch))) else { return };
@@ -300,7 +303,7 @@ impl Faults {
         self.random.u64(range) + nanos(&stalled)
     }
 
-    /// How many bytes of so many are moved.
+    /// Draws how many of `len` bytes a transfer moves.
     fn moved(&mut self, len: usize) -> usize {
         let sectors = len / SECTOR_BYTES;
         let is_short = sectors > 1 && self.one_in(self.settings.short_one_in);
@@ -313,7 +316,7 @@ impl Faults {
 }
 
 impl State {
-    /// Counts a call, and fails it if it is to fail.
+    /// Counts a call, and fails it if a fault is due.
     fn fate(&mut self, call: Call) -> io::Result<()> {
         self.calls += u64::from(call != Call::Read);
         let error = |errno| Err(io::Error::from_raw_os_error(errno));
@@ -359,7 +362,7 @@ impl Sim {
         Self { device, inode, _open }
     }
 
-    /// A change of metadata: at once, when the call ends.
+    /// Changes metadata when the call ends.
     fn change(
         &self,
         call: Call,
@@ -387,7 +390,7 @@ impl Sim {
                 match error.raw_os_error() {
                     Some(libc::EINTR | libc::EAGAIN) => state.recall(ticket),
                     _ if state.is_dead() => state.recall(ticket),
-                    // The flush behind it may be what failed.
+                    // The failure may be that of the implied flush.
                     Some(libc::EIO) if dsync && state.faults.random.bool() => {
                         let snapshot = state.snapshot(false);
                         state.lose(snapshot);

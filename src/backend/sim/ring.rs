@@ -1,11 +1,10 @@
-//! A ring on simulated files. A request begins when it is pushed, and ends when its ring is entered
-//! after its simulated time has passed: until then any part of it may survive a crash. Requests
-//! come back in the order of their times, which is any. Outside of a simulation all that are in
-//! flight come back with the next `enter`.
+//! A ring on simulated files. A request begins when it is pushed. It ends in the first `enter`
+//! after its simulated duration. Until then any part of it may survive a crash. Requests complete
+//! in the order of their durations, which is random. Outside of a simulation the next `enter`
+//! completes all requests in flight.
 //!
-//! A device may look at the memory of a write, and change that of a read, as long as it is in
-//! flight. So each is looked at when it ends, too: whoever gave it back or wrote to it meanwhile is
-//! found.
+//! A device may access the memory of a request while it is in flight. So the ring checks the memory
+//! again when the request ends. It panics if the owner wrote to that memory meanwhile.
 
 use super::state::Snapshot;
 use super::{Begun, Sim, copy_of, now};
@@ -19,10 +18,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the memory of a read holds while it is in flight.
+/// Fills the memory of a read in flight.
 const NOTHING_READ: u8 = 0xDD;
 
-/// See the module.
+/// A ring of simulated requests.
 #[derive(Debug)]
 pub(crate) struct SimRing {
     bell: Arc<Bell>,
@@ -35,7 +34,7 @@ pub(crate) struct SimRing {
 struct InFlight {
     file: u32,
     id: u64,
-    /// When it comes back, in simulated time.
+    /// The simulated time of its completion.
     due: Duration,
     request: Request,
 }
@@ -48,12 +47,12 @@ enum Request {
 }
 
 impl SimRing {
-    /// A ring that waits until `bell` rings, if nothing comes back before.
+    /// Creates a ring that waits for a completion or for `bell`.
     pub fn new(bell: Arc<Bell>) -> Self {
         Self { bell, files: Slab::new(), in_flight: Vec::new(), back: VecDeque::new() }
     }
 
-    /// Ends what is due by `time`, one after the other.
+    /// Ends the requests that are due by `time`, in order.
     fn end_due(&mut self, time: Duration) {
         while let Some(index) = self.first_due().filter(|index| self.in_flight[*index].due <= time)
         {
@@ -63,7 +62,7 @@ impl SimRing {
         }
     }
 
-    /// The place of the request that comes back first.
+    /// The index of the request that completes first.
     fn first_due(&self) -> Option<usize> {
         let dues = self.in_flight.iter().map(|request| request.due);
         dues.enumerate().min_by_key(|(_, due)| *due).map(|(index, _)| index)
@@ -85,7 +84,7 @@ impl Request {
         }
     }
 
-    /// How long it takes, in simulated time.
+    /// Its duration in simulated time.
     fn time(&self) -> Duration {
         let (Self::Write { begun: Begun { nanos, .. }, .. }
         | Self::Read { begun: Begun { nanos, .. }, .. }
@@ -160,7 +159,7 @@ impl Ring for SimRing {
 }
 
 impl Drop for SimRing {
-    /// The memory of what is in flight could be given back before it ends.
+    /// Panics if requests are in flight: their memory could be freed before they end.
     fn drop(&mut self) {
         assert!(
             self.in_flight.is_empty() || std::thread::panicking(),
@@ -215,7 +214,7 @@ mod tests {
         came_back(ring).into_iter().map(|(id, _)| id).collect()
     }
 
-    /// Waits as a queue does that has nothing else to do.
+    /// Waits as an idle queue does.
     fn wait(ring: &mut SimRing, bell: &Bell, wanted: usize) {
         assert!(bell.may_sleep());
         ring.enter(wanted).unwrap();
@@ -282,7 +281,7 @@ mod tests {
         ringer.join().unwrap();
     }
 
-    /// In which order eight writes came back, and when each.
+    /// The order in which eight writes completed, and when each completed.
     fn eight_writes(seed: u64) -> ((Vec<u64>, Vec<Duration>), world::Ended) {
         world::run(seed, || {
             let file = file(seed);
@@ -307,7 +306,7 @@ mod tests {
         for (seed, run) in runs.iter().enumerate() {
             let ((order, times), _) = run;
             assert_eq!(order.iter().copied().collect::<HashSet<_>>(), (0..8).collect());
-            // Beside one another: no longer than the slowest.
+            // In parallel: no longer than the slowest.
             assert!(
                 times[0] >= Duration::from_micros(10)
                     && times[times.len() - 1] < Duration::from_micros(250),
@@ -345,7 +344,7 @@ mod tests {
                 assert!(ring.next().is_none() && now() < Duration::from_micros(10), "{:?}", now());
                 let task = world::current().unwrap();
                 let other = task.spawn("other", now).unwrap();
-                // It ends because the other runs, and then because time passes.
+                // The wait ends because the other thread runs, and then because time passes.
                 let mut looks = 0;
                 while ring.back.is_empty() {
                     ring.enter(0).unwrap();
@@ -363,7 +362,7 @@ mod tests {
                 let file = file(seed);
                 file.device.stall(Duration::from_secs(5));
                 let (mut ring, bell) = ring_on(&file);
-                // With something in flight, and with nothing.
+                // With a request in flight, and without.
                 for in_flight in [false, true] {
                     if in_flight {
                         ring.push(0, 1, Io::Flush);
@@ -394,7 +393,7 @@ mod tests {
         }
     }
 
-    /// What a request came to, as a call or through a ring.
+    /// Returns the result of a request, as a call or through a ring.
     fn perform(
         file: &Sim,
         ring: Option<&mut SimRing>,

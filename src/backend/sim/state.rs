@@ -1,5 +1,5 @@
-//! What the simulated disk keeps: a live image, as programs see it; a stable one, as a power cut
-//! would leave it; and between them a journal, a volatile cache, and requests in flight.
+//! The state of the simulated disk: a live image, as programs see it, and a stable one, as a power
+//! cut leaves it. Between them are a journal, a volatile cache, and requests in flight.
 
 use super::Faults;
 use super::image::{BLOCK_BYTES, Change, Image, Page, SECTOR_BYTES};
@@ -8,19 +8,19 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What of a crash is to be chosen: as often as a state has more than one way to come out.
+/// A choice in a crash, made once for each ambiguous part of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// How many changes of the journal survive.
     Metadata,
-    /// What an allocated block holds that was not written yet: nothing, or one of the writes to it,
-    /// whole. Of those that follow, any sector may be there.
+    /// The content of a block that was unwritten: nothing, or one whole write to it. Of later
+    /// writes any sector may survive.
     Block(u64),
-    /// Which write a sector holds: the stable one, or a later one.
+    /// The content of a sector: stable, or from a later write.
     Sector(u64),
 }
 
-/// What a test can make fail.
+/// The kinds of calls that a test can make fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Call {
@@ -30,13 +30,13 @@ pub enum Call {
     Read,
     /// A flush or sync.
     Flush,
-    /// An allocation, or a cut.
+    /// An allocation or a truncate.
     Allocate,
     /// Setting or removing the marker.
     Marker,
 }
 
-/// A write on its way to the disk.
+/// A write in flight.
 #[derive(Clone, Debug)]
 struct InFlight {
     inode: u64,
@@ -44,7 +44,7 @@ struct InFlight {
     bytes: Vec<u8>,
 }
 
-/// What a block held after a write that no flush has covered.
+/// The content of a block after a write that no flush has covered.
 #[derive(Clone, Debug)]
 struct Version {
     number: u64,
@@ -52,23 +52,23 @@ struct Version {
     page: Page,
 }
 
-/// What a flush covers: what had happened before it began.
+/// The changes that a flush covers: those before it began.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Snapshot {
     number: u64,
     changes: u64,
 }
 
-/// See the module.
+/// The state of a simulated disk.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub live: Image,
     stable: Image,
-    /// Not yet stable, oldest first.
+    /// Not committed, oldest first.
     journal: VecDeque<Change>,
-    /// How many changes are stable.
+    /// The number of committed changes.
     committed: u64,
-    /// By inode and block; oldest first.
+    /// Unflushed versions by inode and block, oldest first.
     cache: BTreeMap<(u64, u64), Vec<Version>>,
     in_flight: BTreeMap<u64, InFlight>,
     number: u64,
@@ -86,7 +86,7 @@ impl State {
         self.number
     }
 
-    /// Makes a change of metadata, stable with the next commit.
+    /// Changes metadata. The next commit makes it stable.
     pub fn change(&mut self, change: Change) {
         self.live.apply(&change);
         self.journal.push_back(change);
@@ -99,14 +99,14 @@ impl State {
         self.capacity_blocks.saturating_sub(self.live.allocated_blocks(is_open))
     }
 
-    /// Keeps the space of a file as long as somebody has this, though its name be removed.
+    /// Opens a file. Its space stays while the handle lives, even after its name is removed.
     pub fn open(&mut self, inode: u64) -> Arc<()> {
         let handle = self.open.get(&inode).and_then(Weak::upgrade).unwrap_or_default();
         self.open.insert(inode, Arc::downgrade(&handle));
         handle
     }
 
-    /// Takes what is free of these blocks, and says where it ends.
+    /// Allocates the blocks of the range while space is free, and returns where that ends.
     fn take(&mut self, inode: u64, first: u64, end: u64) -> u64 {
         let mut free = self.free_blocks();
         let blocks = &self.live.inode(inode).blocks;
@@ -125,8 +125,8 @@ impl State {
         taken_to
     }
 
-    /// Allocates, and moves the size; as real file systems do, what there is is taken before there
-    /// is no more.
+    /// Allocates space and extends the size. Without enough space it allocates the rest of the
+    /// space first, as real file systems do, and then fails.
     pub fn allocate(&mut self, inode: u64, start: u64, end: u64) -> io::Result<()> {
         let wanted = end.div_ceil(BLOCK_BYTES);
         let taken_to = self.take(inode, start / BLOCK_BYTES, wanted);
@@ -151,19 +151,19 @@ impl State {
 
     // --- writes ----------------------------------------------------------------------------------
 
-    /// A write begins: from now on a crash may leave any part of it.
+    /// Begins a write. From now on a crash may leave any part of it.
     pub fn send(&mut self, inode: u64, offset: u64, bytes: Vec<u8>) -> u64 {
         let ticket = self.next_number();
         self.in_flight.insert(ticket, InFlight { inode, offset, bytes });
         ticket
     }
 
-    /// What a write that has begun carries.
+    /// The data of a write in flight.
     pub fn sent(&self, ticket: u64) -> &[u8] {
         &self.in_flight[&ticket].bytes
     }
 
-    /// A write ends: its bytes are what programs read. Short where there is no space.
+    /// Ends a write: programs read its bytes. Short if space runs out.
     pub fn land(&mut self, ticket: u64, dsync: bool) -> io::Result<u64> {
         let InFlight { inode, offset, bytes } =
             self.in_flight.remove(&ticket).expect("it was sent");
@@ -187,12 +187,12 @@ impl State {
         Ok(written.len() as u64)
     }
 
-    /// A write ends as if it had never begun.
+    /// Ends a write without effect.
     pub fn recall(&mut self, ticket: u64) {
         self.in_flight.remove(&ticket);
     }
 
-    /// A write ends in an error: any of its blocks may have been written.
+    /// Ends a write with an error: any of its allocated blocks may have been written.
     pub fn fail(&mut self, ticket: u64) {
         let InFlight { inode, offset, bytes } =
             self.in_flight.remove(&ticket).expect("it was sent");
@@ -203,7 +203,7 @@ impl State {
         }
     }
 
-    /// The blocks that `bytes` at `offset` make, with what is around them.
+    /// The blocks that contain `bytes` at `offset`, completed with the old content.
     fn pages(&self, inode: u64, offset: u64, bytes: &[u8]) -> Vec<(u64, Page)> {
         let inode = &self.live.inodes[&inode];
         let mut pages = Vec::new();
@@ -220,7 +220,7 @@ impl State {
         pages
     }
 
-    /// A block has new content, in the volatile cache.
+    /// Puts new content of a block into the volatile cache.
     fn remember(&mut self, inode: u64, block: u64, page: Page) {
         let number = self.next_number();
         let known = self.live.inode(inode).blocks.get_mut(&block).expect("it is allocated");
@@ -231,7 +231,7 @@ impl State {
 
     // --- flushes ---------------------------------------------------------------------------------
 
-    /// What a flush that begins now will cover: all of the metadata, or what finds data.
+    /// The changes that a flush would cover now: all metadata, or only as far as data needs it.
     pub fn snapshot(&self, all: bool) -> Snapshot {
         let covered = match all {
             true => self.journal.len(),
@@ -246,8 +246,8 @@ impl State {
         cached.into_iter().for_each(|key| self.settle(key, snapshot.number));
     }
 
-    /// A flush failed: some of what it should have covered never becomes stable, whoever flushes
-    /// again.
+    /// Fails a flush: some of the changes that it covered never become stable, even by a later
+    /// flush.
     pub fn lose(&mut self, snapshot: Snapshot) {
         for versions in self.cache.values_mut() {
             if self.faults.random.bool() {
@@ -257,7 +257,7 @@ impl State {
         self.cache.retain(|_, versions| !versions.is_empty());
     }
 
-    /// Makes the metadata stable up to this number of changes.
+    /// Makes metadata stable up to this number of changes.
     fn commit(&mut self, changes: u64) {
         while self.committed < changes {
             let change = self.journal.pop_front().expect("it was counted");
@@ -266,7 +266,7 @@ impl State {
         }
     }
 
-    /// Makes a block stable as it was at the time of `number`.
+    /// Makes a block stable, with its content as of `number`.
     fn settle(&mut self, key: (u64, u64), number: u64) {
         let Some(versions) = self.cache.get_mut(&key) else { return };
         let Some(last) = versions.iter().rposition(|version| version.number <= number) else {
@@ -285,8 +285,8 @@ impl State {
 
     // --- crashes ---------------------------------------------------------------------------------
 
-    /// What a power cut now leaves. `choose` picks one of so many ways, from 0 (what is stable) to
-    /// the number it is given (the newest).
+    /// The image after a power cut now. `choose` picks one of the possible outcomes, from 0
+    /// (stable) to the given number (newest).
     pub fn crash(&self, choose: &mut dyn FnMut(Piece, u64) -> u64) -> Image {
         let mut image = self.stable.clone();
         let survive = choose(Piece::Metadata, self.journal.len() as u64) as usize;
@@ -321,14 +321,13 @@ impl State {
             }
             block.page = Some(Arc::new(page));
         }
-        // What was taken for a write whose size did not make it is given back when the file system
-        // is mounted.
+        // At mount the file system frees blocks of writes whose new size did not survive.
         image.inodes.values_mut().for_each(|inode| inode.truncate(inode.size));
         image
     }
 
-    /// What each block may hold beside what is stable, oldest first, with the life of the block:
-    /// what is in the cache, and what is in flight.
+    /// Unstable versions of each block, oldest first, with the life of the block. They come from
+    /// the cache and from writes in flight.
     fn unstable(&self) -> BTreeMap<(u64, u64), Vec<(u64, Page)>> {
         let cached = self.cache.iter().map(|(key, versions)| {
             (
@@ -350,8 +349,8 @@ impl State {
         unstable
     }
 
-    /// What the next program finds when this one is killed now: nothing is stable that was not, and
-    /// what is in flight may end or not.
+    /// The state after this process is killed now. Nothing becomes stable by that, and a write in
+    /// flight takes effect or not.
     pub fn abandoned(&self) -> Self {
         let mut state = Self {
             live: self.live.clone(),
@@ -367,7 +366,7 @@ impl State {
         };
         for ticket in self.in_flight.keys() {
             match state.faults.random.bool() {
-                // Nobody learns how it ended.
+                // No process gets the result.
                 true => drop(state.land(*ticket, false)),
                 false => state.recall(*ticket),
             }
@@ -375,7 +374,7 @@ impl State {
         state
     }
 
-    /// A disk that holds just this.
+    /// A disk that holds exactly this image.
     pub fn with(image: Image, capacity_blocks: u64, number: u64, faults: Faults) -> Self {
         Self {
             live: image.clone(),

@@ -1,5 +1,5 @@
-//! Volumes of ext2 and ext3 with files in them, and what must be in those: kept in memory, and
-//! compared in the end with what dioxide, debugfs and the kernel read there.
+//! Volumes of ext2 and ext3 with files in them. Tests keep the expected content in memory. In the
+//! end they compare it with the content that dioxide, debugfs and the kernel read.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use crate::common::Random;
@@ -18,14 +18,14 @@ use std::path::{Path, PathBuf};
 pub type ShapeTest = (&'static str, fn(TestDir, Shape) -> TrialResult);
 
 pub const KIB: u64 = 1 << 10;
-/// What most volumes have: enough for the files of a test, and little to look through.
+/// The size of most volumes: enough for the files of a test, and fast to check.
 pub const VOLUME_BYTES: u64 = 32 << 20;
 
-/// Files of up to so many bytes are read as a whole, holes and all.
+/// The largest file that is read as a whole, with holes.
 const WHOLE_MAX: u64 = 8 << 20;
 
-/// Volumes of these shapes are tested, each test on some of them, on all with
-/// DIOXIDE_EXT_SHAPES=all. Every test has each size of a block, both kinds, and small groups.
+/// The shapes of volumes for a test; all with DIOXIDE_EXT_SHAPES=all. Every test has each block
+/// size, both kinds, and small groups.
 fn shapes_for(test: usize) -> Vec<Shape> {
     let all = Shape::all(VOLUME_BYTES);
     if env::var_os("DIOXIDE_EXT_SHAPES").is_some_and(|which| which == "all") {
@@ -40,7 +40,7 @@ fn shapes_for(test: usize) -> Vec<Shape> {
     [1024, 2048, 4096].into_iter().enumerate().map(chosen).collect()
 }
 
-/// The same tests on volumes of several shapes, in image files on file systems of several kinds.
+/// The tests on volumes of several shapes, in image files on several file systems.
 pub fn within_trials(tests: &[ShapeTest]) -> Vec<Trial> {
     const HOSTS: [Fs; 3] = [Fs::Tmpfs, Fs::Ext4, Fs::Xfs];
     let trials = |(n, &(name, test)): (usize, &ShapeTest)| {
@@ -54,12 +54,12 @@ pub fn within_trials(tests: &[ShapeTest]) -> Vec<Trial> {
     tests.iter().enumerate().flat_map(trials).collect()
 }
 
-/// The bytes numbered so, of this length.
+/// The bytes with this number, of this length.
 pub fn bytes(number: u64, len: u64) -> Vec<u8> {
     Frame { writer: 0x5EED, number, len }.bytes()
 }
 
-/// What a sparse file holds: blocks of [`Model::BLOCK`] that are not all zeros.
+/// The content of a sparse file: blocks of [`Model::BLOCK`] that are not all zeros.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model {
     len: u64,
@@ -109,7 +109,7 @@ impl Model {
         self.len = len;
     }
 
-    /// As much as there is.
+    /// Reads up to `len` bytes, until EOF.
     pub fn read(&self, at: u64, len: u64) -> Vec<u8> {
         let end = (at + len).min(self.len);
         if at >= end {
@@ -137,7 +137,7 @@ impl Model {
         runs
     }
 
-    /// What two of them do not agree on first, in words.
+    /// The first difference between two models, in words.
     fn difference(&self, found: &Model) -> Option<String> {
         if self.len != found.len {
             return Some(format!("{} bytes instead of {}", found.len, self.len));
@@ -157,32 +157,32 @@ impl Model {
     }
 }
 
-/// A volume of a test's own.
+/// The volume of one test.
 pub struct Bed {
     pub volume: ExtVolume,
     pub shape: Shape,
-    /// What was in it when it was made.
+    /// The files of the volume when it was made.
     tree: Tree,
-    /// What must be in the files that the test has opened.
+    /// The expected content of the files that the test has opened.
     models: BTreeMap<String, Model>,
     pub dir: PathBuf,
     random: Random,
 }
 
-/// A file of a [`Bed`] that is open, and what must be in it.
+/// An open file of a [`Bed`], and its expected content.
 pub struct Inside {
     pub name: String,
     pub file: File,
     pub model: Model,
 }
 
-/// To write, without creating.
+/// Options that write, without creating.
 pub fn writing() -> OpenOptions {
     OpenOptions::new().write(true).clone()
 }
 
 impl Bed {
-    /// One with the files of [`plant`].
+    /// A volume with the files of [`plant`].
     pub fn new(dir: &Path, shape: Shape) -> Result<Bed, Failed> {
         let tree = dir.join("tree");
         fs::create_dir(&tree)?;
@@ -190,13 +190,13 @@ impl Bed {
         Bed::of(dir, shape, &tree)
     }
 
-    /// One with what is in the directory `tree`.
+    /// A volume with the content of the directory `tree`.
     pub fn of(dir: &Path, shape: Shape, tree: &Path) -> Result<Bed, Failed> {
         let volume = ExtVolume::make(&dir.join("volume.img"), &shape, tree)?;
         Bed::around(dir, shape, volume)
     }
 
-    /// A volume that is there already.
+    /// Wraps an existing volume.
     pub fn around(dir: &Path, shape: Shape, volume: ExtVolume) -> Result<Bed, Failed> {
         volume.check()?;
         let tree = volume.tree()?;
@@ -208,14 +208,13 @@ impl Bed {
         self.shape.block
     }
 
-    /// In blocks from the start of a file: where single, double and triple indirect blocks begin to
-    /// be needed.
+    /// The first blocks of a file that need single, double and triple indirect blocks.
     pub fn borders(&self) -> [u64; 3] {
         let pointers = self.block() / 4;
         [12, 12 + pointers, 12 + pointers + pointers * pointers]
     }
 
-    /// What must be in a file.
+    /// The expected content of a file.
     pub fn model(&self, name: &str) -> Model {
         let planted = || match self.tree.0.get(Path::new(name)) {
             Some(Entry { content: Some(content), .. }) => Model::of(content),
@@ -239,12 +238,12 @@ impl Bed {
         Ok(Inside { name: name.to_owned(), file, model })
     }
 
-    /// Notes what must be in a file from now on.
+    /// Sets the expected content of a file.
     pub fn expect(&mut self, name: &str, model: Model) {
         self.models.insert(name.to_owned(), model);
     }
 
-    /// Compares what stands in the open file with what must, and closes it.
+    /// Compares the content of the open file with the expected one, and closes it.
     pub fn close(&mut self, inside: Inside) -> TrialResult {
         inside.look()?;
         self.close_unseen(inside)
@@ -256,14 +255,14 @@ impl Bed {
         Ok(())
     }
 
-    /// Nothing is open any more: e2fsck finds nothing, debugfs and the kernel read what must be
-    /// there, and everything else is as it was planted.
+    /// With no file open: e2fsck finds nothing. debugfs and the kernel read the expected content.
+    /// Everything else is as planted.
     pub fn verify(&self) -> TrialResult {
         self.check()?;
         self.by_the_kernel()
     }
 
-    /// The same without the kernel, which takes the longest.
+    /// As `verify`, without the kernel, which takes the longest.
     pub fn check(&self) -> TrialResult {
         self.volume.check()?;
         if !self.is_clean()? {
@@ -353,7 +352,7 @@ impl Inside {
         Err(format!("{}: {:#x} at {}", self.name, into[wrong], at + wrong as u64).into())
     }
 
-    /// Compares the length, all that is not zeros, and the zeros around it.
+    /// Compares the length, all nonzero data, and the zeros around it.
     pub fn look(&self) -> TrialResult {
         assert_eq!(self.file.len()?, self.model.len());
         if self.model.len() <= WHOLE_MAX {
@@ -367,8 +366,8 @@ impl Inside {
     }
 }
 
-/// A tree with an empty file `log`, a file of 48 KiB, a sparse one, and others that nobody is to
-/// touch.
+/// A tree with an empty file `log`, a file of 48 KiB, a sparse one, and others that must not
+/// change.
 pub fn plant(tree: &Path, block: u64) -> std::io::Result<()> {
     fs::write(tree.join("log"), b"")?;
     fs::write(tree.join("second"), b"")?;
@@ -385,7 +384,7 @@ pub fn plant(tree: &Path, block: u64) -> std::io::Result<()> {
     plant_sparse(&tree.join("sparse"), block)
 }
 
-/// One with a block here and there, between holes, direct and indirect.
+/// A sparse file with scattered blocks, direct and indirect.
 fn plant_sparse(path: &Path, block: u64) -> std::io::Result<()> {
     let file = fs::File::create_new(path)?;
     for place in [1, 2, 5, 11, 12, 13, 40, 200, 12 + block / 4 - 1, 12 + block / 4, 3000] {
