@@ -1,4 +1,4 @@
-//! What a file tells of itself.
+//! The properties and counters that a file reports.
 
 use super::*;
 use crate::engine::core::Dio;
