@@ -3,10 +3,9 @@
 //!
 //! Order of a truncate, so that a crash at any point is recovered from:
 //! 1. make everything written durable: the base must not be above data that a crash could lose;
-//! 2. a marker whose base is the new end, durable;
-//! 3. the look for data of other programs, and the truncate ([`truncate`](super::truncate)),
-//!    durable;
-//! 4. the removal of the marker, durable.
+//! 2. write a marker whose base is the new end, durable;
+//! 3. look for data of other programs, and truncate ([`truncate`](super::truncate)), durable;
+//! 4. remove the marker, durable.
 //!
 //! Data that another program wrote above our end, into the space ahead, stays. Close truncates
 //! behind it and reports it, `set_len` fails. While another process has the file open for writing
@@ -216,7 +215,7 @@ impl Engine {
         Err(written_by("another program"))
     }
 
-    /// Leaves the file grown beside another writer. By this marker recovery keeps that writer's
+    /// Leaves the file grown beside another writer. With this marker, recovery keeps that writer's
     /// data, at any offset.
     fn left_grown(&self, marker: Marker, why: String) -> Error {
         let (sizes, epoch) = {
@@ -326,8 +325,8 @@ impl Engine {
         }
     }
 
-    /// The same, of a file with a marker, if another program's data above ours still ends at
-    /// `theirs`.
+    /// Truncates a file that has a marker, and removes the marker, both durably. Does neither if
+    /// another program's data above ours no longer ends at `theirs`.
     fn cut_marked(
         &self,
         marker: Marker,
@@ -362,8 +361,8 @@ impl Engine {
         self.charge(0, 0);
     }
 
-    /// Announces the truncate, and truncates, both durably. By the marker, nothing of ours lies
-    /// above `grown_from` any more.
+    /// Announces the truncate, and truncates, both durably. The marker says that no data of ours
+    /// lies above `grown_from`.
     pub(super) fn cut_with(
         &self,
         marker: Marker,

@@ -483,7 +483,7 @@ impl Engine {
         })
     }
 
-    /// Ends a request whose result is final, also that of its flush.
+    /// Ends a request, once its result and that of its flush are final.
     fn end_request(&self, work: Work, result: std::io::Result<()>) -> Result<(), Failure> {
         if result.is_err() {
             self.undo(&work);

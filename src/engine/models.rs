@@ -136,7 +136,7 @@ impl Disk {
         self.device.lock()
     }
 
-    /// Makes those of these blocks durable that are in the cache now.
+    /// Makes the cached ones of these blocks durable.
     fn flush_blocks(&self, places: &[usize]) -> io::Result<()> {
         let cached =
             |image: &Image, n: usize| matches!(image.blocks.get(n), Some(Block::Cached(_)));

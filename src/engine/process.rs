@@ -74,7 +74,7 @@ pub(crate) struct FileSystems(SmallVec<[Arc<FileSystem>; 1]>);
 #[must_use]
 pub(crate) struct Flushing(SmallVec<[u64; 1]>);
 
-/// A flush that has ended: the last number beside it on each file system.
+/// A flush that has ended, with the last flush begun until then on each file system.
 #[derive(Debug)]
 pub(crate) struct Ended(SmallVec<[u64; 1]>);
 
@@ -225,7 +225,7 @@ impl FileSystem {
         self.ledger.lock().begin()
     }
 
-    /// Ends it. Returns the number up to which flushes ran beside it.
+    /// Ends a flush. Returns the number of the last flush begun until then.
     fn end_flush(&self, flush: u64) -> u64 {
         let mut ledger = self.ledger.lock();
         let ended = ledger.end(flush);
@@ -236,7 +236,7 @@ impl FileSystem {
         ended
     }
 
-    /// Waits until the flushes that ran beside it have ended too, or one has failed.
+    /// Waits until all flushes up to `ended` have ended, or one has failed.
     fn await_others(&self, ended: u64) {
         let mut ledger = self.ledger.lock();
         while self.wedged().is_none() && ledger.any_out_up_to(ended) {
@@ -244,7 +244,7 @@ impl FileSystem {
         }
     }
 
-    /// Whether they have ended. If not, wakes `waker` when the next one ends.
+    /// Whether all flushes up to `ended` have ended. If not, wakes `waker` when the next one ends.
     fn is_settled(&self, ended: u64, waker: &Waker) -> bool {
         let ledger = self.ledger.lock();
         let settled = self.wedged().is_some() || !ledger.any_out_up_to(ended);
@@ -306,8 +306,8 @@ impl FileSystems {
         self.0.iter().for_each(|fs| fs.wedge(cause.clone()));
     }
 
-    /// Performs a flush, or a write that carries one. Its success counts only if no flush beside it
-    /// on these file systems failed. `cause` makes the error of a [failed
+    /// Performs a flush, or a write that carries one. Its success counts only if no concurrent
+    /// flush on these file systems failed. `cause` makes the error of a [failed
     /// flush](os_error::is_failed_flush). No other error wedges the file system.
     pub fn flushing(
         &self,
@@ -325,7 +325,7 @@ impl FileSystems {
         Flushing(self.0.iter().map(|fs| fs.begin_flush()).collect())
     }
 
-    /// Ends it. Its result is final once the flushes that ran beside it have ended too.
+    /// Ends a flush. Its result is final once all concurrent flushes have ended.
     pub fn end_flush(
         &self,
         flush: Flushing,
@@ -354,7 +354,7 @@ impl FileSystems {
             || self.0.iter().zip(&ended.0).all(|(fs, ended)| fs.is_settled(*ended, waker))
     }
 
-    /// The final result of a flush: EIO if one beside it failed.
+    /// The final result of a flush: EIO if a concurrent one failed.
     pub fn believed(&self, result: std::io::Result<()>) -> std::io::Result<()> {
         match self.wedged() {
             Some(_) if result.is_ok() => Err(std::io::Error::from_raw_os_error(libc::EIO)),

@@ -115,7 +115,7 @@ pub(crate) fn look(
     Ok((view.marker, found))
 }
 
-/// Looks until nothing changes meanwhile. The same marker returns only where nothing was truncated
+/// Looks until nothing changes meanwhile. A marker is written twice only if nothing was truncated
 /// in between (`put_back`). Without a marker, a size falls only in a file that was grown ahead, or
 /// that its writer truncates.
 fn view(backend: &dyn Backend, identity: Identity) -> io::Result<View> {

@@ -167,7 +167,8 @@ impl<T: Clone + PartialEq> Core<T> {
             return Oldest::ShowsOldContent;
         }
         if self.space.prepared.is_none() {
-            // The write itself moves i_size. One at a time, so that none lies above it if it fails.
+            // The write itself moves i_size. One at a time, so that no write lies above one that
+            // fails.
             let is_alone = self.in_flight == 0;
             return if is_alone {
                 Oldest::Fits(offset, group.fitting(offset, u64::MAX))

@@ -168,7 +168,7 @@ pub struct FileProps {
     pub overwrites_in_place: bool,
     /// How space ahead is prepared; `None` without growth.
     pub prepared: Option<Prepared>,
-    /// The epoch from which those of the markers count up.
+    /// Markers count their epochs up from this.
     pub epoch: u32,
 }
 
@@ -285,7 +285,7 @@ pub struct Core<T> {
     sizes: Sizes,
     props: FileProps,
     waiting: VecDeque<Waiting<T>>,
-    /// The batch of the elected leader. It comes before all in `waiting`.
+    /// The batch of the elected leader. Its operations precede all in `waiting`.
     called: Option<Waiting<T>>,
     reserved: VecDeque<Reserved<T>>,
     /// Positional writes below an end that later ones reserved first. Each waits until `written`

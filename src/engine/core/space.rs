@@ -5,7 +5,7 @@
 //! 1. No write leaves a gap in it: below `old_to` the file is extended contiguously, except for the
 //!    zeros behind a record.
 //! 2. Markers say `recycled` until their base has passed `old_to`. Then all space ahead was grown,
-//!    and they say as much as those of any other file.
+//!    and they mean the same as in any other file.
 //! 3. It is no growth: it is not charged to the budget, and growth beyond it waits until an
 //!    operation needs it.
 //!
@@ -144,9 +144,9 @@ impl<T: Clone + PartialEq> Core<T> {
         (serves && affordable && plan.from == self.sizes.physical).then_some((marker, plan))
     }
 
-    /// Returns the marker for a file grown to `physical`, which stands while writers use that
-    /// space. It announces the next step as well: one sync makes this growth durable and the next
-    /// one possible.
+    /// Returns the marker for a file grown to `physical`, valid while writers use that space. It
+    /// announces the next step as well: one sync makes this growth durable and the next one
+    /// possible.
     pub fn announce(&mut self, done: Plan, physical: u64, room: SpaceLimits) -> Marker {
         self.space.planner.carried_out(done, physical);
         let Some(plan) = self.space.planner.plan(physical, physical, None, room) else {
@@ -203,7 +203,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.truncations
     }
 
-    /// Returns the marker to stand before the file is recycled. Readers take that for a truncate.
+    /// Returns the marker that must be durable before the file is recycled. To readers it is a
+    /// truncate.
     pub fn recycling_marker(&mut self) -> Marker {
         let physical = self.sizes.physical;
         self.next_truncation();
@@ -294,7 +295,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.exhausted |= at_the_end;
         let unit = self.props.append_unit;
         let is_refused = |place: Place, len: u64| match place {
-            // Each as if it were the only one: those behind a refused one move down.
+            // Each is judged as if it were alone: those behind a refused one move to lower offsets.
             Place::End => at_the_end && (end_of_file + len).next_multiple_of(unit) >= need.least,
             Place::At(offset) => offset + len >= need.least,
         };

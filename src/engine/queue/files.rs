@@ -21,8 +21,8 @@ pub(super) struct Attached {
     pub shuts_out: bool,
 }
 
-/// The files of a queue, kept until they are closed: to clone the `Arc` of one writes a counter
-/// that other threads write, too.
+/// The files of a queue. They stay attached until they are closed: cloning the `Arc` of one
+/// contends with other threads.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     attached: Slab<Attached>,

@@ -160,7 +160,7 @@ impl Driver {
             self.finish(number, Err(error));
             return None;
         }
-        // Only behind the gate, which close shuts.
+        // Inside the gate: close sets this while it holds the gate shut.
         if engine.is_closed() {
             self.refuse_closed(number);
             return None;

@@ -116,7 +116,7 @@ impl Driver {
         }
     }
 
-    /// Ends a successful flush, once the flushes that ran beside it have ended.
+    /// Ends a successful flush, once all concurrent flushes have ended.
     pub(super) fn settle_flush(&mut self, file: usize, request: Request<Token>, ended: Ended) {
         let fs = &self.files[file].engine.fs;
         if fs.is_settled(&ended, self.wakeup.waker()) {

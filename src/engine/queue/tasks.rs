@@ -13,7 +13,7 @@ pub(super) struct Tasks {
     /// Calls to submit a batch wait, so that tasks that are being woken can join it.
     holds_calls: bool,
     held_calls: VecDeque<(usize, Task)>,
-    /// Flushes that succeeded, while flushes beside them are still in flight.
+    /// Flushes that succeeded, while concurrent flushes are in flight.
     settling: Vec<(usize, Request<Token>, Ended)>,
     /// Files whose grower found no thread.
     to_grow: Vec<usize>,
@@ -32,7 +32,7 @@ impl Tasks {
         self.holds_calls = holds;
     }
 
-    /// Makes held calls due, unless they are to be held still.
+    /// Makes held calls due, unless calls are still held.
     pub fn release_calls(&mut self) {
         if !self.holds_calls {
             self.due.append(&mut self.held_calls);
@@ -49,7 +49,7 @@ impl Tasks {
         Some(task)
     }
 
-    /// Keeps a flush until the flushes beside it have ended.
+    /// Keeps a flush until all concurrent flushes have ended.
     pub fn settle_later(&mut self, file: usize, request: Request<Token>, ended: Ended) {
         self.settling.push((file, request, ended));
     }

@@ -191,7 +191,7 @@ impl Reactor {
         }
         self.start_in(&mut state).map_err(|error| os_error::kind(&error))?;
         state.listed.push_back(slot);
-        // Behind another entry, the bell rings already or is about to.
+        // If the list was not empty, the bell has rung or is about to.
         let bell = if state.listed.len() == 1 { state.bell() } else { None };
         drop(state);
         if let Some(bell) = bell {

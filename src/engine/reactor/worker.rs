@@ -80,7 +80,7 @@ impl Worker {
     /// Releases closed files. First refuses the operations on them that were taken meanwhile and
     /// shut out.
     pub fn let_go_of_closed(&self) {
-        // In the child of a fork the lock may be held for ever.
+        // In the child of a fork the lock may be held forever.
         if self.reactor.is_current() {
             let given_up = self.reactor.state().take_given_up();
             drop(given_up);
@@ -120,8 +120,8 @@ impl Worker {
         }
     }
 
-    /// Queues listed operations, as far as there is room. False if there is nothing left to do,
-    /// ever.
+    /// Queues listed operations, as far as there is room. False once nothing will ever be left to
+    /// do.
     fn take_up(&self) -> bool {
         loop {
             let outstanding = self.driver.borrow().outstanding();

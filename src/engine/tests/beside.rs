@@ -56,8 +56,7 @@ impl Beside {
         }
     }
 
-    /// Another program does this before the next such call. Deeds run in the order in which they
-    /// were given.
+    /// Another program does this before the next such call. Deeds run in the order of these calls.
     fn before(&self, call: Before, deed: impl FnOnce(&Disk) + Send + 'static) {
         self.deeds.lock().unwrap().push_back((call, Box::new(deed)));
     }

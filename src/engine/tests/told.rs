@@ -45,7 +45,7 @@ fn core_with(limits: Limits) -> (Core<u32>, Buffer) {
     (Core::new(16 * BLOCK_BYTES, props, Planner::new(GROWTH_CONFIG), None), record(1, 16))
 }
 
-/// Durable writes submitted together, each with its first block and how many.
+/// Durable writes submitted together, each with its first block and its length in blocks.
 fn write_together(core: &mut Core<u32>, data: &[u8], writes: &[(u64, u64)]) -> Outbox<u32> {
     let mut out = Outbox::default();
     let dio = |&(block, blocks): &(u64, u64)| {
