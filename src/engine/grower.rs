@@ -7,7 +7,7 @@
 //! 3. if there was no space for all of it: less, and the marker again, with the true size;
 //! 4. the marker that announces the next step as well. One sync makes it and the growth durable, so
 //!    the next job has its first step behind it;
-//! 5. only now do writers learn of the space.
+//! 5. only now do writers use the space.
 //!
 //! The marker of step 4 has `grown_from` = the size now reached. No writer writes above it until
 //! the next allocation is complete. Recovery relies on that.

@@ -125,7 +125,7 @@ impl Process {
         }
     }
 
-    /// False in a child of the process that made it.
+    /// Whether the calling process made it; false in a child of that process.
     pub fn is_current(&'static self) -> bool {
         // A model never forks: each execution has a process of its own.
         cfg!(loom) || sys::process::is_of_this_process(self)

@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// How often a read is repeated because the file may have been truncated, before it fails.
 const READS_MAX: u32 = 100;
 
-/// How often a read is repeated because a file without a marker changed under it.
+/// How often a read is repeated because a file without a marker changed meanwhile.
 const UNMARKED_READS_MAX: u32 = 3;
 
 /// The state of the file when a read began.

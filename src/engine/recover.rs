@@ -25,7 +25,7 @@ use crate::rules::recovery::{Extent, Recovery, Verdict, judge, written_ranges};
 use std::io;
 use std::ops::Range;
 
-/// What may be done to a file that a crash left grown.
+/// Permission to change a file that a crash left grown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recover {
     /// Only look: change nothing, lock nothing.

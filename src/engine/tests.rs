@@ -953,7 +953,7 @@ fn a_file_is_charged_with_what_it_has_grown_ahead_alone() {
     for number in 0..300 {
         file.append(&record(number, 1), false).unwrap();
         assert!(charged(&file) >= file.lock().grown_ahead(), "block {number}");
-        // Half a step was left when the last one was taken.
+        // The last step was taken with half a step left.
         assert!(charged(&file) <= 3 << 19, "block {number}: a step that was not taken");
     }
     file.recycle().unwrap();

@@ -8,7 +8,7 @@
 //! 1. Space before offset: an extending write gets its offset only below `physical`, so a full disk
 //!    is an error without a hole.
 //! 2. Extending writes are acknowledged in the order of their offsets: never above a gap.
-//! 3. A plain one is acknowledged when everything below its end is written, a durable one when
+//! 3. A plain write is acknowledged when everything below its end is written, a durable one when
 //!    everything below its end is durable.
 //! 4. After a failure above `written`, no write extends the file: it would lie behind a gap.
 //! 5. One request at a time writes a block. An append that begins inside a block waits for
@@ -98,7 +98,7 @@ pub enum Call {
     Flush,
 }
 
-/// Why a request failed.
+/// The failure of a request.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// Error kind for the operations of the request.

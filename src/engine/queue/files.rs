@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-/// A file that a queue works on, or did last.
+/// A file that a queue works on, or worked on.
 #[derive(Debug)]
 pub(super) struct Attached {
     pub engine: Arc<Engine>,

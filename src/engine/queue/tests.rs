@@ -80,7 +80,7 @@ fn a_blocking_call_waited_for_what_was_shut_out_by_who_waits_for_it() {
     });
 }
 
-/// The appends of one queue stand in the order in which they were queued.
+/// The offsets of one queue's appends follow the order in which they were queued.
 #[test]
 fn appends_overtook_those_that_were_shut_out() {
     for seed in 0..40 {

@@ -89,7 +89,7 @@ fn log(durability: Durability) -> OpenOptions {
     options
 }
 
-/// What became of a record.
+/// The fate of a record, as far as its writer knows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Known {
     Never,

@@ -39,7 +39,7 @@ fn why_it_cannot_be_recycled() {
     assert_eq!(bare_core().can_recycle(), Ok(()));
 }
 
-/// A core over 16 written blocks, and what its operations write.
+/// A core over 16 written blocks, and the data of its operations.
 fn core_with(limits: Limits) -> (Core<u32>, Buffer) {
     let props = FileProps { limits, ..props(None) };
     (Core::new(16 * BLOCK_BYTES, props, Planner::new(GROWTH_CONFIG), None), record(1, 16))
