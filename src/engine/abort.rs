@@ -1,9 +1,9 @@
-//! What ends the process where nothing else is safe.
+//! Aborts the process where no error return is safe.
 
-/// A broken rule inside the core leaves nobody who could answer the callers that wait, and their
-/// memory may be in use by the kernel: the process ends rather than hang or guess.
+/// Aborts the process if a panic unwinds through it. A broken invariant in the core leaves callers
+/// without an answer, and the kernel may still use their memory.
 pub(super) struct AbortOnPanic {
-    /// The caller's own panic, from before, is none of ours.
+    /// The thread unwinds already: that panic is the caller's own.
     pub unwinding: bool,
 }
 

@@ -1,6 +1,6 @@
-//! The core against a model: random operations, completions in any order, failures, growth that
-//! stalls or finds no space; after every step the rules at the top of `core` are checked on a disk
-//! of 16-byte blocks, byte by byte.
+//! The core against a model: random operations, completions in any order, failures, and growth that
+//! stalls or finds no space. Each step checks the rules at the top of `core` on a disk of 16-byte
+//! blocks, byte by byte.
 
 use super::core::{Call, Core, Dio, Failure, FileProps, GrowthJob, Outbox, Outcome, Request, Work};
 use crate::buffer::Segment;
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 const BLOCK: u64 = 16;
-/// What positional writes are multiples of.
+/// Alignment of positional writes in bytes.
 const SECTOR: u64 = 4;
 const IDENTITY: Identity = Identity { inode: 1, birth_time: (1, 1) };
 const LIMITS: Limits = Limits { bytes_max: 6 * BLOCK, segments_max: 4 };
@@ -39,26 +39,26 @@ enum Kind {
     Sync,
 }
 
-/// One operation. A request tells by the addresses in it whose memory it holds.
+/// One operation. The addresses in a request identify the operations that it carries.
 #[derive(Debug)]
 struct Op {
     kind: Kind,
     durable: bool,
     bytes: Vec<u8>,
-    /// Where the core placed it.
+    /// The offset that the core gave it.
     offset: Option<u64>,
     /// When it was written, by the clock of the disk.
     written: Option<u32>,
     answered: Option<Outcome>,
-    /// For a sync: what was acknowledged before it.
+    /// For a sync: the operations that were acknowledged before it.
     covers: Vec<usize>,
 }
 
-/// What a byte holds: when the disk wrote it, and of which write it is, by the clock of then. The
-/// later one is the greater.
+/// When the disk wrote a byte, and by which write, as the clock value of that write. The later one
+/// is the greater.
 type Byte = u64;
 
-/// Of no write of this life: old, of a write that failed, or never written. Nobody may see it.
+/// Of no write of this life: old, of a failed write, or never written. No reader may see it.
 const NOBODYS: u32 = 0;
 const ZERO: u32 = 1;
 
@@ -70,8 +70,8 @@ fn of(byte: Byte) -> u32 {
     byte as u32
 }
 
-/// Each byte as a reader sees it, and as a crash would leave it. What is beyond was never written,
-/// and reads as zeros.
+/// Each byte as a reader sees it, and as a crash would leave it. Bytes beyond were never written,
+/// and read as zeros.
 #[derive(Default)]
 struct Disk {
     clock: u32,
@@ -88,15 +88,15 @@ enum Grower {
 struct InFlight {
     request: Request<usize>,
     ops: Vec<usize>,
-    /// The bytes of the operations.
+    /// The byte range of the operations.
     range: Span,
-    /// What it writes: with records, whole blocks.
+    /// The range that it writes: with records, whole blocks.
     blocks: Span,
-    /// Where the file ended before, if it moves the end.
+    /// The end of the file before, if it moves the end.
     extends: Option<u64>,
-    /// What the first block held before the first record.
+    /// The content of the first block before the first record.
     begin: Vec<Byte>,
-    /// For a flush: the disk as it was when it began.
+    /// For a flush: the disk when it began.
     seen: Vec<Byte>,
 }
 
@@ -109,20 +109,20 @@ struct Model {
     harsh: bool,
     ops: Vec<Op>,
     in_flight: Vec<InFlight>,
-    /// Whose owners are not awake yet.
+    /// Their leaders are not awake yet.
     calls: Vec<(usize, Call)>,
     grower: Grower,
     disk: Disk,
-    /// The end of all that was sent out to extend the file.
+    /// The end of all extending operations that were submitted.
     end: u64,
-    /// How far the file was found to be written, and to be stable.
+    /// The ends up to which the file was checked to be written, and to be durable.
     checked: (u64, u64),
     wedged: bool,
-    /// How far there is space for those who extend the file, if it grows ahead of them.
+    /// The end of the space for extending operations, if the file grows ahead.
     space_to: u64,
     capacity: u64,
     size_max: u64,
-    /// The end of what the file held before it was recycled.
+    /// The end of the content from before the recycle.
     old_to: u64,
     last_append: usize,
 }
@@ -270,7 +270,7 @@ impl Model {
         }
     }
 
-    /// One operation of a thread, or some that a queue submits together.
+    /// One operation of a thread, or several that a queue submits together.
     fn submit(&mut self) {
         if self.random.one_in(2) {
             let (number, dio, durable) = self.begin();
@@ -301,7 +301,7 @@ impl Model {
         let bytes = vec![0; len as usize];
         let mut durable = self.random.one_in(2);
         if let Kind::WriteAt(offset) = kind {
-            // The engine keeps the others to itself.
+            // The core never gets the others from the engine.
             durable |= offset + len <= self.core.sizes().written / BLOCK * BLOCK;
         }
         let segment = Segment::of(&bytes);
@@ -325,7 +325,7 @@ impl Model {
         (number, dio, durable)
     }
 
-    /// The core wants a request performed.
+    /// Takes a request of the core, to be performed.
     fn send(&mut self, request: Request<usize>) {
         let seed = self.seed;
         assert!(
@@ -367,7 +367,7 @@ impl Model {
         self.in_flight.push(InFlight { request, ops, range, blocks, extends, begin, seen });
     }
 
-    /// The operation whose memory this is.
+    /// The operation that owns this memory.
     fn whose(&self, segment: &Segment) -> usize {
         let is_it = |op: &Op| op.bytes.as_ptr().addr() == segment.addresses().start;
         let number = self.ops.iter().rposition(is_it).expect("of some operation");
@@ -380,13 +380,13 @@ impl Model {
         number
     }
 
-    /// Records of a group go out.
+    /// Checks a request of records.
     fn check_records(&self, range: Span, head: u64, sync_method: Option<SyncMethod>) {
         let seed = self.seed;
         let at_a_block = self.end.next_multiple_of(BLOCK);
         let may_begin = match self.tail {
             Tail::Rewrite => range.start == self.end,
-            // Old content is not jumped over.
+            // No gap may skip old content.
             Tail::Pad => {
                 range.start == at_a_block || range.start == self.end && self.end < self.old_to
             }
@@ -409,8 +409,8 @@ impl Model {
         );
     }
 
-    /// Two requests in flight never write the same block; positional ones never the same bytes of
-    /// what is written.
+    /// Two requests in flight never write the same block. Positional ones never write the same
+    /// bytes below `written`.
     fn check_beside(&self, range: Span, blocks: Span, records: bool) {
         let written = self.core.sizes().written;
         for other in self.in_flight.iter().filter(|other| !other.ops.is_empty()) {
@@ -425,13 +425,13 @@ impl Model {
         }
     }
 
-    /// A write leaves out what lies before it, which reads as zeros.
+    /// Leaves the bytes before a write as a hole, which reads as zeros.
     fn leave_hole(&mut self, to: u64) {
         let from = self.end.max(self.old_to);
         self.disk.leave_hole(Span { start: from.min(to), end: to });
     }
 
-    /// An operation goes out at the end of `before`, which is what goes with it.
+    /// Places an operation at the end of `before`, which is submitted with it.
     fn place(&mut self, number: usize, before: Span) {
         let (seed, end, offset) = (self.seed, self.end, before.end);
         let op = &mut self.ops[number];
@@ -453,7 +453,7 @@ impl Model {
         op.offset = Some(offset);
     }
 
-    /// Somebody who was called is awake.
+    /// Wakes a leader.
     fn wake_one(&mut self) {
         if self.calls.is_empty() {
             return;
@@ -481,7 +481,7 @@ impl Model {
                 };
                 Err(failure(kind, wedges))
             }
-            // What the engine makes of any success after a failed flush.
+            // The engine turns any success after a failed flush into this.
             _ if self.wedged => Err(failure(ErrorKind::Os(libc::EIO), true)),
             Work::Flush => {
                 self.disk.flush(&done.seen);
@@ -506,8 +506,7 @@ impl Model {
         self.step(|core, out| core.on_completed(done.request.id, result, out));
     }
 
-    /// A request that failed may have left anything of it where it was to write, but what was there
-    /// before is as it was.
+    /// A failed request may have left any part of its data, but the content from before is intact.
     fn failed(&mut self, done: &InFlight) {
         let (Some(end), Work::Write { extends, .. }) = (done.extends, &done.request.work) else {
             return;
@@ -519,7 +518,7 @@ impl Model {
             self.end = end;
         }
         if let Some(size) = extends {
-            // It was to move the size itself: the engine takes back what it did.
+            // It was to move the size itself: the engine takes that back.
             self.disk.cut(*size);
         }
     }
@@ -530,15 +529,15 @@ impl Model {
             Grower::Asking => {
                 let room = self.room();
                 let mut job = None;
-                // Before its outbox is dealt with, since that may start the next grower.
+                // Before its outbox is handled, since that may start the next grower.
                 self.step(|core, out| job = core.next_growth(room, out));
                 if let Some(job) = job.filter(|job| job.ends.is_some()) {
-                    // Its marker is the one that goes.
+                    // Its marker is the one that is written.
                     self.grower = Grower::Working(job);
                 } else if let Some(job) = job {
                     let seed = self.seed;
                     let (base, durable) = (job.marker.base, self.core.sizes().durable);
-                    // Padding reads as zeros, whoever wrote it.
+                    // Padding reads as zeros, whichever request wrote it.
                     let padded = if self.tail == Tail::Pad {
                         durable.next_multiple_of(BLOCK)
                     } else {
@@ -556,7 +555,7 @@ impl Model {
                 let is_refused = self.harsh && job.ends.is_none() && self.random.one_in(12);
                 match job.announced {
                     true => assert_eq!(self.core.marker(), Some(job.marker), "seed {}", self.seed),
-                    // What is refused may be the marker, or the space.
+                    // Either the marker or the space is refused.
                     false if is_refused && self.random.one_in(2) => {}
                     false => self.core.on_marked(job.marker),
                 }
@@ -592,7 +591,7 @@ impl Model {
         }
     }
 
-    /// The kernel has no such call. Without a marker that is the end of growth.
+    /// The kernel has no such call. Without a marker growth ends.
     fn refuse_growth(&mut self) {
         let failed = |model: &Self| {
             model.ops.iter().filter(|op| matches!(op.answered, Some(Err(_)))).count()
@@ -606,7 +605,7 @@ impl Model {
         assert!(failed(self) == before, "seed {}: a refusal is no error", self.seed);
     }
 
-    /// What was ahead is given up, with nothing in flight that extends the file.
+    /// Truncates the space ahead, with no extending request in flight.
     fn end_growth(&mut self, end: u64) {
         let extends = |other: &InFlight| other.extends.is_some();
         assert!(!self.in_flight.iter().any(extends), "seed {}: cut beside writes", self.seed);
@@ -641,7 +640,7 @@ impl Model {
         self.begin_anew(end, 0);
     }
 
-    /// `recycle`, alone: the old content stands where it stood, and counts for nothing.
+    /// `recycle`, alone: the old content stays in place, and counts for nothing.
     fn recycle(&mut self) {
         let marker = self.core.recycling_marker();
         self.core.on_marked(marker);
@@ -656,7 +655,7 @@ impl Model {
         (self.end, self.old_to) = (end, old_to);
         self.space_to = end.max(old_to);
         self.checked = (end, end);
-        // What was given up is no longer a matter of any sync to come.
+        // No later sync covers data that was given up.
         self.ops.iter_mut().for_each(|op| op.written = op.written.map(|_| 0));
     }
 
@@ -712,7 +711,7 @@ impl Model {
     }
 }
 
-/// The first byte below `end` that nobody may see.
+/// The first byte below `end` that no reader may see.
 fn gap(bytes: &[Byte], end: u64) -> Option<u64> {
     let there = &bytes[..bytes.len().min(end as usize)];
     let gap = there.iter().position(|byte| of(*byte) == NOBODYS).unwrap_or(there.len()) as u64;
@@ -728,7 +727,7 @@ impl InFlight {
         matches!(self.request.work, Work::Write { records: true, .. })
     }
 
-    /// What it writes, from the first block on.
+    /// The bytes that it writes, from the first block on.
     fn content(&self, when: u32) -> Vec<Byte> {
         let mut content: Vec<_> = self.begin.iter().map(|before| byte(when, of(*before))).collect();
         content.resize((self.range.end - self.blocks.start) as usize, byte(when, when));
@@ -742,7 +741,7 @@ impl Disk {
         [&mut self.live, &mut self.stable]
     }
 
-    /// Nothing but this: zeros, stable.
+    /// Leaves nothing but `len` zeros, durable.
     fn begin_anew(&mut self, len: u64) {
         self.clock += 1;
         let zeros = vec![byte(self.clock.max(ZERO), ZERO); len as usize];
@@ -763,14 +762,14 @@ impl Disk {
         }
     }
 
-    /// Leaves something there that is nobody's.
+    /// Leaves bytes there that belong to no write.
     fn spoil(&mut self, range: Span) {
         self.clock += 1;
         let content = vec![byte(self.clock, NOBODYS); range.len() as usize];
         self.write(&content, range.start, true);
     }
 
-    /// Nobody writes there; what nobody wrote reads as zeros.
+    /// Leaves a hole: bytes that no operation wrote read as zeros.
     fn leave_hole(&mut self, range: Span) {
         for bytes in self.both() {
             let known = bytes.len().max(range.start as usize).min(range.end as usize);

@@ -1,24 +1,23 @@
-//! What needs the file to itself: `set_len`, `recycle` and close. `set_len` and close leave it as
-//! any other program would: its size is its length, and no marker.
+//! Operations that need the file exclusively: `set_len`, `recycle` and close. `set_len` and close
+//! leave it as any other program would: its size is its length, and it has no marker.
 //!
 //! Order of a truncate, so that a crash at any point is recovered from:
-//! 1. everything written durable, since the base must not be above anything that a crash could
-//!    take;
-//! 2. a marker whose base is the new end, durable;
-//! 3. the look at what other programs wrote, and the truncate ([`truncate`](super::truncate)),
-//!    durable;
-//! 4. the marker away, durable.
+//! 1. make everything written durable: the base must not be above data that a crash could lose;
+//! 2. write a marker whose base is the new end, durable;
+//! 3. look for data of other programs, and truncate ([`truncate`](super::truncate)), durable;
+//! 4. remove the marker, durable.
 //!
-//! What another program wrote above our end, into the space ahead, stays: close truncates behind it
-//! and reports it, `set_len` fails. While another process has the file open for writing both fail.
-//! Close then leaves the file grown, with a marker by which recovery keeps everything up to the
-//! last written extent.
+//! Data that another program wrote above our end, into the space ahead, stays. Close truncates
+//! behind it and reports it, `set_len` fails. While another process has the file open for writing
+//! both fail. Close then leaves the file grown, with a marker by which recovery keeps everything up
+//! to the last written extent.
 //!
-//! An extension comes after a cut to the written end, because what lies above may be anything.
+//! An extension comes after a truncate to the written end, because the space above may hold
+//! anything.
 //!
-//! Recycling has one step: a marker that promises nothing of what the file holds (base 0), durable.
-//! Before, all of it is there; afterwards it is space ahead, and only the records tell which life
-//! they are of.
+//! Recycling has one step: a durable marker with base 0, which promises nothing about the content.
+//! Before it, all content is there. After it, the content is space ahead, and only the records show
+//! to which life they belong.
 
 use super::core::Core;
 use super::token::Token;
@@ -36,7 +35,7 @@ use crate::rules::size::Sizes;
 use crate::sync::atomic::Ordering;
 use crate::text::shown;
 
-/// The look at zeroed space reads so much at a time.
+/// Bytes per read of the look at zeroed space.
 const LOOK_BYTES: usize = 1 << 20;
 
 pub(super) fn written_above_the_end() -> &'static str {
@@ -51,13 +50,13 @@ impl Engine {
             return Err(fail(ErrorKind::Unsupported("the size of a block device is fixed".into())));
         }
         self.exclusively(|| {
-            // A growth that failed meanwhile may have left a marker that nobody knows of.
+            // A growth that failed meanwhile may have left a marker that the core does not know.
             self.check_usable(Operation::SetLen)?;
             self.cut_to(len).map_err(|error| fail(self.kind_of(Operation::SetLen, &error)))
         })
     }
 
-    /// Gives up what the file holds, and keeps its space.
+    /// Resets the length to 0, durably, and keeps the file's space for reuse.
     pub fn recycle(&self) -> Result<()> {
         self.check_usable(Operation::Recycle)?;
         self.exclusively(|| {
@@ -77,7 +76,7 @@ impl Engine {
         })
     }
 
-    /// Makes a change with nothing in flight, and no growth.
+    /// Makes a change with nothing in flight, and growth paused.
     fn exclusively<R>(&self, change: impl FnOnce() -> R) -> R {
         queue::settle_own();
         let _alone = self.gate.shut();
@@ -87,10 +86,10 @@ impl Engine {
         result
     }
 
-    /// Ends the file's life in this process. Nothing may use the engine afterwards.
+    /// Closes the file in this process. The engine must not be used afterwards.
     pub fn finish(&self) -> Result<()> {
         if !self.process.is_current() {
-            // The parent goes on with the file; the child's exit must change nothing.
+            // The parent continues with the file; the child's exit must change nothing.
             return Err(self.error(Operation::Close, None, ErrorKind::Forked));
         }
         queue::settle_own();
@@ -116,8 +115,8 @@ impl Engine {
         closed.map_err(|error| self.failure(Operation::Close, &error))
     }
 
-    /// Gives back what was grown where positional writes left a hole. Space that the file had when
-    /// it was opened stays. It is no error if this fails: the hole reads as zeros either way.
+    /// Punches holes where positional writes left space that was grown. Space that the file had
+    /// when it was opened stays. A failure is no error: the hole reads as zeros either way.
     fn punch_holes(&self) {
         let (positional, len) = {
             let core = self.lock();
@@ -128,7 +127,7 @@ impl Engine {
             return;
         }
         let punched = self.backend.exclude_others().and_then(|others| {
-            // What another program writes there meanwhile would be lost.
+            // A concurrent write of another program there would be lost.
             if !others.is_whole() {
                 return Ok(());
             }
@@ -160,14 +159,14 @@ impl Engine {
         }
         if let Err(error) = self.check_size(Operation::Close) {
             return Err(match (marker, error.kind()) {
-                // A growth that was left behind is not taken back beside another writer.
+                // Leftovers of a failed growth are not taken back beside another writer.
                 (Some(marker), ErrorKind::Busy(why)) => self.left_grown(marker, why.clone()),
                 _ => error,
             });
         }
         let Some(marker) = marker else { return self.cut_last_block(sizes).map_err(fail) };
         let closed = match held {
-            // Nobody said where the file ends, so the question stays for the next one who opens it.
+            // The caller did not set the end, so it stays unknown for the next open.
             Some(base) => {
                 self.cut_with(marker, base, sizes.written, None).map(|attempt| match attempt {
                     Attempt::Done => None,
@@ -189,9 +188,9 @@ impl Engine {
         }
     }
 
-    /// Truncates what pads the last block of a file that has not grown ahead. It needs no marker: a
-    /// crash leaves the padding, or not. Nothing is truncated beside another writer, nor when the
-    /// size is another one.
+    /// Truncates the padding of the last block of a file that has not grown ahead. It needs no
+    /// marker: a crash leaves the padding, or not. Truncates nothing beside another writer, or if
+    /// the size has changed.
     fn cut_last_block(&self, sizes: Sizes) -> std::io::Result<()> {
         let look = || self.backend.physical_size();
         match truncate(&*self.backend, sizes.written, &sizes.physical, Takes::Short, look)? {
@@ -204,7 +203,7 @@ impl Engine {
         self.make_stable()
     }
 
-    /// Truncates to `written`, or behind what another program wrote above; returns the end of that.
+    /// Truncates to `written`, or behind another program's data above it. Returns the end of that.
     fn cut_behind_others(&self, marker: Marker, written: u64) -> std::io::Result<Option<u64>> {
         let mut theirs = None;
         for _ in 0..LOOKS_MAX {
@@ -216,8 +215,8 @@ impl Engine {
         Err(written_by("another program"))
     }
 
-    /// Leaves the file grown beside another writer. By this marker recovery keeps what that one
-    /// wrote, wherever it lies.
+    /// Leaves the file grown beside another writer. With this marker, recovery keeps that writer's
+    /// data, at any offset.
     fn left_grown(&self, marker: Marker, why: String) -> Error {
         let (sizes, epoch) = {
             let mut core = self.lock();
@@ -225,8 +224,8 @@ impl Engine {
         };
         let is_known = self.lock().held().is_none();
         let base = if is_known { sizes.written } else { marker.base };
-        // The other writer may extend the file as well: no size and nothing that is written there
-        // is a doubt.
+        // The other writer may extend the file as well: no size and no written extent there is a
+        // doubt.
         let any = u64::MAX;
         let left = Marker {
             base,
@@ -243,8 +242,8 @@ impl Engine {
         self.error(Operation::Close, None, ErrorKind::Busy(why))
     }
 
-    /// The end of what another program wrote above ours. In unwritten space extents show it, in
-    /// zeroed space the bytes do. Old content of a recycled file shows nothing.
+    /// The end of another program's data above ours. Extents show it in unwritten space, bytes in
+    /// zeroed space. Old content of a recycled file shows nothing.
     fn end_of_anothers(&self, marker: Marker) -> std::io::Result<Option<u64>> {
         let (ours_to, physical) = {
             let core = self.lock();
@@ -266,7 +265,7 @@ impl Engine {
         }
     }
 
-    /// The end of the last block between that holds another byte than zero.
+    /// The end of the last block in the range that holds a byte other than zero.
     pub(super) fn end_of_bytes(&self, from: u64, to: u64) -> std::io::Result<Option<u64>> {
         let unit = self.alignment.append;
         let mut last = None;
@@ -283,7 +282,7 @@ impl Engine {
         Ok(last)
     }
 
-    /// What another program appended is not ours to cut, nor to write over.
+    /// Fails if another program changed the size: its data must not be truncated or overwritten.
     fn check_size(&self, operation: Operation) -> Result<()> {
         let physical = self.lock().sizes().physical;
         let found = self.settled_size(physical).map_err(|error| self.failure(operation, &error))?;
@@ -304,7 +303,7 @@ impl Engine {
             (core.marker(), core.sizes())
         };
         if len > self.backend.size_max().max(self.len()) {
-            // The kernel would end the process by SIGXFSZ.
+            // The kernel would raise SIGXFSZ, which ends the process.
             return Err(std::io::Error::from_raw_os_error(libc::EFBIG));
         }
         let found_to = sizes.physical.max(self.left_behind.load(Ordering::Relaxed));
@@ -313,7 +312,7 @@ impl Engine {
             return self.cut_to(len);
         }
         let Some(marker) = marker else {
-            // Nothing is grown, so this is the kernel's own truncate.
+            // Nothing is grown, so this is a plain truncate of the kernel.
             uninterrupted(|| self.backend.truncate(len))?;
             self.adopt_cut(len);
             return self.make_stable();
@@ -326,8 +325,8 @@ impl Engine {
         }
     }
 
-    /// The same, of a file with a marker and nothing of ours above, if what another program wrote
-    /// there still ends at `theirs`.
+    /// Truncates a file that has a marker, and removes the marker, both durably. Does neither if
+    /// another program's data above ours no longer ends at `theirs`.
     fn cut_marked(
         &self,
         marker: Marker,
@@ -351,7 +350,7 @@ impl Engine {
         self.adopt(|core| core.cut(len));
     }
 
-    /// The file has changed, whatever else may still fail. Nothing of it was grown ahead.
+    /// Records a change of the file, even if later steps fail. Nothing of it is grown ahead.
     fn adopt(&self, change: impl FnOnce(&mut Core<Token>)) {
         let mut core = self.lock();
         change(&mut core);
@@ -362,8 +361,8 @@ impl Engine {
         self.charge(0, 0);
     }
 
-    /// Announces the truncate, and truncates, both durably. Nothing of ours lies above `grown_from`
-    /// any more.
+    /// Announces the truncate, and truncates, both durably. The marker says that no data of ours
+    /// lies above `grown_from`.
     pub(super) fn cut_with(
         &self,
         marker: Marker,
@@ -374,8 +373,8 @@ impl Engine {
         refuse_other_writers(&*self.backend)?;
         let announcing = self.lock().truncating_marker(marker, base);
         match self.mark(announcing) {
-            // A full disk, and yet no reason to keep it full. Or the attribute may not be set any
-            // more.
+            // A truncate must work on a full disk, to free space. Or the file system refuses
+            // attributes by now.
             Err(error)
                 if self.finds_again(marker, len)
                     && (is_no_space(&error) || os_error::is_refusal(&os_error::kind(&error)))
@@ -395,14 +394,14 @@ impl Engine {
         Ok(Attempt::Done)
     }
 
-    /// Whether recovery finds this end by the marker that is on disk, if the file is cut there and
+    /// Whether recovery finds this end by the marker on disk, if the file is truncated there and
     /// nothing else happens.
     fn finds_again(&self, marker: Marker, len: u64) -> bool {
         let ends_written = len >= self.len() || marker.mode == Mode::AppendOnly;
         marker.base <= len && ends_written
     }
 
-    /// A cut that failed left the file as it was, so the marker must say again what it said.
+    /// Restores the marker after a failed truncate, which left the file as it was.
     fn restore(&self, marker: Marker) {
         let restored = self.lock().restored_marker(marker);
         if let Err(error) = self.mark(restored) {

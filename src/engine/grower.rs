@@ -5,12 +5,12 @@
 //! 1. the marker that announces the new size, durable;
 //! 2. the allocation, and zeros if the space is to be filled;
 //! 3. if there was no space for all of it: less, and the marker again, with the true size;
-//! 4. the marker that announces the next step as well; it and the growth durable by one sync, so
-//!    that the next job has its first step behind it;
-//! 5. only now do writers learn of the space.
+//! 4. the marker that announces the next step as well. One sync makes it and the growth durable, so
+//!    the next job has its first step behind it;
+//! 5. only now do writers use the space.
 //!
-//! The marker of step 4 says `grown_from` = the size now reached: until the next allocation is
-//! complete nobody writes above it, which is what recovery relies on.
+//! The marker of step 4 has `grown_from` = the size now reached. No writer writes above it until
+//! the next allocation is complete. Recovery relies on that.
 
 use super::core::{Failure, GrowthJob};
 use super::exclusive::written_above_the_end;
@@ -29,15 +29,15 @@ use crate::text::shown;
 use std::io::Result;
 use std::sync::{Arc, OnceLock};
 
-/// Zeros go out in requests of this size.
+/// Bytes per request of zeros.
 const ZEROS_BYTES: usize = 1 << 20;
 
 impl Engine {
-    /// False if there is no thread to be had: then the caller is to [grow](Self::grow) the file.
+    /// Starts the grower. False without a thread: then the caller must [grow](Self::grow) the file.
     pub(super) fn start_grower(self: &Arc<Self>) -> bool {
         let engine = self.clone();
-        // Whoever stops the grower waits for one thread, so there is one: the last has done its
-        // work, but may still hold the descriptor.
+        // The last thread has done its work, but may still hold the descriptor. Stopping the grower
+        // waits for one thread, so there is one at a time.
         let mut thread = self.grower.lock();
         if let Some(last) = thread.take() {
             last.join();
@@ -67,20 +67,20 @@ impl Engine {
             let job = self.step(|core, out| {
                 let job = core.next_growth(room, out);
                 if job.is_none() {
-                    // The step that was granted is not taken.
+                    // The granted step is not taken.
                     self.charge(core.grown_ahead(), 0);
                     self.grower_ended.notify_all();
                 }
                 job
             });
             let Some(job) = job else { return };
-            // All who wait need the marker then: if there is no space for it they fail, rather than
-            // ask for it again at once.
+            // All waiters need the marker of such a job. Without space for it they fail, rather
+            // than ask for it again at once.
             let (marks_only, ends) = (job.plan.is_none(), job.ends.is_some());
             let result = self.perform_growth(job, room);
             if let Err(failure) = &result
                 && !matches!(failure.kind, ErrorKind::NoSpace(_))
-                // Said once, when it begins to matter.
+                // Logged once, when it begins to matter.
                 && (!os_error::is_refusal(&failure.kind) || self.lock().needs_growth())
             {
                 log::warn!("dioxide: no growth ahead: {}", failure.cause);
@@ -113,7 +113,8 @@ impl Engine {
         SpaceLimits { free_bytes, size_max: self.backend.size_max(), granted_bytes }
     }
 
-    /// Charges the file with what is ahead, and with what the budget grants of `wanted`.
+    /// Charges the file for its space ahead and for the part of `wanted` that the budget grants.
+    /// Returns that part in bytes.
     pub(super) fn charge(&self, ahead: u64, wanted: u64) -> u64 {
         let mut charged = self.charged.lock();
         let (charge, granted) = self.process.budget().grant(*charged, ahead, wanted);
@@ -128,11 +129,11 @@ impl Engine {
     ) -> std::result::Result<u64, Failure> {
         let fail = |error: std::io::Error| self.growth_failure(&error);
         let physical = self.lock().sizes().physical;
-        // Before the marker: what is left of a growth that failed may be above all that the next
-        // one announces.
+        // Before the marker: leftovers of a failed growth may lie above everything that the next
+        // marker announces.
         let found = self.settled_size(physical).map_err(fail)?;
         if found != physical {
-            // Growing over what another program appended would make it ours, and overwrite it.
+            // Growth over another program's data would claim that data, and overwrite it.
             let kind = changed_by_another(physical, found);
             let cause = Arc::new(self.error(Operation::Grow, None, kind.clone()));
             return Err(Failure { kind, cause, wedges: false });
@@ -155,8 +156,8 @@ impl Engine {
         result.map_err(fail)
     }
 
-    /// No space for the first marker on a file system that has some: the file's place for
-    /// attributes is taken (ext4), and stays so.
+    /// The first marker found no space on a file system that has some: the file's space for
+    /// attributes is full (ext4), and stays so.
     fn of_marker(
         &self,
         error: std::io::Error,
@@ -171,8 +172,8 @@ impl Engine {
         error
     }
 
-    /// The file is not to grow any more: gives up what is ahead, and removes the marker, both
-    /// durably. Nothing that extends the file is in flight.
+    /// Ends growth for good: truncates the space ahead, and removes the marker, both durably. No
+    /// extending request is in flight.
     fn end_growth(&self, marker: Marker, end: u64, physical: u64) -> Result<u64> {
         self.make_stable()?;
         if end < physical
@@ -182,36 +183,35 @@ impl Engine {
                 written_above_the_end().into(),
             )));
         }
-        // Also if the marker stays: the size is another one.
+        // Even if the marker stays: the size has changed.
         self.lock().give_up_ahead();
         self.backend.remove_marker()?;
         self.make_stable()?;
         Ok(end)
     }
 
-    /// The size on disk, once nothing of ours is left above `physical` that an earlier failure
-    /// could not take back.
+    /// Takes back leftovers of an earlier failure above `physical`. Returns the size on disk.
     pub(super) fn settled_size(&self, physical: u64) -> Result<u64> {
         self.take_back(physical, self.left_behind.load(Ordering::Relaxed))?;
         self.left_behind.store(0, Ordering::Relaxed);
         self.backend.physical_size()
     }
 
-    /// Ours could not be taken back, up to `end`, and is tried again later. Beside another writer
-    /// it may be that one's by then.
+    /// Records that space up to `end` could not be taken back, for a later attempt. Not beside
+    /// another writer, which may own that space by then.
     pub(super) fn leave_behind(&self, end: u64, error: &std::io::Error) {
         if !matches!(os_error::kind(error), ErrorKind::Busy(_)) {
             self.left_behind.fetch_max(end, Ordering::Relaxed);
         }
     }
 
-    /// Nobody has the space yet, so whatever was done of it is taken back: a failed allocation may
-    /// have moved the size, and kept the disk full. A size that is not of our making is left alone,
-    /// and so is what another program wrote meanwhile. Where the file grows ahead, nothing of ours
-    /// is written above `physical` but zeros; elsewhere a failed write may be.
+    /// Takes back a failed growth or write by a truncate to `physical`: no operation uses the space
+    /// yet. A failed allocation may have moved the size, and would keep the disk full. A size that
+    /// this process did not set stays, and so does another program's data. Where the file grows
+    /// ahead, only zeros of ours lie above `physical`; elsewhere a failed write may.
     pub(super) fn take_back(&self, physical: u64, tried: u64) -> Result<()> {
-        // A write that failed may have left bytes behind an end inside a block. A truncate to that
-        // end makes them zeros, which an extension of the file would show.
+        // A failed write may have left bytes behind an end inside a block. A truncate to that end
+        // makes them zeros, which an extension of the file would show.
         let is_whole = physical.is_multiple_of(self.alignment.append);
         let least = if is_whole { physical + 1 } else { physical };
         let prepared = self.lock().prepared();
@@ -229,12 +229,12 @@ impl Engine {
             return Ok(());
         }
         let takes = if prepared == Some(Prepared::Zeroed) { Takes::Long } else { Takes::Short };
-        // Changed: another program has moved the end meanwhile.
+        // Changed: another program moved the end meanwhile.
         truncate(&*self.backend, physical, &true, takes, is_ours).map(|_| ())
     }
 
     /// Whether something is written above `end`, in space that may be allocated unwritten. The
-    /// block in which it lies is written either way.
+    /// block of `end` is written either way.
     fn is_written_between(&self, end: u64, size: u64) -> Result<bool> {
         let blocks_end = end.next_multiple_of(self.alignment.append).min(size);
         if self.end_of_bytes(end, blocks_end)?.is_some() {
@@ -263,20 +263,20 @@ impl Engine {
         Ok(())
     }
 
-    /// Data, size and attributes. A failure wedges the file system as that of any flush does.
+    /// Makes data, size and attributes durable. A failure wedges the file system.
     pub(super) fn make_stable(&self) -> Result<()> {
         let cause = |error: &std::io::Error| self.cause(Operation::Flush, None, error);
         self.fs.flushing(|| flushed(|| self.backend.sync_all()), cause)
     }
 
-    /// Takes space, in smaller steps if there is not enough for the whole; returns the new physical
-    /// size.
+    /// Allocates space, in smaller steps if there is not enough for the whole. Returns the new
+    /// physical size.
     fn prepare(&self, plan: Plan, prepared: Prepared) -> Result<u64> {
         let physical = self.lock().sizes().physical;
         let mut plan = plan;
         loop {
             let result = self.take_space(plan.from, plan.to, prepared);
-            // What is not taken back is another program's: to go on would be to grow over it.
+            // Space that stays belongs to another program. Growth would overwrite it.
             let is_taken_back = || {
                 self.take_back(physical, plan.to)?;
                 Ok::<_, std::io::Error>(self.backend.physical_size()? == physical)
@@ -296,8 +296,8 @@ impl Engine {
         let allocated = uninterrupted(|| self.backend.allocate(from, to));
         match prepared {
             Prepared::Unwritten => allocated,
-            // Where nothing can be allocated unwritten (files mapped by indirect blocks), the zeros
-            // extend the file.
+            // Where space cannot be allocated unwritten (indirect-block files), the zeros extend
+            // the file.
             Prepared::Zeroed => match allocated {
                 Err(error) if !os_error::is_missing(&error) => Err(error),
                 _ => self.fill(from, to),

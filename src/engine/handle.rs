@@ -1,4 +1,4 @@
-//! A handle of an open file: the writing engine that several handles share, or a reader of its own.
+//! A handle of an open file: on the writing engine that several handles share, or a reader.
 
 use super::Engine;
 use super::process::Process;
@@ -7,17 +7,17 @@ use super::registry::Key;
 use crate::error::{Error, ErrorKind, Operation};
 use std::sync::Arc;
 
-/// See the module.
+/// A handle of an open file.
 #[derive(Debug)]
 pub(crate) enum FileHandle {
-    /// One of the handles that write.
+    /// A handle that writes.
     Shared { engine: Arc<Engine>, key: Key, process: &'static Process, durable: bool },
-    /// A read-only one.
+    /// A read-only handle.
     Reader(Reader),
 }
 
 impl FileHandle {
-    /// The same file with the same rights, for operations that a handle outlives.
+    /// Another handle with the same file and rights, for operations that outlive this handle.
     pub fn another(&self) -> Self {
         match self {
             Self::Shared { engine, key, process, durable } => {

@@ -1,11 +1,11 @@
-//! Where a queue finds what other threads have for its operations.
+//! Delivers news from other threads to the operations of a queue.
 
 use super::waiter::News;
 use crate::backend::ring::Bell;
 use crate::sync::Mutex;
 use std::sync::Arc;
 
-/// See the module. Others post, the thread of the queue takes.
+/// The inbox of a queue. Others post, the thread of the queue takes.
 #[derive(Debug)]
 pub(super) struct Inbox {
     bell: Arc<Bell>,
@@ -17,13 +17,13 @@ impl Inbox {
         Self { bell, mail: Mutex::default() }
     }
 
-    /// News for one of the queue's operations.
+    /// Posts news for one of the queue's operations, and rings the bell.
     pub fn post(&self, operation: usize, news: News) {
         self.mail.lock().push((operation, news));
         self.bell.ring();
     }
 
-    /// All that was posted, in place of `empty`.
+    /// Takes all news, and leaves `empty` in its place.
     pub fn take(&self, empty: Vec<(usize, News)>) -> Vec<(usize, News)> {
         std::mem::replace(&mut self.mail.lock(), empty)
     }

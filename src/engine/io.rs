@@ -1,4 +1,4 @@
-//! Whole transfers out of short ones.
+//! Completes short reads and writes.
 
 use super::core::Work;
 use crate::backend::Backend;
@@ -9,24 +9,24 @@ use smallvec::SmallVec;
 use std::io;
 use std::ops::Range;
 
-/// How often a transfer that the kernel puts off (EAGAIN) is tried again before it fails.
+/// How often a transfer is retried after EAGAIN before it fails.
 const AGAIN_MAX: u32 = 100;
 
-/// A transfer on its way: how far it got, and whether it goes on.
+/// A transfer in progress.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     kind: Kind,
     total: u64,
-    /// So many of them go by themselves, first.
+    /// Length in bytes of the first, separately issued write.
     head: u64,
     done: u64,
     align: u64,
     again: u32,
     /// Its calls carry a flush.
     dsync: bool,
-    /// So do plain ones (`Backend::flushes_each_write`).
+    /// Plain calls carry a flush as well (`Backend::flushes_each_write`).
     flushes_anyway: bool,
-    /// A call failed for lack of space, or its flush did: the same one goes without a flush now.
+    /// A call or its flush failed for lack of space. The same call is repeated without a flush.
     unclear: Option<io::Error>,
 }
 
@@ -38,8 +38,8 @@ enum Kind {
 }
 
 impl Transfer {
-    /// A write of so many bytes. A short one is resumed where it is aligned, so part of it may be
-    /// written twice; an error means that any part may have been written.
+    /// A write of `total` bytes. A short write resumes where it is aligned, so part of it may be
+    /// written twice. After an error any part may have been written.
     pub fn of_write(total: u64, align: u64) -> Self {
         let (kind, dsync, flushes_anyway) = (Kind::Write, false, false);
         Self {
@@ -55,7 +55,7 @@ impl Transfer {
         }
     }
 
-    /// The same, of a durable write: each of its calls flushes if `dsync`.
+    /// The same as a durable write: each of its calls flushes if `dsync`.
     pub fn with_flush(self, dsync: bool) -> Self {
         Self { dsync, ..self }
     }
@@ -65,7 +65,7 @@ impl Transfer {
         Self { flushes_anyway, ..self }
     }
 
-    /// The write or flush that a request is.
+    /// The transfer of a request.
     pub fn of_work(work: &Work, align: u64) -> Self {
         match work {
             Work::Flush => Self::of_flush(),
@@ -77,7 +77,7 @@ impl Transfer {
         }
     }
 
-    /// A read of so many bytes, or up to where the file ends.
+    /// A read of `total` bytes, or up to the end of the file.
     pub fn of_read(total: u64, align: u64) -> Self {
         Self { kind: Kind::Read, ..Self::of_write(total, align) }
     }
@@ -87,24 +87,24 @@ impl Transfer {
         Self { kind: Kind::Flush, ..Self::of_write(0, 1) }
     }
 
-    /// Which bytes the next call is to move.
+    /// The byte range of the next call.
     pub fn part(&self) -> Range<u64> {
         self.done..if self.done < self.head { self.head } else { self.total }
     }
 
-    /// Whether the next call is to carry a flush.
+    /// Whether the next call carries a flush.
     pub fn dsync(&self) -> bool {
         self.dsync && self.unclear.is_none()
     }
 
-    /// Whether the next call is to [take the space](space_for) of its part, in place of a write,
+    /// Whether the next call [allocates the space](space_for) of its part in place of a write,
     /// which would flush.
     pub fn asks_for_space(&self) -> bool {
         self.flushes_anyway && self.unclear.is_some()
     }
 
-    /// A call moved so many bytes, or failed. Returns what it came to, or nothing if the rest is to
-    /// be moved. An error says whether a flush may have failed.
+    /// Takes the result of a call: bytes moved, or an error. Returns the result of the transfer, or
+    /// `None` if more is to be moved. An error says whether a flush may have failed.
     pub fn on_result(&mut self, result: io::Result<u64>) -> Option<io::Result<u64>> {
         match (self.kind, result) {
             (Kind::Flush, Err(error)) if error.kind() != io::ErrorKind::Interrupted => {
@@ -143,10 +143,9 @@ impl Transfer {
 }
 
 impl Transfer {
-    /// What a durable call failed of, now that the same one was made without a flush. If there is
-    /// no space for that either, the first one did not come to its flush. Otherwise it may be the
-    /// flush that failed (or somebody made room in between, which cannot be told apart: an error
-    /// too many is better than lost data).
+    /// The error of a durable call, after the same call without a flush. If that finds no space
+    /// either, the first call did not reach its flush. Otherwise the flush may have failed. Another
+    /// program may also have freed space in between: a false error is better than lost data.
     fn cleared(&mut self, result: io::Result<u64>) -> io::Error {
         let first = self.unclear.take().expect("the caller looked");
         match result {
@@ -156,7 +155,7 @@ impl Transfer {
     }
 }
 
-/// Writes all segments, one behind the other, as `transfer` says.
+/// Writes all segments contiguously, as `transfer` says.
 pub(crate) fn write_fully(
     backend: &dyn Backend,
     segments: &[Segment],
@@ -178,13 +177,13 @@ pub(crate) fn write_fully(
     }
 }
 
-/// Where no write goes without a flush: takes the space that a write at `offset` lacked, if it was
-/// the write. One that failed in its flush has the space already.
+/// Allocates the space that a write at `offset` lacked, on a file where each write flushes. A write
+/// that failed in its flush has the space already.
 pub(crate) fn space_for(backend: &dyn Backend, offset: u64, part: &Range<u64>) -> io::Result<u64> {
     backend.allocate(offset + part.start, offset + part.end).map(|()| 0)
 }
 
-/// Reads until `into` is full or the file ends, and says how much that was.
+/// Reads until `into` is full or the file ends. Returns the number of bytes.
 pub(crate) fn read_fully(
     backend: &dyn Backend,
     into: &mut [u8],
@@ -213,7 +212,7 @@ fn is_transient(error: &io::Error, again: &mut u32) -> bool {
     }
 }
 
-/// What lies at these bytes of all segments together.
+/// The given byte range of all segments together.
 pub fn part_of(segments: &[Segment], part: &Range<u64>) -> SmallVec<[Segment; 1]> {
     let mut parts = SmallVec::with_capacity(segments.len());
     let mut start = 0;
@@ -236,7 +235,7 @@ mod tests {
         Err(io::Error::from_raw_os_error(errno))
     }
 
-    /// What a durable write comes to that finds no space, and then this without a flush.
+    /// The error of a durable write that finds no space, if its repetition returns `again`.
     fn after_no_space(again: io::Result<u64>) -> io::Error {
         let mut transfer = Transfer::of_write(4096, 4096).with_flush(true);
         assert!(transfer.dsync());
@@ -257,7 +256,7 @@ mod tests {
         }
     }
 
-    /// A write in place of the first one would flush again, and its flush find as little space.
+    /// A repeated write would flush again, and its flush would find as little space.
     #[test]
     fn no_space_where_each_write_flushes_is_told_apart_without_a_write() {
         for dsync in [false, true] {
@@ -276,9 +275,10 @@ mod tests {
         let mut transfer = Transfer::of_write(4096, 4096).with_flush(true);
         let results = [os(libc::ENOSPC), os(libc::EAGAIN), os(libc::EINTR)];
         assert!(results.into_iter().all(|result| transfer.on_result(result).is_none()));
-        assert!(
-            matches!(transfer.on_result(os(libc::EDQUOT)), Some(Err(error)) if os_error::is_no_space(&error))
-        );
+        assert!(matches!(
+            transfer.on_result(os(libc::EDQUOT)),
+            Some(Err(error)) if os_error::is_no_space(&error)
+        ));
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! One open file or device: the control flow between the decisions, the backend and the callers.
-//! Shared by all handles and threads of the file.
+//! One open file or device: the control flow between the core, the backend and the callers. All
+//! handles and threads of the file share it.
 //!
-//! A caller puts its operation into the [`Core`] and waits. What the core makes of it comes back as
-//! requests, each handed to one of the callers that wait for it: there are no I/O threads. So a
-//! lone writer performs its own write on the spot, and with many the first of a group writes for
-//! the group (leader and followers).
+//! A caller submits its operation to the [`Core`] and waits. The core returns requests, and each
+//! goes to one of the callers that wait for it. There are no I/O threads. A lone writer performs
+//! its own write. With many writers, the first of a batch writes for the batch (leader and
+//! followers).
 
 mod abort;
 mod core;
@@ -62,7 +62,7 @@ use std::sync::Arc;
 use token::Token;
 use waiter::{News, Task};
 
-/// What an engine is made of, once the file is open, locked and in order.
+/// The parts of an engine, once the file is open, locked and recovered.
 pub(crate) struct Parts {
     pub backend: Arc<dyn Backend>,
     pub path: Arc<Path>,
@@ -72,11 +72,11 @@ pub(crate) struct Parts {
     pub alignment: Alignment,
     pub growth_config: GrowthConfig,
     pub recovery: Recovery,
-    /// The marker that stays, when only the caller can tell where the file ends.
+    /// The marker that stays, if only the caller can find the end of the file.
     pub held: Option<Marker>,
 }
 
-/// See the module.
+/// One open file or device.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub backend: Arc<dyn Backend>,
@@ -87,24 +87,25 @@ pub(crate) struct Engine {
     fs: FileSystems,
     is_device: bool,
     writes_through: bool,
-    /// Its plain writes flush as well, so all of them are flushes to the ledger.
+    /// Plain writes flush as well, so the ledger counts each of them as a flush.
     flushes_each_write: bool,
     core: CachePadded<Mutex<Core<Token>>>,
     packer: CachePadded<Packer>,
-    /// `written` of the core, to be read without its lock.
+    /// Copy of the core's `written`, readable without its lock.
     len: CachePadded<AtomicU64>,
     gate: DrainGate,
     grower_ended: Condvar,
     grower: Mutex<Option<JoinHandle>>,
-    /// What the growth budget has charged this file with.
+    /// Bytes that the growth budget charges for this file.
     charged: Mutex<u64>,
-    /// How far a failed append or growth may have moved the size, if that could not be taken back.
+    /// Upper bound of the size that a failed append or growth left, if that could not be taken
+    /// back.
     left_behind: AtomicU64,
-    /// Below this the space is what the file had when it was opened.
+    /// Below this offset, the file had its space when it was opened.
     kept_to: AtomicU64,
-    /// Set once, and read wherever a queue begins.
+    /// Set once. Read wherever a queue begins an operation.
     closed: AtomicBool,
-    /// Those in other threads that may keep it.
+    /// Reactors of other threads that may hold this engine.
     reactors: Mutex<Vec<Arc<Reactor>>>,
     counters: CachePadded<Counters>,
 }
@@ -147,14 +148,14 @@ impl Engine {
         }
     }
 
-    /// The end of what is written: never space that was only grown.
+    /// Length in bytes: the end of the written data, without space that was only grown.
     pub fn len(&self) -> u64 {
         self.len.load(Ordering::Acquire)
     }
 
     pub fn stats(&self) -> Stats {
         let counted = self.counters.snapshot();
-        // What the parent of a fork held a lock of stays locked in the child.
+        // A lock that the parent held at the fork stays locked in the child.
         if !self.process.is_current() {
             return counted;
         }
@@ -251,13 +252,13 @@ impl Engine {
         };
         let len = self.len();
         let extends = end > len;
-        // Appends may write the last block again, if it is not full.
+        // An append may rewrite a partial last block.
         let is_apart = self.is_device || end <= len / self.alignment.append * self.alignment.append;
         match () {
             () if data.is_empty() => Ok(Course::Done(0)),
             () if extends && self.is_device => Err(fail(ErrorKind::Os(libc::ENOSPC))),
-            // Nobody need know: the file system orders overlapping writes, and there is no flush,
-            // to share or to fail.
+            // The core need not know: the file system orders overlapping writes, and there is no
+            // flush to share or to fail.
             () if is_apart
                 && !extends
                 && !self.flushes_each_write
@@ -269,24 +270,25 @@ impl Engine {
         }
     }
 
-    // --- checks ----------------------------------------------------------------------------------
+    // --- begin and close -------------------------------------------------------------------------
 
-    /// What holds for every operation: our process, and no failed flush. Operations on a device are
-    /// not counted: nobody waits for them, since nothing can be cut.
+    /// Enters the gate. Fails with `Forked` in a child, and with `Wedged` after a failed flush,
+    /// except for reads. Operations on a device do not enter: nothing truncates it, so nothing
+    /// drains them.
     fn begin(&self, operation: Operation) -> Result<Option<InFlightGuard<'_>>> {
         self.check_usable(operation)?;
         if self.is_device {
             return Ok(None);
         }
         let pass = self.gate.try_pass().unwrap_or_else(|| {
-            // Whoever has the file alone may be waiting for this thread's own queues.
+            // The exclusive operation may wait for this thread's own queues.
             queue::settle_own();
             self.gate.enter()
         });
         Ok(Some(pass))
     }
 
-    /// Nobody will begin anything any more.
+    /// Refuses new operations, and waits until the reactors have released the file.
     pub fn close(&self) {
         self.refuse_all();
         self.await_reactors();
@@ -297,14 +299,14 @@ impl Engine {
         queue::let_go_of_closed();
     }
 
-    /// Waits until reactors in other threads have let go. Nobody may be kept out meanwhile: what
-    /// they have taken up would wait.
+    /// Waits until reactors in other threads have released the file. The gate must be open
+    /// meanwhile, or their operations would wait for it.
     fn await_reactors(&self) {
         let reactors = std::mem::take(&mut *self.reactors.lock());
         reactors.iter().for_each(|reactor| reactor.let_go_of_closed());
     }
 
-    /// A reactor is going to work on it, and whoever closes it waits until that lets go.
+    /// Registers a reactor that works on the file. Close waits until it releases the file.
     pub fn attach(&self, reactor: &Arc<Reactor>) {
         let mut reactors = self.reactors.lock();
         reactors.retain(|known| !known.is_gone());
@@ -313,7 +315,7 @@ impl Engine {
         }
     }
 
-    /// Whether it was put away.
+    /// Whether the engine refuses new operations.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -330,7 +332,7 @@ impl Engine {
         }
     }
 
-    /// An error of this file.
+    /// An error with the path of this file.
     pub fn error(&self, operation: Operation, offset: Option<u64>, kind: ErrorKind) -> Error {
         Error::new(operation, &self.path, offset, kind)
     }
@@ -341,8 +343,8 @@ impl Engine {
         self.core.lock()
     }
 
-    /// Puts an operation into the core and waits for its outcome, doing meanwhile what the core
-    /// asks of it.
+    /// Submits an operation to the core and waits for its outcome. Meanwhile performs the tasks
+    /// that the core assigns to it.
     fn run(self: &Arc<Self>, dio: Dio, durable: bool) -> Result<u64, ErrorKind> {
         queue::settle_own();
         let me = waiter::mine();
@@ -356,13 +358,13 @@ impl Engine {
         }
     }
 
-    /// Changes the core, then hands out what came of it.
+    /// Changes the core, then hands out its requests, calls and outcomes.
     fn step<R>(
         self: &Arc<Self>,
         change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>) -> R,
     ) -> R {
         let (result, out) = self.change(change);
-        // Requests first: the device should be busy before those who are done are woken.
+        // Requests first: the device is busy before finished operations are woken.
         for request in out.requests {
             request.owner.clone().assign(Task::Request(request));
         }
@@ -378,7 +380,7 @@ impl Engine {
         result
     }
 
-    /// Changes the core, for a caller who hands out what came of it.
+    /// Changes the core. The caller hands out the outbox.
     fn change<R>(
         &self,
         change: impl FnOnce(&mut Core<Token>, &mut Outbox<Token>) -> R,
@@ -391,7 +393,7 @@ impl Engine {
         (result, out)
     }
 
-    /// A length that did not change is not written: others may be reading it.
+    /// Stores the length only if it changed: other threads may be reading it.
     fn publish_len(&self, core: &Core<Token>) {
         let written = core.sizes().written;
         if self.len.load(Ordering::Relaxed) != written {
@@ -399,7 +401,8 @@ impl Engine {
         }
     }
 
-    /// A durable request is worth a turn of those who are ready to join it.
+    /// Runs a call as the leader. A durable batch is worth a yield to operations that are about to
+    /// join.
     fn on_called(self: &Arc<Self>, call: Call, durable: bool) {
         if durable {
             yield_now();
@@ -431,8 +434,8 @@ impl Engine {
         Transfer::of_work(work, self.alignment.offset).on(self.flushes_each_write)
     }
 
-    /// What comes before a request is performed: what is of any length in it becomes blocks.
-    /// Returns the flush that it carries or is.
+    /// Prepares a request: packs records into whole blocks. Returns the flush that it carries or
+    /// is.
     fn begin_request(&self, work: &mut Work) -> Result<Option<Flushing>, Failure> {
         self.make_ready(work).inspect_err(|_| self.undo(work))?;
         let flushes = work.flushes() || self.flushes_each_write;
@@ -448,8 +451,7 @@ impl Engine {
                 let end = *offset + len;
                 if let Some(size) = extends {
                     self.check_size_limit(if *records { self.end_of_block(end) } else { end })?;
-                    // What another program has appended is not taken back with a write of ours that
-                    // fails.
+                    // A failed write must not take back data that another program appended.
                     let found = self.backend.physical_size().unwrap_or(*size);
                     *size = if found > self.end_of_block(*size) { found } else { *size };
                 }
@@ -464,8 +466,8 @@ impl Engine {
         Ok(())
     }
 
-    /// What flushes was performed. It may have been the flush behind a write that failed; the
-    /// kernel does not say.
+    /// Ends the flush of a request. If a write failed, its flush may have failed: the kernel does
+    /// not say which.
     fn end_flush(&self, work: &Work, flush: Flushing, result: &std::io::Result<()>) -> Ended {
         self.fs.end_flush(flush, result, |error| match work {
             Work::Flush => self.cause(Operation::Flush, None, error),
@@ -473,7 +475,7 @@ impl Engine {
         })
     }
 
-    /// Makes blocks of records.
+    /// Packs records into whole blocks.
     fn pack(&self, work: &mut Work) -> Result<(), Failure> {
         self.packer.pack(work, &*self.backend, &self.counters).map_err(|error| {
             let Work::Write { offset, .. } = work else { unreachable!("records are written") };
@@ -482,7 +484,7 @@ impl Engine {
         })
     }
 
-    /// A request was performed, and its flush is to be believed.
+    /// Ends a request, once its result and that of its flush are final.
     fn end_request(&self, work: Work, result: std::io::Result<()>) -> Result<(), Failure> {
         if result.is_err() {
             self.undo(&work);
@@ -496,11 +498,11 @@ impl Engine {
         }
     }
 
-    /// A write failed. If it was to move the size itself, the size becomes what the core goes on
-    /// with: the end of the file, without the padding that was behind it.
+    /// Takes back a failed write. If it was to move the size, truncates to the end of file in the
+    /// core, without the padding that was behind it.
     fn undo(&self, work: &Work) {
         let Work::Write { offset, extends: Some(size), .. } = work else { return };
-        // As far as the block reached that was the last before.
+        // At least to the end of the block that was the last before.
         let end = self.end_of_block(offset + work.len());
         if let Err(error) = self.take_back(*size, end) {
             self.leave_behind(end, &error);
@@ -523,8 +525,8 @@ impl Engine {
         count(&self.counters.merged, if operations > 1 { operations as u64 } else { 0 });
     }
 
-    /// A write beyond the largest size allowed would end the process by SIGXFSZ; and beyond the
-    /// largest offset there is none.
+    /// Fails with EFBIG above the file size limit, where a write would end the process by SIGXFSZ,
+    /// and above the largest offset.
     fn check_size_limit(&self, end: u64) -> Result<(), Failure> {
         if end <= self.backend.size_max().min(i64::MAX as u64) {
             return Ok(());
@@ -534,8 +536,8 @@ impl Engine {
         Err(Failure { kind: os_error::kind(&error), cause, wedges: false })
     }
 
-    /// Puts the result of a request into the core's terms. After a failed flush on this file system
-    /// nothing succeeds any more.
+    /// Converts the result of a request for the core. After a failed flush on this file system,
+    /// every result is an error.
     fn judge_write(
         &self,
         result: std::io::Result<()>,
@@ -547,7 +549,7 @@ impl Engine {
             if os_error::is_gone(error) {
                 self.fs.wedge(cause.clone());
             }
-            // A flush that failed ends the file, whatever it says of the file system.
+            // A failed flush wedges the file, whether or not it wedges the file system.
             let wedges = self.fs.wedged().is_some() || operation == Operation::Flush;
             let cause = self.fs.wedged().cloned().unwrap_or(cause);
             return Err(Failure { kind: os_error::kind(error), cause, wedges });
@@ -562,8 +564,8 @@ impl Engine {
         }
     }
 
-    /// What growing, cutting or closing failed of: the first failed flush, if this or another one
-    /// put the file system in doubt.
+    /// Error kind of a failed grow, truncate or close: the first failed flush, if the file system
+    /// is wedged.
     fn kind_of(&self, operation: Operation, error: &std::io::Error) -> ErrorKind {
         if os_error::is_gone(error) {
             self.fs.wedge(self.cause(operation, None, error));
@@ -581,7 +583,7 @@ impl Engine {
         error: &std::io::Error,
     ) -> Arc<Error> {
         let kind = match os_error::kind(error) {
-            // The same flush would be a success, of what is lost.
+            // A retry of the flush would succeed, although its data is lost.
             ErrorKind::NoSpace(errno) if operation == Operation::Flush => ErrorKind::Os(errno),
             kind => kind,
         };
@@ -589,13 +591,13 @@ impl Engine {
     }
 }
 
-/// How an operation goes on once it was checked.
+/// How a checked operation continues.
 enum Course {
-    /// There is nothing to do, and this is the result.
+    /// There is nothing to do. Holds the result.
     Done(u64),
-    /// By a request of its own, which results in this.
+    /// By a request of its own, without the core. Holds the result of success.
     Direct(u64),
-    /// By the core.
+    /// Through the core.
     Core(Dio),
 }
 
@@ -611,7 +613,7 @@ fn check_memory(data: &[u8], alignment: Alignment) -> Result<(), ErrorKind> {
     check("memory address", data.as_ptr() as u64, alignment.memory)
 }
 
-/// What every positional write must fulfil.
+/// Fails with `Misaligned` unless memory, offset and length are aligned.
 fn check_transfer(data: &[u8], offset: u64, alignment: Alignment) -> Result<(), ErrorKind> {
     if !data.is_empty() {
         check_memory(data, alignment)?;

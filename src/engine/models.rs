@@ -1,8 +1,7 @@
-//! The engine on a small disk, two or three threads: every order of their steps (see
-//! `scripts/loom`).
+//! The engine on a small disk with two or three threads: every interleaving (see `scripts/loom`).
 //!
-//! The disk is as unkind as one may be: a flush covers what was written when it began and is felt
-//! when it ends, and one that fails loses what every file had in the cache, and fails only once.
+//! The disk is as hostile as allowed. A flush covers data that was written when it began, and takes
+//! effect when it ends. A failed flush loses the cached data of every file, and fails only once.
 
 use super::core::FileProps;
 use super::process::{FileSystems, Process};
@@ -34,29 +33,28 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 const BLOCK: u64 = 16;
-/// What positional writes are multiples of.
+/// Alignment of positional writes in bytes.
 const SECTOR: u64 = 4;
 const IDENTITY: Identity = Identity { inode: 1, birth_time: (1, 1) };
 
-/// A block that holds the number of a record, each byte of it.
+/// A block that holds the number of a record in each byte.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Block {
     Empty,
     Cached(u8),
-    /// In the cache when a flush failed: it can be read, and never becomes stable.
+    /// In the cache when a flush failed: it can be read, and never becomes durable.
     Lost(u8),
     Stable(u8),
 }
 
-/// A byte of a file, with the number of the write that put it there above it: the later one is the
-/// greater.
+/// A byte of a file. The bits above it hold the number of its write, so the later one is greater.
 type Byte = u64;
 
 #[derive(Debug, Default)]
 struct Image {
     blocks: Vec<Block>,
     writes: u64,
-    /// Byte by byte: what can be read, and what no crash takes.
+    /// Byte by byte: the content that can be read, and the content that survives a crash.
     live: Vec<Byte>,
     stable: Vec<Byte>,
     size: u64,
@@ -68,7 +66,7 @@ struct Image {
 #[derive(Debug, Default)]
 struct State {
     files: Vec<Image>,
-    /// So many of the next writes and flushes fail.
+    /// Number of the next writes and flushes that fail.
     writes_fail: usize,
     flushes_fail: usize,
 }
@@ -101,7 +99,7 @@ impl Image {
         }
     }
 
-    /// What the blocks at these places hold.
+    /// The content of the blocks with these numbers.
     fn show(&self, places: &[usize]) -> Vec<(usize, Byte)> {
         let all = places.iter().flat_map(|n| n * BLOCK as usize..(n + 1) * BLOCK as usize);
         all.filter_map(|n| Some((n, *self.live.get(n)?))).collect()
@@ -138,7 +136,7 @@ impl Disk {
         self.device.lock()
     }
 
-    /// Makes the blocks at these places stable that are in the cache now.
+    /// Makes the cached ones of these blocks durable.
     fn flush_blocks(&self, places: &[usize]) -> io::Result<()> {
         let cached =
             |image: &Image, n: usize| matches!(image.blocks.get(n), Some(Block::Cached(_)));
@@ -281,12 +279,12 @@ struct File {
     disk: Disk,
 }
 
-/// A way for a file to grow.
+/// How a file grows.
 #[derive(Clone, Copy, PartialEq)]
 enum Grows {
-    /// In one step, far beyond what a model needs, with the first record.
+    /// In one step, far beyond the need of a model, with the first record.
     Once,
-    /// By as little as it can, in a thread beside the writers.
+    /// By the smallest step, in a thread beside the writers.
     Beside,
     /// Not at all: each write moves the size.
     Never,
@@ -295,7 +293,7 @@ enum Grows {
 loom::lazy_static!(static ref PROCESS: Process = Process::new(1 << 20););
 
 impl File {
-    /// An empty file beside the others of a device.
+    /// An empty file on a device, beside its other files.
     fn create(device: &Device, fs: &FileSystems, grows: Grows) -> Self {
         let file = {
             let mut state = device.lock();
@@ -337,14 +335,14 @@ impl File {
         })
     }
 
-    /// One alone on its device, with record 1 in it.
+    /// A file alone on its device, with record 1 in it.
     fn begun(grows: Grows) -> Self {
         let file = Self::create(&Device::default(), &FileSystems::default(), grows);
         assert_eq!(file.append(1, false), Ok(0));
         file
     }
 
-    /// Appends a record. What is acknowledged must be there, with everything below it.
+    /// Appends a record. An acknowledged record must be there, with everything below it.
     fn append(&self, number: u8, durable: bool) -> Result<u64> {
         let record = [number; BLOCK as usize];
         let offset = self.engine.append(&record, durable)?;
@@ -371,7 +369,7 @@ impl File {
         offset
     }
 
-    /// What a reader finds below `end`, or a crash leaves.
+    /// The bytes below `end` that a reader finds, or that a crash leaves.
     fn bytes(&self, end: u64, stable: bool) -> Vec<u8> {
         let state = self.disk.state();
         let image = &state.files[self.disk.file];
@@ -379,7 +377,7 @@ impl File {
         bytes.iter().take(end as usize).map(|byte| *byte as u8).collect()
     }
 
-    /// What the file holds below its length: nothing that was only grown.
+    /// The records below the length: no space that was only grown.
     fn records(&self) -> Vec<u8> {
         let blocks = self.engine.len() / BLOCK;
         let state = self.disk.state();
@@ -389,12 +387,12 @@ impl File {
             .collect()
     }
 
-    /// Whether a record is where no crash takes it.
+    /// Whether a record survives a crash.
     fn is_stable(&self, number: u8) -> bool {
         self.disk.state().files[self.disk.file].blocks.contains(&Block::Stable(number))
     }
 
-    /// Closes the file, which then is like any other. Nobody of ours has it any more.
+    /// Closes the file, which then is like any other. No handle of it is left.
     fn close(self) {
         let records = self.records();
         assert_eq!(self.engine.finish(), Ok(()));
@@ -404,7 +402,7 @@ impl File {
         assert_eq!(image.growers, 0, "still at work on a closed file");
     }
 
-    /// Does something to the file in another thread.
+    /// Runs a function on the file in another thread.
     fn beside<R: 'static>(
         &self,
         act: impl FnOnce(&Self) -> R + 'static,
@@ -427,7 +425,10 @@ fn sorted(mut records: Vec<u8>) -> Vec<u8> {
 }
 
 fn is_wedged<R>(result: &Result<R>) -> bool {
-    matches!(result, Err(error) if matches!(error.kind(), ErrorKind::Wedged(_) | ErrorKind::Os(libc::EIO)))
+    matches!(
+        result,
+        Err(error) if matches!(error.kind(), ErrorKind::Wedged(_) | ErrorKind::Os(libc::EIO))
+    )
 }
 
 // --- appends -------------------------------------------------------------------------------------
@@ -507,7 +508,7 @@ fn loom_a_reader_sees_no_space_that_was_only_grown() {
     });
 }
 
-/// The last block goes from the one who wrote it to the next.
+/// The last block passes from one writer to the next.
 fn two_append_bytes(grows: Grows, durable: [bool; 2]) {
     let file = File::create(&Device::default(), &FileSystems::default(), grows);
     assert_eq!(file.append_bytes(1, 5, false), 0);
@@ -682,7 +683,7 @@ fn loom_a_failed_write_fails_all_above_it() {
 
 // --- queues --------------------------------------------------------------------------------------
 
-/// A queue of plain calls, with an append of a record submitted to it later.
+/// A queue of plain calls, with an append of a record that is submitted later.
 fn queue_with(file: &File, number: u8, durable: bool) -> Rc<RefCell<Driver>> {
     let driver =
         Driver::new(&PROCESS, &Settings { depth: 1, io_uring: false, ..Settings::default() }, None);
@@ -697,7 +698,7 @@ fn queue_with(file: &File, number: u8, durable: bool) -> Rc<RefCell<Driver>> {
     driver
 }
 
-/// What came of it.
+/// Returns the result of its operation.
 fn reap(driver: Rc<RefCell<Driver>>) -> Result<u64> {
     driver.borrow_mut().reap(1);
     let done = driver.borrow_mut().next().expect("one was submitted");
@@ -754,7 +755,7 @@ fn loom_a_queue_appended_to_a_file_that_was_closed() {
 
 // --- futures -------------------------------------------------------------------------------------
 
-/// A file for futures, and what it leaves.
+/// A file for futures, with its disk and the count of their memory.
 struct Futures {
     file: Arc<AsyncFile>,
     disk: Disk,
@@ -776,7 +777,7 @@ impl Futures {
         Self { file: Arc::new(reactor.attach(file)), disk, count: Arc::default() }
     }
 
-    /// One whose reactor has a thread, which ends with it.
+    /// A file whose reactor has a thread, which ends with it.
     fn beside() -> Self {
         Self::new(Reactor::of(Handle::with_thread(&PROCESS, &plain_calls())))
     }
@@ -785,7 +786,7 @@ impl Futures {
         Counted::of(&self.count, number, BLOCK as usize)
     }
 
-    /// Closes the file. All memory is free then, and what the file holds was never freed before.
+    /// Closes the file. All memory is free then, and no record was written from freed memory.
     fn close(self) -> Vec<u8> {
         Arc::into_inner(self.file)
             .expect("nobody else has it")
@@ -855,7 +856,7 @@ fn loom_one_future_is_dropped_beside_another_that_is_told() {
     });
 }
 
-/// The thread that drives comes and goes; what it was listed last is refused.
+/// The driving thread comes and goes. The operation that was listed last is refused.
 #[test]
 fn loom_a_future_of_another_thread_is_told_by_whoever_drives() {
     explore(3, || {

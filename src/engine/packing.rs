@@ -1,8 +1,8 @@
-//! Packs the records of a request into whole blocks, before it goes out. Done by whoever performs
-//! the request: the memory of the records stays put meanwhile, because nobody is answered before.
+//! Packs the records of a request into whole blocks, before it is submitted. The thread that
+//! performs the request does this. The records stay in memory, because none is answered before.
 //!
-//! What the last block of the file holds is kept here, since the next request writes it again. The
-//! core sees to it that there is one such request at a time.
+//! The content of a partial last block is kept here, since the next request rewrites it. The core
+//! allows one such request at a time.
 
 use super::core::{SmallVec1, Work};
 use super::io::read_fully;
@@ -15,23 +15,22 @@ use crate::sync::Mutex;
 use crate::sys::probe::Alignment;
 use std::io;
 
-/// So many pieces of memory are kept for the next requests, none longer than this: a file that is
-/// idle should not keep much, and a long request costs so much more than its memory that it may as
-/// well ask for it.
+/// Number of spare buffers for the next requests, and the largest length in bytes of each. An idle
+/// file must not keep much. A long request costs far more than its allocation.
 const SPARE_MAX: usize = 2;
 const SPARE_MAX_BYTES: usize = 256 << 10;
 
-/// See the module.
+/// Packs records, with the kept last block and spare buffers.
 #[derive(Debug)]
 pub(super) struct Packer {
     shape: Shape,
-    /// Of what is read.
+    /// Alignment of reads in bytes.
     align: u64,
     last: Mutex<LastBlock>,
     spare: Mutex<Vec<Buffer>>,
 }
 
-/// What a block holds that was the last of the file, and not full, when it was written.
+/// Content of the block that was the partial last block of the file when it was written.
 #[derive(Debug, Default)]
 struct LastBlock {
     start: u64,
@@ -49,8 +48,8 @@ impl Packer {
         }
     }
 
-    /// Makes whole blocks of what a request is to write, if it is not that already. Fails if the
-    /// block in which it begins is not known and cannot be read; then nothing has changed.
+    /// Packs the data of a request into whole blocks, if it is not that already. Fails if its first
+    /// block is not known and cannot be read; then nothing has changed.
     pub fn pack(
         &self,
         work: &mut Work,
@@ -103,7 +102,7 @@ impl Packer {
         Ok(())
     }
 
-    /// Puts the first `len` bytes of the block that begins at `start` into `block`.
+    /// Copies the first `len` bytes of the block at `start` into `block`.
     fn begin_with(
         &self,
         start: u64,
@@ -117,7 +116,7 @@ impl Packer {
             return Ok(());
         }
         drop(last);
-        // A file system that gives back less has lost part of the file.
+        // After a short read, the file system has lost part of the file.
         let read = read_fully(backend, block, start, self.align)?;
         if read < len as u64 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
@@ -129,7 +128,7 @@ impl Packer {
         last.bytes.extend_from_slice(bytes);
     }
 
-    /// Somebody else writes there: what is kept of that block may be out of date.
+    /// Forgets the kept block if `span` overlaps it: another write makes it out of date.
     pub fn forget(&self, span: Span) {
         let mut last = self.last.lock();
         if span.overlaps(&Span::at(last.start, self.shape.block)) {
@@ -137,16 +136,16 @@ impl Packer {
         }
     }
 
-    /// At least so many bytes, of any content.
+    /// Returns a buffer of at least `bytes` bytes, with any content.
     fn memory(&self, bytes: u64) -> Buffer {
         let bytes = bytes as usize;
         let spare = self.spare.lock().pop().filter(|spare| spare.len() >= bytes);
-        // What is kept should serve more than those who need exactly as much.
+        // A kept buffer should also serve slightly longer requests.
         let len = if bytes <= SPARE_MAX_BYTES { bytes.next_power_of_two() } else { bytes };
         spare.unwrap_or_else(|| Buffer::zeroed(len))
     }
 
-    /// A request came back, so nobody looks at the memory any more in which it was put together.
+    /// Takes back the buffer of a completed request, which no thread reads any more.
     pub fn take_back(&self, memory: Buffer) {
         let mut spare = self.spare.lock();
         if spare.len() < SPARE_MAX && memory.len() <= SPARE_MAX_BYTES {
@@ -158,13 +157,13 @@ impl Packer {
 /// Reads along the records of a request.
 struct Records<'a> {
     segments: &'a [Segment],
-    /// The one to read next, and how much of it is done.
+    /// The record to read next, and how many bytes of it are done.
     next: usize,
     done: u64,
 }
 
 impl Records<'_> {
-    /// Copies as much as there is, or as `into` takes; returns how much that was.
+    /// Copies as much as is left, or as `into` takes. Returns the number of bytes.
     fn copy(&mut self, into: &mut [u8]) -> usize {
         let mut copied = 0;
         while copied < into.len()
@@ -185,7 +184,7 @@ impl Records<'_> {
         part
     }
 
-    /// How much of the next record is left, if there is one.
+    /// Bytes left of the next record, if there is one.
     fn left(&mut self) -> Option<u64> {
         while self.segments.get(self.next)?.len() == self.done {
             (self.next, self.done) = (self.next + 1, 0);

@@ -1,5 +1,5 @@
-//! What all files of the process share: the growth budget, and per file system the flushes in
-//! flight and whether one failed.
+//! State that all files of the process share: the growth budget, and for each file system the
+//! flushes in flight and the first failed one.
 
 use crate::engine::reactor::Handle;
 use crate::engine::registry::Registry;
@@ -18,21 +18,20 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// The file systems that were wedged in this process, or in its parent before the fork. The memory
-/// of a child holds the list of its parent; the locks of [`Process`] it must not touch.
+/// The file systems that were wedged in this process, or in its parent before the fork. A child has
+/// the parent's list in its memory; it must not touch the locks of [`Process`].
 static WEDGES: Inherited<Wedge> = Inherited::new();
 
-/// What became of a file system. The newest one of a `dev` is valid.
+/// The state of a file system. The newest entry of a `dev` is valid.
 #[derive(Debug)]
 struct Wedge {
     dev: u64,
-    /// The first failure, and the mounts then known; or nothing once the file system was mounted
-    /// anew.
+    /// The first failure, and the mounts known then; `None` once the file system was mounted anew.
     failed: Option<(Arc<Error>, Mounts)>,
 }
 
-/// Whether a file system was ever wedged in this process, or in its parent before the fork. One
-/// load.
+/// Whether a file system was ever wedged in this process, or in its parent before the fork. Costs
+/// one load.
 pub(crate) fn any_was_wedged() -> bool {
     !WEDGES.is_empty()
 }
@@ -42,7 +41,7 @@ pub(crate) trait Attached: Any + Debug + Send + Sync {}
 
 impl<T: Any + Debug + Send + Sync> Attached for T {}
 
-/// See the module.
+/// State that all files of the process share.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub registry: Registry,
@@ -57,43 +56,43 @@ pub(crate) struct Process {
 pub(crate) struct FileSystem {
     ledger: Mutex<Ledger>,
     flush_ended: Condvar,
-    /// Those who want to look again when a flush ends. Taken with the ledger held.
+    /// Wakers of queues that wait for the end of a flush. Locked with the ledger held.
     sleepers: Mutex<Vec<Waker>>,
     wedged: OnceLock<Arc<Error>>,
-    /// Its number, as [`Facts`](crate::sys::probe::Facts) have it; 0 on the simulated disk.
+    /// Its device number, as in [`Facts`](crate::sys::probe::Facts); 0 on the simulated disk.
     dev: u64,
     mounts: Mutex<Mounts>,
 }
 
-/// What a file lies on: a file system; or those of all members of a striped volume, which fails as
+/// The file systems of a file: one, or those of all members of a striped volume, which fails as
 /// one.
 #[derive(Clone, Debug)]
 pub(crate) struct FileSystems(SmallVec<[Arc<FileSystem>; 1]>);
 
-/// A flush that runs, by its number on each file system.
+/// A running flush: its number on each file system.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Flushing(SmallVec<[u64; 1]>);
 
-/// A flush that has ended, with those that ran beside it.
+/// A flush that has ended, with the last flush begun until then on each file system.
 #[derive(Debug)]
 pub(crate) struct Ended(SmallVec<[u64; 1]>);
 
-/// The mounts of a file system that we know of.
+/// The known mounts of a file system.
 #[derive(Clone, Debug, Default)]
 struct Mounts {
-    /// Their unique numbers.
+    /// Their unique mount ids.
     known: Vec<u64>,
-    /// A file was opened through a mount that the kernel does not number for good.
+    /// A file was opened through a mount without a unique id.
     unnumbered: bool,
-    /// The parent had the device open before the fork, and may have it still.
+    /// The parent had the device open before the fork, and may still have it.
     of_the_parent: bool,
 }
 
 impl Process {
-    /// That of the calling process. In the child of a fork it has nothing open, and knows which
-    /// file systems were wedged in the parent: the child reads and syncs the same caches, which
-    /// lost the same data.
+    /// The state of the calling process. The child of a fork has nothing open, and knows which file
+    /// systems were wedged in the parent. It reads and syncs the same caches, which lost the same
+    /// data.
     pub fn current() -> &'static Self {
         sys::process::of_this_process(|| {
             let process = Self::new(BUDGET_DEFAULT_BYTES);
@@ -115,7 +114,7 @@ impl Process {
         }
     }
 
-    /// With nothing open, and this growth budget.
+    /// A process with nothing open, and this growth budget in bytes.
     pub fn new(budget_bytes: u64) -> Self {
         Self {
             registry: Registry::default(),
@@ -126,20 +125,20 @@ impl Process {
         }
     }
 
-    /// False in a child of the process that made it.
+    /// Whether the calling process made it; false in a child of that process.
     pub fn is_current(&'static self) -> bool {
-        // Nobody forks in a model, where each execution has a process of its own.
+        // A model never forks: each execution has a process of its own.
         cfg!(loom) || sys::process::is_of_this_process(self)
     }
 
-    /// The value that was attached, made at the first call. There is one type of it: another
-    /// panics.
+    /// Returns the attached value, made at the first call. Panics if its type differs from the
+    /// first.
     pub fn attached<T: Attached + Default>(&self) -> &T {
         let attached: &dyn Any = &**self.attached.get_or_init(|| Box::new(T::default()));
         attached.downcast_ref().expect("one type is attached")
     }
 
-    /// The one that all share.
+    /// The reactor that the whole process shares.
     pub fn reactor(&'static self) -> &'static Handle {
         self.reactor.get_or_init(|| Handle::of_process(self))
     }
@@ -148,8 +147,8 @@ impl Process {
         self.budget.lock()
     }
 
-    /// The file system `dev`, for a file about to be opened; or the first failure, if it is wedged
-    /// and has not been mounted anew.
+    /// The file system `dev`, for a file about to be opened. Fails with the first failed flush, if
+    /// it is wedged and was not mounted anew.
     pub fn file_system(&self, dev: u64, through: Through) -> Result<Arc<FileSystem>, Arc<Error>> {
         let fs = self.file_system_as_it_is(dev, through);
         match fs.wedged() {
@@ -165,7 +164,7 @@ impl Process {
         if let Some(fs) = known.get(&dev)
             && fs.wedged().is_some()
         {
-            // Asked in any case: it also learns of mounts.
+            // Called in any case: it also records mounts.
             let still_mounted = fs.may_still_be_mounted(through);
             if Arc::strong_count(fs) > 1 || still_mounted {
                 return fs.clone();
@@ -182,12 +181,12 @@ impl Process {
 }
 
 impl FileSystem {
-    /// Why nothing here can be trusted any more.
+    /// The first failed flush, if the file system is wedged.
     pub fn wedged(&self) -> Option<&Arc<Error>> {
         self.wedged.get()
     }
 
-    /// As it was in the parent of a fork.
+    /// A file system that was wedged in the parent of a fork.
     fn inherited(dev: u64, cause: Arc<Error>, mounts: Mounts) -> Self {
         let of_the_parent = mounts.known.is_empty() && !mounts.unnumbered;
         let mounts = Mutex::new(Mounts { of_the_parent, ..mounts });
@@ -196,8 +195,9 @@ impl FileSystem {
         fs
     }
 
-    /// A flush failed. The first failure is the one to tell. A child that is forked once a caller
-    /// has seen the failure knows it as well, so the list of the children comes first.
+    /// Wedges the file system after a failed flush. The first failure is the one reported. It
+    /// enters the list for children first: a child forked after a caller saw the failure must know
+    /// it.
     pub fn wedge(&self, cause: Arc<Error>) {
         if self.wedged().is_some() {
             return;
@@ -212,19 +212,20 @@ impl FileSystem {
         }
     }
 
-    /// Lets later children know. The simulated file system (0) is in no other process.
+    /// Records the failure for later children. The simulated file system (0) is in no other
+    /// process.
     fn pass_on(&self, cause: &Arc<Error>, mounts: &Mounts) {
         if self.dev != 0 {
             WEDGES.add(Wedge { dev: self.dev, failed: Some((cause.clone(), mounts.clone())) });
         }
     }
 
-    /// A flush (or a write that carries one) is about to begin.
+    /// Begins a flush, or a write that carries one. Returns its number.
     fn begin_flush(&self) -> u64 {
         self.ledger.lock().begin()
     }
 
-    /// It ended.
+    /// Ends a flush. Returns the number of the last flush begun until then.
     fn end_flush(&self, flush: u64) -> u64 {
         let mut ledger = self.ledger.lock();
         let ended = ledger.end(flush);
@@ -235,7 +236,7 @@ impl FileSystem {
         ended
     }
 
-    /// Waits until those that ran beside a flush have ended, too; or one has failed.
+    /// Waits until all flushes up to `ended` have ended, or one has failed.
     fn await_others(&self, ended: u64) {
         let mut ledger = self.ledger.lock();
         while self.wedged().is_none() && ledger.any_out_up_to(ended) {
@@ -243,7 +244,7 @@ impl FileSystem {
         }
     }
 
-    /// Whether they have; if not, `waker` is told when the next one ends.
+    /// Whether all flushes up to `ended` have ended. If not, wakes `waker` when the next one ends.
     fn is_settled(&self, ended: u64, waker: &Waker) -> bool {
         let ledger = self.ledger.lock();
         let settled = self.wedged().is_some() || !ledger.any_out_up_to(ended);
@@ -253,9 +254,9 @@ impl FileSystem {
         settled
     }
 
-    /// A device was opened anew once nobody has it; a file system was mounted anew once none of the
-    /// mounts is left that it was known by. A refused mount is one of them, and so are all that are
-    /// found beside it.
+    /// Whether the file system may still be mounted as when it was wedged. A bare device counts as
+    /// opened anew once no file uses it. A file system counts as mounted anew once all its known
+    /// mounts are gone. A refused mount becomes known, and so do all others found with it.
     fn may_still_be_mounted(&self, through: Through) -> bool {
         let mut mounts = self.mounts.lock();
         let known_before = mounts.known.clone();
@@ -279,12 +280,12 @@ impl FileSystem {
 }
 
 impl FileSystems {
-    /// Those of several files.
+    /// The file systems of several files.
     pub fn joined(all: &[Self]) -> Self {
         Self::of(all.iter().flat_map(|each| each.0.iter().cloned()))
     }
 
-    /// Each of them once.
+    /// Each file system once.
     fn of(all: impl IntoIterator<Item = Arc<FileSystem>>) -> Self {
         let mut each = SmallVec::<[Arc<FileSystem>; 1]>::new();
         for fs in all {
@@ -295,19 +296,19 @@ impl FileSystems {
         Self(each)
     }
 
-    /// Why nothing here can be trusted any more.
+    /// The first failed flush, if one of them is wedged.
     pub fn wedged(&self) -> Option<&Arc<Error>> {
         self.0.iter().find_map(|fs| fs.wedged())
     }
 
-    /// A flush failed. Which of them it was is not asked: none is trusted.
+    /// Wedges all of them: a flush failed on one, and none is trusted.
     pub fn wedge(&self, cause: Arc<Error>) {
         self.0.iter().for_each(|fs| fs.wedge(cause.clone()));
     }
 
-    /// Performs a flush (or a write that carries one), and believes its success only if no flush of
-    /// these file systems that ran beside it failed. `cause` makes the error to tell of a [failed
-    /// flush](os_error::is_failed_flush); no other error puts the file system in doubt.
+    /// Performs a flush, or a write that carries one. Its success counts only if no concurrent
+    /// flush on these file systems failed. `cause` makes the error of a [failed
+    /// flush](os_error::is_failed_flush). No other error wedges the file system.
     pub fn flushing(
         &self,
         perform: impl FnOnce() -> std::io::Result<()>,
@@ -319,12 +320,12 @@ impl FileSystems {
         self.awaited(ended, result)
     }
 
-    /// A flush (or a write that carries one) is about to begin.
+    /// Begins a flush, or a write that carries one.
     pub fn begin_flush(&self) -> Flushing {
         Flushing(self.0.iter().map(|fs| fs.begin_flush()).collect())
     }
 
-    /// It ended. What it says is to be believed once those that ran beside it have ended, too.
+    /// Ends a flush. Its result is final once all concurrent flushes have ended.
     pub fn end_flush(
         &self,
         flush: Flushing,
@@ -339,7 +340,7 @@ impl FileSystems {
         Ended(self.0.iter().zip(flush.0).map(|(fs, flush)| fs.end_flush(flush)).collect())
     }
 
-    /// Waits until what a flush came to can be believed.
+    /// Waits until the result of a flush is final, and returns it.
     pub fn awaited(&self, ended: Ended, result: std::io::Result<()>) -> std::io::Result<()> {
         if result.is_ok() {
             self.0.iter().zip(ended.0).for_each(|(fs, ended)| fs.await_others(ended));
@@ -347,13 +348,13 @@ impl FileSystems {
         self.believed(result)
     }
 
-    /// Whether a flush that ended can be believed; if not, `waker` is told when the next one ends.
+    /// Whether the result of a flush is final. If not, wakes `waker` when the next flush ends.
     pub fn is_settled(&self, ended: &Ended, waker: &Waker) -> bool {
         self.wedged().is_some()
             || self.0.iter().zip(&ended.0).all(|(fs, ended)| fs.is_settled(*ended, waker))
     }
 
-    /// What a flush came to once those beside it have ended.
+    /// The final result of a flush: EIO if a concurrent one failed.
     pub fn believed(&self, result: std::io::Result<()>) -> std::io::Result<()> {
         match self.wedged() {
             Some(_) if result.is_ok() => Err(std::io::Error::from_raw_os_error(libc::EIO)),
@@ -370,7 +371,7 @@ impl PartialEq for FileSystems {
 }
 
 impl Default for FileSystems {
-    /// One of its own.
+    /// A file system of its own.
     fn default() -> Self {
         Self::of([Arc::default()])
     }
@@ -392,10 +393,10 @@ impl Mounts {
         }
     }
 
-    /// Learns of the mounts through which we have opened nothing: the file system outlives all
-    /// others with them.
+    /// Records the mounts through which no file was opened. They keep the file system alive as
+    /// well.
     fn find_all(&mut self, dev: u64) {
-        // A device without a file system is not mounted, and the simulated one (0) nowhere.
+        // A bare device has no mounts, nor has the simulated file system (0).
         if dev != 0 && !self.known.is_empty() {
             sys::probe::mounts_of(dev)
                 .into_iter()
@@ -412,7 +413,7 @@ mod tests {
     /// No device has this number.
     const DEV: u64 = 0xFFFF_FFF0;
 
-    /// Whether a wedged file system is refused when nobody has a file of it any more.
+    /// Whether a wedged file system is refused once no file of it is open.
     fn refused_after_a_wedge(through: Through) -> bool {
         let process = Process::new(0);
         let fs = process.file_system(DEV, through).expect("nothing failed yet");

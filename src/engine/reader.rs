@@ -1,5 +1,5 @@
-//! A read-only handle, with a descriptor of its own. Whoever writes the file may be this process,
-//! another one, or nobody, and that may change at any time: each call finds out.
+//! A read-only handle, with a descriptor of its own. The writer of the file may be this process,
+//! another one or none, and that may change at any time. Each call finds out.
 
 use crate::backend::{Backend, Stamps};
 use crate::engine::process::Process;
@@ -16,44 +16,44 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// How often a read is repeated because the file may have become shorter under it, before it fails.
+/// How often a read is repeated because the file may have been truncated, before it fails.
 const READS_MAX: u32 = 100;
 
-/// How often a read is repeated because a file without a marker changed under it.
+/// How often a read is repeated because a file without a marker changed meanwhile.
 const UNMARKED_READS_MAX: u32 = 3;
 
-/// What a reader knew of the file when it began to read.
+/// The state of the file when a read began.
 #[derive(Debug)]
 struct View {
     marker: Option<Vec<u8>>,
-    /// All below was written.
+    /// Everything below was written.
     len: u64,
-    /// As it was then. Meant only where no marker of its own shows changes.
+    /// The stamps at that time. Used only without a marker of the file's own.
     stamps: Stamps,
 }
 
-/// What happened to a file while it was read.
+/// The change of a file during a read.
 #[derive(Debug, PartialEq)]
 enum Since {
-    /// Nothing below the end became shorter.
+    /// Nothing below the end was truncated.
     OnlyGrowth,
     /// It has no marker of its own, as before, and something changed.
     UnmarkedChange,
-    /// It may have become shorter, and have been grown again.
+    /// It may have been truncated, and grown again.
     PerhapsTruncation,
 }
 
-/// See the module.
+/// A read-only handle.
 #[derive(Debug)]
 pub(crate) struct Reader {
     backend: Arc<dyn Backend>,
     path: Arc<Path>,
     facts: Facts,
-    /// By which an engine of this process is found.
+    /// Finds an engine of this process.
     key: Key,
     process: &'static Process,
-    /// The length last found, and the marker it was found with: as long as that one stands, the
-    /// file only grows.
+    /// The last marker, and the length found with it. As long as that marker stands, the file only
+    /// grows.
     known: Mutex<Option<(Vec<u8>, u64)>>,
     /// Reads a device for queues.
     of_device: Option<Arc<Engine>>,
@@ -96,8 +96,8 @@ impl Reader {
     pub fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         if let Some(engine) = self.engine() {
             let result = engine.read_at(into, offset);
-            // If it was closed meanwhile, another process may have cut what it still thought to be
-            // there.
+            // If it was closed meanwhile, another process may have truncated the range that was
+            // read.
             if self.is_beside(&engine) {
                 return result;
             }
@@ -110,15 +110,15 @@ impl Reader {
         self.engine().is_some_and(|now| Arc::ptr_eq(&now, engine))
     }
 
-    /// Reads what this process does not write.
+    /// Reads a file that this process does not write.
     pub fn read_beside_others(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         let fail = |kind| Error::new(Operation::Read, &self.path, Some(offset), kind);
         let read = self.read_by_marker(into, offset);
         read.map(|read| read as usize).map_err(|error| fail(os_error::kind(&error)))
     }
 
-    /// The engine of the file, if this process writes it right now: it knows the length exactly,
-    /// and keeps reads and cuts apart.
+    /// The engine of the file, if this process writes it now. It knows the exact length, and keeps
+    /// reads and truncates apart.
     pub fn engine(&self) -> Option<Arc<Engine>> {
         let writable_here = self.process.is_current() && !self.facts.is_device;
         writable_here.then(|| self.process.registry.find(self.key)).flatten()
@@ -129,16 +129,15 @@ impl Reader {
         self.of_device.clone().filter(|_| self.process.is_current())
     }
 
-    /// Reads what another process may be writing, and even truncating. A read under which the file
-    /// became shorter may hold zeros of space that was grown again, so it is repeated. Growth harms
-    /// nothing, and beside a fast writer there is always some: the count in the marker tells the
-    /// two apart. With a file that is truncated all the time the read fails in the end, by EAGAIN.
+    /// Reads a file that another process may write, and even truncate. A read during a truncate may
+    /// return zeros of space that was grown again, so it is repeated. Growth is harmless, and
+    /// frequent beside a fast writer: the count in the marker distinguishes it from a truncate. If
+    /// each attempt meets a truncate, the read fails with EAGAIN.
     ///
-    /// A file without a marker was not grown. Within one read another process may grow it, and take
-    /// growth and marker back. Such a life takes several syncs, so it does not fit into several
-    /// reads in a row without being seen. A change in each of them, and never a marker, is a
-    /// program that writes without growth. (Before Linux 6.13 a change within a tick of the clock
-    /// is not seen.)
+    /// A file without a marker was not grown. During one read another process may grow it, and
+    /// remove growth and marker again. That takes several syncs, so several consecutive reads
+    /// cannot miss it. A change in each of them, and never a marker, comes from a program that
+    /// writes without growth. (Before Linux 6.13, a change within one clock tick is not seen.)
     fn read_by_marker(&self, into: &mut [u8], offset: u64) -> io::Result<u64> {
         let wanted_end = offset.saturating_add(into.len() as u64);
         let mut unmarked_reads = 0;
@@ -147,7 +146,7 @@ impl Reader {
             let read =
                 engine::read_up_to(&*self.backend, into, offset, view.len, self.facts.alignment);
             match (self.since(&view)?, read) {
-                // It became shorter, perhaps under the marker that announces it, or by another
+                // It was truncated, perhaps under the marker that announces it, or by another
                 // program.
                 (_, Err(error))
                     if error.kind() == io::ErrorKind::UnexpectedEof && !self.facts.is_device =>
@@ -175,7 +174,7 @@ impl Reader {
             {
                 Since::OnlyGrowth
             }
-            // A marker that is not the file's own stays as it is, whatever becomes of the file.
+            // A foreign marker never changes, however the file changes.
             (before, now)
                 if *before == now && !before.as_ref().is_some_and(|marker| self.is_own(marker)) =>
             {
@@ -188,8 +187,8 @@ impl Reader {
         })
     }
 
-    /// The length; or, to spare the look at the extents, any length known to be written that is
-    /// `enough`.
+    /// Finds the length. To avoid a look at the extents, returns any written length that is at
+    /// least `enough`.
     fn find(&self, enough: u64) -> io::Result<View> {
         if self.facts.is_device {
             return Ok(View { marker: None, len: self.facts.len, stamps: Stamps::new() });
@@ -199,7 +198,7 @@ impl Reader {
         {
             return Ok(View { marker: Some(known), len, stamps: Stamps::new() });
         }
-        // Before the look: what changes meanwhile counts as a change since.
+        // Before the look: a change during it counts as a change since.
         let stamps = self.backend.stamps()?;
         let (marker, found) = recover::look(&*self.backend, self.facts.identity)?;
         let len = match found.verdict {
@@ -214,7 +213,7 @@ impl Reader {
         Ok(View { marker, len, stamps })
     }
 
-    /// Whether a marker speaks of this file. It may be unreadable, or have come with a copy.
+    /// Whether a marker belongs to this file. It may be unreadable, or come from a copied file.
     fn is_own(&self, marker: &[u8]) -> bool {
         recover::is_of(marker, self.facts.identity)
     }
@@ -223,7 +222,7 @@ impl Reader {
         if self.facts.is_device { Ok(None) } else { self.backend.read_marker() }
     }
 
-    /// In the child of a fork a thread that is not there may hold the lock for ever.
+    /// In the child of a fork, a thread of the parent may hold the lock forever.
     fn known(&self) -> Option<(Vec<u8>, u64)> {
         self.process.is_current().then(|| self.known.lock().clone()).flatten()
     }
@@ -243,7 +242,7 @@ impl Reader {
     }
 }
 
-/// Whether two markers of a file say that it only grew between them.
+/// Whether two markers of a file prove that it only grew between them.
 fn only_grew(before: &[u8], now: &[u8]) -> bool {
     let marker = |bytes| Marker::decode(bytes).ok();
     marker(before).zip(marker(now)).is_some_and(|(before, now)| before.only_grew_until(&now))

@@ -1,4 +1,4 @@
-//! A read of any range into any memory, on its way: piece by piece, each a transfer of whole
+//! A read of any range into any memory, in progress: piece by piece, each a transfer of whole
 //! blocks.
 
 use super::io::{self, Transfer};
@@ -8,16 +8,16 @@ use crate::rules::bounce::{self, Aligned, Left, Piece};
 use crate::sys::probe::Alignment;
 use std::io::{ErrorKind, Result};
 
-/// See the module. The same for blocking calls and queues, which move the pieces.
+/// A read in progress. Blocking calls and queues move its pieces.
 ///
-/// The last block below the end may be written anew while it is read, with bytes behind those that
-/// were acknowledged. Nothing keeps the two apart, and nothing need: the acknowledged bytes are the
-/// same before and after, so whatever mixture of both is read has them; and those behind are above
-/// the end, which was taken before the read began.
+/// The last block below the end may be rewritten during the read, with bytes behind the
+/// acknowledged ones. No lock prevents that, and none is needed. The acknowledged bytes are the
+/// same before and after, so any mixture of both has them. The bytes behind lie above the end,
+/// which was taken before the read began.
 #[derive(Debug)]
 pub(super) struct Reading {
     offset: u64,
-    /// How many bytes there are to be read, and how many of them were.
+    /// Bytes to read, and bytes read so far.
     bytes: u64,
     done: u64,
     aligned: Aligned,
@@ -26,20 +26,20 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// A read of so many bytes, at least one, to the beginning of `into`.
+    /// A read of `bytes` bytes, at least one, to the beginning of `into`.
     pub fn of(into: &[u8], offset: u64, bytes: u64, alignment: Alignment) -> Self {
         let aligned = Aligned { memory: alignment.memory, block: alignment.offset };
         let piece = bounce::next(left(into, offset, bytes, 0), aligned);
         Self { offset, bytes, done: 0, aligned, piece, bounce: None }
     }
 
-    /// What moves the piece.
+    /// The transfer of the current piece.
     pub fn transfer(&self) -> Transfer {
         Transfer::of_read(self.piece.len, self.aligned.block)
     }
 
-    /// The memory of the piece without its first `skip` bytes, and the offset from which to fill
-    /// it. It stays in place until the next piece, or for as long as this and `into` do.
+    /// The memory of the piece without its first `skip` bytes, and the file offset to fill it from.
+    /// Its address is valid until the next piece, and no longer than this and `into`.
     pub fn target<'a>(&'a mut self, into: &'a mut [u8], skip: u64) -> (&'a mut [u8], u64) {
         let len = self.piece.len as usize;
         let memory = if self.piece.bounces {
@@ -51,8 +51,8 @@ impl Reading {
         (&mut memory[skip as usize..], self.piece.start + skip)
     }
 
-    /// The transfer of the piece ended: so much of it was read. Returns what the read came to, or
-    /// nothing if there is another piece. Fewer bytes than there should be are an error.
+    /// Takes the result of the piece's transfer, in bytes. Returns the result of the read, or
+    /// `None` if there is another piece. Fewer bytes than expected are an error.
     pub fn on_result(&mut self, into: &mut [u8], read: Result<u64>) -> Option<Result<u64>> {
         let Piece { len, skip, bytes, bounces, .. } = self.piece;
         match read {
@@ -63,7 +63,7 @@ impl Reading {
         let (wanted, rest) = into[self.done as usize..].split_at_mut(bytes as usize);
         match self.bounce.as_ref().filter(|_| bounces) {
             Some(bounce) => wanted.copy_from_slice(&bounce[skip as usize..][..bytes as usize]),
-            // What lies in the last block above the end is for nobody yet.
+            // Bytes of the last block above the end must not be visible yet.
             None => rest[..(len - bytes) as usize].fill(0),
         }
         self.done += bytes;
@@ -75,13 +75,13 @@ impl Reading {
     }
 }
 
-/// What is left of a read after `done` bytes.
+/// The rest of a read after `done` bytes.
 fn left(into: &[u8], offset: u64, bytes: u64, done: u64) -> Left {
     let address = into.as_ptr().addr() as u64 + done;
     Left { address, offset: offset + done, bytes: bytes - done, room: into.len() as u64 - done }
 }
 
-/// Reads at `offset` what there is below `len`. Fewer bytes than that are an error.
+/// Reads at `offset` the bytes below `len`. Returns their number; fewer bytes are an error.
 pub(crate) fn read_up_to(
     backend: &dyn Backend,
     into: &mut [u8],

@@ -1,18 +1,19 @@
-//! Bringing a file into order after a crash, before anybody may use it.
+//! Recovers a file after a crash, before it is used.
 //!
 //! Order, so that a crash during recovery is recovered from in the same way:
-//! 1. sync, so that nothing is judged by what another crash could take back;
+//! 1. sync, so that the verdict uses no data that another crash could take back;
 //! 2. the verdict, from the marker, the size and the extents;
-//! 3. the marker with the end found as its base, durable; 4. the truncate
-//!    ([`truncate`](super::truncate)), durable; 5. the marker away, durable.
+//! 3. the marker with the end found as its base, durable;
+//! 4. the truncate ([`truncate`](super::truncate)), durable;
+//! 5. the removal of the marker, durable.
 //!
-//! Only the syncs can be blamed for a failed flush, so only their errors say so (`flushed`): a
-//! getxattr or FIEMAP that fails with EIO is an error of this file.
+//! Only a sync can be a failed flush, so only its errors say so (`flushed`). A getxattr or FIEMAP
+//! that fails with EIO is an error of this file.
 //!
-//! While another process has the file open for writing nothing is truncated. What another program
-//! wrote without the lock between the crash and the recovery is kept, but for this: in a file of
-//! appends, above the first gap and below what had been grown, it looks like an append in flight
-//! when the crash came, and is truncated.
+//! While another process has the file open for writing nothing is truncated. Recovery keeps data
+//! that another program wrote without the lock since the crash, with one exception. In a file of
+//! appends, data above the first gap and below the grown end looks like an append in flight at the
+//! crash. It is truncated.
 
 use super::truncate::{
     Attempt, LOOKS_MAX as TRUNCATES_MAX, Takes, refuse_other_writers, truncate, written_by,
@@ -24,33 +25,33 @@ use crate::rules::recovery::{Extent, Recovery, Verdict, judge, written_ranges};
 use std::io;
 use std::ops::Range;
 
-/// What may be done to a file that a crash left grown.
+/// Permission to change a file that a crash left grown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recover {
-    /// Only look. Nothing is changed, nothing is locked.
+    /// Only look: change nothing, lock nothing.
     Inspect,
-    /// Cut where the end is certain.
+    /// Truncate where the end is certain.
     Truncate,
-    /// Cut even if the file was changed since: at the end of what is written. For the owner, who
-    /// knows by whom. Where zeros or old content hide that end, the file is left to its program, as
-    /// [`EndUnknown`](crate::Verdict::EndUnknown). Where the marker itself cannot be read it is
-    /// only removed.
+    /// Truncate at the end of the written data even if the file was changed since. For the owner,
+    /// who knows which program changed it. Where zeros or old content hide that end, it stays
+    /// unknown, as [`EndUnknown`](crate::Verdict::EndUnknown). A marker that cannot be read is only
+    /// removed.
     Force,
 }
 
 /// How often a look that a writer disturbed is repeated before it fails.
 const LOOKS_MAX: u32 = 100;
 
-/// What a file shows, all of one moment.
+/// A consistent view of a file.
 struct View {
     size: u64,
     marker: Option<Vec<u8>>,
-    /// Only if the marker is the file's own.
+    /// Only if the marker belongs to the file.
     extents: Vec<Extent>,
 }
 
-/// Looks at a file that is `identity`, and does what `how` allows. Returns what was
-/// found, and the marker that stays because only the caller can tell where the file ends.
+/// Recovers the file `identity` as far as `how` allows. Returns the verdict, and the marker that
+/// stays if only the caller can find the end.
 pub(crate) fn bring_into_order(
     backend: &dyn Backend,
     identity: Identity,
@@ -67,7 +68,7 @@ pub(crate) fn bring_into_order(
     Err(written_by("another program"))
 }
 
-/// Nothing, if another program wrote between the look and the truncate.
+/// One attempt. `None` if another program wrote between the look and the truncate.
 fn try_to_bring_into_order(
     backend: &dyn Backend,
     identity: Identity,
@@ -104,8 +105,7 @@ fn try_to_bring_into_order(
     Ok(Some((found, kept)))
 }
 
-/// Looks at a file that another process may be writing. Returns its marker, and what it says with
-/// the rest.
+/// Looks at a file that another process may be writing. Returns its marker and the verdict.
 pub(crate) fn look(
     backend: &dyn Backend,
     identity: Identity,
@@ -115,15 +115,15 @@ pub(crate) fn look(
     Ok((view.marker, found))
 }
 
-/// Looks until nothing changes meanwhile. A marker is written twice only where nothing was
-/// truncated in between (`put_back`). Without one the size of a file that its writer does not cut
-/// never falls: one that does was grown ahead, or has been cut.
+/// Looks until nothing changes meanwhile. A marker is written twice only if nothing was truncated
+/// in between (`put_back`). Without a marker, a size falls only in a file that was grown ahead, or
+/// that its writer truncates.
 fn view(backend: &dyn Backend, identity: Identity) -> io::Result<View> {
     for _ in 0..LOOKS_MAX {
         let marker = backend.read_marker()?;
         let size = backend.physical_size()?;
         let own = marker.as_deref().is_some_and(|bytes| is_of(bytes, identity));
-        // A copy may lie where extents cannot be asked for.
+        // A copied file may lie where FIEMAP does not work.
         let extents = if own { backend.extents(0)? } else { Vec::new() };
         let same_marker = backend.read_marker()? == marker;
         let size_now = backend.physical_size()?;
@@ -134,7 +134,7 @@ fn view(backend: &dyn Backend, identity: Identity) -> io::Result<View> {
     Err(io::Error::from_raw_os_error(libc::EAGAIN))
 }
 
-/// Whether a marker can be read, and is that of this file.
+/// Whether a marker can be read, and belongs to this file.
 pub(crate) fn is_of(marker: &[u8], identity: Identity) -> bool {
     Marker::decode(marker).is_ok_and(|marker| marker.identity == identity)
 }
@@ -148,7 +148,7 @@ fn verdict(view: &View, identity: Identity) -> Recovery {
     }
 }
 
-/// What others made of the file is now taken as its own; where its records end is still not known.
+/// Accepts the changes of other programs. The end of the file's records remains unknown.
 fn adopt(backend: &dyn Backend, marker: Marker, found: &Recovery) -> io::Result<()> {
     let grown_to = found.physical_size;
     let grown =
@@ -170,7 +170,7 @@ fn cut(
         let last =
             Marker { base: end, grown_from: grown_to, grown_to, ..marker.before_truncation() };
         match backend.write_marker(&last.encode()) {
-            // A full disk. The marker that is there finds this end again.
+            // The disk is full. The existing marker leads to this end again.
             Err(error) if found.verdict == Verdict::EndKnown && is_no_space(&error) => {}
             result => result?,
         }
@@ -190,7 +190,7 @@ fn cut(
     Ok(Attempt::Done)
 }
 
-/// The file was not truncated, so its marker says again what it said.
+/// Restores the marker of a file that was not truncated.
 fn put_back(backend: &dyn Backend, marker: Marker) {
     let written = backend.write_marker(&marker.encode());
     if let Err(error) = written.and_then(|()| flushed(|| backend.sync_all())) {

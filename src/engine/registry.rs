@@ -17,7 +17,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// That of an open file or device.
+    /// The key of an open file or device.
     pub fn of(facts: &Facts) -> Self {
         let inode = (!facts.is_device).then_some(facts.identity.inode);
         Self { dev: facts.dev, inode, part: facts.part }
@@ -26,8 +26,8 @@ impl Key {
 
 /// A file that is being opened for writing.
 pub(crate) trait Opening: Sized {
-    /// Whether the caller may share a file that is open already. It has not asked the kernel for
-    /// the right to write it.
+    /// Checks that the caller may share a file that is already open. The kernel has not checked its
+    /// right to write.
     fn admit(&self) -> Result<()> {
         Ok(())
     }
@@ -36,14 +36,14 @@ pub(crate) trait Opening: Sized {
     fn engine(self) -> Result<Engine>;
 }
 
-/// Where nothing is to be asked.
+/// An opening without a check.
 impl<F: FnOnce() -> Result<Engine>> Opening for F {
     fn engine(self) -> Result<Engine> {
         self()
     }
 }
 
-/// See the module.
+/// The files that this process has open for writing.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     files: Mutex<HashMap<Key, Entry>>,
@@ -61,7 +61,7 @@ enum Entry {
 }
 
 impl Registry {
-    /// One more handle of a file that is open, waiting if it is just being opened or closed.
+    /// Adds a handle to an open file. Waits while the file is being opened or closed.
     pub fn join(&self, key: Key) -> Option<Arc<Engine>> {
         let mut files = self.files.lock();
         loop {
@@ -78,7 +78,7 @@ impl Registry {
         }
     }
 
-    /// The engine of a file if it is open at this moment: no handle, and no waiting.
+    /// The engine of a file that is open now. Adds no handle and does not wait.
     pub fn find(&self, key: Key) -> Option<Arc<Engine>> {
         match self.files.lock().get(&key) {
             Some(Entry::Open { engine, .. }) => Some(engine.clone()),
@@ -102,7 +102,7 @@ impl Registry {
         made
     }
 
-    /// Keeps a file for who is to open it. False if it is open, or being opened or closed.
+    /// Reserves a file for its opener. False if it is open, or being opened or closed.
     fn reserve(&self, key: Key) -> bool {
         let mut files = self.files.lock();
         let is_free = !files.contains_key(&key);
@@ -112,7 +112,7 @@ impl Registry {
         is_free
     }
 
-    /// One handle less. With the last one the file is put away.
+    /// Removes a handle. Closes the file with the last one.
     pub fn leave(&self, key: Key) -> Result<()> {
         let mut files = self.files.lock();
         let Some(Entry::Open { engine, handles }) = files.get_mut(&key) else {
@@ -126,7 +126,7 @@ impl Registry {
         files.insert(key, Entry::Busy);
         drop(files);
         let result = engine.finish();
-        // Before anybody may open it anew: a device lets nobody in while its descriptor is open.
+        // Before the next open: a device refuses it while this descriptor is open.
         drop(engine);
         self.replace(key, None);
         result

@@ -21,7 +21,7 @@ use std::sync::Arc;
 const SELF: Identity = Identity { inode: 1, birth_time: (1, 1) };
 const DISK_BYTES: u64 = 64 << 20;
 
-/// A disk with one file, whose blocks tests tell by a number in their first eight bytes.
+/// A disk with one file. Tests identify blocks by a number in their first eight bytes.
 #[derive(Clone, Debug)]
 struct Disk(Sim);
 
@@ -30,7 +30,7 @@ impl Disk {
         Self::with(Settings { capacity_bytes, ..Settings::default() })
     }
 
-    /// One where space is only taken by writing, as where files are mapped by indirect blocks.
+    /// A disk that allocates space only by writes, as for files with indirect blocks.
     fn without_allocation(capacity_bytes: u64) -> Self {
         Self::with(Settings { capacity_bytes, allocates: false, ..Settings::default() })
     }
@@ -58,8 +58,8 @@ impl Disk {
         self.0.device.calls()
     }
 
-    /// The disk after a power cut now: `keep` says of the metadata (None), and of each block that
-    /// was not flushed, whether its newest state made it.
+    /// The disk after a power cut now. `keep` says whether the newest state survives of the
+    /// metadata (`None`), and of each block that was not flushed.
     fn crash(&self, mut keep: impl FnMut(Option<u64>) -> bool) -> Self {
         let mut choose = |piece, max| {
             let block = match piece {
@@ -71,7 +71,7 @@ impl Disk {
         Self::of(self.0.device.crash(&mut choose))
     }
 
-    /// The number of a block; nothing beyond the size.
+    /// The number of a block; `None` beyond the size.
     fn content(&self, block: u64) -> Option<u64> {
         let mut bytes = [0; 8];
         let whole = (block + 1) * BLOCK_BYTES <= self.0.physical_size().unwrap();
@@ -281,11 +281,11 @@ fn a_failed_append_ends_appending_until_set_len() {
     assert_eq!(contents(&file), [1, 4]);
 }
 
-/// Two faults in one growth: the size stays above what we know of.
+/// Two faults in one growth: the size stays above the one that the core knows.
 fn leave_a_growth_behind() -> SimFile {
     let file = open(Disk::new(DISK_BYTES));
     file.append(&record(1, 1), true).unwrap();
-    // The next growth ends with a marker that fails, and a cut that fails.
+    // The next growth ends with a marker that fails, and a truncate that fails.
     file.backend.fail(Call::Marker, 1, libc::EIO);
     file.backend.fail(Call::Allocate, 1, libc::EIO);
     let large = 4 * GROWTH_CONFIG.cap_bytes / BLOCK_BYTES;
@@ -317,7 +317,7 @@ fn a_growth_that_could_not_be_taken_back_is_taken_back_by_close() {
 fn a_growth_that_could_not_be_taken_back_is_not_announced_over() {
     let file = leave_a_growth_behind();
     let mut appended = 1;
-    // Nor can any later one be.
+    // No later growth can be taken back either.
     (0..100).for_each(|_| file.backend.fail(Call::Allocate, 0, libc::EPERM));
     while file.append(&record(appended + 1, 1), true).is_ok() {
         appended += 1;
@@ -462,7 +462,7 @@ fn close_cuts_what_our_own_failed_writes_left() {
     file.backend.fail(Call::Write, 1, libc::EIO);
     file.append(&record(2, 1), false).unwrap();
     assert!(file.write_at(&record(3, 4), 8 * BLOCK_BYTES, false).is_err());
-    // As much of it as a disk may have written before it failed.
+    // A part of it that the disk may have written before it failed.
     file.backend.write_behind_our_back(11);
     assert_eq!(file.finish(), Ok(()));
     assert_eq!(file.backend.0.physical_size().unwrap(), 2 * BLOCK_BYTES);
@@ -632,19 +632,19 @@ fn a_file_whose_marker_may_not_be_written_works_without_growth() {
     }
 }
 
-/// A file whose growth is refused for good once it has grown, on a disk that dies after so many
-/// calls. Returns how many records were acknowledged, and how many calls were made before the first
-/// one without growth, and until it was closed.
+/// A file whose growth is refused for good once it has grown, on a disk that dies after
+/// `dies_after` calls. Returns the number of acknowledged records. Also returns the number of calls
+/// before the first record without growth, and before the close ended.
 fn end_growth(prepared: Prepared, dies_after: u64) -> (SimFile, u64, Option<u64>, Option<u64>) {
     let file = open_on(Disk::new(DISK_BYTES), Some(prepared), FileSystems::default()).unwrap();
     let begun = file.backend.calls();
-    // The first step succeeds. The one ahead is refused, and then the one that is needed.
+    // The first step succeeds. The next step ahead is refused, and then the one that is needed.
     (0..2).for_each(|_| file.backend.fail(Call::Allocate, 1, libc::EPERM));
     file.backend.die_after(dies_after);
     let (mut durable, mut before, mut beyond) = (0, None, 0);
     while beyond < 4 {
         let calls = file.backend.calls() - begun;
-        // Three blocks do not fill what was grown, so a part of it is given up.
+        // Three blocks do not fill the grown space, so a part of it is given up.
         if file.append(&record(durable + 1, 3), true).is_err() {
             break;
         }
@@ -658,7 +658,7 @@ fn end_growth(prepared: Prepared, dies_after: u64) -> (SimFile, u64, Option<u64>
     (file, durable, before, done)
 }
 
-/// At each call: every durable record is found, and nothing is doubtful.
+/// After a crash at each call, every durable record is found, and nothing is doubtful.
 #[test]
 fn a_crash_while_growth_ends_loses_nothing_acknowledged() {
     for prepared in [Prepared::Unwritten, Prepared::Zeroed] {
@@ -711,7 +711,7 @@ fn a_set_len_that_cannot_remove_the_marker_has_cut_all_the_same() {
     assert_eq!(contents(&open(file.backend.crash(|_| true))), [1, 2, 3]);
 }
 
-/// A core on its own, of an empty file.
+/// A core without an engine, of an empty file.
 fn bare_core() -> Core<u32> {
     Core::new(0, props(Some(Prepared::Unwritten)), Planner::new(GROWTH_CONFIG), None)
 }
@@ -784,8 +784,8 @@ fn a_write_beyond_all_limits_refuses_no_append() {
     assert_eq!(out.outcomes[..], [(1, Err(ErrorKind::NoSpace(libc::EFBIG)))]);
 }
 
-/// The life of a file whose block `n` holds the number `n + 1`. Returns how many blocks were
-/// acknowledged as durable.
+/// The life of a file whose block `n` holds the number `n + 1`. Returns the number of blocks that
+/// were acknowledged as durable.
 fn live(file: &SimFile) -> u64 {
     let mut durable = 0;
     let mut number = 1;
@@ -802,10 +802,10 @@ fn live(file: &SimFile) -> u64 {
     durable
 }
 
-/// Makes one of so many bytes.
+/// Makes a disk of this capacity in bytes.
 type NewDisk = fn(u64) -> Disk;
 
-/// A crash at every call, with several choices of what survives of the unflushed, and a crash at
+/// A crash at every call, with several choices of the unflushed data that survives, and a crash at
 /// every call of the recovery that follows.
 #[test]
 fn a_crash_in_any_window_loses_nothing_acknowledged_and_shows_nothing_else() {
@@ -826,7 +826,7 @@ fn a_crash_in_any_window_loses_nothing_acknowledged_and_shows_nothing_else() {
     }
 }
 
-/// Where they do not, it is when the file is closed.
+/// Without `markers_find_space`, the first marker of the close finds no space.
 fn crash_at(cut: u64, sim: Disk, prepared: Prepared, markers_find_space: bool) {
     sim.die_after(cut);
     let fs = FileSystems::default();
@@ -854,7 +854,7 @@ fn crash_at(cut: u64, sim: Disk, prepared: Prepared, markers_find_space: bool) {
     }
 }
 
-/// Opening a new file syncs it: a disk that is gone by then has no file to speak of.
+/// Opening a new file syncs it. A disk that is dead by then has no file.
 fn open_on_dying(sim: Disk, prepared: Prepared, fs: FileSystems) -> Option<SimFile> {
     let works = sim.0.sync_all().is_ok();
     works.then(|| open_on(sim, Some(prepared), fs).ok()).flatten()
@@ -890,7 +890,7 @@ fn check_after_crash(disk: &Disk, durable: u64, prepared: Prepared, at: &str) {
     }
 }
 
-/// Old content is told from the records of `live`, which are counted from 1, by its numbers.
+/// Distinguishes old content from the records of `live`, which are counted from 1.
 const OLD: u64 = 1 << 32;
 
 /// A closed file of `blocks` blocks of old content.
@@ -953,7 +953,7 @@ fn a_file_is_charged_with_what_it_has_grown_ahead_alone() {
     for number in 0..300 {
         file.append(&record(number, 1), false).unwrap();
         assert!(charged(&file) >= file.lock().grown_ahead(), "block {number}");
-        // Half a step was left when the last one was taken.
+        // The last step was taken with half a step left.
         assert!(charged(&file) <= 3 << 19, "block {number}: a step that was not taken");
     }
     file.recycle().unwrap();
@@ -1055,8 +1055,7 @@ fn an_open_question_is_given_up_by_recycling() {
     assert_eq!(contents(&open(again.backend.crash(|_| false))), [1]);
 }
 
-/// As above, for a file that had another life before: nothing of it is taken for a record of this
-/// one.
+/// As above, for a recycled file: none of its old content is taken for a record of this life.
 #[test]
 fn a_crash_in_any_window_of_a_recycled_file_mixes_no_lives() {
     for (prepared, old_blocks) in
@@ -1085,8 +1084,8 @@ fn a_crash_in_any_window_of_a_recycled_file_mixes_no_lives() {
     }
 }
 
-/// Checks what a crash left of a recycled file, and a crash at every call of the recovery after it.
-/// `durable` blocks of this life were acknowledged, if it had begun.
+/// Checks a recycled file after a crash, and after a crash at every call of its recovery. `durable`
+/// blocks of this life were acknowledged, if it had begun.
 fn check_lives(disk: &Disk, prepared: Prepared, durable: Option<u64>, old_blocks: u64, at: &str) {
     let old: Vec<_> = (OLD..OLD + old_blocks).collect();
     for again in 0.. {
@@ -1132,8 +1131,8 @@ fn a_crash_while_the_owner_cuts_old_content_leaves_the_question_or_the_answer() 
     }
 }
 
-/// What the owner of the records does: finds the end of this life, and cuts there. Returns it, in
-/// blocks.
+/// Finds the end of this life, as the owner of the records does, and truncates there. Returns the
+/// end in blocks.
 fn settle(file: &SimFile) -> Result<u64> {
     let found = contents(file);
     let end =
@@ -1162,7 +1161,7 @@ mod told;
 fn a_marker_that_must_change_and_finds_no_space_fails_those_who_need_it() {
     let file = open(Disk::new(DISK_BYTES));
     file.append(&Buffer::zeroed(4096), false).unwrap();
-    // More often than anybody should try.
+    // More often than any caller should try.
     (0..20).for_each(|_| file.backend.fail(Call::Marker, 0, libc::ENOSPC));
     let leap = |offset| file.write_at(&Buffer::zeroed(4096), offset, false);
     for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! Who waits for an operation in the core, and is told what to do for it and what came of it: a
-//! thread, or a queue.
+//! Names the waiter of an operation in the core, a thread or a queue. It receives tasks and the
+//! outcome.
 
 use super::core::Outcome;
 use super::inbox::Inbox;
@@ -9,9 +9,9 @@ use std::sync::Arc;
 /// An operation, as the core knows it.
 #[derive(Clone, Debug)]
 pub(super) enum Token {
-    /// A thread waits for it, and for nothing else.
+    /// The thread that waits for this operation, and for nothing else.
     Thread(Arc<Waiter>),
-    /// One of the operations of a queue.
+    /// An operation of a queue, with its number.
     Queue(Arc<Inbox>, usize),
 }
 
@@ -28,7 +28,7 @@ impl PartialEq for Token {
 }
 
 impl Token {
-    /// Gives whoever waits something to do.
+    /// Gives the waiter a task.
     pub fn assign(&self, task: Task) {
         match self {
             Self::Thread(waiter) => waiter.assign(task),

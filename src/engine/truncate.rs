@@ -1,18 +1,17 @@
-//! The one way to truncate a file that other programs may write: never below what they wrote
-//! without an error.
+//! The only way to truncate a file that other programs may write: never below their data without an
+//! error.
 //!
-//! Order, with the marker that announces the new end durable already:
-//! 1. a write lease, where one can be had: without another opener no other program can write until
-//!    step 4;
-//! 2. the look at what other programs wrote above the end. A long one comes before the lease, which
-//!    would hold others up, and is repeated under it only if the file has changed since;
+//! Order, with the marker that announces the new end already durable:
+//! 1. a write lease, if possible: without another opener no other program can write until step 4;
+//! 2. the look for other programs' data above the end. A long look comes before the lease, which
+//!    would delay other opens. It is repeated under the lease only if the file has changed since;
 //! 3. without a lease: size, mtime and ctime are as before the look;
 //! 4. the truncate; then the lease ends.
 //!
-//! Another process that has the file open for writing refuses the truncate. Where no lease can be
-//! had, or readers have the file open, a window of microseconds remains between steps 3 and 4. A
-//! direct write of another program sets mtime before its I/O, and before Linux 6.13 timestamps tick
-//! with the scheduler: a write of the same tick as the look is not seen.
+//! Another process that has the file open for writing makes the truncate fail. Without a lease, or
+//! beside readers, a window of microseconds remains between steps 3 and 4. A direct write of
+//! another program sets mtime before its I/O. Before Linux 6.13, timestamps tick with the
+//! scheduler: a write in the same tick as the look is not seen.
 
 use crate::backend::{Backend, Exclusion};
 use crate::error::ErrorKind;
@@ -27,11 +26,11 @@ pub(super) const LOOKS_MAX: u32 = 8;
 #[must_use]
 pub(super) enum Attempt<T> {
     Done,
-    /// Nothing was truncated: the look shows this now.
+    /// Nothing was truncated. Holds what the look shows now.
     Changed(T),
 }
 
-/// How long a look takes.
+/// Duration of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Takes {
     /// A few system calls.
@@ -70,7 +69,7 @@ pub(super) fn truncate<T: PartialEq>(
     Err(written_by("another program"))
 }
 
-/// Fails while another process has the file open for writing. Asked before a marker announces a
+/// Fails while another process has the file open for writing. Called before a marker announces a
 /// truncate.
 pub(super) fn refuse_other_writers(backend: &dyn Backend) -> io::Result<()> {
     match backend.exclude_others()? {
@@ -79,13 +78,13 @@ pub(super) fn refuse_other_writers(backend: &dyn Backend) -> io::Result<()> {
     }
 }
 
-/// The file keeps its size, because `who` may be writing it.
+/// The error of a refused truncate: `who` may be writing the file.
 pub(super) fn written_by(who: &str) -> io::Error {
     let why = format!("{who} has it open for writing, and a truncate could destroy what it wrote");
     io::Error::other(ErrorKind::Busy(why))
 }
 
-/// The size is not of our making.
+/// The error for a size that this process did not set.
 pub(super) fn changed_by_another(physical: u64, found: u64) -> ErrorKind {
     ErrorKind::ModifiedExternally(format!("it was grown to {physical} bytes and has {found}"))
 }
@@ -98,7 +97,7 @@ mod tests {
     use std::fs::File;
     use std::io::Write;
 
-    /// A file beside another descriptor of this process, so that there is no lease.
+    /// A file with another descriptor in this process, so that there is no lease.
     fn beside_another() -> (tempfile::TempDir, File, Syscall) {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("file");
@@ -108,8 +107,7 @@ mod tests {
         (dir, other, Syscall::new(ours.into()))
     }
 
-    /// Another program appends during the first `count` looks, and what is looked for stays the
-    /// same.
+    /// Another program appends during the first `count` looks, which all show the same.
     fn disturbed(count: u32) -> (io::Result<Attempt<()>>, u64) {
         let (_dir, other, backend) = beside_another();
         let looks = Cell::new(0);

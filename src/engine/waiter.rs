@@ -1,4 +1,4 @@
-//! Where a blocked caller waits: for work it is to do for itself and others, and for its outcome.
+//! Blocks a caller until it gets a task, for itself and others, or its outcome.
 
 use super::core::{Call, Outcome, Request};
 use super::token::Token;
@@ -7,16 +7,15 @@ use crate::sync::{Mutex, futex, thread_local, yield_now};
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// How often a caller that waits for no flush lets others run before it goes to sleep. What it
-/// waits for is often done by a thread that is ready to run, and a sleep and its wake-up cost more
-/// than a turn.
+/// How often a caller yields before it sleeps, if it waits for no flush. A thread that is ready to
+/// run often completes its operation, and a sleep with its wake-up costs more than a yield.
 const YIELDS_MAX: u32 = if cfg!(loom) { 1 } else { 8 };
 
 const NOTHING: u32 = 0;
 const ASLEEP: u32 = 1;
 const NEWS: u32 = 2;
 
-/// See the module. One operation at a time.
+/// The state of a blocked caller. One operation at a time.
 #[derive(Debug, Default)]
 pub(super) struct Waiter {
     state: AtomicU32,
@@ -29,14 +28,14 @@ struct Slot {
     outcome: Option<Outcome>,
 }
 
-/// What a caller is to do for itself and others.
+/// Work for a caller, for itself and others.
 #[derive(Debug)]
 pub(super) enum Task {
     Request(Request<Token>),
     Call(Call),
 }
 
-/// What a caller is woken for.
+/// The reason of a wake-up.
 #[derive(Debug)]
 pub(super) enum News {
     Work(Task),
@@ -49,16 +48,16 @@ impl PartialEq for Waiter {
     }
 }
 
-/// The calling thread's own, for its next operation; while the thread ends, any.
+/// Returns the waiter of the calling thread, for its next operation; a new one while it ends.
 pub(super) fn mine() -> Arc<Waiter> {
     thread_local!(static MINE: RefCell<Arc<Waiter>> = RefCell::default());
     let own = MINE.try_with(|mine| {
         let mut mine = mine.borrow_mut();
-        // Somebody may still be about to drop the request of the last operation.
+        // Another thread may be about to drop the request of the last operation.
         if Arc::strong_count(&mine) > 1 {
             *mine = Arc::default();
         }
-        // Whoever woke the last operation may have done so when its outcome was taken already.
+        // The last operation's wake-up may have come after its outcome was taken.
         mine.state.store(NOTHING, Ordering::Relaxed);
         mine.clone()
     });
@@ -66,7 +65,7 @@ pub(super) fn mine() -> Arc<Waiter> {
 }
 
 impl Waiter {
-    /// Gives the caller something to do.
+    /// Gives the caller a task.
     pub fn assign(&self, task: Task) {
         self.slot.lock().work.push(task);
         self.wake();
@@ -84,8 +83,8 @@ impl Waiter {
         }
     }
 
-    /// Waits for work or the outcome; work first, since others wait for it. A flush takes long:
-    /// whoever waits for one sleeps at once.
+    /// Waits for a task or the outcome; tasks first, since others wait for them. A caller that
+    /// waits for a flush sleeps at once: a flush takes long.
     pub fn next(&self, durable: bool) -> News {
         loop {
             if let Some(news) = self.take() {
@@ -120,7 +119,7 @@ impl Waiter {
     }
 }
 
-/// Every order of steps of a few threads (see `scripts/loom`).
+/// Every interleaving of a few threads (see `scripts/loom`).
 #[cfg(all(test, loom))]
 mod loom_models {
     use super::*;
@@ -142,7 +141,7 @@ mod loom_models {
         }
     }
 
-    /// Does something to the waiter in another thread, which gives it up then.
+    /// Runs `act` on the waiter in another thread, which then drops it.
     fn beside(waiter: &Arc<Waiter>, act: fn(&Waiter)) -> thread::JoinHandle<()> {
         let waiter = waiter.clone();
         thread::spawn(move || act(&waiter))

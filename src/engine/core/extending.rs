@@ -1,11 +1,11 @@
-//! Writes that extend the file: grouped while they wait, sent out below `physical`, answered in the
-//! order of their offsets.
+//! Writes that extend the file: batched while they wait, submitted below `physical`, acknowledged
+//! in the order of their offsets.
 //!
-//! Positional writes that wait together have no order, whoever came first, and so go out by their
-//! offsets: threads that take the next offset from one counter come a little out of order, and yet
-//! become one request. Where a gap is left between them it is meant, and nobody waits for it to be
-//! filled. Who comes to fill it too late, with those beyond it on their way, waits aside until they
-//! have come back.
+//! Positional writes that wait together are submitted in the order of their offsets, not of
+//! arrival. So threads that take offsets from one counter share a request even if they arrive
+//! slightly out of order. A gap between such writes is intended, and no write waits until it is
+//! filled. A write may fill it too late, with writes beyond it in flight. It waits until they have
+//! completed.
 
 use super::{
     Call, Core, Failure, Member, Outbox, Outcome, Place, Request, Reserved, SmallVec1, State,
@@ -19,18 +19,18 @@ use crate::rules::merge::{self, Limits, Refusal, SINGLE_APPENDS_MAX, Span};
 use crate::rules::policy::Tail;
 use crate::rules::size::Sizes;
 
-/// What can be done with the oldest waiting group.
+/// What the core can do with the oldest waiting batch.
 #[derive(Clone, Copy, Debug)]
 enum Oldest {
     /// There is none, or it waits for a request in flight or for the end of growth.
     Waits,
-    /// So many of its members can be sent, to this offset.
+    /// This many of its members can be submitted, at this offset.
     Fits(u64, usize),
-    /// Its first member, at this offset, lies within what others extended meanwhile.
+    /// Its first member, at this offset, lies within a range that others reserved meanwhile.
     Inside(u64),
     /// Its first member begins in a block that is being written.
     SharesBlock,
-    /// Its first member would leave a gap that shows what the file held before it was recycled.
+    /// Its first member would leave a gap that shows content from before the recycle.
     ShowsOldContent,
     /// There is too little space, or the marker must change first.
     LacksSpace(Need),
@@ -41,13 +41,13 @@ impl<T: Clone + PartialEq> Core<T> {
         let durable = member.durable;
         let alone = self.join(place, member, out);
         if alone && !merge::gathers(self.cohort, durable) {
-            // Whoever submitted it is awake, so it goes at once.
+            // Its submitter is awake, so it is submitted at once.
             self.send_waiting(out);
         }
         self.pump(out);
     }
 
-    /// Lets an operation wait with the others, or refuses it. Returns whether nobody waited before
+    /// Adds an operation to the waiting batches, or refuses it. Returns whether none waited before
     /// it.
     pub(super) fn join(&mut self, place: Place, member: Member<T>, out: &mut Outbox<T>) -> bool {
         if let Some(stopped) = &self.stopped {
@@ -73,7 +73,7 @@ impl<T: Clone + PartialEq> Core<T> {
         alone
     }
 
-    /// Calls for what can go, and asks for what it lacks.
+    /// Elects a leader for the oldest batch if it can be submitted, and asks for what it lacks.
     pub(super) fn pump(&mut self, out: &mut Outbox<T>) {
         if self.called.is_none() && self.may_send() && self.prepare_oldest(out).is_some() {
             let group = self.waiting.pop_front().expect("it can go");
@@ -84,7 +84,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.start_flush(out);
     }
 
-    /// Sends out those for whom the caller was called, with all who joined them.
+    /// Submits the batch of the leader, with all operations that joined it.
     pub(super) fn send_called(&mut self, out: &mut Outbox<T>) {
         let group = self.called.take().expect("a call is answered once");
         self.waiting.push_front(group);
@@ -103,8 +103,8 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// One group at a time, so that the others wait and are merged; or a few appends side by side;
-    /// or a few groups that nobody can join any more.
+    /// Whether a batch may be submitted now. One at a time, so that the others merge; or a few
+    /// appends side by side; or a few batches that no operation can join.
     fn may_send(&self) -> bool {
         let is_full = self.waiting.len() > 1;
         let is_begun = self.waiting.front().is_some_and(|group| group.begun);
@@ -117,9 +117,9 @@ impl<T: Clone + PartialEq> Core<T> {
         self.in_flight == 0 || !merge::gathers(self.cohort, false) && appends() < SINGLE_APPENDS_MAX
     }
 
-    /// Prepares the oldest group to be sent: reroutes, refuses or holds up members before it, and
-    /// asks for space. Returns the offset to which it can be sent now, and how many of its members
-    /// stand side by side there and fit.
+    /// Prepares the oldest batch: reroutes, refuses or holds up members before it, and asks for
+    /// space. Returns the offset at which it can be submitted now, and how many adjacent members
+    /// fit there.
     pub(super) fn prepare_oldest(&mut self, out: &mut Outbox<T>) -> Option<(u64, usize)> {
         loop {
             match self.oldest() {
@@ -147,7 +147,7 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// What can be done with the oldest waiting group. Changes nothing.
+    /// Returns what can be done with the oldest waiting batch. Changes nothing.
     fn oldest(&self) -> Oldest {
         let Some(group) = self.waiting.front().filter(|_| !self.space.ends) else {
             return Oldest::Waits;
@@ -167,7 +167,8 @@ impl<T: Clone + PartialEq> Core<T> {
             return Oldest::ShowsOldContent;
         }
         if self.space.prepared.is_none() {
-            // The write itself moves i_size. One at a time, so that nobody is above it if it fails.
+            // The write itself moves i_size. One at a time, so that no write lies above one that
+            // fails.
             let is_alone = self.in_flight == 0;
             return if is_alone {
                 Oldest::Fits(offset, group.fitting(offset, u64::MAX))
@@ -186,8 +187,8 @@ impl<T: Clone + PartialEq> Core<T> {
         Oldest::Fits(offset, fitting)
     }
 
-    /// A positional write beyond the end changes what recovery must look for in a file that grows
-    /// ahead.
+    /// Switches to positional mode for a positional batch. A positional write beyond the end
+    /// changes what recovery must look for in a file that grows ahead.
     fn set_mode_of_oldest(&mut self) {
         let is_positional = self.waiting.front().is_some_and(|group| group.place() != Place::End);
         if is_positional && self.space.prepared.is_some() {
@@ -195,7 +196,7 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// Where the next append begins.
+    /// The offset of the next append.
     pub(super) fn end_of_file(&self) -> u64 {
         let next_block = self.sizes.reserved.next_multiple_of(self.props.append_unit);
         match self.props.tail {
@@ -204,26 +205,26 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// Whether a write that ends here extends nothing, and shares no block with an append in flight
-    /// or yet to come.
+    /// Whether a write that ends at `end` extends nothing, and shares no block with an append in
+    /// flight or to come.
     pub(super) fn is_inside(&self, end: u64) -> bool {
         end <= self.full_blocks() || end <= self.sizes.written && self.in_flight == 0
     }
 
-    /// Whether such a write may go out before those who wait to extend the file: not if they may
-    /// wait for its block, or they would for ever.
+    /// Whether such a write may overtake the waiting extending operations. Not if these may wait
+    /// for its block: both would wait forever.
     pub(super) fn may_overwrite(&self, end: u64) -> bool {
         let nobody_waits = self.waiting.is_empty() && self.called.is_none();
         end <= self.full_blocks() || nobody_waits && self.is_inside(end)
     }
 
-    /// The end of what no append will write again.
+    /// The end of the blocks that no append will rewrite.
     fn full_blocks(&self) -> u64 {
         let written = self.sizes.written;
         if self.props.is_device { written } else { written - written % self.props.append_unit }
     }
 
-    /// Whether what begins at `offset`, at the end of the file or beyond, begins in a block that is
+    /// Whether a write at `offset`, at the end of the file or beyond, begins in a block that is
     /// being written.
     fn shares_a_block(&self, offset: u64) -> bool {
         let unit = self.props.append_unit;
@@ -232,8 +233,7 @@ impl<T: Clone + PartialEq> Core<T> {
         offset < last.end && (self.in_flight > 0 || self.positional.touches(last))
     }
 
-    /// The oldest group shares bytes or a block with what is in flight: it waits, which is counted
-    /// once.
+    /// Holds up the oldest batch, and counts that once: it shares a block with a request in flight.
     fn hold_up_oldest(&mut self) {
         let group = self.waiting.front_mut().expect("the caller looked at it");
         if !std::mem::replace(&mut group.held_up, true) {
@@ -241,13 +241,13 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// The oldest can never go where it is to go.
+    /// Refuses the oldest member: it can never be written at its offset.
     pub(super) fn refuse_oldest(&mut self, kind: ErrorKind, out: &mut Outbox<T>) {
         let member = self.take_oldest();
         out.answer(member.token, Err(kind));
     }
 
-    /// The oldest was to extend the file, and lies within what others extended meanwhile.
+    /// Reroutes the oldest member, which lies within a range that others reserved meanwhile.
     fn reroute_oldest(&mut self, offset: u64, out: &mut Outbox<T>) {
         let member = self.take_oldest();
         if self.is_inside(offset + member.segment.len()) {
@@ -257,8 +257,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.late.push((offset, member));
     }
 
-    /// A request came back. Those whom it was in the way of go as overwrites; or extend the file,
-    /// if what had jumped over them was taken back.
+    /// Submits late writes after a request has completed: as overwrites, or as extending writes if
+    /// the ranges above them were taken back.
     pub(super) fn let_late_ones_go(&mut self, out: &mut Outbox<T>) {
         for (offset, member) in std::mem::take(&mut self.late) {
             let end = offset + member.segment.len();
@@ -282,8 +282,8 @@ impl<T: Clone + PartialEq> Core<T> {
         member
     }
 
-    /// Reserves space at `offset` for the first `count` members of the oldest group, and sends them
-    /// out.
+    /// Reserves space at `offset` for the first `count` members of the oldest batch, and submits
+    /// them.
     pub(super) fn send(&mut self, offset: u64, count: usize, out: &mut Outbox<T>) {
         let group = self.waiting.front_mut().expect("the caller looked at it");
         let count = count.min(group.members.len());
@@ -310,7 +310,7 @@ impl<T: Clone + PartialEq> Core<T> {
         }
         let unit = self.props.append_unit;
         let blocks_end = if records { end.next_multiple_of(unit) } else { end };
-        // What a failed one leaves in the last block must go as well.
+        // A truncate to this also removes what a failed write leaves in the last block.
         let extends = self.space.prepared.is_none().then_some(self.sizes.reserved);
         self.sizes.grow_to(blocks_end);
         let span = Span { start: self.sizes.reserved, end: end.max(self.sizes.reserved) };
@@ -335,8 +335,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.in_flight += 1;
     }
 
-    /// How much of a request of records goes out by itself, first: a block that was begun, so that
-    /// no call crosses from written to unwritten space. Zeros are written, too.
+    /// Length in bytes of the first, separately issued write of a request of records: a begun
+    /// block. So no write crosses from written to unwritten space. Zeroed space counts as written.
     fn head(&self, offset: u64, end: u64) -> u64 {
         let unit = self.props.append_unit;
         let begun_to = offset.next_multiple_of(unit);
@@ -356,7 +356,7 @@ impl<T: Clone + PartialEq> Core<T> {
         })
     }
 
-    /// An extending request came back.
+    /// Takes the result of an extending request.
     pub(super) fn on_extended(&mut self, index: usize, result: Result<(), Failure>) {
         self.in_flight -= 1;
         let grows_ahead = self.space.prepared.is_some();
@@ -371,7 +371,7 @@ impl<T: Clone + PartialEq> Core<T> {
         let no_space = matches!(failure.kind, ErrorKind::NoSpace(_));
         part.state = State::Failed(failure.kind);
         if !grows_ahead {
-            // It was to move i_size itself, alone, and the engine took back what it did.
+            // It was to move i_size itself, alone, and the engine took that back.
             self.sizes.take_back_to(part.span.start);
         }
         if grows_ahead || !no_space {
@@ -383,15 +383,15 @@ impl<T: Clone + PartialEq> Core<T> {
         matches!(self.stopped, Some(ErrorKind::Wedged(_)))
     }
 
-    /// Moves `written` and `durable` as far as finished requests allow, and answers whom that
-    /// satisfies.
+    /// Advances `written` and `durable` as far as finished requests allow, and answers the waiters
+    /// that this satisfies.
     pub(super) fn settle(&mut self, out: &mut Outbox<T>) {
         for part in &self.reserved {
             if !matches!(part.state, State::Written { .. }) || part.span.start > self.sizes.written
             {
                 break;
             }
-            // Those that wait for a flush were counted before.
+            // Ranges that wait for a flush were counted before.
             self.sizes.written_to(part.span.end.max(self.sizes.written));
         }
         for part in &self.reserved {
@@ -422,8 +422,8 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// After a failure: nobody behind it is acknowledged, and nobody who waits goes out. Those in
-    /// flight are answered when they come back, since the kernel still reads their memory.
+    /// After a failure, fails written ranges behind the gap and all waiting operations. Requests in
+    /// flight are answered when they complete, since the kernel still reads their memory.
     pub(super) fn fail_the_rest(&mut self, out: &mut Outbox<T>) {
         let stopped = self.stopped.clone().expect("the caller looked at it");
         self.space.need = None;
@@ -454,12 +454,12 @@ impl<T: Clone + PartialEq> Core<T> {
 }
 
 impl<T> Waiting<T> {
-    /// Where the first is to go.
+    /// The target of the first member.
     fn place(&self) -> Place {
         self.members[0].0
     }
 
-    /// Whether an operation of `len` bytes at `place` may join, or why not.
+    /// Whether an operation of `len` bytes at `place` may join. The error is the reason.
     fn admits(&self, place: Place, len: u64, limits: Limits) -> Result<(), Refusal> {
         if (self.place() == Place::End) != (place == Place::End) {
             return Err(Refusal::Gap);
@@ -473,8 +473,7 @@ impl<T> Waiting<T> {
         self.members.insert(before.map_or(0, |index| index + 1), (place, member));
     }
 
-    /// Where each of those ends that stand side by side from the first on, when that is written at
-    /// `offset`.
+    /// The ends of the adjacent members from the first on, if that is written at `offset`.
     fn ends(&self, offset: u64) -> impl Iterator<Item = u64> {
         self.members.iter().scan(offset, |end, (place, member)| {
             let is_next = matches!(place, Place::End) || *place == Place::At(*end);
@@ -483,7 +482,7 @@ impl<T> Waiting<T> {
         })
     }
 
-    /// How many of those end at `limit` or below.
+    /// Number of adjacent members that end at `limit` or below.
     fn fitting(&self, offset: u64, limit: u64) -> usize {
         self.ends(offset).take_while(|end| *end <= limit).count()
     }

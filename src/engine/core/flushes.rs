@@ -1,9 +1,9 @@
-//! When a flush begins, and whom it satisfies.
+//! Decides when a flush begins, and which operations it satisfies.
 
 use super::{Call, Core, Outbox, Request, State, Work};
 
 impl<T: Clone + PartialEq> Core<T> {
-    /// Answers whom the last flush covered, and begins the next one if anybody waits for it.
+    /// Answers operations that the last flush covered, and elects a leader for the next flush.
     pub(super) fn start_flush(&mut self, out: &mut Outbox<T>) {
         while let Some((ticket, _)) = self.awaiting_flush.front() {
             if !self.flushes.covers(*ticket) {
@@ -16,8 +16,8 @@ impl<T: Clone + PartialEq> Core<T> {
             return;
         }
         let Some(owner) = self.flush_owner() else { return };
-        // Whoever is in flight by now can share this flush if it waits for them, and it would be in
-        // their way on the device. Those who come later cannot hold it up.
+        // Requests in flight now can share this flush if it waits for them, and would compete with
+        // it on the device. Later requests cannot delay it.
         let last = *self.flush_after.get_or_insert(self.next_id);
         if self.oldest_in_flight().is_some_and(|oldest| oldest <= last) {
             return;
@@ -26,8 +26,7 @@ impl<T: Clone + PartialEq> Core<T> {
         out.calls.push((owner, Call::Flush));
     }
 
-    /// Begins the flush, unless others are in flight by now whom it can take along. That it does
-    /// once.
+    /// Begins the flush. Postpones it once if requests are in flight that it can cover.
     pub(super) fn begin_flush(&mut self, out: &mut Outbox<T>) {
         let owner = self.flush_called.take().expect("a call is answered once");
         if self.wedged() {
@@ -45,7 +44,7 @@ impl<T: Clone + PartialEq> Core<T> {
         out.requests.push(Request { id, owner, work: Work::Flush });
     }
 
-    /// The oldest request that writes, if any is in flight.
+    /// The id of the oldest write request in flight, if any.
     pub(super) fn oldest_in_flight(&self) -> Option<u64> {
         let extending =
             self.reserved.iter().filter(|part| matches!(part.state, State::InFlight(_)));
@@ -57,7 +56,7 @@ impl<T: Clone + PartialEq> Core<T> {
             .min()
     }
 
-    /// Somebody whom a flush that begins now would satisfy.
+    /// An operation that a flush that begins now would satisfy.
     pub(super) fn flush_owner(&self) -> Option<T> {
         let written = self.sizes.written;
         let extending = self.reserved.iter().find(|part| part.durable && part.span.end <= written);

@@ -1,20 +1,19 @@
-//! The life of every dio that others must know of, as a state machine without I/O: appends, writes
-//! that extend the file, durable writes, flushes and growth. The engine holds it under one lock.
+//! State machine without I/O for operations that move EOF or need a flush: appends, extending
+//! writes, durable writes, flushes and growth. The engine holds it under one lock.
 //!
-//! Operations go in by `append`, `write` and `sync`; out come requests to perform (each with an
-//! owner, one of those who wait for it), and outcomes. Whoever performed a request reports it by
-//! `on_completed`. Everything between is decided here, by the leaf modules and these rules:
+//! Operations go in by `append`, `write` and `sync`. Requests and outcomes come out. Each request
+//! has an owner, one of the operations that wait for it. `on_completed` reports a performed
+//! request. The leaf modules and these rules decide everything between:
 //!
 //! 1. Space before offset: an extending write gets its offset only below `physical`, so a full disk
 //!    is an error without a hole.
 //! 2. Extending writes are acknowledged in the order of their offsets: never above a gap.
-//! 3. A plain one is acknowledged when everything below its end is written, a durable one when
+//! 3. A plain write is acknowledged when everything below its end is written, a durable one when
 //!    everything below its end is durable.
-//! 4. After a failure above `written` nothing can extend the file any more: it would lie behind a
-//!    gap.
-//! 5. A block is written by one request at a time: an append that begins in a block goes out when
-//!    nothing that extends the file is in flight, nor a positional write of that block, and such a
-//!    write waits for what extends the file.
+//! 4. After a failure above `written`, no write extends the file: it would lie behind a gap.
+//! 5. One request at a time writes a block. An append that begins inside a block waits for
+//!    extending requests in flight, and for positional writes of that block. Such a positional
+//!    write waits for extending requests.
 
 mod extending;
 mod flushes;
@@ -36,13 +35,13 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A list that is most often of one: a lone writer needs no memory for it.
+/// A list that mostly holds one item: a lone writer needs no allocation for it.
 pub(in crate::engine) type SmallVec1<T> = SmallVec<[T; 1]>;
 
-/// What came of an operation: the offset written, or what stood in the way.
+/// Result of an operation: the offset written, or the error kind.
 pub type Outcome = Result<u64, ErrorKind>;
 
-/// One request to perform, and who should: an operation that waits for it.
+/// A request to perform, and its owner: one of the operations that wait for it.
 #[derive(Debug)]
 pub struct Request<T> {
     pub id: u64,
@@ -50,23 +49,22 @@ pub struct Request<T> {
     pub work: Work,
 }
 
-/// What to perform.
+/// The work of a request.
 #[derive(Debug)]
 pub enum Work {
-    /// Write the segments one behind the other, all or nothing.
+    /// Write the segments contiguously, all or nothing.
     Write {
         segments: SmallVec1<Segment>,
         offset: u64,
-        /// So many bytes go out by a call of their own, before the others; of records, of the
-        /// blocks that they become.
+        /// Length in bytes of the first, separately issued write. For records, in the blocks that
+        /// they become.
         head: u64,
         sync_method: Option<SyncMethod>,
-        /// The end of the file, if the write itself moves i_size: to be restored if the write
-        /// fails.
+        /// The end of the file, if the write itself moves i_size. Restored if the write fails.
         extends: Option<u64>,
-        /// The segments are records of any length, to be packed into blocks before they go out.
+        /// The segments are records of any length, to be packed into blocks before the write.
         records: bool,
-        /// Where what segments say was put together, if it was.
+        /// The buffer into which records were packed, if any.
         composed: Option<Buffer>,
     },
     /// Flush the file's data, and the device's cache.
@@ -88,26 +86,26 @@ impl Work {
     }
 }
 
-/// Something to do next, put together only when its owner is awake for it: whoever came meanwhile
-/// goes with it.
+/// A task for a leader. The core builds the request only when the leader is awake, so that
+/// operations that came meanwhile join it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Send out those who wait to extend the file.
+    /// Submit the waiting extending operations.
     Extend,
-    /// Send out the durable writes that wait.
+    /// Submit the waiting durable overwrites.
     Overwrite,
     /// Begin the next flush.
     Flush,
 }
 
-/// Why a request failed.
+/// The failure of a request.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// For the operations that the request carried.
+    /// Error kind for the operations of the request.
     pub kind: ErrorKind,
-    /// The same with operation, path and offset, for those that fail because of it.
+    /// The same with operation, path and offset, for other operations that fail because of it.
     pub cause: Arc<Error>,
-    /// Nothing on the file system can be trusted any more.
+    /// No later result can be trusted: the core is wedged.
     pub wedges: bool,
 }
 
@@ -118,16 +116,16 @@ pub enum Dio {
     Append(Segment),
     /// Write the segment at this offset.
     Write(Segment, u64),
-    /// Make stable what was written before.
+    /// Make everything written before durable.
     Sync,
 }
 
-/// What a step of the machine gave: requests to perform, outcomes to hand back, and whether to
-/// start the grower.
+/// Output of a step: requests to perform, calls and outcomes to hand out, and whether to start the
+/// grower.
 #[derive(Debug)]
 pub struct Outbox<T> {
     pub requests: SmallVec1<Request<T>>,
-    /// Each with its owner, one of those who wait for it; to be given back by `on_called`.
+    /// Each with its leader, one of the waiters, which returns it by `on_called`.
     pub calls: SmallVec1<(T, Call)>,
     pub outcomes: SmallVec1<(T, Outcome)>,
     pub start_grower: bool,
@@ -150,32 +148,32 @@ impl<T> Outbox<T> {
     }
 }
 
-/// What the file is, and what its file system does.
+/// Properties of the file and its file system.
 #[derive(Clone, Copy, Debug)]
 pub struct FileProps {
     pub identity: Identity,
     pub limits: Limits,
-    /// Appends are packed into blocks of this.
+    /// Block size in bytes into which appends are packed.
     pub append_unit: u64,
-    /// What becomes of a last block that is not full.
+    /// Treatment of a partial last block.
     pub tail: Tail,
     pub is_device: bool,
-    /// Each write is durable when it returns (see `Facts`), so that a durable write has no flush to
+    /// Each write is durable when it returns (see `Facts`), so a durable write has no flush to
     /// share.
     pub writes_through: bool,
-    /// ext4 without a journal, where a write and a flush of its own lost more than a durable write.
+    /// ext4 without a journal, where a write with a separate flush lost more than a durable write.
     pub without_journal: bool,
-    /// What was written once is written over where it lies, and so needs no space again. Known of
-    /// files that grow ahead.
+    /// Overwrites of written data stay in place and need no new space. Known only for files that
+    /// grow ahead.
     pub overwrites_in_place: bool,
-    /// How space ahead is prepared; nothing where it is not.
+    /// How space ahead is prepared; `None` without growth.
     pub prepared: Option<Prepared>,
-    /// Where the epochs of markers start.
+    /// Markers count their epochs up from this.
     pub epoch: u32,
 }
 
 impl FileProps {
-    /// Of a file that does not grow ahead.
+    /// The properties of a file that does not grow ahead.
     pub fn of(facts: &Facts) -> Self {
         Self {
             identity: facts.identity,
@@ -192,19 +190,19 @@ impl FileProps {
     }
 }
 
-/// What a growth job is to do.
+/// The work of one growth job.
 #[derive(Clone, Copy, Debug)]
 pub struct GrowthJob {
     pub marker: Marker,
-    /// The marker is on disk already: the job before this one announced it.
+    /// The marker is on disk already: the previous job announced it.
     pub announced: bool,
-    /// Nothing when only the marker has to change.
+    /// `None` if only the marker must change.
     pub plan: Option<Plan>,
-    /// The file is not to grow any more: what is above this goes, and then the marker.
+    /// Growth ends: truncate to this offset, then remove the marker.
     pub ends: Option<u64>,
 }
 
-/// One operation on its way.
+/// One operation that waits or is in flight.
 #[derive(Debug)]
 pub(in crate::engine) struct Member<T> {
     pub token: T,
@@ -212,17 +210,15 @@ pub(in crate::engine) struct Member<T> {
     pub durable: bool,
 }
 
-/// Extending operations that will go out together: appends, without an offset yet, or positional
-/// writes.
+/// A batch of extending operations that wait: appends without an offset yet, or positional writes.
 #[derive(Debug)]
 struct Waiting<T> {
-    /// Appends in the order in which they came. Positional writes have none among each other, and
-    /// stand by their offsets.
+    /// Appends in the order of arrival, positional writes in the order of their offsets.
     members: SmallVec1<(Place, Member<T>)>,
     bytes: u64,
-    /// Some of them have gone already: only those that stand side by side share a request.
+    /// Some members were submitted already: only adjacent ones share a request.
     begun: bool,
-    /// It waited already because it shares a block with what is in flight.
+    /// It was counted as held up: it shares bytes or a block with a request in flight.
     held_up: bool,
 }
 
@@ -232,13 +228,13 @@ enum Place {
     At(u64),
 }
 
-/// A reserved part of the file, until it is acknowledged.
+/// A reserved range of the file, until it is acknowledged.
 #[derive(Debug)]
 struct Reserved<T> {
     id: u64,
-    /// From the end of the one before: a hole left on purpose is part of it.
+    /// From the end of the previous range: includes an intended hole.
     span: Span,
-    /// With the offset of each.
+    /// Each with its offset.
     members: SmallVec1<(T, u64)>,
     durable: bool,
     state: State,
@@ -255,62 +251,60 @@ enum State {
 #[derive(Debug)]
 struct Space {
     planner: Planner,
-    /// As it is on disk, if it is there.
+    /// The marker on disk, if any.
     marker: Option<Marker>,
-    /// Counts markers that announce that the file becomes shorter, or begins anew; and what came of
-    /// the former.
+    /// Counts the markers that announce a truncate or a recycle, and the outcome of each truncate.
     truncations: u8,
     /// The next step, if the marker on disk announces it.
     announced: Option<Plan>,
-    /// What the next marker must say.
+    /// The mode of the next marker.
     mode: Mode,
-    /// A positional write past the end went out, in this life of the file or an earlier one.
+    /// A positional write past the end was submitted since the file was opened.
     jumped: bool,
     prepared: Option<Prepared>,
-    /// Recovery left it to the caller to cut; until then the next markers keep its base, and why it
-    /// is not known.
+    /// The marker that recovery left, until the caller truncates. The next markers keep its base
+    /// and its `recycled`.
     held: Option<Marker>,
-    /// What the file held before it was recycled reaches to here; 0 if it was not.
+    /// End of the content from before the recycle; 0 if the file was not recycled.
     old_to: u64,
-    /// What lies between the end of what was handed out and this reads as zeros.
+    /// The space from the reserved end to this offset reads as zeros.
     zeros_to: u64,
     need: Option<Need>,
     grower_running: bool,
     paused: bool,
-    /// No space was left when growing ahead: wait for somebody who needs it.
+    /// Growth ahead found no space. It waits until an operation needs space.
     exhausted: bool,
-    /// Growth was refused for good, and the marker still stands. Nothing that extends the file goes
-    /// out until it is away.
+    /// Growth was refused for good, and the marker still stands. No extending request is submitted
+    /// until it is removed.
     ends: bool,
 }
 
-/// See the module.
+/// The state machine of one file.
 #[derive(Debug)]
 pub struct Core<T> {
     sizes: Sizes,
     props: FileProps,
     waiting: VecDeque<Waiting<T>>,
-    /// Those whose first member is called to send them out. They are before all in `waiting`.
+    /// The batch of the elected leader. Its operations precede all in `waiting`.
     called: Option<Waiting<T>>,
     reserved: VecDeque<Reserved<T>>,
-    /// Those whom others have jumped over while they were on their way: each waits until the file
-    /// is written beyond it, since what is above `written` is neither seen nor acknowledged.
+    /// Positional writes below an end that later ones reserved first. Each waits until `written`
+    /// passes it: data above `written` is neither visible nor acknowledged.
     late: Vec<(u64, Member<T>)>,
     in_flight: usize,
     positional: Positional<T>,
     flushes: Flushes,
-    /// The flush in flight: its request, its number, and how far the file was written when it
-    /// began.
+    /// The flush in flight: its request, its generation, and `written` when it began.
     flushing: Option<(u64, Generation, u64)>,
-    /// The next flush waits for the requests up to this one that are in flight.
+    /// The next flush waits for the requests in flight up to this id.
     flush_after: Option<u64>,
-    /// Who is called to begin the next flush.
+    /// The leader of the next flush.
     flush_called: Option<T>,
-    /// The next flush was held up already for those who came while its owner awoke.
+    /// The next flush was postponed once, for operations that came while its leader awoke.
     flush_postponed: bool,
     awaiting_flush: VecDeque<(Generation, T)>,
     space: Space,
-    /// How many were answered together last.
+    /// Number of operations that were last answered together.
     cohort: usize,
     stopped: Option<ErrorKind>,
     next_id: u64,
@@ -319,7 +313,7 @@ pub struct Core<T> {
 }
 
 impl<T: Clone + PartialEq> Core<T> {
-    /// A file of `len` bytes, all of it stable. `held` is what recovery left to the caller.
+    /// A file of `len` bytes, all durable. `held` is the marker that recovery left to the caller.
     pub fn new(len: u64, props: FileProps, planner: Planner, held: Option<Marker>) -> Self {
         Self {
             sizes: Sizes::settled(len),
@@ -365,17 +359,17 @@ impl<T: Clone + PartialEq> Core<T> {
         self.sizes
     }
 
-    /// The marker that is on disk.
+    /// The marker on disk.
     pub fn marker(&self) -> Option<Marker> {
         self.space.marker
     }
 
-    /// How space is prepared ahead, if it is.
+    /// How space ahead is prepared; `None` without growth.
     pub fn prepared(&self) -> Option<Prepared> {
         self.space.prepared
     }
 
-    /// Whether the file can begin anew over its own space: or in words, why not.
+    /// Whether the file can be recycled over its own space. The error is the reason in words.
     pub fn can_recycle(&self) -> Result<(), &'static str> {
         match self.space.prepared {
             None => Err(
@@ -390,7 +384,7 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// The base that stays until the caller cuts, if recovery left that to it.
+    /// The base that stays until the caller truncates, if recovery left the end to the caller.
     pub fn held(&self) -> Option<u64> {
         self.space.held.map(|marker| marker.base)
     }
@@ -437,8 +431,8 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// Takes operations that were submitted together, each with whether it is durable: they go out
-    /// together, as few requests. Whoever submitted them is awake.
+    /// Takes operations that were submitted together, each with whether it is durable. They form as
+    /// few requests as possible. Their submitter is awake, so they need no leader.
     pub fn submit(&mut self, batch: impl IntoIterator<Item = (T, Dio, bool)>, out: &mut Outbox<T>) {
         let mut overwrites = SmallVec1::new();
         let is_idle = self.in_flight == 0;
@@ -459,7 +453,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.overwrite_together(overwrites, out);
         if self.called.is_none() {
             self.send_waiting(out);
-            // What is left over of a batch has nobody to wait for.
+            // The rest of the batch has no other operation to wait for.
             while is_idle
                 && self.in_flight < FULL_REQUESTS_MAX
                 && let Some((offset, count)) = self.prepare_oldest(out)
@@ -470,7 +464,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.pump(out);
     }
 
-    /// Makes stable what was written before, for `token`.
+    /// Makes everything written before durable, for `token`.
     pub fn sync(&mut self, token: T, out: &mut Outbox<T>) {
         match &self.stopped {
             Some(ErrorKind::Wedged(cause)) => {
@@ -483,7 +477,7 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// Whoever was called is awake.
+    /// Runs a call: its leader is awake.
     pub fn on_called(&mut self, call: Call, out: &mut Outbox<T>) {
         match call {
             Call::Extend => self.send_called(out),
@@ -492,7 +486,7 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// Reports a request performed.
+    /// Takes the result of request `id`.
     pub fn on_completed(&mut self, id: u64, result: Result<(), Failure>, out: &mut Outbox<T>) {
         if let Err(Failure { wedges: true, cause, .. }) = &result {
             self.wedge(cause.clone(), out);
@@ -518,7 +512,7 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// From now on everything fails: a flush failed on this file system.
+    /// Fails all operations from now on: a flush failed on this file system.
     pub fn wedge(&mut self, cause: Arc<Error>, out: &mut Outbox<T>) {
         if !self.wedged() {
             self.stopped = Some(ErrorKind::Wedged(cause));
@@ -526,7 +520,7 @@ impl<T: Clone + PartialEq> Core<T> {
         self.fail_all(out);
     }
 
-    /// Whoever is called is answered when it comes.
+    /// Fails all waiters. An elected leader gets its error when it runs.
     fn fail_all(&mut self, out: &mut Outbox<T>) {
         let stopped = self.stopped.clone().expect("the caller set it");
         for (ticket, token) in std::mem::take(&mut self.awaiting_flush) {
@@ -540,25 +534,24 @@ impl<T: Clone + PartialEq> Core<T> {
         self.settle(out);
     }
 
-    /// Keeps the grower out; returns whether it is idle.
+    /// Pauses growth. Returns whether the grower is idle.
     pub fn pause_growth(&mut self) -> bool {
         self.space.paused = true;
         !self.space.grower_running
     }
 
-    /// Lets the grower work again.
+    /// Resumes growth.
     pub fn resume_growth(&mut self) {
         self.space.paused = false;
     }
 
-    /// With nothing in flight, the file was cut (or extended) to `len`.
+    /// Records that the file was truncated or extended to `len`. Nothing is in flight.
     pub fn cut(&mut self, len: u64) {
         self.sizes.cut(len);
         self.begin_anew(0);
     }
 
-    /// With nothing in flight, and a marker on disk that says so, the file begins anew over the
-    /// space that it has.
+    /// Records that the file was recycled. Nothing is in flight, and the marker on disk says so.
     pub fn recycle(&mut self) {
         self.sizes.recycle();
         self.begin_anew(self.sizes.physical);
@@ -579,7 +572,7 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// The file carries no marker any more.
+    /// Records that the marker was removed.
     pub fn on_unmarked(&mut self) {
         self.space.marker = None;
         if std::mem::take(&mut self.space.ends) {

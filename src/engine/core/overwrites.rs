@@ -1,4 +1,4 @@
-//! Writes below the end that are durable, and so have a flush to share.
+//! Writes below the end that go through the core. Durable ones share a flush.
 
 use super::{Call, Core, Failure, Member, Outbox, SmallVec1};
 use crate::error::ErrorKind;
@@ -23,7 +23,7 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// Sends out writes that were submitted together, as few requests.
+    /// Submits writes that were queued together, in as few requests as possible.
     pub(super) fn overwrite_together(
         &mut self,
         mut writes: SmallVec1<(u64, Member<T>)>,
@@ -53,14 +53,14 @@ impl<T: Clone + PartialEq> Core<T> {
             self.refusals.count(Refusal::Order);
             return self.positional.hold_up(offset, member);
         }
-        // Below the end it may be a hole, or shared with another file; the repeated write finds out
+        // The range may be a hole, or shared with another file. The repeated write finds out
         // (`Transfer`).
         let sync_method = member.durable.then(|| self.sync_method(false));
         let id = self.next_id();
         self.positional.send(id, vec![(span, member)], sync_method, out);
     }
 
-    /// Sends out the writes of a cohort: the one who was called for them is awake.
+    /// Submits the writes of a cohort: their leader is awake.
     pub(super) fn send_overwrites(&mut self, out: &mut Outbox<T>) {
         self.positional.let_go();
         if self.wedged() {
@@ -78,7 +78,7 @@ impl<T: Clone + PartialEq> Core<T> {
         let done = self.positional.complete(id);
         match result {
             Err(_) if done.members.len() > 1 && !self.wedged() => {
-                // One of them failed, the kernel does not say which: each goes again, to fail
+                // One of them failed, and the kernel does not say which. Each is repeated, to fail
                 // alone.
                 for (span, member) in done.members {
                     let id = self.next_id();

@@ -1,16 +1,16 @@
-//! Durable overwrites on their way: which may go out at once, and which wait.
+//! Overwrites in flight, and those that wait.
 //!
-//! A write waits while it overlaps one that is in flight or waits itself, so two overlapping writes
-//! are never in flight together; and with the others of its cohort, so that those that stand side
-//! by side go out as one. What waits goes out, lowest offset first, whenever a request comes back
-//! or the one who was called for it is awake.
+//! A write waits while it overlaps one that is in flight or waits itself. So two overlapping writes
+//! are never in flight together. A write also waits for its cohort, so that adjacent ones share a
+//! request. A release submits waiting writes, lowest offset first. It follows each completed
+//! request, and each leader that is awake.
 
 use super::{Member, Outbox, Request, Work};
 use crate::error::ErrorKind;
 use crate::rules::flush::SyncMethod;
 use crate::rules::merge::{self, Limits, Refusal, Refusals, Span};
 
-/// A request in flight, and what it carries.
+/// A request in flight, and its members.
 #[derive(Debug)]
 pub(super) struct InFlight<T> {
     id: u64,
@@ -24,16 +24,16 @@ pub(super) struct InFlight<T> {
 struct Waiting<T> {
     span: Span,
     member: Member<T>,
-    /// Because it overlaps another one, which was counted.
+    /// It overlaps another write, which was counted.
     held_up: bool,
 }
 
-/// See the module.
+/// The overwrites of one file.
 #[derive(Debug)]
 pub(super) struct Positional<T> {
     in_flight: Vec<InFlight<T>>,
     waiting: Vec<Waiting<T>>,
-    /// Those of a cohort, until the one who is called for them is awake.
+    /// The writes of a cohort, until its leader is awake.
     held: Vec<Waiting<T>>,
 }
 
@@ -48,44 +48,44 @@ impl<T: Clone> Positional<T> {
         self.in_flight.len()
     }
 
-    /// The number of the oldest request in flight.
+    /// The id of the oldest request in flight.
     pub fn oldest_in_flight(&self) -> Option<u64> {
         self.in_flight.iter().map(|request| request.id).min()
     }
 
-    /// Lets a write wait for the next release.
+    /// Queues a write for the next release.
     pub fn wait(&mut self, offset: u64, member: Member<T>) {
         self.waiting.push(Waiting::at(offset, member));
     }
 
-    /// Lets a write wait until those that it overlaps have gone.
+    /// Queues a write until those that it overlaps have completed.
     pub fn hold_up(&mut self, offset: u64, member: Member<T>) {
         self.waiting.push(Waiting { held_up: true, ..Waiting::at(offset, member) });
     }
 
-    /// Lets a write wait for its cohort. Returns whether it is the first, who is to be called.
+    /// Holds a write for its cohort. Returns whether it is the first, which becomes the leader.
     pub fn hold(&mut self, offset: u64, member: Member<T>) -> bool {
         self.held.push(Waiting::at(offset, member));
         self.held.len() == 1
     }
 
-    /// The one who was called is awake: those held may go with the next release.
+    /// Moves the held writes to the next release: their leader is awake.
     pub fn let_go(&mut self) {
         self.waiting.append(&mut self.held);
     }
 
-    /// Everything in flight or waiting.
+    /// The spans of all writes in flight or waiting.
     fn others(&self) -> impl Iterator<Item = &Span> {
         let waiting = self.waiting.iter().chain(&self.held).map(|write| &write.span);
         self.in_flight.iter().map(|request| &request.span).chain(waiting)
     }
 
-    /// Whether any of them touches the span.
+    /// Whether any of them overlaps `span`.
     pub fn touches(&self, span: Span) -> bool {
         self.others().any(|other| other.overlaps(&span))
     }
 
-    /// Sends `members`, which stand side by side, as request `id`.
+    /// Submits `members`, which are adjacent, as request `id`.
     pub fn send(
         &mut self,
         id: u64,
@@ -109,13 +109,13 @@ impl<T: Clone> Positional<T> {
         self.in_flight.push(InFlight { id, span, members, sync_method });
     }
 
-    /// Request `id` came back.
+    /// Removes request `id`, which has completed.
     pub fn complete(&mut self, id: u64) -> InFlight<T> {
         let index = self.in_flight.iter().position(|request| request.id == id);
         self.in_flight.swap_remove(index.expect("a request comes back once"))
     }
 
-    /// Sends out what waits and overlaps nothing in flight, merged.
+    /// Submits, merged, the waiting writes that overlap nothing in flight.
     pub fn release(
         &mut self,
         limits: Limits,
@@ -146,7 +146,7 @@ impl<T: Clone> Positional<T> {
         }
     }
 
-    /// Everything that waits fails.
+    /// Fails all waiting writes.
     pub fn fail_waiting(&mut self, kind: &ErrorKind, out: &mut Outbox<T>) {
         for write in self.waiting.drain(..) {
             out.answer(write.member.token, Err(kind.clone()));

@@ -1,18 +1,18 @@
-//! The space ahead of the writers: when to grow, what the marker says, and who fails when there is
-//! no space.
+//! The space ahead of the writers: when to grow, what the marker says, and which operations fail
+//! when there is no space.
 //!
-//! A recycled file has old content ahead, up to `old_to`. Three rules keep it out of sight:
-//! 1. Nothing jumps over it: below `old_to` the file is extended without a gap, but for the zeros
-//!    behind a record.
-//! 2. Markers say `recycled` until their base has passed `old_to`; then what is ahead was grown,
-//!    and they say as much as those of any other file.
-//! 3. It is no growth: it is not charged to the budget, and growth beyond it waits until somebody
-//!    needs it.
+//! A recycled file has old content ahead, up to `old_to`. Three rules hide it:
+//! 1. No write leaves a gap in it: below `old_to` the file is extended contiguously, except for the
+//!    zeros behind a record.
+//! 2. Markers say `recycled` until their base has passed `old_to`. Then all space ahead was grown,
+//!    and they mean the same as in any other file.
+//! 3. It is no growth: it is not charged to the budget, and growth beyond it waits until an
+//!    operation needs it.
 //!
-//! Growth that is refused for good (no fallocate, no attributes) is no error: the file goes on as
-//! one that never grows, and the kernel decides on each write. Where a marker stands already, it
-//! must go first: recovery would take what the kernel then extends for another program's. So
-//! nothing that extends the file goes out until the space ahead is given up, and the marker away.
+//! Growth that is refused for good (no fallocate, no attributes) is no error: the file continues
+//! without growth, and the kernel decides on each write. A marker must be removed first: recovery
+//! would take the kernel's later extension for that of another program. So no extending request is
+//! submitted until the space ahead is truncated and the marker removed.
 
 use super::{Core, Failure, GrowthJob, Outbox, Place, SmallVec1};
 use crate::error::ErrorKind;
@@ -42,37 +42,37 @@ impl<T: Clone + PartialEq> Core<T> {
         space.prepared.is_some() && !space.paused && self.stopped.is_none() && has_cause
     }
 
-    /// The file has the space that it is expected to need.
+    /// Whether the file has the space that it is expected to need.
     fn is_sufficient(&self) -> bool {
         let expected = self.space.planner.capacity().max(self.space.old_to);
         self.sizes.reserved <= expected && expected <= self.sizes.physical
     }
 
-    /// Whether a write that begins at `offset` would leave out space that does not read as zeros.
+    /// Whether a write at `offset` would leave a gap that does not read as zeros.
     pub(super) fn would_show_old_content(&self, offset: u64) -> bool {
         offset > self.sizes.reserved.max(self.space.zeros_to)
             && self.sizes.reserved < self.space.old_to
     }
 
-    /// Whether the marker must change before a write at `place` goes out: recovery looks for other
-    /// things after a positional write beyond the end.
+    /// Whether the marker must change before a write at `place`: recovery looks for other things
+    /// after a positional write beyond the end.
     pub(super) fn marker_must_change(&self, place: Place) -> bool {
         let mode = if place == Place::End { self.space.mode } else { Mode::Positional };
         self.space.marker.is_some_and(|marker| marker.mode != mode)
     }
 
-    /// A positional write beyond the end is about to go out.
+    /// Switches to positional mode, before a positional write beyond the end.
     pub(super) fn set_positional(&mut self) {
         self.space.mode = Mode::Positional;
         self.space.jumped = true;
     }
 
-    /// How much the next step of growth would like to take.
+    /// Bytes that the next step of growth asks for.
     pub fn growth_wanted(&self) -> u64 {
         self.space.planner.wanted()
     }
 
-    /// How much was grown and is still ahead: for the budget.
+    /// Bytes that were grown and are still ahead, for the budget.
     pub fn grown_ahead(&self) -> u64 {
         self.sizes.physical - self.sizes.reserved.max(self.space.old_to)
     }
@@ -82,12 +82,12 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.jumped
     }
 
-    /// Above this nobody of ours ever wrote, and nothing was there before.
+    /// Offset above which this process never wrote, and the file held no data before.
     pub fn ours_to(&self) -> u64 {
         self.sizes.reserved.max(self.space.old_to).next_multiple_of(self.props.append_unit)
     }
 
-    /// The grower asks for its next job. Without one it must end.
+    /// Returns the next job of the grower. Without one the grower must end.
     pub fn next_growth(&mut self, room: SpaceLimits, out: &mut Outbox<T>) -> Option<GrowthJob> {
         while self.wants_growth() {
             let sizes = self.sizes;
@@ -101,9 +101,9 @@ impl<T: Clone + PartialEq> Core<T> {
                 });
             }
             let missing = self.space.need.filter(|need| need.least > sizes.physical);
-            // Space that is there must not wait for space that may not be.
+            // Existing space must not wait for space that may not exist.
             if missing.is_none() && self.space.need.is_some() {
-                // It takes the place of the one that announced the next step.
+                // It replaces the marker that announced the next step.
                 self.space.announced = None;
                 let marker = self.next_marker(sizes.physical, sizes.physical);
                 return Some(GrowthJob { marker, announced: false, plan: None, ends: None });
@@ -128,7 +128,7 @@ impl<T: Clone + PartialEq> Core<T> {
         None
     }
 
-    /// The step that the marker on disk announces, if it still serves.
+    /// Takes the step that the marker on disk announces, if it still serves.
     pub(super) fn take_announced(
         &mut self,
         missing: Option<Need>,
@@ -144,8 +144,8 @@ impl<T: Clone + PartialEq> Core<T> {
         (serves && affordable && plan.from == self.sizes.physical).then_some((marker, plan))
     }
 
-    /// The file was grown to `physical`: the marker to stand while writers use that space. It
-    /// announces the next step as well, so that one sync makes this growth durable and the next one
+    /// Returns the marker for a file grown to `physical`, valid while writers use that space. It
+    /// announces the next step as well: one sync makes this growth durable and the next one
     /// possible.
     pub fn announce(&mut self, done: Plan, physical: u64, room: SpaceLimits) -> Marker {
         self.space.planner.carried_out(done, physical);
@@ -160,7 +160,7 @@ impl<T: Clone + PartialEq> Core<T> {
         let durable = self.sizes.durable;
         let (base, recycled) = match self.space.held {
             Some(held) => (held.base, held.recycled),
-            // The next record begins at a block: below, a hole may be meant.
+            // The next record begins at a block. A hole below may be intended.
             None if self.props.tail == Tail::Pad && durable >= self.space.old_to => {
                 (durable.next_multiple_of(self.props.append_unit), false)
             }
@@ -172,7 +172,7 @@ impl<T: Clone + PartialEq> Core<T> {
             mode: self.space.mode,
             recycled,
             base,
-            // Extents end at blocks, so ours may reach as far.
+            // Extents end at blocks, so those of this file may reach as far.
             grown_from: grown_from.next_multiple_of(self.props.append_unit),
             grown_to,
             epoch: self.next_epoch(),
@@ -180,10 +180,10 @@ impl<T: Clone + PartialEq> Core<T> {
         }
     }
 
-    /// The marker to stand before a file with this marker becomes shorter, with `base` as its
-    /// floor. Each counts, so that readers in other processes read again. The next marker counts
-    /// once more: a reader may know the length from before the truncate by this one. Each count
-    /// takes an epoch (see `Marker::only_grew_until`).
+    /// Returns the marker that announces the truncate of a file with `marker`; `base` is its floor.
+    /// Each truncate counts, so that readers in other processes read again. The next marker counts
+    /// once more: a reader may know the old length by this one. Each count takes an epoch (see
+    /// `Marker::only_grew_until`).
     pub fn truncating_marker(&mut self, marker: Marker, base: u64) -> Marker {
         let grown_to = marker.grown_to;
         let (truncations, epoch) = (Some(self.next_truncation()), self.next_epoch());
@@ -192,8 +192,8 @@ impl<T: Clone + PartialEq> Core<T> {
         Marker { base, grown_from: grown_to, grown_to, epoch, truncations, ..marker }
     }
 
-    /// The marker of a file that did not become shorter after all. It counts as the next one does:
-    /// readers read once more, and no count comes back.
+    /// Returns the marker of a file that was not truncated after all. It counts as the next one
+    /// does: readers read once more, and no count repeats.
     pub fn restored_marker(&mut self, marker: Marker) -> Marker {
         Marker { epoch: self.next_epoch(), truncations: Some(self.space.truncations), ..marker }
     }
@@ -203,8 +203,8 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.truncations
     }
 
-    /// The marker to stand before the file begins anew over the space that it has. To readers that
-    /// is a truncation.
+    /// Returns the marker that must be durable before the file is recycled. To readers it is a
+    /// truncate.
     pub fn recycling_marker(&mut self) -> Marker {
         let physical = self.sizes.physical;
         self.next_truncation();
@@ -212,18 +212,19 @@ impl<T: Clone + PartialEq> Core<T> {
         Marker { mode: Mode::AppendOnly, recycled: true, base: 0, ..marker }
     }
 
-    /// For the next marker that goes to the disk.
+    /// Returns the epoch of the next marker that goes to the disk.
     pub fn next_epoch(&mut self) -> u32 {
         self.props.epoch = self.props.epoch.wrapping_add(1);
         self.props.epoch
     }
 
-    /// The marker is durable on disk.
+    /// Records that the marker is durable on disk.
     pub fn on_marked(&mut self, marker: Marker) {
         self.space.marker = Some(marker);
     }
 
-    /// A growth job ended: with the new physical size, durable, or without space.
+    /// Takes the result of a growth job: the new physical size, durable; or an error for lack of
+    /// space.
     pub fn on_grown(&mut self, result: Result<u64, ErrorKind>, out: &mut Outbox<T>) {
         let need = self.space.need.take();
         match (result, need) {
@@ -244,15 +245,15 @@ impl<T: Clone + PartialEq> Core<T> {
         self.space.need.is_some()
     }
 
-    /// The file was truncated to what is handed out. Nothing that extends it is in flight.
+    /// Records a truncate to the reserved end. No extending request is in flight.
     pub fn give_up_ahead(&mut self) {
         self.sizes.give_up_ahead();
         self.space.announced = None;
         self.space.old_to = 0;
     }
 
-    /// What was ahead is given up, and the marker away: from now on the kernel moves the end of the
-    /// file.
+    /// Ends growth: the space ahead is truncated and the marker removed. From now on the kernel
+    /// moves EOF.
     pub fn on_growth_ended(&mut self, out: &mut Outbox<T>) {
         self.give_up_ahead();
         self.space.need = None;
@@ -260,12 +261,12 @@ impl<T: Clone + PartialEq> Core<T> {
         self.pump(out);
     }
 
-    /// Marking or growing failed. What was refused for good ends growth; anything else fails those
-    /// who wait for it.
+    /// Takes the failure of a marker or a growth. A refusal for good ends growth. Any other failure
+    /// fails the waiting operations.
     pub fn on_growth_failed(&mut self, failure: Failure, out: &mut Outbox<T>) {
         let is_needed = self.space.need.take().is_some();
         let was_ending = std::mem::take(&mut self.space.ends);
-        // A file whose end is not known must not change but as its marker announces.
+        // A file whose end is unknown must change only as its marker announces.
         let may_end =
             !was_ending && self.space.held.is_none() && os_error::is_refusal(&failure.kind);
         if failure.wedges {
@@ -275,7 +276,7 @@ impl<T: Clone + PartialEq> Core<T> {
         } else if may_end && is_needed {
             self.space.ends = true;
         } else if may_end {
-            // What is ahead is there to be used.
+            // The space ahead remains usable.
             self.space.exhausted = true;
         } else {
             self.space.exhausted = true;
@@ -286,15 +287,15 @@ impl<T: Clone + PartialEq> Core<T> {
         self.pump(out);
     }
 
-    /// There is no space for the first waiting operation, nor for any that needs as much.
+    /// Fails the first waiting operation, and each that needs as much: there is no space.
     pub(super) fn refuse(&mut self, need: Need, kind: ErrorKind, out: &mut Outbox<T>) {
-        // A write far beyond the end says nothing of appends; nor they of it.
+        // A write far beyond the end says nothing about appends, nor they about it.
         let end_of_file = self.end_of_file();
         let at_the_end = need.start <= end_of_file;
         self.space.exhausted |= at_the_end;
         let unit = self.props.append_unit;
         let is_refused = |place: Place, len: u64| match place {
-            // Each as if it were the only one: those behind a refused one move.
+            // Each is judged as if it were alone: those behind a refused one move to lower offsets.
             Place::End => at_the_end && (end_of_file + len).next_multiple_of(unit) >= need.least,
             Place::At(offset) => offset + len >= need.least,
         };

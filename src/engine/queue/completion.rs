@@ -1,21 +1,21 @@
-//! What a queue gives back of an operation.
+//! The result of a queue's operation.
 
 use super::OpKind;
 use crate::buffer::{Buffer, Memory};
 use crate::error::{Operation, Result};
 
-/// What became of an operation.
+/// A finished operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// As it was given with the operation.
+    /// The tag that was given with the operation.
     pub tag: u64,
-    /// What it was: [`Append`](Operation::Append), [`Write`](Operation::Write),
+    /// The kind of operation: [`Append`](Operation::Append), [`Write`](Operation::Write),
     /// [`Read`](Operation::Read) or [`Flush`](Operation::Flush).
     pub operation: Operation,
     /// The buffer of the operation; none for `sync_data`.
     pub buffer: Option<Buffer>,
-    /// The offset of an append, the bytes that were written or read, 0 for `sync_data`; or the
-    /// error, as the call of the same name of [`File`](crate::File) would have returned it.
+    /// The offset of an append, the bytes written or read, or 0 for `sync_data`. On failure the
+    /// error that the call of the same name of [`File`](crate::File) returns.
     pub result: Result<u64>,
 }
 

@@ -9,35 +9,35 @@ use smallvec::SmallVec;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-/// A file that a queue works on, or did last.
+/// A file that a queue works on, or worked on.
 #[derive(Debug)]
 pub(super) struct Attached {
     pub engine: Arc<Engine>,
-    /// Its number in the ring, if that can work on it; of a striped volume, that of each member.
+    /// Its number in the ring, if the ring can work on it; one for each member of a striped volume.
     pub slots: SmallVec<[u32; 1]>,
-    /// Operations that were queued, and requests that were begun, and have not finished.
+    /// Operations queued and requests begun that have not finished.
     pub outstanding: usize,
-    /// Operations wait until nobody has it alone, and those that come later wait behind them.
+    /// Operations wait for the end of an exclusive operation, and later ones wait behind them.
     pub shuts_out: bool,
 }
 
-/// See the module. It keeps files until they are closed: to take a share of one writes what others
-/// write, too.
+/// The files of a queue. They stay attached until they are closed: cloning the `Arc` of one
+/// contends with other threads.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     attached: Slab<Attached>,
     last: usize,
-    /// Whom a file is to tell when it is closed, since nobody comes to this thread's queue for it.
+    /// Informed by a file when it is closed, since no close runs on this queue's thread.
     reactor: Option<Arc<Reactor>>,
 }
 
 impl Files {
-    /// They are a reactor's.
+    /// Makes these the files of a reactor.
     pub fn belong_to(&mut self, reactor: Arc<Reactor>) {
         self.reactor = Some(reactor);
     }
 
-    /// The number of a file.
+    /// Returns the number of a file, and attaches it first if necessary.
     pub fn attach(&mut self, engine: &Arc<Engine>, ring: &mut Option<Box<dyn Ring>>) -> usize {
         let is_it = |file: &Attached| Arc::ptr_eq(&file.engine, engine);
         if self.attached.get(self.last).is_some_and(is_it) {
@@ -60,12 +60,12 @@ impl Files {
         self.last
     }
 
-    /// Closes what nobody will use any more.
+    /// Releases closed files that have nothing outstanding.
     pub fn let_go_of_closed(&mut self, ring: &mut Option<Box<dyn Ring>>) {
         self.retain(ring, |file| file.outstanding > 0 || !file.engine.is_closed());
     }
 
-    /// Lets go of everything.
+    /// Releases all files.
     pub fn let_go_of_all(&mut self, ring: &mut Option<Box<dyn Ring>>) {
         self.retain(ring, |_| false);
     }
@@ -81,7 +81,7 @@ impl Files {
     }
 }
 
-/// All numbers that a file needs, or none.
+/// The ring's numbers for all descriptors of a file, or none.
 fn slots(ring: &mut dyn Ring, backend: &dyn Backend) -> SmallVec<[u32; 1]> {
     let mut slots = SmallVec::new();
     for file in backend.ring_files() {

@@ -1,14 +1,13 @@
-//! The operations of a queue: what a thread does for many at once, where a blocking caller does it
-//! for one.
+//! The operations of a queue: one thread performs many at once, where a blocking caller performs
+//! one.
 //!
-//! An operation is queued, submitted, and finished. Once it is submitted it either waits until
-//! nobody has its file alone, or has a transfer of its own, or is with the core of its file, which
-//! knows it by a `Token`. What the core asks of the queue for it (requests, calls) is done here,
-//! when the thread comes to it: a request becomes a transfer, which goes through the ring, or where
-//! there is none is performed at once by the backend's own calls.
+//! An operation is queued, submitted, and finished. A submitted operation waits for the end of an
+//! exclusive one, or has a transfer of its own, or is in the file's core. The core knows it by a
+//! `Token`. Requests and calls from the core run here when the thread reaches them. A request
+//! becomes a transfer through the ring. Without a ring, the backend performs it at once.
 //!
-//! Nothing here waits but [`Driver::sleep`]. So a thread that is about to wait elsewhere in the
-//! library first [settles](settle_own) its queues: whoever it waits for may wait for them.
+//! Nothing here waits but [`Driver::sleep`]. A thread that is about to wait elsewhere in the
+//! library first [settles](settle_own) its queues: the thread that it waits for may wait for them.
 //!
 //! # The life of 64 appends
 //!
@@ -19,8 +18,8 @@
 //!    the `DrainGate` under the number of its thread until it finishes. A queue does not wait for a
 //!    shut gate: `DrainGate::wake_when_open` rings its bell.
 //! 3. Reads, and plain writes below the end, become one transfer each. The others enter the core
-//!    together, under one lock (`Core::submit`). So the appends become one group and one request.
-//! 4. A group may contain operations of threads and of queues, and either may own the request or
+//!    together, under one lock (`Core::submit`). So the appends become one batch and one request.
+//! 4. A batch may contain operations of threads and of queues, and either may own the request or
 //!    the flush. A thread has a `Waiter`, a queue an `Inbox`. Tasks that the queue creates for its
 //!    own operations bypass the inbox.
 //! 5. A request becomes a `Transfer` (`engine/io.rs`), as in a blocking call.
@@ -74,14 +73,14 @@ use tasks::Tasks;
 use transfers::Transfers;
 use wakeup::Wakeup;
 
-/// See the module. Of one thread.
+/// A queue, used by one thread.
 #[derive(Debug)]
 pub(crate) struct Driver {
     process: &'static Process,
-    /// Made in a simulation, and only used there.
+    /// Created in a simulation, and used only there.
     simulated: bool,
     depth: usize,
-    // First: the ring goes before the memory and the files that it works on.
+    // First: the ring is dropped before the memory and the files that it works on.
     transfers: Transfers,
     wakeup: Wakeup,
     pool: Option<Arc<Pool>>,
@@ -117,7 +116,7 @@ impl Driver {
         self.pool.as_ref()?.take()
     }
 
-    /// How many operations were queued and not reaped.
+    /// Number of operations that were queued and not reaped.
     pub fn outstanding(&self) -> usize {
         self.operations.outstanding()
     }
@@ -130,7 +129,7 @@ impl Driver {
         self.transfers.uses_ring()
     }
 
-    /// How many have finished and were not reaped.
+    /// Number of operations that have finished and were not reaped.
     pub fn finished(&self) -> usize {
         self.operations.finished()
     }
@@ -140,7 +139,7 @@ impl Driver {
         self.operations.next()
     }
 
-    /// Takes an operation, to be submitted later. Gives the buffer back if there are too many.
+    /// Queues an operation, to be submitted later. Returns the buffer if the queue is full.
     pub fn queue(
         &mut self,
         file: &FileHandle,
@@ -153,7 +152,7 @@ impl Driver {
         }
         let refusal = match file {
             _ if !self.process.is_current() => Some(ErrorKind::Forked),
-            // Not even its gate can be asked, which the parent may have shut.
+            // Its gate must not be used: the parent may have shut it.
             FileHandle::Shared { process, .. } if !process.is_current() => Some(ErrorKind::Forked),
             FileHandle::Reader(_) if !matches!(what, OpKind::Read(_)) => Some(ErrorKind::ReadOnly),
             _ => None,
@@ -189,8 +188,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Reads through a read-only handle where no engine of this process is: at once, since others
-    /// may cut the file meanwhile, which only looking before and after can find.
+    /// Reads through a read-only handle that has no engine in this process. Reads at once: another
+    /// process may truncate the file, which only looks before and after can find.
     fn read_beside(&mut self, reader: &Reader, what: OpKind, mut buffer: Option<Memory>, tag: u64) {
         let OpKind::Read(offset) = what else { unreachable!("only reads come here") };
         let into = buffer.as_deref_mut().expect("a read has a buffer");
@@ -204,13 +203,13 @@ impl Driver {
         file
     }
 
-    /// Begins everything that is queued.
+    /// Submits everything that is queued.
     pub fn submit(&mut self) {
         self.start();
         self.hand_over();
     }
 
-    /// Begins everything that is queued, and waits until so many have finished, or all.
+    /// Submits everything that is queued, and waits until `min` operations have finished, or all.
     pub fn reap(&mut self, min: usize) {
         self.start();
         if min == 0 && self.transfers.any_entered() {
@@ -229,12 +228,12 @@ impl Driver {
         self.hand_over();
     }
 
-    /// Begins everything that is queued, and waits until something has finished, or the bell rang
-    /// since it last waited, whoever heard it meanwhile.
+    /// Submits everything that is queued, and waits until an operation has finished or the bell
+    /// rang since the last wait. A ring that was heard meanwhile counts.
     pub fn wait(&mut self) {
         self.start();
         if !self.process.is_current() {
-            // The ring is the parent's, and nothing of this process will ring.
+            // The ring is the parent's, and nothing in this process rings the bell.
             return nap(NAP);
         }
         self.tasks.hold_calls(true);
@@ -249,22 +248,22 @@ impl Driver {
         self.wakeup.reset_rang();
     }
 
-    /// It is that of a reactor, which files tell when they are closed.
+    /// Makes this the queue of a reactor, which files inform when they are closed.
     pub fn belong_to(&mut self, reactor: Arc<Reactor>) {
         self.files.belong_to(reactor);
     }
 
-    /// What wakes it when it [waits](Self::wait).
+    /// The bell that ends a [wait](Self::wait).
     pub fn bell(&self) -> &Arc<Bell> {
         self.wakeup.bell()
     }
 
-    /// Lets go of files that nobody will use any more.
+    /// Releases closed files.
     pub fn let_go_of_closed(&mut self) {
         self.files.let_go_of_closed(self.transfers.ring());
     }
 
-    /// Waits until everything that was begun is finished.
+    /// Waits until everything that was begun has finished.
     fn settle(&mut self) {
         self.settle_while(Self::is_busy);
     }
@@ -288,12 +287,12 @@ impl Driver {
         self.work();
     }
 
-    /// In the child of a fork: its parent goes on with what was submitted, and with what it had
-    /// pushed.
+    /// Ends all operations with `Forked` in the child of a fork. The parent continues with what was
+    /// submitted or pushed.
     fn disown(&mut self) {
         self.transfers.disown();
         for operation in self.operations.disown() {
-            // The parent's operation, which ends there.
+            // The ticket is the parent's, and ends there.
             std::mem::forget(operation.stay);
             let error = self.files[operation.file].engine.error(
                 operation.what.operation(),
@@ -306,7 +305,7 @@ impl Driver {
         }
     }
 
-    /// Hands over what was pushed, without waiting, and takes what came of it at once.
+    /// Submits pushed requests without waiting, and handles results that come at once.
     fn hand_over(&mut self) {
         while self.transfers.any_pushed() {
             self.transfers.enter(0);
@@ -314,8 +313,8 @@ impl Driver {
         }
     }
 
-    /// Waits for something to do: for `missing` operations if nothing else can become of them than
-    /// that their transfers come back.
+    /// Waits for something to do. Waits for `missing` results at once if operations wait for
+    /// nothing but their transfers.
     fn sleep(&mut self, missing: usize) {
         let alone = self.operations.wait_for_transfers() && missing <= self.transfers.len();
         let wanted = if alone { missing } else { 1 };
@@ -330,7 +329,7 @@ impl Driver {
 
     // --- what there is to do ---------------------------------------------------------------------
 
-    /// Does all that can be done without waiting, also in the kernel. False if that was nothing.
+    /// Does all work that needs no waiting, also in the kernel. False if there was none.
     fn turn(&mut self) -> bool {
         if self.transfers.any_pushed() || !self.transfers.is_empty() {
             self.transfers.enter(0);
@@ -338,13 +337,13 @@ impl Driver {
         self.work()
     }
 
-    /// Whether something was begun and has not finished. A wedge answers operations whose flush is
-    /// still in flight.
+    /// Whether anything begun has not finished. A wedge answers operations whose flush is still in
+    /// flight.
     fn is_busy(&self) -> bool {
         self.operations.begun() > 0 || !self.transfers.is_empty() || self.tasks.any_settling()
     }
 
-    /// Does all that can be done without waiting. False if that was nothing.
+    /// Does all work that needs no waiting. False if there was none.
     fn work(&mut self) -> bool {
         let mut worked = false;
         self.tasks.release_calls();
@@ -365,7 +364,7 @@ impl Driver {
         }
     }
 
-    /// The bell rang: somebody has news, or what we waited for may have happened.
+    /// Handles a ring of the bell: there is news, or an awaited event may have happened.
     fn look(&mut self) {
         let mut mail = self.wakeup.take_mail();
         for (number, news) in mail.drain(..) {
@@ -393,7 +392,8 @@ impl Driver {
         }
     }
 
-    /// There is no thread for it. It syncs, and would wait for flushes of this very queue.
+    /// Grows a file without a grower thread. Growth syncs, and would wait for flushes of this
+    /// queue.
     fn grow(&mut self, file: usize) {
         if self.transfers.any_flushes() {
             self.tasks.grow(file);
@@ -412,14 +412,14 @@ impl Drop for Driver {
             self.operations.forget();
             return;
         }
-        // What was not submitted never happens.
+        // Operations that were not submitted never happen.
         for number in self.operations.take_queued() {
             let operation = self.operations.pending.remove(number);
             self.files[operation.file].outstanding -= 1;
         }
         self.settle_while(|driver| driver.is_busy() || !driver.operations.pending.is_empty());
-        // The kernel takes a ring apart later than it is closed, and devices let nobody in until
-        // their files are.
+        // The kernel frees a ring later than it is closed, and a device refuses an open while its
+        // file is in a ring.
         self.files.let_go_of_all(self.transfers.ring());
     }
 }

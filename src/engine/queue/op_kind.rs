@@ -1,8 +1,8 @@
-//! What an operation of a queue is to do.
+//! The kind of a queue's operation.
 
 use crate::error::Operation;
 
-/// What an operation is to do.
+/// The kind of an operation, with its offset.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum OpKind {
     Append,

@@ -25,25 +25,25 @@ pub(super) struct Pending {
     pub file: usize,
     pub durable: bool,
     pub buffer: Option<Memory>,
-    /// What its transfer is to move.
+    /// Bytes that its transfer moves.
     pub bytes: u64,
-    /// How far a read is, and memory that the kernel may be filling for it.
+    /// Progress of a read, and memory that the kernel may be filling for it.
     pub reading: Option<Reading>,
-    /// Counted in while it is submitted and not finished; operations on devices are not.
+    /// Its entry at the gate while it is submitted and not finished. None for a device.
     pub stay: Option<InFlightTicket>,
-    /// The read-only handle that it reads for beside the engine of the file.
+    /// The read-only handle of a read that uses a writer's engine.
     pub reader: Option<Reader>,
 }
 
-/// See the module.
+/// The operations of a queue.
 #[derive(Debug)]
 pub(super) struct Operations {
     pub pending: Slab<Pending>,
-    /// Not submitted yet, in their order.
+    /// Not submitted yet, in order.
     queued: Vec<usize>,
-    /// Submitted while somebody had their file alone.
+    /// Submitted during an exclusive operation on their file.
     shut_out: Vec<usize>,
-    /// How many are with a core, which others may have news for.
+    /// Number of operations in a core, for which other threads may have news.
     with_cores: usize,
     finished: VecDeque<Completion>,
     spare_batch: Vec<(Token, Dio, bool)>,
@@ -61,7 +61,7 @@ impl Operations {
         }
     }
 
-    /// How many were queued and not reaped.
+    /// Number of operations that were queued and not reaped.
     pub fn outstanding(&self) -> usize {
         self.pending.len() + self.finished.len()
     }
@@ -70,17 +70,17 @@ impl Operations {
         self.finished.len()
     }
 
-    /// The next one that has finished.
+    /// The next finished operation.
     pub fn next(&mut self) -> Option<Completion> {
         self.finished.pop_front()
     }
 
-    /// How many were begun and have not finished.
+    /// Number of operations that were begun and have not finished.
     pub fn begun(&self) -> usize {
         self.pending.len() - self.queued.len() - self.shut_out.len()
     }
 
-    /// Whether nothing but its transfer can become of any that was submitted.
+    /// Whether submitted operations wait for nothing but their transfers.
     pub fn wait_for_transfers(&self) -> bool {
         self.with_cores == 0 && self.shut_out.is_empty()
     }
@@ -89,7 +89,7 @@ impl Operations {
         self.queued.push(self.pending.insert(operation));
     }
 
-    /// One that ends without having begun.
+    /// Completes an operation that never began.
     pub fn complete(&mut self, completion: Completion) {
         self.finished.push_back(completion);
     }
@@ -110,22 +110,21 @@ impl Operations {
         std::mem::take(&mut self.shut_out)
     }
 
-    /// In the child of a fork: takes all that have not finished.
+    /// Takes all unfinished operations, in the child of a fork.
     pub fn disown(&mut self) -> Vec<Pending> {
         self.queued.clear();
         self.shut_out.clear();
         self.pending.drain().collect()
     }
 
-    /// In the child of a fork: the kernel has their memory.
+    /// Leaks all operations in the child of a fork: the kernel has their memory.
     pub fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.pending));
     }
 }
 
 impl Driver {
-    /// Begins operations, in their order: those of one file that its core is to know of go there
-    /// together.
+    /// Begins operations in order. Those of one file that need its core go there together.
     pub(super) fn begin(&mut self, numbers: &[usize]) {
         let mut batch = std::mem::take(&mut self.operations.spare_batch);
         let mut of = None;
@@ -146,8 +145,7 @@ impl Driver {
         self.operations.spare_batch = batch;
     }
 
-    /// Begins an operation, unless it is one for the core of its file: then it says what to ask of
-    /// it.
+    /// Begins an operation. Returns it instead if it needs the core of its file.
     fn begin_one(&mut self, number: usize) -> Option<Dio> {
         if !self.find_writer(number) {
             return None;
@@ -162,7 +160,7 @@ impl Driver {
             self.finish(number, Err(error));
             return None;
         }
-        // Only now: whoever closes it has it alone.
+        // Inside the gate: close sets this while it holds the gate shut.
         if engine.is_closed() {
             self.refuse_closed(number);
             return None;
@@ -198,8 +196,8 @@ impl Driver {
         None
     }
 
-    /// Counts an operation in. False if somebody has its file alone, or others wait for that who
-    /// came before: then the bell rings when it is over.
+    /// Enters the gate. False during an exclusive operation, or while earlier operations wait for
+    /// its end. The bell rings then.
     fn count_in(&mut self, number: usize) -> bool {
         let operation = &mut self.operations.pending[number];
         let file = &mut self.files[operation.file];
@@ -217,8 +215,8 @@ impl Driver {
         false
     }
 
-    /// A read through a read-only handle goes by the engine of whoever writes the file by now.
-    /// False if that is nobody: then it was performed.
+    /// Routes a read through a read-only handle to the engine of the current writer. Without a
+    /// writer in this process, performs the read and returns false.
     fn find_writer(&mut self, number: usize) -> bool {
         let Some(reader) = &self.operations.pending[number].reader else { return true };
         let Some(engine) = reader.engine() else {
@@ -231,7 +229,7 @@ impl Driver {
         true
     }
 
-    /// The file was closed since the operation was queued.
+    /// Ends an operation whose file was closed after it was queued.
     fn refuse_closed(&mut self, number: usize) {
         let operation = &self.operations.pending[number];
         if operation.reader.is_some() {
@@ -243,7 +241,7 @@ impl Driver {
         self.finish(number, Err(error));
     }
 
-    /// Reads through a read-only handle what this process does not write, at once.
+    /// Reads at once, through a read-only handle, a file that this process does not write.
     fn read_without_writer(&mut self, number: usize) {
         let operation = &mut self.operations.pending[number];
         let (Some(reader), OpKind::Read(offset)) = (&operation.reader, operation.what) else {
@@ -254,14 +252,14 @@ impl Driver {
         self.finish(number, result);
     }
 
-    /// The transfer of an operation came to its end; a read may need another one.
+    /// Takes the result of an operation's transfer. A read may need another transfer.
     pub(super) fn on_transferred(&mut self, number: usize, result: io::Result<u64>) {
         let operation = &mut self.operations.pending[number];
         let engine = &self.files[operation.file].engine;
         let what = operation.what;
         let fail = |kind| engine.error(what.operation(), what.offset(), kind);
         let result = match (what, &operation.reader) {
-            // It was closed meanwhile, so what it thought to be there may have been cut.
+            // The engine was closed meanwhile, so the range may have been truncated.
             (_, Some(reader)) if !reader.is_beside(engine) => {
                 return self.read_without_writer(number);
             }
@@ -287,7 +285,7 @@ impl Driver {
         self.finish(number, result);
     }
 
-    /// A core has answered an operation.
+    /// Takes the core's answer to an operation.
     pub(super) fn on_answered(&mut self, number: usize, outcome: Outcome) {
         self.operations.with_cores -= 1;
         let operation = &self.operations.pending[number];

@@ -1,4 +1,4 @@
-//! The queues of the calling thread, which finish what they began before the thread waits for
+//! The queues of the calling thread. They finish what they began before the thread waits for
 //! others.
 
 use super::Driver;
@@ -8,29 +8,29 @@ use std::mem::ManuallyDrop;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-/// How long a thread sleeps between turns of two queues that both wait: little against what a disk
-/// takes.
+/// How long a thread sleeps between turns of two queues that both wait: short against the latency
+/// of a disk.
 pub(super) const NAP: Duration = Duration::from_micros(50);
 
-// Never dropped: while a thread ends, and in what a program does at its exit, the queues are as
-// they were.
-thread_local!(static OWN: ManuallyDrop<RefCell<Vec<Weak<RefCell<Driver>>>>> = ManuallyDrop::default());
+// Never dropped: the queues keep their state while a thread ends, and in exit handlers.
+thread_local!(
+    static OWN: ManuallyDrop<RefCell<Vec<Weak<RefCell<Driver>>>>> = ManuallyDrop::default()
+);
 
-/// Waits until everything that the queues of this thread have begun is finished, before the thread
-/// waits for others, who may wait for that. Nobody waits for what is shut out; and whoever keeps it
-/// out may wait for this thread, which can be counted in already for what it is about to do.
+/// Waits until everything that the queues of this thread have begun has finished. The thread is
+/// about to wait for others, which may wait for that. Operations that are shut out need not finish.
+/// The exclusive operation may wait for this thread, which may have entered the gate already.
 pub(crate) fn settle_own() {
     each_own(Driver::settle);
 }
 
-/// The queues of this thread let go of files that were closed.
+/// Releases closed files in the queues of this thread.
 pub(in crate::engine) fn let_go_of_closed() {
     each_own(Driver::let_go_of_closed);
 }
 
-/// Before a queue sleeps: gives the others of its thread a turn, since what it waits for may wait
-/// for them. True if it is not to sleep now. While two of them wait for the disk, they take turns
-/// with naps between.
+/// Gives the other queues of the thread a turn before a queue sleeps: it may wait for them. True if
+/// the queue must not sleep now. Two queues that wait for the disk take turns, with naps between.
 pub(super) fn turn_others(driver: &mut Driver) -> bool {
     let (busy, worked) = (Cell::new(false), Cell::new(false));
     each_own(|other| {
@@ -51,8 +51,8 @@ fn each_own(act: impl Fn(&mut Driver)) {
     while let Some(driver) = nth(index) {
         index += 1;
         let Some(driver) = driver else { continue };
-        // Not one at work: it waits for nobody. Nor one that the parent of this process goes on
-        // with; nor one of the simulation that is being watched from here.
+        // Skips queues at work, which wait for nothing, and queues of the parent process. Inside or
+        // outside of a simulation, skips those of the other side.
         let is_here =
             |driver: &Driver| driver.process.is_current() && driver.simulated == is_simulated();
         match driver.try_borrow_mut() {
@@ -62,12 +62,12 @@ fn each_own(act: impl Fn(&mut Driver)) {
     }
 }
 
-/// The thread has one more queue.
+/// Adds a queue of the thread.
 pub(super) fn add(driver: &Rc<RefCell<Driver>>) {
     OWN.with(|own| own.borrow_mut().push(Rc::downgrade(driver)));
 }
 
-/// Forgets the queues of the thread that are no more.
+/// Forgets the dropped queues of the thread.
 pub(super) fn forget_dropped() {
     OWN.with(|own| {
         let mut own = own.borrow_mut();

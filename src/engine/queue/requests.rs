@@ -1,4 +1,4 @@
-//! The requests of the cores: what a queue does for them, and what they make of its results.
+//! Performs the requests of the cores, and reports their results.
 
 use super::Driver;
 use super::transfers::{Purpose, Running};
@@ -14,8 +14,8 @@ use std::io;
 use std::ops::Range;
 
 impl Driver {
-    /// Changes the core of a file, and hands out what came of it: here, where it is for an
-    /// operation of this queue.
+    /// Changes the core of a file, and hands out its output. Tasks for this queue's operations stay
+    /// here.
     pub(super) fn change(
         &mut self,
         file: usize,
@@ -66,7 +66,7 @@ impl Driver {
         self.go_on(id);
     }
 
-    /// Moves what is left to move.
+    /// Begins the next call of a transfer.
     fn go_on(&mut self, id: usize) {
         let Running { file, purpose, transfer, .. } = self.transfers.get(id);
         let (part, dsync) = (transfer.part(), transfer.dsync());
@@ -116,7 +116,7 @@ impl Driver {
         }
     }
 
-    /// A flush succeeded, which is to be believed once those that ran beside it have ended.
+    /// Ends a successful flush, once all concurrent flushes have ended.
     pub(super) fn settle_flush(&mut self, file: usize, request: Request<Token>, ended: Ended) {
         let fs = &self.files[file].engine.fs;
         if fs.is_settled(&ended, self.wakeup.waker()) {
@@ -135,7 +135,7 @@ impl Driver {
     }
 }
 
-/// A part of the work.
+/// The I/O of a part of the work.
 fn io_of(work: &Work, part: &Range<u64>, dsync: bool) -> Io {
     match work {
         Work::Flush => Io::Flush,

@@ -1,12 +1,12 @@
-//! What a queue is made with. The public builder is `api::queue::QueueOptions`.
+//! The settings of a queue. The public builder is `api::queue::QueueOptions`.
 
 use crate::buffer::Pool;
 use std::sync::Arc;
 
-/// The number of operations in flight of the reactor that a process shares; more wait their turn.
+/// Operations in flight in the reactor that a process shares. Further ones wait.
 const REACTOR_DEPTH: usize = 1024;
 
-/// See the module.
+/// The settings of a queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// The largest number of operations that are queued, in flight, or finished and not reaped; at
@@ -14,7 +14,7 @@ pub(crate) struct Settings {
     pub depth: usize,
     /// The number of registered buffers.
     pub buffers: usize,
-    /// The length of each of them.
+    /// The length of each of them in bytes.
     pub buffer_bytes: usize,
     /// Whether io_uring may be used.
     pub io_uring: bool,
@@ -27,7 +27,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Those of the reactor that a process shares.
+    /// The settings of the reactor that a process shares.
     pub fn of_shared_reactor() -> Self {
         Self { depth: REACTOR_DEPTH, ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! What the cores of its files ask of a queue, until it comes to it.
+//! Tasks that cores gave to a queue and that it has not performed yet.
 
 use crate::engine::core::{Call, Request};
 use crate::engine::process::Ended;
@@ -6,14 +6,14 @@ use crate::engine::token::Token;
 use crate::engine::waiter::Task;
 use std::collections::VecDeque;
 
-/// See the module. Each with the number of its file.
+/// The tasks of a queue, each with the number of its file.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
     due: VecDeque<(usize, Task)>,
-    /// Calls to send a group out wait until those who are told meanwhile had a chance to join it.
+    /// Calls to submit a batch wait, so that tasks that are being woken can join it.
     holds_calls: bool,
     held_calls: VecDeque<(usize, Task)>,
-    /// Flushes that succeeded, while some that ran beside them are still out.
+    /// Flushes that succeeded, while concurrent flushes are in flight.
     settling: Vec<(usize, Request<Token>, Ended)>,
     /// Files whose grower found no thread.
     to_grow: Vec<usize>,
@@ -32,15 +32,15 @@ impl Tasks {
         self.holds_calls = holds;
     }
 
-    /// Makes due what was held, unless it is to be held still.
+    /// Makes held calls due, unless calls are still held.
     pub fn release_calls(&mut self) {
         if !self.holds_calls {
             self.due.append(&mut self.held_calls);
         }
     }
 
-    /// Puts a call aside if such are held and others may come to join it. Gives back what is to be
-    /// done now.
+    /// Holds a call if calls are held and others may join it. Otherwise returns the task, to be
+    /// performed now.
     pub fn hold(&mut self, file: usize, task: Task, others_may_come: bool) -> Option<Task> {
         if self.holds_calls && others_may_come && matches!(task, Task::Call(Call::Extend)) {
             self.held_calls.push_back((file, task));
@@ -49,7 +49,7 @@ impl Tasks {
         Some(task)
     }
 
-    /// Keeps a flush until those beside it have ended.
+    /// Keeps a flush until all concurrent flushes have ended.
     pub fn settle_later(&mut self, file: usize, request: Request<Token>, ended: Ended) {
         self.settling.push((file, request, ended));
     }
@@ -62,7 +62,7 @@ impl Tasks {
         !self.settling.is_empty()
     }
 
-    /// The file is to be grown by this queue.
+    /// Lets this queue grow the file.
     pub fn grow(&mut self, file: usize) {
         self.to_grow.push(file);
     }

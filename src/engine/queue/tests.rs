@@ -1,4 +1,4 @@
-//! Queues beside others who close, cut and fail their files, in simulated time.
+//! Queues beside threads that close, truncate and fail their files, in simulated time.
 
 use crate::api::sim::{self, Call, Disk};
 use crate::engine::handle::FileHandle;
@@ -23,7 +23,7 @@ fn reap_all(queue: &Queue) -> usize {
     fine
 }
 
-/// A wedge answers those who wait for a flush, also the one whose flush is in flight.
+/// A wedge answers the operations that wait for a flush, also the one whose flush is in flight.
 #[test]
 fn a_flush_came_back_to_a_file_that_was_let_go() {
     for seed in 0..100 {
@@ -55,8 +55,8 @@ fn a_flush_came_back_to_a_file_that_was_let_go() {
     }
 }
 
-/// A blocking call is counted in while it settles the queues of its thread, and those may be shut
-/// out by whoever waits for it.
+/// A blocking call has entered the gate while it settles its thread's queues. An exclusive
+/// operation that waits for the call may shut out their operations.
 #[test]
 fn a_blocking_call_waited_for_what_was_shut_out_by_who_waits_for_it() {
     sim::run(1, || {
@@ -80,7 +80,7 @@ fn a_blocking_call_waited_for_what_was_shut_out_by_who_waits_for_it() {
     });
 }
 
-/// The appends of one queue stand in the order in which they were queued.
+/// The offsets of one queue's appends follow the order in which they were queued.
 #[test]
 fn appends_overtook_those_that_were_shut_out() {
     for seed in 0..40 {

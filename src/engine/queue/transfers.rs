@@ -19,22 +19,22 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Once};
 
-/// A request to a member has the number of its transfer, and above that its own.
+/// In the id of a request to a member, the transfer's number is below this bit, its own above.
 const PART_SHIFT: u32 = 32;
 
-/// Bytes on their way, or a flush.
+/// A transfer in progress: bytes, or a flush.
 #[derive(Debug)]
 pub(super) struct Running {
     pub file: usize,
     pub purpose: Purpose,
     pub transfer: Transfer,
-    /// What its requests to several members came to so far.
+    /// The results of its requests to several members so far.
     gather: Option<Gather>,
 }
 
 #[derive(Debug)]
 pub(super) enum Purpose {
-    /// An operation of which the core knows nothing.
+    /// An operation that bypasses the core.
     Operation(usize),
     /// A request of the core, with the flush that it is or carries.
     Request(Request<Token>, Option<Flushing>),
@@ -46,12 +46,12 @@ impl Running {
     }
 }
 
-/// See the module.
+/// The transfers of a queue.
 #[derive(Debug)]
 pub(super) struct Transfers {
     ring: Option<Box<dyn Ring>>,
     running: Slab<Running>,
-    /// Calls that came back at once.
+    /// Results of calls that returned at once.
     performed: VecDeque<(usize, io::Result<u64>)>,
     /// The number of requests pushed into the ring since it was entered.
     pushed: usize,
@@ -70,7 +70,7 @@ impl Transfers {
         self.ring.as_ref().is_some_and(|ring| ring.is_usable())
     }
 
-    /// The ring, for the files that it works on.
+    /// The ring, to attach and detach files.
     pub fn ring(&mut self) -> &mut Option<Box<dyn Ring>> {
         &mut self.ring
     }
@@ -88,7 +88,7 @@ impl Transfers {
         self.pushed > 0
     }
 
-    /// Whether there are more than were pushed since the ring was entered.
+    /// Whether the kernel has any: there are more than were pushed since the ring was entered.
     pub fn any_entered(&self) -> bool {
         self.running.len() > self.pushed
     }
@@ -99,11 +99,11 @@ impl Transfers {
         self.running.iter().any(|(_, running)| flushes(running))
     }
 
-    /// Hands over what was pushed, and waits until so many requests came back; with 1, or until the
-    /// bell rings.
+    /// Submits pushed requests, and waits until `wanted` requests have completed; with 1, or until
+    /// the bell rings.
     pub fn enter(&mut self, wanted: usize) {
         if let Some(ring) = &mut self.ring {
-            // The kernel would have the buffers that unwinding gives back.
+            // Unwinding would free buffers that the kernel still uses.
             let _all_or_nothing = AbortOnPanic { unwinding: std::thread::panicking() };
             ring.enter(wanted).expect("the kernel loses no completion");
             self.pushed = 0;
@@ -122,7 +122,7 @@ impl Transfers {
         self.running.remove(id)
     }
 
-    /// The call of a transfer came back. Returns what the transfer came to, or nothing if the rest
+    /// Takes the result of a transfer's call. Returns the result of the transfer, or `None` if more
     /// is to be moved.
     pub fn on_result(&mut self, id: usize, result: io::Result<u64>) -> Option<io::Result<u64>> {
         self.running[id].transfer.on_result(result)
@@ -153,12 +153,12 @@ impl Transfers {
         }
     }
 
-    /// The next call of a transfer is performed already.
+    /// Takes the result of a call that was performed already.
     pub fn performed(&mut self, id: usize, result: io::Result<u64>) {
         self.performed.push_back((id, result));
     }
 
-    /// The next transfer whose call came back.
+    /// The next transfer whose call returned, with the result.
     pub fn next(&mut self) -> Option<(usize, io::Result<u64>)> {
         while let Some((id, result)) = self.ring.as_mut().and_then(|ring| ring.next()) {
             let (id, part) = (id as u32 as usize, (id >> PART_SHIFT) as usize);
@@ -171,20 +171,21 @@ impl Transfers {
         self.performed.pop_front()
     }
 
-    /// In the child of a fork: the parent goes on with them.
+    /// Forgets the transfers in the child of a fork: the parent continues with them.
     pub fn disown(&mut self) {
         self.pushed = 0;
         self.running.clear();
     }
 
-    /// In the child of a fork: the parent has the same ring, and the kernel its memory.
+    /// Leaks the ring in the child of a fork: the parent has the same ring, and the kernel its
+    /// memory.
     pub fn forget_ring(&mut self) {
         std::mem::forget(self.ring.take());
     }
 }
 
-/// The kernel's ring if it may be used (in a simulation, a simulated one), or the reason in the
-/// log, once; and the bell to wake the queue with.
+/// Returns the kernel's ring if it may be used (in a simulation, a simulated one), and the bell
+/// that wakes the queue. Logs once why there is no ring.
 pub(super) fn ring(
     depth: usize,
     pool: Option<&Arc<Pool>>,

@@ -1,4 +1,4 @@
-//! What wakes a queue: its bell, and the inbox in which others leave news for its operations.
+//! The bell that wakes a queue, and the inbox with news for its operations.
 
 use crate::backend::ring::Bell;
 use crate::engine::inbox::Inbox;
@@ -7,7 +7,7 @@ use crate::engine::waiter::News;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// See the module.
+/// Bell and inbox of a queue.
 #[derive(Debug)]
 pub(super) struct Wakeup {
     bell: Arc<Bell>,
@@ -47,7 +47,7 @@ impl Wakeup {
         self.rang = false;
     }
 
-    /// All news, after the bell was heard. The memory comes back by [`keep`](Self::keep).
+    /// Takes all news, after the bell was heard. [`keep`](Self::keep) takes the memory back.
     pub fn take_mail(&mut self) -> Vec<(usize, News)> {
         self.rang = true;
         self.inbox.take(std::mem::take(&mut self.spare_mail))

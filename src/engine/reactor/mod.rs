@@ -1,24 +1,25 @@
-//! What futures wait with: a list of operations that have not begun, and a [`Worker`] that takes
-//! them from there into a queue of its own. Shared by all who poll, and by the worker, which has a
-//! thread of its own or lives in one of the program's.
+//! Drives futures: a list of operations that have not begun, and a [`Worker`] that moves them into
+//! a queue of its own. The tasks that poll share the list with the worker. The worker has a thread
+//! of its own, or runs in a thread of the program.
 //!
-//! A future lists its operation when it is first polled. If it is dropped before the worker came to
-//! it, it takes its memory along and the operation never happens; so no more is listed than there
-//! are futures. The worker takes as much as its queue has room for.
+//! A future lists its operation when it is first polled. If it is dropped before the worker begins
+//! the operation, it takes its memory back and the operation never happens. The list holds at most
+//! as many dropped operations as live ones (or 16). The worker takes as many as its queue has room
+//! for.
 //!
-//! # Who waits for whom
+//! # Which thread waits for which
 //!
-//! - Futures wait for nobody: polling and dropping take a lock for a moment.
+//! - Futures wait for nothing: polling and dropping hold a lock for a moment.
 //! - The worker's thread waits in its ring only. Its operations may wait for those of other threads
-//!   (an append for one below it, a flush for one beside it), which never wait for a future.
-//! - A blocking call in another thread may wait for operations that the worker has begun. Those go
-//!   on by themselves, since the worker waits for nothing else.
-//! - Whoever closes a file waits for the worker to let go of it, unless it is on a worker's thread
-//!   itself: two of those could wait for one another.
-//! - Tasks are woken with no lock and no borrow of the queue held. So a waker may list more, drop
-//!   files and make blocking calls: what such a call waits for may be in the worker's own queue,
-//!   which it [settles](super::queue::settle_own) first. What it may not do is wait for a future of
-//!   the same reactor, nor for a lock of somebody who does.
+//!   (an append for one below it, a flush for one beside it). Those never wait for a future.
+//! - A blocking call in another thread may wait for operations that the worker has begun. Those
+//!   continue by themselves, since the worker waits for nothing else.
+//! - A close waits until the worker releases the file. On a worker's thread it does not: two of
+//!   those could wait for each other.
+//! - The worker wakes tasks without a lock and without a borrow of the queue. So a waker may list
+//!   more, drop files and make blocking calls. Such a call may wait for the worker's own queue,
+//!   which it [settles](super::queue::settle_own) first. A waker must not wait for a future of the
+//!   same reactor, nor for a lock whose holder waits for one.
 //!
 //! # The life of a future
 //!
@@ -32,13 +33,12 @@
 //! 3. The worker sleeps in the ring until an operation finishes or the bell rings. It reports
 //!    finished operations one by one. It catches and logs a panic of a waker.
 //! 4. Tasks that were woken together are about to return. The worker yields while more and more of
-//!    them do (`Worker::gather`). The core's calls to send a group wait for that (`Driver::wait`).
-//!    So the tasks of one group form one group again. Two halves would wait for each other's flush.
-//! 5. The task polls, and takes the result and the memory out of the slot. If it gave the future up
+//!    them do (`Worker::gather`). Calls to submit a batch wait for that (`Driver::wait`). So the
+//!    tasks of one batch form one batch again. Two halves would wait for each other's flush.
 //!    meanwhile, the worker has the last share of the slot and frees the memory.
 //!
-//! The engine waits on close until the reactors that work on the file let go, because their threads
-//! may sleep for long. The child of a fork gets its own shared reactor. It answers for its parent's
+//! Close waits until the reactors that work on the file release it, because their threads may sleep
+//! for long. The child of a fork gets its own shared reactor. It answers futures of its parent
 //! without a lock, since the memory of a slot never moves.
 
 mod slot;
@@ -65,12 +65,12 @@ use std::sync::Arc;
 
 thread_local!(static IS_WORKERS: Cell<bool> = Cell::default());
 
-/// See the module.
+/// A reactor: the list, and its worker's state.
 pub(crate) struct Reactor {
     process: &'static Process,
     settings: Settings,
     pool: Option<Arc<Pool>>,
-    /// Not driven by a thread of the program.
+    /// The worker has a thread of its own, not one of the program.
     has_thread: bool,
     state: Mutex<State>,
     let_go: Condvar,
@@ -78,14 +78,14 @@ pub(crate) struct Reactor {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Not begun yet, in their order.
+    /// Not begun yet, in order.
     listed: VecDeque<Arc<Listed>>,
-    /// How many of these were given up, about.
+    /// Approximate number of these that were given up.
     given_up: usize,
     worker: Presence,
-    /// Nobody will list anything any more.
+    /// No handle is left that could list an operation.
     is_left: bool,
-    /// How often it was asked to let go of closed files, and up to which time it did.
+    /// Number of requests to release closed files, and the last one that was answered.
     asked: u64,
     answered: u64,
 }
@@ -95,14 +95,14 @@ enum Presence {
     /// It has no thread yet.
     #[default]
     Absent,
-    /// It looks at the list before it waits.
+    /// It reads the list before it waits.
     Coming,
     /// The bell wakes it.
     There(Arc<Bell>),
     Gone,
 }
 
-/// One who may list operations. With the last clone the reactor is left, and its thread ends.
+/// A handle that may list operations. Dropping the last clone ends the reactor and its thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle(Arc<Held>);
 
@@ -110,17 +110,17 @@ pub(crate) struct Handle(Arc<Held>);
 struct Held(Arc<Reactor>);
 
 impl Handle {
-    /// Of the reactor that a process shares.
+    /// A handle of the reactor that a process shares.
     pub fn of_process(process: &'static Process) -> Self {
         Self::with_thread(process, &Settings::of_shared_reactor())
     }
 
-    /// Of a reactor that gets a thread with its first operation.
+    /// A handle of a reactor that starts a thread with its first operation.
     pub fn with_thread(process: &'static Process, settings: &Settings) -> Self {
         Self(Arc::new(Held(Arc::new(Reactor::new(process, settings, true)))))
     }
 
-    /// Of a reactor whose worker is the caller's.
+    /// A handle of a reactor whose worker the caller runs.
     pub fn with_worker(process: &'static Process, settings: &Settings) -> (Self, Worker) {
         let reactor = Arc::new(Reactor::new(process, settings, false));
         (Self(Arc::new(Held(reactor.clone()))), Worker::new(reactor))
@@ -148,12 +148,12 @@ impl Reactor {
         Self { process, settings: settings.clone(), pool, has_thread, state, let_go }
     }
 
-    /// Whether it is this process's, and not its parent's.
+    /// Whether it belongs to this process, and not to its parent.
     pub fn is_current(&self) -> bool {
         self.process.is_current()
     }
 
-    /// Whether its worker is no more.
+    /// Whether its worker has ended.
     pub fn is_gone(&self) -> bool {
         matches!(self.state().worker, Presence::Gone)
     }
@@ -181,9 +181,9 @@ impl Reactor {
         Ok(())
     }
 
-    /// Takes an operation. Why not, if it is not going to happen.
+    /// Lists an operation. The error says why it cannot happen.
     ///
-    /// Not in the child of a fork, whose copy of the lock may be held for ever.
+    /// Must not be called in the child of a fork: its copy of the lock may be held forever.
     pub fn list(self: &Arc<Self>, slot: Arc<Listed>) -> Result<(), ErrorKind> {
         let mut state = self.state();
         if matches!(state.worker, Presence::Gone) {
@@ -191,7 +191,7 @@ impl Reactor {
         }
         self.start_in(&mut state).map_err(|error| os_error::kind(&error))?;
         state.listed.push_back(slot);
-        // Whoever listed the one before has rung, or is about to.
+        // If the list was not empty, the bell has rung or is about to.
         let bell = if state.listed.len() == 1 { state.bell() } else { None };
         drop(state);
         if let Some(bell) = bell {
@@ -200,7 +200,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// One that is listed was given up. What is left of those takes no more place than the others.
+    /// Counts a listed operation that was given up. Compacts the list once half of it is given up.
     pub fn gave_up(&self) {
         let mut state = self.state();
         state.given_up += 1;
@@ -209,11 +209,11 @@ impl Reactor {
         }
         let given_up = state.take_given_up();
         drop(state);
-        // Without the lock: the last handle of a device may go with them, and wait for the worker.
+        // Without the lock: this may drop the last handle of a device, which waits for the worker.
         drop(given_up);
     }
 
-    /// Nobody will list anything any more: the thread ends.
+    /// Ends the thread: no handle is left that could list an operation.
     fn leave(&self) {
         if !self.is_current() {
             return;
@@ -227,7 +227,7 @@ impl Reactor {
         }
     }
 
-    /// Waits until the worker has let go of the files that are closed.
+    /// Waits until the worker has released the closed files.
     pub fn let_go_of_closed(&self) {
         let is_workers = IS_WORKERS.try_with(Cell::get).unwrap_or(true);
         if !self.has_thread || is_workers || !self.is_current() {
@@ -249,7 +249,7 @@ impl Reactor {
 }
 
 impl fmt::Debug for Reactor {
-    /// Without its process, which shows the reactor that it shares.
+    /// Omits the process, which shows the reactor that it shares.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reactor")
             .field("settings", &self.settings)
@@ -274,9 +274,9 @@ impl State {
     }
 }
 
-/// The life of a reactor's thread.
+/// The main loop of a reactor's thread.
 fn serve(reactor: Arc<Reactor>) {
-    // Who waits for it would wait for ever.
+    // After a panic here, its waiters would wait forever.
     let _all_or_nothing = super::abort::AbortOnPanic { unwinding: false };
     IS_WORKERS.with(|is_workers| is_workers.set(true));
     let worker = Worker::new(reactor);

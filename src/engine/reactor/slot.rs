@@ -1,8 +1,8 @@
-//! One operation of a future: what it is to do, how far it got, and the memory it is to do it with.
-//! Shared by the future and the worker of its reactor, which may each be the last to have it.
+//! One operation of a future: its kind, its stage and its memory. The future and the worker of its
+//! reactor share it, and either may drop it last.
 //!
-//! The memory stays in it, and in its place, from the first poll on. Only the future takes it out:
-//! when the operation has finished, or when it is certain that it never begins.
+//! The memory stays in it at one address from the first poll on. Only the future takes it out: when
+//! the operation has finished, or when it never begins.
 
 use crate::buffer::{Kept, Segment};
 use crate::engine::handle::FileHandle;
@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// See the module.
+/// One operation of a future.
 pub(crate) struct Slot<K: ?Sized> {
     pub target: Arc<FileHandle>,
     pub what: OpKind,
@@ -22,14 +22,14 @@ pub(crate) struct Slot<K: ?Sized> {
     kept: K,
 }
 
-/// One of any memory, as the worker sees it.
+/// A slot with any memory, as the worker sees it.
 pub(crate) type Listed = Slot<dyn Send + Sync>;
 
 #[derive(Debug)]
 enum Stage {
-    /// The worker has not come to it; who waits for it.
+    /// The worker has not begun it. Holds the waker of its task.
     Waiting(Waker),
-    /// The worker has begun it; who waits for it, if anybody still does.
+    /// The worker has begun it. Holds the waker of its task, unless the future was dropped.
     Begun(Option<Waker>),
     Finished(Result<u64>),
     /// The future has its result, or gave it up before it began.
@@ -37,7 +37,7 @@ enum Stage {
 }
 
 impl<M> Slot<Kept<M>> {
-    /// An operation with memory of which it uses these bytes, if any.
+    /// An operation with `memory`, of which it uses the given bytes, if any.
     pub fn new(
         target: Arc<FileHandle>,
         what: OpKind,
@@ -52,25 +52,25 @@ impl<M> Slot<Kept<M>> {
         slot
     }
 
-    /// The memory.
+    /// Takes the memory.
     ///
     /// # Safety
     ///
     /// The operation has finished, or never begins; and only the future calls this.
     #[allow(unsafe_code)]
     pub unsafe fn take_memory(&self) -> M {
-        // SAFETY: nobody has its bytes then, and the worker never takes it.
+        // SAFETY: nothing uses its bytes then, and the worker never takes it.
         unsafe { self.kept.take() }.expect("taken once")
     }
 }
 
 impl<K: ?Sized> Slot<K> {
-    /// What the worker lends to its queue.
+    /// The bytes that the worker lends to its queue.
     pub fn lent(&self) -> Option<Segment> {
         self.lent
     }
 
-    /// The worker begins it. False if it was given up.
+    /// Marks it as begun by the worker. False if it was given up.
     pub fn begin(&self) -> bool {
         let mut stage = self.stage.lock();
         let is_waiting = matches!(*stage, Stage::Waiting(_));
@@ -80,12 +80,12 @@ impl<K: ?Sized> Slot<K> {
         is_waiting
     }
 
-    /// Whether nobody gave it up before it began.
+    /// Whether it was not given up before it began.
     pub fn is_wanted(&self) -> bool {
         !matches!(*self.stage.lock(), Stage::Over)
     }
 
-    /// It has finished, and nobody has its bytes any more. Returns who waits for it.
+    /// Stores the result. Nothing may use its bytes any more. Returns the waker to wake, if any.
     pub fn finish(&self, result: Result<u64>) -> Option<Waker> {
         match std::mem::replace(&mut *self.stage.lock(), Stage::Finished(result)) {
             Stage::Begun(waker) => waker,
@@ -93,9 +93,9 @@ impl<K: ?Sized> Slot<K> {
         }
     }
 
-    /// What came of it; until it has finished, `waker` waits for it.
+    /// Returns the result. Until the operation has finished, registers `waker`.
     pub fn poll(&self, waker: &Waker) -> Poll<Result<u64>> {
-        // Dropped without the lock: that may drop a task, with whatever it has.
+        // Dropped without the lock: that may drop a task, with all its values.
         let mut before = None;
         let mut stage = self.stage.lock();
         match &mut *stage {
@@ -116,12 +116,12 @@ impl<K: ?Sized> Slot<K> {
         Poll::Pending
     }
 
-    /// Nobody waits for it any more. True if it has not begun, and so never will.
+    /// Gives the operation up. True if it has not begun, and so never will.
     pub fn give_up(&self) -> bool {
         let mut stage = self.stage.lock();
         let before = match &mut *stage {
             Stage::Waiting(_) => std::mem::replace(&mut *stage, Stage::Over),
-            // Its waker alone: it may keep a whole task.
+            // Takes only the waker, which may keep a whole task.
             Stage::Begun(waker) => Stage::Begun(waker.take()),
             Stage::Finished(_) | Stage::Over => return false,
         };

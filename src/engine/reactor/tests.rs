@@ -1,4 +1,4 @@
-//! Futures in simulated time, dropped at any moment; and what models need, too.
+//! Futures in simulated time, dropped at any moment; and helpers of the models.
 
 use crate::api::sim::{self, Call, Disk};
 use crate::sync::{Condvar, Mutex};
@@ -13,11 +13,11 @@ use std::time::Duration;
 
 const BLOCK: usize = 4096;
 
-/// What no record holds.
+/// A byte that no record holds.
 pub(in crate::engine) const POISON: u8 = 0xFF;
 
-/// Memory that is counted, and poisoned when it is dropped. The bytes themselves are left to
-/// whoever may still look.
+/// Memory that is counted, and poisoned when it is dropped. The bytes themselves leak, so that a
+/// late reader finds the poison.
 pub(in crate::engine) struct Counted {
     pub bytes: ManuallyDrop<Box<[u8]>>,
     _count: Arc<()>,
@@ -78,7 +78,7 @@ pub(in crate::engine) fn block_on<F: Future + Unpin>(mut future: F) -> F::Output
     }
 }
 
-/// Whether it is ready.
+/// Whether the future is ready.
 pub(in crate::engine) fn poll_once<F: Future + Unpin>(future: &mut F) -> bool {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
@@ -89,7 +89,7 @@ fn log(durability: Durability) -> OpenOptions {
     options
 }
 
-/// What became of a record.
+/// The fate of a record, as far as its writer knows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Known {
     Never,
@@ -97,8 +97,8 @@ enum Known {
     At(u64),
 }
 
-/// Appends records of a writer, some of which it drops at any moment. Tells of each that is
-/// acknowledged.
+/// Appends records of a writer, some of which it drops at any moment. Adds each acknowledged record
+/// to `told`.
 fn append_and_drop(
     file: &AsyncFile,
     first: u8,
@@ -115,7 +115,7 @@ fn append_and_drop(
         }
         for _ in 0..moments {
             if moments < 5 && poll_once(&mut append) {
-                // It was ready, and nobody looked what with.
+                // It was ready, and the result was dropped.
                 return Known::Maybe;
             }
             sim::sleep(Duration::from_micros(random.u64(..60)));
@@ -132,7 +132,7 @@ fn append_and_drop(
     (first..first + 6).zip((first..first + 6).map(append)).collect()
 }
 
-/// The records of a file with their offsets and lengths; side by side, and each there once.
+/// The records of a file with offsets and lengths. Each must be there once, in one piece.
 fn records_in(content: &[u8]) -> Vec<(u8, u64, u64)> {
     let mut records: Vec<(u8, u64, u64)> = Vec::new();
     for (block, offset) in content.chunks(BLOCK).zip((0..).step_by(BLOCK)) {
@@ -257,7 +257,7 @@ fn a_thread_drives_its_own_futures_beside_blocking_calls() {
                 let mut appends: Vec<_> = (0..5).map(|_| file.append(vec![round; BLOCK])).collect();
                 assert!(appends.iter_mut().all(|append| !poll_once(append)));
                 local.try_turn();
-                // What it waits for may be in flight here.
+                // The append that it waits for may be in flight here.
                 file.file().append(&[8; BLOCK]).unwrap();
                 for append in appends {
                     local.block_on(append).0.unwrap();

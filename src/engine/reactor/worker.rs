@@ -1,4 +1,4 @@
-//! Takes what is listed into a queue, and tells what came of it. Of one thread.
+//! Moves listed operations into a queue, and delivers their results. Used by one thread.
 
 use super::{Listed, Presence, Reactor};
 use crate::backend::ring::Bell;
@@ -15,28 +15,27 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// If nobody comes back for so long, what has come begins: little against what a flush takes, and
-/// long enough for a thread to wake.
+/// The worker begins what has come if no task comes back for this long. That is short against a
+/// flush, and long enough for a thread to wake.
 const STRAGGLE_MAX: Duration = Duration::from_micros(if cfg!(loom) { 0 } else { 20 });
 
-/// See the module. What is borrowed is given back before anybody is told anything: a waker may come
-/// back here.
+/// The worker of a reactor. It ends its borrows before it wakes a task: a waker may call back.
 #[derive(Debug)]
 pub(crate) struct Worker {
     driver: Rc<RefCell<Driver>>,
-    /// What was begun and not answered, by the tags of the queue.
+    /// Begun and not answered, by the tags of the queue.
     begun: RefCell<Slab<Arc<Listed>>>,
-    /// How often it was asked to let go of closed files, and up to which time it did.
+    /// Number of requests to release closed files, and the last one that was answered.
     asked: Cell<u64>,
     answered: Cell<u64>,
-    /// How many were told since it last took what is listed.
+    /// Number of tasks woken since it last took listed operations, without reads.
     told: Cell<usize>,
     spare: RefCell<Vec<Arc<Listed>>>,
-    /// Last, so that files are let go of when it is given up.
+    /// Last, so that files are released when it is dropped.
     reactor: Place,
 }
 
-/// The place of the worker of a reactor, until dropped.
+/// The role of a reactor's worker, until dropped.
 #[derive(Debug)]
 struct Place(Arc<Reactor>);
 
@@ -58,13 +57,13 @@ impl Worker {
         Self { driver, begun, asked, answered, told, spare, reactor: Place(reactor) }
     }
 
-    /// What ends a [turn](Self::turn).
+    /// The bell that ends a [turn](Self::turn).
     pub fn bell(&self) -> Arc<Bell> {
         self.driver.borrow().bell().clone()
     }
 
-    /// Begins what is listed, waits until something has finished or the bell rings, and tells who
-    /// waits. False if nobody will list anything any more, and all has finished.
+    /// Begins listed operations, waits until one has finished or the bell rings, and delivers
+    /// results. False if none can be listed any more, and all have finished.
     pub fn turn(&self) -> bool {
         self.gather();
         if !self.take_up() {
@@ -78,10 +77,10 @@ impl Worker {
         true
     }
 
-    /// Lets go of closed files. What was taken up of them meanwhile, and kept out, is refused
-    /// first.
+    /// Releases closed files. First refuses the operations on them that were taken meanwhile and
+    /// shut out.
     pub fn let_go_of_closed(&self) {
-        // In the child of a fork the lock may be held for ever.
+        // In the child of a fork the lock may be held forever.
         if self.reactor.is_current() {
             let given_up = self.reactor.state().take_given_up();
             drop(given_up);
@@ -91,7 +90,7 @@ impl Worker {
         }
     }
 
-    /// Does so, and says so.
+    /// Releases closed files, and reports that.
     fn let_go(&self) {
         self.let_go_of_closed();
         self.answered.set(self.asked.get());
@@ -99,7 +98,7 @@ impl Worker {
         self.reactor.let_go.notify_all();
     }
 
-    /// The same without waiting.
+    /// Like [`turn`](Self::turn), without waiting.
     pub fn try_turn(&self) {
         if self.take_up() {
             self.driver.borrow_mut().reap(0);
@@ -107,8 +106,8 @@ impl Worker {
         }
     }
 
-    /// Gives way to those who were told together, as long as more and more of them come back: what
-    /// begins together goes out in one request and shares a flush.
+    /// Yields to tasks that were woken together, as long as more of them come back. Operations that
+    /// begin together share a request and a flush.
     fn gather(&self) {
         let told = self.told.replace(0);
         let (mut came, mut last) = (0, now());
@@ -121,8 +120,8 @@ impl Worker {
         }
     }
 
-    /// Queues what is listed, as far as there is room. False if there is nothing left to be done,
-    /// ever.
+    /// Queues listed operations, as far as there is room. False once nothing will ever be left to
+    /// do.
     fn take_up(&self) -> bool {
         loop {
             let outstanding = self.driver.borrow().outstanding();
@@ -144,7 +143,7 @@ impl Worker {
             drop(given_up);
             let unwanted = batch.drain(..).filter(|slot| !self.begin(slot)).count();
             self.spare.replace(batch);
-            // Nobody rings for what is left in the list, so it is left only for want of room.
+            // No bell rings for entries that stay in the list, so they stay only for lack of room.
             if unwanted == 0 {
                 return true;
             }
@@ -165,10 +164,10 @@ impl Worker {
         true
     }
 
-    /// Tells who waits for what has finished.
+    /// Delivers the results of finished operations.
     fn answer(&self) {
         loop {
-            // One at a time: meanwhile whoever was woken may finish more.
+            // One at a time: a woken task may finish more meanwhile.
             let Some(done) = self.driver.borrow_mut().next() else { break };
             let slot = self.begun.borrow_mut().remove(done.tag as usize);
             if !matches!(slot.what, OpKind::Read(_)) {
@@ -179,8 +178,8 @@ impl Worker {
     }
 }
 
-/// Nothing of the worker is borrowed here: what wakers and memory do as they are woken and dropped
-/// is theirs.
+/// Stores a result and wakes its task. Borrows nothing of the worker, since wakers and dropped
+/// memory may run any code.
 fn tell(slot: Arc<Listed>, result: Result<u64>) {
     let telling = move || {
         if let Some(waker) = slot.finish(result) {
@@ -195,7 +194,7 @@ fn tell(slot: Arc<Listed>, result: Result<u64>) {
 impl Drop for Worker {
     fn drop(&mut self) {
         if !self.reactor.is_current() {
-            // The kernel has this memory for the parent.
+            // The kernel uses this memory for the parent.
             std::mem::forget(self.begun.take());
             return;
         }

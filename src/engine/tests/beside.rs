@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, mpsc};
 
-/// What the engine or a reader is about to do.
+/// The next call of the engine or a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     Read,
@@ -29,7 +29,7 @@ enum Before {
 
 type Deed = Box<dyn FnOnce(&Disk) + Send>;
 
-/// The simulated disk, where others act before chosen calls.
+/// The simulated disk, where other programs act before chosen calls.
 #[derive(Clone)]
 struct Beside {
     disk: Disk,
@@ -56,8 +56,7 @@ impl Beside {
         }
     }
 
-    /// Somebody does this before the next such call; deeds come in the order in which they were
-    /// given.
+    /// Another program does this before the next such call. Deeds run in the order of these calls.
     fn before(&self, call: Before, deed: impl FnOnce(&Disk) + Send + 'static) {
         self.deeds.lock().unwrap().push_back((call, Box::new(deed)));
     }
@@ -96,7 +95,7 @@ impl Beside {
         }))
     }
 
-    /// As another process has it, which knows the file by its marker.
+    /// A reader of another process, which knows the file by its marker.
     fn reader(&self) -> Reader {
         let facts = Facts {
             identity: SELF,
@@ -156,7 +155,7 @@ impl Backend for Beside {
         }
     }
 
-    /// Of a clock that ticks whenever something changes.
+    /// From a clock that ticks at each change.
     fn stamps(&self) -> io::Result<Stamps> {
         Ok([Stamp { changed: (0, self.disk.calls()), ..Stamp::default() }].into_iter().collect())
     }
@@ -187,7 +186,8 @@ fn read_all(reader: &Reader) -> io::Result<Vec<u64>> {
     Ok((0..read).step_by(BLOCK_BYTES as usize).map(block).collect())
 }
 
-/// It was EIO, and again EIO: the length was known by the marker that announces the truncate.
+/// The read returned EIO on each attempt: the length was cached under the marker that announces the
+/// truncate.
 #[test]
 fn a_file_that_becomes_shorter_under_the_same_marker_is_read_again() {
     let disk = Disk::new(DISK_BYTES);
@@ -201,7 +201,8 @@ fn a_file_that_becomes_shorter_under_the_same_marker_is_read_again() {
     assert!(beside.has_happened());
 }
 
-/// The marker that announces the truncate stood before it, and the next one counted as many.
+/// The marker that announces the truncate was on disk before it, and the next marker had the same
+/// count.
 #[test]
 fn a_reader_between_an_announcement_and_its_truncate_returns_no_zeros() {
     let disk = Disk::new(DISK_BYTES);
@@ -230,7 +231,7 @@ fn a_reader_between_an_announcement_and_its_truncate_returns_no_zeros() {
 
 const REWRITTEN_BLOCKS: u64 = 512;
 
-/// As much of a file with this marker as takes several calls, while another program writes it anew.
+/// Reads a file with this marker, by several calls, while another program rewrites it.
 fn read_beside_a_rewrite(marker: &[u8]) -> Vec<u8> {
     let disk = Disk::new(DISK_BYTES);
     disk.0.write(&[Segment::of(&record(1, REWRITTEN_BLOCKS))], 0, true).unwrap();
@@ -241,14 +242,14 @@ fn read_beside_a_rewrite(marker: &[u8]) -> Vec<u8> {
         disk.0.truncate(0).unwrap();
         disk.append_behind_our_back(REWRITTEN_BLOCKS);
     });
-    // Memory that is not aligned is filled by pieces of 1 MiB.
+    // Unaligned memory is filled in pieces of 1 MiB.
     let mut into = Buffer::zeroed((REWRITTEN_BLOCKS * BLOCK_BYTES) as usize);
     let read = beside.reader().read_at(&mut into[100..], 4).unwrap();
     assert!(beside.has_happened(), "it was one call");
     into[100..][..read].to_vec()
 }
 
-/// It stays as it is, whatever becomes of the file.
+/// Such a marker never changes, however the file changes.
 #[test]
 fn a_marker_that_is_not_of_this_file_proves_no_growth() {
     let another = Identity { inode: 2, ..SELF };
@@ -295,7 +296,7 @@ fn a_growth_that_fails_keeps_what_another_program_appended() {
     }
 }
 
-/// It ends in the same block as ours, of which extents say nothing.
+/// Its data ends in the same block as ours, where extents do not show it.
 #[test]
 fn a_growth_that_fails_keeps_what_another_program_appended_to_the_last_block() {
     let disk = Disk::new(DISK_BYTES);
@@ -311,7 +312,7 @@ fn a_growth_that_fails_keeps_what_another_program_appended_to_the_last_block() {
     assert_eq!(disk.0.physical_size().unwrap(), 1024);
 }
 
-/// A file without a marker, whose last block is not full.
+/// A file without a marker, with a partial last block.
 fn with_a_begun_block(beside: &Beside) -> Arc<Engine> {
     let file = beside.engine(None);
     file.append(&[1; 100], true).unwrap();
@@ -319,7 +320,7 @@ fn with_a_begun_block(beside: &Beside) -> Arc<Engine> {
     file
 }
 
-/// The size was looked at, and the file truncated without another look.
+/// Close looked at the size, and truncated without another look.
 #[test]
 fn close_without_a_marker_keeps_what_another_program_appended() {
     let beside = Beside::new(&Disk::new(DISK_BYTES));
@@ -347,7 +348,7 @@ fn close_without_a_marker_ends_where_the_records_do() {
     assert_eq!(beside.disk.0.physical_size().unwrap(), 100);
 }
 
-/// Another writer was met before the cut, when a growth that had failed was to be taken back.
+/// Another writer was met before the truncate, when a failed growth was to be taken back.
 #[test]
 fn close_beside_another_writer_leaves_its_marker_also_where_a_growth_was_left_behind() {
     let beside = Beside::new(&Disk::new(DISK_BYTES));
@@ -376,13 +377,13 @@ fn synchronous() -> (Arc<Engine>, SimFile, Disk, FileSystems) {
 
 type Write = Box<dyn Fn(&Arc<Engine>) -> Result<()>>;
 
-/// What a handle of an O_DSYNC description can write: below the end and at it, by calls and by a
-/// queue, durably or not.
+/// The writes of a handle of an O_DSYNC description: below the end and at it, by calls and by a
+/// queue, durable or not.
 fn ways_to_write(durable: bool) -> [Write; 4] {
     let queued = move |file: &Arc<Engine>, submit: fn(&Queue, &File) -> bool| {
         let (engine, process) = (file.clone(), Process::current());
         let key = Key { dev: 0, inode: Some(0), part: Part::Whole };
-        // Nothing of it is registered, so it is not to be closed.
+        // It is not in the registry, so it must not be closed.
         let file = std::mem::ManuallyDrop::new(File::of(FileHandle::Shared {
             engine,
             key,
@@ -406,7 +407,7 @@ fn ways_to_write(durable: bool) -> [Write; 4] {
     ]
 }
 
-/// A later flush of another file said that all is well.
+/// A later flush of another file returned success.
 #[test]
 fn a_flush_that_fails_inside_of_a_write_of_an_o_dsync_file_wedges() {
     for durable in [true, false] {
@@ -421,7 +422,7 @@ fn a_flush_that_fails_inside_of_a_write_of_an_o_dsync_file_wedges() {
     }
 }
 
-/// The same write was made again without RWF_DSYNC, and flushed all the same.
+/// The same write was repeated without RWF_DSYNC, and flushed nevertheless.
 #[test]
 fn a_flush_that_finds_no_space_twice_is_no_write_that_finds_none() {
     for durable in [true, false] {
@@ -465,7 +466,7 @@ fn a_write_of_an_o_dsync_file_is_not_believed_beside_a_flush_that_fails() {
     }
 }
 
-/// Zeros are written by the same description.
+/// The same description writes zeros.
 #[test]
 fn a_flush_that_fails_while_an_o_dsync_file_is_filled_with_zeros_wedges() {
     let (_, other, disk, fs) = synchronous();

@@ -1,5 +1,5 @@
-//! The orders that matter in a crash, and in what other processes and threads see, on disks less
-//! kind than the simulated one by itself.
+//! The orders that matter in a crash, and to other processes and threads, on disks more hostile
+//! than the simulated one.
 
 use super::*;
 use crate::backend::Job;
@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// The two ways in which a crash can keep only one of the size and the marker. File systems that
-/// keep them in one journal do not, but no kernel promises an order where no sync lies between.
+/// The two ways in which a crash keeps only one of the size and the marker. File systems with both
+/// in one journal do not, but no kernel promises an order without a sync between.
 fn crashes_apart(disk: &Disk) -> [Disk; 2] {
     [true, false].map(|keep_size| {
         let image = disk.crash(|_| keep_size);
@@ -47,7 +47,7 @@ fn marker_and_size_that_a_crash_keeps_apart_are_brought_together() {
     }
 }
 
-/// The recovery is ended by such a crash as well, at every call.
+/// Such a crash ends the recovery as well, at every call.
 fn check_apart(disk: &Disk, durable: u64, prepared: Prepared, at: &str) {
     for again in 0.. {
         let image = disk.crash(|_| true);
@@ -142,7 +142,7 @@ fn the_markers_of_a_file_differ() {
     assert!(first.marker.epoch != second.epoch && second.epoch != third.epoch);
 }
 
-/// By which readers in other processes know that what they read may be gone.
+/// The counts show readers in other processes that the data that they read may be gone.
 #[test]
 fn markers_count_truncations_and_no_growth() {
     let mut core = bare_core();
@@ -165,8 +165,8 @@ fn markers_count_truncations_and_no_growth() {
     assert!(!fourth.only_grew_until(&fifth));
 }
 
-/// The simulated disk where writes stop inside a block, and nobody may change anything once others
-/// are let in.
+/// The simulated disk where writes stop inside a block. No call may change the disk after the
+/// unlock.
 #[derive(Debug)]
 struct Watched {
     disk: Disk,

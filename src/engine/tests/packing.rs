@@ -1,4 +1,4 @@
-//! Records of any length, and the last block when it is not full.
+//! Records of any length, and partial last blocks.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn open_with(disk: Disk, prepared: Option<Prepared>, tail: Tail) -> SimFile {
     open_as(disk, FileProps { tail, ..props(prepared) }, FileSystems::default()).unwrap()
 }
 
-/// What another program sees of the file, from `start` on.
+/// The content of the file that another program sees, from `start` on.
 fn bytes(file: &SimFile, start: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     file.backend.0.device.peek(file.backend.0.inode, &mut bytes, start as u64);
@@ -103,10 +103,10 @@ fn aligned_blocks_of_long_records_are_not_copied() {
     let record = Buffer::from(&vec![7; 64 * BLOCK][..]);
     file.append(&record, false).unwrap();
     assert_eq!(file.stats().copied_bytes, 0);
-    // It ends inside a block: that one is copied.
+    // It ends inside a block, and that block is copied.
     file.append(&record[..10 * BLOCK + 512], false).unwrap();
     assert_eq!(file.stats().copied_bytes, BLOCK_BYTES);
-    // Direct I/O asks for multiples of 512, and the next whole block of the file is at one.
+    // Direct I/O requires multiples of 512, and the next whole block of the file is at one.
     file.append(&record[..10 * BLOCK], false).unwrap();
     assert_eq!(file.stats().copied_bytes, 3 * BLOCK_BYTES, "the first block and the last");
     assert_eq!(file.stats().tail_rewrites, 1);
@@ -160,7 +160,7 @@ fn recycled_space_shows_zeros_behind_records_and_nothing_else() {
             let shown = bytes(&file, 0, file.len() as usize);
             assert!(!shown.contains(&9), "{tail:?}");
         }
-        // Beyond, there is old content that a gap would show.
+        // A gap would show the old content beyond.
         let sector = Buffer::zeroed(512);
         let gap = file.write_at(
             &sector,
@@ -205,7 +205,7 @@ fn lengthening_shows_nothing_of_an_append_that_could_not_be_taken_back() {
 fn an_append_that_failed_before_it_began_leaves_no_padding_behind_the_end() {
     let file = open_with(Disk::new(DISK_BYTES), None, Tail::Rewrite);
     file.append(&[1; 100], true).unwrap();
-    // So the last block is not known any more.
+    // So the content of the last block is not known any more.
     file.write_at(&Buffer::from(&[2; 512][..]), 0, true).unwrap();
     assert_eq!(physical(&file), BLOCK_BYTES);
     file.backend.fail(Call::Read, 0, libc::EIO);

@@ -1,5 +1,5 @@
-//! Positional writes past the end that come out of their order, as those of many threads do that
-//! share one counter.
+//! Positional writes past the end that arrive out of order, as from many threads that share one
+//! counter.
 
 use super::*;
 use crate::engine::core::{Dio, Outcome, Request, Work};
@@ -7,7 +7,7 @@ use crate::rules::merge::Refusals;
 
 const BLOCKS: u64 = 16;
 
-/// A core, and what came of it.
+/// A core, and its outbox.
 struct Bench {
     core: Core<u32>,
     out: Outbox<u32>,
@@ -15,8 +15,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// An empty file; a write of its first block is in flight, and there is space for more if it
-    /// grows ahead.
+    /// An empty file with a write of its first block in flight. It has space for more if it grows
+    /// ahead.
     fn new(prepared: Option<Prepared>) -> Self {
         let core = Core::new(0, props(prepared), Planner::new(GROWTH_CONFIG), None);
         let mut bench = Self { core, out: Outbox::default(), data: record(1, BLOCKS) };
@@ -26,13 +26,13 @@ impl Bench {
         bench
     }
 
-    /// Writes so many blocks.
+    /// Writes this many blocks.
     fn write(&mut self, token: u32, block: u64, blocks: u64) {
         let segment = Segment::of(&self.data[..(blocks * BLOCK_BYTES) as usize]);
         self.core.write(token, segment, block * BLOCK_BYTES, false, &mut self.out);
     }
 
-    /// Everybody who is called is awake.
+    /// Wakes all leaders.
     fn wake(&mut self) {
         for (_, call) in std::mem::take(&mut self.out.calls) {
             self.core.on_called(call, &mut self.out);
@@ -48,7 +48,7 @@ impl Bench {
         self.wake();
     }
 
-    /// The requests to perform, each with its first block and how many.
+    /// The requests to perform, each with its first block and its length in blocks.
     fn requests(&mut self) -> Vec<(Request<u32>, (u64, u64))> {
         let with_place = |request: Request<u32>| match request.work {
             Work::Write { offset, .. } => {

@@ -1,13 +1,13 @@
-//! Reads of any range into any memory, by every way to a file.
+//! Reads of any range into any memory, by every kind of handle.
 
 use crate::api::sim::{self, Call, Disk, Settings};
 use crate::{Buffer, ErrorKind, File, OpenOptions, Queue, QueueOptions};
 use proptest::prelude::*;
 
-/// What lies in memory before it is read to, and nowhere in a file.
+/// Fills memory before a read, and is in no file.
 const UNTOUCHED: u8 = 0xEE;
 
-/// Bytes that tell where they stand, and are never zero.
+/// Bytes that identify their offsets, and are never zero.
 fn content(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % 199 + at / 4096 % 7) as u8 + 1).collect()
 }
@@ -21,7 +21,7 @@ fn read(queue: Option<&Queue>, file: &File, into: &mut [u8], offset: u64) -> cra
     done.result.map(|read| read as usize)
 }
 
-/// Checks what a range reads as: what there is of it, and nothing of what is above.
+/// Checks the result of a read: all of the range below the end, and no byte above it.
 fn check(queue: Option<&Queue>, file: &File, content: &[u8], into: &mut [u8], offset: usize) {
     into.fill(UNTOUCHED);
     let there = &content[offset.min(content.len())..];
@@ -36,8 +36,8 @@ fn check(queue: Option<&Queue>, file: &File, content: &[u8], into: &mut [u8], of
     );
 }
 
-/// A file of this content, with a handle that writes it, for which more than that is on disk, as
-/// when the last block is just being written anew; and a file with a handle beside other processes.
+/// Two files of this content. One has a writing handle, and more data on disk, as during a rewrite
+/// of the last block. The other has a handle beside other processes.
 fn with_files(seed: u64, content: &[u8], test: impl FnOnce(&Disk, [&File; 2])) {
     sim::run(seed, || {
         let settings = Settings { short_one_in: 3, interrupted_one_in: 7, ..Settings::default() };
@@ -92,7 +92,7 @@ fn an_offset_that_no_file_has_is_above_the_end() {
     });
 }
 
-/// Whichever of its pieces fails.
+/// Each of its pieces fails in turn.
 #[test]
 fn a_read_that_fails_in_part_is_an_error() {
     let content = content((5 << 20) + 77);
@@ -103,7 +103,7 @@ fn a_read_that_fails_in_part_is_an_error() {
             let file = disk.open(OpenOptions::new().write(true), "log").unwrap();
             let queue = &queues()[way];
             let mut memory = Buffer::zeroed(content.len() + 1);
-            // Straight but for the ends, or by bounces alone, as into the buffer of a queue, which
+            // Direct except for the ends, or by bounces alone, as into the buffer of a queue, which
             // is aligned at its start.
             let straight = if queue.is_some() { 6 } else { 3 };
             for (skip, pieces) in [(100, straight), (1, 6)] {
@@ -124,7 +124,7 @@ fn a_read_that_fails_in_part_is_an_error() {
     }
 }
 
-/// Another program cuts it, which no promise covers; but nothing is made up.
+/// Another program truncates it. No promise covers that, but no read invents bytes.
 #[test]
 fn a_file_that_is_cut_behind_our_back_has_no_bytes_there() {
     let content = content(9000);
@@ -147,7 +147,7 @@ fn a_file_that_is_cut_behind_our_back_has_no_bytes_there() {
     });
 }
 
-/// The memory of ours that the kernel fills is there until it has.
+/// Our memory stays allocated until the kernel has filled it.
 #[test]
 fn a_queue_that_is_dropped_has_read_what_it_began() {
     let content = content(3 << 20);
@@ -169,7 +169,13 @@ proptest! {
         seed in any::<u64>(),
         len in prop_oneof![0usize..20_000, 0usize..3 << 20],
         ranges in proptest::collection::vec(
-            (0usize..3 << 20, prop_oneof![0usize..10_000, 0usize..2 << 20], 0usize..1024, 0usize..3), 1..8,
+            (
+                0usize..3 << 20,
+                prop_oneof![0usize..10_000, 0usize..2 << 20],
+                0usize..1024,
+                0usize..3,
+            ),
+            1..8,
         ),
     ) {
         let content = content(len);
@@ -177,10 +183,12 @@ proptest! {
             let queues = queues();
             let mut memory = Buffer::zeroed((2 << 20) + 1024);
             for (at, room, skip, way) in ranges {
-                // Mostly where something is.
+                // Mostly below the end.
                 let offset = at % (len + 5000);
                 let into = &mut memory[skip..][..room];
-                files.iter().for_each(|file| check(queues[way].as_ref(), file, &content, into, offset));
+                files
+                    .iter()
+                    .for_each(|file| check(queues[way].as_ref(), file, &content, into, offset));
             }
         });
     }

@@ -1,5 +1,5 @@
-//! Records of any length in any order of operations: what is on the disk, byte by byte, after each
-//! of them and after every crash.
+//! Records of any length in any order of operations: the bytes on the disk after each operation and
+//! after every crash.
 
 use super::*;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::ops::Range;
 const BLOCK: u64 = BLOCK_BYTES;
 const SECTOR: u64 = 512;
 
-/// A way for the file to grow, and what becomes of its last block.
+/// A way for the file to grow, and to treat its last block.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     prepared: Option<Prepared>,
@@ -27,7 +27,7 @@ impl Way {
     }
 }
 
-/// What another program sees of the file.
+/// The content of the file that another program sees.
 fn all_bytes(file: &SimFile, len: u64) -> Vec<u8> {
     let mut bytes = vec![0; len as usize];
     file.backend.0.device.peek(file.backend.0.inode, &mut bytes, 0);
@@ -63,7 +63,7 @@ fn a_padded_record_behind_a_hole_is_found_after_a_crash() {
     }
 }
 
-/// Every subset of the sectors of a block that is written again.
+/// Every subset of the sectors of a block that is rewritten.
 #[test]
 fn a_torn_rewrite_harms_no_byte_that_was_acknowledged() {
     for prepared in [Some(Prepared::Unwritten), Some(Prepared::Zeroed), None] {
@@ -116,18 +116,17 @@ fn a_last_block_whose_rewrite_fails_keeps_what_it_held() {
     }
 }
 
-/// What may be in a file after a crash: each operation that writes has a number, and so have its
-/// bytes.
+/// The content that a file may have after a crash. Each write has a number, which its bytes hold.
 #[derive(Clone, Debug, Default)]
 struct Model {
     next: u8,
-    /// What programs read.
+    /// The content that programs read.
     content: Vec<u8>,
-    /// What no crash takes.
+    /// The content that survives a crash.
     stable: Vec<u8>,
-    /// What was written since, or is on its way.
+    /// Writes since then, also those in flight.
     since: Vec<(u8, Range<u64>)>,
-    /// A length on its way, which a crash may leave or not.
+    /// A length on its way to the disk, which may survive a crash or not.
     becoming: Option<u64>,
 }
 
@@ -142,7 +141,7 @@ impl Model {
         self.content[at.start as usize..at.end as usize].fill(number);
     }
 
-    /// All up to the end is there, if not as plain overwrites left it.
+    /// Everything up to the end is there, but plain overwrites may be lost.
     fn extension_is_stable(&mut self) {
         let known = self.stable.len();
         self.stable.extend(&self.content[known..]);
@@ -175,7 +174,7 @@ impl Model {
         }
     }
 
-    /// Where the records of this life end, as far as their program can tell.
+    /// The end of the records of this life, as far as their program can find it.
     fn end_of_records(&self, found: &[u8]) -> u64 {
         let known = found.iter().zip(0..).take_while(|(found, at)| self.allows(*at, **found));
         known.filter(|(found, _)| **found != 0).last().map_or(0, |(_, at)| at + 1).max(self.least())
@@ -197,7 +196,7 @@ impl Model {
     }
 }
 
-/// What a program does with the file, the same for the same seed.
+/// The operations of a program on the file, the same for the same seed.
 struct Life {
     way: Way,
     file: Option<SimFile>,
@@ -209,8 +208,8 @@ const LENS: [u64; 12] =
     [0, 1, 100, 511, 512, 513, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5, 2 * BLOCK, 700];
 
 impl Life {
-    /// Does so many things, or fewer if one fails, as it does when the disk dies. Returns whether
-    /// the disk lived.
+    /// Runs this many steps, or fewer if one fails because the disk dies. Returns whether the disk
+    /// lived.
     fn live(&mut self, steps: u64) -> bool {
         (0..steps).all(|_| self.step().is_ok())
     }
@@ -248,7 +247,8 @@ impl Life {
                 file.write_at(&data, range.start, durable).map_err(|error| error.kind().clone())?;
                 self.model.write(number, range);
                 if durable {
-                    // No promise for anything else than these.
+                    // A durable write promises only its own bytes. The sync makes the others
+                    // durable.
                     file.sync_data().map_err(|error| error.kind().clone())?;
                     self.model.all_is_stable();
                 }
@@ -291,7 +291,7 @@ impl Life {
         Ok(())
     }
 
-    /// All that was acknowledged is there, and zeros up to the end of its block.
+    /// Checks that all acknowledged bytes are there, with zeros up to the end of their block.
     fn look(&self, before: u64) {
         let file = self.file.as_ref().expect("open between steps");
         let len = self.model.content.len() as u64;
@@ -305,8 +305,8 @@ impl Life {
 
 const STEPS: u64 = 14;
 
-/// Lives on a disk that dies after so many calls. Returns what the disk made of it, or nothing if
-/// it died before the file was open; and whether it lived.
+/// Runs a life on a disk that dies after `calls` calls. Returns the life, the disk, and whether it
+/// lived; `None` if it died before the file was open.
 fn live_until(way: Way, seed: u64, calls: u64) -> Option<(Life, Disk, bool)> {
     let disk = Disk::new(DISK_BYTES);
     disk.die_after(calls);
@@ -321,7 +321,7 @@ fn live_until(way: Way, seed: u64, calls: u64) -> Option<(Life, Disk, bool)> {
     Some((life, disk, lived))
 }
 
-/// A crash at every call, with sectors that make it or not, and again during the recovery.
+/// A crash at every call, with several choices of the surviving sectors, and again in the recovery.
 #[test]
 fn a_crash_in_any_window_loses_no_byte_of_a_record() {
     for (way, seed) in ways().flat_map(|way| (0..2).map(move |seed| (way, seed))) {
@@ -350,8 +350,8 @@ fn a_crash_in_any_window_loses_no_byte_of_a_record() {
     }
 }
 
-/// The model must be able to fail: somebody writes a last block behind our back, so what is kept of
-/// it is not what it holds.
+/// The model must be able to fail. Another program writes the last block, so the kept copy of it is
+/// out of date.
 #[test]
 #[should_panic(expected = "bytes before")]
 fn a_last_block_that_is_written_again_as_it_was_is_found() {
@@ -366,7 +366,7 @@ fn a_last_block_that_is_written_again_as_it_was_is_found() {
     life.look(1000);
 }
 
-/// Nor may anything stand behind the last record.
+/// The space behind the last record must hold zeros.
 #[test]
 #[should_panic(expected = "byte 1200 of 4096 is 9")]
 fn padding_that_is_no_zeros_is_found() {

@@ -1,4 +1,4 @@
-//! What a file tells of itself.
+//! The properties and counters that a file reports.
 
 use super::*;
 use crate::engine::core::Dio;
@@ -39,13 +39,13 @@ fn why_it_cannot_be_recycled() {
     assert_eq!(bare_core().can_recycle(), Ok(()));
 }
 
-/// A core over 16 written blocks, and what its operations write.
+/// A core over 16 written blocks, and the data of its operations.
 fn core_with(limits: Limits) -> (Core<u32>, Buffer) {
     let props = FileProps { limits, ..props(None) };
     (Core::new(16 * BLOCK_BYTES, props, Planner::new(GROWTH_CONFIG), None), record(1, 16))
 }
 
-/// Durable writes submitted together, each with its first block and how many.
+/// Durable writes submitted together, each with its first block and its length in blocks.
 fn write_together(core: &mut Core<u32>, data: &[u8], writes: &[(u64, u64)]) -> Outbox<u32> {
     let mut out = Outbox::default();
     let dio = |&(block, blocks): &(u64, u64)| {
