@@ -659,7 +659,7 @@ fn own_on(fs: Fs) -> &'static [(&'static str, Own)] {
     if fs == Fs::Ext3 { &OWN[..1] } else { &OWN }
 }
 
-fn a_file_of_someone_else_is_never_cut(dir: TestDir) -> TrialResult {
+fn a_file_of_someone_else_is_never_truncated(dir: TestDir) -> TrialResult {
     for (name, make) in own_on(dir.fs()) {
         let path = dir.join(name);
         let content = make(&path)?;
@@ -681,7 +681,7 @@ fn a_file_of_someone_else_is_never_cut(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-fn a_kill_does_not_cut_what_was_there_before(dir: TestDir) -> TrialResult {
+fn a_kill_does_not_truncate_what_was_there_before(dir: TestDir) -> TrialResult {
     for scenario in ["append_durably", "write_durably_beyond"] {
         for (name, make) in own_on(dir.fs()) {
             let path = dir.join(format!("{name}-{scenario}"));
@@ -804,7 +804,7 @@ fn a_file_that_another_program_filled_up_to_the_announced_size_is_doubtful(
     Ok(())
 }
 
-fn a_zeroed_file_that_another_program_appended_to_is_not_cut(dir: TestDir) -> TrialResult {
+fn a_zeroed_file_that_another_program_appended_to_is_not_truncated(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let records = leave_grown(&path, "zeroed")?;
     fs::OpenOptions::new().append(true).open(&path)?.write_all(b"a line of another program\n")?;
@@ -976,7 +976,7 @@ fn a_file_of_odd_length_that_was_only_grown_gets_zeros_to_the_end_of_its_block(
     Ok(())
 }
 
-fn a_file_in_use_is_recovered_by_nobody_else(dir: TestDir) -> TrialResult {
+fn a_file_in_use_is_recovered_by_no_other_process(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let mut child = start("append_durably", &path, "unwritten", 1, 1)?;
     child.wait_for_acks(5, PATIENCE)?;
@@ -1006,16 +1006,16 @@ fn trials() -> Vec<Trial> {
         a_killed_process_loses_no_acknowledged_record_of_any_length,
         a_killed_process_loses_no_positional_write,
         a_process_killed_while_opening_or_closing_loses_nothing,
-        a_file_of_someone_else_is_never_cut,
+        a_file_of_someone_else_is_never_truncated,
     ];
     let where_zeros_grow: &[LabTest] = named![
         without_an_answer_the_question_comes_again,
         a_file_with_an_open_question_grows_as_its_marker_says,
-        a_zeroed_file_that_another_program_appended_to_is_not_cut,
+        a_zeroed_file_that_another_program_appended_to_is_not_truncated,
     ];
     let where_unwritten_space_grows: &[LabTest] = named![
         a_file_of_odd_length_that_was_only_grown_gets_zeros_to_the_end_of_its_block,
-        a_kill_does_not_cut_what_was_there_before,
+        a_kill_does_not_truncate_what_was_there_before,
         a_copy_with_the_marker_is_left_alone,
         a_file_that_another_program_appended_to_is_doubtful,
         a_file_that_another_program_filled_up_to_the_announced_size_is_doubtful,
@@ -1023,7 +1023,7 @@ fn trials() -> Vec<Trial> {
         a_write_of_another_program_inside_the_grown_space_is_not_destroyed_silently,
         a_damaged_marker_is_doubtful_and_nothing_is_cut,
         a_crash_in_each_window_of_the_markers_life_is_recovered_from,
-        a_file_in_use_is_recovered_by_nobody_else,
+        a_file_in_use_is_recovered_by_no_other_process,
     ];
     let mut all: Vec<_> =
         in_the_lab.iter().flat_map(|&(name, test)| lab_trials(name, test)).collect();

@@ -708,7 +708,7 @@ fn other_handle(path: &Path) -> io::Result<fs::File> {
 
 /// A truncate of written data: nothing restores it, but no other record is lost, and none is
 /// invented.
-fn a_file_cut_by_another_program_is_said_to_be_so(dir: TestDir) -> TrialResult {
+fn a_file_truncated_by_another_program_is_said_to_be_so(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let file = writable().growth_cap(MIB).open(&path)?;
     let placed: Vec<_> =
@@ -1421,7 +1421,7 @@ fn a_file_dropped_by_a_panic_is_put_away(dir: TestDir) -> TrialResult {
 }
 
 /// The other threads go on.
-fn a_thread_that_panics_between_appends_harms_nobody(dir: TestDir) -> TrialResult {
+fn a_thread_that_panics_between_appends_harms_no_other(dir: TestDir) -> TrialResult {
     let path = dir.join("log");
     let file = writable().durability(Durability::EveryWrite).growth_cap(MIB).open(&path)?;
     let (kept, noted) = (Mutex::new(Vec::new()), &file);
@@ -1645,7 +1645,7 @@ fn trials() -> Vec<Trial> {
     let everywhere: &[LabTest] = named![
         a_removed_file_works_to_its_end,
         a_renamed_file_goes_on_under_both_names,
-        a_file_cut_by_another_program_is_said_to_be_so,
+        a_file_truncated_by_another_program_is_said_to_be_so,
         a_write_that_is_put_off_for_ever_fails_alone,
         a_failed_flush_behind_a_write_without_dsync_wedges,
         no_space_of_a_flush_wedges,
@@ -1658,7 +1658,7 @@ fn trials() -> Vec<Trial> {
         operations_of_length_zero_do_nothing,
         misaligned_operations_change_nothing,
         a_file_dropped_by_a_panic_is_put_away,
-        a_thread_that_panics_between_appends_harms_nobody,
+        a_thread_that_panics_between_appends_harms_no_other,
         a_thousand_threads_share_a_file,
         many_threads_open_and_close_a_file_at_once,
     ];

@@ -841,7 +841,7 @@ fn assert_records_or_zeros(content: &[u8]) {
 
 // --- set_len -------------------------------------------------------------------------------------
 
-fn set_len_shows_zeros_where_something_was_cut(dir: TestDir, way: Way) -> TrialResult {
+fn set_len_shows_zeros_where_something_was_truncated(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
     let file = way.open(&writable(), &path)?;
     append(&file, 1, 1, 8)?;
@@ -870,7 +870,7 @@ struct Truncated {
     done: AtomicBool,
 }
 
-fn appends_and_cuts_in_one_file_agree(dir: TestDir, way: Way) -> TrialResult {
+fn appends_and_truncates_in_one_file_agree(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
     let shared = Truncated {
         file: way.open(OpenOptions::new().write(true).create(true).growth_cap(MIB), &path)?,
@@ -879,8 +879,8 @@ fn appends_and_cuts_in_one_file_agree(dir: TestDir, way: Way) -> TrialResult {
         done: AtomicBool::new(false),
     };
     let noted = std::thread::scope(|scope| {
-        let appenders =
-            scope.spawn(|| together(4, |writer| append_between_cuts(&shared, writer)).concat());
+        let appenders = scope
+            .spawn(|| together(4, |writer| append_between_truncates(&shared, writer)).concat());
         for _ in 0..CUTS {
             sleep(Duration::from_millis(5));
             shared.file.set_len(0).expect("cutting works");
@@ -903,7 +903,7 @@ fn appends_and_cuts_in_one_file_agree(dir: TestDir, way: Way) -> TrialResult {
 }
 
 /// Returns each record with the number of truncates that had returned before its append.
-fn append_between_cuts(shared: &Truncated, writer: u64) -> Vec<(u64, Placed)> {
+fn append_between_truncates(shared: &Truncated, writer: u64) -> Vec<(u64, Placed)> {
     let mut noted = Vec::new();
     for number in 0.. {
         if shared.done.load(SeqCst) {
@@ -1321,8 +1321,8 @@ fn trials() -> Vec<Trial> {
         a_write_past_the_largest_offset_is_an_error,
         overwrites_and_appends_go_side_by_side,
         extending_writes_of_both_kinds_mix,
-        set_len_shows_zeros_where_something_was_cut,
-        appends_and_cuts_in_one_file_agree,
+        set_len_shows_zeros_where_something_was_truncated,
+        appends_and_truncates_in_one_file_agree,
         handles_of_both_durabilities_share_a_file,
         a_reader_in_the_same_process_sees_the_exact_length,
         closing_the_last_writer_tidies_up_beside_a_reader,

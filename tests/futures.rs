@@ -670,7 +670,7 @@ fn the_last_file_and_its_reactor_are_dropped_in_a_waker(dir: TestDir) -> TrialRe
     Ok(())
 }
 
-fn a_waker_that_panics_takes_nobody_along(dir: TestDir) -> TrialResult {
+fn a_waker_that_panics_takes_no_other_future_along(dir: TestDir) -> TrialResult {
     let file = AsyncFile::from(log(Durability::EveryWrite).open(dir.join("log"))?);
     for round in 0..10 {
         for number in 0..10 {
@@ -1080,7 +1080,7 @@ fn trials() -> Vec<Trial> {
         a_forgotten_future_keeps_its_memory_and_no_one_waiting,
         a_waker_makes_blocking_calls_and_drops_files,
         the_last_file_and_its_reactor_are_dropped_in_a_waker,
-        a_waker_that_panics_takes_nobody_along,
+        a_waker_that_panics_takes_no_other_future_along,
         a_task_goes_on_inside_its_waker,
         a_reactor_of_plain_calls_does_the_same,
         what_is_left_of_a_local_reactor_is_refused,

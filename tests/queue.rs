@@ -540,7 +540,7 @@ impl Cutting {
     }
 }
 
-fn others_cut_the_file_while_queues_append_to_it(dir: TestDir, way: Way) -> TrialResult {
+fn others_truncate_the_file_while_queues_append_to_it(dir: TestDir, way: Way) -> TrialResult {
     let path = dir.join("log");
     let (cuts, after_all) = (AtomicU64::new(0), AtomicU64::new(0));
     let cutting = Cutting { file: writable().growth_cap(MIB).open(&path)?, cuts, after_all };
@@ -1075,7 +1075,7 @@ fn trials() -> Vec<Trial> {
         a_queue_is_full_at_its_depth_and_goes_on_when_reaped,
         reaping_waits_for_what_is_asked_or_for_all_there_is,
         a_thread_mixes_blocking_calls_with_what_its_queue_has_in_flight,
-        others_cut_the_file_while_queues_append_to_it,
+        others_truncate_the_file_while_queues_append_to_it,
         a_file_is_closed_and_opened_by_another_thread_while_a_queue_lives,
         a_queue_works_on_more_files_than_it_registers,
         buffers_of_the_pool_and_others_go_together,

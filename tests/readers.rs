@@ -39,7 +39,7 @@ impl Order {
 }
 
 /// A child that writes args[0], with orders from the FIFO args[1].
-fn write_as_told(acks: &Acks, args: &[String]) {
+fn write_as_asked(acks: &Acks, args: &[String]) {
     let options = writable().durability(Durability::EveryWrite).growth_cap(64 << 10).clone();
     let open = || options.open(&args[0]).expect("it opens");
     let mut file = Some(open());
@@ -90,7 +90,7 @@ impl Writer {
         // For reading as well, so that the open does not wait for the child.
         let orders = fs::OpenOptions::new().read(true).write(true).open(&fifo)?;
         let mut child =
-            child::spawn("write_as_told", &[path.to_string_lossy(), fifo.to_string_lossy()])?;
+            child::spawn("write_as_asked", &[path.to_string_lossy(), fifo.to_string_lossy()])?;
         child.wait_for_acks(1, PATIENCE)?;
         Ok(Self { child, orders, carried_out: 1 })
     }
@@ -288,5 +288,5 @@ fn trials() -> Vec<Trial> {
 }
 
 fn main() -> ExitCode {
-    dioxide_testkit::run(&[("write_as_told", write_as_told)], trials)
+    dioxide_testkit::run(&[("write_as_asked", write_as_asked)], trials)
 }

@@ -475,7 +475,7 @@ fn a_failed_rewrite_of_the_last_block_harms_no_record(fs: Fs) -> TrialResult {
     Ok(())
 }
 
-fn closing_after_a_failed_append_cuts_at_the_gap(fs: Fs) -> TrialResult {
+fn closing_after_a_failed_append_truncates_at_the_gap(fs: Fs) -> TrialResult {
     let volume = Volume::on_fuse_disk(fs, SIZE_MIN)?;
     for growth in [Growth::Unwritten, Growth::Zeroed, Growth::None] {
         let (file, path, records) = fail_an_append(&volume, growth)?;
@@ -760,7 +760,7 @@ fn trials() -> Vec<Trial> {
     let where_writes_are_direct: &[VolumeTest] = named![
         a_failed_append_ends_appending_until_it_is_given_up,
         a_failed_rewrite_of_the_last_block_harms_no_record,
-        closing_after_a_failed_append_cuts_at_the_gap,
+        closing_after_a_failed_append_truncates_at_the_gap,
         a_failed_overwrite_fails_its_caller_only,
     ];
     let mut trials: Vec<_> = all.iter().flat_map(|&(name, test)| fuse_trials(name, test)).collect();

@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_joins_is_dropped_in_the_simulation() {
+    fn a_thread_that_is_not_joined_is_dropped_in_the_simulation() {
         struct Last(Arc<AtomicU64>);
         impl Drop for Last {
             fn drop(&mut self) {
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn the_space_of_a_removed_file_is_free_when_nobody_has_it_open() {
+    fn the_space_of_a_removed_file_is_free_when_it_is_closed() {
         let settings = Settings { capacity_bytes: 16 * BLOCK_BYTES, ..Settings::default() };
         let disk = Disk::with(3, settings);
         for _ in 0..8 {

@@ -305,7 +305,7 @@ impl Striped {
     pub fn begin_writing(&self) -> io::Result<()> {
         let Some(files) = &self.files else { return Ok(()) };
         let len = files.physical.load(Ordering::Acquire);
-        self.cut_durably(len)?;
+        self.truncate_durably(len)?;
         self.note(State::Open(len))
     }
 
@@ -331,7 +331,7 @@ impl Striped {
         }
         self.on_all(|member| flushed(|| member.sync_all()))?;
         if self.files.is_some() {
-            self.cut_durably(0)?;
+            self.truncate_durably(0)?;
         }
         self.write_header(self.header, state)?;
         flushed(|| self.members[0].sync_all())
@@ -365,7 +365,7 @@ impl Striped {
     }
 
     /// Sets each member to its size in a file of `len` bytes. Returns whether a size changed.
-    fn cut_members(&self, len: u64) -> io::Result<bool> {
+    fn truncate_members(&self, len: u64) -> io::Result<bool> {
         let mut changed = false;
         for (number, member) in self.members.iter().enumerate() {
             let size = self.map.size_of(number, len);
@@ -377,9 +377,9 @@ impl Striped {
         Ok(changed)
     }
 
-    /// Like `cut_members`, and makes the changes durable.
-    fn cut_durably(&self, len: u64) -> io::Result<()> {
-        if self.cut_members(len)? {
+    /// Like `truncate_members`, and makes the changes durable.
+    fn truncate_durably(&self, len: u64) -> io::Result<()> {
+        if self.truncate_members(len)? {
             self.on_all(|member| flushed(|| member.sync_all()))?;
         }
         Ok(())
@@ -493,7 +493,7 @@ impl Striped {
             *end += segment.len();
             Some(*end)
         });
-        let requests = merge::requests(cut_at(runs, offset, ends), self.limits);
+        let requests = merge::requests(split_at_members(runs, offset, ends), self.limits);
         if requests.list.len() > 1 {
             self.divided.count(&requests);
         }
@@ -542,7 +542,7 @@ impl Striped {
             // Data left above EOF would show behind the next hole.
             let left =
                 |error| gone("a failed write of a striped volume could not be taken back", &error);
-            self.cut_members(physical).map_err(left)?;
+            self.truncate_members(physical).map_err(left)?;
         }
         written
     }
@@ -571,7 +571,7 @@ fn gone(what: &str, error: &io::Error) -> io::Error {
 }
 
 /// Splits runs where segments end. Both start at `offset`.
-fn cut_at(
+fn split_at_members(
     runs: impl Iterator<Item = Run>,
     offset: u64,
     ends: impl Iterator<Item = u64>,
@@ -654,7 +654,7 @@ impl Backend for Striped {
             // A failed growth may have left space on one member. The length does not show it until
             // the members before it grow as well: then the file would be longer than its marker
             // announces.
-            self.cut_members(files.physical.load(Ordering::Acquire))?;
+            self.truncate_members(files.physical.load(Ordering::Acquire))?;
         }
         let before = self.sizes()?;
         let start = self.files.as_ref().map_or(start, |files| {
@@ -718,11 +718,11 @@ impl Backend for Striped {
             })?;
         }
         let sizes = self.sizes()?;
-        if let Err(error) = self.cut_members(len) {
+        if let Err(error) = self.truncate_members(len) {
             let physical = files.physical.load(Ordering::Acquire);
             // An extension can be undone, a truncate cannot.
             let as_before = match len > physical {
-                true => self.cut_members(physical).is_ok(),
+                true => self.truncate_members(physical).is_ok(),
                 false => self.sizes().is_ok_and(|now| now == sizes),
             };
             return Err(match as_before {
@@ -796,7 +796,7 @@ impl Backend for Striped {
             let why = format!("it has {physical} bytes, of which another program has left {len}");
             return Err(io::Error::other(ErrorKind::ModifiedExternally(why)));
         }
-        self.cut_durably(len)?;
+        self.truncate_durably(len)?;
         *files.floor.lock() = None;
         self.note(State::Closed(len))
     }

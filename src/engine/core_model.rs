@@ -59,7 +59,7 @@ struct Op {
 type Byte = u64;
 
 /// Of no write of this life: old, of a failed write, or never written. No reader may see it.
-const NOBODYS: u32 = 0;
+const NO_OWNER: u32 = 0;
 const ZERO: u32 = 1;
 
 fn byte(when: u32, of: u32) -> Byte {
@@ -714,7 +714,7 @@ impl Model {
 /// The first byte below `end` that no reader may see.
 fn gap(bytes: &[Byte], end: u64) -> Option<u64> {
     let there = &bytes[..bytes.len().min(end as usize)];
-    let gap = there.iter().position(|byte| of(*byte) == NOBODYS).unwrap_or(there.len()) as u64;
+    let gap = there.iter().position(|byte| of(*byte) == NO_OWNER).unwrap_or(there.len()) as u64;
     (gap < end).then_some(gap)
 }
 
@@ -757,7 +757,7 @@ impl Disk {
         for bytes in
             [Some(&mut self.live), stable.then_some(&mut self.stable)].into_iter().flatten()
         {
-            bytes.resize(bytes.len().max(range.end), byte(0, NOBODYS));
+            bytes.resize(bytes.len().max(range.end), byte(0, NO_OWNER));
             bytes[range.clone()].copy_from_slice(content);
         }
     }
@@ -765,7 +765,7 @@ impl Disk {
     /// Leaves bytes there that belong to no write.
     fn spoil(&mut self, range: Span) {
         self.clock += 1;
-        let content = vec![byte(self.clock, NOBODYS); range.len() as usize];
+        let content = vec![byte(self.clock, NO_OWNER); range.len() as usize];
         self.write(&content, range.start, true);
     }
 
@@ -773,7 +773,7 @@ impl Disk {
     fn leave_hole(&mut self, range: Span) {
         for bytes in self.both() {
             let known = bytes.len().max(range.start as usize).min(range.end as usize);
-            bytes.resize(bytes.len().max(range.end as usize), byte(0, NOBODYS));
+            bytes.resize(bytes.len().max(range.end as usize), byte(0, NO_OWNER));
             bytes[known..range.end as usize].fill(byte(0, ZERO));
         }
     }
@@ -783,7 +783,7 @@ impl Disk {
     }
 
     fn flush(&mut self, seen: &[Byte]) {
-        self.stable.resize(self.stable.len().max(seen.len()), byte(0, NOBODYS));
+        self.stable.resize(self.stable.len().max(seen.len()), byte(0, NO_OWNER));
         self.stable.iter_mut().zip(seen).for_each(|(stable, seen)| *stable = (*stable).max(*seen));
     }
 }

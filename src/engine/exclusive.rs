@@ -52,7 +52,7 @@ impl Engine {
         self.exclusively(|| {
             // A growth that failed meanwhile may have left a marker that the core does not know.
             self.check_usable(Operation::SetLen)?;
-            self.cut_to(len).map_err(|error| fail(self.kind_of(Operation::SetLen, &error)))
+            self.truncate_to(len).map_err(|error| fail(self.kind_of(Operation::SetLen, &error)))
         })
     }
 
@@ -105,7 +105,7 @@ impl Engine {
     }
 
     fn put_away(&self) -> Result<()> {
-        self.bring_into_order()?;
+        self.recover_by()?;
         self.punch_holes();
         if !self.backend.needs_close() {
             return Ok(());
@@ -146,7 +146,7 @@ impl Engine {
         }
     }
 
-    fn bring_into_order(&self) -> Result<()> {
+    fn recover_by(&self) -> Result<()> {
         self.check_usable(Operation::Close)?;
         let fail = |error: std::io::Error| self.failure(Operation::Close, &error);
         let (sizes, marker, held) = {
@@ -164,16 +164,16 @@ impl Engine {
                 _ => error,
             });
         }
-        let Some(marker) = marker else { return self.cut_last_block(sizes).map_err(fail) };
+        let Some(marker) = marker else { return self.truncate_last_block(sizes).map_err(fail) };
         let closed = match held {
             // The caller did not set the end, so it stays unknown for the next open.
             Some(base) => {
-                self.cut_with(marker, base, sizes.written, None).map(|attempt| match attempt {
+                self.truncate_with(marker, base, sizes.written, None).map(|attempt| match attempt {
                     Attempt::Done => None,
                     Attempt::Changed(end) => end,
                 })
             }
-            None => self.cut_behind_others(marker, sizes.written),
+            None => self.truncate_behind_others(marker, sizes.written),
         };
         match closed {
             Ok(None) => Ok(()),
@@ -191,7 +191,7 @@ impl Engine {
     /// Truncates the padding of the last block of a file that has not grown ahead. It needs no
     /// marker: a crash leaves the padding, or not. Truncates nothing beside another writer, or if
     /// the size has changed.
-    fn cut_last_block(&self, sizes: Sizes) -> std::io::Result<()> {
+    fn truncate_last_block(&self, sizes: Sizes) -> std::io::Result<()> {
         let look = || self.backend.physical_size();
         match truncate(&*self.backend, sizes.written, &sizes.physical, Takes::Short, look)? {
             Attempt::Done => {}
@@ -199,15 +199,15 @@ impl Engine {
                 return Err(std::io::Error::other(changed_by_another(sizes.physical, found)));
             }
         }
-        self.adopt_cut(sizes.written);
+        self.adopt_truncate(sizes.written);
         self.make_stable()
     }
 
     /// Truncates to `written`, or behind another program's data above it. Returns the end of that.
-    fn cut_behind_others(&self, marker: Marker, written: u64) -> std::io::Result<Option<u64>> {
+    fn truncate_behind_others(&self, marker: Marker, written: u64) -> std::io::Result<Option<u64>> {
         let mut theirs = None;
         for _ in 0..LOOKS_MAX {
-            match self.cut_marked(marker, theirs.unwrap_or(written), theirs)? {
+            match self.truncate_marked(marker, theirs.unwrap_or(written), theirs)? {
                 Attempt::Done => return Ok(theirs),
                 Attempt::Changed(now) => theirs = now,
             }
@@ -297,7 +297,7 @@ impl Engine {
     }
 
     /// Sets the size, durably, and removes the marker.
-    fn cut_to(&self, len: u64) -> std::io::Result<()> {
+    fn truncate_to(&self, len: u64) -> std::io::Result<()> {
         let (marker, sizes) = {
             let core = self.lock();
             (core.marker(), core.sizes())
@@ -308,16 +308,16 @@ impl Engine {
         }
         let found_to = sizes.physical.max(self.left_behind.load(Ordering::Relaxed));
         if len > sizes.written && (marker.is_some() || found_to > sizes.written) {
-            self.cut_to(sizes.written)?;
-            return self.cut_to(len);
+            self.truncate_to(sizes.written)?;
+            return self.truncate_to(len);
         }
         let Some(marker) = marker else {
             // Nothing is grown, so this is a plain truncate of the kernel.
             uninterrupted(|| self.backend.truncate(len))?;
-            self.adopt_cut(len);
+            self.adopt_truncate(len);
             return self.make_stable();
         };
-        match self.cut_marked(marker, len, None)? {
+        match self.truncate_marked(marker, len, None)? {
             Attempt::Done => Ok(()),
             Attempt::Changed(_) => Err(std::io::Error::other(ErrorKind::ModifiedExternally(
                 written_above_the_end().into(),
@@ -327,24 +327,24 @@ impl Engine {
 
     /// Truncates a file that has a marker, and removes the marker, both durably. Does neither if
     /// another program's data above ours no longer ends at `theirs`.
-    fn cut_marked(
+    fn truncate_marked(
         &self,
         marker: Marker,
         len: u64,
         theirs: Option<u64>,
     ) -> std::io::Result<Attempt<Option<u64>>> {
         self.make_stable()?;
-        if let changed @ Attempt::Changed(_) = self.cut_with(marker, len, len, theirs)? {
+        if let changed @ Attempt::Changed(_) = self.truncate_with(marker, len, len, theirs)? {
             return Ok(changed);
         }
-        self.adopt_cut(len);
+        self.adopt_truncate(len);
         self.backend.remove_marker()?;
         self.lock().on_unmarked();
         self.make_stable()?;
         Ok(Attempt::Done)
     }
 
-    fn adopt_cut(&self, len: u64) {
+    fn adopt_truncate(&self, len: u64) {
         // Nothing else runs meanwhile.
         self.kept_to.store(len.min(self.kept_to.load(Ordering::Relaxed)), Ordering::Relaxed);
         self.adopt(|core| core.cut(len));
@@ -363,7 +363,7 @@ impl Engine {
 
     /// Announces the truncate, and truncates, both durably. The marker says that no data of ours
     /// lies above `grown_from`.
-    pub(super) fn cut_with(
+    pub(super) fn truncate_with(
         &self,
         marker: Marker,
         base: u64,

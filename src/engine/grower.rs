@@ -177,7 +177,7 @@ impl Engine {
     fn end_growth(&self, marker: Marker, end: u64, physical: u64) -> Result<u64> {
         self.make_stable()?;
         if end < physical
-            && let Attempt::Changed(_) = self.cut_with(marker, end, end, None)?
+            && let Attempt::Changed(_) = self.truncate_with(marker, end, end, None)?
         {
             return Err(std::io::Error::other(ErrorKind::ModifiedExternally(
                 written_above_the_end().into(),

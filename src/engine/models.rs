@@ -580,7 +580,7 @@ fn loom_a_sync_makes_stable_what_was_acknowledged_before_it() {
 }
 
 #[test]
-fn loom_a_cut_comes_before_an_append_or_after_it() {
+fn loom_a_truncate_comes_before_an_append_or_after_it() {
     explore(None, || {
         let file = File::begun(Grows::Once);
         let other = file.beside(|file| file.engine.append(&[2; BLOCK as usize], true).unwrap());
@@ -618,7 +618,7 @@ fn loom_no_thread_grows_a_closed_file() {
 }
 
 #[test]
-fn loom_a_file_is_cut_while_it_grows() {
+fn loom_a_file_is_truncated_while_it_grows() {
     explore(3, || {
         let file = File::create(&Device::default(), &FileSystems::default(), Grows::Beside);
         file.append(1, false).unwrap();
@@ -631,7 +631,7 @@ fn loom_a_file_is_cut_while_it_grows() {
 // --- failures ------------------------------------------------------------------------------------
 
 #[test]
-fn loom_a_failed_flush_fails_whoever_it_was_to_make_stable() {
+fn loom_a_failed_flush_fails_all_that_it_was_to_make_stable() {
     explore(5, || {
         let file = File::begun(Grows::Once);
         file.disk.state().flushes_fail = 1;
@@ -722,7 +722,7 @@ fn loom_an_append_of_a_queue_and_one_beside_it() {
 }
 
 #[test]
-fn loom_a_cut_never_overtakes_an_append_of_a_queue() {
+fn loom_a_truncate_never_overtakes_an_append_of_a_queue() {
     explore(None, || {
         let file = File::begun(Grows::Once);
         let driver = queue_with(&file, 2, false);
@@ -858,7 +858,7 @@ fn loom_one_future_is_dropped_beside_another_that_is_told() {
 
 /// The driving thread comes and goes. The operation that was listed last is refused.
 #[test]
-fn loom_a_future_of_another_thread_is_told_by_whoever_drives() {
+fn loom_the_driving_thread_wakes_a_future_of_another_thread() {
     explore(3, || {
         let (handle, worker) = Handle::with_worker(&PROCESS, &plain_calls());
         let futures = Futures::new(Reactor::of(handle));

@@ -52,7 +52,7 @@ struct View {
 
 /// Recovers the file `identity` as far as `how` allows. Returns the verdict, and the marker that
 /// stays if only the caller can find the end.
-pub(crate) fn bring_into_order(
+pub(crate) fn recover_by(
     backend: &dyn Backend,
     identity: Identity,
     how: Recover,
@@ -61,7 +61,7 @@ pub(crate) fn bring_into_order(
         flushed(|| backend.sync_all())?;
     }
     for _ in 0..TRUNCATES_MAX {
-        if let Some(done) = try_to_bring_into_order(backend, identity, how)? {
+        if let Some(done) = try_to_recover_by(backend, identity, how)? {
             return Ok(done);
         }
     }
@@ -69,7 +69,7 @@ pub(crate) fn bring_into_order(
 }
 
 /// One attempt. `None` if another program wrote between the look and the truncate.
-fn try_to_bring_into_order(
+fn try_to_recover_by(
     backend: &dyn Backend,
     identity: Identity,
     how: Recover,

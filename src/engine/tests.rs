@@ -3,7 +3,7 @@
 
 use super::core::{Core, Failure, FileProps, Outbox};
 use super::process::{FileSystems, Process};
-use super::recover::{Recover, bring_into_order};
+use super::recover::{Recover, recover_by};
 use super::{Engine, Parts};
 use crate::backend::Backend;
 use crate::backend::sim::{BLOCK_BYTES, Call, Device, Piece, Settings, Sim};
@@ -140,7 +140,7 @@ fn open_on(disk: Disk, prepared: Option<Prepared>, fs: FileSystems) -> Result<Si
 }
 
 fn open_as(disk: Disk, props: FileProps, fs: FileSystems) -> Result<SimFile, ErrorKind> {
-    let order = bring_into_order(&disk.0, SELF, Recover::Truncate);
+    let order = recover_by(&disk.0, SELF, Recover::Truncate);
     let (recovery, held) = order.map_err(|error| crate::os_error::kind(&error))?;
     if let Verdict::ModifiedExternally(why) = recovery.verdict {
         return Err(ErrorKind::ModifiedExternally(why));
@@ -178,7 +178,7 @@ fn contents(file: &SimFile) -> Vec<u64> {
 }
 
 #[test]
-fn appends_stand_one_behind_the_other_and_close_cuts() {
+fn appends_stand_one_behind_the_other_and_close_truncates() {
     let file = open(Disk::new(DISK_BYTES));
     assert_eq!(file.append(&record(1, 1), false), Ok(0));
     assert_eq!(file.append(&record(2, 3), true), Ok(BLOCK_BYTES));
@@ -397,7 +397,7 @@ fn misalignment_is_an_error_that_names_the_alignment() {
 }
 
 #[test]
-fn zeroed_space_leaves_the_end_to_the_caller_until_it_cuts() {
+fn zeroed_space_leaves_the_end_to_the_caller_until_it_truncates() {
     let file =
         open_on(Disk::new(DISK_BYTES), Some(Prepared::Zeroed), FileSystems::default()).unwrap();
     file.append(&record(1, 1), true).unwrap();
@@ -432,7 +432,7 @@ fn a_file_grown_by_another_program_since_is_doubtful() {
 }
 
 #[test]
-fn close_does_not_cut_a_file_that_another_program_grew() {
+fn close_does_not_truncate_a_file_that_another_program_grew() {
     let file = open(Disk::new(DISK_BYTES));
     file.append(&record(1, 1), true).unwrap();
     file.backend.append_behind_our_back(1);
@@ -456,7 +456,7 @@ fn close_keeps_what_another_program_wrote_into_the_space_ahead() {
 }
 
 #[test]
-fn close_cuts_what_our_own_failed_writes_left() {
+fn close_truncates_what_our_own_failed_writes_left() {
     let file = open(Disk::new(DISK_BYTES));
     file.append(&record(1, 1), true).unwrap();
     file.backend.fail(Call::Write, 1, libc::EIO);
@@ -469,7 +469,7 @@ fn close_cuts_what_our_own_failed_writes_left() {
 }
 
 #[test]
-fn close_cuts_what_a_recycled_file_held() {
+fn close_truncates_what_a_recycled_file_held() {
     let file = open(Disk::new(DISK_BYTES));
     for number in 1..=20 {
         file.append(&record(number, 1), false).unwrap();
@@ -604,7 +604,7 @@ fn a_file_that_finds_no_space_for_its_marker_is_recovered_all_the_same() {
         let disk = file.backend.crash(|_| true);
         disk.fail(Call::Marker, 0, libc::ENOSPC);
         disk.die_after(cut);
-        let recovered = bring_into_order(&disk.0, SELF, Recover::Truncate);
+        let recovered = recover_by(&disk.0, SELF, Recover::Truncate);
         assert_eq!(recovered.is_ok(), cut == 7, "after {cut} calls");
         for kept in [false, true] {
             assert_eq!(contents(&open(disk.crash(|_| kept))), [1, 2], "after {cut} calls");
@@ -683,7 +683,7 @@ fn a_crash_while_growth_ends_loses_nothing_acknowledged() {
 }
 
 #[test]
-fn what_a_failed_append_left_is_cut_by_close() {
+fn what_a_failed_append_left_is_truncated_by_close() {
     let disk =
         Disk::with(Settings { capacity_bytes: DISK_BYTES, short_one_in: 1, ..Settings::default() });
     let file = open_on(disk, None, FileSystems::default()).unwrap();
@@ -765,7 +765,7 @@ fn force_leaves_a_recycled_file_to_its_program() {
     file.append(&record(100, 1), true).unwrap();
     let disk = file.backend.crash(|_| true);
     disk.append_behind_our_back(1);
-    let (found, _) = bring_into_order(&disk.0, SELF, Recover::Force).unwrap();
+    let (found, _) = recover_by(&disk.0, SELF, Recover::Force).unwrap();
     assert!(matches!(found.verdict, Verdict::ModifiedExternally(_)), "{found:?}");
     assert_eq!((found.floor, found.ceiling), (0, found.physical_size), "old records tell no end");
     let again = open(disk);
@@ -864,7 +864,7 @@ fn check_after_crash(disk: &Disk, durable: u64, prepared: Prepared, at: &str) {
     for again in 0.. {
         let image = disk.crash(|_| true);
         image.die_after(again);
-        let died = bring_into_order(&image.0, SELF, Recover::Truncate).is_err();
+        let died = recover_by(&image.0, SELF, Recover::Truncate).is_err();
         let file = open_on(
             image.crash(|n| n.is_none() && again % 2 == 0),
             Some(prepared),
@@ -1092,7 +1092,7 @@ fn check_lives(disk: &Disk, prepared: Prepared, durable: Option<u64>, old_blocks
         let at = format!("{at}, recovery call {again}");
         let image = disk.crash(|_| true);
         image.die_after(again);
-        let died = bring_into_order(&image.0, SELF, Recover::Truncate).is_err();
+        let died = recover_by(&image.0, SELF, Recover::Truncate).is_err();
         let file = open_on(
             image.crash(|n| n.is_none() && again % 2 == 0),
             Some(prepared),
@@ -1113,7 +1113,7 @@ fn check_lives(disk: &Disk, prepared: Prepared, durable: Option<u64>, old_blocks
 }
 
 #[test]
-fn a_crash_while_the_owner_cuts_old_content_leaves_the_question_or_the_answer() {
+fn a_crash_while_the_owner_truncates_old_content_leaves_the_question_or_the_answer() {
     let crashed = recycled(20);
     crashed.append(&record(1, 3), true).unwrap();
     for calls in 0.. {

@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::engine::handle::FileHandle;
 use crate::engine::process::{FileSystems, Process};
 use crate::engine::queue::settle_own;
-use crate::engine::recover::{Recover, bring_into_order};
+use crate::engine::recover::{Recover, recover_by};
 use crate::engine::registry::{Key, Opening};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::os_error::{self, flushed};
@@ -497,8 +497,7 @@ fn in_order(
     facts: &Facts,
     how: Recover,
 ) -> Result<(Recovery, Option<Marker>)> {
-    let once =
-        || flushing(fs, path, Operation::Recover, || bring_into_order(file, facts.identity, how));
+    let once = || flushing(fs, path, Operation::Recover, || recover_by(file, facts.identity, how));
     // A program that is being killed or executed keeps its descriptors for a moment. No flush of
     // other files waits meanwhile.
     let unless_busy =
@@ -564,7 +563,7 @@ pub fn recover(path: impl AsRef<Path>, how: Recover) -> Result<Recovery> {
         .map_err(|errno| fail(ErrorKind::Os(errno.raw_os_error())))?;
     let facts = facts(&path, &fd)?;
     let found = if how == Recover::Inspect {
-        bring_into_order(&Syscall::new(fd), facts.identity, how)
+        recover_by(&Syscall::new(fd), facts.identity, how)
             .map_err(|error| fail(os_error::kind(&error)))
     } else {
         let fs =

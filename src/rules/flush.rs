@@ -268,7 +268,7 @@ mod tests {
     /// Every history of seven flushes that begin or end. An ended one waits for those that began
     /// before its end.
     #[test]
-    fn a_flush_is_believed_when_nobody_is_out_who_ran_beside_it() {
+    fn a_flush_is_believed_when_none_that_ran_beside_it_is_out() {
         let mut histories: Vec<Vec<Option<usize>>> = vec![vec![]];
         while let Some(history) = histories.pop() {
             let mut ledger = Ledger::default();

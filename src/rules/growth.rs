@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn without_budget_nothing_grows_that_nobody_needs() {
+    fn without_budget_only_needed_space_grows() {
         let room = SpaceLimits { granted_bytes: 4095, ..SPACE_LIMITS };
         assert_eq!(Planner::new(GROWTH_CONFIG).plan(0, 0, None, room), None);
     }

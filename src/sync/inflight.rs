@@ -195,7 +195,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn nobody_is_inside_while_another_is_alone() {
+    fn no_operation_runs_beside_the_exclusive_holder() {
         let gate = DrainGate::default();
         let inside = AtomicI64::new(0);
         std::thread::scope(|scope| {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_wants_to_be_alone_waits_for_those_inside() {
+    fn an_exclusive_holder_waits_for_the_operations_inside() {
         let gate = DrainGate::default();
         let left = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_must_not_wait_is_refused_and_woken() {
+    fn an_operation_that_must_not_wait_is_refused_and_woken() {
         let gate = DrainGate::default();
         let bell = Arc::<Bell>::default();
         assert!(!gate.wake_when_open(bell.clone().into()), "open");
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_refused_does_not_leave() {
+    fn a_refused_operation_does_not_leave() {
         let gate = DrainGate::default();
         let alone = gate.shut();
         assert!(gate.try_pass().is_none() && gate.try_enter().is_none());
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_not_let_in_is_not_counted_out() {
+    fn a_refused_operation_is_not_counted_out() {
         let gate = DrainGate::default();
         let alone = gate.shut();
         assert!(gate.try_pass().is_none() && gate.try_enter().is_none());
@@ -429,7 +429,7 @@ mod loom_models {
     }
 
     #[test]
-    fn loom_nobody_is_inside_while_another_is_alone() {
+    fn loom_no_operation_runs_beside_the_exclusive_holder() {
         explore(3, || {
             let guarded = used();
             let others = [beside(&guarded, Guarded::enter), beside(&guarded, Guarded::shut)];
@@ -462,7 +462,7 @@ mod loom_models {
     }
 
     #[test]
-    fn loom_nobody_is_alone_beside_one_who_did_not_wait() {
+    fn loom_no_exclusive_holder_beside_one_who_did_not_wait() {
         explore(4, || {
             let guarded = used();
             let other = beside(&guarded, Guarded::shut);
@@ -474,7 +474,7 @@ mod loom_models {
     }
 
     #[test]
-    fn loom_whoever_was_refused_is_woken() {
+    fn loom_a_refused_operation_is_woken() {
         explore(3, || {
             let guarded = used();
             let others = [beside(&guarded, Guarded::shut), beside(&guarded, Guarded::shut)];

@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_somebody_or_a_time_ends_with_the_first_of_them() {
+    fn a_wait_for_a_wake_or_a_time_ends_with_the_first_of_them() {
         for seed in 0..50 {
             let woken_after = |micros: u64| {
                 let main = move || {
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_of_a_thread_is_given_to_whoever_joins_it() {
+    fn a_panic_of_a_thread_reaches_the_thread_that_joins_it() {
         run(3, || assert!(spawn(|| panic!("on purpose")).join().is_err()));
     }
 

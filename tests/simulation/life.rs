@@ -44,7 +44,7 @@ pub struct Outcome {
     pub queued: u64,
     pub dropped: u64,
     pub closed_before: u64,
-    pub cut_beside: u64,
+    pub truncate_beside: u64,
     pub died: u64,
     pub striped: u64,
 }
@@ -66,7 +66,7 @@ impl Outcome {
         self.queued += other.queued;
         self.dropped += other.dropped;
         self.closed_before += other.closed_before;
-        self.cut_beside += other.cut_beside;
+        self.truncate_beside += other.truncate_beside;
         self.died += other.died;
         self.striped += other.striped;
     }
@@ -106,7 +106,7 @@ pub struct Phase {
     pub narrow: bool,
     pub positional: bool,
     /// A thread changes the length meanwhile.
-    pub cut_beside: bool,
+    pub truncate_beside: bool,
     /// The file may be closed while queues still have operations on it.
     pub closed_beside: bool,
     pub too_early: bool,
@@ -206,12 +206,12 @@ impl Life {
         let mut phase = Phase {
             narrow: self.settings.capacity_bytes < 1 << 20,
             positional: !recycled && self.random.u8(..3) == 0,
-            cut_beside: !recycled && self.random.u8(..8) == 0,
+            truncate_beside: !recycled && self.random.u8(..8) == 0,
             too_early: self.too_early,
             ..Phase::default()
         };
         let faulty = self.random.u8(..3) == 0;
-        phase.closed_beside = !faulty && !phase.cut_beside && self.random.u8(..6) == 0;
+        phase.closed_beside = !faulty && !phase.truncate_beside && self.random.u8(..6) == 0;
         *lock(&self.shared.phase) = phase.clone();
         if faulty {
             self.plan_faults();
@@ -232,9 +232,9 @@ impl Life {
                 _ => threads.push(sim::spawn(move || writer.work())),
             }
         }
-        if phase.cut_beside {
+        if phase.truncate_beside {
             let writer = self.writer(&file);
-            threads.push(sim::spawn(move || cut_beside(writer)));
+            threads.push(sim::spawn(move || truncate_beside(writer)));
         }
         join(threads);
         if phase.closed_beside {
@@ -425,15 +425,15 @@ pub fn join(threads: Vec<sim::JoinHandle<()>>) {
 }
 
 /// Changes the length while others use the file.
-fn cut_beside(mut writer: Writer) {
+fn truncate_beside(mut writer: Writer) {
     for _ in 0..1 + writer.random.u64(..3) {
         sim::sleep(Duration::from_micros(writer.random.u64(..500)));
         let len = writer.handle(false).len().expect("no reader") / BLOCK_BYTES;
         let to = (len + 4).saturating_sub(writer.random.u64(..16));
-        writer.oracle().begin_cut(to, to > len);
+        writer.oracle().begin_truncate(to, to > len);
         let result = writer.handle(false).set_len(to * BLOCK_BYTES);
-        writer.oracle().end_cut(result.is_ok());
-        lock(&writer.shared.outcome).cut_beside += u64::from(result.is_ok());
+        writer.oracle().end_truncate(result.is_ok());
+        lock(&writer.shared.outcome).truncate_beside += u64::from(result.is_ok());
         result.unwrap_or_else(|error| writer.judge(&error));
     }
 }

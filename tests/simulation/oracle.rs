@@ -123,12 +123,12 @@ impl Oracle {
     }
 
     /// Begins a change of the length, in blocks, while others write. One at a time.
-    pub fn begin_cut(&mut self, to: u64, extends: bool) {
+    pub fn begin_truncate(&mut self, to: u64, extends: bool) {
         let begun = self.tick();
         self.cuts.push(Cut { to, extends, begun, ended: None, done: false });
     }
 
-    pub fn end_cut(&mut self, done: bool) {
+    pub fn end_truncate(&mut self, done: bool) {
         let ended = self.tick();
         let cut = self.cuts.last_mut().expect("it was begun");
         (cut.ended, cut.done) = (Some(ended), done);

@@ -104,7 +104,7 @@ impl Writer {
             8..=10 => {
                 let (place, blocks) = self.one_of_mine()?;
                 // A truncate may have removed it.
-                self.oracle().holes |= lock(&self.shared.phase).cut_beside;
+                self.oracle().holes |= lock(&self.shared.phase).truncate_beside;
                 Some(Want::Write { place, blocks })
             }
             11 | 12 if positional => {
@@ -188,13 +188,14 @@ impl Writer {
             Ok(read) => read as usize,
             Err(error) => {
                 // A truncate may have failed after it shortened the file.
-                let half_cut = phase.cut_beside && phase.faulty;
-                let may_fail = phase.dies || half_cut || *error.kind() == ErrorKind::Os(EBADF);
+                let half_truncated = phase.truncate_beside && phase.faulty;
+                let may_fail =
+                    phase.dies || half_truncated || *error.kind() == ErrorKind::Os(EBADF);
                 assert!(may_fail, "{}: {error}", self.at);
                 return self.judge(error);
             }
         };
-        if phase.cut_beside {
+        if phase.truncate_beside {
             return;
         }
         assert_eq!(read, into.len(), "{}", self.at);

@@ -153,7 +153,7 @@ fn records_of_any_length_stand_side_by_side(dir: TestDir, way: Way) -> TrialResu
 }
 
 /// Each length near each border, from both sides. Truncated data does not come back.
-fn every_border_can_be_cut_to_and_extended_from(dir: TestDir) -> TrialResult {
+fn every_border_can_be_truncated_to_and_extended_from(dir: TestDir) -> TrialResult {
     for (growth, members) in [(Growth::Unwritten, 3), (Growth::None, 2)] {
         let paths = Paths::in_dir(&dir, &format!("{growth:?}"), members, CHUNK);
         let row = CHUNK * members as u64;
@@ -517,7 +517,7 @@ pub fn trials() -> Vec<Trial> {
         records_of_any_length_stand_side_by_side,
     ];
     let everywhere: &[LabTest] = named![
-        every_border_can_be_cut_to_and_extended_from,
+        every_border_can_be_truncated_to_and_extended_from,
         two_handles_are_one_file,
         a_handle_that_is_dropped_puts_the_volume_away,
         a_reader_beside_a_writer_sees_what_is_written,

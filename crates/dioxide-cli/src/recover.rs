@@ -107,8 +107,8 @@ fn plan(found: &Recovery, how: Recover) -> Step {
                 .into(),
         ),
         _ => Step::Leave(format!(
-            "left as it is, since cutting could destroy data; if you know who changed it, \
-             `--force` cuts it to {} bytes",
+            "left as it is, since a truncate could destroy data; if you know who changed it, \
+             `--force` truncates it to {} bytes",
             found.ceiling
         )),
     }

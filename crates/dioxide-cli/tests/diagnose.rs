@@ -96,7 +96,7 @@ fn appends_extend(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-fn nobody_finds_it_too(dir: TestDir) -> TrialResult {
+fn another_user_finds_it_too(dir: TestDir) -> TrialResult {
     fs::set_permissions(&*dir, fs::Permissions::from_mode(0o777))?;
     // Executable by all users.
     let own = dir.join("dioxide");
@@ -181,7 +181,7 @@ fn overwrites_are_shared(fs: Fs) -> Applies {
 fn trials() -> Vec<Trial> {
     let one_each = vec![
         lab_trial("appends_extend", Fs::Ext4, appends_extend),
-        lab_trial("nobody_finds_it_too", Fs::Ext4, nobody_finds_it_too),
+        lab_trial("another_user_finds_it_too", Fs::Ext4, another_user_finds_it_too),
         lab_trial("holes_are_found", Fs::Ext4, holes_are_found),
         lab_trial("sync_writers_wait_for_flushes", Fs::Ext4, |dir| {
             sync_writers_wait_for_flushes(&dir, "")

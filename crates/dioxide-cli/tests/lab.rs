@@ -51,7 +51,7 @@ fn recover(path: &Path, more: &str) -> Output {
     run(&format!("recover {} {more}", path.display()))
 }
 
-fn recover_cuts_at_the_end_of_what_was_written(dir: TestDir) -> TrialResult {
+fn recover_truncates_at_the_end_of_what_was_written(dir: TestDir) -> TrialResult {
     let (path, acknowledged) = left_by_a_crash(&dir, "unwritten")?;
     let grown = fs::metadata(&path)?.len();
 
@@ -87,7 +87,7 @@ fn recover_leaves_zeroed_files_to_their_owner(dir: TestDir) -> TrialResult {
     Ok(())
 }
 
-fn recover_cuts_doubtful_files_by_force_only(dir: TestDir) -> TrialResult {
+fn recover_truncates_doubtful_files_by_force_only(dir: TestDir) -> TrialResult {
     let (path, acknowledged) = left_by_a_crash(&dir, "unwritten")?;
     let grown = fs::metadata(&path)?.len() + 8192;
     File::options().write(true).open(&path)?.set_len(grown)?;
@@ -96,7 +96,7 @@ fn recover_cuts_doubtful_files_by_force_only(dir: TestDir) -> TrialResult {
         let output = recover(&path, more);
         expect_code(&output, 1);
         assert!(stdout(&output).contains("changed since"), "{}", stdout(&output));
-        assert!(stderr(&output).contains("`--force` cuts it"), "{}", stderr(&output));
+        assert!(stderr(&output).contains("`--force` truncates it"), "{}", stderr(&output));
         assert_eq!(fs::metadata(&path)?.len(), grown);
     }
     expect_code(&recover(&path, "--force"), 0);
@@ -532,9 +532,9 @@ fn trials() -> Vec<Trial> {
             a_mounted_device_is_refused,
         ),
         lab_trials_where(
-            "recover_cuts_at_the_end_of_what_was_written",
+            "recover_truncates_at_the_end_of_what_was_written",
             Fs::grows_unwritten,
-            recover_cuts_at_the_end_of_what_was_written,
+            recover_truncates_at_the_end_of_what_was_written,
         ),
         lab_trials_where(
             "recover_leaves_zeroed_files_to_their_owner",
@@ -542,9 +542,9 @@ fn trials() -> Vec<Trial> {
             recover_leaves_zeroed_files_to_their_owner,
         ),
         lab_trials_where(
-            "recover_cuts_doubtful_files_by_force_only",
+            "recover_truncates_doubtful_files_by_force_only",
             Fs::grows_unwritten,
-            recover_cuts_doubtful_files_by_force_only,
+            recover_truncates_doubtful_files_by_force_only,
         ),
     ];
     on_the_disk.into_iter().chain(on_file_systems.into_iter().flatten()).collect()

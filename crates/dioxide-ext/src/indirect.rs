@@ -288,13 +288,13 @@ impl Map {
     pub fn cut(&mut self, keep: u64) -> Blocks {
         let mut freed = Blocks::default();
         for (root, depth, kept) in self.cuts(keep) {
-            self.roots[root] = self.cut_behind(self.roots[root], depth, kept, &mut freed);
+            self.roots[root] = self.truncate_behind(self.roots[root], depth, kept, &mut freed);
         }
         self.give_back(&freed.iter().collect::<Vec<_>>());
         freed
     }
 
-    fn cut_behind(&mut self, pointer: u32, depth: u32, keep: u64, freed: &mut Blocks) -> u32 {
+    fn truncate_behind(&mut self, pointer: u32, depth: u32, keep: u64, freed: &mut Blocks) -> u32 {
         if pointer == 0 || keep >= self.span(depth) {
             return pointer;
         }
@@ -304,7 +304,7 @@ impl Map {
             for slot in keep / below..self.fanout {
                 let old = table.pointers[slot as usize];
                 let kept = keep.saturating_sub(slot * below);
-                let cut = self.cut_behind(old, depth - 1, kept, freed);
+                let cut = self.truncate_behind(old, depth - 1, kept, freed);
                 if cut != old {
                     table.pointers[slot as usize] = cut;
                     table.change();

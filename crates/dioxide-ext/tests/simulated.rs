@@ -53,7 +53,7 @@ fn volume(dir: &Path, options: &[&str]) -> PathBuf {
 }
 
 #[test]
-fn a_file_is_read_overwritten_extended_and_cut() {
+fn a_file_is_read_overwritten_extended_and_truncated() {
     for options in [
         &["-t", "ext3", "-b", "4096"][..],
         &["-t", "ext2", "-b", "1024", "-I", "128"],

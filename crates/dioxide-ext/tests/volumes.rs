@@ -475,7 +475,7 @@ fn every_border_of_the_map_is_crossed(dir: TestDir, shape: Shape) -> TrialResult
     assert_gives_all_back(bed, free)
 }
 
-fn files_are_cut_and_extended_at_every_border(dir: TestDir, shape: Shape) -> TrialResult {
+fn files_are_truncated_and_extended_at_every_border(dir: TestDir, shape: Shape) -> TrialResult {
     let mut bed = Bed::new(&dir, shape)?;
     let block = bed.block();
     let free = bed.volume.number("Free blocks")?;
@@ -624,7 +624,7 @@ fn threads_fill_a_volume_together(dir: TestDir, shape: Shape) -> TrialResult {
 }
 
 /// A child without root's rights that fills a file. The args are the volume and the file.
-fn fill_as_nobody(acks: &Acks, args: &[String]) {
+fn fill_as_another_user(acks: &Acks, args: &[String]) {
     const NOBODY: u32 = 65534;
     // SAFETY: changes the ids of this process, which is a child process.
     let changed = unsafe {
@@ -651,7 +651,7 @@ fn reserved_blocks_are_for_root(dir: TestDir, shape: Shape) -> TrialResult {
     fs::set_permissions(bed.volume.path(), fs::Permissions::from_mode(0o666))?;
     let reserved = bed.volume.number("Reserved block count")?;
     let (volume, file) = (bed.volume.path().to_string_lossy().into_owned(), "/log".to_owned());
-    let (status, acks) = child::spawn("fill_as_nobody", &[volume, file])?.wait(PATIENCE)?;
+    let (status, acks) = child::spawn("fill_as_another_user", &[volume, file])?.wait(PATIENCE)?;
     if !status.success() {
         return Err(format!("the child: {status}").into());
     }
@@ -1835,7 +1835,7 @@ fn trials() -> Vec<Trial> {
         writes_beyond_the_end_leave_holes,
         holes_are_filled,
         every_border_of_the_map_is_crossed,
-        files_are_cut_and_extended_at_every_border,
+        files_are_truncated_and_extended_at_every_border,
         a_full_volume_is_an_error_and_nothing_is_lost,
         threads_fill_a_volume_together,
         reserved_blocks_are_for_root,
@@ -1893,7 +1893,7 @@ fn main() -> ExitCode {
         ("append_durably", append_durably),
         ("write_durably", write_durably),
         ("keep_open", keep_open),
-        ("fill_as_nobody", fill_as_nobody),
+        ("fill_as_another_user", fill_as_another_user),
     ];
     dioxide_testkit::run(scenarios, trials)
 }

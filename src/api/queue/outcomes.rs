@@ -80,7 +80,7 @@ fn a_failed_append_ends_appending_for_those_behind_it() {
 }
 
 #[test]
-fn a_failed_flush_fails_whoever_waits_for_it_and_all_that_follow() {
+fn a_failed_flush_fails_all_that_wait_for_it_and_all_that_follow() {
     with_a_queue(|disk, file, queue| {
         disk.fail(Call::Flush, 0, 5);
         queue.sync_data(file, 1).unwrap();
@@ -149,7 +149,7 @@ fn a_queue_that_is_dropped_waits_for_what_it_submitted_and_forgets_the_rest() {
 }
 
 #[test]
-fn whoever_cuts_the_file_waits_for_what_a_queue_has_in_flight() {
+fn a_truncate_waits_for_the_operations_of_a_queue_in_flight() {
     with_a_queue(|disk, file, queue| {
         // `set_len` would wait for durable appends as it waits for flushes.
         let plain = disk.open(&log(Durability::OnSync), "log").unwrap();

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bell_ends_a_wait_early_and_a_rung_one_lets_nobody_wait() {
+    fn the_bell_ends_a_wait_early_and_a_rung_one_lets_no_thread_wait() {
         for seed in 0..20 {
             world::run(seed, || {
                 let file = file(seed);

@@ -214,8 +214,8 @@ impl<T: Clone + PartialEq> Core<T> {
     /// Whether such a write may overtake the waiting extending operations. Not if these may wait
     /// for its block: both would wait forever.
     pub(super) fn may_overwrite(&self, end: u64) -> bool {
-        let nobody_waits = self.waiting.is_empty() && self.called.is_none();
-        end <= self.full_blocks() || nobody_waits && self.is_inside(end)
+        let no_operation_waits = self.waiting.is_empty() && self.called.is_none();
+        end <= self.full_blocks() || no_operation_waits && self.is_inside(end)
     }
 
     /// The end of the blocks that no append will rewrite.

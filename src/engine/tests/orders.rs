@@ -52,7 +52,7 @@ fn check_apart(disk: &Disk, durable: u64, prepared: Prepared, at: &str) {
     for again in 0.. {
         let image = disk.crash(|_| true);
         image.die_after(again);
-        let died = bring_into_order(&image.0, SELF, Recover::Truncate).is_err();
+        let died = recover_by(&image.0, SELF, Recover::Truncate).is_err();
         for image in crashes_apart(&image) {
             check_after_crash(&image, durable, prepared, at);
         }
@@ -63,7 +63,7 @@ fn check_apart(disk: &Disk, durable: u64, prepared: Prepared, at: &str) {
 }
 
 #[test]
-fn a_crash_while_a_file_is_cut_by_force_leaves_it_as_it_was_or_in_order() {
+fn a_crash_while_a_file_is_truncated_by_force_leaves_it_as_it_was_or_in_order() {
     let file = open(Disk::new(DISK_BYTES));
     file.append(&record(1, 3), true).unwrap();
     let found = file.backend.crash(|_| true);
@@ -73,10 +73,10 @@ fn a_crash_while_a_file_is_cut_by_force_leaves_it_as_it_was_or_in_order() {
     for calls in 0.. {
         let disk = found.crash(|_| true);
         disk.die_after(calls);
-        let died = bring_into_order(&disk.0, SELF, Recover::Force).is_err();
+        let died = recover_by(&disk.0, SELF, Recover::Force).is_err();
         for keep in [false, true] {
             let after = disk.crash(|_| keep);
-            let (found, _) = bring_into_order(&after.0, SELF, Recover::Truncate).unwrap();
+            let (found, _) = recover_by(&after.0, SELF, Recover::Truncate).unwrap();
             match found.verdict {
                 Verdict::ModifiedExternally(_) => {
                     assert_eq!(found.physical_size, end + 8 * BLOCK_BYTES, "{calls} calls")
@@ -95,7 +95,7 @@ fn what_a_killed_process_left_is_stable_once_it_is_shown() {
     for prepared in [None, Some(Prepared::Unwritten), Some(Prepared::Zeroed)] {
         let killed = open_on(Disk::new(DISK_BYTES), prepared, FileSystems::default()).unwrap();
         killed.append(&record(1, 3), false).unwrap();
-        bring_into_order(&killed.backend.0, SELF, Recover::Truncate).unwrap();
+        recover_by(&killed.backend.0, SELF, Recover::Truncate).unwrap();
         let after =
             open_on(killed.backend.crash(|_| false), prepared, FileSystems::default()).unwrap();
         assert_eq!(contents(&after)[..3], [1, 2, 3], "{prepared:?}");
@@ -297,7 +297,7 @@ fn a_wake_up_is_never_lost() {
 }
 
 #[test]
-fn on_a_device_that_writes_through_nobody_shares_a_flush() {
+fn on_a_device_that_writes_through_no_flush_is_shared() {
     for writes_through in [false, true] {
         let disk = Disk::new(DISK_BYTES);
         disk.append_behind_our_back(4);

@@ -41,7 +41,7 @@ fn records_stand_byte_to_byte_with_zeros_behind_the_last() {
 }
 
 #[test]
-fn padded_records_begin_at_blocks_that_nobody_writes_again() {
+fn padded_records_begin_at_blocks_that_are_not_written_again() {
     let file = open_with(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), Tail::Pad);
     assert_eq!(file.append(&[1; 100], true), Ok(0));
     assert_eq!(file.len(), 100);
@@ -77,7 +77,7 @@ fn a_file_of_odd_length_is_appended_to_after_it_was_opened_again() {
 }
 
 #[test]
-fn the_last_block_is_not_what_it_was_after_somebody_wrote_or_cut_it() {
+fn the_last_block_changes_when_another_writes_or_truncates_it() {
     let file = open_with(Disk::new(DISK_BYTES), Some(Prepared::Unwritten), Tail::Rewrite);
     file.append(&[1; 1000], false).unwrap();
     let sector = Buffer::from(&[2; 512][..]);

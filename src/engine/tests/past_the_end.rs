@@ -115,7 +115,7 @@ fn what_lies_beyond_a_gap_goes_along() {
 }
 
 #[test]
-fn who_comes_too_late_holds_up_nobody() {
+fn a_late_operation_holds_up_no_other() {
     let mut bench = Bench::new(Some(Prepared::Unwritten));
     bench.write(2, 2, 1);
     let [(first, _), (beyond, at)] = bench.requests().try_into().expect("a few go side by side");

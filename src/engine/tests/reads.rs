@@ -126,7 +126,7 @@ fn a_read_that_fails_in_part_is_an_error() {
 
 /// Another program truncates it. No promise covers that, but no read invents bytes.
 #[test]
-fn a_file_that_is_cut_behind_our_back_has_no_bytes_there() {
+fn a_file_that_is_truncated_behind_our_back_has_no_bytes_there() {
     let content = content(9000);
     with_files(2, &content, |disk, [file, _]| {
         disk.put("log", &content[..5000]);

@@ -38,7 +38,7 @@ fn a_reader_beside_the_writer_of_a_volume_sees_what_was_appended() {
 /// Recovery completes a truncate that a crash left unrecorded, and a second crash may interrupt
 /// that recovery.
 #[test]
-fn a_crash_while_recovery_cuts_below_what_there_was_leaves_a_volume() {
+fn a_crash_while_recovery_truncates_below_what_there_was_leaves_a_volume() {
     for seed in 0..4 {
         for calls in 0..40 {
             let disk = Disk::new(seed);
@@ -128,7 +128,7 @@ fn a_chunk_beyond_all_sizes_is_refused() {
 
 /// Data beyond on the other members stays.
 #[test]
-fn a_member_that_was_cut_while_open_is_not_taken_for_the_length_by_close() {
+fn a_member_that_was_truncated_while_open_is_not_taken_for_the_length_by_close() {
     let disk = Disk::new(1);
     let file = open(&disk, Growth::None);
     file.append(&filled(1, 6 * CHUNK)).unwrap();

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_answered_before_the_flush_that_covers_it() {
+    fn no_write_is_answered_before_the_flush_that_covers_it() {
         let file = Notes::slow(Duration::from_millis(1), None);
         let log = GroupCommit::new(&file, Durability::EveryWrite);
         let bytes = crowd(&log, |record, offset| assert!(file.has(record, offset)));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_that_fails_is_nobodys_success() {
+    fn a_flush_that_fails_is_no_success_of_any_waiter() {
         let file = Notes::slow(Duration::from_millis(1), Some(3));
         let log = GroupCommit::new(&file, Durability::EveryWrite);
         let work = || {

@@ -111,8 +111,8 @@ impl Pace {
     fn of(args: &args::Workload, kinds: usize) -> Self {
         let (runtime_ms, rounds) = if kinds == 1 { (500, 5) } else { (200, 3) };
         let runtime = args.runtime.unwrap_or(Duration::from_millis(runtime_ms));
-        let is_told = args.runtime.is_some() || args.rounds.is_some();
-        let budget = (!is_told).then(|| CURVES_MAX / kinds as u32);
+        let is_reported = args.runtime.is_some() || args.rounds.is_some();
+        let budget = (!is_reported).then(|| CURVES_MAX / kinds as u32);
         Self {
             bench: args::Pace { runtime, rounds: args.rounds.unwrap_or(rounds), rate: None },
             budget,
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_says_how_long_is_obeyed() {
+    fn a_given_duration_is_obeyed() {
         let inquiries =
             plan("--rw hole --runtime 5s --rounds 9 --durability every-write").unwrap().inquiries;
         let hole = &inquiries[0];

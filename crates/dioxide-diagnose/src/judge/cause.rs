@@ -63,7 +63,7 @@ const EXCLUSIVE_MIN: f64 = 0.02;
 const CACHED_MIN: f64 = 0.05;
 
 /// The cause that the wait itself shows, by its call or stack.
-pub fn told_by(seen: &Seen<'_>) -> Option<Cause> {
+pub fn reported_by(seen: &Seen<'_>) -> Option<Cause> {
     let is_within = |name: &str| {
         seen.function.is_some_and(|function| plain(function) == name)
             || seen.sighting.stack.iter().any(|frame| plain(frame) == name)
@@ -131,8 +131,9 @@ fn through_cache(case: &Case<'_>, file: &SeenFile) -> Option<Ground> {
         |seen: &Seen<'_>| seen.is_io && seen.file.is_some_and(|its| std::ptr::eq(its, file));
     let writes =
         |seen: &Seen<'_>| is_its(seen) && matches!(doing(seen), Some(Does::Writes | Does::Submits));
-    let is_told = |seen: &Seen<'_>| told_by(seen) == Some(cause);
-    let cached = case.count(|seen| writes(seen) && (seen.kind == Kind::PageCache || is_told(seen)));
+    let is_reported = |seen: &Seen<'_>| reported_by(seen) == Some(cause);
+    let cached =
+        case.count(|seen| writes(seen) && (seen.kind == Kind::PageCache || is_reported(seen)));
     let share = waits::part(cached, case.count(is_its));
     let because = || {
         format!(

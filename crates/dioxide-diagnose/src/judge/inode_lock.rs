@@ -28,7 +28,7 @@ pub fn findings(case: &Case<'_>) -> Vec<Finding> {
     let mut groups: BTreeMap<Cause, Group<'_>> = BTreeMap::new();
     for seen in case.seen.iter().filter(|seen| seen.kind == Kind::InodeLock) {
         let file = cause::file_of(case, seen);
-        let ground = match (cause::told_by(seen), file) {
+        let ground = match (cause::reported_by(seen), file) {
             (Some(cause), _) => Ground { cause, because: String::new() },
             (None, Some(file)) => {
                 of_files.entry(file).or_insert_with(|| cause::of_file(case, file)).clone()

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn sectors_are_cut_at_their_places_on_the_disk() {
+    fn sectors_lie_at_their_places_on_the_disk() {
         assert!(sectors(500..1536).eq([500..512, 512..1024, 1024..1536]));
         assert_eq!(sectors(0..0).count(), 0);
     }
