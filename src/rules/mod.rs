@@ -1,7 +1,6 @@
 //! Decisions: values in, values out. No module here does I/O or waits.
 //!
-//! A rule imports no other rule, with these exceptions: `recovery` reads markers, and `map` uses
-//! the runs of `merge` and the extents of `recovery`.
+//! A rule imports no other rule, except as `RULE_ARROWS` in `tests/tidy.rs` permits.
 
 pub mod bounce;
 pub mod flush;
