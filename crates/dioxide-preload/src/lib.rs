@@ -26,7 +26,7 @@
 //! 3. The file is `Watched` first: the library counts the write, and the kernel performs it. No
 //!    lock is held meanwhile, because a signal handler may call `_exit` or jump. One thread at a
 //!    time gains nothing from the engine, so in most programs files stay watched.
-//! 4. An extending or durable write begins beside another one. [`files::take_over`] starts a
+//! 4. An extending or durable write begins beside another one. [`files::take_over()`] starts a
 //!    keeper, and waits without a lock. The keeper
 //!
 //!    - takes the slots of all descriptors of the file for writing, then the write lease;
@@ -40,7 +40,7 @@
 //!    `sync_data`, `set_len`. It adds the rules of POSIX: positions, access rights, errno. The
 //!    kernel answers misaligned transfers.
 //! 6. `fstat` asks the kernel, and gets the length from the engine.
-//! 7. A call that the engine cannot perform hands the file back ([`files::hand_back`]). A keeper
+//! 7. A call that the engine cannot perform hands the file back ([`files::hand_back()`]). A keeper
 //!    closes the engine's file, which truncates it to its length. It restores O_APPEND and releases
 //!    the lease. The file is `Watched` again, and never taken again. Then the kernel performs the
 //!    call, so the library invents no errno. Fork, exec, mmap and record locks begin with this.

@@ -221,7 +221,7 @@ fn write_known(
         match (append, place) {
             _ if len == 0 => {}
             (true, _) => {
-                let cuts = description.inode.cuts.load(Ordering::Acquire);
+                let truncations = description.inode.truncations.load(Ordering::Acquire);
                 // XFS looks at an offset that means nothing, ext4 does not.
                 let given = if let Place::At(offset) = place { offset } else { 0 };
                 if ![taken.len(), given]
@@ -232,7 +232,7 @@ fn write_known(
                 }
                 let offset = with_one_piece(data, len, |bytes| Ok(file.append(bytes)?))?;
                 if place == Place::Position {
-                    appended(fd, description, offset + len as u64, cuts)?;
+                    appended(fd, description, offset + len as u64, truncations)?;
                 }
             }
             (false, Place::At(offset)) => return put(offset),
@@ -366,7 +366,7 @@ pub fn failed_before(fd: c_int) -> bool {
 pub fn set_len(fd: c_int, len: i64, kernel: impl Fn() -> c_int) -> c_int {
     let engine = |description: &Description, taken: &Taken| match u64::try_from(len) {
         Ok(len) if description.writes && !description.inode.is_device() => {
-            description.inode.cuts.fetch_add(1, Ordering::AcqRel);
+            description.inode.truncations.fetch_add(1, Ordering::AcqRel);
             let set = taken.plain.set_len(len).map(|()| 0);
             set.map_err(|_| Instead::HandBack("its length could not be set"))
         }
@@ -513,13 +513,18 @@ fn at_position(fd: c_int, description: &Description, transfer: impl Fn(u64) -> O
     moved.map(|_| done).map_err(|errno| Instead::Errno(errno.raw_os_error()))
 }
 
-/// The position is behind what was appended: of those who append at the same time, behind the last.
-/// `cuts` is how often the file had been cut before.
-fn appended(fd: c_int, description: &Description, end: u64, cuts: u64) -> Result<(), Instead> {
+/// Moves the position behind an append, or behind the last of several at the same time.
+/// `truncations` is the count before the append.
+fn appended(
+    fd: c_int,
+    description: &Description,
+    end: u64,
+    truncations: u64,
+) -> Result<(), Instead> {
     let mut last_append = description.position.lock().unwrap_or_else(PoisonError::into_inner);
-    let (last_end, last_cuts) = *last_append;
-    if last_cuts < cuts || end > last_end {
-        *last_append = (end, cuts);
+    let (last_end, last_truncations) = *last_append;
+    if last_truncations < truncations || end > last_end {
+        *last_append = (end, truncations);
         let moved = rustix::fs::seek(borrowed(fd), SeekFrom::Start(end));
         moved.map_err(|errno| Instead::Errno(errno.raw_os_error()))?;
     }
