@@ -177,8 +177,8 @@ fn in_the_ledger(fd: c_int, fs: &FileSystem, call: Call, kernel: impl FnOnce() -
     }
 }
 
-/// Records the failure in `errno`. A call that the kernel refused before it flushed wedges nothing.
-/// `again` repeats the call, and returns whether it succeeds.
+/// Records a failed flush, and keeps `errno`. A call that the kernel refused before it flushed
+/// wedges nothing. `again` repeats the call, and returns whether it succeeds.
 #[cold]
 fn note_failure(
     call: Call,

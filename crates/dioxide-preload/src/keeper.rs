@@ -366,8 +366,8 @@ extern "C" fn came(signal: c_int) {
     if !(is_first && process::is_own() && wake()) {
         return end_by(signal);
     }
-    // If the handler interrupted the engine, the engine's work in this thread must end. Otherwise
-    // the program must not go on behind `raise`.
+    // Inside, the handler returns, because the library's work in this thread must finish. Outside,
+    // the program must not continue behind `raise`.
     if !process::is_inside() {
         let_through(signal);
         wait_until(|| false);

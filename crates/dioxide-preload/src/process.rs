@@ -75,7 +75,7 @@ unsafe extern "C-unwind" {
 
 const PTHREAD_CANCEL_DISABLE: libc::c_int = 1;
 
-/// Runs `work`, which calls libc with locks held, without cancellation points.
+/// Runs `work`, which calls libc with locks held, with cancellation disabled.
 pub fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
     let mut before = 0;
     // SAFETY: the call changes only this thread, and `before` outlives it.
@@ -258,7 +258,7 @@ unsafe extern "C" {
     fn at_quick_exit(handler: extern "C" fn()) -> libc::c_int;
 }
 
-/// The engine needs MADV_WIPEONFORK.
+/// The engine needs a page that a fork clears (MADV_WIPEONFORK).
 const LINUX_MIN: (u32, u32) = (4, 14);
 
 fn is_too_old(release: &str) -> bool {

@@ -11,7 +11,7 @@ pub struct Settings {
     globs: Vec<Pattern>,
     /// Block devices too.
     pub devices: bool,
-    /// Take files when they are opened.
+    /// Take files over at open.
     pub eager: bool,
     /// Print a summary at exit.
     pub stats: bool,

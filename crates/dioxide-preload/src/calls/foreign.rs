@@ -113,8 +113,8 @@ fn second_files(request: c_ulong, argument: c_long) {
         }
         EXT4_IOC_MOVE_EXT => {
             let descriptors = std::ptr::with_exposed_provenance::<[u32; 2]>(argument as usize);
-            // SAFETY: by the contract of the ioctl, null or a `struct move_extent`. It begins with a
-            // reserved number and the descriptor.
+            // SAFETY: by the contract of the ioctl, null or a `struct move_extent`. It begins with
+            // a reserved number and the descriptor.
             if let Some([_, donor]) = unsafe { descriptors.as_ref() } {
                 files::hand_back_descriptor(*donor as c_int, "its blocks were moved");
             }
