@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Below the 45 s of an open that waits until the kernel removes a lease.
+/// An open waits at most 45 s, until the kernel removes the lease.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Modes of `c/neighbours.c`, beside another process and alone.

@@ -123,7 +123,7 @@ fn files_in(dir: &Path) -> io::Result<Vec<String>> {
     Ok(lines)
 }
 
-/// None for a link without a target.
+/// False for a link without a target.
 fn marker_of(path: &Path) -> bool {
     matches!(dioxide_testkit::files::marker(path), Ok(Some(_)))
 }

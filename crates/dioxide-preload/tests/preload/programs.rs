@@ -252,7 +252,7 @@ fn on_some(fs: Fs) -> Applies {
 pub fn trials() -> Vec<Trial> {
     let each = |program: &'static Program| {
         lab_trials_where(program.name, on_some, move |dir| {
-            // tmpfs has no growth, so the summary is not checked there.
+            // The engine gains nothing on tmpfs, so the test ignores the summary there.
             let program = match dir.fs() {
                 Fs::Tmpfs => &Program { says: NOTHING, ..*program },
                 _ => program,
