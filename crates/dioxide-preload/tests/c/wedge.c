@@ -1,8 +1,9 @@
 // After a failed flush no call may acknowledge data: wedge HOW FILE BESIDE OTHER.
 //
 // FILE is opened O_DIRECT. BESIDE is a file of the same file system without O_DIRECT, or FILE
-// itself for a device. OTHER is on another file system. The program prints "ready" and waits until the
-// test has set the next flush of the disk to fail. Ends with 1 if a call returned a wrong result.
+// itself for a device. OTHER is on another file system. The program prints "ready" and waits until
+// the test has set the next flush of the disk to fail. Ends with 1 if a call returned a wrong
+// result.
 #define _GNU_SOURCE
 #include "common.h"
 
