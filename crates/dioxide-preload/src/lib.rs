@@ -22,7 +22,7 @@
 //!    kernel keeps its position. [`files::opened`] made a `Description` and an `Inode`, and stored
 //!    them in the slot of the number.
 //! 2. [`transfer::write`] looks the number up: two loads from a table that never frees memory.
-//!    Without an entry the call goes to libc at once.
+//!    Without an entry, and before any wedge, the call goes to libc at once.
 //! 3. The file is `Watched` first: the library counts the write, and the kernel performs it. The
 //!    thread holds no lock meanwhile, because a signal handler may call `_exit` or `siglongjmp`.
 //!    One thread at a time gains nothing from the engine, so in most programs files stay watched.
