@@ -130,7 +130,7 @@ fn hand_back_now(inode: &Inode, why: &str) {
         return leave_to_kernel(inode);
     }
     let mut drained = inode.drained();
-    // Not before the slots are locked: a close of a kernel-only file does not wait for `changes`.
+    // With the slots locked, so that a call waits for the slot before it reads this.
     inode.kernel_only.store(true, Ordering::Release);
     for (_, state) in &mut drained {
         if let State::Taken(description, _) = &**state {

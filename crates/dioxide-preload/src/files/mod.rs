@@ -15,8 +15,8 @@
 //!
 //! A [`keeper`](crate::keeper) performs each take-over, hand-back and last close, while the calling
 //! thread waits. That thread holds no lock, so a keeper can always hand back a file whose next
-//! opener waits in the kernel. No thread opens a file with a lock held. Each job has its own
-//! keeper, so a file that does not answer delays no other file.
+//! opener waits in the kernel. No thread of the program opens a file with a lock held. Each job has
+//! its own keeper, so a file that does not answer delays no other file.
 //!
 //! # Modules
 //!
